@@ -68,11 +68,25 @@ unsigned __ballot_sync(unsigned, bool value) {
   return found;
 }
 
-/* -- blocks that are all there at once ----------------------------------------------------------------------------- */
+/* -- shared memory that a launch is given -------------------------------------------------------------------------- */
+static const char UNTOUCHED = (char)0xAB;
+static const size_t FENCE = 64; /* bytes behind that of a block, which nobody may write */
 static std::vector<char> shared_memory;
-char *ws_shared_memory() {
-  return (char *)(((uintptr_t)shared_memory.data() + 15) & ~(uintptr_t)15) + current / blockDim.x * SHARED_BYTES;
+static size_t shared_bytes, shared_apart; /* of a block, and from one to the next */
+static char *shared_start() { return (char *)(((uintptr_t)shared_memory.data() + 15) & ~(uintptr_t)15); }
+static void give_shared(int blocks) {
+  shared_apart = (shared_bytes + 15) / 16 * 16 + FENCE;
+  shared_memory.assign(blocks * shared_apart + 16, UNTOUCHED);
 }
+static bool is_overrun(int blocks) {
+  for (int b = 0; b < blocks; b++)
+    for (size_t i = shared_bytes; i < shared_apart; i++)
+      if (shared_start()[b * shared_apart + i] != UNTOUCHED) return true;
+  return false;
+}
+char *ws_shared_memory() { return shared_start() + current / blockDim.x * shared_apart; }
+
+/* -- blocks that are all there at once ----------------------------------------------------------------------------- */
 void ws_arrive(int *come) {
   __syncthreads();
   if (threadIdx.x == 0) ++*come, moves++;
@@ -92,6 +106,7 @@ static std::vector<std::vector<Copy>> &own_copies() {
 }
 void ws_copy_bytes(void *to, const void *from, int bytes, bool inside) {
   if ((uintptr_t)to % bytes || (uintptr_t)from % bytes) __builtin_trap();
+  std::memset(to, UNTOUCHED, bytes); /* nobody may read there until it was waited for */
   own_copies().back().push_back({to, from, bytes, inside});
 }
 void ws_copy_commit() { own_copies().emplace_back(); }
@@ -108,7 +123,7 @@ void ws_copy_wait_for(int left) {
 /* Blocks that are all there at once: each runs until all of its threads wait for those of others. */
 static int run_together(int blocks, int n, bool backwards) {
   if (blocks > MOST_TOGETHER) return 2;
-  shared_memory.assign(blocks * SHARED_BYTES + 16, (char)0xAB);
+  give_shared(blocks), copies.clear();
   for (auto &m : everyone) m = {};
   for (auto &m : warps) m = {};
   for (int i = 0; i < blocks * n; i++) begin(i);
@@ -127,13 +142,13 @@ static int run_together(int blocks, int n, bool backwards) {
     }
     if (moves == before) return 1; /* they wait for ever */
   }
-  return 0;
+  return is_overrun(blocks) ? 3 : 0;
 }
 
 int run_grid(void (*run)(void **), const int *geometry, void **args) {
   const int blocks = geometry[0], chunks = geometry[1], n = geometry[2], meets = geometry[3], how = geometry[4];
   gridDim = {(unsigned)blocks, (unsigned)chunks, 1}, blockDim = {(unsigned)n, 1, 1};
-  body = run, arguments = args;
+  body = run, arguments = args, shared_bytes = geometry[6];
   const size_t all = meets == 2 ? (size_t)blocks * n : n;
   if (fibers.size() < all) fibers.resize(all), stacks.reset(new char[all * STACK + 64]);
   order.resize(n);
@@ -142,6 +157,7 @@ int run_grid(void (*run)(void **), const int *geometry, void **args) {
   for (long b = 0; b < (long)blocks * chunks; b++) {
     const long at = geometry[5] ? (long)blocks * chunks - 1 - b : b;
     blockIdx = {(unsigned)(at % blocks), (unsigned)(at / blocks), 0}, live = n;
+    give_shared(1), copies.clear();
     if (!meets) {
       for (int i : order) current = i, threadIdx = {(unsigned)i, 0, 0}, run(args);
       continue;
@@ -155,6 +171,7 @@ int run_grid(void (*run)(void **), const int *geometry, void **args) {
         if (!fibers[i].done) current = i, threadIdx = {(unsigned)i, 0, 0}, ws_switch(&scheduler, fibers[i].stack_pointer);
       if (live && moves == before && rounds) return 1; /* they wait for ever */
     }
+    if (is_overrun(1)) return 3;
   }
   return 0;
 }

@@ -52,12 +52,11 @@ static inline double __dadd_rn(double x, double y) { return x + y; }
 static inline double __dmul_rn(double x, double y) { return x * y; }
 
 /* -- blocks that are all there at once ----------------------------------------------------------------------------- */
-static const size_t SHARED_BYTES = 227 << 10;
 char *ws_shared_memory();
 void ws_arrive(int *come);
 void ws_await(const int *come, int count);
 
-/* -- copies to shared memory: they arrive when they are waited for, as late as may be ------------------------------ */
+/* -- copies to shared memory: they arrive when they are waited for, as late as may be; until then nothing is there -- */
 template <class P> static P ws_begin(P at, int bytes) {
   if ((uintptr_t)at % bytes) __builtin_trap();
   return at;
@@ -76,7 +75,8 @@ template <auto F> struct Call;
 template <class... A, void (*F)(A...)> struct Call<F> {
   static void run(void **args) { apply(F, args, std::index_sequence_for<A...>()); }
 };
-/* geometry: blocks, chunks, threads, do they meet (2: blocks too), order of threads, order of blocks */
+/* geometry: blocks, chunks, threads, do they meet (2: blocks too), order of threads, order of blocks, bytes of shared
+   memory that a block is given; the answer is 0, or what went wrong: `WRONG` of emulated.py */
 int run_grid(void (*run)(void **), const int *geometry, void **args);
 #pragma GCC visibility pop
 #define WS_ENTRY(name) extern "C" int run_##name(const int *geometry, void **args) { return run_grid(Call<name>::run, geometry, args); }

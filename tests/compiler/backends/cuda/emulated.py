@@ -55,6 +55,7 @@ TARGET = TARGETS["cuda/sm_90"]
 FLAGS = ("-std=c++17", "-O0", "-fPIC", "-w", "-ffp-contract=off", "-fno-strict-aliasing")
 RUNTIME = "emulate.o"
 FENCE = 64  # bytes behind the scratch memory that nobody may write
+WRONG = {1: "threads wait for ever", 2: "too many blocks wait for each other", 3: "a block's shared memory is overrun"}
 Array = np.ndarray[Any, Any]
 
 
@@ -284,8 +285,10 @@ class Emulated:
         own = [schedule_of(k) for k, _ in launch.kernels]
         meets = any(s.chained or s.form not in (ELEMENTS, SCATTER, LIBRARY) for s in own)
         grid = (sorting_blocks(own[0]), 1) if name == launch.before else launch.grid
-        geometry = (ctypes.c_int * 6)(*grid, launch.threads, 2 if launch.together else meets, *orders)
-        assert self.dll[f"run_{name}"](geometry, pointers) == 0, f"threads of {name} wait for ever"
+        given = 0 if name == launch.before else launch.shared
+        geometry = (ctypes.c_int * 7)(*grid, launch.threads, 2 if launch.together else meets, *orders, given)
+        wrong = self.dll[f"run_{name}"](geometry, pointers)
+        assert not wrong, f"{name}: {WRONG[wrong]}"
 
 
 class EmulatedProgram(HostProgram):

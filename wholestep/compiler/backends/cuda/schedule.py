@@ -15,6 +15,7 @@ from wholestep.compiler.backends.cuda.arena import in_good_order, place
 from wholestep.compiler.backends.cuda.attention import notes_of, schedule_attention
 from wholestep.compiler.backends.cuda.chunks import in_parts
 from wholestep.compiler.backends.cuda.collectives import room_of
+from wholestep.compiler.backends.cuda.held import bytes_ahead
 from wholestep.compiler.backends.cuda.onto import add_onto
 from wholestep.compiler.backends.cuda.pitches import align_rows
 from wholestep.compiler.backends.cuda.scheduled import (
@@ -27,9 +28,11 @@ from wholestep.compiler.backends.cuda.scheduled import (
     SCATTER,
     SCATTER_ROWS,
     SCATTER_SORTED,
+    SUMS,
     CudaSchedule,
     schedule_of,
 )
+from wholestep.compiler.backends.cuda.target import TARGETS
 from wholestep.compiler.ir.types import DType, Extent, evaluate, float32, float64, product, symbols_of
 from wholestep.compiler.plan import in_order
 from wholestep.compiler.plan.bodies import Call, Columns, Dot, Exchange, Nest, Scatter, Window
@@ -170,10 +173,14 @@ def _nest(plan: Plan, kernel: Kernel) -> CudaSchedule:
     length: Extent = 1 if nest.vector is None else kernel.axes[nest.vector]
     carried = any(plan.buffers[load.buffer].space is Space.WORK for load in nest.stores())
     sums = [s for level in nest.levels for s in level.sums]
-    if sums:  # a block has one part of the rows
+    if sums:  # a block has one part of the rows, or some columns of one
         parts, width = sums[0].load.shape[0], WARP if isinstance(length, int) and length <= WARP_ROW else THREADS
         assert isinstance(parts, int)
-        return CudaSchedule(ROWS, THREADS, parts, width=width, vector=_of_row(length))
+        assert isinstance(length, int)
+        count = _of_row(length)
+        if _only_adds(nest):
+            return CudaSchedule(SUMS, THREADS, parts * -(-length // (WARP * count)), width=WARP, vector=count)
+        return CudaSchedule(ROWS, THREADS, parts, width=width, vector=count)
     if not carried and not any(level.reduces for level in nest.levels):
         elements, count = rows * evaluate(length, sizes), _side_by_side(plan, nest, length)
         return CudaSchedule(ELEMENTS, THREADS, _blocks(elements // count, THREADS, MOST_PACKS), vector=count)
@@ -181,7 +188,21 @@ def _nest(plan: Plan, kernel: Kernel) -> CudaSchedule:
     if isinstance(length, int) and length <= WARP_ROW:
         return CudaSchedule(ROWS, THREADS, _blocks(rows, THREADS // WARP), width=WARP, vector=count)
     threads = LONG_ROW if isinstance(length, int) and length > 4 * WARP_ROW else THREADS
-    return CudaSchedule(ROWS, threads, _blocks(rows, 1), width=threads, vector=count)
+    own = CudaSchedule(ROWS, threads, _blocks(rows, 1), width=threads, vector=count)
+    return _with_next_row(plan, kernel, nest, own, rows) if threads == LONG_ROW else own
+
+
+def _only_adds(nest: Nest) -> bool:
+    """Does a nest leave parts of sums, and nothing else?"""
+    first, *others = nest.levels
+    return not (others or first.stores or first.row_stores or first.reduces)
+
+
+def _with_next_row(plan: Plan, kernel: Kernel, nest: Nest, own: CudaSchedule, rows: int) -> CudaSchedule:
+    """Blocks of which a multiprocessor has one read their next row meanwhile; no bit depends on it."""
+    most = TARGETS[plan.target].limits.threads
+    bytes = bytes_ahead(plan, kernel, nest, own) if rows > most else 0
+    return replace(own, blocks=most, ahead=bytes) if bytes else own
 
 
 def _side_by_side(plan: Plan, nest: Nest, length: Extent) -> int:

@@ -154,6 +154,15 @@ template <class T, int N> struct ws_pack {
 #pragma unroll
     for (int i = 0; i < N / EACH; i++) ws_begin(reinterpret_cast<ws_16 *>(to), 16)[i] = piece[i];
   }
+  /* To shared memory, for `take` once that was waited for: pieces are `apart` bytes from each other. */
+  WS_PART static void send(char *to, int apart, const T *from) {
+#pragma unroll
+    for (int i = 0; i < N / EACH; i++) ws_copy<16>(to + i * apart, from + i * EACH, true);
+  }
+  WS_PART void take(const char *from, int apart) {
+#pragma unroll
+    for (int i = 0; i < N / EACH; i++) piece[i] = *ws_begin(reinterpret_cast<const ws_16 *>(from + i * apart), 16);
+  }
   WS_PART void split(T *to) const {
 #pragma unroll
     for (int i = 0; i < N / EACH; i++) ws_split(piece[i], to + i * EACH);

@@ -5,44 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from wholestep.compiler.backends.cuda.products import is_multiple
+from wholestep.compiler.backends.cuda.held import is_plain_load, is_read_in_packs
 from wholestep.compiler.backends.cuda.render.language import LOCAL, STORED
 from wholestep.compiler.backends.cuda.render.writer import Writer
-from wholestep.compiler.ir.types import Extent, bfloat16, float16, float32, int32, product
 from wholestep.compiler.plan.kernel import Instr, Level, Load, Space, Store
-
-PACKED = frozenset({float32, int32, bfloat16, float16})  # that a thread reads 16 bytes of at a time
-
-
-def is_packed(load: Load, axis: int, count: int) -> bool:
-    """Do `count` elements along an axis, from a multiple of `count` on, lie side by side at a multiple of `count`?
-
-    Buffers begin at multiples of 64 bytes.
-    """
-    along: Extent = 0
-    for d, index in enumerate(load.index):
-        stride = product(load.shape[d + 1 :])
-        mine = [c for a, c in index.terms if a == axis]
-        if mine and (index.over != 1 or index.value is not None):
-            return False
-        along = along + sum(mine, start=0 * stride) * stride
-        if index.over != 1 or index.value is not None:
-            if not is_multiple(stride, count):
-                return False
-            continue
-        others = [c * stride for a, c in index.terms if a != axis]
-        if not all(is_multiple(x, count) for x in (*others, index.offset * stride)):
-            return False
-    return along == 1
 
 
 def moves_along(load: Load, axis: int) -> bool:
     """Is another element read at another place of an axis?"""
     return any(a == axis for index in load.index for a, _ in index.terms)
-
-
-def is_plain_load(instr: Instr) -> bool:
-    return instr.load is not None and not instr.guards
 
 
 def is_plain_store(store: Store) -> bool:
@@ -66,8 +37,7 @@ class Packs:
         self.w, self.axis, self.count = w, axis, count
 
     def packs(self, load: Load) -> bool:
-        dtype = self.w.buffer_dtype(load)
-        return self.count * dtype.size >= 16 and dtype in PACKED and is_packed(load, self.axis, self.count)
+        return is_read_in_packs(load, self.w.buffer_dtype(load), self.axis, self.count)
 
     def place(self, load: Load) -> str:
         """Where the first of the elements is."""

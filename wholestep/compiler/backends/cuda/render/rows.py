@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
+from wholestep.compiler.backends.cuda.held import (
+    MOST_KEPT,
+    MOST_PIECES,
+    held_at_once,
+    is_held,
+    pieces_of,
+    row_bytes,
+    sources_of,
+)
 from wholestep.compiler.backends.cuda.render.language import LOCAL, STORED
-from wholestep.compiler.backends.cuda.render.packs import Packs, is_plain_load, values_used
+from wholestep.compiler.backends.cuda.render.packs import Packs, values_used
+from wholestep.compiler.backends.cuda.render.repeats import without_repeats
 from wholestep.compiler.backends.cuda.render.writer import Writer
 from wholestep.compiler.backends.cuda.schedule import WARP
 from wholestep.compiler.plan.bodies import Nest
 from wholestep.compiler.plan.kernel import Instr, Level, Load, Reduce
 
-MOST_KEPT = 32  # registers of a thread for a value of its row
 # Rows that a thread has little of: more warps on a multiprocessor hide more of memory's latency than registers do.
 RESIDENT, RESIDENT_THREADS, RESIDENT_WORDS = 4, 256, 60
-MOST_PIECES = 8  # of a row, for which a loop is written out
 
 
 def render_rows(w: Writer, nest: Nest) -> None:
@@ -28,6 +37,7 @@ def render_rows(w: Writer, nest: Nest) -> None:
     step = "gridDim.x" if one else f"({w.int})gridDim.x*{workers}"
     row = Row(w, nest)
     row.start_sums()
+    row.begin_ahead()
     with w.block(f"for ({w.int} at = {first}; at < total; at += {step})"):
         w.decompose("at", nest.rows)
         row.render_all()
@@ -48,20 +58,21 @@ class Row:
         length = 1 if nest.vector is None else w.kernel.axes[nest.vector]
         self.length = length if isinstance(length, int) else None
         across = w.schedule.width * self.count
-        self.pieces = 0 if self.length is None else -(-self.length // across)  # of a thread
+        self.pieces = pieces_of(w.kernel, nest, w.schedule)
         self.is_whole = self.length is not None and self.length % across == 0
         self.packs = Packs(w, -1 if nest.vector is None else nest.vector, self.count)
         self.made: dict[int, tuple[int, Instr]] = {
             i.id: (n, i) for n, level in enumerate(nest.levels) for i in level.body
         }
-        self.sources: dict[int, int] = {}  # a load of what an earlier level stores -> the value
-        for n, level in enumerate(nest.levels):
-            before = {s.load: s.value for earlier in nest.levels[:n] for s in earlier.stores}
-            self.sources |= {i.id: before[i.load] for i in level.body if i.load in before and i.load is not None}
+        self.sources = sources_of(nest)
         wanted = {v for v in self.sources.values() if v in self.made}
         fits = self.pieces and self.pieces * self.count <= MOST_KEPT
+        if fits and not wanted and not any(level.sums for level in nest.levels):  # which take registers themselves
+            self.nest, self.sources = without_repeats(nest, MOST_KEPT // (self.pieces * self.count))
+            wanted = set(self.sources.values())
         self.kept = {v: f"c{v}[j*{self.count} + e]" for v in wanted} if fits else {}
         self.held: dict[Load, str] = {}
+        self.ahead = held_at_once(w.plan, w.kernel, nest, w.schedule) if w.schedule.ahead else {}
         sums = [s for level in nest.levels for s in level.sums]
         self.sums = {s: f"z{n}" for n, s in enumerate(sums)}
 
@@ -141,32 +152,76 @@ class Row:
 
     def hold(self, n: int) -> None:
         """Read what the row needs of memory once, as early as it can be."""
-        if not 0 < self.pieces <= MOST_PIECES:
-            return
         w, levels = self.w, self.nest.levels
+        if n == 0 and self.ahead:
+            self.take_ahead()
         for m in range(n, len(levels)):
             for i in levels[m].body:
-                if i.load is None or i.load in self.held or not self.is_held(i) or i.id in self.sources:
+                if i.load is None or i.load in self.held or i.id in self.sources:
+                    continue
+                if not is_held(w.plan, w.kernel, self.nest, w.schedule, i):
                     continue
                 if m > n and any(index.value is not None for index in i.load.index):
                     continue  # where to read is not known yet
-                self.held[i.load] = name = f"h{i.id}"
-                type = STORED[w.buffer_dtype(i.load)]
-                w.emit(f"ws_pack<{type}, {self.count}> {name}[{self.pieces}];")
-                w.emit("#pragma unroll")
-                with w.block(f"for (int j = 0; j < {self.pieces}; j++)"):
-                    w.emit(f"const {w.int} base = (j*{w.schedule.width} + lane)*{self.count};")
-                    if not self.is_whole:
-                        w.emit(f"if (base < {self.length})")
+                name = self.declare(i)
+                with self.over_packs():
                     self.packs.read(i.load, f"{name}[j]", declare=False)
 
-    def is_held(self, instr: Instr) -> bool:
-        load, axis = instr.load, self.nest.vector
-        if load is None or axis is None or not is_plain_load(instr) or not self.packs.packs(load):
-            return False
-        of_row = any(i.value is not None or any(a != axis for a, _ in i.terms) for i in load.index)
-        words = self.pieces * self.count * self.w.buffer_dtype(load).size // 4
-        return of_row and words <= MOST_KEPT
+    def declare(self, instr: Instr) -> str:
+        """Registers for what a load holds of the row."""
+        assert instr.load is not None
+        self.held[instr.load] = name = f"h{instr.id}"
+        self.w.emit(f"{self.pack(instr.load)} {name}[{self.pieces}];")
+        return name
+
+    def pack(self, load: Load) -> str:
+        return f"ws_pack<{STORED[self.w.buffer_dtype(load)]}, {self.count}>"
+
+    @contextmanager
+    def over_packs(self) -> Iterator[None]:
+        """The line inside is that of each pack of this thread, from `base` on."""
+        w = self.w
+        w.emit("#pragma unroll")
+        with w.block(f"for (int j = 0; j < {self.pieces}; j++)"):
+            w.emit(f"const {w.int} base = (j*{w.schedule.width} + lane)*{self.count};")
+            if not self.is_whole:
+                w.emit(f"if (base < {self.length})")
+            yield
+
+    def begin_ahead(self) -> None:
+        """Let the first row be on its way."""
+        if self.ahead:
+            self.w.emit("char *const slots = ws_shared_memory() + lane*16;")
+            self.w.emit(f"const {self.w.int} first = blockIdx.x;")
+            self.send("first")
+
+    def take_ahead(self) -> None:
+        """The row has come; let the next one be on its way.  A thread reads what it has sent itself: no barrier."""
+        self.w.emit("ws_copy_wait<0>();")
+        for load, instr in self.ahead.items():
+            name = self.declare(instr)
+            with self.over_packs():
+                self.w.emit(f"{name}[j].take({self.slot(load)});")
+        self.w.emit(f"const {self.w.int} next = at + gridDim.x;")
+        self.send("next")
+
+    def send(self, row: str) -> None:
+        """Copy this thread's packs of a row, if there is one, to its own slots."""
+        w = self.w
+        with w.block(f"if ({row} < total)"):
+            w.decompose(row, self.nest.rows)
+            for load in self.ahead:
+                with self.over_packs():
+                    w.emit(f"{self.pack(load)}::send({self.slot(load)}, {self.packs.place(load)});")
+        w.emit("ws_copy_commit();")
+
+    def slot(self, load: Load) -> str:
+        """Where pack j of a load is, and how far apart its pieces are: a warp has those of its lanes side by side."""
+        before = list(self.ahead)[: list(self.ahead).index(load)]
+        start = sum(row_bytes(self.w.plan, self.w.kernel, self.nest, x) for x in before)
+        assert self.length is not None, "it is held"
+        first = f"slots + {start}" if start else "slots"
+        return f"{first} + j*{16 * self.w.schedule.width}, {16 * (self.length // self.count)}"
 
     def completed(self, n: int) -> tuple[Level, dict[int, str]]:
         """A level with what it takes from earlier ones: kept in registers, or computed again."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
+from wholestep.compiler.backends.cuda.held import PACKED
 from wholestep.compiler.backends.cuda.render.language import STORED, cast_text
 from wholestep.compiler.backends.cuda.render.nests import over_elements
-from wholestep.compiler.backends.cuda.render.packs import PACKED
 from wholestep.compiler.backends.cuda.render.products import accumulator
 from wholestep.compiler.backends.cuda.render.writer import Writer
 from wholestep.compiler.backends.cuda.schedule import SORTED_PIECES, WARP

@@ -66,6 +66,7 @@ def own_memory(lines: Sequence[str]) -> tuple[list[str], int]:
 def body_of(writer: Writer) -> Body:
     """A kernel that was written, as a function of its own block."""
     schedule = writer.schedule
+    assert not schedule.ahead, "the shared memory of a launch is that of all of its kernels"
     lines, bytes = own_memory(writer.lines)
     buffers = writer.buffers
     given = [("char", "scratch"), ("int", "counters")] if schedule.scratch else []

@@ -54,7 +54,8 @@ class Rendered:
     shares: bool = False  # are there several, which find their buffers in a table?
     gathers: int = 0  # blocks that gather the rows of the next step meanwhile
     before: str = ""  # a function of the same arguments that runs first: it sorts the indices of a scatter
-    together: int = 0  # of a loop that is one kernel: bytes of shared memory of its blocks, which are all there at once
+    shared: int = 0  # bytes of shared memory that its blocks are given besides
+    together: bool = False  # of a loop that is one kernel: its blocks are all there at once
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -150,11 +151,13 @@ def render(plan: Plan, prefix: str = "k", together: int = MANY) -> Source:
             assert isinstance(loop, Looping), "its kernels say so"
             found = render_loop(plan, loop)
             kernels = tuple(zip(launch, found.buffers, strict=True))
-            rendered.append(Rendered(named(found.text, name), kernels, shares=True, together=loop.bytes))
+            one = Rendered(named(found.text, name), kernels, shares=True, shared=loop.bytes, together=True)
+            rendered.append(one)
         else:
             text, kernels = shared_text(plan, own) if len(own) > 1 else single_text(plan, own[0])
             before = named(sorting_text(plan, own[0]), f"{name}_sort")
-            rendered.append(Rendered(named(text, name), kernels, len(own) > 1, before=before))
+            ahead = schedule_of(own[0]).ahead
+            rendered.append(Rendered(named(text, name), kernels, len(own) > 1, before=before, shared=ahead))
     return Source("\n\n".join(texts) + "\n", tuple(rendered))
 
 
