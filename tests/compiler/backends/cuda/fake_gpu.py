@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.compiler.backends.cuda.emulated import compiled_text, host_graph, host_product
+from tests.compiler.backends.cuda.emulated import WRONG, compiled_text, host_graph, host_product
 from wholestep.compiler.backends.cuda import compiler, cublas, cudnn, device, driver
 from wholestep.compiler.backends.cuda.products import Product
 
@@ -28,7 +28,7 @@ MEETS = re.compile(
     r"|ws_is_last"
 )
 TOTAL = 1 << 30  # bytes of its memory
-MOST_SHARED = 227 << 10  # of a block
+MOST_SHARED, ALLOWED = 227 << 10, 48 << 10  # bytes of shared memory of a block, and of one for which nobody asked
 FENCE, UNTOUCHED = 256, 0xAB  # bytes behind every allocation that nobody may write, and what they hold
 
 
@@ -42,6 +42,22 @@ class CUresult(enum.IntEnum):
 OK = CUresult.CUDA_SUCCESS
 Op = Callable[[], None]
 Node = tuple[Op, tuple[int, ...]]  # a kernel, and those that it waits for
+
+
+class Fill:
+    """What a library has the driver fill with a byte."""
+
+    def __init__(self, to: int, size: int, byte: int) -> None:
+        self.params = SimpleNamespace(dst=to, width=size, height=1, elementSize=1, value=byte)
+
+    def __call__(self) -> None:
+        ctypes.memset(self.params.dst, self.params.value, self.params.width)
+
+
+class Handle(int):
+    """The number of a node of a graph that a library has put into a stream, which knows its graph."""
+
+    graph: list[Node]
 
 
 class NotYetError(Exception):
@@ -82,6 +98,7 @@ class FakeDriver:
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR="minor",
         CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT="multiprocessors",
     )
+    CUgraphNodeType = SimpleNamespace(CU_GRAPH_NODE_TYPE_MEMSET="fill")
     CUgraphDependencyType = SimpleNamespace(CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC=1)
     CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC = 1
     CUgraphEdgeData = SimpleNamespace
@@ -100,6 +117,8 @@ class FakeDriver:
         self.passed: dict[int, int] = {}  # event -> how often its stream has come there
         self.early = False  # do streams beside the first one run at once, where nothing holds them back?
         self.captured: list[Op] = []  # what a library puts into a stream
+        self.filled = 0  # nodes of libraries that are no kernels
+        self.waits: list[list[tuple[int, ...]]] = []  # of each graph: what its nodes wait for
         self.objects: list[Any] = []  # graphs, modules and functions by number
         self.launched, self.graphs, self.together = 0, 0, 0
         self.last: tuple[list[Node], Any] = [], None  # the graph that a kernel was added to last, and the kernel
@@ -237,15 +256,19 @@ class FakeDriver:
         graph, params = self.last
         assert (node, attribute, value.cooperative) == (len(graph) - 1, "together", 1)
         assert params.gridDimX <= self.multiprocessors, "blocks of that size are not all there at once"
-        geometry = params.gridDimX, params.gridDimY, params.blockDimX
-        graph[node] = self.call(params.func, geometry, params.kernelParams, together=True), graph[node][1]
+        graph[node] = self.kernel(params, together=True), graph[node][1]
         self.together += 1
         return (OK,)
 
     def cuGraphAddDependencies(
-        self, graph: list[Node], before: list[int], to: list[int], edges: list[Any], count: int
+        self, graph: list[Node], before: list[int], to: list[int], edges: list[Any] | None, count: int
     ) -> tuple[CUresult]:
-        assert len(before) == len(to) == len(edges) == count
+        assert len(before) == len(to) == count
+        if edges is None:
+            for first, then in zip(before, to, strict=True):
+                graph[then] = graph[then][0], (*graph[then][1], first)
+            return (OK,)
+        assert len(edges) == count
         assert self.capability >= (9, 0), "kernels of older GPUs cannot wait by themselves"
         for first, then, edge in zip(before, to, edges, strict=True):
             assert (edge.from_port, edge.type) == (1, 1), "kernels wait for the end of those before"
@@ -258,14 +281,43 @@ class FakeDriver:
         self.captured = []
         return (OK,)
 
-    def cuStreamEndCapture(self, stream: Any) -> tuple[CUresult, list[Op]]:
-        return OK, self.captured
+    def cuStreamEndCapture(self, stream: Any) -> tuple[CUresult, list[Node]]:
+        return OK, [(op, (i - 1,) if i else ()) for i, op in enumerate(self.captured)]
+
+    def cuGraphGetNodes(self, graph: list[Node], count: int = 0) -> tuple[CUresult, list[Handle], int]:
+        found = [Handle(i) for i in range(len(graph))]
+        for node in found:
+            node.graph = graph
+        return OK, found if count else [], len(graph)
+
+    def cuGraphNodeGetType(self, node: Handle) -> tuple[CUresult, str]:
+        return OK, "fill" if isinstance(node.graph[node][0], Fill) else "kernel"
+
+    def cuGraphMemsetNodeGetParams(self, node: Handle) -> tuple[CUresult, Any]:
+        return OK, node.graph[node][0].params  # type: ignore[attr-defined]
+
+    def cuGraphNodeGetDependencies(self, node: Handle, count: int = 0) -> tuple[CUresult, list[int], list[Any], int]:
+        found = list(node.graph[node][1])
+        return OK, found if count else [], [], len(found)
+
+    def cuGraphNodeGetDependentNodes(self, node: Handle, count: int = 0) -> tuple[CUresult, list[int], list[Any], int]:
+        found = [i for i, (_, before) in enumerate(node.graph) if node in before]
+        return OK, found if count else [], [], len(found)
+
+    def cuGraphDestroyNode(self, node: Handle) -> tuple[CUresult]:
+        """It does nothing, and nobody waits for it: those behind it must be told what to wait for instead."""
+        graph = node.graph
+        graph[:] = [(op, tuple(n for n in before if n != node)) for op, before in graph]
+        graph[node] = lambda: None, ()
+        return (OK,)
 
     def cuGraphAddChildGraphNode(
-        self, graph: list[Node], before: list[int], count: int, child: list[Op]
+        self, graph: list[Node], before: list[int], count: int, child: list[Node]
     ) -> tuple[CUresult, int]:
         assert len(before) == count
-        graph.append((lambda: [op() for op in child] and None, tuple(before)))
+        self.filled += sum(isinstance(op, Fill) for op, _ in child)
+        ops = out_of_order(child)
+        graph.append((lambda: [op() for op in ops] and None, tuple(before)))
         return OK, len(graph) - 1
 
     def cuGraphAddEventRecordNode(
@@ -284,6 +336,7 @@ class FakeDriver:
 
     def cuGraphInstantiate(self, graph: list[Node], flags: int) -> tuple[CUresult, int]:
         self.graphs += 1
+        self.waits.append([before for _, before in graph])
         return OK, self.keep(out_of_order(graph))
 
     def cuGraphDestroy(self, graph: list[Node]) -> tuple[CUresult]:
@@ -324,33 +377,38 @@ class FakeDriver:
     def cuModuleGetFunction(self, module: Any, name: bytes) -> tuple[CUresult, Any]:
         dll, meets, waiting, sizes = module
         known = name.decode()
-        return OK, (dll[f"run_{known}"], meets[known], known in waiting, sizes[known])
+        return OK, (dll[f"run_{known}"], meets[known], known in waiting, sizes[known], {})
 
     @staticmethod
     def CUDA_KERNEL_NODE_PARAMS() -> Any:
         return SimpleNamespace()
 
-    def kernel(self, params: Any) -> Op:
+    def kernel(self, params: Any, together: bool = False) -> Op:
         geometry = params.gridDimX, params.gridDimY, params.blockDimX
-        return self.call(params.func, geometry, params.kernelParams)
+        return self.call(params.func, geometry, params.kernelParams, params.sharedMemBytes, together)
 
-    def call(self, function: Any, geometry: tuple[int, int, int], parameters: int, together: bool = False) -> Op:
+    def call(
+        self, function: Any, geometry: tuple[int, int, int], parameters: int, shared: int = 0, together: bool = False
+    ) -> Op:
         """A kernel with its arguments as they are now; are all of its blocks there at once?"""
-        run, meets, waits, sizes = function
+        run, meets, waits, sizes, attributes = function
+        assert shared <= attributes.get("shared", ALLOWED), f"nobody has asked for {shared} bytes of shared memory"
         given = (ctypes.c_void_p * len(sizes)).from_address(parameters)
         values = [ctypes.create_string_buffer(ctypes.string_at(p, size)) for p, size in zip(given, sizes, strict=True)]
         pointers = (ctypes.c_void_p * len(sizes))(*map(ctypes.addressof, values))
-        shape = (ctypes.c_int * 6)(*geometry, 2 if together else meets, 0, 0)
+        shape = (ctypes.c_int * 7)(*geometry, 2 if together else meets, 0, 0, shared)
 
         def launch() -> None:
             assert values is not None  # the pointers point into it
-            assert run(shape, pointers) == 0, "threads wait for ever"
+            wrong = run(shape, pointers)
+            assert not wrong, WRONG[wrong]
 
         launch.waits = waits  # type: ignore[attr-defined]
         return launch
 
     def cuFuncSetAttribute(self, function: Any, attribute: str, value: int) -> tuple[CUresult]:
         assert value <= MOST_SHARED, f"a block has {value} bytes of shared memory"
+        function[-1][attribute] = value
         return (OK,)
 
     def cuLaunchCooperativeKernel(
@@ -369,20 +427,22 @@ class FakeDriver:
         assert (y, z, ty, tz) == (1, 1, 1, 1)
         assert x <= self.multiprocessors, "blocks of that size are not all there at once"
         self.together += 1
-        return self.put(self.call(function, (x, 1, threads), given, together=True), stream)
+        return self.put(self.call(function, (x, 1, threads), given, shared, together=True), stream)
 
     def multiply(self, product: Product, a: int, b: int, c: int, workspace: int, stream: int, bias: int = 0) -> None:
         """What cuBLASLt would put into a stream that is captured."""
         self.captured.append(lambda: host_product(product, a, b, c, bias))
 
     def graph(self, description: cudnn.Description, at: Mapping[str, int], workspace: int, stream: int) -> None:
-        """What cuDNN would put into a stream that is captured; of its workspace it leaves nothing as it was."""
+        """What cuDNN would put into a stream that is captured: it has its workspace filled, and uses it."""
+        size = description.workspace
 
         def run() -> None:
-            ctypes.memset(workspace, 255, description.workspace)
+            assert ctypes.string_at(workspace, size).count(0) == size, "it is filled before"
+            ctypes.memset(workspace, 255, size)
             host_graph(description, at)
 
-        self.captured.append(run)
+        self.captured += [Fill(workspace, size, 0), run] if size else [run]
 
     # -- devices ---------------------------------------------------------------------------------------------------
     def cuDriverGetVersion(self) -> tuple[CUresult, int]:

@@ -15,7 +15,7 @@ import wholestep as ws
 from tests.compiler.backends.cuda.emulated import Emulated, emulated_device
 from tests.compiler.backends.cuda.fake_gpu import FakeDriver
 from tests.compiler.backends.cuda.models import MODELS, session_of
-from wholestep.compiler.backends.cuda import epochs, middle, schedule, sharing
+from wholestep.compiler.backends.cuda import epochs, middle, program, schedule, sharing
 from wholestep.compiler.backends.cuda.program import CudaProgram
 from wholestep.compiler.backends.cuda.render.source import render
 from wholestep.compiler.backends.cuda.schedule import arena_end, scheduled_kernels
@@ -79,6 +79,31 @@ def test_a_step_has_fewer_launches_than_kernels_and_the_same_bits() -> None:
             np.testing.assert_array_equal(value, found[id])
     for id, value in stepped(alone(plan), (0, 0)).items():
         np.testing.assert_array_equal(value, found[id], err_msg=plan.buffers[id].name)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_the_launches_of_a_long_step_stand_in_line(
+    precision: str, gpu: FakeDriver | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Step by step and in epochs, to the bits of one whose launches wait for what they need alone."""
+    rows, states = MODELS["gpt"][1](7), []
+    for few in (1000, 1):
+        monkeypatch.setattr(program, "FEW_LAUNCHES", few)
+        session = session_of("gpt", "cuda", precision=precision)
+        for count in (3, 2):
+            session.step(**{name: array[:count] for name, array in rows.items()})
+        assert gpu is None or is_line(gpu) == (few == 1)
+        session.run(**rows, epochs=2)
+        assert gpu is None or few > 1 or is_line(gpu)
+        states.append({name: session.get(name).tobytes() for name in session.state.names})
+    assert states[0] == states[1]
+
+
+def is_line(gpu: FakeDriver) -> bool:
+    """Does each node of the longest graph since the last call wait for the one before it alone?"""
+    waits = max(gpu.waits, key=len)
+    gpu.waits.clear()
+    return waits == [(i - 1,) if i else () for i in range(len(waits))]
 
 
 def test_kernels_that_wait_for_each_other_cannot_share_a_launch() -> None:

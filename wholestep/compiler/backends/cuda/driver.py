@@ -19,6 +19,7 @@ from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.errors import DeviceError, OptionError, OutOfMemoryError
 
 INSTALL = 'pip install "wholestep[cuda]"'
+FILL_BLOCKS, FILL_BYTES = 528, 16 * 256  # of a kernel that fills memory: the most, and what one fills at a time
 HERE = threading.local()  # the GPU whose context this thread has
 
 
@@ -300,11 +301,12 @@ class Together:
 class Nodes:
     """A graph while it is built: kernels, each behind those that it must wait for.
 
-    Where kernels wait by themselves, their launches may begin `early`, while others end.
+    Where kernels wait by themselves, their launches may begin `early`, while others end.  What a library fills with a
+    byte is filled by the kernel that `fill` gives.
     """
 
-    def __init__(self, owner: Gpu, early: bool = False) -> None:
-        self._gpu, self._driver, self._early = owner, bindings(), early
+    def __init__(self, owner: Gpu, early: bool = False, fill: Callable[[], Any] | None = None) -> None:
+        self._gpu, self._driver, self._early, self._fill = owner, bindings(), early, fill
         self.handle = call("cuGraphCreate", 0)
         self._nodes: list[Any] = []
         self._kernels: set[int] = set()  # of their numbers
@@ -317,23 +319,20 @@ class Nodes:
         threads: int,
         arguments: Sequence[Any],
         after: Sequence[int],
-        together: int = 0,
+        shared: int = 0,
+        together: bool = False,
     ) -> int:
         """Add a kernel, whose arguments are ctypes values; returns its number.
 
-        Blocks that are all there at once, so that they can wait for each other, have `together` bytes of shared memory.
+        Args:
+            shared: bytes of shared memory that a block is given besides what its text says.
+            together: are its blocks all there at once, so that they can wait for each other?
         """
-        pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(a) for a in arguments))
-        params = self._driver.CUDA_KERNEL_NODE_PARAMS()
-        params.func = function
-        params.gridDimX, params.gridDimY, params.gridDimZ = grid[0], grid[1], 1
-        params.blockDimX, params.blockDimY, params.blockDimZ = threads, 1, 1
-        params.sharedMemBytes, params.extra = together, 0
-        params.kernelParams = ctypes.addressof(pointers)
+        params, pointers = self._described(function, grid, threads, arguments, shared)
         ending = [i for i in after if i in self._kernels] if self._early and not together else []
         before = [self._nodes[i] for i in after if i not in ending]
-        if together:
-            allow_shared(function, together)
+        if shared:
+            allow_shared(function, shared)
         node = call("cuGraphAddKernelNode", self.handle, before, len(before), params)
         if together:
             value = self._driver.CUkernelNodeAttrValue()
@@ -350,6 +349,19 @@ class Nodes:
         self._kept.append((arguments, pointers))
         self._kernels.add(len(self._nodes) - 1)
         return len(self._nodes) - 1
+
+    def _described(
+        self, function: Any, grid: Sequence[int], threads: int, arguments: Sequence[Any], shared: int = 0
+    ) -> tuple[Any, Any]:
+        """A kernel as the driver wants it, and the table of where its arguments are."""
+        pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(a) for a in arguments))
+        params = self._driver.CUDA_KERNEL_NODE_PARAMS()
+        params.func = function
+        params.gridDimX, params.gridDimY, params.gridDimZ = grid[0], grid[1], 1
+        params.blockDimX, params.blockDimY, params.blockDimZ = threads, 1, 1
+        params.sharedMemBytes, params.extra = shared, 0
+        params.kernelParams = ctypes.addressof(pointers)
+        return params, pointers
 
     def event(self, event: Event, after: Sequence[int]) -> int:
         """Add a moment that is noted."""
@@ -370,19 +382,54 @@ class Nodes:
                 call("cuStreamEndCapture", stream)
             raise
         child = call("cuStreamEndCapture", stream)
+        self._fill_by_kernels(child)
         before = [self._nodes[i] for i in after]
         self._nodes.append(call("cuGraphAddChildGraphNode", self.handle, before, len(before), child))
         call("cuGraphDestroy", child)
         return len(self._nodes) - 1
 
+    def _fill_by_kernels(self, graph: Any) -> None:
+        """Let kernels fill memory: a line of kernels takes the host 3 us, however long, and any other node one more."""
+        if self._fill is None:
+            return
+        is_fill = self._driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_MEMSET
+        for node in _listed("cuGraphGetNodes", graph):
+            if call("cuGraphNodeGetType", node) != is_fill:
+                continue
+            asked = call("cuGraphMemsetNodeGetParams", node)
+            if asked.height != 1 or (asked.elementSize != 1 and asked.value):
+                continue  # a rectangle, or words
+            before, behind = (_listed(f"cuGraphNodeGet{of}", node) for of in ("Dependencies", "DependentNodes"))
+            size = int(asked.width) * int(asked.elementSize)
+            given = (ctypes.c_void_p(int(asked.dst)), ctypes.c_longlong(size), ctypes.c_int(int(asked.value)))
+            grid = min(FILL_BLOCKS, -(-size // FILL_BYTES)), 1
+            params, pointers = self._described(self._fill(), grid, 256, given)
+            kernel = call("cuGraphAddKernelNode", graph, before, len(before), params)
+            self._kept.append((given, pointers))
+            call("cuGraphDestroyNode", node)
+            call("cuGraphAddDependencies", graph, [kernel] * len(behind), behind, None, len(behind))
+
+
+def _listed(function: str, of: Any) -> list[Any]:
+    """What the driver lists: it is asked how many there are first."""
+    *_, count = call(function, of)
+    found, *_ = call(function, of, count)
+    return list(found)
+
 
 class Graph:
     """Kernels and what each waits for, as one launch."""
 
-    def __init__(self, owner: Gpu, build: Callable[[Nodes], None], early: bool = False) -> None:
+    def __init__(
+        self,
+        owner: Gpu,
+        build: Callable[[Nodes], None],
+        early: bool = False,
+        fill: Callable[[], Any] | None = None,
+    ) -> None:
         driver = bindings()
         owner.enter()
-        nodes = Nodes(owner, early)
+        nodes = Nodes(owner, early, fill)
         build(nodes)
         self._handle = call("cuGraphInstantiate", nodes.handle, 0)
         call("cuGraphDestroy", nodes.handle)

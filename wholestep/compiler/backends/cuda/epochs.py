@@ -112,8 +112,8 @@ class Epochs:
                 return False  # step by step the session finds out which one
             if size > SHARE * self._gpu.free_bytes:
                 words = PLACES * DATA_BYTES // 8
-                threads = self._program.threads
-                self._resident = Streamed(self._gpu, epoch.sources, epoch.batch, self.steps, words, threads)
+                host = self._program.host_copies
+                self._resident = Streamed(self._gpu, epoch.sources, epoch.batch, self.steps, words, host)
             else:
                 self._resident = copy_sources(self._gpu, epoch.sources)
             epoch.kept[self] = self._resident
@@ -234,12 +234,12 @@ class Epochs:
             self._gathering, self._looked = self._program.gathering(GATHER_BLOCKS), True
 
         def build(nodes: Nodes) -> None:
-            order = Order(nodes, self._program.plan)
+            order = self._program.order_of(nodes)
             for i in range(count):
                 self._add_step(order, i, i + 1 == count, sizes)
 
         if key not in self._graphs:
-            self._graphs[key] = Graph(self._gpu, build, self._program.begins_early)
+            self._graphs[key] = self._program.new_graph(build)
         return self._graphs[key]
 
     def _add_step(self, order: Order, i: int, is_last: bool, sizes: Mapping[str, int]) -> None:

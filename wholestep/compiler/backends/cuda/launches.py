@@ -45,10 +45,13 @@ RECORD = "record"  # of a step, which every kernel reads
 
 
 class Order:
-    """A graph in which a kernel waits for those whose results it reads and for those that still use what it writes."""
+    """A graph in which a kernel waits for those whose results it reads and for those that still use what it writes.
 
-    def __init__(self, nodes: Nodes, plan: Plan) -> None:
-        self._nodes, self._overlapping = nodes, overlapping(plan)
+    Where all stand `in_line`, each waits for the one before it.
+    """
+
+    def __init__(self, nodes: Nodes, plan: Plan, in_line: bool = False) -> None:
+        self._nodes, self._overlapping, self._in_line = nodes, overlapping(plan), in_line
         self.current: Sequence[Kernel] = ()  # the kernels of the plan that are put in
         self._written: dict[Resource, int] = {}
         self._read: dict[Resource, list[int]] = {}
@@ -62,10 +65,12 @@ class Order:
         given: Sequence[Any],
         reads: set[Resource],
         writes: set[Resource],
-        together: int = 0,
+        shared: int = 0,
+        together: bool = False,
     ) -> None:
         after = self._after(reads, writes)
-        self._done(self._nodes.kernel(function, grid, threads, given, after, together), after, reads, writes)
+        node = self._nodes.kernel(function, grid, threads, given, after, shared, together)
+        self._done(node, after, reads, writes)
 
     def library(self, record: Callable[[int], None], reads: set[Resource], writes: set[Resource]) -> None:
         """What a library puts into a stream."""
@@ -73,6 +78,8 @@ class Order:
         self._done(self._nodes.captured(record, after), after, reads, writes)
 
     def _after(self, reads: set[Resource], writes: set[Resource]) -> list[int]:
+        if self._in_line:
+            return [len(self._before) - 1] if self._before else []
         wanted: set[int] = set()
         for resource in reads | writes:
             for other in self._overlapping.get(resource, (resource,)):
@@ -201,7 +208,7 @@ class Launches:
         if launch.together:
             writes.add(MULTIPROCESSORS)
         function = self.functions[launch.function]
-        order.kernel(function, launch.grid, launch.threads, given, reads, writes, launch.together)
+        order.kernel(function, launch.grid, launch.threads, given, reads, writes, launch.shared, launch.together)
 
     def _turns(self, launch: Rendered) -> range:
         """How often a launch is made in a step: a graph has as many as the longest loop, which may be one kernel."""

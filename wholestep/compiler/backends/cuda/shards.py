@@ -85,7 +85,7 @@ class Team:
         others = zip(wheres[1:], self._scratches, self._memories, strict=True)
         return [
             replace(place, where=wheres[0]),
-            *(replace(place, where=w, scratch=s, memory=m, profile=False) for w, s, m in others),
+            *(replace(place, where=w, scratch=s, memory=m) for w, s, m in others),
         ]
 
     def catch_up(self) -> None:
@@ -171,11 +171,6 @@ class OfRank(CudaProgram):
         """What copies pieces."""
         return self._launches.collectives
 
-    @property
-    def order_of(self) -> Callable[[Nodes], Order]:
-        """How its graphs are built where it is profiled."""
-        return self._order
-
 
 class ShardedProgram:
     """The programs of all ranks as one: all are given the same, and what the first leaves is the result."""
@@ -257,7 +252,7 @@ class ShardedProgram:
                     program.add_launch(log, None if turn < 0 else turn, sizes)
                 put_side_by_side(self._order(nodes), logs, self._carriers, self._first.collectives)
 
-            self._graphs[key] = Graph(self._gpu, build, self._first.begins_early)
+            self._graphs[key] = self._first.new_graph(build)
         return self._graphs[key]
 
     def _order(self, nodes: Nodes) -> Order:

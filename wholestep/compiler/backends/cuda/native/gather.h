@@ -83,3 +83,14 @@ extern "C" __global__ void __launch_bounds__(256) ws_leave(char *to, const char 
   for (long long i = blockIdx.x * 256 + threadIdx.x; i < pieces; i += gridDim.x * 256)
     ((ws_sixteen *)to)[i] = ((const ws_sixteen *)of)[i];
 }
+
+/* Bytes that are all the same. */
+extern "C" __global__ void __launch_bounds__(256) ws_fill_bytes(char *to, long long size, int byte) {
+  ws_wait_for_others();
+  const long long first = blockIdx.x * 256 + threadIdx.x, step = gridDim.x * 256;
+  const long long pieces = (unsigned long long)to % 16 ? 0 : size / 16;
+  const int word = (byte & 255) * 0x01010101;
+  const ws_sixteen piece = {{word, word, word, word}};
+  for (long long i = first; i < pieces; i += step) ((ws_sixteen *)to)[i] = piece;
+  for (long long i = 16 * pieces + first; i < size; i += step) to[i] = (char)byte;
+}
