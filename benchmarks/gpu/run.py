@@ -23,6 +23,12 @@ from benchmarks.harness import log_line, rotated
 ROUND_SECONDS = 0.25
 SAME_LOSS_WITHIN = {"float32": 5e-3, "bfloat16": 5e-2}  # peers' products are tf32; of losses of about 2 and 11
 PLATFORM = {"JAX_PLATFORMS": "cuda", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+# What is measured of `session.step` and `session.run`, by kind of case, over so many steps.
+OF_CALLS = {
+    "step": {"calls": 200, "host": 64, "host_after_wait": 64, "host_copy": 64},
+    "epochs": {"host_in_epochs": 20_000},
+    "update": {},
+}
 CLOCKS = "name,driver_version,clocks.sm,clocks.mem,power.draw,temperature.gpu"
 
 
@@ -70,7 +76,7 @@ def one_case(found: GpuCase, rounds: int, slow: bool, only: Sequence[str] | None
             for c in rotated(contenders, number):
                 times[c.name].append(microseconds(c, steps[c.name]))
         ours, hot = contenders[0], clocks()
-        calls = {} if found.kind != "step" else {k: round(microseconds(ours, 200, k), 2) for k in ("calls", "host")}
+        calls = {kind: round(microseconds(ours, count, kind), 2) for kind, count in OF_CALLS[found.kind].items()}
         held = {c.name: c.ask("held")["device_bytes"] for c in contenders}
     first = {name: round(answer["first_step_s"], 2) for name, answer in started.items()}
     return {**summary(found, times), "ours_call_us": calls, "first_step_s": first, "device_bytes": held, "clocks": hot}
@@ -129,7 +135,7 @@ def verdict(found: GpuCase, reached: float | None) -> str:
 def show(result: dict[str, Any]) -> None:
     """One row a case."""
     table = Table(title=f"microseconds a step on {result['device']['name']} (times ours)")
-    for heading in ("", "ours", "peers", "asked", "", "a call / its host", "GiB", "first step"):
+    for heading in ("", "ours", "peers", "asked", "", "a call, its host", "GiB", "first step"):
         table.add_column(heading)
     for name, cell in result["cells"].items():
         if "error" in cell:
@@ -138,7 +144,7 @@ def show(result: dict[str, Any]) -> None:
         peers = "\n".join(f"{n} {us:.1f} ({cell['ratios'][n]:.2f}x)" for n, us in cell["us"].items() if n != OURS)
         unit = " us" if cell["asked"] == "us" else "x"
         asked = f"{cell['target']:g} ({cell['line']:g}){unit}"
-        calls = " / ".join(f"{us:.0f}" for us in cell["ours_call_us"].values())
+        calls = "\n".join(f"{kind} {us:.1f}" for kind, us in cell["ours_call_us"].items())
         held = "\n".join(f"{bytes / 2**30:.2f}" for bytes in cell["device_bytes"].values())
         first = "\n".join(f"{seconds:.1f} s" for seconds in cell["first_step_s"].values())
         table.add_row(name, f"{cell['us'][OURS]:.1f}", peers, asked, cell["verdict"], calls, held, first)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from itertools import cycle
+from statistics import median
+from typing import Any
 
 import numpy as np
 
@@ -10,6 +14,9 @@ import wholestep as ws
 from benchmarks.cases.epoch import ROWS, data
 from benchmarks.frameworks.with_wholestep import optimizer_of
 from benchmarks.gpu.cases import GpuCase
+
+ROUND = 8  # steps of one round of the host's, where so many may be under way
+PAUSE = 1e-3  # seconds between two looks of a host that sleeps while it waits
 
 
 class Stepper:
@@ -37,29 +44,60 @@ class Stepper:
 
     def measure(self, steps: int) -> float:
         """Seconds on the GPU's own clock's terms: launches queue up, and the host waits once."""
-        program = self.session._programs.main.program  # the same graph that `step` launches, without new inputs
-        return program.replay(steps)
+        return float(self.program.replay(steps))  # the same graph that `step` launches, without new inputs
+
+    @property
+    def program(self) -> Any:
+        return self.session._programs.main.program
 
     def measure_calls(self, steps: int) -> float:
         """Seconds of `session.step` from NumPy arrays, transfers and all."""
         began = time.perf_counter()
         for _ in range(steps):
-            self.result = self.session.step(**self.batch)
+            self._step()
         float(self.result.loss)
         return time.perf_counter() - began
 
     def measure_host(self, steps: int) -> float:
-        """Seconds that the host spends in `session.step` while the GPU has nothing else to do."""
-        spent = 0.0
-        for _ in range(steps):
-            began = time.perf_counter()
-            self.result = self.session.step(**self.batch)
-            spent += time.perf_counter() - began
+        """Seconds that the host spends in steps that follow others, as in a training loop; none waits for the GPU.
+
+        A round has as many steps as may be under way; its first one, behind a wait, is left out.
+        """
+        length = min(ROUND, len(self.program._exchange._turns))
+        spent = list[float]()
+        while len(spent) < steps:
             self.session.wait()
-        return spent
+            spent += [timed(self._step) for _ in range(length)][1:]
+        return median(spent) * steps
+
+    def measure_host_after_wait(self, steps: int) -> float:
+        """Seconds that the host spends in steps that each follow a wait for the GPU."""
+        spent = list[float]()
+        for _ in range(steps):
+            self.session.wait()
+            spent.append(timed(self._step))
+        return median(spent) * steps
+
+    def measure_host_copy(self, steps: int) -> float:
+        """Seconds of copying the inputs of the last step to pinned memory, which every step does."""
+        self.session.wait()
+        program = self.program
+        turns, given = cycle(program._exchange._turns), (program._inputs, program._own_sizes, program.host_copies)
+        return median(timed(lambda: next(turns).fill(*given)) for _ in range(steps)) * steps
+
+    def _step(self) -> None:
+        self.result = self.session.step(**self.batch)
 
     def device_bytes(self) -> int:
         return int(self.session.report().peak_bytes)
+
+
+class Sleeper:
+    """Lets the host sleep while it waits: the driver's own waiting takes a core."""
+
+    def until(self, is_done: Callable[[], bool]) -> None:
+        while not is_done():
+            time.sleep(PAUSE)
 
 
 class Looper(Stepper):
@@ -74,10 +112,18 @@ class Looper(Stepper):
         epochs = max(1, round(steps / self.steps))
         return (self._run(1 + epochs) - self._run(1)) / (epochs * self.steps) * steps
 
-    def _run(self, epochs: int) -> float:
-        began = time.perf_counter()
-        np.asarray(self.session.run(self.rows, epochs=epochs))
-        return time.perf_counter() - began
+    def measure_host_in_epochs(self, steps: int) -> float:
+        """Seconds of processor time, of all threads, while the host sleeps where it would wait for the GPU."""
+        epochs, gpu = max(1, round(steps / self.steps)), self.program._gpu
+        gpu.watch = Sleeper()
+        try:
+            spent = self._run(1 + epochs, time.process_time) - self._run(1, time.process_time)
+        finally:
+            gpu.watch = None
+        return spent / (epochs * self.steps) * steps
+
+    def _run(self, epochs: int, clock: Callable[[], float] = time.perf_counter) -> float:
+        return timed(lambda: np.asarray(self.session.run(self.rows, epochs=epochs)), clock)
 
 
 class Update(Stepper):
@@ -100,6 +146,13 @@ class Update(Stepper):
 
     def losses(self, count: int) -> list[float]:
         return [float(self.session.step().loss) for _ in range(count)]
+
+
+def timed(call: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
+    """The seconds of a call."""
+    began = clock()
+    call()
+    return clock() - began
 
 
 def start(found: GpuCase, contender: str) -> Stepper:

@@ -1,7 +1,7 @@
 """The process of one contender on the GPU.
 
 `{"do": "start"}`                              -> `{"first_step_s", "losses"}`
-`{"do": "measure", "steps": n}`                -> `{"seconds"}`; `"kind"`: `calls` or `host`, of ours alone
+`{"do": "measure", "steps": n}`                -> `{"seconds"}`; `"kind"`: of ours alone, `calls`, `host`, ...
 `{"do": "held"}`                               -> `{"device_bytes"}`, at their peak
 """
 

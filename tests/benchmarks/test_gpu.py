@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from sessions import data, mlp
 
+import wholestep as ws
 from benchmarks.contender import BenchmarkError
 from benchmarks.frameworks import OURS
-from benchmarks.gpu import run
+from benchmarks.gpu import run, with_wholestep
 from benchmarks.gpu.cases import CASES, PARAMETERS, GpuCase
+from tests.compiler.backends.cuda.fake_gpu import fake_gpu
+from tests.compiler.backends.cuda.models import UNCHECKED
+from wholestep.compiler.backends.cuda import driver
 
 
 def test_parameters_of_the_update_are_those_of_the_network() -> None:
@@ -53,3 +60,74 @@ def test_without_a_gpu_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("found", CASES.values(), ids=CASES)
 def test_every_peer_has_a_form_of_the_network(found: GpuCase) -> None:
     assert {peer.partition("_")[0] for peer in found.peers} <= set(found.case.models)
+
+
+class Small(with_wholestep.Looper):
+    """All that is measured of ours, of a network that is soon emulated."""
+
+    def build(self, found: GpuCase) -> ws.Session:
+        return ws.build_session(mlp(), optimizer=ws.Adam(), batch_size=8, device="cuda", options=UNCHECKED)
+
+
+def test_what_is_measured_of_our_own_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps that follow others wait for nothing; epochs are measured while the host sleeps where it waits."""
+    monkeypatch.setattr(with_wholestep, "ROWS", 24)
+    monkeypatch.setattr(with_wholestep, "data", lambda: data(24))
+    case = SimpleNamespace(weights=dict, batches=lambda cell: [data(8)])
+    found: Any = SimpleNamespace(case=case, cell=SimpleNamespace(batch=8))
+    with fake_gpu():
+        small = Small(found, OURS)
+        assert small.losses(2)[1] > 0
+        waits, wait = list[int](), driver.Event.wait
+        monkeypatch.setattr(driver.Event, "wait", lambda event: waits.append(1) or wait(event))  # type: ignore[func-returns-value]
+        before = small.session._programs.state.step
+        assert small.measure_host(10) > 0
+        assert small.session._programs.state.step - before == 4 * 4, (
+            "four rounds, each of as many steps as may be under way"
+        )
+        assert small.measure_host_after_wait(3) > small.measure_host_copy(3) > 0
+        assert not waits, "a wait for everything is known to the steps behind it"
+        assert small.measure_calls(2) > 0
+        before = small.session._programs.state.step
+        assert small.measure_host_in_epochs(9) > 0
+        assert small.session._programs.state.step - before == 5 * 3, (
+            "three epochs of three steps, and one before each run"
+        )
+        assert small.program._gpu.watch is None
+
+
+def test_what_is_said_about_our_own_calls(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = list[dict[str, Any]]()
+
+    class Answering:
+        def __init__(self, name: str, *given: object, **more: object) -> None:
+            self.name = name
+
+        def ask(self, do: str, **given: Any) -> dict[str, Any]:
+            asked.append({"do": do, **given})
+            return {
+                "first_step_s": 1.0,
+                "losses": [2.3],
+                "seconds": given.get("steps", 0) * 1e-5,
+                "device_bytes": 2**30,
+            }
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(run, "Contender", Answering)
+    monkeypatch.setattr(run, "clocks", lambda: {"name": "a GPU"})
+    results = run.run(["mlp_b32_adam", "mlp_b32_adam_epochs", "gpt2_adamw_update"], 1, peers=())
+    said = [cell["ours_call_us"] for cell in results["cells"].values()]
+    assert [list(each) for each in said] == [
+        ["calls", "host", "host_after_wait", "host_copy"],
+        ["host_in_epochs"],
+        [],
+    ]
+    assert all(us == pytest.approx(10.0) for each in said for us in each.values())
+    kinds = [a["kind"] for a in asked if "kind" in a]
+    assert all(hasattr(with_wholestep.Looper, f"measure_{kind}") for kind in kinds)
+    run.show(results)
+    printed = capsys.readouterr().out
+    assert "host_after_wait 10.0" in printed
+    assert "host_in_epochs 10.0" in printed

@@ -45,7 +45,8 @@ def test_rows_that_do_not_fit_are_streamed_in_the_same_order_with_the_same_bits(
     for updates in (2, 5):
         brought.clear()
         monkeypatch.setattr(streaming, "CHUNK", 1024 * updates)
-        monkeypatch.setattr(host_copies, "PART", 100)  # rows are gathered by several threads
+        monkeypatch.setattr(host_copies, "PART", 100)  # rows are gathered by several threads,
+        monkeypatch.setattr(host_copies, "LONG_ROW", 8)  # those of images in C
         streamed, other = trained()
         assert sum(brought) == len(losses) == 24
         assert max(brought) == updates

@@ -18,8 +18,8 @@ from wholestep.records import dataclass
 
 NATIVE = Path(__file__).parent / "native"
 OBJECT_SUFFIX = ".so"
-# Products that most programs have none of are libraries of their own: a first start would wait for them.
-PARTS = {"half": "gemm_half.c", "double": "gemm_double.c", "mpi": "group_mpi.c"}
+# What most programs have none of are libraries of their own: a first start would wait for them.
+PARTS = {"half": "gemm_half.c", "double": "gemm_double.c", "mpi": "group_mpi.c", "copy": "copy.c"}
 # What kernels of many plans call, by the header that declares it: compiled once, linked with plans that include it.
 SHARED = {"reduce.h": "shared_reduce.c", "conv.h": "shared_conv.c", "conv_f64.h": "shared_conv_f64.c"}
 SHARED_SUFFIX = ".o"

@@ -7,6 +7,7 @@ from functools import cache, partial
 from typing import TypeGuard
 
 from wholestep.compiler.backend import MicroBatchShape, Place, Program, nothing
+from wholestep.compiler.backends.cuda import host_copies
 from wholestep.compiler.backends.cuda.compiler import compile_kernels, nvrtc_version
 from wholestep.compiler.backends.cuda.driver import Module, gpu
 from wholestep.compiler.backends.cuda.memory import CudaMemory, CudaScratch
@@ -121,10 +122,10 @@ class CudaDevice:
         return key_of("cuda", key or serialize.dump(plan), compiler_version(), nvrtc_version(), self.architecture)
 
     def notes(self, plan: Plan) -> tuple[str, ...]:
-        """The plan is one for GPUs of a kind; this one may be smaller than it thinks."""
+        """The plan is one for GPUs of a kind; this one may be smaller than it thinks, and its host slower."""
         from wholestep.compiler.backends.cuda import staying  # a step that was compiled before needs no rules
 
-        return staying.notes_on(plan, self.gpu.multiprocessors)
+        return *staying.notes_on(plan, self.gpu.multiprocessors), *host_copies.notes_on(plan)
 
 
 def _are_here(group: Group | None) -> TypeGuard[Shards]:

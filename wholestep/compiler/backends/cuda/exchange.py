@@ -15,8 +15,8 @@ from weakref import ref
 
 import numpy as np
 
-from wholestep.compiler.backends.cuda import host_copies
 from wholestep.compiler.backends.cuda.driver import DeviceMemory, Event, Gpu, PinnedMemory
+from wholestep.compiler.backends.cuda.host_copies import HostCopies
 from wholestep.compiler.backends.cuda.launches import RECORD, Order, Resource, write_record
 from wholestep.compiler.backends.cuda.layout import HEAD, OwnLayout, record_words
 from wholestep.compiler.backends.cuda.prologue import Scalars
@@ -33,7 +33,7 @@ FETCH_BYTES = 16 * 256  # that one block fetches at a time
 FETCH_BLOCKS = 132
 MOST_LEFT = 4  # small outputs that kernels leave where the host reads them, each by a launch
 MOST_LANDINGS = 3  # outputs of one size on their way to places of their own
-NEVER = 1 << 62  # the number of a launch that is still to come
+WAITED = 4  # the part of all turns that is waited for at once is one in so many
 GAP = 4096  # bytes between two inputs that are copied to the GPU rather than left out: a copy of their own costs more
 FEW_AHEAD, AHEAD = 8, 256  # steps whose records are made at once: the more, the longer nothing changes
 
@@ -144,7 +144,7 @@ class Turn:
         self.record = pinned.view(start, record_words(plan), np.dtype(np.uint64))
         self.event = Event(gpu)
         self.ticket: ref[CudaTicket] | None = None  # of the launch that had it last,
-        self.launch = NEVER  # and its number among those that fetch
+        self.launch = 0  # and its number
         self._places: dict[str, AnyArray] = {}
         for name, id in plan.inputs:
             type = plan.buffers[id].type
@@ -154,40 +154,29 @@ class Turn:
         self._large: list[tuple[str, AnyArray]] = []  # and those that several threads fill
         self._sizes: Mapping[str, int] | None = None  # of the last launch
 
-    def fill(self, inputs: Mapping[str, AnyArray], sizes: Mapping[str, int], threads: int) -> None:
+    def fill(self, inputs: Mapping[str, AnyArray], sizes: Mapping[str, int], copies: HostCopies) -> None:
         """Copy the inputs of a launch, whose shapes are the same while sizes are."""
         if sizes is not self._sizes:
-            self._shape(inputs, threads)
+            self._shape(inputs, copies)
             self._sizes = sizes
         for name, place in self._small:
             place[...] = inputs[name]
         for name, place in self._large:
-            host_copies.copy_array(place, inputs[name], threads)
+            copies.copy(place, inputs[name])
 
-    def _shape(self, inputs: Mapping[str, AnyArray], threads: int) -> None:
+    def _shape(self, inputs: Mapping[str, AnyArray], copies: HostCopies) -> None:
         shaped = [(n, place[: inputs[n].size].reshape(inputs[n].shape)) for n, place in self._places.items()]
-        most = host_copies.LARGE if threads > 1 else NEVER
-        self._small = [(name, place) for name, place in shaped if place.nbytes < most]
-        self._large = [(name, place) for name, place in shaped if place.nbytes >= most]
-
-    def free(self, begun: int) -> None:
-        """Wait until the launch that had it last has done with it: it has where a later one is known to have begun."""
-        if self.ticket is not None:
-            held = self.ticket()
-            if held is not None:
-                held.resolve()  # somebody may still read it
-            elif self.launch >= begun:
-                self.event.wait()
-            self.ticket, self.launch = None, NEVER
+        self._small = [(name, place) for name, place in shaped if not copies.takes(place.nbytes)]
+        self._large = [(name, place) for name, place in shaped if copies.takes(place.nbytes)]
 
 
 class Exchange:
     """The turns of a program."""
 
     def __init__(
-        self, gpu: Gpu, plan: Plan, layout: OwnLayout, own: DeviceMemory, is_short: bool, threads: int
+        self, gpu: Gpu, plan: Plan, layout: OwnLayout, own: DeviceMemory, is_short: bool, copies: HostCopies
     ) -> None:
-        self._gpu, self._plan, self._layout, self._own, self._threads = gpu, plan, layout, own, threads
+        self._gpu, self._plan, self._layout, self._own, self._copies = gpu, plan, layout, own, copies
         self.fetches = is_short and layout.given_end <= FETCHED
         most = FETCHED_TURNS if self.fetches else TURNS
         count = max(2, min(most, STAGING // max(1, layout.given_end)))
@@ -195,6 +184,9 @@ class Exchange:
         self._pinned = PinnedMemory(gpu, count * size)
         self._turns = [Turn(gpu, plan, layout, self._pinned, i * size) for i in range(count)]
         self._turn, self._launch = 0, 0
+        self._launched, self._done = 0, 0  # the numbers of the last launch, and of the last one known to be done
+        if any(copies.takes(plan.buffers[id].bytes) for _, id in plan.inputs):
+            copies.prepare()
         self._landings: dict[int, Landings] = {}  # by size
         self._begun_memory = PinnedMemory(gpu, 8)  # the number of the last launch that has begun: its fetch says so
         self._begun = self._begun_memory.view(0, 1, np.dtype(np.int64))
@@ -216,8 +208,35 @@ class Exchange:
         number = self._turn = (self._turn + 1) % len(self._turns)
         turn = self._turns[number]
         if turn.ticket is not None:
-            turn.free(self._begun.item(0))
+            self._free(number, turn)
+        self._launch += 1
         return number, turn
+
+    def _free(self, number: int, turn: Turn) -> None:
+        """Wait until the launch that had a turn last is done, and some behind it: one call for the next turns, too."""
+        if self.fetches:
+            self._done = max(self._done, self._begun.item(0) - 1)
+        if turn.launch > self._done:
+            count = len(self._turns)
+            self.wait_for(self._turns[(number + max(1, count // WAITED) - 1) % count])
+            self.wait_for(turn)  # where that one's last launch was never made
+        held = None if turn.ticket is None else turn.ticket()
+        if held is not None:
+            held.resolve()  # somebody may still read it
+        turn.ticket = None
+
+    def wait_for(self, turn: Turn) -> None:
+        """Until the launch that had a turn last is done; those before it are then, too."""
+        launch = turn.launch
+        if launch > self._done:
+            turn.event.wait()
+            self._done = max(self._done, launch)
+
+    def wait(self) -> None:
+        """Until everything is done."""
+        launch = self._launched
+        self._gpu.wait()
+        self._done = max(self._done, launch)
 
     def address(self, number: int, id: int) -> int | None:
         """Where a launch of this turn writes a small output; None: where all others do."""
@@ -248,10 +267,9 @@ class Exchange:
     def give(self, turn: Turn, row: AnyArray, inputs: Mapping[str, AnyArray], sizes: Mapping[str, int]) -> None:
         """The record and the inputs of a launch: a kernel fetches them, or they are copied."""
         if self.fetches:
-            self._launch += 1
-            turn.launch = row[2] = self._launch  # the place of a position, which only epochs have
+            row[2] = self._launch  # in the place of a position, which only epochs have
         turn.record[...] = row
-        turn.fill(inputs, sizes, self._threads)
+        turn.fill(inputs, sizes, self._copies)
         if not self.fetches:
             if sizes is not self._sizes:
                 self._given, self._sizes = self._runs(inputs), sizes
@@ -281,3 +299,4 @@ class Exchange:
         for at, size in self._all if everything else self._copied:
             self._gpu.copy_out(turn.address + at, self._own.address + at, size)
         turn.event.record()
+        turn.launch = self._launched = self._launch  # from now on: whoever waits for a number waits for its event

@@ -1,37 +1,113 @@
-"""Copies of large arrays to pinned memory by several threads: one of them has a part of what memory can give."""
+"""Copies of large arrays to pinned memory by several threads: one of them has a part of what memory can give.
+
+A few lines of C copy past the caches.  A GPU needs no C compiler: where none is found, NumPy copies, by threads of
+Python, which takes about twice as long and is a line of the report.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import os
+from collections.abc import Callable
+from contextvars import Context
+from ctypes import c_int, c_long, c_void_p
 from functools import partial
+from typing import Any
 
 import numpy as np
 
+from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.together import run_all
+from wholestep.compiler.runtime.store import cache_of
+from wholestep.compiler.runtime.together import Background, run_all
+from wholestep.errors import CompilerError
+from wholestep.options import CompileOptions
 
-LARGE = 2 << 20  # bytes of an array for which threads are begun
-PART = 1 << 20  # bytes that a thread takes at a time
-MOST_THREADS = 4  # more of them would only wait for memory
+LARGE = 4 << 20  # bytes of an array for which threads are begun: of less, one copies as fast
+LONG_ROW = 2 << 10  # bytes of a row; shorter ones NumPy gathers as fast
+PART = 512 << 10  # bytes that a thread takes at a time
+MOST_THREADS = 8  # more of them would only wait for memory,
+MOST_OF_PYTHON = 4  # and those of Python for each other
+Native = Callable[..., Any]  # ws_copy_rows of copy.c
+
+_coming: dict[tuple[bool, str | None, str | None], Background[Native | str]] = {}  # or why there is none
 
 
-def copy_array(to: AnyArray, array: AnyArray, threads: int) -> None:
-    """Copy an array to one of its shape; both are contiguous."""
-    flat, of = to.reshape(-1), array.reshape(-1)
-    parts = _parts(of.size, of.itemsize)
-    run_all([partial(np.copyto, flat[part], of[part]) for part in parts], min(threads, MOST_THREADS))
+class HostCopies:
+    """How a program copies large arrays.  What is in C is compiled beside everything else, once on a machine."""
 
+    def __init__(self, threads: int, options: CompileOptions) -> None:
+        self._threads, self._options = threads, options
 
-def gather_rows(to: AnyArray, array: AnyArray, rows: AnyArray, threads: int) -> None:
-    """Copy rows of an array in another order; all are there."""
+    def takes(self, size: int) -> bool:
+        """Are so many bytes worth several threads?"""
+        return self._threads > 1 and size >= LARGE
 
-    def gather(part: slice) -> None:
-        np.take(array, rows[part], axis=0, out=to[part], mode="clip")
+    def prepare(self) -> None:
+        """Begin to find or compile what copies."""
+        self._found()
 
-    parts = _parts(len(rows), array[:1].nbytes)
-    run_all([partial(gather, part) for part in parts], min(threads, MOST_THREADS))
+    def _found(self) -> Background[Native | str]:
+        options = self._options
+        key = options.cache, options.cache_folder, options.compiler_command
+        if key not in _coming:
+            # In no context: its spans are no part of the build that happens to come first, and that is in a hurry.
+            _coming[key] = Background(lambda: Context().run(_compiled, options), patient=True)
+        return _coming[key]
+
+    def copy(self, to: AnyArray, array: AnyArray) -> None:
+        """Copy an array to a contiguous one of its shape."""
+        native, flat, of = self._found().result(), to.reshape(-1), array.reshape(-1)
+        if isinstance(native, str):
+            parts = _parts(of.size, of.itemsize)
+            run_all([partial(np.copyto, flat[part], of[part]) for part in parts], min(self._threads, MOST_OF_PYTHON))
+        else:
+            native(flat.ctypes.data, of.ctypes.data, None, of.nbytes, 1, PART, self._workers(of.nbytes))
+
+    def gather(self, to: AnyArray, array: AnyArray, rows: AnyArray) -> None:
+        """Copy rows of a contiguous array in another order; all are there."""
+        size = array[:1].nbytes
+        native = self._found().result() if size >= LONG_ROW else ""
+
+        def take(part: slice) -> None:
+            np.take(array, rows[part], axis=0, out=to[part], mode="clip")
+
+        if isinstance(native, str):
+            run_all([partial(take, part) for part in _parts(len(rows), size)], min(self._threads, MOST_OF_PYTHON))
+        else:
+            at, step = np.ascontiguousarray(rows, np.int64), max(1, PART // max(1, size))
+            given = to.ctypes.data, array.ctypes.data, at.ctypes.data
+            native(*given, len(rows), size, step, self._workers(len(rows) * size))
+
+    def _workers(self, size: int) -> int:
+        return min(self._threads, MOST_THREADS, -(-size // PART))
 
 
 def _parts(count: int, size: int) -> list[slice]:
     """Of so many things of a size."""
     step = max(1, PART // max(1, size))
     return [slice(start, start + step) for start in range(0, count, step)]
+
+
+def _compiled(options: CompileOptions) -> Native | str:
+    """What is in C, or why it cannot be had."""
+    from wholestep.compiler.backends.cpu.compiler import find_compiler  # most steps copy little
+    from wholestep.compiler.backends.cpu.library import build_library
+    from wholestep.compiler.backends.cpu.target import detect_target
+
+    try:
+        compiler = find_compiler(options.compiler_command)
+        path = build_library(cache_of(options), compiler, detect_target().name, "copy")
+        native = ctypes.CDLL(os.fspath(path)).ws_copy_rows
+    except (CompilerError, OSError) as error:
+        return str(error)
+    native.restype, native.argtypes = None, [*[c_void_p] * 3, *[c_long] * 3, c_int]
+    return native
+
+
+def notes_on(plan: Plan) -> tuple[str, ...]:
+    """A line of the report where inputs are copied by threads of Python."""
+    if all(plan.buffers[id].bytes < LARGE for _, id in plan.inputs):
+        return ()
+    reasons = {found for coming in _coming.values() if isinstance(found := coming.result(), str)}
+    return tuple(f"large inputs are copied by threads of Python, half as fast as in C: {r}" for r in sorted(reasons))

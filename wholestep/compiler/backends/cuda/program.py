@@ -28,6 +28,7 @@ from wholestep.compiler.backends.cuda.copies import Copies
 from wholestep.compiler.backends.cuda.driver import DeviceMemory, Event, Gpu, Graph, Module, Nodes
 from wholestep.compiler.backends.cuda.epochs import Epochs
 from wholestep.compiler.backends.cuda.exchange import Exchange, Kept, Records, Turn
+from wholestep.compiler.backends.cuda.host_copies import HostCopies
 from wholestep.compiler.backends.cuda.launches import Gathering, Launches, Order, Placed
 from wholestep.compiler.backends.cuda.layout import HEAD, is_small, lay_out
 from wholestep.compiler.backends.cuda.memory import CudaArray, CudaMemory, CudaScratch
@@ -51,7 +52,9 @@ if TYPE_CHECKING:
     from wholestep.compiler.backends.cuda.recorder import Recorder
     from wholestep.compiler.runtime.parts import PartsMemory
 
-FEW_LAUNCHES = 64  # of a step: of a longer one, copies are a small part and a graph for each turn a large one
+# Launches of a step.  Of a longer one, copies are a small part and a graph for each turn a large one, and branches of
+# its graph cost more than they hide.
+FEW_LAUNCHES = 64
 
 
 def bounds_of(plan: Plan) -> list[tuple[str, np.dtype[Any], Extent]]:
@@ -104,7 +107,8 @@ class CudaProgram:
             place.state,
             device,
         )
-        self._gpu, self._line, self.threads = device.gpu, group, place.where.threads
+        self._gpu, self._line = device.gpu, group
+        self.host_copies = HostCopies(place.where.threads, place.where.options)
         together = paced(group, plan)
         self.pace = None if together is None else Pace(together)
         assert isinstance(place.scratch, CudaScratch), "programs of a GPU share its scratch memory"
@@ -163,8 +167,11 @@ class CudaProgram:
         self._own = DeviceMemory(self._gpu, layout.end)
         for id, data in plan.constants:
             self._own.write(self._offsets[id], np.frombuffer(data, np.uint8))
-        is_short = not self.has_library and self.launches <= FEW_LAUNCHES
-        self._exchange = Exchange(self._gpu, plan, layout, self._own, is_short, self.threads)
+        few = self.launches <= FEW_LAUNCHES
+        self._in_line = not few and self._line is None  # what ranks send goes beside what is computed
+        # Where it is profiled, one graph has all launches: another would be built while times are noted.
+        is_short = few and not self.has_library and not self._place.profile
+        self._exchange = Exchange(self._gpu, plan, layout, self._own, is_short, self.host_copies)
         self._staging = {
             name: np.empty(evaluate(plan.buffers[id].type.elements, self.plan.sizes), plan.buffers[id].type.dtype.numpy)
             for name, id in plan.inputs
@@ -296,10 +303,23 @@ class CudaProgram:
         """The graph of a turn."""
 
         def build(nodes: Nodes) -> None:
-            self.add_launch(self._order(nodes), key[0], sizes)
+            self.add_launch(self.order_of(nodes), key[0], sizes)
 
-        graph = self._graphs[key] = Graph(self._gpu, build, self.begins_early)
+        graph = self._graphs[key] = self.new_graph(build)
         return graph
+
+    def new_graph(self, build: Callable[[Nodes], None]) -> Graph:
+        """A graph of kernels of this program; where it is profiled, their times are noted."""
+        given = self._gpu, build, self.begins_early, lambda: self._moving("ws_fill_bytes")
+        return Graph(*given) if self.recorder is None else self.recorder.graph(*given)
+
+    def order_of(self, nodes: Nodes) -> Order:
+        """In which order a graph is built; where the program is profiled, one thing after the other."""
+        if self.recorder is None:
+            return Order(nodes, self._plan, self._in_line)
+        from wholestep.compiler.backends.cuda.recorder import InTurn  # only a profile reads what was noted
+
+        return InTurn(nodes, self._plan, self.recorder, self._gpu)
 
     def add_launch(self, order: Order, turn: int | None, sizes: Mapping[str, int]) -> None:
         """Put a launch into a graph: it begins with fetching what its turn is given, or has inputs that are there."""
@@ -317,13 +337,6 @@ class CudaProgram:
 
     def _moving(self, name: str) -> Any:
         return self._device.moves(self._place.where.options).function(name)
-
-    def _order(self, nodes: Nodes) -> Order:
-        if self.recorder is None:
-            return Order(nodes, self._plan)
-        from wholestep.compiler.backends.cuda.recorder import InTurn  # only a profile reads what was noted
-
-        return InTurn(nodes, self._plan, self.recorder, self._gpu)
 
     def placed(self, address: Callable[[int], int], record: int, elsewhere: frozenset[int] = frozenset()) -> Placed:
         """Where the kernels of a step find things."""
@@ -391,7 +404,11 @@ class CudaProgram:
 
     def wait(self) -> None:
         """Until every launch is done."""
-        self._gpu.wait()
+        self._exchange.wait()
+
+    def wait_for(self, turn: Turn) -> None:
+        """Until the launch that had a turn last is done."""
+        self._exchange.wait_for(turn)
 
     def loss(self) -> float:
         return self._last.loss()

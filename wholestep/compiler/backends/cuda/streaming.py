@@ -12,7 +12,7 @@ import numpy as np
 
 from wholestep.compiler.backend import Epoch
 from wholestep.compiler.backends.cuda.driver import CopyStream, DeviceMemory, Event, Gpu, PinnedMemory
-from wholestep.compiler.backends.cuda.host_copies import gather_rows
+from wholestep.compiler.backends.cuda.host_copies import HostCopies
 from wholestep.compiler.backends.cuda.layout import rounded
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.order import epoch_order
@@ -34,9 +34,9 @@ class Streamed:
     """The rows of a run, brought chunk by chunk; `words` 8-byte words go with each, by the stream of the steps."""
 
     def __init__(
-        self, gpu: Gpu, sources: Mapping[str, AnyArray], batch: int, most: int, words: int, threads: int
+        self, gpu: Gpu, sources: Mapping[str, AnyArray], batch: int, most: int, words: int, host: HostCopies
     ) -> None:
-        self._gpu, self._sources, self._copies, self._threads = gpu, sources, CopyStream(gpu), threads
+        self._gpu, self._sources, self._copies, self._host = gpu, sources, CopyStream(gpu), host
         update = sum(rounded(batch * array[:1].nbytes) for array in sources.values())
         self.updates = max(1, min(most, CHUNK // max(1, update)))  # of a chunk
         self._offsets, end = {}, 0
@@ -77,7 +77,7 @@ class Streamed:
         for name, source in self._sources.items():
             offset = self._offsets[name] + before * source[:1].nbytes
             chunk = place.pinned.view(offset, len(rows) * source[:1].size, source.dtype)
-            gather_rows(chunk.reshape(len(rows), *source.shape[1:]), source, rows, self._threads)
+            self._host.gather(chunk.reshape(len(rows), *source.shape[1:]), source, rows)
             self._copies.copy_in(place.memory.address + offset, place.pinned.address + offset, chunk.nbytes)
 
     def write(self, address: int, words: AnyArray) -> None:

@@ -32,7 +32,7 @@ class CudaTicket:
     def wait(self) -> None:
         """Return when the launch is done."""
         if not self._resolved:
-            self._turn.event.wait()
+            self._program.wait_for(self._turn)
 
     def loss(self) -> float:
         """The first output, where it is one number."""
