@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -31,6 +32,17 @@ MULTIPROCESSORS = 3  # of a GPU on which few rows are many
 ROWS = 7  # three, two and two of them
 ALL_PLAIN = replace(TARGET, fusion=replace(TARGET.fusion, plain_products=(("float32", 1), ("bfloat16", 1))))
 PLAIN = ws.CompileOptions(verify=False, cache=False, egraph=False)
+
+
+SHIPPED = held.AHEAD
+
+
+@pytest.fixture(scope="module", autouse=True)
+def in_any_type() -> Iterator[None]:
+    """What is read ahead is so in any type; float32 gains nothing by it, and shows bits."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(held, "AHEAD", held.PACKED)
+        yield
 
 
 @pytest.fixture
@@ -199,6 +211,11 @@ def test_long_rows_of_blocks_that_have_several(rows: int, columns: int, target: 
     assert (own.ahead, own.blocks) == ((4 * columns, most) if reads_ahead else (0, rows))
     assert other.ahead == 0
     assert (own.launch == other.launch) == (not reads_ahead and rows * columns * 4 < 8 << 20)
+
+
+def test_rows_of_float32_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held, "AHEAD", SHIPPED)
+    assert not any(own.ahead for own in planned(133, 8_192))
 
 
 def test_a_row_that_is_written_elsewhere_is_not_read_ahead(plans: tuple[Graph, Plan, Plan]) -> None:
