@@ -117,7 +117,7 @@ class FakeDriver:
         self.passed: dict[int, int] = {}  # event -> how often its stream has come there
         self.early = False  # do streams beside the first one run at once, where nothing holds them back?
         self.captured: list[Op] = []  # what a library puts into a stream
-        self.filled = 0  # nodes of libraries that are no kernels
+        self.asked, self.filling, self.filled = 0, 0, 0  # calls of cuDNN that fill; kernels that do; others that do
         self.waits: list[list[tuple[int, ...]]] = []  # of each graph: what its nodes wait for
         self.objects: list[Any] = []  # graphs, modules and functions by number
         self.launched, self.graphs, self.together = 0, 0, 0
@@ -316,6 +316,7 @@ class FakeDriver:
     ) -> tuple[CUresult, int]:
         assert len(before) == count
         self.filled += sum(isinstance(op, Fill) for op, _ in child)
+        self.filling += sum(hasattr(op, "waits") for op, _ in child)
         ops = out_of_order(child)
         graph.append((lambda: [op() for op in ops] and None, tuple(before)))
         return OK, len(graph) - 1
@@ -442,7 +443,9 @@ class FakeDriver:
             ctypes.memset(workspace, 255, size)
             host_graph(description, at)
 
-        self.captured += [Fill(workspace, size, 0), run] if size else [run]
+        half = size // 2
+        self.captured += [Fill(workspace, half, 0), Fill(workspace + half, size - half, 0), run] if size else [run]
+        self.asked += bool(size)
 
     # -- devices ---------------------------------------------------------------------------------------------------
     def cuDriverGetVersion(self) -> tuple[CUresult, int]:

@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from wholestep.compiler.backends.cuda.driver import DeviceMemory, Gpu, Graph, Module, Nodes
+from wholestep.compiler.backends.cuda.driver import DeviceMemory, Gpu, Module
 from wholestep.compiler.backends.cuda.memory import CudaArray
+from wholestep.compiler.backends.cuda.nodes import Graph, Nodes
 from wholestep.compiler.ir.types import bfloat16, evaluate, float32
 from wholestep.compiler.plan.kernel import Buffer, Plan, Space
 

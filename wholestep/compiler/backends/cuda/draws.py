@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from wholestep.compiler.backends.cuda.driver import DeviceMemory, Graph, Module, Nodes
+from wholestep.compiler.backends.cuda.driver import DeviceMemory, Module
+from wholestep.compiler.backends.cuda.nodes import Graph, Nodes
 from wholestep.compiler.frontend.initializers import FirstValue
 from wholestep.compiler.ir import random
 from wholestep.compiler.ir.types import float32

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wholestep.compiler.backend import SLICE_SECONDS, Epoch, IndexRefusedError, Slice, check_indices
-from wholestep.compiler.backends.cuda.driver import DeviceMemory, Event, Gpu, Graph, Module, Nodes, PinnedMemory
+from wholestep.compiler.backends.cuda.driver import DeviceMemory, Event, Gpu, Module, PinnedMemory
 from wholestep.compiler.backends.cuda.launches import Gathering, Order, Resource, in_second_place
 from wholestep.compiler.backends.cuda.layout import record_words
+from wholestep.compiler.backends.cuda.nodes import Graph, Nodes
 from wholestep.compiler.backends.cuda.staying import MOST_DATA
 from wholestep.compiler.backends.cuda.streaming import Streamed
 from wholestep.compiler.runtime.arrays import AnyArray

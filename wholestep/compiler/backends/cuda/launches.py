@@ -13,8 +13,9 @@ import numpy as np
 
 from wholestep.compiler.backends.cuda import cublas, cudnn, graphs
 from wholestep.compiler.backends.cuda.collectives import Collectives
-from wholestep.compiler.backends.cuda.driver import Gpu, Nodes
+from wholestep.compiler.backends.cuda.driver import Gpu
 from wholestep.compiler.backends.cuda.layout import DIMS, HEAD
+from wholestep.compiler.backends.cuda.nodes import Nodes
 from wholestep.compiler.backends.cuda.products import product_of
 from wholestep.compiler.backends.cuda.render.source import Rendered, Source
 from wholestep.compiler.backends.cuda.schedule import COUNTERS

@@ -25,13 +25,14 @@ from wholestep.compiler.backend import (
 from wholestep.compiler.backends.cuda.collectives import Collectives, Line
 from wholestep.compiler.backends.cuda.compiler import compile_kernels, compile_source
 from wholestep.compiler.backends.cuda.copies import Copies
-from wholestep.compiler.backends.cuda.driver import DeviceMemory, Event, Gpu, Graph, Module, Nodes
+from wholestep.compiler.backends.cuda.driver import DeviceMemory, Event, Gpu, Module
 from wholestep.compiler.backends.cuda.epochs import Epochs
 from wholestep.compiler.backends.cuda.exchange import Exchange, Kept, Records, Turn
 from wholestep.compiler.backends.cuda.host_copies import HostCopies
 from wholestep.compiler.backends.cuda.launches import Gathering, Launches, Order, Placed
 from wholestep.compiler.backends.cuda.layout import HEAD, is_small, lay_out
 from wholestep.compiler.backends.cuda.memory import CudaArray, CudaMemory, CudaScratch
+from wholestep.compiler.backends.cuda.nodes import Graph, Nodes
 from wholestep.compiler.backends.cuda.persistent import Persistent, persistent_of
 from wholestep.compiler.backends.cuda.prologue import Scalars
 from wholestep.compiler.backends.cuda.render.source import Source, gathering, native, render

@@ -14,11 +14,11 @@ from weakref import WeakSet
 
 from wholestep.compiler.backend import Epoch, Place, Slice, Ticket, epoch_of_launches, nothing
 from wholestep.compiler.backends.cuda.collectives import RANKS, Added, Collectives, Sum, User
-from wholestep.compiler.backends.cuda.driver import Graph, Nodes
 from wholestep.compiler.backends.cuda.exchange import Turn
 from wholestep.compiler.backends.cuda.launches import LIBRARIES, MULTIPROCESSORS, Order, Resource
 from wholestep.compiler.backends.cuda.memory import CudaMemory
 from wholestep.compiler.backends.cuda.nccl import Piece
+from wholestep.compiler.backends.cuda.nodes import Graph, Nodes
 from wholestep.compiler.backends.cuda.program import CudaProgram, Holder
 from wholestep.compiler.backends.cuda.tickets import CudaTicket
 from wholestep.compiler.ir.grid import Grid

@@ -84,13 +84,16 @@ extern "C" __global__ void __launch_bounds__(256) ws_leave(char *to, const char 
     ((ws_sixteen *)to)[i] = ((const ws_sixteen *)of)[i];
 }
 
-/* Bytes that are all the same. */
-extern "C" __global__ void __launch_bounds__(256) ws_fill_bytes(char *to, long long size, int byte) {
+/* Pieces of memory of which all bytes are the same: address, size and byte of each. */
+extern "C" __global__ void __launch_bounds__(256) ws_fill_bytes(const __grid_constant__ ws_given<12> given) {
   ws_wait_for_others();
   const long long first = blockIdx.x * 256 + threadIdx.x, step = gridDim.x * 256;
-  const long long pieces = (unsigned long long)to % 16 ? 0 : size / 16;
-  const int word = (byte & 255) * 0x01010101;
-  const ws_sixteen piece = {{word, word, word, word}};
-  for (long long i = first; i < pieces; i += step) ((ws_sixteen *)to)[i] = piece;
-  for (long long i = 16 * pieces + first; i < size; i += step) to[i] = (char)byte;
+  for (int n = 0; n < 12; n += 3) {
+    char *const to = (char *)given.at[n];
+    const long long size = (long long)given.at[n + 1], pieces = (unsigned long long)to % 16 ? 0 : size / 16;
+    const int byte = (int)(long long)given.at[n + 2] & 255, word = byte * 0x01010101;
+    const ws_sixteen piece = {{word, word, word, word}};
+    for (long long i = first; i < pieces; i += step) ((ws_sixteen *)to)[i] = piece;
+    for (long long i = 16 * pieces + first; i < size; i += step) to[i] = (char)byte;
+  }
 }
