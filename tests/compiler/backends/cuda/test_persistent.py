@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,7 @@ from wholestep.compiler.backends.cuda.compiler import compile_text
 from wholestep.compiler.backends.cuda.program import CudaProgram
 from wholestep.compiler.backends.cuda.render.source import native, with_primitives
 from wholestep.compiler.backends.cuda.render.staying import render_staying
+from wholestep.compiler.backends.cuda.target import TARGETS
 
 PLAIN = ws.CompileOptions(verify=False, egraph=False)
 FEATURES, COLUMNS, CLASSES = 852, 20, 5  # more than 64 KB of weights, and the last of each does not fill its block
@@ -56,12 +59,19 @@ def counted(gpu: FakeDriver | None) -> tuple[int, int]:
     return (0, 0) if gpu is None else (gpu.together, gpu.launched)
 
 
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kind of GPU with few multiprocessors."""
+    sm_90 = TARGETS["cuda/sm_90"]
+    small = replace(sm_90, limits=replace(sm_90.limits, threads=28))
+    monkeypatch.setattr(staying, "TARGETS", {**TARGETS, "cuda/sm_90": small})
+
+
 @pytest.mark.parametrize(("batch", "turned"), [(20, False), (70, True)])
 def test_steps_of_one_kernel_have_the_bits_of_those_of_a_graph(
     batch: int, turned: bool, gpu: FakeDriver | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Shuffled epochs with a smaller last batch; several launches; blocks that have more than one row."""
-    monkeypatch.setitem(staying.MULTIPROCESSORS, "sm_90", 28)
+    few(monkeypatch)
     monkeypatch.setattr(epochs, "PERSISTENT_STEPS", 3)
     data, before = rows(3 * batch + 7), counted(gpu)
     found = trained(batch, turned, data)
@@ -75,7 +85,7 @@ def test_steps_of_one_kernel_have_the_bits_of_those_of_a_graph(
 def test_data_that_is_streamed_and_launches_of_one_kernel(
     gpu: FakeDriver | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(staying.MULTIPROCESSORS, "sm_90", 28)
+    few(monkeypatch)
     data = rows(43)
     found = trained(20, False, data)
     monkeypatch.setattr(epochs, "SHARE", 0.0)

@@ -15,7 +15,7 @@ from wholestep.compiler.backends.cuda.chains import row_axis, row_extent, stays_
 from wholestep.compiler.backends.cuda.products import start_of, stride_of
 from wholestep.compiler.backends.cuda.scheduled import PRODUCT, schedule_of
 from wholestep.compiler.backends.cuda.sharing import FORMS, by_launch, may_share, parts_of, touched
-from wholestep.compiler.backends.cuda.target import kind_of_name
+from wholestep.compiler.backends.cuda.target import TARGETS
 from wholestep.compiler.ir.types import evaluate, float32
 from wholestep.compiler.plan.bodies import Dot
 from wholestep.compiler.plan.kernel import Kernel, Load, Plan, Space
@@ -25,8 +25,6 @@ THREADS = 256
 MOST_ROWS = 128  # of a batch, sixteen of which are added up at a time
 MOST_DATA = 1 << 31  # rows of all data: their numbers have 32 bits
 MOST_KEPT = 4  # states of a weight
-MULTIPROCESSORS = {"sm_80": 108, "sm_86": 84, "sm_89": 128, "sm_90": 132}
-SHARED = {"sm_80": 163 << 10, "sm_86": 99 << 10, "sm_89": 99 << 10, "sm_90": 227 << 10}  # bytes of a block
 MOST_OTHERS = 64  # bytes of a row of the other inputs, which a thread brings
 MOST_OF_KERNEL, MOST_TOLD = 48 << 10, 8 << 10  # bytes of shared memory
 RECORDS = 4  # of steps, in shared memory
@@ -116,14 +114,15 @@ def find_staying(plan: Plan) -> Staying | str:
     beside = tuple(k for k in launches[-1] if k is not gradient)
     tiles = -(-features // DEEP) * -(-columns // WIDE)
     wanted = max(tiles + others_blocks(beside) + 1, *(others_blocks(part) for part in launches[1:-1]))
-    most = MULTIPROCESSORS[kind_of_name(plan.target)]
+    limits = TARGETS[plan.target].limits
+    most = limits.threads  # multiprocessors
     if tiles + 2 > most:
         return f"the weights would take {tiles} of {most} multiprocessors"
     middle = tuple(launches[1:-1])
     found = Staying(
         forward, gradient, middle, beside, dot.a.buffer, dot.b.buffer, kept, features, columns, rows, min(wanted, most)
     )
-    if found.most_bytes > SHARED[kind_of_name(plan.target)]:
+    if found.most_bytes > limits.nearest_cache:
         return f"a block would need {found.most_bytes:,} bytes of shared memory"
     return found
 
