@@ -20,6 +20,7 @@ from wholestep.errors import ShapeError
 Array = np.ndarray[Any, Any]
 CAPACITY, ROWS = 11, 9  # a partial batch, of which two threads have a part each
 NEAR = {"float32": 2e-5, "float64": 1e-13}  # of the largest element
+ROUNDING = 1e-14  # what torch leaves of a gradient that is 0, as of a query that has one key
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ def test_values_and_gradients_equal_torch(name: str, ran: Any) -> None:
     dtype, state, fed, outputs = ran
     for key, value in expected(list(CASES).index(name), CASES[name], dtype, state, fed).items():
         error = np.abs(outputs[key] - value).max()
-        assert error <= NEAR[dtype] * np.abs(value).max(initial=1e-30) + 1e-30, key
+        assert error <= NEAR[dtype] * np.abs(value).max(initial=0) + ROUNDING, key
 
 
 def test_a_query_that_looks_nowhere_is_0(ran: Any) -> None:

@@ -66,7 +66,7 @@ def by_torch(name: str, half: DType) -> tuple[list[float], dict[str, np.ndarray]
     x, labels = torch.tensor(pair.x), torch.tensor(pair.labels).long()
     for _ in range(STEPS):
         optimizer.zero_grad()
-        plain = torch.backends.mkldnn.flags(enabled=half != float16)  # it has no LSTM of float16 on every processor
+        plain = torch.backends.mkldnn.flags(enabled=not half.is_half)  # it has no LSTM of them on every processor
         with plain, torch.autocast("cpu", getattr(torch, half.name), enabled=half != float32):
             scores = twin(x)
             loss = F.cross_entropy(scores.reshape(-1, scores.shape[-1]).float(), labels.reshape(-1))
