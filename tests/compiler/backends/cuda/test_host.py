@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,20 +11,20 @@ import pytest
 import wholestep as ws
 from tests.compiler.backends.cuda.fake_gpu import CUresult, FakeDriver
 from tests.compiler.backends.cuda.models import UNCHECKED
-from wholestep.compiler.backends.cuda import driver, exchange, host_copies, program
+from wholestep.compiler.backends.cuda import driver, epochs, exchange, host_copies, program, prologue
 from wholestep.errors import InputError
 
 NO_COMPILER = ws.CompileOptions(verify=False, egraph=False, compiler="no-such-compiler")
 Batch = dict[str, np.ndarray[Any, Any]]
 
 
-def build(device: str, options: ws.CompileOptions = UNCHECKED) -> ws.Session:
+def build(device: str, options: ws.CompileOptions = UNCHECKED, **more: Any) -> ws.Session:
     g = ws.Graph()
     x, labels = g.input("x", ("batch", 700)), g.input("labels", ("batch",), "int32")
     w = g.parameter("w", (700, 3))
     g.set_outputs({"loss": ws.losses.cross_entropy(x @ w, labels)})
     given = {"batch_size": 8, "options": options, "seed": 1, "threads": 2}
-    return ws.build_session(g, optimizer=ws.Adam(lr=0.1), device=device, **given)
+    return ws.build_session(g, optimizer=ws.Adam(lr=0.1), device=device, **given, **more)
 
 
 def batches(*rows: int) -> Iterator[Batch]:
@@ -57,6 +57,30 @@ def test_a_step_is_few_calls_and_its_inputs_may_change_when_it_returns(
     assert gpu is None or calls == ([2] * 5 if fetches else [4, 4, 5, 4, 4])
     with pytest.raises(InputError, match="'labels' holds indices from 0 to 2; received -1 at position 1"):
         ours.step(x=np.ones((8, 700), np.float32), labels=np.array([0, -1, 0, 0, 0, 0, 0, 0], np.int32))
+
+
+def test_what_steps_of_epochs_are_told_is_made_for_many_at_once(
+    gpu: FakeDriver | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A schedule and a smaller last batch; steps that are a launch each; then a scalar changes."""
+    monkeypatch.setattr(epochs, "NODES", 1)
+    made, table = list[int](), prologue.Scalars.table
+
+    def counted(self: prologue.Scalars, sizes: Mapping[str, int], steps: Sequence[int]) -> Any:
+        made.append(len(steps))
+        return table(self, sizes, steps)
+
+    monkeypatch.setattr(prologue.Scalars, "table", counted)
+    (data,) = batches(8 * 30 + 3)
+    ours, other = (build(device, schedule=ws.schedules.Cosine(0.1, 70)) for device in ("cuda", "reference"))
+    for beta in (0.9, 0.8):
+        for session in (ours, other):
+            session.optimizer.betas = beta, 0.999
+        losses = [np.asarray(session.run(data, epochs=2)) for session in (ours, other)]
+        np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(ours.get("w"), other.get("w"), rtol=1e-3, atol=1e-5)
+    assert sum(made) >= 4 * 31
+    assert len(made) <= 4 * 5, "and not for each of 124 steps"
 
 
 class Waits:

@@ -47,6 +47,7 @@ class Records:
     def __init__(self, plan: Plan, scalars: Scalars, seed: int) -> None:
         self._plan, self._scalars, self._seed = plan, scalars, seed % 2**64
         self._rows: list[AnyArray] = []
+        self._block = np.zeros((0, record_words(plan)), np.uint64)  # all of them
         self._one = np.zeros(record_words(plan), np.uint64)
         self._first, self._made = 0, -1  # the step of the first row, and the scalars' version that they are of
         self._ahead = FEW_AHEAD
@@ -66,13 +67,25 @@ class Records:
             at = 0
         return self._rows[at]
 
+    def block(self, sizes: Mapping[str, int], step: int, epoch: int, count: int) -> AnyArray:
+        """The words of the records of some steps, one after the other."""
+        scalars = self._scalars
+        scalars.set_epoch(epoch)
+        if scalars.version != self._made or sizes is not self._sizes:
+            self._made, self._rows, self._sizes, self._ahead = scalars.version, [], sizes, FEW_AHEAD
+        at = step - self._first
+        if not 0 <= at <= len(self._rows) - count:
+            self._ahead, at = max(self._ahead, count), 0
+            self._make(sizes, step)
+        return self._block[at : at + count]
+
     def _make(self, sizes: Mapping[str, int], step: int) -> None:
         steps, self._ahead = range(step, step + self._ahead), min(AHEAD, 4 * self._ahead)
         rows = np.zeros((len(steps), record_words(self._plan)), np.uint64)
         rows[:, 0], rows[:, 1] = self._seed, steps
         rows[:, 4 : 4 + len(self._plan.symbols)] = [sizes[s] for s in self._plan.symbols]
         rows[:, HEAD : HEAD + self._plan.slots].view(np.float64)[:] = self._scalars.table(sizes, steps)
-        self._rows, self._first = list(rows), step
+        self._rows, self._block, self._first = list(rows), rows, step
 
 
 class Landing:

@@ -30,7 +30,7 @@ from wholestep.compiler.backends.cuda.epochs import Epochs
 from wholestep.compiler.backends.cuda.exchange import Exchange, Kept, Records, Turn
 from wholestep.compiler.backends.cuda.host_copies import HostCopies
 from wholestep.compiler.backends.cuda.launches import Gathering, Launches, Order, Placed
-from wholestep.compiler.backends.cuda.layout import HEAD, is_small, lay_out
+from wholestep.compiler.backends.cuda.layout import is_small, lay_out
 from wholestep.compiler.backends.cuda.memory import CudaArray, CudaMemory, CudaScratch
 from wholestep.compiler.backends.cuda.nodes import Graph, Nodes
 from wholestep.compiler.backends.cuda.persistent import Persistent, persistent_of
@@ -121,7 +121,8 @@ class CudaProgram:
         self.outputs: Mapping[str, TensorType] = {name: plan.buffers[id].type for name, id in plan.outputs}
         self.large_outputs = [name for name, id in plan.outputs if not is_small(plan.buffers[id])]
         self._scalars = Scalars(plan)
-        self._records = Records(plan, self._scalars, place.where.seed)
+        # Of steps one by one; of epochs, where a batch is smaller and where it is whole.
+        self._records, *self._epoch_records = (Records(plan, self._scalars, place.where.seed) for _ in range(3))
         self._lay_out()
         self._epochs: Epochs | None = None
         self.recorder = _recorder(self._gpu) if place.profile else None
@@ -450,21 +451,17 @@ class CudaProgram:
 
     def write_records(self, records: AnyArray, epoch: Epoch, update: int) -> None:
         """The records of the next steps of a slice, beginning with an update; only the last may be a smaller one."""
-        count = len(records)
-        self._scalars.set_epoch(self._state.epoch)
-        updates, step = np.arange(update, update + count), self._state.step + self._ahead * self._advances
-        records[:, 0], records[:, 1] = self._place.where.seed % 2**64, step + self._advances * np.arange(count)
+        count, step = len(records), self._state.step + self._ahead * self._advances
         sizes, last = epoch.sizes_of(update), epoch.sizes_of(update + count - 1)
         whole = count if last is sizes or count == 1 else count - 1
-        for rows, found in ((slice(0, whole), sizes), (slice(whole, count), last)):
-            if rows.start < rows.stop:
-                first, mine = self.share.rows(epoch.rows_of(update + rows.stop - 1))
-                records[rows, 2], records[rows, 3] = updates[rows] * epoch.batch + first, mine
-                own = self.share.sizes(found)
-                records[rows, 4 : 4 + len(self.plan.symbols)] = [own[s] for s in self.plan.symbols]
-                steps = [int(step) for step in records[rows, 1]]
-                table = self._scalars.table(own, steps)
-                records[rows, HEAD : HEAD + self.plan.slots].view(np.float64)[:] = table
+        for begin, end, found in ((0, whole, sizes), (whole, count, last)):
+            if begin < end:
+                made = self._epoch_records[found is epoch.sizes]
+                steps = end - begin if self._advances else 1
+                at, own = step + self._advances * begin, self.share.sizes(found)
+                records[begin:end] = made.block(own, at, self._state.epoch, steps)
+                first, records[begin:end, 3] = self.share.rows(epoch.rows_of(update + end - 1))
+                records[begin:end, 2] = np.arange(update + begin, update + end) * epoch.batch + first
         self._ahead += count
 
     def end_slice(self, sizes: Mapping[str, int], loss: float) -> None:
