@@ -34,6 +34,7 @@ FENCE, UNTOUCHED = 256, 0xAB  # bytes behind every allocation that nobody may wr
 
 class CUresult(enum.IntEnum):
     CUDA_SUCCESS = 0
+    CUDA_ERROR_INVALID_VALUE = 1
     CUDA_ERROR_OUT_OF_MEMORY = 2
     CUDA_ERROR_NOT_READY = 600
     CUDA_ERROR_LAUNCH_FAILED = 719
@@ -152,6 +153,8 @@ class FakeDriver:
         return sum(held.size for held in self.memory.values())
 
     def cuMemFree(self, address: int) -> tuple[CUresult]:
+        if address not in self.memory:  # another driver's, whose objects are collected while this one is there
+            return (CUresult.CUDA_ERROR_INVALID_VALUE,)
         if self.inside:  # collected while something runs: what stands behind it must not overtake it
             self.later.append(address)
             return (OK,)

@@ -5,6 +5,7 @@ On a GPU that is none, or on the machine's own: `make test-cuda`.
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from importlib import import_module
@@ -343,6 +344,21 @@ def test_a_gpu_of_a_later_kind_gets_ptx_of_the_newest_that_is_known(
         monkeypatch.undo()
     assert session.plan.target == "cuda/sm_90"
     assert set(asked) == {"compute_90"}
+
+
+def test_memory_of_a_driver_that_is_gone_may_be_collected_while_another_runs(gpu: FakeDriver | None) -> None:
+    """Of the drivers of these tests: what one has given is nothing to the other."""
+    outer = need_fake(gpu)
+    circle: list[object] = [driver.DeviceMemory(driver.gpu(0), 64)]
+    circle.append(circle)
+    del circle
+    with fake_gpu((12, 0)) as inner:
+        memory = driver.DeviceMemory(driver.gpu(0), 64)
+        inner.put(lambda: gc.collect() and None, driver.gpu(0).stream)
+        memory.fill(1)
+        inner.run()
+    assert not inner.later
+    assert not outer.later
 
 
 def test_a_cpu_session_loads_nothing_of_nvidias() -> None:
