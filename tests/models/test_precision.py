@@ -66,7 +66,8 @@ def by_torch(name: str, half: DType) -> tuple[list[float], dict[str, np.ndarray]
     x, labels = torch.tensor(pair.x), torch.tensor(pair.labels).long()
     for _ in range(STEPS):
         optimizer.zero_grad()
-        plain = torch.backends.mkldnn.flags(enabled=not half.is_half)  # it has no LSTM of them on every processor
+        has_half = half == bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()  # an LSTM, that is
+        plain = torch.backends.mkldnn.flags(enabled=half == float32 or has_half)
         with plain, torch.autocast("cpu", getattr(torch, half.name), enabled=half != float32):
             scores = twin(x)
             loss = F.cross_entropy(scores.reshape(-1, scores.shape[-1]).float(), labels.reshape(-1))

@@ -109,14 +109,15 @@ class Nodes:
 
     def _fill_by_kernels(self, graph: Any) -> None:
         """Let kernels fill memory: a line of kernels takes the host 3 us, however long, and any other node one more."""
-        for fills in self._fills(graph) if self._fill is not None else ():
+        if self._fill is None:
+            return
+        for fills in self._fills(graph):
             before, behind = _listed("cuGraphNodeGetDependencies", fills[0]), _listed(DEPENDENT, fills[-1])
             asked = [call("cuGraphMemsetNodeGetParams", node) for node in fills]
             sizes = [int(of.width) * int(of.elementSize) for of in asked]
             words = [w for of, size in zip(asked, sizes, strict=True) for w in (int(of.dst), size, int(of.value))]
             given = ((ctypes.c_void_p * (3 * MOST_FILLS))(*words),)
             grid = min(FILL_BLOCKS, -(-max(sizes) // FILL_BYTES)), 1
-            assert self._fill is not None
             params, pointers = self._described(self._fill(), grid, 256, given)
             kernel = call("cuGraphAddKernelNode", graph, before, len(before), params)
             self._kept.append((given, pointers))
