@@ -30,6 +30,13 @@ class Column:
         return "text" if letter == "O" else "date" if letter == "M" else "number"
 
     @property
+    def type_name(self) -> str:
+        """The type as tables print it: "category", "text", "date", or NumPy's name of a dtype."""
+        if self.categorical:
+            return "category"
+        return str(self.values.dtype) if self.kind == "number" else self.kind
+
+    @property
     def present(self) -> Array:
         """The values that are there."""
         return self.values[~self.missing]

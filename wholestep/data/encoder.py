@@ -1,49 +1,67 @@
-"""`Encoder`: how the columns of a frame become the numbers that a model computes with, learnt from training rows."""
+"""`Encoder`: how the columns of a frame become the numbers that a model computes with, fitted to training rows."""
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from wholestep.compat.arguments import takes_their_words
+from wholestep.compiler.frontend.trace import user_line
 from wholestep.data.column import Array, Column, need_finite
-from wholestep.data.encoding import (
+from wholestep.data.column_encodings import (
     MOST_WORDS,
     Categories,
     Classes,
     Dates,
-    Encoding,
     Numbers,
+    Part,
     Target,
     Words,
+    dates_from_text,
     parts_of_dates,
     words_of,
 )
-from wholestep.data.frame import Frame
-from wholestep.data.framed import Framed, need_targets
-from wholestep.errors import InputError, OptionError, UnknownNameError
+from wholestep.data.dates import DAY_FIRST, ISO, MONTH_FIRST, possible_notations
+from wholestep.data.encoding import Encoding
+from wholestep.data.encoding_report import ColumnSummary
+from wholestep.data.framed import Framed, as_framed, need_targets
+from wholestep.errors import InputError, OptionError, TrainingWarning, UnknownNameError, UsageError
 
 LARGEST_VOCABULARY = 2000
+FEWEST_IDENTIFIERS = 20  # rows; of fewer, quantities may all differ by chance
+KINDS = ("numbers", "categories", "text", "dates", "ignore")  # arguments that list columns
+_ID_NAME = re.compile(r"(?i:(?:^|[_\W])(?:id|uuid|guid|key|index))$|[a-z](?:Id|ID)$")
+_WARNED: dict[Any, Any] = {}  # the registry of `warnings`: the folds of a cross-validation warn once
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """How the columns of a frame become numbers: `ws.fit(..., encoder=ws.data.Encoder())` learns it from training rows.
+    """How the columns of a frame become numbers: `ws.fit(..., encoder=ws.data.Encoder())` fits it to the training rows.
 
-    Numbers are standardised, and a column that has gaps gets another one that says where.  Text becomes categories
-    where its values repeat, else words.  Categories and words become whole numbers for an embedding, in which 0 is what
-    training did not see.  Dates become their distance in time and their places in the year, week and day.  Labels of
-    any type become class numbers.  What was learnt belongs to the model: `predict` applies it, `save` writes it.
+    Numbers are standardised; a column with missing values gets a second one that is 1 where they are.  Text becomes
+    categories if its values repeat, dates if every value is one (2024-03-31, or 31/03/2024 if a day above 12 shows
+    that the day comes first), else words.  Categories and words become integers for an embedding, 0 for values that
+    the training rows do not have.  Dates become the time that has passed and their position in the year, week and day.
+    Labels of any type become class indices.  The fitted encoder belongs to the model: `predict` applies it, `save`
+    stores it, and `print(model.encoder)` of a `ws.models.Tabular` shows what became of each column.
 
-    A model gets `x` (numbers and dates), `categories` and `words`, those that there are, as arguments of its `forward`.
+    A model gets `x` (numbers and dates), `categories` and `words`, as far as the table has them, as arguments of its
+    `forward`.
 
     Args:
         standardize: (value - mean) / standard deviation of the training rows; else numbers as they are.
         categories: columns of numbers that are names, such as a postal code.
         text: columns to be read as words, however often values repeat.
-        ignore: columns that say nothing, such as a row's number.
+        ignore: columns to leave out, such as an identifier.
         most_categories: of a column of text; with more distinct values it is read as words.
+        numbers: columns of numbers that are quantities although they differ in every row, such as a year.
+        dates: columns of text to be read as dates; a value that is none is an error.
+        dayfirst: is 03/04/2024 the 3rd of April?  None: decided per column if a day above 12 shows it.
 
     Example: `ws.fit(model, (frame, "species"), encoder=ws.data.Encoder(ignore=["id"]), loss="cross_entropy")`.
     """
@@ -53,66 +71,182 @@ class Encoder:
     text: tuple[str, ...] | list[str] = ()
     ignore: tuple[str, ...] | list[str] = ()
     most_categories: int = 1000
+    numbers: tuple[str, ...] | list[str] = ()
+    dates: tuple[str, ...] | list[str] = ()
+    dayfirst: bool | None = None
 
     def __post_init__(self) -> None:
-        for name in ("categories", "text", "ignore"):
-            given = getattr(self, name)
-            if isinstance(given, str):
+        for argument in KINDS:
+            names = getattr(self, argument)
+            if isinstance(names, str):
                 raise OptionError(
-                    f"Encoder: {name} is a list of columns; received {given!r}. Write {name}=[{given!r}]."
+                    f"Encoder: {argument} is a list of columns; received {names!r}. Write {argument}=[{names!r}]."
                 )
         if not isinstance(self.most_categories, int) or self.most_categories < 1:
             raise OptionError(f"Encoder: most_categories is at least 1; received {self.most_categories!r}.")
+        if self.dayfirst not in (None, True, False):
+            raise OptionError(f"Encoder: dayfirst is True, False or None; received {self.dayfirst!r}.")
+        listed = Counter(name for argument in KINDS for name in set(getattr(self, argument)))
+        for name in (name for name, times in listed.items() if times > 1):
+            arguments = [argument for argument in KINDS if name in getattr(self, argument)]
+            raise OptionError(f"Encoder: the column {name!r} is in {' and '.join(arguments)}; name it in one of them.")
 
-    def fit(self, data: Framed, aim: str = "numbers") -> Encoding:
-        """What these rows teach; the targets are "numbers", "classes" or, of two classes with one score, "answers"."""
-        for name in (*self.categories, *self.text, *self.ignore):
-            if name not in data.inputs.columns:
-                known = ", ".join(map(repr, data.inputs))
+    def fit(self, data: Any, aim: str = "numbers") -> Encoding:
+        """The fitted encoder of these rows; `print` shows what it does with each column.
+
+        Args:
+            data: a DataFrame of pandas or Polars, a `ws.data.Frame` or a dict of columns; with a target,
+                `(frame, "name of its column")` or `(frame, labels)`.
+            aim: what a model predicts: "numbers", "classes", or "answers" for two classes with one score.
+
+        Example: `print(ws.data.Encoder().fit(frame))`.
+        """
+        rows = _framed(data)
+        for name in (name for argument in KINDS for name in getattr(self, argument)):
+            if name not in rows.inputs.columns:
+                known = ", ".join(map(repr, rows.inputs))
                 raise UnknownNameError(f"Encoder: the table has no column {name!r} to encode; it has: {known}.")
-        frame = data.inputs.without(*self.ignore)
-        kinds = {name: self._kind(name, column) for name, column in frame.columns.items()}
-
-        def of(kind: str) -> Frame:
-            return Frame({name: column for name, column in frame.columns.items() if kinds[name] == kind})
-
+        parts: list[Part] = []
+        summary = []
+        for name, column in rows.inputs.columns.items():
+            if name in self.ignore:
+                summary.append(ColumnSummary.of(name, column))
+                continue
+            part = self._part(name, column)
+            parts.append(part)
+            summary.append(ColumnSummary.of(name, column, self._remark(name, column, part)))
+        for remark in dict.fromkeys(s.remark for s in summary if s.remark):
+            _warn([s.name for s in summary if s.remark == remark], remark)
         return Encoding(
-            tuple(self._numbers(name, column) for name, column in of("number").columns.items()),
-            tuple(self._dates(name, column) for name, column in of("date").columns.items()),
-            tuple(_categories(name, column) for name, column in of("categories").columns.items()),
-            tuple(_words(name, column) for name, column in of("words").columns.items()),
-            _target(data.target, aim),
+            tuple(part for part in parts if isinstance(part, Numbers)),
+            tuple(part for part in parts if isinstance(part, Dates)),
+            tuple(part for part in parts if isinstance(part, Categories)),
+            tuple(part for part in parts if isinstance(part, Words)),
+            _target(rows.target, aim),
+            tuple(summary),
         )
 
-    def _kind(self, name: str, column: Column) -> str:
+    def _part(self, name: str, column: Column) -> Part:
         if column.missing.all():
             raise InputError(f"the column {name!r} has no value in any row; leave it out: Encoder(ignore=[{name!r}]).")
+        for argument, kind in (("text", "text"), ("numbers", "number")):
+            if name in getattr(self, argument) and column.kind != kind:
+                raise InputError(
+                    f"Encoder: {argument}={name!r} has {column.kind}s, not {kind}; leave it out of {argument}=."
+                )
+        if name in self.categories and column.kind == "date":
+            raise InputError(
+                f"Encoder: categories={name!r} has dates, which are not categories; convert it, "
+                f"frame[{name!r}].astype(str), or leave it out of categories=."
+            )
         if name in self.text:
-            if column.kind != "text":
-                raise InputError(f"Encoder: text={name!r} has {column.kind}s, not text; leave it out of text=.")
-            return "words"
+            return _words(name, column)
         if (name in self.categories or column.categorical) and column.kind != "date":
-            return "categories"
-        if column.kind != "text":
-            return column.kind
+            return _categories(name, column)
+        if column.kind == "number":
+            if name in self.dates:
+                raise InputError(
+                    f"Encoder: dates={name!r} has numbers, e.g. {column.present[0]}; convert it, e.g. "
+                    f"pd.to_datetime(frame[{name!r}], unit='s') if they are seconds since 1970."
+                )
+            return self._numbers(name, column)
+        if column.kind == "date":
+            return self._dates(name, column, ISO)
+        notation = self._notation(name, column)
+        if notation is not None:
+            return self._dates(name, dates_from_text(name, column, notation), notation)
+        return _categories(name, column) if self._repeats(column) else _words(name, column)
+
+    def _repeats(self, column: Column) -> bool:
+        """Does text repeat so often that each value can have an embedding?"""
         distinct, rows = len(set(column.present.tolist())), len(column.present)
-        repeats = distinct <= max(rows // 2, 16) and distinct <= self.most_categories
-        return "categories" if repeats else "words"
+        return distinct <= max(rows // 2, 16) and distinct <= self.most_categories
+
+    def _notation(self, name: str, column: Column) -> str | None:
+        """How the dates of a column of text are written; None if they are none, or could be read in two ways."""
+        possible = possible_notations(column.present.tolist())
+        said = None if self.dayfirst is None else DAY_FIRST if self.dayfirst else MONTH_FIRST
+        if said in possible:
+            return said
+        if len(possible) == 1:
+            return possible[0]
+        if name in self.dates:
+            if possible:
+                raise InputError(
+                    f"Encoder: the dates in {name!r}, e.g. {column.present[0]!r}, can be read with the day first or "
+                    "the month first; say which: dayfirst=True or dayfirst=False."
+                )
+            return said or ISO  # for the error that names the first cell
+        return None
+
+    def _remark(self, name: str, column: Column, part: Part) -> str:
+        """What is probably not meant."""
+        if any(name in getattr(self, argument) for argument in KINDS):
+            return ""
+        if not isinstance(part, Dates) and column.kind == "text" and possible_notations(column.present.tolist()):
+            return "dates? day or month first: dayfirst="
+        return "identifier?" if _is_identifier(name, column) else ""
 
     def _numbers(self, name: str, column: Column) -> Numbers:
         need_finite(name, column)
         return Numbers(name, *self._scale(column.present.astype(np.float64)), bool(column.missing.any()))
 
-    def _dates(self, name: str, column: Column) -> Dates:
+    def _dates(self, name: str, column: Column, notation: str) -> Dates:
         since, clock = parts_of_dates(column.present)
-        return Dates(name, *self._scale(since), bool(column.missing.any()), bool(clock.any()))
+        return Dates(name, *self._scale(since), bool(column.missing.any()), bool(clock.any()), notation)
 
     def _scale(self, values: Array) -> tuple[float, float]:
         if not self.standardize:
             return 0.0, 1.0
         spread = float(values.std())
-        # A column of one value has nothing to tell; what rounding leaves of its spread is not blown up.
+        # The deviation of a constant column is rounding error; dividing by it would blow that up.
         return float(values.mean()), spread if spread > 1e-9 * max(abs(float(values.mean())), 1e-30) else 1.0
+
+
+Encoder.__init__ = takes_their_words(Encoder.__init__)  # type: ignore[method-assign]  # unknown arguments are named
+
+
+def _framed(data: Any) -> Framed:
+    rows = as_framed(data, dicts=True)
+    if rows is None:
+        raise UsageError(
+            f"Encoder.fit takes a DataFrame, a dict of columns, or (frame, 'target'); received {type(data).__name__}. "
+            "For an array name its columns: ws.data.as_frame({'age': x[:, 0], 'fare': x[:, 1]})."
+        )
+    return rows
+
+
+def _is_identifier(name: str, column: Column) -> bool:
+    """Does the column number or name its rows?  Unique integers without large gaps, or called so; unique single words.
+
+    Training sees a part of the rows only, so the numbers may have gaps: half of them may be held out.
+    """
+    values = column.present
+    if len(values) < FEWEST_IDENTIFIERS or column.missing.any() or column.categorical:
+        return False
+    if values.dtype.kind not in "iuO" or len(set(values.tolist())) < len(values):
+        return False
+    if column.kind == "text":
+        return not any(re.search(r"\s", text) for text in values.tolist())
+    return int(values.max()) - int(values.min()) < 2 * len(values) or bool(_ID_NAME.search(name))
+
+
+def _warn(names: list[str], remark: str) -> None:
+    columns = f"the column{'s' * (len(names) > 1)} {', '.join(map(repr, names))}"
+    verb = "have" if len(names) > 1 else "has"
+    if remark == "identifier?":
+        text = (
+            f"{columns} {verb} another value in every row, as identifiers do: a model learns nothing from them that "
+            f"holds for other rows. Leave them out: encoder=ws.data.Encoder(ignore={names}), or drop them from the "
+            f"frame. Name quantities in Encoder(numbers=...), and text in Encoder(text=...)."
+        )
+    else:
+        text = (
+            f"{columns} {verb} dates that can be read with the day first or the month first, and are encoded as text. "
+            "Say which: encoder=ws.data.Encoder(dayfirst=True) or dayfirst=False."
+        )
+    line = user_line()
+    warnings.warn_explicit(text, TrainingWarning, line.file, line.line, registry=_WARNED)
 
 
 def _categories(name: str, column: Column) -> Categories:

@@ -1,170 +1,62 @@
-"""`Encoding`: what an encoder has learnt of a table's columns.  Plain data, which a file of weights carries as JSON."""
+"""`Encoding`: a fitted `Encoder`.  Plain data, stored as JSON in the header of a file of weights."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from wholestep.data.column import Array, Column, need_finite
+from wholestep.data.column import Array, Column
+from wholestep.data.column_encodings import (
+    MOST_WORDS,
+    UNSEEN,
+    Categories,
+    Classes,
+    Dates,
+    Label,
+    Numbers,
+    Part,
+    Target,
+    Words,
+    as_in_training,
+)
+from wholestep.data.dates import ISO, NOTATIONS
+from wholestep.data.encoding_report import ColumnSummary, report
 from wholestep.data.frame import Frame
-from wholestep.data.framed import Framed, need_targets
+from wholestep.data.framed import Framed
 from wholestep.data.table import TARGET, Table
 from wholestep.errors import CheckpointError, InputError, UnknownNameError, UsageError
-
-MOST_WORDS = 32  # of a text; what comes after is not read
-UNSEEN = 0
-WORD = re.compile(r"\w+")
-Label = bool | int | float | str
-
-
-@dataclass(frozen=True)
-class Numbers:
-    """A column of numbers: one that is standardised, and where gaps were one that says where they are."""
-
-    name: str
-    mean: float
-    std: float
-    gaps: bool
-
-    def encode(self, column: Column) -> list[Array]:
-        values = np.where(column.missing, self.mean, column.values).astype(np.float64)
-        scaled = (values - self.mean) / self.std
-        return [scaled, column.missing] if self.gaps else [scaled]
-
-
-@dataclass(frozen=True)
-class Dates:
-    """A column of dates: seconds, standardised, and its place in the year, the week and (where it has one) the day."""
-
-    name: str
-    mean: float
-    std: float
-    gaps: bool
-    clock: bool
-
-    def encode(self, column: Column) -> list[Array]:
-        known = np.where(column.missing, np.datetime64(0, "us"), column.values)
-        since, clock = parts_of_dates(known)
-        days = known.astype("M8[D]")
-        year = (days - known.astype("M8[Y]").astype("M8[D]")).astype(np.int64) / 365.25
-        week = (days.astype(np.int64) + 3) % 7 / 7.0  # 1970 began on a Thursday
-        turns = [year, week, clock / 86400.0] if self.clock else [year, week]
-        waves = [f(2 * np.pi * turn) for turn in turns for f in (np.sin, np.cos)]
-        found = [(since - self.mean) / self.std, *waves]
-        found = [np.where(column.missing, 0.0, part) for part in found]
-        return [*found, column.missing] if self.gaps else found
-
-
-def parts_of_dates(values: Array) -> tuple[Array, Array]:
-    """Seconds since 1970, and since midnight."""
-    micro = values.astype("M8[us]").astype(np.int64)
-    return micro / 1e6, micro % 86_400_000_000 / 1e6
-
-
-@dataclass(frozen=True)
-class Categories:
-    """A column of names: a number from 1 for each that was seen; the gap is one of them where training had gaps."""
-
-    name: str
-    values: tuple[Label, ...]
-    gaps: bool
-
-    @property
-    def size(self) -> int:
-        return len(self.values) + self.gaps
-
-    def encode(self, column: Column) -> Array:
-        numbers = {value: i for i, value in enumerate(self.values, 1)}
-        found = np.array([numbers.get(value, UNSEEN) for value in column.values.tolist()], np.int64)
-        return np.where(column.missing, self.size if self.gaps else UNSEEN, found)
-
-
-@dataclass(frozen=True)
-class Words:
-    """A column of text: its first words, a number from 1 for each that is known; 0 fills up."""
-
-    name: str
-    values: tuple[str, ...]
-    length: int
-
-    @property
-    def size(self) -> int:
-        return len(self.values)
-
-    def encode(self, column: Column) -> Array:
-        numbers = {word: i for i, word in enumerate(self.values, 1)}
-        out = np.zeros((len(column), self.length), np.int64)
-        for row, (text, gap) in enumerate(zip(column.values.tolist(), column.missing.tolist())):
-            known = [] if gap else [numbers[word] for word in words_of(text) if word in numbers][: self.length]
-            out[row, : len(known)] = known
-        return out
-
-
-def words_of(text: str) -> list[str]:
-    """Its words in small letters."""
-    return WORD.findall(text.lower())
-
-
-Part = Numbers | Dates | Categories | Words
-
-
-@dataclass(frozen=True)
-class Classes:
-    """Labels of any type, in their order: the number of a class is its place."""
-
-    values: tuple[Label, ...]
-    answers: bool = False  # one score for both: yes is the second
-
-    def encode(self, column: Column) -> Array:
-        need_targets(column)
-        numbers = {value: i for i, value in enumerate(self.values)}
-        found = column.values.tolist()
-        for row, value in enumerate(found):
-            if value not in numbers:
-                known = ", ".join(map(repr, self.values[:8])) + (", …" if len(self.values) > 8 else "")
-                raise InputError(
-                    f"the label {value!r} in row {row} was not among the classes that the model was trained with: "
-                    f"{known}. Leave such rows out, or train with all classes."
-                )
-        return np.array([numbers[value] for value in found], np.float32 if self.answers else np.int32)
-
-
-@dataclass(frozen=True)
-class Target:
-    """Numbers to be predicted, in their own units: a model starts from their mean and spread."""
-
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-    def encode(self, target: Column | Array) -> Array:
-        if isinstance(target, Column):
-            need_targets(target)
-            if target.kind != "number":
-                raise InputError(f"the targets are {target.kind}; the model was trained to predict numbers.")
-            return target.values.astype(np.float32)
-        return np.asarray(target, np.float32)
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """The columns of a table as a model takes them; made by `ws.data.Encoder`, kept with the model."""
+    """A fitted encoder: how each column of a table becomes numbers.  `print` shows it as a table.
+
+    `ws.data.Encoder().fit(frame)` returns one; `model.encoder` is that of a trained `ws.models.Tabular`.
+    """
 
     numbers: tuple[Numbers, ...] = ()
     dates: tuple[Dates, ...] = ()
     categories: tuple[Categories, ...] = ()
     words: tuple[Words, ...] = ()
     target: Target | Classes | None = None
+    summary: tuple[ColumnSummary, ...] = ()  # of every column of the training rows, in their order
+
+    def __repr__(self) -> str:
+        return report(self)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The encoded columns, in the order in which a model reads them."""
+        return (*self.numbers, *self.dates, *self.categories, *self.words)
 
     @property
     def names(self) -> tuple[str, ...]:
         """The columns that are read."""
-        parts: list[Part] = [*self.numbers, *self.dates, *self.categories, *self.words]
-        return tuple(part.name for part in parts)
+        return tuple(part.name for part in self.parts)
 
     @property
     def width(self) -> int:
@@ -204,15 +96,18 @@ class Encoding:
                 )
         found: dict[str, Array] = {}
         floats: list[Numbers | Dates] = [*self.numbers, *self.dates]
-        scaled = [a for part in floats for a in part.encode(_like(part, frame[part.name]))]
+        scaled = [a for part in floats for a in part.encode(as_in_training(part, frame[part.name]))]
         if scaled:
             found["x"] = np.column_stack(scaled).astype(np.float32)
         if self.categories:
-            codes = [c.encode(_like(c, frame[c.name])) for c in self.categories]
+            codes = [c.encode(as_in_training(c, frame[c.name])) for c in self.categories]
             found["categories"] = _apart(codes, [c.size for c in self.categories])
         if self.words:
             longest = max(w.length for w in self.words)
-            texts = [np.pad(w.encode(_like(w, frame[w.name])), ((0, 0), (0, longest - w.length))) for w in self.words]
+            texts = [
+                np.pad(w.encode(as_in_training(w, frame[w.name])), ((0, 0), (0, longest - w.length)))
+                for w in self.words
+            ]
             found["words"] = _apart(texts, [w.size for w in self.words])
         return found
 
@@ -242,10 +137,11 @@ class Encoding:
                 raise ValueError(f"version {found['version']}")
             return Encoding(
                 tuple(Numbers(_name(c), *_scale(c), bool(c["gaps"])) for c in found["numbers"]),
-                tuple(Dates(_name(c), *_scale(c), bool(c["gaps"]), bool(c["clock"])) for c in found["dates"]),
+                tuple(_dates_of(c) for c in found["dates"]),
                 tuple(Categories(_name(c), _labels(c["values"]), bool(c["gaps"])) for c in found["categories"]),
                 tuple(Words(_name(c), _words(c["values"]), _length(c["length"])) for c in found["words"]),
                 _target_of(found["target"]),
+                tuple(ColumnSummary.from_json(c) for c in found.get("summary", [])),
             )
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise CheckpointError(
@@ -264,6 +160,13 @@ def _scale(column: Mapping[str, Any]) -> tuple[float, float]:
     if not np.isfinite(mean) or not 0 < std < np.inf:
         raise ValueError(f"a mean of {mean} with a spread of {std}")
     return mean, std
+
+
+def _dates_of(column: Mapping[str, Any]) -> Dates:
+    notation = column.get("notation", ISO)
+    if notation not in NOTATIONS:
+        raise ValueError(f"dates written as {notation!r}")
+    return Dates(_name(column), *_scale(column), bool(column["gaps"]), bool(column["clock"]), notation)
 
 
 def _length(value: Any) -> int:
@@ -297,21 +200,3 @@ def _apart(codes: list[Array], sizes: list[int]) -> Array:
     """One table of embeddings serves all columns: the numbers of each begin where those of the one before end."""
     starts = np.cumsum([0, *sizes[:-1]])
     return np.stack([np.where(c == UNSEEN, UNSEEN, c + s) for c, s in zip(codes, starts)], axis=1).astype(np.int32)
-
-
-def _like(part: Part, column: Column) -> Column:
-    """The column, of the kind that was learnt."""
-    expected = {Numbers: "number", Dates: "date", Words: "text"}.get(type(part))
-    if isinstance(part, Categories) and part.values:
-        expected = "text" if isinstance(part.values[0], str) else "number"
-    if column.missing.all() or column.kind == expected:
-        values = column.values if column.kind == expected or expected != "text" else np.full(len(column), "", object)
-        if column.kind == "number" and isinstance(part, Numbers):
-            need_finite(part.name, column)
-        elif isinstance(part, Dates):
-            values = values if column.kind == "date" else np.zeros(len(column), "M8[us]")
-        return Column(values, column.missing, column.categorical)
-    raise InputError(
-        f"the column {part.name!r} holds {column.kind}, e.g. {column.present[0]!r}; in training it held {expected}. "
-        "Convert it, or read both tables in the same way."
-    )

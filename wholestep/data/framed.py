@@ -1,7 +1,8 @@
-"""Data that comes as a frame: what is given, what is to be predicted, and how much each row counts."""
+"""A frame as training data: the input columns, the target, and the weight of each row."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,12 +35,15 @@ class Framed:
         )
 
 
-def as_framed(data: object) -> Framed | None:
-    """`frame`, `(frame, y)` or `(frame, y, weights)`, y and weights columns or names of columns; None: no frame."""
+def as_framed(data: object, dicts: bool = False) -> Framed | None:
+    """`frame`, `(frame, y)` or `(frame, y, weights)`, y and weights columns or names of columns; None: no frame.
+
+    With `dicts`, a dict of columns counts as a frame; elsewhere it is a dict of arrays, one per input of the model.
+    """
     if isinstance(data, Framed):
         return data
     parts = data if isinstance(data, tuple) else (data,)
-    if not 1 <= len(parts) <= 3 or not is_frame(parts[0]):
+    if not 1 <= len(parts) <= 3 or not (is_frame(parts[0]) or (dicts and isinstance(parts[0], Mapping))):
         return None
     frame, y, weights = (as_frame(parts[0]), *parts[1:], None, None)[:3]
     named = [name for part in (y, weights) for name in _names_in(part, frame)]

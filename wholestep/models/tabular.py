@@ -15,7 +15,7 @@ from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError, UsageError
 from wholestep.nn import GELU, Dropout, Embedding, Linear, Module, ReLU, Sequential, Sigmoid, SiLU, Tanh
-from wholestep.nn.encoded import UNMET
+from wholestep.nn.encoded import UNMET, encoding_of
 from wholestep.nn.parameter import buffer
 
 if TYPE_CHECKING:
@@ -34,8 +34,9 @@ ACTIVATIONS: dict[str, Callable[[], list[Module]]] = {  # under scikit-learn's n
 class Tabular(Module):
     """A perceptron over the columns of a frame: numbers, text, categories, dates, with gaps.
 
-    Its layers are made when it first meets data, or a file of its weights: how many columns there are is known then.
-    Scores come out for classes; numbers in the units of the target.  `predict_classes` gives labels back.
+    Its layers are built when it is first trained or a file of its weights is loaded: the number of columns is known
+    then.  It outputs scores of classes, or numbers in the units of the target; `predict_classes` returns labels.
+    `print(model.encoder)` shows how each column is encoded.
 
     Args:
         hidden: the width of each hidden layer.
@@ -61,6 +62,11 @@ class Tabular(Module):
             fail(OptionError, f"Tabular: the activation is one of {known}; received {activation!r}.")
         self.hidden, self.embedding, self.dropout, self.activation = widths, embedding, dropout, activation
         self.layers: Sequential | None = None
+
+    @property
+    def encoder(self) -> Encoding | None:
+        """The fitted encoder, None before training: `print(model.encoder)` shows how each column is encoded."""
+        return encoding_of(self)
 
     def meet(self, encoding: Encoding) -> None:
         """Make the layers for columns like these."""

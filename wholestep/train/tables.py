@@ -23,26 +23,27 @@ def encoded(
     model: Module, data: Any, validation: Any, encoder: Encoder | None, loss: Any, shuffle: bool, seed: int
 ) -> tuple[Any, Any]:
     """Data and validation data as a model takes them; what comes in no frame is left as it is."""
-    framed = as_framed(data)
+    takes_columns = encoder is not None or hasattr(model, "meet")
+    framed = as_framed(data, dicts=takes_columns)
     if framed is None:
-        if encoder is not None or hasattr(model, "meet"):
+        if takes_columns:
             who = "an encoder" if encoder is not None else type(model).__name__
             raise UsageError(
-                f"{who} is for the columns of a frame; data is {type(data).__name__}. Give (frame, 'target'); frame = "
-                "ws.data.as_frame({'age': ages, 'city': cities}) makes one of lists and arrays."
+                f"{who} is for the columns of a frame; data is {_type_of(data)}. Give (frame, 'target'), where frame "
+                "is a DataFrame or a dict of columns: ({'age': ages, 'city': cities}, labels)."
             )
         return data, validation
     held: Any = None
     if isinstance(validation, float | Holdout):
         framed, held = held_out(framed, validation, seed, shuffle)
     elif validation is not None:
-        held = as_framed(validation)
+        held = as_framed(validation, dicts=True)
         if held is None:
             raise UsageError(
                 f"validation: data is a frame, so validation is one too, (frame, 'target'); received "
                 f"{type(validation).__name__}."
             )
-    if encoding_of(model) is None and (encoder is not None or hasattr(model, "meet")):
+    if encoding_of(model) is None and takes_columns:
         from wholestep.data.encoder import Encoder  # most models take arrays
 
         keep_encoding(model, (encoder or Encoder()).fit(framed, aim_of(loss)))
@@ -75,5 +76,11 @@ def table_for(model: Module, data: Framed) -> Table:
 
 def measured(model: Module, data: Any) -> Any:
     """Data for `evaluate`: a frame by the model's encoding, anything else as it is."""
-    framed = as_framed(data)
+    framed = as_framed(data, dicts=encoding_of(model) is not None)
     return data if framed is None else table_for(model, framed)
+
+
+def _type_of(data: Any) -> str:
+    """`tuple of ndarray, list`: the types in a tuple, since "tuple" alone does not say what is wrong."""
+    name = type(data).__name__
+    return f"{name} of {', '.join(type(part).__name__ for part in data)}" if isinstance(data, tuple) else name
