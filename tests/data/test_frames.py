@@ -225,3 +225,35 @@ def test_folds() -> None:
 def test_splits_that_cannot_be(call, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call()
+
+
+# -- files without a header ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "header", "names", "rows"),
+    [
+        ("0.0,0.0,1.5\n2,3,4\n", None, ["0", "1", "2"], 2),  # equal numbers cannot be names
+        ("0,1,2\n5,6,7\n", None, ["0", "1", "2"], 1),  # what a DataFrame without names writes
+        ("5.1,3.5,1.4\n4.9,3.0,1.4\n", False, ["0", "1", "2"], 2),
+        ("2019,2020,2021\n1,2,3\n", True, ["2019", "2020", "2021"], 1),
+        ("a,1,2\n1,2,3\n", None, ["a", "1", "2"], 1),
+    ],
+)
+def test_a_header_is_recognised(text: str, header: bool | None, names: list[str], rows: int, tmp_path: Path) -> None:
+    file = tmp_path / "t.csv"
+    file.write_text(text)
+    frame = ws.data.read_frame(file, header=header)
+    assert (list(frame), len(frame)) == (names, rows)
+    if not any(name.isalpha() for name in names):
+        x, _ = ws.data.read_csv(file, header=header)
+        assert x.shape == (rows, len(names))
+
+
+@pytest.mark.parametrize("read", [ws.data.read_frame, ws.data.read_csv])
+def test_numbers_that_may_be_a_header_are_asked_about(read, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("5.1,3.5,1.4,0.2,9\n4.9,3.0,1.4,0.2,8\n")
+    with pytest.raises(
+        InputError, match=r"first line is numbers, 5\.1, 3\.5, 1\.4, 0\.2, …: .*header=False .*--no-header"
+    ):
+        read(tmp_path / "t.csv")

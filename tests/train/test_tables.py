@@ -373,3 +373,32 @@ def test_a_table_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyP
     found = run(app, ["predict", "runs/animals", "animals.csv", "-o", "scores.npy"])
     assert found.exit_code == 0, found.output
     assert np.load("scores.npy").shape == (ROWS, 3)
+
+
+PLAIN = """
+import numpy as np
+import wholestep as ws
+
+def build():
+    x = np.random.default_rng(0).standard_normal((16, 3)).astype("f4")
+    return ws.Experiment(model=ws.nn.Linear(3, 2), data=(x, np.arange(16, dtype="i4") % 2), loss="cross_entropy",
+                         device="reference")
+"""
+
+
+def test_numbers_without_a_header_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("plain.py").write_text(PLAIN)
+    run = CliRunner().invoke
+    assert run(app, ["train", "plain.py", "--folder", "run"]).exit_code == 0
+    np.savetxt("equal.csv", np.zeros((4, 3)), delimiter=",")
+    np.savetxt("differ.csv", np.arange(12.0).reshape(4, 3) + 0.5, delimiter=",")
+    for arguments in (["equal.csv"], ["differ.csv", "--no-header"]):
+        found = run(app, ["predict", "run", *arguments, "-o", "scores.npy"])
+        assert found.exit_code == 0, found.output
+        assert np.load("scores.npy").shape == (4, 2)
+    found = run(app, ["predict", "run", "differ.csv"])
+    assert found.exit_code == 1
+    assert "--no-header" in found.output
+    assert run(app, ["predict", "run", "differ.csv", "--header", "-o", "scores.npy"]).exit_code == 0
+    assert np.load("scores.npy").shape == (3, 2)

@@ -218,6 +218,10 @@ def predict(
     mode: Mode = None,
     script: Script = None,
     device: Device = None,
+    header: Annotated[
+        bool | None,
+        typer.Option("--header/--no-header", help="Does the first line of the .csv file name the columns?"),
+    ] = None,
 ) -> None:
     """Write a model's outputs for the rows of a file."""
     import numpy as np
@@ -229,7 +233,7 @@ def predict(
     experiment, path = experiment_in(run, which=best, mode=mode, script=script, device=device)
     if not isinstance(experiment.model, Module):
         raise UsageError("this run is of a @ws.step function; predict with a module of it: module.predict(x).")
-    rows = read_frame(inputs) if inputs.suffix == ".csv" else load_npy(inputs)
+    rows = read_frame(inputs, header=header) if inputs.suffix.lower() == ".csv" else load_npy(inputs)
     found = np.asarray(experiment.model.predict(rows, device=experiment.device))
     np.save(output, found, allow_pickle=False)
     print(f"{path}: {output} holds {' x '.join(map(str, found.shape))} numbers")

@@ -1,4 +1,4 @@
-"""`read_frame`: a file of text with named columns, gaps, words, categories and dates."""
+"""`read_frame`: a CSV file with named columns of numbers, text and dates, and with missing values."""
 
 from __future__ import annotations
 
@@ -7,33 +7,31 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from wholestep.compat.arguments import takes_their_words
 from wholestep.data.column import Array, Column
-from wholestep.data.frame import Frame, _refuse_twins
-from wholestep.data.sources import Path_, read_lines
-from wholestep.errors import InputError
+from wholestep.data.frame import Frame, refuse_duplicates
+from wholestep.data.sources import Path_, read_lines, split_header
 
 GAPS = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "none", "nil", "?", "-"})
 ANSWERS = {"true": True, "false": False}
 DATE = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?)?$")
 
 
-def read_frame(path: Path_, *, header: bool = True, delimiter: str = ",") -> Frame:
+@takes_their_words
+def read_frame(path: Path_, *, header: bool | None = None, delimiter: str = ",") -> Frame:
     """A table from a CSV file: columns of numbers, text, dates (2024-03-31, with or without a time) or true and false.
 
-    Empty cells, `NA`, `NaN`, `null`, `None`, `?` and the like are gaps.  A column is of numbers where every value in it
-    is one.  The first line names the columns; without `header` they are called "0", "1" and so on.
+    Empty cells, `NA`, `NaN`, `null`, `None`, `?` and the like are missing values.  A column is numeric if each of its
+    values is a number.  Dates in other notations (31/03/2024) stay text, which `ws.data.Encoder` reads as dates.
+
+    Args:
+        header: does the first line name the columns?  Without a header they are called "0", "1" and so on.  None: it
+            does, unless its cells are all numbers and two of them are equal, which names cannot be.
 
     Example: `frame = ws.data.read_frame("passengers.csv")`.
     """
-    lines = read_lines(path, delimiter)
-    if len(lines) <= header:
-        raise InputError(f"{path} has no rows of data.")
-    names = [name.strip() for name in lines[0][1]] if header else [str(i) for i in range(len(lines[0][1]))]
-    _refuse_twins(names)
-    rows = lines[1:] if header else lines
-    for number, row in rows:
-        if len(row) != len(names):
-            raise InputError(f"{path}, line {number}: {len(row)} values; expected {len(names)} as in the first line.")
+    names, rows = split_header(path, read_lines(path, delimiter), header)
+    refuse_duplicates(names)
     cells = zip(*(row for _, row in rows), strict=True)
     return Frame({name: _column(values) for name, values in zip(names, cells, strict=True)})
 

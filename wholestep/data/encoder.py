@@ -36,6 +36,14 @@ LARGEST_VOCABULARY = 2000
 FEWEST_IDENTIFIERS = 20  # rows; of fewer, quantities may all differ by chance
 KINDS = ("numbers", "categories", "text", "dates", "ignore")  # arguments that list columns
 _ID_NAME = re.compile(r"(?i:(?:^|[_\W])(?:id|uuid|guid|key|index))$|[a-z](?:Id|ID)$")
+IDENTIFIER, AMBIGUOUS_DATES = "identifier?", "day or month first?"
+ADVICE = {
+    IDENTIFIER: "a different value in every row, as identifiers do: what a model learns from it holds for no other "
+    "row. Leave it out: encoder=ws.data.Encoder(ignore={names}), or drop it from the frame. If it is a quantity, name "
+    "it in Encoder(numbers=...).",
+    AMBIGUOUS_DATES: "dates that can be read with the day first or the month first; until you say which, they are "
+    "encoded as text: encoder=ws.data.Encoder(dayfirst=True), or dayfirst=False.",
+}
 _WARNED: dict[Any, Any] = {}  # the registry of `warnings`: the folds of a cross-validation warn once
 
 
@@ -183,9 +191,11 @@ class Encoder:
         """What is probably not meant."""
         if any(name in getattr(self, argument) for argument in KINDS):
             return ""
-        if not isinstance(part, Dates) and column.kind == "text" and possible_notations(column.present.tolist()):
-            return "dates? day or month first: dayfirst="
-        return "identifier?" if _is_identifier(name, column) else ""
+        if isinstance(part, Dates):
+            return ""
+        if column.kind == "text" and possible_notations(column.present.tolist()):
+            return AMBIGUOUS_DATES
+        return IDENTIFIER if _is_identifier(name, column) else ""
 
     def _numbers(self, name: str, column: Column) -> Numbers:
         need_finite(name, column)
@@ -232,20 +242,9 @@ def _is_identifier(name: str, column: Column) -> bool:
 
 
 def _warn(names: list[str], remark: str) -> None:
-    columns = f"the column{'s' * (len(names) > 1)} {', '.join(map(repr, names))}"
-    verb = "have" if len(names) > 1 else "has"
-    if remark == "identifier?":
-        text = (
-            f"{columns} {verb} another value in every row, as identifiers do: a model learns nothing from them that "
-            f"holds for other rows. Leave them out: encoder=ws.data.Encoder(ignore={names}), or drop them from the "
-            f"frame. Name quantities in Encoder(numbers=...), and text in Encoder(text=...)."
-        )
-    else:
-        text = (
-            f"{columns} {verb} dates that can be read with the day first or the month first, and are encoded as text. "
-            "Say which: encoder=ws.data.Encoder(dayfirst=True) or dayfirst=False."
-        )
+    columns = f"the column {names[0]!r} has" if len(names) == 1 else f"the columns {', '.join(map(repr, names))} have"
     line = user_line()
+    text = f"{columns} {ADVICE[remark].format(names=names)}"
     warnings.warn_explicit(text, TrainingWarning, line.file, line.line, registry=_WARNED)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wholestep.data.column import Column
+from wholestep.data.frame_text import aligned
 
 if TYPE_CHECKING:
     from wholestep.data.column_encodings import Part
@@ -47,9 +48,3 @@ def report(encoding: Encoding) -> str:
     if encoding.target is not None:
         rows.append(("(target)", "", "", encoding.target.described, ""))
     return aligned([("column", "holds", "missing", "encoded as", "remark"), *rows])
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of text as columns of equal width."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths)).rstrip() for row in rows)

@@ -1,4 +1,4 @@
-"""Frames: what pandas, Polars, Arrow and files of text call a table, as named columns.  None of them is imported."""
+"""Frames: tables of pandas, Polars, Arrow and CSV files as named columns.  None of these libraries is imported."""
 
 from __future__ import annotations
 
@@ -19,13 +19,18 @@ from wholestep.errors import InputError, ShapeError, UnknownNameError
 class Frame:
     """Named columns of one length: numbers, text, categories, dates; any value may be missing.
 
-    `ws.fit`, `predict` and `evaluate` make one of whatever frame they are given; `ws.data.read_frame` reads one from a
-    file.
+    `ws.fit`, `predict` and `evaluate` convert frames of pandas, Polars and Arrow to one; `ws.data.read_frame` reads one
+    from a file.  `print` shows the types of its columns and the first rows.
 
     Example: `ws.data.as_frame(frame).select(rows)`.
     """
 
     columns: Mapping[str, Column]
+
+    def __repr__(self) -> str:
+        from wholestep.data.frame_text import table_text  # few programs print one
+
+        return table_text(self)
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()))) if self.columns else 0
@@ -78,7 +83,7 @@ def as_frame(data: Any) -> Frame:
         return data
     if _is_pandas(data, "columns"):
         names = [str(name) for name in data.columns]
-        _refuse_twins(names)
+        refuse_duplicates(names)
         columns = {str(n): _of_pandas(str(n), data.iloc[:, i]) for i, n in enumerate(names)}
     elif isinstance(data, Mapping):
         columns = {str(name): as_column(value, str(name)) for name, value in data.items()}
@@ -94,10 +99,11 @@ def as_frame(data: Any) -> Frame:
     return Frame(columns)
 
 
-def _refuse_twins(names: list[str]) -> None:
-    twins = sorted({name for name in names if names.count(name) > 1})
-    if twins:
-        raise InputError(f"the table has two columns called {twins[0]!r}; rename one, since columns are told by name.")
+def refuse_duplicates(names: list[str]) -> None:
+    """InputError if two columns of a table have one name."""
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InputError(f"the table has two columns called {twice[0]!r}; rename one, since columns are told by name.")
 
 
 def as_column(data: Any, name: str) -> Column:

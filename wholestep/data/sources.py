@@ -181,24 +181,24 @@ def load_npy(path: Path_, mmap_mode: Literal["r"] | None = None) -> Array:
 
 
 def read_csv(
-    path: Path_, target: str | int | None = None, *, header: bool = True, delimiter: str = ",", dtype: str = "float32"
+    path: Path_,
+    target: str | int | None = None,
+    *,
+    header: bool | None = None,
+    delimiter: str = ",",
+    dtype: str = "float32",
 ) -> tuple[Array, Array | None]:
     """Features (rows, columns) and the target column of a file of numbers.
 
     Args:
         target: the name or number of the column to predict; None: there is none.  Words in it become class numbers in
             alphabetical order.
+        header: does the first line name the columns?  None: it does, unless its cells are all numbers and two of them
+            are equal, which names cannot be.
 
     Example: `x, y = ws.data.read_csv("houses.csv", target="price")`.
     """
-    lines = read_lines(path, delimiter)
-    if len(lines) <= header:
-        raise InputError(f"{path} has no rows of data.")
-    names = [name.strip() for name in lines[0][1]] if header else [str(i) for i in range(len(lines[0][1]))]
-    rows = lines[1:] if header else lines
-    for number, row in rows:
-        if len(row) != len(names):
-            raise InputError(f"{path}, line {number}: {len(row)} values; expected {len(names)} as in the first line.")
+    names, rows = split_header(path, read_lines(path, delimiter), header)
     at = _column(path, names, target)
     features = [i for i in range(len(names)) if i != at]
     x = np.array([[_number(path, n, names[i], row[i]) for i in features] for n, row in rows], dtype)
@@ -207,7 +207,45 @@ def read_csv(
     return x, _targets(path, names[at], [(n, row[at]) for n, row in rows], dtype)
 
 
-def read_lines(path: Path_, delimiter: str) -> list[tuple[int, list[str]]]:
+Lines = list[tuple[int, list[str]]]  # number of the line, its cells
+
+
+def split_header(path: Path_, lines: Lines, header: bool | None) -> tuple[list[str], Lines]:
+    """The names of the columns and the lines of data, each of as many cells; names of a file without a header count."""
+    if header is None:
+        header = not lines or _is_header(path, [cell.strip() for cell in lines[0][1]])
+    if len(lines) <= header:
+        raise InputError(f"{path} has no rows of data.")
+    names = [name.strip() for name in lines[0][1]] if header else [str(i) for i in range(len(lines[0][1]))]
+    rows = lines[1:] if header else lines
+    for number, row in rows:
+        if len(row) != len(names):
+            raise InputError(f"{path}, line {number}: {len(row)} values; expected {len(names)} as in the first line.")
+    return names, rows
+
+
+def _is_header(path: Path_, cells: list[str]) -> bool:
+    """Do these cells name columns?  Numbers do if they count from 0; equal numbers do not; of others the user knows."""
+    if not all(_is_number(cell) for cell in cells) or cells == [str(i) for i in range(len(cells))]:
+        return True
+    if len(set(cells)) < len(cells):
+        return False
+    shown = ", ".join(cells[:4]) + (", …" if len(cells) > 4 else "")
+    raise InputError(
+        f"{path}: the first line is numbers, {shown}: are they data, or names of columns? Say header=False if they are "
+        "data, header=True if they are names; on the command line --no-header or --header."
+    )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        _as_float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def read_lines(path: Path_, delimiter: str) -> Lines:
     try:
         with Path(path).open(newline="", encoding="utf-8") as file:
             return [(n, row) for n, row in enumerate(csv.reader(file, delimiter=delimiter), 1) if row]

@@ -109,6 +109,13 @@ KEYWORDS: Mapping[str, Mapping[str, Row]] = {
     },
     "concat": {"values": "tensors", "arrays": "tensors"},
     "stack": {"arrays": "tensors"},
+    "read_frame": {
+        "sep": "delimiter", "filepath_or_buffer": "path", "names": Say("rename columns after reading, or write header=False"),
+        "parse_dates": Say("dates are recognised; ws.data.Encoder(dates=['column'], dayfirst=True) says how they are written"),
+        "dayfirst": Say("give it to the encoder: ws.data.Encoder(dayfirst=True)"),
+        "usecols": Say("leave columns out after reading: frame.without('column')"),
+    },
+    "Encoder": {"day_first": "dayfirst", "parse_dates": "dates", "drop": "ignore"},
     "split": {"split_size_or_sections": "sizes", "split_size": "sizes", "num_or_size_splits": "sizes"},
     "softmax": {"_stacklevel": Only((EVERY,), ""), "dtype": Only((None,), "cast first: ws.softmax(x.astype('float32'))")},
     "log_softmax": {"_stacklevel": Only((EVERY,), ""), "dtype": Only((None,), "cast first: ws.log_softmax(x.astype('float32'))")},
