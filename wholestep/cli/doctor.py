@@ -121,7 +121,7 @@ def _gpu() -> str:
 
 
 def _cache() -> str:
-    from wholestep.compiler.runtime.store import cache_of
+    from wholestep.compiler.runtime.cache import cache_of
     from wholestep.options import CompileOptions
 
     folder = cache_of(CompileOptions()).folder

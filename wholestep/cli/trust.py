@@ -72,7 +72,7 @@ def _key(folder: Path) -> str:
 
 
 def _store() -> Any:
-    from wholestep.compiler.runtime.store import cache_of
+    from wholestep.compiler.runtime.cache import cache_of
     from wholestep.options import CompileOptions
 
     return cache_of(CompileOptions())

@@ -14,7 +14,7 @@ from wholestep.compiler.plan.footprint import ADVICE, page_rounded
 from wholestep.compiler.plan.formats import footprint
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.plan.layout import aligned
-from wholestep.compiler.runtime.store import cache_of
+from wholestep.compiler.runtime.cache import cache_of
 from wholestep.compiler.spans import OptimizeReport
 from wholestep.errors import GraphError, LimitError
 from wholestep.session.plans import Plans

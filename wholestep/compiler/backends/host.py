@@ -32,7 +32,7 @@ from wholestep.compiler.plan import serialize
 from wholestep.compiler.plan.kernel import Buffer, HostValue, Layout, Plan, Space
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.cache import key_of
-from wholestep.compiler.runtime.plans import compiler_version
+from wholestep.compiler.runtime.sources import compiler_version
 from wholestep.compiler.runtime.storage import HostArray, HostMemory
 from wholestep.compiler.target import Target
 from wholestep.errors import PlanError, UsageError
@@ -282,7 +282,7 @@ class HostDevice:
 
     def program_key(self, plan: Plan, options: CompileOptions, key: str = "") -> str:
         """The plan is what runs."""
-        return key_of(self.name, key or serialize.dump(plan), compiler_version())
+        return key_of(self.name, key or serialize.dump(plan), compiler_version(self.target.family, options))
 
     def notes(self, plan: Plan) -> tuple[str, ...]:
         return plan.notes

@@ -18,9 +18,11 @@ import os
 import stat
 import warnings
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from wholestep.errors import CacheError
+from wholestep.options import CompileOptions
 
 LOCK_SECONDS = 2.0
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -126,6 +128,21 @@ class Cache:
         except FileNotFoundError:
             return []
         return [self.folder / key / name for name in sorted(names)]
+
+
+def cache_of(options: CompileOptions) -> Cache:
+    """The cache these options name; without caching, one that ends with this process."""
+    return Cache(options.cache_folder) if options.cache else _private_cache()
+
+
+@cache
+def _private_cache() -> Cache:
+    import shutil
+    import tempfile
+
+    folder = tempfile.mkdtemp(prefix="wholestep-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Cache(folder)
 
 
 def _user_folder() -> Path:

@@ -6,11 +6,8 @@ import contextlib
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
-
-import numpy as np
 
 from wholestep.compiler.ir.fingerprint import fingerprint
 from wholestep.compiler.ir.graph import Graph
@@ -18,6 +15,7 @@ from wholestep.compiler.plan import serialize
 from wholestep.compiler.plan.footprint import Limit
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.cache import Cache, CacheWarning, key_of
+from wholestep.compiler.runtime.sources import compiler_version
 from wholestep.compiler.spans import OptimizeReport, parse_report
 from wholestep.compiler.target import Target
 from wholestep.errors import PlanError
@@ -34,7 +32,7 @@ def plan_key(
     sizes = [text for symbol in sorted(capacity) for text in (symbol, str(capacity[symbol]))]
     egglog = [f"egglog {egglog_version()}"] if options.uses_egraph else []  # it decides what the e-graph finds
     limited = [] if limit is None else [limit.key]
-    version = compiler_version()
+    version = compiler_version(target.family, options)
     return key_of("plan", fingerprint(graph), *sizes, options.plan_key(), target.key, version, *egglog, *limited)
 
 
@@ -56,23 +54,6 @@ def egglog_version() -> str:
         return metadata.version("egglog")
     except metadata.PackageNotFoundError:
         return "absent"
-
-
-@cache
-def compiler_version() -> str:
-    """Changes whenever a file of the compiler does, so that an edited compiler never meets its former plans."""
-    return key_of(np.__version__, *sorted(_stamps(str(Path(__file__).parents[1]), "")))
-
-
-def _stamps(folder: str, prefix: str) -> Iterator[str]:
-    """Path, size and time of every source file below a folder."""
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name.endswith((".py", ".c", ".h")):
-                status = entry.stat()
-                yield f"{prefix}{entry.name} {status.st_size} {status.st_mtime_ns}"
-            elif entry.is_dir() and entry.name != "__pycache__":
-                yield from _stamps(entry.path, f"{prefix}{entry.name}/")
 
 
 def find_plan(store: Cache, key: str) -> Plan | None:

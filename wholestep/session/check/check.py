@@ -18,7 +18,7 @@ from wholestep.compiler.ir.types import evaluate, product
 from wholestep.compiler.plan.bodies import Call, Dot
 from wholestep.compiler.plan.formats import footprint
 from wholestep.compiler.plan.kernel import Kernel, Plan
-from wholestep.compiler.runtime.store import cache_of
+from wholestep.compiler.runtime.cache import cache_of
 from wholestep.compiler.spans import Spans
 from wholestep.errors import PlanError, VerificationError
 from wholestep.records import dataclass

@@ -15,9 +15,8 @@ from wholestep.compiler.ir.types import DType
 from wholestep.compiler.plan import serialize
 from wholestep.compiler.plan.bodies import Call, Dot
 from wholestep.compiler.plan.kernel import Plan
-from wholestep.compiler.runtime.cache import key_of
-from wholestep.compiler.runtime.plans import compiler_version
-from wholestep.compiler.runtime.store import cache_of
+from wholestep.compiler.runtime.cache import cache_of, key_of
+from wholestep.compiler.runtime.sources import compiler_version
 from wholestep.compiler.runtime.together import Background
 from wholestep.options import CompileOptions
 
@@ -83,7 +82,7 @@ class PlanCode:
 def program_key(plan: Plan, options: CompileOptions, key: str = "") -> str:
     """What a plan's compiled code depends on: the plan, for which `key` may stand, our version, the C compiler."""
     fingerprint = compiler_of(options).fingerprint
-    return key_of("program", key or serialize.dump(plan), compiler_version(), fingerprint, plan.target)
+    return key_of("program", key or serialize.dump(plan), compiler_version("cpu", options), fingerprint, plan.target)
 
 
 def compiler_of(options: CompileOptions) -> Compiler:

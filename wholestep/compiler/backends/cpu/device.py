@@ -17,9 +17,9 @@ from wholestep.compiler.backends.cpu.target import TARGETS, detect_target, need_
 from wholestep.compiler.backends.ranks import takes_part
 from wholestep.compiler.plan.footprint import pages_of
 from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.runtime.cache import cache_of
 from wholestep.compiler.runtime.group import Group
 from wholestep.compiler.runtime.memory import expect_region
-from wholestep.compiler.runtime.store import cache_of
 from wholestep.compiler.runtime.together import Background
 from wholestep.compiler.target import Target
 from wholestep.errors import PlanError

@@ -19,11 +19,10 @@ from wholestep.compiler.backends.micro_batches import MicroBatches
 from wholestep.compiler.backends.ranks import takes_part
 from wholestep.compiler.plan import serialize
 from wholestep.compiler.plan.kernel import Plan
-from wholestep.compiler.runtime.cache import key_of
+from wholestep.compiler.runtime.cache import cache_of, key_of
 from wholestep.compiler.runtime.group import Group
-from wholestep.compiler.runtime.plans import compiler_version
 from wholestep.compiler.runtime.shards import Shards
-from wholestep.compiler.runtime.store import cache_of
+from wholestep.compiler.runtime.sources import compiler_version
 from wholestep.compiler.target import Target
 from wholestep.errors import OptionError, PlanError
 from wholestep.options import CompileOptions, is_profiled
@@ -119,7 +118,9 @@ class CudaDevice:
 
     def program_key(self, plan: Plan, options: CompileOptions, key: str = "") -> str:
         """The plan, our version, the compiler and what it compiles for."""
-        return key_of("cuda", key or serialize.dump(plan), compiler_version(), nvrtc_version(), self.architecture)
+        return key_of(
+            "cuda", key or serialize.dump(plan), compiler_version("cuda", options), nvrtc_version(), self.architecture
+        )
 
     def notes(self, plan: Plan) -> tuple[str, ...]:
         """The plan is one for GPUs of a kind; this one may be smaller than it thinks, and its host slower."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.store import cache_of
+from wholestep.compiler.runtime.cache import cache_of
 from wholestep.compiler.runtime.together import Background, run_all
 from wholestep.errors import CompilerError
 from wholestep.options import CompileOptions

@@ -44,8 +44,8 @@ from wholestep.compiler.backends.ranks import Pace, Share, paced, takes_part
 from wholestep.compiler.ir.types import Extent, TensorType, evaluate
 from wholestep.compiler.plan.kernel import Plan, Space
 from wholestep.compiler.runtime.arrays import AnyArray
+from wholestep.compiler.runtime.cache import cache_of
 from wholestep.compiler.runtime.storage import Memory
-from wholestep.compiler.runtime.store import cache_of
 from wholestep.compiler.runtime.together import Background
 from wholestep.options import CompileOptions
 

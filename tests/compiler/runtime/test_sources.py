@@ -1,0 +1,208 @@
+"""Cached plans are keyed by the content of the compiler's sources, not by where and when these were written."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import wholestep as ws
+from wholestep.compiler.runtime import sources
+from wholestep.compiler.runtime.cache import Cache, CacheWarning
+from wholestep.compiler.runtime.sources import COMPILER, content_version, source_stamps
+from wholestep.options import CompileOptions
+
+FAMILIES = ("cpu", "cuda", "reference")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Cache:
+    return Cache(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same compiler, installed elsewhere, with other times."""
+    folder = tmp_path_factory.mktemp("site-packages") / "compiler"
+    shutil.copytree(COMPILER, folder, copy_function=shutil.copyfile, ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
+@pytest.fixture
+def copy(installed: Path) -> Iterator[Path]:
+    """The installed compiler, whose files are afterwards as they were."""
+    names = {path.relative_to(COMPILER) for path in COMPILER.rglob("*") if path.suffix in (".py", ".c", ".h")}
+    yield installed
+    for path in [p for p in installed.rglob("*") if p.suffix in (".py", ".c", ".h")]:
+        if path.relative_to(installed) not in names:
+            path.unlink()
+    for name in names:
+        text = (COMPILER / name).read_bytes()
+        if not (installed / name).exists() or (installed / name).read_bytes() != text:
+            (installed / name).write_bytes(text)
+
+
+def edit(path: Path, change: Callable[[str], str]) -> None:
+    before = path.read_text()
+    path.write_text(change(before))
+    assert path.read_text() != before
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_compiler_that_is_installed_elsewhere_finds_the_same_plans(family: str, copy: Path, store: Cache) -> None:
+    assert content_version(family, store, copy) == content_version(family, store)
+
+
+def test_a_touched_file_keeps_the_key(copy: Path, store: Cache) -> None:
+    before = content_version("cpu", store, copy)
+    os.utime(copy / "plan" / "fuse.py", (1, 1))
+    assert content_version("cpu", store, copy) == before
+
+
+def test_docstrings_and_comments_keep_the_key(copy: Path, store: Cache) -> None:
+    before = content_version("cpu", store, copy)
+    edit(copy / "plan" / "fuse.py", lambda text: re.sub(r'^"""', '"""Reworded: ', text) + "\n# A new remark.\n")
+    edit(copy / "ir" / "graph.py", lambda text: re.sub(r'^( +""")(?=\w)', r"\1Reworded: ", text, flags=re.MULTILINE))
+    edit(copy / "ir" / "types.py", lambda text: re.sub(r'^    """[^"]*"""\n', "", text, flags=re.MULTILINE))
+    assert content_version("cpu", store, copy) == before
+
+
+@pytest.mark.parametrize("file", ["plan/first_fit.py", "passes/fold.py", "backends/cpu/schedule.py", "pipeline.py"])
+def test_a_new_line_of_code_changes_the_key(file: str, copy: Path, store: Cache) -> None:
+    before = content_version("cpu", store, copy)
+    edit(copy / file, lambda text: text + "\nADDED = 1\n")
+    added = content_version("cpu", store, copy)
+    edit(copy / file, lambda text: text.replace("ADDED = 1", "ADDED = 2"))  # of the same size
+    changed = content_version("cpu", store, copy)
+    assert len({before, added, changed}) == 3
+
+
+def test_an_edit_that_keeps_size_and_modification_time_is_noticed(copy: Path, store: Cache) -> None:
+    """Installers may restore the times of an archive, whose files may all have the same."""
+    path = copy / "plan" / "first_fit.py"
+    path.write_text(path.read_text() + "\nADDED = 1\n")
+    status = path.stat()
+    before = content_version("cpu", store, copy)
+    edit(path, lambda text: text.replace("ADDED = 1", "ADDED = 2"))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert path.stat().st_size == status.st_size
+    assert content_version("cpu", store, copy) != before
+
+
+def test_c_sources_and_files_that_come_and_go_change_the_key(copy: Path, store: Cache) -> None:
+    versions = [content_version("cpu", store, copy)]
+    edit(copy / "backends" / "cpu" / "native" / "loop.c", lambda text: text + "static int added;\n")
+    versions.append(content_version("cpu", store, copy))
+    (copy / "passes" / "added.py").write_text("")
+    versions.append(content_version("cpu", store, copy))
+    (copy / "passes" / "dead_code.py").unlink()
+    versions.append(content_version("cpu", store, copy))
+    assert len(set(versions)) == len(versions)
+
+
+def test_a_backend_does_not_invalidate_another_ones_plans(copy: Path, store: Cache) -> None:
+    before = {family: content_version(family, store, copy) for family in (*FAMILIES, "own")}
+    edit(copy / "backends" / "cuda" / "schedule.py", lambda text: text + "\nADDED = 1\n")
+    edit(copy / "frontend" / "functions.py", lambda text: text + "\nADDED = 1\n")
+    after = {family: content_version(family, store, copy) for family in (*FAMILIES, "own")}
+    assert [family for family in before if before[family] != after[family]] == ["cuda", "own"]
+
+
+def test_only_files_whose_stamp_is_new_are_read(copy: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    store = Cache(tmp_path / "cache")
+    read: list[str] = []
+    digest = sources.content_digest
+    monkeypatch.setattr(sources, "content_digest", lambda path: read.append(path.name) or digest(path))
+    before = content_version("cpu", store, copy)
+    assert len(read) == len(source_stamps("cpu", copy)) > 200
+    read.clear()
+    assert content_version("cpu", Cache(tmp_path / "cache"), copy) == before
+    assert read == []
+    edit(copy / "plan" / "fuse.py", lambda text: text + "\n# A remark.\n")
+    assert content_version("cpu", store, copy) == before
+    assert read == ["fuse.py"]
+
+
+def test_a_damaged_store_costs_time_alone(copy: Path, tmp_path: Path) -> None:
+    store = Cache(tmp_path / "cache")
+    before = content_version("cpu", store, copy)
+    (stored,) = store.folder.glob(f"*/*{sources.SUFFIX}")
+    stored.write_text("{}")
+    with pytest.warns(CacheWarning, match="damaged"):
+        assert content_version("cpu", store, copy) == before
+
+
+def imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def files_of(module: str) -> list[str]:
+    """The source files below the compiler that a dotted name may lead to."""
+    inner = module.removeprefix("wholestep.compiler.").replace(".", "/")
+    candidates = (f"{inner}.py", f"{Path(inner).parent}.py", f"{inner}/__init__.py")
+    return [name for name in candidates if (COMPILER / name).is_file()][:1]
+
+
+# Run-time helpers of the host, whose objects are keyed by their own text; they decide no plan.
+HELPERS = {
+    "cuda": tuple(f"backends/cpu/{name}.py" for name in ("compiler", "library", "target", "recorder")),
+    "reference": ("backends/cpu/target.py",),  # of the null device, which takes plans of every family
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_whatever_a_source_imports_is_a_source_too(family: str) -> None:
+    own = source_stamps(family)
+    outside = {
+        (name, file)
+        for name in own
+        if name.endswith(".py") and not name.startswith("frontend/")  # whose imports serve tracing
+        for module in imports(COMPILER / name)
+        if module.startswith("wholestep.compiler.")
+        for file in files_of(module)
+        if file not in own and file not in HELPERS.get(family, ())
+    }
+    assert outside == set()
+
+
+def test_a_second_checkout_starts_from_the_first_ones_cache(tmp_path: Path) -> None:
+    package = Path(ws.__file__).parent
+    shutil.copytree(package, tmp_path / "clone" / "wholestep", copy_function=shutil.copyfile)
+    program = (
+        "import json, wholestep as ws\n"
+        "g = ws.Graph()\n"
+        "x = g.input('x', ('batch', 4))\n"
+        "g.set_outputs([(x @ g.parameter('w', (4, 3))).sum()])\n"
+        "_, report = ws.build_session_with_report(g, batch_size=8, device='reference')\n"
+        "print(json.dumps([report.cached, ws.__file__]))\n"
+    )
+    seen = []
+    for folder in (package.parent, tmp_path / "clone"):
+        environment = {**os.environ, "PYTHONPATH": str(folder), "WHOLESTEP_CACHE_DIR": str(tmp_path / "cache")}
+        done = subprocess.run(
+            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, cwd=tmp_path
+        )
+        seen.append(json.loads(done.stdout))
+    (first, here), (second, there) = seen
+    assert Path(here).parent != Path(there).parent
+    assert [first, second] == [False, True]
+
+
+def test_a_build_without_a_cache_stores_no_digests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "_versions", {})
+    options = CompileOptions(cache=False, cache_dir=str(tmp_path / "cache"))
+    without = sources.compiler_version("reference", options)
+    assert not (tmp_path / "cache").exists()
+    assert without == content_version("reference", Cache(tmp_path / "cache"))
