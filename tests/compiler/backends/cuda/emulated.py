@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import os
+import shutil
 import subprocess
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -48,7 +47,9 @@ from wholestep.compiler.ir.attrs import AttentionAttrs
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.bodies import Exchange
 from wholestep.compiler.plan.kernel import Kernel, Plan
+from wholestep.compiler.runtime.cache import cache_of, key_of
 from wholestep.compiler.target import Target
+from wholestep.options import CompileOptions
 
 HERE = Path(__file__).parent
 TARGET = TARGETS["cuda/sm_90"]
@@ -61,12 +62,22 @@ Array = np.ndarray[Any, Any]
 
 @cache
 def folder() -> Path:
-    """Of this process, or of all that pytest runs side by side."""
-    if run := os.environ.get("PYTEST_XDIST_TESTRUNUID"):
-        shared = Path(tempfile.gettempdir(), f"wholestep-emulated-{run}")
-        shared.mkdir(mode=0o700, exist_ok=True)
-        return shared
-    return Path(tempfile.mkdtemp(prefix="wholestep-emulated-"))
+    """In the cache of plans and compiled code, one for each text that everything here is compiled with.
+
+    A later run, or another process of this one, finds what was compiled before.
+    """
+    compiler = Path(shutil.which("g++") or "g++").resolve()
+    status = compiler.stat()
+    sources = [path.read_bytes() for path in sorted(HERE.iterdir()) if path.suffix in (".c", ".cpp", ".h")]
+    key = key_of(header_text(), *sources, *FLAGS, f"{compiler} {status.st_size} {status.st_mtime_ns}")
+    shared = cache_of(CompileOptions()).folder / "emulated" / key[:24]
+    shared.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return shared
+
+
+def header_text() -> str:
+    """The primitives of kernels, and what stands in for CUDA's own."""
+    return with_primitives("", (HERE / "emulate.h").read_text())
 
 
 LOCK = threading.Lock()
@@ -80,15 +91,15 @@ def header() -> Path:
 
 @cache
 def _header() -> Path:
-    text = with_primitives("", (HERE / "emulate.h").read_text())
     path = folder() / "emulated.h"
     with FileLock(path.with_suffix(".lock")):
         if not Path(f"{path}.gch").exists():
-            path.write_text(text)
+            path.write_text(header_text())
             subprocess.run(
                 ["g++", *FLAGS, "-O1", "-c", str(HERE / "emulate.cpp"), "-o", str(path.parent / RUNTIME)], check=True
             )
-            subprocess.run(["g++", *FLAGS, str(path), "-o", f"{path}.gch"], check=True)
+            subprocess.run(["g++", *FLAGS, str(path), "-o", f"{path}.part"], check=True)
+            Path(f"{path}.part").replace(f"{path}.gch")
     return path
 
 
