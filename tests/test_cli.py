@@ -319,7 +319,10 @@ def test_a_run_that_could_not_be_kept_is_an_error(script: Path, monkeypatch: pyt
     monkeypatch.setattr("wholestep.train.checkpoint.write.write_tensors", full)
     code, text = run("train", "small.py", "--epochs", "1", "--no-progress")
     assert code == 1
-    assert "no checkpoint of this run could be written to runs/small" in text.replace("\n", " ")
+    told = " ".join(text.split())
+    assert "training has finished, but its last checkpoint was not saved: the checkpoint of step" in told
+    assert "could not be written to runs/small: [Errno 28] No space left on device" in told
+    assert "epoch" in text.split("error:")[0], "the history is printed"
 
 
 def test_resuming_from_the_command_line(script: Path) -> None:

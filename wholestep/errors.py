@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class WholestepError(Exception):
     """Base of all errors raised by Wholestep."""
@@ -64,11 +66,19 @@ class VerificationError(PlanError):
 
 
 class CheckpointError(WholestepError, OSError):
-    """A file of weights or a checkpoint that cannot be written, or is missing, damaged or not ours."""
+    """A file of weights or a checkpoint that cannot be written, or is missing, damaged or not ours.
+
+    `history` is that of a run that was trained to its end and whose last checkpoint could not be written.
+    """
+
+    history: Any = None
 
 
 class TrainingInterrupted(SystemExit):
-    """Ctrl-C or SIGTERM ended a run that keeps checkpoints: the step was finished and saved; `code` is 128 + signal."""
+    """Ctrl-C, SIGTERM or SIGHUP ended a run that keeps checkpoints: the step was finished and saved.
+
+    `code` is 128 + signal.
+    """
 
 
 class CompilerError(WholestepError, RuntimeError):

@@ -377,7 +377,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
             ws.save_checkpoint(folder, session)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert [p.name for p in sorted(folder.iterdir())] == ["plans", "step-00000001"], "nothing half-written"
+    assert [p.name for p in sorted(folder.iterdir())] == [".lock", "plans", "step-00000001"], "nothing half-written"
     assert ws.load_checkpoint(folder).step == 1
     assert ws.save_checkpoint(folder, session).name == "step-00000002"
 
@@ -408,7 +408,7 @@ def test_a_callbacks_state_that_cannot_be_kept(tmp_path: Path) -> None:
         ws.errors.UsageError, match=r"Odd\.0/thing: a callback's state is made of JSON values and arrays"
     ):
         ws.save_checkpoint(tmp_path, session, callbacks=ws.CallbackList(Odd()))
-    assert [p.name for p in sorted(tmp_path.iterdir())] == ["plans", "step-00000001"]
+    assert [p.name for p in sorted(tmp_path.iterdir())] == [".lock", "plans", "step-00000001"]
 
 
 def test_logs_hold_nothing_twice(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import random
 import signal
 import subprocess
@@ -97,7 +98,7 @@ def test_fifty_kills_on_a_gpu(tmp_path: Path, request: pytest.FixtureRequest, se
     kill_and_resume(tmp_path, whole, request.config.getoption("--kills") // 5, seed=11 + seed, device="cuda")
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_finishes_the_step_saves_and_exits(
     tmp_path: Path, whole: str, number: signal.Signals, code: int
 ) -> None:
@@ -110,3 +111,31 @@ def test_a_signal_finishes_the_step_saves_and_exits(
     assert 0 < newest(tmp_path) < STEPS, "the run was saved"
     if number is signal.SIGINT:
         assert digest_of(start(tmp_path)) == whole
+
+
+def test_a_closed_terminal_saves_the_run(tmp_path: Path) -> None:
+    """The kernel sends SIGHUP to the run, and what it prints from then on cannot be written."""
+    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    child, terminal = pty.fork()
+    if not child:
+        environment = {**os.environ, "PYTHONPATH": paths}
+        os.execve(sys.executable, [sys.executable, str(SCRIPT), str(tmp_path), "cpu", "held"], environment)
+    while not newest(tmp_path):
+        time.sleep(0.001)
+    os.close(terminal)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 128 + signal.SIGHUP
+    assert 0 < newest(tmp_path) < STEPS, "the run was saved"
+
+
+def test_under_nohup_a_run_goes_on(tmp_path: Path, whole: str) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup leaves it to its child
+    try:
+        child = start(tmp_path, held=True)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    while not newest(tmp_path) and child.poll() is None:
+        time.sleep(0.001)
+    child.send_signal(signal.SIGHUP)
+    assert digest_of(child) == whole
+    assert child.returncode == 0

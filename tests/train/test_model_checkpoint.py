@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from train.test_checkpoint import BATCH, ROWS, data, fit, model
 
 import wholestep as ws
+from wholestep.train.checkpoint import tensors
 from wholestep.train.checkpoint.folder import checkpoints_in
 
 STEPS = -(-ROWS // BATCH)
@@ -86,18 +88,75 @@ def test_a_misspelt_monitor_is_told_before_training() -> None:
     assert not Path("runs/x").exists()
 
 
-def test_a_run_survives_a_checkpoint_that_cannot_be_written(
+FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def full_disk(monkeypatch: pytest.MonkeyPatch, writes: Sequence[bool] = ()) -> None:
+    """Fail to write a file of arrays: the n-th where `writes` says so, all after these."""
+    planned, write = iter(writes), tensors.write_parts
+
+    def failing(*given: Any) -> Any:
+        if next(planned, False):
+            return write(*given)
+        raise FULL
+
+    monkeypatch.setattr(tensors, "write_parts", failing)
+
+
+def test_a_run_whose_last_checkpoint_is_missing_ends_with_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr("wholestep.train.checkpoint.write.write_tensors", full)
+    """After training: the model has its trained weights, and the history is at hand."""
+    trained, expected = model(), model()
+    fit(expected, epochs=2)
+    full_disk(monkeypatch)
     keeper = ws.ModelCheckpoint(tmp_path / "run", "loss")
-    assert len(fit(model(), callbacks=[keeper], epochs=2)) == 2
-    assert "could not be written" in caplog.text
-    assert "No space left on device" in caplog.text
+    with pytest.raises(
+        ws.errors.CheckpointError,
+        match=r"training has finished, but its last checkpoint was not saved: the checkpoint of step \d+ could not be "
+        r"written to .*run: \[Errno 28\] No space left on device.* model\.save\('trained\.safetensors'\)",
+    ) as caught:
+        fit(trained, callbacks=[keeper], epochs=2)
+    assert len(caught.value.history) == 2
+    assert caught.value.history.stopped_by == ""
+    assert all((trained.state_dict()[n] == a).all() for n, a in expected.state_dict().items())
+    assert caplog.text.count("could not be written") == 2, "each failure is logged once, when it happens"
     assert isinstance(keeper.failure, ws.errors.CheckpointError)
+    assert checkpoints_in(tmp_path / "run") == []
+    fit(model(), callbacks=[ws.EarlyStopping("loss")], epochs=1)  # a run without checkpoints is not concerned
+
+
+def test_an_earlier_checkpoint_that_is_missing_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full_disk(monkeypatch, [False, *[True] * 9])
+    keeper = ws.ModelCheckpoint(tmp_path, "loss", best=0, last=3)
+    assert len(fit(model(), callbacks=[keeper], epochs=2)) == 2
+    assert epochs_kept(tmp_path) == [2]
+    assert keeper.failure is None
+
+
+def test_a_loop_of_ones_own_hears_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full_disk(monkeypatch)
+    x, _ = data()
+    session = ws.build_session(
+        model(), inputs=ws.Spec(("batch", *x.shape[1:])), targets=ws.Spec(("batch",), "int32"), loss="cross_entropy",
+        batch_size=8,
+    )  # fmt: skip
+    callbacks = ws.CallbackList(ws.ModelCheckpoint(tmp_path, "loss"), session)
+    callbacks.on_epoch_end(0, {"loss": 1.0})
+    with pytest.raises(ws.errors.CheckpointError, match="training has finished, but its last checkpoint was not saved"):
+        callbacks.on_train_end()
+
+
+def test_the_error_that_ends_a_run_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that fails and cannot be saved, too, ends with what it failed of."""
+    full_disk(monkeypatch)
+
+    class Fails(ws.Callback):
+        def on_epoch_end(self, epoch: int, logs: object) -> None:
+            raise RuntimeError("my own")
+
+    with pytest.raises(RuntimeError, match="my own"):
+        fit(model(), callbacks=[ws.ModelCheckpoint(tmp_path, "loss"), Fails()], epochs=2)
 
 
 def test_a_folder_that_cannot_be_used_is_told_before_the_first_step(

@@ -146,6 +146,28 @@ def test_a_worker_that_hangs_is_named_with_its_last_step(tmp_path: Path) -> None
     assert re.search(lost("rank 1", how), said), said
 
 
+def test_a_closed_terminal_saves_and_stops_all(tmp_path: Path) -> None:
+    """The launcher receives SIGHUP, and forwards it to its ranks."""
+    with job(tmp_path) as launcher:
+        wait_for_checkpoint(tmp_path)
+        disturb(tmp_path, launcher.pid, signal.SIGHUP)
+        code, said = ended(launcher)
+    assert code == 128 + signal.SIGHUP, said
+    assert not (tmp_path / "end-0").exists()
+
+
+def test_a_job_does_not_write_where_another_run_does(tmp_path: Path) -> None:
+    """Its ranks are one writer: they do not refuse each other, and the first one is refused for all."""
+    with job(tmp_path) as launcher:
+        wait_for_checkpoint(tmp_path)
+        with job(tmp_path) as second:
+            code, said = ended(second)
+        assert code == 1, said
+        assert re.search(r"process \d+ on host \S+ .*is writing checkpoints to", said), said
+        disturb(tmp_path, launcher.pid, signal.SIGTERM)
+        assert ended(launcher)[0] == 128 + signal.SIGTERM
+
+
 def test_sigterm_to_one_worker_saves_and_stops_all_and_the_run_goes_on_to_the_same_bits(
     tmp_path: Path, undisturbed: str
 ) -> None:

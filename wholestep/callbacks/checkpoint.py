@@ -23,6 +23,7 @@ from wholestep.schedules.modes import MODES, canonical, known_mode, mode_of
 if TYPE_CHECKING:
     from wholestep.train.checkpoint import Checkpoint
     from wholestep.train.checkpoint.folder import Found
+    from wholestep.train.checkpoint.lock import FolderLock
     from wholestep.train.checkpoint.together import Together
 
 log = logging.getLogger("wholestep")
@@ -42,10 +43,15 @@ class ModelCheckpoint(Callback):
         seconds: also write when this much time has passed, inside an epoch.
         config: what the run was started with, as JSON values; `ws.load_checkpoint(folder).config` has it.
 
-    Files are written beside training, on a thread of their own; `wait()` returns when they are on the disk.  A
-    checkpoint that cannot be written is logged as an error; the run goes on and those before it are kept.  Where the
-    folder holds checkpoints of later steps than the run begins with (it was resumed from an older one, or starts
-    anew), they are moved to `<folder>/superseded` before the first is written.
+    Files are written on a background thread; `wait()` returns when they are on the disk.  A checkpoint that cannot be
+    written is logged as an error, training continues, and earlier checkpoints are kept; if the last one could not be
+    written, the run ends with a `CheckpointError` after its last epoch.  Only one run at a time writes to a folder: a
+    second one gets a `CheckpointError` that names the first.  If the folder holds checkpoints of later steps than the
+    run begins with (it was resumed from an older one, or starts anew), they are moved to `<folder>/superseded` before
+    the first is written.
+
+    `model.load(folder)` reads the weights of the best checkpoint where `last=0`, else of the newest.  A name with a
+    suffix, "best.keras", is a folder of that name.
 
     Example: `ws.ModelCheckpoint("runs/digits", monitor="val_accuracy")`.
     """
@@ -81,6 +87,8 @@ class ModelCheckpoint(Callback):
         self.saves = self.writes = True
         self.last_path: Path | None = None
         self.failure: Exception | None = None  # of the last attempt to write
+        self._lock: FolderLock | None = None
+        self._run_failed = False
         self._writing: threading.Thread | None = None
         self._together: Together | None = None  # what workers write together and have not agreed on yet
         self._values: list[float] = []  # of the best epochs, best first
@@ -96,6 +104,7 @@ class ModelCheckpoint(Callback):
         from wholestep.train.checkpoint.surroundings import surroundings
 
         session = self.session
+        self.failure, self._run_failed = None, False
         self._versions = surroundings(session)
         self._written = time.monotonic()
         if self.best and self.run is not None and self.run.names:  # a misspelt name is told before the first epoch
@@ -105,20 +114,39 @@ class ModelCheckpoint(Callback):
             self.mode = said or self.mode or mode_of("ModelCheckpoint", self.monitor)
         if self.run is not None and not self.run.writes:
             return
-        self._need_folder()
+        self.lock()
         sweep(self.folder)
         self._superseded = [f for f in checkpoints_in(self.folder) if f.step > session.state.step]
 
-    def _need_folder(self) -> None:
-        """A folder that cannot be used is told before the first step, not after hours."""
+    def lock(self, owner: object = None) -> None:
+        """Become the folder's only writer until training ends; all callbacks of a run do so together, by its `owner`.
+
+        A folder that cannot be used, or that another run is writing to, is an error before the first step.
+        """
+        from wholestep.train.checkpoint.lock import FolderLock
+
+        if self._lock is not None:
+            return
+        if owner is None:
+            assert self.run is not None, "training has begun"
+            owner = self.run.callbacks
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             if not os.access(self.folder, os.W_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            self._lock = FolderLock(self.folder, owner)
+        except CheckpointError:
+            raise
         except OSError as error:
             raise UsageError(
                 f"ModelCheckpoint cannot write to {self.folder}: {error.strerror}. Name a folder that can be written."
             ) from error
+
+    def unlock(self) -> None:
+        """Let other runs write to the folder."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
 
     def on_slice(self, steps: int, loss: float) -> None:
         self._since += steps
@@ -160,10 +188,22 @@ class ModelCheckpoint(Callback):
 
     def on_exception(self, error: BaseException) -> None:
         self._together = None  # workers do not agree on anything any more
+        self._run_failed = True
 
     def on_train_end(self) -> None:
         self.settle()
         self.wait()
+        self.unlock()
+        if self.failure is not None and not self._run_failed:
+            raise self._last_is_missing(self.failure)
+
+    def _last_is_missing(self, failure: Exception) -> CheckpointError:
+        error = CheckpointError(
+            f"training has finished, but its last checkpoint was not saved: {failure} The trained weights are in "
+            "memory: write them elsewhere, model.save('trained.safetensors'); the history is this error's `history`."
+        )
+        error.history = self.run.history if self.run is not None else None
+        return error
 
     # -- what ----------------------------------------------------------------------------------------------------
 
@@ -255,14 +295,16 @@ class ModelCheckpoint(Callback):
 
         try:
             self._set_aside()
-            self.last_path = write()
-            rotate(self.folder, self._writer, self.last, self.best, self.monitor, self.mode)
-            self.failure = None
+            self.last_path, self.failure = write(), None
+            log.info("saved %s", self.last_path)
         except Exception as error:  # on a thread of its own, an error that nobody logs is lost
             self.failure = error
             log.error("%s", error)
-        else:
-            log.info("saved %s", self.last_path)
+            return
+        try:
+            rotate(self.folder, self._writer, self.last, self.best, self.monitor, self.mode)
+        except Exception as error:
+            log.error("older checkpoints in %s could not be removed: %s", self.folder, error)
 
     def _set_aside(self) -> None:
         """Before the first one is written: a kill in between leaves the one that the run began with as the newest."""

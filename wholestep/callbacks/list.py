@@ -99,7 +99,7 @@ class CallbackList:
 
     def on_train_end(self) -> None:
         """Training is over: everyone hears of it, whoever fails; the first failure is raised then."""
-        failures = self._all("on_train_end")
+        failures = self._all("on_train_end", raises=True)
         if failures:
             raise failures[0]
 
@@ -171,14 +171,17 @@ class CallbackList:
                 log.error("the callback %s failed in %s and is left out from here on", name, event, exc_info=error)
         return answers
 
-    def _all(self, event: str, *arguments: Any, of: Iterable[Callback] | None = None) -> list[Exception]:
-        """Tell everyone (or those `of`), whoever fails; the failures, which are logged."""
-        failures = []
+    def _all(
+        self, event: str, *arguments: Any, of: Iterable[Callback] | None = None, raises: bool = False
+    ) -> list[Exception]:
+        """Tell everyone (or those `of`), whoever fails; the failures, all logged unless the caller raises the first."""
+        failures: list[Exception] = []
         for c in list(self.callbacks if of is None else of):
             try:
                 getattr(c, event)(*arguments)
             except Exception as error:
-                log.error("the callback %s failed in %s", type(c).__name__, event, exc_info=error)
+                if c.tolerant or failures or not raises:
+                    log.error("the callback %s failed in %s", type(c).__name__, event, exc_info=error)
                 failures += [] if c.tolerant else [error]
         return failures
 

@@ -175,11 +175,12 @@ def _fit(
         kept = checkpoints_in(folder)
         say(f"saved; go on with: wholestep train --resume {folder}" if kept else "nothing could be saved")
         raise
+    except CheckpointError as error:
+        if error.history is not None:
+            say(error.history)
+        raise
     say(history)
-    kept = checkpoints_in(folder)
-    if not kept and is_first():  # the others may look before it has written
-        raise CheckpointError(f"no checkpoint of this run could be written to {folder}: see the errors above.")
-    if kept:
+    if kept := checkpoints_in(folder):
         say(f"checkpoints: {folder}, the newest {kept[-1].path.name}")
 
 

@@ -6,6 +6,8 @@ told to all at safe points, where they have made the same steps.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -89,6 +91,21 @@ def _of_this_job(folder: str | PathLike[str], launch: Launch) -> Path | None:
     """The newest checkpoint since a job was started for the first time; those from before are another run's."""
     there = [found.path for found in checkpoints_in(folder)] if Path(folder).is_dir() else []
     return next((path for path in reversed(there) if path.stat().st_mtime >= launch.since - 1.0), None)
+
+
+@contextmanager
+def locked_folders(trainer: Trainer) -> Iterator[None]:
+    """Lock the folders of a run's checkpoints before they are read to resume; the first of several workers does."""
+    group = trainer.session.group
+    is_writer = group is None or group.rank == 0
+    savers = [c for c in trainer.callbacks if isinstance(c, ModelCheckpoint) and is_writer and c.folder.is_dir()]
+    try:
+        for saver in savers:
+            saver.lock(trainer.callbacks)
+        yield
+    finally:
+        for saver in savers:
+            saver.unlock()
 
 
 def begin_together(trainer: Trainer, loader: DataLoader, accumulate: int) -> None:

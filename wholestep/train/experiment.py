@@ -20,14 +20,15 @@ from wholestep.errors import OptionError, UnknownNameError, UsageError
 from wholestep.nn.encoded import noted_encoding
 from wholestep.nn.module import Module
 from wholestep.optim import AdamW, Optimizer
-from wholestep.options import CompileOptions
+from wholestep.options import CompileOptions, launched
 from wholestep.session import Session, build_session
 from wholestep.session.where import need_workers
 from wholestep.steps.loss_scale import LossScale
 from wholestep.steps.recipe import as_measures, modes_of
-from wholestep.train.agreement import as_launched, begin_together
+from wholestep.train.agreement import as_launched, begin_together, locked_folders
 from wholestep.train.checkpoint import Checkpoint, load_checkpoint
 from wholestep.train.checkpoint.folder import checkpoints_in
+from wholestep.train.checkpoint.lock import need_free
 from wholestep.train.class_weight import with_class_weight
 from wholestep.train.config import TrainConfig
 from wholestep.train.controls import fed, trial_of
@@ -109,7 +110,8 @@ class Experiment:
         workers: the processes that make each step together, `ws.Workers(4)`; `wholestep launch -n 4` starts them.
         observer: sees the activations of every layer, e.g. `ws.ConsoleObserver(every=100)`; the steps are unchanged.
         checkpoint: a folder to keep the run in: the last two and the best epoch, and every minute inside an epoch.
-            Ctrl-C and SIGTERM then finish the steps at hand, save, and exit.
+            Ctrl-C, SIGTERM and SIGHUP (a closed terminal) then finish the steps at hand, save, and exit.  One run at a
+            time writes to a folder.
         resume: a run's folder (or one checkpoint of it) to go on from; True: from `checkpoint`, where it holds any.
             `epochs` counts those already done.
         exact: refuse to resume where the result could differ in bits from that of an uninterrupted run.
@@ -192,6 +194,9 @@ class Experiment:
             from wholestep.workers.ray import fit_on_ray  # few have a cluster
 
             return fit_on_ray(run, config)
+        launch = launched()
+        if run.checkpoint is not None and (launch is None or launch.rank == 0):
+            need_free(Path(run.checkpoint))  # before anything is compiled
         trainer, loader = run.trainer()
         trainer.started_with = {**trainer.started_with, **(config or {})}
         if run.progress is not False:
@@ -199,11 +204,12 @@ class Experiment:
         if run.checkpoint is not None:
             monitor = "loss" if trainer.validation is None else "val_loss"
             trainer.callbacks.append(ModelCheckpoint(run.checkpoint, monitor, last=2, seconds=SECONDS))
-        stored = run._stored()
-        if stored is not None:
-            trainer.resume(stored, loader, exact=run.exact)
-        begin_together(trainer, loader, run.accumulate)
-        return trainer.train(loader, run.epochs)
+        with locked_folders(trainer):
+            stored = run._stored()
+            if stored is not None:
+                trainer.resume(stored, loader, exact=run.exact)
+            begin_together(trainer, loader, run.accumulate)
+            return trainer.train(loader, run.epochs)
 
     def _stored(self) -> Checkpoint | None:
         """The checkpoint to go on from, if any."""

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM while a run keeps checkpoints: the steps at hand are finished and saved first."""
+"""Ctrl-C, SIGTERM and SIGHUP while a run keeps checkpoints: the steps at hand are finished and saved first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ from wholestep.errors import TrainingInterrupted
 
 log = logging.getLogger("wholestep")
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # SIGHUP: the terminal was closed
+
+
+def is_ignored(number: signal.Signals) -> bool:
+    """Is it SIGHUP in a process that was started with nohup?  A closed terminal then does not end it."""
+    return number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN
 
 
 @contextmanager
@@ -44,7 +49,7 @@ def _handled(run: Run) -> Iterator[None]:
             signal.signal(each, handler)
         log.warning("%s: the steps at hand are finished and saved; once more ends at once", signal.Signals(number).name)
 
-    before = {each: signal.signal(each, ask_to_stop) for each in SIGNALS}
+    before = {each: signal.signal(each, ask_to_stop) for each in SIGNALS if not is_ignored(each)}
     try:
         yield
     finally:

@@ -75,7 +75,7 @@ class Trainer:
     def train(self, loader: Loader, epochs: int, first: int = 0, start: int = 0) -> TrainHistory:
         """Pass over the data `epochs` times (from epoch `first`, of which `start` steps are done); the history.
 
-        Ctrl-C and SIGTERM, where a callback keeps checkpoints, finish the steps at hand, save, and exit.
+        Ctrl-C, SIGTERM and SIGHUP, where a callback keeps checkpoints, finish the steps at hand, save, and exit.
         """
         check_epochs(epochs)
         begin = self._resumed or Position(first, start)
@@ -116,9 +116,11 @@ class Trainer:
             finally:
                 self.history.stopped_by = run.stopped_by
                 self._run = self.feed.unchanged = None
-            self.callbacks.on_train_end()
-            self.session.have_whole_weights()
-            end_together(run)
+            try:
+                self.callbacks.on_train_end()
+            finally:  # the other workers wait for this one, whatever its callbacks do
+                self.session.have_whole_weights()
+                end_together(run)
         return self.history
 
     def _need_pauses(self, steps: int | None) -> None:

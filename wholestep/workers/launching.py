@@ -19,6 +19,7 @@ from typing import IO
 from wholestep.compiler.runtime.threads import default_threads
 from wholestep.errors import UsageError
 from wholestep.options import launch_variables
+from wholestep.train.signals import is_ignored
 from wholestep.workers.joining import INSTALL, LOST
 from wholestep.workers.ranks import FINISHED, FORWARDED, SECONDS, Ended, close_port, end_ranks, open_port, start_rank
 from wholestep.workers.watching import heard
@@ -120,7 +121,10 @@ def _watch(started: Sequence[subprocess.Popen[bytes]]) -> list[Ended]:
 
 @contextmanager
 def forwarded(started: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
-    """Ctrl-C and SIGTERM go to every rank: they finish the steps at hand together, save, and end."""
+    """Ctrl-C, SIGTERM and SIGHUP go to every rank: they finish the steps at hand together, save, and end.
+
+    Under nohup SIGHUP stays ignored, here and in the ranks, which inherit that.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -130,7 +134,7 @@ def forwarded(started: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
             if child.poll() is None:
                 child.send_signal(number)
 
-    before = {each: signal.signal(each, forward) for each in FORWARDED}
+    before = {each: signal.signal(each, forward) for each in FORWARDED if not is_ignored(each)}
     try:
         yield
     finally:

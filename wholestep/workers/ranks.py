@@ -19,8 +19,8 @@ from typing import IO
 
 from wholestep.errors import UsageError
 
-FORWARDED = (signal.SIGINT, signal.SIGTERM)  # to every rank
-FINISHED = (0, 128 + signal.SIGINT, 128 + signal.SIGTERM)  # the last two: steps were finished and saved, then it ended
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # to every rank
+FINISHED = (0, *(128 + number for number in FORWARDED))  # after a signal steps were finished and saved, then it ended
 STEP_BYTES = 8  # of a rank's notes, which a process beside it reads when it has ended; a text may follow
 SECONDS = 5.0  # that a launcher has to end
 SHARED = "/dev/shm/mpich_"  # memory that MPICH's ranks have in common, until it is removed

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wholestep.errors import CheckpointError, WorkerError
-from wholestep.train.checkpoint.write import capture, write_checkpoint
+from wholestep.train.checkpoint.write import capture, write_alone
 
 if TYPE_CHECKING:
     from wholestep.compiler.runtime.group import Group
@@ -19,7 +19,7 @@ def save_among(group: Group, folder: Path, session: Session, **run: Any) -> Path
     """The folder of the checkpoint, in every worker that calls it."""
     if not any(map(session.state.is_divided, session.lasting_states)):  # nobody needs the others
         if group.rank == 0:
-            return write_checkpoint(folder, capture(session, **run))
+            return write_alone(folder, capture(session, **run))
         return folder / f"step-{session.state.step:08d}"
     try:
         taken = capture(session, **run)  # all gather
@@ -38,6 +38,6 @@ def save_among(group: Group, folder: Path, session: Session, **run: Any) -> Path
 
 def _written(folder: Path, taken: Any) -> bytes:
     try:
-        return WRITTEN + str(write_checkpoint(folder, taken)).encode()
+        return WRITTEN + str(write_alone(folder, taken)).encode()
     except CheckpointError as error:
         return FAILED + str(error).encode()

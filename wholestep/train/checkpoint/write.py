@@ -30,6 +30,7 @@ from wholestep.train.checkpoint.format import (
     without_arrays,
 )
 from wholestep.train.checkpoint.identity import identity_of, plan_digest
+from wholestep.train.checkpoint.lock import brief_lock
 from wholestep.train.checkpoint.resume import Checkpoint
 from wholestep.train.checkpoint.surroundings import surroundings
 from wholestep.train.checkpoint.tensors import sync_folder, write_parts, write_tensors
@@ -89,10 +90,22 @@ def save_checkpoint(folder: str | PathLike[str], session: Session, **run: Any) -
     """
     group = session.group
     if group is None:
-        return write_checkpoint(Path(folder), capture(session, **run))
+        return write_alone(Path(folder), capture(session, **run))
     from wholestep.train.checkpoint.by_hand import save_among
 
     return save_among(group, Path(folder), session, **run)
+
+
+def write_alone(folder: Path, taken: Checkpoint) -> Path:
+    """Write one checkpoint by hand, into a folder that no other process writes to."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with brief_lock(folder):
+            return write_checkpoint(folder, taken)
+    except CheckpointError:
+        raise
+    except OSError as error:
+        raise refused(folder, taken.step, error) from error
 
 
 def write_checkpoint(folder: Path, taken: Checkpoint) -> Path:
