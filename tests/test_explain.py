@@ -46,6 +46,34 @@ def test_a_tensor_is_explained_down_to_the_users_line(name: str, tmp_path: Path)
     assert "gelu(x, 0)" in str(told)
 
 
+def test_a_gradient_names_the_operations_it_was_derived_through(tmp_path: Path) -> None:
+    """The README's example: nothing is rewritten in a perceptron, and its gradient still has a derivation."""
+    model = ws.nn.Sequential(ws.nn.Linear(64, 128), ws.nn.ReLU(), ws.nn.Linear(128, 10))
+    built = ws.build_session(
+        model,
+        inputs=ws.Spec(("batch", 64)),
+        targets=ws.Spec(("batch",), "int32"),
+        loss="cross_entropy",
+        batch_size=8,
+        device="null",
+        options=ws.CompileOptions(cache_dir=str(tmp_path)),
+    )
+    told = built.explain("0.weight.grad")
+    operations = [rule.partition(" at ")[0] for rule in told.gradient_rules]
+    assert operations[-6:] == [
+        "cross_entropy in (loss)",
+        "add in 2",
+        "matmul in 2",
+        "relu in 1",
+        "add in 0",
+        "matmul in 0",
+    ]
+    assert built.explain("2.bias.grad").gradient_rules[-2].startswith("add in 2 at ")  # before the bias is expanded
+    assert "gradient rules of 8 operations" in str(told)
+    assert "whole step: no rewrite was applied" in str(told)
+    assert built.explain("loss").gradient_rules == ()
+
+
 def test_an_unknown_name_is_answered_with_those_there_are(tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match=r"nothing named 'w9.grad' to explain; there are: 'loss', .*'w0.grad'"):
         session(tmp_path).explain("w9.grad")

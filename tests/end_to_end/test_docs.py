@@ -1,4 +1,4 @@
-"""The documents: every block of Python runs as it stands, every link leads somewhere, the reference is complete."""
+"""The documents: every block of Python runs as it stands, and the reference is complete.  Links: test_references.py."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ from wholestep.importers.onnx import table as onnx
 
 ROOT = Path(__file__).parents[2]
 EXECUTED = ["README.md", "docs/tutorial.md", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/guides/*.md"))]
-LINKING = [*EXECUTED, "docs/api.md", "docs/architecture.md", "CONTRIBUTING.md", "examples/README.md"]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)[^)]*\)")
 
 
 def blocks(path: Path) -> list[str]:
@@ -46,14 +44,6 @@ def test_the_code_of_a_document_runs(
     for operator, row in [*onnx.ROWS.items()]:
         if row.function.__module__ == "document":
             del onnx.ROWS[operator]
-
-
-@pytest.mark.parametrize("document", LINKING)
-def test_links_lead_to_files(document: str) -> None:
-    path = ROOT / document
-    for target in LINK.findall(path.read_text(encoding="utf-8")):
-        if "://" not in target:
-            assert (path.parent / target).exists(), f"{document} links to {target}, which is not there"
 
 
 @pytest.mark.parametrize("section", make_api.SECTIONS)

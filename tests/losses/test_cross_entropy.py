@@ -25,6 +25,14 @@ SAMPLES = np.array([1.0, 0.0, 2.0, 0.5, 1.5, 1.0, 3.0])
 UPSTREAM = RNG.normal(size=ROWS)
 
 
+@pytest.mark.parametrize("shape", [(ROWS, 1, CLASSES), (ROWS, CLASSES, 1)])
+def test_an_axis_of_size_one_is_not_one_of_classes(shape: tuple[int, ...]) -> None:
+    """Probabilities have the shape of the scores: classes are on the other axis, and nobody has to say so."""
+    found = ws.losses.cross_entropy(LOGITS.reshape(shape), PROBABILITIES.reshape(shape))
+    expected = F.cross_entropy(torch.tensor(LOGITS), torch.tensor(PROBABILITIES))
+    np.testing.assert_allclose(float(found), float(expected), rtol=1e-6)
+
+
 @dataclass(frozen=True)
 class Case:
     smoothing: float

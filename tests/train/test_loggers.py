@@ -124,9 +124,22 @@ def test_a_history_is_drawn_into_a_file(tmp_path: Path) -> None:
     assert history.plot(tmp_path / "run.png") == str(tmp_path / "run.png")
     assert (tmp_path / "run.png").read_bytes()[:4] == b"\x89PNG"
     assert (tmp_path / "run.png").stat().st_size > 5000
-    assert history.plot(names=["val_loss"]).splitlines()[0] == "val_loss"
+    assert history.plot(names=["val_loss"]).startswith("val_loss  ")
     with pytest.raises(KeyError, match="the history has no 'val_accuracy'; it has: loss, val_loss"):
         history.plot(tmp_path / "other.png", names=["val_acc"])
+
+
+def test_curves_of_few_epochs_are_one_line_each() -> None:
+    def history(epochs: int) -> ws.History:
+        logs = [{"loss": 1 / (i + 1), "val_loss": float("nan") if i == 1 else 2.0} for i in range(epochs)]
+        return ws.History([ws.EpochStats(i, each["loss"], 4, each) for i, each in enumerate(logs)])
+
+    assert history(3).plot().splitlines() == ["loss      █▃▁  1  0.5  0.3333", "val_loss  ▁?▁  2  nan  2"]
+    assert history(1).plot(names=["loss"]) == "loss  ▁  1"
+    assert len(history(10).plot().splitlines()) == 2
+    many = history(30).plot(names=["loss"]).splitlines()
+    assert (many[0], len(many)) == ("loss", 11)
+    assert "".join(many).count("•") == 30
 
 
 # -- metrics that are no single number ---------------------------------------------------------------------------------

@@ -1,11 +1,13 @@
-"""The story of a tensor: what the e-graph made of it, stage by stage, down to the user's lines."""
+"""How a tensor is computed: the gradient rules that it was derived by and the rewrites of the e-graph, with the user's
+lines."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wholestep.compiler.ir.graph import Graph, Node, Output
+from wholestep.compiler.ir.attrs import ItemAttrs
+from wholestep.compiler.ir.graph import Graph, Node, Output, toposort
 from wholestep.compiler.passes.egraph.explain import ExplainedStep, explain
 from wholestep.compiler.passes.egraph.optimize import Request, Rewriting, rewrite_by_equality
 from wholestep.compiler.passes.egraph.rules.rule import Exactness
@@ -28,16 +30,21 @@ class ExplainedStage:
 
     def __str__(self) -> str:
         if not self.steps:
-            return f"{self.stage}: as it was written"
+            return f"{self.stage}: no rewrite was applied"
         return "\n".join([f"{self.stage}: {len(self.steps)} steps", *map(_step_text, self.steps)])
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why a tensor is computed as it is; `str()` is the story."""
+    """Why a tensor is computed as it is; `print` shows it.
+
+    `gradient_rules` of a gradient are the operations from the loss back to the parameter, each with its layer and line:
+    the chain rule multiplies by the derivative of each.
+    """
 
     name: str
     stages: tuple[ExplainedStage, ...]
+    gradient_rules: tuple[str, ...] = ()
 
     @property
     def rules(self) -> tuple[str, ...]:
@@ -51,7 +58,11 @@ class Explanation:
         return max(levels, default=Exactness.BITWISE).value
 
     def __str__(self) -> str:
-        return "\n".join([f"{self.name} ({self.exactness})", *map(str, self.stages)])
+        lines = [f"{self.name} ({self.exactness})", *map(str, self.stages)]
+        if self.gradient_rules:
+            rules = [f"  {rule}" for rule in self.gradient_rules]
+            lines[1:1] = [f"reverse mode, from the loss back: gradient rules of {len(rules)} operations", *rules]
+        return "\n".join(lines)
 
 
 def _step_text(step: ExplainedStep) -> str:
@@ -77,7 +88,7 @@ def explain_tensor(graph: Graph, options: CompileOptions, target: Target, name: 
     whole = runner.rewrite(step, before_autodiff=False)
     if whole is not None:
         told.append(runner.stage("whole step", whole, ends))
-    return Explanation(name, tuple(told))
+    return Explanation(name, tuple(told), _gradient_rules(known[name]))
 
 
 @dataclass(frozen=True)
@@ -101,6 +112,26 @@ class _Runner:
     def stage(self, name: str, rewriting: Rewriting, ends: Sequence[Node]) -> ExplainedStage:
         steps, rules = explain(rewriting, ends, self.worker)
         return ExplainedStage(name, tuple(steps), rules)
+
+
+def _gradient_rules(node: Node) -> tuple[str, ...]:
+    """The operations between a loss and a parameter, the loss first; none where the node is no gradient."""
+    if node.op != "item" or node.inputs[0].op != "gradient":
+        return ()
+    loss, *params = node.inputs[0].inputs
+    assert isinstance(node.attrs, ItemAttrs)
+    parameter = params[node.attrs.index]
+    between: dict[Node, None] = {parameter: None}
+    for each in toposort([loss]):
+        if any(i in between for i in each.inputs):
+            between[each] = None
+    return tuple(_operation_text(each) for each in reversed(between) if each is not parameter)
+
+
+def _operation_text(node: Node) -> str:
+    if node.line is None:
+        return node.op
+    return f"{node.op}{f' in {node.line.layer}' if node.line.layer else ''} at {node.line}"
 
 
 def _named_nodes(graph: Graph) -> dict[str, Node]:

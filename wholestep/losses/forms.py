@@ -54,8 +54,10 @@ def class_axis(name: str, scores: Shape, target: Shape, axis: int | None = None)
         return axis % len(scores)
     if last < 2:
         return last
-    fits = [a for a in (1, last) if _is_row_of(target, without(scores, a))]
-    if len(fits) == 2 or target == scores:
+    fits = [a for a in (1, last) if target == scores or _is_row_of(target, without(scores, a))]
+    if len(fits) == 2:
+        fits = [a for a in fits if scores[a] != 1] or [last]
+    if len(fits) == 2:
         fail(
             ShapeError,
             f"{name}: in scores of shape {shape_text(scores)} for targets of shape {shape_text(target)}, classes may "

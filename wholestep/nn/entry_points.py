@@ -131,9 +131,9 @@ def load_state_dict(
         values: arrays or torch tensors by name.
         strict: refuse unless names and shapes are the model's. With False, what matches is loaded; the report
             lists the rest; printed it is a diff. Where shapes differ and nothing at all matches, it is an error.
-        rename: other names first: a dict from names, or paths before them, to new ones (the longest that matches
-            counts), or a function of a name. None as the new name leaves the array out. A `*` is one part of a
-            path, or some of its letters, and the same in the new name: `{"encoder.layer.*": "blocks.*"}`.
+        rename: a dict from names in `values`, or prefixes of them, to names in the model (the longest key that
+            matches is used), or a function of a name. The new name None leaves the array out. A `*` matches within
+            one component of a path and is replaced by the same text in the new name: `{"encoder.layer.*": "blocks.*"}`.
 
     Example: `print(model.load_state_dict(values, strict=False, rename={"module.": "", "fc": "head"}))`.
     """

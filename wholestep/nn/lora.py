@@ -54,8 +54,8 @@ def lora(
     first.
 
     The model itself is changed: fit, predict and save it as before.  Its linear layers, the projections of
-    `ws.nn.MultiHeadAttention` and those of `ws.models.gpt2` can have adapters, called `<layer>.lora_A` and
-    `<layer>.lora_B` as peft calls them.
+    `ws.nn.MultiHeadAttention` and those of `ws.models.gpt2` can have adapters.  Their weights are called
+    `<layer>.lora_A.weight` and `<layer>.lora_B.weight`, as in peft.
 
     Args:
         rank: of the product: A is (rank, inputs), B (outputs, rank).

@@ -110,9 +110,9 @@ def build_session(
             as the limit asks for; where that is not enough, the batch is cut into parts, as of `accumulate`.  Losses
             and updates are the same up to rounding.  The report says what was done and what it costs.
         seed: keys initial values, random nodes and the order of epochs.
-        device: "cpu", as the best target that this machine has, or "cpu/portable" and the like, as that one;
-            "reference" to run in NumPy, slowly, without a C compiler; "null" to plan and report only, for this CPU or,
-            "null:cuda/sm_90", for a target that need not be here.
+        device: "cpu", compiled for this machine's CPU, or "cpu/portable" and the like for a named instruction set;
+            "cuda" or "cuda:1" for an NVIDIA GPU; "reference" to run in NumPy, slowly, without a C compiler; "null" to
+            plan and report only, for this CPU or, "null:cuda/sm_90", for a target that this machine need not have.
         threads: None uses the cores that this process may run on.
         shards: make each step as so many workers would, in this process, with their bits; `(2, 3)` as those
             of `ws.Workers(data=2, model=3)`.

@@ -6,6 +6,7 @@ import csv
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
+from math import isfinite
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -111,7 +112,9 @@ class TrainHistory:
         return TrainHistory(epochs, stored["stopped_by"], inside)
 
     def plot(self, path: str | PathLike[str] | None = None, names: Sequence[str] | None = None) -> str:
-        """Draw the numbers over the epochs into a file, e.g. "run.png"; without a file, return a drawing in text.
+        """Draw the curves over the epochs into a file, e.g. "run.png"; without a file, return a drawing in text.
+
+        In text, curves of up to ten epochs are one line each.
 
         Args:
             names: of the numbers to draw, e.g. `["loss", "val_loss"]`; all of them when None, but for arrays and for
@@ -124,7 +127,7 @@ class TrainHistory:
             raise UsageError(f"{name!r} is an array in every epoch and no curve; draw history[{name!r}] yourself.")
         curves = {name: self[name] for name in chosen}
         if path is None:
-            return "\n\n".join(text_plot(name, values) for name, values in curves.items())
+            return text_plots(curves)
         _draw([e.epoch + 1 for e in self.epochs], curves, Path(path))
         return str(path)
 
@@ -164,9 +167,29 @@ def _epoch(stored: Any) -> EpochStats:
     return EpochStats(**stored)
 
 
+FEW = 10  # values that one line shows: as bars, and as numbers
+BARS = "▁▂▃▄▅▆▇█"
+
+
+def text_plots(curves: Mapping[str, list[float]]) -> str:
+    """Curves below each other; of few epochs each is one line."""
+    if any(len(values) > FEW for values in curves.values()):
+        return "\n\n".join(text_plot(name, values) for name, values in curves.items())
+    width = max(map(len, curves), default=0)
+    return "\n".join(f"{name:<{width}}  {_bars(values)}" for name, values in curves.items())
+
+
+def _bars(values: list[float]) -> str:
+    """A bar for each value between the smallest and the largest, then the values."""
+    finite = [v for v in values if isfinite(v)]
+    low, span = min(finite, default=0.0), (max(finite, default=0.0) - min(finite, default=0.0)) or 1.0
+    bars = "".join(BARS[round((v - low) / span * (len(BARS) - 1))] if isfinite(v) else "?" for v in values)
+    return f"{bars}  {'  '.join(f'{v:.4g}' for v in values)}"
+
+
 def text_plot(name: str, values: list[float], width: int = 60, height: int = 10) -> str:
     """A curve made of dots."""
-    finite = [v for v in values if v == v and abs(v) != float("inf")]
+    finite = [v for v in values if isfinite(v)]
     if not finite:
         return f"{name}: no finite values"
     low, high = min(finite), max(finite)

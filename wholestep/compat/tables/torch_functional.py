@@ -69,5 +69,8 @@ INIT = Names(
         "sparse_": "write ws.nn.init.copy_(layer.weight, array) with an array of your own",
         "sparse": "write ws.nn.init.copy_(layer.weight, array) with an array of your own",
     },
-    groups=(("constant dirac eye kaiming_* normal orthogonal uniform xavier_*", "write ws.nn.init.{name}_(layer.weight), or ws.init.{name} beforehand"),),
+    groups=(
+        ("dirac eye", "write ws.nn.init.{name}_(layer.weight)"),
+        ("constant kaiming_* normal orthogonal uniform xavier_*", "write ws.nn.init.{name}_(layer.weight), or ws.init.{name} beforehand"),
+    ),
 )  # fmt: skip

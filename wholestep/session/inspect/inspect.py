@@ -102,7 +102,7 @@ class Inspect:
         return compiled.optimization(compiled.definition.main)
 
     def explain(self, name: str) -> Explanation:
-        """Why a tensor is computed as it is: the rules behind it, with their numeric class, down to your lines.
+        """Why a tensor is computed as it is: gradient rules, and rewrites with their numeric class, at your lines.
 
         Args:
             name: an output, a kept tensor, a state that the step changes, or a gradient ("w1.grad").

@@ -1,7 +1,7 @@
 """Draft -> Plan, in order: layouts, transposes, blocks, splits, memory.
 
 All of them are decided together: which buffers are alive at the same time follows from the regions, and these from what
-threads own ([003](../../../../docs/decisions/003-plans.md)).
+threads own ([003](../../../../docs/decisions/003-the-schedule-is-in-the-plan.md)).
 """
 
 from __future__ import annotations

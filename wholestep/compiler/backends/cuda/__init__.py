@@ -1,1 +1,1 @@
-"""CUDA: described, so that plans can be made for it; nothing here runs them yet."""
+"""NVIDIA GPUs: plans for them, generated CUDA kernels, and the CUDA graphs that run a step."""
