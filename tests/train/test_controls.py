@@ -78,11 +78,24 @@ def orders(size: int, epochs: int, **options: Any) -> list[list[Any]]:
     return [[(b.inputs, b.targets) for b in loader] for _ in range(epochs)]
 
 
+def first_rows(batch: Any, rows: int) -> Any:
+    return tuple(array[:rows] for array in batch)
+
+
 LOOPS: dict[str, tuple[dict[str, Any], Any, dict[str, Any]]] = {
     "limit_batches": ({"limit_batches": 2}, [e[:2] for e in orders(4, 3)], {}),
     "a share of them": ({"limit_batches": 0.5}, [e[:3] for e in orders(4, 3)], {}),
     "drop_last": ({"drop_last": True}, [e[:5] for e in orders(4, 3)], {}),
-    "drop_last, accumulate": ({"drop_last": True, "accumulate": 2}, [e[:2] for e in orders(8, 3)], {}),
+    "drop_last, accumulate": (
+        {"drop_last": True, "accumulate": 2},
+        [[*e[:2], first_rows(e[2], 4)] for e in orders(8, 3)],
+        {},
+    ),
+    "limit_batches, accumulate": (
+        {"limit_batches": 3, "accumulate": 2},
+        [[e[0], first_rows(e[1], 4)] for e in orders(8, 3)],
+        {},
+    ),
     "overfit_batches": ({"overfit_batches": 2}, [[(X[:4], Y[:4]), (X[4:8], Y[4:8])]] * 3, {}),
     "clip_value": ({"clip_value": 0.5}, orders(4, 3), {"clip_value": 0.5}),
     "steps of an iterable": ({"data": Batches(4), "limit_batches": 2}, [e[:2] for e in [list(Batches(4))] * 3], {}),
@@ -275,7 +288,7 @@ def test_per_micro_batch_accepts_what_cannot_be_cut() -> None:
     with pytest.raises(ws.errors.GraphError, match=r"cannot be cut .*per_micro_batch=True"):
         fit(**settings)
     model = line()
-    first = fit(model, **settings, per_micro_batch=True, limit_batches=1)["loss"][0]
+    first = fit(model, **settings, per_micro_batch=True, limit_batches=2)["loss"][0]
     out = X[:4] @ START["weight"].T + START["bias"]
     worst = np.abs(out - Y[:4]).reshape(2, 2).max(1)
     assert first == pytest.approx(worst.mean(), rel=1e-6)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,8 +12,7 @@ from wholestep.cli.shared import Device, Memory, Precision, experiment_of, parse
 from wholestep.errors import UsageError
 
 if TYPE_CHECKING:
-    from wholestep.data import DataLoader
-    from wholestep.train import Trainer
+    pass
 
 Script = Annotated[Path, typer.Argument(help="A Python file whose build() returns a ws.Experiment.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="e.g. batch_size=128 or a parameter of build.")]
@@ -32,7 +31,7 @@ def trace(
 ) -> None:
     """Time a build, an epoch and every kernel; the file opens in ui.perfetto.dev and chrome://tracing."""
     trainer, loader = experiment_of(script, parse_settings(set or [], device, precision, memory)).trainer()
-    batch = _first_batch(trainer, loader)
+    batch = trainer.batch_at(loader, 0, 0)
     trainer.train(loader, 1)
     found = trainer.session.profile(batch, steps=steps)
     trainer.session.trace(output, found)
@@ -40,15 +39,6 @@ def trace(
     if layers:
         print(found.by_layer())
     print(f"{output}: {len(trainer.session.spans)} spans, {len(found.timeline)} kernel runs")
-
-
-def _first_batch(trainer: Trainer, loader: DataLoader) -> dict[str, Any]:
-    loader.shuffle(0)
-    batch = loader.next_batch()
-    loader.reset()
-    if batch is None:
-        raise UsageError("the data is empty: there is no batch to look at.")
-    return dict(trainer.feed.named_batch(batch))
 
 
 @told
@@ -75,7 +65,8 @@ def bench(
         rates.append(stats.steps / (time.perf_counter() - before))
     report = trainer.session.report()
     best = max(rates)
-    print(f"{steps} steps of {loader.batch_size} rows on {trainer.session.threads} threads, epochs: {len(rates)}")
+    rows = trainer.feed.rows_of_update(loader)
+    print(f"{steps} steps of {rows} rows on {trainer.session.threads} threads, epochs: {len(rates)}")
     print(f"  {best:>12,.1f} steps/s in the fastest epoch, {sorted(rates)[len(rates) // 2]:,.1f} in the median one")
-    print(f"  {best * loader.batch_size:>12,.1f} rows/s")
+    print(f"  {best * rows:>12,.1f} rows/s")
     print(f"  {1e-9 * best * report.flops:>12,.1f} GFLOP/s, {1e-9 * best * report.bytes_moved:,.1f} GB/s moved")

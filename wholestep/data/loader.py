@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -23,13 +24,18 @@ if TYPE_CHECKING:
 class DataLoader:
     """Batches of arrays, of a data set that is read row by row, or of an iterable.
 
+    Each `for` loop over a loader is one epoch, from its first batch to its last, `len(loader)` of them, and the next
+    loop has the order of the next epoch.  Two loops over one loader are independent of each other, and `ws.fit` and
+    `model.evaluate` leave it as it was.
+
     Args:
         data: arrays `x`, `(x, y)`, `(x, y, sample_weight)` or dicts of them; an object with `len` and `[i]` (a torch
             Dataset); or an iterable of batches.
         labels: the targets, where `data` is the inputs alone.
-        batch_size: rows of a batch; the last one may have fewer.
+        batch_size: rows of a batch; the last one has what is left, which is all rows where there are fewer.
         shuffle: visit the rows in another order in every epoch.
-        drop_last: leave out a last batch that is not full.
+        drop_last: leave out a last batch that is not full.  Of fewer rows than `batch_size` no batch is left, and
+            `ws.fit` refuses such a loader.
         sampler: another order, e.g. `ws.data.Balanced(y)`; replaces `shuffle`.
         transform: one or several changes to the inputs, e.g. `[ws.data.Flip(), ws.data.Crop(4)]`.
         seed: of the order and of random transforms; a `fit` keeps to it, whatever its own.
@@ -68,7 +74,8 @@ class DataLoader:
         self.transforms = (transform,) if callable(transform) else tuple(transform)
         self.epoch = self.position = 0
         self._order: tuple[int, Rows] | None = None
-        self._stream: Iterator[Batch] | None = None
+        self._sought = False  # was the position set by `seek`?  Then the next loop begins there.
+        self._stream: Iterator[Batch] | None = None  # of an iterable: its batches from the position on
         self._passed = 0  # rows of a stream that were handed out in this epoch
         self.own: OwnRows | None = None  # of several workers: the rows that this one reads
         if isinstance(self.source, Stream) and (sampler is not None or drop_last):
@@ -78,27 +85,27 @@ class DataLoader:
 
     def shuffle(self, epoch: int) -> None:
         """Take the order of an epoch; equal numbers give equal orders."""
-        self.epoch, self.position, self._stream, self._passed = int(epoch), 0, None, 0
+        self.epoch = int(epoch)
+        self._rewind()
 
     def reset(self) -> None:
         """Back to the first batch, in the same order."""
-        self.position, self._stream, self._passed = 0, None, 0
+        self._rewind()
+
+    def _rewind(self) -> None:
+        self.position, self._stream, self._passed, self._sought = 0, None, 0, False
 
     def seek(self, epoch: int, batch: int = 0) -> None:
         """Go to a batch of an epoch, as if all before it had been taken."""
         self.shuffle(epoch)
-        if isinstance(self.source, Stream):
-            self._stream = iter(self.source)
-            self._passed = sum(skipped.rows for skipped in islice(self._stream, batch))
-        elif not 0 <= batch <= len(self):
+        if not isinstance(self.source, Stream) and not 0 <= batch <= len(self):
             raise OptionError(f"seek: an epoch has {len(self)} batches; received batch {batch}.")
-        self.position = batch
+        self.position, self._sought = batch, True
 
     def next_batch(self) -> Batch | None:
         """The next batch of the epoch, or None at its end."""
         if isinstance(self.source, Stream):
-            self._stream = self._stream or iter(self.source)
-            found = None if self.position == self.limit else next(self._stream, None)
+            found = None if self.position == self.limit else next(self._opened(self.source), None)
             made = None if found is None else self._changed(found, self._passed, self.epoch)
         else:
             made = self._make(self.position, self.epoch) if self.position < len(self) else None
@@ -107,40 +114,55 @@ class DataLoader:
     def _handed_out(self, batch: Batch) -> Batch:
         self.position += 1
         self._passed += batch.rows
+        self._sought = False
         return batch
+
+    def _opened(self, source: Stream) -> Iterator[Batch]:
+        """The batches of an iterable from the position on."""
+        if self._stream is None:
+            self._stream = iter(source)
+            self._passed = sum(skipped.rows for skipped in islice(self._stream, self.position))
+        return self._stream
 
     def __len__(self) -> int:
         """Batches of an epoch."""
         if isinstance(self.source, Stream):
             raise UsageError("an iterable does not know how many batches it has; wrap arrays or a data set with len().")
         # Asked for after every slice of steps: the order of an epoch, milliseconds of work, is not made for its length.
-        every_row_once = isinstance(self.sampler, Shuffled | Sequential)
-        rows = len(self.source) if every_row_once else len(self._rows(self.epoch))
+        rows = self._rows_in_order
         batches = rows // self.batch_size if self.drop_last else -(-rows // self.batch_size)
         return batches if self.limit is None else min(batches, self.limit)
 
     def __iter__(self) -> Iterator[Batch]:
-        """The batches from here to the end of the epoch; then the loader stands at the start of the next one."""
-        yield from self.remaining()
-        self.shuffle(self.epoch + 1)
+        """The batches of an epoch: of the next one that no loop has begun.
+
+        After `seek` or `load_state_dict` one loop begins there.  `state_dict` taken inside a loop says how far it is.
+        """
+        begun = self.position > 0 and not self._sought
+        if begun or (not isinstance(self.source, Stream) and self.position >= len(self) > 0):
+            self.shuffle(self.epoch + 1)
+        reader = copy(self)  # with a position of its own
+        self._stream = None
+        for batch in reader.remaining():
+            self.epoch, self.position = reader.epoch, reader.position
+            self._stream, self._sought = None, False
+            yield batch
+        if self.epoch == reader.epoch:
+            self.shuffle(reader.epoch + 1)
 
     def remaining(self) -> Iterator[Batch]:
         """The batches from here to the end of the epoch, made ahead by a thread where `prefetch` says so."""
         if not self.prefetch:
             yield from iter(self.next_batch, None)
             return
-        for batch in prefetched(self._made_from(self.position, self._passed, self.epoch), self.prefetch):
+        for batch in prefetched(self._made_ahead(), self.prefetch):
             yield self._handed_out(batch)
 
-    def _made_from(self, position: int, passed: int, epoch: int) -> Iterator[Batch]:
+    def _made_ahead(self) -> Iterator[Batch]:
         """As `next_batch` makes them, on another thread: what is handed out meanwhile changes nothing here."""
-        if isinstance(self.source, Stream):
-            self._stream = self._stream or iter(self.source)
-            for batch in islice(self._stream, None if self.limit is None else self.limit - position):
-                yield self._changed(batch, passed, epoch)
-                passed += batch.rows
-        else:
-            yield from (self._make(i, epoch) for i in range(position, len(self)))
+        reader = copy(self)
+        self._stream = None
+        return iter(reader.next_batch, None)
 
     # -- what others ask of it -----------------------------------------------------------------------------------
 
@@ -149,8 +171,27 @@ class DataLoader:
 
         An epoch has `len(loader)` batches of it.
         """
-        plain = isinstance(self.sampler, Shuffled | Sequential) and not self.transforms
+        plain = self._visits_every_row and not self.transforms
         return self.source if plain and isinstance(self.source, Table) else None
+
+    def every_row(self) -> Table | None:
+        """The data, where an epoch has each of its rows once and unchanged."""
+        table = self.arrays()
+        return table if table is not None and self.rows == len(table) else None
+
+    @property
+    def _visits_every_row(self) -> bool:
+        return isinstance(self.sampler, Shuffled | Sequential)
+
+    @property
+    def rows(self) -> int:
+        """Rows of an epoch, without those that `drop_last` and `limit` leave out."""
+        return min(self._rows_in_order, len(self) * self.batch_size)
+
+    @property
+    def _rows_in_order(self) -> int:
+        assert not isinstance(self.source, Stream)
+        return len(self.source) if self._visits_every_row else len(self._rows(self.epoch))
 
     @property
     def shuffles(self) -> bool:

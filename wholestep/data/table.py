@@ -198,7 +198,7 @@ def check_finite(table: Table) -> None:
             where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
             raise InputError(
                 f"{name!r} holds {array[where]} at {list(where)}; training would spread it to every weight. Drop the "
-                "row or replace the value: np.nan_to_num(x)."
+                "row or replace the value, np.nan_to_num(x); nonfinite='ignore' is for a model that replaces it itself."
             )
 
 

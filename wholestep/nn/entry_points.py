@@ -85,6 +85,7 @@ def evaluate(
     sample_weight: object = None,
     batch_size: int = 256,
     device: str = "cpu",
+    nonfinite: str = "raise",
 ) -> dict[str, Any]:
     """The loss and the metrics of the model over data, by name; nothing is dropped or changed.
 
@@ -96,13 +97,14 @@ def evaluate(
         sample_weight: how much each row counts.
         batch_size: rows that are computed at once; a mean is over all rows whatever it is.
         device: as of `ws.build_session`.
+        nonfinite: "raise" refuses data that holds NaN or infinity; "ignore" gives it to a model that replaces them.
 
     Example: `model.evaluate(images, labels, loss="cross_entropy", metrics=["accuracy"])["accuracy"]`.
     """
     from wholestep.train.measuring import evaluate
 
     data = x if y is None else (x, y) if sample_weight is None else (x, y, sample_weight)
-    return evaluate(self, data, loss, metrics, batch_size, device)
+    return evaluate(self, data, loss, metrics, batch_size, device, nonfinite)
 
 
 def state_dict(self: Module) -> dict[str, np.ndarray[Any, Any]]:

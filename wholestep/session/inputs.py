@@ -226,9 +226,15 @@ class Inputs:
                 given = ", ".join(f"{s}={n}" for s, n in sizes.items() if s not in MICRO_BATCH_DIMS)
                 raise InputError(
                     f"{least.why}: {least.extent} must be {least.size} or more, but is {value} in a step of {given}. "
-                    "Give more rows; in a run, choose a batch_size that leaves no such batch at the end (nothing was "
-                    "changed)."
+                    "Give more rows; in a run, leave such a last batch out, drop_last=True, or choose another "
+                    "batch_size (nothing was changed)."
                 )
+
+    def check_rows(self, rows: int) -> None:
+        """`check_least` before a run, of a step of so many rows whose other sizes are those of the capacity."""
+        first = str(self.all[0].type.shape[0]) if self.all and self.all[0].type.rank else ""
+        if first in self._capacity:
+            self.check_least({**self._capacity, first: rows})
 
     def _check_sizes(self, sizes: Mapping[str, int]) -> None:
         for symbol, size in sizes.items():

@@ -63,7 +63,8 @@ def _cut(compiled: Plans, error: LimitError) -> tuple[Plans, Plan, OptimizeRepor
 def _in_parts(definition: Definition, parts: int, limit: int) -> Definition:
     """The same step over so many parts of its batch."""
     symbol = batch_symbol(definition.graph)
-    recipe = replace(definition.recipe, accumulate=definition.recipe.accumulate * parts, memory=limit)
+    micro_batches = definition.recipe.accumulate * parts
+    recipe = replace(definition.recipe, accumulate=micro_batches, parts_per_batch=parts, memory=limit)
     capacity = {**definition.capacity, symbol: -(-definition.capacity[symbol] // parts)}
     return replace(definition.with_recipe(recipe), capacity=capacity)
 

@@ -40,7 +40,7 @@ class Recipe:
     clip_value: float | None = None
     clip_each: float | None = None
     nonfinite: str = "ignore"
-    accumulate: int = 1
+    accumulate: int = 1  # micro-batches of an update
     per_micro_batch: bool = False
     measures: tuple[Measure, ...] = ()
     schedules: Mapping[str, Schedule] = field(default_factory=dict)
@@ -49,6 +49,7 @@ class Recipe:
     loss_scale: LossScale | None = None
     gradient_norm: bool = False  # is it measured?
     memory: int | float | None = None  # the most bytes that it may take, or a part of what it takes otherwise
+    parts_per_batch: int = 1  # the micro-batches that `memory=` has cut each batch into
 
     def __post_init__(self) -> None:
         for name in ("clip_norm", "clip_value", "clip_each"):
@@ -61,6 +62,11 @@ class Recipe:
             fail(OptionError, f"accumulate={self.accumulate!r}: expected a whole number of at least 1 micro-batch.")
         if self.gradient_norm and any(m.metric.name == GRAD_NORM for m in self.measures):
             fail(OptionError, f"a metric is called {GRAD_NORM!r}, as the norm of gradients is; give it another name.")
+
+    @property
+    def batches_per_update(self) -> int:
+        """`accumulate=` as the user gave it."""
+        return self.accumulate // self.parts_per_batch
 
     @property
     def may_skip(self) -> bool:

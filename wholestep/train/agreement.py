@@ -108,7 +108,7 @@ def locked_folders(trainer: Trainer) -> Iterator[None]:
             saver.unlock()
 
 
-def begin_together(trainer: Trainer, loader: DataLoader, accumulate: int) -> None:
+def begin_together(trainer: Trainer, loader: DataLoader) -> None:
     """Before the first step: the workers train the same, and the first one alone writes and shows anything."""
     group = trainer.session.group
     if group is None:
@@ -118,7 +118,7 @@ def begin_together(trainer: Trainer, loader: DataLoader, accumulate: int) -> Non
 
     need_same(group, trainer.session, loader, trainer.started_with, trainer.validation)
     place = group.grid.place(DATA, group.rank)
-    loader.own = OwnRows(place, group.grid.data, loader.batch_size // accumulate)
+    loader.own = OwnRows(place, group.grid.data, loader.batch_size)
     if group.rank != 0:
         quieten(trainer.callbacks)
 

@@ -46,11 +46,10 @@ def trial_of(run: Experiment) -> Experiment:
 
 def fed(run: Experiment) -> tuple[DataLoader, Table | None]:
     """The data of a run, as much of it as its limits leave."""
-    rows = run.batch_size * run.accumulate
     data, validation = run.data, run.validation
     if isinstance(run.model, Module):
         data, validation = encoded(run.model, data, validation, run.encoder, run.loss, run.shuffle, run.seed)
-    loader, held = prepared(data, validation, rows, run.shuffle, run.seed)
+    loader, held = prepared(data, validation, run.batch_size, run.shuffle, run.seed)
     if run.drop_last and not loader.drop_last:
         loader = without_rest(loader)
     if run.overfit_batches is not None:

@@ -27,6 +27,7 @@ class Described:
     model: Module
     batch: Batch
     loss: Any
+    takes_nan: bool = False  # is the data left unscanned, for a model that replaces what is not finite?
 
     def inputs(self) -> Spec | dict[str, Spec]:
         given = self.batch.inputs
@@ -83,7 +84,8 @@ class Described:
     def check_values(self, table: Table) -> None:
         """Numbers that would spoil every weight, and labels that are no class numbers."""
         asked = self._losses()
-        check_finite(Table(table.inputs, {} if self._is_function else table.targets))
+        if not self.takes_nan:
+            check_finite(Table(table.inputs, {} if self._is_function else table.targets))
         for name, loss in asked.items():
             if name in table.targets:
                 check_targets(loss, table.targets[name])

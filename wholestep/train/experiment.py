@@ -30,14 +30,14 @@ from wholestep.train.checkpoint import Checkpoint, load_checkpoint
 from wholestep.train.checkpoint.folder import checkpoints_in
 from wholestep.train.checkpoint.lock import need_free
 from wholestep.train.class_weight import with_class_weight
-from wholestep.train.config import TrainConfig
+from wholestep.train.config import TrainConfig, need_whole
 from wholestep.train.controls import fed, trial_of
 from wholestep.train.described import Described
-from wholestep.train.feeding import rows_to_measure, sample_of, with_room
+from wholestep.train.feeding import batch_capacity, rows_to_measure, sample_of, with_room
 from wholestep.train.history import TrainHistory
 from wholestep.train.own_steps import build_step, config_for, refuse_what_a_step_says
 from wholestep.train.rates import optimizer_of, resolved
-from wholestep.train.steps import length
+from wholestep.train.steps import need_batches, updates_of
 from wholestep.train.trainer import Trainer, check_epochs
 
 if TYPE_CHECKING:
@@ -84,21 +84,25 @@ class Experiment:
         encoder: how the columns of a frame become numbers, learnt from the training rows and kept with the model, whose
             `predict` applies it.  `ws.models.Tabular` has one without being told.
         min_epochs: epochs that are made even where a callback asks to stop.
-        batch_size: rows of a step; a `DataLoader` has its own.
-        drop_last: leave out a last batch that is not full.
-        limit_batches: the most steps of an epoch; a share of them where it is a float, 0.1.
+        batch_size: rows of a batch; the last one has what is left, which is all rows where there are fewer.  A
+            `DataLoader` and an iterable of batches have their own.
+        drop_last: leave out a last batch that is not full.  Of fewer rows than `batch_size` no batch is left: an epoch
+            without a batch is an error.
+        limit_batches: the most batches of an epoch; a share of them where it is a float, 0.1.
         limit_validation: the most batches of the validation data, or a share of them.
         overfit_batches: train on this many batches alone, the same in every epoch, and validate on them.
         fast_dev_run: True, or a number of batches: one epoch of so few, validation too, to see that all of it runs.  No
             checkpoint and no log is written.
-        accumulate: a step takes this many batches, and equals the step over all their rows at once.
+        accumulate: an update takes this many batches, the last one of an epoch those that are left, and equals the
+            update over all their rows at once.  It means the same for arrays, data sets, loaders and iterables.
         per_micro_batch: of a loss that cannot be cut into batches, accept the mean of the batches' losses.
         clip_norm: shorten all gradients together to this global norm.
         clip_value: bring every element of the gradients into [-clip_value, clip_value], before `clip_norm`.
         gradient_norm: log `grad_norm`, the mean over an epoch's steps of the global norm of gradients, before
             `clip_norm`, with which it is logged anyway.
         nonfinite: "raise" ends a run whose loss is not finite and says in which step and layer; "skip" leaves such
-            steps out and counts them; "ignore" trains on.
+            steps out and counts them; "ignore" trains on, and takes NaN and infinity in the data as well, for a model
+            that replaces them.
         precision: "float32", "bfloat16" or "float16", on a GPU "tf32" too, as of `ws.build_session`.
         loss_scale: of float16, `ws.LossScale()` unless given; history and progress show the scale.
         memory: the most bytes that a step may take, "5.5GB", or a part of what it takes otherwise, 0.7, as of
@@ -208,7 +212,7 @@ class Experiment:
             stored = run._stored()
             if stored is not None:
                 trainer.resume(stored, loader, exact=run.exact)
-            begin_together(trainer, loader, run.accumulate)
+            begin_together(trainer, loader)
             return trainer.train(loader, run.epochs)
 
     def _stored(self) -> Checkpoint | None:
@@ -229,6 +233,7 @@ class Experiment:
         _need_trainable(self)
         check_epochs(self.epochs)
         loader, held = fed(self)
+        need_batches(loader)
         if isinstance(self.model, Step):
             session, names = build_step(self, self.model, loader, held)
             trainer = Trainer(session, config_for(self._config, names), self.callbacks, held)
@@ -239,7 +244,7 @@ class Experiment:
 
     def _over_module(self, model: Module, loader: DataLoader, held: Table | None) -> Session:
         """A session over a module with its loss and its optimizer; what is wrong with the data is told first."""
-        described = Described(model, sample_of(loader), self.loss)
+        described = Described(model, sample_of(loader), self.loss, takes_nan=self.nonfinite == "ignore")
         described.check(loader)
         described = with_class_weight(described, self.class_weight, loader)
         session = self._session(described, loader, held)
@@ -257,13 +262,15 @@ class Experiment:
         return TrainConfig(log_interval=0, **own)
 
     def _session(self, described: Described, loader: DataLoader, held: Table | None) -> Session:
+        need_whole("accumulate", self.accumulate, 1)
+        updates = updates_of(loader, self.accumulate)
         return described.build(
             build_session,
             loss_weights=self.loss_weights,
             optimizer=self.optimizer,
-            schedule=resolved(self.schedule, self.epochs, length(loader), modes_of(as_measures(self.metrics))),
+            schedule=resolved(self.schedule, self.epochs, updates, modes_of(as_measures(self.metrics))),
             metrics=with_room(self.metrics, rows_to_measure(loader, held)),
-            batch_size=loader.batch_size // self.accumulate,
+            batch_size=batch_capacity(loader, described.batch.rows, exact=self.per_micro_batch),
             accumulate=self.accumulate,
             per_micro_batch=self.per_micro_batch,
             clip_norm=self.clip_norm,

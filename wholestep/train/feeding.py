@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from wholestep.data.splits import Holdout
 from wholestep.data.table import Array, Batch, Table, as_table
 from wholestep.errors import InputError, UsageError, WholestepError
 from wholestep.steps.recipe import Measure, as_measures
+from wholestep.train.steps import need_batches, rows_of_batch
 from wholestep.train.tables import held_out
 
 if TYPE_CHECKING:
@@ -29,10 +31,9 @@ def prepared(
         data, held = _held_out(data, validation, seed, shuffle)
     elif validation is not None:
         held = _validation_table(validation)
-    loader = data if isinstance(data, DataLoader) else DataLoader(data, None, batch_size, shuffle=shuffle, seed=seed)
-    if isinstance(loader.source, Table) and len(loader.source) < loader.batch_size and loader is not data:
-        loader = DataLoader(data, None, max(len(loader.source), 1), shuffle=shuffle, seed=seed)  # all rows at once
-    return loader, held
+    if isinstance(data, DataLoader):
+        return copy(data), held  # a run has its own position in it
+    return DataLoader(data, None, batch_size, shuffle=shuffle, seed=seed), held
 
 
 def _held_out(data: object, validation: float | Holdout, seed: int, shuffle: bool) -> tuple[Table, Table]:
@@ -55,12 +56,11 @@ def _validation_table(data: object) -> Table:
 
 def table_of(data: object) -> Table:
     """Data that is measured, as one table: what is read row by row, or batch by batch, is read once."""
-    loader = data if isinstance(data, DataLoader) else None
-    source = loader.source if loader is not None else as_source(data)
-    if isinstance(source, Table) and (loader is None or not loader.transforms):
-        return source
-    reader = DataLoader(data, shuffle=False) if loader is None else loader
-    parts = [as_table(batch) for batch in reader]
+    loader = copy(data) if isinstance(data, DataLoader) else DataLoader(data, shuffle=False)
+    if (table := loader.every_row()) is not None:
+        return table
+    need_batches(loader)
+    parts = [as_table(batch) for batch in loader]
     if not parts:
         raise InputError("the data is empty: it gave no batches. There is nothing to measure.")
     return joined(parts)
@@ -90,6 +90,16 @@ def sample_of(loader: DataLoader) -> Batch:
         return loader.transformed(first, np.arange(first.rows), loader.epoch)
     rows = np.arange(min(loader.batch_size, len(loader.source)))
     return loader.transformed(loader.source.take(rows), rows, loader.epoch)
+
+
+def batch_capacity(loader: DataLoader, first: int, *, exact: bool) -> int:
+    """The most rows of a batch.  An iterable has its own batches: those of the `first` rows, or up to `batch_size`.
+
+    `exact`: micro-batches have to be these batches, and so no larger.
+    """
+    if not isinstance(loader.source, Stream):
+        return rows_of_batch(loader)
+    return first if exact else max(first, loader.batch_size)
 
 
 def with_room(metrics: Any, rows: int) -> Any:

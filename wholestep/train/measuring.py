@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from copy import copy
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 
 from wholestep.compiler.devices import device_named
 from wholestep.data.loader import DataLoader
-from wholestep.data.table import Table, as_table
+from wholestep.data.table import as_table
 from wholestep.errors import InputError, OptionError
 from wholestep.losses import Loss
 from wholestep.metrics import LossTracker, Metric
@@ -22,24 +23,29 @@ from wholestep.steps.recipe import as_measures
 from wholestep.steps.states import state_with_numbers, structure
 from wholestep.train.described import Described
 from wholestep.train.feeding import table_of, with_room
+from wholestep.train.steps import need_batches
 from wholestep.train.tables import measured
 
 LOSS = "loss of all batches"  # by the sums above and below its line
 KEPT = 4  # sessions of a model; one that was dropped is loaded from the cache again
 
 
-def evaluate(model: Module, data: object, loss: Any, metrics: Any, batch_size: int, device: str) -> dict[str, Any]:
+def evaluate(
+    model: Module, data: object, loss: Any, metrics: Any, batch_size: int, device: str, nonfinite: str = "raise"
+) -> dict[str, Any]:
     """The loss and the metrics over all rows, by name."""
     if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
         raise OptionError(f"evaluate: batch_size is a whole number of at least 1; received {batch_size!r}.")
+    if nonfinite not in ("raise", "ignore"):
+        raise OptionError(f"evaluate: nonfinite={nonfinite!r}: expected 'raise' or 'ignore'.")
     given = measured(model, data)
     loader = given if isinstance(given, DataLoader) else DataLoader(given, None, batch_size, shuffle=False)
-    whole = isinstance(loader.source, Table) and not loader.transforms
+    need_batches(loader)
     # A metric that keeps every score needs to know how many there will be: then the data is read once, whole.
-    if not whole and not _keeps_rows(metrics):
-        return _of_batches(model, loader, loss, metrics, batch_size, device)
+    if loader.every_row() is None and not _keeps_rows(metrics):
+        return _of_batches(model, loader, loss, metrics, batch_size, device, nonfinite)
     table = table_of(given)
-    described = Described(model, table.take(np.arange(1)), loss)
+    described = Described(model, table.take(np.arange(1)), loss, takes_nan=nonfinite == "ignore")
     described.check(DataLoader(table, shuffle=False))
     rows = _power_of_two(len(table))
     session, names = _session(model, described, rows, metrics, min(batch_size, rows), device)
@@ -49,14 +55,14 @@ def evaluate(model: Module, data: object, loss: Any, metrics: Any, batch_size: i
 
 
 def _of_batches(
-    model: Module, loader: DataLoader, loss: Any, metrics: Any, batch_size: int, device: str
+    model: Module, loader: DataLoader, loss: Any, metrics: Any, batch_size: int, device: str, nonfinite: str
 ) -> dict[str, Any]:
     """The same of data that is read piece by piece; no more than a batch of it is held."""
-    batches = iter(loader)
+    batches = iter(copy(loader))
     first = next(batches, None)
     if first is None:
         raise InputError("the data is empty: it gave no batches. There is nothing to measure.")
-    described = Described(model, as_table(first).take(np.arange(1)), loss)
+    described = Described(model, as_table(first).take(np.arange(1)), loss, takes_nan=nonfinite == "ignore")
     described.check(DataLoader(as_table(first), shuffle=False))
     asked = [*([metrics] if isinstance(metrics, str | Metric) else metrics), LossTracker(name=LOSS)]
     session, names = _session(model, described, 0, asked, batch_size, device)

@@ -16,7 +16,7 @@ import numpy as np
 
 from wholestep.callbacks.run import EpochStats, Position
 from wholestep.compiler.ir.types import letter_of
-from wholestep.errors import NonFiniteError, OptionError, WholestepError
+from wholestep.errors import NonFiniteError, OptionError
 
 if TYPE_CHECKING:
     from wholestep.session import Session
@@ -169,7 +169,7 @@ class Watch:
         return f"the outputs of all layers are finite{about}, and the loss of them is not"
 
     def _one_before(self, at: Position) -> Position | None:
-        count = _steps_in(self.loader)
+        count = self.trainer.feed.count(self.loader)
         found = Position(at.epoch, at.step - 1)
         if not at.step:
             if not at.epoch or count is None:
@@ -198,13 +198,6 @@ class Watch:
                 if done == end:
                     break
         return loss
-
-
-def _steps_in(loader: Any) -> int | None:
-    try:
-        return len(loader)
-    except (TypeError, WholestepError):
-        return None
 
 
 def spoilt(session: Session) -> list[str]:

@@ -15,9 +15,9 @@ from wholestep.data.table import Array, Batch, Table, check_finite
 from wholestep.errors import ShapeError, UsageError, WholestepError
 from wholestep.session import Session, build_session
 from wholestep.steps.recipe import as_measures, modes_of
-from wholestep.train.feeding import rows_to_measure, sample_of, with_room
+from wholestep.train.feeding import batch_capacity, rows_to_measure, sample_of, with_room
 from wholestep.train.rates import resolved
-from wholestep.train.steps import length
+from wholestep.train.steps import updates_of
 
 if TYPE_CHECKING:
     from wholestep.train.experiment import Experiment
@@ -64,7 +64,7 @@ def names_for(step: Step, batch: Batch) -> dict[str, str]:
     )
 
 
-def check_data(step: Step, columns: Mapping[str, Array], names: Mapping[str, str]) -> None:
+def check_data(step: Step, columns: Mapping[str, Array], names: Mapping[str, str], *, takes_nan: bool) -> None:
     """Shapes that are not the step's, and numbers that would spoil it, are told before anything is compiled."""
     for name, array in columns.items():
         own = names.get(name, name)
@@ -77,7 +77,8 @@ def check_data(step: Step, columns: Mapping[str, Array], names: Mapping[str, str
                 f"the input {own!r} of {step.body.__name__} has shape {shape_text(shape)}; the data has rows of shape "
                 f"{array.shape[1:]}. Reshape one of them."
             )
-    check_finite(Table(columns, {}))
+    if not takes_nan:
+        check_finite(Table(columns, {}))
 
 
 def capacity_for(step: Step, batch: Batch, names: Mapping[str, str], rows: int) -> dict[str, int]:
@@ -104,19 +105,20 @@ def build_step(run: Experiment, step: Step, loader: DataLoader, held: Table | No
     batch = sample_of(loader)
     names = names_for(step, batch)
     whole = isinstance(loader.source, Table) and not loader.transforms
-    check_data(step, loader.source.columns if whole else batch.named(), names)  # type: ignore[union-attr]
+    columns, takes_nan = loader.source.columns if whole else batch.named(), run.nonfinite == "ignore"  # type: ignore[union-attr]
+    check_data(step, columns, names, takes_nan=takes_nan)
     if held is not None:
         try:
             names_for(step, held.take(np.arange(1)))
-            check_data(step, held.columns, names)
+            check_data(step, held.columns, names, takes_nan=takes_nan)
         except WholestepError as error:
             raise type(error)(f"validation: {error}") from None
     asked = [*with_room(run.metrics, rows_to_measure(loader, held)), *logged_outputs(step)]
     session = build_session(
         step,
         metrics=asked,
-        schedule=resolved(run.schedule, run.epochs, length(loader), modes_of(as_measures(asked))),
-        capacity=capacity_for(step, batch, names, loader.batch_size),
+        schedule=resolved(run.schedule, run.epochs, updates_of(loader, 1), modes_of(as_measures(asked))),
+        capacity=capacity_for(step, batch, names, batch_capacity(loader, batch.rows, exact=False)),
         precision=run.precision,
         memory=run.memory,
         seed=run.seed,

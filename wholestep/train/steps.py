@@ -1,16 +1,22 @@
-"""Where a trainer's steps come from: data in memory, many of them per native call; any other data, batch by batch."""
+"""The updates of an epoch: of data in memory many per native call; of any other data one at a time.
+
+An update takes `accumulate` consecutive batches of a loader, and the last one of an epoch those that are left.  This
+file alone counts updates and joins batches, whatever the data is.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, islice
 from typing import Any, Protocol
 
 import numpy as np
 
 from wholestep.compiler.backend import Slice
 from wholestep.data.loader import DataLoader
+from wholestep.data.sources import Stream
 from wholestep.data.table import Batch, Table
-from wholestep.errors import UsageError
+from wholestep.errors import InputError, ShapeError, UsageError
 from wholestep.session import Session
 from wholestep.session.epochs import Unchanged
 from wholestep.train.config import TrainConfig
@@ -31,50 +37,83 @@ class Steps:
 
     def __init__(self, session: Session, config: TrainConfig) -> None:
         self.session, self.config = session, config
+        self.recipe = session._programs.recipe
+        self.accumulate = self.recipe.batches_per_update
         self.unchanged: Unchanged | None = None  # of a run whose data nobody changes between its epochs
 
     def prepare(self, loader: Loader) -> None:
         """Before the first epoch: what is compiled or copied for all of them is no time of one."""
         table = arrays_of(loader)
         if table is not None and isinstance(loader, DataLoader) and self.unchanged is not None:
-            self.session.prepare_to_run(self.named_table(table), loader.batch_size, self.unchanged)
+            self.session.prepare_to_run(self.named_table(table), self.rows_of_update(loader), self.unchanged)
+
+    def count(self, loader: Loader) -> int | None:
+        """Updates of an epoch; None where nobody knows."""
+        return updates_of(loader, self.accumulate)
+
+    def check_last_update(self, loader: Loader) -> None:
+        """InputError where the last update of an epoch has too few rows, as one row before batch norm."""
+        if not isinstance(loader, DataLoader) or isinstance(loader.source, Stream):
+            return
+        rows = (loader.rows - 1) % self.rows_of_update(loader) + 1
+        self.session._programs.main.inputs.check_rows(rows)
+
+    def seek(self, loader: DataLoader, epoch: int, update: int) -> None:
+        """Let a loader stand before an update."""
+        loader.seek(epoch, min(update * self.accumulate, len(loader)))
+
+    def rows_of_update(self, loader: DataLoader) -> int:
+        """Rows of an update that has all its batches."""
+        return rows_of_batch(loader) * self.accumulate
 
     def of_epoch(
         self, loader: Loader, epoch: int, start: int, every: int | None, pause: int | None = None
     ) -> Iterator[Slice]:
-        """The steps of an epoch from `start` on, `every` at a time at most and none past a multiple of `pause`."""
-        if start == length(loader):  # resumed where an epoch's steps were done and nothing was measured yet
+        """The updates of an epoch from `start` on, `every` at a time at most and none past a multiple of `pause`."""
+        if start == self.count(loader):  # resumed where an epoch's steps were done and nothing was measured yet
             self.session.state.epoch = epoch + 1
             return iter(())
         table = arrays_of(loader)
         if table is None or not isinstance(loader, DataLoader):
             return self._single(loader, epoch, start)
-        slices = self.session.run_in_slices(
-            self.named_table(table),
-            shuffle=loader.shuffles,
-            start=start,
-            batch_size=loader.batch_size,
-            every=every,
-            order_seed=loader.seed,
-            most=len(loader),
-            pause=pause,
-            unchanged=self.unchanged,
-        )
-        self.session.state.epoch = epoch
-        return slices
+        return self._in_memory(loader, table, epoch, start, every, pause)
+
+    def _in_memory(
+        self, loader: DataLoader, table: Table, epoch: int, start: int, every: int | None, pause: int | None
+    ) -> Iterator[Slice]:
+        """Updates by the native loop; the last one apart where `drop_last` or `limit` has cut it."""
+        rows, count = self.rows_of_update(loader), updates_of(loader, self.accumulate)
+        assert count is not None
+        cut = loader.rows < min(count * rows, len(table))
+        native, parts = count - cut, list[Iterator[Slice]]()
+        if start < native:
+            slices = self.session.run_in_slices(
+                self.named_table(table),
+                shuffle=loader.shuffles,
+                start=start,
+                batch_size=rows,
+                every=every,
+                order_seed=loader.seed,
+                most=native,
+                pause=pause,
+                unchanged=self.unchanged,
+            )
+            self.session.state.epoch = epoch
+            parts.append(slices)
+        if cut:
+            parts.append(self._single(loader, epoch, max(start, native)))
+        return chain.from_iterable(parts)
 
     def _single(self, loader: Loader, epoch: int, start: int) -> Iterator[Slice]:
-        """One step per batch."""
+        """One update per call."""
         session = self.session
-        batches = _batches(loader, epoch, start)
+        updates = self._updates(loader, epoch, start)
         if not start:
             session.reset_metrics()
         session.state.epoch = epoch
-        for step, batch in enumerate(batches, start):
-            with session.span("set_input"):
-                named = self.named_batch(batch)
+        for step, named in enumerate(updates, start):
             loss = float(session.step(named))
-            yield Slice(0, step, np.array([loss]), np.array([len(next(iter(named.values())))]))
+            yield Slice(0, step, np.array([loss]), np.array([_rows(named)]))
         session.state.epoch = epoch + 1
 
     def batch_at(self, loader: Loader, epoch: int, step: int) -> Mapping[str, Any]:
@@ -83,10 +122,44 @@ class Steps:
         if own is not None and isinstance(loader, DataLoader):
             loader.own = None
         try:
-            return self.named_batch(next(_batches(loader, epoch, step)))
+            return next(self._updates(loader, epoch, step))
         finally:
             if isinstance(loader, DataLoader):
                 loader.own = own
+
+    def _updates(self, loader: Loader, epoch: int, start: int) -> Iterator[Mapping[str, Any]]:
+        """The inputs of each update of an epoch from `start` on."""
+        batches = _batches(loader, epoch, start * self.accumulate)
+        while group := list(islice(batches, self.accumulate)):
+            with self.session.span("set_input"):
+                named = self._joined([self.named_batch(batch) for batch in group])
+            yield named
+
+    def _joined(self, batches: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+        """The rows of several batches, one after the other."""
+        if len(batches) == 1:
+            return batches[0]
+        if self.recipe.per_micro_batch:
+            self._need_micro_batches(batches)
+        try:
+            return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+        except (KeyError, ValueError):
+            shapes = [{name: np.shape(array) for name, array in batch.items()} for batch in batches]
+            raise ShapeError(
+                f"accumulate={self.accumulate} joins {len(batches)} batches to one update, so their arrays have the "
+                f"same names and rows of the same shape; received {shapes}. Pad the rows, or train with accumulate=1."
+            ) from None
+
+    def _need_micro_batches(self, batches: Sequence[Mapping[str, Any]]) -> None:
+        """A loss per micro-batch is one per batch only where the session cuts the joined rows into the same batches."""
+        rows = [_rows(batch) for batch in batches]
+        known = self.session._programs.need("accumulate").definition.rows_in(batches[0])
+        capacity = rows[0] if known is None else known[1] // self.recipe.accumulate
+        if any(n != capacity for n in rows[:-1]) or rows[-1] > capacity:
+            raise InputError(
+                f"per_micro_batch=True computes the loss of each batch by itself, and this session cuts an update into "
+                f"{capacity} rows each; received batches of {', '.join(map(str, rows))} rows. Give batches of one size."
+            )
 
     def named_batch(self, batch: Any) -> Mapping[str, Any]:
         """A batch under the names of the session's inputs."""
@@ -123,9 +196,31 @@ def _batches(loader: Loader, epoch: int, start: int) -> Iterator[Any]:
     return iter(loader.next_batch, None)
 
 
-def length(loader: Loader) -> int | None:
-    """The steps of an epoch; None where nobody knows."""
+def updates_of(loader: Loader, accumulate: int) -> int | None:
+    """Updates of an epoch; None where nobody knows."""
     try:
-        return len(loader)  # type: ignore[arg-type]
+        return -(-len(loader) // accumulate)  # type: ignore[arg-type]
     except (TypeError, UsageError):
         return None
+
+
+def need_batches(loader: Loader) -> None:
+    """InputError where an epoch has no batch at all: nothing would be trained or measured."""
+    if updates_of(loader, 1) != 0:
+        return
+    if isinstance(loader, DataLoader) and loader.drop_last:
+        raise InputError(
+            f"an epoch has no batches: drop_last=True leaves out a batch that is not full, and batch_size="
+            f"{loader.batch_size} is more than the rows of an epoch. Choose a smaller batch_size, or drop_last=False."
+        )
+    raise InputError("an epoch has no batches: len(loader) is 0. Give at least one example.")
+
+
+def rows_of_batch(loader: DataLoader) -> int:
+    """Rows of a full batch; of arrays that have fewer rows than `batch_size`, all of them."""
+    table = loader.arrays()
+    return loader.batch_size if table is None else min(loader.batch_size, len(table))
+
+
+def _rows(named: Mapping[str, Any]) -> int:
+    return len(next(iter(named.values())))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
 from dataclasses import replace
 from math import isfinite, nan
 from typing import Any
@@ -16,7 +17,7 @@ from wholestep.callbacks.list import CallbackList
 from wholestep.callbacks.run import EpochStats, Position, Run, StepMetrics, Value
 from wholestep.data.loader import DataLoader
 from wholestep.data.table import Table
-from wholestep.errors import NonFiniteError, OptionError, UsageError
+from wholestep.errors import InputError, NonFiniteError, OptionError, UsageError
 from wholestep.session import Session
 from wholestep.session.delegate import delegate
 from wholestep.session.epochs import Unchanged
@@ -29,7 +30,7 @@ from wholestep.train.history import TrainHistory
 from wholestep.train.nonfinite import Watch, policy_of
 from wholestep.train.rates import check_horizons, count_epochs, need_monitors, observe, rate_used, told
 from wholestep.train.signals import finish_before_exit
-from wholestep.train.steps import Loader, Steps, arrays_of, length
+from wholestep.train.steps import Loader, Steps, arrays_of, need_batches
 
 log = logging.getLogger("wholestep")
 
@@ -78,13 +79,17 @@ class Trainer:
         Ctrl-C, SIGTERM and SIGHUP, where a callback keeps checkpoints, finish the steps at hand, save, and exit.
         """
         check_epochs(epochs)
+        need_batches(loader)
+        loader = _with_own_position(loader)
+        steps = self.feed.count(loader)
         begin = self._resumed or Position(first, start)
         count_epochs(self.session)
         if begin == Position() and self._resumed is None:
             self.session.restart_schedules()
         need_monitors(self.session, self._names())
-        check_horizons(self.session, epochs, length(loader))
-        self._need_pauses(length(loader))
+        check_horizons(self.session, epochs, steps)
+        self._need_pauses(steps)
+        self.feed.check_last_update(loader)
         if self.validation is not None and begin.epoch < epochs:  # its time is no epoch's; what is wrong is told now
             self.session.prepare_to_evaluate(self.feed.named_table(self.validation))
         run = self._run = self._new_run(loader, epochs, begin)
@@ -140,7 +145,7 @@ class Trainer:
         return Run(
             self.session,
             epochs,
-            length(loader),
+            self.feed.count(loader),
             self._names(),
             modes={prefix + name: mode for name, mode in self.session.metric_modes.items() for prefix in ("", "val_")},
             position=position,
@@ -169,6 +174,8 @@ class Trainer:
 
     def train_epoch(self, loader: Loader, epoch: int, start: int = 0) -> EpochStats:
         """One pass over the data; `partial` where a callback stopped it before its end."""
+        if self._run is None:
+            loader = _with_own_position(loader)
         run = self._run or self._new_run(loader, epoch + 1, Position(epoch, start))
         at = run.position if (run.position.epoch, run.position.step) == (epoch, start) else Position(epoch, start)
         run.epoch, run.logs = epoch, {}
@@ -178,7 +185,7 @@ class Trainer:
             self._watch.keep(at)
             for part in self.feed.of_epoch(loader, epoch, start, self._every(), self._pause):
                 if in_memory and isinstance(loader, DataLoader):
-                    loader.seek(epoch, part.end)
+                    self.feed.seek(loader, epoch, part.end)
                 before, at = at, _advanced(at, part.losses, part.rows)
                 if not isfinite(at.loss_sum):
                     at = self._watch.judged(before, at, part.losses, part.rows)
@@ -191,6 +198,11 @@ class Trainer:
                 if self._stops(run) and not self._at_end(run, at.step):
                     return self._stats(at, skipped, partial=True)
                 self._watch.keep(at)
+        if at.step == 0 and self._run is not None:
+            raise InputError(
+                f"epoch {epoch}: the data gave no batches, so nothing was trained. Give an iterable that starts "
+                "again in every epoch: a list of batches, or an object whose __iter__ begins anew."
+            )
         if at.step == 0:
             warnings.warn(f"epoch {epoch}: the loader gave no batches; nothing was trained.", stacklevel=2)
             return EpochStats(epoch, 0.0, 0)
@@ -223,10 +235,7 @@ class Trainer:
 
     def steps(self, loader: Loader, epoch: int, start: int, every: int | None) -> Iterator[tuple[Any, Any]]:
         """The losses and numbers of rows of the steps of an epoch, `every` of them at a time at most."""
-        in_memory = arrays_of(loader) is not None
-        for part in self.feed.of_epoch(loader, epoch, start, every):
-            if in_memory and isinstance(loader, DataLoader):
-                loader.seek(epoch, part.end)
+        for part in self.feed.of_epoch(_with_own_position(loader), epoch, start, every):
             yield part.losses, part.rows
 
     batch_at = delegate("feed", Steps.batch_at)
@@ -299,6 +308,11 @@ def check_epochs(epochs: object) -> None:
     """OptionError unless it is a number of epochs."""
     if not isinstance(epochs, int) or isinstance(epochs, bool) or epochs < 0:
         raise OptionError(f"epochs={epochs!r}: expected a whole number, 0 or more.")
+
+
+def _with_own_position(loader: Loader) -> Loader:
+    """A loader that may be moved: that of the user stays where it is."""
+    return copy(loader) if isinstance(loader, DataLoader) else loader
 
 
 def _advanced(at: Position, losses: Any, rows: Any) -> Position:

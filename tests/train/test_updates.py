@@ -1,0 +1,283 @@
+"""Data into updates: every form of data x accumulate x drop_last x partial batch x shards x resume, beside torch.
+
+A cell of the table counts updates and the rows of each, and compares final weights with a loop that is written out in
+torch, in float64; or it is refused with an error that is matched.  None differs in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from compilers import quick
+
+import wholestep as ws
+from wholestep.compiler.runtime.order import epoch_order
+
+RNG = np.random.default_rng(3)
+ROWS, BATCH, EPOCHS, SEED = 22, 4, 2, 5
+X = RNG.normal(size=(ROWS, 3)).astype(np.float32).astype(np.float64)  # frames hold float32
+Y = X @ np.array([[1.0], [-2.0], [0.5]]) + RNG.normal(size=(ROWS, 1))
+W = RNG.integers(1, 9, size=ROWS) / 4  # denominators of batches differ
+START = {"weight": np.array([[0.3, 0.1, -0.2]]), "bias": np.array([0.05])}
+
+Batches = list[list[np.ndarray[Any, Any]]]  # row numbers: by epoch, by batch
+
+
+# -- the oracle ----------------------------------------------------------------------------------------------------
+
+
+def batches_of(order: np.ndarray[Any, Any], drop_last: bool) -> list[np.ndarray[Any, Any]]:
+    cut = [order[i : i + BATCH] for i in range(0, len(order), BATCH)]
+    return [b for b in cut if len(b) == BATCH or not drop_last]
+
+
+def by_torch(epochs: Batches, accumulate: int) -> tuple[list[list[int]], dict[str, np.ndarray[Any, Any]]]:
+    """Plain gradient accumulation: the rows of every update, and the weights in the end."""
+    model = torch.nn.Linear(3, 1, dtype=torch.float64)
+    model.load_state_dict({name: torch.tensor(a) for name, a in START.items()})
+    optimizer, rows = torch.optim.SGD(model.parameters(), lr=0.1), []
+    for batches in epochs:
+        rows.append([])
+        for first in range(0, len(batches), accumulate):
+            window = batches[first : first + accumulate]
+            total = sum(W[b].sum() for b in window)
+            optimizer.zero_grad()
+            for b in window:
+                error = model(torch.tensor(X[b])) - torch.tensor(Y[b])
+                ((torch.tensor(W[b])[:, None] * error**2).sum() / total).backward()
+            optimizer.step()
+            rows[-1].append(sum(len(b) for b in window))
+    return rows, {name: p.detach().numpy() for name, p in model.named_parameters()}
+
+
+# -- forms of data -------------------------------------------------------------------------------------------------
+
+
+class Rows:
+    """A data set that is read row by row; it never raises IndexError."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, row: int) -> Any:
+        return X[row % ROWS], Y[row % ROWS], W[row % ROWS]
+
+
+class Again:
+    """An iterable that begins anew in every epoch."""
+
+    def __init__(self, batches: list[Any]) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.batches)
+
+
+@dataclass(frozen=True)
+class Form:
+    """How rows are handed over: `make(rows, drop_last, folder)`; who cuts batches; in which order."""
+
+    make: Callable[[int, bool, Path], Any]
+    own_batches: bool = False  # does the data decide batch_size and drop_last itself?
+    shuffled: bool = True
+
+
+def arrays(n: int, drop_last: bool, folder: Path) -> Any:
+    return X[:n], Y[:n], W[:n]
+
+
+def frame(n: int, drop_last: bool, folder: Path) -> Any:
+    pandas = pytest.importorskip("pandas")
+    return pandas.DataFrame(X[:n], columns=["a", "b", "c"]), Y[:n], W[:n]
+
+
+def mapped(n: int, drop_last: bool, folder: Path) -> Any:
+    for name, array in (("x", X), ("y", Y), ("w", W)):
+        np.save(folder / f"{name}.npy", array[:n])
+    return tuple(ws.data.open_npy(folder / f"{name}.npy") for name in "xyw")
+
+
+def loader(**options: Any) -> Callable[[int, bool, Path], Any]:
+    def make(n: int, drop_last: bool, folder: Path) -> Any:
+        return ws.DataLoader((X[:n], Y[:n], W[:n]), None, BATCH, seed=SEED, drop_last=drop_last, **options)
+
+    return make
+
+
+def unchanged(x: Any, draw: Any) -> Any:
+    return x
+
+
+def rows_loader(n: int, drop_last: bool, folder: Path) -> Any:
+    return ws.DataLoader(Rows(n), None, BATCH, seed=SEED, drop_last=drop_last, prefetch=2)
+
+
+def tensors(n: int) -> Any:
+    return torch.utils.data.TensorDataset(*(torch.tensor(a[:n]) for a in (X, Y, W)))
+
+
+def torch_loader(n: int, drop_last: bool, folder: Path) -> Any:
+    return torch.utils.data.DataLoader(tensors(n), BATCH, drop_last=drop_last)
+
+
+def listed(n: int, drop_last: bool, folder: Path) -> Any:
+    return [(X[b], Y[b], W[b]) for b in batches_of(np.arange(n), drop_last)]
+
+
+FORMS: dict[str, Form] = {
+    "arrays": Form(arrays),
+    "a frame": Form(frame),
+    "memory maps": Form(mapped),
+    "a data set": Form(lambda n, drop_last, folder: Rows(n)),
+    "a torch Dataset": Form(lambda n, drop_last, folder: tensors(n)),
+    "DataLoader": Form(loader(), own_batches=True),
+    "DataLoader, transformed": Form(loader(transform=unchanged), own_batches=True),
+    "DataLoader, in order": Form(loader(shuffle=False), own_batches=True, shuffled=False),
+    "DataLoader of a data set": Form(rows_loader, own_batches=True),
+    "a torch DataLoader": Form(torch_loader, own_batches=True, shuffled=False),
+    "a list of batches": Form(listed, own_batches=True, shuffled=False),
+    "an iterable": Form(lambda *how: Again(listed(*how)), own_batches=True, shuffled=False),
+}
+
+
+def expected(form: Form, rows: int, drop_last: bool) -> Batches:
+    orders = [epoch_order(SEED, e, rows) if form.shuffled else np.arange(rows) for e in range(EPOCHS)]
+    return [batches_of(order, drop_last) for order in orders]
+
+
+class Counted(ws.Callback):
+    """The rows of every update, by epoch."""
+
+    every = 1
+
+    def __init__(self) -> None:
+        self.rows: list[list[int]] = []
+        self.before = 0
+
+    def on_epoch_begin(self, epoch: int) -> None:
+        self.rows.append([])
+        self.before = self.run.position.rows if self.run is not None and self.run.position.step else 0
+
+    def on_safe_point(self) -> None:
+        assert self.run is not None
+        now = self.run.position.rows
+        if now > self.before:  # at the end of an epoch it begins again
+            self.rows[-1].append(now - self.before)
+            self.before = now
+
+
+class Interrupted(Counted):
+    """Ends a run in its second epoch after one update, as a signal does: a checkpoint is taken."""
+
+    def on_step(self, metrics: ws.StepMetrics) -> None:
+        if metrics.epoch == 1 and self.run is not None:
+            self.run.interrupted = True
+            self.run.stop("interrupted")
+
+
+def line() -> ws.nn.Module:
+    model = ws.nn.Linear(3, 1, dtype="float64")
+    model.load_state_dict(START)
+    return model
+
+
+def fit(model: ws.nn.Module, form: Form, data: Any, drop_last: bool, **settings: Any) -> ws.TrainHistory:
+    own = {} if form.own_batches else {"batch_size": BATCH, "drop_last": drop_last}
+    given: dict[str, Any] = {"loss": "mse", "optimizer": ws.SGD(lr=0.1), "epochs": EPOCHS, "seed": SEED}
+    return ws.fit(model, data, **given, **own, options=quick(), progress=False, **settings)
+
+
+def assert_weights(model: ws.nn.Module, wanted: dict[str, np.ndarray[Any, Any]]) -> None:
+    for name, array in model.state_dict().items():
+        np.testing.assert_allclose(array, wanted[name], rtol=1e-10, atol=1e-12)
+
+
+# -- the table -----------------------------------------------------------------------------------------------------
+
+LARGE = 100  # batches of an update: more than an epoch has
+COUNTS = {"partial": ROWS, "full": 5 * BATCH, "one row left": 4 * BATCH + 1, "fewer than a batch": 3}
+
+
+@pytest.mark.parametrize("shards", [None, 2])
+@pytest.mark.parametrize("form", FORMS)
+def test_updates_are_those_of_a_torch_loop(form: str, shards: int | None, tmp_path: Path) -> None:
+    how = FORMS[form]
+    for accumulate, drop_last, (what, rows) in product((1, 3, LARGE), (False, True), COUNTS.items()):
+        cell = f"accumulate={accumulate}, drop_last={drop_last}, {what}"
+        model, counted = line(), Counted()
+        settings: dict[str, Any] = {"accumulate": accumulate, "shards": shards, "callbacks": counted}
+        epochs, data = expected(how, rows, drop_last), how.make(rows, drop_last, tmp_path)
+        if not epochs[0]:
+            with pytest.raises(ws.errors.InputError, match="no batches"):
+                fit(model, how, data, drop_last, **settings)
+            continue
+        history = fit(model, how, data, drop_last, **settings)
+        wanted, weights = by_torch(epochs, accumulate)
+        assert counted.rows == wanted, cell
+        assert [e.steps for e in history.epochs] == [len(e) for e in wanted], cell
+        assert_weights(model, weights)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_run_goes_on_inside_an_epoch(form: str, tmp_path: Path) -> None:
+    how = FORMS[form]
+    for accumulate, drop_last in product((1, 3), (False, True)):
+        folder, first, second = tmp_path / f"{accumulate} {drop_last}", Interrupted(), Counted()
+        wanted, weights = by_torch(expected(how, ROWS, drop_last), accumulate)
+        settings: dict[str, Any] = {"accumulate": accumulate, "checkpoint": folder}
+        fit(line(), how, how.make(ROWS, drop_last, tmp_path), drop_last, callbacks=first, **settings)
+        taken = ws.load_checkpoint(folder)
+        assert (taken.position.epoch, taken.position.step) == (1, 1)
+        if taken.data:  # batches, where `position` counts updates
+            assert (taken.data["epoch"], taken.data["batch"]) == (1, accumulate)
+        again = line()
+        fit(again, how, how.make(ROWS, drop_last, tmp_path), drop_last, callbacks=second, resume=True, **settings)
+        assert first.rows == [wanted[0], wanted[1][:1]]
+        assert second.rows == [wanted[1][1:]]
+        assert_weights(again, weights)
+
+
+REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
+    "a generator": (lambda: (b for b in listed(ROWS, False, Path())), {}, "a generator, which can be read once"),
+    "a generator function": (lambda: lambda: iter(()), {}, "an iterable of batches; received function"),
+    "drop_last of an iterable": (lambda: listed(ROWS, False, Path()), {"drop_last": True}, "decides its own batches"),
+    "no accumulate": (lambda: (X, Y), {"accumulate": 0}, "accumulate=0: expected a whole number of at least 1"),
+    "rows of two lengths": (
+        lambda: [(X[:4], Y[:4]), (X[:4, :2], Y[:4])],
+        {"accumulate": 2},
+        r"accumulate=2 joins 2 batches to one update.* received .*\(4, 3\).*\(4, 2\).* train with accumulate=1",
+    ),
+    "an epoch without batches": (
+        lambda: Fading(listed(ROWS, False, Path())),
+        {"epochs": 3},
+        "epoch 1: the data gave no batches, so nothing was trained. Give an iterable that starts again",
+    ),
+}
+
+
+class Fading:
+    """An iterable that has batches twice: once to be looked at, once for the first epoch."""
+
+    def __init__(self, batches: list[Any]) -> None:
+        self.batches, self.left = batches, 2
+
+    def __iter__(self) -> Iterator[Any]:
+        self.left -= 1
+        yield from self.batches if self.left >= 0 else []
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_fed_is_refused(case: str) -> None:
+    make, settings, text = REFUSED[case]
+    with pytest.raises(ws.errors.WholestepError, match=text):
+        ws.fit(line(), make(), loss="mse", progress=False, options=quick(), **settings)
