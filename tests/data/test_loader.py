@@ -274,3 +274,123 @@ def test_a_worker_reads_its_own_rows_of_every_micro_batch_alone() -> None:
     assert sorted(read) == list(range(11))
     assert OwnRows(0, 3, 4).of(7).tolist() == [0, 4]
     assert OwnRows(2, 3, 4).of(7).tolist() == [2, 3, 6]
+
+
+# -- a loop over a loader is one epoch ---------------------------------------------------------------------------
+
+
+class Ten:
+    """A data set that is read row by row, and never raises IndexError."""
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, row: int) -> tuple[Any, Any]:
+        return X[row % 10], Y[row % 10]
+
+
+class Pairs:
+    """An iterable of batches that begins anew."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return ((X[i : i + 3], Y[i : i + 3]) for i in range(0, 10, 3))
+
+
+LOADERS: dict[str, Any] = {
+    "arrays": lambda: DataLoader(X, Y, 3),
+    "transformed": lambda: DataLoader(X, Y, 3, transform=same),
+    "prefetched": lambda: DataLoader(Ten(), batch_size=3, prefetch=2),
+    "rows": lambda: DataLoader(Ten(), batch_size=3),
+    "an iterable": lambda: DataLoader(Pairs()),
+    "an iterable, prefetched": lambda: DataLoader(Pairs(), prefetch=2),
+}
+
+
+def fitted(loader: DataLoader) -> None:
+    ws.fit(ws.nn.Linear(2, 10), loader, loss="cross_entropy", epochs=2, progress=False)
+
+
+def trained(loader: DataLoader) -> None:
+    session = ws.build_session(
+        ws.nn.Linear(2, 10), inputs=ws.Spec(("batch", 2)), targets=ws.Spec(("batch",), "int32"), loss="cross_entropy",
+        batch_size=3,
+    )  # fmt: skip
+    ws.Trainer(session, ws.TrainConfig(log_interval=0)).train(loader, 2)
+
+
+def evaluated(loader: DataLoader) -> None:
+    ws.nn.Linear(2, 10).evaluate(loader, loss="cross_entropy")
+
+
+def broken_off(loader: DataLoader) -> None:
+    for _ in loader:
+        break
+
+
+BEFORE: dict[str, Any] = {
+    "nothing": lambda loader: None,
+    "fit": fitted,
+    "Trainer.train": trained,
+    "evaluate": evaluated,
+    "a peek": lambda loader: next(iter(loader)),
+    "a loop that was left": broken_off,
+    "next_batch": lambda loader: loader.next_batch(),
+    "an epoch": labels,
+    "the end of a seek": lambda loader: loader.seek(0, 4),
+}
+
+
+@pytest.mark.parametrize("before", BEFORE)
+@pytest.mark.parametrize("kind", LOADERS)
+def test_a_loop_has_every_batch_of_an_epoch_whatever_came_before(kind: str, before: str) -> None:
+    loader = LOADERS[kind]()
+    if kind.startswith("an iterable") and before == "the end of a seek":
+        return  # of an iterable nobody knows where that is
+    BEFORE[before](loader)
+    for _ in range(2):
+        assert [batch.rows for batch in loader] == [3, 3, 3, 1]
+        assert sorted(labels(loader)) == list(range(10))
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_two_loops_over_one_loader_are_independent(kind: str) -> None:
+    loader = LOADERS[kind]()
+    pairs = list(zip(loader, loader, strict=False))
+    assert len(pairs) == 4
+    for side in (0, 1):
+        assert sorted(int(y) for pair in pairs for y in pair[side].labels) == list(range(10))
+    inner = [(a.rows, sum(b.rows for b in loader)) for a in loader]
+    assert inner == [(3, 10)] * 3 + [(1, 10)]
+
+
+def test_a_loop_that_is_left_is_an_epoch_too() -> None:
+    """As in PyTorch: the next loop has another order, and does not begin with the same batches again."""
+    loader = DataLoader(X, Y, 3)
+    orders = [next(iter(loader)).labels.tolist() for _ in range(3)]
+    assert orders == [epoch_order(0, epoch, 10)[:3].tolist() for epoch in range(3)]
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_a_state_taken_inside_a_loop_goes_on_there_once(kind: str) -> None:
+    loader, again = LOADERS[kind](), LOADERS[kind]()
+    seen = []
+    for batch in loader:
+        seen.append(batch.labels.tolist())
+        if len(seen) == 2:
+            state = loader.state_dict()
+    assert (state["epoch"], state["batch"]) == (0, 2)
+    again.load_state_dict(state)
+    assert [b.labels.tolist() for b in again] == seen[2:]
+    assert sorted(labels(again)) == list(range(10))
+
+
+def test_a_sampler_and_drop_last_say_what_is_measured() -> None:
+    model = ws.nn.Linear(2, 10)
+    subset = DataLoader(X, Y, 4, sampler=Subset([1, 3, 5]))
+    wanted = model.evaluate(X[[1, 3, 5]], Y[[1, 3, 5]], loss="cross_entropy")["loss"]
+    assert model.evaluate(subset, loss="cross_entropy")["loss"] == pytest.approx(wanted, rel=1e-6)
+    full = DataLoader(X, Y, 4, shuffle=False, drop_last=True)
+    wanted = model.evaluate(X[:8], Y[:8], loss="cross_entropy")["loss"]
+    assert model.evaluate(full, loss="cross_entropy")["loss"] == pytest.approx(wanted, rel=1e-6)
+    history = ws.fit(model, (X, Y), validation=full, loss="cross_entropy", progress=False)
+    assert history["val_loss"][0] == pytest.approx(model.evaluate(X[:8], Y[:8], loss="cross_entropy")["loss"], rel=1e-6)

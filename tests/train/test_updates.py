@@ -281,3 +281,178 @@ def test_what_cannot_be_fed_is_refused(case: str) -> None:
     make, settings, text = REFUSED[case]
     with pytest.raises(ws.errors.WholestepError, match=text):
         ws.fit(line(), make(), loss="mse", progress=False, options=quick(), **settings)
+
+
+# -- a run, or a measurement, of nothing ---------------------------------------------------------------------------
+
+FEW = X[:3], Y[:3]
+NOTHING: dict[str, Callable[[], Any]] = {
+    "arrays": lambda: ws.fit(line(), FEW, loss="mse", batch_size=16, drop_last=True, progress=False),
+    "DataLoader": lambda: ws.fit(line(), few_loader(), loss="mse", progress=False),
+    "Trainer": lambda: ws.Trainer(session(1)).train(few_loader(), 1),
+    "validation": lambda: ws.fit(line(), (X, Y), validation=few_loader(), loss="mse", progress=False),
+    "evaluate": lambda: line().evaluate(few_loader(), loss="mse"),
+    "find_lr": lambda: ws.find_lr(line(), few_loader(), loss="mse"),
+}
+
+
+def few_loader() -> ws.DataLoader:
+    return ws.DataLoader(*FEW, batch_size=16, drop_last=True)
+
+
+def session(accumulate: int, **options: Any) -> ws.Session:
+    specs = {"inputs": ws.Spec(("batch", 3), "float64"), "targets": ws.Spec(("batch", 1), "float64")}
+    given = {"loss": "mse", "optimizer": ws.SGD(lr=0.1), "batch_size": BATCH, "options": quick(), **options}
+    return ws.build_session(line(), **specs, accumulate=accumulate, **given)
+
+
+@pytest.mark.parametrize("case", NOTHING)
+def test_nothing_is_neither_trained_nor_measured(case: str) -> None:
+    text = r"drop_last=True leaves out .* batch_size=16 is more than the rows .* smaller batch_size, or drop_last=False"
+    with pytest.raises(ws.errors.InputError, match=text):
+        NOTHING[case]()
+
+
+def test_all_rows_are_one_batch_where_there_are_fewer() -> None:
+    wanted = by_torch([[np.arange(3)]], 1)
+    for data in (FEW, ws.DataLoader(*FEW, batch_size=16), Rows(3)):
+        counted = Counted()
+        ws.fit(line(), data, loss="mse", batch_size=16, callbacks=counted, progress=False, options=quick())
+        assert counted.rows == wanted[0]
+
+
+# -- a trainer, foreign loaders, iterables -------------------------------------------------------------------------
+
+
+class Foreign:
+    """Somebody's loader: the four methods that `Trainer.train` needs."""
+
+    def shuffle(self, epoch: int) -> None:
+        self.at = 0
+
+    def reset(self) -> None:
+        self.at = 0
+
+    def next_batch(self) -> Any:
+        rows = slice(self.at, self.at + BATCH)
+        self.at += BATCH
+        return ws.data.Batch(X[rows], Y[rows]) if rows.start < ROWS else None
+
+    def __len__(self) -> int:
+        return -(-ROWS // BATCH)
+
+
+def test_a_trainer_takes_as_many_batches_as_its_session_says() -> None:
+    for data in (ws.DataLoader(X, Y, BATCH, shuffle=False), Foreign()):
+        for accumulate in (1, 3):
+            counted = Counted()
+            ws.Trainer(session(accumulate), ws.TrainConfig(log_interval=0), counted).train(data, 1)
+            assert counted.rows == [[4, 4, 4, 4, 4, 2] if accumulate == 1 else [12, 10]]
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_parts_that_a_memory_limit_makes_are_no_batches(accumulate: int) -> None:
+    layers = [m for _ in range(3) for m in (ws.nn.Linear(64, 64), ws.nn.GELU(), ws.nn.Dropout(0.1))]
+    model, x, counted = ws.nn.Sequential(*layers, ws.nn.Linear(64, 10)), np.ones((1300, 64), np.float32), Counted()
+    settings: dict[str, Any] = {"loss": "cross_entropy", "batch_size": 512, "memory": 0.6, "options": quick()}
+    experiment = ws.Experiment(model=model, data=(x, np.zeros(1300, int)), accumulate=accumulate, **settings)
+    trainer, loader = experiment.trainer()
+    assert "accumulate=" in trainer.session.plan.notes[-1], "the batch was cut"
+    trainer.callbacks.append(counted)
+    trainer.train(loader, 1)
+    assert counted.rows == [[512, 512, 276] if accumulate == 1 else [1024, 276]]
+
+
+def test_a_loader_with_batches_that_are_too_large_for_a_session() -> None:
+    text = r"accumulate=3: an update of this session takes 3 batches of at most 4 rows; the loader has batch_size=12"
+    with pytest.raises(ws.errors.InputError, match=text):
+        ws.Trainer(session(3)).train(ws.DataLoader(X, Y, 12), 1)
+
+
+def test_an_iterable_may_have_larger_batches_than_batch_size() -> None:
+    counted = Counted()
+    batches = [(X[:20], Y[:20]), (X[20:], Y[20:])]
+    ws.fit(line(), batches, loss="mse", batch_size=4, callbacks=counted, progress=False, options=quick())
+    assert counted.rows == [[20, 2]]
+
+
+def spread(output: Any, target: Any) -> Any:
+    return (output - target).abs().max()
+
+
+def test_a_loss_per_micro_batch_is_one_per_batch_of_any_data() -> None:
+    error = np.abs(X @ START["weight"].T + START["bias"] - Y)
+    wanted = np.mean([error[:4].max(), error[4:8].max(), error[8:10].max()])
+    settings: dict[str, Any] = {"loss": spread, "accumulate": 3, "per_micro_batch": True, "shuffle": False}
+    for data in ((X[:10], Y[:10]), ws.DataLoader(X[:10], Y[:10], 4, shuffle=False),
+                 [(X[i : i + 4], Y[i : i + 4]) for i in (0, 4)] + [(X[8:10], Y[8:10])]):  # fmt: skip
+        history = ws.fit(line(), data, batch_size=4, progress=False, options=quick(), **settings)
+        assert history["loss"][0] == pytest.approx(wanted, rel=1e-12)
+    uneven = [(X[:4], Y[:4]), (X[4:6], Y[4:6]), (X[6:10], Y[6:10])]
+    with pytest.raises(ws.errors.InputError, match=r"each batch by itself.* received batches of 4, 2, 4 rows"):
+        ws.fit(line(), uneven, progress=False, options=quick(), **settings)
+
+
+# -- rows that a model cannot take, rows that only it can ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["arrays", "a data set", "DataLoader"])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_one_row_before_batch_norm_is_told_before_the_first_step(form: str, accumulate: int) -> None:
+    how, counted = FORMS[form], Counted()
+    rows = 2 * BATCH * accumulate + 1
+    net = ws.nn.Sequential(ws.nn.BatchNorm1d(3, dtype="float64"), line())
+    settings: dict[str, Any] = {"accumulate": accumulate, "per_micro_batch": True, "callbacks": counted}
+    with pytest.raises(ws.errors.InputError, match=r"batch=.*leave such a last batch out, drop_last=True"):
+        fit(net, how, how.make(rows, False, Path()), False, **settings)
+    assert counted.rows == []
+    fit(net, how, how.make(rows, True, Path()), True, **settings)
+    assert counted.rows == [[BATCH * accumulate] * 2] * EPOCHS
+
+
+class Filled(ws.nn.Module):
+    """Replaces NaN by itself."""
+
+    def __init__(self) -> None:
+        self.line = line()
+
+    def forward(self, x: ws.Tensor) -> ws.Tensor:
+        return self.line(ws.where(ws.isnan(x), 0.0, x))
+
+
+def test_nan_goes_to_a_model_that_replaces_it() -> None:
+    holes = X.copy()
+    holes[2, 1] = np.nan
+    plain = line()
+    settings: dict[str, Any] = {"loss": "mse", "seed": SEED, "batch_size": BATCH, "progress": False}
+    ws.fit(plain, (np.nan_to_num(holes), Y), **settings)
+    for data in ((holes, Y), ws.DataLoader(holes, Y, BATCH, seed=SEED)):
+        model = Filled()
+        for nonfinite in ("raise", "skip"):
+            with pytest.raises(ws.errors.InputError, match=r"'x' holds nan at \[2, 1\].* nonfinite='ignore' is for"):
+                ws.fit(Filled(), data, **settings, nonfinite=nonfinite)
+        ws.fit(model, data, validation=(holes, Y), **settings, nonfinite="ignore")
+        for name, array in plain.state_dict().items():
+            np.testing.assert_array_equal(model.line.state_dict()[name], array)
+        with pytest.raises(ws.errors.InputError, match=r"'x' holds nan"):
+            model.evaluate(data, loss="mse")
+        found = model.evaluate(data, loss="mse", nonfinite="ignore")["loss"]
+        assert found == pytest.approx(plain.evaluate(np.nan_to_num(holes), Y, loss="mse")["loss"], rel=1e-12)
+    with pytest.raises(ws.errors.OptionError, match="nonfinite='skip': expected 'raise' or 'ignore'"):
+        model.evaluate((holes, Y), loss="mse", nonfinite="skip")
+
+
+def test_nan_goes_to_a_step_of_ones_own() -> None:
+    @ws.step(inputs={"x": ws.Spec(("batch", 3)), "y": ws.Spec(("batch", 1))})
+    def own(g: ws.Graph, x: ws.Tensor, y: ws.Tensor) -> Any:
+        w = g.parameter("w", (3, 1))
+        loss = ((ws.where(ws.isnan(x), 0.0, x) @ w - y) ** 2).mean()
+        ws.SGD(lr=0.1).update(g, [w], ws.gradients(loss, [w]))
+        return {"loss": loss}
+
+    holes = X.astype(np.float32)
+    holes[2, 1] = np.nan
+    given: dict[str, Any] = {"batch_size": BATCH, "progress": False}
+    with pytest.raises(ws.errors.InputError, match=r"holds nan at \[2, 1\]"):
+        ws.fit(own, (holes, Y.astype(np.float32)), **given)
+    assert np.isfinite(ws.fit(own, (holes, Y.astype(np.float32)), **given, nonfinite="ignore")["loss"]).all()

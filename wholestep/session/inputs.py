@@ -232,9 +232,17 @@ class Inputs:
 
     def check_rows(self, rows: int) -> None:
         """`check_least` before a run, of a step of so many rows whose other sizes are those of the capacity."""
-        first = str(self.all[0].type.shape[0]) if self.all and self.all[0].type.rank else ""
-        if first in self._capacity:
-            self.check_least({**self._capacity, first: rows})
+        if self._rows_symbol in self._capacity:
+            self.check_least({**self._capacity, self._rows_symbol: rows})
+
+    @property
+    def most_rows(self) -> int | None:
+        """The capacity of the first axis of the first input; None where it has none."""
+        return self._capacity.get(self._rows_symbol)
+
+    @property
+    def _rows_symbol(self) -> str:
+        return str(self.all[0].type.shape[0]) if self.all and self.all[0].type.rank else ""
 
     def _check_sizes(self, sizes: Mapping[str, int]) -> None:
         for symbol, size in sizes.items():

@@ -51,12 +51,19 @@ class Steps:
         """Updates of an epoch; None where nobody knows."""
         return updates_of(loader, self.accumulate)
 
-    def check_last_update(self, loader: Loader) -> None:
-        """InputError where the last update of an epoch has too few rows, as one row before batch norm."""
+    def check_sizes(self, loader: Loader) -> None:
+        """InputError where batches are too large for the session, or the last update too small, as one row before
+        batch norm."""
         if not isinstance(loader, DataLoader) or isinstance(loader.source, Stream):
             return
-        rows = (loader.rows - 1) % self.rows_of_update(loader) + 1
-        self.session._programs.main.inputs.check_rows(rows)
+        inputs, rows = self.session._programs.main.inputs, self.rows_of_update(loader)
+        most = inputs.most_rows
+        if self.accumulate > 1 and most is not None and rows > most:
+            raise InputError(
+                f"accumulate={self.accumulate}: an update of this session takes {self.accumulate} batches of at most "
+                f"{most // self.accumulate} rows; the loader has batch_size={loader.batch_size}. Give both one size."
+            )
+        inputs.check_rows((loader.rows - 1) % rows + 1)
 
     def seek(self, loader: DataLoader, epoch: int, update: int) -> None:
         """Let a loader stand before an update."""

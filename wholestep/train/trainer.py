@@ -89,7 +89,7 @@ class Trainer:
         need_monitors(self.session, self._names())
         check_horizons(self.session, epochs, steps)
         self._need_pauses(steps)
-        self.feed.check_last_update(loader)
+        self.feed.check_sizes(loader)
         if self.validation is not None and begin.epoch < epochs:  # its time is no epoch's; what is wrong is told now
             self.session.prepare_to_evaluate(self.feed.named_table(self.validation))
         run = self._run = self._new_run(loader, epochs, begin)
