@@ -55,6 +55,7 @@ class Module:
             _take_their_words(cls)
 
     fixed_batch = False  # does it take as many rows as it was made for, and no others?
+    fixed_inputs: frozenset[str] = frozenset()  # the inputs whose first axis is no batch: edges of a graph, a table
     products_in_float32 = False  # see nn.in_float32
     weight_regularizer: Any = None  # what is added to the loss for its weights, and those of modules in it
     activity_regularizer: Any = None  # and for what it gives: see nn/regularizers.py

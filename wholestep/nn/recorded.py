@@ -67,8 +67,10 @@ class Recorded(Module):
 
     def __init__(self, program: Program, holdings: Mapping[str, Holding], arrays: Mapping[str, Array]) -> None:
         self._program, self._holdings = program, dict(holdings)
-        first = [node.type.shape[:1] for node in program.graph.inputs]
-        self.fixed_batch = not any(isinstance(e, Dim) for shape in first for e in shape)
+        by_rows = [isinstance(e, Dim) for node in program.graph.inputs for e in (*node.type.shape, None)[:1]]
+        names = program.graph.leaves("input")
+        self.fixed_batch = not any(by_rows)
+        self.fixed_inputs = frozenset(name for name, symbolic in zip(names, by_rows) if not symbolic)
         made: dict[str, Parameter] = {}
         for name, holding in holdings.items():
             made[name] = made[holding.same_as] if holding.same_as else _owned(holding)

@@ -32,10 +32,13 @@ class Predictor:
 
     session: Session
     form: Any  # None: one tensor, or a dict; else the tuples that `forward` gave, with a name for each tensor
+    fixed: frozenset[str] = frozenset()  # the inputs that every batch is given whole
 
     def __call__(self, arrays: Mapping[str, AnyArray], rows: int, at_once: int) -> Any:
         parts = [
-            self.session.step({name: a[start : start + at_once] for name, a in arrays.items()}).outputs
+            self.session.step(
+                {name: a if name in self.fixed else a[start : start + at_once] for name, a in arrays.items()}
+            ).outputs
             for start in range(0, max(rows, 1), at_once)
         ]
         outputs = parts[0] if len(parts) == 1 else {n: np.concatenate([p[n] for p in parts]) for n in parts[0]}
@@ -81,8 +84,18 @@ def read_inputs(
 ) -> tuple[dict[str, AnyArray], dict[int, str], dict[str, Spec]]:
     """What a model is called on: arrays by name, the dimension of each number of rows, and what a graph knows."""
     arrays = _arrays(model, *encoded_inputs(model, tuple(inputs), named))
-    symbols = _symbols(arrays)
-    return arrays, symbols, {name: _spec(model, a, symbols[len(a)]) for name, a in arrays.items()}
+    fixed = _fixed_inputs(model)
+    symbols = _symbols({name: a for name, a in arrays.items() if name not in fixed})
+    return (
+        arrays,
+        symbols,
+        {name: _spec(model, a, None if name in fixed else symbols[len(a)]) for name, a in arrays.items()},
+    )
+
+
+def _fixed_inputs(model: Module) -> frozenset[str]:
+    """The inputs that are no rows beside others that are."""
+    return frozenset() if model.fixed_batch else model.fixed_inputs
 
 
 def room(rows: int) -> int:
@@ -114,7 +127,8 @@ def _predictor(model: Module, specs: dict[str, Spec], capacity: dict[str, int], 
     state_with_numbers(model)
     graph, out = forward_graph(model, as_one(specs))
     form = _form("output", out) if isinstance(out, tuple | list) else None
-    return Predictor(build_inference_session(graph, capacity=sizes_of(graph, capacity), device=device), form)
+    session = build_inference_session(graph, capacity=sizes_of(graph, capacity), device=device)
+    return Predictor(session, form, _fixed_inputs(model))
 
 
 def _form(name: str, out: Any) -> Any:
@@ -133,6 +147,9 @@ def _filled(form: Any, outputs: Mapping[str, AnyArray]) -> Any:
 
 
 def _arrays(model: Module, inputs: Sequence[object], named: Mapping[str, object]) -> dict[str, AnyArray]:
+    first = inputs[0] if len(inputs) == 1 and not named else None
+    if isinstance(first, Mapping):
+        inputs, named = (), first  # several inputs by name, as `fit` takes them
     known = inspect.signature(model.forward).parameters.values()
     names = [p.name for p in known if p.kind is not p.VAR_POSITIONAL]
     for p in known:
@@ -146,9 +163,10 @@ def _arrays(model: Module, inputs: Sequence[object], named: Mapping[str, object]
     return {name: as_array(value, f"the input {name!r}") for name, value in given.items()}
 
 
-def _spec(model: Module, array: AnyArray, rows: str) -> Spec:
+def _spec(model: Module, array: AnyArray, rows: str | None) -> Spec:
     """One symbolic axis of rows, the rest as it came; floats in the dtype that the model computes in."""
-    shape: Shape | tuple[object, ...] = array.shape if model.fixed_batch else (rows, *array.shape[1:])
+    whole = model.fixed_batch or rows is None
+    shape: Shape | tuple[object, ...] = array.shape if whole else (rows, *array.shape[1:])
     if letter_of(array.dtype) == "f":
         kinds = [p.dtype for p in model.parameters().values()]
         return Spec(shape, kinds[0] if kinds else "float32")

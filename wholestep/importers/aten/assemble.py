@@ -20,6 +20,7 @@ from wholestep.compiler.ir.types import Dim, Extent
 from wholestep.compiler.passes.cse import share_common_nodes
 from wholestep.errors import TrainingWarning, UnsupportedOpError, UsageError, WholestepError
 from wholestep.importers.aten.coverage import need_covered
+from wholestep.importers.aten.examples import input_name
 from wholestep.importers.aten.export import (
     BUFFER,
     CHANGES,
@@ -34,6 +35,7 @@ from wholestep.importers.aten.export import (
 )
 from wholestep.importers.aten.numbers import Held, held_arrays
 from wholestep.importers.aten.record import Pair, Recorder
+from wholestep.importers.aten.repeated_calls import check_repeated_calls
 from wholestep.nn.recorded import Holding, Program
 
 Array = np.ndarray[Any, Any]
@@ -45,13 +47,14 @@ def assembled(module: Any, call: Call, modes: tuple[str, ...]) -> tuple[Program,
     Where an op needs a number for what is a symbol, the sizes of the example are taken, and a warning says so.
     """
     programs = _programs(module, call, modes)
+    check_repeated_calls(module, call, programs)
     try:
         return _joint(module, call, programs)
     except UnsupportedOpError as error:
         if not call.symbols:
             raise
         first = error
-    fixed = Call(call.args, call.named, {})
+    fixed = Call(call.args, call.named, {}, call.shared)
     try:
         found = _joint(module, fixed, _programs(module, fixed, modes))
     except WholestepError:
@@ -71,7 +74,7 @@ def _joint(module: Any, call: Call, programs: list[Exported]) -> tuple[Program, 
     held = held_arrays(module, programs)
     graph = Graph()
     symbols = _symbols(programs, call)
-    inputs = _declared_inputs(graph, programs[0], symbols)
+    inputs = _declared_inputs(graph, programs[0], symbols, call.shared)
     leaves = {name: _declared(graph, name, one) for name, one in held.items() if one.live and not one.same_as}
     results: list[list[Tensor]] = []
     form: Any = None
@@ -136,14 +139,16 @@ def _symbols(programs: list[Exported], call: Call) -> dict[str, Extent]:
     return found
 
 
-def _declared_inputs(graph: Graph, exported: Exported, symbols: dict[str, Extent]) -> dict[str, Tensor]:
+def _declared_inputs(graph: Graph, exported: Exported, symbols: dict[str, Extent], shared: str) -> dict[str, Tensor]:
+    """The inputs by the names of torch's placeholders."""
     recorder, made = Recorder(graph, symbols), {}
     for node, kind, _ in exported.placeholders():
         meta = node.meta.get("val")
         if kind is not INPUT or not isinstance(meta, torch.Tensor):
             continue
         recorder.node = node
-        made[node.name] = graph.input(node.name, tuple(map(recorder.extent, meta.shape)), recorder.name_of(meta.dtype))
+        shape = tuple(map(recorder.extent, meta.shape))
+        made[node.name] = graph.input(input_name(node.name, shared), shape, recorder.name_of(meta.dtype))
     return made
 
 
@@ -172,7 +177,7 @@ def _recorded(
             values[node] = exported.number(name).detach()
         else:
             values[node] = None
-    recorder = Recorder(graph, symbols)
+    recorder = Recorder(graph, symbols, exported.mode)
     recorder.run(exported.needed(), values)
     outputs, changes = [], {}
     for value, kind, name in exported.outputs():

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._pytree import tree_flatten_with_path, tree_unflatten
 
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import UsageError
@@ -15,32 +16,52 @@ from wholestep.importers.aten.export import Call
 
 
 def example_call(module: Any, example: Any, batch: str | None, dynamic: Mapping[str, Mapping[int, str]] | None) -> Call:
-    """How the module is called; a batch of one row is made two, since torch takes a size of 1 for a constant."""
+    """How the module is called; a batch of one row is made two, since torch takes a size of 1 for a constant.
+
+    Arguments may be dicts, lists and tuples of tensors, nested.
+    """
     args: tuple[Any, ...]
     named: dict[str, Any]
     if isinstance(example, Mapping):
         args, named = (), dict(example)
     else:
         args, named = tuple(example) if isinstance(example, tuple | list) else (example,), {}
+    arguments = {**dict(zip(_names(module, len(args)), args)), **named}
     kind = _float_of(module)
-    args = tuple(_as_tensor(a, kind) for a in args)
-    named = {name: _as_tensor(a, kind) for name, a in named.items()}
-    tensors = {**dict(zip(_names(module, len(args)), args)), **named}
-    rows = next((len(t) for t in tensors.values() if isinstance(t, torch.Tensor) and t.ndim), None)
-    if not any(isinstance(t, torch.Tensor) for t in tensors.values()):
-        fail(UsageError, f"from_torch: the example holds arrays or tensors; received {example!r}.")
+    paths, structure = tree_flatten_with_path(arguments)
+    dicts = [name for name, value in arguments.items() if isinstance(value, Mapping)]
+    shared = dicts[0] if dicts and len(arguments) == 1 else ""
+    leaves = {input_name("_".join(map(_key, path)), shared): _as_tensor(leaf, kind) for path, leaf in paths}
+    rows = next((len(t) for t in leaves.values() if isinstance(t, torch.Tensor) and t.ndim), None)
+    if not any(isinstance(t, torch.Tensor) for t in leaves.values()):
+        fail(
+            UsageError,
+            "from_torch: the example holds arrays or tensors, in tuples, lists and dicts; received "
+            f"{', '.join(f'{name}: {type(t).__name__}' for name, t in leaves.items()) or 'nothing'}.",
+        )
     symbols: dict[str, dict[int, str]] = {}
-    for name, t in tensors.items():
+    for name, t in leaves.items():
         if batch is not None and isinstance(t, torch.Tensor) and t.ndim and len(t) == rows:
             symbols[name] = {0: batch}
     for name, axes in (dynamic or {}).items():
-        if name not in tensors:
-            fail(UsageError, f"dynamic: the module takes {', '.join(tensors)}; received {name!r}.")
+        if name not in leaves:
+            fail(UsageError, f"dynamic: the module takes {', '.join(leaves)}; received {name!r}.")
         symbols[name] = {**symbols.get(name, {}), **axes}
-    wide = {name: _widened(t, symbols.get(name, {})) for name, t in tensors.items()}
-    call = tuple(wide[name] for name in list(tensors)[: len(args)])
+    wide = {name: _widened(t, symbols.get(name, {})) for name, t in leaves.items()}
     by_id = {id(wide[name]): axes for name, axes in symbols.items() if axes}
-    return Call(call, {name: wide[name] for name in named}, by_id)
+    filled = tree_unflatten(list(wide.values()), structure)
+    call = tuple(filled.values())
+    return Call(call[: len(args)], {name: filled[name] for name in named}, by_id, shared)
+
+
+def input_name(path: str, shared: str) -> str:
+    """The name of an input; those inside the one dict that a forward takes are called by their keys."""
+    short = path.removeprefix(f"{shared}_") if shared else path
+    return short if short.isidentifier() else path
+
+
+def _key(part: Any) -> str:
+    return str(getattr(part, "key", getattr(part, "idx", getattr(part, "name", part))))
 
 
 def _names(module: Any, count: int) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -11,12 +10,14 @@ from typing import Any
 import torch
 from torch.export.graph_signature import InputKind, OutputKind
 
-from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.frontend.trace import fail, recorded_at
 from wholestep.errors import TrainingWarning, UsageError
 from wholestep.importers.aten.backwards import kept_backwards
-from wholestep.importers.aten.branches import without_checks
+from wholestep.importers.aten.branches import NotTraceableError, traceable
+from wholestep.importers.aten.python_state import PythonState, Value
 from wholestep.importers.aten.stopped import mark_stopped
 from wholestep.importers.aten.table import INTERRUPTED, find_row, load_table
+from wholestep.importers.aten.user_lines import failing_line, watched_clocks
 from wholestep.records import dataclass
 
 
@@ -42,6 +43,7 @@ class Exported:
 
     program: Any
     mode: str
+    touched: tuple[Value, ...] = ()  # Python values that changed, and clocks that were read, during the trace
 
     @property
     def nodes(self) -> list[Any]:
@@ -92,6 +94,7 @@ class Call:
     args: tuple[Any, ...]
     named: Mapping[str, Any]
     symbols: Mapping[int, Mapping[int, str]]  # by the id of a tensor: axis -> the name of its symbol
+    shared: str = ""  # the one argument, a dict, that all inputs are in
 
 
 def export(module: Any, call: Call, mode: str) -> Exported:
@@ -117,7 +120,7 @@ def called_once(module: Any, call: Call, mode: str) -> bool:
     before = {m: _held_by(m) for m in module.modules()}
     numbers = {name: value.clone() for name, value in module.state_dict(keep_vars=True).items() if _is_tensor(value)}
     try:
-        with _in_mode(module, mode), torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with in_mode(module, mode), torch.no_grad(), torch.random.fork_rng(devices=[]):
             module(*call.args, **call.named)
     except INTERRUPTED:
         raise
@@ -140,10 +143,11 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _export(module: Any, call: Call, mode: str) -> Exported:
-    with _in_mode(module, mode), _left_alone(module), warnings.catch_warnings():
+    with in_mode(module, mode), _restored(module) as state, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with kept_backwards() as forgotten, without_checks():
+        with kept_backwards() as forgotten, traceable(), watched_clocks() as clocks:
             program = _exported(module, call, mode)
+        touched = (*state.seen, *(Value("", name, "clock") for name in clocks))
         mark_stopped(program)
         _hide_clamps(program)
         try:
@@ -160,7 +164,7 @@ def _export(module: Any, call: Call, mode: str) -> Exported:
             TrainingWarning,
             stacklevel=2,
         )
-    exported = Exported(done, mode)
+    exported = Exported(done, mode, touched)
     for _, kind, name in exported.outputs():
         trained = kind is OutputKind.PARAMETER_MUTATION and exported.number(str(name)).requires_grad
         if trained or kind not in (RESULT, *CHANGES, TOKEN):
@@ -180,15 +184,34 @@ def _exported(module: Any, call: Call, mode: str) -> Any:
             return torch.export.export(module, call.args, dict(call.named), dynamic_shapes=sizes, strict=False)
         except INTERRUPTED:
             raise
-        except Exception:  # whatever torch meets: with fixed sizes it may still work, and then a warning says so
-            pass
+        except Exception as error:  # whatever torch meets: with fixed sizes it may still work, a warning says so then
+            _refuse_untraceable(error)
     try:
-        program = torch.export.export(module, call.args, dict(call.named), strict=False)
+        return torch.export.export(module, call.args, dict(call.named), strict=False)
     except INTERRUPTED:
         raise
     except Exception as error:
-        fail(UsageError, f"torch.export cannot export {type(module).__name__} in {mode} mode: {_first_line(error)}")
-    return program
+        _refuse_untraceable(error)
+        with recorded_at(failing_line(error)):
+            fail(UsageError, f"torch.export cannot export {type(module).__name__} in {mode} mode: {_reason(error)}")
+
+
+def _refuse_untraceable(error: BaseException | None) -> None:
+    """Raise what `traceable` refused inside forward, by itself: torch puts its own words around it."""
+    while error is not None:
+        if isinstance(error, NotTraceableError):
+            raise UsageError(str(error)) from None
+        error = error.__cause__ or error.__context__
+
+
+_BRANCH = (
+    "forward branches on a value that depends on the data or on random numbers (if, while, int(), .item()), and a step "
+    "computes the same ops every time. Choose with torch.where"
+)
+
+
+def _reason(error: Exception) -> str:
+    return f"{_BRANCH} ({_first_line(error)})" if "data-dependent" in str(error) else _first_line(error)
 
 
 def _first_line(error: Exception) -> str:
@@ -221,7 +244,7 @@ def _tensors(values: Sequence[Any]) -> Iterator[Any]:
 
 
 @contextmanager
-def _in_mode(module: Any, mode: str) -> Iterator[None]:
+def in_mode(module: Any, mode: str) -> Iterator[None]:
     """The module in training as it is, where it is in training: what is frozen inside stays so."""
     before = {m: m.training for m in module.modules()}
     try:
@@ -236,21 +259,18 @@ def _in_mode(module: Any, mode: str) -> Iterator[None]:
 
 
 @contextmanager
-def _left_alone(module: Any) -> Iterator[None]:
-    """What a module assigns to itself while it is traced, or keeps in a list or dict, is no tensor, and taken back."""
-    kept = [(part, type(part)(part)) for m in module.modules() for part in _containers(m)]
+def _restored(module: Any) -> Iterator[PythonState]:
+    """What a module assigns to itself while it is traced, or keeps in a list or dict, is no tensor, and taken back.
+
+    Changes are read at the end of forward: torch.export takes back assignments to attributes.
+    """
+    state = PythonState(module)
+    hook = module.register_forward_hook(lambda *_: state.see())
     try:
-        yield
+        yield state
     finally:
-        for part, before in kept:
-            part.clear()
-            part.extend(before) if isinstance(part, list) else part.update(before)
-
-
-def _containers(module: Any) -> list[Any]:
-    """The lists and dicts that a module holds, those of its parts and buffers too, and that of its attributes last."""
-    own = vars(module)
-    return [*(v for v in own.values() if type(v) in (dict, list, set, OrderedDict)), own]
+        hook.remove()
+        state.restore()
 
 
 def _hide_clamps(program: Any) -> None:

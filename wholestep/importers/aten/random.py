@@ -27,15 +27,22 @@ def _normal(r: Recorder) -> Tensor:
 def _native_dropout(r: Recorder, x: Any, p: float, train: Any = True) -> tuple[Any, Any]:
     if any(u.args[1] == 1 for u in r.node.users):
         r.refuse("gives its mask, which is not computed here")
-    t = r.tensor(x)
-    return (ws.dropout(t, float(p)) if train is not False else t), None
+    return (_dropped(r, r.tensor(x), float(p)) if train is not False else r.tensor(x)), None
+
+
+def _dropped(r: Recorder, x: Tensor, p: float) -> Tensor:
+    """Dropout; one that `eval()` does not switch off, as F.dropout(x, p) without `training=`, drops in predict too."""
+    if r.mode == "train":
+        return ws.dropout(x, p)
+    draw = ws.random_uniform(r.graph, x.shape)
+    return ws.where(draw >= p, x / (1.0 - p) if p < 1.0 else x, 0.0)
 
 
 @row("dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout", whole=False)
 def _dropout(r: Recorder, x: Any, p: float, train: bool) -> Tensor:
     if train and str(r.node.target) != "aten.dropout.default":
         r.refuse("drops in another way than element by element")
-    return ws.dropout(r.tensor(x), float(p)) if train else r.tensor(x)
+    return _dropped(r, r.tensor(x), float(p)) if train else r.tensor(x)
 
 
 @row("rand", "rand_like", "uniform", refuses="bounds of `uniform` that depend on the data")

@@ -52,8 +52,8 @@ class Pair:
 class Recorder:
     """What the rows of the table see: the op that is being recorded, and how its operands become tensors."""
 
-    def __init__(self, graph: Graph, symbols: dict[str, Extent]) -> None:
-        self.graph, self.symbols = graph, symbols
+    def __init__(self, graph: Graph, symbols: dict[str, Extent], mode: str = "train") -> None:
+        self.graph, self.symbols, self.mode = graph, symbols, mode
         self.node: Any = None  # of torch's graph
         self.meta: Any = None  # what torch says about its result
         self._constants: dict[tuple[int, str | None], tuple[Tensor, Any]] = {}
