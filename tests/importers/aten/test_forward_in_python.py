@@ -224,10 +224,10 @@ LENGTHS = torch.tensor([5, 4, 2, 1])
 @pytest.mark.parametrize(
     ("module", "example", "told", "line"),
     [
-        (Packs(), (torch.randn(4, 5, 6), LENGTHS), r"pack_padded_sequence reads lengths .*lengths - 1\]", "packed = nn"),
-        (Differentiates(), X, r"torch\.autograd\.grad\), and torch exports no gradients.*ws\.gradients", "return torch.au"),
+        (Packs(), (torch.randn(4, 5, 6), LENGTHS), r"reads lengths from the data, .*lengths - 1\]", "packed = nn"),
+        (Differentiates(), X, r"torch\.autograd\.grad\), and torch exports no gradients", "return torch.au"),
         (GoesBackward(), X, r"backward\(\)\), and torch exports no gradients", "self.layer(x).sum().backward()"),
-        (BranchesOnADraw(), X, r"branches on a value that depends on the data or on random.*torch\.where", "return self.la"),
+        (BranchesOnADraw(), X, r"branches on a value that depends on .*torch\.where", "return self.la"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
 )  # fmt: skip
@@ -235,7 +235,8 @@ def test_what_cannot_be_traced_is_refused_at_the_module_s_line(module: Any, exam
     with pytest.raises(UsageError, match=told) as caught:
         ws.from_torch(module, example)
     place = str(caught.value).partition("\n  at ")[2]
-    assert place.startswith(__file__) and line in place, caught.value
+    assert place.startswith(__file__), caught.value
+    assert line in place, caught.value
 
 
 def test_the_padded_batch_that_the_error_names_has_the_same_outputs() -> None:
