@@ -190,8 +190,12 @@ def test_fit_takes_what_users_have() -> None:
     with_target = ws.data.Encoder().fit((columns, "Survived"), "classes")
     assert with_target.classes == (0, 1)
     assert "Survived" not in with_target.names
-    with pytest.raises(UsageError, match=r"Encoder\.fit takes a DataFrame, a dict of columns, .*; received ndarray"):
+    with pytest.raises(UsageError, match=r"an encoder takes a DataFrame, a dict of columns, .*; received ndarray"):
         ws.data.Encoder().fit(np.zeros((3, 2)))
+    for data in (frame, pl.DataFrame(columns), columns):
+        np.testing.assert_array_equal(expected.encode(data)["x"], expected.encode(ws.data.as_frame(frame))["x"])
+        table = with_target.table((data, "Survived"))
+        np.testing.assert_array_equal(table.targets["labels"], frame["Survived"])
 
 
 def test_a_dict_of_columns_trains_a_tabular_model() -> None:

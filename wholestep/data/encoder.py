@@ -29,8 +29,8 @@ from wholestep.data.column_encodings import (
 from wholestep.data.dates import DAY_FIRST, ISO, MONTH_FIRST, possible_notations
 from wholestep.data.encoding import Encoding
 from wholestep.data.encoding_report import ColumnSummary
-from wholestep.data.framed import Framed, as_framed, need_targets
-from wholestep.errors import InputError, OptionError, TrainingWarning, UnknownNameError, UsageError
+from wholestep.data.framed import need_framed, need_targets
+from wholestep.errors import InputError, OptionError, TrainingWarning, UnknownNameError
 
 LARGEST_VOCABULARY = 2000
 FEWEST_IDENTIFIERS = 20  # rows; of fewer, quantities may all differ by chance
@@ -109,7 +109,7 @@ class Encoder:
 
         Example: `print(ws.data.Encoder().fit(frame))`.
         """
-        rows = _framed(data)
+        rows = need_framed(data)
         for name in (name for argument in KINDS for name in getattr(self, argument)):
             if name not in rows.inputs.columns:
                 known = ", ".join(map(repr, rows.inputs))
@@ -214,16 +214,6 @@ class Encoder:
 
 
 Encoder.__init__ = takes_their_words(Encoder.__init__)  # type: ignore[method-assign]  # unknown arguments are named
-
-
-def _framed(data: Any) -> Framed:
-    rows = as_framed(data, dicts=True)
-    if rows is None:
-        raise UsageError(
-            f"Encoder.fit takes a DataFrame, a dict of columns, or (frame, 'target'); received {type(data).__name__}. "
-            "For an array name its columns: ws.data.as_frame({'age': x[:, 0], 'fare': x[:, 1]})."
-        )
-    return rows
 
 
 def _is_identifier(name: str, column: Column) -> bool:

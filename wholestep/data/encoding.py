@@ -25,8 +25,7 @@ from wholestep.data.column_encodings import (
 )
 from wholestep.data.dates import ISO, NOTATIONS
 from wholestep.data.encoding_report import ColumnSummary, report
-from wholestep.data.frame import Frame
-from wholestep.data.framed import Framed
+from wholestep.data.framed import need_framed
 from wholestep.data.table import TARGET, Table
 from wholestep.errors import CheckpointError, InputError, UnknownNameError, UsageError
 
@@ -86,8 +85,17 @@ class Encoding:
         """Means and spreads of the numbers that are predicted; None of classes."""
         return (self.target.mean, self.target.std) if isinstance(self.target, Target) else None
 
-    def encode(self, frame: Frame) -> dict[str, Array]:
-        """`x` (rows, width) as float32, `categories` (rows, columns) and `words` (rows, columns, words) as int32."""
+    def encode(self, data: Any) -> dict[str, Array]:
+        """The input columns of a frame as arrays, as far as there are such columns.
+
+        `x` (rows, width) is float32, `categories` (rows, columns) and `words` (rows, columns, words) are int32.
+
+        Args:
+            data: a DataFrame of pandas or Polars, a `ws.data.Frame` or a dict of columns.
+
+        Example: `model.encoder.encode(frame)["x"]`.
+        """
+        frame = need_framed(data).inputs
         for name in self.names:
             if name not in frame.columns:
                 raise UnknownNameError(
@@ -111,16 +119,17 @@ class Encoding:
             found["words"] = _apart(texts, [w.size for w in self.words])
         return found
 
-    def table(self, data: Framed) -> Table:
-        """The data as arrays: inputs by the names of `encode`, and the targets."""
+    def table(self, data: Any) -> Table:
+        """Inputs, targets and weights as arrays: of `frame`, `(frame, target)` or `(frame, target, weights)`."""
+        rows = need_framed(data)
         targets: dict[str, Array] = {}
-        if data.target is not None:
+        if rows.target is not None:
             if self.target is None:
                 raise UsageError("the model was trained without targets; leave y out.")
-            if isinstance(self.target, Classes) and not isinstance(data.target, Column):
+            if isinstance(self.target, Classes) and not isinstance(rows.target, Column):
                 raise InputError("the model predicts one class per row; give one column of labels.")
-            targets = {TARGET: self.target.encode(data.target)}  # type: ignore[arg-type]
-        return Table(self.encode(data.inputs), targets, data.weights)
+            targets = {TARGET: self.target.encode(rows.target)}  # type: ignore[arg-type]
+        return Table(self.encode(rows.inputs), targets, rows.weights)
 
     # -- as JSON -------------------------------------------------------------------------------------------------
 

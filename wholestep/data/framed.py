@@ -64,6 +64,17 @@ def as_framed(data: object, dicts: bool = False) -> Framed | None:
     return framed
 
 
+def need_framed(data: object) -> Framed:
+    """Data for an encoder: as `as_framed`, dicts of columns included; UsageError for anything else."""
+    rows = as_framed(data, dicts=True)
+    if rows is None:
+        raise UsageError(
+            f"an encoder takes a DataFrame, a dict of columns, or (frame, 'target'); received {type(data).__name__}. "
+            "For an array name its columns: ws.data.as_frame({'age': x[:, 0], 'fare': x[:, 1]})."
+        )
+    return rows
+
+
 def _names_in(part: Any, frame: Frame) -> list[str]:
     """The columns of the frame that a target or weight names; a list with a text for every row is labels."""
     if isinstance(part, str):
