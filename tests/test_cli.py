@@ -410,7 +410,7 @@ def test_a_script_that_only_a_file_names_is_not_run(script: Path, tmp_path: Path
         for command in COMMANDS:
             code, text = run(*command)
             assert code == 1
-            assert f"names the script {named}, but it was not started by you" in text.replace("\n", " ")
+            assert f"names the script {named}, but you did not start this run" in text.replace("\n", " ")
     changed_manifests(mine, script=str(script), settings={"options.compiler": "sh evil"})
     assert run("evaluate", "runs/small")[0] == 1
     code, text = run("evaluate", "runs/small", "--script", "small.py")
@@ -424,7 +424,7 @@ def test_a_run_from_elsewhere_needs_its_script_said(script: Path) -> None:
     Path("runs/small").rename("runs/theirs")
     code, text = run("evaluate", "runs/theirs")
     assert code == 1
-    assert f"If you trust it, say it: --script {script}" in text.replace("\n", " ")
+    assert f"If you trust it, name it: --script {script}" in text.replace("\n", " ")
     code, text = run("evaluate", "runs/theirs", "--script", "small.py")
     assert code == 0, text
     code, text = run("train", "--resume", "runs/theirs", "--script", "small.py", "--epochs", "2", "--no-progress")

@@ -131,7 +131,7 @@ def test_what_transforms_do() -> None:
     ("make", "text"),
     [
         (lambda: Flip(1.5), "p is a probability"),
-        (lambda: Crop(0), "padding is a whole number"),
+        (lambda: Crop(0), "padding is an integer"),
         (lambda: Normalize(0.0, 0.0), "std is above 0"),
         (lambda: Crop(1)(np.ones((2, 3)), Draw(0, 0, ROWS[:2], 0)), "needs images"),
     ],

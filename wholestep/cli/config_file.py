@@ -13,7 +13,7 @@ from wholestep.errors import UsageError, WholestepError
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """A TOML file's values, tables by dotted names: `[optimizer]` with `lr = 3e-4` is `optimizer.lr`."""
+    """The values of a TOML file, tables as dotted names: `[optimizer]` with `lr = 3e-4` is `optimizer.lr`."""
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -25,7 +25,7 @@ def read_config(path: Path) -> dict[str, Any]:
         if name in settings:
             raise UsageError(f"{path} says {name} twice, in a table and under its dotted name; say it once.")
         try:
-            json.dumps(value)  # a run keeps its settings so
+            json.dumps(value)  # the manifest of a run stores settings as JSON
         except TypeError:
             raise UsageError(
                 f"{path}: {name} is {value}; expected a number, a text, true, false or a list of these."
@@ -44,7 +44,7 @@ def _flattened(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any
 
 @contextlib.contextmanager
 def naming(path: Path | None, name: str) -> Iterator[None]:
-    """Errors about a setting say which file it is from; nothing is added where it is from none."""
+    """Prefix errors about a setting with the file that it comes from, if it comes from one."""
     try:
         yield
     except WholestepError as error:
@@ -55,7 +55,7 @@ def naming(path: Path | None, name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def naming_passed(path: Path | None, said: Mapping[str, Any]) -> Iterator[None]:
-    """The same for what a script is given, of which only the script knows which one was wrong."""
+    """Append the file's settings to errors of a script's build(): only build() knows which of them is wrong."""
     try:
         yield
     except WholestepError as error:
@@ -67,7 +67,7 @@ def naming_passed(path: Path | None, said: Mapping[str, Any]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def naming_later(path: Path | None, names: Iterable[str]) -> Iterator[None]:
-    """The same for what is found only when the run starts: such errors begin with the setting, `epochs=-1: ...`."""
+    """Prefix errors about a setting that appear only when the run starts; these begin with its name: `epochs=-1: …`."""
     try:
         yield
     except WholestepError as error:

@@ -71,6 +71,6 @@ def explain(
     device: Device = None,
     precision: Precision = None,
 ) -> None:
-    """Say why a tensor of a step is computed as it is."""
+    """Explain how a tensor of a step is computed: gradient rules and rewrites."""
     trainer, _ = experiment_of(script, parse_settings(set or [], device, precision)).trainer()
     print(trainer.session.explain(name))

@@ -84,7 +84,7 @@ def train(
 
 
 def _start_workers(asked: Workers, hosts: str | None) -> None:
-    """Run this command once more, on several processes."""
+    """Run this command again as several processes."""
     assert asked.count is not None, "the option says it"
     if asked.engine == "ray":
         from wholestep.workers.ray import run_on_ray
@@ -103,7 +103,7 @@ def _start(
     exact: bool,
     progress: bool,
 ) -> None:
-    """Train in a folder that holds no run yet: in full, in folds, or a few batches to see that all of it runs."""
+    """Start a new run: train in full, by cross-validation, or for a few batches as a smoke test."""
     if experiment.fast_dev_run is not False:
         say(f"{experiment.fit(progress=progress)}\neverything runs; nothing was kept")
         return

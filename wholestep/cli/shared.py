@@ -42,7 +42,7 @@ Memory = Annotated[
 
 
 def told(command: Callable[P, R]) -> Callable[P, R]:
-    """An error of ours, or of a file, is one line and exit code 1; anything else is a bug and keeps its traceback."""
+    """Print a `WholestepError` or `OSError` as one line and exit with code 1; other exceptions keep their traceback."""
 
     @functools.wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -59,7 +59,7 @@ def told(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def _without_own_lines(text: str) -> str:
-    """Errors name the line of a script; where no script is at fault that would be a line of the command itself."""
+    """Drop the source line from an error if it is a line of the command line tool and not of the user's script."""
     libraries = (sysconfig.get_path("purelib"), sysconfig.get_path("stdlib"))
     return "\n".join(
         line for line in text.splitlines() if not line.strip().startswith(tuple(f"at {p}" for p in libraries))
@@ -112,7 +112,7 @@ def experiment_of(
 
 
 def load_script(script: Path) -> object:
-    """A file as a module; what lies beside it can be imported by it."""
+    """Import a file as a module; its folder is on the import path."""
     if not script.is_file():
         raise UsageError(f"there is no script {script}; name a Python file with a function {BUILD}().")
     spec = importlib.util.spec_from_file_location(f"wholestep_script_{script.stem}", script)
@@ -130,7 +130,7 @@ def load_script(script: Path) -> object:
 
 @contextlib.contextmanager
 def _blamed(script: Path) -> Iterator[None]:
-    """An error of a script itself is told with the script's own lines."""
+    """Print an exception of the script with the traceback of the script's own lines."""
     try:
         yield
     except WholestepError:
@@ -151,7 +151,7 @@ def experiment_in(
     script: Path | None = None,
     device: str | None = None,
 ) -> tuple[Experiment, Path]:
-    """The experiment of a run that `wholestep train` made, with the weights of one of its checkpoints, and which.
+    """The experiment of a run of `wholestep train` with the weights of a checkpoint, and the path of the checkpoint.
 
     `script` is what the command line names; without it the run's own, where this user has started the run.
     """

@@ -1,7 +1,7 @@
-"""Which script a run was started with, as this user knows it: a run's own files may be a stranger's.
+"""Which script may be executed to resume a run: a run's folder may come from someone else.
 
-A manifest names the script and settings of its run.  They are taken from there only where this user started that run
-in that folder with them: `wholestep train` notes it in the user's own cache, where nobody else writes.
+The manifest of a run names its script and settings.  They are used only if this user started the run in this folder
+with them: `wholestep train` records each start in the user's own cache folder, which nobody else can write to.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 from wholestep.errors import CheckpointError
 
 SUFFIX = ".run"
-OPTIONS = "options"  # settings of the compiler: a command among them would be executed
+OPTIONS = "options"  # settings of the compiler, which include a command that is executed
 
 
 def note_start(folder: Path, script: Path, settings: Mapping[str, Any]) -> None:
-    """Note that this user starts the run in a folder so."""
+    """Record that this user starts the run in `folder` with this script and these settings."""
     store, key = _store(), _key(folder)
     known, now = starts_of(folder), _start(script, settings)
     if now not in known:
@@ -27,30 +27,30 @@ def note_start(folder: Path, script: Path, settings: Mapping[str, Any]) -> None:
 
 
 def starts_of(folder: Path) -> list[Any]:
-    """How this user has started the run in a folder: [script, settings] of each time."""
+    """The recorded starts of the run in `folder`: a list of [script, settings]."""
     path = _store().get(_key(folder), SUFFIX)
     found = [] if path is None else json.loads(path.read_bytes())
     return found if isinstance(found, list) else []
 
 
 def started_as(config: Mapping[str, Any], run: Path, folder: Path, given: Path | None) -> tuple[Path, dict[str, Any]]:
-    """The script and the settings of a run: the script as the user says it, or as the user once started the run.
+    """The script and the settings to resume a run with: the script of --script, or that of a recorded start.
 
     Args:
-        config: of the manifest.
-        run: as the user names it, for errors.
-        folder: of the whole run.
-        given: the script that the command line names.
+        config: the configuration in the manifest.
+        run: the path that the user typed, for errors.
+        folder: the folder of the run.
+        given: the script of --script.
     """
     named, settings = config.get("script"), config.get("settings")
     if not isinstance(named, str) or not isinstance(settings, dict):
-        raise CheckpointError(f"{run} was not made by `wholestep train`: it does not know its script.")
+        raise CheckpointError(f"{run} was not written by `wholestep train`: its manifest names no script.")
     if _start(Path(named), settings) in starts_of(folder) and given is None:
         return Path(named), dict(settings)
     if given is None:
         raise CheckpointError(
-            f"{run} names the script {named}, but it was not started by you, on this machine and in this folder: a "
-            f"script that only a file names is not run. If you trust it, say it: --script {named}"
+            f"{run} names the script {named}, but you did not start this run, on this machine and in this folder: a "
+            f"script that only a manifest names is not executed. If you trust it, name it: --script {named}"
         )
     foreign = [name for name in settings if name.partition(".")[0] == OPTIONS]
     if foreign:

@@ -1,7 +1,7 @@
-"""Columns of Arrow data through its C interface: Polars frames, Arrow tables and whatever else has a capsule to give.
+"""Columns of Arrow data through its C interface: Polars frames, Arrow tables, anything with `__arrow_c_stream__`.
 
 The layouts are those of the Arrow specification ("The Arrow C data interface", "The Arrow PyCapsule interface").
-Nothing of Arrow is imported; every value is copied, so that what was handed over may be released at once.
+No Arrow library is imported; every value is copied, so that the stream can be released at once.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def columns_of(data: Any) -> dict[str, Column]:
                 children = chunk.children if schema.format == b"+s" else None
                 for i, (name, field) in enumerate(fields):
                     array = chunk if children is None else children[i].contents
-                    # Rows of a struct are cut by its own offset and length, whatever its children hold.
+                    # A struct array has an offset and a length of its own, which its children do not know of.
                     first = 0 if children is None else int(chunk.offset)
                     parts[name].append(_column(name, field, array, first, int(chunk.length)))
             return {name: _joined(name, field, parts[name]) for name, field in fields}
@@ -91,7 +91,7 @@ def columns_of(data: Any) -> dict[str, Column]:
 
 @contextmanager
 def _stream_in(capsule: object) -> Iterator[_Stream]:
-    """The stream in a capsule; the capsule releases it when it ends."""
+    """The stream that a PyCapsule holds; the capsule releases it when it is collected."""
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     yield _Stream.from_address(pointer(capsule, b"arrow_array_stream"))
@@ -133,14 +133,14 @@ _UNITS = {"s": "s", "m": "ms", "u": "us", "n": "ns"}
 
 @dataclass(frozen=True)
 class _Part:
-    """The rows of one array that are meant."""
+    """A range of rows of one Arrow array."""
 
     array: _Array
     start: int
     rows: int
 
     def buffer(self, at: int, dtype: str, count: int, first: int = 0) -> Array:
-        """A copy of some elements of a buffer."""
+        """A copy of `count` elements of buffer `at`, from element `first`."""
         address = self.array.buffers[at]
         kind = np.dtype(dtype)
         if not address or not count:
@@ -156,7 +156,7 @@ class _Part:
 
     @property
     def missing(self) -> Array:
-        """A buffer of bits that is not there says that every value is."""
+        """Which rows are null; without a validity bitmap none is."""
         has_gaps = self.array.n_buffers and self.array.buffers[0] and self.array.null_count
         return ~self.bits(0) if has_gaps else np.zeros(self.rows, bool)
 
@@ -211,7 +211,7 @@ def _strings(part: _Part, width: str) -> Array:
 
 
 def _views(part: _Part) -> Array:
-    """Strings of up to twelve bytes lie in their view; of others it says in which buffer, and where."""
+    """String views: up to 12 bytes are stored in the view itself, longer strings as (buffer, offset)."""
     views = part.buffer(1, "V16", part.rows, part.start)
     words = views.view("<i4").reshape(-1, 4) if part.rows else np.zeros((0, 4), "<i4")
     missing, found = part.missing, []

@@ -14,7 +14,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Column:
-    """Values and gaps.  What stands at a gap means nothing."""
+    """Values, and a mask of missing ones; the value at a missing row has no meaning."""
 
     values: Array  # numbers, booleans, datetime64[us], or str as objects
     missing: Array  # booleans
@@ -38,7 +38,7 @@ class Column:
 
     @property
     def present(self) -> Array:
-        """The values that are there."""
+        """The values that are not missing."""
         return self.values[~self.missing]
 
     def select(self, rows: Array) -> Column:
@@ -46,7 +46,7 @@ class Column:
 
 
 def need_finite(name: str, column: Column) -> None:
-    """InputError where a column holds infinity."""
+    """InputError if a column holds infinity."""
     values = column.present
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         row = int(np.flatnonzero(~column.missing)[np.flatnonzero(~np.isfinite(values))[0]])

@@ -128,7 +128,7 @@ class Words:
 
 
 def words_of(text: str) -> list[str]:
-    """Its words in small letters."""
+    """The words of a text, in lower case."""
     return WORD.findall(text.lower())
 
 

@@ -65,24 +65,24 @@ class Encoding:
 
     @property
     def entries(self) -> tuple[int, int]:
-        """Rows of the embeddings of all categories, and of all words; the first of each is for what was not seen."""
+        """Rows of the embedding tables of categories and of words; row 0 of each is for unknown values."""
         return 1 + sum(c.size for c in self.categories), 1 + sum(w.size for w in self.words)
 
     @property
     def classes(self) -> tuple[Label, ...] | None:
-        """The labels by class number; None where numbers are predicted."""
+        """The labels by class index; None for numeric targets."""
         return self.target.values if isinstance(self.target, Classes) else None
 
     @property
     def outputs(self) -> int:
-        """Scores or numbers that a model has to give for each row."""
+        """Number of outputs per row: scores of classes, or predicted numbers."""
         if isinstance(self.target, Classes):
             return 1 if self.target.answers else len(self.target.values)
         return 1 if self.target is None else len(self.target.mean)
 
     @property
     def units(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-        """Means and spreads of the numbers that are predicted; None of classes."""
+        """Means and standard deviations of numeric targets; None for classes."""
         return (self.target.mean, self.target.std) if isinstance(self.target, Target) else None
 
     def encode(self, data: Any) -> dict[str, Array]:
@@ -139,7 +139,7 @@ class Encoding:
 
     @staticmethod
     def from_json(text: str, where: object) -> Encoding:
-        """The encoding that a file carries; CheckpointError where it is none."""
+        """The encoding stored in a file; CheckpointError if it is damaged."""
         try:
             found = json.loads(text)
             if found["version"] != 1:
@@ -206,6 +206,6 @@ def _target_of(found: Mapping[str, Any] | None) -> Target | Classes | None:
 
 
 def _apart(codes: list[Array], sizes: list[int]) -> Array:
-    """One table of embeddings serves all columns: the numbers of each begin where those of the one before end."""
+    """All columns share one embedding table: offset the codes of each column by the sizes of those before it."""
     starts = np.cumsum([0, *sizes[:-1]])
     return np.stack([np.where(c == UNSEEN, UNSEEN, c + s) for c, s in zip(codes, starts)], axis=1).astype(np.int32)

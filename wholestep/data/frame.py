@@ -44,25 +44,25 @@ class Frame:
         return self.columns[name]
 
     def select(self, rows: Array) -> Frame:
-        """The same columns, at some rows in that order."""
+        """The same columns at these row indices, in this order."""
         return Frame({name: column.select(rows) for name, column in self.columns.items()})
 
     def without(self, *names: str) -> Frame:
-        """The other columns."""
+        """A frame without these columns."""
         for name in names:
             self[name]
         return Frame({name: column for name, column in self.columns.items() if name not in names})
 
 
 def is_frame(data: object) -> bool:
-    """A table with named columns: ours, of pandas, or of anything that speaks Arrow's C interface."""
+    """Is it a table with named columns: a `Frame`, a DataFrame of pandas, or an object with Arrow's C interface?"""
     if isinstance(data, Frame):
         return True
     return _is_pandas(data, "columns") or (_speaks_arrow(data) and hasattr(data, "columns"))
 
 
 def is_series(data: object) -> bool:
-    """One column of a table, or something else that knows gaps and text."""
+    """Is it a single column: a `Column`, a Series of pandas or Polars, or an Arrow array?"""
     return isinstance(data, Column) or (not is_frame(data) and (_is_pandas(data, "name") or _speaks_arrow(data)))
 
 
@@ -123,7 +123,7 @@ def as_column(data: Any, name: str) -> Column:
 
 
 def _plain(data: Any) -> Array:
-    """A list as an array of objects: NumPy would turn numbers beside text into text."""
+    """A list as an array of objects; `np.array` would convert numbers to text in a mixed list."""
     out = np.empty(len(data), object)
     out[:] = list(data)
     return out
@@ -156,7 +156,7 @@ _KINDS: tuple[tuple[tuple[type, ...], Any], ...] = (
 
 
 def _of_objects(name: str, array: Array) -> Column:
-    """Python's own values: all of one kind, gaps aside."""
+    """A column of Python objects: all numbers, all dates or all text, apart from missing values."""
     missing = np.array([_is_gap(v) for v in array], bool)
     present = array[~missing]
     kinds = {type(v) for v in present}
@@ -181,7 +181,7 @@ def _of_objects(name: str, array: Array) -> Column:
 
 
 def _known_beside(kinds: set[type]) -> tuple[type, ...]:
-    """The kind that most of a mixed column could be: text where there is any, else numbers."""
+    """The types that a mixed column was probably meant to hold: text if it has any, else numbers, else dates."""
     for types in ((str,), (int, float, Decimal, np.number), (datetime, date, np.datetime64)):
         if any(issubclass(k, types) for k in kinds):
             return types
@@ -189,7 +189,7 @@ def _known_beside(kinds: set[type]) -> tuple[type, ...]:
 
 
 def _is_gap(value: object) -> bool:
-    """None, NaN and NaT, and pandas' own, which do not compare."""
+    """Is it None, NaN, NaT or pandas' NA?  NA cannot be compared, so it is told by its type."""
     if isinstance(value, float | np.floating | np.datetime64):
         return bool(value != value)
     return value is None or type(value).__name__ in ("NAType", "NaTType")
@@ -207,7 +207,7 @@ def _of_pandas(name: str, series: Any) -> Column:
         series = series.dt.tz_convert("UTC").dt.tz_localize(None)
     if isinstance(series.dtype, np.dtype) and letter != "O":
         return _of_array(name, series.to_numpy())
-    if letter in "iufb":  # of pandas' own types, which know gaps
+    if letter in "iufb":  # pandas' nullable dtypes
         dtype = {"i": np.int64, "u": np.uint64, "b": bool, "f": np.float64}[letter]
         return Column(series.to_numpy(dtype=dtype, na_value=0), missing)
     if letter in "Mm":

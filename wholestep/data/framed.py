@@ -26,7 +26,7 @@ class Framed:
         return len(self.inputs)
 
     def select(self, rows: Array) -> Framed:
-        """The same of some rows."""
+        """The same at these row indices."""
         target = self.target.select(rows) if isinstance(self.target, Column) else self.target
         return Framed(
             self.inputs.select(rows),
@@ -76,7 +76,7 @@ def need_framed(data: object) -> Framed:
 
 
 def _names_in(part: Any, frame: Frame) -> list[str]:
-    """The columns of the frame that a target or weight names; a list with a text for every row is labels."""
+    """The columns that a target or weight names; a list with one string per row is labels, not names."""
     if isinstance(part, str):
         return [part]
     if not isinstance(part, list | tuple) or not all(isinstance(p, str) for p in part):
@@ -145,7 +145,7 @@ def _as_targets(values: Array) -> Array:
 
 
 def need_targets(target: Column) -> None:
-    """A row whose target is not known teaches nothing, and one that is guessed teaches something wrong."""
+    """InputError if a target is missing: a row without a target cannot be trained on."""
     if target.missing.any():
         rows = np.flatnonzero(target.missing)
         raise InputError(

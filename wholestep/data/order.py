@@ -1,4 +1,4 @@
-"""In which order rows are visited: samplers, each a function of (seed, epoch), so that any position can be found."""
+"""Samplers: the order in which an epoch visits rows, a function of (seed, epoch), so that a run can resume anywhere."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Shuffled:
 
 @dataclass(frozen=True)
 class Subset:
-    """Some rows, shuffled or in the order given."""
+    """The rows at `indices`, shuffled each epoch or in that order."""
 
     indices: Sequence[int]
     shuffle: bool = True
@@ -95,7 +95,7 @@ def keyed_uniform(seed: int, epoch: int, rows: ArrayLike, draw: int) -> NDArray[
 
 
 def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finaliser of splitmix64 after a step."""
+    """One step of the splitmix64 generator."""
     x = x + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -1,4 +1,4 @@
-"""A thread that makes batches ahead of their reader."""
+"""Prefetching: a background thread computes batches before they are needed."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import TypeVar
 T = TypeVar("T")
 
 _END = object()
-_PATIENCE = 0.1  # seconds between looks at whether the reader is still there
+_PATIENCE = 0.1  # seconds between checks whether the consumer has stopped
 
 
 class _Failed:
-    """What the maker raised, on its way to the reader."""
+    """An exception of the background thread, passed to the consumer."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
 
 
 def prefetched(items: Iterator[T], ahead: int) -> Iterator[T]:
-    """The items in order, up to `ahead` of them made before they are asked for.
+    """The items in order, up to `ahead` of them computed in advance by a thread.
 
-    An error of the maker is raised here, after the items before it.  When the reader stops early, the thread ends.
+    An exception of the thread is raised here, after the items before it.  If the consumer stops early, the thread ends.
     """
     made: queue.Queue[object] = queue.Queue(maxsize=ahead)
     stopped = threading.Event()
@@ -45,7 +45,7 @@ def _make(items: Iterator[object], made: queue.Queue[object], stopped: threading
             if not _put(item, made, stopped):
                 return
         _put(_END, made, stopped)
-    except BaseException as error:  # the reader has to know, whatever it is
+    except BaseException as error:  # the consumer raises it
         _put(_Failed(error), made, stopped)
 
 

@@ -1,4 +1,4 @@
-"""Changes to the inputs of a batch.  Random ones draw by (seed, epoch, row): a resumed run sees the same images."""
+"""Transforms of the inputs of a batch.  Random ones are keyed by (seed, epoch, row), so that a run can resume."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Draw:
-    """The random numbers of one batch and one transform."""
+    """The random number generator of one transform for one batch."""
 
     seed: int
     epoch: int
     rows: NDArray[np.int64]
-    stream: int  # of the transform: two of them draw different numbers
+    stream: int  # one per transform, so that two transforms draw different numbers
 
     def uniform(self, number: int = 0) -> NDArray[np.float64]:
         """One number in [0, 1) per row; `number` counts the draws that a transform makes."""
         return keyed_uniform(self.seed, self.epoch, self.rows, self.stream * 1024 + number)
 
     def normal(self, shape: Sequence[int]) -> NDArray[np.float64]:
-        """Normal numbers for rows of a shape."""
+        """Standard normal numbers, (rows, *shape)."""
         elements = int(np.prod(shape))
         at = self.rows[:, None].astype(np.uint64) * np.uint64(elements) + np.arange(elements, dtype=np.uint64)
         u, v = (keyed_uniform(self.seed, self.epoch, at, self.stream * 1024 + i) for i in (1, 2))
@@ -43,7 +43,7 @@ Transform = Callable[[Array, Draw], Array]
 
 @dataclass(frozen=True)
 class Normalize:
-    """(x - mean) / std as float32, per channel (axis 1) where they are lists.  Example: `Normalize(0.1307, 0.3081)`."""
+    """(x - mean) / std as float32; lists have one value per channel (axis 1).  Example: `Normalize(0.1307, 0.3081)`."""
 
     mean: float | Sequence[float] = 0.0
     std: float | Sequence[float] = 1.0
@@ -87,13 +87,13 @@ class Flip:
 
 @dataclass(frozen=True)
 class Crop:
-    """Pads height and width by zeros and cuts a window of the old size at a random place.  Example: `Crop(4)`."""
+    """Pads height and width with zeros and crops to the old size at a random offset.  Example: `Crop(4)`."""
 
     padding: int
 
     def __post_init__(self) -> None:
         if not isinstance(self.padding, int) or self.padding < 1:
-            raise OptionError(f"Crop: padding is a whole number of at least 1; received {self.padding!r}.")
+            raise OptionError(f"Crop: padding is an integer of at least 1; received {self.padding!r}.")
 
     def __call__(self, x: Array, draw: Draw) -> Array:
         if x.ndim < 3:
@@ -107,7 +107,7 @@ class Crop:
 
 @dataclass(frozen=True)
 class Noise:
-    """Adds normal numbers.  Example: `Noise(0.05)`."""
+    """Adds Gaussian noise of standard deviation `std`.  Example: `Noise(0.05)`."""
 
     std: float
 

@@ -1,4 +1,4 @@
-"""`class_weight=` of a run: how much the rows of each class count in its loss."""
+"""`class_weight=` of a run: the weight of each class in the loss."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def with_class_weight(described: Described, given: Any, loader: DataLoader) -> D
     if "pos_weight" in signature(loss.function).parameters:  # yes or no: what a yes counts against a no
         no, yes = _numbers(given, 2, labels)
         if not no > 0.0:
-            raise OptionError(f"class_weight={given!r}: the class 0 must count something; received {no:g}.")
+            raise OptionError(f"class_weight={given!r}: the weight of class 0 must be positive; received {no:g}.")
         options: dict[str, Any] = {"pos_weight": yes / no}
     else:
         options = {"class_weight": np.array(_numbers(given, _classes(described, loss), labels))}
@@ -59,7 +59,7 @@ def _loss(described: Described) -> losses.Loss:
 
 
 def _classes(described: Described, loss: losses.Loss) -> int:
-    """How many scores the model gives each row."""
+    """The number of classes: scores per row of the model's output."""
     graph, _ = forward_graph(described.model, described.inputs())
     shape = next(iter(graph.outputs.values())).shape
     labels = described.targets()["labels"].shape
@@ -69,7 +69,7 @@ def _classes(described: Described, loss: losses.Loss) -> int:
 
 
 def _numbers(given: Any, classes: int, labels: Array | None) -> list[float]:
-    """A weight for each class: as a dict (1 where it says nothing), a list, or by how often each one occurs."""
+    """One weight per class: from a dict (1 for classes it lacks), from a list, or "balanced" by class frequency."""
     if given == BALANCED if isinstance(given, str) else False:
         return _balanced(labels, classes)
     if isinstance(given, Mapping):

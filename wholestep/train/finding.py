@@ -122,7 +122,7 @@ def find_lr(
 
 
 class Rising(Callback):
-    """Notes the loss of every step, and ends the run where it has become large."""
+    """Records the loss of every step, and stops the run once the loss diverges."""
 
     every = 1
 
@@ -143,14 +143,14 @@ class Rising(Callback):
 
 @dataclass(frozen=True)
 class RateSearch:
-    """What `ws.find_lr` has seen: the loss at each rate, and the rate that it suggests."""
+    """The result of `ws.find_lr`: the loss at each learning rate, and the suggested rate."""
 
     lrs: tuple[float, ...]
     losses: tuple[float, ...]
 
     @property
     def smoothed(self) -> tuple[float, ...]:
-        """Each loss as a mean of those around it, the nearer the more: single batches say little."""
+        """Losses smoothed over neighbouring steps, since the loss of a single batch is noisy."""
         weights = np.bartlett(2 * NEAR + 3)[1:-1]
         total = np.convolve(self.losses, weights)[NEAR:-NEAR]
         return tuple((total / np.convolve(np.ones(len(self.losses)), weights)[NEAR:-NEAR]).tolist())

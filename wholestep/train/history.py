@@ -1,4 +1,4 @@
-"""What a run leaves behind: the numbers of every epoch."""
+"""`TrainHistory`: losses, metrics and learning rates of every epoch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from wholestep.train.values import is_count, is_measure, is_number
 
 @dataclass
 class TrainHistory:
-    """The epochs of a run, in order; `history["val_loss"]` is one number of each.
+    """The epochs of a run, in order; `history["val_loss"]` is a list with one value per epoch.
 
     A metric that is no single number, as the confusion matrix, is an array of each: `history["confusion_matrix"][-1]`.
     What was not measured in an epoch (`validate_every=`) is NaN there; what was measured inside epochs
@@ -50,7 +50,7 @@ class TrainHistory:
 
     @property
     def scalars(self) -> list[str]:
-        """The names of what is one number in every epoch."""
+        """The names of metrics that are a single number in every epoch."""
         return [n for n in self.names if not any(isinstance(e.logs.get(n), list) for e in self.epochs)]
 
     @property
@@ -99,7 +99,7 @@ class TrainHistory:
 
     @staticmethod
     def from_json(text: str) -> TrainHistory:
-        """The history that `to_json` wrote; InputError where it is another text."""
+        """Read a history that `to_json` wrote; InputError for any other text."""
         try:
             stored: Any = json.loads(text)
         except (ValueError, TypeError, RecursionError) as error:

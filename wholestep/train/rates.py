@@ -1,4 +1,4 @@
-"""Schedules in loops of epochs: what they count, whether they fit the run, what plateaus observe, which lr was used."""
+"""Schedules during training by epochs: their unit, their length against the run's, plateaus, and the logged lr."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def resolved(schedule: Any, epochs: int, steps_per_epoch: int | None, modes: Mapping[str, str] | None = None) -> Any:
-    """A schedule as a loop of epochs reads it: over the run's length, and counting epochs where it does not say.
+    """A schedule resolved for a run: with the run's length, and counted in epochs unless it says otherwise.
 
-    `modes` are the ways in which the run's metrics get better: a plateau that watches one goes by its own.
+    `modes` maps metrics to "min" or "max", for plateaus that monitor one without a mode of their own.
     """
     from wholestep.schedules import Planned, ReduceOnPlateau, TorchSchedule  # these bring every schedule along
 
@@ -48,7 +48,7 @@ def resolved(schedule: Any, epochs: int, steps_per_epoch: int | None, modes: Map
 
 
 def optimizer_of(schedule: Any, given: Optimizer | str | None) -> Optimizer | None:
-    """The optimizer that trains: what is given or named, else what a schedule under torch's names was made for."""
+    """The optimizer of a run: the `optimizer=` argument, else the one that a torch-style schedule was built with."""
     from wholestep.schedules import TorchSchedule
 
     given = None if given is None else get(given)
@@ -65,14 +65,14 @@ def optimizer_of(schedule: Any, given: Optimizer | str | None) -> Optimizer | No
 
 
 def count_epochs(session: Session) -> None:
-    """In a session that a loop of epochs is about to drive, schedules under torch's names count epochs."""
+    """Before training by epochs: let torch-style schedules of a session count epochs."""
     own = {target: live.description for target, live in session.schedules.items()}
     if any(s.unit == CALL for s in own.values()):
         session.set_schedule(resolved(own, 0, None))
 
 
 def check_horizons(session: Session, epochs: int, steps_per_epoch: int | None) -> None:
-    """A warning for every schedule that ends long before the run does, or is not through when it ends."""
+    """Warn about each schedule that is much shorter, or longer, than the run."""
     from wholestep.schedules.horizons import unlike
 
     lengths = {"epoch": epochs, "step": epochs * (steps_per_epoch or 0)}
@@ -84,7 +84,7 @@ def check_horizons(session: Session, epochs: int, steps_per_epoch: int | None) -
 
 
 def observe(session: Session, logs: Mapping[str, Value], measured: Sequence[str] = ()) -> None:
-    """Let every plateau observe its number of the epoch, once; `measured` are the names that any epoch may have."""
+    """Pass the epoch's metrics to every plateau, once; `measured` are the names that an epoch may have."""
     from wholestep.schedules.plateau import plateaus
 
     for live in session.schedules.values():
@@ -98,7 +98,7 @@ def observe(session: Session, logs: Mapping[str, Value], measured: Sequence[str]
 
 
 def need_monitors(session: Session, names: tuple[str, ...]) -> None:
-    """A misspelt monitor is told before the first epoch."""
+    """An error for a monitor that the run does not measure, before the first epoch."""
     from wholestep.schedules.plateau import plateaus
 
     for live in session.schedules.values():
@@ -109,7 +109,7 @@ def need_monitors(session: Session, names: tuple[str, ...]) -> None:
 
 
 def rate_used(session: Session, epoch: int) -> dict[str, float]:
-    """`{"lr": …}` that the last step of an epoch was made with; of several optimizers `lr/<name>` each."""
+    """The learning rate of the last step of an epoch, `{"lr": …}`; `lr/<name>` for each of several optimizers."""
     named = session.optimizers
     return {("lr" if len(named) == 1 else f"lr/{name}"): _rate(session, name, epoch) for name in named}
 
@@ -122,6 +122,6 @@ def _rate(session: Session, name: str, epoch: int) -> float:
 
 
 def told(session: Session) -> str:
-    """`optimizer.lr follows Cosine by epoch`: what schedules count, for people; "" where there are none."""
+    """`optimizer.lr follows Cosine by epoch`: a line for logs; "" without schedules."""
     live = session.schedules.items()
     return ", ".join(f"{target} follows {type(s.description).__name__} by {s.description.unit}" for target, s in live)

@@ -1,4 +1,4 @@
-"""Frames on their way to a model: rows are held out, an encoder is fitted to the others and kept by the model."""
+"""Frames as training data: hold rows out, fit an encoder to the others, and attach it to the model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ANSWERS = ("binary_cross_entropy",)
 def encoded(
     model: Module, data: Any, validation: Any, encoder: Encoder | None, loss: Any, shuffle: bool, seed: int
 ) -> tuple[Any, Any]:
-    """Data and validation data as a model takes them; what comes in no frame is left as it is."""
+    """Training and validation data as arrays; data that is no frame is returned unchanged."""
     takes_columns = encoder is not None or hasattr(model, "meet")
     framed = as_framed(data, dicts=takes_columns)
     if framed is None:
@@ -51,7 +51,7 @@ def encoded(
 
 
 def held_out(data: Any, validation: float | Holdout, seed: int, shuffle: bool) -> tuple[Any, Any]:
-    """Rows to train on and rows to measure on: of data in an order (`shuffle=False`) the last ones."""
+    """Training rows and validation rows; with `shuffle=False` the last rows are held out."""
     how = validation if isinstance(validation, Holdout) else Holdout(validation)
     if how.shuffle is None and not shuffle and how.groups is None and how.stratify is False:
         how = Holdout(how.fraction, shuffle=False)
@@ -59,7 +59,7 @@ def held_out(data: Any, validation: float | Holdout, seed: int, shuffle: bool) -
 
 
 def aim_of(loss: Any) -> str:
-    """What a loss takes its targets for: "classes", "answers" or "numbers"."""
+    """The kind of target that a loss takes: "classes", "answers" (yes or no) or "numbers"."""
     if isinstance(loss, Mapping) and "kind" not in loss:
         return "numbers"
     known = losses.get(loss)
@@ -69,13 +69,13 @@ def aim_of(loss: Any) -> str:
 
 
 def table_for(model: Module, data: Framed) -> Table:
-    """The arrays that a model takes for a frame: by its encoding, or as they are where it has none."""
+    """A frame as arrays: by the model's encoder, or column by column if it has none."""
     encoding = encoding_of(model)
     return plain_table(data) if encoding is None else encoding.table(data)
 
 
 def measured(model: Module, data: Any) -> Any:
-    """Data for `evaluate`: a frame by the model's encoding, anything else as it is."""
+    """Data for `evaluate`: a frame as arrays by the model's encoder, anything else unchanged."""
     framed = as_framed(data, dicts=encoding_of(model) is not None)
     return data if framed is None else table_for(model, framed)
 

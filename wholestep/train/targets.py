@@ -1,7 +1,7 @@
-"""What targets a loss can learn from, said before anything is compiled: one row of the table for each loss.
+"""Checks of targets before anything is compiled: which values each loss takes, one row of a table per loss.
 
-Losses compute with whatever they are given; a target of 2 makes binary cross entropy fall for ever, and rows of several
-ones make cross entropy learn something that nobody asked for.
+A loss computes with any target: with a target of 2 binary cross entropy falls without bound, and with rows of several
+ones cross entropy trains towards a distribution that nobody meant.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Check = Callable[[Loss, Array], None]
 
 
 def check_targets(loss: Loss, y: Array) -> None:
-    """InputError with what to write where a loss of the table cannot learn from these targets."""
+    """InputError, with the fix, for targets that the loss does not take."""
     for check in TARGETS.get(loss.kind, ()):
         check(loss, y)
 
@@ -48,7 +48,7 @@ def _are_classes(loss: Loss, y: Array) -> None:
 
 
 def _sum_to_one(loss: Loss, y: Array) -> None:
-    """Of floats, which are probabilities."""
+    """Float targets are probabilities: each row sums to 1."""
     axis = loss.options.get("axis", -1 if y.ndim == 2 or loss.kind == "kl_div" else None)
     if letter_of(y.dtype) != "f" or y.ndim < 2 or axis is None:  # without an axis the loss itself will ask for it
         return
@@ -105,7 +105,7 @@ TARGETS: dict[str, tuple[Check, ...]] = {
     "bce_of_probabilities": (_are_numbers, _are_answers),
     "contrastive": (_are_numbers, _are_answers),
 }
-ANSWERS: dict[str, Check] = {  # of losses that take whole numbers for either: where each score has a target of its own
+ANSWERS: dict[str, Check] = {  # for losses of classes or of answers, if each score has a target of its own
     "focal": _are_answers,
     "dice": _are_answers,
     "tversky": _are_answers,

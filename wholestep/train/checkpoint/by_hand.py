@@ -1,4 +1,4 @@
-"""`ws.save_checkpoint` in one of several workers: the first one writes, and what they have divided all give."""
+"""`ws.save_checkpoint` with several workers: rank 0 writes, and all ranks contribute their shards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WRITTEN, FAILED = b"+", b"-"  # before what rank 0 tells
 
 
 def save_among(group: Group, folder: Path, session: Session, **run: Any) -> Path:
-    """The folder of the checkpoint, in every worker that calls it."""
+    """Write a checkpoint together; returns its folder on every rank."""
     if not any(map(session.state.is_divided, session.lasting_states)):  # nobody needs the others
         if group.rank == 0:
             return write_alone(folder, capture(session, **run))

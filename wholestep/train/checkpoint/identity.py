@@ -53,12 +53,12 @@ def identity_of(session: Session, loader: Any = None) -> dict[str, Any]:
 
 
 def _workers(where: Where) -> int | str | None:
-    """How many make a step together; where they stand in a grid, along each of its axes."""
+    """The number of ranks, or the shape of their mesh."""
     return f"{where.ranks} x {where.model_ranks}" if where.model_ranks > 1 else where.ranks or None
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """One sentence for each thing that would change the bits; data and machines count where both know theirs."""
+    """One sentence per difference that changes the bits; data and machines are compared if both sides record them."""
     found = []
     for name, reason in REASONS.items():
         if name in ("data", "machine") and not (then.get(name) and now.get(name)):
@@ -74,7 +74,7 @@ _DIGESTS: dict[int, tuple[ref[Plan], str]] = {}  # by id: a plan takes longer to
 
 
 def plan_digest(plan: Plan) -> str:
-    """A fingerprint of what a plan does, wherever it was made; first values of scalars are no part of it."""
+    """A fingerprint of what a plan computes, independent of the machine; initial values of scalars are left out."""
     known = _DIGESTS.get(id(plan))
     if known is None or known[0]() is not plan:
         plain = replace(plan, scalars=tuple(replace(s, default=0.0) for s in plan.scalars))
@@ -85,7 +85,7 @@ def plan_digest(plan: Plan) -> str:
 
 @cache
 def code_version(family: str = "cpu") -> str:
-    """A fingerprint of what turns a plan of a family into machine code; the plan itself stands for what comes before.
+    """A fingerprint of the code generator and runtime of a device family, which turn a plan into machine code.
 
     A backend from outside has no code that we know of, and neither has the reference: their name stands for it.
     """
@@ -98,7 +98,7 @@ def code_version(family: str = "cpu") -> str:
 
 
 def describe_data(loader: Any) -> dict[str, Any]:
-    """Rows, batches and a fingerprint of some rows; nothing where the data cannot be looked at twice."""
+    """Rows, batches and a fingerprint of some rows; empty for data that can be read only once."""
     if not isinstance(loader, DataLoader) or not isinstance(loader.source, Table):
         return {}
     table = loader.source

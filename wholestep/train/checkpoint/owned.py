@@ -1,4 +1,4 @@
-"""Files of workers: what each of them has of states that they have divided, and where in the whole it lies."""
+"""Shard files: the shards of sharded states that one worker has, each with its position in the full array."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from wholestep.train.checkpoint.tensors import Array, checked_arrays, read_notes
 
 
 def write_pieces(path: Path, pieces: Mapping[str, Piece]) -> str:
-    """Write what a worker has to a new file; the file's SHA-256."""
+    """Write a worker's shards to a new file; returns the file's SHA-256."""
     places = {name: piece.place() for name, piece in pieces.items()}
     return write_tensors(path, {name: piece.array for name, piece in pieces.items()}, {PLACES: json.dumps(places)})
 
 
 def read_whole(folder: Path, files: Mapping[str, str]) -> dict[str, Array]:
-    """What the files of all workers are the pieces of, by name; each is held against its checksum."""
+    """The full arrays, by name, assembled from the shard files of all workers; checksums are verified."""
     found: dict[str, list[Piece]] = {}
     for file, wanted in files.items():
         arrays = checked_arrays(folder, file, wanted)

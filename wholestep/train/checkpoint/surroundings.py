@@ -1,4 +1,4 @@
-"""Where and how a run was made, for people who read a manifest: nothing here decides whether a run may go on."""
+"""The environment of a run (versions, machine) for readers of its manifest; resuming does not depend on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Safetensors files: streamed, checksummed on the way, on the disk before anyone is told of them; checked when read.
+"""Safetensors files: streamed to the disk with a SHA-256, synced before they are published, verified when read.
 
 The format: eight bytes with the length of a header, the header as JSON (name -> dtype, shape, bytes from .. to), the
 arrays one after the other.
@@ -61,7 +61,7 @@ def write_parts(path: Path, parts: list[Any]) -> str:
 
 
 def sync_folder(path: Path) -> None:
-    """Wait until the names in a folder are on the disk."""
+    """Sync a folder's entries to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -76,7 +76,7 @@ def checksum(path: Path) -> str:
 
 
 def checked_arrays(folder: Path, name: str, wanted: str) -> dict[str, Array]:
-    """The arrays of a checkpoint's file whose checksum is as it was when it was written."""
+    """The arrays of a checkpoint's file, after its checksum was verified."""
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
@@ -91,7 +91,7 @@ def checked_arrays(folder: Path, name: str, wanted: str) -> dict[str, Array]:
 
 
 def read_notes(path: Path) -> dict[str, str]:
-    """What stands in the header of a file beside its arrays."""
+    """The metadata in the header of a file."""
     from safetensors import safe_open
 
     with safe_open(path, "np") as file:

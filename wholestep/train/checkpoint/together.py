@@ -1,7 +1,7 @@
-"""A checkpoint that several workers write: each a file with what it has of divided states, the first one all else.
+"""A checkpoint written by several workers: each writes its shards of sharded states, rank 0 everything else.
 
-Each writes on a thread of its own while steps go on.  These threads exchange nothing, since MPI is for one thread at a
-time: whether all of them are done, workers tell each other at safe points, and the first one publishes the folder then.
+Each worker writes on a background thread while training continues.  These threads do not communicate, since only one
+thread at a time may use MPI: at safe points the workers agree that all have finished, and rank 0 publishes the folder.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = logging.getLogger("wholestep")
 
 
 def meet(group: Group, folder: Path, step: int) -> Path | None:
-    """A new folder in which all workers can write; None where they do not see the same files."""
+    """A new folder that all workers can write to; None if they do not share a file system."""
     name = new_name(step)
     if group.rank == 0:
         try:
@@ -49,12 +49,12 @@ def meet(group: Group, folder: Path, step: int) -> Path | None:
 
 
 class Together:
-    """A checkpoint under way.
+    """A checkpoint that is being written in the background.
 
     Args:
-        place: what `meet` gave.
-        pieces: what this worker has.
-        taken: all else, in the first worker.
+        place: the folder that `meet` returned.
+        pieces: this worker's shards.
+        taken: everything else, on rank 0; None on other ranks.
     """
 
     def __init__(
@@ -76,22 +76,22 @@ class Together:
             self._said = {"error": str(error)}
 
     def _own(self, pieces: Mapping[str, Piece]) -> Mapping[str, Piece]:
-        """Without those that a worker with other rows of the batch has too: the first of them writes these."""
+        """The shards that this worker writes: those replicated along the data axis are written by its first worker."""
         if self.group.grid.place(DATA, self.group.rank) == 0:
             return pieces
         return {name: piece for name, piece in pieces.items() if not piece.is_part_of_a_layer}
 
     @property
     def is_written(self) -> bool:
-        """Has this worker written its own, or failed to?"""
+        """Has this worker finished writing, successfully or not?"""
         return not self._thread.is_alive()
 
     def wait(self) -> None:
-        """Return when it has."""
+        """Block until this worker has finished writing."""
         self._thread.join()
 
     def settle(self) -> dict[str, str]:
-        """With all others: the files of all workers and their checksums; CheckpointError where one could not write."""
+        """Collective: the files of all workers and their checksums; CheckpointError if a worker could not write."""
         self.wait()
         told = [json.loads(text) for text in self.group.gather(json.dumps(self._said).encode())]
         for rank, said in enumerate(told):
@@ -100,7 +100,7 @@ class Together:
         return {name: checksum for said in told for name, checksum in said["files"].items()}
 
     def publish(self, files: Mapping[str, str]) -> Path:
-        """In the first worker: let the checkpoint appear."""
+        """On rank 0: rename the folder to its final name."""
         assert self.taken is not None, "the first worker has taken it"
         try:
             return publish(self.place, self.taken, files)
@@ -111,5 +111,5 @@ class Together:
             raise
 
     def remove(self) -> None:
-        """Of one that will not be published."""
+        """Delete the folder of a checkpoint that will not be published."""
         rmtree(self.place, ignore_errors=True)
