@@ -17,7 +17,9 @@ from typer.testing import CliRunner
 
 import wholestep as ws
 from wholestep.cli import app
+from wholestep.compiler.backends.cpu.compiler import find_compiler
 from wholestep.compiler.backends.cpu.target import available_targets
+from wholestep.options import CompileOptions
 
 
 def run(*arguments: str) -> tuple[int, str]:
@@ -40,6 +42,8 @@ def test_doctor_finds_a_working_installation() -> None:
     rows = dict(line.split(maxsplit=1) for line in text.splitlines())
     assert rows["self-test"] == "ok"
     assert {"wholestep", "python", "numpy", "threads", "compiler", "cache"} <= rows.keys()
+    assert rows["compiler"].startswith(f"{' '.join(find_compiler(CompileOptions().compiler_command).command)}: ")
+    assert re.search(r"\d+\.\d+", rows["compiler"].partition(": ")[2])  # its version, as it tells it
     assert rows["device"].startswith("cpu")
     best, *others = available_targets()
     assert rows["target"] == f"{best.name} (also {', '.join(t.name for t in others)})" if others else best.name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -103,7 +104,9 @@ def _compiler() -> str:
     from wholestep.compiler.backends.cpu.compiler import find_compiler
     from wholestep.options import CompileOptions
 
-    return " ".join(find_compiler(CompileOptions().compiler_command).command)
+    command = find_compiler(CompileOptions().compiler_command).command
+    said = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False).stdout
+    return f"{' '.join(command)}: {said.partition(chr(10))[0] or 'it does not tell its version'}"
 
 
 def _gpu() -> str:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.metadata
+import platform
 import subprocess
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from tests.compiler.targets import compile_c
 from wholestep.compiler.backends.cpu import compiler as compiler_module
 from wholestep.compiler.backends.cpu import target as target_module
-from wholestep.compiler.backends.cpu.compiler import compile_counter, find_compiler
+from wholestep.compiler.backends.cpu.compiler import compile_counter, find_compiler, run_compiler
 from wholestep.compiler.backends.cpu.target import (
     AVX2,
     AVX512,
@@ -24,6 +25,7 @@ from wholestep.compiler.target import Target
 from wholestep.errors import CompilerError
 
 ANSWER = '__attribute__((visibility("default"))) int answer(void) { return %d; }\n'
+CALLS_WHAT_IS_MISSING = "int missing_thing(void);\nint f(void) { return missing_thing(); }\n"
 
 
 def test_source_is_compiled_once_and_then_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,6 +78,18 @@ def test_refused_source_shows_what_the_compiler_said(tmp_path: Path) -> None:
         compile_c("int f(void) { return undeclared_thing; }", cache=Cache(tmp_path))
 
 
+def test_a_failing_compiler_shows_its_first_error_and_not_its_warnings(tmp_path: Path) -> None:
+    warnings = "".join(f"int *f{i}(void) {{ long x = {i}; return x; }}\n" for i in range(30))
+    with pytest.raises(CompilerError, match=r"\.\.\. \d+ lines of warnings\n.*undeclared_thing") as caught:
+        compile_c(f"{warnings}int f(void) {{ return undeclared_thing; }}", cache=Cache(tmp_path))
+    assert "return x" not in str(caught.value)
+
+
+def test_a_linker_shows_what_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(CompilerError, match=r"undefined reference to .?missing_thing"):
+        run_compiler(find_compiler("gcc -Wl,--no-undefined"), PORTABLE.name, {"a.c": CALLS_WHAT_IS_MISSING})
+
+
 def test_a_requested_compiler_that_is_missing_is_named() -> None:
     with pytest.raises(CompilerError, match="'no-such-cc -O1' was not found"):
         find_compiler("no-such-cc -O1")
@@ -104,6 +118,20 @@ def test_the_zig_wheel_is_the_last_resort(monkeypatch: pytest.MonkeyPatch) -> No
     found = find_compiler()
     assert found.command[1:4] == ("-m", "ziglang", "cc")
     assert found.fingerprint == "ziglang 0.99"
+
+
+@pytest.mark.parametrize("requested", ["zig cc", "zig cc -target x86_64-linux-musl"])
+def test_zig_compiles_for_the_target_and_never_for_this_machine(
+    requested: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """zig takes -mtune=native, and a command line without a target, for "use all that this processor has"."""
+    (tmp_path / "zig").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    call = find_compiler(requested).call(AVX2.name, "plan.c")
+    assert call.count("-target") == 1
+    assert call[call.index("-target") + 1] in ("x86_64-linux-musl", f"{platform.machine()}-linux-gnu")
+    assert "-mavx2" in call
+    assert "-mtune=native" not in call
 
 
 @pytest.mark.parametrize(

@@ -156,6 +156,27 @@ def test_every_process_finds_the_same_e_graph() -> None:
     assert found[0] == found[1]
 
 
+UNDER_A_LIMIT = """
+import resource
+resource.setrlimit(resource.RLIMIT_AS, ({limit}, {limit}))  # ulimit -v: a child can lower it, and never raise it
+import wholestep as ws
+g = ws.Graph()
+x, w = g.input("x", ("batch", 4)), g.parameter("w", (4, 3), init=0.5)
+g.set_outputs({{"loss": (ws.relu(x @ w) ** 2).mean()}})
+_, report = ws.build_session_with_report(g, batch_size=8, device="reference", options=ws.CompileOptions(cache=False))
+print(report)
+"""
+
+
+@pytest.mark.parametrize("limit", [3 << 30, 6 << 30], ids=["below the worker's own", "above it"])
+def test_under_a_limit_of_the_address_space_the_step_is_optimised(limit: int) -> None:
+    command = [sys.executable, "-c", UNDER_A_LIMIT.format(limit=limit)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "left as it was" not in done.stdout
+    assert "e-graph" in done.stdout
+
+
 def test_egglog_is_not_imported_here() -> None:
     optimize(GRAPH, {"n": 8})
     assert not [m for m in sys.modules if m == "egglog" or m.startswith("egglog.")]

@@ -31,6 +31,7 @@ LIBRARY_HEADERS = frozenset(
 
 # No -ffast-math: bits are a contract.  Contraction is off so that a multiply-add is fused only where it is written.
 # -fno-trapping-math and -fno-math-errno change no value; they let branch-free code be vectorised.
+# zig cc adds UBSan below -O2, and its runtime is not in a shared object.
 FLAGS = (
     "-std=gnu11",
     "-O3",
@@ -40,15 +41,18 @@ FLAGS = (
     "-fno-math-errno",
     "-fno-trapping-math",
     "-ffp-contract=off",
+    "-fno-sanitize=undefined",
 )
 # Hundreds of calls in a row: a higher level takes up to 2 s longer, and the calls take as long.
 ENTRY_FILE, ENTRY_LEVEL = "entry.c", "-O0"
 LINK = ("-shared",)
+SHOWN_LINES = 20  # of what a compiler says when it fails
 LIBRARIES = ("-lm", "-pthread")
 EVERY_FLAG = (*FLAGS, ENTRY_LEVEL, *LINK, *LIBRARIES)
 
 
-_AVX2 = ("-mavx2", "-mfma", "-mtune=native")
+TUNE = "-mtune=native"
+_AVX2 = ("-mavx2", "-mfma", TUNE)
 # The same bits as AVX2.  The library's products use 64-byte vectors; a plan's loop does so where it asks for 16 lanes
 # (simdlen), which is 1.4-1.6 times as fast for elementary functions and 3-9 % slower where memory is the limit.
 # Without avx512vl narrower loops are AVX2's own: with it, epilogues that select take up to 1.4 times as long (Zen 4).
@@ -58,7 +62,7 @@ TARGET_FLAGS: Mapping[str, tuple[str, ...]] = {
     "cpu/avx512bf16": ("-mavx512bf16", *_AVX512),
     "cpu/avx512": _AVX512,
     "cpu/avx2": _AVX2,
-    "cpu/portable": (),
+    "cpu/portable": ("-Wno-psabi",),  # 32-byte vectors without AVX: they stay inside a function
 }
 
 
@@ -91,7 +95,9 @@ class Compiler:
     def call(self, target: str, name: str) -> list[str]:
         """How it is called for a file of a target; what to do, and what to write, is to be added."""
         flags = [ENTRY_LEVEL if name == ENTRY_FILE and flag.startswith("-O") else flag for flag in self.flags]
-        return [*self.command, *flags, *flags_of(target), f"-iquote{NATIVE}"]
+        # zig takes -mtune=native for -mcpu=native: it would compile for this machine, whatever the target.
+        target_flags = [flag for flag in flags_of(target) if not (flag == TUNE and _is_zig(self.command))]
+        return [*self.command, *flags, *target_flags, f"-iquote{NATIVE}"]
 
 
 class CompileCounter:
@@ -138,7 +144,20 @@ def _on_path(command: tuple[str, ...]) -> Compiler | None:
     status = real.stat()
     # The file's identity stands for the version: asking `--version` would cost a process on every start.
     fingerprint = f"{real} {status.st_size} {status.st_mtime_ns} {' '.join(command[1:])}"
-    return Compiler((executable, *command[1:]), fingerprint)
+    found = (executable, *command[1:])
+    return Compiler((*found, *_zig_target()) if _is_zig(found) and "-target" not in found else found, fingerprint)
+
+
+def _is_zig(command: Sequence[str]) -> bool:
+    """`zig cc`, or `python -m ziglang cc`."""
+    return "ziglang" in command or (command[1:2] == ("cc",) and Path(command[0]).name.startswith("zig"))
+
+
+def _zig_target() -> tuple[str, str]:
+    """Without a target zig compiles for exactly this machine, whatever our flags say."""
+    machine = {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
+    system = {"linux": "linux-gnu", "darwin": "macos"}.get(sys.platform, sys.platform)
+    return "-target", f"{machine}-{system}"
 
 
 def _executable(name: str) -> str | None:
@@ -154,10 +173,7 @@ def _zig() -> Compiler | None:
         version = importlib.metadata.version("ziglang")
     except importlib.metadata.PackageNotFoundError:
         return None
-    # Without a target zig compiles for exactly this machine, whatever the flags of ours say.
-    machine = {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
-    system = {"linux": "linux-gnu", "darwin": "macos"}.get(sys.platform, sys.platform)
-    return Compiler((sys.executable, "-m", "ziglang", "cc", "-target", f"{machine}-{system}"), f"ziglang {version}")
+    return Compiler((sys.executable, "-m", "ziglang", "cc", *_zig_target()), f"ziglang {version}")
 
 
 def compile_c(
@@ -245,9 +261,19 @@ def _run(command: Sequence[str], folder: str) -> None:
 
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        lines = done.stderr.strip().splitlines()
-        shown = "\n".join(lines[:20] + ([f"... {len(lines) - 20} more lines"] if len(lines) > 20 else []))
         raise CompilerError(
             f"{command[0]} failed with status {done.returncode}; if the compiler works otherwise, this is a bug in "
-            f"Wholestep: please report it with this text.\n{' '.join(command)}\n{shown}"
+            f"Wholestep: please report it with this text.\n{' '.join(command)}\n{_first_errors(done.stderr)}"
         )
+
+
+def _first_errors(stderr: str) -> str:
+    """20 lines from the first error on; warnings before it are left out, and what has no error is shown from its start.
+
+    gcc and clang write "error:", linkers that or "undefined reference".
+    """
+    lines = stderr.strip().splitlines()
+    first = next((i for i, line in enumerate(lines) if "error:" in line or "undefined " in line), 0)
+    after = len(lines) - first - SHOWN_LINES
+    before = [f"... {first} lines of warnings"] if first else []
+    return "\n".join([*before, *lines[first:][:SHOWN_LINES], *([f"... {after} more lines"] if after > 0 else [])])

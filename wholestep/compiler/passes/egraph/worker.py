@@ -218,8 +218,15 @@ class Lines:
         return line
 
 
+def limit_memory() -> None:
+    """At most MEMORY bytes of address space; a lower limit that the process already has stays (`ulimit -v`)."""
+    limits = [limit for limit in resource.getrlimit(resource.RLIMIT_AS) if limit != resource.RLIM_INFINITY]
+    most = min([MEMORY, *limits])
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
 def main() -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    limit_memory()
     lines = Lines(sys.stdin.fileno())
     bindings = load_bindings(sys.argv[1])
     shared = json.loads(lines.next() or b'{"common": [], "laws": {}}')

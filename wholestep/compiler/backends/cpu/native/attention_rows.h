@@ -71,8 +71,8 @@ WS_INLINE REAL NAME(ws_masked)(REAL *restrict z, long n, REAL scale, NAME(ws_mat
 #define WS_LARGER(a, b) (NAME(ws_half))(((NAME(ws_order))(a) & ((a) > (b))) | ((NAME(ws_order))(b) & ~((a) > (b))))
 WS_INLINE REAL NAME(ws_largest)(const REAL *lanes) {
   const NAME(ws_half) low = *(const NAME(ws_half) *)lanes, high = *(const NAME(ws_half) *)(lanes + 8);
-  NAME(ws_half) s = WS_LARGER(low, high), t = __builtin_shuffle(s, (NAME(ws_order)){4, 5, 6, 7, 4, 5, 6, 7});
-  s = WS_LARGER(s, t), t = __builtin_shuffle(s, (NAME(ws_order)){2, 3, 2, 3, 2, 3, 2, 3});
+  NAME(ws_half) s = WS_LARGER(low, high), t = WS_SHUFFLE(NAME(ws_order), s, s, 4, 5, 6, 7, 4, 5, 6, 7);
+  s = WS_LARGER(s, t), t = WS_SHUFFLE(NAME(ws_order), s, s, 2, 3, 2, 3, 2, 3, 2, 3);
   s = WS_LARGER(s, t);
   return s[0] > s[1] ? s[0] : s[1];
 }

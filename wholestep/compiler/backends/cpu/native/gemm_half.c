@@ -20,11 +20,9 @@ typedef uint16_t loose_both __attribute__((vector_size(64), aligned(2), may_alia
 
 /* x0 y0 x1 y1 ...: 16 elements of two rows. */
 INLINE void interleave(uint16_t *to, const uint16_t *x, const uint16_t *y) {
-  static const both order = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23,
-                             8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
   both rows;
   __builtin_memcpy(&rows, x, 32), __builtin_memcpy((char *)&rows + 32, y, 32);
-  *(loose_both *)to = __builtin_shuffle(rows, order);
+  *(loose_both *)to = WS_SHUFFLE(both, rows, rows, WS_INTERLEAVED);
 }
 
 /* The pairs of a panel's rows, `step` apart, to every `to_step` elements; what is missing of 16 columns is zero. */

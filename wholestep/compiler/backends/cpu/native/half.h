@@ -6,6 +6,8 @@
 #define WS_HALF_H
 #include <stdint.h>
 
+/* The order of 32 elements in which those of both halves take turns. */
+#define WS_INTERLEAVED 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
 #define WS_HALF static inline __attribute__((always_inline))
 
 WS_HALF uint32_t ws_bits(float x) { uint32_t u; __builtin_memcpy(&u, &x, 4); return u; }

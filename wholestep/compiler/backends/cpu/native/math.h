@@ -29,8 +29,8 @@ WS_INLINE double ws_real_f64(int64_t i) { double x; __builtin_memcpy(&x, &i, 8);
   WS_INLINE real ws_floor_##t(real x) { return __builtin_floor##f(x); }                                           \
   WS_INLINE real ws_sign_##t(real x) { return x > 0 ? (real)1 : x < 0 ? (real)-1 : x == 0 ? (real)0 : x; }        \
   /* NaN wins, as in numpy.maximum */                                                                             \
-  WS_INLINE real ws_max_##t(real x, real y) { return (x >= y) | (x != x) ? x : y; }                               \
-  WS_INLINE real ws_min_##t(real x, real y) { return (x <= y) | (x != x) ? x : y; }                               \
+  WS_INLINE real ws_max_##t(real x, real y) { return ((x >= y) | (x != x)) ? x : y; }                             \
+  WS_INLINE real ws_min_##t(real x, real y) { return ((x <= y) | (x != x)) ? x : y; }                             \
   /* The sign of the divisor, as in Python */                                                                     \
   WS_INLINE real ws_mod_##t(real x, real y) {                                                                     \
     real r = __builtin_fmod##f(x, y);                                                                             \
@@ -57,7 +57,7 @@ WS_INLINE int64_t ws_tree16_i64(const int64_t lanes[16]) {
    end the process: both are divided by 1 instead, which leaves nothing. */
 #define WS_MOD(t, type)                                                                                           \
   WS_INLINE type ws_mod_##t(type x, type y) {                                                                     \
-    type d = (y == 0) | (y == (type)-1 && (type)-1 < 0) ? 1 : y, r = x % d;                                       \
+    type d = ((y == 0) | (y == (type)-1 && (type)-1 < 0)) ? 1 : y, r = x % d;                                     \
     return r != 0 && (r < 0) != (d < 0) ? r + d : r;                                                              \
   }
 WS_MOD(i32, int32_t)
@@ -69,7 +69,7 @@ WS_MOD(u8, uint8_t)
 #define WS_INTEGERS(t, type, word, bits)                                                                          \
   WS_INLINE type ws_floor_divide_##t(type x, type y) {                                                            \
     const int minus = y == (type)-1 && (type)-1 < 0;                                                              \
-    const type d = (y == 0) | minus ? 1 : y, q = x / d, r = x % d;                                                \
+    const type d = ((y == 0) | minus) ? 1 : y, q = x / d, r = x % d;                                              \
     const type down = r != 0 && (r < 0) != (d < 0) ? q - 1 : q;                                                   \
     return y == 0 ? 0 : minus ? (type)((word)0 - (word)x) : down;                                                 \
   }                                                                                                               \

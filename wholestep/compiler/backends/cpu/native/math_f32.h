@@ -196,8 +196,8 @@ WS_INLINE float ws_pow_f32(float x, float y) {
   const float a = __builtin_fabsf(x);
   float r = (float)ws_exp2_f64((double)y * ws_log2_f64((double)a));
   const float whole = __builtin_floorf(y), half = 0.5f * y;
-  r = (a == 1.f) & (y == y) ? 1.f : r;                /* 0 * inf in the exponent */
-  r = (whole != y) & (x < 0) & (a < __builtin_inff()) ? __builtin_nanf("") : r;
-  r = (whole == y) & (__builtin_floorf(half) != half) ? __builtin_copysignf(r, x) : r;
-  return (y == 0) | (x == 1.f) ? 1.f : r;
+  r = ((a == 1.f) & (y == y)) ? 1.f : r;              /* 0 * inf in the exponent */
+  r = ((whole != y) & (x < 0) & (a < __builtin_inff())) ? __builtin_nanf("") : r;
+  r = ((whole == y) & (__builtin_floorf(half) != half)) ? __builtin_copysignf(r, x) : r;
+  return ((y == 0) | (x == 1.f)) ? 1.f : r;
 }

@@ -31,13 +31,11 @@ typedef uint16_t ws_h16 __attribute__((vector_size(32), aligned(2), may_alias));
 typedef uint16_t ws_h32 __attribute__((vector_size(64)));
 
 static inline void ws_pair_plain_bf16(uint16_t *to, const float *from) {
-  static const ws_h32 order = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23,
-                               8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
 #pragma GCC unroll 8
   for (int k = 0; k < 16; k += 2) {
     ws_h32 rows;
     __asm__("vcvtne2ps2bf16 %2,%1,%0" : "=v"(rows) : "v"(*(const ws_v16 *)(from + 16 * k + 16)), "vm"(*(const ws_v16 *)(from + 16 * k)));
-    rows = __builtin_shuffle(rows, order);
+    rows = WS_SHUFFLE(ws_h32, rows, rows, WS_INTERLEAVED);
     __builtin_memcpy(to + 16 * k, &rows, 64);
   }
 }

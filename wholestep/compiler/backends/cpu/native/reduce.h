@@ -2,6 +2,7 @@
 #ifndef WS_REDUCE_H
 #define WS_REDUCE_H
 #include "math.h"
+#include "ws.h"
 
 WS_INLINE long ws_clamp(long i, long last) { return i < 0 ? 0 : i > last ? last : i; }
 
@@ -11,8 +12,8 @@ WS_INLINE long ws_clamp(long i, long last) { return i < 0 ? 0 : i > last ? last 
   typedef bits ws_order_##name __attribute__((vector_size(8 * sizeof(type))));                                    \
   WS_INLINE type ws_lanes_sum_##name(const type *x) {                                                             \
     ws_half_##name s = *(const ws_half_##name *)x + *(const ws_half_##name *)(x + 8);                             \
-    s = s + __builtin_shuffle(s, (ws_order_##name){4, 5, 6, 7, 4, 5, 6, 7});                                      \
-    s = s + __builtin_shuffle(s, (ws_order_##name){2, 3, 2, 3, 2, 3, 2, 3});                                      \
+    s = s + WS_SHUFFLE(ws_order_##name, s, s, 4, 5, 6, 7, 4, 5, 6, 7);                                            \
+    s = s + WS_SHUFFLE(ws_order_##name, s, s, 2, 3, 2, 3, 2, 3, 2, 3);                                            \
     return (type)(word)(s[0] + s[1]);                                                                             \
   }                                                                                                               \
   WS_INLINE type ws_lanes_max_##name(const type *x) {                                                             \

@@ -9,6 +9,14 @@
 /* In shared_*.c: compiled once on a machine, and linked with every plan that includes the header. */
 #define WS_SHARED __attribute__((visibility("hidden")))
 
+/* Elements of x and y at literal positions; `order` is a vector of integers as wide as theirs.  clang has no
+   __builtin_shuffle, and gcc has __builtin_shufflevector from 12 on. */
+#ifdef __clang__
+#define WS_SHUFFLE(order, x, y, ...) __builtin_shufflevector(x, y, __VA_ARGS__)
+#else
+#define WS_SHUFFLE(order, x, y, ...) __builtin_shuffle(x, y, (order){__VA_ARGS__})
+#endif
+
 /* Pieces of memory that are needed soon: `count` of them, each of `bytes`, `step` bytes apart. */
 typedef struct { const void *from; long count, bytes, step; } ws_ahead;
 
