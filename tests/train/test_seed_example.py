@@ -93,6 +93,9 @@ def test_the_example_runs_and_does_what_it_says(
     np.testing.assert_allclose(history["lr"], torch_rates(len(history)), rtol=1e-9)
     best = ws.load_checkpoint("checkpoints/best_model.mojo", best="val_acc")
     assert best.logs["val_accuracy"] == max(history["val_acc"])
+    loaded = ws.nn.Linear(64, 10)
+    loaded.load("checkpoints/best_model.mojo")  # under the name that the example gives it
+    assert all((loaded.state_dict()[name] == best.arrays[name]).all() for name in best.own)
     assert history["val_acc"][-1] > 0.7
     assert "optimizer.lr follows Cosine by epoch" in capsys.readouterr().err
     train, held = (names["my_model"].evaluate(x[a], y[a], loss="cross_entropy") for a in (slice(200), slice(200, 300)))  # type: ignore[attr-defined]

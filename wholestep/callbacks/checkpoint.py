@@ -232,19 +232,22 @@ class ModelCheckpoint(Callback):
     def _capture(self, without: Container[str] = ()) -> Checkpoint | None:
         """The run as it is now, in the one of several workers who writes."""
         from wholestep.train.checkpoint import capture
+        from wholestep.train.checkpoint.format import KEEPS_BEST
 
         run = self.run
         assert run is not None, "training has begun"
         if not run.writes:
             run.session.share_parts(without=without)
             return None
+        noted = {KEEPS_BEST: {"monitor": self.monitor, "mode": self.mode}} if self.best and not self.last else {}
+        noted |= {MODES: dict(run.modes)} if run.modes else {}
         return capture(
             run.session,
             position=run.position,
             history=run.history,
             loader=run.loader,
             callbacks=run.callbacks,
-            config={**run.config, **self.config, **({MODES: dict(run.modes)} if run.modes else {})},
+            config={**run.config, **self.config, **noted},
             logs=run.logs,
             versions=self._versions,
             writer=self._writer,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -155,14 +156,20 @@ def load(self: Module, path: str | PathLike[str], strict: bool = True, rename: R
     """Read weights by name; nothing changes unless the file is whole and everything that is to be loaded fits.
 
     Args:
-        path: a safetensors file; an index of shards, `model.safetensors.index.json`; a folder with either; or a
-            `.pt`, `.pth` or `.bin` file of torch's, which torch itself reads, without running what it holds.
+        path: what `save` wrote, under any name; a safetensors file; an index of shards, `model.safetensors.index.json`;
+            a folder with either; a file of torch's, which torch itself reads, without running what it holds; a
+            checkpoint; or the folder of a run (`checkpoint=`, `ModelCheckpoint`): its newest checkpoint, or the best
+            one where `ModelCheckpoint` keeps the best alone.
         strict, rename: as in `load_state_dict`.
 
     Example: `model.load("theirs.safetensors", rename={"module.": ""})`.
     """
     from wholestep.nn.weights import load
 
+    if Path(path).is_dir():
+        from wholestep.train.checkpoint.read import weights_in_run
+
+        path = weights_in_run(Path(path)) or path
     return load(self, path, strict, rename)
 
 

@@ -34,7 +34,18 @@ def read_weights(path: Path) -> dict[str, Array]:
         path = weights_in(path)
     if path.name.endswith(INDEX):
         return _read_shards(path)
-    return _read_torch(path) if path.suffix in TORCH else _read_safetensors(path)
+    return _read_torch(path) if is_torch_file(path) else _read_safetensors(path)
+
+
+def is_torch_file(path: Path) -> bool:
+    """Did torch write a file?  Its first bytes tell, whatever its name; a name alone where there is no such file."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(9)
+    except OSError:
+        return path.suffix in TORCH
+    is_safetensors = head[8:] == b"{"  # behind the length of its header
+    return not is_safetensors and (path.suffix in TORCH or head.startswith((b"PK\x03\x04", b"\x80")))
 
 
 def weights_in(folder: Path) -> Path:
@@ -47,7 +58,8 @@ def weights_in(folder: Path) -> Path:
         return found[0]
     what = ", ".join(p.name for p in found) or "none"
     raise CheckpointError(
-        f"{folder} has no {', '.join(IN_FOLDER)}; of other safetensors files there are: {what}. Name one of them."
+        f"{folder} has no {', '.join(IN_FOLDER)}; of other safetensors files there are: {what}; nor checkpoints "
+        "(step-*). Name a file."
     )
 
 

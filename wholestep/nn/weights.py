@@ -16,7 +16,7 @@ from wholestep.compiler.runtime.arrays import as_array
 from wholestep.errors import CheckpointError, DTypeError, InputError, ShapeError, UnknownNameError, UsageError
 from wholestep.nn.encoded import ATTRIBUTE, HEADER, keep_encoding, noted_encoding
 from wholestep.nn.matching import SHOWN, LoadReport, OtherShape, Rename, hint_for, rename_names
-from wholestep.nn.weight_files import TORCH, read_weights
+from wholestep.nn.weight_files import is_torch_file, read_weights
 
 if TYPE_CHECKING:
     from wholestep.data.encoding import Encoding
@@ -169,7 +169,7 @@ def read_header(path: Path) -> dict[str, str]:
 
 
 def _read_encoding(path: Path) -> Encoding | None:
-    if path.is_dir() or path.suffix in {*TORCH, ".json"}:
+    if path.is_dir() or path.suffix == ".json" or is_torch_file(path):
         return None
     text = read_header(path).get(HEADER)
     if text is None:

@@ -35,6 +35,7 @@ WRITING, REMOVING = ".writing-", ".removing-"
 SUPERSEDED = "superseded"  # where checkpoints lie that a run, started before them, has taken the place of
 STEP = "session/step"  # the array that counts updates
 CALLBACKS = "callbacks/"  # prefix of their arrays
+KEEPS_BEST = "keeps_best"  # in the configuration: {"monitor", "mode"} of a writer that keeps the best epochs alone
 NAME = re.compile(r"step-(\d+)(?:\.(\d+))?")
 PLACES = "places"  # the note in such a file that says where its arrays lie
 

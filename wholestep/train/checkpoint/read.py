@@ -5,21 +5,32 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
+from typing import TypeVar
 
 from wholestep.callbacks.run import Position
 from wholestep.errors import CheckpointError, InputError
 from wholestep.schedules.modes import MODES, canonical, known_mode, mode_of
 from wholestep.train.checkpoint.folder import Found, checkpoints_in, is_checkpoint, ranked
-from wholestep.train.checkpoint.format import CALLBACKS, MANIFEST, STEP, TRAINING, WEIGHTS, read_manifest, with_arrays
+from wholestep.train.checkpoint.format import (
+    CALLBACKS,
+    KEEPS_BEST,
+    MANIFEST,
+    STEP,
+    TRAINING,
+    WEIGHTS,
+    read_manifest,
+    with_arrays,
+)
 from wholestep.train.checkpoint.owned import read_whole
 from wholestep.train.checkpoint.resume import Checkpoint
-from wholestep.train.checkpoint.tensors import checked_arrays
+from wholestep.train.checkpoint.tensors import checked_arrays, checksum
 from wholestep.train.history import TrainHistory
 
 log = logging.getLogger("wholestep")
+T = TypeVar("T")
 
 
 def _modes(found: Sequence[Found]) -> dict[str, str]:
@@ -54,21 +65,58 @@ def load_checkpoint(path: str | PathLike[str], *, best: str | None = None, mode:
         order = ranked(order, name, mode or noted.get(name) or known_mode(best) or "min")
         if order and mode is None:
             mode_of("load_checkpoint", best, noted)
-    problems = []
-    for found in order:
-        try:
-            return read_checkpoint(found.path)
-        except CheckpointError as error:
-            problems.append(str(error))
-            log.warning("%s The checkpoint before it is used.", error)
-    if problems:
-        raise CheckpointError(f"no checkpoint in {folder} is whole:\n  " + "\n  ".join(problems))
+    if order:
+        return _first_whole(folder, order, read_checkpoint)
     if everything and best is not None:
         known = dict.fromkeys(name for found in everything for name in read_manifest(found.path)["logs"])
         raise CheckpointError(
             f"no checkpoint in {folder} knows the number {best!r}; they know: {', '.join(known) or 'none'}."
         )
     raise CheckpointError(f"there is no checkpoint in {folder}; expected folders like {folder}/step-00000120.")
+
+
+def _first_whole(folder: Path, order: Sequence[Found], read: Callable[[Path], T]) -> T:
+    """What the first checkpoint that is not damaged gives."""
+    problems = []
+    for found in order:
+        try:
+            return read(found.path)
+        except CheckpointError as error:
+            problems.append(str(error))
+            log.warning("%s The checkpoint before it is used.", error)
+    raise CheckpointError(f"no checkpoint in {folder} is whole:\n  " + "\n  ".join(problems))
+
+
+def weights_in_run(path: Path) -> Path | None:
+    """The file of weights of a checkpoint, or of a run's folder; None where the folder is neither.
+
+    Of a run it is that of the newest checkpoint, or of the best one where the run keeps the best alone.
+    """
+    if (path / MANIFEST).exists() and (path / WEIGHTS).exists():
+        return _checked_weights(path)
+    newest_first = checkpoints_in(path)[::-1]
+    if not newest_first or any(path.glob("*.safetensors")):  # the latter: a published model
+        return None
+    watched = _kept_by(newest_first)
+    best = ranked(newest_first, watched["monitor"], watched["mode"]) if watched else []
+    return _first_whole(path, best or newest_first, _checked_weights)
+
+
+def _kept_by(newest_first: Sequence[Found]) -> dict[str, str] | None:
+    """The monitor and the mode of a writer that keeps the best checkpoints alone."""
+    for each in newest_first:
+        with contextlib.suppress(CheckpointError):
+            noted = read_manifest(each.path)["config"].get(KEEPS_BEST)
+            named = isinstance(noted, dict) and isinstance(noted.get("monitor"), str)
+            return noted if named and noted.get("mode") in ("min", "max") else None
+    return None
+
+
+def _checked_weights(checkpoint: Path) -> Path:
+    wanted = read_manifest(checkpoint)["files"][WEIGHTS]
+    if not (checkpoint / WEIGHTS).is_file() or checksum(checkpoint / WEIGHTS) != wanted:
+        raise CheckpointError(f"the checkpoint {checkpoint} is damaged: the checksum of {WEIGHTS} does not match.")
+    return checkpoint / WEIGHTS
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:

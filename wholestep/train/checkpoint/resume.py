@@ -26,7 +26,7 @@ log = logging.getLogger("wholestep")
 SHOWN = 6
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Checkpoint:
     """A run at one moment: every number, and where in the data it stands."""
 
@@ -43,6 +43,17 @@ class Checkpoint:
     own: tuple[str, ...] = ()  # the arrays that are the model's own: its weights
     plans: tuple[Plan, ...] = ()  # that it ran under; of one from a file they lie in the run's folder
     path: Path | None = None  # None: not from a file
+
+    def __repr__(self) -> str:
+        size = sum(a.nbytes for a in self.arrays.values()) / 1e6
+        at = f"epoch {self.position.epoch}" + (f", step {self.position.step} of it" if self.position.step else "")
+        numbers = {name: value for name, value in self.logs.items() if isinstance(value, int | float)}
+        logs = "".join(f", {name} {value:.4g}" for name, value in list(numbers.items())[:SHOWN])
+        where = "not from a file" if self.path is None else str(self.path)
+        return (
+            f"<Checkpoint {where}: {self.step} updates, {at}, {len(self.arrays)} arrays of {size:.3g} MB, "
+            f"{len(self.own)} of them the model's{logs}>"
+        )
 
     @property
     def step(self) -> int:
@@ -74,7 +85,7 @@ class Checkpoint:
             if asked[name] != value:
                 log.warning(
                     "%s is %g, as in the checkpoint, rather than %g, as this run asks: a resumed run keeps its own; "
-                    "to train with other numbers give its weights to a new run: model.load('%s/weights.safetensors')",
+                    "to train with other numbers give its weights to a new run: model.load('%s')",
                     *(name, value, asked[name], self._name),
                 )
         for difference in found:
@@ -116,8 +127,7 @@ def check_fits(arrays: Mapping[str, Array], session: Session, name: str) -> None
             _listed([], missing, unexpected)
         )
         raise CheckpointError(
-            f"{what}. Nothing was loaded. Train as before, or take the weights alone: "
-            f"model.load('{name}/weights.safetensors')."
+            f"{what}. Nothing was loaded. Train as before, or take the weights alone: model.load('{name}')."
         )
 
 
