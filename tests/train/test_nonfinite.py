@@ -61,7 +61,10 @@ def test_a_run_that_diverges_ends_and_says_why() -> None:
         fit(model, optimizer=HIGH, epochs=4)
     text = str(caught.value)
     assert f"the loss of step {first % 5} of epoch {first // 5} (both counted from 0) is" in text
-    assert re.search(r"outputs of all layers are finite \(the largest, \S+e\+\d\d, is of '2'\), and the loss", text)
+    overflow = (
+        r"is inf: mul in the loss computed the first value that is not finite, inf at index \[\d, \d\], from finite"
+    )
+    assert re.search(rf"{overflow} operands \(-?\S+e\+\d\d to \S+e\+\d\d\)", text)
     assert "Lower the learning rate (it is 1e+04), clip the gradients (clip_norm=1.0)" in text
     assert "nonfinite='skip' leaves such steps out" in text
     assert all(np.isfinite(v).all() for v in model.state_dict().values())
@@ -137,9 +140,12 @@ def test_the_first_layer_is_named(way: str) -> None:
         data = ws.DataLoader(x, Y, 8, shuffle=False, transform=lambda a, draw: a + 0.0)
     options = {"batch_size": 4, "accumulate": 2} if way == "accumulated" else {}
     with pytest.raises(
-        NonFiniteError, match=r"step 2 of epoch 0 .*: the first output that is not finite is that of 'log'"
-    ):
+        NonFiniteError,
+        match=r"step 2 of epoch 0 .*: log in layer 'log' computed the first value that is not finite, nan",
+    ) as caught:
         fit(model, data, optimizer=ws.SGD(lr=1e-3), **options)
+    assert "from finite operands (-280 to " in str(caught.value)
+    assert re.search(r"\n  at \S+test_nonfinite\.py:\d+: return ws\.log\(x\)$", str(caught.value))
     after = model.state_dict()
     _, again = negative_row()
     fit(again, (x[:16], Y[:16]), optimizer=ws.SGD(lr=1e-3), **options)

@@ -95,5 +95,6 @@ def raise_if_refused(entry: EntryPoint, state: State) -> None:
     if bad and not curable:  # a loss scale that is lowered is no failure
         raise NonFiniteError(
             f"step {state.step}: {bad:.0f} elements of the loss and the gradients are infinite or not a number. No "
-            'state was changed. Lower the learning rate, clip (clip_norm=1.0), or build with nonfinite="skip".'
+            "state was changed; session.first_nonfinite(...) of the same inputs names the operation. Lower the "
+            'learning rate, clip (clip_norm=1.0), or build with nonfinite="skip".'
         )

@@ -272,6 +272,7 @@ class Session:
     # -- looking -------------------------------------------------------------------------------------------------
 
     activation_stats = delegate("_inspect", Inspect.activation_stats)
+    first_nonfinite = delegate("_inspect", Inspect.first_nonfinite)
     set_observer = delegate("_inspect", Inspect.set_observer)
     span = delegate("_inspect", Inspect.span)
     profile = delegate("_inspect", Inspect.profile)

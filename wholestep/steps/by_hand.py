@@ -22,6 +22,7 @@ from wholestep.steps.evaluate import loss_of
 
 PREFIX = "gradients."
 UPSTREAM = "grad_output"  # the input of `backward`
+LOSS = "loss"  # the first output of `loss_and_gradients`
 MAX_NORM, NORM = "stages.max_norm", "norm"
 
 
@@ -45,6 +46,16 @@ def gradient_graph(graph: Graph) -> ir.Graph:
     """The gradients of the loss."""
     step = graph.copy()
     return _gradients(step, loss_of(step))
+
+
+def loss_and_gradients(graph: Graph, optimizer: Optimizer) -> ir.Graph:
+    """The loss, and its gradients for the parameters that are trained."""
+    step = graph.copy()
+    loss = loss_of(step)
+    found = _gradients(step, loss)
+    trained = {PREFIX + p.name for p in optimizer.trainable(list(step.parameters.values()))}
+    gradients = [o for o in found.outputs if o.name in trained]
+    return ir.Graph((ir.Output(LOSS, loss.node), *gradients), (), found.inputs)
 
 
 def _gradients(step: Graph, scalar: Tensor) -> ir.Graph:

@@ -18,7 +18,14 @@ from wholestep.optim import SGD, Optimizer
 from wholestep.records import dataclass
 from wholestep.schedules import Schedule
 from wholestep.schedules.bind import with_schedules
-from wholestep.steps.by_hand import apply_graph, backward_graph, clip_graph, gradient_graph, observe_graph
+from wholestep.steps.by_hand import (
+    apply_graph,
+    backward_graph,
+    clip_graph,
+    gradient_graph,
+    loss_and_gradients,
+    observe_graph,
+)
 from wholestep.steps.capacity import MICRO_BATCH_DIMS, PARTS, batch_symbol, capacity_of
 from wholestep.steps.evaluate import EVALUATE, VALIDATE, evaluate_graph, forward_only, predict_graph, record_metrics
 from wholestep.steps.recipe import PLAIN, Recipe
@@ -33,12 +40,15 @@ TOGETHER = (TRAIN, VALIDATE)  # what several ranks run together
 FORWARD = "forward"  # `predict` with the weights that are being trained
 PART = f"{TRAIN}.part"  # of the programs of micro-batches, the one that `session.plan` shows
 
+LOSS_AND_GRADIENTS = "loss and gradients"
+
 BY_HAND: dict[str, Callable[[Graph, Optimizer], ir.Graph]] = {
     "backward": lambda graph, optimizer: backward_graph(graph),
     "gradients": lambda graph, optimizer: gradient_graph(graph),
     "clip": lambda graph, optimizer: clip_graph(graph),
     "apply": apply_graph,
     "observe": lambda graph, optimizer: observe_graph(graph),
+    LOSS_AND_GRADIENTS: loss_and_gradients,  # for the interpreter: where does a value that is not finite come from?
 }
 UPDATES = ("clip", "apply")  # those that are given gradients, and multiply no weights
 

@@ -100,9 +100,9 @@ class Experiment:
         clip_value: bring every element of the gradients into [-clip_value, clip_value], before `clip_norm`.
         gradient_norm: log `grad_norm`, the mean over an epoch's steps of the global norm of gradients, before
             `clip_norm`, with which it is logged anyway.
-        nonfinite: "raise" ends a run whose loss is not finite and says in which step and layer; "skip" leaves such
-            steps out and counts them; "ignore" trains on, and takes NaN and infinity in the data as well, for a model
-            that replaces them.
+        nonfinite: "raise" ends a run whose loss is not finite and names the step, the operation, its layer and line;
+            "skip" leaves such steps out and counts them; "ignore" trains on, and takes NaN and infinity in the data as
+            well, for a model that replaces them.
         precision: "float32", "bfloat16" or "float16", on a GPU "tf32" too, as of `ws.build_session`.
         loss_scale: of float16, `ws.LossScale()` unless given; history and progress show the scale.
         memory: the most bytes that a step may take, "5.5GB", or a part of what it takes otherwise, 0.7, as of

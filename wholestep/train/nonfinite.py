@@ -1,7 +1,8 @@
-"""Losses that are no numbers: a run that meets one ends, and says which step, which layer, and what to do.
+"""Losses that are not finite: a run that meets one ends, and names the step, the operation, its layer and line.
 
-A step checks nothing itself: losses come back anyway and are looked at here.  So that the step can be looked at again
-as it was, a copy of a small model's state is kept from time to time; training is repeated from there, bit for bit.
+A step checks nothing itself: losses come back anyway and are checked here.  So that the failing step can be evaluated
+again from the state before it, a small model's state is copied from time to time; training is repeated from there, bit
+for bit, and the failing step is evaluated in NumPy, operation by operation (`session.first_nonfinite`).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +22,7 @@ from wholestep.errors import NonFiniteError, OptionError
 
 if TYPE_CHECKING:
     from wholestep.session import Session
+    from wholestep.session.inspect.nonfinite import Origin
     from wholestep.train.trainer import Trainer
 
 log = logging.getLogger("wholestep")
@@ -42,6 +45,14 @@ def policy_of(asked: str | None, session: Session) -> str:
             "ws.build_session(..., nonfinite='skip')."
         )
     return "skip" if built == "skip" else asked or "raise"
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why a loss is not finite, and the user's line."""
+
+    text: str = ""
+    place: str = ""
 
 
 class Watch:
@@ -102,71 +113,83 @@ class Watch:
         what = f"the loss of step {at.step} of epoch {at.epoch} (both counted from 0) is {loss}"
         return self._text(what, *self._looked_at(at))
 
-    def _text(self, what: str, why: str, weights: str) -> str:
+    def _text(self, what: str, why: Cause, weights: str) -> str:
         lr = self.trainer.session.optimizers
         rate = f" (it is {next(iter(lr.values())).lr:.3g})" if len(lr) == 1 else ""
         return (
-            f"{what}: {why}. {weights} Lower the learning rate{rate}, clip the gradients (clip_norm=1.0), or look at "
-            "the data; nonfinite='skip' leaves such steps out, nonfinite='ignore' trains on."
+            f"{what}: {why.text}. {weights} Lower the learning rate{rate}, clip the gradients (clip_norm=1.0), or look "
+            f"at the data; nonfinite='skip' leaves such steps out, nonfinite='ignore' trains on.{why.place}"
         )
 
-    def _looked_at(self, at: Position, *, made: bool = True) -> tuple[str, str]:
+    def _looked_at(self, at: Position, *, made: bool = True) -> tuple[Cause, str]:
         """Why, and what the weights are now; `made`: the step at the position was made."""
         names = spoilt(self.trainer.session)
         saved = any(c.saves for c in self.trainer.callbacks)
         where = "; go on from the last checkpoint, resume=..." if saved else ""
         weights = f"The weights are those after it{where}."
-        why = ""
+        why = Cause()
         try:
             if self._kept:
                 why = self._repeated(at, made)
             elif made:
-                why = _of_inputs(self._batch(at))
+                why = Cause(_of_inputs(self._batch(at)))
         except Exception as error:  # of the user's data too: what is told is the loss
             log.info("the step could not be looked at again: %s", error)
         if self._kept:
             weights = f"The weights are put back to those before that step{where}."
-            if not why:
+            if not why.text:
                 self._put_back()
                 kept = self._kept_at
                 weights = f"The weights are put back to those before step {kept.step} of epoch {kept.epoch}{where}."
-        return why or (f"by then {_are(names)}" if names else "the parameters are finite"), weights
+        return why if why.text else Cause(f"by then {_are(names)}" if names else "the parameters are finite"), weights
 
-    def _repeated(self, at: Position, made: bool) -> str:
+    def _repeated(self, at: Position, made: bool) -> Cause:
         """Why, from making the steps before it again; the session is left as it was before what spoilt it.
 
-        "" where that does not come to the same, since somebody changed something in between.
+        It is empty where that does not come to the same, since somebody changed something in between.
         """
         session = self.trainer.session
         if made and math.isfinite(self._repeat_until(Position(at.epoch, at.step + 1))):
-            return ""
+            return Cause()
         self._repeat_until(at)
         if not spoilt(session):
-            return self._of_step(at) if made else ""
+            return self._of_step(at) if made else Cause()
         before = self._one_before(at)
         if before is None:
-            return ""
+            return Cause()
         self._repeat_until(before)
-        if spoilt(session):
-            return ""
-        found = [n for n, s in session.gradient_stats(self._batch(before)).items() if not s.is_finite]
-        step = f"the update before it, step {before.step} of epoch {before.epoch}"
-        if found:
-            return f"{step}, had gradients that are not finite, first (from the loss) that of {found[-1]!r}"
-        return f"{step}, made parameters infinite from gradients that are finite"
+        return Cause() if spoilt(session) else self._of_update(before)
 
-    def _of_step(self, at: Position) -> str:
+    def _of_update(self, at: Position) -> Cause:
+        """What spoilt the parameters in a step whose loss is finite."""
+        batch, step = self._batch(at), f"the update before it, step {at.step} of epoch {at.epoch}"
+        bad = [n for n, s in self.trainer.session.gradient_stats(batch).items() if not s.is_finite]
+        if not bad:
+            return Cause(f"{step}, made parameters infinite from gradients that are finite")
+        text = f"{step}, had gradients that are not finite, first (from the loss) that of {bad[-1]!r}"
+        origin = self._origin(batch)
+        return Cause(text) if origin is None else Cause(f"{text}: {origin}", origin.place)
+
+    def _of_step(self, at: Position) -> Cause:
         batch = self._batch(at)
+        origin = self._origin(batch)
+        if origin is not None and origin.op != "input":
+            return Cause(str(origin), origin.place)
         if why := _of_inputs(batch):
-            return why
-        found = self.trainer.session.activation_stats(batch)
-        for name, stats in found.items():
+            return Cause(why)
+        # NumPy's step is finite: what overflows does so in the order in which the compiled step adds.
+        for name, stats in self.trainer.session.activation_stats(batch).items():
             if not stats.is_finite:
-                return f"the first output that is not finite is that of {name!r}; inputs and parameters are"
-        sizes = {name: max(abs(s.min), abs(s.max)) for name, s in found.items()}
-        largest = max(sizes, key=lambda name: sizes[name], default="")
-        about = f" (the largest, {sizes[largest]:.3g}, is of {largest!r})" if largest else ""
-        return f"the outputs of all layers are finite{about}, and the loss of them is not"
+                return Cause(f"the first output that is not finite is that of {name!r}; inputs and parameters are")
+        return Cause("the outputs of all layers are finite, and the loss of them is not")
+
+    def _origin(self, batch: Mapping[str, Any]) -> Origin | None:
+        """The operation that computes the first value that is not finite, from the state as it is now."""
+        try:
+            return self.trainer.session.first_nonfinite(batch)
+        except Exception as error:  # memory, for one: NumPy takes more than the compiled step
+            log.info("the step could not be evaluated in NumPy: %s", error)
+            return None
 
     def _one_before(self, at: Position) -> Position | None:
         count = self.trainer.feed.count(self.loader)

@@ -6,7 +6,7 @@ random bits are exact.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Barrier
@@ -42,11 +42,13 @@ def interpret(
     seed: int = 0,
     step: int = 0,
     ranks: Ranks | None = None,
+    observe: Callable[[Node, Array], Array] | None = None,
 ) -> Result:
     """Run one step of a graph whose gradients are expanded.
 
     `sizes` are the symbolic dimensions, inferred from the inputs' shapes unless given.  A runtime scalar that is not
     in `scalars` has its default; the one named "step" is `step`.  Every state in `state` comes back, updated or not.
+    `observe` sees the value of every node, those of held graphs included, and may replace it.
     """
     given, held, chosen = dict(inputs or {}), dict(state or {}), dict(scalars or {})
     sizes = infer_sizes(graph, given) if sizes is None else dict(sizes)
@@ -59,6 +61,7 @@ def interpret(
         seed,
         step,
         ranks,
+        observe,
     )
     with np.errstate(all="ignore"):  # infinities and NaN are values like others
         values = evaluate_graph(graph, run)

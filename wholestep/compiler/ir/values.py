@@ -43,6 +43,7 @@ class Run:
     seed: int
     step: int
     ranks: Ranks | None = None  # the others, where several make a step together
+    observe: Callable[[Node, Array], Array] | None = None  # sees every value as it is computed; what it returns counts
 
     def shape(self, shape: tuple[Extent, ...]) -> tuple[int, ...]:
         return tuple(evaluate(e, self.sizes) for e in shape)
@@ -85,7 +86,7 @@ def rounded(value: Any, dtype: DType) -> Array:
 def _settle(node: Node, type: TensorType, value: Array, run: Run) -> Array:
     out = rounded(value, type.dtype)
     assert out.shape == run.shape(type.shape), f"{node} gave shape {out.shape} at sizes {dict(run.sizes)}"
-    return out
+    return out if run.observe is None else run.observe(node, out)
 
 
 # -- one row per op ----------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from wholestep.callbacks.observers import Observer
     from wholestep.compiler.explain import Explanation
     from wholestep.compiler.plan.report import PlanReport
+    from wholestep.session.inspect.nonfinite import Origin
     from wholestep.session.inspect.profile import Profile
     from wholestep.session.inspect.statistics import Stats
 
@@ -134,6 +135,17 @@ class Inspect:
         entry = self._programs.entry_with_room("observe", named)
         known = {i.name for i in entry.inputs.all}
         return stats_of(entry({n: a for n, a in named.items() if n in known}).outputs)
+
+    def first_nonfinite(self, given: Mapping[str, object] | None = None, /, **inputs: object) -> Origin | None:
+        """Where the first value comes from that is not finite, in the loss of these inputs or in its gradients.
+
+        The step is evaluated in NumPy, as the session's state is now; nothing changes.  None where all is finite.
+
+        Example: `print(session.first_nonfinite(x=xb, labels=yb))`.
+        """
+        from wholestep.session.inspect.nonfinite import first_nonfinite
+
+        return first_nonfinite(self._programs, {**(given or {}), **inputs})
 
     def set_observer(self, observer: Observer | None) -> None:
         """Show the activations of every layer before each step from now on; None ends it.  The step is unchanged.

@@ -1,0 +1,240 @@
+"""A loss that is not finite is blamed on the operation, the layer and the line that computed it, through `fit`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+import wholestep as ws
+from wholestep.errors import NonFiniteError
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(24, 3)).astype(np.float32)
+Y = RNG.normal(size=(24, 2)).astype(np.float32)
+Model = Callable[[], ws.nn.Module]
+
+
+class Between(ws.nn.Module):
+    """A function between two layers; neither of them is to blame."""
+
+    def __init__(self, function: Callable[[ws.Tensor], ws.Tensor]) -> None:
+        self.a, self.b, self.function = ws.nn.Linear(3, 4), ws.nn.Linear(4, 2), function
+
+    def forward(self, x: ws.Tensor) -> ws.Tensor:
+        return self.b(self.function(self.a(x)))
+
+
+class Inner(ws.nn.Module):
+    """A layer of one's own, two levels down."""
+
+    def __init__(self) -> None:
+        self.scale = ws.nn.Parameter((4,), 1.0)
+
+    def forward(self, x: ws.Tensor) -> ws.Tensor:
+        return ws.log(x * self.scale)  # line of Inner
+
+
+class Nested(ws.nn.Module):
+    def __init__(self) -> None:
+        self.first, self.block = ws.nn.Linear(3, 4), ws.nn.Sequential(ws.nn.ReLU(), Inner())
+        self.last = ws.nn.Linear(4, 2)
+
+    def forward(self, x: ws.Tensor) -> ws.Tensor:
+        return self.last(self.block(self.first(x) - 9.0))
+
+
+def of_logarithm(h: ws.Tensor) -> ws.Tensor:
+    return ws.log(h)  # negative
+
+
+def of_quotient(h: ws.Tensor) -> ws.Tensor:
+    zero = h * 0.0
+    return zero / zero  # 0/0
+
+
+def of_overflow(h: ws.Tensor) -> ws.Tensor:
+    return ws.exp(h * 500.0)  # beyond float32, not beyond float64
+
+
+def of_root(h: ws.Tensor) -> ws.Tensor:
+    return ws.sqrt(h * 0.0)  # its slope at 0
+
+
+def of_masked(h: ws.Tensor) -> ws.Tensor:
+    """The infinities of the mask are meant; the logarithm is to blame."""
+    attended = ws.softmax(ws.where(h > -99.0, h, -float("inf")) * 2.0)
+    attended = attended + ws.softmax(ws.where(h == h[:, :1], h, -float("inf")))
+    return ws.log(attended * 0.0 - 1.0)  # behind a mask
+
+
+def of_fully_masked(h: ws.Tensor) -> ws.Tensor:
+    return ws.softmax(ws.where(h < 1e9, -float("inf"), h))  # nothing is left
+
+
+def of_scan(h: ws.Tensor) -> ws.Tensor:
+    def body(carry: ws.Tensor, x: ws.Tensor) -> tuple[ws.Tensor, ws.Tensor]:
+        carry = carry - 1.0
+        return carry, ws.log(carry) * 0.0 + x  # negative from its second step on
+
+    _, ys = ws.scan(body, h[0] * 0.0 + 1.5, h.reshape(-1, 4))
+    return ys
+
+
+@dataclass(frozen=True)
+class Case:
+    model: Model
+    says: str  # of the operation, its layer and value
+    line: str  # what is written there
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def between(function: Callable[[ws.Tensor], ws.Tensor]) -> Model:
+    return lambda: Between(function)
+
+
+NAN = "computed the first value that is not finite, nan"
+INF = r"exp in Between.forward computed the first value that is not finite, inf at index \[\d, \d\]"
+FORWARD = {
+    "log": Case(between(of_logarithm), f"is nan: log in Between.forward {NAN}", "return ws.log(h)  # negative"),
+    "0/0": Case(between(of_quotient), f"is nan: div in Between.forward {NAN}", "return zero / zero  # 0/0"),
+    "exp": Case(
+        between(of_overflow), INF,
+        "return ws.exp(h * 500.0)  # beyond float32, not beyond float64",
+    ),
+    "mask": Case(
+        between(of_masked), f"log in Between.forward {NAN}", "return ws.log(attended * 0.0 - 1.0)  # behind a mask"
+    ),
+    "all masked": Case(
+        between(of_fully_masked), f"softmax in Between.forward {NAN}",
+        'return ws.softmax(ws.where(h < 1e9, -float("inf"), h))  # nothing is left',
+    ),
+    "nested": Case(
+        Nested, r"log in layer 'block\.1' computed the first value that is not finite, -inf",
+        "return ws.log(x * self.scale)  # line of Inner",
+    ),
+    "scan": Case(
+        between(of_scan), f"log in Between.forward {NAN}",
+        "return carry, ws.log(carry) * 0.0 + x  # negative from its second step on",
+    ),
+}  # fmt: skip
+BACKWARD = {
+    "sqrt": Case(
+        between(of_root), r"step 0 of epoch 0, had gradients that are not finite, first \(from the loss\) that of "
+        r"'a\.\w+': the gradient of sqrt in Between.forward computed the first value that is not finite, -?inf",
+        "return ws.sqrt(h * 0.0)  # its slope at 0",
+    ),
+}  # fmt: skip
+
+
+def fails(case: Case, **options: Any) -> str:
+    given = {"loss": "mse", "batch_size": 8, "progress": False, "shuffle": False, "optimizer": ws.SGD(lr=1e-3)}
+    with pytest.raises(NonFiniteError) as caught:
+        ws.fit(case.model(), (X, Y), **{**given, **options})
+    return str(caught.value)
+
+
+def blamed(case: Case, text: str) -> None:
+    assert re.search(case.says, text), text
+    assert text.endswith(f": {case.line}"), text
+    assert re.search(r"\n  at \S+test_nonfinite_origin\.py:\d+: ", text), text
+
+
+WAYS = {
+    "cpu": {},
+    "reference": {"device": "reference"},
+    "accumulated": {"batch_size": 4, "accumulate": 2},
+    "bfloat16": {"precision": "bfloat16"},
+}
+
+
+# A loop over the rows of a batch is not cut into micro-batches.
+TABLE = [(name, way) for name in FORWARD for way in WAYS if (name, way) != ("scan", "accumulated")]
+
+
+@pytest.mark.parametrize(("name", "way"), TABLE)
+def test_the_forward_pass(name: str, way: str) -> None:
+    blamed(FORWARD[name], fails(FORWARD[name], **WAYS[way]))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", BACKWARD)
+def test_the_backward_pass(name: str, way: str) -> None:
+    blamed(BACKWARD[name], fails(BACKWARD[name], **WAYS[way]))
+
+
+def test_a_cast_that_overflows_a_half_type() -> None:
+    """65504 is the largest number of float16: the cast of a factor is to blame."""
+
+    def large(h: ws.Tensor) -> ws.Tensor:
+        return h * 1e6  # too much
+
+    text = fails(Case(between(large), "", ""), precision="float16")
+    assert re.search(
+        r"cast in \S+ .*computed the first value that is not finite, -?inf|cast in layer 'b' computed", text
+    )
+
+
+def test_a_weight_that_is_not_finite_is_named() -> None:
+    model = Between(lambda h: h)
+    model.load_state_dict({"a.weight": np.full((4, 3), np.inf, np.float32)}, strict=False)
+    with pytest.raises(NonFiniteError, match=r"by then 'a\.weight'.* not finite"):
+        ws.fit(model, (X, Y), loss="mse", batch_size=8, progress=False)
+
+
+def test_a_row_of_the_data_is_named() -> None:
+    x = X.copy()
+    x[13, 1] = np.inf
+    stream = [(x[i : i + 8], Y[i : i + 8]) for i in range(0, 24, 8)]
+    with pytest.raises(NonFiniteError, match=r"step 1 of epoch 0 .*the input 'x' holds .* first in row 5 of the batch"):
+        ws.fit(Between(lambda h: h), stream, loss="mse", progress=False)
+
+
+def test_a_step_of_ones_own() -> None:
+    model = Between(of_logarithm)
+
+    @ws.step(inputs={"x": ws.Spec(("batch", 3)), "y": ws.Spec(("batch", 2))})
+    def own(g: ws.Graph, x: ws.Tensor, y: ws.Tensor) -> Any:
+        loss = ws.losses.mse_loss(model(x), y)
+        ws.SGD(lr=1e-3).update(g, model.traced(g), ws.gradients(loss, model))
+        return loss
+
+    with pytest.raises(NonFiniteError, match=rf"log in \S* ?{NAN}"):
+        ws.fit(own, (X, Y), batch_size=8, progress=False, shuffle=False)
+
+
+def test_dropout_draws_what_the_step_drew() -> None:
+    """The quotient is 0/0 in some elements alone: where the step has dropped them."""
+
+    class Dropped(ws.nn.Module):
+        def __init__(self) -> None:
+            self.a, self.b, self.drop = ws.nn.Linear(3, 4), ws.nn.Linear(4, 2), ws.nn.Dropout(0.5)
+
+        def forward(self, x: ws.Tensor) -> ws.Tensor:
+            h = self.drop(self.a(x))
+            return self.b(h / h)  # dropped
+
+    text = fails(Case(Dropped, "", ""))
+    assert re.search(rf"div in Dropped.forward {NAN}", text)
+    assert text.endswith(": return self.b(h / h)  # dropped")
+
+
+def test_asking_a_session_directly() -> None:
+    specs = {"inputs": ws.Spec(("batch", 3)), "targets": ws.Spec(("batch", 2))}
+    session = ws.build_session(Between(of_logarithm), loss="mse", batch_size=8, **specs)
+    before = session.state_dict()
+    found = session.first_nonfinite(x=X[:8], labels=Y[:8])
+    assert found is not None
+    assert (found.op, found.layer, found.is_leaf) == ("log", "(Between)", False)
+    assert all(np.array_equal(a, before[n]) for n, a in session.state_dict().items()), "nothing has changed"
+    healthy = ws.build_session(Between(lambda h: h), loss="mse", batch_size=8, **specs)
+    assert healthy.first_nonfinite(x=X[:8], labels=Y[:8]) is None
+    raising = ws.build_session(Between(of_logarithm), loss="mse", batch_size=8, nonfinite="raise", **specs)
+    with pytest.raises(
+        NonFiniteError, match=r"session\.first_nonfinite\(\.\.\.\) of the same inputs names the operation"
+    ):
+        raising.step(x=X[:8], labels=Y[:8])

@@ -1,0 +1,163 @@
+"""Which operation computed the first value that is not finite: the step, evaluated once more in NumPy.
+
+From the loss, or from a gradient, that is not finite the search goes back along operands that are not finite, to an
+operation whose operands all are.  Infinite constants, such as those of attention masks, are meant: a value that is
+infinite because of them alone is no reason to look further.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from wholestep.compiler.frontend.step import Step
+from wholestep.compiler.frontend.trace import LOSS, UPDATE
+from wholestep.compiler.ir.graph import Graph, Node, SourceLine, held_graph
+from wholestep.compiler.ir.interpret import interpret
+from wholestep.compiler.ir.types import TensorType
+from wholestep.compiler.passes.autodiff.reverse import expand_gradients
+from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
+from wholestep.session.entries import Programs
+from wholestep.steps.definition import LOSS_AND_GRADIENTS, TRAIN
+
+Array = np.ndarray[Any, Any]
+
+BACKWARD = "gradient of "  # how the name of a node of the backward pass begins
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The operation, or the leaf, with the first value that is not finite."""
+
+    op: str  # "log"; of the backward pass "gradient of log"; of a leaf "input" or "parameter"
+    name: str  # of a leaf
+    layer: str  # the path of the module; "" outside of layers
+    line: SourceLine | None
+    value: float  # nan, inf or -inf
+    index: tuple[int, ...]  # of the first such element
+    operands: tuple[tuple[float, float], ...] = ()  # the smallest and largest value of each
+
+    @property
+    def is_leaf(self) -> bool:
+        """Was it given rather than computed?"""
+        return bool(self.name)
+
+    @property
+    def place(self) -> str:
+        """The user's line, as errors show it."""
+        return "" if self.line is None or self.is_leaf else self.line.shown
+
+    def __str__(self) -> str:
+        where = f" at index {list(self.index)}" if self.index else ""
+        if self.is_leaf:
+            return f"the {self.op} {self.name!r} is {self.value}{where}"
+        what = f"the {self.op}" if self.op.startswith(BACKWARD) else self.op
+        ranges = ", ".join(_range(*bounds) for bounds in self.operands)
+        operands = f", from finite operands ({ranges})" if ranges else ""
+        return f"{what}{_in(self.layer)} computed the first value that is not finite, {self.value}{where}{operands}"
+
+
+def _in(layer: str) -> str:
+    if layer in (LOSS, UPDATE):
+        return f" in the {layer.strip('()')}"
+    if layer.startswith("("):  # the model itself, by its class
+        return f" in {layer.strip('()')}.forward"
+    return f" in layer {layer!r}" if layer else ""
+
+
+def _range(low: float, high: float) -> str:
+    low, high = low + 0.0, high + 0.0  # no negative zeros
+    return f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
+
+
+def first_nonfinite(programs: Programs, inputs: Mapping[str, object]) -> Origin | None:
+    """Where the loss of some inputs, or else its gradients, get a value that is not finite."""
+    definition = programs.need("the step in NumPy").definition
+    entry = TRAIN if isinstance(definition.model, Step) else LOSS_AND_GRADIENTS
+    graph = strip_stop_gradients(expand_gradients(inline_calls(definition.trace(entry))))
+    scalars = {**dict(programs.scalars.items()), **programs.starts()}
+    wanted, state = graph.leaves("input"), programs.state
+    values = _Values()
+    interpret(
+        graph,
+        inputs={name: np.asarray(array) for name, array in inputs.items() if name in wanted},
+        state={name: state.get(name) for name in graph.states()},
+        scalars={name: scalars[name] for name in _scalars(graph) if name in scalars},
+        seed=programs.where.seed,
+        step=state.step,
+        observe=values.observe,
+    )
+    loss, *others = [o.node for o in graph.outputs]
+    for roots in ([loss], others, [u.node for u in graph.updates]):
+        if found := values.origin(graph, [node for node in roots if values.is_bad(node)]):
+            return found
+    return None
+
+
+def _scalars(graph: Graph) -> set[str]:
+    inner = (held_graph(node) for node in graph.nodes)
+    return {*graph.leaves("scalar"), *(name for g in inner if g is not None for name in _scalars(g))}
+
+
+class _Values:
+    """What is known of the values of nodes: their ranges, and which of them are not finite."""
+
+    def __init__(self) -> None:
+        self._ranges: dict[Node, tuple[float, float]] = {}
+        self._bad: dict[Node, tuple[float, tuple[int, ...]]] = {}  # value and index; in the order of evaluation
+        self._meant: set[Node] = set()  # infinite because of constants that are
+
+    def observe(self, node: Node, value: Array) -> Array:
+        """A value as the step would store it; what it is like is noted."""
+        if value.dtype.kind != "f" or not value.size:
+            return value
+        kind = node.result.dtype if isinstance(node.result, TensorType) else None
+        if kind is not None and not kind.is_half and not node.host:  # half types are rounded already
+            value = value.astype(kind.numpy).astype(np.float64)
+        finite = np.isfinite(value)
+        if finite.all():
+            self._ranges[node] = float(value.min()), float(value.max())
+        elif node not in self._bad:
+            index = np.argwhere(~finite)[0]
+            self._bad[node] = float(value[tuple(index)]), tuple(map(int, index))
+            if not np.isnan(value).any() and self._is_meant(node):
+                self._meant.add(node)
+        return value
+
+    def _is_meant(self, node: Node) -> bool:
+        bad = [i for i in node.inputs if i in self._bad]
+        return node.op == "constant" or (bool(bad) and all(i in self._meant for i in bad))
+
+    def is_bad(self, node: Node) -> bool:
+        return node in self._bad and node not in self._meant
+
+    def origin(self, graph: Graph, roots: Iterable[Node]) -> Origin | None:
+        """The first operation, in the order of evaluation, that the roots have their values from."""
+        stack, seen = list(roots), set[Node]()
+        while stack:
+            node = stack.pop()
+            if node not in seen:
+                seen.add(node)
+                stack += [i for i in node.inputs if self.is_bad(i)]
+        first = next((n for n in graph.nodes if n in seen and not any(map(self.is_bad, n.inputs))), None)
+        if first is None:
+            return None
+        inner = held_graph(first)
+        inside = [] if inner is None else [n for n in self._bad if n in _nodes(inner) and self.is_bad(n)]
+        return self._described(inside[0] if inside else first)
+
+    def _described(self, node: Node) -> Origin:
+        value, index = self._bad[node]
+        name = getattr(node.attrs, "name", "") if not node.inputs else ""
+        op = node.name if node.name.startswith(BACKWARD) else node.op
+        layer = "" if node.line is None else node.line.layer
+        operands = tuple(self._ranges[i] for i in dict.fromkeys(node.inputs) if i in self._ranges)
+        return Origin(op, name, layer, node.line, value, index, operands)
+
+
+def _nodes(graph: Graph) -> set[Node]:
+    inner = (held_graph(node) for node in graph.nodes)
+    return {*graph.nodes, *(n for g in inner if g is not None for n in _nodes(g))}
