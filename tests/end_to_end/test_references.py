@@ -140,6 +140,21 @@ def test_every_environment_variable_is_documented() -> None:
     assert read <= listed, f"docs/environment.md lacks {sorted(read - listed)}"
 
 
+def test_every_kind_of_device_is_documented() -> None:
+    from wholestep.compiler.devices import BACKENDS
+
+    lacking = [name for name in BACKENDS if f'"{name}' not in (ws.build_session.__doc__ or "")]
+    assert not lacking, f"build_session's docstring does not name {lacking}"
+
+
+def test_every_decision_is_listed_under_its_number() -> None:
+    listed = text_of(ROOT / "docs/decisions/README.md")
+    for page in sorted((ROOT / "docs/decisions").glob("[0-9]*.md")):
+        number = page.name[:3]
+        assert f"- [{number}]({page.name}): " in listed, f"docs/decisions/README.md does not list {page.name}"
+        assert text_of(page).startswith(f"# {number}: "), f"{page.name} has another number in its title"
+
+
 @pytest.mark.parametrize(
     ("pattern", "text", "expected"),
     [

@@ -26,7 +26,8 @@ def read_frame(path: Path_, *, header: bool | None = None, delimiter: str = ",")
 
     Args:
         header: does the first line name the columns?  Without a header they are called "0", "1" and so on.  None: it
-            does, unless its cells are all numbers and two of them are equal, which names cannot be.
+            does, unless its cells are all numbers and two of them are equal, which names cannot be; different numbers
+            are an error that asks, except 0, 1, 2, …, which are names.
 
     Example: `frame = ws.data.read_frame("passengers.csv")`.
     """

@@ -194,7 +194,8 @@ def read_csv(
         target: the name or number of the column to predict; None: there is none.  Words in it become class numbers in
             alphabetical order.
         header: does the first line name the columns?  None: it does, unless its cells are all numbers and two of them
-            are equal, which names cannot be.
+            are equal, which names cannot be; different numbers are an error that asks, except 0, 1, 2, …, which are
+            names.
 
     Example: `x, y = ws.data.read_csv("houses.csv", target="price")`.
     """
