@@ -176,7 +176,9 @@ def test_identifiers_are_warned_of_once_and_can_be_named() -> None:
         warnings.simplefilter("default")
         for _ in range(3):  # as in a cross-validation
             fitted(frame, validation=0.2)
-    assert [str(w.message).partition(" has ")[0] for w in seen] == ["the column 'PassengerId'"]
+        options = {"loss": "cross_entropy", "epochs": 1, "progress": False, "device": "reference"}
+        ws.cross_validate(ws.models.Tabular(hidden=(4,)), (frame, "Survived"), folds=3, **options)
+    assert [str(w.message).partition(" has ")[0] for w in seen] == ["the column 'PassengerId'"] * 2  # once per line
     for options in ({"ignore": ["PassengerId"]}, {"numbers": ["PassengerId"]}, {"categories": ["PassengerId"]}):
         assert "identifier" not in str(ws.data.Encoder(**options).fit(frame))  # and no warning, which would be an error
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -402,3 +404,15 @@ def test_numbers_without_a_header_on_the_command_line(tmp_path: Path, monkeypatc
     assert "--no-header" in found.output
     assert run(app, ["predict", "run", "differ.csv", "--header", "-o", "scores.npy"]).exit_code == 0
     assert np.load("scores.npy").shape == (3, 2)
+
+
+def test_warnings_of_the_command_are_one_line(tmp_path: Path) -> None:
+    """An identifier is warned of at no line of the script, which reads the table in build() and is not running then."""
+    (tmp_path / "animals.py").write_text(SCRIPT)
+    FRAME[["weight", "home", "animal"]].assign(id=np.arange(ROWS)).to_csv(tmp_path / "animals.csv", index=False)
+    command = [sys.executable, "-m", "wholestep.cli", "train", "animals.py", "--no-progress"]
+    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120)
+    warned = [line for line in found.stderr.splitlines() if "warning" in line.lower()]
+    assert len(warned) == 1
+    assert warned[0].startswith("warning: the column 'id' has a different value in every row")
+    assert warned[0].endswith("name it in Encoder(numbers=...).")

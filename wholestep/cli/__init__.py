@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from typing import Annotated
 
 import typer
 
 import wholestep
 from wholestep.cli import doctor, launch, plans, running, timing
+from wholestep.cli.shared import warning_text
 
 app = typer.Typer(
     help="Wholestep: a whole training step as one native call.",
@@ -46,6 +48,7 @@ def _options(
 
 def main() -> None:
     """The entry point of the command."""
+    warnings.formatwarning = warning_text
     app()
 
 

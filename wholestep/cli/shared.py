@@ -58,11 +58,22 @@ def told(command: Callable[P, R]) -> Callable[P, R]:
     return wrapped
 
 
+def warning_text(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """A warning as one line, for `warnings.formatwarning`; the place is added if it is in a script."""
+    is_script = not filename.startswith(_libraries())
+    return f"warning: {message}{f' ({filename}:{lineno})' if is_script else ''}\n"
+
+
+def _libraries() -> tuple[str, ...]:
+    return sysconfig.get_path("purelib"), sysconfig.get_path("stdlib")
+
+
 def _without_own_lines(text: str) -> str:
     """Drop the source line from an error if it is a line of the command line tool and not of the user's script."""
-    libraries = (sysconfig.get_path("purelib"), sysconfig.get_path("stdlib"))
     return "\n".join(
-        line for line in text.splitlines() if not line.strip().startswith(tuple(f"at {p}" for p in libraries))
+        line for line in text.splitlines() if not line.strip().startswith(tuple(f"at {p}" for p in _libraries()))
     )
 
 

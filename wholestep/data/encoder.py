@@ -12,6 +12,7 @@ import numpy as np
 
 from wholestep.compat.arguments import takes_their_words
 from wholestep.compiler.frontend.trace import user_line
+from wholestep.compiler.ir.graph import SourceLine
 from wholestep.data.column import Array, Column, need_finite
 from wholestep.data.column_encodings import (
     MOST_WORDS,
@@ -44,7 +45,7 @@ ADVICE = {
     AMBIGUOUS_DATES: "dates that can be read with the day first or the month first; until you say which, they are "
     "encoded as text: encoder=ws.data.Encoder(dayfirst=True), or dayfirst=False.",
 }
-_WARNED: dict[Any, Any] = {}  # the registry of `warnings`: the folds of a cross-validation warn once
+_WARNED: set[tuple[str, SourceLine]] = set()  # the folds of a cross-validation warn once; `warnings` forgets in between
 
 
 @dataclass(frozen=True)
@@ -235,7 +236,9 @@ def _warn(names: list[str], remark: str) -> None:
     columns = f"the column {names[0]!r} has" if len(names) == 1 else f"the columns {', '.join(map(repr, names))} have"
     line = user_line()
     text = f"{columns} {ADVICE[remark].format(names=names)}"
-    warnings.warn_explicit(text, TrainingWarning, line.file, line.line, registry=_WARNED)
+    if (text, line) not in _WARNED:
+        warnings.warn_explicit(text, TrainingWarning, line.file, line.line)
+        _WARNED.add((text, line))  # unless warnings are errors
 
 
 def _categories(name: str, column: Column) -> Categories:
