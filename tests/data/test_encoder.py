@@ -228,6 +228,8 @@ def test_a_dict_of_columns_trains_a_tabular_model() -> None:
             "categories='a' has dates, which are not categories; convert it",
         ),
         (lambda: ws.data.read_frame("x.csv", encodng="x"), UsageError, "read_frame has no argument 'encodng'"),
+        (lambda: ws.data.read_csv("x.csv", usecols=["x"]), UsageError, r"read_frame\(path\)\.without\('column'\)"),
+        (lambda: ws.data.read_csv("x.csv", skiprows=1), UsageError, "read_csv has no argument 'skiprows'"),
         (lambda: ws.data.read_frame("x.csv", parse_dates=["x"]), UsageError, r"ws\.data\.Encoder\(dates="),
     ],
 )

@@ -246,7 +246,7 @@ def test_a_header_is_recognised(text: str, header: bool | None, names: list[str]
     frame = ws.data.read_frame(file, header=header)
     assert (list(frame), len(frame)) == (names, rows)
     if not any(name.isalpha() for name in names):
-        x, _ = ws.data.read_csv(file, header=header)
+        x, _ = ws.data.read_csv(file, header=header, sep=",")
         assert x.shape == (rows, len(names))
 
 

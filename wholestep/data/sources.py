@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from wholestep.compat.arguments import takes_their_words
 from wholestep.compiler.ir.masks import refuse_mask
 from wholestep.compiler.ir.types import letter_of
 from wholestep.data.framed import as_framed
@@ -180,6 +181,7 @@ def load_npy(path: Path_, mmap_mode: Literal["r"] | None = None) -> Array:
     return found
 
 
+@takes_their_words
 def read_csv(
     path: Path_,
     target: str | int | None = None,

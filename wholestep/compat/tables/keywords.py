@@ -100,6 +100,13 @@ EVERYWHERE: Mapping[str, Row] = {
     "size_average": Only((None,), "write reduction='mean' or 'sum'"),
 }  # fmt: skip
 
+_CSV: Mapping[str, Row] = {  # of pandas.read_csv
+    "sep": "delimiter", "filepath_or_buffer": "path",
+    "names": Say("write header=False, which calls the columns '0', '1' and so on"),
+    "usecols": Say("leave columns out after reading: ws.data.read_frame(path).without('column')"),
+    "encoding": Say("files are read as UTF-8: convert others before"),
+}  # fmt: skip
+
 # For one function or class, by its own name; these come before the rows above.
 KEYWORDS: Mapping[str, Mapping[str, Row]] = {
     "max": {"dim": Say("torch gives values and indices; write x.max(axis) for the values, x.argmax(axis) for the indices")},
@@ -110,11 +117,11 @@ KEYWORDS: Mapping[str, Mapping[str, Row]] = {
     "concat": {"values": "tensors", "arrays": "tensors"},
     "stack": {"arrays": "tensors"},
     "read_frame": {
-        "sep": "delimiter", "filepath_or_buffer": "path", "names": Say("rename columns after reading, or write header=False"),
+        **_CSV,
         "parse_dates": Say("dates are recognised; ws.data.Encoder(dates=['column'], dayfirst=True) says how they are written"),
         "dayfirst": Say("give it to the encoder: ws.data.Encoder(dayfirst=True)"),
-        "usecols": Say("leave columns out after reading: frame.without('column')"),
     },
+    "read_csv": {**_CSV, "parse_dates": Say("write ws.data.read_frame, which reads dates, text and missing values")},
     "Encoder": {"day_first": "dayfirst", "parse_dates": "dates", "drop": "ignore"},
     "split": {"split_size_or_sections": "sizes", "split_size": "sizes", "num_or_size_splits": "sizes"},
     "softmax": {"_stacklevel": Only((EVERY,), ""), "dtype": Only((None,), "cast first: ws.softmax(x.astype('float32'))")},
