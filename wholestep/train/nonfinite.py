@@ -32,6 +32,7 @@ LARGEST = 16 << 20  # bytes of a state that is copied
 PAUSE = 2.0  # seconds between two copies, and at most
 SHARE = 0.005  # of the time
 SHOWN = 3
+EXPLODED = 1000.0  # times 1 + the loss of the first step: a mean loss above it is warned about
 
 
 def policy_of(asked: str | None, session: Session) -> str:
@@ -65,6 +66,8 @@ class Watch:
         self._next = -math.inf  # when to copy again
         small = trainer.session.state.mapped_bytes <= LARGEST
         self._keeps = policy == "raise" and small
+        self._first_loss: float | None = None
+        self._has_warned = trainer.session.group is not None and trainer.session.group.rank > 0  # rank 0 warns
 
     def keep(self, at: Position) -> None:
         """Copy the state as it is at a position, if it is time to."""
@@ -78,6 +81,22 @@ class Watch:
         """By the clock of the first of several workers: they make the same steps again, or none."""
         due, group = now >= self._next, self.trainer.session.group
         return due if group is None else group.broadcast(bytes([due])) == bytes([True])
+
+    def check_growth(self, at: Position, losses: Any) -> None:
+        """Warn, once in a run, if the mean loss of an epoch so far is above 1000 · (1 + |the first step's loss|)."""
+        if self._first_loss is None and len(losses):
+            self._first_loss = float(losses[0])
+        if self._has_warned or not at.rows or self._first_loss is None:
+            return
+        mean = at.loss_sum / at.rows
+        if mean > EXPLODED * (1.0 + abs(self._first_loss)) and math.isfinite(mean):
+            self._has_warned = True
+            log.warning(
+                "the loss explodes: its mean over the first %d steps of epoch %d is %.3g, that of the first step was "
+                "%.3g. Lower the learning rate%s, clip the gradients (clip_norm=1.0), or bring inputs and targets to "
+                "scale.",
+                *(at.step, at.epoch, mean, self._first_loss, self._rate()),
+            )
 
     def judged(self, before: Position, after: Position, losses: Any, rows: Any) -> Position:
         """The position after steps of which one has a loss that is not finite, if training goes on."""
@@ -114,12 +133,14 @@ class Watch:
         return self._text(what, *self._looked_at(at))
 
     def _text(self, what: str, why: Cause, weights: str) -> str:
-        lr = self.trainer.session.optimizers
-        rate = f" (it is {next(iter(lr.values())).lr:.3g})" if len(lr) == 1 else ""
         return (
-            f"{what}: {why.text}. {weights} Lower the learning rate{rate}, clip the gradients (clip_norm=1.0), or look "
+            f"{what}: {why.text}. {weights} Lower the learning rate{self._rate()}, clip the gradients (clip_norm=1.0), or look "
             f"at the data; nonfinite='skip' leaves such steps out, nonfinite='ignore' trains on.{why.place}"
         )
+
+    def _rate(self) -> str:
+        optimizers = self.trainer.session.optimizers
+        return f" (it is {next(iter(optimizers.values())).lr:.3g})" if len(optimizers) == 1 else ""
 
     def _looked_at(self, at: Position, *, made: bool = True) -> tuple[Cause, str]:
         """Why, and what the weights are now; `made`: the step at the position was made."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from wholestep.callbacks.monitor import not_measured, read_monitor
 from wholestep.callbacks.run import Value
-from wholestep.errors import UsageError
+from wholestep.errors import TrainingWarning, UsageError
 from wholestep.optim import Optimizer
 from wholestep.optim.names import get
 from wholestep.schedules.base import CALL, Schedule
@@ -71,15 +71,18 @@ def count_epochs(session: Session) -> None:
         session.set_schedule(resolved(own, 0, None))
 
 
-def check_horizons(session: Session, epochs: int, steps_per_epoch: int | None) -> None:
-    """Warn about each schedule that is much shorter, or longer, than the run."""
-    from wholestep.schedules.horizons import unlike
+def check_horizons(session: Session, epochs: int, steps_per_epoch: int | None, first_epoch: int) -> None:
+    """Warn about each schedule that has ended before a resumed run begins, or is much shorter or longer than the run."""
+    from wholestep.schedules.horizons import ended, unlike
 
     lengths = {"epoch": epochs, "step": epochs * (steps_per_epoch or 0)}
+    done = {"epoch": first_epoch, "step": session.updates_made if first_epoch else 0}
     for target, live in session.schedules.items():
         schedule = live.description.with_numbers(live.numbers())
-        run = lengths[schedule.unit]
-        if run and (odd := unlike(schedule, run, schedule.unit)):
+        unit, run = schedule.unit, lengths[schedule.unit]
+        if first_epoch < epochs and (why := ended(schedule, done[unit], unit)):
+            warnings.warn(f"the schedule of {target}, {why}", TrainingWarning, stacklevel=4)
+        elif run and (odd := unlike(schedule, run, unit)):
             warnings.warn(f"the schedule of {target}, {odd}", stacklevel=4)
 
 

@@ -87,7 +87,7 @@ class Trainer:
         if begin == Position() and self._resumed is None:
             self.session.restart_schedules()
         need_monitors(self.session, self._names())
-        check_horizons(self.session, epochs, steps)
+        check_horizons(self.session, epochs, steps, begin.epoch)
         self._need_pauses(steps)
         self.feed.check_sizes(loader)
         if self.validation is not None and begin.epoch < epochs:  # its time is no epoch's; what is wrong is told now
@@ -187,6 +187,7 @@ class Trainer:
                 if in_memory and isinstance(loader, DataLoader):
                     self.feed.seek(loader, epoch, part.end)
                 before, at = at, _advanced(at, part.losses, part.rows)
+                self._watch.check_growth(at, part.losses)
                 if not isfinite(at.loss_sum):
                     at = self._watch.judged(before, at, part.losses, part.rows)
                 run.position = at

@@ -147,6 +147,25 @@ def test_builds_share_a_worker_and_a_forked_process_has_its_own() -> None:
     assert shared_worker() is mine
 
 
+FORKS = """
+import gc, os, sys
+from wholestep.compiler.passes.egraph.saturate import shared_worker
+shared_worker().start()
+child = os.fork()
+if child == 0:
+    gc.collect()
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+
+
+def test_a_forked_process_drops_the_worker_without_a_warning() -> None:
+    run = subprocess.run(
+        [sys.executable, "-W", "always::ResourceWarning", "-c", FORKS], capture_output=True, text=True, check=True
+    )
+    assert run.stderr == ""
+
+
 def test_every_process_finds_the_same_e_graph() -> None:
     """Classes are numbered by content: nothing of the process is left in the result."""
     found = []

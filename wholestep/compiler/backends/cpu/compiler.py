@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 
+from wholestep.compiler.runtime.build_folder import build_folder
 from wholestep.compiler.runtime.cache import Cache, key_of
 from wholestep.compiler.runtime.threads import default_threads
 from wholestep.compiler.runtime.together import run_all
@@ -218,9 +219,7 @@ def shared_object(name: str, cache: Cache, compiler: Compiler, target: str) -> P
     found = cache.get(key, SHARED_SUFFIX)
     if found is not None:
         return found
-    import tempfile
-
-    with cache.lock(key), tempfile.TemporaryDirectory(prefix="wholestep-cc-") as folder:
+    with cache.lock(key), build_folder() as folder:
         found = cache.get(key, SHARED_SUFFIX)
         if found is not None:
             return found
@@ -236,11 +235,9 @@ def run_compiler(
     Files are compiled side by side, one for each core at a time, the first ones first; `shared` give objects that are
     linked with them.
     """
-    import tempfile
-
     from wholestep.compiler.runtime.products import on_one_thread
 
-    with tempfile.TemporaryDirectory(prefix="wholestep-cc-") as folder:
+    with build_folder() as folder:
         for name, text in sources.items():
             Path(folder, name).write_text(text)
         names = [name for name in sources if name.endswith(".c")]

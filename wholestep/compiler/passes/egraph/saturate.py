@@ -176,6 +176,15 @@ class Worker:
                     pipe.close()
             process.wait()
 
+    def forget(self) -> None:
+        """In a forked process, whose parent has the worker: close this process's copies of the pipes."""
+        process, self._process, self._turn = self._process, None, threading.RLock()
+        if process is not None:
+            for pipe in (process.stdin, process.stdout, process.stderr):
+                if pipe is not None:
+                    pipe.close()
+            process.returncode = 0  # it is no child of ours: nothing to wait for, and nothing to warn of
+
     def __enter__(self) -> Worker:
         return self
 
@@ -200,6 +209,7 @@ def _forget_the_worker() -> None:
     global _the_worker
     if _the_worker is not None:
         atexit.unregister(_the_worker.close)
+        _the_worker.forget()
         _the_worker = None
 
 

@@ -1,0 +1,60 @@
+"""Temporary folders that compilers work in; those of processes that were killed are removed by a later build."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from functools import cache
+
+PREFIX = "wholestep-cc-"
+MIN_AGE = 60.0  # seconds: a folder that was just created may not be locked yet
+
+
+@contextlib.contextmanager
+def build_folder() -> Iterator[str]:
+    """A new folder, locked while it is in use: a lock ends with its process, whatever ends that."""
+    import fcntl
+    import tempfile
+
+    _remove_abandoned_once()
+    with tempfile.TemporaryDirectory(prefix=PREFIX) as folder:
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            with contextlib.suppress(OSError):  # without locks, nobody else can lock it either
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield folder
+        finally:
+            os.close(descriptor)
+
+
+@cache
+def _remove_abandoned_once() -> None:
+    remove_abandoned()
+
+
+def remove_abandoned() -> None:
+    """Remove this user's folders that no process has locked."""
+    import tempfile
+
+    with contextlib.suppress(OSError), os.scandir(tempfile.gettempdir()) as entries:
+        for entry in entries:
+            if entry.name.startswith(PREFIX):
+                with contextlib.suppress(OSError):
+                    _remove_unless_locked(entry)
+
+
+def _remove_unless_locked(entry: os.DirEntry[str]) -> None:
+    import fcntl
+    import shutil
+
+    status = entry.stat(follow_symlinks=False)
+    if status.st_uid != os.geteuid() or time.time() - status.st_mtime < MIN_AGE:
+        return
+    descriptor = os.open(entry.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(entry.path, ignore_errors=True)
+    finally:
+        os.close(descriptor)
