@@ -14,9 +14,9 @@ def ended(schedule: Schedule, done: int, unit: str) -> str:
     if ends is None or not done or done < ends:
         return ""
     return (
-        f"{type(schedule).__name__} by {unit}, has ended: it is {ends:g} {several} long, this run begins after {done} and "
-        f"trains with {schedule(done):.4g} throughout. A resumed run keeps its schedule; to train further with another "
-        "one, start a new run from the weights: model.load('runs/name'), then ws.fit(model, ..., schedule=...)."
+        f"{type(schedule).__name__} by {unit}, has ended: it is {ends:g} {several} long, this run begins after {done} "
+        f"and trains with {schedule(done):.4g} throughout. A resumed run keeps its schedule; to train further with "
+        "another one, start a new run from the weights: model.load('runs/name'), then ws.fit(model, ..., schedule=...)."
     )
 
 

@@ -134,8 +134,8 @@ class Watch:
 
     def _text(self, what: str, why: Cause, weights: str) -> str:
         return (
-            f"{what}: {why.text}. {weights} Lower the learning rate{self._rate()}, clip the gradients (clip_norm=1.0), or look "
-            f"at the data; nonfinite='skip' leaves such steps out, nonfinite='ignore' trains on.{why.place}"
+            f"{what}: {why.text}. {weights} Lower the learning rate{self._rate()}, clip the gradients (clip_norm=1.0), "
+            f"or look at the data; nonfinite='skip' leaves such steps out, nonfinite='ignore' trains on.{why.place}"
         )
 
     def _rate(self) -> str:

@@ -72,7 +72,7 @@ def count_epochs(session: Session) -> None:
 
 
 def check_horizons(session: Session, epochs: int, steps_per_epoch: int | None, first_epoch: int) -> None:
-    """Warn about each schedule that has ended before a resumed run begins, or is much shorter or longer than the run."""
+    """Warn about each schedule that has ended before a resumed run begins, or is much shorter or longer than it."""
     from wholestep.schedules.horizons import ended, unlike
 
     lengths = {"epoch": epochs, "step": epochs * (steps_per_epoch or 0)}
