@@ -63,6 +63,22 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         return (yield)
 
 
+@pytest.fixture(autouse=True)
+def _new_process_for_networks() -> None:
+    """The first network of a test is the first of its process: its weights do not depend on the tests before."""
+    networks = sys.modules.get("wholestep.steps.networks")
+    if networks is not None:
+        networks.manual_seed(0)
+
+
+@pytest.fixture
+def equal_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All networks that are given no seed start alike, for tests that train the same network in two ways."""
+    from wholestep.steps import states
+
+    monkeypatch.setattr(states, "network_of", lambda state: 0)
+
+
 @contextmanager
 def _threads_kept() -> Iterator[None]:
     """A test that gives torch other threads gives them to itself alone."""

@@ -149,6 +149,7 @@ from wholestep.workers.network import Network as Network
 
 # training
 from wholestep.steps.loss_scale import LossScale as LossScale
+from wholestep.steps.networks import manual_seed as manual_seed
 from wholestep.train import (
     Experiment as Experiment, Checkpoint as Checkpoint, load_checkpoint as load_checkpoint,
     save_checkpoint as save_checkpoint, fit as fit, cross_validate as cross_validate,

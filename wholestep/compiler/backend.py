@@ -61,6 +61,7 @@ class Where:
     options: CompileOptions
     group: Group | None = None  # the ranks that make a step together; None: this one alone
     shard: str | None = None  # "optimizer": of its state each has a part
+    seeded: bool = True  # was the seed given, or is it the default of the process?
 
     @property
     def ranks(self) -> int:

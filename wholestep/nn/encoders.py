@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from typing import TypeAlias
 
@@ -13,6 +12,7 @@ from wholestep.compiler.ir.types import boolean, shape_text
 from wholestep.errors import OptionError, ShapeError
 from wholestep.nn.attention import MultiHeadAttention
 from wholestep.nn.basic import Dropout, Linear, positive
+from wholestep.nn.copies import independent_copies
 from wholestep.nn.module import Module
 from wholestep.nn.norms import LayerNorm
 from wholestep.nn.transformer import Activation, Layered
@@ -148,7 +148,7 @@ class TransformerDecoderLayer(_Layer):
 class _Stack(Module):
     def __init__(self, layer: Module, layers: int, norm: Module | None = None) -> None:
         positive(type(self).__name__, layers=layers)
-        self.layers = [copy.deepcopy(layer) for _ in range(layers)]
+        self.layers = independent_copies(layer, layers)
         self.norm = norm
 
     def _behind(self, x: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from wholestep.compiler.frontend.trace import fail, located
 from wholestep.compiler.ir.types import as_dtype
 from wholestep.errors import DTypeError, OptionError, UsageError
 from wholestep.nn import entry_points, trace
+from wholestep.nn.copies import prepare_copy
 from wholestep.nn.parameter import Parameter, ParametersOf
 
 SEEN = "_seen_inputs"  # the specs of the inputs that a model last met
@@ -116,7 +117,8 @@ class Module:
             super().__delattr__(name)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What `copy.deepcopy` copies: the numbers too, not the sessions that were compiled for them."""
+        """What `copy.deepcopy` copies: the weights too, drawn or not, but not the sessions compiled for them."""
+        prepare_copy(self)
         return {name: value for name, value in self.__dict__.items() if name not in COMPILED}
 
     def children(self) -> dict[str, Module]:

@@ -54,6 +54,7 @@ class Parameter:
     frozen = False  # see Module.freeze
     optional = False  # is it left as it is, and no error, where a loss does not depend on it?
     splitting: Splitting | None = None  # how workers divide it, where they divide layers: see splitting.py
+    origin: tuple[int, str] | None = None  # of a network that was copied before it was drawn: its number and name there
     slot: Slot | None = None  # its numbers, from when they are first needed; every session over it borrows them
 
     def __init__(

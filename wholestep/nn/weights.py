@@ -33,7 +33,7 @@ def load_state_dict(model: Module, values: Any, strict: bool, rename: Rename | N
     _refuse(report, strict)
     arrays = model.named_arrays()
     fitting = {name: _converted(found[name], arrays[name].dtype.numpy, name) for name in report.loaded}
-    state = state_with_numbers(model)
+    state = state_with_numbers(model, overwritten=fitting)
     for name, array in fitting.items():
         state.replace(name, array)
     return report

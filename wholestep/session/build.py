@@ -28,6 +28,7 @@ from wholestep.steps.define import Model, as_graph, defined, need_graph, precisi
 from wholestep.steps.definition import TRAIN, Definition
 from wholestep.steps.loss_scale import LossScale
 from wholestep.steps.module import Inputs, forward_graph, training_graph
+from wholestep.steps.networks import agree_on_network
 from wholestep.steps.recipe import Recipe, as_measures, as_schedules, with_parts
 from wholestep.steps.states import state_of, state_with_numbers
 
@@ -63,7 +64,7 @@ def build_session(
     precision: str = "float32",
     loss_scale: LossScale | None = None,
     memory: int | float | str | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     device: str = "cpu",
     threads: int | None = None,
     shards: int | tuple[int, int] | None = None,
@@ -109,7 +110,8 @@ def build_session(
             without a limit.  Values that the backward pass reads are then computed again instead of being kept, as few
             as the limit asks for; where that is not enough, the batch is cut into parts, as of `accumulate`.  Losses
             and updates are the same up to rounding.  The report says what was done and what it costs.
-        seed: keys initial values, random nodes and the order of epochs.
+        seed: of the initial weights, of dropout and other random values, and of the order of epochs.  None: that of
+            `ws.manual_seed`, 0 unless it was called; modules built one after the other then start differently.
         device: "cpu", compiled for this machine's CPU, or "cpu/portable" and the like for a named instruction set;
             "cuda" or "cuda:1" for an NVIDIA GPU; "reference" to run in NumPy, slowly, without a C compiler; "null" to
             plan and report only, for this CPU or, "null:cuda/sm_90", for a target that this machine need not have.
@@ -164,7 +166,7 @@ def build_inference_session(
     batch_size: int | None = None,
     capacity: Mapping[str, int] | None = None,
     precision: str = "float32",
-    seed: int = 0,
+    seed: int | None = None,
     device: str = "cpu",
     threads: int | None = None,
     options: CompileOptions | None = None,
@@ -184,7 +186,7 @@ def build_inference_session(
                 "build_inference_session needs to know what the model takes: inputs=ws.Spec(('batch', 784)). "
                 "model.predict(x) needs nothing."
             )
-        state_with_numbers(graph)
+        state_with_numbers(graph, seed)
         graph, _ = forward_graph(graph, inputs)
     need_graph(graph, "build_inference_session")
     where = _prepared(where_to(device, threads, seed, options, precision))
@@ -308,7 +310,7 @@ def split_arguments(
     optimizer: Optimizer | str | None = None,
     batch_size: int | None = None,
     capacity: Mapping[str, int] | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     device: str = "cpu",
     threads: int | None = None,
     shards: int | tuple[int, int] | None = None,
@@ -360,6 +362,8 @@ def _refuse_unknown(recipe: Mapping[str, Any]) -> None:
 def build(definition: Definition, where: Where) -> tuple[Session, OptimizeReport]:
     """Have the main entry point planned, and load it."""
     compiled = Plans.made_for(definition, where)
+    if where.group is not None and not where.seeded:
+        agree_on_network(state_of(definition.model), where.group)
     try:
         with compiled.spans.span("build_session"), told_to_wait(compiled.spans), recycled():
             compiled, plan, report = _planned(compiled)

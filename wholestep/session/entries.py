@@ -286,7 +286,7 @@ class Programs:
         kept = [name for name in types if (owners[name].slot is not None if name in owners else name in self.state)]
         if kept:
             log.info("%d states are the model's own and keep their numbers: %s", len(kept), ", ".join(kept))
-        first = nonzero_values(plan, self.where.seed)
+        first = nonzero_values(plan, self.where, self.state, owners)
         for names, memory in memories(plan, self.where):
             self.state.add({name: types[name] for name in names}, first, owners, memory, by_columns)
         self.place.scratch.reserve(plan, self.where.threads)

@@ -76,7 +76,7 @@ class Session:
         plan: Plan,
         *,
         state: State | None = None,
-        seed: int = 0,
+        seed: int | None = None,
         device: str = "cpu",
         threads: int | None = None,
         options: CompileOptions | None = None,

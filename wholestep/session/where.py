@@ -11,6 +11,7 @@ from wholestep.compiler.runtime.group import Group
 from wholestep.compiler.runtime.threads import MAX_THREADS, default_threads
 from wholestep.errors import OptionError
 from wholestep.options import CompileOptions, thread_count
+from wholestep.steps.networks import check_seed, seed_or_default
 
 if TYPE_CHECKING:
     from wholestep.workers.workers import Workers
@@ -22,7 +23,7 @@ Shards = int | tuple[int, int] | None  # how many workers' steps one process mak
 def where_to(
     device: str = "cpu",
     threads: int | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     options: CompileOptions | None = None,
     precision: object = "float32",
     shards: int | tuple[int, int] | None = None,
@@ -30,8 +31,8 @@ def where_to(
     shard: str | None = None,
 ) -> Where:
     """What the arguments of `build_session` mean; an OptionError says which one means nothing."""
-    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**64:
-        raise OptionError(f"seed={seed!r}: expected a whole number from 0 to 2**64 - 1.")
+    if seed is not None:
+        check_seed(seed)
     need_workers(workers)
     count = thread_count(threads, default_threads(), MAX_THREADS)
     if workers is not None and _is_gpu(device):
@@ -41,7 +42,8 @@ def where_to(
     found = device_named(device, TF32 if precision == TF32 else "")
     divided = shard_of(shard, shards, workers)
     need_whole_layers(workers, found)
-    return Where(found, count, seed, options or CompileOptions(), group_of(shards, workers, found), divided)
+    group, number = group_of(shards, workers, found), seed_or_default(seed)
+    return Where(found, count, number, options or CompileOptions(), group, divided, seeded=seed is not None)
 
 
 def _is_gpu(device: object) -> bool:

@@ -94,6 +94,7 @@ class Network:
             loss=kind.loss,
             optimizer=kind.optimizer(),
             batch_size=kind.capacity,
+            seed=0,  # `restart` draws the weights
             device=kind.device,
             threads=kind.threads,
             options=kind.options,

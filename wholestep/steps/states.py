@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Mapping
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from wholestep.compiler.backend import Where
 from wholestep.compiler.frontend.clocks import RAW, Clocks
 from wholestep.compiler.frontend.graph import Graph
-from wholestep.compiler.frontend.initializers import FirstValue, is_zero
+from wholestep.compiler.frontend.initializers import FirstValue, is_random, is_zero
 from wholestep.compiler.frontend.step import Step
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.state import State
 from wholestep.nn.module import Module
+from wholestep.nn.parameter import Parameter
+from wholestep.steps.networks import network_of, seed_or_default
 
 # What a module, graph or step has beside the numbers of modules: every session over it borrows the same State.
 _STATES: WeakKeyDictionary[Any, State] = WeakKeyDictionary()
@@ -40,17 +44,36 @@ def structure(model: Module) -> tuple[int, ...]:
     return (*map(id, parts), *(id(owned) for part in parts for owned in part.__dict__.get("_owned", {}).values()))
 
 
-def state_with_numbers(model: Module, seed: int = 0) -> State:
-    """The model's state, with the first value of everything it lacks drawn from (seed, name)."""
+def state_with_numbers(model: Module, seed: int | None = None, overwritten: Container[str] = ()) -> State:
+    """The model's state, with the first value of everything it lacks; but zeros for what is `overwritten` at once."""
     arrays, state = model.named_arrays(), state_of(model)
 
-    def first(name: str) -> FirstValue:
+    def first(name: str) -> FirstValue | None:
         owned = arrays[name]
-        return FirstValue(owned.init, owned.shape, owned.dtype, seed, name)
+        if name in overwritten:
+            return None
+        network, own = _origin(owned, name, state, seed is not None)
+        return FirstValue(owned.init, owned.shape, owned.dtype, seed_or_default(seed), own, network)
 
     by_columns = {name for name, owned in arrays.items() if owned.by_columns}
     state.add({name: owned.type for name, owned in arrays.items()}, first, arrays, by_columns=by_columns)
     return state
+
+
+def _origin(owned: Parameter, name: str, state: State, seeded: bool) -> tuple[int, str]:
+    """The network and the name that key the first value of a parameter.  Those of a copy are the original's."""
+    network, own = owned.origin or (None, name)
+    if seeded or not is_random(owned.init):
+        return 0, own
+    return (network_of(state) if network is None else network), own
+
+
+def pin_origins(model: Module) -> None:
+    """Before a copy: what is not drawn yet is drawn alike in the model and in its copies, wherever they are used."""
+    state = state_of(model)
+    for name, owned in model.named_arrays().items():
+        if owned.slot is None and owned.origin is None and not owned.adopts and is_random(owned.init):
+            owned.origin = network_of(state), name
 
 
 def numbers(model: Module) -> dict[str, AnyArray]:
@@ -67,10 +90,22 @@ def clocks_of(model: Graph | Step, count_of: Callable[[str], int] | None = None)
     return Clocks(model.clocks if isinstance(model, Graph) else None, count_of or state_of(model).updates_of)
 
 
-def nonzero_values(plan: Plan, seed: int) -> Callable[[str], FirstValue | None]:
+def nonzero_values(
+    plan: Plan, where: Where, state: State, owners: Mapping[str, Parameter]
+) -> Callable[[str], FirstValue | None]:
     """The first value of each state of a plan; None where it is zero, as memory that was just mapped."""
-    firsts = _firsts(plan, seed)
-    return lambda name: None if is_zero(firsts[name].init) else firsts[name]
+    firsts = _firsts(plan, where.seed)
+
+    def first(name: str) -> FirstValue | None:
+        value, owned = firsts[name], owners.get(name.removesuffix(RAW))
+        if is_zero(value.init):
+            return None
+        if owned is None:
+            return value
+        network, own = _origin(owned, value.name, state, where.seeded)
+        return replace(value, network=network, name=own)
+
+    return first
 
 
 def first_values(plan: Plan, seed: int) -> Callable[[str], AnyArray]:

@@ -48,8 +48,8 @@ def fed(run: Experiment) -> tuple[DataLoader, Table | None]:
     """The data of a run, as much of it as its limits leave."""
     data, validation = run.data, run.validation
     if isinstance(run.model, Module):
-        data, validation = encoded(run.model, data, validation, run.encoder, run.loss, run.shuffle, run.seed)
-    loader, held = prepared(data, validation, run.batch_size, run.shuffle, run.seed)
+        data, validation = encoded(run.model, data, validation, run.encoder, run.loss, run.shuffle, run.data_seed)
+    loader, held = prepared(data, validation, run.batch_size, run.shuffle, run.data_seed)
     if run.drop_last and not loader.drop_last:
         loader = without_rest(loader)
     if run.overfit_batches is not None:

@@ -24,6 +24,7 @@ from wholestep.options import CompileOptions, launched
 from wholestep.session import Session, build_session
 from wholestep.session.where import need_workers
 from wholestep.steps.loss_scale import LossScale
+from wholestep.steps.networks import seed_or_default
 from wholestep.steps.recipe import as_measures, modes_of
 from wholestep.train.agreement import as_launched, begin_together, locked_folders
 from wholestep.train.checkpoint import Checkpoint, load_checkpoint
@@ -107,6 +108,8 @@ class Experiment:
         loss_scale: of float16, `ws.LossScale()` unless given; history and progress show the scale.
         memory: the most bytes that a step may take, "5.5GB", or a part of what it takes otherwise, 0.7, as of
             `ws.build_session`.
+        seed: of the initial weights, the order of rows, the rows held out, dropout and other random values.  None: that
+            of `ws.manual_seed`, 0 unless it was called; networks trained one after the other then start differently.
         device: what runs the steps, as of `ws.build_session`.
         shards: make each step as so many workers would, in this process: their run, with its bits; `(2, 3)`
             as those of `ws.Workers(data=2, model=3)`.
@@ -161,7 +164,7 @@ class Experiment:
     loss_scale: LossScale | None = None
     memory: int | float | str | None = None
     shuffle: bool = True
-    seed: int = 0
+    seed: int | None = None
     device: str = "cpu"
     threads: int | None = None
     shards: int | tuple[int, int] | None = None
@@ -179,6 +182,11 @@ class Experiment:
         need_workers(self.workers)
         if not isinstance(self.model, Step):  # which has its own
             object.__setattr__(self, "optimizer", optimizer_of(self.schedule, self.optimizer) or AdamW())
+
+    @property
+    def data_seed(self) -> int:
+        """The seed of the order of rows and of those held out."""
+        return seed_or_default(self.seed)
 
     def having(self, settings: Mapping[str, Any]) -> Experiment:
         """The same with other settings: `experiment.having({"optimizer.lr": 3e-4, "epochs": 5})`."""
@@ -294,6 +302,7 @@ class Experiment:
         plain = {f.name: value for f in fields(self) if isinstance(value := getattr(self, f.name), int | float | str)}
         return {
             **{name: value for name, value in plain.items() if name not in UNNOTED},
+            "seed": self.data_seed,
             "loss": str(self.loss),
             **({} if self.class_weight is None else {"class_weight": str(self.class_weight)}),
             "optimizer": self.optimizer.to_config() if isinstance(self.optimizer, Optimizer) else None,

@@ -16,7 +16,7 @@ _AFTER = "a value exists only after a step: make it an output, or keep(name) it 
 _NUMPY = "data are NumPy arrays: prepare them with NumPy, np.{plain}(...)"
 _IN_NUMPY = "it is not here; of data compute it with NumPy beforehand, of weights after session.get(name)"
 _MODE = "nothing to write: session.step trains, predict and evaluate do not"
-_SEED = "the seed belongs to the run: ws.fit(..., seed=0), ws.build_session(..., seed=0)"
+_SEED = "write ws.manual_seed(0) for the process, or seed=0 to ws.fit and ws.build_session for one network"
 _PRECISION = "write precision='bfloat16' or 'float16' to ws.fit or ws.build_session"
 _DEVICE = "the device belongs to the session: ws.build_session(..., device='cpu')"
 _THREADS = "threads belong to the session: ws.build_session(..., threads=2), ws.fit(..., threads=2)"
@@ -116,7 +116,6 @@ TORCH = Names(
         "cond": "both sides are computed, ws.where(condition, a, b) chooses",
         "save": "write model.save('model.safetensors'); a whole run is ws.save_checkpoint",
         "load": "write model.load('model.safetensors'); torch's own files too, model.load('model.pt')",
-        "manual_seed": _SEED,
         "seed": _SEED,
         "initial_seed": _SEED,
         "get_rng_state": _SEED,

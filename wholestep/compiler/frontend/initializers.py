@@ -1,6 +1,6 @@
 """Initialisers: how a parameter or state gets its first value.
 
-A constructor only describes; `materialize` draws the numbers, a function of (seed, name) alone.  "fan-in" counts all
+A constructor only describes; `materialize` draws the numbers, a function of (seed, network, name) alone.  "fan-in" counts all
 axes but the last, "fan-out" is the last: weights multiply from the right, `x @ w`.  Layers store weights as torch does,
 (outputs, inputs, ...), and say so: `outputs_first` makes a description of theirs of it.
 """
@@ -167,11 +167,12 @@ class FirstValue:
     dtype: DType
     seed: int
     name: str
+    network: int = 0  # which network of the process it belongs to, among those drawn without a seed of their own
 
     @property
     def key(self) -> str:
-        """What its random numbers are a function of, beside the seed."""
-        return f"init/{self.name}"
+        """The key of its random numbers; together with the seed it determines them."""
+        return _key_of(self.name, self.network)
 
     @property
     def formula(self) -> random.Formula | None:
@@ -181,7 +182,7 @@ class FirstValue:
 
     def array(self) -> Array:
         """The numbers."""
-        return materialize(self.init, self.shape, self.dtype, self.seed, self.name)
+        return materialize(self.init, self.shape, self.dtype, self.seed, self.name, self.network)
 
     def rows(self, least: int) -> Iterator[Array]:
         """The numbers of a matrix, some multiple of `least` rows at a time, for whom all at once are too many."""
@@ -196,21 +197,33 @@ class FirstValue:
             yield out.reshape(min(several, count - first), columns)
 
 
-def materialize(init: Initializer, shape: StaticShape, dtype: DType, seed: int, name: str) -> Array:
+def _key_of(name: str, network: int) -> str:
+    return f"init {network}/{name}" if network else f"init/{name}"
+
+
+def is_random(init: Initializer) -> bool:
+    """Does the first value depend on the seed?"""
+    return init.kind not in ("constant", "values")
+
+
+def materialize(
+    init: Initializer, shape: StaticShape, dtype: DType, seed: int, name: str, network: int = 0
+) -> Array:
     """The first value of the state called `name`.
 
     Drawn piece by piece: all at once, the numbers between a seed and a weight are twenty times the weight's bytes.
     """
-    key, count = f"init/{name}", math.prod(shape)
+    key, count = _key_of(name, network), math.prod(shape)
     if init.kind.endswith(ZERO_ROW):
-        out = materialize(Initializer(init.kind.removesuffix(ZERO_ROW), init.args[:-1]), shape, dtype, seed, name)
+        plain = Initializer(init.kind.removesuffix(ZERO_ROW), init.args[:-1])
+        out = materialize(plain, shape, dtype, seed, name, network)
         out[int(init.args[-1])] = 0
         return out
     if init.kind in _WHOLE_KINDS:
         return _DRAWS[init.kind](_Draw(seed, key, shape), *init.args).astype(dtype.numpy)
     out = np.empty(count, dtype.numpy)
     for first in range(0, count, PIECE):
-        _draw_piece(out[first : first + PIECE], first, FirstValue(init, shape, dtype, seed, name))
+        _draw_piece(out[first : first + PIECE], first, FirstValue(init, shape, dtype, seed, name, network))
     return out.reshape(shape)
 
 

@@ -38,6 +38,7 @@ class State(Counting):
         super().__init__()
         self._slots: dict[str, Slot] = {}
         self.family = Family(self)
+        self.network: int | None = None  # which network of the process it is: see steps/networks.py
 
     def add(
         self,

@@ -128,7 +128,7 @@ class TrialSession:
         device = subject.where.device
         self._state, self._scratch = State(), device.scratch()
         axes = axes_of(subject.plan)  # ranks that have parts of states are threads here
-        self._where = replace(subject.where, seed=SEED, group=None if axes is None else Shards(*axes))
+        self._where = replace(subject.where, seed=SEED, seeded=True, group=None if axes is None else Shards(*axes))
         place = Place(self._where, self._state, self._scratch)
 
         def get_ready() -> None:

@@ -1,0 +1,29 @@
+"""Copies of modules whose weights are not drawn yet: equal to the original, or drawn independently."""
+
+from __future__ import annotations
+
+import copy
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from wholestep.nn.module import Module
+
+_is_equal: ContextVar[bool] = ContextVar("_is_equal", default=True)
+
+
+def prepare_copy(module: Module) -> None:
+    """Called before a module is copied or pickled: both will draw the same weights, unless the copies are independent."""
+    if _is_equal.get():
+        from wholestep.steps.states import pin_origins
+
+        pin_origins(module)
+
+
+def independent_copies(module: Module, count: int) -> list[Module]:
+    """Copies whose undrawn weights are drawn by the names that each has in its network, as if each were constructed."""
+    token = _is_equal.set(False)
+    try:
+        return [copy.deepcopy(module) for _ in range(count)]
+    finally:
+        _is_equal.reset(token)
