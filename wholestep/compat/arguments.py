@@ -26,6 +26,11 @@ def takes_their_words(function: F) -> F:
 
     @wraps(function)
     def called(*args: Any, **named: Any) -> Any:
+        if of_class and "trainable" in named and "trainable" not in own and hasattr(args[0], "freeze"):
+            trainable = named.pop("trainable")
+            called(*args, **named)
+            args[0].trainable = trainable
+            return None
         if named and not named.keys() <= own:
             kinds = [kind.__name__ for kind in type(args[0]).__mro__] if of_class else [name]
             named = translated(kinds, [n for n in known if n != "self"], named)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from wholestep.compiler.frontend.elementwise import rsqrt
 from wholestep.compiler.frontend.layers import batch_norm
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import ShapeError
 from wholestep.nn.basic import positive
+from wholestep.nn.freezing import TRAINABLE
 from wholestep.nn.module import Module
 from wholestep.nn.parameter import buffer, parameter
 
@@ -42,8 +44,18 @@ class _BatchNorm(Module):
         if x.ndim not in [text.count(",") + 1 for text in self.takes] or x.shape[1] != self.channels:
             shapes = " or ".join(text.replace("C", str(self.channels)) for text in self.takes)
             fail(ShapeError, f"{self!r} takes {self.channels} channels, {shapes}; received {shape_text(x.shape)}.")
-        running = self.running_mean, self.running_var
-        return batch_norm(x, self.weight, self.bias, *running, self.momentum, self.eps, self.per_worker)
+        mean, variance = self.running_mean, self.running_var
+        if mean is not None and variance is not None and not self.__dict__.get(TRAINABLE, True):
+            return self._normalised_by(x, mean, variance)
+        return batch_norm(x, self.weight, self.bias, mean, variance, self.momentum, self.eps, self.per_worker)
+
+    def _normalised_by(self, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        """As in evaluation, in every step: the statistics are read, and do not change."""
+        scale = rsqrt(variance + self.eps)
+        scale = scale if self.weight is None else scale * self.weight
+        shift = -mean * scale if self.bias is None else self.bias - mean * scale
+        each = (self.channels, *(1,) * (x.ndim - 2))
+        return x * scale.reshape(*each) + shift.reshape(*each)
 
     def options(self) -> str:
         return f"{self.channels}, eps={self.eps:g}, momentum={self.momentum:g}"
@@ -53,8 +65,9 @@ class BatchNorm1d(_BatchNorm):
     """(x - mean) / √(variance + eps) · weight + bias for each channel of (N, C) or (N, C, L) (arXiv:1502.03167).
 
     Steps that train use mean and variance of the batch and move running_mean and running_var towards them by
-    `momentum`; evaluation and prediction use those.  So they do where weight and bias are frozen, as in PyTorch (Keras
-    keeps them): `momentum=0.0` leaves the running statistics as they are.  Names and defaults are PyTorch's.
+    `momentum`; evaluation and prediction use those.  So they do where weight and bias are frozen by `freeze` or
+    `requires_grad`, as in PyTorch.  `layer.trainable = False` uses the running statistics in training too and keeps
+    them, as in Keras.  Names and defaults are PyTorch's.
 
     Of several workers the batch is that of all of them; `per_worker=True` normalises each one's rows by themselves, as
     PyTorch does unless it is told to synchronise: nothing crosses for it, and the result depends on their number.

@@ -13,7 +13,7 @@ _is_equal: ContextVar[bool] = ContextVar("_is_equal", default=True)
 
 
 def prepare_copy(module: Module) -> None:
-    """Called before a module is copied or pickled: both will draw the same weights, unless the copies are independent."""
+    """Called before a module is copied or pickled: both draw the same weights, unless the copies are independent."""
     if _is_equal.get():
         from wholestep.steps.states import pin_origins
 

@@ -117,6 +117,7 @@ def _adapt(part: Any, how: Adaptable, rank: int, scale: float, dropout: float | 
         from wholestep.nn.splitting import split_beside  # few are
 
         split_beside(owned.splitting, how.outputs_first, part.lora_A, part.lora_B)
+    part.lora_A.trainable = part.lora_B.trainable = True  # whether or not the layer is
     part.lora_dropout = None if not isinstance(dropout, Switchable) and dropout == 0 else Dropout(dropout)
     same = {"__module__": kind.__module__, "__doc__": kind.__doc__, "plain_kind": kind}
     object.__setattr__(part, "__class__", type(kind.__name__, (kind,), {how.method: adapted, **same}))

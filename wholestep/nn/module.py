@@ -14,10 +14,11 @@ from wholestep.compiler.frontend.tensor import Tensor, common_graph
 from wholestep.compiler.frontend.trace import fail, located
 from wholestep.compiler.ir.types import as_dtype
 from wholestep.errors import DTypeError, OptionError, UsageError
-from wholestep.nn import entry_points, trace
+from wholestep.nn import entry_points, freezing, trace
 from wholestep.nn.copies import prepare_copy
 from wholestep.nn.parameter import Parameter, ParametersOf
 
+SPECIAL = frozenset((*freezing.FREEZING, *freezing.ANSWERS))  # names whose assignment stores nothing
 SEEN = "_seen_inputs"  # the specs of the inputs that a model last met
 MEANINGS = "_meanings"  # what a loss takes its outputs for, by name
 COMPILED = (
@@ -93,7 +94,12 @@ class Module:
     # -- attributes ----------------------------------------------------------------------------------------------
 
     def __setattr__(self, name: str, value: object) -> None:
+        if name in SPECIAL:
+            freezing.assign(self, name, value)
+            return
         owned = self.__dict__.setdefault("_owned", {})
+        if not self.__dict__.get(freezing.TRAINABLE, True):
+            freezing.freeze_assigned(value)
         if isinstance(value, Parameter):
             self.__dict__.pop(name, None)
             owned[name] = value
@@ -193,6 +199,18 @@ class Module:
         return self
 
     # -- freezing ------------------------------------------------------------------------------------------------
+
+    @property
+    def trainable(self) -> bool:
+        """Is it trained?  Setting it freezes, or unfreezes, all its parameters for sessions built from now on.
+
+        Batch norms of a module that is not trainable use their running statistics and keep them, as in Keras.
+        """
+        return freezing.is_trainable(self)
+
+    @trainable.setter
+    def trainable(self, value: bool) -> None:
+        freezing.set_trainable(self, value)
 
     def freeze(self, *patterns: str) -> Module:
         """Parameters whose names match are not trained by sessions built from now on.

@@ -46,6 +46,7 @@ class Parameter:
         outputs_first: the weight is (outputs, inputs, ...), as the layers of `ws.nn` have it (`x @ w.T`), rather than
             (inputs, outputs) for `x @ w`: what initialisers count as fans depends on it.
         by_columns: products read it transposed, `x @ w.T`, and it is stored so; what you see of it does not change.
+        requires_grad: False freezes it: it is not trained.
 
     Example: `self.scale = ws.nn.Parameter((width,), init=1.0)`.
     """
@@ -65,6 +66,7 @@ class Parameter:
         *,
         outputs_first: bool = False,
         by_columns: bool = False,
+        requires_grad: bool = True,
     ) -> None:
         from wholestep.compat.foreign import library_of  # a program without modules has no use for it
 
@@ -84,7 +86,7 @@ class Parameter:
         chosen = initializers.default(self.type.shape) if init is None else initializers.as_initializer(init)
         initializers.check_fits(chosen, self.shape, self._kind)
         self.init = initializers.outputs_first(chosen, self.shape) if outputs_first else chosen
-        self.by_columns = by_columns
+        self.by_columns, self.frozen = by_columns, not requires_grad
         self.adopts = recorded_graph() is not None  # made anew by every recording of a step: the step has its numbers
 
     @property
@@ -111,6 +113,11 @@ class Parameter:
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
         self.frozen = not value
+
+    def requires_grad_(self, requires_grad: bool = True) -> Parameter:
+        """Set `requires_grad`, as in PyTorch."""
+        self.requires_grad = requires_grad
+        return self
 
     @property
     def data(self) -> Parameter:

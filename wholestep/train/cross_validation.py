@@ -57,7 +57,9 @@ def train_folds(experiment: Experiment, k: int, stratify: Any = False, groups: A
     if experiment.validation is not None:
         raise UsageError("folds hold out their own rows, each once; leave validation= out.")
     models, histories = [], []
-    pairs = folds_of(experiment.data, k, experiment.data_seed, shuffle=experiment.shuffle, stratify=stratify, groups=groups)
+    pairs = folds_of(
+        experiment.data, k, experiment.data_seed, shuffle=experiment.shuffle, stratify=stratify, groups=groups
+    )
     for i, (train, held) in enumerate(pairs):
         own: dict[str, Any] = {"model": deepcopy(experiment.model), "data": train, "validation": held}
         if experiment.checkpoint is not None:

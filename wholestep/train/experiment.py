@@ -18,6 +18,7 @@ from wholestep.data.loader import DataLoader
 from wholestep.data.table import Table
 from wholestep.errors import OptionError, UnknownNameError, UsageError
 from wholestep.nn.encoded import noted_encoding
+from wholestep.nn.freezing import refuse_all_frozen
 from wholestep.nn.module import Module
 from wholestep.optim import AdamW, Optimizer
 from wholestep.options import CompileOptions, launched
@@ -337,6 +338,8 @@ def _need_trainable(run: Experiment) -> None:
             "loss= is missing: what training makes smaller, e.g. loss='cross_entropy' for classes, 'bce' for yes or "
             "no, 'mse' for numbers, or a function of (output, target)."
         )
+    else:
+        refuse_all_frozen(run.model)
 
 
 def _replaced(owner: Any, path: list[str], value: Any, whole: str) -> Any:

@@ -214,7 +214,6 @@ MODULES = Names(
         "add": "write ws.nn.Sequential(*layers), with all of them",
         "build": "layers are told their sizes when they are made",
         "call": "define `forward`",
-        "trainable": "write model.freeze('*') or model.unfreeze('*')",
         "trainable_variables": "write model.parameters()",
         "trainable_weights": "write model.parameters()",
         "non_trainable_weights": "write model.named_buffers()",

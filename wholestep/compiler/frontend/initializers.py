@@ -1,8 +1,8 @@
 """Initialisers: how a parameter or state gets its first value.
 
-A constructor only describes; `materialize` draws the numbers, a function of (seed, network, name) alone.  "fan-in" counts all
-axes but the last, "fan-out" is the last: weights multiply from the right, `x @ w`.  Layers store weights as torch does,
-(outputs, inputs, ...), and say so: `outputs_first` makes a description of theirs of it.
+A constructor only describes; `materialize` draws the numbers, a function of (seed, network, name) alone.  "fan-in"
+counts all axes but the last, "fan-out" is the last: weights multiply from the right, `x @ w`.  Layers store weights as
+torch does, (outputs, inputs, ...), and say so: `outputs_first` makes a description of theirs of it.
 """
 
 from __future__ import annotations
@@ -206,9 +206,7 @@ def is_random(init: Initializer) -> bool:
     return init.kind not in ("constant", "values")
 
 
-def materialize(
-    init: Initializer, shape: StaticShape, dtype: DType, seed: int, name: str, network: int = 0
-) -> Array:
+def materialize(init: Initializer, shape: StaticShape, dtype: DType, seed: int, name: str, network: int = 0) -> Array:
     """The first value of the state called `name`.
 
     Drawn piece by piece: all at once, the numbers between a seed and a weight are twenty times the weight's bytes.
