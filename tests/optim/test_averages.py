@@ -37,7 +37,7 @@ DATA, VALIDATION = table(ROWS, 0), table(HELD, 1)
 
 def fit(model: ws.nn.Module, epochs: int = EPOCHS, decay: float = DECAY, **options: Any) -> Any:
     return ws.fit(model, DATA, validation=VALIDATION, loss="mse", optimizer=EMA(ws.Adam(lr=0.05), decay=decay),
-                  epochs=epochs, batch_size=BATCH, shuffle=False, progress=False, **options)  # fmt: skip
+                  epochs=epochs, batch_size=BATCH, shuffle=False, seed=0, progress=False, **options)  # fmt: skip
 
 
 class Theirs:
@@ -78,6 +78,7 @@ class Theirs:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[ws.nn.Module, Any, Theirs, Path]:
+    ws.manual_seed(0)
     model, folder = network(), tmp_path_factory.mktemp("run")
     theirs = Theirs(model)
     history = fit(model, callbacks=[ws.ModelCheckpoint(folder, best=1, last=1)])
@@ -217,7 +218,7 @@ def test_an_average_ends_where_the_weights_are_trained_without_it(averaging: tup
 
 def test_windows_average_once_an_update() -> None:
     whole, parts = line(), line()
-    options: dict[str, Any] = {"optimizer": EMA(ws.Adam(lr=0.1), decay=0.5)}
+    options: dict[str, Any] = {"optimizer": EMA(ws.Adam(lr=0.1), decay=0.5), "seed": 0}
     large = session_over(whole, **options)
     small = ws.build_session(parts, inputs=ws.Spec(("batch", 4), "float64"), targets=ws.Spec(("batch", 2), "float64"),
                              loss="mse", batch_size=BATCH // 3, accumulate=3, **options)  # fmt: skip

@@ -88,7 +88,7 @@ def by_torch(twin: Twin, start: dict[str, Array]) -> dict[str, Array]:
 
 
 def fitted(optimizer: Optimizer, epochs: int = EPOCHS, **options: Any) -> ws.nn.Module:
-    given = {"batch_size": BATCH, "shuffle": False, "progress": False, "device": "reference", **options}
+    given = {"batch_size": BATCH, "shuffle": False, "seed": 0, "progress": False, "device": "reference", **options}
     model = given.pop("model", None) or Net()
     ws.fit(model, (X, Y), loss="mse", optimizer=optimizer, epochs=epochs, **given)
     return model
@@ -119,7 +119,7 @@ def test_in_half_precision_it_learns_the_same() -> None:
     x, y = X.astype("f"), Y.astype("f")
     found = {}
     for precision in ("float32", "bfloat16"):
-        model, options = Net("float32"), {"batch_size": 22, "progress": False, "device": "reference"}
+        model, options = Net("float32"), {"batch_size": 22, "seed": 0, "progress": False, "device": "reference"}
         history = ws.fit(
             model, (x, y), loss="mse", optimizer=FOUND["prodigy"], epochs=5, precision=precision, **options
         )

@@ -23,7 +23,7 @@ def mlp() -> ws.nn.Module:
 
 
 def fit(model: ws.nn.Module | None = None, **options: Any) -> ws.TrainHistory:
-    given = {"loss": "cross_entropy", "batch_size": 8, "progress": False, "validation": (X, Y), **options}
+    given = {"loss": "cross_entropy", "batch_size": 8, "seed": 0, "progress": False, "validation": (X, Y), **options}
     return ws.fit(model or mlp(), (X, Y), **given)
 
 

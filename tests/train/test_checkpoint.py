@@ -41,7 +41,7 @@ def model(hidden: int = 8) -> ws.nn.Module:
 
 def fit(net: ws.nn.Module, source: object = None, **options: Any) -> ws.TrainHistory:
     known: dict[str, Any] = {"loss": "cross_entropy", "metrics": ["accuracy"], "epochs": EPOCHS, "batch_size": BATCH}
-    return ws.fit(net, source or data(), progress=False, **{**known, **options})
+    return ws.fit(net, source or data(), progress=False, seed=0, **{**known, **options})
 
 
 class StopAt(ws.Callback):

@@ -121,9 +121,9 @@ def test_sequences_are_cut_into_batches(caplog: pytest.LogCaptureFixture) -> Non
     x = RNG.normal(size=(20, 5, 2)).astype(np.float32)
     y = x.sum(axis=(1, 2))[:, None]
     one, two = Forecaster(), Forecaster()
-    history = ws.fit(one, (x, y), validation=(x, y), loss="mse", batch_size=8, shuffle=False, progress=False)
+    history = ws.fit(one, (x, y), validation=(x, y), loss="mse", batch_size=8, shuffle=False, seed=0, progress=False)
     assert history["val_loss"][0] == pytest.approx(((one.predict(x) - y) ** 2).mean(), rel=1e-5)
-    ws.fit(two, (x, y), loss="mse", batch_size=4, accumulate=2, shuffle=False, progress=False)
+    ws.fit(two, (x, y), loss="mse", batch_size=4, accumulate=2, shuffle=False, seed=0, progress=False)
     for name, array in one.state_dict().items():
         np.testing.assert_allclose(two.state_dict()[name], array, rtol=1e-5, atol=1e-6)
     assert "by rows" not in caplog.text

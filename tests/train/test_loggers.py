@@ -57,7 +57,7 @@ def fit(folder: Path, *more: ws.Callback, resume: Path | None = None, epochs: in
     keep = ws.ModelCheckpoint(folder / "run", "loss", last=9, every=3)
     given = {"loss": "cross_entropy", "metrics": ["accuracy"], "epochs": epochs, "batch_size": 8, "progress": False}
     callbacks = [*loggers(folder), keep, *more]
-    return ws.fit(model, (X, Y), **given, callbacks=callbacks, resume=resume)
+    return ws.fit(model, (X, Y), **given, seed=0, callbacks=callbacks, resume=resume)
 
 
 def test_tensorboard_reads_every_scalar(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ class Logarithm(ws.nn.Module):
 
 
 def fit(model: ws.nn.Module | None = None, data: object = (X, Y), **options: Any) -> ws.TrainHistory:
-    given = {"loss": "mse", "batch_size": 8, "progress": False, "shuffle": False, **options}
+    given = {"loss": "mse", "batch_size": 8, "seed": 0, "progress": False, "shuffle": False, **options}
     return ws.fit(model or mlp(), data, **given)
 
 

@@ -67,6 +67,7 @@ def by_windows(model: ws.nn.Module, spy: Spy | None) -> None:
 WAYS = {"fit": by_fit, "run": by_run, "Trainer": by_trainer, "single steps": by_steps, "accumulated": by_windows}
 
 
+@pytest.mark.usefixtures("equal_starts")
 @pytest.mark.parametrize("way", WAYS)
 def test_every_step_is_seen(way: str) -> None:
     wanted, got, plain, watched = Spy(), Spy(), mlp(), mlp()

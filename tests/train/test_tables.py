@@ -246,7 +246,9 @@ def test_a_run_carries_its_encoder(tmp_path: Path) -> None:
     for epochs, folder, resume in ((1, "a", False), (2, "a", True), (2, "b", False)):
         model = ws.models.Tabular(hidden=(4,))
         options = {"loss": "cross_entropy", "validation": 0.25, "progress": False, "device": NUMPY, "resume": resume}
-        ws.fit(model, (FRAME[["home", "animal"]], "animal"), epochs=epochs, checkpoint=tmp_path / folder, **options)
+        ws.fit(
+            model, (FRAME[["home", "animal"]], "animal"), seed=0, epochs=epochs, checkpoint=tmp_path / folder, **options
+        )
         runs.append(scores(model, FRAME))
     np.testing.assert_array_equal(runs[1], runs[2])
     stored = ws.load_checkpoint(tmp_path / "b")
