@@ -40,3 +40,12 @@ def test_what_differs_between_workers_is_named_with_its_rank() -> None:
     ]
     for line, text in zip(own, expected, strict=True):
         assert line.startswith(text)
+
+
+def test_ranks_draw_the_same_weights_whatever_else_one_of_them_has_built() -> None:
+    done = launch("-n", "2", os.fspath(Path(__file__).parent / "other_models.py"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    first = [line for line in lines if not line.startswith("[1] ")]
+    assert len(first) == 2
+    assert first == [line.removeprefix("[1] ") for line in lines if line.startswith("[1] ")]
