@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -57,3 +58,11 @@ def stratified_split(y: ArrayLike, test_fraction: float, seed: int) -> tuple[NDA
         test.append(rows[:cut])
         train.append(rows[cut:])
     return rng.permutation(np.concatenate(train)), rng.permutation(np.concatenate(test))
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("_"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from wholestep.compat.names import missing
+
+    return missing(__name__, name)

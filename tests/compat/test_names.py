@@ -25,6 +25,7 @@ PLACES = {
     "torch.nn": "ws.nn",
     "torch.nn.functional": "ws.nn.functional",
     "torch.nn.init": "ws.nn.init",
+    "torch.nn.utils": "ws.nn.utils",
     "torch.optim": "ws.optim",
     "torch.optim.lr_scheduler": "ws.schedules",
     "keras": "ws",
@@ -130,8 +131,10 @@ def test_a_missing_name_says_what_to_write_at_the_users_line() -> None:
 def test_importing_a_missing_name_says_it_too() -> None:
     with pytest.raises(HabitImportError, match=r"no `ws\.nn\.Dense`: write ws\.nn\.Linear\(inputs, outputs\)"):
         from wholestep.nn import Dense  # noqa: F401
-    with pytest.raises(ImportError, match=r"there is no `ws\.manual_seed`: the seed belongs to the run"):
-        from wholestep import manual_seed  # noqa: F401
+    with pytest.raises(
+        ImportError, match=r"there is no `ws\.initial_seed`: write ws\.manual_seed\(0\) for the process"
+    ):
+        from wholestep import initial_seed  # noqa: F401
     from wholestep.nn import MultiheadAttention
 
     assert MultiheadAttention is ws.nn.MultiHeadAttention

@@ -34,13 +34,13 @@ def test_a_run_in_keras_words() -> None:
     assert stop.restore_best
     found = ws.fit(
         model(), x=X, y=Y, validation_split=0.25, verbose=0, optimizer="adam", callbacks=[stop], epochs=2,
-        loss="cross_entropy", batch_size=8, device="reference",
+        loss="cross_entropy", batch_size=8, device="reference", seed=0,
     )  # fmt: skip
     assert found.history["val_loss"] == found["val_loss"]
     assert len(found.history["loss"]) == 2
     same = ws.fit(
         model(), (X[:18], Y[:18]), validation=(X[18:], Y[18:]), optimizer=ws.Adam(learning_rate=1e-3, beta_1=0.9),
-        epochs=2, callbacks=[ws.EarlyStopping(patience=5)], **GIVEN,
+        epochs=2, callbacks=[ws.EarlyStopping(patience=5)], seed=0, **GIVEN,
     )  # fmt: skip
     assert same.history["loss"] == found.history["loss"]
     assert same.history["val_loss"] == found.history["val_loss"]

@@ -176,7 +176,11 @@ TRAINING: dict[str, Case] = {
     ),
     "the history's attribute": (lambda: ws.TrainHistory().losses, AttributeError, r"its numbers are history\['loss'\]"),
     "a layer at the top": (lambda: ws.Linear(3, 2), AttributeError, r"no attribute 'Linear'\. It is ws\.nn\.Linear"),
-    "manual_seed": (lambda: ws.manual_seed(0), HabitError, r"ws\.fit\(\.\.\., seed=0\)"),
+    "initial_seed": (
+        lambda: ws.initial_seed(),
+        HabitError,
+        r"write ws\.manual_seed\(0\) for the process, or seed=0 to",
+    ),
 }
 
 EVERY = {**LAYERS, **TENSORS, **TRAINING}

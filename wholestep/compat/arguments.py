@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from functools import wraps
 from typing import Any, NoReturn, TypeVar
 
@@ -73,6 +73,21 @@ def translated(kinds: list[str], known: list[str], named: Mapping[str, Any]) -> 
             fail(UsageError, f"{function}: {name}= is another name of {row}=, and both were given.")
         out[row] = value
     return out
+
+
+def without_their_words(function: str, own: Container[str], named: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments without those of another library's function; one that would change something is answered."""
+    from wholestep.compat.rows import Say
+    from wholestep.compat.tables.keywords import KEYWORDS
+
+    rows = KEYWORDS[function]
+    theirs = {name: value for name, value in named.items() if name in rows and name not in own}
+    for name, value in theirs.items():
+        row = rows[name]
+        text = row.text if isinstance(row, Say) or not _is_one_of(value, row.values) else None  # type: ignore[union-attr]
+        if text is not None:
+            fail(UsageError, f"{function}: {name}={value!r} is not taken: {text}.")
+    return {name: value for name, value in named.items() if name not in theirs}
 
 
 def _refuse_few(function: str, needed: tuple[str, ...], args: tuple[Any, ...], named: Mapping[str, Any]) -> NoReturn:

@@ -52,6 +52,16 @@ def get_submodule(module: Module, target: str) -> Module:
     return found[target]
 
 
+def get_layer(module: Module, name: str | None = None, index: int | None = None) -> Module:
+    """Keras': the layer of a name, or the one at a place, `model.children()` in order"""
+    layers = module.children()
+    if index is not None:
+        if not -len(layers) <= index < len(layers):
+            fail(UnknownNameError, f"{type(module).__name__} has {len(layers)} layers; received index={index}.")
+        return list(layers.values())[index]
+    return get_submodule(module, str(name))
+
+
 def get_parameter(module: Module, target: str) -> Parameter:
     """The parameter of a name"""
     found = module.parameters()
@@ -78,19 +88,20 @@ def to_float(module: Module) -> Module:
 
 
 def to(module: Module, *given: Any, dtype: object = None, device: object = None) -> Module:
-    """Another float dtype; the device belongs to the session."""
+    """Another float dtype; the device belongs to the run."""
     from wholestep.compiler.ir.types import as_dtype
     from wholestep.errors import WholestepError
 
     for value in (*given, device):
-        if value is not None and value != "cpu":
+        if value is not None and str(value) != "cpu":
             try:
                 dtype = as_dtype(value)
             except WholestepError:
                 fail(
                     HabitError,
-                    f"a module has no device to go `to`: {value!r}; the device belongs to the session, "
-                    "ws.build_session(..., device='cpu'). For another dtype write model.astype('float64').",
+                    f"a module has no device to go `to`: {value!r}; the device belongs to the run: ws.fit(..., "
+                    f"device={str(value)!r}), also of ws.build_session, predict and evaluate. For another dtype write "
+                    "model.astype('float64').",
                 )
     return module if dtype is None else module.astype(dtype)
 

@@ -54,11 +54,20 @@ def missing(package: str, name: str) -> Any:
     if path is not None:
         return found(path)
     text = None if name.startswith("_") else answer_to(place, name)
+    home = None if name.startswith("_") else _home(package, name)
+    if text is None and home is None and not name.startswith("_"):
+        text = _answer_elsewhere(name)
     if text is None:
-        raise AttributeError(f"module {package!r} has no attribute {name!r}{_close(package, name)}")
+        hint = f". It is {home}.{name}" if home else _close(package, name)
+        raise AttributeError(f"module {package!r} has no attribute {name!r}{hint}")
     sentence = f"there is no `{place}.{name}`: {text}."
     # `from wholestep.nn import X` would turn an AttributeError into one that says nothing.
     raise locate(HabitImportError(sentence) if _imports(sys._getframe(2)) else HabitError(sentence))
+
+
+def _answer_elsewhere(name: str) -> str | None:
+    """Of names that people look for in many places: helpers, callbacks, transforms."""
+    return next((text for place in ("ws.utils", "ws.callbacks", "ws.data") if (text := answer_to(place, name))), None)
 
 
 def _imports(frame: Any) -> bool:
@@ -71,11 +80,15 @@ def _imports(frame: Any) -> bool:
 _FOLDERS = ("nn", "losses", "optim", "nn.functional", "schedules", "metrics", "data", "callbacks")
 
 
+def _home(package: str, name: str) -> str | None:
+    """The package of ours that has the name."""
+    places = (*(f"ws.{folder}" for folder in _FOLDERS), "ws")
+    others = (place for place in places if place != "ws" + package.removeprefix("wholestep"))
+    return next((place for place in others if name in found(place).__all__), None)
+
+
 def _close(package: str, name: str) -> str:
-    """Where the name is, else the nearest one here."""
-    for place in (*(f"ws.{folder}" for folder in _FOLDERS), "ws"):
-        if place != "ws" + package.removeprefix("wholestep") and name in found(place).__all__:
-            return f". It is {place}.{name}"
+    """The nearest name here."""
     from difflib import get_close_matches
 
     close = get_close_matches(name, getattr(sys.modules[package], "__all__", ()), 1, 0.75)

@@ -116,8 +116,15 @@ def target_named(name: str) -> Target:
     return _backend(backend).default_target() if target is None else target
 
 
+def device_text(device: object) -> object:
+    """`torch.device("cuda:0")` as the text that it stands for; anything else as it is."""
+    is_torchs = type(device).__module__ == "torch" and type(device).__name__ == "device"
+    return str(device) if is_torchs else device
+
+
 def _read(name: object) -> tuple[str, Target | int | None]:
     """The backend's name, and the target or the number where one is given."""
+    name = device_text(name)
     if not isinstance(name, str):
         raise OptionError(f"device={name!r}: expected {known_devices()}.")
     backend, colon, target = name.partition(":")

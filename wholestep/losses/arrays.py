@@ -39,6 +39,9 @@ def value_and_grad(
     """
     program, arrays = _program(loss, prediction, target, options)
     result = _session(program).step(arrays)
+    if "grad" not in result.outputs:
+        shape = shape_text(np.shape(result["loss"]))
+        fail(ShapeError, f"value_and_grad: the loss must be one number; received shape {shape}. Use reduction='mean'.")
     return result.loss, result["grad"]
 
 
@@ -53,13 +56,21 @@ class LossValue(float):
         """The number alone."""
         return float(self)
 
+    def __getattr__(self, name: str) -> Any:
+        from wholestep.compat.names import attribute
 
-def loss_of_arrays(loss: LossFunction, given: tuple[Any, ...], named: Mapping[str, Any]) -> LossValue:
-    """A loss called on arrays instead of tensors."""
+        return attribute("a loss of arrays", self, name)
+
+
+def loss_of_arrays(loss: LossFunction, given: tuple[Any, ...], named: Mapping[str, Any]) -> LossValue | Array:
+    """A loss called on arrays instead of tensors; with `reduction="none"` an array."""
     values = signature(loss).bind(*given, **named).arguments
     (_, prediction), (_, target), *options = values.items()
     program, arrays = _program(loss, prediction, target, dict(options))
-    value = LossValue(_session(program).step(arrays).loss)
+    result = _session(program).step(arrays)
+    if "grad" not in result.outputs:
+        return np.asarray(result["loss"])
+    value = LossValue(result.loss)
     value.program, value.arrays, value.prediction = program, arrays, prediction
     return value
 
@@ -131,10 +142,10 @@ def _session(program: LossProgram) -> Any:
     g = Graph()
     prediction = g.input(*program.inputs[0])
     loss = program.record(prediction, g)
-    if loss.shape != ():
-        text = shape_text(loss.shape)
-        fail(ShapeError, f"value_and_grad: the loss must be one number; received shape {text}. Use reduction='mean'.")
-    (grad,) = gradients(loss, [prediction])
-    g.set_outputs({"loss": loss, "grad": grad})
+    if loss.shape == ():
+        (grad,) = gradients(loss, [prediction])
+        g.set_outputs({"loss": loss, "grad": grad})
+    else:
+        g.set_outputs({"loss": loss})
     # At run time and by name: the library is written over the public surface, of which sessions are the last part.
     return import_module("wholestep").build_inference_session(g, batch_size=program.capacity)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wholestep.compat.arguments import takes_their_words
+
 if TYPE_CHECKING:
     from wholestep.nn.matching import LoadReport, Rename
     from wholestep.nn.module import Module
@@ -37,7 +39,7 @@ def predict(
     """
     from wholestep.session.predict import predict
 
-    outputs = predict(self, inputs, named, batch_size, device)
+    outputs = predict(self, inputs, _without_their_words(self, "predict", named), batch_size, device)
     if probabilities is False:
         return outputs
     from wholestep.nn import answers
@@ -63,7 +65,19 @@ def predict_classes(
     from wholestep.nn import answers
     from wholestep.session.predict import predict
 
+    named = _without_their_words(self, "predict", named)
     return answers.classes(self, predict(self, inputs, named, batch_size, device), scores)
+
+
+def _without_their_words(self: Module, function: str, named: dict[str, Any]) -> dict[str, Any]:
+    """Inputs by name, without what Keras' method of that name takes: `verbose=0`."""
+    if not named:
+        return named
+    from inspect import signature
+
+    from wholestep.compat.arguments import without_their_words
+
+    return without_their_words(function, signature(self.forward).parameters, named)
 
 
 def activations(self: Module, *inputs: object, **named: object) -> dict[str, np.ndarray[Any, Any]]:
@@ -76,12 +90,13 @@ def activations(self: Module, *inputs: object, **named: object) -> dict[str, np.
     return activations(self, inputs, named)
 
 
+@takes_their_words
 def evaluate(
     self: Module,
     x: object,
     y: object = None,
     *,
-    loss: Any,
+    loss: Any = None,
     metrics: Any = (),
     sample_weight: object = None,
     batch_size: int = 256,
@@ -93,7 +108,8 @@ def evaluate(
     Args:
         x: inputs, an array or a dict of arrays; or whole data, as `ws.fit` takes it, when `y` is left out.
         y: targets, an array or a dict of arrays.
-        loss: as of `ws.fit`: a name, a `ws.losses.Loss`, a function of (output, target).
+        loss: as of `ws.fit`: a name, a `ws.losses.Loss`, a function of (output, target).  None: the loss, and the
+            metrics unless others are given, that the model was last fitted with.
         metrics: names or objects, e.g. `["accuracy"]`.
         sample_weight: how much each row counts.
         batch_size: rows that are computed at once; a mean is over all rows whatever it is.
@@ -178,8 +194,14 @@ def summary(self: Module, *inputs: object, **named: object) -> Summary:
 
     A model that has been trained, evaluated or asked for predictions needs none: it has seen its data.
 
+    `print_fn` is called with its text, as Keras does.
+
     Example: `print(model.summary(ws.Spec(("batch", 784))))`.
     """
     from wholestep.nn.summary import summarize
 
-    return summarize(self, inputs, named)
+    print_fn = named.pop("print_fn", None)
+    found = summarize(self, inputs, _without_their_words(self, "summary", named))
+    if callable(print_fn):
+        print_fn(str(found))
+    return found

@@ -8,6 +8,14 @@ from typing import Any
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError, UsageError
 
+UNBOUND = {
+    "StepLR": "ws.schedules.StepDecay(None, 10, gamma=0.1, unit='epoch')",
+    "MultiStepLR": "ws.schedules.MultiStep(None, (10, 20), gamma=0.1, unit='epoch')",
+    "ExponentialLR": "ws.schedules.Exponential(None, 0.95, unit='epoch')",
+    "CosineAnnealingLR": "ws.schedules.Cosine(None, 10, unit='epoch')",
+    "PolynomialLR": "ws.schedules.Polynomial(None, 10, unit='epoch')",
+    "ReduceLROnPlateau": "ws.schedules.ReduceOnPlateau(None, factor=0.1, patience=3)",
+}
 OWN = ""  # the optimizer's own rate; others are called by their runtime scalars
 
 
@@ -18,16 +26,20 @@ def rates_of(optimizer: Any, kind: str) -> dict[str, float]:
     """
     now = _rates_now(optimizer)
     if OWN not in now:
-        fail(
-            UsageError,
-            f"{kind} takes the optimizer first, e.g. {kind}(session.optimizer, ...); received {optimizer!r}.",
-        )
+        first = f"{kind} takes the optimizer first, e.g. {kind}(session.optimizer, ...); received {optimizer!r}."
+        fail(UsageError, first + _unbound(kind))
     kept, prefix = _kept_with(optimizer)
     found = {}
     for name, value in now.items():
         begun, left = kept.get(prefix + name, (value, value))
         found[name] = begun if left == value else value
     return found
+
+
+def _unbound(kind: str) -> str:
+    """What to write for a schedule that is bound later."""
+    name = UNBOUND.get(kind)
+    return f" Without one write {name}, which ws.fit(..., schedule=...) binds to its optimizer." if name else ""
 
 
 def set_rate(optimizer: Any, lr: float, name: str = OWN) -> None:

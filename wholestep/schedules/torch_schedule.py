@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as Several
+from functools import wraps
 from typing import Any
 
 from wholestep.compiler.frontend.trace import fail
@@ -29,6 +30,11 @@ class TorchSchedule:
         make: the schedule, or one for each rate: a function of what it begins with and of its place.
         unit: what a loop counts for it: "epoch", "step", or None, which is epochs in a loop of epochs.
     """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "__init__" in vars(cls):
+            cls.__init__ = _with_optimizer(cls.__init__)  # type: ignore[method-assign]
 
     def __init__(self, optimizer: Any, make: Schedule | Make, unit: str | None = None) -> None:
         first, of = rates_of(optimizer, type(self).__name__), make
@@ -91,6 +97,18 @@ class TorchSchedule:
         self.schedules = {n: Schedule.from_config(config) for n, config in state["schedules"].items()}
         self.last_epoch = int(state["last_epoch"])
         self._set_rates()
+
+
+def _with_optimizer(init: Callable[..., None]) -> Callable[..., None]:
+    """A constructor that says what to write where the optimizer is left out."""
+
+    @wraps(init)
+    def checked(self: Any, *args: Any, **named: Any) -> None:
+        if not args and "optimizer" not in named:
+            rates_of(None, type(self).__name__)
+        init(self, *args, **named)
+
+    return checked
 
 
 def unit_of(kind: str, schedulers: Several[Any]) -> str | None:

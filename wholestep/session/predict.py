@@ -15,7 +15,7 @@ from wholestep.compiler.frontend.step import Spec
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import Shape, int32, letter_of, symbols_of
 from wholestep.compiler.runtime.arrays import AnyArray, as_array
-from wholestep.errors import OptionError, ShapeError, UsageError
+from wholestep.errors import OptionError, ShapeError, UsageError, WholestepError
 from wholestep.nn.encoded import encoded_inputs
 from wholestep.nn.module import Module
 from wholestep.steps.evaluate import forward_only
@@ -73,10 +73,21 @@ def predict(model: Module, inputs: Sequence[object], named: Mapping[str, object]
             kept.known[key] = _predictor(model, specs, capacity, device)
         except ShapeError as error:
             if len(symbols) == 1:
-                raise
+                raise _with_advice(error, model, arrays) from None
             counts = {name: len(a) for name, a in arrays.items()}
             raise ShapeError(f"the inputs have different numbers of rows, {counts}, and so: {error}") from None
     return kept.known[key](arrays, rows, at_once)
+
+
+def _with_advice(error: ShapeError, model: Module, arrays: Mapping[str, AnyArray]) -> ShapeError:
+    """The error, with `x[None]` where the model takes the arrays as one example."""
+    specs = {name: _spec(model, a[None], "batch") for name, a in arrays.items()}
+    try:
+        forward_graph(model, as_one(specs))
+    except WholestepError:
+        return error
+    text, mark, line = str(error).partition("\n  at ")
+    return ShapeError(f"{text} For one example, a batch of one, write {next(iter(arrays))}[None].{mark}{line}")
 
 
 def read_inputs(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wholestep.compiler.backend import Device, Where
-from wholestep.compiler.devices import device_named
+from wholestep.compiler.devices import device_named, device_text
 from wholestep.compiler.frontend.precision import TF32
 from wholestep.compiler.runtime.group import Group
 from wholestep.compiler.runtime.threads import MAX_THREADS, default_threads
@@ -47,6 +47,7 @@ def where_to(
 
 
 def _is_gpu(device: object) -> bool:
+    device = device_text(device)
     return isinstance(device, str) and device.partition(":")[0].partition("/")[0] == "cuda"
 
 

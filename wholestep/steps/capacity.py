@@ -57,6 +57,16 @@ def merged_capacity(graph: ir.Graph, batch_size: int | None, capacity: Mapping[s
     symbols = [s for s in graph.symbols if s not in MICRO_BATCH_DIMS]
     known = ", ".join(map(repr, symbols)) or "none"
     for symbol, size in out.items():
+        if not symbols:
+            what = (
+                f"batch_size={size}"
+                if symbol == "batch" and batch_size is not None
+                else f"capacity={{{symbol!r}: {size}}}"
+            )
+            raise OptionError(
+                f"{what}: all sizes of this program are fixed, so that it takes batches of one size. Leave it out, or "
+                "give the axis a name where its inputs are declared: ws.Spec(('batch', 4))."
+            )
         if symbol not in symbols:
             raise OptionError(f"the graph has no symbolic dimension {symbol!r}; it has: {known}. Leave its size out.")
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:

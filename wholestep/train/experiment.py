@@ -37,6 +37,7 @@ from wholestep.train.controls import fed, trial_of
 from wholestep.train.described import Described
 from wholestep.train.feeding import batch_capacity, rows_to_measure, sample_of, with_room
 from wholestep.train.history import TrainHistory
+from wholestep.train.measuring import remember_loss
 from wholestep.train.own_steps import build_step, config_for, refuse_what_a_step_says
 from wholestep.train.rates import optimizer_of, resolved
 from wholestep.train.steps import need_batches, updates_of
@@ -258,6 +259,7 @@ class Experiment:
         described = with_class_weight(described, self.class_weight, loader)
         session = self._session(described, loader, held)
         session.set_observer(self.observer)
+        remember_loss(model, None if self.loss_weights else self.loss, self.metrics)
         session.reset_optimizer()  # it is a new one: what an earlier run left in the model's state is not its own
         if isinstance(loader.source, Table):
             described.check_classes(session, loader.source)

@@ -170,6 +170,18 @@ class RateSearch:
             )
         return self.lrs[int(slopes.argmin())]
 
+    def __str__(self) -> str:
+        lowest = int(np.argmin(self.smoothed)) if self.losses else 0
+        lines = [f"{len(self.lrs)} learning rates tried, from {self.lrs[0]:.3g} to {self.lrs[-1]:.3g}"]
+        lines.append(f"lowest loss {self.smoothed[lowest]:.4g} at lr {self.lrs[lowest]:.3g} (smoothed)")
+        try:
+            lines.append(f"suggestion: lr {self.suggestion:.3g}, where the loss falls fastest")
+        except UsageError:
+            lines.append("no suggestion: the loss fell at none of them")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
     def plot(self, file: object = None) -> str:
         """Loss by rate, drawn into `file` by matplotlib or, without a file, as text."""
         points = list(zip(self.lrs, self.smoothed, strict=True))

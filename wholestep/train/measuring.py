@@ -7,13 +7,14 @@ from copy import copy
 from dataclasses import replace
 from itertools import chain
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from wholestep.compiler.devices import device_named
 from wholestep.data.loader import DataLoader
 from wholestep.data.table import as_table
-from wholestep.errors import InputError, OptionError
+from wholestep.errors import InputError, OptionError, UsageError
 from wholestep.losses import Loss
 from wholestep.metrics import LossTracker, Metric
 from wholestep.nn.module import Module
@@ -30,10 +31,33 @@ LOSS = "loss of all batches"  # by the sums above and below its line
 KEPT = 4  # sessions of a model; one that was dropped is loaded from the cache again
 
 
+# The loss and the metrics of each model's last run in this process: `evaluate` measures them unless it is given others.
+_FITTED: WeakKeyDictionary[Module, tuple[Any, Any]] = WeakKeyDictionary()
+
+
+def remember_loss(model: Module, loss: Any, metrics: Any) -> None:
+    """What a run trains a model with is what `model.evaluate(x, y)` measures afterwards."""
+    _FITTED[model] = loss, metrics  # None: evaluate cannot measure it
+
+
+def _fitted(model: Module) -> tuple[Any, Any]:
+    found = _FITTED.get(model)
+    if found is None or found[0] is None:
+        raise UsageError(
+            f"evaluate: loss= is missing, and this {type(model).__name__} was not fitted in this process, or with "
+            "loss_weights=, so that there is none to take over. Give one: model.evaluate(x, y, loss='cross_entropy', "
+            "metrics=['accuracy'])."
+        )
+    return found
+
+
 def evaluate(
     model: Module, data: object, loss: Any, metrics: Any, batch_size: int, device: str, nonfinite: str = "raise"
 ) -> dict[str, Any]:
     """The loss and the metrics over all rows, by name."""
+    if loss is None:
+        loss, fitted_metrics = _fitted(model)
+        metrics = metrics or fitted_metrics
     if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
         raise OptionError(f"evaluate: batch_size is a whole number of at least 1; received {batch_size!r}.")
     if nonfinite not in ("raise", "ignore"):

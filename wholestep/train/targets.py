@@ -44,7 +44,10 @@ def _are_classes(loss: Loss, y: Array) -> None:
             "y.astype('float32')."
         )
     if letter_of(y.dtype) == "b":
-        raise InputError("the labels are booleans; classes are whole numbers: y.astype('int32').")
+        raise InputError(
+            "the labels are booleans: with one score for each row give loss='bce', which takes them; with two scores "
+            "classes are integers, y.astype('int32')."
+        )
 
 
 def _sum_to_one(loss: Loss, y: Array) -> None:

@@ -8,7 +8,7 @@ from wholestep.compat.rows import EVERY, Only, Say
 
 Row = str | tuple[str, ...] | Only | Say
 
-_DEVICE = "the device belongs to the session: ws.build_session(..., device=...), ws.fit(..., device=...)"
+_DEVICE = "the device belongs to the run: ws.fit(..., device='cuda'), ws.build_session(..., device='cuda')"
 _MODE = "whether a step trains belongs to the entry point (session.step trains, predict and evaluate do not)"
 _INIT = "give `init=` an initialiser, e.g. init=ws.init.xavier_uniform()"
 _TRAINED = "parameters are trained unless they are frozen: model.freeze('name.*')"
@@ -245,5 +245,22 @@ KEYWORDS: Mapping[str, Mapping[str, Row]] = {
         "save_best_only": Only((EVERY,), ""),
     },
     "CSVLogger": {"filename": "path", "separator": Only((",",), "it is a comma"), "append": Only((EVERY,), "")},
+    "predict": {
+        "verbose": Only((EVERY,), ""), "workers": Only((EVERY,), ""), "use_multiprocessing": Only((EVERY,), ""),
+        "max_queue_size": Only((EVERY,), ""), "callbacks": Only((None, ()), "nothing is watched in a prediction"),
+        "steps": Only((None,), "all rows are predicted; give fewer of them: model.predict(x[:n])"),
+    },
+    "evaluate": {
+        "verbose": Only((EVERY,), ""), "workers": Only((EVERY,), ""), "use_multiprocessing": Only((EVERY,), ""),
+        "max_queue_size": Only((EVERY,), ""), "callbacks": Only((None, ()), "nothing is watched in an evaluation"),
+        "steps": Only((None,), "all rows are measured; give fewer of them: model.evaluate(x[:n], y[:n])"),
+        "return_dict": Only((True,), "a dict by name is what it gives: model.evaluate(...)['loss']"),
+    },
+    "summary": {
+        "line_length": Only((EVERY,), ""), "positions": Only((EVERY,), ""), "expand_nested": Only((EVERY,), ""),
+        "show_trainable": Only((EVERY,), ""), "layer_range": Only((None,), "the table has all layers"),
+        "input_size": Say("write model.summary(ws.Spec(('batch', 784)))"),
+        "input_shape": Say("write model.summary(ws.Spec(('batch', 784)))"),
+    },
     "TensorBoardLogger": {"log_dir": "folder", "save_dir": "folder"},
 }  # fmt: skip

@@ -12,7 +12,7 @@ _IN_PLACE = "tensors are never changed in place; a state takes a new value with 
 _TRAINED = "parameters (g.parameter) are trained, inputs and states are not; ws.stop_gradient(x) cuts a path"
 _AFTER = "a value exists only after a step. Make it an output, or keep(name) it and read session.get(name)"
 _MODE = "whether a step trains belongs to the entry point (session.step trains, predict and evaluate do not)"
-_DEVICE = "the device belongs to the session: ws.build_session(..., device=...)"
+_DEVICE = "the device belongs to the run: ws.fit(..., device='cuda'), also of ws.build_session, predict and evaluate"
 _HALF = "leave the model as it is and say precision='bfloat16' to ws.fit or ws.build_session"
 _HOOK = "ws.fit(..., observer=ws.ConsoleObserver()) sees what every layer gives; tensor.keep(name) keeps one value"
 
@@ -134,7 +134,7 @@ TENSORS = Names(
         "bincount": "write ws.bincount(x, size)",
         "multinomial": "draw by Gumbel: (log_p - ws.log(-ws.log(ws.random_uniform(log_p, log_p.shape)))).argmax(-1)",
         "register_hook": _HOOK,
-        "share_memory_": "Wholestep trains in one process",
+        "share_memory_": "ranks are processes with arrays of their own: ws.fit(..., workers=ws.Workers(4))",
         "set": "give the value when the tensor is made: g.named_tensor(name, value); later, session.set(name, value)",
         "assign": _IN_PLACE,
         "T_": "write x.T",
@@ -183,7 +183,7 @@ MODULES = Names(
     same={
         **{
             name: f"{_MODULE}:{name}"
-            for name in ["named_parameters", "named_buffers", "buffers", "named_children", "modules", "get_submodule", "get_parameter", "requires_grad_", "double", "to", "cpu", "register_buffer", "register_parameter", "add_module"]
+            for name in ["named_parameters", "named_buffers", "buffers", "named_children", "modules", "get_submodule", "get_parameter", "requires_grad_", "get_layer", "double", "to", "cpu", "register_buffer", "register_parameter", "add_module"]
         },
         "float": f"{_MODULE}:to_float",
         "register_module": f"{_MODULE}:add_module",
@@ -198,7 +198,7 @@ MODULES = Names(
         "bfloat16": _HALF,
         "type": "write model.astype('float64')",
         "to_empty": "numbers are made when the model is first used",
-        "share_memory": "Wholestep trains in one process",
+        "share_memory": "ranks are processes with weights of their own: ws.fit(..., workers=ws.Workers(4))",
         "extra_repr": "define `options`, which says what stands between the brackets",
         "get_buffer": "write model.named_arrays()[name]",
         "compile": "nothing to write: every step is compiled as a whole. Keras': ws.fit(model, (x, y), loss=..., optimizer=..., metrics=[...])",
@@ -228,6 +228,9 @@ MODULES = Names(
         "count_params": "write sum(p.elements for p in model.parameters().values())",
         "num_parameters": "write sum(p.elements for p in model.parameters().values())",
         "layers": "write model.children(), modules by name",
+        "clone": "write copy.deepcopy(model), which has the same weights",
+        "load_model": "build the model, then model.load('model.safetensors')",
+        "metrics_names": "model.evaluate gives a dict by name",
         "inputs": "write model.summary(ws.Spec(('batch', 784))), the sizes of a module follow from its data",
         "optimizer": "the optimizer belongs to the session: session.optimizer",
         "configure_optimizers": "give ws.fit optimizer=ws.AdamW(lr=...)",
@@ -273,6 +276,8 @@ PARAMETERS = Names(
         "device": _DEVICE,
         "cuda": _DEVICE,
         "to": _DEVICE,
+        "register_hook": "gradients live within one step: change them in a @ws.step, between ws.gradients and the optimizer's update",
+        "register_post_accumulate_grad_hook": "gradients live within one step: change them in a @ws.step, between ws.gradients and the optimizer's update",
         "assign": "write model.load_state_dict({name: array}, strict=False)",
         "set_value": "write model.load_state_dict({name: array}, strict=False)",
         "T": "a parameter is a tensor inside forward; its numbers are model.state_dict()[name]",
@@ -297,3 +302,20 @@ RESULTS = Names(
         "cpu": "write float(result)",
     },
 )
+
+LOSS_VALUES = Names(
+    theirs="a loss of arrays",
+    ours="a loss of arrays",
+    say={
+        "backward": "gradients are optimizer.step(model.parameters(), ws.compute_gradients(loss, model)); ws.fit and a @ws.step compute loss, gradients and update in one call",
+        "grad": "write ws.compute_gradients(loss, model), arrays by name",
+        "detach": "it is a float already",
+        "cpu": "it is a float already",
+        "numpy": "it is a float already: np.float32(loss)",
+        "requires_grad": "write ws.compute_gradients(loss, model)",
+        "requires_grad_": "write ws.compute_gradients(loss, model)",
+        "grad_fn": "write ws.compute_gradients(loss, model)",
+        "mean": "it is one number already; reduction='none' gives one for each row",
+        "sum": "it is one number already; reduction='sum' adds up rows",
+    },
+)  # fmt: skip

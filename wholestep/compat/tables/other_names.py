@@ -94,9 +94,9 @@ CALLBACKS = Names(
     ours="ws.callbacks",
     same={"TensorBoard": "ws.callbacks.TensorBoardLogger"},
     say={
-        "ReduceLROnPlateau": "it is a schedule: ws.fit(..., schedule=ws.schedules.ReduceOnPlateau(0.001))",
+        "ReduceLROnPlateau": "it is a schedule: ws.fit(..., schedule=ws.schedules.ReduceOnPlateau(None, factor=0.1, patience=3))",
         "TerminateOnNaN": "nothing to write: ws.fit(..., nonfinite='raise') ends such a run and says where",
-        "LambdaCallback": "write a class of ws.Callback with the methods you need",
+        "LambdaCallback": "write a class of ws.Callback with the methods you need, def on_epoch_end(self, epoch, logs)",
         "History": "ws.fit returns it",
         "BackupAndRestore": "write ws.fit(..., checkpoint='runs/name', resume=True)",
         "ProgbarLogger": "write ws.Progress(); ws.fit brings one",

@@ -18,7 +18,8 @@ _IN_NUMPY = "it is not here; of data compute it with NumPy beforehand, of weight
 _MODE = "nothing to write: session.step trains, predict and evaluate do not"
 _SEED = "write ws.manual_seed(0) for the process, or seed=0 to ws.fit and ws.build_session for one network"
 _PRECISION = "write precision='bfloat16' or 'float16' to ws.fit or ws.build_session"
-_DEVICE = "the device belongs to the session: ws.build_session(..., device='cpu')"
+_DEVICE = "the device belongs to the run: ws.fit(..., device='cuda'), also of ws.build_session, predict and evaluate"
+_RANKS = "several processes and machines train by `wholestep launch -n 4 train.py` with ws.fit(..., workers=ws.Workers(4))"
 _THREADS = "threads belong to the session: ws.build_session(..., threads=2), ws.fit(..., threads=2)"
 _WINDOW = "make it with NumPy once: it is data, np.hanning(n) and the like"
 _SHAPE = "what a shape is is known while the program is recorded: ask x.shape and x.dtype in Python"
@@ -27,6 +28,7 @@ TORCH = Names(
     theirs="torch",
     ours="ws",
     same={
+        "utils": "wholestep.compat.namespaces:UTILS",
         **{
             name: f"{_LINES}:{name}"
             for name in ["add", "addcdiv", "addcmul", "addmm", "amax", "amin", "argmax", "baddbmm", "bernoulli", "bmm", "broadcast_to", "cdist", "clamp_max", "clamp_min", "cosh", "deg2rad", "diag_embed", "diagonal", "dist", "div", "dot", "eq", "erfc", "fmod", "frac", "ge", "gt", "heaviside", "hstack", "hypot", "index_select", "inner", "is_floating_point", "le", "logaddexp", "logical_and", "logical_not", "logical_or", "logit", "lt", "max", "mean", "min", "mul", "nan_to_num", "narrow", "ne", "neg", "numel", "outer", "rad2deg", "rand_like", "randn_like", "repeat_interleave", "select", "sinh", "std_mean", "sub", "sum", "t", "tan", "tensordot", "trace", "var_mean", "vstack", "xlogy"]
@@ -129,7 +131,7 @@ TORCH = Names(
         "device": _DEVICE,
         "get_default_device": _DEVICE,
         "set_default_device": _DEVICE,
-        "cuda": _DEVICE,
+        "cuda": f"{_DEVICE}; `wholestep doctor` says whether there is a GPU",
         "cpu": _DEVICE,
         "mps": _DEVICE,
         "accelerator": _DEVICE,
@@ -143,10 +145,9 @@ TORCH = Names(
         "set_default_dtype": "say it to the model: model.astype('float64')",
         "set_default_tensor_type": "say it to the model: model.astype('float64')",
         "get_default_dtype": "layers are float32 unless they are told: ws.nn.Linear(3, 4, dtype='float64')",
-        "distributed": "Wholestep trains on one machine; accumulate=k makes a large batch of small ones",
-        "multiprocessing": "Wholestep trains in one process with several threads: threads=2",
+        "distributed": _RANKS,
+        "multiprocessing": f"threads=2 of ws.fit says how many cores a process takes; {_RANKS}",
         "profiler": "ws.Profiler() is a callback, session.profile() measures kernels",
-        "utils": "ws.DataLoader has batches, ws.data the rest; checkpoints are ws.save_checkpoint",
         "hub": "models are in ws.models; weights of others load by name: model.load_state_dict(...)",
         "distributions": "write the formula: mean + std * ws.random_normal(x, x.shape), and its log-density",
         "testing": "ws.gradients has an interpreter beside it: ws.build_session(..., device='reference')",

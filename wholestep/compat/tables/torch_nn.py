@@ -6,12 +6,15 @@ from wholestep.compat.rows import Names
 
 _CELL = "one step of a loop of your own is written with ws.scan; whole layers are ws.nn.LSTM, ws.nn.GRU, ws.nn.RNN"
 
+_RANKS = "several processes and machines train by `wholestep launch -n 4 train.py` with ws.fit(..., workers=ws.Workers(4))"
+
 NN = Names(
     theirs="torch.nn",
     ours="ws.nn",
     same={
         "MultiheadAttention": "ws.nn.MultiHeadAttention",
         "parameter": "ws.nn.Parameter",
+        "utils": "wholestep.compat.namespaces:NN_UTILS",
     },
     say={
         "AlphaDropout": "write ws.nn.Dropout(p)",
@@ -20,7 +23,7 @@ NN = Names(
         "Container": "write ws.nn.Module",
         "UninitializedParameter": "parameters have their shape: ws.nn.Parameter(shape)",
         "UninitializedBuffer": "buffers have their shape: ws.nn.Buffer(shape)",
-        "SyncBatchNorm": "Wholestep trains on one machine: ws.nn.BatchNorm2d",
+        "SyncBatchNorm": "write ws.nn.BatchNorm2d: its batch is that of all workers",
         "CrossMapLRN2d": "write ws.nn.LocalResponseNorm(size, alpha, beta, k)",
         "NLLLoss2d": "write ws.nn.NLLLoss()",
         "KLDivLoss": "give loss='kl_div', which takes raw scores: ws.losses.kl_div",
@@ -37,9 +40,8 @@ NN = Names(
         "MarginRankingLoss": "write ws.losses.margin_ranking_loss(first, second, target)",
         "TripletMarginLoss": "write ws.losses.triplet_margin_loss(anchor, positive, negative)",
         "TripletMarginWithDistanceLoss": "write ws.relu(distance(a, p) - distance(a, n) + margin).mean()",
-        "DataParallel": "Wholestep trains on one machine; threads=2 of ws.fit is how many of its cores it takes",
-        "parallel": "Wholestep trains on one machine; threads=2 of ws.fit is how many of its cores it takes",
-        "utils": "gradients are clipped by ws.fit(..., clip_norm=1.0), weight decay belongs to the optimizer",
+        "DataParallel": _RANKS,
+        "parallel": _RANKS,
         "modules": "layers are in ws.nn",
         "attention": "write ws.attention(q, k, v), or ws.nn.MultiHeadAttention",
         "grad": "gradients of convolutions are those of ws.gradients(loss, [x])",

@@ -6,7 +6,7 @@ The module lives here and not in the package's top folder, where importing it wo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, overload
+from typing import Any, NoReturn, overload
 
 from wholestep.compiler.frontend.tensor import Tensor, common_graph
 from wholestep.compiler.frontend.trace import fail, locate, record
@@ -35,7 +35,7 @@ def gradients(loss: Tensor, params: Any) -> Any:
         dw, db = ws.gradients(loss, [w, b])
     """
     if isinstance(params, Tensor):
-        return _record(loss, [params])
+        return OneGradient(_record(loss, [params]))
     if hasattr(params, "traced") and isinstance(loss, Tensor):  # a module that was called in the loss's graph
         params = params.traced(loss.graph)
     elif not isinstance(params, Mapping | Sequence) and hasattr(params, "parameters"):
@@ -46,6 +46,25 @@ def gradients(loss: Tensor, params: Any) -> Any:
     if isinstance(params, Sequence) and not isinstance(params, str):
         return _record(loss, list(params))
     raise locate(UsageError(f"params is a tensor, a list, a dict or a module; received {params!r}."))
+
+
+class OneGradient(list[Tensor]):
+    """The list of the gradient of one tensor; whoever takes it for the gradient itself is answered."""
+
+    def _refuse(self, *_: object) -> NoReturn:
+        name = self[0].name.removesuffix(".grad") or "x"
+        fail(
+            UsageError,
+            f"ws.gradients gives a list, here of one gradient: take it out, (slope,) = ws.gradients(loss, {name}).",
+        )
+
+    __mul__ = __rmul__ = __add__ = __radd__ = __sub__ = __rsub__ = __truediv__ = __neg__ = __pow__ = _refuse  # type: ignore[assignment]
+    __matmul__ = __rmatmul__ = __array__ = _refuse
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or not hasattr(Tensor, name):
+            raise AttributeError(f"'list' object has no attribute {name!r}")
+        self._refuse()
 
 
 def _record(loss: Tensor, params: list[Tensor]) -> list[Tensor]:

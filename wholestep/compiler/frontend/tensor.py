@@ -316,6 +316,12 @@ def as_tensor(value: Operand) -> Tensor:
     """A tensor as it is; a number, an array or a Dim as a constant or size that belongs to no graph yet."""
     if isinstance(value, Tensor):
         return value
+    if isinstance(value, list | tuple) and any(isinstance(item, Tensor) for item in value):
+        fail(
+            UsageError,
+            f"a tensor is expected; received a {type(value).__name__} with {len(value)} of them. Take one out, (x,) = "
+            "tensors, or make one of all: ws.stack(tensors).",
+        )
     literal = _unwrap(value)
     assert not isinstance(literal, Node)
     if isinstance(literal, Dim):
