@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
@@ -50,7 +50,7 @@ def assign(module: Module, name: str, value: object) -> None:
             owned.requires_grad = bool(value)
 
 
-def freeze_assigned(value: object) -> None:
+def freeze_assigned(value: Any) -> None:
     """A parameter or module that is assigned to a module with `trainable = False` is frozen too."""
     if isinstance(value, Parameter):
         value.frozen = True

@@ -58,7 +58,7 @@ class OneGradient(list[Tensor]):
             f"ws.gradients gives a list, here of one gradient: take it out, (slope,) = ws.gradients(loss, {name}).",
         )
 
-    __mul__ = __rmul__ = __add__ = __radd__ = __sub__ = __rsub__ = __truediv__ = __neg__ = __pow__ = _refuse  # type: ignore[assignment]
+    __mul__ = __rmul__ = __add__ = __radd__ = __sub__ = __rsub__ = __truediv__ = __neg__ = __pow__ = _refuse
     __matmul__ = __rmatmul__ = __array__ = _refuse
 
     def __getattr__(self, name: str) -> Any:
