@@ -19,7 +19,9 @@ _MODE = "nothing to write: session.step trains, predict and evaluate do not"
 _SEED = "write ws.manual_seed(0) for the process, or seed=0 to ws.fit and ws.build_session for one network"
 _PRECISION = "write precision='bfloat16' or 'float16' to ws.fit or ws.build_session"
 _DEVICE = "the device belongs to the run: ws.fit(..., device='cuda'), also of ws.build_session, predict and evaluate"
-_RANKS = "several processes and machines train by `wholestep launch -n 4 train.py` with ws.fit(..., workers=ws.Workers(4))"
+_RANKS = (
+    "several processes and machines train by `wholestep launch -n 4 train.py` with ws.fit(..., workers=ws.Workers(4))"
+)
 _THREADS = "threads belong to the session: ws.build_session(..., threads=2), ws.fit(..., threads=2)"
 _WINDOW = "make it with NumPy once: it is data, np.hanning(n) and the like"
 _SHAPE = "what a shape is is known while the program is recorded: ask x.shape and x.dtype in Python"

@@ -6,7 +6,9 @@ from wholestep.compat.rows import Names
 
 _CELL = "one step of a loop of your own is written with ws.scan; whole layers are ws.nn.LSTM, ws.nn.GRU, ws.nn.RNN"
 
-_RANKS = "several processes and machines train by `wholestep launch -n 4 train.py` with ws.fit(..., workers=ws.Workers(4))"
+_RANKS = (
+    "several processes and machines train by `wholestep launch -n 4 train.py` with ws.fit(..., workers=ws.Workers(4))"
+)
 
 NN = Names(
     theirs="torch.nn",

@@ -18,7 +18,9 @@ WORDS = (
     "number the words with NumPy, vocabulary, ids = np.unique(words, return_inverse=True); arrays of ids that a "
     "tokenizer of another library made are data as they are"
 )
-WINDOWS = "windows are w = np.lib.stride_tricks.sliding_window_view(series, length + 1), x = w[:, :-1] and y = w[:, -1:]"
+WINDOWS = (
+    "windows are w = np.lib.stride_tricks.sliding_window_view(series, length + 1), x = w[:, :-1] and y = w[:, -1:]"
+)
 AUGMENTED = (
     "a transform is a function of a batch and its random numbers: ws.DataLoader(x, y, transform=lambda x, draw: ...), "
     "with draw.uniform() for each row; ws.data.Flip, ws.data.Crop and ws.data.Noise are there"
