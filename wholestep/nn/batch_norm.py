@@ -9,8 +9,7 @@ from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import ShapeError
 from wholestep.nn.basic import positive
-from wholestep.nn.freezing import TRAINABLE
-from wholestep.nn.module import Module
+from wholestep.nn.module import TRAINABLE, Module
 from wholestep.nn.parameter import buffer, parameter
 
 

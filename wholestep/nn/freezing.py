@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
 
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import HabitError, UsageError
+from wholestep.nn.module import TRAINABLE, Module
 from wholestep.nn.parameter import Parameter
 
-if TYPE_CHECKING:
-    from wholestep.nn.module import Module
-
-TRAINABLE = "_trainable"  # False: Keras' flag; parameters assigned later are frozen, batch norms keep their statistics
-FREEZING = ("trainable", "requires_grad")
 ANSWERS: Mapping[str, str] = {
     "training": "whether a step trains belongs to the entry point (session.step trains, predict and evaluate do not); "
     "nothing is to be assigned",
@@ -41,7 +36,7 @@ def assign(module: Module, name: str, value: object) -> None:
     kind = type(module).__name__
     if name in ANSWERS:
         fail(HabitError, f"{kind}.{name} = {value!r} would do nothing: {ANSWERS[name]}.")
-    if hasattr(value, "forward") or isinstance(value, Parameter | Tensor):
+    if isinstance(value, Module | Parameter | Tensor):
         fail(UsageError, f"{kind}.{name} says whether the module is trained; assign {value!r} under another name.")
     if name == "trainable":
         set_trainable(module, bool(value))
@@ -50,11 +45,11 @@ def assign(module: Module, name: str, value: object) -> None:
             owned.requires_grad = bool(value)
 
 
-def freeze_assigned(value: Any) -> None:
+def freeze_assigned(value: object) -> None:
     """A parameter or module that is assigned to a module with `trainable = False` is frozen too."""
     if isinstance(value, Parameter):
         value.frozen = True
-    elif hasattr(value, "named_modules"):
+    elif isinstance(value, Module):
         set_trainable(value, False)
 
 

@@ -14,11 +14,11 @@ from wholestep.compiler.frontend.tensor import Tensor, common_graph
 from wholestep.compiler.frontend.trace import fail, located
 from wholestep.compiler.ir.types import as_dtype
 from wholestep.errors import DTypeError, OptionError, UsageError
-from wholestep.nn import entry_points, freezing, trace
-from wholestep.nn.copies import prepare_copy
+from wholestep.nn import entry_points, trace
 from wholestep.nn.parameter import Parameter, ParametersOf
 
-SPECIAL = frozenset((*freezing.FREEZING, *freezing.ANSWERS))  # names whose assignment stores nothing
+SPECIAL = frozenset(("trainable", "requires_grad", "training", "stop_training"))  # assigned, they are no attributes
+TRAINABLE = "_trainable"  # False: what is assigned later is frozen, and batch norms keep their statistics, as in Keras
 SEEN = "_seen_inputs"  # the specs of the inputs that a model last met
 MEANINGS = "_meanings"  # what a loss takes its outputs for, by name
 COMPILED = (
@@ -95,11 +95,15 @@ class Module:
 
     def __setattr__(self, name: str, value: object) -> None:
         if name in SPECIAL:
-            freezing.assign(self, name, value)
+            from wholestep.nn.freezing import assign
+
+            assign(self, name, value)
             return
         owned = self.__dict__.setdefault("_owned", {})
-        if not self.__dict__.get(freezing.TRAINABLE, True):
-            freezing.freeze_assigned(value)
+        if not self.__dict__.get(TRAINABLE, True):
+            from wholestep.nn.freezing import freeze_assigned
+
+            freeze_assigned(value)
         if isinstance(value, Parameter):
             self.__dict__.pop(name, None)
             owned[name] = value
@@ -124,6 +128,8 @@ class Module:
 
     def __getstate__(self) -> dict[str, Any]:
         """What `copy.deepcopy` copies: the weights too, drawn or not, but not the sessions compiled for them."""
+        from wholestep.nn.copies import prepare_copy  # most are never copied
+
         prepare_copy(self)
         return {name: value for name, value in self.__dict__.items() if name not in COMPILED}
 
@@ -206,11 +212,15 @@ class Module:
 
         Batch norms of a module that is not trainable use their running statistics and keep them, as in Keras.
         """
-        return freezing.is_trainable(self)
+        from wholestep.nn.freezing import is_trainable
+
+        return is_trainable(self)
 
     @trainable.setter
     def trainable(self, value: bool) -> None:
-        freezing.set_trainable(self, value)
+        from wholestep.nn.freezing import set_trainable
+
+        set_trainable(self, value)
 
     def freeze(self, *patterns: str) -> Module:
         """Parameters whose names match are not trained by sessions built from now on.

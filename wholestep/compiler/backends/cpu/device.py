@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from wholestep.compiler.backend import MicroBatchShape, Place, Program, nothing
 from wholestep.compiler.backends.cpu import library as native
 from wholestep.compiler.backends.cpu.code import PlanCode, compiler_of, program_key
+from wholestep.compiler.backends.cpu.layout import MEMORY
 from wholestep.compiler.backends.cpu.program import CpuProgram
 from wholestep.compiler.backends.cpu.scratch import Scratch
-from wholestep.compiler.backends.cpu.states import MEMORY
 from wholestep.compiler.backends.cpu.target import TARGETS, detect_target, need_available
 from wholestep.compiler.backends.ranks import takes_part
 from wholestep.compiler.plan.footprint import pages_of

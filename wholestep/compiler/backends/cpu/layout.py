@@ -5,6 +5,7 @@ from __future__ import annotations
 from wholestep.compiler.ir.types import TensorType, symbols_of, transposed
 from wholestep.compiler.plan.kernel import Layout
 from wholestep.compiler.plan.layout import layout_bytes
+from wholestep.compiler.runtime.storage import HostMemory
 
 # Logical lanes of every reduction, and columns of a panel.  No field of a target: in which order a sum is added follows
 # from it, and a step has the same bits on every CPU; the native code is written for it.
@@ -29,3 +30,6 @@ def is_turned(type: TensorType, by_columns: bool) -> bool:
     there = transposed(type)
     most = PADDING * layout_bytes(type, state_layout(type), {})
     return state_layout(there) == PANELS and layout_bytes(there, PANELS, {}) <= most
+
+
+MEMORY = HostMemory("cpu", state_layout, is_turned)  # where states are for the CPU: in this process

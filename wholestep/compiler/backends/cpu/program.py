@@ -17,9 +17,8 @@ import numpy as np
 from wholestep.compiler.backend import Epoch, IndexRefusedError, Place, check_indices
 from wholestep.compiler.backends.cpu import library as native
 from wholestep.compiler.backends.cpu.code import PlanCode
-from wholestep.compiler.backends.cpu.layout import PANELS
+from wholestep.compiler.backends.cpu.layout import MEMORY, PANELS
 from wholestep.compiler.backends.cpu.scratch import Scratch
-from wholestep.compiler.backends.cpu.states import MEMORY
 from wholestep.compiler.backends.cpu.tickets import CpuEpoch, Kept, Outlet
 from wholestep.compiler.backends.ranks import Pace, address_in, of_all_ranks, of_rank, paced, places_of, takes_part
 from wholestep.compiler.ir.collectives import MODEL_RANK, OWN, RANK, ROWS
