@@ -70,6 +70,8 @@ ANSWERED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         r"loss= is missing, and this Sequential was not fit",
     ),
     "evaluate(unknown=)": (lambda: mlp().evaluate(X, Y, los="mse"), UsageError, "Did you mean loss="),
+    "predict(x, 32)": (lambda: mlp().predict(X, 32), UsageError, "Sequential takes x; received 2 arrays"),
+    "evaluate(x, y, 32)": (lambda: mlp().evaluate(X, Y, 32), UsageError, "evaluate takes x, y by position; received"),
     "summary(input_size=)": (lambda: mlp().summary(input_size=(1, 6)), UsageError, r"model\.summary\(ws\.Spec\("),
     "to('cuda')": (
         lambda: mlp().to("cuda"),

@@ -116,6 +116,8 @@ def test_parameters_in_torchs_words() -> None:
     model = network()
     model[0].requires_grad_(False)
     model[3].requires_grad = False
+    model[1].bias.trainable = False
+    assert not model[1].bias.requires_grad
     model[1].bias.requires_grad_(False)
     assert moved(model) == {"1.weight", "1.running_mean", "1.running_var"}
     assert not model[1].bias.requires_grad
@@ -153,6 +155,9 @@ def test_a_model_that_is_frozen_as_a_whole_is_not_trained_in_silence() -> None:
 ASSIGNED = {
     "training": (False, r"Linear\.training = False would do nothing: .*session\.step trains, predict and evaluate do"),
     "stop_training": (True, r"Linear\.stop_training = True would do nothing: .*self\.run\.stop\('reason'\)"),
+    "dtype": ("float64", r"model\.astype\('float64'\)"),
+    "device": ("cuda", r"ws\.fit\(\.\.\., device='cuda'\)"),
+    "activation": ("relu", r"ws\.nn\.Sequential\(layer, ws\.nn\.ReLU\(\)\)"),
 }
 
 
@@ -161,6 +166,24 @@ def test_assignments_that_would_do_nothing_are_answered(name: str) -> None:
     value, text = ASSIGNED[name]
     with pytest.raises(HabitError, match=text):
         setattr(ws.nn.Linear(2, 2), name, value)
+
+
+def test_the_rate_of_a_dropout_is_called_p() -> None:
+    with pytest.raises(HabitError, match=r"Dropout\.rate = 0\.1 would do nothing: .*layer\.p = 0\.1"):
+        ws.nn.Dropout(0.5).rate = 0.1
+
+
+def test_classes_of_users_have_attributes_of_their_own() -> None:
+    class Own(ws.nn.Module):
+        def __init__(self) -> None:
+            self.dtype, self.device, self.rate, self.activation = "float32", "cpu", 0.1, ws.relu
+            self.weight = ws.nn.Parameter((6, 3))
+
+        def forward(self, x: Any) -> Any:
+            return self.activation(x @ self.weight) * self.rate
+
+    assert Own().predict(X).shape == (24, 3)
+    assert Own().dtype == "float32"
 
 
 def test_trainable_is_no_name_for_a_part() -> None:

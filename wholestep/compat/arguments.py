@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Container, Mapping
 from functools import wraps
 from typing import Any, NoReturn, TypeVar
@@ -22,6 +23,7 @@ def takes_their_words(function: F) -> F:
     if code.co_flags & 0x08:  # it has **options: every name is its own
         return function
     own, needed = frozenset(known), code.co_argcount - len(function.__defaults__ or ())
+    most = code.co_argcount if not code.co_flags & 0x04 else sys.maxsize  # it has *args
     name, of_class = function.__name__, function.__name__ == "__init__"
 
     @wraps(function)
@@ -34,6 +36,10 @@ def takes_their_words(function: F) -> F:
         if named and not named.keys() <= own:
             kinds = [kind.__name__ for kind in type(args[0]).__mro__] if of_class else [name]
             named = translated(kinds, [n for n in known if n != "self"], named)
+        if len(args) > most:
+            words = [n for n in known[:most] if n != "self"]
+            received = len(args) - most + len(words)
+            fail(UsageError, f"{name} takes {', '.join(words)} by position; received {received}. Name the others.")
         if len(args) + len(named) < needed:
             _refuse_few(type(args[0]).__name__ if of_class else name, known[:needed], args, named)
         return function(*args, **named)

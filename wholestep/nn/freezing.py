@@ -17,6 +17,14 @@ ANSWERS: Mapping[str, str] = {
 }
 
 
+LAYER_ANSWERS: Mapping[str, str] = {
+    "dtype": "write model.astype('float64') before it is built",
+    "device": "the device belongs to the run: ws.fit(..., device='cuda')",
+    "rate": "the rate of a dropout is called p: layer.p = 0.1, for sessions built from then on",
+    "activation": "an activation is a layer of its own: ws.nn.Sequential(layer, ws.nn.ReLU())",
+}  # of layers of ours
+
+
 def is_trainable(module: Module) -> bool:
     """Is any parameter trained, or may one that is assigned later be?"""
     owned = module.parameters().values()
@@ -31,11 +39,14 @@ def set_trainable(module: Module, value: bool) -> None:
         owned.frozen = not value
 
 
-def assign(module: Module, name: str, value: object) -> None:
-    """What an assignment to one of the names above does."""
+def assign(module: Module, name: str, value: object) -> bool:
+    """Carry out an assignment to one of `SPECIAL`; False where it is an attribute like any other."""
     kind = type(module).__name__
-    if name in ANSWERS:
-        fail(HabitError, f"{kind}.{name} = {value!r} would do nothing: {ANSWERS[name]}.")
+    if name in LAYER_ANSWERS and not _does_nothing(module, name):
+        return False
+    if name in LAYER_ANSWERS or name in ANSWERS:
+        text = {**ANSWERS, **LAYER_ANSWERS}[name]
+        fail(HabitError, f"{kind}.{name} = {value!r} would do nothing: {text}.")
     if isinstance(value, Module | Parameter | Tensor):
         fail(UsageError, f"{kind}.{name} says whether the module is trained; assign {value!r} under another name.")
     if name == "trainable":
@@ -43,6 +54,14 @@ def assign(module: Module, name: str, value: object) -> None:
     else:
         for owned in module.parameters().values():
             owned.requires_grad = bool(value)
+    return True
+
+
+def _does_nothing(module: Module, name: str) -> bool:
+    """Is it a layer of ours that does not read the attribute?  Classes of users have attributes of their own."""
+    has_weight = "weight" in module.__dict__.get("_owned", {})
+    unread = {"rate": hasattr(type(module), "p") or "p" in module.__dict__, "activation": has_weight}
+    return type(module).__module__.startswith("wholestep.") and unread.get(name, True)
 
 
 def freeze_assigned(value: object) -> None:

@@ -17,7 +17,10 @@ from wholestep.errors import DTypeError, OptionError, UsageError
 from wholestep.nn import entry_points, trace
 from wholestep.nn.parameter import Parameter, ParametersOf
 
-SPECIAL = frozenset(("trainable", "requires_grad", "training", "stop_training"))  # assigned, they are no attributes
+# Assigned to a module these are no attributes, but freeze it or are answered: see freezing.py.
+SPECIAL = frozenset(
+    ("trainable", "requires_grad", "training", "stop_training", "dtype", "device", "rate", "activation")
+)
 TRAINABLE = "_trainable"  # False: what is assigned later is frozen, and batch norms keep their statistics, as in Keras
 SEEN = "_seen_inputs"  # the specs of the inputs that a model last met
 MEANINGS = "_meanings"  # what a loss takes its outputs for, by name
@@ -97,8 +100,8 @@ class Module:
         if name in SPECIAL:
             from wholestep.nn.freezing import assign
 
-            assign(self, name, value)
-            return
+            if assign(self, name, value):
+                return
         owned = self.__dict__.setdefault("_owned", {})
         if not self.__dict__.get(TRAINABLE, True):
             from wholestep.nn.freezing import freeze_assigned

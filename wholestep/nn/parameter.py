@@ -114,6 +114,8 @@ class Parameter:
     def requires_grad(self, value: bool) -> None:
         self.frozen = not value
 
+    trainable = requires_grad  # Keras' word
+
     def requires_grad_(self, requires_grad: bool = True) -> Parameter:
         """Set `requires_grad`, as in PyTorch."""
         self.requires_grad = requires_grad

@@ -45,7 +45,7 @@ def _are_classes(loss: Loss, y: Array) -> None:
         )
     if letter_of(y.dtype) == "b":
         raise InputError(
-            "the labels are booleans: with one score for each row give loss='bce', which takes them; with two scores "
+            "the labels are booleans; with one score for each row give loss='bce', which takes them; with two scores "
             "classes are integers, y.astype('int32')."
         )
 

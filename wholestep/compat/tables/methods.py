@@ -229,6 +229,7 @@ MODULES = Names(
         "num_parameters": "write sum(p.elements for p in model.parameters().values())",
         "layers": "write model.children(), modules by name",
         "clone": "write copy.deepcopy(model), which has the same weights",
+        "requires_grad": "write model.trainable, or parameter.requires_grad",
         "load_model": "build the model, then model.load('model.safetensors')",
         "metrics_names": "model.evaluate gives a dict by name",
         "inputs": "write model.summary(ws.Spec(('batch', 784))), the sizes of a module follow from its data",
