@@ -112,12 +112,18 @@ def get(metric: MetricLike) -> Metric:
     if isinstance(metric, type) and issubclass(metric, Metric):
         return metric()
     if isinstance(metric, type) or not callable(metric):
+        on_arrays = " It counts on arrays: call its update and compute after predict." if _counts(metric) else ""
         fail(
             UsageError,
             "a metric is a name, a ws.metrics.Metric or its to_config(), or a function of predictions and targets; "
-            f"received {metric!r}.",
+            f"received {metric!r}.{on_arrays}",
         )
     return Function(metric)
+
+
+def _counts(metric: object) -> bool:
+    """Is it one that takes arrays only, such as `MeanAveragePrecision`?"""
+    return hasattr(metric, "update") and hasattr(metric, "compute")
 
 
 def is_one(metrics: object) -> bool:

@@ -94,38 +94,49 @@ class AdamOptimizer:
         self._rule = Adam(name=_free_name(graph, "adam"))
         self._rule.update(graph, self._weights, list(grads))
 
-    def set_learning_rate(self, lr: float) -> None:
+    def set_learning_rate(self, lr: float, graph: Graph | None = None) -> None:
         """From the next step on; nothing is compiled."""
-        self._set("lr", lr)
+        self._set("lr", lr, graph)
 
-    def set_beta1(self, beta1: float) -> None:
+    def set_beta1(self, beta1: float, graph: Graph | None = None) -> None:
         """The memory of the first moment, from the next step on."""
-        self._set("beta1", beta1, below=1.0)
+        self._set("beta1", beta1, graph, below=1.0)
 
-    def set_beta2(self, beta2: float) -> None:
+    def set_beta2(self, beta2: float, graph: Graph | None = None) -> None:
         """The memory of the second moment, from the next step on."""
-        self._set("beta2", beta2, below=1.0)
+        self._set("beta2", beta2, graph, below=1.0)
 
-    def set_epsilon(self, epsilon: float) -> None:
+    def set_epsilon(self, epsilon: float, graph: Graph | None = None) -> None:
         """What keeps the quotient finite, from the next step on."""
-        self._set("eps", epsilon)
+        self._set("eps", epsilon, graph)
 
     def new_weights(self) -> list[Tensor]:
         """The new value of each weight, as a tensor of the graph."""
         return [self._graph.updates[w.name] for w in self._weights]
 
-    def new_weight_datas(self) -> list[Any]:
+    def new_weight_datas(self, graph: Graph | None = None) -> list[Any]:
         """The new value of each weight after the last step, as an array."""
+        self._need_own(graph)
         session = next(iter(self._graph.sessions), None)  # any: all sessions over a graph share its numbers
         if session is None:
             raise UsageError("there are no new weights yet: build a session over the graph and call session.step().")
         return [session.get(w.name) for w in self._weights]
 
-    def step_after_execution(self) -> None:
+    def step_after_execution(self, graph: Graph | None = None) -> None:
         """Nothing: the step has advanced time, moments and weights itself.  Kept for programs that call it."""
+        self._need_own(graph)
 
-    def _set(self, key: str, value: float, below: float = float("inf")) -> None:
+    def _need_own(self, graph: Graph | None) -> None:
+        """`graph`, which programs for Luminal pass along, is the one that this was added to."""
+        if graph is not None and graph is not self._graph:
+            raise UsageError(
+                f"AdamOptimizer: this optimizer was added to another graph than {graph!r}; leave the graph out, or "
+                "pass the one that it was made with."
+            )
+
+    def _set(self, key: str, value: float, graph: Graph | None, below: float = float("inf")) -> None:
         """In every session over the graph, and for those to come."""
+        self._need_own(graph)
         Range(below=below).check("AdamOptimizer", key, value)
         name = f"{self._rule.name}.{key}"
         self._graph.scalars[name].node.attrs = at.ScalarAttrs(name, float(value))

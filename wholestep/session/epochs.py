@@ -13,6 +13,7 @@ from wholestep.compiler.ir.types import Dim, Extent, shape_text, symbols_of
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.state import State
+from wholestep.compiler.spans import inner_span
 from wholestep.errors import InputError, OptionError, ShapeError, UsageError
 from wholestep.records import dataclass
 from wholestep.session.inputs import Inputs
@@ -176,7 +177,8 @@ def run_in_slices(
         raise UsageError("run needs a scalar loss as the program's first output; call step in a loop instead.")
     rows = rows_of(inputs, plan)
     unchanged = options.unchanged or Unchanged()
-    data = unchanged.prepared(entry, rows, arrays)
+    with inner_span("set_input"):
+        data = unchanged.prepared(entry, rows, arrays)
     batch = batch_rows(rows, plan.sizes, options.batch_size, data.rows)
     whole = -(-data.rows // batch)
     updates = whole if options.most is None else min(whole, options.most)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from os import PathLike
 from pathlib import Path
@@ -18,6 +19,8 @@ from wholestep.session.build import build, load, split_arguments
 from wholestep.session.plans import Plans
 from wholestep.session.session import Session
 from wholestep.steps.define import Model
+
+log = logging.getLogger("wholestep")
 
 
 def save_plan(plan: Plan, graph: Graph, path: str | PathLike[str]) -> None:
@@ -49,7 +52,8 @@ def build_session_cached(model_or_graph: Model, path: str | PathLike[str], **arg
     """`build_session` with the plan kept in a file of the caller's choice.
 
     A file that fits the graph and arguments skips every stage after the trace; one that does not is replaced; one
-    that cannot be read or written is warned about.
+    that cannot be read or written is warned about.  The log says at INFO which it was: "loaded", "no valid cache" and
+    why, "saved".
     """
     definition, where = split_arguments(model_or_graph, **arguments)
     if definition.has_micro_batches:
@@ -60,11 +64,13 @@ def build_session_cached(model_or_graph: Model, path: str | PathLike[str], **arg
     key = compiled.key(definition.main)
     plan = _read_cached(file, key)
     if plan is not None:
+        log.info("loaded the plan from %s", file)
         compiled.check(definition.main, plan, new=False)
         return load(compiled, plan)
     session, _ = build(definition, where)
     try:
         file.write_bytes(serialize.dump(session.plan, graph=_graph_key(definition.model), key=key))
+        log.info("saved the plan to %s", file)
     except OSError as error:
         warnings.warn(
             f"the plan could not be written to {file}: {error}. The session works.", CacheWarning, stacklevel=2
@@ -77,11 +83,16 @@ def _graph_key(model: Graph | Step) -> str:
 
 
 def _read_cached(file: Path, key: str) -> Plan | None:
+    """The plan in a file, where it has this key; else None, and the log says why the step is planned."""
     try:
         data = file.read_bytes()
-        return serialize.load(data) if serialize.read_header(data).key == key else None
+        if serialize.read_header(data).key == key:
+            return serialize.load(data)
+        why = "it was made from another graph, optimizer, capacity, device, option or version of Wholestep"
     except FileNotFoundError:
-        return None
+        why = "there is no such file"
     except (OSError, PlanError) as error:
         warnings.warn(f"the plan in {file} is not used: {error}", CacheWarning, stacklevel=3)
-        return None
+        why = str(error)
+    log.info("no valid cache in %s, the step is planned: %s", file, why)
+    return None

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from wholestep.compiler.frontend.graph import Graph
@@ -136,7 +137,8 @@ class Session:
     def set_input(self, name: str, array: object) -> None:
         """Give an input ahead of `step()`: it is copied, and holds until it is given again."""
         inputs = self._programs.main.inputs
-        self._programs.held[name] = inputs.hold(inputs.named(name), array)
+        with self._inspect.span("set_input"):
+            self._programs.held[name] = inputs.hold(inputs.named(name), array)
 
     def wait(self) -> None:
         """Return when all steps are done, which on a CPU they are; raises what went wrong in one of them."""
@@ -178,6 +180,14 @@ class Session:
     have_whole_weights = delegate("_numbers", Numbers.have_whole_weights)
     prepare_to_load = delegate("_numbers", Numbers.prepare_to_load)
     load_state_dict = delegate("_numbers", Numbers.load_state_dict)
+
+    if not TYPE_CHECKING:  # which would take every name for one of ours
+
+        def __getattr__(self, name: str) -> Any:
+            """What to write for a name of another library: compat/tables/ancestor_names.py."""
+            from wholestep.compat import names
+
+            return names.attribute("a session", self, name, "'Session' object")
 
     @property
     def lasting_states(self) -> dict[str, bool]:

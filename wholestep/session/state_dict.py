@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wholestep.compiler.frontend.clocks import Clocks
+from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.counting import Turn
 from wholestep.compiler.runtime.slot import host_memory
@@ -25,15 +26,32 @@ STEP, EPOCH = SESSION + "step", SESSION + "epoch"
 UPDATES = SESSION + "updates"  # that the session itself has made; UPDATES/w.adam: of a parameter by an optimizer
 
 
+def readable_name(tensor: Tensor) -> str:
+    """Under which name a tensor of a graph is read after a step; the new value of a state has the state's."""
+    if not isinstance(tensor, Tensor) or tensor.graph is None:
+        raise UsageError(f"session.get takes a name or a tensor of the graph; received {tensor!r}.")
+    graph = tensor.graph
+    for named in (graph.states, graph.kept, graph.outputs, graph.updates):
+        for name, known in named.items():
+            if known.node is tensor.node:
+                return name
+    raise UnknownNameError(
+        f"{tensor!r} is not read after a step: only states, outputs and kept tensors are. Before the session is built, "
+        "write tensor.keep()."
+    )
+
+
 class Numbers:
     """The part of a session that reads and writes what it computes with."""
 
     def __init__(self, programs: Programs) -> None:
         self._programs = programs
 
-    def get(self, name: str) -> AnyArray:
-        """A copy of a parameter or state, or of an output or kept tensor of the last step."""
+    def get(self, name: str | Tensor) -> AnyArray:
+        """A copy of a parameter or state, or of an output or kept tensor of the last step: by name, or the tensor."""
         main, state = self._programs.main, self._programs.state
+        if not isinstance(name, str):
+            name = readable_name(name)
         if name in state:
             return state.get(name)
         if name not in main.outputs:

@@ -15,6 +15,7 @@ from wholestep.nn.module import Module
 from wholestep.optim import SGD, Optimizer
 from wholestep.steps.capacity import merged_capacity
 from wholestep.steps.definition import Definition
+from wholestep.steps.evaluate import has_own_updates_only
 from wholestep.steps.loss_scale import LossScale
 from wholestep.steps.module import Inputs, training_graph
 from wholestep.steps.recipe import PLAIN, Recipe, as_loss_scale, with_parts
@@ -77,6 +78,11 @@ def defined(
         made = Definition(model, None, {}, recipe, ranks=ranks, shard=shard, model_ranks=model_ranks)
         return sized(made, batch_size, capacity)
     need_graph(model, "build_session")
+    if optimizer is not None and has_own_updates_only(model):
+        raise UsageError(
+            f"optimizer={optimizer!r}: the graph has no outputs, so there is no loss to take gradients of; it updates "
+            f"{', '.join(model.updates)} itself. Leave optimizer= out, or say what the loss is: g.set_outputs([loss])."
+        )
     model.need_penalties()
     recipe = with_parts(recipe, model)
     if optimizer is not None and not isinstance(optimizer, Optimizer):

@@ -22,6 +22,11 @@ WEIGHTED = "weighted"  # where metrics of such rows count: their states are of o
 TARGETS = ("labels", "targets", "target", "y")
 
 
+def has_own_updates_only(graph: Graph) -> bool:
+    """Is it a graph without a loss, whose states are updated by what is recorded in it, an optimizer for example?"""
+    return not graph.outputs and bool(graph.updates)
+
+
 def loss_of(graph: Graph) -> Tensor:
     """The first output, which must be a float scalar."""
     outputs = list(graph.outputs.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -16,7 +17,7 @@ from wholestep.errors import GradientError, GraphError, OptionError
 from wholestep.optim.base import Optimizer
 from wholestep.optim.techniques import clip_by_global_norm, clip_by_norm, clip_by_value, count_nonfinite, global_norm
 from wholestep.records import dataclass
-from wholestep.steps.evaluate import loss_of, record_metrics
+from wholestep.steps.evaluate import has_own_updates_only, loss_of, record_metrics
 from wholestep.steps.loss_scale import LOSS_SCALE, scaled, unscaled
 from wholestep.steps.recipe import GRAD_NORM, PLAIN, Recipe
 
@@ -31,13 +32,19 @@ def train_graph(
 ) -> ir.Graph:
     """The user's graph with gradients of its first output and the optimizer's update; `graph` itself is unchanged.
 
+    A graph without outputs that updates states itself (`ws.AdamOptimizer`) is the step as it is; its loss is NaN.
+
     Args:
         trainable: name patterns of the parameters to train (all of them when None); the others are frozen.
         recipe: clipping, metrics and what else happens in the step.
     """
     step = graph.copy()
+    declared = declared_parameters(step, trainable)
+    if has_own_updates_only(step):
+        step.set_outputs({"loss": step.constant(math.nan, "float32")})
+        declared = []  # nothing but the recorded updates changes
     loss = loss_of(step)
-    params = reached_parameters(loss, optimizer.trainable(declared_parameters(step, trainable)), recipe.unused)
+    params = reached_parameters(loss, optimizer.trainable(declared), recipe.unused)
     scale = None if recipe.loss_scale is None else recipe.loss_scale.now(step)
     grads = unscaled(optimizer.gradients(scaled(loss, scale), params), scale)
     record_metrics(step, recipe.measures)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import replace
 from math import isfinite, nan
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -66,6 +66,14 @@ class Trainer:
         optimizer = self.config.chosen()
         if optimizer is not None:
             session.set_optimizer(optimizer)
+
+    if not TYPE_CHECKING:  # which would take every name for one of ours
+
+        def __getattr__(self, name: str) -> Any:
+            """What to write for a name of another library: compat/tables/ancestor_names.py."""
+            from wholestep.compat import names
+
+            return names.attribute("a trainer", self, name, "'Trainer' object")
 
     def resume(self, checkpoint: Checkpoint, loader: Loader | None = None, *, exact: bool = False) -> None:
         """Let the next `train` go on where a checkpoint was taken; `exact` refuses where bits could differ."""

@@ -100,6 +100,7 @@ TENSORS = Names(
         "backward": "gradients are recorded, ws.gradients(loss, params); a session takes those of the first output itself",
         "grad": "ask for it while recording: grads = ws.gradients(loss, params)",
         "item": _AFTER,
+        "retrieve": "keep the tensor, tensor.keep(), and read session.get(tensor) after session.step",
         "numpy": _AFTER,
         "tolist": _AFTER,
         "cpu": _AFTER,

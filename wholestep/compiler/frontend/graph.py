@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import numpy as np
@@ -224,6 +224,14 @@ class Graph:
     ) -> Tensor:
         """`ws.random_normal`"""
         return fn.random_normal(self, shape, mean, std, dtype)
+
+    if not TYPE_CHECKING:  # which would take every name for one of ours
+
+        def __getattr__(self, name: str) -> Any:
+            """What to write for a name of another library: compat/tables/ancestor_names.py."""
+            from wholestep.compat import names
+
+            return names.attribute("a graph", self, name, "'Graph' object")
 
     # -- ops under the names of a graph builder ------------------------------------------------------------------
 

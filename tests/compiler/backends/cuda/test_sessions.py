@@ -39,6 +39,12 @@ def need_fake(gpu: FakeDriver | None) -> FakeDriver:
     return gpu
 
 
+def test_a_trace_names_the_start_of_the_gpu() -> None:
+    session = ws.build_session(mlp(), batch_size=4, device="cuda", options=UNCHECKED)
+    spans = {span.name: span for span in session.spans}
+    assert spans["gpu_init"].depth > spans["device_init"].depth
+
+
 # -- models ------------------------------------------------------------------------------------------------------
 
 

@@ -23,6 +23,7 @@ from wholestep.compiler.runtime.cache import cache_of, key_of
 from wholestep.compiler.runtime.group import Group
 from wholestep.compiler.runtime.shards import Shards
 from wholestep.compiler.runtime.sources import compiler_version
+from wholestep.compiler.spans import inner_span
 from wholestep.compiler.target import Target
 from wholestep.errors import OptionError, PlanError
 from wholestep.options import CompileOptions, is_profiled
@@ -81,6 +82,10 @@ class CudaDevice:
                 f"the plan is for {plan.target!r} and cannot run on {self.name!r} ({self.target.name}); plan it again "
                 f"with device={self.name!r}."
             )
+        with inner_span("gpu_init"):
+            return self._loaded(plan, place, meanwhile)
+
+    def _loaded(self, plan: Plan, place: Place, meanwhile: Callable[[], None]) -> Program:
         self.memory.drawing = partial(self.draws, place.where.options)
         if _are_here(place.where.group) and takes_part(plan):
             from wholestep.compiler.backends.cuda.shards import ShardedProgram, team_of  # most are alone

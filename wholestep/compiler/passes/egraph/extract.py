@@ -3,7 +3,7 @@
 The search starts from the program as it was written and from a greedy choice; each is improved one class at a time
 until nothing helps, once with readers first and once with what they read first: which of two moves that exclude each
 other is found depends on the order.  The cheapest wins, the program's own where they tie, so that a rewrite that gains
-nothing does not happen.  Every order is by number: same e-graph, same choice.
+nothing, or next to nothing, does not happen.  Every order is by number: same e-graph, same choice.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from wholestep.compiler.passes.egraph.egraph import EGraph, ENode
 from wholestep.compiler.passes.egraph.rebuild import live_classes
 
 SMALLEST_GAIN = 1e-9  # relative to the whole cost; less is rounding
+WORTHWHILE = 1e-5  # of the whole cost: for less, such as one operation on a scalar, the program stays as it was written
 SWEEPS = 8
 
 
@@ -32,7 +33,7 @@ def extract(egraph: EGraph, cost: Callable[[ENode], Cost], banned: frozenset[ENo
     """The cheapest choice found.  `banned` e-nodes are left as soon as there is another way."""
     problem = Problem(egraph, cost, banned)
     own = _complete(problem, egraph.original_choice())
-    before = Selection(problem, own).cost()
+    unchanged = Selection(problem, list(own))
     best: Selection | None = None
     for start in (own, _cheapest_trees(problem)):
         for readers_first in (True, False):
@@ -41,8 +42,10 @@ def extract(egraph: EGraph, cost: Callable[[ENode], Cost], banned: frozenset[ENo
             if best is None or found.total < best.total - SMALLEST_GAIN * best.total:
                 best = found
     assert best is not None
+    if unchanged.total - best.total < WORTHWHILE * unchanged.total:
+        best = unchanged
     best.go_back_where_it_is_free(egraph.original_choice())
-    return Extraction(tuple(best.chosen), before, best.cost())
+    return Extraction(tuple(best.chosen), unchanged.cost(), best.cost())
 
 
 BAN = 2.0**40  # nanoseconds, more than any program costs; a power of two, so that taking it away is exact
