@@ -223,6 +223,18 @@ def test_dropout_draws_what_the_step_drew() -> None:
     assert text.endswith(": return self.b(h / h)  # dropped")
 
 
+def test_a_step_that_numpy_has_no_room_for_is_told_by_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wholestep.session.inspect.nonfinite.free_bytes", lambda: 100)
+    text = fails(FORWARD["log"])
+    assert "the first output that is not finite is that of 'b'; inputs and parameters are" in text
+    specs = {"inputs": ws.Spec(("batch", 3)), "targets": ws.Spec(("batch", 2))}
+    session = ws.build_session(Between(of_logarithm), loss="mse", batch_size=8, **specs)
+    with pytest.raises(
+        ws.errors.OutOfMemoryError, match=r"NumPy needs [\d,]+ bytes .*, and 100 are free\. Ask about fewer"
+    ):
+        session.first_nonfinite(x=X[:8], labels=Y[:8])
+
+
 def test_asking_a_session_directly() -> None:
     specs = {"inputs": ws.Spec(("batch", 3)), "targets": ws.Spec(("batch", 2))}
     session = ws.build_session(Between(of_logarithm), loss="mse", batch_size=8, **specs)

@@ -202,6 +202,21 @@ def test_a_forked_child_does_not_hold_the_lock(tmp_path: Path) -> None:
     os.close(reader)
 
 
+def test_a_lock_file_of_another_user_is_locked_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".lock").touch()
+    opened = os.open
+
+    def refusing(path: Any, flags: int, *more: Any, **named: Any) -> int:
+        if str(path).endswith(".lock") and flags & os.O_RDWR:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return opened(path, flags, *more, **named)
+
+    monkeypatch.setattr(os, "open", refusing)
+    inside = Inner(lambda: WRITERS["fit"](tmp_path))
+    with pytest.raises(CheckpointError, match="another run of this process is writing"):
+        fit(model(), epochs=1, checkpoint=tmp_path, callbacks=[inside])
+
+
 def test_a_file_system_without_locks_is_warned_about_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unsupported(*_: object) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))

@@ -16,10 +16,12 @@ import numpy as np
 from wholestep.compiler.frontend.step import Step
 from wholestep.compiler.frontend.trace import LOSS, UPDATE
 from wholestep.compiler.ir.graph import Graph, Node, SourceLine, held_graph
-from wholestep.compiler.ir.interpret import interpret
-from wholestep.compiler.ir.types import TensorType
+from wholestep.compiler.ir.interpret import infer_sizes, interpret
+from wholestep.compiler.ir.types import TensorType, evaluate
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
+from wholestep.compiler.runtime.memory import free_bytes
+from wholestep.errors import OutOfMemoryError
 from wholestep.session.entries import Programs
 from wholestep.steps.definition import LOSS_AND_GRADIENTS, TRAIN
 
@@ -80,10 +82,12 @@ def first_nonfinite(programs: Programs, inputs: Mapping[str, object]) -> Origin 
     graph = strip_stop_gradients(expand_gradients(inline_calls(definition.trace(entry))))
     scalars = {**dict(programs.scalars.items()), **programs.starts()}
     wanted, state = graph.leaves("input"), programs.state
+    arrays = {name: np.asarray(array) for name, array in inputs.items() if name in wanted}
+    _need_memory(graph, arrays)
     values = _Values()
     interpret(
         graph,
-        inputs={name: np.asarray(array) for name, array in inputs.items() if name in wanted},
+        inputs=arrays,
         state={name: state.get(name) for name in graph.states()},
         scalars={name: scalars[name] for name in _scalars(graph) if name in scalars},
         seed=programs.where.seed,
@@ -95,6 +99,18 @@ def first_nonfinite(programs: Programs, inputs: Mapping[str, object]) -> Origin 
         if found := values.origin(graph, [node for node in roots if values.is_bad(node)]):
             return found
     return None
+
+
+def _need_memory(graph: Graph, inputs: Mapping[str, Array]) -> None:
+    """OutOfMemoryError if the values of all nodes, in float64, take more than the machine has left."""
+    sizes = infer_sizes(graph, inputs)
+    needed = sum(8 * evaluate(t.elements, sizes) for node in graph.nodes for t in node.results)
+    if needed > (free := free_bytes()):
+        raise OutOfMemoryError(
+            f"NumPy needs {needed:,} bytes for the values of this step, and {free:,} are free.",
+            needed,
+            "Ask about fewer rows.",
+        )
 
 
 def _scalars(graph: Graph) -> set[str]:

@@ -100,7 +100,7 @@ def brief_lock(folder: Path) -> Iterator[None]:
 
 def need_free(folder: Path) -> None:
     """CheckpointError where another run writes to a folder, which need not exist yet."""
-    if folder.is_dir() and os.access(folder, os.W_OK):
+    if (folder / LOCK).is_file():
         owner = Owner()
         FolderLock(folder, owner).release()
 
@@ -110,7 +110,7 @@ def need_free(folder: Path) -> None:
 
 def _acquire(folder: Path) -> int:
     """A descriptor of the lock file, locked; it is closed on exec, and in forked children."""
-    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+    descriptor = _open(folder / LOCK)
     launch = launched()
     deadline = time.monotonic() + (RESTART_SECONDS if launch is not None and launch.attempt else 0.0)
     while True:
@@ -130,6 +130,13 @@ def _acquire(folder: Path) -> int:
             ) from None
         _write_holder(descriptor)
         return descriptor
+
+
+def _open(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    except PermissionError:  # another user of a shared folder created the file: it can be locked without being written
+        return os.open(path, os.O_RDONLY)
 
 
 def _unlock(folder: Path, lock: _Lock) -> None:
