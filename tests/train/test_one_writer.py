@@ -186,7 +186,7 @@ def test_a_loop_that_nobody_ended_gives_its_folder_back(tmp_path: Path) -> None:
 
 
 def test_a_forked_child_does_not_hold_the_lock(tmp_path: Path) -> None:
-    """A worker process that outlives its parent does not keep the folder."""
+    """Neither one that lives on, nor one that has not come so far as to close its copy of the descriptor."""
     callbacks = ws.CallbackList(ws.ModelCheckpoint(tmp_path, "loss"), session())
     callbacks.on_train_begin()
     reader, writer = os.pipe()

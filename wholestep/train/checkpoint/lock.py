@@ -143,6 +143,8 @@ def _unlock(folder: Path, lock: _Lock) -> None:
     with _guard:
         if _locks.get(folder) is lock:
             del _locks[folder]
+            with suppress(OSError):  # closing alone would leave it to a child that was forked just now
+                fcntl.flock(lock.descriptor, fcntl.LOCK_UN)
             os.close(lock.descriptor)
 
 
