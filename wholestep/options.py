@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from wholestep.errors import OptionError
 
@@ -107,17 +107,19 @@ class Launch:
     rank: int
     count: int | None  # of ranks; None where MPI alone knows
     ours: bool  # by `wholestep launch`, whose processes train together even where a script does not say so
-    watched: bool  # not by MPI's own launcher: whoever has started this process sees it end, and tells the others
     attempt: int = 0  # starts of the same job before this one
     restarts: int = 0  # that there may be
     since: float = 0.0  # seconds since 1970, when the first of them was: checkpoints from before are not the job's
     notes: int | None = None  # an open file, for the last step; whoever has given it sees this process end
+    rendezvous: str = ""  # host:port where the ranks meet; "": over MPI
+    secret: str = field(default="", repr=False)  # of the job, in hexadecimal digits
+    node: str = ""  # the machine, as the launcher calls it
 
 
-# Variables with the rank and the number of ranks: of MPICH and its kin, of its port, of Open MPI, of Slurm.
+# Variables with the rank and the number of ranks: of our launcher, of MPICH and its kin, of Open MPI, of Slurm.
 LAUNCHERS = (
+    ("WHOLESTEP_RANK", "WHOLESTEP_RANKS"),
     ("PMI_RANK", "PMI_SIZE"),
-    ("PMI_ID", "WHOLESTEP_RANKS"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMIX_RANK", "SLURM_NTASKS"),
     ("SLURM_PROCID", "SLURM_NTASKS"),
@@ -134,11 +136,13 @@ def launched() -> Launch | None:
                 int(text),
                 int(size) if size.isdecimal() else None,
                 bool(told("WHOLESTEP_RANKS")),
-                bool(told("PMI_PORT")),
                 int(told("WHOLESTEP_ATTEMPT") or 0),
                 int(told("WHOLESTEP_RESTARTS") or 0),
                 float(told("WHOLESTEP_SINCE") or 0),
                 int(told("WHOLESTEP_NOTES") or 0) or None,
+                told("WHOLESTEP_RENDEZVOUS", ""),
+                told("WHOLESTEP_SECRET", ""),
+                told("WHOLESTEP_NODE", ""),
             )
     return None
 
@@ -152,9 +156,40 @@ def launch_variables(count: int, attempt: int, restarts: int, since: float, thre
     return found
 
 
+def rank_variables(rank: int, rendezvous: tuple[str, int], secret: bytes, node: str = "") -> dict[str, str]:
+    """What a rank is told to join the others of its job; for nobody else."""
+    return {
+        "WHOLESTEP_RANK": str(rank),
+        "WHOLESTEP_RENDEZVOUS": "{}:{}".format(*rendezvous),
+        "WHOLESTEP_SECRET": secret.hex(),
+        "WHOLESTEP_NODE": node,
+    }
+
+
 def noting_variables(file: int) -> dict[str, str]:
     """What a rank is told by a process that watches it."""
     return {"WHOLESTEP_NOTES": str(file)}
+
+
+def local_variables() -> dict[str, str]:
+    """What ranks are told where all are on one machine, unless the user says otherwise: NCCL listens on loopback alone."""
+    return {"NCCL_SOCKET_IFNAME": "lo"}
+
+
+# What ranks on other machines are given of this process's environment, by how names begin.
+CARRIED = ("WHOLESTEP_", "NCCL_")
+
+
+def carried_variables() -> dict[str, str]:
+    """Variables of this process that its ranks on other machines have too."""
+    return {name: value for name, value in os.environ.items() if name.startswith(CARRIED)}
+
+
+def remote_shell() -> list[str]:
+    """The command that runs another one on a machine, which is named after it: $WHOLESTEP_SSH, else ssh."""
+    import shlex  # few start ranks on other machines
+
+    return shlex.split(os.environ.get("WHOLESTEP_SSH") or "ssh -x -o BatchMode=yes")
 
 
 def ray_address() -> str | None:

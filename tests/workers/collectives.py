@@ -1,4 +1,4 @@
-"""Run by every rank of tests/workers/test_mpi.py: collectives against their values in NumPy.  `ok` is the last word."""
+"""Run by every rank of tests/workers/test_processes.py: collectives against their values in NumPy.  `ok` is the last word."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import sys
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 
+from tests.workers.ranks import transport
 from tests.workers.trees import tree_sum
 from wholestep.workers import native
-from wholestep.workers.mpi import MPIGroup
+from wholestep.workers.group import ProcessGroup
 
 Array = np.ndarray[Any, Any]
 SIZES = [(1,), (7, 0, 300), (0, 5), (1024,), (3000, 1, 1500, 0), (200_004, 17, 1), (400_000,)]
@@ -22,7 +22,7 @@ def parts(shape: int, dtype: str, ranks: int, seed: int) -> list[Array]:
     return [(generator.standard_normal(shape) * 10.0 ** (r - 1)).astype(dtype) for r in range(ranks)]
 
 
-def check_all_reduce(group: MPIGroup, counts: tuple[int, ...], dtype: str, in_place: bool) -> None:
+def check_all_reduce(group: ProcessGroup, counts: tuple[int, ...], dtype: str, in_place: bool) -> None:
     given = [parts(count, dtype, group.size, at) for at, count in enumerate(counts)]
     own = [each[group.rank].copy() for each in given]
     to = own if in_place else [np.zeros_like(each) for each in own]
@@ -35,7 +35,7 @@ def check_all_reduce(group: MPIGroup, counts: tuple[int, ...], dtype: str, in_pl
         assert group.sent - sent == 2 * (group.size - 1) * bytes_ // group.size
 
 
-def check_others(group: MPIGroup, counts: tuple[int, ...], dtype: str) -> None:
+def check_others(group: ProcessGroup, counts: tuple[int, ...], dtype: str) -> None:
     ranks, rank = group.size, group.rank
     given = [parts(count * ranks, dtype, ranks, at) for at, count in enumerate(counts)]
     to = [np.zeros(count, dtype) for count in counts]
@@ -54,8 +54,9 @@ def check_others(group: MPIGroup, counts: tuple[int, ...], dtype: str) -> None:
 
 
 def main() -> None:
+    carrier = transport()
     for memory in (True, False):
-        group = MPIGroup(MPI.COMM_WORLD, timeout=60.0, memory=memory)
+        group = ProcessGroup(carrier, timeout=60.0, memory=memory)
         assert group.memory == (memory and "messages" not in sys.argv)
         assert group.broadcast(f"from {group.rank}".encode()) == b"from 0"
         assert group.broadcast(b"") == b""

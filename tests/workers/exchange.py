@@ -9,12 +9,12 @@ import numpy as np
 import wholestep as ws
 from tests.workers.trees import tree_sum
 from wholestep.workers import native
-from wholestep.workers.mpi import MPIGroup
+from wholestep.workers.group import ProcessGroup
 
 COUNT, REPEATS = 1 << 20, 4
 
 group = ws.Workers(2).join()
-assert isinstance(group, MPIGroup)
+assert isinstance(group, ProcessGroup)
 assert not group.memory
 parts = [np.random.default_rng(rank).standard_normal(COUNT).astype(np.float32) for rank in range(2)]
 before = group.sent  # what it took to join

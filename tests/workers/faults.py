@@ -1,4 +1,4 @@
-"""Run by every rank of tests/workers/test_mpi.py: a rank that hangs, one that leaves, one that dies."""
+"""Run by every rank of tests/workers/test_processes.py: a rank that hangs, one that leaves, one that dies."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import time
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 
+from tests.workers.ranks import transport, wait_for
 from wholestep.errors import WorkerError
 from wholestep.workers import native
-from wholestep.workers.mpi import MPIGroup
+from wholestep.workers.group import ProcessGroup
 
 LAST = 2  # the rank that is lost
 HOW = {
@@ -23,7 +23,7 @@ HOW = {
 
 
 def main(how: str, memory: str) -> None:
-    group = MPIGroup(MPI.COMM_WORLD, timeout=60.0, memory=memory == "memory")
+    group = ProcessGroup(transport(), timeout=60.0, memory=memory == "memory")
     numbers = np.ones(3000, np.float32)
     assert native.sum_all(group.native, numbers) == 0
     group.native.step = 41  # as native loops say it
@@ -39,10 +39,9 @@ def main(how: str, memory: str) -> None:
     assert (caught.value.rank, caught.value.step) == (LAST, 41)
     assert native.sum_all(group.native, numbers) != 0  # nothing is exchanged any more
     print(f"after {time.monotonic() - began:.1f} s: {caught.value}", flush=True)
-    lost = group.ranks[LAST].pid
-    MPI.COMM_WORLD.Create_group(MPI.COMM_WORLD.group.Incl([0, 1])).Barrier()  # the other one has printed, too
+    wait_for(group, [0, 1])  # the others have printed, too
     if group.rank == 0 and how == "hangs":
-        os.kill(lost, signal.SIGCONT)
+        os.kill(group.ranks[LAST].pid, signal.SIGCONT)
 
 
 if __name__ == "__main__":

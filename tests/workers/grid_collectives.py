@@ -1,21 +1,21 @@
-"""Run by every rank of tests/workers/test_mpi.py: collectives along both axes of a grid.  `ok` is the last word."""
+"""Run by every rank of tests/workers/test_processes.py: collectives along both axes of a grid.  `ok` is the last word."""
 
 from __future__ import annotations
 
 import numpy as np
-from mpi4py import MPI
 
 from tests.workers.collectives import parts
+from tests.workers.ranks import transport
 from tests.workers.trees import tree_sum
 from wholestep.compiler.ir.grid import AXES
 from wholestep.workers import native
-from wholestep.workers.grid import MPIGrid
-from wholestep.workers.mpi import MPIGroup
+from wholestep.workers.grid import ProcessGrid
+from wholestep.workers.group import ProcessGroup
 
 COUNTS = (1, 3000, 200_004)
 
 
-def check(grid: MPIGrid, axis: str, count: int) -> None:
+def check(grid: ProcessGrid, axis: str, count: int) -> None:
     group, beside = grid.along[axis], list(grid.grid.beside(axis, grid.rank))
     assert group.numbers == beside
     given = parts(count * group.size, "float32", grid.size, seed=count)  # of all ranks, by their number
@@ -34,9 +34,10 @@ def check(grid: MPIGrid, axis: str, count: int) -> None:
 
 
 def main() -> None:
+    carrier = transport()
     for memory in (True, False):
-        whole = MPIGroup(MPI.COMM_WORLD, timeout=60.0, memory=memory)
-        grid = MPIGrid(whole, 2)
+        whole = ProcessGroup(carrier, timeout=60.0, memory=memory)
+        grid = ProcessGrid(whole, 2)
         assert all(group.memory == memory for group in grid.along.values())
         assert grid.gather(str(grid.rank).encode()) == [str(rank).encode() for rank in range(grid.size)]
         assert grid.broadcast(str(grid.rank).encode()) == b"0"

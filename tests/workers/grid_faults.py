@@ -1,4 +1,4 @@
-"""Run by every rank of tests/workers/test_mpi.py: in a grid of 2 x 2, the last one is lost.
+"""Run by every rank of tests/workers/test_processes.py: in a grid of 2 x 2, the last one is lost.
 
 Rank 1 and rank 2 wait for it, along different axes; rank 0 waits for them.
 """
@@ -11,21 +11,21 @@ import sys
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 
 from tests.workers.faults import HOW
+from tests.workers.ranks import transport, wait_for
 from wholestep.compiler.ir.grid import AXES
 from wholestep.errors import WorkerError
 from wholestep.workers import native
-from wholestep.workers.grid import MPIGrid
-from wholestep.workers.mpi import MPIGroup
+from wholestep.workers.grid import ProcessGrid
+from wholestep.workers.group import ProcessGroup
 
 LAST = 3
 
 
 def main(how: str, memory: str) -> None:
-    whole = MPIGroup(MPI.COMM_WORLD, timeout=2.0 if how == "hangs" else 60.0, memory=memory == "memory")
-    grid, numbers = MPIGrid(whole, 2), np.ones(3000, np.float32)
+    whole = ProcessGroup(transport(), timeout=2.0 if how == "hangs" else 60.0, memory=memory == "memory")
+    grid, numbers = ProcessGrid(whole, 2), np.ones(3000, np.float32)
     assert [native.sum_all(grid.along[axis].native, numbers) for axis in AXES] == [0, 0]
     grid.along["data"].native.step = 41  # as native loops say it
     if grid.rank == LAST:
@@ -39,7 +39,7 @@ def main(how: str, memory: str) -> None:
     assert native.sum_all(whole.native, numbers) != 0  # nothing is exchanged any more
     sys.stdout.write(f"rank {grid.rank} says: {caught.value}\n")  # at once: others write too
     sys.stdout.flush()
-    MPI.COMM_WORLD.Create_group(MPI.COMM_WORLD.group.Incl([0, 1, 2])).Barrier()  # the others have printed, too
+    wait_for(whole, [0, 1, 2])  # the others have printed, too
     if grid.rank == 0 and how == "hangs":
         os.kill(whole.ranks[LAST].pid, signal.SIGCONT)
 

@@ -13,8 +13,7 @@ from pathlib import Path
 
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 AGENT = """#!/bin/sh
-# In the place of ssh: agent [-x] host command
-[ "$1" = -x ] && shift
+# In the place of ssh: agent host command
 case "$1" in {address}) there={first};; *) there={second};; esac
 shift
 exec ip netns exec "$there" sh -c "$*"
@@ -63,9 +62,7 @@ def two_hosts(folder: Path) -> Iterator[Hosts]:
         agent = folder / "agent"
         agent.write_text(AGENT.format(address=ADDRESSES[0], first=first, second=second))
         agent.chmod(0o755)
-        # Without the first two, UCX finds that both are on one machine, and sends nothing over the cable.
-        told = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0", "HYDRA_IFACE": "eth0"}
-        yield Hosts(names, {**told, "HYDRA_LAUNCHER_EXEC": os.fspath(agent)})
+        yield Hosts(names, {"WHOLESTEP_SSH": os.fspath(agent)})
     finally:
         for name in names:
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)

@@ -5,30 +5,53 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from wholestep.workers import launching
+import pytest
+
+from wholestep.options import launched
+from wholestep.workers import joining
+from wholestep.workers.group import ProcessGroup, Transport
+from wholestep.workers.mpi import MPITransport
 
 ROOT = Path(__file__).parent.parent.parent
 
 
-def is_open_mpi() -> bool:
-    """Are ranks of this machine started by Open MPI's own launcher?  With MPICH they are ours."""
-    return launching._library_of(launching.find_mpiexec()) == "Open MPI"
+def transport() -> Transport:
+    """What carries data between the ranks that this process is one of."""
+    told = launched()
+    assert told is not None
+    if told.rendezvous:
+        return joining.transport_of(told, timeout=60.0)
+    from mpi4py import MPI
+
+    return MPITransport(MPI.COMM_WORLD)
 
 
-def lost(rank: str, how: str) -> str:
-    """What is said of a lost rank of two, as a regular expression of a whole line, by whoever started it."""
-    if is_open_mpi():
-        return rf"wholestep: {rank} of 2 \(process \d+ on \S+\) {how}(; it was last heard of at step \d+)?"
-    return f"wholestep: {rank} of 2 {how}"
+def wait_for(group: ProcessGroup, ranks: Sequence[int]) -> None:
+    """Until these ranks, which all call it, have come so far.  Of our own launcher's, the first waits for the others to end."""
+    if isinstance(group.transport, MPITransport):
+        world = group.transport.comm
+        world.Create_group(world.group.Incl(ranks)).Barrier()
+    elif group.rank == 0:
+        while any(Path(f"/proc/{group.ranks[rank].pid}").exists() for rank in ranks if rank):
+            time.sleep(0.01)
 
 
 def mpiexec(count: int, module: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """`mpiexec -n count python -m module arguments`, with MPI's own program of this Python."""
     program = Path(sys.executable).parent / "mpiexec"
     return run([os.fspath(program), "-n", str(count), sys.executable, "-m", module, *arguments], environment)
+
+
+def start(by: str, count: int, module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A module of these tests as ranks, by `mpiexec` or by `wholestep launch`."""
+    if by == "mpiexec":
+        pytest.importorskip("mpi4py", reason="MPI is an extra: pip install 'wholestep[mpi]'")
+        return mpiexec(count, module, *arguments)
+    return launch("-n", str(count), f"{module.replace('.', '/')}.py", *arguments)
 
 
 def launch(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -18,7 +18,6 @@ from tests.workers.training import fingerprint
 from wholestep.cli import app
 from wholestep.errors import CheckpointError, UsageError
 
-pytest.importorskip("mpi4py", reason="MPI is an extra: pip install 'wholestep[mpi]'")
 SCRIPT = os.fspath(Path(__file__).parent / "experiment.py")
 
 
@@ -85,7 +84,7 @@ def test_workers_of_a_command_stand_in_a_grid(tmp_path: Path) -> None:
 
 
 def test_restarts_need_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"PMI_ID": "0", "WHOLESTEP_RANKS": "2", "WHOLESTEP_RESTARTS": "3"}.items():
+    for name, value in {"WHOLESTEP_RANK": "0", "WHOLESTEP_RANKS": "2", "WHOLESTEP_RESTARTS": "3"}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(UsageError, match=r"restarts=3 go on from checkpoints, and this run keeps none: give ws.fit"):
         build().fit(progress=False)

@@ -12,7 +12,6 @@ import pytest
 import wholestep as ws
 from tests.workers.ranks import launch
 
-pytest.importorskip("mpi4py", reason="MPI is an extra: pip install 'wholestep[mpi]'")
 
 
 def test_what_differs_between_workers_is_named_with_its_rank() -> None:

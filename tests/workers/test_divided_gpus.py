@@ -39,7 +39,6 @@ def gpu() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Grid], Path]:
     """What ranks of a grid have left, each with a GPU of its own."""
-    pytest.importorskip("mpi4py", reason="MPI is an extra: pip install 'wholestep[mpi]'")
     found: dict[Grid, Path] = {}
 
     def of(grid: Grid) -> Path:

@@ -87,7 +87,6 @@ def test_divided_states_and_layers_on_gpus_are_known_before(divided: tuple[Any, 
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_ranks_send_what_was_estimated(by_workers: dict, ranks: int) -> None:
-    pytest.importorskip("mpi4py", reason="MPI is an extra: pip install 'wholestep[mpi]'")
     done = launch("-n", str(ranks), str(Path(__file__).with_name("counted.py")))
     assert done.returncode == 0, done.stderr
     counted = sorted(int(n) for n in re.findall(r"sent (\d+)", done.stdout))
@@ -181,7 +180,6 @@ def test_ranks_that_divide_layers_send_what_was_estimated() -> None:
     gradients = 4 * (12 * 32 + 32 + 32 * 4 + 4)
     assert sum(e.bytes for e in report.exchanges if e.axis == "data") == gradients + LOSS
     assert report.wire_bytes == gradients + LOSS + along[0][1]
-    pytest.importorskip("mpi4py", reason="MPI is an extra: pip install 'wholestep[mpi]'")
     done = launch("-n", "2", str(Path(__file__).with_name("counted.py")), "2")
     assert done.returncode == 0, done.stderr
     two = ws.estimate(network(split=True), workers=ws.Workers(2, model=2), **ABOUT)

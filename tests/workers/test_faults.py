@@ -17,12 +17,11 @@ from types import SimpleNamespace
 import pytest
 
 from tests.workers import long_run
-from tests.workers.ranks import ROOT, is_open_mpi, lost
+from tests.workers.ranks import ROOT
 from wholestep.callbacks.run import Run
 from wholestep.train.agreement import agree
 from wholestep.train.checkpoint.folder import checkpoints_in
 
-pytest.importorskip("mpi4py", reason="MPI is an extra: pip install 'wholestep[mpi]'")
 SCRIPT = os.fspath(Path(long_run.__file__))
 SECONDS = 300.0
 
@@ -57,14 +56,14 @@ def workers_of(launcher: subprocess.Popen[str]) -> list[int]:
         with suppress(OSError):  # it may be gone by now
             words, told = (Path(f"/proc/{pid}/{name}").read_bytes().split(b"\0") for name in ("cmdline", "environ"))
             variables = dict(line.decode().partition("=")[::2] for line in told)
-            rank = variables.get("PMI_ID") or variables.get("OMPI_COMM_WORLD_RANK")
+            rank = variables.get("WHOLESTEP_RANK")
             if words[1:2] == [SCRIPT.encode()] and rank is not None:
                 found[int(rank)] = pid
     return [found[rank] for rank in sorted(found)]
 
 
 def below(process: int) -> Iterator[int]:
-    """The processes that one has started, and theirs: those of MPI's own launcher are not ours."""
+    """The processes that one has started, and theirs."""
     for file in Path(f"/proc/{process}/task").glob("*/children"):
         for pid in map(int, file.read_text().split()):
             yield pid
@@ -108,7 +107,7 @@ def test_a_worker_is_killed_at_any_moment_and_the_run_ends_with_the_same_bits(
         disturb(tmp_path, found[rank], signal.SIGKILL)
         code, said = ended(launcher)
     assert code == 0, said
-    assert re.search(lost(f"rank {rank}", "was killed by SIGKILL"), said), said
+    assert f"wholestep: rank {rank} of 2 was killed by SIGKILL" in said, said
     assert "starting again from the last checkpoint (1 of 1 restarts)" in said
     assert weights(tmp_path) == [undisturbed] * 2
     written = {path.name for path in checkpoints_in(tmp_path / "run")[-1].path.glob("training*")}
@@ -142,8 +141,7 @@ def test_a_worker_that_hangs_is_named_with_its_last_step(tmp_path: Path) -> None
     )
     assert told is not None, said
     assert int(told[1]) >= long_run.ROWS // long_run.BATCH
-    how = "did not come within 5 s" if is_open_mpi() else "hung, or was left behind, and was killed"
-    assert re.search(lost("rank 1", how), said), said
+    assert "wholestep: rank 1 of 2 hung, or was left behind, and was killed" in said, said
 
 
 def test_a_closed_terminal_saves_and_stops_all(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from tests.compiler.backends.cuda import emulated
 from tests.workers import on_gpus
 from tests.workers.ranks import launch
 
-pytest.importorskip("mpi4py", reason="MPI is an extra: pip install 'wholestep[mpi]'")
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Ranks on two machines that are namespaces of this one: MPI over TCP, and the bytes that went over the cable."""
+"""Ranks on two machines that are namespaces of this one, and the bytes that went over the cable."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ import pytest
 from tests.workers.hosts import ADDRESSES, Hosts, reason_against, two_hosts
 from tests.workers.ranks import run
 from tests.workers.training import trained
-
-pytest.importorskip("mpi4py", reason="MPI is an extra: pip install 'wholestep[mpi]'")
 
 
 @pytest.fixture(scope="module")

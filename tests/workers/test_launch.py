@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 import wholestep as ws
-from tests.workers.ranks import launch, lost, run
+from tests.workers.ranks import launch, run
 from wholestep.errors import OptionError, UsageError
-from wholestep.workers import launching, watching
+from wholestep.workers import agent, hosts
 
 JOB = str(Path(__file__).parent / "job.py")
+ONE_LINE = str(Path(__file__).parent / "one_line.py")
 
 
 def test_ranks_of_other_numbers_than_0_are_named_before_their_lines() -> None:
-    pytest.importorskip("mpi4py", reason="MPI is an extra: pip install 'wholestep[mpi]'")
     done = launch("-n", "2", JOB, "late", "--flag", "3", WHOLESTEP_THREADS="", PYTHONUNBUFFERED="1")  # lines in pieces
     assert done.returncode == 0, done.stderr
     threads = max(1, len(os.sched_getaffinity(0)) // 2)
@@ -35,41 +40,86 @@ def test_ranks_of_other_numbers_than_0_are_named_before_their_lines() -> None:
     ],
 )
 def test_a_lost_rank_ends_the_job_and_is_named(how: str, code: int, told: str) -> None:
-    pytest.importorskip("mpi4py", reason="MPI is an extra: pip install 'wholestep[mpi]'")
     done = launch("-n", "2", JOB, how)
     assert done.returncode == code, done.stdout + done.stderr
-    assert re.search(f"^{lost('rank 1', told)}$", done.stderr, re.MULTILINE), done.stderr
+    assert f"wholestep: rank 1 of 2 {told}" in done.stderr.splitlines(), done.stderr
     assert "error: rank 1 of 2 (process " in done.stderr  # so says rank 0
     assert "end of" not in done.stdout
 
 
-def test_through_mpiexec_a_lost_rank_is_named_with_its_machine_and_step() -> None:
-    """Last of all; what MPI's launcher says about the end that we make of it is left out."""
-    pytest.importorskip("mpi4py", reason="MPI is an extra: pip install 'wholestep[mpi]'")
+def test_with_hosts_a_lost_rank_is_named_with_its_machine_and_step() -> None:
     done = launch("-n", "2", "--hosts", "localhost", JOB, "killed")
     assert done.returncode == 137, done.stdout + done.stderr
     told = r"wholestep: rank 1 of 2 \(process \d+ on \S+\) was killed by SIGKILL; it was last heard of at step 0"
     assert re.fullmatch(told, done.stderr.splitlines()[-1]), done.stderr
-    assert "BAD TERMINATION" not in done.stdout + done.stderr
     assert "end of" not in done.stdout
 
 
-def test_a_rank_whose_peer_is_gone_says_so_through_whoever_watches_it() -> None:
-    with pytest.raises(SystemExit, match="0"):
-        sys.exit(watching.main([sys.executable, "-c", "pass"]))
+def test_with_hosts_lines_exit_codes_and_restarts_are_as_on_one_machine() -> None:
+    done = launch("-n", "2", "--hosts", "localhost,127.0.0.1", JOB, "late", "--threads")
+    assert done.returncode == 0, done.stderr
+    assert {"end of 0", "[1] end of 1"} <= set(done.stdout.splitlines())
+    done = launch("-n", "2", "--hosts", "localhost", "--restarts", "1", JOB, "once")
+    assert (done.returncode, done.stderr.count("(1 of 1 restarts)")) == (0, 1), done.stderr
+    done = launch("-n", "2", "--hosts", "localhost", "--restarts", "1", JOB, "error")
+    assert (done.returncode, "starting again" in done.stderr) == (1, False)
+    assert "[1] ValueError: a mistake of the script" in done.stderr.splitlines()
+
+
+def test_a_machine_that_cannot_be_reached_is_named(tmp_path: Path) -> None:
+    shell = tmp_path / "ssh"
+    shell.write_text("#!/bin/sh\necho no route to $1 >&2\nexit 255\n")
+    shell.chmod(0o755)
+    done = launch("-n", "2", "--hosts", "localhost,192.0.2.1", JOB, "late", WHOLESTEP_SSH=str(shell))
+    assert done.returncode == 255, done.stderr
+    assert "no route to 192.0.2.1" in done.stderr.splitlines()
+    assert "rank 1 of 2 is lost: its machine, 192.0.2.1, cannot be reached, or the agent there ended" in done.stderr
+    done = launch("-n", "2", "--hosts", "localhost,no-such-name.invalid", JOB, "late")
+    assert "--hosts no-such-name.invalid: the name has no address" in done.stderr
+
+
+def test_ranks_end_with_their_launcher_on_every_machine() -> None:
+    task = agent.Task([sys.executable, "-c", "import time; time.sleep(600)"], ".", {}, [0, 1], ("h", 1), "00" * 32, "h")
+    with running_agent(task) as child:
+        assert child.stdin is not None
+        ranks = wait_for_children(child.pid, 2)
+        child.stdin.close()
+        assert child.wait(60) == 0
+    assert not any(Path(f"/proc/{pid}").exists() for pid in ranks)
+
+
+@contextmanager
+def running_agent(task: agent.Task) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "wholestep.workers.agent"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stdin is not None
+        child.stdin.write(json.dumps(asdict(task)) + "\n")
+        child.stdin.flush()
+        yield child
+
+
+def wait_for_children(pid: int, count: int) -> list[int]:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        found = [int(pid) for pid in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        if len(found) == count:
+            return found
+        time.sleep(0.01)
+    raise AssertionError("the ranks were not started")
+
+
+def test_a_rank_whose_peer_is_gone_says_so_through_its_agent() -> None:
     script = "import os; os.pwrite(int(os.environ['WHOLESTEP_NOTES']), b'rank 3 hangs', 8); os._exit(75)"
-    command = [sys.executable, "-m", "wholestep.workers.watching", sys.executable, "-c", script]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "PMI_RANK": "2"}) as watcher:
-        assert watcher.stderr is not None
-        ended = watching.heard(f"[2] {watcher.stderr.readline()}")
-        watcher.terminate()
+    task = agent.Task([sys.executable, "-c", script], ".", {}, [2], ("host", 1), "00" * 32, "host")
+    with running_agent(task) as child:
+        assert child.stderr is not None
+        ended = agent.heard(child.stderr.readline())
     assert ended is not None
     assert (ended.rank, ended.code, ended.missed, ended.is_lost) == (2, 75, "rank 3 hangs", False)
-    assert watching.heard("[2] something else") is None
+    assert agent.heard("[2] something else") is None
 
 
 def test_a_job_is_started_again_where_a_rank_was_lost_and_not_where_the_script_failed() -> None:
-    pytest.importorskip("mpi4py", reason="MPI is an extra: pip install 'wholestep[mpi]'")
     done = launch("-n", "2", "--restarts", "2", JOB, "once")
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("starting again from the last checkpoint (1 of 2 restarts)") == 1
@@ -79,11 +129,10 @@ def test_a_job_is_started_again_where_a_rank_was_lost_and_not_where_the_script_f
 
 
 def test_the_doctor_adds_numbers_on_several_processes_and_times_them() -> None:
-    pytest.importorskip("mpi4py", reason="MPI is an extra: pip install 'wholestep[mpi]'")
     done = run([sys.executable, "-m", "wholestep.cli", "doctor", "--workers", "2"], {})
     assert done.returncode == 0, done.stdout + done.stderr
     said = (
-        r"\nworkers +2 over mpi on 1 machine, by memory that they share: a sum of 4 bytes takes [\d.]+ us, of 16 MiB "
+        r"\nworkers +2 over sockets on 1 machine, by memory that they share: a sum of 4 bytes takes [\d.]+ us, of 16 MiB "
     )
     assert re.search(said + r"[\d.]+ ms \([\d.]+ GB/s\)\n", done.stdout)
 
@@ -132,18 +181,14 @@ def test_the_number_of_workers_follows_from_its_axes() -> None:
     assert [ws.Workers(4).shards, ws.Workers(6, model=3, engine="ray").shards] == [4, (2, 3)]
 
 
-def test_mpiexec_is_told_what_each_library_wants(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    job = launching.Job(4, ("python", "train.py"), hosts=("a", "b"))
-    watching = f"{sys.executable} -m wholestep.workers.watching"
-    for library, expected in {
-        "HYDRA build details": f"-prepend-rank -hosts a,b -ppn 2 -genvlist X -n 4 {watching} python train.py",
-        "mpirun (Open MPI) 5.0.11": f"--oversubscribe --host a:2,b:2 --tag-output -x X -n 4 {watching} python train.py",
-    }.items():
-        program = tmp_path / "mpiexec"
-        program.write_text(f"#!/bin/sh\necho '{library}'\n")
-        program.chmod(0o755)
-        command = launching.mpiexec_command(program, job, {"X": "1"})
-        assert " ".join(word for word in command[1:] if word != "--allow-run-as-root") == expected
+def test_ranks_listen_on_the_network_that_the_hosts_are_on() -> None:
+    assert hosts.addresses_of(("localhost", "127.0.0.1")) == {"localhost": "127.0.0.1", "127.0.0.1": "127.0.0.1"}
+
+
+def test_ranks_need_no_mpi() -> None:
+    said = "import wholestep as ws, sys; ws.Workers(2).join(); assert 'mpi4py' not in sys.modules; print('none')"
+    done = launch("-n", "2", ONE_LINE, said)
+    assert (done.returncode, sorted(done.stdout.split())) == (0, ["[1]", "none", "none"]), done.stderr
 
 
 def test_the_package_does_without_mpi() -> None:

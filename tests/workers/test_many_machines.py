@@ -73,7 +73,6 @@ def run(command: str, folder: Path, seconds: int = 300) -> str:
 
 
 def test_commands_of_one_machine_run_and_give_the_bits_of_shards(folder: Path) -> None:
-    pytest.importorskip("mpi4py", reason="MPI is an extra: pip install 'wholestep[mpi]'")
     for command in HERE:
         run(command, folder)
     trained = ws.load_checkpoint(folder / "runs/digits")

@@ -31,7 +31,6 @@ OWNED = [f"training-0000{n}-of-00003.safetensors" for n in (1, 2, 3)]
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What three workers have written; each says that it never had more of a divided state than its part."""
-    pytest.importorskip("mpi4py", reason="MPI is an extra: pip install 'wholestep[mpi]'")
     folder = tmp_path_factory.mktemp("owners")
     done = launch("-n", "3", sharded.__file__, str(folder))
     assert done.returncode == 0, done.stdout + done.stderr

@@ -11,7 +11,6 @@ from tests.workers import saved
 from tests.workers.ranks import launch
 from wholestep.train.checkpoint import load_checkpoint
 
-pytest.importorskip("mpi4py", reason="MPI is an extra: pip install 'wholestep[mpi]'")
 
 
 @pytest.mark.parametrize("model", [False, True])

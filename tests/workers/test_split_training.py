@@ -239,7 +239,6 @@ def test_what_cannot_be_divided_is_refused(make: Any, given: dict[str, Any], err
 )
 def test_workers_have_the_bits_of_shards(network: str, data: int, model: int, tmp_path: Path) -> None:
     """Weights, moments in the checkpoint, and what rank 0 predicts alone."""
-    pytest.importorskip("mpi4py", reason="MPI is an extra: pip install 'wholestep[mpi]'")
     trained, _ = split.train(network, shards=(data, model), checkpoint=tmp_path / "shards", threads=1)
     done = launch("-n", str(data * model), split.__file__, str(tmp_path / "workers"), network, str(model))
     assert done.returncode == 0, done.stdout + done.stderr

@@ -11,7 +11,6 @@ import pytest
 from tests.workers.ranks import launch
 from tests.workers.training import CASES, Numbers, trained
 
-pytest.importorskip("mpi4py", reason="MPI is an extra: pip install 'wholestep[mpi]'")
 SCRIPT = os.fspath(Path(__file__).parent / "training.py")
 
 

@@ -17,8 +17,8 @@ from wholestep.compiler.backends.cuda.device import prefer_gpu
 from wholestep.compiler.backends.cuda.driver import Gpu, gpu, gpu_count
 from wholestep.compiler.ir.grid import Grid
 from wholestep.errors import UsageError, WorkerError
-from wholestep.workers.grid import MPIGrid
-from wholestep.workers.mpi import GONE, LATE, MPIGroup
+from wholestep.workers.grid import ProcessGrid
+from wholestep.workers.group import GONE, LATE, ProcessGroup
 
 if TYPE_CHECKING:
     from wholestep.compiler.backends.cuda.collectives import User
@@ -57,10 +57,10 @@ def join_gpus(workers: Workers, control: Group | None, number: int) -> NcclGroup
     return found if control is None or control.grid == found.grid else NcclGrid(found, control.grid)
 
 
-def _whole(control: Group | None) -> MPIGroup | None:
+def _whole(control: Group | None) -> ProcessGroup | None:
     """All processes, however they stand."""
-    found = control.whole if isinstance(control, MPIGrid) else control
-    assert found is None or isinstance(found, MPIGroup)
+    found = control.whole if isinstance(control, ProcessGrid) else control
+    assert found is None or isinstance(found, ProcessGroup)
     return found
 
 
@@ -75,7 +75,7 @@ class NcclGroup:
 
     engine = "nccl"
 
-    def __init__(self, gpu: Gpu, control: MPIGroup | None, timeout: float) -> None:
+    def __init__(self, gpu: Gpu, control: ProcessGroup | None, timeout: float) -> None:
         self._gpu, self._control, self.timeout = gpu, control, timeout
         self.rank, self.size = (0, 1) if control is None else (control.rank, control.size)
         self.grid = Grid(self.size)

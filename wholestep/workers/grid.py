@@ -6,20 +6,18 @@ import ctypes
 from collections.abc import Sequence
 
 from wholestep.compiler.backends.cpu.library import Group as NativeGroup
-from wholestep.compiler.ir.grid import AXES, DATA, MODEL, Grid
-from wholestep.workers.mpi import MPIGroup
+from wholestep.compiler.ir.grid import AXES, DATA, Grid
+from wholestep.workers.group import ProcessGroup
 
 
-class MPIGrid:
-    """The ranks of an MPI communicator, of which `model` at a time have the same rows.
+class ProcessGrid:
+    """Ranks that are processes, of which `model` at a time have the same rows.
 
     What Python says goes to all of them; native programs exchange along the axes.
     """
 
-    engine = "mpi"
-
-    def __init__(self, whole: MPIGroup, model: int) -> None:
-        self.whole, self.rank, self.size = whole, whole.rank, whole.size
+    def __init__(self, whole: ProcessGroup, model: int) -> None:
+        self.whole, self.rank, self.size, self.engine = whole, whole.rank, whole.size, whole.engine
         self.grid = Grid(whole.size // model, model)
         self.along = {axis: self._along(axis) for axis in AXES}
         first, beside = (self.along[axis].native for axis in AXES)
@@ -31,16 +29,9 @@ class MPIGrid:
             for group in (whole, *self.along.values()):
                 group.watch(whole)
 
-    def _along(self, axis: str) -> MPIGroup:
-        from mpi4py import MPI
-
-        others = MODEL if axis == DATA else DATA
-        place, key = self.grid.place(others, self.rank), self.grid.place(axis, self.rank)
-        comm = self.whole.comm.Split(place, key)
-        assert isinstance(comm, MPI.Intracomm)
-        made = MPIGroup(comm, self.whole.native.timeout, self.whole.asked_for_memory, self.whole)
-        comm.Free()
-        return made
+    def _along(self, axis: str) -> ProcessGroup:
+        transport = self.whole.transport.subset(self.grid.beside(axis, self.rank))
+        return ProcessGroup(transport, self.whole.native.timeout, self.whole.asked_for_memory, self.whole)
 
     @property
     def address(self) -> int:

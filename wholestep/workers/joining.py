@@ -1,4 +1,4 @@
-"""How a process becomes a rank: it finds what a launcher has told it, and joins MPI, once."""
+"""How a process becomes a rank: it finds what a launcher has told it, and joins the others, once."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from wholestep.options import Launch, launched
 from wholestep.workers.ranks import STEP_BYTES
 
 if TYPE_CHECKING:
-    from wholestep.workers.grid import MPIGrid
-    from wholestep.workers.mpi import MPIGroup
+    from mpi4py import MPI
+
+    from wholestep.workers.grid import ProcessGrid
+    from wholestep.workers.group import ProcessGroup, Transport
     from wholestep.workers.workers import Workers
 
 log = logging.getLogger("wholestep")
 
 FAILED, LOST = 1, 75  # exit codes: an error of the script's own; a rank was lost, and a restart may go on (EX_TEMPFAIL)
-# Seconds that a process which ends waits for the others: MPI's own launcher takes one that does not for lost.
-FINISH, FINISH_WATCHED = 60.0, 2.0
+FINISH = 60.0  # seconds that a rank of MPI which ends waits for the others: MPI's launcher takes one that does not for lost
 INSTALL = "pip install 'wholestep[mpi]'"
 
-_joined: MPIGroup | None = None
-_grids: dict[int, MPIGrid] = {}  # by how many ranks stand along the model axis
+_joined: ProcessGroup | None = None
+_grids: dict[int, ProcessGrid] = {}  # by how many ranks stand along the model axis
 
 
-def join(workers: Workers) -> MPIGroup | MPIGrid | None:
+def join(workers: Workers) -> ProcessGroup | ProcessGrid | None:
     """The group that this process is a rank of; None where it is alone and need not be more."""
     launch = launched()
     if launch is None:
@@ -43,7 +44,7 @@ def join(workers: Workers) -> MPIGroup | MPIGrid | None:
     return _in_grid(group, workers) if group.size > 1 or workers.model else None
 
 
-def _in_grid(group: MPIGroup, workers: Workers) -> MPIGroup | MPIGrid:
+def _in_grid(group: ProcessGroup, workers: Workers) -> ProcessGroup | ProcessGrid:
     """The ranks as they stand; all say the same, or each of them is told who does not."""
     model = workers.model or 1
     told = [text.decode() for text in group.gather(str(model).encode())]
@@ -60,10 +61,10 @@ def _in_grid(group: MPIGroup, workers: Workers) -> MPIGroup | MPIGrid:
         )
     if model == 1:
         return group
-    from wholestep.workers.grid import MPIGrid
+    from wholestep.workers.grid import ProcessGrid
 
     if model not in _grids:
-        _grids[model] = MPIGrid(group, model)
+        _grids[model] = ProcessGrid(group, model)
     _grids[model].wait_for(workers.timeout)
     return _grids[model]
 
@@ -90,12 +91,44 @@ def _need_count(wanted: int | None, there: int | None) -> None:
         )
 
 
-def _join(launch: Launch, timeout: float) -> MPIGroup:
+def _join(launch: Launch, timeout: float) -> ProcessGroup:
     global _joined
+    from wholestep.workers.group import ProcessGroup
+
+    _joined = ProcessGroup(transport_of(launch, timeout), timeout)
+    _joined.notes = launch.notes
+    atexit.register(_leave, _joined, launch)
+    sys.excepthook = _Hook(_joined, launch)
+    return _joined
+
+
+def transport_of(launch: Launch, timeout: float) -> Transport:
+    """What carries data between the ranks: sockets of ours where we have started them, else MPI."""
+    if not launch.rendezvous:
+        from wholestep.workers.mpi import MPITransport
+
+        return MPITransport(_world(launch))
+    from wholestep.workers.sockets import Meeting, SocketTransport
+
+    host, _, port = launch.rendezvous.rpartition(":")
+    if not launch.secret:
+        raise UsageError(
+            "WHOLESTEP_RENDEZVOUS is set and WHOLESTEP_SECRET is not: a rank joins its job by both. Start all ranks by "
+            "`wholestep launch`."
+        )
+    meeting = Meeting((host, int(port)), bytes.fromhex(launch.secret), launch.node)
+    assert launch.count is not None, "said with the rank"
+    return SocketTransport(launch.rank, launch.count, meeting, timeout)
+
+
+def _world(launch: Launch) -> MPI.Intracomm:
     try:
         import mpi4py
     except ImportError as error:
-        raise UsageError(f"workers= needs mpi4py and an MPI library, which are not installed: {INSTALL}.") from error
+        raise UsageError(
+            f"these processes were started by MPI's launcher or Slurm, which needs mpi4py and an MPI library: {INSTALL}. "
+            "Or start them by `wholestep launch`, which needs neither."
+        ) from error
     mpi4py.rc.finalize, mpi4py.rc.thread_level = False, "serialized"  # we end it, within bounds: see `_leave`
     try:
         from mpi4py import MPI
@@ -109,19 +142,13 @@ def _join(launch: Launch, timeout: float) -> MPIGroup:
             f"library of mpi4py ({library}) are not of one kind. Start them by `wholestep launch`, or with that "
             "library's own mpiexec."
         )
-    from wholestep.workers.mpi import MPIGroup
-
-    _joined = MPIGroup(world, timeout)
-    _joined.notes = launch.notes
-    atexit.register(_leave, _joined, launch)
-    sys.excepthook = _Hook(_joined, launch)
-    return _joined
+    return world
 
 
 class _Hook:
     """An error that nobody catches ends this rank and, where others wait for it, them."""
 
-    def __init__(self, group: MPIGroup, launch: Launch) -> None:
+    def __init__(self, group: ProcessGroup, launch: Launch) -> None:
         self.group, self.launch, self.before = group, launch, sys.excepthook
 
     def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -134,29 +161,25 @@ class _Hook:
         _abort(self.group, self.launch, LOST if isinstance(error, WorkerError) else FAILED)
 
 
-def _abort(group: MPIGroup, launch: Launch, code: int) -> None:
+def _abort(group: ProcessGroup, launch: Launch, code: int) -> None:
     """End this process at once and, where nobody but MPI's own launcher sees that, all."""
-    from mpi4py import MPI
-
     atexit.unregister(_leave)
     group.leave()
     sys.stdout.flush()
     sys.stderr.flush()
-    if launch.watched or launch.notes is not None:
+    if launch.rendezvous:
         os._exit(code)
+    from mpi4py import MPI
+
     MPI.COMM_WORLD.Abort(code)
 
 
-def _leave(group: MPIGroup, launch: Launch) -> None:
-    """At the end of a process: what it has sent is taken by the others, or they do not come and it ends without them.
-
-    MPI is ended where its own launcher wants that.  Where ours watches, a rank that came late would wait for a server
-    that is gone, and crash.
-    """
+def _leave(group: ProcessGroup, launch: Launch) -> None:
+    """At the end of a process: what it has sent is taken by the others, or they do not come and it ends without them."""
     if group.failed:
         _abort(group, launch, LOST)
-    together = group.leave_together(FINISH_WATCHED if launch.watched else FINISH)
-    if together and not launch.watched:
+    together = group.leave_together(FINISH)
+    if together and not launch.rendezvous:
         from mpi4py import MPI
 
         MPI.Finalize()

@@ -1,4 +1,4 @@
-"""The native half of an engine over MPI: `ws_group` of group.h, and what group_mpi.c makes one of."""
+"""The native half of a group of processes: `ws_group` of group.h, built by group_processes.c, and group_sockets.c."""
 
 from __future__ import annotations
 
@@ -22,24 +22,41 @@ DTYPES = {"float32": 0, "float64": 1, "int32": 2, "int64": 3}
 
 
 class Messages(Structure):
-    """`messages` of group_mpi.c: functions of MPI, a communicator, and the type of a byte."""
+    """`messages` of group_messages.h: functions that send, a communicator, and MPI's type of a byte."""
 
     _fields_ = [(name, c_void_p) for name in ("isend", "irecv", "test", "comm", "byte")]
 
 
-@cache
-def library() -> ctypes.CDLL:
-    """group_mpi.c, compiled and cached."""
+def _part(name: str) -> ctypes.CDLL:
     options = CompileOptions()
     compiler = find_compiler(options.compiler_command)
-    found = ctypes.CDLL(os.fspath(build_library(cache_of(options), compiler, available_targets()[0].name, "mpi")))
-    found.ws_mpi_window.restype, found.ws_mpi_window.argtypes = c_long, [c_int, c_long]
-    found.ws_mpi_open.restype = POINTER(NativeGroup)
-    found.ws_mpi_open.argtypes = [c_int, c_int, c_double, c_long, *[c_void_p] * 2, POINTER(Messages), c_int, c_void_p]
-    found.ws_mpi_watch.restype, found.ws_mpi_watch.argtypes = None, [POINTER(NativeGroup)] * 2
-    found.ws_mpi_sent.restype = c_uint64
+    return ctypes.CDLL(os.fspath(build_library(cache_of(options), compiler, available_targets()[0].name, name)))
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """group_processes.c, compiled and cached."""
+    found = _part("processes")
+    found.ws_processes_window.restype, found.ws_processes_window.argtypes = c_long, [c_int, c_long]
+    found.ws_processes_open.restype = POINTER(NativeGroup)
+    arguments = [c_int, c_int, c_double, c_long, *[c_void_p] * 2, POINTER(Messages), c_int, c_void_p]
+    found.ws_processes_open.argtypes = arguments
+    found.ws_processes_watch.restype, found.ws_processes_watch.argtypes = None, [POINTER(NativeGroup)] * 2
+    found.ws_processes_sent.restype = c_uint64
     for name in ("missing", "sent", "leave", "close"):
-        getattr(found, f"ws_mpi_{name}").argtypes = [POINTER(NativeGroup)]
+        getattr(found, f"ws_processes_{name}").argtypes = [POINTER(NativeGroup)]
+    return found
+
+
+@cache
+def sockets() -> ctypes.CDLL:
+    """group_sockets.c, compiled and cached."""
+    found = _part("sockets")
+    found.ws_sockets_open.restype, found.ws_sockets_open.argtypes = c_void_p, [c_int, c_void_p, c_void_p]
+    found.ws_sockets_group.restype = c_void_p
+    found.ws_sockets_group.argtypes = [c_void_p, c_uint64, c_void_p, c_int]
+    found.ws_sockets_tag.restype, found.ws_sockets_tag.argtypes = c_uint64, [c_void_p, c_uint64, c_void_p, c_uint64]
+    found.ws_sockets_leave.restype, found.ws_sockets_leave.argtypes = None, [c_void_p, c_int]
     return found
 
 
@@ -62,4 +79,4 @@ def gather_words(group: NativeGroup, words: AnyArray) -> tuple[int, AnyArray]:
     return run(group, "all_gather", [(words, found, words.size)]), found
 
 
-__all__ = ["Messages", "NativeGroup", "gather_words", "library", "run", "sum_all"]
+__all__ = ["Messages", "NativeGroup", "gather_words", "library", "run", "sockets", "sum_all"]

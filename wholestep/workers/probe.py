@@ -10,7 +10,7 @@ import numpy as np
 
 from wholestep.errors import WorkerError
 from wholestep.workers import native
-from wholestep.workers.mpi import MPIGroup
+from wholestep.workers.group import ProcessGroup
 from wholestep.workers.workers import Workers
 
 SMALL, LARGE = 1, 1 << 22  # elements of 4 bytes
@@ -21,7 +21,7 @@ TIMEOUT = 60.0
 def main() -> None:
     """Rank 0 says what was found."""
     group = Workers(timeout=TIMEOUT).join()
-    assert isinstance(group, MPIGroup), "the command starts at least two"
+    assert isinstance(group, ProcessGroup), "the command starts at least two"
     small, large = (seconds_of_sum(group, count) for count in (SMALL, LARGE))
     if group.rank == 0:
         how = "memory that they share" if group.memory else "messages"
@@ -34,7 +34,7 @@ def main() -> None:
         )
 
 
-def seconds_of_sum(group: MPIGroup, count: int) -> float:
+def seconds_of_sum(group: ProcessGroup, count: int) -> float:
     """The median time of an all-reduce; WorkerError where its sum is wrong."""
     times, own = [], np.arange(group.rank, group.rank + count, dtype=np.float32) % 1024
     expected = sum(np.arange(rank, rank + count, dtype=np.float32) % 1024 for rank in range(group.size))

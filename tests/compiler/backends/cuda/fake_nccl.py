@@ -1,4 +1,4 @@
-"""An NCCL that is none: a library of its functions, whose ranks are processes of MPI and whose GPUs are `fake_gpu`s.
+"""An NCCL that is none: a library of its functions, whose ranks are processes that exchange files, and whose GPUs are `fake_gpu`s.
 
 What a step sends stands in the stream with its kernels; a receiver's stream goes no further until it is there.
 """
@@ -6,9 +6,12 @@ What a step sends stands in the stream with its kernels; a receiver's stream goe
 from __future__ import annotations
 
 import ctypes
+import os
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -36,25 +39,26 @@ class FakeNccl:
     """What ranks are told by a step, and what it was asked for."""
 
     def __init__(self, driver: FakeDriver) -> None:
-        self.driver, self.comm, self.rank = driver, None, 0
+        self.driver, self.rank = driver, 0
+        self.comm: Mail | None = None
         self.asked: list[str] = []  # but for pieces
         self.open: dict[str, list[Piece]] | None = None  # of the group that is being put together
         self.sent = 0  # bytes, to others
         self.error, self.aborted = 0, False
 
-    def listen(self, what: bytes, data: int, count: int, number: int, comm: int, stream: int) -> int:
+    def listen(self, what: bytes, data: int, size: int, number: int, comm: int, stream: int) -> int:
         name = what.decode()
         if name in ("send", "receive"):
             assert self.open is not None, "pieces go in groups"
             assert comm == 0x7000000000 + self.rank, "handles are whole"
-            self.open[name].append(Piece(data, count, number))
+            self.open[name].append(Piece(data, size, number))
             return 0
         if name == "error":
             return self.error
         self.asked.append(name)
         if name == "init":
             self.rank = number
-            self.comm = world_of(count)
+            self.comm = world_of(size)
         elif name == "start":
             assert self.open is None
             self.open = {"send": [], "receive": []}
@@ -67,13 +71,31 @@ class FakeNccl:
         return 0
 
 
-def world_of(ranks: int) -> Any:
-    if ranks == 1:
-        return None
-    from mpi4py import MPI
+NUMBERS = count()  # of communicators: all ranks open them in one order
 
-    assert ranks == MPI.COMM_WORLD.size
-    return MPI.COMM_WORLD.Dup()
+
+def world_of(ranks: int) -> Mail | None:
+    job = f"{os.environ['WHOLESTEP_RENDEZVOUS']}-{os.environ['WHOLESTEP_SINCE']}" if ranks > 1 else ""
+    return Mail(f"{job}-{next(NUMBERS)}") if job else None
+
+
+class Mail:
+    """Bytes between ranks: files in the folder that they share, numbered for each pair of them."""
+
+    def __init__(self, job: str) -> None:
+        self.folder = folder() / f"mail-{job}"
+        self.folder.mkdir(exist_ok=True)
+        self.counts: Counter[tuple[int, int]] = Counter()
+
+    def next(self, sender: int, receiver: int) -> Path:
+        """The file of the next message from one to the other."""
+        self.counts[sender, receiver] += 1
+        return self.folder / f"{sender}-{receiver}-{self.counts[sender, receiver]}"
+
+    def send(self, data: bytes, file: Path) -> None:
+        part = file.with_suffix(".part")
+        part.write_bytes(data)
+        part.replace(file)
 
 
 class Moving:
@@ -81,7 +103,7 @@ class Moving:
 
     def __init__(self, fake: FakeNccl, sends: list[Piece], receives: list[Piece]) -> None:
         self.fake, self.sends, self.receives = fake, sends, receives
-        self.requests: list[Any] | None = None
+        self.requests: list[tuple[Piece, Path]] | None = None  # what is still to come
 
     def __call__(self) -> None:
         own = self.fake.rank
@@ -92,18 +114,20 @@ class Moving:
             for of, to in zip(*here, strict=True):
                 assert of.bytes == to.bytes
                 view(to.address, to.bytes)[:] = view(of.address, of.bytes).copy()
-            ways = ((self.receives, "Irecv"), (self.sends, "Isend"))
-            self.requests = [
-                getattr(self.fake.comm, way)(view(p.address, p.bytes), p.peer)
-                for pieces, way in ways
-                for p in pieces
-                if p.peer != own
-            ]
-        if self.requests:
-            from mpi4py import MPI
-
-            if not MPI.Request.Testall(self.requests):
+            mail = self.fake.comm
+            assert mail is not None or not [p for p in (*self.sends, *self.receives) if p.peer != own]
+            for piece in self.sends:
+                if piece.peer != own:
+                    mail.send(view(piece.address, piece.bytes).tobytes(), mail.next(own, piece.peer))
+            self.requests = [(p, mail.next(p.peer, own)) for p in self.receives if p.peer != own]
+        for piece, file in list(self.requests):
+            if not file.exists():
                 raise NotYetError
+            data = file.read_bytes()
+            assert len(data) == piece.bytes
+            view(piece.address, piece.bytes)[:] = np.frombuffer(data, np.uint8)
+            file.unlink()
+            self.requests.remove((piece, file))
         self.requests = None
         self.fake.sent += sum(p.bytes for p in self.sends if p.peer != own)
 

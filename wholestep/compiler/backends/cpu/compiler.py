@@ -20,14 +20,20 @@ from wholestep.records import dataclass
 NATIVE = Path(__file__).parent / "native"
 OBJECT_SUFFIX = ".so"
 # What most programs have none of are libraries of their own: a first start would wait for them.
-PARTS = {"half": "gemm_half.c", "double": "gemm_double.c", "mpi": "group_mpi.c", "copy": "copy.c"}
+PARTS = {
+    "half": "gemm_half.c",
+    "double": "gemm_double.c",
+    "processes": "group_processes.c",
+    "sockets": "group_sockets.c",
+    "copy": "copy.c",
+}
 # What kernels of many plans call, by the header that declares it: compiled once, linked with plans that include it.
 SHARED = {"reduce.h": "shared_reduce.c", "conv.h": "shared_conv.c", "conv_f64.h": "shared_conv_f64.c"}
 SHARED_SUFFIX = ".o"
 # What only the library is made of; every other header may be included by a plan and is part of its key.
 LIBRARY_HEADERS = frozenset(
     {"runtime.h", "gemm_tile.h", "gemm_vector.h", "gemm_portable.h", "order.h", "loop.h"}
-    | {"group_sums.h", "group_rows.h", "group_waiting.h", "waiting.h"}
+    | {"group_sums.h", "group_rows.h", "group_waiting.h", "group_messages.h", "waiting.h"}
 )
 
 # No -ffast-math: bits are a contract.  Contraction is off so that a multiply-add is fused only where it is written.

@@ -57,7 +57,7 @@ __all__ = [
 
 SEQUENTIAL, SHUFFLED, EXPLICIT = range(3)
 APART = 1 << 16  # as a number of threads: one that is none of the pool's
-GROUP_FAILED = (errno.ETIMEDOUT, errno.EPIPE)
+GROUP_FAILED = (errno.ETIMEDOUT, errno.EPIPE, errno.EPROTO, errno.EBADMSG)
 DOUBTFUL = 64  # normal numbers of a piece that NumPy may have to draw: one in half a million is expected
 _NORMALS = (c_uint64, c_uint64, c_long, c_double, c_double, c_double, c_void_p, c_void_p, c_long)
 NO_LIBRARY = {*PARTS.values(), *SHARED.values()}  # files that are compiled by themselves

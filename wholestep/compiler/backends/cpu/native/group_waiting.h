@@ -6,21 +6,11 @@
 #ifndef WS_GROUP_WAITING_H
 #define WS_GROUP_WAITING_H
 #include "group.h"
+#include "group_messages.h"
 #include "waiting.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <unistd.h>
-
-/* Handles of MPI are integers or pointers: either way they travel in a register.  Requests are written into cells that
-   hold both. */
-typedef uintptr_t handle;
-typedef union { handle value; long cell; } request;
-typedef struct {
-  int (*isend)(const void *, int count, handle type, int to, int tag, handle comm, request *);
-  int (*irecv)(void *, int count, handle type, int from, int tag, handle comm, request *);
-  int (*test)(request *, int *done, void *status);
-  handle comm, byte;
-} messages;
 
 /* What a rank shows the others of its machine, in a line of its own: how often it has published, and that it has left.
    In a grid, too: whom it waits for (1 + a number), whom it found missing (error << 32 beside), that it looks again.
@@ -43,7 +33,7 @@ enum {
    next pieces while others still read the last. */
 typedef struct {
   ws_group group;
-  messages mpi;
+  messages carrier;
   char **windows;                                     /* of each rank; NULL where they have no memory in common */
   const int *pids;                                    /* of each rank; 0 where it cannot be seen from here */
   const int *numbers;                                 /* of each rank among all of a grid */

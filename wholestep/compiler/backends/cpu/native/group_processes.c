@@ -1,5 +1,6 @@
-/* Ranks that are processes, over MPI.  Functions of MPI come as pointers, from the library that Python has loaded: nothing
-   here needs MPI to be compiled.  Ranks of one machine read each other's memory instead (a shared window of MPI's).
+/* Ranks that are processes.  Ranks of one machine read each other's memory through shared windows.  Others send messages,
+   by three functions that come as pointers: those of group_sockets.c, or of the MPI library that Python has loaded, so that
+   nothing here needs MPI to be compiled.
 
    Every collective is made of one thing, an exchange: each rank has a piece for each other one.  A sum of all ranks is two
    of them, pieces of what is summed and pieces of the sum, so that each rank sends 2 (n - 1) / n of the data. */
@@ -51,6 +52,14 @@ static int exchange_memory(engine *e, pieces *p) {
   return 0;
 }
 
+/* A message to or from a rank failed: it is to blame, or whom it has named before it left. */
+static int fail_message(engine *e, int code, int rank) {
+  if (code > 0) return fail(e, EPIPE, rank);
+  fail(e, -code & 255, rank);
+  if (-code >> 8) e->missing = (-code >> 8) - 1;
+  return e->group.failed;
+}
+
 /* Requests of rank q are at q and size + q; the own ones are none. */
 static int finish(engine *e) {
   const int size = e->group.size;
@@ -58,9 +67,10 @@ static int finish(engine *e) {
   patience wait = {0};
   for (int i = 0; i < 2 * size; i++) {
     for (int done = i % size == e->group.rank; !done;) {
-      if (e->mpi.test(&e->requests[i], &done, status)) return fail(e, EPIPE, i % size);
+      const int broken = e->carrier.test(&e->requests[i], &done, status);
+      if (broken) return fail_message(e, broken, i % size);
       const int error = done ? 0 : wait_on(e, &wait, i % size);
-      if (error && (e->mpi.test(&e->requests[i], &done, status) || !done)) return fail(e, error, i % size);
+      if (error && (e->carrier.test(&e->requests[i], &done, status) || !done)) return fail(e, error, i % size);
     }
   }
   come_through(e, &wait);
@@ -69,17 +79,20 @@ static int finish(engine *e) {
 
 static int exchange_messages(engine *e, pieces *p) {
   const int rank = e->group.rank, size = e->group.size;
-  const messages *m = &e->mpi;
+  const messages *m = &e->carrier;
   const int tag = (int)(e->what >> 56);               /* what others exchange instead is not for us */
   for (int q = 0; q < size; q++) {
     char *to = p->in[q] ? (char *)p->in[q] : e->received + q * e->slot;
     p->in[q] = to;
-    if (q != rank && m->irecv(to, (int)p->in_bytes[q], m->byte, q, tag, m->comm, &e->requests[q])) return fail(e, EPIPE, q);
+    if (q == rank) continue;
+    const int broken = m->irecv(to, (int)p->in_bytes[q], m->byte, q, tag, m->comm, &e->requests[q]);
+    if (broken) return fail_message(e, broken, q);
   }
   for (int q = 0; q < size; q++) {
     const int from = p->same ? rank : q;
-    if (q != rank && m->isend(p->out[from], (int)p->out_bytes[from], m->byte, q, tag, m->comm, &e->requests[size + q]))
-      return fail(e, EPIPE, q);
+    if (q == rank) continue;
+    const int broken = m->isend(p->out[from], (int)p->out_bytes[from], m->byte, q, tag, m->comm, &e->requests[size + q]);
+    if (broken) return fail_message(e, broken, q);
   }
   return finish(e);
 }
@@ -240,7 +253,7 @@ static int broadcast(ws_group *g, const ws_share *shares, int number, int dtype)
 /* ---- what Python calls ---- */
 
 /* Bytes of a rank's window for slots of `slot` bytes. */
-EXPORT long ws_mpi_window(int size, long slot) { return ALONE + 2L * size * slot; }
+EXPORT long ws_processes_window(int size, long slot) { return ALONE + 2L * size * slot; }
 
 /* A copy of `count` things of `bytes` each; of nothing, none. */
 static void *copied(const void *from, int count, size_t bytes) {
@@ -250,13 +263,13 @@ static void *copied(const void *from, int count, size_t bytes) {
 
 /* A rank's group; NULL where there is no memory.  `windows`, `pids` and `numbers` are one of each rank and are copied;
    `crowded` says that ranks share cores. */
-EXPORT ws_group *ws_mpi_open(int rank, int size, double timeout, long slot, char *const *windows, const int *pids,
-                             const messages *mpi, int crowded, const int *numbers) {
+EXPORT ws_group *ws_processes_open(int rank, int size, double timeout, long slot, char *const *windows, const int *pids,
+                             const messages *carrier, int crowded, const int *numbers) {
   engine *e = calloc(1, sizeof *e);
   if (!e) return NULL;
   e->group = (ws_group){.rank = rank, .size = size, .timeout = timeout, .all_reduce = all_reduce,
                         .reduce_scatter = reduce_scatter, .all_gather = all_gather, .broadcast = broadcast, .engine = e};
-  e->mpi = *mpi, e->slot = slot, e->missing = -1, e->spins = crowded ? 0 : SPINS;
+  e->carrier = *carrier, e->slot = slot, e->missing = -1, e->spins = crowded ? 0 : SPINS;
   e->windows = copied(windows, size, sizeof *windows);
   e->pids = copied(pids, size, sizeof *pids), e->numbers = copied(numbers, size, sizeof *numbers);
   e->requests = calloc((size_t)(2 * size), sizeof *e->requests);
@@ -266,23 +279,23 @@ EXPORT ws_group *ws_mpi_open(int rank, int size, double timeout, long slot, char
 }
 
 /* Let a rank show on the windows of all ranks of a grid whom it waits for; `whole` is their group. */
-EXPORT void ws_mpi_watch(ws_group *g, const ws_group *whole) {
+EXPORT void ws_processes_watch(ws_group *g, const ws_group *whole) {
   engine *e = (engine *)g;
   e->board = ((const engine *)whole)->windows, e->all = whole->size;
 }
 
-EXPORT int ws_mpi_missing(const ws_group *g) { return ((const engine *)g)->missing; }
-EXPORT uint64_t ws_mpi_sent(const ws_group *g) { return ((const engine *)g)->sent; }
+EXPORT int ws_processes_missing(const ws_group *g) { return ((const engine *)g)->missing; }
+EXPORT uint64_t ws_processes_sent(const ws_group *g) { return ((const engine *)g)->sent; }
 
 /* The others need not wait for this rank any longer. */
-EXPORT void ws_mpi_leave(ws_group *g) {
+EXPORT void ws_processes_leave(ws_group *g) {
   engine *e = (engine *)g;
   if (e->windows) show(&((sign *)e->windows[g->rank])->left, 1);
   if (!g->failed) g->failed = EPIPE, e->missing = e->numbers[g->rank];
 }
 
-/* Memory of the engine; the window is MPI's. */
-EXPORT void ws_mpi_close(ws_group *g) {
+/* Memory of the engine; the windows are the caller's. */
+EXPORT void ws_processes_close(ws_group *g) {
   engine *e = (engine *)g;
   free(e->windows), free((void *)e->pids), free((void *)e->numbers);
   free(e->requests), free(e->received), free(e->packed), free(e);

@@ -1,0 +1,5 @@
+"""A script for `wholestep launch` in tests/workers: runs its argument."""
+
+import sys
+
+exec(sys.argv[1])  # noqa: S102

@@ -1,0 +1,223 @@
+"""What carries data between ranks that `wholestep launch` or Ray has started: shared memory, or authenticated sockets."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import mmap
+import os
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from wholestep.errors import WorkerError
+from wholestep.workers import native, rendezvous
+from wholestep.workers.authentication import Address, Channel, Listener, connect
+
+log = logging.getLogger("wholestep")
+
+KEY = 16  # bytes, of the tags of frames
+# A machine that is switched off sends nothing: after 60 seconds of silence, six questions in 60 seconds.
+KEEP_ALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 6))
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """What a rank is told about its job."""
+
+    address: Address  # of the rendezvous
+    secret: bytes
+    node: str  # its machine, as whoever started it calls it: ranks of several share no memory
+
+
+class SocketTransport:
+    """The ranks of a job, or some of them.
+
+    Args:
+        rank, size: this rank, and how many there are.
+        meeting: where they meet.
+        timeout: seconds to wait for the others.
+    """
+
+    engine = "sockets"
+
+    def __init__(self, rank: int, size: int, meeting: Meeting, timeout: float) -> None:
+        self.rank, self.size, self._meeting, self._timeout = rank, size, meeting, timeout
+        self._channel = rendezvous.join(meeting.address, meeting.secret, rank, timeout)
+        self._host = self._channel.connection.getsockname()[0]
+        self._mesh: int | None = None  # of group_sockets.c
+        self._subsets = 0
+        self.members: Sequence[int] = range(size)
+        self._windows: list[mmap.mmap] = []
+
+    def subset(self, members: Sequence[int]) -> Subset:
+        """Some of the ranks, this one among them.  All ranks call it, each for its own subset."""
+        self._subsets += 1
+        return Subset(self, members, self._subsets)
+
+    def gather(self, data: bytes) -> list[bytes]:
+        """The bytes of all ranks, through the rendezvous."""
+        try:
+            return rendezvous.gather(self._channel, data)
+        except TimeoutError as error:
+            raise WorkerError(
+                f"not all of the {self.size} ranks have joined within {self._timeout:g} s: one of them has not come so far, "
+                "or hangs. Look at what each printed last, or wait longer: ws.Workers(timeout=...)."
+            ) from error
+        except OSError as error:
+            raise WorkerError(
+                f"the rendezvous of the {self.size} ranks ended before they had met: one of them is gone, or the launcher. "
+                "Look at what each printed last."
+            ) from error
+
+    def windows(self, size: int) -> list[int] | None:
+        """Addresses of as many bytes of each rank, zeros at first; None where ranks are on several machines."""
+        return self._map(self.members, size)
+
+    def messages(self) -> native.Messages:
+        """Functions that send messages among all of them."""
+        return self._carrier(self.members, 0)
+
+    def leave(self, missed: tuple[int, int] | None) -> None:
+        """Tell the others not to wait for this rank any longer, and why: an error, and the rank that it has missed."""
+        if self._mesh is not None:
+            why = 0 if missed is None else missed[0] | (missed[1] + 1) << 8
+            native.sockets().ws_sockets_leave(self._mesh, why)
+
+    def end_together(self, seconds: float, is_one_gone: Callable[[], bool]) -> bool:
+        """Nothing is lost where one ends before the others: memory stays theirs, and sockets deliver what was sent."""
+        return True
+
+    # -- memory ------------------------------------------------------------------------------------------------------
+
+    def _map(self, members: Sequence[int], size: int) -> list[int] | None:
+        own = os.memfd_create("wholestep-window")  # without a name: it ends with the last process that has it
+        os.ftruncate(own, size)
+        told = [text.decode().split("\n") for text in self.gather(f"{self._meeting.node}\n{os.getpid()} {own}".encode())]
+        is_one_machine = len({told[rank][0] for rank in members}) == 1
+        mapped, problem = list[mmap.mmap](), ""
+        try:
+            for rank in members if is_one_machine else ():
+                mapped.append(_open(told[rank][1], size))
+        except OSError as error:
+            problem = f"rank {self.rank}: {error}"
+        problems = [text.decode() for text in self.gather(problem.encode()) if text]
+        os.close(own)
+        if problems:
+            log.warning("ranks cannot map each other's memory and send messages, which are slower (%s)", problems[0])
+            return None
+        self._windows += mapped
+        return None if not is_one_machine else [ctypes.addressof(ctypes.c_char.from_buffer(each)) for each in mapped]
+
+    # -- messages ----------------------------------------------------------------------------------------------------
+
+    def _carrier(self, members: Sequence[int], number: int) -> native.Messages:
+        self._mesh = self._mesh or self._connect()
+        library = native.sockets()
+        group = library.ws_sockets_group(self._mesh, number, (ctypes.c_int * len(members))(*members), len(members))
+        if not group:
+            raise MemoryError("no memory for a group of ranks")
+        named = {name: getattr(library, f"ws_sockets_{name}") for name in ("isend", "irecv", "test")}
+        return native.Messages(
+            **{name: ctypes.cast(call, ctypes.c_void_p).value for name, call in named.items()}, comm=group
+        )
+
+    def _connect(self) -> int:
+        """Connections to all others: to those below, then from those above, so that nobody waits in a circle."""
+        secret, channels = self._meeting.secret, dict[int, Channel]()
+        listener = Listener(self._host, secret, _server(self.rank), self.size)
+        try:
+            host, port = listener.address
+            places = [text.decode().rsplit(" ", 1) for text in self.gather(f"{host} {port}".encode())]
+            for rank in range(self.rank):
+                address = places[rank][0], int(places[rank][1])
+                channels[rank] = connect(address, secret, _server(rank), self.rank, self._timeout)
+            deadline = time.monotonic() + self._timeout
+            for rank, channel in listener.accept(
+                lambda: len(channels) < self.size - 1 and time.monotonic() < deadline
+            ):
+                if self.rank < rank < self.size and rank not in channels:
+                    channels[rank] = channel
+                else:
+                    channel.close()
+        finally:
+            listener.close()
+        missing = next((rank for rank in range(self.size) if rank not in channels and rank != self.rank), None)
+        if missing is not None:
+            raise WorkerError(
+                f"rank {missing} of {self.size} did not connect to rank {self.rank} at {host}:{port} within "
+                f"{self._timeout:g} s. Can its machine reach that address, or does a firewall keep it from it?",
+                missing,
+            )
+        return _open_mesh([channels.get(rank) for rank in range(self.size)])
+
+
+class Subset:
+    """Some ranks of a transport."""
+
+    engine = SocketTransport.engine
+
+    def __init__(self, of: SocketTransport, members: Sequence[int], number: int) -> None:
+        self._of, self.members, self._number = of, members, number
+        self.rank, self.size = members.index(of.rank), len(members)
+
+    def gather(self, data: bytes) -> list[bytes]:
+        """The bytes of these ranks; all ranks of the job call it."""
+        told = self._of.gather(data)
+        return [told[rank] for rank in self.members]
+
+    def windows(self, size: int) -> list[int] | None:
+        """As of all ranks."""
+        return self._of._map(self.members, size)
+
+    def messages(self) -> native.Messages:
+        """As of all ranks."""
+        return self._of._carrier(self.members, self._number)
+
+    def subset(self, members: Sequence[int]) -> Subset:
+        """As of all ranks."""
+        return self._of.subset(members)
+
+    def leave(self, missed: tuple[int, int] | None) -> None:
+        """All ranks have one set of connections, which the whole group leaves."""
+
+    def end_together(self, seconds: float, is_one_gone: Callable[[], bool]) -> bool:
+        """As of all ranks."""
+        return True
+
+
+def _server(rank: int) -> str:
+    return f"rank {rank}"
+
+
+def _open(place: str, size: int) -> mmap.mmap:
+    """The memory of a rank, by its process and open file."""
+    pid, file = map(int, place.split())
+    opened = os.open(f"/proc/{pid}/fd/{file}", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        return mmap.mmap(opened, size)
+    finally:
+        os.close(opened)
+
+
+def _open_mesh(channels: Sequence[Channel | None]) -> int:
+    """Native connections; from here on Python leaves them alone."""
+    files, keys = list[int](), bytearray()
+    for channel in channels:
+        if channel is None:  # this rank
+            files.append(-1)
+            keys += bytes(2 * KEY)
+            continue
+        connection = channel.connection
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in KEEP_ALIVE:
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)
+        files.append(connection.detach())
+        keys += channel.sending[:KEY] + channel.receiving[:KEY]
+    words = (ctypes.c_uint64 * (len(keys) // 8)).from_buffer(keys)
+    mesh: int | None = native.sockets().ws_sockets_open(len(files), (ctypes.c_int * len(files))(*files), words)
+    if not mesh:
+        raise MemoryError("no memory for the connections of a rank")
+    return mesh
