@@ -172,7 +172,7 @@ def noting_variables(file: int) -> dict[str, str]:
 
 
 def local_variables() -> dict[str, str]:
-    """What ranks are told where all are on one machine, unless the user says otherwise: NCCL listens on loopback alone."""
+    """What ranks are told where all are on one machine, unless the user says otherwise: NCCL listens on loopback."""
     return {"NCCL_SOCKET_IFNAME": "lo"}
 
 

@@ -1,4 +1,4 @@
-"""Run by every rank of tests/workers/test_processes.py: collectives against their values in NumPy.  `ok` is the last word."""
+"""Run by every rank of tests/workers/test_processes.py: collectives against NumPy.  `ok` is the last word."""
 
 from __future__ import annotations
 

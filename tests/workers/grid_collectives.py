@@ -1,4 +1,4 @@
-"""Run by every rank of tests/workers/test_processes.py: collectives along both axes of a grid.  `ok` is the last word."""
+"""Run by every rank of test_processes.py: collectives along the axes of a grid.  `ok` is the last word."""
 
 from __future__ import annotations
 

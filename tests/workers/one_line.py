@@ -2,4 +2,4 @@
 
 import sys
 
-exec(sys.argv[1])  # noqa: S102
+exec(sys.argv[1])

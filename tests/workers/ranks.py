@@ -31,7 +31,10 @@ def transport() -> Transport:
 
 
 def wait_for(group: ProcessGroup, ranks: Sequence[int]) -> None:
-    """Until these ranks, which all call it, have come so far.  Of our own launcher's, the first waits for the others to end."""
+    """Until these ranks, which all call it, have come so far.
+
+    Of our own launcher's, the first waits for the others to end.
+    """
     if isinstance(group.transport, MPITransport):
         world = group.transport.comm
         world.Create_group(world.group.Incl(ranks)).Barrier()

@@ -7,11 +7,9 @@ import platform
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 import wholestep as ws
 from tests.workers.ranks import launch
-
 
 
 def test_what_differs_between_workers_is_named_with_its_rank() -> None:

@@ -16,7 +16,6 @@ from tests.workers import on_gpus
 from tests.workers.ranks import launch
 
 
-
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
     """With the emulation's header, compiled: ranks would each compile it."""

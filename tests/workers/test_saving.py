@@ -12,7 +12,6 @@ from tests.workers.ranks import launch
 from wholestep.train.checkpoint import load_checkpoint
 
 
-
 @pytest.mark.parametrize("model", [False, True])
 def test_all_workers_save_one_checkpoint(model: bool, tmp_path: Path) -> None:
     done = launch("-n", "2", saved.__file__, str(tmp_path), "all", *(["model"] if model else []))

@@ -2,8 +2,8 @@
 
     ssh host python -m wholestep.workers.agent
 
-The launcher writes to its standard input: first a line with what to run, secret and all, then signals to hand on.  When that
-input ends, so do the ranks: the launcher has ended, or is gone.
+The launcher writes to its standard input: first a line with what to run, secret and all, then signals to hand on.
+When that input ends, so do the ranks: the launcher has ended, or is gone.
 """
 
 from __future__ import annotations

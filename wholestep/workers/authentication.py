@@ -4,8 +4,8 @@
     client -> server    GREETING, its rank, 32 random bytes, HMAC-SHA256 of all of these and of what the server is
     server -> client    HMAC-SHA256 of the same, under another label
 
-A proof covers random bytes of both ends, so none can be replayed; labels differ, so none can be reflected.  Each direction
-of the connection has a key of its own from the same values.  Contents are authenticated, not encrypted.
+A proof covers random bytes of both ends, so none can be replayed; labels differ, so none can be reflected.  Each
+direction of the connection has a key of its own from the same values.  Contents are authenticated, not encrypted.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class _Proof:
         return Channel(connection, keys[own], keys[other])
 
 
-# -- the end that connects -----------------------------------------------------------------------------------------------
+# -- the end that connects ---------------------------------------------------------------------------------------------
 
 
 def connect(address: Address, secret: bytes, server: str, rank: int, timeout: float) -> Channel:
@@ -119,22 +119,24 @@ def connect(address: Address, secret: bytes, server: str, rank: int, timeout: fl
             return _connect_once(address, secret, server, rank, max(0.1, deadline - time.monotonic()))
         except ConnectionRefusedError as error:
             raise WorkerError(
-                f"rank {rank} found nobody at {named}, the {server} of its job: the job has started without it, or is over."
-                " Start all ranks anew."
+                f"rank {rank} found nobody at {named}, the {server} of its job: the job has started without it, or is "
+                "over. Start all ranks anew."
             ) from error
         except TimeoutError as error:
             raise WorkerError(
-                f"rank {rank} got no answer from {named}, the {server} of its job, within {timeout:g} s. Can this machine "
-                "reach that address, or does a firewall keep it from it?"
+                f"rank {rank} got no answer from {named}, the {server} of its job, within {timeout:g} s. Can this "
+                "machine reach that address, or does a firewall keep it from it?"
             ) from error
         except ConnectionError:
             time.sleep(PAUSE * attempt)
         except OSError as error:
-            raise WorkerError(f"rank {rank} cannot reach {named}, the {server} of its job: {error.strerror}.") from error
+            raise WorkerError(
+                f"rank {rank} cannot reach {named}, the {server} of its job: {error.strerror}."
+            ) from error
     raise WorkerError(
-        f"{named}, the {server} of the job, closed the connection of rank {rank} without proving that it knows the job's "
-        "secret: the two have different secrets, or a rank of that number has joined already. Start all ranks by one "
-        "`wholestep launch`, and let none of them take WHOLESTEP_SECRET from another job."
+        f"{named}, the {server} of the job, refused rank {rank}: the two have different secrets, or a rank of that "
+        "number has joined already. Start all ranks by one `wholestep launch`, and let none take WHOLESTEP_SECRET from "
+        "another job."
     )
 
 
@@ -152,8 +154,8 @@ def _connect_once(address: Address, secret: bytes, server: str, rank: int, timeo
         connection.sendall(GREETING + RANK.pack(rank) + random + proof.of(b"client"))
         if not hmac.compare_digest(_read(connection, TAG), proof.of(b"server")):
             raise WorkerError(
-                f"what listens at {address[0]}:{address[1]} does not know the secret of this job: it is not its {server}. "
-                f"Rank {rank} has told it nothing. Start all ranks by one `wholestep launch`."
+                f"what listens at {address[0]}:{address[1]} does not know the secret of this job: it is not its "
+                f"{server}. Rank {rank} has told it nothing. Start all ranks by one `wholestep launch`."
             )
         return proof.channel(connection, b"client", b"server")
     except BaseException:
@@ -161,7 +163,7 @@ def _connect_once(address: Address, secret: bytes, server: str, rank: int, timeo
         raise
 
 
-# -- the end that listens ------------------------------------------------------------------------------------------------
+# -- the end that listens ----------------------------------------------------------------------------------------------
 
 
 @dataclass

@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import IO
 
 from wholestep.errors import UsageError
@@ -21,9 +22,8 @@ from wholestep.workers.agent import SIGNAL, Task, heard
 from wholestep.workers.authentication import new_secret
 from wholestep.workers.launching import GRACE, Job, left_behind
 from wholestep.workers.ranks import FINISHED, POLL, Ended, forwarded, write_line
-from wholestep.workers.rendezvous import Rendezvous
+from wholestep.workers.rendezvous import LOOPBACK, Rendezvous
 
-LOOPBACK = "127.0.0.1"
 SECONDS = 5.0  # that an agent has to end its ranks
 AGENT = (sys.executable, "-m", "wholestep.workers.agent")
 
@@ -38,7 +38,7 @@ def run_on_hosts(job: Job, variables: Mapping[str, str]) -> list[Ended]:
                 ranks = range(first, min(job.count, first + job.per_host))
                 task = Task(
                     command=job.command,
-                    folder=os.getcwd(),
+                    folder=os.fspath(Path.cwd()),
                     variables={**carried_variables(), **variables},
                     ranks=list(ranks),
                     rendezvous=rendezvous.address(addresses[host]),
@@ -46,12 +46,17 @@ def run_on_hosts(job: Job, variables: Mapping[str, str]) -> list[Ended]:
                     node=host,
                 )
                 agents.append(_Agent.started(host, task, job.output or sys.stdout, ended))
-            with forwarded(lambda number: [agent.tell(f"{SIGNAL}{number}\n") for agent in agents] and None):
+            with forwarded(lambda number: _tell_all(agents, f"{SIGNAL}{number}\n")):
                 _wait(job.count, agents, ended)
         finally:
             for agent in agents:
                 agent.end()
     return [*ended.values(), *left_behind(set(range(job.count)) - ended.keys())]
+
+
+def _tell_all(agents: list[_Agent], line: str) -> None:
+    for agent in agents:
+        agent.tell(line)
 
 
 def _wait(count: int, agents: list[_Agent], ended: dict[int, Ended]) -> None:
@@ -133,7 +138,7 @@ class _Agent:
             reader.join(SECONDS)
 
 
-# -- addresses -----------------------------------------------------------------------------------------------------------
+# -- addresses ---------------------------------------------------------------------------------------------------------
 
 
 def addresses_of(hosts: tuple[str, ...]) -> dict[str, str]:
@@ -171,7 +176,7 @@ def _resolved(host: str) -> tuple[int, str]:
         family, *_, place = socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)[0]
     except OSError as error:
         raise UsageError(
-            f"--hosts {host}: the name has no address: {error.strerror}. Name machines as this one resolves them, or by "
-            "their addresses; a name of ssh's configuration alone is not enough, since ranks connect to it too."
+            f"--hosts {host}: the name has no address: {error.strerror}. Name machines as this one resolves them, or "
+            "by their addresses; a name of ssh's configuration alone is not enough, since ranks connect to it too."
         ) from error
     return family, str(place[0])

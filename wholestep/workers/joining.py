@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("wholestep")
 
 FAILED, LOST = 1, 75  # exit codes: an error of the script's own; a rank was lost, and a restart may go on (EX_TEMPFAIL)
-FINISH = 60.0  # seconds that a rank of MPI which ends waits for the others: MPI's launcher takes one that does not for lost
+FINISH = (
+    60.0  # seconds that a rank of MPI which ends waits for the others: MPI's launcher takes one that does not for lost
+)
 INSTALL = "pip install 'wholestep[mpi]'"
 
 _joined: ProcessGroup | None = None
@@ -126,8 +128,8 @@ def _world(launch: Launch) -> MPI.Intracomm:
         import mpi4py
     except ImportError as error:
         raise UsageError(
-            f"these processes were started by MPI's launcher or Slurm, which needs mpi4py and an MPI library: {INSTALL}. "
-            "Or start them by `wholestep launch`, which needs neither."
+            f"these processes were started by MPI's launcher or Slurm, which needs mpi4py and an MPI library: "
+            f"{INSTALL}. Or start them by `wholestep launch`, which needs neither."
         ) from error
     mpi4py.rc.finalize, mpi4py.rc.thread_level = False, "serialized"  # we end it, within bounds: see `_leave`
     try:
@@ -175,7 +177,7 @@ def _abort(group: ProcessGroup, launch: Launch, code: int) -> None:
 
 
 def _leave(group: ProcessGroup, launch: Launch) -> None:
-    """At the end of a process: what it has sent is taken by the others, or they do not come and it ends without them."""
+    """At the end of a process: what it has sent is taken by the others, or they do not come and it ends alone."""
     if group.failed:
         _abort(group, launch, LOST)
     together = group.leave_together(FINISH)

@@ -1,4 +1,4 @@
-"""What carries data between ranks that `mpiexec` or `srun` has started: MPI, through mpi4py."""
+"""The transport between ranks that `mpiexec` or `srun` has started: MPI, through mpi4py."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ def library() -> ctypes.CDLL:
     found = _part("processes")
     found.ws_processes_window.restype, found.ws_processes_window.argtypes = c_long, [c_int, c_long]
     found.ws_processes_open.restype = POINTER(NativeGroup)
-    arguments = [c_int, c_int, c_double, c_long, *[c_void_p] * 2, POINTER(Messages), c_int, c_void_p]
-    found.ws_processes_open.argtypes = arguments
+    pointers = (c_void_p, c_void_p, POINTER(Messages))
+    found.ws_processes_open.argtypes = [c_int, c_int, c_double, c_long, *pointers, c_int, c_void_p]
     found.ws_processes_watch.restype, found.ws_processes_watch.argtypes = None, [POINTER(NativeGroup)] * 2
     found.ws_processes_sent.restype = c_uint64
     for name in ("missing", "sent", "leave", "close"):

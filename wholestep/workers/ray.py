@@ -1,7 +1,8 @@
 """Ray Train as supervisor: it places the ranks, starts them again where one is lost, and ends them.
 
-What ranks exchange goes over MPI.  Each worker of Ray starts this program once more, as it was started here, as a rank:
-the script travels by its path, nothing of it is pickled, and a rank has a main thread of its own for signals.
+What ranks exchange goes through memory and sockets of ours.  Each worker of Ray starts this program once more, as it
+was started here, as a rank: the script travels by its path, nothing of it is pickled, and a rank has a main thread of
+its own for signals.
 What ranks write goes into files beside the checkpoints, which this process reads.  `ray_backend.py` has what runs
 inside Ray's processes.
 """
@@ -118,9 +119,8 @@ def run_on_ray(workers: Workers) -> None:
 
 def this_program(workers: Workers) -> Program:
     """The program that runs here, to be started again; UsageError where it cannot be, or where something is missing."""
-    missing = [name for name in ("ray", "mpi4py") if find_spec(name) is None]
-    if missing:
-        raise UsageError(f"engine='ray' needs {' and '.join(missing)}, which is not installed: {INSTALL}.")
+    if find_spec("ray") is None:
+        raise UsageError(f"engine='ray' needs ray, which is not installed: {INSTALL}.")
     if workers.count is None:
         raise UsageError("engine='ray' asks for workers, and has to know how many: ws.Workers(4, engine='ray', ...).")
     if workers.checkpoint is None:
@@ -143,12 +143,12 @@ def _supervise(program: Program, count: int) -> None:
     from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
     from ray.train.v2.api.exceptions import TrainingFailedError
 
-    from wholestep.workers.ray_backend import MPIConfig, run_rank
+    from wholestep.workers.ray_backend import RankConfig, run_rank
 
     trainer = DataParallelTrainer(
         run_rank,
         train_loop_config={"program": program},
-        backend_config=MPIConfig(program),
+        backend_config=RankConfig(program),
         scaling_config=ScalingConfig(num_workers=count),
         run_config=RunConfig(
             name=f"run-{program.since:.0f}",

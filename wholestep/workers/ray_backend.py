@@ -1,4 +1,7 @@
-"""Inside Ray's processes: the controller opens a port for ranks, and each worker starts a rank that joins there."""
+"""Inside Ray's processes: the controller serves the rendezvous, and each worker starts a rank that joins it.
+
+Workers are told the secret of the job through Ray's own calls, which its tokens protect.
+"""
 
 from __future__ import annotations
 
@@ -11,58 +14,59 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ray import get_runtime_context
 from ray.train import get_context, report
 from ray.train.backend import Backend, BackendConfig
 from ray.util import get_node_ip_address
 
 from wholestep.compiler.runtime.threads import default_threads
-from wholestep.options import launch_variables, launched
+from wholestep.options import launch_variables, launched, rank_variables
+from wholestep.workers.authentication import new_secret
 from wholestep.workers.joining import LOST
-from wholestep.workers.launching import find_mpiexec
-from wholestep.workers.ranks import DIES_WITH_PARENT, FINISHED, Ended, close_port, open_port
+from wholestep.workers.ranks import DIES_WITH_PARENT, FINISHED, Ended
 from wholestep.workers.ray import FAILED, Program, log_of
+from wholestep.workers.rendezvous import LOOPBACK, Rendezvous
 
 KEPT_LINES = 20  # of what a rank wrote last, in the error about it
-# The launcher takes all ranks for processes of its own machine.  On several, they must not look for shared memory.
-ACROSS_MACHINES = {"MPIR_CVAR_NOLOCAL": "1", "UCX_TLS": "tcp,self"}
 
 
-class MPIConfig(BackendConfig):
-    """Workers that become ranks of MPI."""
+class RankConfig(BackendConfig):
+    """Workers that start ranks."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
 
     @property
     def backend_cls(self) -> type[Backend]:
-        return MPIBackend
+        return RankBackend
 
 
-class MPIBackend(Backend):
-    """In Ray's controller: a port for every start of the workers."""
+class RankBackend(Backend):
+    """In Ray's controller: a rendezvous and a secret for every start of the workers."""
 
-    server: subprocess.Popen[bytes] | None = None
+    rendezvous: Rendezvous | None = None
     starts = 0
 
-    def on_start(self, worker_group: Any, backend_config: MPIConfig) -> None:
+    def on_start(self, worker_group: Any, backend_config: RankConfig) -> None:
         """Tell each worker where its rank meets the others."""
         self.on_shutdown(worker_group, backend_config)
         workers, program = worker_group.get_workers(), backend_config.program
-        self.server, port = open_port(find_mpiexec(), len(workers))
         nodes = Counter(w.metadata.node_id for w in workers)
-        port = f"{get_node_ip_address()}:{port.rpartition(':')[2]}"  # names need not be known everywhere
-        told = ACROSS_MACHINES if len(nodes) > 1 else {}
+        is_here = nodes.keys() == {get_runtime_context().get_node_id()}
+        host, secret = LOOPBACK if is_here else get_node_ip_address(), new_secret()
+        self.rendezvous = Rendezvous(len(workers), secret, [host])
+        self.rendezvous.open()
         for rank, worker in enumerate(workers):
-            own = {**told, "PMI_PORT": port, "PMI_ID": str(rank)}
+            own = rank_variables(rank, self.rendezvous.address(host), secret, worker.metadata.node_id)
             started = (len(workers), self.starts, program.restarts, program.since)
             worker_group.execute_single(rank, set_variables, own, started, nodes[worker.metadata.node_id])
         self.starts += 1
 
-    def on_shutdown(self, worker_group: Any, backend_config: MPIConfig) -> None:
-        """Close the port."""
-        if self.server is not None:
-            close_port(self.server)
-            self.server = None
+    def on_shutdown(self, worker_group: Any, backend_config: RankConfig) -> None:
+        """Close the rendezvous."""
+        if self.rendezvous is not None:
+            self.rendezvous.close()
+            self.rendezvous = None
 
 
 def set_variables(own: Mapping[str, str], started: tuple[int, int, int, float], beside: int) -> None:

@@ -1,6 +1,6 @@
 """Where the ranks of a job meet: a thread of the launcher, which all of them connect to, hands their messages around.
 
-It listens until every rank has joined, on one address, and talks to processes alone that know the job's secret.  Ranks use it to
+It listens until every rank has joined, and reads from processes alone that know the job's secret.  Ranks use it to
 agree how they exchange data (`sockets.py`), not to exchange it.
 """
 
@@ -9,11 +9,12 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Sequence
-from types import TracebackType
+from typing import Self
 
 from wholestep.workers.authentication import Address, Channel, Listener, connect
 
 SERVER = "rendezvous"
+LOOPBACK = "127.0.0.1"
 LENGTH = struct.Struct("!I")
 
 
@@ -26,7 +27,7 @@ class Rendezvous:
         hosts: the addresses to listen on, one for each network that ranks come from.
     """
 
-    def __init__(self, count: int, secret: bytes, hosts: Sequence[str] = ("127.0.0.1",)) -> None:
+    def __init__(self, count: int, secret: bytes, hosts: Sequence[str] = (LOOPBACK,)) -> None:
         self.count, self._secret = count, secret
         self._listeners = {host: Listener(host, secret, SERVER, count) for host in dict.fromkeys(hosts)}
         self._channels: dict[int, Channel] = {}
@@ -34,16 +35,17 @@ class Rendezvous:
         self._joining = threading.Lock()
         self._threads = [threading.Thread(target=self._accept, args=(each,)) for each in self._listeners.values()]
 
-    def address(self, host: str = "127.0.0.1") -> Address:
+    def address(self, host: str = LOOPBACK) -> Address:
         """Where ranks connect to that reach this machine by one of its addresses."""
         return self._listeners[host].address
 
-    def __enter__(self) -> Rendezvous:
+    def open(self) -> None:
+        """Let ranks join."""
         for thread in self._threads:
             thread.start()
-        return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def close(self) -> None:
+        """End it, under whoever has not met."""
         self._closing.set()
         for channel in list(self._channels.values()):
             channel.shut()
@@ -51,6 +53,13 @@ class Rendezvous:
             thread.join()
         for channel in self._channels.values():
             channel.close()
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def _accept(self, listener: Listener) -> None:
         """Let ranks join; whoever sees the last one join hands messages around."""

@@ -1,4 +1,4 @@
-"""What carries data between ranks that `wholestep launch` or Ray has started: shared memory, or authenticated sockets."""
+"""The transport between ranks that `wholestep launch` or Ray has started: shared memory or authenticated sockets."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ class SocketTransport:
             return rendezvous.gather(self._channel, data)
         except TimeoutError as error:
             raise WorkerError(
-                f"not all of the {self.size} ranks have joined within {self._timeout:g} s: one of them has not come so far, "
-                "or hangs. Look at what each printed last, or wait longer: ws.Workers(timeout=...)."
+                f"not all of the {self.size} ranks have joined within {self._timeout:g} s: one of them has not come so "
+                "far, or hangs. Look at what each printed last, or wait longer: ws.Workers(timeout=...)."
             ) from error
         except OSError as error:
             raise WorkerError(
-                f"the rendezvous of the {self.size} ranks ended before they had met: one of them is gone, or the launcher. "
-                "Look at what each printed last."
+                f"the rendezvous of the {self.size} ranks ended before they had met: one of them is gone, or the "
+                "launcher. Look at what each printed last."
             ) from error
 
     def windows(self, size: int) -> list[int] | None:
@@ -94,7 +94,9 @@ class SocketTransport:
     def _map(self, members: Sequence[int], size: int) -> list[int] | None:
         own = os.memfd_create("wholestep-window")  # without a name: it ends with the last process that has it
         os.ftruncate(own, size)
-        told = [text.decode().split("\n") for text in self.gather(f"{self._meeting.node}\n{os.getpid()} {own}".encode())]
+        told = [
+            text.decode().split("\n") for text in self.gather(f"{self._meeting.node}\n{os.getpid()} {own}".encode())
+        ]
         is_one_machine = len({told[rank][0] for rank in members}) == 1
         mapped, problem = list[mmap.mmap](), ""
         try:
@@ -134,9 +136,7 @@ class SocketTransport:
                 address = places[rank][0], int(places[rank][1])
                 channels[rank] = connect(address, secret, _server(rank), self.rank, self._timeout)
             deadline = time.monotonic() + self._timeout
-            for rank, channel in listener.accept(
-                lambda: len(channels) < self.size - 1 and time.monotonic() < deadline
-            ):
+            for rank, channel in listener.accept(lambda: len(channels) < self.size - 1 and time.monotonic() < deadline):
                 if self.rank < rank < self.size and rank not in channels:
                     channels[rank] = channel
                 else:

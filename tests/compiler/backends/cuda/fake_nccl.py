@@ -1,6 +1,7 @@
-"""An NCCL that is none: a library of its functions, whose ranks are processes that exchange files, and whose GPUs are `fake_gpu`s.
+"""An NCCL that is none: a library of its functions, whose ranks are processes that exchange files.
 
-What a step sends stands in the stream with its kernels; a receiver's stream goes no further until it is there.
+Their GPUs are `fake_gpu`s.  What a step sends stands in the stream with its kernels; a receiver's stream goes no
+further until it is there.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 import pytest
 from filelock import FileLock
 
+from tests.compiler.backends.cuda import emulated
 from tests.compiler.backends.cuda.emulated import folder
 from tests.compiler.backends.cuda.fake_gpu import FakeDriver, NotYetError
 from wholestep.compiler.backends.cuda import nccl
@@ -83,7 +85,7 @@ class Mail:
     """Bytes between ranks: files in the folder that they share, numbered for each pair of them."""
 
     def __init__(self, job: str) -> None:
-        self.folder = folder() / f"mail-{job}"
+        self.folder = emulated.folder() / f"mail-{job}"
         self.folder.mkdir(exist_ok=True)
         self.counts: Counter[tuple[int, int]] = Counter()
 
