@@ -127,30 +127,35 @@ class SocketTransport:
 
     def _connect(self) -> int:
         """Connections to all others: to those below, then from those above, so that nobody waits in a circle."""
-        secret, channels = self._meeting.secret, dict[int, Channel]()
-        listener = Listener(self._host, secret, _server(self.rank), self.size)
+        channels, is_last = dict[int, Channel](), self.rank == self.size - 1
+        listener = None if is_last else Listener(self._host, self._meeting.secret, _server(self.rank), self.size)
         try:
-            host, port = listener.address
+            host, port = ("", 0) if listener is None else listener.address
             places = [text.decode().rsplit(" ", 1) for text in self.gather(f"{host} {port}".encode())]
             for rank in range(self.rank):
                 address = places[rank][0], int(places[rank][1])
-                channels[rank] = connect(address, secret, _server(rank), self.rank, self._timeout)
-            deadline = time.monotonic() + self._timeout
-            for rank, channel in listener.accept(lambda: len(channels) < self.size - 1 and time.monotonic() < deadline):
-                if self.rank < rank < self.size and rank not in channels:
-                    channels[rank] = channel
-                else:
-                    channel.close()
+                channels[rank] = connect(address, self._meeting.secret, _server(rank), self.rank, self._timeout)
+            if listener is not None:
+                self._accept(listener, channels)
         finally:
-            listener.close()
-        missing = next((rank for rank in range(self.size) if rank not in channels and rank != self.rank), None)
+            if listener is not None:
+                listener.close()
+        return _open_mesh([channels.get(rank) for rank in range(self.size)])
+
+    def _accept(self, listener: Listener, channels: dict[int, Channel]) -> None:
+        deadline = time.monotonic() + self._timeout
+        for rank, channel in listener.accept(lambda: len(channels) < self.size - 1 and time.monotonic() < deadline):
+            if self.rank < rank < self.size and rank not in channels:
+                channels[rank] = channel
+            else:
+                channel.close()
+        missing = next((rank for rank in range(self.rank + 1, self.size) if rank not in channels), None)
         if missing is not None:
             raise WorkerError(
-                f"rank {missing} of {self.size} did not connect to rank {self.rank} at {host}:{port} within "
+                f"rank {missing} of {self.size} did not connect to rank {self.rank} at {listener.address[0]} within "
                 f"{self._timeout:g} s. Can its machine reach that address, or does a firewall keep it from it?",
                 missing,
             )
-        return _open_mesh([channels.get(rank) for rank in range(self.size)])
 
 
 class Subset:
