@@ -198,9 +198,16 @@ def test_what_one_worker_asks_for_counts_once_all_of_them_know() -> None:
 
 
 @pytest.mark.long
-def test_sigint_to_the_launcher_does_too(tmp_path: Path) -> None:
-    with job(tmp_path) as launcher:
+@pytest.mark.parametrize("options", [(), ("--hosts", "localhost,127.0.0.1")], ids=["one machine", "hosts"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_the_launcher_does_too(
+    number: signal.Signals, options: tuple[str, ...], tmp_path: Path, undisturbed: str
+) -> None:
+    with job(tmp_path, *options) as launcher:
         wait_for_checkpoint(tmp_path)
-        disturb(tmp_path, launcher.pid, signal.SIGINT)
+        disturb(tmp_path, launcher.pid, number)
         code, said = ended(launcher)
-    assert code == 128 + signal.SIGINT, said
+    assert code == 128 + number, said
+    with job(tmp_path, *options) as launcher:
+        code, said = ended(launcher)
+    assert (code, weights(tmp_path)) == (0, [undisturbed] * 2), said

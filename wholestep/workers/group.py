@@ -211,14 +211,17 @@ class Rank:
         return f"rank {rank} of {size} (process {self.pid} on {self.host})"
 
 
-def _who() -> str:
-    """A kernel's boot and its namespace of processes say whose process numbers can be compared."""
+def machine() -> str:
+    """A kernel's boot and its namespace of processes, which say whose process numbers can be compared."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        machine = f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
     except OSError:
-        machine = ""
-    return f"{machine}\n{socket.gethostname()[:100]}\n{os.getpid()}"
+        return ""
+
+
+def _who() -> str:
+    return f"{machine()}\n{socket.gethostname()[:100]}\n{os.getpid()}"
 
 
 def _words(data: bytes, length: int) -> AnyArray:

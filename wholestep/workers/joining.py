@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("wholestep")
 
 FAILED, LOST = 1, 75  # exit codes: an error of the script's own; a rank was lost, and a restart may go on (EX_TEMPFAIL)
-FINISH = (
-    60.0  # seconds that a rank of MPI which ends waits for the others: MPI's launcher takes one that does not for lost
-)
+JOIN = 300.0  # seconds, at least, that a rank waits for the others to join: what comes before a run differs among them
+# Seconds that a rank of MPI which ends waits for the others: MPI's own launcher takes one that does not for lost.
+FINISH = 60.0
 INSTALL = "pip install 'wholestep[mpi]'"
 
 _joined: ProcessGroup | None = None
@@ -120,7 +120,7 @@ def transport_of(launch: Launch, timeout: float) -> Transport:
         )
     meeting = Meeting((host, int(port)), bytes.fromhex(launch.secret), launch.node)
     assert launch.count is not None, "said with the rank"
-    return SocketTransport(launch.rank, launch.count, meeting, timeout)
+    return SocketTransport(launch.rank, launch.count, meeting, max(timeout, JOIN))
 
 
 def _world(launch: Launch) -> MPI.Intracomm:

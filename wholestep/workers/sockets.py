@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from wholestep.errors import WorkerError
 from wholestep.workers import native, rendezvous
 from wholestep.workers.authentication import Address, Channel, Listener, connect
+from wholestep.workers.group import machine
 
 log = logging.getLogger("wholestep")
 
@@ -92,25 +93,26 @@ class SocketTransport:
     # -- memory ------------------------------------------------------------------------------------------------------
 
     def _map(self, members: Sequence[int], size: int) -> list[int] | None:
+        """The windows of members.  Ranks of several machines take part, since all ranks gather together."""
         own = os.memfd_create("wholestep-window")  # without a name: it ends with the last process that has it
         os.ftruncate(own, size)
-        told = [
-            text.decode().split("\n") for text in self.gather(f"{self._meeting.node}\n{os.getpid()} {own}".encode())
-        ]
-        is_one_machine = len({told[rank][0] for rank in members}) == 1
+        places = self.gather(f"{self._meeting.node} {machine()}\n{os.getpid()} {own}".encode())
+        nodes, files = zip(*(place.decode().split("\n") for place in places), strict=True)
+        is_one_machine = len({nodes[rank] for rank in members}) == 1
         mapped, problem = list[mmap.mmap](), ""
         try:
             for rank in members if is_one_machine else ():
-                mapped.append(_open(told[rank][1], size))
+                mapped.append(_open(files[rank], size))
         except OSError as error:
             problem = f"rank {self.rank}: {error}"
         problems = [text.decode() for text in self.gather(problem.encode()) if text]
         os.close(own)
-        if problems:
+        if problems and self.rank == 0:
             log.warning("ranks cannot map each other's memory and send messages, which are slower (%s)", problems[0])
+        if problems or not is_one_machine:
             return None
         self._windows += mapped
-        return None if not is_one_machine else [ctypes.addressof(ctypes.c_char.from_buffer(each)) for each in mapped]
+        return [ctypes.addressof(ctypes.c_char.from_buffer(each)) for each in mapped]
 
     # -- messages ----------------------------------------------------------------------------------------------------
 
@@ -201,6 +203,8 @@ def _open(place: str, size: int) -> mmap.mmap:
     pid, file = map(int, place.split())
     opened = os.open(f"/proc/{pid}/fd/{file}", os.O_RDWR | os.O_CLOEXEC)
     try:
+        if os.fstat(opened).st_size != size:
+            raise OSError(f"/proc/{pid}/fd/{file} is not the window of a rank")
         return mmap.mmap(opened, size)
     finally:
         os.close(opened)
