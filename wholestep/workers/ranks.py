@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from wholestep.train.signals import is_ignored
-
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # to every rank
 FINISHED = (0, *(128 + number for number in FORWARDED))  # after a signal steps were finished and saved, then it ended
 STEP_BYTES = 8  # of a rank's notes, which a process beside it reads when it has ended; a text may follow
@@ -94,6 +92,8 @@ def forwarded(send: Callable[[int], None]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    from wholestep.train.signals import is_ignored  # ranks themselves need not load it here
+
     wanted = [each for each in FORWARDED if not is_ignored(each)]
     before = {each: signal.signal(each, lambda number, frame: send(number)) for each in wanted}
     try:
