@@ -9,7 +9,7 @@ import numpy as np
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.types import Extent, Shape, float64, product
+from wholestep.compiler.ir.types import Extent, Shape, boolean, float64, product
 from wholestep.errors import GraphError
 from wholestep.exporters.onnx.emitter import Emitter, kind_of
 
@@ -141,6 +141,14 @@ def _binary(e: Emitter, node: ir.Node) -> str:
     return e.add(BINARY[node.op], broadcast(e, node.inputs, node.type.shape))
 
 
+def _ordered(e: Emitter, node: ir.Node) -> str:
+    """x < y and x <= y; of booleans, which ONNX does not order, ¬x ∧ y and ¬x ∨ y."""
+    if node.inputs[0].type.dtype != boolean:
+        return _binary(e, node)
+    x, y = broadcast(e, node.inputs, node.type.shape)
+    return e.add("And" if node.op == "less" else "Or", [e.add("Not", [x]), y])
+
+
 def _own(e: Emitter, node: ir.Node) -> str:
     return e.own(node.op, [value(e, i) for i in node.inputs])
 
@@ -150,7 +158,11 @@ def _not_equal(e: Emitter, node: ir.Node) -> str:
 
 
 def _where(e: Emitter, node: ir.Node) -> str:
-    return e.add("Where", broadcast(e, node.inputs, node.type.shape))
+    mask, x, y = broadcast(e, node.inputs, node.type.shape)
+    if node.type.dtype != boolean:
+        return e.add("Where", [mask, x, y])
+    # onnxruntime has no Where of booleans.
+    return e.add("Or", [e.add("And", [mask, x]), e.add("And", [e.add("Not", [mask]), y])])
 
 
 def _cast(e: Emitter, node: ir.Node) -> str:
@@ -324,6 +336,7 @@ ROWS: dict[str, Row] = {
     **dict.fromkeys(BINARY, _binary),
     **dict.fromkeys(OWN, _own),
     "ratio": _ratio,
+    **dict.fromkeys(("less", "less_equal"), _ordered),
     "not_equal": _not_equal,
     "where": _where,
     "cast": _cast,
