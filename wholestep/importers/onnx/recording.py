@@ -97,7 +97,15 @@ class Recorder:
             )
         found = row.function(*given, **options)
         several = isinstance(found, tuple | list) and not isinstance(found, Items)
+        for made in found if several else (found,):
+            if isinstance(made, Tensor) and not self._is_as_large_as_an_input(made, given):
+                sizes.need_room(made.shape, np.dtype(made.dtype.numpy).itemsize)
         return [self.settled(v) for v in (found if several else (found,))]
+
+    @staticmethod
+    def _is_as_large_as_an_input(made: Tensor, given: Sequence[Any]) -> bool:
+        """Arrays of the file may be of any size, and so may what is computed from them element by element."""
+        return any(isinstance(v, Tensor) and v.shape == made.shape for v in given)
 
     def _argument(self, row: Row, position: int, value: Any) -> Any:
         name = row.inputs[position] if position < len(row.inputs) else ""

@@ -19,6 +19,17 @@ from wholestep.errors import ShapeError, UsageError
 from wholestep.importers.onnx.network import Array, Call
 
 SMALL = 4096  # elements; larger arrays are no sizes, and are folded by the rows of tensors
+LIMIT = 2**32  # bytes of one value of a network, its batch counted as one row: more is a damaged or hostile file
+
+
+def need_room(shape: Sequence[Any], itemsize: int = 8) -> None:
+    """Refuse to compute a value of more than `LIMIT` bytes; symbolic sizes count as 1."""
+    size = math.prod(max(int(e), 0) for e in shape if not isinstance(e, Dim)) * itemsize
+    if size > LIMIT:
+        raise ShapeError(
+            f"a value of shape ({', '.join(map(str, shape))}) takes {size:,} bytes; a value of an imported network has "
+            f"at most {LIMIT:,}. The file is damaged, or not meant for this."
+        )
 
 
 def computed(call: Call, inputs: Sequence[Any], opset: int) -> Sequence[Any] | None:

@@ -12,6 +12,7 @@ import wholestep as ws
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor
 from wholestep.errors import OptionError, ShapeError
 from wholestep.importers.onnx.ops.shapes import along, axes_of
+from wholestep.importers.onnx.sizes import need_room
 from wholestep.importers.onnx.table import Array, onnx_op
 
 
@@ -113,6 +114,7 @@ def resized(x: Tensor, axis: int, a: Axis, how: How) -> Tensor:
     crop = how.places == "tf_crop_and_resize"
     if a.given == a.wanted and a.scale == 1 and not crop:
         return x
+    need_room([a.wanted] if how.mode == "nearest" else [a.wanted, a.given])
     where = positions(a, how.places)
     if how.mode == "nearest":
         x = along(x, nearest_places(where, a.given, how.nearest), axis)

@@ -12,6 +12,7 @@ from wholestep.compiler.frontend.tensor import Tensor, as_tensor
 from wholestep.errors import OptionError
 from wholestep.importers.onnx.ops.signals import fetched
 from wholestep.importers.onnx.ops.windows import Ints, spatial, with_bias
+from wholestep.importers.onnx.sizes import need_room
 from wholestep.importers.onnx.table import onnx_op
 
 
@@ -88,6 +89,7 @@ def roi_align(
         raise OptionError("RoiAlign with a sampling_ratio of 0 takes as many samples as data says; give it a number.")
     half = coordinate_transformation_mode == "half_pixel"
     many, sizes, wanted = rois.shape[0], spatial(x), (output_height, output_width)
+    need_room([wanted[0] * sampling_ratio, wanted[1] * sampling_ratio])
     places: list[Tensor] = []
     inside = None
     for d in range(2):  # rows, then columns

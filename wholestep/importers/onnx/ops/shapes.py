@@ -13,7 +13,7 @@ from wholestep.compiler.frontend.tensor import Tensor, as_tensor
 from wholestep.compiler.ir.types import Dim, product
 from wholestep.errors import ShapeError, UsageError
 from wholestep.importers.onnx.reading import dtype_name
-from wholestep.importers.onnx.sizes import extents, number
+from wholestep.importers.onnx.sizes import extents, need_room, number
 from wholestep.importers.onnx.table import Array, Node, onnx_op
 
 FAR = 2**30  # a file says "to the end" by a number as large as any
@@ -141,6 +141,7 @@ def pad(
         if min(low, high) < 0:
             x = cut(x, d, max(0, -low), n - max(0, -high))
     around = [(max(low, 0), max(high, 0)) for low, high in pairs]
+    need_room([n + low + high for n, (low, high) in zip(x.shape, around)], np.dtype(x.dtype.numpy).itemsize)
     if mode == "constant":
         if x.dtype.name == "bool":
             return ws.pad(x.astype("int32"), around, fill) != 0
@@ -244,7 +245,11 @@ def range_(start: Array, limit: Array, delta: Array) -> Tensor | Array:
             raise ShapeError(f"Range up to the symbolic dimension {last} with a step of {number(delta)}; use 1.")
         whole = ws.iota((last - first,), 0, "int64")
         return whole if first == 0 else whole + as_tensor(np.int64(first))
-    return np.arange(number(start), number(limit), number(delta), dtype=start.dtype)
+    first, last, step = (number(v) for v in (start, limit, delta))
+    if step == 0:
+        raise ShapeError(f"Range from {first} to {last} with a step of 0.")
+    need_room([max(0.0, (last - first) / step)], start.dtype.itemsize)
+    return np.arange(first, last, step, dtype=start.dtype)
 
 
 @onnx_op("ReverseSequence")

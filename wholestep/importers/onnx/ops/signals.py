@@ -15,7 +15,7 @@ from wholestep.compiler.ir.types import product
 from wholestep.errors import OptionError
 from wholestep.importers.onnx.ops.attention import heads_apart, heads_together
 from wholestep.importers.onnx.ops.windows import Ints, padded, spatial
-from wholestep.importers.onnx.sizes import extents
+from wholestep.importers.onnx.sizes import extents, need_room
 from wholestep.importers.onnx.table import Array, onnx_op
 
 
@@ -36,6 +36,7 @@ def col2im(
     whole = [s + around[d] + around[d + n] for d, s in enumerate(size)]
     counts = [(w - g * (k - 1) - 1) // s + 1 for w, g, k, s in zip(whole, spread, kernel, stride)]
     strides_of = [math.prod(whole[d + 1 :]) for d in range(n)]
+    need_room([*kernel, *counts])
     places = np.zeros((*kernel, *counts), np.int64)
     for d in range(n):
         along = np.arange(kernel[d])[:, None] * spread[d] + np.arange(counts[d])[None] * stride[d]
@@ -52,6 +53,7 @@ def col2im(
 @onnx_op("AffineGrid", static=("size",))
 def affine_grid(theta: Tensor, size: Array, *, align_corners: int = 0) -> Tensor:
     _, _, *sizes = [int(e) for e in extents(size)]
+    need_room([*sizes, len(sizes) + 1])
     axes = []
     for n in sizes:
         i = np.arange(n)

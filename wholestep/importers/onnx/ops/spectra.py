@@ -9,7 +9,7 @@ from wholestep.compiler.frontend.tensor import Tensor, as_tensor
 from wholestep.errors import ShapeError
 from wholestep.importers.onnx.ops.shapes import along, axis_of, cut
 from wholestep.importers.onnx.reading import dtype_name
-from wholestep.importers.onnx.sizes import number
+from wholestep.importers.onnx.sizes import need_room, number
 from wholestep.importers.onnx.table import Array, Node, onnx_op
 
 COSINES = {  # of 0, 1, 2 times the angle
@@ -22,6 +22,7 @@ COSINES = {  # of 0, 1, 2 times the angle
 @onnx_op(*COSINES, static=("size",))
 def window(size: Array, *, output_datatype: int = 1, periodic: int = 1, node: Node) -> Array:
     n = int(number(size))
+    need_room([n])
     angle = 2 * np.pi * np.arange(n) / (n if periodic else n - 1)
     found: Array = sum(c * np.cos(i * angle) for i, c in enumerate(COSINES[node.op]))  # type: ignore[assignment]
     return found.astype(dtype_name(output_datatype))
@@ -42,6 +43,7 @@ def dft(
     default = axis if node.opset < 20 else -2
     at = axis_of(default if axis_given is None else int(number(axis_given)), x.ndim)
     n = None if dft_length is None else int(number(dft_length))
+    need_room([n or 1, *(e for d, e in enumerate(x.shape) if d != at)])
     real, imaginary = x[..., 0], x[..., 1] if x.shape[-1] == 2 else None
     if inverse and onesided:
         back = ws.irfft(real, ws.zeros_like(real) if imaginary is None else imaginary, n, at)
@@ -86,6 +88,7 @@ def mel_weight_matrix(
 ) -> Array:
     """(frequencies, bins): triangles that are even on the scale of mels."""
     many, length = int(number(bins)), int(number(dft_length))
+    need_room([length // 2 + 1, many + 2])
     ends = [2595 * np.log10(1 + number(hertz) / 700) for hertz in (low, high)]
     mels = np.arange(many + 2) * (ends[1] - ends[0]) / (many + 2) + ends[0]
     edges = ((length + 1) * 700 * (10 ** (mels / 2595) - 1) // number(rate)).astype(int)

@@ -13,6 +13,7 @@ from wholestep.compiler.frontend.windows import per_channel
 from wholestep.compiler.ir import attrs as at
 from wholestep.errors import ShapeError
 from wholestep.importers.onnx.ops.shapes import cut
+from wholestep.importers.onnx.sizes import need_room
 from wholestep.importers.onnx.table import onnx_op
 
 Ints = Sequence[int]
@@ -73,6 +74,8 @@ def window_of(
         around = _halves(totals, auto_pad)
     elif auto_pad == "VALID":
         around = [0] * 2 * n
+    need_room(size)
+    need_room([e + max(low, 0) + max(high, 0) for e, low, high in zip(x.shape[2:], around[:n], around[n:])])
     return Window(tuple(size), stride, spread, tuple(around[:n]), tuple(around[n:]))
 
 
