@@ -42,29 +42,45 @@ def floats(**named: Any) -> dict[str, np.ndarray]:
     return {name: np.array(value, np.float32) for name, value in named.items()}
 
 
+def added(name: str, axes: str = "z") -> list[onnx.NodeProto]:
+    """x + the sum of a value over its axes."""
+    total = node("ReduceSum", name, axes, out="total", keepdims=0)
+    return [total, node("Cast", "total", out="number", to=1), node("Add", "x", "number")]
+
+
+def tiles(first: str, times: int) -> list[onnx.NodeProto]:
+    """One Tile after the other, the last called `tiled`."""
+    names = [first, *(f"t{i}" for i in range(times - 1)), "tiled"]
+    return [node("Tile", a, "n", out=b) for a, b in zip(names, names[1:])]
+
+
 IMAGE = (1, 1, 4, 4)
+RANGE = node("Range", "a", "b", "c", out="r")
+MEL = node("MelWeightMatrix", "b", "d", "r", "l", "h", out="w")
 Case = tuple[tuple[int, ...], list[onnx.NodeProto], dict[str, np.ndarray]]
 CASES: dict[str, Case] = {
-    "Range": ((2, 3), [node("Range", "a", "b", "c", out="r"), node("ReduceMax", "r", "z", out="m", keepdims=0), node("Cast", "m", out="f", to=1), node("Add", "x", "f")], ints(a=0, b=HUGE, c=1, z=[0])),
-    "Range of floats": ((2, 3), [node("Range", "a", "b", "c", out="r"), node("ReduceMax", "r", "z", out="m", keepdims=0), node("Add", "x", "m")], {**floats(a=0.0, b=1.0, c=1e-12), **ints(z=[0])}),
+    "Range": ((2, 3), [RANGE, *added("r")], ints(a=0, b=HUGE, c=1, z=[0])),
+    "Range of floats": ((2, 3), [RANGE, *added("r")], {**floats(a=0.0, b=1.0, c=1e-12), **ints(z=[0])}),
     "Tile": ((2, 3), [node("Tile", "x", "n")], ints(n=[1, HUGE])),
-    "Tile, a chain": ((2, 3), [node("Tile", "x", "n", out="t0"), *(node("Tile", f"t{i}", "n", out=f"t{i + 1}") for i in range(4)), node("ReduceSum", "t4", "z")], ints(n=[1, 1024], z=[1])),
-    "Tile of a constant, a chain": ((2, 3), [node("Tile", "k", "n", out="t0"), *(node("Tile", f"t{i}", "n", out=f"t{i + 1}") for i in range(4)), node("ReduceSum", "t4", "z", out="s", keepdims=0), node("Add", "x", "s")], {**ints(n=[1024], z=[0]), **floats(k=[1.0])}),
+    "Tile, a chain": ((2, 3), [*tiles("x", 5), node("ReduceSum", "tiled", "z")], ints(n=[1, 1024], z=[1])),
+    "Tile of a constant, a chain": ((2, 3), [*tiles("k", 5), *added("tiled")], {**ints(n=[1024], z=[0]), **floats(k=[1.0])}),
     "Expand": ((2, 3), [node("Expand", "x", "s")], ints(s=[HUGE, 1, 3])),
-    "ConstantOfShape": ((2, 3), [node("ConstantOfShape", "s", out="c"), node("ReduceSum", "c", "z", out="f", keepdims=0), node("Add", "x", "f")], ints(s=[2**20, 2**20], z=[0, 1])),
+    "ConstantOfShape": ((2, 3), [node("ConstantOfShape", "s", out="c"), *added("c")], ints(s=[2**20, 2**20], z=[0, 1])),
     "Pad": ((2, 3), [node("Pad", "x", "p")], ints(p=[0, 0, 0, HUGE])),
     "Pad, edge": ((2, 3), [node("Pad", "x", "p", mode="edge")], ints(p=[0, 0, 0, HUGE])),
-    "OneHot": ((2, 3), [node("Cast", "x", out="i", to=7), node("OneHot", "i", "d", "v")], {**ints(d=HUGE), **floats(v=[0, 1])}),
+    "OneHot": ((2, 3), [node("Cast", "x", out="i", to=7), node("OneHot", "i", "d", "v")],
+               {**ints(d=HUGE), **floats(v=[0, 1])}),
     "Resize, nearest": (IMAGE, [node("Resize", "x", "", "s")], floats(s=[1, 1, 2**30, 1])),
     "Resize, linear": (IMAGE, [node("Resize", "x", "", "s", mode="linear")], floats(s=[1, 1, 2**30, 1])),
     "Upsample": (IMAGE, [node("Upsample", "x", "s")], floats(s=[1, 1, 2**30, 1])),
-    "HannWindow": ((2, 3), [node("HannWindow", "n", out="w"), node("ReduceSum", "w", "z", out="s", keepdims=0), node("Add", "x", "s")], ints(n=HUGE, z=[0])),
-    "MelWeightMatrix": ((2, 3), [node("MelWeightMatrix", "b", "d", "r", "l", "h", out="w"), node("ReduceSum", "w", "z", out="s", keepdims=0), node("Add", "x", "s")], {**ints(b=2**20, d=2**30, r=16000, z=[0, 1]), **floats(l=0.0, h=8000.0)}),
+    "HannWindow": ((2, 3), [node("HannWindow", "n", out="w"), *added("w")], ints(n=HUGE, z=[0])),
+    "MelWeightMatrix": ((2, 3), [MEL, *added("w")], {**ints(b=2**20, d=2**30, r=16000, z=[0, 1]), **floats(l=0.0, h=8e3)}),
     "AffineGrid": ((1, 2, 3), [node("AffineGrid", "x", "s")], ints(s=[1, 1, 2**16, 2**16])),
     "Col2Im": ((1, 1, 4), [node("Col2Im", "x", "i", "b")], ints(i=[2**17, 2**17], b=[1, 1])),
     "AveragePool, margins": (IMAGE, [node("AveragePool", "x", kernel_shape=[3, 3], pads=[0, 0, 2**31, 2**31])], {}),
     "MaxPool, a window": (IMAGE, [node("MaxPool", "x", kernel_shape=[2**20, 2**20], pads=[2**20] * 4)], {}),
-    "EyeLike": ((2, 3), [node("Expand", "k", "s", out="e"), node("EyeLike", "e", out="i"), node("ReduceSum", "i", "z", out="f", keepdims=0), node("Add", "x", "f")], {**floats(k=[[1.0]]), **ints(s=[2**20, 2**20], z=[0, 1])}),
+    "EyeLike": ((2, 3), [node("Expand", "k", "s", out="e"), node("EyeLike", "e", out="i"), *added("i")],
+                {**floats(k=[[1.0]]), **ints(s=[2**20, 2**20], z=[0, 1])}),
     "DFT": ((1, 8, 1), [node("DFT", "x", "n")], ints(n=HUGE)),
 }  # fmt: skip
 
@@ -92,7 +108,7 @@ def test_a_file_that_asks_for_an_absurd_size_is_refused_by_our_error(tmp_path: P
 
 
 OTHER: dict[str, Callable[[], Case]] = {
-    "Range, no step": lambda: ((2, 3), [node("Range", "a", "b", "c", out="r"), node("ReduceMax", "r", "z", out="m", keepdims=0), node("Cast", "m", out="f", to=1), node("Add", "x", "f")], ints(a=0, b=HUGE, c=0, z=[0])),
+    "Range, no step": lambda: ((2, 3), [RANGE, *added("r")], ints(a=0, b=HUGE, c=0, z=[0])),
 }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from wholestep.models.resnet import (
 )
 from wholestep.models.gpt2 import GPT2 as GPT2, gpt2 as gpt2
 from wholestep.models.generation import LanguageModel as LanguageModel
-from wholestep.models.llama_model import Llama as Llama, llama as llama
+from wholestep.models.llama_model import Llama as Llama, RotaryScaling as RotaryScaling, llama as llama
 from wholestep.models.bert_model import Bert as Bert, bert as bert
 from wholestep.models.vision_transformer import ViT as ViT, vit as vit
 from wholestep.models.mobile_net import MobileNetV2 as MobileNetV2, mobilenet_v2 as mobilenet_v2

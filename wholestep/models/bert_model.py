@@ -25,6 +25,7 @@ SIZES = {  # name: layers, width, heads, inner width
     "bert-base": (12, 768, 12, 3072),
     "bert-large": (24, 1024, 16, 4096),
 }
+HEADS = ("tokens", "classes", "token_classes", "spans", None)
 
 
 def bert(
@@ -47,7 +48,8 @@ def bert(
 
     Args:
         head: "tokens" gives the scores of every token, for masked words; "classes" the scores of `classes` for the
-            whole text, by its first token; None the vectors (batch, time, width).
+            whole text, by its first token; "token_classes" those of `classes` for each token; "spans" the scores of an
+            answer's first and last token, a tuple of two (batch, time); None the vectors (batch, time, width).
         hidden: width of the inner layer; 4·width where that is given and this is not.
         segments: kinds of tokens, of the first text and the second.
 
@@ -75,7 +77,8 @@ def sizes_of(
 
 
 class Bert(Module):
-    """Tokens (batch, time) -> scores of tokens (batch, time, vocabulary), of classes (batch, classes), or vectors."""
+    """Tokens (batch, time) -> scores of tokens (batch, time, vocabulary), of classes (batch, classes), of classes of
+    each token (batch, time, classes), of the ends of an answer, two of (batch, time); or vectors."""
 
     def __init__(
         self,
@@ -93,8 +96,8 @@ class Bert(Module):
         dtype: object,
     ) -> None:
         positive("bert", layers=layers, width=width, heads=heads, hidden=hidden, vocabulary=vocabulary, context=context)
-        if head not in ("tokens", "classes", None):
-            fail(OptionError, f"bert: head is 'tokens', 'classes' or None; received {head!r}.")
+        if head not in HEADS:
+            fail(OptionError, f"bert: head is one of {', '.join(map(repr, HEADS))}; received {head!r}.")
         self.head = head
         self.bert = Encoder(
             Embeddings(vocabulary, context, segments, width, dropout, eps, dtype),
@@ -103,11 +106,15 @@ class Bert(Module):
         )
         if head == "tokens":
             self.cls = TokenHead(width, vocabulary, eps, dtype)
-        elif head == "classes":
+        elif head in ("classes", "token_classes"):
             self.dropout = Dropout(dropout)
             self.classifier = Linear(width, classes, init=init.normal(std=0.02), dtype=dtype)
+        elif head == "spans":
+            self.qa_outputs = Linear(width, 2, init=init.normal(std=0.02), dtype=dtype)
 
-    def forward(self, tokens: Tensor, segments: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self, tokens: Tensor, segments: Tensor | None = None, mask: Tensor | None = None
+    ) -> Tensor | tuple[Tensor, Tensor]:
         """`segments` says which text a token is of, 0 unless given; `mask` (batch, time) is 1, or True, where there is
         a token, and 0 where the batch was filled up."""
         x = self.bert(tokens, segments, mask)
@@ -117,6 +124,11 @@ class Bert(Module):
         elif self.head == "classes":
             assert self.bert.pooler is not None
             out = self.classifier(self.dropout(self.bert.pooler(x)))
+        elif self.head == "token_classes":
+            out = self.classifier(self.dropout(x))
+        elif self.head == "spans":
+            ends = self.qa_outputs(x)
+            return ends[..., 0], ends[..., 1]
         return out
 
 

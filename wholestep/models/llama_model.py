@@ -6,16 +6,21 @@ Parameters are named and shaped as in the published checkpoints: `model.layers.0
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
 from wholestep.compiler.frontend import initializers as init
 from wholestep.compiler.frontend.functions import silu
 from wholestep.compiler.frontend.layers import attention
-from wholestep.compiler.frontend.sequences import rotary
+from wholestep.compiler.frontend.sequences import rotary, rotary_frequencies
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError, ShapeError
 from wholestep.models.generation import Cache, LanguageModel
 from wholestep.nn import Embedding, Linear, Module, RMSNorm
 from wholestep.nn.basic import positive
+from wholestep.records import dataclass
 
 SIZES = {  # name: layers, width, heads, heads of keys and values, inner width, vocabulary, context, base of rotary, eps
     "llama-7b": (32, 4096, 32, 32, 11008, 32000, 2048, 10000.0, 1e-6),
@@ -39,6 +44,7 @@ def llama(
     tied: bool = False,
     dtype: object = "float32",
     split: bool = False,
+    scaling: RotaryScaling | None = None,
 ) -> Llama:
     """Llama of a published size ("llama-7b", "llama-3-8b", "tinyllama-1.1b") or of any other.
 
@@ -49,6 +55,7 @@ def llama(
         tied: the token embedding is also the output layer.
         split: workers that divide layers, `ws.Workers(model=2)`, have some of the heads, of those of keys and of the
             inner layer's features each.
+        scaling: of rotary positions, for a context longer than that of pre-training: Llama 3.1's.
 
     Example: `ws.models.llama(layers=2, width=64, heads=4, kv_heads=2, vocabulary=65, context=64)`.
     """
@@ -59,8 +66,30 @@ def llama(
     inner = hidden or (known[4] if width is None else -(-8 * width // 3 // 8) * 8)
     return Llama(
         layers or known[0], width or known[1], heads or known[2], shared, inner, vocabulary or known[5],
-        context or known[6], base or known[7], eps or known[8], tied, dtype, split,
+        context or known[6], base or known[7], eps or known[8], tied, dtype, split, scaling,
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RotaryScaling:
+    """Slower rotary positions, so that a model reads texts longer than those of its pre-training.
+
+    Without `context` every frequency is divided by `factor`.  With it, as in Llama 3.1, frequencies of more than `high`
+    turns in the `context` of pre-training stay, those of less than `low` turns are divided, those between are mixed.
+    """
+
+    factor: float
+    context: float | None = None
+    low: float = 1.0
+    high: float = 4.0
+
+    def applied(self, frequencies: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """The scaled frequencies."""
+        if self.context is None:
+            return np.asarray(frequencies / self.factor)
+        turns = self.context * frequencies / (2 * np.pi)
+        share = np.clip((turns - self.low) / (self.high - self.low), 0.0, 1.0)  # of the frequency as it was
+        return np.asarray((1 - share) * frequencies / self.factor + share * frequencies)
 
 
 class Llama(LanguageModel):
@@ -80,6 +109,7 @@ class Llama(LanguageModel):
         tied: bool = False,
         dtype: object = "float32",
         split: bool = False,
+        scaling: RotaryScaling | None = None,
     ) -> None:
         positive("llama", layers=layers, width=width, heads=heads, kv_heads=kv_heads, hidden=hidden, context=context)
         if width % heads or heads % kv_heads or (width // heads) % 2:
@@ -89,7 +119,9 @@ class Llama(LanguageModel):
                 "keys and values evenly; choose others.",
             )
         self.context = context
-        self.model = Decoder(layers, width, heads, kv_heads, hidden, vocabulary, base, eps, dtype)
+        frequencies = rotary_frequencies(width // heads, base)
+        angles = tuple(map(float, frequencies if scaling is None else scaling.applied(frequencies)))
+        self.model = Decoder(layers, width, heads, kv_heads, hidden, vocabulary, angles, eps, dtype)
         self.lm_head = None if tied else Linear(width, vocabulary, bias=False, init=init.normal(std=0.02), dtype=dtype)
         if split:
             from wholestep.nn.splitting import split_llama  # few are
@@ -119,12 +151,12 @@ class Decoder(Module):
         kv_heads: int,
         hidden: int,
         vocabulary: int,
-        base: float,
+        angles: tuple[float, ...],
         eps: float,
         dtype: object,
     ) -> None:
         self.embed_tokens = Embedding(vocabulary, width, init.normal(std=0.02), dtype)
-        self.layers = [Block(width, heads, kv_heads, hidden, base, eps, dtype) for _ in range(layers)]
+        self.layers = [Block(width, heads, kv_heads, hidden, angles, eps, dtype) for _ in range(layers)]
         self.norm = RMSNorm(width, eps, dtype)
 
     def forward(self, tokens: Tensor, cache: Cache | None) -> Tensor:
@@ -139,10 +171,17 @@ class Block(Module):
     """x + attention(norm(x)), then x + mlp(norm(x))"""
 
     def __init__(
-        self, width: int, heads: int, kv_heads: int, hidden: int, base: float, eps: float, dtype: object
+        self,
+        width: int,
+        heads: int,
+        kv_heads: int,
+        hidden: int,
+        angles: tuple[float, ...],
+        eps: float,
+        dtype: object,
     ) -> None:
         self.input_layernorm = RMSNorm(width, eps, dtype)
-        self.self_attn = Attention(width, heads, kv_heads, base, dtype)
+        self.self_attn = Attention(width, heads, kv_heads, angles, dtype)
         self.post_attention_layernorm = RMSNorm(width, eps, dtype)
         self.mlp = MLP(width, hidden, dtype)
 
@@ -154,8 +193,8 @@ class Block(Module):
 class Attention(Module):
     """Every position sees those before it; queries and keys are turned by their positions."""
 
-    def __init__(self, width: int, heads: int, kv_heads: int, base: float, dtype: object) -> None:
-        self.heads, self.kv_heads, self.each, self.base = heads, kv_heads, width // heads, base
+    def __init__(self, width: int, heads: int, kv_heads: int, angles: tuple[float, ...], dtype: object) -> None:
+        self.heads, self.kv_heads, self.each, self.angles = heads, kv_heads, width // heads, angles
         start = init.normal(std=0.02)
         self.q_proj = Linear(width, heads * self.each, bias=False, init=start, dtype=dtype)
         self.k_proj = Linear(width, kv_heads * self.each, bias=False, init=start, dtype=dtype)
@@ -167,9 +206,10 @@ class Attention(Module):
         q = self._split(self.q_proj(x), self.heads)
         k, v = (self._split(p(x), self.kv_heads) for p in (self.k_proj, self.v_proj))
         if cache is None:
-            mixed = attention(rotary(q, self.base), rotary(k, self.base), v, causal=True)
+            q, k = (rotary(t, frequencies=self.angles) for t in (q, k))
+            mixed = attention(q, k, v, causal=True)
         else:
-            q, k = (rotary(t, self.base, cache.start) for t in (q, k))
+            q, k = (rotary(t, start=cache.start, frequencies=self.angles) for t in (q, k))
             mixed = attention(q, *cache.extend(k, v), mask=cache.mask(time))
         return self.o_proj(mixed.transpose(1, 2).reshape(batch, time, self.heads * self.each))  # type: ignore[no-any-return]
 

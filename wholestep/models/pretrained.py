@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,7 @@ from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import CheckpointError, OptionError, TrainingWarning, UsageError
 from wholestep.models.bert_model import Bert
 from wholestep.models.gpt2 import GPT2
-from wholestep.models.llama_model import Llama
+from wholestep.models.llama_model import Llama, RotaryScaling
 from wholestep.models.vision_transformer import ViT
 from wholestep.nn.module import Module
 from wholestep.nn.weight_files import read_weights
@@ -47,8 +48,10 @@ def load_pretrained(folder: str | PathLike[str], *, strict: bool = True, dtype: 
             f"{place / CONFIG} is of the model_type {config.get('model_type')!r}; known are {', '.join(KINDS)}. Build "
             "the model yourself and load the folder: model.load(folder, rename={...}).",
         )
-    model = kind.build(Config(config, place / CONFIG), dtype)
     values = read_weights(place)
+    most = _layers_in(kind, values)
+    settings = Config(config, place / CONFIG, most if strict else max(most, MOST_LAYERS))
+    model = kind.build(settings, dtype)
     report = model.load_state_dict(
         values, strict=strict, rename=_renaming(kind, {name for name, _ in model.all_names()})
     )
@@ -65,6 +68,8 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{folder} has no {CONFIG}: name the folder that save_pretrained wrote.") from None
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{folder / CONFIG} cannot be read: {error}.") from error
+    except RecursionError:
+        raise CheckpointError(f"{folder / CONFIG} cannot be read: its values are nested too deeply.") from None
     if not isinstance(found, dict):
         raise CheckpointError(f"{folder / CONFIG} holds a {type(found).__name__}, not settings by name.")
     return found
@@ -73,19 +78,58 @@ def read_config(folder: Path) -> dict[str, Any]:
 class Config:
     """Settings by name; one that is missing, or of a value that nothing here does, is an error that says so."""
 
-    def __init__(self, values: Mapping[str, Any], path: Path) -> None:
-        self.values, self.path = values, path
+    def __init__(self, values: Mapping[str, Any], path: Path, most_layers: int = 0) -> None:
+        self.values, self.path, self.most_layers = values, path, most_layers
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.values:
             raise CheckpointError(f"{self.path} does not say {name!r}, which the model is made by.")
         return self.values[name]
 
-    def number(self, name: str) -> int:
-        value = self[name]
+    def number(self, name: str, default: int | None = None) -> int:
+        """An integer of at least 1; missing and null ones are the default, where there is one."""
+        value = self[name] if default is None else self.get(name, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise CheckpointError(f"{self.path}: {name!r} is a whole number, at least 1; it is {value!r}.")
+            raise CheckpointError(f"{self.path}: {name!r} is an integer of at least 1; it is {value!r}.")
         return value
+
+    def layers(self, name: str) -> int:
+        """A number of layers that the files hold: building more of them could take any time."""
+        asked = self.number(name)
+        if asked > self.most_layers:
+            raise CheckpointError(
+                f"{self.path}: {name!r} is {asked}, and the files hold {self.most_layers} layers; nothing was built. "
+                "Correct the configuration, or complete the files."
+            )
+        return asked
+
+    def positive(self, name: str, default: float | None = None) -> float:
+        """A finite number above 0."""
+        value = self.real(name, default)
+        if value == 0:
+            raise CheckpointError(f"{self.path}: {name!r} is a number above 0; it is 0.")
+        return value
+
+    def real(self, name: str, default: float | None = None, below: float = math.inf) -> float:
+        """A finite number from 0 on; missing and null ones are the default, where there is one."""
+        value = self[name] if default is None else self.get(name, default)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < below:
+            bound = "" if below == math.inf else f" and below {below:g}"
+            raise CheckpointError(f"{self.path}: {name!r} is a number of at least 0{bound}; it is {value!r}.")
+        return float(value)
+
+    def inner(self, name: str) -> Config:
+        """The settings under a name; none where it is missing or null."""
+        value = self.get(name, {})
+        if not isinstance(value, dict):
+            raise CheckpointError(f"{self.path}: {name!r} holds settings by name; it is {value!r}.")
+        return Config(value, self.path)
+
+    def architecture(self, default: str) -> str:
+        value = self.get("architectures", [default])
+        if not isinstance(value, list) or len(value) != 1 or not isinstance(value[0], str):
+            raise CheckpointError(f"{self.path}: 'architectures' is a list of one name; it is {value!r}.")
+        return value[0]
 
     def need(self, **allowed: object) -> None:
         """A setting has the one value that is done here, or the first of several, if it is there at all."""
@@ -109,6 +153,7 @@ class Kind:
     """How a `model_type` is built, and what its arrays are called: every pattern that matches is applied, in order."""
 
     build: Callable[[Config, object], Module]
+    layer: str  # the pattern of a layer's number in the names of arrays
     names: Names
     parts: str = ""  # a pattern of arrays that the files have and a model without that part leaves out
 
@@ -127,6 +172,15 @@ def _renaming(kind: Kind, known: set[str]) -> Callable[[str], str | None]:
     return other
 
 
+MOST_LAYERS = 200  # that are built though the files do not hold them, with strict=False
+
+
+def _layers_in(kind: Kind, values: Mapping[str, object]) -> int:
+    """How many layers files hold, by the names of their arrays."""
+    matches = (re.match(kind.layer, name) for name in values)
+    return len({found[1] for found in matches if found is not None})
+
+
 def _gpt2(config: Config, dtype: object) -> GPT2:
     width = config.number("n_embd")
     config.need(
@@ -139,12 +193,12 @@ def _gpt2(config: Config, dtype: object) -> GPT2:
         tie_word_embeddings=True,
     )
     return GPT2(
-        config.number("n_layer"),
+        config.layers("n_layer"),
         width,
         config.number("n_head"),
         config.number("vocab_size"),
         config.number("n_positions"),
-        config.get("resid_pdrop", 0.0),
+        config.real("resid_pdrop", 0.0, below=1.0),
         dtype,
     )
 
@@ -153,22 +207,48 @@ def _llama(config: Config, dtype: object) -> Llama:
     heads = config.number("num_attention_heads")
     width = config.number("hidden_size")
     config.need(hidden_act=("silu", "swish"), attention_bias=False, mlp_bias=False, head_dim=(None, width // heads))
-    turns = config.get("rope_parameters", config.get("rope_scaling", {}))
-    if str(turns.get("rope_type", turns.get("type", "default"))) != "default":
-        raise UsageError(f"{config.path}: positions are scaled by {turns!r}, and the model here has 'default' alone.")
+    rotary = config.inner("rope_parameters" if config.values.get("rope_parameters") is not None else "rope_scaling")
+    scaling = _scaling(rotary, config)
     return Llama(
-        config.number("num_hidden_layers"),
+        config.layers("num_hidden_layers"),
         width,
         heads,
-        config.get("num_key_value_heads", heads),
+        config.number("num_key_value_heads", heads),
         config.number("intermediate_size"),
         config.number("vocab_size"),
         config.number("max_position_embeddings"),
-        float(turns.get("rope_theta", config.get("rope_theta", 10000.0))),
-        float(config.get("rms_norm_eps", 1e-6)),
+        rotary.positive("rope_theta", config.positive("rope_theta", 10000.0)),
+        config.real("rms_norm_eps", 1e-6),
         bool(config.get("tie_word_embeddings", False)),
         dtype,
+        scaling=scaling,
     )
+
+
+def _scaling(rotary: Config, config: Config) -> RotaryScaling | None:
+    kind = rotary.get("rope_type", rotary.get("type", "default"))
+    if kind == "default":
+        return None
+    if kind == "linear":
+        return RotaryScaling(rotary.positive("factor"))
+    if kind != "llama3":
+        raise UsageError(
+            f"{config.path}: rotary positions are scaled by {kind!r}; known are 'default', 'linear' and 'llama3'."
+        )
+    low, high = rotary.real("low_freq_factor"), rotary.real("high_freq_factor")
+    if high <= low:
+        raise CheckpointError(f"{config.path}: 'high_freq_factor' is above 'low_freq_factor'; they are {high}, {low}.")
+    return RotaryScaling(rotary.positive("factor"), rotary.positive("original_max_position_embeddings"), low, high)
+
+
+BERT_HEADS = {
+    "BertModel": None,
+    "BertForMaskedLM": "tokens",
+    "BertForPreTraining": "tokens",
+    "BertForSequenceClassification": "classes",
+    "BertForTokenClassification": "token_classes",
+    "BertForQuestionAnswering": "spans",
+}
 
 
 def _bert(config: Config, dtype: object) -> Bert:
@@ -179,25 +259,32 @@ def _bert(config: Config, dtype: object) -> Bert:
         add_cross_attention=False,
         tie_word_embeddings=True,
     )
-    rates = [config.get(name, 0.1) for name in ("hidden_dropout_prob", "attention_probs_dropout_prob")]
+    rates = [config.real(name, 0.1, below=1.0) for name in ("hidden_dropout_prob", "attention_probs_dropout_prob")]
     if rates[0] != rates[1]:
         raise UsageError(f"{config.path}: layers and attention drop {rates[0]} and {rates[1]}; here it is one rate.")
-    (kind,) = config.get("architectures", ["BertModel"])
-    heads = {"BertForMaskedLM": "tokens", "BertForPreTraining": "tokens", "BertForSequenceClassification": "classes"}
+    config.need(classifier_dropout=(None, rates[0]))
+    kind = config.architecture("BertModel")
+    if kind not in BERT_HEADS:
+        raise UsageError(f"{config.path}: the architecture is {kind!r}; known are {', '.join(BERT_HEADS)}.")
     return Bert(
-        config.number("num_hidden_layers"),
+        config.layers("num_hidden_layers"),
         config.number("hidden_size"),
         config.number("num_attention_heads"),
         config.number("intermediate_size"),
         config.number("vocab_size"),
         config.number("max_position_embeddings"),
         config.number("type_vocab_size"),
-        heads.get(kind),
-        len(config.get("id2label", {0: 0, 1: 1})),
+        BERT_HEADS[kind],
+        _classes(config),
         rates[0],
-        float(config.get("layer_norm_eps", 1e-12)),
+        config.real("layer_norm_eps", 1e-12),
         dtype,
     )
+
+
+def _classes(config: Config) -> int:
+    """How many labels there are: two where the configuration does not say, as transformers leaves two out."""
+    return len(config.inner("id2label").values) or config.number("num_labels", 2)
 
 
 def _vit(config: Config, dtype: object) -> ViT:
@@ -208,16 +295,16 @@ def _vit(config: Config, dtype: object) -> ViT:
         architectures=(["ViTForImageClassification"], ["ViTModel"], None),
     )
     return ViT(
-        config.number("num_hidden_layers"),
+        config.layers("num_hidden_layers"),
         config.number("hidden_size"),
         config.number("num_attention_heads"),
         config.number("intermediate_size"),
-        len(config.get("id2label", {0: 0, 1: 1})),
+        _classes(config),
         config.number("image_size"),
         config.number("patch_size"),
-        config.get("num_channels", 3),
-        config.get("hidden_dropout_prob", 0.0),
-        float(config.get("layer_norm_eps", 1e-12)),
+        config.number("num_channels", 3),
+        config.real("hidden_dropout_prob", 0.0, below=1.0),
+        config.real("layer_norm_eps", 1e-12),
         dtype,
     )
 
@@ -225,6 +312,7 @@ def _vit(config: Config, dtype: object) -> ViT:
 KINDS: dict[str, Kind] = {
     "llama": Kind(
         _llama,
+        r"(?:model\.)?layers\.(\d+)\.",
         (
             (r".*\.rotary_emb\.inv_freq", None),  # computed from the base
             (r"(embed_tokens|layers|norm)\.(.*)", r"model.\1.\2"),  # of a model without its head
@@ -232,6 +320,7 @@ KINDS: dict[str, Kind] = {
     ),
     "bert": Kind(
         _bert,
+        r"(?:bert\.)?encoder\.layer\.(\d+)\.",
         (
             (r"(bert\.)?embeddings\.position_ids", None),
             (r"cls\.predictions\.decoder\..*", None),  # the embedding and the bias again
@@ -244,6 +333,7 @@ KINDS: dict[str, Kind] = {
     ),
     "vit": Kind(
         _vit,
+        r"(?:vit\.)?encoder\.layer\.(\d+)\.",
         (
             (r"(vit\.)?pooler\..*", None),  # of no use to classes
             (r"(embeddings|encoder|layernorm)\.(.*)", r"vit.\1.\2"),
@@ -251,6 +341,7 @@ KINDS: dict[str, Kind] = {
     ),
     "gpt2": Kind(
         _gpt2,
+        r"(?:transformer\.)?h\.(\d+)\.",
         (
             (r"(transformer\.)?h\.\d+\.attn\.(bias|masked_bias)", None),  # masks of triangles
             (r"lm_head\.weight", None),  # the embedding again

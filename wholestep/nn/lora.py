@@ -16,6 +16,7 @@ from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError, ShapeError, UsageError
 from wholestep.nn.attention import MultiHeadAttention
 from wholestep.nn.basic import Dropout, Linear, positive
+from wholestep.nn.derived import derived
 from wholestep.nn.module import Module
 from wholestep.nn.parameter import Parameter
 from wholestep.records import dataclass
@@ -99,18 +100,6 @@ def _matches(path: str, pattern: str) -> bool:
 def _adapt(part: Any, how: Adaptable, rank: int, scale: float, dropout: float | Switchable) -> None:
     owned: Parameter = part.named_arrays()[how.weight]
     outputs, inputs = owned.shape if how.outputs_first else owned.shape[::-1]
-    kind = type(part)
-    plain: Callable[..., Tensor] = getattr(kind, how.method)
-
-    def adapted(self: Any, x: Tensor, *bounds: int) -> Tensor:
-        small = self.lora_A(x if self.lora_dropout is None else self.lora_dropout(x))
-        if not bounds:
-            beside: Tensor = self.lora_B(small) * scale
-            return plain(self, x) + beside
-        first, last = bounds  # the rows of the weight that are asked for
-        beside = (small @ self.lora_B.weight[first:last].T) * scale
-        return plain(self, x, *bounds) + beside
-
     part.lora_A = Linear(inputs, rank, bias=False, dtype=owned.dtype)
     part.lora_B = Linear(rank, outputs, bias=False, dtype=owned.dtype, init=0.0)
     if owned.splitting is not None:
@@ -119,8 +108,23 @@ def _adapt(part: Any, how: Adaptable, rank: int, scale: float, dropout: float | 
         split_beside(owned.splitting, how.outputs_first, part.lora_A, part.lora_B)
     part.lora_A.trainable = part.lora_B.trainable = True  # whether or not the layer is
     part.lora_dropout = None if not isinstance(dropout, Switchable) and dropout == 0 else Dropout(dropout)
-    same = {"__module__": kind.__module__, "__doc__": kind.__doc__, "plain_kind": kind}
-    object.__setattr__(part, "__class__", type(kind.__name__, (kind,), {how.method: adapted, **same}))
+    object.__setattr__(part, "__class__", _adapted_class(type(part), how.method, scale))
+
+
+def _adapted_class(kind: type[Module], method: str, scale: float) -> type[Module]:
+    """A kind of layer whose method adds the product of lora_A and lora_B to what it computes."""
+    plain: Callable[..., Tensor] = getattr(kind, method)
+
+    def adapted(self: Any, x: Tensor, *bounds: int) -> Tensor:
+        small = self.lora_A(x if self.lora_dropout is None else self.lora_dropout(x))
+        if not bounds:
+            update: Tensor = self.lora_B(small) * scale
+            return plain(self, x) + update
+        first, last = bounds  # the rows of the weight that are asked for
+        update = (small @ self.lora_B.weight[first:last].T) * scale
+        return plain(self, x, *bounds) + update
+
+    return derived(kind, {method: adapted, "plain_kind": kind}, _adapted_class, kind, method, scale)
 
 
 class Adapters:

@@ -20,6 +20,7 @@ from wholestep.compiler.ir.text import print_graph
 from wholestep.compiler.ir.types import Dim, as_dtype
 from wholestep.errors import CheckpointError, DTypeError, InputError, UsageError, WholestepError
 from wholestep.nn import trace
+from wholestep.nn.derived import derived
 from wholestep.nn.encoded import noted_encoding
 from wholestep.nn.module import Module
 from wholestep.nn.parameter import Buffer, Parameter
@@ -43,6 +44,17 @@ class Program:
     form: Any  # the name of an output, or a list or dict of such forms
     name: str  # of the network's class
     origin: str  # what it was imported from, for people
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As text: nodes hold each other, deeper than `pickle` follows."""
+        return _read_program, (print_graph(self.graph), self.form, self.name, self.origin)
+
+    def __deepcopy__(self, _: Any) -> Program:
+        return self  # nothing in it changes
+
+
+def _read_program(graph: str, form: Any, name: str, origin: str) -> Program:
+    return Program(parse_graph(graph), form, name, origin)
 
 
 @dataclass(frozen=True)
@@ -184,16 +196,19 @@ def _formed(form: Any, outputs: Mapping[str, Tensor]) -> Any:
 
 def network_of(program: Program, base: type[Recorded] = Recorded) -> type[Recorded]:
     """A class for one network, under its own name, whose `forward` takes its inputs by name."""
+    names = tuple(node.attrs.name for node in program.graph.inputs)  # type: ignore[attr-defined]
+    return _network_class(base, program.name, names)
 
+
+def _network_class(base: type[Recorded], name: str, inputs: tuple[str, ...]) -> type[Recorded]:
     def forward(self: Recorded, *inputs: Any, **named: Any) -> Any:
         return Recorded.forward.__wrapped__(self, *inputs, **named)  # type: ignore[attr-defined]
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    names = [node.attrs.name for node in program.graph.inputs]  # type: ignore[attr-defined]
-    parameters = [inspect.Parameter(name, kind) for name in ("self", *names)]
+    parameters = [inspect.Parameter(one, kind) for one in ("self", *inputs)]
     forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    forward.__doc__ = f"{program.name}({', '.join(names)}), as it was recorded."
-    return type(program.name, (base,), {"forward": forward, "__doc__": base.__doc__})
+    forward.__doc__ = f"{name}({', '.join(inputs)}), as it was recorded."
+    return derived(base, {"forward": forward}, _network_class, base, name, inputs, name=name)
 
 
 # -- files -------------------------------------------------------------------------------------------------------

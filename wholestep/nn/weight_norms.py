@@ -12,6 +12,7 @@ from wholestep.compiler.frontend.layers import by_mode
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError
+from wholestep.nn.derived import derived
 from wholestep.nn.module import Module
 from wholestep.nn.parameter import Buffer, Parameter
 
@@ -33,13 +34,7 @@ def weight_norm(layer: Layer, name: str = "weight", axis: int = 0) -> Layer:
         fail(OptionError, f"weight_norm: axis {axis} does not exist in {name!r} of shape {array.shape}.")
     others = tuple(d for d in range(array.ndim) if d != axis % array.ndim)
     lengths = np.sqrt((array.astype(np.float64) ** 2).sum(others, keepdims=True))
-
-    def computed(module: Any) -> Tensor:
-        v, g = getattr(module, f"{name}_v"), getattr(module, f"{name}_g")
-        out: Tensor = v * (g / sqrt((v * v).sum(others, keepdims=True)))
-        return out
-
-    _compute(layer, name, computed)
+    _compute(layer, name, _length_times_direction, others)
     setattr(layer, f"{name}_g", Parameter(lengths.shape, 1.0, owned.dtype))
     setattr(layer, f"{name}_v", owned)
     layer.load_state_dict({f"{name}_g": lengths}, strict=False)
@@ -61,24 +56,30 @@ def spectral_norm(layer: Layer, name: str = "weight", iterations: int = 1, eps: 
     u = _unit_array(np.random.default_rng(0).normal(size=len(rows)))
     for _ in range(15):  # as torch does, so that the first step has a value to divide by
         u = _unit_array(rows @ _unit_array(rows.T @ u))
-
-    def computed(module: Any) -> Tensor:
-        whole = getattr(module, f"{name}_orig")
-        matrix = whole.reshape((whole.shape[0], -1))
-        kept, fixed = getattr(module, f"{name}_u"), stop_gradient(matrix)
-        left, right = kept, _unit(fixed.T @ kept, eps)
-        for i in range(iterations):
-            right = _unit(fixed.T @ left, eps) if i else right
-            left = _unit(fixed @ right, eps)
-        matrix.graph.advance(kept, lambda now: left)
-        out: Tensor = whole / (by_mode(left, kept) * (matrix @ right)).sum()
-        return out
-
-    _compute(layer, name, computed)
+    _compute(layer, name, _over_largest_singular_value, iterations, eps)
     setattr(layer, f"{name}_orig", owned)
     setattr(layer, f"{name}_u", Buffer(u.shape, 0.0, owned.dtype))
     layer.load_state_dict({f"{name}_u": u}, strict=False)
     return layer
+
+
+def _length_times_direction(module: Any, name: str, others: tuple[int, ...]) -> Tensor:
+    v, g = getattr(module, f"{name}_v"), getattr(module, f"{name}_g")
+    out: Tensor = v * (g / sqrt((v * v).sum(others, keepdims=True)))
+    return out
+
+
+def _over_largest_singular_value(module: Any, name: str, iterations: int, eps: float) -> Tensor:
+    whole = getattr(module, f"{name}_orig")
+    matrix = whole.reshape((whole.shape[0], -1))
+    u, fixed = getattr(module, f"{name}_u"), stop_gradient(matrix)
+    left, right = u, _unit(fixed.T @ u, eps)
+    for i in range(iterations):
+        right = _unit(fixed.T @ left, eps) if i else right
+        left = _unit(fixed @ right, eps)
+    matrix.graph.advance(u, lambda now: left)
+    out: Tensor = whole / (by_mode(left, u) * (matrix @ right)).sum()
+    return out
 
 
 def _unit(x: Tensor, eps: float) -> Tensor:
@@ -101,19 +102,22 @@ def _taken(layer: Module, name: str, what: str) -> tuple[Parameter, np.ndarray[A
     return owned, layer.state_dict()[name]
 
 
-def _compute(layer: Module, name: str, computed: Callable[[Any], Tensor]) -> None:
+def _compute(layer: Module, name: str, rule: Callable[..., Tensor], *settings: Any) -> None:
     """From now on `layer.forward` finds what is computed where it had a parameter."""
-    kind = type(layer)
+    layer.__dict__["_owned"].pop(name)
+    object.__setattr__(layer, "__class__", _computing_class(type(layer), name, rule, settings))
+
+
+def _computing_class(kind: type[Module], name: str, rule: Callable[..., Tensor], settings: Any) -> type[Module]:
+    """A kind of layer whose weight is `rule(layer, name, *settings)`."""
 
     def forward(self: Any, *inputs: Any, **named: Any) -> Any:
-        self.__dict__[name] = computed(self)
+        self.__dict__[name] = rule(self, name, *settings)
         try:
             return kind.forward(self, *inputs, **named)
         finally:
             del self.__dict__[name]
 
-    layer.__dict__["_owned"].pop(name)
     unused = (*kind.unused_names, f"{name}_v")  # torch keeps the right vector of a spectral norm too
-    same = {"__module__": kind.__module__, "__doc__": kind.__doc__, "unused_names": unused}
-    made = type(kind.__name__, (kind,), {"forward": forward, **same})
-    object.__setattr__(layer, "__class__", made)
+    body = {"forward": forward, "unused_names": unused}
+    return derived(kind, body, _computing_class, kind, name, rule, settings)

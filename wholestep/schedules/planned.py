@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError
@@ -18,11 +19,19 @@ class Planned:
     """A schedule over the whole run, whose number of steps is not known yet."""
 
     name: str
-    make: Callable[[int], Schedule]
+    warmup: int
+    curve: Callable[..., Schedule]  # a partial of a schedule's class: what is left out is its length
+    length: str  # the name of that argument
 
     def over(self, steps: int) -> Schedule:
         """The schedule of a run of so many steps."""
-        return self.make(steps)
+        if steps <= self.warmup:
+            fail(
+                OptionError,
+                f"{self.name}: a warm-up of {self.warmup} steps leaves nothing of a run of {steps} steps.",
+            )
+        curve = self.curve(**{self.length: steps - self.warmup})
+        return Warmup(curve, self.warmup) if self.warmup else curve
 
     def __repr__(self) -> str:
         return f"ws.schedules.{self.name}(...) over a run of unknown length; give steps="
@@ -38,16 +47,13 @@ def _need_rate(name: str, lr: float | None) -> None:
         )
 
 
-def _planned(name: str, steps: int | None, warmup: int, make: Callable[[int], Schedule]) -> Schedule | Planned:
+def _planned(
+    name: str, steps: int | None, warmup: int, length: str, curve: Callable[..., Schedule]
+) -> Schedule | Planned:
     if not isinstance(warmup, int) or isinstance(warmup, bool) or warmup < 0:
         fail(OptionError, f"{name}: warmup is a whole number of steps, 0 or more; received {warmup!r}.")
-
-    def whole(total: int) -> Schedule:
-        if total <= warmup:
-            fail(OptionError, f"{name}: a warm-up of {warmup} steps leaves nothing of a run of {total} steps.")
-        return Warmup(make(total - warmup), warmup) if warmup else make(total)
-
-    return whole(steps) if steps is not None else Planned(name, whole)
+    planned = Planned(name, warmup, curve, length)
+    return planned if steps is None else planned.over(steps)
 
 
 def cosine(
@@ -58,7 +64,7 @@ def cosine(
     Example: `ws.fit(..., schedule=ws.schedules.cosine(warmup=100))`.
     """
     _need_rate("cosine", lr)
-    return _planned("cosine", steps, warmup, lambda n: Cosine(lr, n, eta_min))
+    return _planned("cosine", steps, warmup, "T_max", partial(Cosine, lr, eta_min=eta_min))
 
 
 def linear(
@@ -66,7 +72,7 @@ def linear(
 ) -> Schedule | Planned:
     """Warm-up, then a line down to `end` at the end of the run.  Example: `ws.schedules.linear(warmup=100)`."""
     _need_rate("linear", lr)
-    return _planned("linear", steps, warmup, lambda n: Linear(lr, end, n))
+    return _planned("linear", steps, warmup, "steps", partial(Linear, lr, end))
 
 
 def polynomial(
@@ -74,7 +80,7 @@ def polynomial(
 ) -> Schedule | Planned:
     """Warm-up, then lr·(1 - n/steps)^power.  Example: `ws.schedules.polynomial(power=0.9)`."""
     _need_rate("polynomial", lr)
-    return _planned("polynomial", steps, warmup, lambda n: Polynomial(lr, n, power))
+    return _planned("polynomial", steps, warmup, "steps", partial(Polynomial, lr, power=power))
 
 
 def constant(lr: float | None = None, *, warmup: int = 0) -> Schedule:
@@ -88,4 +94,4 @@ def one_cycle(max_lr: float, steps: int | None = None) -> Schedule | Planned:
 
     Example: `ws.schedules.one_cycle(0.1)`.
     """
-    return _planned("one_cycle", steps, 0, lambda n: OneCycle(max_lr, n))
+    return _planned("one_cycle", steps, 0, "total_steps", partial(OneCycle, max_lr))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
+from typing import Any
 
 import numpy as np
 
@@ -121,7 +122,13 @@ def _zeros_around(x: Tensor, amounts: Sequence[tuple[int, int]]) -> Tensor:
     return Tensor(record("pad", [x.node], attrs), x.graph)
 
 
-def rotary(x: Tensor, base: float = 10000.0, start: int | Tensor = 0, interleaved: bool = False) -> Tensor:
+def rotary(
+    x: Tensor,
+    base: float = 10000.0,
+    start: int | Tensor = 0,
+    interleaved: bool = False,
+    frequencies: Sequence[float] | None = None,
+) -> Tensor:
     """Rotary positions (arXiv:2104.09864): pairs of features, turned by an angle that grows with the position.
 
     Position t turns pair i by t·base^(-2i/d), so that products of queries and keys depend on distances alone.
@@ -130,6 +137,7 @@ def rotary(x: Tensor, base: float = 10000.0, start: int | Tensor = 0, interleave
         x: (..., time, d), d even: queries or keys.
         start: the position of the first, a number or a whole number that is computed.
         interleaved: pairs are neighbours (2i, 2i + 1), as in the paper; else (i, i + d/2), as most models have it.
+        frequencies: the angle per position of each of the d/2 pairs; base^(-2i/d) unless given.
 
     Example: `ws.attention(ws.rotary(q), ws.rotary(k), v, causal=True)`.
     """
@@ -139,7 +147,12 @@ def rotary(x: Tensor, base: float = 10000.0, start: int | Tensor = 0, interleave
     width = x.shape[-1]
     if not isinstance(width, int) or width % 2:
         fail(ShapeError, f"rotary turns pairs of features: the last axis must be even; received {shape_text(x.shape)}.")
-    cosine, sine = _turns(x, width, float(base), start)
+    if frequencies is not None and len(frequencies) != width // 2:
+        fail(
+            ShapeError, f"rotary: {width // 2} pairs of features need as many frequencies; received {len(frequencies)}."
+        )
+    angles = rotary_frequencies(width, float(base)) if frequencies is None else np.asarray(frequencies, np.float64)
+    cosine, sine = _turns(x, angles, start)
     if interleaved:
         pairs = x.reshape((*x.shape[:-1], width // 2, 2))
         a, b = pairs[..., 0], pairs[..., 1]
@@ -149,9 +162,14 @@ def rotary(x: Tensor, base: float = 10000.0, start: int | Tensor = 0, interleave
     return concat([a * cosine - b * sine, b * cosine + a * sine], -1)
 
 
-def _turns(x: Tensor, width: int, base: float, start: int | Tensor) -> tuple[Tensor, Tensor]:
+def rotary_frequencies(width: int, base: float) -> np.ndarray[Any, Any]:
+    """base^(-2i/width): the angle per position of each pair of features."""
+    found: np.ndarray[Any, Any] = base ** (-np.arange(0, width, 2, dtype=np.float64) / width)
+    return found
+
+
+def _turns(x: Tensor, frequencies: np.ndarray[Any, Any], start: int | Tensor) -> tuple[Tensor, Tensor]:
     """(time, width / 2) cosines and sines; computed here where the time is a number."""
-    frequencies = base ** (-np.arange(0, width, 2, dtype=np.float64) / width)
     time = x.shape[-2]
     if isinstance(time, int) and isinstance(start, int):
         angles = np.outer(np.arange(start, start + time, dtype=np.float64), frequencies)

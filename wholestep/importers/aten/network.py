@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -30,8 +31,19 @@ class TorchNetwork(Recorded):
 
         target = self.__dict__.get("_module") if module is None else module
         if target is None:
-            fail(UsageError, "this network was read from a file, without its module: say to_torch(module).")
+            fail(UsageError, "this network was read from a file or a pickle, without its module: say to_torch(module).")
         return give_back(target, self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the module of torch, whose class may be one that nothing can be pickled of."""
+        return {name: value for name, value in super().__getstate__().items() if name != "_module"}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> TorchNetwork:
+        copied = type(self).__new__(type(self))
+        memo[id(self)] = copied
+        module = {"_module": self.__dict__["_module"]} if "_module" in self.__dict__ else {}
+        copied.__dict__.update(copy.deepcopy({**self.__getstate__(), **module}, memo))
+        return copied
 
 
 def from_torch(

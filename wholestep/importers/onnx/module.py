@@ -22,6 +22,7 @@ from wholestep.importers.onnx.recording import Recorder, missing_operators, miss
 from wholestep.importers.onnx.sizes import tensor_of
 from wholestep.importers.onnx.table import Batch, row_of
 from wholestep.nn import trace
+from wholestep.nn.derived import derived
 from wholestep.nn.module import SEEN, Module
 from wholestep.nn.parameter import Buffer, Parameter
 from wholestep.nn.recorded import Holding, Program, Recorded, network_of
@@ -138,6 +139,10 @@ def _class_of(network: Network) -> type[OnnxNetwork]:
     names = [_identifier(i.name) for i in network.inputs]
     if len(set(names)) < len(names):
         names = [f"input{i}" for i in range(len(names))]
+    return _class_taking(tuple(names))
+
+
+def _class_taking(names: tuple[str, ...]) -> type[OnnxNetwork]:
     kinds = inspect.Parameter
     signature = inspect.Signature([kinds(name, kinds.POSITIONAL_OR_KEYWORD) for name in ("self", *names)])
 
@@ -146,7 +151,7 @@ def _class_of(network: Network) -> type[OnnxNetwork]:
         return self.record(list(given.arguments.values())[1:])
 
     forward.__signature__ = signature  # type: ignore[attr-defined]
-    return type("OnnxNetwork", (OnnxNetwork,), {"forward": forward, "__module__": __name__})
+    return derived(OnnxNetwork, {"forward": forward}, _class_taking, names)
 
 
 def _identifier(name: str) -> str:

@@ -1,0 +1,50 @@
+"""Classes that are made at run time, for one layer or one network: `pickle` and `copy` make them again by a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from wholestep.records import dataclass
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """`factory(*arguments)` returns the class; arguments that are such classes are recipes themselves."""
+
+    factory: Callable[..., type]
+    arguments: tuple[Any, ...]
+
+
+def derived(
+    kind: type, body: Mapping[str, Any], factory: Callable[..., type], *arguments: Any, name: str | None = None
+) -> type[Any]:
+    """A subclass of `kind` under its name, which `factory(*arguments)` makes; its instances can be pickled.
+
+    The factory is a function of a module, the arguments are classes and plain values.
+    """
+    own = {
+        "__module__": kind.__module__,
+        "__doc__": kind.__doc__,
+        "__reduce_ex__": _reduced,
+        "_recipe": Recipe(factory, arguments),
+    }
+    return type(name or kind.__name__, (kind,), {**own, **body})
+
+
+def _reduced(self: Any, _: Any) -> tuple[Any, ...]:
+    return _empty, (_recipe_of(type(self)),), self.__getstate__()
+
+
+def _recipe_of(kind: Any) -> Any:
+    recipe = vars(kind).get("_recipe") if isinstance(kind, type) else None
+    return kind if recipe is None else Recipe(recipe.factory, tuple(map(_recipe_of, recipe.arguments)))
+
+
+def _class_of(recipe: Any) -> Any:
+    return recipe.factory(*map(_class_of, recipe.arguments)) if isinstance(recipe, Recipe) else recipe
+
+
+def _empty(recipe: Any) -> Any:
+    kind = _class_of(recipe)
+    return kind.__new__(kind)
