@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def added(name: str, axes: str = "z") -> list[onnx.NodeProto]:
 def tiles(first: str, times: int) -> list[onnx.NodeProto]:
     """One Tile after the other, the last called `tiled`."""
     names = [first, *(f"t{i}" for i in range(times - 1)), "tiled"]
-    return [node("Tile", a, "n", out=b) for a, b in zip(names, names[1:])]
+    return [node("Tile", a, "n", out=b) for a, b in pairwise(names)]
 
 
 IMAGE = (1, 1, 4, 4)
@@ -63,7 +64,8 @@ CASES: dict[str, Case] = {
     "Range of floats": ((2, 3), [RANGE, *added("r")], {**floats(a=0.0, b=1.0, c=1e-12), **ints(z=[0])}),
     "Tile": ((2, 3), [node("Tile", "x", "n")], ints(n=[1, HUGE])),
     "Tile, a chain": ((2, 3), [*tiles("x", 5), node("ReduceSum", "tiled", "z")], ints(n=[1, 1024], z=[1])),
-    "Tile of a constant, a chain": ((2, 3), [*tiles("k", 5), *added("tiled")], {**ints(n=[1024], z=[0]), **floats(k=[1.0])}),
+    "Tile of a constant, a chain": ((2, 3), [*tiles("k", 5), *added("tiled")],
+                                    {**ints(n=[1024], z=[0]), **floats(k=[1.0])}),
     "Expand": ((2, 3), [node("Expand", "x", "s")], ints(s=[HUGE, 1, 3])),
     "ConstantOfShape": ((2, 3), [node("ConstantOfShape", "s", out="c"), *added("c")], ints(s=[2**20, 2**20], z=[0, 1])),
     "Pad": ((2, 3), [node("Pad", "x", "p")], ints(p=[0, 0, 0, HUGE])),
@@ -74,7 +76,8 @@ CASES: dict[str, Case] = {
     "Resize, linear": (IMAGE, [node("Resize", "x", "", "s", mode="linear")], floats(s=[1, 1, 2**30, 1])),
     "Upsample": (IMAGE, [node("Upsample", "x", "s")], floats(s=[1, 1, 2**30, 1])),
     "HannWindow": ((2, 3), [node("HannWindow", "n", out="w"), *added("w")], ints(n=HUGE, z=[0])),
-    "MelWeightMatrix": ((2, 3), [MEL, *added("w")], {**ints(b=2**20, d=2**30, r=16000, z=[0, 1]), **floats(l=0.0, h=8e3)}),
+    "MelWeightMatrix": ((2, 3), [MEL, *added("w")],
+                        {**ints(b=2**20, d=2**30, r=16000, z=[0, 1]), **floats(l=0.0, h=8e3)}),
     "AffineGrid": ((1, 2, 3), [node("AffineGrid", "x", "s")], ints(s=[1, 1, 2**16, 2**16])),
     "Col2Im": ((1, 1, 4), [node("Col2Im", "x", "i", "b")], ints(i=[2**17, 2**17], b=[1, 1])),
     "AveragePool, margins": (IMAGE, [node("AveragePool", "x", kernel_shape=[3, 3], pads=[0, 0, 2**31, 2**31])], {}),
