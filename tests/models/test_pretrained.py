@@ -228,7 +228,7 @@ def test_folders_that_are_not_what_they_should_be(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="activation_function is 'relu', and the model here has 'gelu_new' alone"):
         ws.load_pretrained(odd)
     (odd / "config.json").write_text(json.dumps({**GPT2, "n_layer": -1}))
-    with pytest.raises(CheckpointError, match="'n_layer' is a whole number, at least 1; it is -1"):
+    with pytest.raises(CheckpointError, match="'n_layer' is an integer of at least 1; it is -1"):
         ws.load_pretrained(odd)
     shards = folder_of(tmp_path / "shards", GPT2, weights, 2)
     (shards / "model-00002-of-00002.safetensors").unlink()
