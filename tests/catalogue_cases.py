@@ -38,6 +38,17 @@ CONVOLUTIONS: dict[str, Row] = {
         "conv_transpose2d", IMAGES, normal(4, 3, 3, 3), normal(6), stride=(2, 3), padding=(1, 2),
         output_padding=(1, 2), dilation=(2, 1), groups=2,
     ),
+    "conv_transpose2d, output padding by dilation": both(
+        "conv_transpose2d", IMAGES, normal(4, 3, 2, 3), normal(3), stride=(1, 2), padding=(0, 1), output_padding=(3, 3),
+        dilation=(4, 4),
+    ),
+    "conv_transpose1d, output padding by dilation": both(
+        "conv_transpose1d", SIGNALS, normal(3, 4, 2), normal(4), stride=1, padding=2, output_padding=1, dilation=2
+    ),
+    "conv_transpose3d, output padding by dilation": both(
+        "conv_transpose3d", normal(2, 2, 3, 2, 3), normal(2, 3, 2, 2, 2), normal(3), stride=(1, 2, 1),
+        padding=(1, 0, 0), output_padding=(2, 1, 2), dilation=(3, 1, 3),
+    ),
     "conv_transpose2d, doubled": both("conv_transpose2d", IMAGES, normal(4, 5, 4, 4), stride=2, padding=1),
     "conv_transpose2d, same": (
         lambda x, w: ws.conv_transpose2d(x, w, stride=2, padding="same"),

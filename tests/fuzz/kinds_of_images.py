@@ -20,7 +20,7 @@ def conv_transpose(
 ) -> Made | None:
     if not _images(shape):
         return None
-    more = min(more, stride - 1)
+    more = min(more, max(stride, dilation) - 1)
     sizes = [(n - 1) * stride - 2 * padding + dilation * (k - 1) + more + 1 for n, k in zip(shape[2:], kernel)]
     if min(sizes) < 1:
         return None
@@ -38,8 +38,8 @@ def draw_conv_transpose(rng: Random, shape: Shape) -> dict[str, Any] | None:
         "kernel": [rng.choice([1, 2, 3, 4]), rng.choice([1, 2, 3])],
         "stride": rng.choice([1, 2, 2, 3]),
         "padding": rng.choice([0, 0, 1]),
-        "more": rng.choice([0, 0, 1]),
-        "dilation": rng.choice([1, 1, 2]),
+        "more": rng.choice([0, 0, 1, 2]),
+        "dilation": rng.choice([1, 1, 2, 3]),
         "bias": rng.random() < 0.7,
     }
 

@@ -74,7 +74,7 @@ def _speaks_arrow(data: object) -> bool:
     return hasattr(data, "__arrow_c_stream__")
 
 
-def as_frame(data: Any) -> Frame:
+def as_frame(data: Any, *, may_be_empty: bool = False) -> Frame:
     """A frame from a pandas or Polars frame, an Arrow table, or a dict of columns.
 
     Example: `ws.data.as_frame({"age": [31, None, 52], "city": ["Rome", "Oslo", None]})`.
@@ -94,7 +94,7 @@ def as_frame(data: Any) -> Frame:
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
         raise ShapeError(f"the columns of a table have one length; received {lengths} rows.")
-    if not columns or not next(iter(lengths.values())):
+    if not columns or not (may_be_empty or next(iter(lengths.values()))):
         raise InputError(f"the table is empty: {len(columns)} columns, 0 rows. Training needs at least one example.")
     return Frame(columns)
 

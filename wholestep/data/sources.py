@@ -19,26 +19,49 @@ from wholestep.compat.arguments import takes_their_words
 from wholestep.compiler.ir.masks import refuse_mask
 from wholestep.compiler.ir.types import letter_of
 from wholestep.data.framed import as_framed
-from wholestep.data.table import Array, Batch, Table, as_table, is_table_like
+from wholestep.data.table import TARGET, Array, Batch, Table, as_table, is_several_inputs, is_table_like
 from wholestep.errors import InputError, UsageError
 
 Path_ = str | PathLike[str]
 
 
 class RowSource:
-    """A data set with `len` and `[i]`, each item `(x, y)`, `(x, y, weight)`, `x` or a dict: a torch Dataset is one."""
+    """A data set with `len` and `[i]`, each item `(x, y)`, `(x, y, weight)`, `x` or a dict: a torch Dataset is one.
 
-    def __init__(self, items: Any) -> None:
-        self.items = items
-        if len(items) == 0:
+    x is an array, a dict of arrays by the names of `forward`'s arguments, or a tuple of arrays in their order.
+    """
+
+    def __init__(self, items: Any, rows: NDArray[np.int64] | None = None) -> None:
+        self.items, self.rows = items, rows  # of some rows: a part that `ws.data.split` gave
+        if len(self) == 0:
             raise InputError("the data set is empty: len() is 0. Training needs at least one example.")
 
     def __len__(self) -> int:
-        return len(self.items)
+        return len(self.items if self.rows is None else self.rows)
+
+    def __getitem__(self, row: int) -> Any:
+        if not 0 <= row < len(self):
+            raise IndexError(f"row {row} of {len(self)}")
+        return self.items[int(row if self.rows is None else self.rows[row])]
+
+    def __repr__(self) -> str:
+        return f"{len(self)} examples of {type(self.items).__name__}"
+
+    def select(self, rows: NDArray[np.int64]) -> RowSource:
+        """Some of the examples; none is read."""
+        return RowSource(self.items, rows if self.rows is None else self.rows[rows])
+
+    @property
+    def targets(self) -> Mapping[str, Array]:
+        """The targets of all examples, each of which is read for it."""
+        if not isinstance(self[0], tuple | list) or len(self[0]) < 2:
+            return {}
+        found = _stacked([self[row][1] for row in range(len(self))])
+        return found if isinstance(found, Mapping) else {TARGET: found}
 
     def take(self, rows: NDArray[np.int64]) -> Batch:
         """The examples at some rows as one batch."""
-        found = [self.items[int(row)] for row in rows]
+        found = [self[int(row)] for row in rows]
         if isinstance(found[0], Mapping):
             table = as_table({name: _stacked([f[name] for f in found]) for name in found[0]})
         elif isinstance(found[0], tuple | list):
@@ -51,6 +74,8 @@ class RowSource:
 def _stacked(values: Sequence[Any]) -> Any:
     if isinstance(values[0], Mapping):
         return {name: _stacked([v[name] for v in values]) for name in values[0]}
+    if is_several_inputs(values[0]):
+        return tuple(_stacked([v[i] for v in values]) for i in range(len(values[0])))
     for value in values:
         refuse_mask(value, "an example")
     arrays = [np.asarray(v.detach().cpu().numpy() if hasattr(v, "detach") else v) for v in values]
@@ -85,6 +110,8 @@ def _as_batch(item: Any) -> Batch:
 
 def as_source(data: object, labels: object = None) -> Table | RowSource | Stream:
     """What a loader reads from."""
+    if isinstance(data, RowSource):
+        return data
     if labels is not None or is_table_like(data) or as_framed(data) is not None:
         return as_table(data, labels)
     if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not (isinstance(data, list) and _batches(data)):
@@ -95,6 +122,14 @@ def as_source(data: object, labels: object = None) -> Table | RowSource | Stream
         f"data is arrays, (x, y), a dict of arrays, a data set with len() and [i], or an iterable of batches; received "
         f"{type(data).__name__}."
     )
+
+
+def inputs_of(data: Table | RowSource) -> Mapping[str, Array]:
+    """The inputs of all examples, by name."""
+    if isinstance(data, Table):
+        return data.inputs
+    table = as_table(data.take(np.arange(len(data))))
+    return table.inputs
 
 
 def _batches(data: list[Any]) -> bool:

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from wholestep.data.column import Column
 from wholestep.data.frame import as_column
 from wholestep.data.framed import Framed, as_framed
+from wholestep.data.sources import RowSource, as_source
 from wholestep.data.table import Table, as_table
 from wholestep.errors import InputError, OptionError, UsageError
 
 Rows = NDArray[np.int64]
-Data = Table | Framed
+Data = Table | Framed | RowSource
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def split(
     """Two parts, (1 - fraction) and fraction of the rows: drawn by the seed, or the last ones without `shuffle`.
 
     `stratify=True` takes the same fraction of every class, `groups=` keeps rows of one group together; see `Holdout`.
-    Either part is data for `ws.fit`, of a frame too.
+    Either part is data for `ws.fit`, of a frame or a data set with `len` and `[i]` too, of which no example is read.
 
     Example: `train, validation = ws.data.split((x, y), 0.1, stratify=True)`.
     """
@@ -148,7 +149,16 @@ def _check_ways(what: str, shuffle: bool | None, stratify: Any, groups: Any) -> 
 
 
 def _as_data(data: object) -> Data:
-    return as_framed(data) or as_table(data)
+    framed = as_framed(data)
+    if framed is not None:
+        return framed
+    if hasattr(data, "next_batch"):
+        raise UsageError(
+            f"rows are held out of data, and {type(data).__name__} gives batches of it. Split what it reads, and give "
+            "the first part to a loader: train, held = ws.data.split(data, 0.2); ws.DataLoader(train)."
+        )
+    source = as_source(data)
+    return source if isinstance(source, RowSource) else as_table(data)
 
 
 def _apart(data: Data, held: Rows) -> tuple[Data, Data]:

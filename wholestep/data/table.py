@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
-from wholestep.compiler.ir.masks import refuse_mask
+from wholestep.compiler.ir.masks import is_data_set, is_sparse, refuse_mask
 from wholestep.compiler.ir.types import letter_of
 from wholestep.errors import InputError, ShapeError, UsageError
 
@@ -146,7 +146,19 @@ def _columns(data: object, name: str, what: str) -> dict[str, Array]:
         if not data:
             raise UsageError(f"the {what} are an empty dict; give at least one named array.")
         return {str(key): _array(value, str(key)) for key, value in data.items()}
+    if name == INPUT and is_several_inputs(data):
+        return {name: _array(value, name) for name, value in zip(names_by_position(len(data)), data, strict=True)}
     return {name: _array(data, name)}
+
+
+def is_several_inputs(x: object) -> TypeGuard[tuple[Any, ...]]:
+    """Are these the arrays of several inputs, `(a, b)`?  A tuple of numbers is a row."""
+    return isinstance(x, tuple) and any(len(getattr(part, "shape", ())) > 0 for part in x)
+
+
+def names_by_position(count: int) -> list[str]:
+    """What several inputs without names are called: `x0`, `x1`, … are given to `forward` in their order."""
+    return [f"{INPUT}{i}" for i in range(count)] if count > 1 else [INPUT]
 
 
 def _array(value: object, name: str) -> Array:
@@ -219,10 +231,13 @@ def _is_of_frames(data: object) -> bool:
 
 def is_table_like(data: object) -> bool:
     """Arrays, or tuples or dicts of arrays: what fits in a table as it is.  A list of tuples or dicts is batches."""
-    if isinstance(data, Table | np.ndarray) or hasattr(data, "detach") or _is_of_frames(data):
+    if isinstance(data, Table | np.ndarray) or hasattr(data, "detach") or is_sparse(data) or _is_of_frames(data):
         return True
     if isinstance(data, Mapping):
         return all(is_table_like(v) for v in data.values())
     if isinstance(data, list):
         return bool(data) and not isinstance(data[0], tuple | Mapping | Batch)
-    return isinstance(data, tuple) and 1 <= len(data) <= 3 and all(v is None or is_table_like(v) for v in data)
+    if not isinstance(data, tuple):
+        return False
+    # Labels, or a data set with labels, which is told what to do where arrays are read.
+    return 1 <= len(data) <= 3 and all(v is None or is_data_set(v) or is_table_like(v) for v in data)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wholestep.compiler.ir.masks import is_data_set
 from wholestep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -51,12 +52,14 @@ def encoded_inputs(
     if encoding is None:
         if hasattr(type(model), "meet"):
             raise UsageError(f"{type(model).__name__} {UNMET}")
-        if isinstance(inputs[0], np.ndarray) or not _is_frame(inputs[0]):
+        if isinstance(inputs[0], np.ndarray):
             return inputs, named
+        if not _is_frame(inputs[0]):
+            return _data_set_inputs(inputs)
         from wholestep.data.frame import as_frame
         from wholestep.data.framed import matrix
 
-        return (matrix(as_frame(inputs[0])),), named
+        return (matrix(as_frame(inputs[0], may_be_empty=True)),), named
     if not (_is_frame(inputs[0]) or isinstance(inputs[0], Mapping)):
         raise UsageError(
             f"this model was trained on a table with the columns {', '.join(map(repr, encoding.names))}; received "
@@ -64,8 +67,22 @@ def encoded_inputs(
         )
     from wholestep.data.frame import as_frame
 
-    found = encoding.encode(as_frame(inputs[0]))
+    found = encoding.encode(as_frame(inputs[0], may_be_empty=True))
     return ((found["x"],), {}) if list(found) == ["x"] else ((), found)
+
+
+def _data_set_inputs(inputs: tuple[Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """The inputs of a data set with `len` and `[i]`, or of a part that `ws.data.split` gave; arrays as they are."""
+    from wholestep.data.sources import RowSource, inputs_of
+    from wholestep.data.table import Table, names_by_position
+
+    data = inputs[0]
+    if not isinstance(data, Table):
+        if not is_data_set(data):
+            return inputs, {}
+        data = data if isinstance(data, RowSource) else RowSource(data)
+    found = inputs_of(data)
+    return (tuple(found.values()), {}) if [*found] == names_by_position(len(found)) else ((), found)
 
 
 def _is_frame(value: object) -> bool:

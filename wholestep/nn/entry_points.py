@@ -25,8 +25,10 @@ def predict(
     device: str = "cpu",
     **named: object,
 ) -> Any:
-    """The outputs for arrays, with the model's numbers as they are now; nothing is dropped or changed.
+    """The outputs for arrays, with the model's weights as they are now; nothing is dropped or changed.
 
+    Inputs are arrays, in the order or by the names of `forward`'s arguments; or a frame; or one data set with `len` and
+    `[i]`, whose inputs are read into memory and whose targets are left alone.  No rows give outputs of no rows.
     Rows are taken `batch_size` at a time, so that many of them need no more memory than one batch; all at once
     where the output of a row depends on other rows.  Compiled for the next power of two of the batch, once.  A
     tuple from `forward` is a tuple here, a dict a dict.  `device` is that of `ws.build_session`.

@@ -215,7 +215,7 @@ class ConvTranspose2d(AnyConvTranspose):
     Args:
         kernel, stride, dilation: a number, or a pair (vertical, horizontal).
         padding: what is cut off on each side; or "same": `stride` rows for every row; or "valid".
-        output_padding: rows and columns more, below and behind; less than the stride.
+        output_padding: rows and columns more, below and on the right; less than the stride or the dilation.
         init: how the weight starts, where not as in PyTorch.
         weight_regularizer, activity_regularizer: as of `ws.nn.Linear`.
 

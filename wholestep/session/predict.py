@@ -15,7 +15,7 @@ from wholestep.compiler.frontend.step import Spec
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import Shape, int32, letter_of, symbols_of
 from wholestep.compiler.runtime.arrays import AnyArray, as_array
-from wholestep.errors import OptionError, ShapeError, UsageError, WholestepError
+from wholestep.errors import InputError, OptionError, ShapeError, UsageError, WholestepError
 from wholestep.nn.encoded import encoded_inputs
 from wholestep.nn.module import Module
 from wholestep.steps.evaluate import forward_only
@@ -60,6 +60,8 @@ def predict(model: Module, inputs: Sequence[object], named: Mapping[str, object]
     if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
         fail(OptionError, f"batch_size={batch_size!r}: expected a whole number of rows, at least 1.")
     arrays, symbols, specs = read_inputs(model, inputs, named)
+    if [*symbols] == [0]:
+        return _of_no_rows(model, arrays, specs, device)
     kept: Predictors = model.__dict__.setdefault("_predictors", Predictors({}, {}))
     rows = next(iter(symbols))
     form = (tuple(specs.items()), structure(model))
@@ -88,6 +90,25 @@ def _with_advice(error: ShapeError, model: Module, arrays: Mapping[str, AnyArray
         return error
     text, mark, line = str(error).partition("\n  at ")
     return ShapeError(f"{text} For one example, a batch of one, write {next(iter(arrays))}[None].{mark}{line}")
+
+
+def _of_no_rows(model: Module, arrays: Mapping[str, AnyArray], specs: dict[str, Spec], device: str) -> Any:
+    """The outputs of an empty array: those of one row, cut to none."""
+    if not _rows_apart(model, specs):
+        fail(
+            InputError, f"{type(model).__name__} gives no row for each row, so nothing follows from 0 rows; give some."
+        )
+    one = {name: np.zeros((1, *a.shape[1:]), a.dtype) for name, a in arrays.items()}
+    return _without_rows(predict(model, (), one, 1, device))
+
+
+def _without_rows(outputs: Any) -> Any:
+    if isinstance(outputs, Mapping):
+        return {name: _without_rows(out) for name, out in outputs.items()}
+    if isinstance(outputs, tuple | list):
+        cut = [_without_rows(out) for out in outputs]
+        return type(outputs)(*cut) if hasattr(outputs, "_fields") else type(outputs)(cut)
+    return outputs[:0]
 
 
 def read_inputs(

@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from wholestep import losses
 from wholestep.compiler.frontend.graph import Graph, recording
 from wholestep.compiler.frontend.step import Spec
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import LOSS, fail, recorded_for
+from wholestep.data.table import names_by_position
 from wholestep.errors import OptionError, ShapeError, UsageError
 from wholestep.losses.table import LossFunction
 from wholestep.nn.module import MEANINGS, SEEN, Module
@@ -19,6 +20,7 @@ from wholestep.nn.trace import trace_of
 from wholestep.steps.states import share_state
 
 Inputs = Spec | Mapping[str, Spec]
+T = TypeVar("T")
 
 
 def record_inputs(graph: Graph, inputs: Inputs) -> dict[str, Tensor]:
@@ -42,8 +44,22 @@ def _called(model: Module, inputs: Inputs, tensors: Mapping[str, Tensor]) -> Any
     if any(p.kind is p.VAR_POSITIONAL for p in known):  # forward(self, *inputs): in their order
         named = {p.name for p in known if p.kind is p.KEYWORD_ONLY} & {*tensors}
         return model(*(t for n, t in tensors.items() if n not in named), **{n: tensors[n] for n in named})
-    _need_arguments(model, tensors)
-    return model(**tensors)
+    named = by_argument(model, tensors)
+    _need_arguments(model, named)
+    return model(**named)
+
+
+def by_argument(model: Module, inputs: Mapping[str, T]) -> dict[str, T]:
+    """Inputs by the arguments of `forward`: those of data without names, `x0`, `x1`, …, in their order."""
+    known = inspect.signature(model.forward).parameters.values()
+    takes = [p.name for p in known if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    by_position = [*inputs] == names_by_position(len(inputs)) and not set(inputs) & set(takes)
+    if len(inputs) < 2 or not by_position or any(p.kind is p.VAR_POSITIONAL for p in known):
+        return dict(inputs)
+    if len(inputs) > len(takes):
+        arguments = ", ".join(takes) or "nothing"
+        fail(UsageError, f"{type(model).__name__}.forward takes {arguments}; the data has {len(inputs)} inputs.")
+    return dict(zip(takes, inputs.values()))
 
 
 def _named_outputs(model: Module, out: Any) -> dict[str, Tensor]:
@@ -87,7 +103,7 @@ def forward_graph(model: Module, inputs: Inputs) -> tuple[Graph, Any]:
         trace_of(graph, model)
         out = _called(model, inputs, record_inputs(graph, inputs))
         graph.set_outputs(_named_outputs(model, out))
-    model.__dict__[SEEN] = inputs
+    model.__dict__[SEEN] = by_argument(model, inputs) if isinstance(inputs, Mapping) else inputs
     share_state(graph, model)
     return graph, out
 
@@ -111,7 +127,7 @@ def training_graph(
         with recorded_for(LOSS):
             total = summed(graph, _with_penalties(graph, _loss(loss, outputs, aims)), weights)
         graph.set_outputs({"loss": total, **outputs})
-    model.__dict__[SEEN] = inputs
+    model.__dict__[SEEN] = by_argument(model, inputs) if isinstance(inputs, Mapping) else inputs
     if known := {name: m for name, t in outputs.items() if (m := graph.meanings.get(t.node)) is not None}:
         model.__dict__[MEANINGS] = known
     share_state(graph, model)

@@ -28,7 +28,8 @@ def prepared(
     """A loader of the training data, and the validation data as a table."""
     held: Table | None = None
     if isinstance(validation, float | Holdout):
-        data, held = _held_out(data, validation, seed, shuffle)
+        data, held_rows = _held_out(data, validation, seed, shuffle)
+        held = table_of(held_rows)
     elif validation is not None:
         held = _validation_table(validation)
     if isinstance(data, DataLoader):
@@ -36,13 +37,19 @@ def prepared(
     return DataLoader(data, None, batch_size, shuffle=shuffle, seed=seed), held
 
 
-def _held_out(data: object, validation: float | Holdout, seed: int, shuffle: bool) -> tuple[Table, Table]:
-    if isinstance(data, DataLoader) or not isinstance(as_source(data), Table):
-        ordered = ", shuffle=False" if isinstance(data, DataLoader) and not data.shuffles else ""
-        fraction = validation.fraction if isinstance(validation, Holdout) else validation
+def _held_out(data: object, validation: float | Holdout, seed: int, shuffle: bool) -> tuple[Any, Any]:
+    fraction = validation.fraction if isinstance(validation, Holdout) else validation
+    if isinstance(data, DataLoader):
+        ordered = "" if data.shuffles else ", shuffle=False"
         raise UsageError(
-            f"validation={fraction} holds out rows of arrays; received {type(data).__name__}. Hold them out before: "
-            f"train, held = ws.data.split((x, y), {fraction}{ordered}); then validation=held."
+            f"validation={fraction} holds out rows of arrays or a data set; received {type(data).__name__}. Hold them "
+            f"out before: train, held = ws.data.split(data, {fraction}{ordered}); then ws.fit(model, "
+            "ws.DataLoader(train), validation=held)."
+        )
+    if isinstance(as_source(data), Stream):
+        raise UsageError(
+            f"validation={fraction} holds out rows of arrays or a data set; received {type(data).__name__}, an "
+            "iterable of batches. Give other data to validation=: (x, y), or another iterable."
         )
     return held_out(data, validation, seed, shuffle)
 

@@ -11,7 +11,7 @@ from wholestep.compiler.frontend.padding import pad
 from wholestep.compiler.frontend.pools import avg_pool2d, max_pool2d
 from wholestep.compiler.frontend.tensor import Operand, Tensor, as_tensor
 from wholestep.compiler.frontend.trace import fail
-from wholestep.compiler.frontend.windows import conv2d, need_axes, per_channel
+from wholestep.compiler.frontend.windows import conv2d, need_axes, need_output_padding, per_channel
 from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import OptionError, ShapeError
 
@@ -121,15 +121,17 @@ def conv_transpose3d(
         )
     steps, spread = triple(op, "stride", stride), triple(op, "dilation", dilation)
     around, more = triple(op, "padding", padding), triple(op, "output_padding", output_padding)
-    if any(not 0 <= m < s for m, s in zip(more, steps, strict=True)):
-        fail(OptionError, f"{op}: output_padding is less than the stride {steps}; received {more}.")
+    need_output_padding(op, more, steps, spread)
     size = [
         (_number(op, x, n) - 1) * s - 2 * p + d * (_number(op, kernel, k) - 1) + m + 1
         for n, s, p, d, k, m in zip(x.shape[2:], steps, around, spread, kernel.shape[2:], more, strict=True)
     ]
     outputs = _number(op, kernel, kernel.shape[1]) * groups
     image = as_tensor(0.0).astype(x.dtype).expand(x.shape[0], outputs, *size)
-    out = gradients((conv3d(image, kernel, None, steps, around, spread, groups) * x).sum(), image)[0]
+    made = conv3d(image, kernel, None, steps, around, spread, groups)
+    if any(m >= s for m, s in zip(more, steps, strict=True)):  # the convolution then has more positions than x
+        made = made[:, :, : x.shape[2], : x.shape[3], : x.shape[4]]
+    out = gradients((made * x).sum(), image)[0]
     return out if bias is None else out + per_channel(op, bias, out)
 
 

@@ -166,7 +166,7 @@ def conv_transpose2d(
         bias: (O,); left out, it is 0.
         padding: what is cut off the result on each side: a number, a pair, "valid" (nothing) or "same" (the result has
             `stride` rows for every row of x).
-        output_padding: rows and columns more, below and behind; less than the stride.
+        output_padding: rows and columns more, below and on the right; less than the stride or the dilation.
 
     Example: `ws.conv_transpose2d(images, w, stride=2)` doubles height and width.
     """
@@ -183,8 +183,7 @@ def conv_transpose2d(
         pair(op, name, value)
         for name, value in (("stride", stride), ("dilation", dilation), ("output_padding", output_padding))
     )
-    if any(not 0 <= m < s for m, s in zip(more, steps, strict=True)):
-        fail(OptionError, f"{op}: output_padding is less than the stride {steps}; received {more}.")
+    need_output_padding(op, more, steps, spread)
     window = _kernel_size(op, kernel)
     given = [_number(op, x, n) for n in x.shape[2:]]
     low, high = margins(op, padding, [n * s for n, s in zip(given, steps, strict=True)], window, steps, spread)
@@ -192,11 +191,30 @@ def conv_transpose2d(
     size = tuple(f - a - b + m for f, a, b, m in zip(full, low, high, more, strict=True))
     if min(size) < 1:
         fail(OptionError, f"{op}: a padding of {low}, {high} leaves nothing of {full[0]} x {full[1]} pixels; use less.")
+    # The op takes an output padding below the stride: more of it undoes the padding, and is zeros after that.
+    beyond = [max(m - s + 1, 0) for m, s in zip(more, steps, strict=True)]
+    zeros = [max(b - h, 0) for b, h in zip(beyond, high, strict=True)]
+    high = tuple(h - b + z for h, b, z in zip(high, beyond, zeros, strict=True))
+    size = tuple(n - z for n, z in zip(size, zeros, strict=True))
     nodes = promote(op, [x.node, kernel.node])
     attrs = at.ConvGradAttrs(steps, low, high, spread, groups, False, size)
     made = Tensor(record("conv2d_grad_input", [operand(nodes[0]), nodes[1]], attrs), common_graph(x, kernel))
     out = made.astype(nodes[0].type.dtype)
+    if any(zeros):
+        from wholestep.compiler.frontend.padding import pad  # few have a dilation that asks for it
+
+        out = pad(out, [(0, 0), (0, 0), *((0, z) for z in zeros)])
     return out if bias is None else out + per_channel(op, bias, out)
+
+
+def need_output_padding(op: str, more: Sequence[int], steps: Sequence[int], spread: Sequence[int]) -> None:
+    """OptionError unless an output padding is smaller than the stride or the dilation, as in torch."""
+    if any(not 0 <= m < max(s, d) for m, s, d in zip(more, steps, spread, strict=True)):
+        fail(
+            OptionError,
+            f"{op}: output_padding is less than the stride {tuple(steps)} or the dilation {tuple(spread)}; received "
+            f"{tuple(more)}.",
+        )
 
 
 def _number(op: str, x: Tensor, extent: object) -> int:
