@@ -44,9 +44,9 @@ def _called(model: Module, inputs: Inputs, tensors: Mapping[str, Tensor]) -> Any
     if any(p.kind is p.VAR_POSITIONAL for p in known):  # forward(self, *inputs): in their order
         named = {p.name for p in known if p.kind is p.KEYWORD_ONLY} & {*tensors}
         return model(*(t for n, t in tensors.items() if n not in named), **{n: tensors[n] for n in named})
-    named = by_argument(model, tensors)
-    _need_arguments(model, named)
-    return model(**named)
+    arguments = by_argument(model, tensors)
+    _need_arguments(model, arguments)
+    return model(**arguments)
 
 
 def by_argument(model: Module, inputs: Mapping[str, T]) -> dict[str, T]:

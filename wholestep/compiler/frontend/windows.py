@@ -191,10 +191,10 @@ def conv_transpose2d(
     size = tuple(f - a - b + m for f, a, b, m in zip(full, low, high, more, strict=True))
     if min(size) < 1:
         fail(OptionError, f"{op}: a padding of {low}, {high} leaves nothing of {full[0]} x {full[1]} pixels; use less.")
-    # The op takes an output padding below the stride: more of it undoes the padding, and is zeros after that.
+    # The op takes an output padding below the stride: what exceeds it undoes the padding, and is zeros after that.
     beyond = [max(m - s + 1, 0) for m, s in zip(more, steps, strict=True)]
     zeros = [max(b - h, 0) for b, h in zip(beyond, high, strict=True)]
-    high = tuple(h - b + z for h, b, z in zip(high, beyond, zeros, strict=True))
+    high = (high[0] - beyond[0] + zeros[0], high[1] - beyond[1] + zeros[1])
     size = tuple(n - z for n, z in zip(size, zeros, strict=True))
     nodes = promote(op, [x.node, kernel.node])
     attrs = at.ConvGradAttrs(steps, low, high, spread, groups, False, size)
