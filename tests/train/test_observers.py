@@ -110,7 +110,7 @@ def test_held_out_rows_of_ordered_data_are_the_last_ones() -> None:
     assert drawn is not None
     assert drawn.columns["x"][:, 0].tolist() != list(range(15, 20))
     with pytest.raises(
-        ws.errors.UsageError, match=r"ws\.data\.split\(\(x, y\), 0\.25, shuffle=False\); then validation"
+        ws.errors.UsageError, match=r"ws\.data\.split\(data, 0\.25, shuffle=False\); then ws\.fit\(.*validation=held"
     ):
         ws.fit(mlp(), ws.DataLoader(X, Y, shuffle=False), validation=0.25, loss="cross_entropy")
 

@@ -127,7 +127,7 @@ VALIDATION: dict[str, Case] = {
     "a fraction of a data set": (
         lambda: ws.fit(linear(), ws.DataLoader(X, Y), validation=0.1, loss="cross_entropy"),
         UsageError,
-        r"validation=0\.1 holds out rows of arrays; received DataLoader\. .*ws\.data\.split",
+        r"validation=0\.1 holds out rows of arrays or a data set; received DataLoader\. .*ws\.data\.split",
     ),
 }
 

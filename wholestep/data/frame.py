@@ -77,6 +77,9 @@ def _speaks_arrow(data: object) -> bool:
 def as_frame(data: Any, *, may_be_empty: bool = False) -> Frame:
     """A frame from a pandas or Polars frame, an Arrow table, or a dict of columns.
 
+    Args:
+        may_be_empty: take a table without rows, as `model.predict` does.
+
     Example: `ws.data.as_frame({"age": [31, None, 52], "city": ["Rome", "Oslo", None]})`.
     """
     if isinstance(data, Frame):

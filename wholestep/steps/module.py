@@ -12,7 +12,6 @@ from wholestep.compiler.frontend.graph import Graph, recording
 from wholestep.compiler.frontend.step import Spec
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import LOSS, fail, recorded_for
-from wholestep.data.table import names_by_position
 from wholestep.errors import OptionError, ShapeError, UsageError
 from wholestep.losses.table import LossFunction
 from wholestep.nn.module import MEANINGS, SEEN, Module
@@ -53,8 +52,11 @@ def by_argument(model: Module, inputs: Mapping[str, T]) -> dict[str, T]:
     """Inputs by the arguments of `forward`: those of data without names, `x0`, `x1`, …, in their order."""
     known = inspect.signature(model.forward).parameters.values()
     takes = [p.name for p in known if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    by_position = [*inputs] == names_by_position(len(inputs)) and not set(inputs) & set(takes)
-    if len(inputs) < 2 or not by_position or any(p.kind is p.VAR_POSITIONAL for p in known):
+    if len(inputs) < 2 or set(inputs) & set(takes) or any(p.kind is p.VAR_POSITIONAL for p in known):
+        return dict(inputs)
+    from wholestep.data.table import names_by_position  # most inputs have names
+
+    if [*inputs] != names_by_position(len(inputs)):
         return dict(inputs)
     if len(inputs) > len(takes):
         arguments = ", ".join(takes) or "nothing"

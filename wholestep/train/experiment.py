@@ -63,7 +63,8 @@ class Experiment:
         model: a `ws.nn.Module`; or a `@ws.step` function, which has its own loss and optimizers.  Data for it is a dict
             by its inputs, or `(x, y)` for the first and the second; every number that it returns is logged.
         data: `(x, y)` or `(x, y, sample_weight)` of arrays or dicts of arrays, a `DataLoader`, a data set with `len`
-            and `[i]`, or an iterable of batches.  x may be a frame of pandas or Polars, an Arrow table or what
+            and `[i]`, or an iterable of batches.  Several inputs are a dict by the names of `forward`'s arguments, or a
+            tuple in their order, `((a, b), y)`.  x may be a frame of pandas or Polars, an Arrow table or what
             `ws.data.read_frame` gave; y is then a column of it, by name, or one of its own.
         validation: data of the same kind, measured after every epoch; or a fraction of `data` to hold out: rows drawn
             by the seed, or the last ones where `shuffle=False`; or `ws.data.Holdout`: by class, or whole groups.
