@@ -41,7 +41,7 @@ def test_a_name_an_object_and_a_function_are_taken_alike() -> None:
     def loss(output: ws.Tensor, target: ws.Tensor) -> ws.Tensor:
         return ws.losses.cross_entropy(output, target)
 
-    given: dict[str, Any] = {"progress": False, "device": "reference", "epochs": 1}
+    given: dict[str, Any] = {"progress": False, "device": "reference", "epochs": 1, "seed": 0}
     named = ws.fit(ws.nn.Linear(3, 2), (X, Y), loss="cross_entropy", optimizer="adamw", metrics=["accuracy"], **given)
     made = ws.fit(
         ws.nn.Linear(3, 2), (X, Y), loss=loss, optimizer=ws.AdamW(), metrics=[ws.metrics.Accuracy(), spread],
