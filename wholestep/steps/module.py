@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from wholestep import losses
@@ -37,15 +37,26 @@ def record_outputs(model: Module, inputs: Inputs, tensors: Mapping[str, Tensor])
 
 
 def _called(model: Module, inputs: Inputs, tensors: Mapping[str, Tensor]) -> Any:
-    if isinstance(inputs, Spec):
-        return model(*tensors.values())
     known = inspect.signature(model.forward).parameters.values()
+    if isinstance(inputs, Spec):
+        _need_one_argument(model, known)
+        return model(*tensors.values())
     if any(p.kind is p.VAR_POSITIONAL for p in known):  # forward(self, *inputs): in their order
         named = {p.name for p in known if p.kind is p.KEYWORD_ONLY} & {*tensors}
         return model(*(t for n, t in tensors.items() if n not in named), **{n: tensors[n] for n in named})
     arguments = by_argument(model, tensors)
     _need_arguments(model, arguments)
     return model(**arguments)
+
+
+def _need_one_argument(model: Module, known: Iterable[inspect.Parameter]) -> None:
+    needs = [p.name for p in known if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty]
+    if len(needs) > 1:
+        fail(
+            UsageError,
+            f"{type(model).__name__}.forward takes {', '.join(needs)}; the data has one input. Give a tuple of arrays "
+            "in their order, ((a, b), y), or a dict by these names.",
+        )
 
 
 def by_argument(model: Module, inputs: Mapping[str, T]) -> dict[str, T]:
