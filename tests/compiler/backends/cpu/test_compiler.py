@@ -120,6 +120,13 @@ def test_the_zig_wheel_is_the_last_resort(monkeypatch: pytest.MonkeyPatch) -> No
     assert found.fingerprint == "ziglang 0.99"
 
 
+def test_a_zig_wheel_that_is_too_old_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: "0.13.0.post1")
+    with pytest.raises(CompilerError, match=r"the ziglang wheel 0\.13\.0\.post1 is .* too old.*'ziglang>=0\.16'"):
+        find_compiler()
+
+
 @pytest.mark.parametrize("requested", ["zig cc", "zig cc -target x86_64-linux-musl"])
 def test_zig_compiles_for_the_target_and_never_for_this_machine(
     requested: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -53,6 +53,10 @@ FLAGS = (
 # Hundreds of calls in a row: a higher level takes up to 2 s longer, and the calls take as long.
 ENTRY_FILE, ENTRY_LEVEL = "entry.c", "-O0"
 LINK = ("-shared",)
+OLDEST_ZIG = (
+    0,
+    16,
+)  # before, a target with AVX-512 has no 64-byte vectors unless -mevex512 is said, which is gone since
 SHOWN_LINES = 20  # of what a compiler says when it fails
 LIBRARIES = ("-lm", "-pthread")
 EVERY_FLAG = (*FLAGS, ENTRY_LEVEL, *LINK, *LIBRARIES)
@@ -180,6 +184,11 @@ def _zig() -> Compiler | None:
         version = importlib.metadata.version("ziglang")
     except importlib.metadata.PackageNotFoundError:
         return None
+    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_ZIG:
+        raise CompilerError(
+            f"the ziglang wheel {version} is the only C compiler here, and it is too old: its clang does not take our "
+            "flags for AVX-512. Run: pip install --upgrade 'ziglang>=0.16', or install gcc or clang."
+        )
     return Compiler((sys.executable, "-m", "ziglang", "cc", *_zig_target()), f"ziglang {version}")
 
 
