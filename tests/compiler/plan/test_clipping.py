@@ -85,6 +85,7 @@ def test_a_limit_that_is_not_reached_changes_no_bit(widths: tuple[int, ...]) -> 
             loss="cross_entropy",
             optimizer=ws.Adam(lr=0.01),
             batch_size=ROWS,
+            seed=0,
             clip_norm=clip_norm,
             threads=threads,
         )
