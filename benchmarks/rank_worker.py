@@ -20,7 +20,7 @@ from benchmarks.worker import Worker, limit_processors, serve
 
 def own_rank() -> int:
     """Which of the ranks this process is, as torch's launcher and ours say it."""
-    return int(os.environ.get("RANK") or os.environ.get("PMI_ID") or 0)
+    return int(os.environ.get("RANK") or os.environ.get("WHOLESTEP_RANK") or 0)
 
 
 class Follower:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from wholestep.workers import native
-from wholestep.workers.authentication import TAG, Channel, Listener, connect, new_secret
+from wholestep.workers.authentication import GREETING, PENDING, TAG, Channel, Listener, connect, new_secret
 
 HEADER = 32  # bytes of a frame's header in group_sockets.c
 FLOATS, INTEGERS = 0x10, 0x13  # what ranks exchange: an all-reduce of float32, of int64
@@ -107,6 +107,31 @@ def test_a_client_of_another_server_of_the_same_job_is_refused(secret: bytes) ->
     assert list(listener.accept(client.is_alive)) == []
     listener.close()
     assert "refused rank 3" in errors[0]
+
+
+def test_a_flood_keeps_nobody_from_joining(secret: bytes) -> None:
+    """A stranger that is dropped for another one, while both wait to be looked at, is looked at no more."""
+    listener = Listener("127.0.0.1", secret, "rendezvous", backlog=1)
+    strangers = [socket.create_connection(listener.address) for _ in range(PENDING)]
+    clients: list[threading.Thread] = []
+
+    def goes_on() -> bool:
+        if len(listener._pending) == PENDING and not clients:
+            clients.append(
+                threading.Thread(target=lambda: connect(listener.address, secret, "rendezvous", 3, 60.0).close())
+            )
+            strangers.append(socket.create_connection(listener.address))
+            for stranger in strangers[:PENDING]:
+                stranger.sendall(GREETING)
+            clients[0].start()
+        return True
+
+    rank, channel = next(listener.accept(goes_on))
+    assert rank == 3
+    clients[0].join()
+    listener.close()
+    for each in (channel, *strangers):
+        each.close()
 
 
 # -- in C ------------------------------------------------------------------------------------------------------------

@@ -183,6 +183,20 @@ def test_ranks_listen_on_the_network_that_the_hosts_are_on() -> None:
     assert hosts.addresses_of(("localhost", "127.0.0.1")) == {"localhost": "127.0.0.1", "127.0.0.1": "127.0.0.1"}
 
 
+def test_ranks_that_cannot_map_memory_send_messages_and_say_so() -> None:
+    said = (
+        "import numpy as np, wholestep as ws; from wholestep.workers import native, sockets\n"
+        "def refuse(*place): raise PermissionError(13, 'Permission denied', 'the window')\n"
+        "if ws.Workers().rank == 1: sockets._open = refuse\n"
+        "group, array = ws.Workers(2).join(), np.ones(5000, np.float32)\n"
+        "native.sum_all(group.native, array); group.check(); print(group.memory, set(array.tolist()))"
+    )
+    done = launch("-n", "2", ONE_LINE, said)
+    assert sorted(done.stdout.splitlines()) == ["False {2.0}", "[1] False {2.0}"], done.stderr
+    assert done.stderr.count("ranks cannot map each other's memory and send messages") == 1
+    assert "(rank 1: [Errno 13] Permission denied" in done.stderr
+
+
 def test_ranks_need_no_mpi() -> None:
     said = "import wholestep as ws, sys; ws.Workers(2).join(); assert 'mpi4py' not in sys.modules; print('none')"
     done = launch("-n", "2", ONE_LINE, said)

@@ -8,13 +8,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.workers import gated
+from tests.workers.hosts import ADDRESSES, reason_against, two_hosts
 from tests.workers.ports import below, listening
 from tests.workers.ranks import ROOT
 from wholestep.options import rank_variables
@@ -32,10 +33,13 @@ def undisturbed() -> str:
 
 
 @contextmanager
-def job(folder: Path, stage: str, *options: str) -> Iterator[subprocess.Popen[str]]:
+def job(
+    folder: Path, stage: str, *options: str, before: Sequence[str] = (), **environment: str
+) -> Iterator[subprocess.Popen[str]]:
     """`wholestep launch -n 2` under way, its ranks waiting in a stage."""
-    command = [sys.executable, "-m", "wholestep.cli", "launch", "-n", "2", *options, gated.__file__, str(folder), stage]
-    variables = {**os.environ, "PYTHONPATH": os.fspath(ROOT)}
+    launch = [sys.executable, "-m", "wholestep.cli", "launch", "-n", "2", *options]
+    command = [*before, *launch, gated.__file__, str(folder), stage]
+    variables = {**os.environ, "PYTHONPATH": os.fspath(ROOT), **environment}
     with subprocess.Popen(
         command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as launcher:
@@ -185,6 +189,37 @@ def test_strangers_are_refused_at_every_stage_and_the_run_has_the_same_bits(
     assert [(tmp_path / f"end-{rank}").read_text() for rank in range(2)] == [undisturbed] * 2
 
 
+ATTACK = """
+import ast, sys
+from tests.workers.test_strangers import attack
+attack(ast.literal_eval(sys.argv[1]), bytes.fromhex(sys.argv[2]))
+print("refused")
+"""
+
+
+@pytest.mark.parametrize("stage", ["before", "connecting", "training"])
+def test_between_machines_ports_are_on_one_address_and_the_same_strangers_are_refused(
+    stage: str, tmp_path: Path, undisturbed: str
+) -> None:
+    """Two network namespaces; the strangers come from the second one, over the cable."""
+    if reason := reason_against():
+        pytest.skip(reason)
+    with two_hosts(tmp_path) as hosts:
+        inside, options = ("ip", "netns", "exec"), ("--hosts", ",".join(ADDRESSES))
+        before = (*inside, hosts.names[0])
+        with job(tmp_path, stage, *options, before=before, **hosts.variables) as launcher:
+            ports = listening(launcher.pid)
+            assert {host for host, _ in ports} == ({ADDRESSES[0]} if stage != "training" else set())
+            command = [*inside, hosts.names[1], sys.executable, "-c", ATTACK, repr(ports), secret_of(launcher).hex()]
+            variables = {**os.environ, "PYTHONPATH": os.fspath(ROOT)}
+            done = subprocess.run(command, env=variables, cwd=ROOT, capture_output=True, text=True, check=False)
+            assert done.stdout == "refused\n", done.stderr
+            (tmp_path / "go").touch()
+            output, errors = launcher.communicate(timeout=SECONDS)
+    assert launcher.returncode == 0, output + errors
+    assert [(tmp_path / f"end-{rank}").read_text() for rank in range(2)] == [undisturbed] * 2
+
+
 def test_nothing_of_a_job_is_left_in_shared_memory_when_ranks_are_killed(tmp_path: Path) -> None:
     before = set(Path("/dev/shm").iterdir())
     for stage in ("joining", "training"):
@@ -202,10 +237,10 @@ def test_nothing_of_a_job_is_left_in_shared_memory_when_ranks_are_killed(tmp_pat
 JOIN = "import wholestep as ws; ws.Workers(2, timeout=60).join(); print('joined')"
 
 
-def start_rank(rank: int, address: Address, secret: bytes) -> subprocess.Popen[str]:
+def start_rank(rank: int, address: Address, secret: bytes, script: str = JOIN) -> subprocess.Popen[str]:
     variables = {**os.environ, "PYTHONPATH": os.fspath(ROOT), "WHOLESTEP_RANKS": "2"}
     variables |= rank_variables(rank, address, secret)
-    command = [sys.executable, "-c", JOIN]
+    command = [sys.executable, "-c", script]
     return subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -245,6 +280,16 @@ def test_a_rank_of_a_job_that_is_over_is_told_so() -> None:
     told = start_rank(1, address, new_secret()).communicate(timeout=SECONDS)[1]
     assert "rank 1 found nobody at 127.0.0.1:" in told
     assert "the job has started without it, or is over" in told
+
+
+def test_a_rank_whose_peers_do_not_come_says_so() -> None:
+    said = (
+        "import wholestep as ws; from wholestep.workers import joining as j; j.JOIN = 1; ws.Workers(timeout=1).join()"
+    )
+    secret = new_secret()
+    with Rendezvous(2, secret) as rendezvous:
+        told = start_rank(0, rendezvous.address(), secret, said).communicate(timeout=SECONDS)[1]
+    assert "WorkerError: not all of the 2 ranks have joined within 1 s" in told
 
 
 def test_the_secret_is_in_no_command_line(tmp_path: Path) -> None:

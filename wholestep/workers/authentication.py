@@ -166,7 +166,7 @@ def _connect_once(address: Address, secret: bytes, server: str, rank: int, timeo
 # -- the end that listens ----------------------------------------------------------------------------------------------
 
 
-@dataclass
+@dataclass(eq=False)
 class _Pending:
     """A peer that has not authenticated yet."""
 
@@ -212,9 +212,9 @@ class Listener:
         while goes_on():
             for key, _ in self._selector.select(LOOK):
                 if key.data is None:
-                    self._greet()
-                elif (found := self._read(key.data)) is not None:
-                    yield found
+                    self._greet()  # which may drop one that has something to read, too
+                elif key.data in self._pending and (joined := self._read(key.data)) is not None:
+                    yield joined
             for late in [peer for peer in self._pending if time.monotonic() > peer.deadline]:
                 self._drop(late)
 

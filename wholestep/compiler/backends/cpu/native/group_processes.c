@@ -269,7 +269,7 @@ EXPORT ws_group *ws_processes_open(int rank, int size, double timeout, long slot
   if (!e) return NULL;
   e->group = (ws_group){.rank = rank, .size = size, .timeout = timeout, .all_reduce = all_reduce,
                         .reduce_scatter = reduce_scatter, .all_gather = all_gather, .broadcast = broadcast, .engine = e};
-  e->carrier = *carrier, e->slot = slot, e->missing = -1, e->spins = crowded ? 0 : SPINS;
+  e->carrier = *carrier, e->slot = slot, e->missing = -1, e->spins = crowded ? 0 : windows ? SPINS : CALLS;
   e->windows = copied(windows, size, sizeof *windows);
   e->pids = copied(pids, size, sizeof *pids), e->numbers = copied(numbers, size, sizeof *numbers);
   e->requests = calloc((size_t)(2 * size), sizeof *e->requests);

@@ -22,7 +22,8 @@ typedef struct {
 
 enum {
   ALONE = 64,                                         /* bytes: of a sign, before the slots of a window */
-  SPINS = 2000,                                       /* looks before others may have the core */
+  SPINS = 2000,                                       /* looks at memory before others may have the core, some 20 us */
+  CALLS = 80,                                         /* the same of messages: each look is a system call */
   YIELDS = 4000,                                      /* and before we sleep between looks; at once on a busy machine */
   NAP_NS = 50000,
   PROBES = 200,                                       /* naps between two looks whether the others live */
