@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.workers import long_run
-from tests.workers.ranks import ROOT
+from tests.workers.ranks import ROOT, launch
 from wholestep.callbacks.run import Run
 from wholestep.train.agreement import agree
 from wholestep.train.checkpoint.folder import checkpoints_in
@@ -142,6 +142,16 @@ def test_a_worker_that_hangs_is_named_with_its_last_step(tmp_path: Path) -> None
     assert told is not None, said
     assert int(told[1]) >= long_run.ROWS // long_run.BATCH
     assert "wholestep: rank 1 of 2 hung, or was left behind, and was killed" in said, said
+
+
+@pytest.mark.parametrize("options", [(), ("--hosts", "localhost,127.0.0.1")], ids=["memory", "messages"])
+def test_ranks_that_call_different_things_are_told_so(options: tuple[str, ...]) -> None:
+    """Where one of them is in the loop of an epoch, too."""
+    done = launch("-n", "2", *options, str(Path(__file__).with_name("out_of_step.py")))
+    assert done.returncode == 75, done.stdout + done.stderr
+    for other in (0, 1):
+        assert re.search(rf"error: rank {other} of 2 \([^)]*\) exchanges something else: it is at another", done.stderr)
+    assert "threads" not in done.stderr
 
 
 def test_a_closed_terminal_saves_and_stops_all(tmp_path: Path) -> None:
