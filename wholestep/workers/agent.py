@@ -60,8 +60,8 @@ def main() -> int:
         for rank, note in zip(task.ranks, notes, strict=True):
             address, secret = (task.rendezvous[0], task.rendezvous[1]), bytes.fromhex(task.secret)
             own = {**rank_variables(rank, address, secret, task.node), **noting_variables(note)}
-            told = {**os.environ, **task.variables, **own}
-            child = start_rank(task.command, told, rank, stdin=subprocess.DEVNULL, notes=note)
+            environment = {**os.environ, **task.variables, **own}
+            child = start_rank(task.command, environment, rank, stdin=subprocess.DEVNULL, notes=note)
             started.append(child)
             readers += prefixed(child, rank)
         threading.Thread(target=_listen, args=(started, is_over), daemon=True).start()

@@ -167,8 +167,8 @@ def _source_towards(host: str) -> str:
             probe.connect((address, 9))
         except OSError as error:
             raise UsageError(f"--hosts {host}: no network leads to {address}: {error.strerror}.") from error
-        found: str = probe.getsockname()[0]
-    return found
+        source: str = probe.getsockname()[0]
+    return source
 
 
 def _resolved(host: str) -> tuple[int, str]:

@@ -61,9 +61,9 @@ def _run_once(job: Job, variables: Mapping[str, str], say: Callable[[str], None]
     if all(rank.code in FINISHED for rank in ended):
         return ended[0].code, False
     by_error = [rank for rank in ended if not rank.is_lost and rank.code not in (*FINISHED, LOST)]
-    told = min(by_error or [rank for rank in ended if rank.is_lost] or ended, key=lambda rank: rank.when)
-    say(told.missed or f"rank {told.rank} of {job.count} {told.how}")
-    return told.code, not by_error
+    cause = min(by_error or [rank for rank in ended if rank.is_lost] or ended, key=lambda rank: rank.when)
+    say(cause.missed or f"rank {cause.rank} of {job.count} {cause.how}")
+    return cause.code, not by_error
 
 
 def _run_on_hosts(job: Job, variables: Mapping[str, str]) -> list[Ended]:
@@ -82,8 +82,8 @@ def run_here(job: Job, variables: Mapping[str, str]) -> list[Ended]:
             with forwarded(lambda number: signal_ranks(started, number)):
                 for rank in range(job.count):
                     own = rank_variables(rank, rendezvous.address(), secret)
-                    told = {**local_variables(), **os.environ, **variables, **own}
-                    child = start_rank(job.command, told, rank, job.output)
+                    environment = {**local_variables(), **os.environ, **variables, **own}
+                    child = start_rank(job.command, environment, rank, job.output)
                     started.append(child)
                     readers += prefixed(child, rank)
                 return _watch(started)

@@ -51,16 +51,16 @@ class MPITransport:
 
         comm = self.comm.Split(members[0], self.rank)
         assert isinstance(comm, MPI.Intracomm)
-        made = MPITransport(comm, members)
+        transport = MPITransport(comm, members)
         comm.Free()
-        return made
+        return transport
 
     def gather(self, data: bytes) -> list[bytes]:
         """The bytes of all ranks, without zeros at their ends."""
         assert len(data) <= MOST
-        found = np.zeros((self.size, MOST), np.uint8)
-        self.comm.Allgather(np.frombuffer(data.ljust(MOST, b"\0"), np.uint8), found)
-        return [row.tobytes().rstrip(b"\0") for row in found]
+        rows = np.zeros((self.size, MOST), np.uint8)
+        self.comm.Allgather(np.frombuffer(data.ljust(MOST, b"\0"), np.uint8), rows)
+        return [row.tobytes().rstrip(b"\0") for row in rows]
 
     def windows(self, size: int) -> list[int] | None:
         """Where each rank's memory lies in this process; None where they are on several machines."""
@@ -73,8 +73,8 @@ class MPITransport:
             return None
         window = MPI.Win.Allocate_shared(size + LINE, 1, comm=self.comm)
         self._windows.append(window)
-        found = [MPI.Get_address(window.Shared_query(rank)[0]) for rank in range(self.size)]
-        aligned = [-(-address // LINE) * LINE for address in found]  # pages are alike in all processes
+        addresses = [MPI.Get_address(window.Shared_query(rank)[0]) for rank in range(self.size)]
+        aligned = [-(-address // LINE) * LINE for address in addresses]  # pages are alike in all processes
         ctypes.memset(aligned[self.rank], 0, LINE)
         _forget_files(self.comm)
         return aligned
@@ -85,9 +85,9 @@ class MPITransport:
 
         dll = ctypes.CDLL(_loaded())
         named = {name: getattr(dll, f"MPI_{name.capitalize()}") for name in ("isend", "irecv", "test")}
-        found = {name: ctypes.cast(function, c_void_p).value for name, function in named.items()}
+        functions = {name: ctypes.cast(function, c_void_p).value for name, function in named.items()}
         handles = {"comm": MPI._handleof(self.comm), "byte": MPI._handleof(MPI.BYTE)}
-        return native.Messages(**found, **handles)
+        return native.Messages(**functions, **handles)
 
     def leave(self, missed: tuple[int, int] | None) -> None:
         """MPI has no way to tell."""
@@ -103,10 +103,10 @@ class MPITransport:
 
 
 def _loaded() -> str:
-    found = sorted(path for path in files_of() if Path(path).name.startswith(("libmpi.so", "libmpi_abi.so")))
-    if not found:
+    libraries = sorted(path for path in files_of() if Path(path).name.startswith(("libmpi.so", "libmpi_abi.so")))
+    if not libraries:
         raise UsageError("mpi4py has loaded no libmpi.so: install one with it, pip install 'wholestep[mpi]'.")
-    return found[0]
+    return libraries[0]
 
 
 def _forget_files(comm: MPI.Intracomm) -> None:

@@ -82,9 +82,9 @@ class Rendezvous:
         try:
             while not self._closing.is_set():
                 messages = [channel.receive() for channel in channels]
-                told = b"".join(LENGTH.pack(len(message)) + message for message in messages)
+                reply = b"".join(LENGTH.pack(len(message)) + message for message in messages)
                 for channel in channels:
-                    channel.send(told)
+                    channel.send(reply)
         except OSError:  # a rank has ended: those that wait for it hear of it
             for channel in channels:
                 channel.shut()
@@ -100,9 +100,9 @@ def join(address: Address, secret: bytes, rank: int, timeout: float) -> Channel:
 def gather(channel: Channel, data: bytes) -> list[bytes]:
     """The messages of all ranks, by rank; all of them call it."""
     channel.send(data)
-    told, messages, at = channel.receive(), list[bytes](), 0
-    while at < len(told):
-        (length,) = LENGTH.unpack_from(told, at)
-        messages.append(told[at + LENGTH.size : at + LENGTH.size + length])
+    reply, messages, at = channel.receive(), list[bytes](), 0
+    while at < len(reply):
+        (length,) = LENGTH.unpack_from(reply, at)
+        messages.append(reply[at + LENGTH.size : at + LENGTH.size + length])
         at += LENGTH.size + length
     return messages

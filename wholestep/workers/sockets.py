@@ -171,8 +171,8 @@ class Subset:
 
     def gather(self, data: bytes) -> list[bytes]:
         """The bytes of these ranks; all ranks of the job call it."""
-        told = self._of.gather(data)
-        return [told[rank] for rank in self.members]
+        messages = self._of.gather(data)
+        return [messages[rank] for rank in self.members]
 
     def windows(self, size: int) -> list[int] | None:
         """As of all ranks."""
