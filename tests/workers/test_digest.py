@@ -33,7 +33,7 @@ def test_what_differs_between_workers_is_named_with_its_rank() -> None:
         "ws.Workers(model=3): 2 processes were started, which do not stand in rows of 3. Start a multiple of it: whole",
         "trained",
         # They look at what spoilt a loss together, from a copy that they made at the same step.
-        "the loss of step 1 of epoch 0 (both counted from 0) is inf: mul in the loss computed the first value that is not f",
+        "the loss of step 1 of epoch 0 (both counted from 0) is inf: mul in the loss computed the first value that is",
         f"  at {Path(__file__).with_name('unlike.py')}:",
     ]
     for line, text in zip(own, expected, strict=True):
