@@ -187,7 +187,7 @@ def test_mistakes_in_a_file_of_settings_are_one_line(
 
 CONTROLS = {
     "batch_size": 16,
-    "limit_batches": 4,
+    "limit_batches": 8,  # four updates of two batches each
     "limit_validation": 1,
     "validate_every": 2,
     "validate_every_steps": 2,
@@ -204,7 +204,7 @@ def test_the_controls_of_a_loop(script: Path) -> None:
     code, text = run("train", str(script), "--epochs", "3", "--device", "reference", "--no-progress", *given)
     assert code == 0, text
     kept = ws.load_checkpoint("runs/small")
-    assert {name: kept.config[name] for name in CONTROLS} == {**CONTROLS, "batch_size": 32}  # rows of a step
+    assert {name: kept.config[name] for name in CONTROLS} == CONTROLS
     assert [e.steps for e in kept.history.epochs] == [4, 4, 4]
     assert ["val_loss" in e.logs for e in kept.history.epochs] == [False, True, True]
     assert [(v.epoch, v.steps) for v in kept.history.validations] == [(0, 2), (1, 2), (2, 2)]

@@ -29,8 +29,13 @@ class Extraction:
     after: float
 
 
-def extract(egraph: EGraph, cost: Callable[[ENode], Cost], banned: frozenset[ENode] = frozenset()) -> Extraction:
-    """The cheapest choice found.  `banned` e-nodes are left as soon as there is another way."""
+def extract(
+    egraph: EGraph, cost: Callable[[ENode], Cost], banned: frozenset[ENode] = frozenset(), least_gain: float = 0.0
+) -> Extraction:
+    """The cheapest choice found, if it saves `least_gain` of the cost; else the program's own.
+
+    `banned` e-nodes are left as soon as there is another way.
+    """
     problem = Problem(egraph, cost, banned)
     own = _complete(problem, egraph.original_choice())
     unchanged = Selection(problem, list(own))
@@ -42,7 +47,7 @@ def extract(egraph: EGraph, cost: Callable[[ENode], Cost], banned: frozenset[ENo
             if best is None or found.total < best.total - SMALLEST_GAIN * best.total:
                 best = found
     assert best is not None
-    if unchanged.total - best.total < WORTHWHILE * unchanged.total:
+    if unchanged.total - best.total < least_gain * unchanged.total:
         best = unchanged
     best.go_back_where_it_is_free(egraph.original_choice())
     return Extraction(tuple(best.chosen), unchanged.cost(), best.cost())

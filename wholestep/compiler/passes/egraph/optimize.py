@@ -14,7 +14,7 @@ from wholestep.compiler.passes.egraph.certificate import Emitted, applied, chang
 from wholestep.compiler.passes.egraph.cost import CostModel
 from wholestep.compiler.passes.egraph.egraph import EGraph, ENode
 from wholestep.compiler.passes.egraph.encode import Encoded, encode
-from wholestep.compiler.passes.egraph.extract import Extraction, extract
+from wholestep.compiler.passes.egraph.extract import WORTHWHILE, Extraction, extract
 from wholestep.compiler.passes.egraph.outline import FEWEST_NODES, Outlined, outline
 from wholestep.compiler.passes.egraph.reach import only_reorders, reachable_rules
 from wholestep.compiler.passes.egraph.rebuild import rebuild
@@ -135,7 +135,10 @@ def rewrite_by_equality(
     sizes = {symbol: request.capacity.get(symbol, TYPICAL_SIZE) for symbol in graph.symbols}
     model = CostModel(encoded.tables, sizes, request.costs)
     egraph = result.egraph
-    extraction = extract(egraph, lambda node: model.cost(node, egraph), replaced_nodes(egraph, rules, result.emitted))
+    # Before autodiff the aim is the canonical form, whatever it saves: equal programs must stay equal.
+    least_gain = 0.0 if request.before_autodiff else WORTHWHILE
+    replaced = replaced_nodes(egraph, rules, result.emitted)
+    extraction = extract(egraph, lambda node: model.cost(node, egraph), replaced, least_gain)
     clock("extract")
     replay = None
     if outlined is None:
