@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 
-from wholestep.compiler.runtime.build_folder import build_folder
 from wholestep.compiler.runtime.cache import Cache, key_of
 from wholestep.compiler.runtime.threads import default_threads
 from wholestep.compiler.runtime.together import run_all
@@ -234,6 +233,8 @@ def shared_object(name: str, cache: Cache, compiler: Compiler, target: str) -> P
     found = cache.get(key, SHARED_SUFFIX)
     if found is not None:
         return found
+    from wholestep.compiler.runtime.build_folder import build_folder  # a start from the cache compiles nothing
+
     with cache.lock(key), build_folder() as folder:
         found = cache.get(key, SHARED_SUFFIX)
         if found is not None:
@@ -250,6 +251,7 @@ def run_compiler(
     Files are compiled side by side, one for each core at a time, the first ones first; `shared` give objects that are
     linked with them.
     """
+    from wholestep.compiler.runtime.build_folder import build_folder
     from wholestep.compiler.runtime.products import on_one_thread
 
     with build_folder() as folder:
