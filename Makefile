@@ -13,7 +13,7 @@ SEED ?= 1
 JOBS ?= 2
 MODE ?= networks,graphs,readers,combinations
 
-.PHONY: help train test test-all test-cuda fuzz check lint bench clean
+.PHONY: help train test test-all test-cuda fuzz check lint bench size clean
 help:
 	@echo "make train     set up and train a network on the UCI digits"
 	@echo "make test      format, lint, types, import contract, tests"
@@ -21,6 +21,7 @@ help:
 	@echo "make test-cuda everything about device=\"cuda\" on this machine's GPU; writes docs/test-cuda.md"
 	@echo "make fuzz      look for wrong numbers with random networks, graphs, files and runs: SECONDS=600 SEED=1"
 	@echo "make bench     the MLP against torch, torch.compile, JAX and scikit-learn"
+	@echo "make size      lines by package, and counts of what makes the tree hard to read"
 	@echo "make clean     remove the virtual environment"
 
 train: $(VENV)/.installed
@@ -52,6 +53,9 @@ lint: $(VENV)/.test
 
 check: lint
 	$(PY) -m mypy
+
+size: | $(PY)
+	@$(PY) tools/size.py $(if $(LIST),--list)
 
 bench: $(VENV)/.bench
 	$(PY) -m benchmarks mlp
