@@ -13,11 +13,12 @@ SEED ?= 1
 JOBS ?= 2
 MODE ?= networks,graphs,readers,combinations
 
-.PHONY: help train test test-all test-cuda fuzz check lint bench size clean
+.PHONY: help train quick test test-all test-cuda fuzz check lint bench size clean
 help:
 	@echo "make train     set up and train a network on the UCI digits"
-	@echo "make test      format, lint, types, import contract, tests"
-	@echo "make test-all  the same with the long property tests"
+	@echo "make quick     before every commit: format, lint, types, import contract, tests that need no C compiler"
+	@echo "make test      the same with all tests; a third of long catalogues that no change concerns"
+	@echo "make test-all  everything: complete catalogues and the long property tests"
 	@echo "make test-cuda everything about device=\"cuda\" on this machine's GPU; writes docs/test-cuda.md"
 	@echo "make fuzz      look for wrong numbers with random networks, graphs, files and runs: SECONDS=600 SEED=1"
 	@echo "make bench     the MLP against torch, torch.compile, JAX and scikit-learn"
@@ -32,12 +33,16 @@ TYPES := $(VENV)/types.log
 PYTEST := $(PY) -m mypy > $(TYPES) 2>&1 & types=$$!; $(PY) -m pytest -n 2 --dist worksteal -q
 THEN_TYPES := tests=$$?; wait $$types; typed=$$?; echo "mypy:"; cat $(TYPES); exit $$((tests ? tests : typed))
 
+quick: lint
+	@$(PYTEST) --quick; $(THEN_TYPES)
+
 test: lint
 	@$(PYTEST); $(THEN_TYPES)
 
 test-all: lint
 	$(PIP) --editable ".[test,ray]"
-	@$(PYTEST) -m "long or not long"; $(THEN_TYPES)
+	@$(PYTEST) --complete -m "long or not long"; $(THEN_TYPES)
+	$(PY) -m tests.fuzz --seconds $(SECONDS) --seed $$(date +%Y%m%d) --jobs $(JOBS) --mode $(MODE)
 
 test-cuda: $(VENV)/.test
 	$(PIP) ".[cuda,nccl]"

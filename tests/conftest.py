@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import os
 import sys
@@ -18,7 +19,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import compilers
+from tests import compilers, durations, quick, sampling
+from wholestep.options import CompileOptions
 
 _HERE = Path(__file__).parent
 
@@ -40,6 +42,11 @@ settings.load_profile("wholestep")
 # judges the code itself.
 AS_SHIPPED = ("losses", "benchmarks", "test_ops.py", "test_attention.py", "test_networks.py", "test_same_bits.py")
 
+# The e-graph rewrites the steps of other folders, and of all of them under --complete; a test that is about it, in one
+# of these, is marked `egraph`.
+WITHOUT_EGRAPH = ("data", "estimators", "metrics", "nn", "optim", "schedules", "steps", "train")
+SAMPLED, SEED = pytest.StashKey[list[str]](), pytest.StashKey[int]()
+
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Iterator[object]:
@@ -60,6 +67,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         patch.setattr(os, "fsync", os.fstat)  # ten thousand entries and checkpoints need not outlive a power cut
         if "CC" not in os.environ and not _is_as_shipped(item.path):
             patch.setenv("CC", compilers.QUICK)
+        if not _has_egraph(item):
+            patch.setattr(CompileOptions.__init__, "__defaults__", _DEFAULTS_WITHOUT_EGRAPH)
         return (yield)
 
 
@@ -93,7 +102,93 @@ def _is_as_shipped(path: Path) -> bool:
     return path.relative_to(_HERE).parts[0] in AS_SHIPPED or "backends/cpu" in path.as_posix()
 
 
+def _has_egraph(item: pytest.Item) -> bool:
+    """Does the e-graph rewrite the steps of a test that says nothing about it?"""
+    folder = item.path.relative_to(_HERE).parts[0]
+    complete = item.config.getoption("complete")
+    return complete or folder not in WITHOUT_EGRAPH or item.get_closest_marker("egraph") is not None
+
+
+_DEFAULTS_WITHOUT_EGRAPH = tuple(
+    False if each.name == "egraph" else each.default for each in dataclasses.fields(CompileOptions)
+)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--gpu", action="store_true", help="sessions of device='cuda' run on this machine's GPU")
     parser.addoption("--kills", type=int, default=50, help="how often a run on the GPU is killed and resumed")
     parser.addoption("--update-golden", action="store_true", help="rewrite the files of tests/golden from what is made")
+    parser.addoption("--update-durations", action="store_true", help="write tests/durations.json from what is measured")
+    parser.addoption("--complete", action="store_true", help="long catalogues are not sampled")
+    parser.addoption("--sample-seed", type=int, help="of the samples of long catalogues; the date by default")
+    parser.addoption("--quick", action="store_true", help="only tests that need no C compiler")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    plugins = config.pluginmanager
+    runs_tests = hasattr(config, "workerinput") or not config.getoption("numprocesses", None)
+    reports = not hasattr(config, "workerinput")
+    is_quick = config.getoption("quick")
+    if is_quick:
+        quick.install()
+        # A test that is skipped in the middle leaves files and processes open, which others are not to blame for.
+        config.addinivalue_line("filterwarnings", "ignore::pytest.PytestUnraisableExceptionWarning")
+    if runs_tests:
+        plugins.register(durations.Timing())
+        if is_quick:
+            compilers.QUICK = os.environ["CC"]
+            plugins.register(quick.Quick())
+    if reports:
+        whole = config.args == config.getini("testpaths") and not config.option.keyword
+        update = config.getoption("update_durations")
+        _choose_catalogues(config, whole)
+        plugins.register(quick.Count(whole, update) if is_quick else durations.Summary(whole, update))
+        if is_quick:
+            config.add_cleanup(quick.remove)
+
+
+def _choose_catalogues(config: pytest.Config, whole: bool) -> None:
+    """Once, in the process that reports: the day may change before the others start, and the tree too."""
+    complete = any(config.getoption(name) for name in ("complete", "quick", "update_durations")) or not whole
+    config.stash[SAMPLED] = [] if complete else sampling.sampled_catalogues(sampling.changed_files())
+    seed = config.getoption("sample_seed")
+    config.stash[SEED] = sampling.default_seed() if seed is None else seed
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """What a process of xdist is told before it collects."""
+    node.workerinput["sampled"], node.workerinput["seed"] = node.config.stash[SAMPLED], node.config.stash[SEED]
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    return _describe_samples(config)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if (line := _describe_samples(config)) is not None:
+        terminalreporter.write_line(line)
+
+
+def _describe_samples(config: pytest.Config) -> str | None:
+    sampled = config.stash.get(SAMPLED, [])
+    if not sampled:
+        return None
+    return f"one in {sampling.ONE_IN} tests of {', '.join(sampled)} (--sample-seed {config.stash[SEED]})"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A quick run leaves out the folders whose tests nearly all need a compiler."""
+    below = collection_path.relative_to(_HERE.parent).as_posix() if collection_path.is_relative_to(_HERE) else ""
+    return True if config.getoption("quick") and quick.is_elsewhere(below) else None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("quick"):
+        items[:] = quick.keep_short(items)
+    worker = getattr(config, "workerinput", None)
+    sampled = config.stash.get(SAMPLED, []) if worker is None else worker["sampled"]
+    if sampled:
+        items[:] = sampling.draw(items, sampled, config.stash[SEED] if worker is None else worker["seed"])
+    durations.long_files_first(items, 1 if worker is None else worker["workercount"])

@@ -59,6 +59,7 @@ def test_2_a_step_is_one_native_call_and_a_new_learning_rate_needs_no_compiler()
     assert compile_counter.value == compiled
 
 
+@pytest.mark.native
 def test_3_every_byte_is_known_before_the_first_step() -> None:
     planned = ws.build_session(network(), optimizer=ws.Adam(), batch_size=64, device="null", threads=2)
     session = build(threads=2)
@@ -143,6 +144,7 @@ def test_8_gradients_are_tensors_and_have_gradients() -> None:
     assert result.loss == pytest.approx(3.0)  # cosh is 1 at its minimum
 
 
+@pytest.mark.native
 def test_9_the_report_and_the_source_can_be_read() -> None:
     session = build()
     report = session.report()

@@ -48,5 +48,7 @@ def make_plan(
 def cpu_with(**limits: int) -> Iterator[str]:
     """The name of a device that is this machine's CPU with other limits."""
     register("odd", replace(HERE, limits=replace(HERE.limits, **limits)), CpuDevice)
-    yield "odd"
-    unregister("odd")
+    try:
+        yield "odd"
+    finally:
+        unregister("odd")

@@ -257,6 +257,7 @@ def test_torch_loads_the_weights(tmp_path: Path) -> None:
     assert np.array_equal(fresh.state_dict()["0.weight"], session.get("0.weight"))
 
 
+@pytest.mark.native
 def test_the_manifest_says_what_the_run_was(tmp_path: Path) -> None:
     given = {"optimizer": ws.AdamW(lr=0.125), "validation": 0.2, "threads": 1}
     fit(model(), checkpoint=tmp_path, epochs=2, **given)

@@ -57,6 +57,7 @@ def test_a_call_in_the_background_sees_the_context_it_was_begun_in() -> None:
     assert Background(where.get).result() == "here"
 
 
+@pytest.mark.native
 def test_a_library_that_could_not_be_prepared_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A build with a compiler that does not exist must not spoil the next one."""
     tried: list[str | None] = []
