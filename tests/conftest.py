@@ -180,7 +180,8 @@ def _describe_samples(config: pytest.Config) -> str | None:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """A quick run leaves out the folders whose tests nearly all need a compiler."""
     below = collection_path.relative_to(_HERE.parent).as_posix() if collection_path.is_relative_to(_HERE) else ""
-    return True if config.getoption("quick") and quick.is_elsewhere(below) else None
+    is_left_out = config.getoption("quick") and quick.is_elsewhere(below, config.getoption("update_durations"))
+    return True if is_left_out else None
 
 
 @pytest.hookimpl(trylast=True)

@@ -81,6 +81,16 @@ def test_fewer_quick_tests_than_on_record_fail_the_run(monkeypatch: pytest.Monke
     assert not quick.Count(is_whole=False, update=False).is_short
 
 
+def test_files_without_a_quick_test_are_left_out_until_the_record_is_written_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(quick, "recorded_quick", lambda: {"without": ["tests/test_a.py"]})
+    assert quick.is_elsewhere("tests/test_a.py", update=False)
+    assert not quick.is_elsewhere("tests/test_a.py", update=True)
+    assert not quick.is_elsewhere("tests/test_b.py", update=False)
+    assert quick.is_elsewhere("tests/workers", update=True)
+
+
 def test_folders_that_quick_runs_treat_by_name_are_there() -> None:
     assert all((ROOT / path).exists() for path in (*quick.ELSEWHERE, *quick.ON_THE_REFERENCE))
 
