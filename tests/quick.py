@@ -179,6 +179,6 @@ class Count:
                 'device="reference", or write the new number: pytest --quick --update-durations.',
                 red=True,
             )
-        if self.update:
+        if self.update and self.is_whole:
             without = sorted(file for file, tests in self.ran.items() if not tests)
             durations.write({"quick": {"tests": count, "without": without}})

@@ -16,6 +16,7 @@ import pytest
 
 from wholestep.train.checkpoint.folder import checkpoints_in
 
+pytestmark = pytest.mark.native  # the script trains on the CPU
 SCRIPT = Path(__file__).with_name("run_to_kill.py")
 ROOT = SCRIPT.parents[2]
 STEPS = 80  # of the whole run
@@ -120,8 +121,9 @@ def test_a_closed_terminal_saves_the_run(tmp_path: Path) -> None:
     if not child:
         environment = {**os.environ, "PYTHONPATH": paths}
         os.execve(sys.executable, [sys.executable, str(SCRIPT), str(tmp_path), "cpu", "held"], environment)
-    while not newest(tmp_path):
+    while not newest(tmp_path) and not os.waitpid(child, os.WNOHANG)[0]:
         time.sleep(0.001)
+    assert newest(tmp_path), "the script ended before its first step"
     os.close(terminal)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 128 + signal.SIGHUP

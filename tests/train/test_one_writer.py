@@ -21,6 +21,7 @@ import wholestep as ws
 from wholestep.errors import CheckpointError, TrainingWarning
 from wholestep.train.checkpoint.folder import checkpoints_in
 
+pytestmark = pytest.mark.native  # other processes train on the CPU
 SCRIPT = Path(__file__).with_name("run_on_request.py")
 ROOT = SCRIPT.parents[2]
 STEPS = 4  # of an epoch of the script
