@@ -10,7 +10,7 @@ import numpy as np
 import wholestep as ws
 from wholestep.compiler.frontend.initializers import materialize
 from wholestep.compiler.ir.graph import Graph
-from wholestep.compiler.ir.interpret import Result, interpret
+from wholestep.compiler.ir.semantics.interpret import Result, interpret
 from wholestep.compiler.ir.verify import verify
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 

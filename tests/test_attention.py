@@ -12,7 +12,7 @@ from compilers import judged_by_an_oracle
 from torch.nn.functional import scaled_dot_product_attention
 
 import wholestep as ws
-from wholestep.compiler.ir.interpret import interpret
+from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.decompose import decompose
 from wholestep.errors import ShapeError

@@ -13,7 +13,7 @@ from recording import run, value_and_gradients
 
 import wholestep as ws
 from wholestep.compiler.ir.fingerprint import fingerprint
-from wholestep.compiler.ir.text import parse_graph, print_graph
+from wholestep.compiler.ir.printer import parse_graph, print_graph
 
 RNG = np.random.default_rng(3)
 X = RNG.normal(size=(10, 6)).astype(np.float32)

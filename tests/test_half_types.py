@@ -13,7 +13,7 @@ from safetensors.torch import save_file as save_with_torch
 
 import wholestep as ws
 from tests.compilers import quick
-from wholestep.compiler.ir.interpret import interpret
+from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.errors import DTypeError, UsageError
 
 HALVES = ("bfloat16", "float16")

@@ -10,7 +10,7 @@ import pytest
 
 import wholestep as ws
 from wholestep.compiler.ir.graph import Graph, Output
-from wholestep.compiler.ir.interpret import interpret
+from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.plan.bounds import index_bounds
 from wholestep.compiler.plan.kernel import Bound
 from wholestep.compiler.plan.serialize import dump, load

@@ -16,8 +16,8 @@ from recording import initial_state
 
 import wholestep as ws
 from wholestep.compiler.ir.graph import Graph, toposort
-from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.ir.ops import OPS
+from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.steps.train import train_graph
 

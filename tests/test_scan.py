@@ -15,8 +15,8 @@ import wholestep as ws
 from tests.compiler.targets import HERE
 from wholestep.compiler.ir.fingerprint import fingerprint
 from wholestep.compiler.ir.graph import Graph, held_graph
-from wholestep.compiler.ir.interpret import interpret
-from wholestep.compiler.ir.text import parse_graph, print_graph
+from wholestep.compiler.ir.printer import parse_graph, print_graph
+from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.verify import verify
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.rowwise.flows import kinds_of

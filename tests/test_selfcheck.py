@@ -20,7 +20,7 @@ from wholestep.compiler.backends.cpu.layout import MEMORY
 from wholestep.compiler.backends.cpu.target import detect_target
 from wholestep.compiler.ir import build
 from wholestep.compiler.ir.graph import Graph, Node, Update, rewrite
-from wholestep.compiler.ir.interpret import interpret
+from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import TensorType, float32
 from wholestep.compiler.pipeline import Compiler
 from wholestep.compiler.plan.kernel import Index, Instr, Kernel, Plan

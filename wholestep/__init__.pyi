@@ -19,9 +19,8 @@ from wholestep.optim import runtime as runtime
 # functions of tensors
 from wholestep.compiler.frontend.functions import (
     abs as abs, arange as arange, atan as atan, cast as cast, concat as concat, cos as cos, erf as erf, exp as exp,
-    exp2 as exp2, expm1 as expm1, floor as floor, gather as gather, gelu as gelu, iota as iota,
-    less_than as less_than, log as log, log1p as log1p,
-    log2 as log2, log_softmax as log_softmax, logsumexp as logsumexp, matmul as matmul,
+    exp2 as exp2, expm1 as expm1, floor as floor, gather as gather, gelu as gelu, iota as iota, less_than as less_than,
+    log as log, log1p as log1p, log2 as log2, log_softmax as log_softmax, logsumexp as logsumexp, matmul as matmul,
     maximum as maximum, minimum as minimum, mod as mod, one_hot as one_hot, random_normal as random_normal,
     random_uniform as random_uniform, ratio as ratio, recip as recip, relu as relu, scatter_add as scatter_add,
     sigmoid as sigmoid, sign as sign, silu as silu, sin as sin, size as size, softmax as softmax, sqrt as sqrt,
@@ -113,8 +112,7 @@ from wholestep.optim import (
     Optimizer as Optimizer, Group as Group, SGD as SGD, Adam as Adam, AdamW as AdamW, AMSGrad as AMSGrad,
     NAdam as NAdam, RAdam as RAdam, RMSprop as RMSprop, Adagrad as Adagrad, Lion as Lion, LAMB as LAMB,
     Adafactor as Adafactor, Muon as Muon, Adadelta as Adadelta, Adamax as Adamax, Rprop as Rprop, ASGD as ASGD,
-    LARS as LARS, AdEMAMix as AdEMAMix, ScheduleFreeAdamW as ScheduleFreeAdamW, Prodigy as Prodigy,
-    LBFGS as LBFGS,
+    LARS as LARS, AdEMAMix as AdEMAMix, ScheduleFreeAdamW as ScheduleFreeAdamW, Prodigy as Prodigy, LBFGS as LBFGS,
     AdamOptimizer as AdamOptimizer, sgd as sgd, sgd_on_graph as sgd_on_graph,
 )
 
@@ -136,9 +134,8 @@ from wholestep.session import (
     build_session as build_session, build_session_with_report as build_session_with_report,
     build_session_unoptimized as build_session_unoptimized, build_session_cached as build_session_cached,
     build_inference_session as build_inference_session, compile_training_graph as compile_training_graph,
-    compute_gradients as compute_gradients,
-    estimate as estimate, save_plan as save_plan, load_plan as load_plan, Session as Session, StepResult as StepResult,
-    ExecutionPlan as ExecutionPlan, OptimizeReport as OptimizeReport,
+    compute_gradients as compute_gradients, estimate as estimate, save_plan as save_plan, load_plan as load_plan,
+    Session as Session, StepResult as StepResult, ExecutionPlan as ExecutionPlan, OptimizeReport as OptimizeReport,
 )
 from wholestep.options import CompileOptions as CompileOptions
 from wholestep.session.check.differences import gradcheck as gradcheck, GradientReport as GradientReport
@@ -154,16 +151,16 @@ from wholestep.train import (
     Experiment as Experiment, Checkpoint as Checkpoint, load_checkpoint as load_checkpoint,
     save_checkpoint as save_checkpoint, fit as fit, cross_validate as cross_validate,
     CrossValidation as CrossValidation, BasicTrainingLoop as BasicTrainingLoop, Trainer as Trainer,
-    TrainConfig as TrainConfig, TrainHistory as TrainHistory, History as History,
-    find_batch_size as find_batch_size, find_lr as find_lr,
+    TrainConfig as TrainConfig, TrainHistory as TrainHistory, History as History, find_batch_size as find_batch_size,
+    find_lr as find_lr,
 )
 from wholestep.callbacks import (
     ModelCheckpoint as ModelCheckpoint, ConsoleObserver as ConsoleObserver, GradientStatistics as GradientStatistics,
-    WeightStatistics as WeightStatistics,
-    Profiler as Profiler, Callback as Callback, CallbackList as CallbackList, CSVLogger as CSVLogger,
-    EarlyStopping as EarlyStopping, EpochStats as EpochStats, JSONLinesLogger as JSONLinesLogger,
-    LossHistory as LossHistory, MetricCallback as MetricCallback, Progress as Progress, StepBudget as StepBudget,
-    StepMetrics as StepMetrics, TensorBoardLogger as TensorBoardLogger, TimeBudget as TimeBudget,
+    WeightStatistics as WeightStatistics, Profiler as Profiler, Callback as Callback, CallbackList as CallbackList,
+    CSVLogger as CSVLogger, EarlyStopping as EarlyStopping, EpochStats as EpochStats,
+    JSONLinesLogger as JSONLinesLogger, LossHistory as LossHistory, MetricCallback as MetricCallback,
+    Progress as Progress, StepBudget as StepBudget, StepMetrics as StepMetrics, TensorBoardLogger as TensorBoardLogger,
+    TimeBudget as TimeBudget,
 )
 from wholestep.data import DataLoader as DataLoader
 

@@ -11,7 +11,7 @@ import wholestep as ws
 from tests.compiler.targets import HERE
 from wholestep.compiler import pipeline
 from wholestep.compiler.ir.graph import Graph, Output
-from wholestep.compiler.ir.interpret import interpret
+from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.pipeline import PLAN, STAGES, Compiler, Stage
 from wholestep.compiler.runtime.plans import plan_key
 from wholestep.errors import GraphError

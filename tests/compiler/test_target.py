@@ -25,8 +25,8 @@ from wholestep.compiler.backends.cpu.target import AVX2, AVX512, AVX512BF16, POR
 from wholestep.compiler.backends.cpu.target import TARGETS as CPUS
 from wholestep.compiler.backends.cuda.target import TARGETS as GPUS
 from wholestep.compiler.ir.graph import Graph
-from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.ir.ops import OPS, Family
+from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import DTYPES, bfloat16, float16, float32, float64
 from wholestep.compiler.pipeline import Compiler
 from wholestep.compiler.plan.call import ROUTINES

@@ -17,8 +17,8 @@ from tests.compiler.targets import make_plan
 from wholestep.compiler.backends.cpu.render.c import render
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Graph, Node, Output
-from wholestep.compiler.ir.interpret import interpret
-from wholestep.compiler.ir.text import print_graph
+from wholestep.compiler.ir.printer import print_graph
+from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import TensorType, float32, float64
 
 # An example is a run of the compiler: a failing graph is printed whole instead of being shrunk for minutes.

@@ -13,7 +13,7 @@ from onnx import TensorProto, numpy_helper
 import wholestep as ws
 from wholestep.compiler.frontend.layers import evaluated
 from wholestep.compiler.frontend.tensor import Tensor
-from wholestep.compiler.ir.interpret import interpret
+from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.errors import WholestepError
 from wholestep.importers.onnx.network import Network

@@ -15,7 +15,7 @@ from tests.schedules.cases import CASES, RATE, oracle_values
 from wholestep import schedules as S
 from wholestep.compiler.backends.cpu.compiler import compile_counter
 from wholestep.compiler.frontend.graph import Graph
-from wholestep.compiler.ir.interpret import interpret
+from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.schedules.base import Numbers
 
 every = pytest.mark.parametrize("name", CASES)

@@ -7,7 +7,7 @@ import numpy as np
 from tests.workers.collectives import parts
 from tests.workers.ranks import transport
 from tests.workers.trees import tree_sum
-from wholestep.compiler.ir.grid import AXES
+from wholestep.compiler.ir.mesh import AXES
 from wholestep.workers import native
 from wholestep.workers.grid import ProcessGrid
 from wholestep.workers.group import ProcessGroup

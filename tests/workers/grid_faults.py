@@ -14,7 +14,7 @@ import pytest
 
 from tests.workers.faults import HOW
 from tests.workers.ranks import transport, wait_for
-from wholestep.compiler.ir.grid import AXES
+from wholestep.compiler.ir.mesh import AXES
 from wholestep.errors import WorkerError
 from wholestep.workers import native
 from wholestep.workers.grid import ProcessGrid

@@ -12,10 +12,10 @@ import numpy as np
 import wholestep as ws
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.collectives import MODEL_RANK, OWN, RANK, ROWS, RULES
 from wholestep.compiler.ir.graph import Graph
-from wholestep.compiler.ir.interpret import Result, interpret, interpret_on_ranks
-from wholestep.compiler.ir.parts import Division
+from wholestep.compiler.ir.semantics.interpret import Result, interpret, interpret_on_ranks
+from wholestep.compiler.ir.state_partition import Division
+from wholestep.compiler.ir.type_rules.collectives import MODEL_RANK, OWN, RANK, ROWS, RULES
 from wholestep.compiler.ir.verify import verify
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.cse import share_common_nodes

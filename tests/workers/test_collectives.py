@@ -10,10 +10,10 @@ import pytest
 from tests.workers.test_shards import CASES, ROWS
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.collectives import OWN, tree_sum
-from wholestep.compiler.ir.collectives import ROWS as WHOLE
 from wholestep.compiler.ir.graph import Graph, Node, Output
-from wholestep.compiler.ir.interpret import interpret, interpret_on_ranks
+from wholestep.compiler.ir.semantics.interpret import interpret, interpret_on_ranks
+from wholestep.compiler.ir.type_rules.collectives import OWN, tree_sum
+from wholestep.compiler.ir.type_rules.collectives import ROWS as WHOLE
 from wholestep.compiler.ir.types import TensorType, float32
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.divide import divide

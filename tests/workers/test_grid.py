@@ -15,11 +15,11 @@ from wholestep.compiler.backend import Place
 from wholestep.compiler.backends.cpu.shards import ShardedProgram
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.collectives import MODEL_RANK, RANK
 from wholestep.compiler.ir.graph import Graph, Node, Output
-from wholestep.compiler.ir.grid import AXES, Grid
-from wholestep.compiler.ir.interpret import interpret_on_ranks
-from wholestep.compiler.ir.text import parse_graph, print_graph
+from wholestep.compiler.ir.mesh import AXES, Grid
+from wholestep.compiler.ir.printer import parse_graph, print_graph
+from wholestep.compiler.ir.semantics.interpret import interpret_on_ranks
+from wholestep.compiler.ir.type_rules.collectives import MODEL_RANK, RANK
 from wholestep.compiler.ir.types import Dim, TensorType, float32
 from wholestep.compiler.passes.exchange import bucket
 from wholestep.compiler.passes.rowwise.flows import kinds_of

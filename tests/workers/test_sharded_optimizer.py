@@ -12,7 +12,7 @@ import pytest
 
 import wholestep as ws
 from tests.compilers import quick
-from wholestep.compiler.ir.parts import part_shape
+from wholestep.compiler.ir.state_partition import part_shape
 from wholestep.compiler.runtime.parts import Parts
 from wholestep.errors import GraphError, LimitError, OptionError, UsageError
 

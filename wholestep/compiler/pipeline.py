@@ -9,7 +9,7 @@ from functools import cache
 from importlib import import_module
 
 from wholestep.compiler.ir.graph import Graph, Node
-from wholestep.compiler.ir.text import print_graph
+from wholestep.compiler.ir.printer import print_graph
 from wholestep.compiler.ir.verify import verify
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.cse import share_common_nodes

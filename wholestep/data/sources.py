@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wholestep.compat.arguments import takes_their_words
-from wholestep.compiler.ir.masks import refuse_mask
+from wholestep.compiler.ir.masked_arrays import refuse_mask
 from wholestep.compiler.ir.types import letter_of
 from wholestep.data.framed import as_framed
 from wholestep.data.table import TARGET, Array, Batch, Table, as_table, is_several_inputs, is_table_like

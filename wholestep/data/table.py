@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from wholestep.compiler.ir.masks import is_data_set, is_sparse, refuse_mask
+from wholestep.compiler.ir.masked_arrays import is_data_set, is_sparse, refuse_mask
 from wholestep.compiler.ir.types import letter_of
 from wholestep.errors import InputError, ShapeError, UsageError
 

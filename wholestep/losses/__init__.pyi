@@ -27,9 +27,7 @@ from wholestep.losses.distances import (
 )
 
 # models that end in probabilities; sequences
-from wholestep.losses.probabilities import (
-    bce_of_probabilities_loss as bce_of_probabilities_loss, nll_loss as nll_loss,
-)
+from wholestep.losses.probabilities import bce_of_probabilities_loss as bce_of_probabilities_loss, nll_loss as nll_loss
 from wholestep.losses.sequences import ctc_loss as ctc_loss
 
 # short names

@@ -15,7 +15,7 @@ from wholestep.compiler.frontend.gradients import gradients
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
-from wholestep.compiler.ir.masks import refuse_mask
+from wholestep.compiler.ir.masked_arrays import refuse_mask
 from wholestep.compiler.ir.types import letter_of, shape_text
 from wholestep.errors import DTypeError, OptionError, ShapeError
 from wholestep.losses.table import Loss, LossFunction, get

@@ -7,9 +7,7 @@ from wholestep.metrics.confusion import (
     ConfusionMatrix as ConfusionMatrix, Precision as Precision, Recall as Recall, F1 as F1, FBeta as FBeta, IoU as IoU,
     Dice as Dice,
 )
-from wholestep.metrics.agreement import (
-    BalancedAccuracy as BalancedAccuracy, MCC as MCC, CohenKappa as CohenKappa,
-)
+from wholestep.metrics.agreement import BalancedAccuracy as BalancedAccuracy, MCC as MCC, CohenKappa as CohenKappa
 from wholestep.metrics.likelihood import LogLoss as LogLoss, Perplexity as Perplexity
 from wholestep.metrics.calibration import ECE as ECE
 from wholestep.metrics.ranking import RocAuc as RocAuc, AveragePrecision as AveragePrecision

@@ -18,7 +18,7 @@ import numpy as np
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail, reading_config
-from wholestep.compiler.ir.masks import refuse_mask
+from wholestep.compiler.ir.masked_arrays import refuse_mask
 from wholestep.errors import HabitError, OptionError, UsageError
 
 if TYPE_CHECKING:

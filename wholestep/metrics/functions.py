@@ -134,7 +134,7 @@ class Function(OfFunction, Mean):
 
     def measure(self, prediction: Array, target: Array, weight: Array | None) -> dict[str, Array]:
         """The recorded expressions, interpreted."""
-        from wholestep.compiler.ir.interpret import interpret
+        from wholestep.compiler.ir.semantics.interpret import interpret
 
         given = {"prediction": prediction, "target": target, **({} if weight is None else {WEIGHT: weight})}
         with recording(Graph()) as g:

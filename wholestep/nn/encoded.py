@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wholestep.compiler.ir.masks import is_data_set
+from wholestep.compiler.ir.masked_arrays import is_data_set
 from wholestep.errors import UsageError
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ def _numbers(given: Tensor | np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     if given.graph is not None:
         fail(UsageError, "a parameter starts with numbers; received a tensor of a graph, which has none yet.")
     from wholestep.compiler.ir.graph import Graph, Output
-    from wholestep.compiler.ir.interpret import interpret
+    from wholestep.compiler.ir.semantics.interpret import interpret
 
     return interpret(Graph((Output("value", given.node),))).outputs["value"]
 

@@ -15,8 +15,8 @@ from wholestep.compiler.frontend.replay import replay
 from wholestep.compiler.frontend.tensor import Tensor, common_graph
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir import graph as ir
-from wholestep.compiler.ir.parse import parse_graph
-from wholestep.compiler.ir.text import print_graph
+from wholestep.compiler.ir.parser import parse_graph
+from wholestep.compiler.ir.printer import print_graph
 from wholestep.compiler.ir.types import Dim, as_dtype
 from wholestep.errors import CheckpointError, DTypeError, InputError, UsageError, WholestepError
 from wholestep.nn import trace

@@ -7,7 +7,7 @@ from typing import Any
 
 from wholestep.compiler.frontend.trace import fail, user_line
 from wholestep.compiler.ir.graph import SourceLine
-from wholestep.compiler.ir.parts import Cut
+from wholestep.compiler.ir.state_partition import Cut
 from wholestep.errors import OptionError
 from wholestep.records import dataclass
 

@@ -64,7 +64,7 @@ class Lambda(Schedule):
     @property
     def why_not_traced(self) -> str:
         """What keeps the function from being a formula of tensors; "" where it is one."""
-        from wholestep.compiler.ir.interpret import interpret
+        from wholestep.compiler.ir.semantics.interpret import interpret
 
         g = Graph()
         try:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir import graph as ir
-from wholestep.compiler.ir.collectives import BATCH, FIRST, MODEL_RANK, OWN, RANK, ROWS
+from wholestep.compiler.ir.type_rules.collectives import BATCH, FIRST, MODEL_RANK, OWN, RANK, ROWS
 from wholestep.compiler.ir.types import Dim, shape_text, symbols_of
 from wholestep.errors import GraphError, OptionError
 

@@ -10,7 +10,7 @@ from wholestep.compiler.frontend.clocks import Clocks
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.step import Step
 from wholestep.compiler.ir import graph as ir
-from wholestep.compiler.ir.collectives import BATCH, FIRST, MODEL_RANK, OWN, RANK, ROWS
+from wholestep.compiler.ir.type_rules.collectives import BATCH, FIRST, MODEL_RANK, OWN, RANK, ROWS
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.state import State
 from wholestep.errors import UsageError

@@ -14,7 +14,7 @@ from wholestep.compiler.frontend.clocks import AVERAGE, RAW
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Graph, Node, rewrite
-from wholestep.compiler.ir.parts import Cut
+from wholestep.compiler.ir.state_partition import Cut
 from wholestep.compiler.ir.types import Dim, symbols_of
 from wholestep.errors import UsageError
 from wholestep.steps.capacity import PREFIX

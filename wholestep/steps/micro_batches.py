@@ -21,9 +21,9 @@ from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir import graph as ir
-from wholestep.compiler.ir.collectives import FIRST, ROWS, SHARES
 from wholestep.compiler.ir.graph import Node, rewrite, toposort
 from wholestep.compiler.ir.ops import Trait, having
+from wholestep.compiler.ir.type_rules.collectives import FIRST, ROWS, SHARES
 from wholestep.compiler.ir.types import Dim, divide, product
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.inline import drop_custom_gradients, inline_calls

@@ -8,7 +8,7 @@ from fractions import Fraction
 from math import ceil
 
 from wholestep.compiler.backend import Where
-from wholestep.compiler.ir.grid import MODEL, Grid
+from wholestep.compiler.ir.mesh import MODEL, Grid
 from wholestep.compiler.ir.types import Dim, evaluate
 from wholestep.compiler.plan.formats import footprint
 from wholestep.compiler.plan.kernel import Plan

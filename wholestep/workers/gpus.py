@@ -15,7 +15,7 @@ from weakref import WeakSet
 from wholestep.compiler.backends.cuda import nccl
 from wholestep.compiler.backends.cuda.device import prefer_gpu
 from wholestep.compiler.backends.cuda.driver import Gpu, gpu, gpu_count
-from wholestep.compiler.ir.grid import Grid
+from wholestep.compiler.ir.mesh import Grid
 from wholestep.errors import UsageError, WorkerError
 from wholestep.workers.grid import ProcessGrid
 from wholestep.workers.group import GONE, LATE, ProcessGroup

@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Sequence
 
 from wholestep.compiler.backends.cpu.library import Group as NativeGroup
-from wholestep.compiler.ir.grid import AXES, DATA, Grid
+from wholestep.compiler.ir.mesh import AXES, DATA, Grid
 from wholestep.workers.group import ProcessGroup
 
 

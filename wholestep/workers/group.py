@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from wholestep.compiler.ir.grid import Grid
+from wholestep.compiler.ir.mesh import Grid
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.errors import WorkerError
 from wholestep.workers import native

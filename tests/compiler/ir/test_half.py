@@ -14,9 +14,9 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.fingerprint import fingerprint
 from wholestep.compiler.ir.graph import Graph, Node, Output
-from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.ir.ops import OPS, Trait, having
-from wholestep.compiler.ir.text import parse_graph, print_graph
+from wholestep.compiler.ir.printer import parse_graph, print_graph
+from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import (
     DTYPES,
     DType,

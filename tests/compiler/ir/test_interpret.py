@@ -9,9 +9,9 @@ import window_values
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update
-from wholestep.compiler.ir.interpret import VALUES, infer_sizes, interpret
 from wholestep.compiler.ir.ops import OPS, Family
-from wholestep.compiler.ir.random import uniform
+from wholestep.compiler.ir.semantics.interpret import VALUES, infer_sizes, interpret
+from wholestep.compiler.ir.semantics.random import uniform
 from wholestep.compiler.ir.types import (
     Dim,
     TensorType,

@@ -7,7 +7,15 @@ import hashlib
 import numpy as np
 import pytest
 
-from wholestep.compiler.ir.random import consecutive_words, key_hash, normal, philox, splitmix64, uniform, words
+from wholestep.compiler.ir.semantics.random import (
+    consecutive_words,
+    key_hash,
+    normal,
+    philox,
+    splitmix64,
+    uniform,
+    words,
+)
 
 
 # From the authors' known-answer tests (Random123, kat_vectors).

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from oracles import assert_close
 from random_graphs import CONTROL_MAKERS, LARGEST_VALUE, MAKERS, example_values, graphs, size_choices
 
-from wholestep.compiler.ir import interpret as interpret_module
-from wholestep.compiler.ir import values
 from wholestep.compiler.ir.graph import Graph
-from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.ir.ops import OPS, Family
+from wholestep.compiler.ir.semantics import interpret as interpret_module
+from wholestep.compiler.ir.semantics import values
+from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import float32, float64
 from wholestep.compiler.ir.verify import verify
 

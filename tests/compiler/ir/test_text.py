@@ -15,8 +15,8 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.fingerprint import fingerprint
 from wholestep.compiler.ir.graph import Graph, Node, Output, SourceLine, Update
 from wholestep.compiler.ir.ops import OPS
-from wholestep.compiler.ir.parse import READERS
-from wholestep.compiler.ir.text import PRINTERS, parse_graph, print_graph
+from wholestep.compiler.ir.parser import READERS
+from wholestep.compiler.ir.printer import PRINTERS, parse_graph, print_graph
 from wholestep.compiler.ir.types import Dim, TensorType, float32
 from wholestep.errors import GraphError
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Node
+from wholestep.compiler.ir.type_rules.convolution import joined, window_count
 from wholestep.compiler.ir.types import Dim, Extent, TensorType
-from wholestep.compiler.ir.windows import joined, window_count
 
 
 def _fit(p: Pool, *shape: Extent, exact: bool = False) -> Node:

@@ -10,7 +10,7 @@ from tests.compiler.ir.random_graphs import example_values
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Node, Output, SourceLine
-from wholestep.compiler.ir.interpret import interpret
+from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import DType, TensorType, as_shape, float64
 from wholestep.compiler.ir.verify import verify
 

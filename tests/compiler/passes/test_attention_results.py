@@ -11,7 +11,7 @@ from tests.compiler.attention_graphs import leaf
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Node, Output
-from wholestep.compiler.ir.interpret import interpret
+from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import DType, bfloat16, float32
 from wholestep.compiler.ir.verify import verify
 from wholestep.compiler.passes.attention_results import with_results

@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Node, Output, SourceLine
-from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.ir.ops import OPS
-from wholestep.compiler.ir.random import uniform
+from wholestep.compiler.ir.semantics.interpret import interpret
+from wholestep.compiler.ir.semantics.random import uniform
 from wholestep.compiler.ir.types import TensorType, as_shape, float32, float64, int32, int64
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients, find_unreached
 from wholestep.compiler.passes.autodiff.rules import GRADIENTS, Blocked, Refused

@@ -14,8 +14,8 @@ from tests.compiler.targets import HERE
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Node, SourceLine
-from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.ir.ops import OPS, Family
+from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import float64, int32
 from wholestep.compiler.passes.decompose import DECOMPOSITIONS, decompose, lower_ratio, lower_reductions
 

@@ -13,7 +13,7 @@ from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.attrs import DATA, MODEL
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Graph, Node, Output
-from wholestep.compiler.ir.interpret import interpret_on_ranks
+from wholestep.compiler.ir.semantics.interpret import interpret_on_ranks
 from wholestep.compiler.ir.types import TensorType, float32, float64
 from wholestep.compiler.passes import exchange
 from wholestep.compiler.passes.exchange import bucket

@@ -15,7 +15,7 @@ from ownership import violations
 import wholestep as ws
 from tests.compiler.targets import make_plan
 from wholestep.compiler.ir.graph import Graph
-from wholestep.compiler.ir.interpret import interpret
+from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.passes.keep_rows import keep_rows
 from wholestep.compiler.plan.check import check_file as check
 from wholestep.compiler.plan.kernel import Instr, Plan

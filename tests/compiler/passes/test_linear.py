@@ -11,7 +11,7 @@ from tests.compiler.passes.common import leaf
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Node, Output
-from wholestep.compiler.ir.interpret import interpret
+from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import float32, int32
 from wholestep.compiler.passes.linear import scales
 

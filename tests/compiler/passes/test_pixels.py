@@ -8,7 +8,7 @@ from tests.compiler.passes.common import graph_of
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Node
-from wholestep.compiler.ir.interpret import interpret
+from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import Dim, TensorType, float64
 from wholestep.compiler.passes.pixels import sum_all_pixels, sum_pixels, variances_in_one_pass
 from wholestep.compiler.passes.remake import remake

@@ -8,7 +8,7 @@ import pytest
 import wholestep as ws
 from tests.compiler.targets import HERE
 from wholestep.compiler.ir.graph import Graph
-from wholestep.compiler.ir.interpret import interpret
+from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.channels_last import LAST, channels_last
 from wholestep.compiler.passes.dead_code import drop_dead_code

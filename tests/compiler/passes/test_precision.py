@@ -8,8 +8,8 @@ import pytest
 import wholestep as ws
 from tests.compiler.targets import HERE
 from wholestep.compiler.ir.graph import Graph, Node, held_graph
-from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.ir.ops import Trait, having
+from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import DType, bfloat16, float16, float32
 from wholestep.compiler.ir.verify import verify
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients

@@ -14,8 +14,8 @@ from tests.compiler.passes.common import Array, leaf, parameter, total
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Node, Output
-from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.ir.ops import OPS, Family
+from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import Dim, TensorType, divide, evaluate, float64, int32, symbols_of
 from wholestep.compiler.passes.rowwise.flows import FLOWS, kinds_of
 from wholestep.compiler.passes.rowwise.kinds import Additive, Free, Kind, Mixed, Rows, Whole

@@ -8,7 +8,7 @@ import pytest
 from tests.compiler.passes.common import Array, graph_of, leaf, mean, parameter, total
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Node, SourceLine
-from wholestep.compiler.ir.interpret import interpret
+from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import Dim, float64, int32
 from wholestep.compiler.passes.separate import Separation, analyse
 

@@ -22,7 +22,7 @@ from wholestep.compiler.backends.cpu.render.c import render
 from wholestep.compiler.backends.cpu.scheduled import queries_of
 from wholestep.compiler.backends.cpu.settings import Settings
 from wholestep.compiler.ir.graph import Graph
-from wholestep.compiler.ir.interpret import interpret
+from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import Extent, evaluate, float64
 from wholestep.compiler.plan.bodies import Dot
 from wholestep.compiler.plan.check import check_file as check

@@ -18,7 +18,7 @@ import wholestep as ws
 from tests.compiler.targets import make_plan
 from wholestep.compiler.backends.cpu.scheduled import in_region, schedule_of
 from wholestep.compiler.ir.graph import Graph
-from wholestep.compiler.ir.text import print_graph
+from wholestep.compiler.ir.printer import print_graph
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.kernel import Kernel, Kind, Plan, Space
 

@@ -17,7 +17,7 @@ from wholestep.compiler.backends.cpu.scheduled import schedule_of
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update
-from wholestep.compiler.ir.interpret import interpret
+from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import Dim, DType, Extent, TensorType, float32, float64, int32, int64
 from wholestep.compiler.plan.check import check_file as check
 from wholestep.compiler.plan.kernel import Index, Kernel, Level, Plan, Store

@@ -17,7 +17,7 @@ import wholestep as ws
 from tests.compiler.targets import HERE, make_plan
 from wholestep.compiler.backends.cpu.scheduled import schedule_of
 from wholestep.compiler.ir.graph import Graph
-from wholestep.compiler.ir.interpret import interpret
+from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.bodies import Dot
 from wholestep.compiler.plan.kernel import Kernel, Kind, Plan

@@ -20,7 +20,7 @@ from wholestep.compiler.backends.cpu.scheduled import schedule_of, tiles_of
 from wholestep.compiler.backends.cpu.windows import products, weights, winograd
 from wholestep.compiler.backends.cpu.windows.products import Meetings
 from wholestep.compiler.ir.graph import Graph
-from wholestep.compiler.ir.interpret import interpret
+from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.plan.check import check_file
 from wholestep.compiler.plan.kernel import Kernel, Kind, Plan
 from wholestep.compiler.plan.serialize import dump, load

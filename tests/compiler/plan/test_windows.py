@@ -18,7 +18,7 @@ from wholestep.compiler.backends.cpu.render.c import render
 from wholestep.compiler.backends.cpu.scheduled import schedule_of, tiles_of
 from wholestep.compiler.backends.cpu.windows.frames import backward_taps
 from wholestep.compiler.ir.graph import Graph
-from wholestep.compiler.ir.interpret import interpret
+from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.plan.check import check_file as check
 from wholestep.compiler.plan.kernel import Kernel, Kind, Plan, Space
 from wholestep.compiler.plan.serialize import dump, load

@@ -13,7 +13,7 @@ from tests.importers.aten import rare_cases
 from tests.importers.aten.cases import FAMILIES as COMMON
 from tests.importers.aten.cases import Case
 from wholestep.compiler.frontend.graph import Graph, recording
-from wholestep.compiler.ir.interpret import interpret
+from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.nn.trace import trace_of
 

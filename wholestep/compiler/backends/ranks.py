@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from wholestep.compiler.backend import SLICE_SECONDS
 from wholestep.compiler.ir.attrs import DATA, MODEL
-from wholestep.compiler.ir.collectives import MODEL_RANK, OWN, RANK, ROWS
+from wholestep.compiler.ir.type_rules.collectives import MODEL_RANK, OWN, RANK, ROWS
 from wholestep.compiler.ir.types import Dim
 from wholestep.compiler.plan.bodies import Exchange
 from wholestep.compiler.plan.kernel import Plan

@@ -353,7 +353,7 @@ class Graph:
     to_ir = results.to_ir
 
     def __str__(self) -> str:
-        from wholestep.compiler.ir.text import print_graph
+        from wholestep.compiler.ir.printer import print_graph
 
         return print_graph(self.to_ir())
 

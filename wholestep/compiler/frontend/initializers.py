@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from wholestep.compiler.frontend.trace import fail, locate
-from wholestep.compiler.ir import random
 from wholestep.compiler.ir.attrs import Initializer
+from wholestep.compiler.ir.semantics import random
 from wholestep.compiler.ir.types import DType, Shape, float32
 from wholestep.errors import OptionError, ShapeError
 from wholestep.records import dataclass
@@ -61,7 +61,7 @@ def trunc_normal(mean: float = 0.0, std: float = 1.0, low: float = -2.0, high: f
 
     Example: `ws.init.trunc_normal(std=0.02, low=-0.04, high=0.04)`.
     """
-    from wholestep.compiler.ir.normal import below  # few numbers begin so
+    from wholestep.compiler.ir.semantics.normal_distribution import below  # few numbers begin so
 
     if not low < high:
         fail(OptionError, f"trunc_normal: low must be below high; received low={low}, high={high}.")
@@ -358,7 +358,7 @@ def _by_formula(kind: str) -> Callable[..., Array]:
 
 
 def _trunc_normal(d: _Draw, mean: float, std: float, low: float, high: float) -> Array:
-    from wholestep.compiler.ir.normal import below, quantile
+    from wholestep.compiler.ir.semantics.normal_distribution import below, quantile
 
     least, most = below((low - mean) / std), below((high - mean) / std)
     drawn = mean + std * quantile(least + (most - least) * d.unit())

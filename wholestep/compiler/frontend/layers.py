@@ -16,7 +16,7 @@ from wholestep.compiler.frontend.tensor import Axes, Operand, Tensor, as_tensor,
 from wholestep.compiler.frontend.trace import fail, record
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Graph, rewrite
-from wholestep.compiler.ir.layers import values_per_channel
+from wholestep.compiler.ir.type_rules.layers import values_per_channel
 from wholestep.compiler.ir.types import DType, boolean, shape_text
 from wholestep.errors import OptionError, ShapeError, UsageError
 

@@ -14,8 +14,8 @@ from wholestep.compiler.frontend.precision import pinning
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.frontend.windows import Pair, conv_transpose2d, need_axes, pair
+from wholestep.compiler.ir.type_rules.convolution import window_count
 from wholestep.compiler.ir.types import shape_text
-from wholestep.compiler.ir.windows import window_count
 from wholestep.errors import OptionError, ShapeError
 
 __all__ = ["fold", "unfold", "windows_along"]

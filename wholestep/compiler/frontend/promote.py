@@ -15,7 +15,7 @@ import numpy as np
 from wholestep.compiler.frontend.trace import fail, record
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Node
-from wholestep.compiler.ir.masks import refuse_mask
+from wholestep.compiler.ir.masked_arrays import refuse_mask
 from wholestep.compiler.ir.types import (
     Dim,
     DType,

@@ -12,7 +12,7 @@ from wholestep.records import dataclass
 if TYPE_CHECKING:
     from wholestep.compiler.ir.graph import Graph
 
-DATA, MODEL = AXES = ("data", "model")  # of the grid in which ranks stand: see grid.py
+DATA, MODEL = AXES = ("data", "model")  # of the grid in which ranks stand: see mesh.py
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,7 @@ class CustomGradientAttrs(Attrs):
 
 @dataclass(frozen=True)
 class ScanAttrs(Attrs):
-    """A function applied once per step; see scan.py for what it takes and gives."""
+    """A function applied once per step; see type_rules/scan.py for what it takes and gives."""
 
     graph: Graph
     carries: int
@@ -290,7 +290,7 @@ class AttentionAttrs(Attrs):
 class GroupAttrs(Attrs):
     """Of a collective: among how many ranks, where its type depends on that; 0 among however many there are.
 
-    `axis`: of the grid in which ranks stand (grid.py), the axis along which those stand that it is among.
+    `axis`: of the grid in which ranks stand (mesh.py), the axis along which those stand that it is among.
     """
 
     ranks: int = 0

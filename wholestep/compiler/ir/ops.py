@@ -10,10 +10,10 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from wholestep.compiler.ir import arithmetic, collectives, layers, movement, scan, windows
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.attrs import Attrs
-from wholestep.compiler.ir.require import need, need_axis, need_float, need_same
+from wholestep.compiler.ir.type_rules import arithmetic, collectives, convolution, layers, movement, scan
+from wholestep.compiler.ir.type_rules.require import need, need_axis, need_float, need_same
 from wholestep.compiler.ir.types import TensorType, TupleType, Type, as_dtype, float64, shape_text
 from wholestep.errors import DTypeError
 from wholestep.records import dataclass
@@ -213,15 +213,15 @@ _ROWS = [
     Op("scatter_add", Family.INDEX, 2, at.ScatterAddAttrs, movement.scatter_add),
     Op("write_rows", Family.INDEX, 3, Attrs, movement.write_rows),
     Op("matmul", Family.CONTRACTION, 2, at.MatmulAttrs, arithmetic.matmul),
-    Op("conv2d", Family.WINDOW, 2, at.ConvAttrs, windows.conv2d),
-    Op("conv2d_grad_input", Family.WINDOW, 2, at.ConvGradAttrs, windows.conv2d_grad_input),
-    Op("conv2d_grad_weight", Family.WINDOW, 2, at.ConvGradAttrs, windows.conv2d_grad_weight),
-    Op("max_pool2d", Family.WINDOW, 1, at.PoolAttrs, windows.max_pool2d),
-    Op("max_pool2d_index", Family.WINDOW, 1, at.PoolAttrs, windows.max_pool2d_index),
-    Op("max_pool2d_grad", Family.WINDOW, 2, at.PoolGradAttrs, windows.max_pool2d_grad),
-    Op("max_pool2d_pick", Family.WINDOW, 2, at.PoolAttrs, windows.max_pool2d_pick),
-    Op("pooled_grad_weight", Family.WINDOW, 3, at.PooledConvAttrs, windows.pooled_grad_weight),
-    Op("pooled_grad_input", Family.WINDOW, 3, at.PooledConvAttrs, windows.pooled_grad_input),
+    Op("conv2d", Family.WINDOW, 2, at.ConvAttrs, convolution.conv2d),
+    Op("conv2d_grad_input", Family.WINDOW, 2, at.ConvGradAttrs, convolution.conv2d_grad_input),
+    Op("conv2d_grad_weight", Family.WINDOW, 2, at.ConvGradAttrs, convolution.conv2d_grad_weight),
+    Op("max_pool2d", Family.WINDOW, 1, at.PoolAttrs, convolution.max_pool2d),
+    Op("max_pool2d_index", Family.WINDOW, 1, at.PoolAttrs, convolution.max_pool2d_index),
+    Op("max_pool2d_grad", Family.WINDOW, 2, at.PoolGradAttrs, convolution.max_pool2d_grad),
+    Op("max_pool2d_pick", Family.WINDOW, 2, at.PoolAttrs, convolution.max_pool2d_pick),
+    Op("pooled_grad_weight", Family.WINDOW, 3, at.PooledConvAttrs, convolution.pooled_grad_weight),
+    Op("pooled_grad_input", Family.WINDOW, 3, at.PooledConvAttrs, convolution.pooled_grad_input),
     Op("ratio", Family.RATIO, 2, Attrs, arithmetic.binary("ratio", floats_only=True)),
     Op("stop_gradient", C, 1, Attrs, _same),
     Op("by_mode", C, 2, Attrs, _by_mode),

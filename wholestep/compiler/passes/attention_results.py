@@ -13,7 +13,7 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update, rewrite
-from wholestep.compiler.ir.layers import lse_position
+from wholestep.compiler.ir.type_rules.layers import lse_position
 
 ROUTINES = frozenset({"attention", "attention_lse", "attention_grad"})
 MOVES = frozenset({"permute", "reshape", "slice"})

@@ -15,9 +15,9 @@ from typing import NoReturn
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.collectives import BATCH, CARRIED, FIRST, OWN, ROWS, SHARES
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update, held_graph, rewrite, toposort, with_held_graph
 from wholestep.compiler.ir.ops import Trait, having
+from wholestep.compiler.ir.type_rules.collectives import BATCH, CARRIED, FIRST, OWN, ROWS, SHARES
 from wholestep.compiler.ir.types import Dim, Extent, TensorType, float32, int64, product
 from wholestep.compiler.ir.types import divide as quotient
 from wholestep.compiler.passes.decompose import DECOMPOSITIONS, decomposition_over_leaves

@@ -18,8 +18,8 @@ from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of, constant_value
 from wholestep.compiler.ir.graph import Graph, Node, rewrite
 from wholestep.compiler.ir.ops import OPS, Family
+from wholestep.compiler.ir.semantics.values import Run, value_of
 from wholestep.compiler.ir.types import DType, TupleType, float32, float64
-from wholestep.compiler.ir.values import Run, value_of
 
 LARGEST_CONSTANT = 64  # elements; a longer one costs more memory than the arithmetic it saves
 

@@ -8,7 +8,7 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Node
-from wholestep.compiler.ir.layers import heads_in_group, lse_position, values_per_channel
+from wholestep.compiler.ir.type_rules.layers import heads_in_group, lse_position, values_per_channel
 from wholestep.compiler.ir.types import TensorType, TupleType, product
 
 # -- norms -------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Graph, Node, rewrite
-from wholestep.compiler.ir.windows import SMALL_WINDOW, parts
+from wholestep.compiler.ir.type_rules.convolution import SMALL_WINDOW, parts
 from wholestep.compiler.target import Target
 
 

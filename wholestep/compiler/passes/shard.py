@@ -18,10 +18,10 @@ from operator import or_
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.collectives import CARRIED, RANK
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update
-from wholestep.compiler.ir.grid import DATA
-from wholestep.compiler.ir.parts import as_divided, part_shape
+from wholestep.compiler.ir.mesh import DATA
+from wholestep.compiler.ir.state_partition import as_divided, part_shape
+from wholestep.compiler.ir.type_rules.collectives import CARRIED, RANK
 from wholestep.compiler.ir.types import Dim, Shape, TensorType, int32
 from wholestep.compiler.target import Target
 from wholestep.errors import GraphError

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Node
-from wholestep.compiler.ir.layers import heads_in_group, lse_position
+from wholestep.compiler.ir.type_rules.layers import heads_in_group, lse_position
 from wholestep.compiler.ir.types import Extent, evaluate, product
 from wholestep.compiler.plan.access import Indices
 from wholestep.compiler.plan.bodies import Call

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of, constant_value
 from wholestep.compiler.ir.graph import Graph, Node, held_graph
-from wholestep.compiler.ir.layers import values_per_channel
+from wholestep.compiler.ir.type_rules.layers import values_per_channel
 from wholestep.compiler.ir.types import Dim, Extent, Shape, evaluate, symbols_of
 from wholestep.compiler.plan.kernel import Bound, Least
 

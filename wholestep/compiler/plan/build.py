@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from wholestep.compiler.ir.attrs import InputAttrs
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.collectives import ROWS
 from wholestep.compiler.ir.graph import Graph, Node
+from wholestep.compiler.ir.type_rules.collectives import ROWS
 from wholestep.compiler.ir.types import Dim, evaluate
 from wholestep.compiler.plan.again import join_recomputed, just_in_time
 from wholestep.compiler.plan.beside import laid

@@ -97,7 +97,7 @@ def _check_storage(plan: Plan, buffer: Buffer) -> None:
         need(not symbols_of(buffer.type.shape), f"{where} has a fixed size")
         need(not buffer.turned or buffer.by_columns, f"{where} is turned where it was declared so")
         if buffer.is_part:
-            from wholestep.compiler.ir.parts import Cut, Division  # most have none
+            from wholestep.compiler.ir.state_partition import Cut, Division  # most have none
 
             whole = tuple(evaluate(e, {}) for e in buffer.whole)
             need(buffer.parts != 1 and bool(whole), f"{where} is one of several parts")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product as combinations
 
-from wholestep.compiler.ir.collectives import MODEL_RANK, RANK
+from wholestep.compiler.ir.type_rules.collectives import MODEL_RANK, RANK
 from wholestep.compiler.ir.types import Dim, Extent, product
 from wholestep.compiler.plan.kernel import Buffer, Guard, Index, Kernel, Layout, Load, Plan
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Node
-from wholestep.compiler.ir.random import key_hash
+from wholestep.compiler.ir.semantics.random import key_hash
 from wholestep.compiler.ir.types import DType, Extent, TensorType, int64
 from wholestep.compiler.plan.access import Access, identity, linear, resolve
 from wholestep.compiler.plan.buffers import Buffers

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.ir.ops import OPS, Family
+from wholestep.compiler.ir.type_rules.convolution import SMALL_WINDOW
 from wholestep.compiler.ir.types import Shape
-from wholestep.compiler.ir.windows import SMALL_WINDOW
 from wholestep.compiler.plan.bodies import Window
 
 WINDOWS = frozenset(name for name, op in OPS.items() if op.family is Family.WINDOW)

@@ -9,8 +9,8 @@ from functools import partial
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Node
+from wholestep.compiler.ir.type_rules.convolution import window_products
 from wholestep.compiler.ir.types import DType, Extent, evaluate
-from wholestep.compiler.ir.windows import window_products
 from wholestep.compiler.plan.access import identity, resolve
 from wholestep.compiler.plan.bodies import Window
 from wholestep.compiler.plan.buffers import Buffers

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from wholestep.compiler.ir.masks import refuse_mask
+from wholestep.compiler.ir.masked_arrays import refuse_mask
 from wholestep.compiler.ir.types import DTYPES, letter_of
 from wholestep.errors import DTypeError, InputError
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from wholestep.compiler.ir.grid import Grid
+    from wholestep.compiler.ir.mesh import Grid
 
 
 class GroupFailedError(Exception):

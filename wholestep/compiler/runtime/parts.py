@@ -13,7 +13,7 @@ import numpy as np
 
 from wholestep.compiler.frontend.initializers import FirstValue
 from wholestep.compiler.ir.attrs import DATA, MODEL
-from wholestep.compiler.ir.parts import Division
+from wholestep.compiler.ir.state_partition import Division
 from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.plan.kernel import Buffer
 from wholestep.compiler.runtime.arrays import AnyArray
@@ -25,7 +25,7 @@ from wholestep.compiler.runtime.storage import Block, Memory, Stored
 class PartsMemory:
     """Of each state this rank's part, in the layout of a memory; all parts where ranks are threads of this process.
 
-    `ranks` and `cut` say how they are divided (`ir/parts.py`): one memory holds what is divided in one way.
+    `ranks` and `cut` say how they are divided (`ir/state_partition.py`): one memory holds what is divided in one way.
     """
 
     def __init__(self, memory: Memory, group: Group, ranks: int, cut: tuple[int, ...] = ()) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from wholestep.compiler.ir.parts import Cut
+from wholestep.compiler.ir.state_partition import Cut
 from wholestep.compiler.runtime.arrays import AnyArray
 
 
@@ -17,7 +17,7 @@ from wholestep.compiler.runtime.arrays import AnyArray
 class Piece:
     """Some rows of a state: those from `first` on, as many as `array` has, of `part.transpose(axes).reshape(form)`.
 
-    The part is the whole state; or, where ranks have cut it (`ir/parts.py: Cut`), what the one at place `model` has.
+    The part is the whole state; or, where ranks have cut it (`ir/state_partition.py: Cut`), what the one at place `model` has.
     """
 
     array: AnyArray

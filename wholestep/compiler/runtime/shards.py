@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wholestep.compiler.ir.grid import Grid
+from wholestep.compiler.ir.mesh import Grid
 
 
 class Shards:

@@ -10,7 +10,7 @@ import numpy as np
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.ir import graph as ir
-from wholestep.compiler.ir.interpret import interpret
+from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.errors import UnsupportedOpError, UsageError, WholestepError
 from wholestep.importers.onnx import sizes
 from wholestep.importers.onnx.network import Array, Call, Function, Network, Reference

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from wholestep.compiler.backend import Where
-from wholestep.compiler.ir.collectives import BATCH, MODEL_RANK, OWN, RANK, ROWS, SHARES
 from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.type_rules.collectives import BATCH, MODEL_RANK, OWN, RANK, ROWS, SHARES
 from wholestep.compiler.ir.types import evaluate, product
 from wholestep.compiler.plan.bodies import Call, Dot
 from wholestep.compiler.plan.formats import footprint

@@ -12,7 +12,7 @@ import numpy as np
 from wholestep.compiler.frontend.clocks import is_counter
 from wholestep.compiler.ir.attrs import Initializer
 from wholestep.compiler.ir.graph import Graph, Node
-from wholestep.compiler.ir.interpret import Result
+from wholestep.compiler.ir.semantics.interpret import Result
 from wholestep.compiler.ir.types import Extent, TensorType, evaluate, letter_of
 from wholestep.compiler.plan.kernel import Bound, Least
 from wholestep.optim.config import trial_values

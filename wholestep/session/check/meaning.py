@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from wholestep.compiler.ir.graph import Graph, Node, held_graph
-from wholestep.compiler.ir.interpret import Result
 from wholestep.compiler.ir.ops import OPS, Family, Trait, having
+from wholestep.compiler.ir.semantics.interpret import Result
+from wholestep.compiler.ir.semantics.values import Run, rounded, value_of
 from wholestep.compiler.ir.types import TupleType, evaluate
-from wholestep.compiler.ir.values import Run, rounded, value_of
 from wholestep.session.check.stored import Large, Whole, grid, is_large, positions
 
 Array = np.ndarray[Any, Any]

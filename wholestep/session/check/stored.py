@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from wholestep.compiler.ir.semantics.values import computed_dtype
 from wholestep.compiler.ir.types import float32, float64
-from wholestep.compiler.ir.values import computed_dtype
 from wholestep.compiler.runtime.slot import Slot
 from wholestep.compiler.runtime.state import State
 from wholestep.compiler.runtime.storage import HostArray

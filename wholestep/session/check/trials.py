@@ -10,8 +10,8 @@ from functools import partial
 from wholestep.compiler.backend import Place
 from wholestep.compiler.frontend.precision import TF32
 from wholestep.compiler.ir.graph import Graph
-from wholestep.compiler.ir.interpret import Result
-from wholestep.compiler.ir.values import Run, computed_dtype
+from wholestep.compiler.ir.semantics.interpret import Result
+from wholestep.compiler.ir.semantics.values import Run, computed_dtype
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.decompose import decompose
 from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients

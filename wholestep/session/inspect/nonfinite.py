@@ -16,7 +16,7 @@ import numpy as np
 from wholestep.compiler.frontend.step import Step
 from wholestep.compiler.frontend.trace import LOSS, UPDATE
 from wholestep.compiler.ir.graph import Graph, Node, SourceLine, held_graph
-from wholestep.compiler.ir.interpret import infer_sizes, interpret
+from wholestep.compiler.ir.semantics.interpret import infer_sizes, interpret
 from wholestep.compiler.ir.types import TensorType, evaluate
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients

@@ -15,7 +15,7 @@ from shutil import rmtree
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from wholestep.compiler.ir.grid import DATA
+from wholestep.compiler.ir.mesh import DATA
 from wholestep.compiler.runtime.pieces import Piece
 from wholestep.train.checkpoint.format import owned_file
 from wholestep.train.checkpoint.owned import write_pieces

@@ -18,7 +18,7 @@ from wholestep.compiler.backends.cpu.layout import PAIRS
 from wholestep.compiler.backends.cpu.render.c import render
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Node, rewrite
-from wholestep.compiler.ir.interpret import interpret
+from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import DType, bfloat16, float16, float32
 from wholestep.compiler.passes.rounding import round_early, widen_operands
 from wholestep.compiler.plan.bodies import Dot

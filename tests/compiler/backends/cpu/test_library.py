@@ -26,7 +26,7 @@ from wholestep.compiler.backends.cpu.library import (
     default_threads,
     load_plan_object,
 )
-from wholestep.compiler.ir import random
+from wholestep.compiler.ir.semantics import random
 from wholestep.compiler.runtime import threads as threads_module
 from wholestep.compiler.runtime.cache import Cache
 from wholestep.compiler.runtime.order import epoch_order

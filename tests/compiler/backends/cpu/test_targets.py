@@ -12,7 +12,7 @@ from tests.compiler.targets import make_plan
 from wholestep.compiler.backends.cpu.render.c import render
 from wholestep.compiler.backends.cpu.target import AVX2, AVX512, AVX512BF16, PORTABLE, TARGETS, available_targets
 from wholestep.compiler.ir.graph import Graph
-from wholestep.compiler.ir.interpret import interpret
+from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.target import Target
 

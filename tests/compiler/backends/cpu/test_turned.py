@@ -17,7 +17,7 @@ from wholestep.compiler.backends.cpu.layout import is_turned
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update, rewrite
-from wholestep.compiler.ir.interpret import interpret
+from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import TensorType, float32
 from wholestep.compiler.ir.verify import verify
 from wholestep.compiler.plan.check import check_file

@@ -42,8 +42,8 @@ from wholestep.compiler.backends.cuda.target import TARGETS
 from wholestep.compiler.backends.host import HostDevice, HostProgram, Memory
 from wholestep.compiler.devices import register, unregister
 from wholestep.compiler.ir import attrs as at
-from wholestep.compiler.ir import layer_values, window_values
 from wholestep.compiler.ir.attrs import AttentionAttrs
+from wholestep.compiler.ir.semantics import convolution_values, layer_values
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.bodies import Exchange
 from wholestep.compiler.plan.kernel import Kernel, Plan
@@ -175,17 +175,17 @@ def _attrs(options: Options, size: tuple[int, ...] | None = None) -> Any:
 
 
 def convolved(options: Options, image: Array, weight: Array) -> tuple[Array, ...]:
-    return (window_values.conv2d(None, _attrs(options), image, weight),)
+    return (convolution_values.conv2d(None, _attrs(options), image, weight),)
 
 
 def given_back(options: Options, loss: Array, filter: Array) -> tuple[Array, ...]:
     attrs = _attrs(options, options["shape"][2:])
-    return (window_values.conv2d_grad_input(None, attrs, loss, filter),)
+    return (convolution_values.conv2d_grad_input(None, attrs, loss, filter),)
 
 
 def correlated(options: Options, image: Array, loss: Array) -> tuple[Array, ...]:
     attrs = _attrs(options, options["shape"][2:])
-    return (window_values.conv2d_grad_weight(None, attrs, image, loss),)
+    return (convolution_values.conv2d_grad_weight(None, attrs, image, loss),)
 
 
 HOST: Mapping[str, Callable[..., tuple[Array, ...]]] = {

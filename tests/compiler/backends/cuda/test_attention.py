@@ -18,7 +18,7 @@ from tests.compiler.backends.cuda.models import MODELS, UNCHECKED, session_of
 from tests.compiler.backends.cuda.test_graphs import ORDERS, STEP, run, together
 from wholestep.compiler.backends.cuda import attention as rules
 from wholestep.compiler.ir.graph import Graph
-from wholestep.compiler.ir.interpret import interpret
+from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import bfloat16, float64
 from wholestep.compiler.pipeline import Compiler
 from wholestep.compiler.plan.bodies import Call

@@ -26,7 +26,7 @@ from wholestep.compiler.backends.cuda.collectives import (
 from wholestep.compiler.backends.cuda.compiler import compile_text
 from wholestep.compiler.backends.cuda.nccl import Piece
 from wholestep.compiler.backends.cuda.render.source import native, with_primitives
-from wholestep.compiler.ir.collectives import CARRIED, value_on
+from wholestep.compiler.ir.type_rules.collectives import CARRIED, value_on
 
 Array = np.ndarray[Any, Any]
 

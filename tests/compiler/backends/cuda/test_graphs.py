@@ -24,9 +24,9 @@ from wholestep.compiler.backends.cuda import schedule
 from wholestep.compiler.backends.cuda.render.source import render
 from wholestep.compiler.backends.host import Memory, prologue
 from wholestep.compiler.ir.graph import Graph, Node
-from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.ir.ops import OPS
-from wholestep.compiler.ir.text import print_graph
+from wholestep.compiler.ir.printer import print_graph
+from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import DTYPES, DType, as_dtype, evaluate, float64
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients

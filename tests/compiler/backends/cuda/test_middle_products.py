@@ -13,7 +13,7 @@ from tests.compiler.backends.cuda.test_graphs import ORDERS, STEP, run, together
 from wholestep.compiler.backends.cuda import middle
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Output
-from wholestep.compiler.ir.interpret import interpret
+from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import as_shape, float32
 from wholestep.compiler.pipeline import Compiler
 from wholestep.options import CompileOptions

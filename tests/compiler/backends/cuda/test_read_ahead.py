@@ -21,7 +21,7 @@ from wholestep.compiler.backends.cuda.scheduled import CudaSchedule, schedule_of
 from wholestep.compiler.backends.cuda.sharing import may_share
 from wholestep.compiler.backends.cuda.target import TARGETS
 from wholestep.compiler.ir.graph import Graph
-from wholestep.compiler.ir.interpret import interpret
+from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.pipeline import Compiler
 from wholestep.compiler.plan.bodies import Nest
 from wholestep.compiler.plan.kernel import Index, Kernel, Load, Plan, Space

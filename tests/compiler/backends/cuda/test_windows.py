@@ -18,7 +18,7 @@ from wholestep.compiler.backends.cuda.scheduled import schedule_of
 from wholestep.compiler.backends.cuda.target import TARGETS
 from wholestep.compiler.backends.cuda.windows import SHARED, Shape, best_tile, schedule_weights
 from wholestep.compiler.ir.graph import Graph
-from wholestep.compiler.ir.interpret import interpret
+from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import bfloat16
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients

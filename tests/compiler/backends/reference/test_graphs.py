@@ -25,8 +25,8 @@ from wholestep.compiler.backends.host import Memory
 from wholestep.compiler.backends.reference.program import ReferenceProgram
 from wholestep.compiler.backends.reference.target import REFERENCE
 from wholestep.compiler.ir.graph import Graph
-from wholestep.compiler.ir.interpret import interpret
-from wholestep.compiler.ir.text import print_graph
+from wholestep.compiler.ir.printer import print_graph
+from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import float32, float64
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients

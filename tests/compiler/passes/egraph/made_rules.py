@@ -12,7 +12,7 @@ from tests.compiler.passes.egraph.rule_cases import ExactCase
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Node, toposort
-from wholestep.compiler.ir.interpret import interpret
+from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import Dim, DType, TensorType, Type, float64, int32
 from wholestep.compiler.passes.egraph.encode import Tables
 from wholestep.compiler.passes.egraph.rules import INSTANCE_LAWS

@@ -10,6 +10,7 @@ import numpy as np
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Node, Output, toposort
+from wholestep.compiler.ir.semantics.values import VALUES, Run
 from wholestep.compiler.ir.types import (
     DType,
     Extent,
@@ -22,7 +23,6 @@ from wholestep.compiler.ir.types import (
     float64,
     int32,
 )
-from wholestep.compiler.ir.values import VALUES, Run
 from wholestep.compiler.passes.egraph.encode import Tables
 from wholestep.compiler.passes.egraph.rules.rule import Rule, Sample
 from wholestep.compiler.passes.egraph.rules.tree import Apply, Number, Tree, Variable, subtrees

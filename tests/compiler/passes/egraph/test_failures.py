@@ -14,7 +14,7 @@ import wholestep as ws
 from tests.compiler.targets import HERE
 from wholestep.compiler import pipeline
 from wholestep.compiler.ir.graph import Graph, Output
-from wholestep.compiler.ir.interpret import interpret
+from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.passes.egraph import optimize, rules
 from wholestep.compiler.passes.egraph.rules import contractions
 from wholestep.compiler.passes.egraph.rules.expression import Expression

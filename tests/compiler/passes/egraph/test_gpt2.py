@@ -12,7 +12,7 @@ from tests.compiler.targets import HERE
 from tests.models.gpt2 import NAMED, PRIMITIVE, Config, Words, gpt2
 from tests.recording import initial_state
 from wholestep.compiler.ir.graph import Graph
-from wholestep.compiler.ir.interpret import interpret
+from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.pipeline import Compiler
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.plan.traffic import bytes_moved, flops

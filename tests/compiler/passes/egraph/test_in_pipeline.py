@@ -15,7 +15,7 @@ import pytest
 import wholestep as ws
 from tests.compiler.targets import HERE
 from wholestep.compiler.ir.graph import Graph
-from wholestep.compiler.ir.interpret import interpret
+from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.passes.egraph.saturate import Worker
 from wholestep.compiler.pipeline import Compiler
 from wholestep.compiler.plan.kernel import Plan

@@ -16,8 +16,8 @@ from tests.compiler.targets import HERE, optimize
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Node, Output, SourceLine, Update
-from wholestep.compiler.ir.interpret import interpret
-from wholestep.compiler.ir.text import print_graph
+from wholestep.compiler.ir.printer import print_graph
+from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import DType, TensorType, float32, float64, int32
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.decompose import decompose

@@ -17,8 +17,8 @@ from tests.compiler.passes.egraph.rule_cases import Case, ExactCase
 from tests.compiler.targets import optimize
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Node, toposort
+from wholestep.compiler.ir.semantics.values import VALUES, Run
 from wholestep.compiler.ir.types import TensorType, float32
-from wholestep.compiler.ir.values import VALUES, Run
 from wholestep.compiler.passes.egraph.egraph import ENode
 from wholestep.compiler.passes.egraph.encode import FULL, Tables
 from wholestep.compiler.passes.egraph.rebuild import make_node

@@ -22,9 +22,9 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Graph, Node
-from wholestep.compiler.ir.text import print_graph
+from wholestep.compiler.ir.printer import print_graph
+from wholestep.compiler.ir.semantics.values import VALUES, Run
 from wholestep.compiler.ir.types import TensorType, float32
-from wholestep.compiler.ir.values import VALUES, Run
 from wholestep.compiler.passes.egraph import optimize
 from wholestep.compiler.passes.egraph.egraph import ENode
 from wholestep.compiler.passes.egraph.encode import FULL

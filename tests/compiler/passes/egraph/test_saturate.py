@@ -210,7 +210,7 @@ PROGRAM = """
 import wholestep as ws
 from tests.compiler.targets import HERE
 from tests.models.gpt2 import PRIMITIVE, Config, gpt2
-from wholestep.compiler.ir.text import print_graph
+from wholestep.compiler.ir.printer import print_graph
 from wholestep.compiler.passes.egraph.outline import outline
 from wholestep.compiler.pipeline import Compiler
 from wholestep.steps.train import train_graph

@@ -8,7 +8,7 @@ from wholestep.compiler.backends.cpu.arena import follows
 from wholestep.compiler.backends.cpu.layout import PAIRS, PANELS, is_turned, state_layout
 from wholestep.compiler.backends.cpu.regions.touch import kernel_granule, window_axes
 from wholestep.compiler.backends.cpu.scheduled import Blocks, Queries, Tiles, schedule_of
-from wholestep.compiler.ir.parts import Division
+from wholestep.compiler.ir.state_partition import Division
 from wholestep.compiler.ir.types import DType, evaluate
 from wholestep.compiler.plan.bodies import Scatter, Window
 from wholestep.compiler.plan.check import loads_of, need

@@ -12,8 +12,8 @@ from dataclasses import replace
 from wholestep.compiler.backends.cpu.blocks import tiles_for
 from wholestep.compiler.backends.cpu.scheduled import Tiles, tiles_of
 from wholestep.compiler.backends.cpu.windows.reserve import Rooms
+from wholestep.compiler.ir.type_rules.convolution import SMALL_WINDOW
 from wholestep.compiler.ir.types import evaluate
-from wholestep.compiler.ir.windows import SMALL_WINDOW
 from wholestep.compiler.plan.access import linear
 from wholestep.compiler.plan.bodies import Window
 from wholestep.compiler.plan.kernel import Kernel, Layout, Operand, Plan, Space

@@ -25,7 +25,7 @@ from wholestep.compiler.backends.cpu.compiler import (
     flags_of,
     run_compiler,
 )
-from wholestep.compiler.ir import random
+from wholestep.compiler.ir.semantics import random
 from wholestep.compiler.runtime.cache import Cache, key_of
 from wholestep.compiler.runtime.group import GroupFailedError
 from wholestep.compiler.runtime.threads import MAX_THREADS, default_threads

@@ -21,7 +21,7 @@ from wholestep.compiler.backends.cpu.layout import MEMORY, PANELS
 from wholestep.compiler.backends.cpu.scratch import Scratch
 from wholestep.compiler.backends.cpu.tickets import CpuEpoch, Kept, Outlet
 from wholestep.compiler.backends.ranks import Pace, address_in, of_all_ranks, of_rank, paced, places_of, takes_part
-from wholestep.compiler.ir.collectives import MODEL_RANK, OWN, RANK, ROWS
+from wholestep.compiler.ir.type_rules.collectives import MODEL_RANK, OWN, RANK, ROWS
 from wholestep.compiler.ir.types import Dim, TensorType, evaluate
 from wholestep.compiler.plan.footprint import pages_of, staging_bytes
 from wholestep.compiler.plan.kernel import Buffer, Plan, Space

@@ -1,7 +1,7 @@
 """Collectives on GPUs: which bytes go where, and what is added where they meet.
 
 The tensors of an exchange lie one behind the other, in thought, and each rank has one part of them.  For a sum every
-rank is sent its part by all others, adds it in the order of `ir/collectives.py`, and sends the sum to all of them; of
+rank is sent its part by all others, adds it in the order of `ir/type_rules/collectives.py`, and sends the sum to all of them; of
 what is little, everybody is sent everything and adds by itself.  A rank that is alone sends to itself: all of it runs.
 """
 

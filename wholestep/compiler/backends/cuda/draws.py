@@ -1,4 +1,4 @@
-"""First values that a GPU draws: the numbers of `ir/random.py`, bit for bit, at the speed of its memory."""
+"""First values that a GPU draws: the numbers of `ir/semantics/random.py`, bit for bit, at the speed of its memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from wholestep.compiler.backends.cuda.driver import DeviceMemory, Module
 from wholestep.compiler.backends.cuda.nodes import Graph, Nodes
 from wholestep.compiler.frontend.initializers import FirstValue
-from wholestep.compiler.ir import random
+from wholestep.compiler.ir.semantics import random
 from wholestep.compiler.ir.types import float32
 
 LEAST = 1 << 18  # elements of a state: the host draws fewer in 10 ms, and needs no code for it

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wholestep.compiler.backends.cuda.layout import footprint
 from wholestep.compiler.backends.cuda.scheduled import CudaSchedule, schedule_of
-from wholestep.compiler.ir.parts import Division
+from wholestep.compiler.ir.state_partition import Division
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.bodies import Call
 from wholestep.compiler.plan.formats import Format

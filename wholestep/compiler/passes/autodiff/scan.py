@@ -14,7 +14,7 @@ from wholestep.compiler.ir import build
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Graph, Node, Output, toposort
 from wholestep.compiler.ir.ops import Trait, having
-from wholestep.compiler.ir.scan import stacked_type
+from wholestep.compiler.ir.type_rules.scan import stacked_type
 from wholestep.compiler.ir.types import Extent, TensorType, adjoint_type, boolean
 from wholestep.compiler.passes.autodiff.sums import sum_over_steps
 

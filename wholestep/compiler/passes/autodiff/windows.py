@@ -10,7 +10,7 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Node
-from wholestep.compiler.ir.windows import parts
+from wholestep.compiler.ir.type_rules.convolution import parts
 from wholestep.compiler.passes.autodiff.pointwise import Gradients
 
 

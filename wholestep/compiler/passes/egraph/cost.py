@@ -19,8 +19,8 @@ from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.attrs import InputAttrs, MatmulAttrs
 from wholestep.compiler.ir.graph import Graph, Node, Output
 from wholestep.compiler.ir.ops import OPS, Family
+from wholestep.compiler.ir.type_rules.convolution import window_products
 from wholestep.compiler.ir.types import TensorType, evaluate
-from wholestep.compiler.ir.windows import window_products
 from wholestep.compiler.passes.cse import share_common_nodes
 from wholestep.compiler.passes.decompose import decomposition_over_leaves
 from wholestep.compiler.passes.egraph.egraph import EGraph, ENode

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Node, toposort
-from wholestep.compiler.ir.grid import DATA, MODEL
+from wholestep.compiler.ir.mesh import DATA, MODEL
 from wholestep.compiler.ir.ops import OPS, Family, Trait, having
 from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.passes.decompose import decomposition_over_leaves

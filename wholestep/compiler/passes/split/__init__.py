@@ -11,7 +11,7 @@ from __future__ import annotations
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Graph
-from wholestep.compiler.ir.parts import Cut
+from wholestep.compiler.ir.state_partition import Cut
 
 
 def split(graph: Graph) -> Graph:

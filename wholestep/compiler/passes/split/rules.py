@@ -8,10 +8,10 @@ from dataclasses import replace
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.collectives import CARRIED
 from wholestep.compiler.ir.graph import Node
-from wholestep.compiler.ir.grid import DATA, MODEL
-from wholestep.compiler.ir.parts import Cut
+from wholestep.compiler.ir.mesh import DATA, MODEL
+from wholestep.compiler.ir.state_partition import Cut
+from wholestep.compiler.ir.type_rules.collectives import CARRIED
 from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.passes.split.kinds import Kind, Share, Split, Whole, part_of
 from wholestep.compiler.passes.split.movement import concat, expand, pad, permute, reshape, slice_

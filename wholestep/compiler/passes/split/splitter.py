@@ -8,9 +8,9 @@ from itertools import accumulate
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.collectives import CARRIED, MODEL_RANK
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update
-from wholestep.compiler.ir.grid import MODEL
+from wholestep.compiler.ir.mesh import MODEL
+from wholestep.compiler.ir.type_rules.collectives import CARRIED, MODEL_RANK
 from wholestep.compiler.ir.types import Dim, DType, Extent, TensorType, float32, int32
 from wholestep.compiler.passes.decompose import decomposition_of
 from wholestep.compiler.passes.split.kinds import Kind, Share, Split, Whole, divides, inner, part_of

@@ -1,4 +1,4 @@
-/* Random numbers of first values: those of compiler/ir/random.py, to the bit. */
+/* Random numbers of first values: those of compiler/ir/semantics/random.py, to the bit. */
 #include "math.h"
 #include "philox.h"
 #include "runtime.h"

@@ -10,7 +10,7 @@ from wholestep.compiler.backends.cpu.render.winograd import render_weight_by_til
 from wholestep.compiler.backends.cpu.render.writer import Writer
 from wholestep.compiler.backends.cpu.windows.frames import depth_columns, rounded
 from wholestep.compiler.backends.cpu.windows.images import VECTOR_BYTES, framed_length
-from wholestep.compiler.ir.windows import SMALL_WINDOW
+from wholestep.compiler.ir.type_rules.convolution import SMALL_WINDOW
 
 
 def _finish_weight(pen: Pen, lo: str, hi: str, tall: int, count: int, length: int, padded: int) -> None:

@@ -20,8 +20,8 @@ from wholestep.compiler.backends.cpu.windows.reserve import Rooms, area
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Node
+from wholestep.compiler.ir.type_rules.convolution import index_dtype
 from wholestep.compiler.ir.types import Extent
-from wholestep.compiler.ir.windows import index_dtype
 
 VECTOR_BYTES = 32  # of the kernels that go through a pool, on every target
 

@@ -1,4 +1,4 @@
-/* First values: the numbers of `ir/random.py`.  Those of a uniform number are exact.  A normal one is a logarithm times
+/* First values: the numbers of `ir/semantics/random.py`.  Those of a uniform number are exact.  A normal one is a logarithm times
    a cosine, whose last bits are each library's own: where these could change the float32 that a number is rounded to,
    it is noted, and the host draws it. */
 extern "C" __global__ void __launch_bounds__(256) ws_draw(

@@ -1,4 +1,4 @@
-/* Sums over ranks, in the order of `ir/collectives.py`: over ranks lo .. hi-1 that of the first half, the larger one, plus
+/* Sums over ranks, in the order of `ir/type_rules/collectives.py`: over ranks lo .. hi-1 that of the first half, the larger one, plus
    that of the rest.  What the others have sent lies rank by rank, `apart` elements from one to the next, with no place for
    this rank, whose own elements lie where its step has made them. */
 template <class T> WS_INLINE T ws_sum_of_ranks(const T *own, const T *others, long long apart, int rank, int ranks) {

@@ -9,7 +9,7 @@ from itertools import permutations
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Graph, Node
-from wholestep.compiler.ir.layers import values_per_channel
+from wholestep.compiler.ir.type_rules.layers import values_per_channel
 from wholestep.compiler.ir.types import DType, Extent, Shape, TensorType, product
 from wholestep.compiler.passes.egraph.encode import full_value
 

@@ -10,7 +10,14 @@ from collections.abc import Callable
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.attrs import Attrs
-from wholestep.compiler.ir.require import need, need_accumulate, need_axis, need_float, need_number, need_same
+from wholestep.compiler.ir.type_rules.require import (
+    need,
+    need_accumulate,
+    need_axis,
+    need_float,
+    need_number,
+    need_same,
+)
 from wholestep.compiler.ir.types import TensorType, Type, boolean, int32, shape_text, without
 from wholestep.errors import DTypeError
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from wholestep.compiler.ir import attrs as at
-from wholestep.compiler.ir.require import need
+from wholestep.compiler.ir.type_rules.require import need
 from wholestep.compiler.ir.types import DType, TensorType, TupleType, Type, divide
 from wholestep.errors import DTypeError, GraphError
 

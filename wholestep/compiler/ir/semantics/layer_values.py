@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from wholestep.compiler.ir import attrs as at
-from wholestep.compiler.ir.layers import lse_position
+from wholestep.compiler.ir.type_rules.layers import lse_position
 
 Array = np.ndarray[Any, Any]
 Axes = tuple[int, ...]

@@ -27,7 +27,7 @@ import numpy as np
 
 from wholestep.compiler.ir.attrs import Array, Initializer
 from wholestep.compiler.ir.graph import Graph, Node
-from wholestep.compiler.ir.parse import UNSAID, parse_graph
+from wholestep.compiler.ir.parser import UNSAID, parse_graph
 from wholestep.compiler.ir.types import Dim, Extent, TensorType, TupleType, Type
 
 __all__ = ["PRINTERS", "parse_graph", "print_graph"]

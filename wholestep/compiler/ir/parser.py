@@ -1,4 +1,4 @@
-"""Reading the text of a graph: see text.py for the format.  Nothing is evaluated."""
+"""Reading the text of a graph: see printer.py for the format.  Nothing is evaluated."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.attrs import Attrs
-from wholestep.compiler.ir.require import need, need_axis, need_number
+from wholestep.compiler.ir.type_rules.require import need, need_axis, need_number
 from wholestep.compiler.ir.types import Dim, Extent, TensorType, Type, product, shape_text, without
 from wholestep.errors import DTypeError
 

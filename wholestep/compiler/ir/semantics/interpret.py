@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from wholestep.compiler.ir.collectives import value_on
 from wholestep.compiler.ir.graph import Graph, Node, held_graph
-from wholestep.compiler.ir.grid import Grid
+from wholestep.compiler.ir.mesh import Grid
+from wholestep.compiler.ir.semantics.values import VALUES, Array, Ranks, Run, computed_dtype, evaluate_graph, rounded
+from wholestep.compiler.ir.type_rules.collectives import value_on
 from wholestep.compiler.ir.types import Dim, Extent, evaluate, letter_of
-from wholestep.compiler.ir.values import VALUES, Array, Ranks, Run, computed_dtype, evaluate_graph, rounded
 from wholestep.errors import InputError, UnknownNameError
 
 __all__ = ["VALUES", "Result", "infer_sizes", "interpret", "interpret_on_ranks"]

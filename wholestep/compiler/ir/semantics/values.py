@@ -14,10 +14,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from wholestep.compiler.ir import attrs as at
-from wholestep.compiler.ir import layer_values, window_values
 from wholestep.compiler.ir.graph import Graph, Node
-from wholestep.compiler.ir.random import uniform
-from wholestep.compiler.ir.scan import scan_value
+from wholestep.compiler.ir.semantics import convolution_values, layer_values
+from wholestep.compiler.ir.semantics.random import uniform
+from wholestep.compiler.ir.type_rules.scan import scan_value
 from wholestep.compiler.ir.types import DType, Extent, TensorType, TupleType, evaluate, letter_of
 from wholestep.errors import GradientError
 
@@ -309,15 +309,15 @@ VALUES: dict[str, Row] = {
     "scatter_add": _scatter_add,
     "write_rows": _write_rows,
     "matmul": _matmul,
-    "conv2d": window_values.conv2d,
-    "conv2d_grad_input": window_values.conv2d_grad_input,
-    "conv2d_grad_weight": window_values.conv2d_grad_weight,
-    "max_pool2d": window_values.max_pool2d,
-    "max_pool2d_index": window_values.max_pool2d_index,
-    "max_pool2d_grad": window_values.max_pool2d_grad,
-    "max_pool2d_pick": window_values.max_pool2d_pick,
-    "pooled_grad_weight": window_values.pooled_grad_weight,
-    "pooled_grad_input": window_values.pooled_grad_input,
+    "conv2d": convolution_values.conv2d,
+    "conv2d_grad_input": convolution_values.conv2d_grad_input,
+    "conv2d_grad_weight": convolution_values.conv2d_grad_weight,
+    "max_pool2d": convolution_values.max_pool2d,
+    "max_pool2d_index": convolution_values.max_pool2d_index,
+    "max_pool2d_grad": convolution_values.max_pool2d_grad,
+    "max_pool2d_pick": convolution_values.max_pool2d_pick,
+    "pooled_grad_weight": convolution_values.pooled_grad_weight,
+    "pooled_grad_input": convolution_values.pooled_grad_input,
     "ratio": _plain(np.divide),
     "stop_gradient": _plain(lambda x: x),
     "by_mode": _plain(lambda training, evaluating: training),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from wholestep.compiler.ir import attrs as at
-from wholestep.compiler.ir.require import need, need_float, need_same_dtype
+from wholestep.compiler.ir.type_rules.require import need, need_float, need_same_dtype
 from wholestep.compiler.ir.types import DType, Extent, Shape, TensorType, Type, int32, shape_text, uint8
 from wholestep.errors import DTypeError, OptionError
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from wholestep.compiler.ir import attrs as at
-from wholestep.compiler.ir.windows import conv_grad_attrs, index_dtype, pool_grad_attrs
+from wholestep.compiler.ir.type_rules.convolution import conv_grad_attrs, index_dtype, pool_grad_attrs
 
 Array = np.ndarray[Any, Any]
 

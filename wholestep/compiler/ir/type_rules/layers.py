@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from wholestep.compiler.ir import attrs as at
-from wholestep.compiler.ir.require import need, need_float, need_same, need_same_dtype
+from wholestep.compiler.ir.type_rules.require import need, need_float, need_same, need_same_dtype
 from wholestep.compiler.ir.types import Extent, Shape, TensorType, TupleType, Type, float64, product, shape_text
 from wholestep.errors import OptionError
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wholestep.compiler.ir import attrs as at
-from wholestep.compiler.ir.require import need
+from wholestep.compiler.ir.type_rules.require import need
 from wholestep.compiler.ir.types import Extent, TensorType, TupleType, Type, shape_text
 
 if TYPE_CHECKING:
