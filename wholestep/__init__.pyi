@@ -12,12 +12,12 @@ from wholestep.compiler.ir.types import (
 )
 from wholestep.compiler.frontend.step import Spec as Spec, Step as Step, step as step
 from wholestep.compiler.frontend.gradients import gradients as gradients
-from wholestep.compiler.frontend.functions import stop_gradient as stop_gradient
-from wholestep.compiler.frontend.custom_gradient import custom_gradient as custom_gradient
+from wholestep.compiler.frontend.functions.primitives import stop_gradient as stop_gradient
+from wholestep.compiler.frontend.control.custom_gradient import custom_gradient as custom_gradient
 from wholestep.optim import runtime as runtime
 
 # functions of tensors
-from wholestep.compiler.frontend.functions import (
+from wholestep.compiler.frontend.functions.primitives import (
     abs as abs, arange as arange, atan as atan, cast as cast, concat as concat, cos as cos, erf as erf, exp as exp,
     exp2 as exp2, expm1 as expm1, floor as floor, gather as gather, gelu as gelu, iota as iota, less_than as less_than,
     log as log, log1p as log1p, log2 as log2, log_softmax as log_softmax, logsumexp as logsumexp, matmul as matmul,
@@ -26,82 +26,82 @@ from wholestep.compiler.frontend.functions import (
     sigmoid as sigmoid, sign as sign, silu as silu, sin as sin, size as size, softmax as softmax, sqrt as sqrt,
     stack as stack, take as take, tanh as tanh, where as where, write_rows as write_rows,
 )
-from wholestep.compiler.frontend.layers import (
+from wholestep.compiler.frontend.layers.composites import (
     attention as attention, dropout as dropout, group_norm as group_norm, layer_norm as layer_norm,
     rms_norm as rms_norm, batch_norm as batch_norm, by_mode as by_mode,
 )
-from wholestep.compiler.frontend.scan import scan as scan
-from wholestep.compiler.frontend.windows import (
+from wholestep.compiler.frontend.control.scan import scan as scan
+from wholestep.compiler.frontend.layers.convolution import (
     conv1d as conv1d, conv2d as conv2d, conv_transpose1d as conv_transpose1d, conv_transpose2d as conv_transpose2d,
 )
-from wholestep.compiler.frontend.volumes import (
+from wholestep.compiler.frontend.layers.convolution3d import (
     avg_pool3d as avg_pool3d, conv3d as conv3d, conv_transpose3d as conv_transpose3d,
     global_avg_pool3d as global_avg_pool3d, max_pool3d as max_pool3d,
 )
-from wholestep.compiler.frontend.pools import (
+from wholestep.compiler.frontend.layers.pooling import (
     adaptive_avg_pool1d as adaptive_avg_pool1d, adaptive_avg_pool2d as adaptive_avg_pool2d,
     adaptive_max_pool1d as adaptive_max_pool1d, adaptive_max_pool2d as adaptive_max_pool2d, avg_pool1d as avg_pool1d,
     avg_pool2d as avg_pool2d, global_avg_pool1d as global_avg_pool1d, global_avg_pool2d as global_avg_pool2d,
     global_max_pool1d as global_max_pool1d, global_max_pool2d as global_max_pool2d, max_pool1d as max_pool1d,
     max_pool2d as max_pool2d,
 )
-from wholestep.compiler.frontend.more_pools import (
+from wholestep.compiler.frontend.layers.pooling_indices import (
     adaptive_avg_pool3d as adaptive_avg_pool3d, adaptive_max_pool3d as adaptive_max_pool3d,
     local_response_norm as local_response_norm, max_pool2d_with_indices as max_pool2d_with_indices,
     max_unpool2d as max_unpool2d,
 )
-from wholestep.compiler.frontend.padding import pad as pad
-from wholestep.compiler.frontend.patches import fold as fold, unfold as unfold, windows_along as windows_along
-from wholestep.compiler.frontend.sampling import affine_grid as affine_grid, grid_sample as grid_sample
-from wholestep.compiler.frontend.fourier import dft as dft, irfft as irfft, rfft as rfft
-from wholestep.compiler.frontend.selection import (
+from wholestep.compiler.frontend.shape.padding import pad as pad
+from wholestep.compiler.frontend.layers.unfold import fold as fold, unfold as unfold, windows_along as windows_along
+from wholestep.compiler.frontend.layers.grid_sample import affine_grid as affine_grid, grid_sample as grid_sample
+from wholestep.compiler.frontend.functions.fourier import dft as dft, irfft as irfft, rfft as rfft
+from wholestep.compiler.frontend.shape.sort_topk import (
     argsort as argsort, random_integers as random_integers, sort as sort, take_along_axis as take_along_axis,
     topk as topk,
 )
-from wholestep.compiler.frontend.scattering import (
+from wholestep.compiler.frontend.shape.scatter import (
     index_add as index_add, index_copy as index_copy, index_fill as index_fill, index_put as index_put,
     masked_scatter as masked_scatter, put_along_axis as put_along_axis, scatter_slice as scatter_slice,
 )
-from wholestep.compiler.frontend.products import (
+from wholestep.compiler.frontend.functions.cumulative import (
     cummax as cummax, cummin as cummin, cumprod as cumprod, logcumsumexp as logcumsumexp, prod as prod,
 )
-from wholestep.compiler.frontend.counting import (
+from wholestep.compiler.frontend.functions.histogram import (
     bincount as bincount, bucketize as bucketize, histc as histc, searchsorted as searchsorted,
 )
-from wholestep.compiler.frontend.angles import (
+from wholestep.compiler.frontend.functions.trigonometry import (
     acos as acos, acosh as acosh, asin as asin, asinh as asinh, atan2 as atan2, atanh as atanh, sinc as sinc,
 )
-from wholestep.compiler.frontend.special import digamma as digamma, erfinv as erfinv, lgamma as lgamma
-from wholestep.compiler.frontend.integers import (
+from wholestep.compiler.frontend.functions.special import digamma as digamma, erfinv as erfinv, lgamma as lgamma
+from wholestep.compiler.frontend.functions.bitwise import (
     bitwise_and as bitwise_and, bitwise_not as bitwise_not, bitwise_or as bitwise_or, bitwise_xor as bitwise_xor,
     left_shift as left_shift, right_shift as right_shift,
 )
-from wholestep.compiler.frontend.resize import (
+from wholestep.compiler.frontend.layers.resize import (
     interpolate as interpolate, pixel_shuffle as pixel_shuffle, pixel_unshuffle as pixel_unshuffle,
 )
-from wholestep.compiler.frontend.sequences import cumsum as cumsum, flip as flip, rotary as rotary, split as split
-from wholestep.compiler.frontend.activations import (
+from wholestep.compiler.frontend.shape.sequences import cumsum as cumsum, flip as flip, rotary as rotary, split as split
+from wholestep.compiler.frontend.functions.activations import (
     elu as elu, hardswish as hardswish, leaky_relu as leaky_relu, mish as mish, softplus as softplus, swiglu as swiglu,
 )
-from wholestep.compiler.frontend.elementwise import (
+from wholestep.compiler.frontend.functions.elementwise import (
     ceil as ceil, clip as clip, floor_divide as floor_divide, isfinite as isfinite, isinf as isinf, isnan as isnan,
     lerp as lerp, log10 as log10, logical_xor as logical_xor, masked_fill as masked_fill, pow as pow, round as round,
     rsqrt as rsqrt, square as square, trunc as trunc,
 )
-from wholestep.compiler.frontend.statistics import (
+from wholestep.compiler.frontend.functions.statistics import (
     all as all, any as any, argmin as argmin, cosine_similarity as cosine_similarity, count_nonzero as count_nonzero,
     norm as norm, normalize as normalize, std as std, var as var,
 )
-from wholestep.compiler.frontend.filled import (
+from wholestep.compiler.frontend.functions.creation import (
     constant as constant, eye as eye, full as full, full_like as full_like, linspace as linspace, ones as ones,
     ones_like as ones_like, tril as tril, triu as triu, zeros as zeros, zeros_like as zeros_like,
 )
-from wholestep.compiler.frontend.axes import (
+from wholestep.compiler.frontend.shape.axes import (
     chunk as chunk, flatten as flatten, movedim as movedim, permute as permute, repeat as repeat, reshape as reshape,
     roll as roll, squeeze as squeeze, transpose as transpose, unbind as unbind, unflatten as unflatten,
     unsqueeze as unsqueeze,
 )
-from wholestep.compiler.frontend.einsum import einsum as einsum
+from wholestep.compiler.frontend.functions.einsum import einsum as einsum
 
 # networks of other libraries
 from wholestep.importers.aten import from_torch as from_torch, torch_coverage as torch_coverage, torch_op as torch_op

@@ -11,7 +11,7 @@ import onnx
 from onnx import TensorProto, numpy_helper
 
 import wholestep as ws
-from wholestep.compiler.frontend.layers import evaluated
+from wholestep.compiler.frontend.layers.composites import evaluated
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from wholestep.compat.arguments import take_their_words
-from wholestep.compiler.frontend.filled import full
-from wholestep.compiler.frontend.selection import take_along_axis
+from wholestep.compiler.frontend.functions.creation import full
+from wholestep.compiler.frontend.shape.sort_topk import take_along_axis
 from wholestep.compiler.frontend.tensor import Operand, Tensor, where
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import Extent, Shape, as_dtype

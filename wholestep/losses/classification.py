@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wholestep.compiler.frontend import functions as fn
+from wholestep.compiler.frontend.functions import primitives as fn
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor, common_graph, pointwise, ratio
 from wholestep.compiler.frontend.trace import fail, record
 from wholestep.compiler.ir.types import shape_text
@@ -216,7 +216,7 @@ def binary_cross_entropy_with_logits_loss(
     takes_as(logits, Meaning(each=True))
     values = yes_or_no_values(logits, t)
     if pos_weight is not None:
-        from wholestep.compiler.frontend.activations import softplus  # few losses need it
+        from wholestep.compiler.frontend.functions.activations import softplus  # few losses need it
 
         # t counts w times: (w - 1)·t·softplus(-x) more.
         values = values + (as_tensor(pos_weight) - 1.0) * t * softplus(-logits)

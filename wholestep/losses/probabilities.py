@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 
-from wholestep.compiler.frontend import functions as fn
+from wholestep.compiler.frontend.functions import primitives as fn
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor, ratio, where
 from wholestep.compiler.frontend.trace import fail, user_line
 from wholestep.compiler.ir.types import shape_text

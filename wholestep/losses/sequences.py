@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from wholestep.compiler.frontend import functions as fn
-from wholestep.compiler.frontend.padding import pad
+from wholestep.compiler.frontend.control.scan import scan
+from wholestep.compiler.frontend.functions import primitives as fn
 from wholestep.compiler.frontend.precision import pinning
-from wholestep.compiler.frontend.scan import scan
+from wholestep.compiler.frontend.shape.padding import pad
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor, where
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import shape_text

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeAlias, TypeVar, cast
 
-from wholestep.compiler.frontend.layers import Switchable
-from wholestep.compiler.frontend.promote import Literal
+from wholestep.compiler.frontend.layers.composites import Switchable
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor, ratio
 from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.frontend.type_promotion import Literal
 from wholestep.compiler.ir.types import Extent, product, shape_text
 from wholestep.errors import DTypeError, OptionError, ShapeError
 

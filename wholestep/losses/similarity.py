@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wholestep.compiler.frontend import functions as fn
+from wholestep.compiler.frontend.functions import primitives as fn
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor, ratio
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import shape_text

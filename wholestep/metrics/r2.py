@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from wholestep.compiler.frontend import functions as fn
+from wholestep.compiler.frontend.functions import primitives as fn
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.metrics.base import Array, Metric, States
 from wholestep.metrics.means import check_numbers

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from wholestep.compiler.frontend import functions as fn
+from wholestep.compiler.frontend.functions import primitives as fn
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail, user_line
 from wholestep.compiler.ir.types import Extent, Shape, letter_of, product

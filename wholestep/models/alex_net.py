@@ -5,7 +5,7 @@ The layers and names are torchvision's.
 
 from __future__ import annotations
 
-from wholestep.compiler.frontend.layers import Switchable
+from wholestep.compiler.frontend.layers.composites import Switchable
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import shape_text

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from wholestep.compiler.frontend.functions import exp, random_normal
-from wholestep.compiler.frontend.layers import by_mode
+from wholestep.compiler.frontend.functions.primitives import exp, random_normal
+from wholestep.compiler.frontend.layers.composites import by_mode
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.nn import Linear, Module, ReLU, Sequential
 from wholestep.nn.basic import positive

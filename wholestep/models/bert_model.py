@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from wholestep.compiler.frontend import initializers as init
-from wholestep.compiler.frontend.functions import arange, gelu, tanh
-from wholestep.compiler.frontend.layers import Switchable, attention
+from wholestep.compiler.frontend.functions.primitives import arange, gelu, tanh
+from wholestep.compiler.frontend.layers.composites import Switchable, attention
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import boolean, shape_text

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from wholestep.compiler.frontend.functions import concat, cos, gather, random_normal, silu, sin
-from wholestep.compiler.frontend.layers import attention
-from wholestep.compiler.frontend.resize import interpolate
-from wholestep.compiler.frontend.selection import random_integers
+from wholestep.compiler.frontend.functions.primitives import concat, cos, gather, random_normal, silu, sin
+from wholestep.compiler.frontend.layers.composites import attention
+from wholestep.compiler.frontend.layers.resize import interpolate
+from wholestep.compiler.frontend.shape.sort_topk import random_integers
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError

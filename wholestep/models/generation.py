@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wholestep.compiler.frontend.functions import arange, iota, write_rows
+from wholestep.compiler.frontend.functions.primitives import arange, iota, write_rows
 from wholestep.compiler.frontend.graph import Graph
-from wholestep.compiler.frontend.layers import outside_of_training
+from wholestep.compiler.frontend.layers.composites import outside_of_training
 from wholestep.compiler.frontend.step import Spec, step
 from wholestep.compiler.frontend.tensor import Tensor, where
 from wholestep.compiler.frontend.trace import fail

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 
 from wholestep.compiler.frontend import initializers as init
-from wholestep.compiler.frontend.functions import arange, gelu
-from wholestep.compiler.frontend.layers import Switchable, attention
+from wholestep.compiler.frontend.functions.primitives import arange, gelu
+from wholestep.compiler.frontend.layers.composites import Switchable, attention
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError, ShapeError

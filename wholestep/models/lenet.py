@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wholestep.compiler.frontend.functions import relu
+from wholestep.compiler.frontend.functions.primitives import relu
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import shape_text

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from wholestep.compiler.frontend import initializers as init
-from wholestep.compiler.frontend.functions import silu
-from wholestep.compiler.frontend.layers import attention
-from wholestep.compiler.frontend.sequences import rotary, rotary_frequencies
+from wholestep.compiler.frontend.functions.primitives import silu
+from wholestep.compiler.frontend.layers.composites import attention
+from wholestep.compiler.frontend.shape.sequences import rotary, rotary_frequencies
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError, ShapeError

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from wholestep.compiler.frontend import initializers as init
-from wholestep.compiler.frontend.layers import Switchable
+from wholestep.compiler.frontend.layers.composites import Switchable
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import ShapeError

@@ -6,7 +6,7 @@ The layers, names and first values are torchvision's.
 from __future__ import annotations
 
 from wholestep.compiler.frontend import initializers as init
-from wholestep.compiler.frontend.layers import Switchable
+from wholestep.compiler.frontend.layers.composites import Switchable
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.nn import BatchNorm2d, Conv2d, Dropout, GlobalAvgPool2d, Linear, Module, ReLU6, Sequential
 from wholestep.nn.basic import positive

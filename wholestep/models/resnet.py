@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from wholestep.compiler.frontend import initializers as init
-from wholestep.compiler.frontend.functions import relu
-from wholestep.compiler.frontend.padding import pad
+from wholestep.compiler.frontend.functions.primitives import relu
+from wholestep.compiler.frontend.shape.padding import pad
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wholestep.compiler.frontend.functions import concat, maximum
+from wholestep.compiler.frontend.functions.primitives import concat, maximum
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError, UsageError

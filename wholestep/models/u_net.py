@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from wholestep.compiler.frontend.functions import concat
+from wholestep.compiler.frontend.functions.primitives import concat
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import shape_text

@@ -7,7 +7,7 @@ The layers, names and first values are torchvision's; the numbers count layers w
 from __future__ import annotations
 
 from wholestep.compiler.frontend import initializers as init
-from wholestep.compiler.frontend.layers import Switchable
+from wholestep.compiler.frontend.layers.composites import Switchable
 from wholestep.models.alex_net import PooledFeatures
 from wholestep.nn import (
     AdaptiveAvgPool2d,

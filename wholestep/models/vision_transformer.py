@@ -7,8 +7,8 @@ Parameters are named and shaped as in the published checkpoints: `vit.encoder.la
 from __future__ import annotations
 
 from wholestep.compiler.frontend import initializers as init
-from wholestep.compiler.frontend.functions import concat, gelu
-from wholestep.compiler.frontend.layers import Switchable
+from wholestep.compiler.frontend.functions.primitives import concat, gelu
+from wholestep.compiler.frontend.layers.composites import Switchable
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import shape_text

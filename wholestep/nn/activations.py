@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from wholestep.compiler.frontend import activations, functions
+from wholestep.compiler.frontend.functions import activations, primitives
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.nn.module import Module
 
@@ -27,7 +27,7 @@ class ReLU(Module):
     """max(x, 0)"""
 
     def forward(self, x: Tensor) -> Tensor:
-        return functions.relu(x)
+        return primitives.relu(x)
 
 
 class LeakyReLU(Module):
@@ -63,7 +63,7 @@ class GELU(Module):
         self.approximate = approximate
 
     def forward(self, x: Tensor) -> Tensor:
-        return functions.gelu(x, approximate=self.approximate)
+        return primitives.gelu(x, approximate=self.approximate)
 
     def options(self) -> str:
         return "" if self.approximate == "none" else f"approximate={self.approximate!r}"
@@ -73,7 +73,7 @@ class SiLU(Module):
     """x · sigmoid(x)"""
 
     def forward(self, x: Tensor) -> Tensor:
-        return functions.silu(x)
+        return primitives.silu(x)
 
 
 class Mish(Module):
@@ -108,14 +108,14 @@ class Tanh(Module):
     """tanh x"""
 
     def forward(self, x: Tensor) -> Tensor:
-        return functions.tanh(x)
+        return primitives.tanh(x)
 
 
 class Sigmoid(Module):
     """1 / (1 + e⁻ˣ)"""
 
     def forward(self, x: Tensor) -> Tensor:
-        return functions.sigmoid(x)
+        return primitives.sigmoid(x)
 
 
 class Softmax(Module):
@@ -125,7 +125,7 @@ class Softmax(Module):
         self.axis = axis
 
     def forward(self, x: Tensor) -> Tensor:
-        return functions.softmax(x, self.axis)
+        return primitives.softmax(x, self.axis)
 
     def options(self) -> str:
         return f"axis={self.axis}"

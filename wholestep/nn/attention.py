@@ -6,8 +6,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from wholestep.compiler.frontend import initializers
-from wholestep.compiler.frontend.layers import Switchable, attention
-from wholestep.compiler.frontend.sequences import rotary as turn
+from wholestep.compiler.frontend.layers.composites import Switchable, attention
+from wholestep.compiler.frontend.shape.sequences import rotary as turn
 from wholestep.compiler.frontend.tensor import Operand, Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import shape_text

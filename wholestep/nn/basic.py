@@ -6,9 +6,9 @@ import math
 from typing import TYPE_CHECKING
 
 from wholestep.compiler.frontend import initializers
-from wholestep.compiler.frontend.functions import stop_gradient
-from wholestep.compiler.frontend.layers import Switchable
-from wholestep.compiler.frontend.layers import dropout as drop
+from wholestep.compiler.frontend.functions.primitives import stop_gradient
+from wholestep.compiler.frontend.layers.composites import Switchable
+from wholestep.compiler.frontend.layers.composites import dropout as drop
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor, where
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import shape_text

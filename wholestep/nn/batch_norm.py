@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from wholestep.compiler.frontend.elementwise import rsqrt
-from wholestep.compiler.frontend.layers import batch_norm
+from wholestep.compiler.frontend.functions.elementwise import rsqrt
+from wholestep.compiler.frontend.layers.composites import batch_norm
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import shape_text

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 from wholestep.compiler.frontend import initializers
-from wholestep.compiler.frontend.functions import sigmoid, tanh
-from wholestep.compiler.frontend.scan import scan
+from wholestep.compiler.frontend.control.scan import scan
+from wholestep.compiler.frontend.functions.primitives import sigmoid, tanh
+from wholestep.compiler.frontend.layers.convolution import Pair, conv2d
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor
 from wholestep.compiler.frontend.trace import fail
-from wholestep.compiler.frontend.windows import Pair, conv2d
 from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import ShapeError
 from wholestep.nn.basic import positive

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TypeAlias
 
-from wholestep.compiler.frontend import functions
+from wholestep.compiler.frontend.functions import primitives
 from wholestep.compiler.frontend.tensor import Operand, Tensor, as_tensor, where
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import boolean, shape_text
@@ -21,7 +21,7 @@ Mask: TypeAlias = "Operand | None"
 
 
 def _activation(op: str, given: str | Activation) -> Activation:
-    known: dict[str, Activation] = {"relu": functions.relu, "gelu": functions.gelu}
+    known: dict[str, Activation] = {"relu": primitives.relu, "gelu": primitives.gelu}
     if callable(given):
         return given
     if given not in known:

@@ -10,14 +10,15 @@ from typing import Any
 
 from wholestep.compat.arguments import take_their_words
 from wholestep.compat.modes import BY_ENTRY_POINT, Mode
-from wholestep.compiler.frontend import activations, functions, layers, more_pools, pools, statistics
-from wholestep.compiler.frontend.elementwise import clip
-from wholestep.compiler.frontend.functions import abs, expm1, sigmoid, tanh
-from wholestep.compiler.frontend.layers import Switchable
-from wholestep.compiler.frontend.padding import pad as pad_axes
+from wholestep.compiler.frontend.functions import activations, primitives, statistics
+from wholestep.compiler.frontend.functions.elementwise import clip
+from wholestep.compiler.frontend.functions.primitives import abs, expm1, sigmoid, tanh
+from wholestep.compiler.frontend.layers import composites, pooling, pooling_indices
+from wholestep.compiler.frontend.layers.composites import Switchable
+from wholestep.compiler.frontend.layers.convolution import Pair
+from wholestep.compiler.frontend.shape.padding import pad as pad_axes
 from wholestep.compiler.frontend.tensor import Operand, Tensor, as_tensor, where
 from wholestep.compiler.frontend.trace import fail
-from wholestep.compiler.frontend.windows import Pair
 from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import OptionError, ShapeError
 from wholestep.losses import classification, distances, probabilities, regression
@@ -50,7 +51,7 @@ def embedding(x: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tens
     row = padding_idx % int(weight.shape[0])
     kept = (x != row).reshape((*x.shape, 1))
     found = weight[x]
-    return where(kept, found, functions.stop_gradient(found))
+    return where(kept, found, primitives.stop_gradient(found))
 
 
 def max_pool2d(
@@ -64,13 +65,13 @@ def max_pool2d(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """`ws.max_pool2d` with PyTorch's order of arguments; with `return_indices` also where each maximum stands."""
     if return_indices:
-        return more_pools.max_pool2d_with_indices(x, kernel_size, stride, padding, dilation, ceil_mode)
-    return pools.max_pool2d(x, kernel_size, stride, padding, ceil_mode, dilation)
+        return pooling_indices.max_pool2d_with_indices(x, kernel_size, stride, padding, dilation, ceil_mode)
+    return pooling.max_pool2d(x, kernel_size, stride, padding, ceil_mode, dilation)
 
 
 def dropout(x: Tensor, p: float | Switchable = 0.5, training: bool | Mode = BY_ENTRY_POINT) -> Tensor:
     """`ws.dropout`: steps that train drop; `training=self.training` says the same, `training=False` drops never."""
-    return x if training is False else layers.dropout(x, p)
+    return x if training is False else composites.dropout(x, p)
 
 
 def layer_norm(
@@ -81,14 +82,14 @@ def layer_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     """`ws.layer_norm` over the last axes, whose sizes are given."""
-    return layers.layer_norm(x, weight, bias, eps=eps, axis=_last("layer_norm", x, normalized_shape))
+    return composites.layer_norm(x, weight, bias, eps=eps, axis=_last("layer_norm", x, normalized_shape))
 
 
 def rms_norm(
     x: Tensor, normalized_shape: Sequence[int], weight: Operand | None = None, eps: float | None = None
 ) -> Tensor:
     """`ws.rms_norm` over the last axes, whose sizes are given."""
-    return layers.rms_norm(x, weight, eps=eps, axis=_last("rms_norm", x, normalized_shape))
+    return composites.rms_norm(x, weight, eps=eps, axis=_last("rms_norm", x, normalized_shape))
 
 
 def _last(op: str, x: Tensor, shape: Sequence[int]) -> tuple[int, ...]:
@@ -111,11 +112,11 @@ def batch_norm(
     """`ws.batch_norm`: steps that train use the batch's statistics, the others the running ones."""
     if training is False and running_mean is not None and running_var is not None:
         shape = (x.shape[1], *[1] * (x.ndim - 2))
-        scale = functions.recip(functions.sqrt(running_var + eps))
+        scale = primitives.recip(primitives.sqrt(running_var + eps))
         y = (x - running_mean.reshape(shape)) * scale.reshape(shape)
         y = y if weight is None else y * as_tensor(weight).reshape(shape)
         return y if bias is None else y + as_tensor(bias).reshape(shape)
-    return layers.batch_norm(x, weight, bias, running_mean, running_var, momentum=momentum, eps=eps)
+    return composites.batch_norm(x, weight, bias, running_mean, running_var, momentum=momentum, eps=eps)
 
 
 def pad(x: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
@@ -141,7 +142,7 @@ def scaled_dot_product_attention(
         fail(
             OptionError, "scaled_dot_product_attention: the scores are not dropped; drop the result: ws.dropout(x, p)."
         )
-    return layers.attention(query, key, value, causal=is_causal, scale=scale, mask=attn_mask)
+    return composites.attention(query, key, value, causal=is_causal, scale=scale, mask=attn_mask)
 
 
 def normalize(x: Tensor, p: float = 2.0, axis: int = 1, eps: float = 1e-12) -> Tensor:
@@ -187,7 +188,7 @@ def hardtanh(x: Operand, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
     """x between two numbers; the gradient at them is 0"""
     t = as_tensor(x)
     inside = (t > min_val) & (t < max_val)
-    return where(inside, t, functions.stop_gradient(clip(t, min_val, max_val)))
+    return where(inside, t, primitives.stop_gradient(clip(t, min_val, max_val)))
 
 
 def hardsigmoid(x: Operand) -> Tensor:
@@ -235,7 +236,7 @@ def softsign(x: Operand) -> Tensor:
 
 def softmin(x: Operand, axis: int = -1) -> Tensor:
     """softmax of -x"""
-    return functions.softmax(-as_tensor(x), axis)
+    return primitives.softmax(-as_tensor(x), axis)
 
 
 def tanhshrink(x: Operand) -> Tensor:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from wholestep.compiler.frontend import initializers
-from wholestep.compiler.frontend import windows as fn
+from wholestep.compiler.frontend.layers import convolution as fn
+from wholestep.compiler.frontend.layers.convolution import Padding, Pair
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
-from wholestep.compiler.frontend.windows import Padding, Pair
 from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import OptionError, ShapeError
 from wholestep.nn.basic import positive, regularize

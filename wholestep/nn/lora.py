@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from wholestep.compiler.frontend.layers import Switchable
+from wholestep.compiler.frontend.layers.composites import Switchable
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError, ShapeError, UsageError

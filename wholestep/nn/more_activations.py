@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wholestep.compiler.frontend import functions
+from wholestep.compiler.frontend.functions import primitives
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.nn import functional as fn
 from wholestep.nn.module import Module
@@ -91,7 +91,7 @@ class LogSoftmax(Module):
         self.axis = axis
 
     def forward(self, x: Tensor) -> Tensor:
-        return functions.log_softmax(x, self.axis)
+        return primitives.log_softmax(x, self.axis)
 
 
 class Softmin(Module):

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from wholestep.compiler.frontend import initializers, more_pools, patches, resize, statistics
-from wholestep.compiler.frontend.einsum import einsum
-from wholestep.compiler.frontend.functions import gather, softmax
+from wholestep.compiler.frontend import initializers
+from wholestep.compiler.frontend.functions import statistics
+from wholestep.compiler.frontend.functions.einsum import einsum
+from wholestep.compiler.frontend.functions.primitives import gather, softmax
+from wholestep.compiler.frontend.layers import pooling_indices, resize, unfold
+from wholestep.compiler.frontend.layers.convolution import Pair
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
-from wholestep.compiler.frontend.windows import Pair
 from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import OptionError, ShapeError
 from wholestep.nn import functional as fn
@@ -182,7 +184,7 @@ class LocalResponseNorm(Module):
         self.size, self.alpha, self.beta, self.k = size, alpha, beta, k
 
     def forward(self, x: Tensor) -> Tensor:
-        return more_pools.local_response_norm(x, self.size, self.alpha, self.beta, self.k)
+        return pooling_indices.local_response_norm(x, self.size, self.alpha, self.beta, self.k)
 
 
 class AdaptiveAvgPool3d(Module):
@@ -192,7 +194,7 @@ class AdaptiveAvgPool3d(Module):
         self.size = size
 
     def forward(self, x: Tensor) -> Tensor:
-        return more_pools.adaptive_avg_pool3d(x, self.size)
+        return pooling_indices.adaptive_avg_pool3d(x, self.size)
 
 
 class AdaptiveMaxPool3d(Module):
@@ -202,7 +204,7 @@ class AdaptiveMaxPool3d(Module):
         self.size = size
 
     def forward(self, x: Tensor) -> Tensor:
-        return more_pools.adaptive_max_pool3d(x, self.size)
+        return pooling_indices.adaptive_max_pool3d(x, self.size)
 
 
 class MaxUnpool2d(Module):
@@ -221,7 +223,7 @@ class MaxUnpool2d(Module):
             size = [(int(n) - 1) * s - 2 * p + k for n, k, s, p in how]
         elif not isinstance(size, int):
             size = list(size)[-2:]
-        return more_pools.max_unpool2d(x, indices, size)
+        return pooling_indices.max_unpool2d(x, indices, size)
 
 
 class Unfold(Module):
@@ -231,7 +233,7 @@ class Unfold(Module):
         self.how = (kernel, dilation, padding, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        return patches.unfold(x, *self.how)
+        return unfold.unfold(x, *self.how)
 
 
 class Fold(Module):
@@ -241,7 +243,7 @@ class Fold(Module):
         self.how = (size, kernel, dilation, padding, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        return patches.fold(x, *self.how)
+        return unfold.fold(x, *self.how)
 
 
 class UpsamplingNearest2d(Module):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wholestep.compiler.frontend.layers import group_norm, layer_norm, rms_norm
+from wholestep.compiler.frontend.layers.composites import group_norm, layer_norm, rms_norm
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import shape_text

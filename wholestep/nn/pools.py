@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from wholestep.compiler.frontend import pools, volumes
+from wholestep.compiler.frontend.layers import convolution3d, pooling
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.nn.module import Module
 
@@ -33,7 +33,7 @@ class _Pool(Module):
 class MaxPool1d(_Pool):
     """The largest element of each window of (N, C, L) (`ws.max_pool1d`).  Example: `ws.nn.MaxPool1d(2)`."""
 
-    function = staticmethod(pools.max_pool1d)
+    function = staticmethod(pooling.max_pool1d)
 
 
 class MaxPool2d(_Pool):
@@ -42,7 +42,7 @@ class MaxPool2d(_Pool):
     Example: `ws.nn.MaxPool2d(2)`.
     """
 
-    function = staticmethod(pools.max_pool2d)
+    function = staticmethod(pooling.max_pool2d)
 
     def __init__(
         self,
@@ -56,13 +56,13 @@ class MaxPool2d(_Pool):
         self.dilation = dilation
 
     def forward(self, x: Tensor) -> Tensor:
-        return pools.max_pool2d(x, self.window, self.stride, self.padding, self.ceil_mode, self.dilation)
+        return pooling.max_pool2d(x, self.window, self.stride, self.padding, self.ceil_mode, self.dilation)
 
 
 class MaxPool3d(_Pool):
     """The largest element of each window of (N, C, D, H, W) (`ws.max_pool3d`).  Example: `ws.nn.MaxPool3d(2)`."""
 
-    function = staticmethod(volumes.max_pool3d)
+    function = staticmethod(convolution3d.max_pool3d)
 
 
 class _AvgPool(_Pool):
@@ -84,7 +84,7 @@ class _AvgPool(_Pool):
 class AvgPool1d(_AvgPool):
     """The mean of each window of (N, C, L) (`ws.avg_pool1d`).  Example: `ws.nn.AvgPool1d(2)`."""
 
-    function = staticmethod(pools.avg_pool1d)
+    function = staticmethod(pooling.avg_pool1d)
 
 
 class AvgPool2d(_AvgPool):
@@ -93,13 +93,13 @@ class AvgPool2d(_AvgPool):
     Example: `ws.nn.AvgPool2d(2)`.
     """
 
-    function = staticmethod(pools.avg_pool2d)
+    function = staticmethod(pooling.avg_pool2d)
 
 
 class AvgPool3d(_AvgPool):
     """The mean of each window of (N, C, D, H, W) (`ws.avg_pool3d`).  Example: `ws.nn.AvgPool3d(2)`."""
 
-    function = staticmethod(volumes.avg_pool3d)
+    function = staticmethod(convolution3d.avg_pool3d)
 
 
 # -- as many windows as are asked for ----------------------------------------------------------------------------
@@ -121,25 +121,25 @@ class _AdaptivePool(Module):
 class AdaptiveAvgPool1d(_AdaptivePool):
     """The mean of `size` windows, as large as they have to be.  Example: `ws.nn.AdaptiveAvgPool1d(4)`."""
 
-    function = staticmethod(pools.adaptive_avg_pool1d)
+    function = staticmethod(pooling.adaptive_avg_pool1d)
 
 
 class AdaptiveAvgPool2d(_AdaptivePool):
     """The mean of `size` windows, as large as they have to be.  Example: `ws.nn.AdaptiveAvgPool2d((7, 7))`."""
 
-    function = staticmethod(pools.adaptive_avg_pool2d)
+    function = staticmethod(pooling.adaptive_avg_pool2d)
 
 
 class AdaptiveMaxPool1d(_AdaptivePool):
     """The largest element of `size` windows.  Example: `ws.nn.AdaptiveMaxPool1d(4)`."""
 
-    function = staticmethod(pools.adaptive_max_pool1d)
+    function = staticmethod(pooling.adaptive_max_pool1d)
 
 
 class AdaptiveMaxPool2d(_AdaptivePool):
     """The largest element of `size` windows.  Example: `ws.nn.AdaptiveMaxPool2d((7, 7))`."""
 
-    function = staticmethod(pools.adaptive_max_pool2d)
+    function = staticmethod(pooling.adaptive_max_pool2d)
 
 
 # -- everything --------------------------------------------------------------------------------------------------
@@ -149,32 +149,32 @@ class GlobalAvgPool1d(Module):
     """The mean of each channel, (N, C, L) -> (N, C).  Example: `ws.nn.GlobalAvgPool1d()`."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return pools.global_avg_pool1d(x)
+        return pooling.global_avg_pool1d(x)
 
 
 class GlobalAvgPool2d(Module):
     """The mean of each channel, (N, C, H, W) -> (N, C).  Example: `ws.nn.GlobalAvgPool2d()`."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return pools.global_avg_pool2d(x)
+        return pooling.global_avg_pool2d(x)
 
 
 class GlobalAvgPool3d(Module):
     """The mean of each channel, (N, C, D, H, W) -> (N, C).  Example: `ws.nn.GlobalAvgPool3d()`."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return volumes.global_avg_pool3d(x)
+        return convolution3d.global_avg_pool3d(x)
 
 
 class GlobalMaxPool1d(Module):
     """The largest element of each channel, (N, C, L) -> (N, C).  Example: `ws.nn.GlobalMaxPool1d()`."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return pools.global_max_pool1d(x)
+        return pooling.global_max_pool1d(x)
 
 
 class GlobalMaxPool2d(Module):
     """The largest element of each channel, (N, C, H, W) -> (N, C).  Example: `ws.nn.GlobalMaxPool2d()`."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return pools.global_max_pool2d(x)
+        return pooling.global_max_pool2d(x)

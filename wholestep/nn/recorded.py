@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wholestep.compiler.frontend.replay import replay
+from wholestep.compiler.frontend.control.replay import replay
 from wholestep.compiler.frontend.tensor import Tensor, common_graph
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir import graph as ir

@@ -10,9 +10,9 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from wholestep.compiler.frontend import initializers
-from wholestep.compiler.frontend.functions import concat, relu, sigmoid, tanh
-from wholestep.compiler.frontend.layers import Switchable, dropout
-from wholestep.compiler.frontend.scan import scan
+from wholestep.compiler.frontend.control.scan import scan
+from wholestep.compiler.frontend.functions.primitives import concat, relu, sigmoid, tanh
+from wholestep.compiler.frontend.layers.composites import Switchable, dropout
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.attrs import Initializer

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from wholestep.compiler.frontend import functions
-from wholestep.compiler.frontend.layers import Switchable
+from wholestep.compiler.frontend.functions import primitives
+from wholestep.compiler.frontend.layers.composites import Switchable
 from wholestep.compiler.frontend.tensor import Operand, Tensor
 from wholestep.nn.attention import MultiHeadAttention
 from wholestep.nn.basic import Dropout, Linear, positive
@@ -49,7 +49,7 @@ class _Block(Layered):
         hidden: int | None = None,
         causal: bool = False,
         dropout: float | Switchable = 0.0,
-        activation: Activation = functions.gelu,
+        activation: Activation = primitives.gelu,
         dtype: object = "float32",
         norm_first: bool = True,
         attention_dropout: float | Switchable = 0.0,
@@ -117,7 +117,7 @@ class TransformerDecoderBlock(_Block):
         hidden: int | None = None,
         causal: bool = True,
         dropout: float | Switchable = 0.0,
-        activation: Activation = functions.relu,
+        activation: Activation = primitives.relu,
         dtype: object = "float32",
         norm_first: bool = False,
         attention_dropout: float | Switchable = 0.0,
@@ -158,7 +158,7 @@ class Transformer(Module):
         decoder_layers: int = 6,
         hidden: int | None = None,
         dropout: float | Switchable = 0.1,
-        activation: Activation = functions.relu,
+        activation: Activation = primitives.relu,
         dtype: object = "float32",
         norm_first: bool = False,
         attention_dropout: float | Switchable = 0.0,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wholestep.compiler.frontend import volumes
-from wholestep.compiler.frontend.volumes import Triple
+from wholestep.compiler.frontend.layers import convolution3d
+from wholestep.compiler.frontend.layers.convolution3d import Triple
 from wholestep.nn.images import AnyConv, AnyConvTranspose
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ class Conv3d(AnyConv):
     Example: `ws.nn.Conv3d(3, 16, 3, padding=1)`.
     """
 
-    axes, _function = "D, H, W", staticmethod(volumes.conv3d)
+    axes, _function = "D, H, W", staticmethod(convolution3d.conv3d)
 
     def __init__(
         self,
@@ -43,4 +43,4 @@ class Conv3d(AnyConv):
 class ConvTranspose3d(AnyConvTranspose):
     """`ConvTranspose2d` for volumes (N, C, D, H, W).  Example: `ws.nn.ConvTranspose3d(8, 4, 2, stride=2)`."""
 
-    axes, function = "D, H, W", staticmethod(volumes.conv_transpose3d)
+    axes, function = "D, H, W", staticmethod(convolution3d.conv_transpose3d)

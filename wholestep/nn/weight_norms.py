@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from wholestep.compiler.frontend.functions import sqrt, stop_gradient
-from wholestep.compiler.frontend.layers import by_mode
+from wholestep.compiler.frontend.functions.primitives import sqrt, stop_gradient
+from wholestep.compiler.frontend.layers.composites import by_mode
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError

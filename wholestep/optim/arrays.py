@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from wholestep.compiler.frontend.clocks import AVERAGE, RAW
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.step import Step
 from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.compiler.frontend.update_counters import AVERAGE, RAW
 from wholestep.errors import DTypeError, OptionError, ShapeError, UsageError
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
-from wholestep.compiler.frontend.clocks import AVERAGE, RAW
+from wholestep.compiler.frontend.update_counters import AVERAGE, RAW
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.graph import Node, rewrite

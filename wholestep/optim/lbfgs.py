@@ -9,10 +9,10 @@ from operator import add
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
-from wholestep.compiler.frontend import functions as fn
+from wholestep.compiler.frontend.control.scan import scan
+from wholestep.compiler.frontend.functions import primitives as fn
 from wholestep.compiler.frontend.gradients import gradients
 from wholestep.compiler.frontend.graph import Graph
-from wholestep.compiler.frontend.scan import scan
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.graph import Node

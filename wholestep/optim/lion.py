@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from wholestep.compiler.frontend import functions as fn
+from wholestep.compiler.frontend.functions import primitives as fn
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.optim.adam import BETAS, BETAS_TRIED

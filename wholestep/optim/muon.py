@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import ClassVar
 
-from wholestep.compiler.frontend import functions as fn
+from wholestep.compiler.frontend.functions import primitives as fn
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail

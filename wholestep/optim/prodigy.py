@@ -8,7 +8,7 @@ from functools import reduce
 from operator import add
 from typing import ClassVar
 
-from wholestep.compiler.frontend import functions as fn
+from wholestep.compiler.frontend.functions import primitives as fn
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.optim.adam import ALIASES, BETAS, BETAS_TRIED

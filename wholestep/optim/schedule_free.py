@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from wholestep.compiler.frontend import functions as fn
-from wholestep.compiler.frontend.clocks import AVERAGE
+from wholestep.compiler.frontend.functions import primitives as fn
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.compiler.frontend.update_counters import AVERAGE
 from wholestep.optim.adam import ALIASES, BETAS, BETAS_TRIED
 from wholestep.optim.base import Optimizer, Scalars
 from wholestep.optim.options import EPS_TRIED, Number, number, numbers, with_aliases

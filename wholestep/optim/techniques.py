@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, overload
 
-from wholestep.compiler.frontend.functions import maximum, minimum, where
+from wholestep.compiler.frontend.functions.primitives import maximum, minimum, where
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import UsageError

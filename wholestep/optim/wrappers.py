@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
-from wholestep.compiler.frontend import functions as fn
-from wholestep.compiler.frontend.clocks import AVERAGE
+from wholestep.compiler.frontend.functions import primitives as fn
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.frontend.update_counters import AVERAGE
 from wholestep.errors import UsageError
 from wholestep.optim.base import Optimizer
 from wholestep.optim.groups import Group

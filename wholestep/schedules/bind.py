@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from wholestep.compiler.frontend.clocks import START
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.frontend.update_counters import START
 from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.graph import Node, rewrite
 from wholestep.errors import UnknownNameError

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from wholestep.compiler.frontend import functions as fn
+from wholestep.compiler.frontend.functions import primitives as fn
 from wholestep.compiler.frontend.tensor import Tensor
 
 Value = Any  # a float, or a Tensor that stands for one

@@ -8,8 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from wholestep.compiler.backend import Place, Program, Where
-from wholestep.compiler.frontend.clocks import AVERAGE, RAW, START, Clocks, is_counter
 from wholestep.compiler.frontend.graph import Graph
+from wholestep.compiler.frontend.update_counters import AVERAGE, RAW, START, Clocks, is_counter
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.counting import Counting, Turn

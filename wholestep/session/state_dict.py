@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wholestep.compiler.frontend.clocks import Clocks
 from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.compiler.frontend.update_counters import Clocks
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.counting import Turn
 from wholestep.compiler.runtime.slot import host_memory

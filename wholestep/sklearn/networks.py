@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wholestep.compiler.frontend.clocks import RAW
 from wholestep.compiler.frontend.initializers import materialize
 from wholestep.compiler.frontend.step import Spec
+from wholestep.compiler.frontend.update_counters import RAW
 from wholestep.data.column import Array
 from wholestep.models.tabular import Tabular
 from wholestep.optim import EMA, SGD, Adam, AdamW, Optimizer

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from wholestep.compiler.frontend.gradients import gradients
 from wholestep.compiler.frontend.graph import Graph
-from wholestep.compiler.frontend.layers import evaluated
+from wholestep.compiler.frontend.layers.composites import evaluated
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir import graph as ir

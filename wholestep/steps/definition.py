@@ -6,9 +6,9 @@ from collections.abc import Callable, Container, Mapping, Sequence, Sized
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
-from wholestep.compiler.frontend.clocks import Clocks
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.step import Step
+from wholestep.compiler.frontend.update_counters import Clocks
 from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.type_rules.collectives import BATCH, FIRST, MODEL_RANK, OWN, RANK, ROWS
 from wholestep.compiler.plan.kernel import Plan

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from wholestep.compiler.frontend.clocks import AVERAGE, RAW
+from wholestep.compiler.frontend.update_counters import AVERAGE, RAW
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Graph, Node, rewrite

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 
 from wholestep.compiler.frontend.graph import Graph
-from wholestep.compiler.frontend.layers import evaluated
+from wholestep.compiler.frontend.layers.composites import evaluated
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import METRICS, fail, recorded_for
 from wholestep.compiler.ir import graph as ir

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from wholestep.compiler.frontend.functions import maximum, minimum, where
+from wholestep.compiler.frontend.functions.primitives import maximum, minimum, where
 from wholestep.compiler.frontend.gradients import gradients
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.tensor import Tensor

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
-from wholestep.compiler.frontend.functions import where
+from wholestep.compiler.frontend.functions.primitives import where
 from wholestep.compiler.frontend.gradients import gradients
 from wholestep.compiler.frontend.graph import Graph
-from wholestep.compiler.frontend.layers import evaluated
+from wholestep.compiler.frontend.layers.composites import evaluated
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir import attrs as at

@@ -8,10 +8,10 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from wholestep.compiler.backend import Where
-from wholestep.compiler.frontend.clocks import RAW, Clocks
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.initializers import FirstValue, is_random, is_zero
 from wholestep.compiler.frontend.step import Step
+from wholestep.compiler.frontend.update_counters import RAW, Clocks
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.state import State

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
-from wholestep.compiler.frontend.functions import where
+from wholestep.compiler.frontend.functions.primitives import where
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import UPDATE, fail, recorded_for

@@ -9,7 +9,8 @@ import torch
 import wholestep as ws
 from tests.oracles import assert_close
 from tests.recording import run, value
-from wholestep.compiler.frontend import functions, layers
+from wholestep.compiler.frontend.functions import primitives
+from wholestep.compiler.frontend.layers import composites
 from wholestep.errors import DTypeError, OptionError, ShapeError, UsageError
 
 RNG = np.random.default_rng(0)
@@ -126,7 +127,7 @@ def test_random_numbers_are_distributed_as_they_say():
     assert not np.array_equal(out["u"], run(g.to_ir(), step=4).outputs["u"])
 
 
-EXPORTED = [*functions.__all__, *layers.__all__]
+EXPORTED = [*primitives.__all__, *composites.__all__]
 
 
 def test_every_function_is_exported_and_documented():

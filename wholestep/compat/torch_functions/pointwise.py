@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from wholestep.compat.arguments import take_their_words
-from wholestep.compiler.frontend import elementwise, functions
+from wholestep.compiler.frontend.functions import elementwise, primitives
 from wholestep.compiler.frontend.tensor import Operand, Tensor, as_tensor, pointwise, where
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import boolean
@@ -49,7 +49,7 @@ def div(x: Operand, y: Operand, rounding_mode: str | None = None) -> Tensor:
     quotient = as_tensor(x) / y
     if rounding_mode is None:
         return quotient
-    return functions.floor(quotient) if rounding_mode == "floor" else elementwise.trunc(quotient)
+    return primitives.floor(quotient) if rounding_mode == "floor" else elementwise.trunc(quotient)
 
 
 def neg(x: Operand) -> Tensor:
@@ -117,42 +117,42 @@ def logical_not(x: Operand) -> Tensor:
 
 def tan(x: Operand) -> Tensor:
     """sin x / cos x"""
-    return functions.sin(x) / functions.cos(x)
+    return primitives.sin(x) / primitives.cos(x)
 
 
 def sinh(x: Operand) -> Tensor:
     """(eˣ - e⁻ˣ) / 2, exact near 0"""
-    grown = functions.expm1(x)
+    grown = primitives.expm1(x)
     return 0.5 * (grown + grown / (grown + 1.0))
 
 
 def cosh(x: Operand) -> Tensor:
     """(eˣ + e⁻ˣ) / 2"""
-    return 0.5 * (functions.exp(x) + functions.exp(-as_tensor(x)))
+    return 0.5 * (primitives.exp(x) + primitives.exp(-as_tensor(x)))
 
 
 def erfc(x: Operand) -> Tensor:
     """1 - erf x"""
-    return 1.0 - functions.erf(x)
+    return 1.0 - primitives.erf(x)
 
 
 def logit(x: Operand, eps: float | None = None) -> Tensor:
     """log(x / (1 - x)), x held between eps and 1 - eps where one is given"""
     t = as_tensor(x) if eps is None else elementwise.clip(x, eps, 1.0 - eps)
-    return functions.log(t) - functions.log1p(-t)
+    return primitives.log(t) - primitives.log1p(-t)
 
 
 def xlogy(x: Operand, y: Operand) -> Tensor:
     """x · log y, 0 where x is 0"""
     t, u = as_tensor(x), as_tensor(y)
     nothing = (t == 0) & (u <= 0)
-    return where(nothing, 0.0, t * functions.log(where(nothing, 1.0, u)))
+    return where(nothing, 0.0, t * primitives.log(where(nothing, 1.0, u)))
 
 
 def logaddexp(x: Operand, y: Operand) -> Tensor:
     """log(eˣ + eʸ), finite for finite numbers"""
     t = as_tensor(x)
-    return pointwise("maximum", t, y) + functions.log1p(functions.exp(-abs(t - y)))
+    return pointwise("maximum", t, y) + primitives.log1p(primitives.exp(-abs(t - y)))
 
 
 def hypot(x: Operand, y: Operand) -> Tensor:
@@ -221,17 +221,17 @@ def addcdiv(x: Operand, tensor1: Operand, tensor2: Operand, value: float = 1) ->
 
 def rand_like(x: Tensor) -> Tensor:
     """Uniform numbers in [0, 1) of x's shape and dtype, new in every step."""
-    return functions.random_uniform(x, x.shape, dtype=x.dtype)
+    return primitives.random_uniform(x, x.shape, dtype=x.dtype)
 
 
 def randn_like(x: Tensor) -> Tensor:
     """Normal numbers of x's shape and dtype, new in every step."""
-    return functions.random_normal(x, x.shape, dtype=x.dtype)
+    return primitives.random_normal(x, x.shape, dtype=x.dtype)
 
 
 def bernoulli(x: Tensor) -> Tensor:
     """1 with probability x, else 0, new in every step; no gradient flows to x."""
-    return (rand_like(x) < functions.stop_gradient(x)).astype(x.dtype)
+    return (rand_like(x) < primitives.stop_gradient(x)).astype(x.dtype)
 
 
 take_their_words(globals(), __all__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wholestep.compat.arguments import take_their_words
-from wholestep.compiler.frontend import statistics
+from wholestep.compiler.frontend.functions import statistics
 from wholestep.compiler.frontend.tensor import Operand, Tensor, as_tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import Extent, product, shape_text

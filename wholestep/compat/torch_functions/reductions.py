@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wholestep.compat.arguments import take_their_words
-from wholestep.compiler.frontend import statistics
+from wholestep.compiler.frontend.functions import statistics
 from wholestep.compiler.frontend.tensor import Axes, Operand, Tensor, as_tensor, pointwise
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import Extent

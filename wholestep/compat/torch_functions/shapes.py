@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wholestep.compat.arguments import take_their_words
-from wholestep.compiler.frontend import functions, scattering
-from wholestep.compiler.frontend.filled import eye, full_like
+from wholestep.compiler.frontend.functions import primitives
+from wholestep.compiler.frontend.functions.creation import eye, full_like
+from wholestep.compiler.frontend.shape import scatter as scattering
 from wholestep.compiler.frontend.tensor import Operand, Tensor, as_tensor, where
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import Extent, shape_text
@@ -32,18 +33,18 @@ def broadcast_to(x: Tensor, size: Sequence[Extent | str]) -> Tensor:
 
 def hstack(tensors: Sequence[Tensor]) -> Tensor:
     """Side by side: along axis 1, of vectors along axis 0"""
-    return functions.concat(tensors, 0 if as_tensor(tensors[0]).ndim < 2 else 1)
+    return primitives.concat(tensors, 0 if as_tensor(tensors[0]).ndim < 2 else 1)
 
 
 def vstack(tensors: Sequence[Tensor]) -> Tensor:
     """One below the other: vectors as rows"""
     rows = [as_tensor(v) for v in tensors]
-    return functions.concat([v.reshape((1, -1)) if v.ndim < 2 else v for v in rows], 0)
+    return primitives.concat([v.reshape((1, -1)) if v.ndim < 2 else v for v in rows], 0)
 
 
 def index_select(x: Tensor, axis: int, index: Tensor) -> Tensor:
     """`ws.take(x, index, axis)`"""
-    return functions.gather(x, index, axis)
+    return primitives.gather(x, index, axis)
 
 
 def scatter(x: Tensor, axis: int, index: Tensor, src: Operand, reduce: str | None = None) -> Tensor:

@@ -10,13 +10,13 @@ from weakref import WeakSet
 
 import numpy as np
 
-from wholestep.compiler.frontend import functions as fn
-from wholestep.compiler.frontend import initializers, results
-from wholestep.compiler.frontend.clocks import START, Clocks
+from wholestep.compiler.frontend import graph_outputs, initializers
+from wholestep.compiler.frontend.functions import primitives as fn
 from wholestep.compiler.frontend.precision import half_parameter
-from wholestep.compiler.frontend.promote import constant, natural_dtype
 from wholestep.compiler.frontend.tensor import Operand, Tensor
 from wholestep.compiler.frontend.trace import fail, located, record
+from wholestep.compiler.frontend.type_promotion import constant, natural_dtype
+from wholestep.compiler.frontend.update_counters import START, Clocks
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Node, toposort
 from wholestep.compiler.ir.types import Shape, TensorType, as_dtype, as_shape, shape_text, symbols_of
@@ -185,7 +185,7 @@ class Graph:
     def tensor(self, value_or_shape: object, dtype: object = "float32") -> Tensor:
         """`named_tensor` with a name of its own: tensor0, tensor1, ..."""
         taken = self._leaves["input"].keys() | self._leaves["state"].keys()
-        return self.named_tensor(results.free_name("tensor", taken), value_or_shape, dtype)
+        return self.named_tensor(graph_outputs.free_name("tensor", taken), value_or_shape, dtype)
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
@@ -260,12 +260,12 @@ class Graph:
         """The mean over all elements."""
         return x.mean()
 
-    # -- what a step returns and changes: results.py -------------------------------------------------------------
+    # -- what a step returns and changes: graph_outputs.py -------------------------------------------------------------
 
-    set_outputs = results.set_outputs
-    update = results.update
-    advance = results.advance
-    latest = results.latest
+    set_outputs = graph_outputs.set_outputs
+    update = graph_outputs.update
+    advance = graph_outputs.advance
+    latest = graph_outputs.latest
 
     def need_penalties(self) -> None:
         """UsageError where a step that trains left out what its modules add to the loss."""
@@ -277,7 +277,7 @@ class Graph:
                 "ws.penalties(g) and leave it out.",
             )
 
-    keep = results.keep
+    keep = graph_outputs.keep
 
     def claim(self, name: str, owner: object) -> bool:
         """Reserve a prefix of runtime scalars for an optimizer; True the first time, an error for a second owner."""
@@ -350,7 +350,7 @@ class Graph:
         ]
         return toposort(roots)
 
-    to_ir = results.to_ir
+    to_ir = graph_outputs.to_ir
 
     def __str__(self) -> str:
         from wholestep.compiler.ir.printer import print_graph

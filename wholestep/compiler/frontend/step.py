@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from functools import update_wrapper
 from typing import overload
 
-from wholestep.compiler.frontend.clocks import Clocks
 from wholestep.compiler.frontend.graph import Graph, recording
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.frontend.update_counters import Clocks
 from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.types import DType, Shape, as_dtype, as_shape
 from wholestep.errors import UsageError

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from wholestep.compiler.frontend import contraction, indexing, movement, reductions
-from wholestep.compiler.frontend.habits import Unreadable
-from wholestep.compiler.frontend.promote import Literal, align, constant, natural_dtype, promote, size
+from wholestep.compiler.frontend.functions import matmul as contraction
+from wholestep.compiler.frontend.functions import reductions
+from wholestep.compiler.frontend.shape import indexing, movement
+from wholestep.compiler.frontend.teaching_errors import Unreadable
 from wholestep.compiler.frontend.trace import fail, locate, located, record
+from wholestep.compiler.frontend.type_promotion import Literal, align, constant, natural_dtype, promote, size
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.ir.types import Dim, DType, Extent, Shape, as_dtype, boolean, shape_text, uint8
@@ -103,12 +105,12 @@ class Tensor(Unreadable):
         return pointwise("mod", other, self)
 
     def __floordiv__(self, other: Operand) -> Tensor:
-        from wholestep.compiler.frontend.elementwise import floor_divide
+        from wholestep.compiler.frontend.functions.elementwise import floor_divide
 
         return floor_divide(self, other)
 
     def __rfloordiv__(self, other: Operand) -> Tensor:
-        from wholestep.compiler.frontend.elementwise import floor_divide
+        from wholestep.compiler.frontend.functions.elementwise import floor_divide
 
         return floor_divide(as_tensor(other), self)
 
@@ -187,7 +189,7 @@ class Tensor(Unreadable):
     def __rrshift__(self, other: Operand) -> Tensor:
         return pointwise("right_shift", other, self)
 
-    # -- reductions: reductions.py -------------------------------------------------------------------------------
+    # -- reductions: functions/reductions.py -------------------------------------------------------------------------------
 
     _axes, _mirrored = reductions.axes_of, reductions.mirrored
     sum = reductions.sum
@@ -198,7 +200,7 @@ class Tensor(Unreadable):
     sum_reduce = reductions.sum_reduce
     max_reduce = reductions.max_reduce
 
-    # -- movement: movement.py -----------------------------------------------------------------------------------
+    # -- movement: shape/movement.py -----------------------------------------------------------------------------------
 
     reshape = movement.reshape
     permute = movement.permute
@@ -237,7 +239,7 @@ class Tensor(Unreadable):
         if isinstance(key, Tensor):
             return Tensor(indexing.index(self.node, key.node), common_graph(self, key))
         if isinstance(key, tuple) and any(isinstance(item, Tensor | np.ndarray | list) for item in key):
-            from wholestep.compiler.frontend.selection import pick  # few programs do
+            from wholestep.compiler.frontend.shape.sort_topk import pick  # few programs do
 
             return pick(self, key)
         return Tensor(indexing.index(self.node, key), self.graph)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 COMPILER = Path(__file__).parents[1]
 # A plan depends on the frontend through the traced graph alone, which its key contains, except for these two modules,
 # which planning and programs import.
-FRONTEND_MODULES = ("initializers.py", "clocks.py")
+FRONTEND_MODULES = ("initializers.py", "update_counters.py")
 SUFFIX = ".sources"
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Container, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from wholestep.compiler.frontend.clocks import RAW
 from wholestep.compiler.frontend.initializers import FirstValue
+from wholestep.compiler.frontend.update_counters import RAW
 from wholestep.compiler.ir.types import TensorType, shape_text, symbols_of
 from wholestep.compiler.runtime.arrays import AnyArray, as_array, check_dtype
 from wholestep.compiler.runtime.counting import Counting

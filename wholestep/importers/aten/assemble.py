@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from wholestep.compiler.frontend.functions import iota, stop_gradient, where
+from wholestep.compiler.frontend.functions.primitives import iota, stop_gradient, where
 from wholestep.compiler.frontend.graph import Graph
-from wholestep.compiler.frontend.layers import by_mode
+from wholestep.compiler.frontend.layers.composites import by_mode
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir import graph as ir

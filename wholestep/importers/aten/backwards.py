@@ -15,7 +15,7 @@ import torch
 from torch.utils.checkpoint import CheckpointFunction
 
 import wholestep as ws
-from wholestep.compiler.frontend.custom_gradient import arriving_at, told_gradient
+from wholestep.compiler.frontend.control.custom_gradient import arriving_at, told_gradient
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.importers.aten.record import Recorder
 from wholestep.importers.aten.table import INTERRUPTED, row

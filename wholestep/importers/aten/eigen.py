@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import wholestep as ws
-from wholestep.compiler.frontend.custom_gradient import arriving_at, told_gradient
+from wholestep.compiler.frontend.control.custom_gradient import arriving_at, told_gradient
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.importers.aten.record import Recorder
 from wholestep.importers.aten.table import row

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import wholestep as ws
-from wholestep.compiler.frontend.layers import batch_statistics
+from wholestep.compiler.frontend.layers.composites import batch_statistics
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.importers.aten.record import Recorder
 from wholestep.importers.aten.table import row

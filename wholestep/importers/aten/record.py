@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
-from wholestep.compiler.frontend.functions import size as size_of
+from wholestep.compiler.frontend.functions.primitives import size as size_of
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor
 from wholestep.compiler.frontend.trace import recorded_at, recorded_for

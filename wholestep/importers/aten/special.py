@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 import wholestep as ws
-from wholestep.compiler.frontend.custom_gradient import arriving_at, told_gradient
-from wholestep.compiler.frontend.special import _trigamma
+from wholestep.compiler.frontend.control.custom_gradient import arriving_at, told_gradient
+from wholestep.compiler.frontend.functions.special import _trigamma
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.importers.aten.record import Recorder
 from wholestep.importers.aten.table import row

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from wholestep.compiler.frontend.functions import stack
+from wholestep.compiler.frontend.functions.primitives import stack
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor
 from wholestep.compiler.ir.types import Dim, divide, product
 from wholestep.errors import ShapeError, UsageError

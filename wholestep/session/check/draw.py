@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from wholestep.compiler.frontend.clocks import is_counter
+from wholestep.compiler.frontend.update_counters import is_counter
 from wholestep.compiler.ir.attrs import Initializer
 from wholestep.compiler.ir.graph import Graph, Node
 from wholestep.compiler.ir.semantics.interpret import Result

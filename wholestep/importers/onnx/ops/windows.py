@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import wholestep as ws
-from wholestep.compiler.frontend.promote import promote
+from wholestep.compiler.frontend.layers.convolution import per_channel
 from wholestep.compiler.frontend.tensor import Tensor, common_graph
 from wholestep.compiler.frontend.trace import record
-from wholestep.compiler.frontend.windows import per_channel
+from wholestep.compiler.frontend.type_promotion import promote
 from wholestep.compiler.ir import attrs as at
 from wholestep.errors import ShapeError
 from wholestep.importers.onnx.ops.shapes import cut

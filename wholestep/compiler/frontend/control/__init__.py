@@ -1,0 +1,1 @@
+"""Functions that hold graphs of their own: loops, custom gradients, recorded graphs."""

@@ -1,0 +1,130 @@
+"""Products along an axis, and what is carried along one: products, maxima, sums of exponentials."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from wholestep.compat.arguments import take_their_words
+from wholestep.compiler.frontend.control.scan import scan
+from wholestep.compiler.frontend.functions.primitives import exp, iota, log1p, maximum
+from wholestep.compiler.frontend.shape.index_math import along
+from wholestep.compiler.frontend.shape.padding import pad
+from wholestep.compiler.frontend.tensor import Axes, Operand, Tensor, as_tensor, where
+from wholestep.compiler.ir.types import boolean
+
+__all__ = ["cummax", "cummin", "cumprod", "logcumsumexp", "prod"]
+
+
+def prod(x: Operand, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """The product over the axes, all of them unless given; its gradient is exact where factors are 0.
+
+    The halves of an axis are multiplied, then their halves; along a symbolic one element after element.
+
+    Example: `ws.prod([2.0, 3.0])` is 6.
+    """
+    t = as_tensor(x)
+    t = t.astype("int32") if t.dtype == boolean else t
+    axes = t._axes(axis)
+    for d in axes:
+        t = _halved(t, d)
+    return t if keepdims else t.reshape(tuple(e for d, e in enumerate(t.shape) if d not in axes))
+
+
+def _halved(x: Tensor, axis: int) -> Tensor:
+    size = x.shape[axis]
+    if not isinstance(size, int):
+        return cumprod(x, axis)[(*(slice(None),) * axis, slice(-1, None))]
+    before = (slice(None),) * axis
+    if size == 0:
+        return pad(x, [(0, int(d == axis)) for d in range(x.ndim)], 1.0)
+    while size > 1:
+        half = size // 2
+        both = x[(*before, slice(0, half))] * x[(*before, slice(half, 2 * half))]
+        if size % 2:
+            rest = x[(*before, slice(2 * half, size))]
+            first = both[(*before, slice(0, 1))] * rest
+            both = first if half == 1 else _joined(first, both[(*before, slice(1, half))], axis)
+        x, size = both, half
+    return x
+
+
+def _joined(a: Tensor, b: Tensor, axis: int) -> Tensor:
+    from wholestep.compiler.frontend.functions.primitives import concat
+
+    return concat([a, b], axis)
+
+
+def _carried(op: str, x: Tensor, axis: int, step: Callable[[Any, Any], tuple[Any, Any]], start: Any) -> Any:
+    """A scan along an axis; what it gives, with the axis back in its place."""
+    at = along(op, x, axis)
+    order = [at, *(d for d in range(x.ndim) if d != at)]
+    back = [order.index(d) for d in range(x.ndim)]
+    steps = x.permute(order)
+    first = steps[0]
+    _, out = scan(step, start(first), (steps, iota((steps.shape[0],), 0)))
+    return tuple(t.permute(back) for t in out) if isinstance(out, tuple) else out.permute(back)
+
+
+def _filled(like: Tensor, value: float) -> Tensor:
+    number = as_tensor(value).astype(like.dtype)
+    return number.expand(*like.shape) if like.ndim else number
+
+
+def cumprod(x: Tensor, axis: int = -1) -> Tensor:
+    """y[i] = x[0] · ... · x[i] along an axis, one after another.  Example: `ws.cumprod(x, 1)`."""
+
+    def step(total: Tensor, given: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        total = total * given[0]
+        return total, total
+
+    out: Tensor = _carried("cumprod", x, axis, step, lambda first: _filled(first, 1))
+    return out
+
+
+def cummax(x: Tensor, axis: int = -1) -> tuple[Tensor, Tensor]:
+    """The largest element so far along an axis, and its int32 index, of equal ones the last, as in torch.
+
+    Example: `best, where_from = ws.cummax(x, 1)`.
+    """
+
+    def step(carry: tuple[Tensor, Tensor], given: tuple[Tensor, Tensor]) -> tuple[Any, Any]:
+        best, at = carry
+        element, number = given
+        better = (element >= best) | (element != element)
+        kept = (where(better, element, best), where(better, number, at))
+        return kept, kept
+
+    def start(first: Tensor) -> tuple[Tensor, Tensor]:
+        zero = as_tensor(0).astype("int32")
+        return first, zero.expand(*first.shape) if first.ndim else zero
+
+    best, at = _carried("cummax", x, axis, step, start)
+    return best, at
+
+
+def cummin(x: Tensor, axis: int = -1) -> tuple[Tensor, Tensor]:
+    """The smallest element so far along an axis, and its int32 index, of equal ones the last.
+
+    Example: `worst, where_from = ws.cummin(x, 1)`.
+    """
+    best, at = cummax(x._mirrored(), axis)
+    return best._mirrored(), at
+
+
+def logcumsumexp(x: Tensor, axis: int = -1) -> Tensor:
+    """log(exp x[0] + ... + exp x[i]) along an axis.  Example: `ws.logcumsumexp(log_p, 1)`."""
+
+    def step(total: Tensor, given: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        element = given[0]
+        top = maximum(total, element)
+        apart = -abs(total - element)
+        total = where(top == -math.inf, top, top + log1p(exp(where(top == -math.inf, 0.0, apart))))
+        return total, total
+
+    out: Tensor = _carried("logcumsumexp", x, axis, step, lambda first: _filled(first, -math.inf))
+    return out
+
+
+take_their_words(globals(), __all__)

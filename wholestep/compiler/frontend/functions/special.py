@@ -1,0 +1,137 @@
+"""The gamma function's logarithm and its derivatives, and the inverse of erf: series over the pointwise primitives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from wholestep.compat.arguments import take_their_words
+from wholestep.compiler.frontend.control.custom_gradient import custom_gradient
+from wholestep.compiler.frontend.functions.primitives import cos, erf, exp, floor, log, sin
+from wholestep.compiler.frontend.functions.trigonometry import _floats, _known
+from wholestep.compiler.frontend.tensor import Operand, Tensor, where
+
+__all__ = ["digamma", "erfinv", "lgamma"]
+
+SHIFT = 8  # the series of Stirling is used from here on; below, the recurrence leads there
+
+# B₂ₖ / (2k (2k - 1)), k = 1 ..., of log Γ
+_GAMMA = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156)
+# B₂ₖ / 2k, of its derivative
+_DIGAMMA = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12)
+# B₂ₖ, of its second derivative
+_TRIGAMMA = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6)
+
+
+def _polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
+    """c₀ + c₁x + c₂x² + ..."""
+    total = x * coefficients[-1] + coefficients[-2]
+    for c in reversed(coefficients[:-2]):
+        total = total * x + c
+    return total
+
+
+def _at_least(x: Tensor, start: float) -> Tensor:
+    """x, and where it is less, `start`: an argument for the branch that is not taken."""
+    return where(x < start, start, x)
+
+
+def _reflected(x: Tensor, above: Callable[[Tensor], Tensor], below: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """`above` for x ≥ ½, and for less `below`, of x and what `above` is at 1 - x."""
+    left = x < 0.5
+    known = above(where(left, 1.0 - x, x))
+    return where(left, below(where(left, x, 0.25), known), known)
+
+
+def _shifted(x: Tensor, series: Callable[[Tensor], Tensor], term: Callable[[Tensor], Tensor]) -> Tensor:
+    """f(x) = f(x + SHIFT) - Σ term(x + i), where x is small; else the series at x itself."""
+    small = x < SHIFT
+    near = where(small, x, 1.0)
+    total = term(near)
+    for i in range(1, SHIFT):
+        total = total + term(near + float(i))
+    return where(small, series(where(small, near + float(SHIFT), x)) - total, series(where(small, float(SHIFT), x)))
+
+
+def lgamma(x: Operand) -> Tensor:
+    """log |Γ(x)|, infinite at 0, -1, -2 ...; its gradient is `ws.digamma`.  Example: `ws.lgamma(5.0)` is log 24."""
+
+    def series(z: Tensor) -> Tensor:
+        r = z.recip()
+        return (z - 0.5) * log(z) - z + 0.5 * math.log(2.0 * math.pi) + r * _polynomial(r * r, _GAMMA)
+
+    def above(x: Tensor) -> Tensor:
+        small = x < SHIFT
+        near = where(small, x, 1.0)
+        product = near
+        for i in range(1, SHIFT):
+            product = product * (near + float(i))
+        return where(small, series(near + float(SHIFT)) - log(product), series(_at_least(x, float(SHIFT))))
+
+    def below(x: Tensor, known: Tensor) -> Tensor:
+        return math.log(math.pi) - log(abs(sin(math.pi * (x - floor(x))))) - known
+
+    t = _floats("lgamma", x)
+    return _known(t, lambda x: _reflected(x, above, below), digamma)
+
+
+def digamma(x: Operand) -> Tensor:
+    """The derivative of log Γ(x).  Example: `ws.digamma(1.0)` is -0.5772, Euler's constant with a minus."""
+
+    def series(z: Tensor) -> Tensor:
+        r = z.recip()
+        return log(z) - 0.5 * r - r * r * _polynomial(r * r, _DIGAMMA)
+
+    def below(x: Tensor, known: Tensor) -> Tensor:
+        angle = math.pi * (x - floor(x))
+        return known - math.pi * cos(angle) / sin(angle)
+
+    t = _floats("digamma", x)
+    return _known(t, lambda x: _reflected(x, lambda z: _shifted(z, series, lambda v: v.recip()), below), _trigamma)
+
+
+def _trigamma(x: Tensor) -> Tensor:
+    def series(z: Tensor) -> Tensor:
+        r = z.recip()
+        return r + 0.5 * r * r + r * r * r * _polynomial(r * r, _TRIGAMMA)
+
+    def above(z: Tensor) -> Tensor:
+        return _shifted(z, series, lambda v: -(v * v).recip())
+
+    def below(x: Tensor, known: Tensor) -> Tensor:
+        sine = sin(math.pi * (x - floor(x)))
+        return math.pi**2 / (sine * sine) - known
+
+    return _reflected(x, above, below)
+
+
+# Giles (2010), Approximating the erfinv function: for single precision
+_MIDDLE = (
+    1.50140941, 0.246640727, -0.00417768164, -0.00125372503, 0.00021858087, -4.39150654e-06, -3.5233877e-06,
+    3.43273939e-07, 2.81022636e-08,
+)  # fmt: skip
+_TAIL = (
+    2.83297682, 1.00167406, 0.00943887047, -0.0076224613, 0.00573950773, -0.00367342844, 0.00134934322, 0.000100950558,
+    -0.000200214257,
+)  # fmt: skip
+
+
+def erfinv(x: Operand) -> Tensor:
+    """The number whose erf is x; infinite at ±1, NaN beyond.  Example: `ws.erfinv(0.0)` is 0."""
+    t = _floats("erfinv", x)
+
+    @custom_gradient
+    def function(x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        w = -log((1.0 - x) * (1.0 + x))
+        tail = w >= 5.0
+        end = where(tail & (w < math.inf), w, 5.0).sqrt() - 3.0
+        y = x * where(tail, _polynomial(end, _TAIL), _polynomial(where(tail, 0.0, w - 2.5), _MIDDLE))
+        for _ in range(2):  # Newton
+            y = y - (erf(y) - x) / (2.0 / math.sqrt(math.pi) * exp(-(y * y)))
+        y = where(abs(x) == 1, x * math.inf, y)
+        return y, lambda upstream: upstream * (math.sqrt(math.pi) / 2.0 * exp(y * y))
+
+    return function(t)
+
+
+take_their_words(globals(), __all__)

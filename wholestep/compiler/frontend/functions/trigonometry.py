@@ -1,0 +1,124 @@
+"""Inverse functions of sines and tangents, circular and hyperbolic; their gradients are the closed forms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from wholestep.compat.arguments import take_their_words
+from wholestep.compiler.frontend.control.custom_gradient import custom_gradient
+from wholestep.compiler.frontend.functions.primitives import atan, log, log1p, maximum, minimum, sign, sin
+from wholestep.compiler.frontend.tensor import Operand, Tensor, as_tensor, common_graph, where
+from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.frontend.type_promotion import align, promote
+from wholestep.errors import DTypeError
+
+__all__ = ["acos", "acosh", "asin", "asinh", "atan2", "atanh", "sinc"]
+
+LARGE = 1e8  # beyond it x² ± 1 is x², and would overflow sooner than x
+
+
+def _floats(op: str, x: Operand) -> Tensor:
+    t = as_tensor(x)
+    if not t.dtype.is_float:
+        fail(DTypeError, f"{op} needs a float tensor; received {t.node.type}. Cast it first: x.astype('float32').")
+    return t
+
+
+def _known(x: Tensor, value: Callable[[Tensor], Tensor], slope: Callable[[Tensor], Tensor]) -> Tensor:
+    """A function of x whose derivative is known, and not to be taken of the formula."""
+
+    @custom_gradient
+    def function(x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        return value(x), lambda upstream: upstream * slope(x)
+
+    return function(x)
+
+
+def asin(x: Operand) -> Tensor:
+    """The angle whose sine is x, from -π/2 to π/2; NaN outside of -1 ... 1.  Example: `ws.asin(0.0)` is 0."""
+    t = _floats("asin", x)
+    return _known(
+        t, lambda x: atan(x / ((1.0 - x) * (1.0 + x)).sqrt()), lambda x: ((1.0 - x) * (1.0 + x)).sqrt().recip()
+    )
+
+
+def acos(x: Operand) -> Tensor:
+    """The angle whose cosine is x, from 0 to π; NaN outside of -1 ... 1.  Example: `ws.acos(1.0)` is 0."""
+    t = _floats("acos", x)
+    return _known(
+        t,
+        lambda x: 2.0 * atan(((1.0 - x) / (1.0 + x)).sqrt()),
+        lambda x: -((1.0 - x) * (1.0 + x)).sqrt().recip(),
+    )
+
+
+def atan2(y: Operand, x: Operand) -> Tensor:
+    """The angle of the point (x, y), from -π to π; at the origin 0, with a gradient of 0.
+
+    Example: `ws.atan2(1.0, 0.0)` is π/2.
+    """
+    a, b = _floats("atan2", y), _floats("atan2", x)
+    graph = common_graph(a, b)
+    a, b = (Tensor(node, graph) for node in align("atan2", promote("atan2", [a.node, b.node])))
+
+    @custom_gradient
+    def function(y: Tensor, x: Tensor) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, Tensor]]]:
+        high, low = maximum(abs(x), abs(y)), minimum(abs(x), abs(y))
+        angle = atan(low / where(high == 0, 1.0, high))
+        angle = where(abs(y) > abs(x), math.pi / 2 - angle, angle)
+        angle = where(x < 0, math.pi - angle, angle)
+        length = x * x + y * y
+
+        def gradient(upstream: Tensor) -> tuple[Tensor, Tensor]:
+            share = where(length == 0, 0.0, upstream / where(length == 0, 1.0, length))
+            return share * x, -(share * y)
+
+        return where(y < 0, -angle, angle), gradient
+
+    return function(a, b)
+
+
+def asinh(x: Operand) -> Tensor:
+    """The number whose hyperbolic sine is x.  Example: `ws.asinh(0.0)` is 0."""
+    t = _floats("asinh", x)
+
+    def value(x: Tensor) -> Tensor:
+        size = abs(x)
+        inner = where(size > LARGE, 1.0, size)
+        near = log1p(inner + inner * inner / (1.0 + (1.0 + inner * inner).sqrt()))
+        return sign(x) * where(size > LARGE, log(where(size > LARGE, size, 1.0)) + math.log(2.0), near)
+
+    return _known(t, value, lambda x: (x * x + 1.0).sqrt().recip())
+
+
+def acosh(x: Operand) -> Tensor:
+    """The number, not below 0, whose hyperbolic cosine is x; NaN below 1.  Example: `ws.acosh(1.0)` is 0."""
+    t = _floats("acosh", x)
+
+    def value(x: Tensor) -> Tensor:
+        far = where(x > LARGE, 1.0, x) - 1.0
+        near = log1p(far + (far * (far + 2.0)).sqrt())
+        return where(x > LARGE, log(where(x > LARGE, x, 1.0)) + math.log(2.0), near)
+
+    return _known(t, value, lambda x: ((x - 1.0) * (x + 1.0)).sqrt().recip())
+
+
+def atanh(x: Operand) -> Tensor:
+    """The number whose hyperbolic tangent is x; NaN outside of -1 ... 1.  Example: `ws.atanh(0.0)` is 0."""
+    t = _floats("atanh", x)
+    return _known(
+        t,
+        lambda x: 0.5 * sign(x) * log1p(2.0 * abs(x) / (1.0 - abs(x))),
+        lambda x: ((1.0 - x) * (1.0 + x)).recip(),
+    )
+
+
+def sinc(x: Operand) -> Tensor:
+    """sin(πx) / (πx), 1 at 0.  Example: `ws.sinc(0.0)` is 1."""
+    t = _floats("sinc", x)
+    turned = where(t == 0, 1.0, t * math.pi)
+    return where(t == 0, 1.0, sin(turned) / turned)
+
+
+take_their_words(globals(), __all__)

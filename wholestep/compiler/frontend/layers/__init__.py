@@ -1,0 +1,1 @@
+"""Layers as functions: normalization, attention, convolution, pooling, resampling."""

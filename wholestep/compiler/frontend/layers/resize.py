@@ -1,0 +1,200 @@
+"""Images of another size: interpolation, and channels that become pixels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from wholestep.compat.arguments import take_their_words
+from wholestep.compiler.frontend.functions.primitives import gather
+from wholestep.compiler.frontend.layers.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d
+from wholestep.compiler.frontend.precision import pinning
+from wholestep.compiler.frontend.tensor import Tensor, as_tensor
+from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.ir.types import shape_text
+from wholestep.errors import OptionError, ShapeError
+
+__all__ = ["interpolate", "pixel_shuffle", "pixel_unshuffle"]
+
+Array = np.ndarray[Any, Any]
+
+
+def interpolate(
+    x: Tensor,
+    size: int | Sequence[int] | None = None,
+    scale: float | Sequence[float] | None = None,
+    mode: str = "nearest",
+    align_corners: bool = False,
+) -> Tensor:
+    """Signals (N, C, L), images (N, C, H, W) or volumes (N, C, D, H, W) of another size.
+
+    Args:
+        size: of the result, a number or one for each axis; or
+        scale: how many times as large, a number or one for each axis.
+        mode: "nearest" (at the upper left of where a pixel lies, as in torch) or "nearest-exact" (at its middle),
+            "linear" ("bilinear" and "trilinear" are the same), "cubic" ("bicubic") or "area", the mean of what a pixel
+            of the result covers.
+        align_corners: of "linear" and "cubic": the first and last pixels stand for each other, rather than the edges.
+
+    Example: `ws.interpolate(images, scale=2)`.
+    """
+    given = _given(x)
+    sizes, ratios = _targets(given, size, scale, align_corners)
+    kind = _MODES.get(mode)
+    if kind is None:
+        fail(OptionError, f"interpolate: mode is one of {', '.join(map(repr, _MODES))}; received {mode!r}.")
+    if align_corners and kind not in _TAPS:
+        fail(OptionError, f"interpolate: align_corners is for 'linear' and 'cubic'; mode={mode!r} has no use for it.")
+    if kind == "area":
+        if len(sizes) > 2:
+            fail(OptionError, f"interpolate: 'area' is for signals and images; received {shape_text(x.shape)}.")
+        return adaptive_avg_pool1d(x, sizes[0]) if len(sizes) == 1 else adaptive_avg_pool2d(x, sizes)
+    if kind in ("nearest", "nearest-exact"):
+        return _nearest(x, given, sizes, ratios, 0.5 if kind == "nearest-exact" else 0.0)
+    for axis, (n, m, ratio) in enumerate(zip(given, sizes, ratios, strict=True), start=2):
+        if n != m or ratio != 1.0:
+            x = _mixed(x, axis, _matrix(_TAPS[kind], n, m, ratio, align_corners))
+    return x
+
+
+_MODES = {
+    "nearest": "nearest", "nearest-exact": "nearest-exact",
+    "linear": "linear", "bilinear": "linear", "trilinear": "linear", "cubic": "cubic",
+    "bicubic": "cubic", "area": "area",
+}  # fmt: skip
+
+
+def _given(x: Tensor) -> tuple[int, ...]:
+    if not 3 <= x.ndim <= 5 or not all(isinstance(e, int) for e in x.shape[2:]):
+        fail(
+            ShapeError,
+            f"interpolate takes (N, C, L), (N, C, H, W) or (N, C, D, H, W), sizes being numbers; received "
+            f"{shape_text(x.shape)}.",
+        )
+    return tuple(int(e) for e in x.shape[2:])
+
+
+def _targets(
+    given: tuple[int, ...], size: Any, scale: Any, align_corners: bool
+) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """The size of the result, and how far apart its pixels are in those of x."""
+    if (size is None) == (scale is None):
+        fail(OptionError, f"interpolate takes size= or scale=, one of the two; received size={size}, scale={scale}.")
+    told = size if scale is None else scale
+    each = tuple(told) if isinstance(told, tuple | list) else (told,) * len(given)
+    if len(each) != len(given) or not all(isinstance(e, int | float) and e > 0 for e in each):
+        what = "size" if scale is None else "scale"
+        fail(OptionError, f"interpolate: {what} is a number above 0, or one for each of {len(given)} axes: {told!r}.")
+    if scale is None:
+        sizes, ratios = tuple(int(e) for e in each), tuple(n / int(m) for n, m in zip(given, each, strict=True))
+    else:
+        sizes, ratios = tuple(math.floor(n * s) for n, s in zip(given, each, strict=True)), tuple(1 / s for s in each)
+    if min(sizes) < 1:
+        fail(OptionError, f"interpolate: scale={scale} of {given} leaves no pixel; use a larger one.")
+    if align_corners:
+        ratios = tuple((n - 1) / (m - 1) if m > 1 else 0.0 for n, m in zip(given, sizes, strict=True))
+    return sizes, ratios
+
+
+def _nearest(x: Tensor, given: Sequence[int], sizes: Sequence[int], ratios: Sequence[float], middle: float) -> Tensor:
+    if all(m % n == 0 and ratio == n / m for n, m, ratio in zip(given, sizes, ratios, strict=True)):
+        apart = [e for n in given for e in (n, 1)]
+        wide = [e for n, m in zip(given, sizes, strict=True) for e in (n, m // n)]
+        return x.reshape((*x.shape[:2], *apart)).expand(*x.shape[:2], *wide).reshape((*x.shape[:2], *sizes))
+    for axis, (n, m, ratio) in enumerate(zip(given, sizes, ratios, strict=True), start=2):
+        if n != m:
+            places = np.floor((np.arange(m) + middle) * np.float32(ratio)).astype(np.int32)
+            x = gather(x, np.minimum(places, n - 1), axis)
+    return x
+
+
+# -- weighted sums of neighbours: a matrix for each axis ---------------------------------------------------------
+
+
+def _mixed(x: Tensor, axis: int, matrix: Array) -> Tensor:
+    weights = as_tensor(matrix.astype(x.dtype.numpy))
+    with pinning():  # an average, not a product with weights of the model
+        if axis == x.ndim - 1:
+            return x @ weights.T
+        behind = x.shape[axis + 1 :]
+        flat = x if len(behind) == 1 else x.reshape((*x.shape[: axis + 1], -1))
+        out = weights @ flat
+    return out.reshape((*out.shape[:-1], *behind))
+
+
+def _matrix(taps: Callable[[Array], list[tuple[int, Array]]], n: int, m: int, ratio: float, corners: bool) -> Array:
+    """(m, n): what each element of the result is made of."""
+    places = np.arange(m) * ratio if corners else (np.arange(m) + 0.5) * ratio - 0.5
+    if taps is _linear and not corners:
+        places = np.maximum(places, 0.0)
+    first = np.floor(places).astype(np.int64)
+    matrix = np.zeros((m, n))
+    for offset, share in taps(places - first):
+        np.add.at(matrix, (np.arange(m), np.clip(first + offset, 0, n - 1)), share)
+    return matrix
+
+
+def _linear(t: Array) -> list[tuple[int, Array]]:
+    return [(0, 1.0 - t), (1, t)]
+
+
+def _cubic(t: Array, a: float = -0.75) -> list[tuple[int, Array]]:
+    """Keys' convolution kernel (1981) with the slope that torch and OpenCV use."""
+
+    def near(d: Array) -> Array:
+        return np.asarray(((a + 2.0) * d - (a + 3.0)) * d * d + 1.0)
+
+    def far(d: Array) -> Array:
+        return np.asarray(((a * d - 5.0 * a) * d + 8.0 * a) * d - 4.0 * a)
+
+    return [(-1, far(t + 1.0)), (0, near(t)), (1, near(1.0 - t)), (2, far(2.0 - t))]
+
+
+_TAPS: dict[str, Callable[[Array], list[tuple[int, Array]]]] = {"linear": _linear, "cubic": _cubic}
+
+
+# -- channels and pixels -----------------------------------------------------------------------------------------
+
+
+def pixel_shuffle(x: Tensor, factor: int) -> Tensor:
+    """(N, C·r², H, W) -> (N, C, H·r, W·r): channels become pixels (arXiv:1609.05158).
+
+    Example: `ws.pixel_shuffle(x, 2)`.
+    """
+    channels = _channels("pixel_shuffle", x, factor)
+    if channels % (factor * factor):
+        fail(
+            ShapeError,
+            f"pixel_shuffle: factor {factor} needs a multiple of {factor * factor} channels; received "
+            f"{shape_text(x.shape)}.",
+        )
+    n, (h, w) = x.shape[0], x.shape[2:]
+    apart = x.reshape((n, channels // (factor * factor), factor, factor, h, w))
+    return apart.permute(0, 1, 4, 2, 5, 3).reshape((n, channels // (factor * factor), h * factor, w * factor))
+
+
+def pixel_unshuffle(x: Tensor, factor: int) -> Tensor:
+    """(N, C, H·r, W·r) -> (N, C·r², H, W): the opposite of `pixel_shuffle`.  Example: `ws.pixel_unshuffle(x, 2)`."""
+    channels = _channels("pixel_unshuffle", x, factor)
+    n, (h, w) = x.shape[0], x.shape[2:]
+    if not isinstance(h, int) or not isinstance(w, int) or h % factor or w % factor:
+        fail(
+            ShapeError,
+            f"pixel_unshuffle: height and width are multiples of the factor {factor}; received {shape_text(x.shape)}.",
+        )
+    apart = x.reshape((n, channels, h // factor, factor, w // factor, factor))
+    return apart.permute(0, 1, 3, 5, 2, 4).reshape((n, channels * factor * factor, h // factor, w // factor))
+
+
+def _channels(op: str, x: Tensor, factor: int) -> int:
+    if x.ndim != 4 or not isinstance(x.shape[1], int):
+        fail(ShapeError, f"{op} takes images (N, C, H, W); received {shape_text(x.shape)}.")
+    if not isinstance(factor, int) or factor < 1:
+        fail(OptionError, f"{op}: the factor is a whole number of at least 1; received {factor!r}.")
+    return x.shape[1]
+
+
+take_their_words(globals(), __all__)

@@ -1,0 +1,1 @@
+"""Functions that move, select, sort and scatter elements."""

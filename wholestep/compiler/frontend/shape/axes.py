@@ -1,0 +1,150 @@
+"""Axes removed, added, merged, moved, repeated and cut up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from wholestep.compat.arguments import take_their_words
+from wholestep.compiler.frontend.functions.primitives import concat
+from wholestep.compiler.frontend.shape.sequences import split
+from wholestep.compiler.frontend.tensor import Axes, Tensor
+from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.ir.types import Extent, product, shape_text
+from wholestep.errors import OptionError, ShapeError
+
+__all__ = [
+    "chunk", "flatten", "movedim", "permute", "repeat", "reshape", "roll", "squeeze", "transpose", "unbind",
+    "unflatten", "unsqueeze",
+]  # fmt: skip
+
+
+def reshape(x: Tensor, shape: Sequence[Extent | str]) -> Tensor:
+    """The same elements in another shape, as `x.reshape(shape)`.  Example: `ws.reshape(x, (-1, 784))`."""
+    return x.reshape(shape)
+
+
+def permute(x: Tensor, order: Sequence[int]) -> Tensor:
+    """The axes in another order, as `x.permute(order)`.  Example: `ws.permute(images, (0, 2, 3, 1))`."""
+    return x.permute(order)
+
+
+def transpose(x: Tensor, first: int, second: int) -> Tensor:
+    """Two axes in each other's place, as `x.transpose(first, second)`.  Example: `ws.transpose(x, 1, 2)`."""
+    return x.transpose(first, second)
+
+
+def squeeze(x: Tensor, axis: Axes = None) -> Tensor:
+    """x without its axes of size 1, or without those of the given axes that have it.  Example: `ws.squeeze(x, -1)`."""
+    chosen = x._axes(axis)
+    return x.reshape(tuple(e for d, e in enumerate(x.shape) if d not in chosen or e != 1))
+
+
+def unsqueeze(x: Tensor, axis: int) -> Tensor:
+    """x with an axis of size 1 put in, at `axis` of the result.  Example: `ws.unsqueeze(x, 1)` is `x[:, None]`."""
+    if not -x.ndim - 1 <= axis <= x.ndim:
+        fail(ShapeError, f"unsqueeze: axis {axis} does not exist in a shape with one axis more than {_of(x)}.")
+    position = axis % (x.ndim + 1)
+    return x.reshape((*x.shape[:position], 1, *x.shape[position:]))
+
+
+def flatten(x: Tensor, start_axis: int = 0, end_axis: int = -1) -> Tensor:
+    """The axes from one to another, both included, as one.  Example: `ws.flatten(images, 1)` keeps the batch."""
+    if x.ndim == 0:
+        return x.reshape((1,))
+    (first,), (last,) = x._axes(start_axis), x._axes(end_axis)
+    if first > last:
+        fail(ShapeError, f"flatten: axis {start_axis} comes after axis {end_axis} in {_of(x)}.")
+    return x.reshape((*x.shape[:first], product(x.shape[first : last + 1]), *x.shape[last + 1 :]))
+
+
+def unflatten(x: Tensor, axis: int, sizes: Sequence[Extent]) -> Tensor:
+    """One axis as several, of which one may be -1.  Example: `ws.unflatten(x, -1, (heads, -1))`."""
+    (position,) = x._axes(axis)
+    known = math.prod(s for s in sizes if isinstance(s, int) and s != -1)
+    length = x.shape[position]
+    if -1 in sizes and (not isinstance(length, int) or known == 0 or length % known):
+        fail(ShapeError, f"unflatten: axis {axis} of {_of(x)} does not divide into {tuple(sizes)}.")
+    whole = [length // known if s == -1 and isinstance(length, int) else s for s in sizes]
+    return x.reshape((*x.shape[:position], *whole, *x.shape[position + 1 :]))
+
+
+def movedim(x: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
+    """Axes moved to other places, the rest in their order.  Example: `ws.movedim(images, 1, -1)`: channels last."""
+    sources = [x._axes(a)[0] for a in ([source] if isinstance(source, int) else source)]
+    targets = [x._axes(a)[0] for a in ([destination] if isinstance(destination, int) else destination)]
+    if len(sources) != len(targets) or len({*sources}) < len(sources) or len({*targets}) < len(targets):
+        fail(ShapeError, f"movedim: every axis needs one place of its own; received {source!r} and {destination!r}.")
+    order = [d for d in range(x.ndim) if d not in sources]
+    for target, moved in sorted(zip(targets, sources, strict=True)):
+        order.insert(target, moved)
+    return x.permute(order)
+
+
+def chunk(x: Tensor, chunks: int, axis: int = 0) -> tuple[Tensor, ...]:
+    """x in that many pieces along an axis, or fewer where it is short.  Example: `q, k, v = ws.chunk(qkv, 3, -1)`."""
+    (position,) = x._axes(axis)
+    length = x.shape[position]
+    if not isinstance(length, int):
+        fail(ShapeError, f"chunk: axis {axis} of {_of(x)} has no size yet; cut an axis of known size.")
+    if not isinstance(chunks, int) or chunks < 1:
+        fail(OptionError, f"chunk: chunks is a whole number of at least 1; received {chunks!r}.")
+    return split(x, max(1, -(-length // chunks)), position)
+
+
+def unbind(x: Tensor, axis: int = 0) -> tuple[Tensor, ...]:
+    """The slices along an axis, without it.  Example: `q, k, v = ws.unbind(qkv, 2)`."""
+    (position,) = x._axes(axis)
+    length = x.shape[position]
+    if not isinstance(length, int):
+        fail(ShapeError, f"unbind: axis {axis} of {_of(x)} has no size yet; cut an axis of known size.")
+    return tuple(x[(*(slice(None),) * position, i)] for i in range(length))
+
+
+def repeat(x: Tensor, *times: int | Sequence[int]) -> Tensor:
+    """x again and again along its axes, one number for each, as torch's `repeat` and NumPy's `tile`.
+
+    More numbers than axes make new ones in front.  Example: `ws.repeat(x, 2, 1)` has every row of x twice over.
+    """
+    given = [n for item in times for n in ([item] if isinstance(item, int) else item)]
+    if len(given) < x.ndim or any(not isinstance(n, int) or n < 1 for n in given):
+        fail(
+            OptionError,
+            f"repeat: give a whole number of at least 1 for each axis of {_of(x)}; received {tuple(given)}.",
+        )
+    new = len(given) - x.ndim
+    out = x.reshape((*[1] * new, *x.shape))
+    between = tuple(e for extent in out.shape for e in (1, extent))
+    wide = tuple(e for n, extent in zip(given, out.shape, strict=True) for e in (n, extent))
+    whole = tuple(n * extent for n, extent in zip(given, out.shape, strict=True))
+    return out.reshape(between).expand(wide).reshape(whole)
+
+
+def roll(x: Tensor, shifts: int | Sequence[int], axis: Axes = None) -> Tensor:
+    """x with what leaves an axis at one end coming in at the other; of the flat x when no axis is given.
+
+    Example: `ws.roll(tokens, -1, axis=1)` has at each place the token that comes next.
+    """
+    if axis is None:
+        if not isinstance(shifts, int):
+            fail(OptionError, f"roll: several shifts need as many axes; received {shifts!r} and no axis.")
+        return roll(x.reshape(-1), shifts, 0).reshape(x.shape)
+    by, along = ([v] if isinstance(v, int) else list(v) for v in (shifts, axis))
+    if len(by) != len(along):
+        fail(OptionError, f"roll: one shift for each axis; received {shifts!r} and {axis!r}.")
+    for shift, a in zip(by, along, strict=True):
+        (position,) = x._axes(a)
+        length = x.shape[position]
+        if not isinstance(length, int):
+            fail(ShapeError, f"roll: axis {a} of {_of(x)} has no size yet; roll an axis of known size.")
+        if shift % length:
+            last, first = split(x, [length - shift % length, shift % length], position)
+            x = concat([first, last], position)
+    return x
+
+
+def _of(x: Tensor) -> str:
+    return shape_text(x.shape)
+
+
+take_their_words(globals(), __all__)

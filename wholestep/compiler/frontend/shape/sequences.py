@@ -1,0 +1,183 @@
+"""Functions along one axis: cutting it up, turning it round, adding along it, and rotary positions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+
+from wholestep.compat.arguments import take_their_words
+from wholestep.compiler.frontend.control.scan import scan
+from wholestep.compiler.frontend.functions.primitives import arange, concat, cos, gather, sin
+from wholestep.compiler.frontend.tensor import Tensor, as_tensor, where
+from wholestep.compiler.frontend.trace import fail, record
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir.types import Dim, boolean, shape_text
+from wholestep.errors import DTypeError, OptionError, ShapeError
+
+__all__ = ["cumsum", "flip", "rotary", "split"]
+
+
+def _position(op: str, x: Tensor, axis: int) -> int:
+    if not -x.ndim <= axis < x.ndim:
+        fail(ShapeError, f"{op}: axis {axis} does not exist in shape {shape_text(x.shape)}.")
+    return axis % x.ndim
+
+
+def split(x: Tensor, sizes: int | Sequence[int], axis: int = 0) -> tuple[Tensor, ...]:
+    """x in consecutive pieces along an axis, as views of it.
+
+    Args:
+        sizes: of every piece, the last one being smaller where that does not go even; or one size for each.
+
+    Example: `q, k, v = ws.split(together, width, axis=-1)`.
+    """
+    position = _position("split", x, axis)
+    length = x.shape[position]
+    if not isinstance(length, int):
+        fail(ShapeError, f"split: axis {axis} of {shape_text(x.shape)} has no size yet; cut an axis of known size.")
+    ends = _ends(length, sizes)
+    before = (slice(None),) * position
+    return tuple(x[(*before, slice(a, b))] for a, b in pairwise(ends))
+
+
+def _ends(length: int, sizes: int | Sequence[int]) -> list[int]:
+    """Where pieces begin, and the end."""
+    if isinstance(sizes, int):
+        if sizes < 1:
+            fail(OptionError, f"split: a piece has a size of at least 1; received {sizes}.")
+        return [*range(0, length, sizes), length]
+    if min(sizes, default=0) < 0 or sum(sizes) != length:
+        fail(ShapeError, f"split: sizes must add up to {length}, the length of the axis; received {list(sizes)}.")
+    return [0, *accumulate(sizes)]
+
+
+def flip(x: Tensor, axis: int | Sequence[int] = -1) -> Tensor:
+    """x with the order along an axis, or several, turned round.  Example: `ws.flip(images, axis=-1)` mirrors them."""
+    for a in (axis,) if isinstance(axis, int) else axis:
+        position = _position("flip", x, a)
+        length = x.shape[position]
+        last_first = arange(length) * -1 + (as_tensor(length).astype("int32") - 1)
+        x = gather(x, last_first if isinstance(length, Dim) else np.arange(length)[::-1].copy(), position)
+    return x
+
+
+def cumsum(x: Tensor, axis: int = -1, reverse: bool = False) -> Tensor:
+    """y[i] = x[0] + ... + x[i] along an axis; `reverse` adds from the last one on.
+
+    Blocks of an axis of known size are summed beside each other, then what came before each is added; along a symbolic
+    axis element after element.
+
+    Example: `ws.cumsum(ws.constant([1.0, 2.0, 3.0]))` is [1, 3, 6].
+    """
+    position = _position("cumsum", x, axis)
+    if x.dtype == boolean:
+        x = x.astype("int32")
+    order = [position, *(d for d in range(x.ndim) if d != position)]
+    if isinstance(x.shape[position], int):
+        last = [*order[1:], position]
+        return _summed(x.permute(*last), reverse).permute(*(last.index(d) for d in range(x.ndim)))
+    steps = x.permute(*order)
+
+    def add(total: Tensor, element: Tensor) -> tuple[Tensor, Tensor]:
+        total = total + element
+        return total, total
+
+    start = as_tensor(0).astype(x.dtype).expand(*steps.shape[1:]) if x.ndim > 1 else as_tensor(0).astype(x.dtype)
+    _, sums = scan(add, start, steps, reverse=reverse)
+    out: Tensor = sums.permute(*(order.index(d) for d in range(x.ndim)))
+    return out
+
+
+BLOCK = 64  # so many elements are summed by comparing places: as many additions for each, all beside each other
+
+
+def _summed(x: Tensor, reverse: bool, skip: int = 0) -> Tensor:
+    """Running sums along the last axis, without the last `skip` elements of each."""
+    size = x.shape[-1]
+    assert isinstance(size, int)
+    if size > BLOCK:
+        return _by_blocks(x, size, reverse, skip)
+    to, of = np.arange(size)[:, None], np.arange(size)[None, :]
+    counts = of >= to + skip if reverse else of <= to - skip
+    terms = x.reshape((*x.shape[:-1], 1, size))
+    return where(counts, terms, as_tensor(0).astype(x.dtype)).sum(-1)
+
+
+def _by_blocks(x: Tensor, size: int, reverse: bool, skip: int) -> Tensor:
+    blocks = -(-size // BLOCK)
+    low, high = (blocks * BLOCK - size, 0) if reverse else (0, blocks * BLOCK - size)
+    rest = [(0, 0)] * (x.ndim - 1)
+    whole = x if not low + high else _zeros_around(x, [*rest, (low, high)])
+    parts = whole.reshape((*x.shape[:-1], blocks, BLOCK))
+    before = _summed(parts.sum(-1), reverse, 1)  # of the blocks before each
+    out = (_summed(parts, reverse, skip) + before.reshape((*before.shape, 1))).reshape(whole.shape)
+    return out[(..., slice(low, low + size))]
+
+
+def _zeros_around(x: Tensor, amounts: Sequence[tuple[int, int]]) -> Tensor:
+    attrs = at.PadAttrs(tuple(a for a, _ in amounts), tuple(b for _, b in amounts), 0.0)
+    return Tensor(record("pad", [x.node], attrs), x.graph)
+
+
+def rotary(
+    x: Tensor,
+    base: float = 10000.0,
+    start: int | Tensor = 0,
+    interleaved: bool = False,
+    frequencies: Sequence[float] | None = None,
+) -> Tensor:
+    """Rotary positions (arXiv:2104.09864): pairs of features, turned by an angle that grows with the position.
+
+    Position t turns pair i by t·base^(-2i/d), so that products of queries and keys depend on distances alone.
+
+    Args:
+        x: (..., time, d), d even: queries or keys.
+        start: the position of the first, a number or a whole number that is computed.
+        interleaved: pairs are neighbours (2i, 2i + 1), as in the paper; else (i, i + d/2), as most models have it.
+        frequencies: the angle per position of each of the d/2 pairs; base^(-2i/d) unless given.
+
+    Example: `ws.attention(ws.rotary(q), ws.rotary(k), v, causal=True)`.
+    """
+    if x.ndim < 2 or not x.dtype.is_float:
+        error = ShapeError if x.dtype.is_float else DTypeError
+        fail(error, f"rotary takes floats of shape (..., time, d); received {x!r}.")
+    width = x.shape[-1]
+    if not isinstance(width, int) or width % 2:
+        fail(ShapeError, f"rotary turns pairs of features: the last axis must be even; received {shape_text(x.shape)}.")
+    if frequencies is not None and len(frequencies) != width // 2:
+        fail(
+            ShapeError, f"rotary: {width // 2} pairs of features need as many frequencies; received {len(frequencies)}."
+        )
+    angles = rotary_frequencies(width, float(base)) if frequencies is None else np.asarray(frequencies, np.float64)
+    cosine, sine = _turns(x, angles, start)
+    if interleaved:
+        pairs = x.reshape((*x.shape[:-1], width // 2, 2))
+        a, b = pairs[..., 0], pairs[..., 1]
+        turned = [t.reshape((*t.shape, 1)) for t in (a * cosine - b * sine, b * cosine + a * sine)]
+        return concat(turned, -1).reshape(x.shape)
+    a, b = split(x, width // 2, -1)
+    return concat([a * cosine - b * sine, b * cosine + a * sine], -1)
+
+
+def rotary_frequencies(width: int, base: float) -> np.ndarray[Any, Any]:
+    """base^(-2i/width): the angle per position of each pair of features."""
+    found: np.ndarray[Any, Any] = base ** (-np.arange(0, width, 2, dtype=np.float64) / width)
+    return found
+
+
+def _turns(x: Tensor, frequencies: np.ndarray[Any, Any], start: int | Tensor) -> tuple[Tensor, Tensor]:
+    """(time, width / 2) cosines and sines; computed here where the time is a number."""
+    time = x.shape[-2]
+    if isinstance(time, int) and isinstance(start, int):
+        angles = np.outer(np.arange(start, start + time, dtype=np.float64), frequencies)
+        return as_tensor(np.cos(angles).astype(x.dtype.numpy)), as_tensor(np.sin(angles).astype(x.dtype.numpy))
+    first = float(start) if isinstance(start, int) else start.astype("float64")
+    positions = (arange(time, "float64") + first).reshape((time, 1))
+    angle = positions * as_tensor(frequencies)
+    return cos(angle).astype(x.dtype), sin(angle).astype(x.dtype)
+
+
+take_their_words(globals(), __all__)
