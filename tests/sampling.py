@@ -23,7 +23,10 @@ STEPS = ("wholestep/steps/", "wholestep/session/")
 LIBRARY = tuple(f"wholestep/{name}/" for name in ("losses", "metrics", "nn", "optim", "schedules"))
 SHARED = tuple(f"wholestep/compiler/{name}/" for name in ("ir", "passes", "plan", "runtime"))  # by all backends
 COLLECTIVES = (
-    *(f"wholestep/compiler/passes/{name}" for name in ("divide.py", "exchange.py", "rowwise/", "shard.py", "split/")),
+    *(
+        f"wholestep/compiler/passes/{name}"
+        for name in ("data_parallel.py", "exchange.py", "rowwise/", "shard_optimizer.py", "split/")
+    ),
     *(f"wholestep/compiler/ir/{name}.py" for name in ("collectives", "grid", "parts")),
     *(f"wholestep/compiler/backends/{name}.py" for name in ("ranks", "cpu/shards", "cuda/shards")),
     *("wholestep/compiler/plan/exchange.py", "wholestep/compiler/runtime/"),

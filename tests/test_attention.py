@@ -14,7 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention
 import wholestep as ws
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
-from wholestep.compiler.passes.decompose import decompose
+from wholestep.compiler.passes.lower.decompose import decompose
 from wholestep.errors import ShapeError
 
 Array = np.ndarray[Any, Any]

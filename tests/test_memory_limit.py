@@ -21,7 +21,7 @@ from wholestep.compiler.backends.cuda import chunks, products
 from wholestep.compiler.backends.cuda.target import TARGETS
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.types import bfloat16
-from wholestep.compiler.passes.recompute import Kept
+from wholestep.compiler.passes.rematerialize.memory_budget import Kept
 from wholestep.compiler.plan import partial_sums
 from wholestep.errors import LimitError, OptionError, UsageError
 from wholestep.session.build import build_session_with_report

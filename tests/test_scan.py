@@ -19,10 +19,10 @@ from wholestep.compiler.ir.printer import parse_graph, print_graph
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.verify import verify
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
-from wholestep.compiler.passes.rowwise.flows import kinds_of
-from wholestep.compiler.passes.rowwise.kinds import Mixed, Rows
-from wholestep.compiler.passes.scans import hoist_projections, merge_scans, sink_lookups
-from wholestep.compiler.passes.unroll import unroll_loops
+from wholestep.compiler.passes.distribute.batch_placement.placements import Mixed, Rows
+from wholestep.compiler.passes.distribute.batch_placement.rules import kinds_of
+from wholestep.compiler.passes.lower.scan import hoist_projections, merge_scans, sink_lookups
+from wholestep.compiler.passes.simplify.unroll import unroll_loops
 from wholestep.compiler.pipeline import Compiler
 from wholestep.compiler.plan.kernel import Kind, Plan
 from wholestep.errors import GraphError, InputError, ShapeError, UsageError

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 import wholestep as ws
-from wholestep.compiler.passes import shard
+from wholestep.compiler.passes.distribute import shard_optimizer
 from wholestep.errors import WholestepError
 from wholestep.nn.splitting import divided
 
@@ -44,11 +44,11 @@ def mark(model: ws.nn.Module, changes: tuple[str, ...], seed: int) -> None:
 @contextmanager
 def dividing_small_states() -> Iterator[None]:
     """Let ranks divide states that are not worth it."""
-    least, shard.LEAST = shard.LEAST, SMALL
+    least, shard_optimizer.LEAST = shard_optimizer.LEAST, SMALL
     try:
         yield
     finally:
-        shard.LEAST = least
+        shard_optimizer.LEAST = least
 
 
 def is_refused(error: WholestepError) -> bool:

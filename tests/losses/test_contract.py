@@ -10,7 +10,7 @@ from tests.losses.cases import CASES
 from tests.losses.compiled import CAPACITY, case_data, results, run, torch_says
 from tests.recording import value
 from wholestep.compiler.backends.cpu.compiler import compile_counter
-from wholestep.compiler.passes.separate import analyse
+from wholestep.compiler.passes.distribute.separability import analyse
 from wholestep.losses import LOSSES
 
 TOLERANCE = {"float32": 2e-5, "float64": 1e-10}

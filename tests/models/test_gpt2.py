@@ -14,7 +14,7 @@ from tests.models.gpt2 import EPS, NAMED, PRIMITIVE, Config, Words, gpt2
 from tests.recording import initial_state
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
-from wholestep.compiler.passes.separate import analyse
+from wholestep.compiler.passes.distribute.separability import analyse
 from wholestep.steps.train import train_graph
 
 Array = np.ndarray[Any, Any]

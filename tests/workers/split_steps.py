@@ -18,12 +18,12 @@ from wholestep.compiler.ir.state_partition import Division
 from wholestep.compiler.ir.type_rules.collectives import MODEL_RANK, OWN, RANK, ROWS, RULES
 from wholestep.compiler.ir.verify import verify
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
-from wholestep.compiler.passes.cse import share_common_nodes
-from wholestep.compiler.passes.dead_code import drop_dead_code
-from wholestep.compiler.passes.divide import divide
-from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
-from wholestep.compiler.passes.shard import shard
-from wholestep.compiler.passes.split import split
+from wholestep.compiler.passes.distribute.data_parallel import divide
+from wholestep.compiler.passes.distribute.shard_optimizer import shard
+from wholestep.compiler.passes.distribute.tensor_parallel import split
+from wholestep.compiler.passes.simplify.cse import share_common_nodes
+from wholestep.compiler.passes.simplify.dead_code import drop_dead_code
+from wholestep.compiler.passes.simplify.inline import inline_calls, strip_stop_gradients
 from wholestep.compiler.runtime.group import rows_of_rank
 from wholestep.steps.define import as_graph, defined
 from wholestep.steps.divided import with_divided_states, with_split_states

@@ -16,9 +16,9 @@ from wholestep.compiler.ir.type_rules.collectives import OWN, tree_sum
 from wholestep.compiler.ir.type_rules.collectives import ROWS as WHOLE
 from wholestep.compiler.ir.types import TensorType, float32
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
-from wholestep.compiler.passes.divide import divide
-from wholestep.compiler.passes.exchange import bucket
-from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
+from wholestep.compiler.passes.distribute.bucket_collectives import bucket
+from wholestep.compiler.passes.distribute.data_parallel import divide
+from wholestep.compiler.passes.simplify.inline import inline_calls, strip_stop_gradients
 from wholestep.compiler.runtime.group import rows_of_rank
 
 RANKS = (1, 2, 3, 4)

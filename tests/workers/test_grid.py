@@ -21,9 +21,9 @@ from wholestep.compiler.ir.printer import parse_graph, print_graph
 from wholestep.compiler.ir.semantics.interpret import interpret_on_ranks
 from wholestep.compiler.ir.type_rules.collectives import MODEL_RANK, RANK
 from wholestep.compiler.ir.types import Dim, TensorType, float32
-from wholestep.compiler.passes.exchange import bucket
-from wholestep.compiler.passes.rowwise.flows import kinds_of
-from wholestep.compiler.passes.rowwise.kinds import Mixed, Rows
+from wholestep.compiler.passes.distribute.batch_placement.placements import Mixed, Rows
+from wholestep.compiler.passes.distribute.batch_placement.rules import kinds_of
+from wholestep.compiler.passes.distribute.bucket_collectives import bucket
 from wholestep.compiler.pipeline import Compiler
 from wholestep.compiler.runtime.state import State
 from wholestep.errors import OptionError

@@ -12,28 +12,28 @@ from wholestep.compiler.ir.graph import Graph, Node
 from wholestep.compiler.ir.printer import print_graph
 from wholestep.compiler.ir.verify import verify
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
-from wholestep.compiler.passes.cse import share_common_nodes
-from wholestep.compiler.passes.dead_code import drop_dead_code
-from wholestep.compiler.passes.decompose import decompose_for, lower_ratio, lower_reductions
-from wholestep.compiler.passes.divide import divide
+from wholestep.compiler.passes.distribute.bucket_collectives import bucket
+from wholestep.compiler.passes.distribute.data_parallel import divide
+from wholestep.compiler.passes.distribute.shard_optimizer import shard
+from wholestep.compiler.passes.distribute.tensor_parallel import split
 from wholestep.compiler.passes.egraph.optimize import optimize
 from wholestep.compiler.passes.egraph.report import EGraphReport, described
 from wholestep.compiler.passes.egraph.rules.rule import Exactness
 from wholestep.compiler.passes.egraph.saturate import Budget, Worker, shared_worker
-from wholestep.compiler.passes.exchange import bucket
-from wholestep.compiler.passes.flatten import flatten
-from wholestep.compiler.passes.fold import fold
-from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
-from wholestep.compiler.passes.keep_rows import keep_rows
-from wholestep.compiler.passes.lookups import project_tables
-from wholestep.compiler.passes.pooling import drop_pools_of_one, relu_behind_pool
-from wholestep.compiler.passes.precision import widen_half_arithmetic
-from wholestep.compiler.passes.regroup import regroup
-from wholestep.compiler.passes.row_writes import lower_row_writes
-from wholestep.compiler.passes.scans import hoist_casts, hoist_projections, in_bodies, merge_scans, sink_lookups
-from wholestep.compiler.passes.shard import shard
-from wholestep.compiler.passes.split import split
-from wholestep.compiler.passes.unroll import unroll_inner_loops
+from wholestep.compiler.passes.layout.merge_batch_axes import flatten
+from wholestep.compiler.passes.layout.sink_reshapes import keep_rows
+from wholestep.compiler.passes.lower.autocast import widen_half_arithmetic
+from wholestep.compiler.passes.lower.decompose import decompose_for, lower_ratio, lower_reductions
+from wholestep.compiler.passes.lower.dynamic_update_slice import lower_row_writes
+from wholestep.compiler.passes.lower.embedding_projection import project_tables
+from wholestep.compiler.passes.lower.max_pooling import drop_pools_of_one, relu_behind_pool
+from wholestep.compiler.passes.lower.scan import hoist_casts, hoist_projections, in_bodies, merge_scans, sink_lookups
+from wholestep.compiler.passes.simplify.cse import share_common_nodes
+from wholestep.compiler.passes.simplify.dead_code import drop_dead_code
+from wholestep.compiler.passes.simplify.fold import fold
+from wholestep.compiler.passes.simplify.inline import inline_calls, strip_stop_gradients
+from wholestep.compiler.passes.simplify.pad_sum_to_concat import regroup
+from wholestep.compiler.passes.simplify.unroll import unroll_inner_loops
 from wholestep.compiler.plan.bounds import index_bounds, least_sizes
 from wholestep.compiler.plan.check import check
 from wholestep.compiler.plan.dtypes import need_dtypes

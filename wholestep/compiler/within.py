@@ -1,6 +1,6 @@
 """A plan that takes no more bytes than it may, found by making plans: nothing is compiled, mapped or run.
 
-What costs least comes first: values are made again of others (`passes/recompute.py`), the largest value in more parts,
+What costs least comes first: values are made again of others (`passes/rematerialize/memory_budget.py`), the largest value in more parts,
 then products are computed again.  Of each as few as the limit asks for.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from wholestep.compiler.passes.recompute import Choice, Kept
+from wholestep.compiler.passes.rematerialize.memory_budget import Choice, Kept
 from wholestep.compiler.plan.footprint import ADVICE, Limit
 from wholestep.compiler.plan.formats import footprint
 from wholestep.compiler.plan.kernel import Plan

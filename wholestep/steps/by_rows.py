@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.graph import Node
-from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
-from wholestep.compiler.passes.rowwise.flows import kinds_of
-from wholestep.compiler.passes.rowwise.kinds import Free, Kind, Mixed, Rows
+from wholestep.compiler.passes.distribute.batch_placement.placements import Free, Kind, Mixed, Rows
+from wholestep.compiler.passes.distribute.batch_placement.rules import kinds_of
+from wholestep.compiler.passes.simplify.inline import inline_calls, strip_stop_gradients
 
 
 def what_mixes_rows(graph: ir.Graph) -> str:

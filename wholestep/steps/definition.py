@@ -172,7 +172,7 @@ class Definition:
             traced = self._trace(entry)
             # What is a part of micro-batches had its casts when the step was cut.
             if self.recipe.precision.is_half and entry not in UPDATES and "." not in entry:
-                from wholestep.compiler.passes.precision import lower_precision
+                from wholestep.compiler.passes.lower.autocast import lower_precision
 
                 traced = lower_precision(traced, self.recipe.precision)
             if self.ranks and (kind := entry.partition(".")[0]) in TOGETHER:

@@ -1,6 +1,6 @@
 """A step that several ranks make together: which inputs hold rows of their own, and which states parts.
 
-What follows is `passes/divide.py`, `passes/split` and `passes/shard.py`.
+What follows is `passes/distribute/data_parallel.py`, `passes/split` and `passes/distribute/shard_optimizer.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A step over several micro-batches that make one update: its programs.
 
-The loss is read as  Σ weight·numerator/denominator + terms without data  (`passes/separate.py`).  Denominators are
+The loss is read as  Σ weight·numerator/denominator + terms without data  (`passes/distribute/separability.py`).  Denominators are
 summed over all micro-batches first; each of them adds the gradients of its numerators over these sums; the terms
 without data, and a function around one quotient (rmse), come with the update.  So the step equals that of one large
 batch.
@@ -26,9 +26,9 @@ from wholestep.compiler.ir.ops import Trait, having
 from wholestep.compiler.ir.type_rules.collectives import FIRST, ROWS, SHARES
 from wholestep.compiler.ir.types import Dim, divide, product
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
-from wholestep.compiler.passes.inline import drop_custom_gradients, inline_calls
-from wholestep.compiler.passes.precision import lower_precision
-from wholestep.compiler.passes.separate import Separation, Term
+from wholestep.compiler.passes.distribute.separability import Separation, Term
+from wholestep.compiler.passes.lower.autocast import lower_precision
+from wholestep.compiler.passes.simplify.inline import drop_custom_gradients, inline_calls
 from wholestep.errors import GraphError
 from wholestep.optim import Optimizer
 from wholestep.steps.capacity import PREFIX, batch_symbol

@@ -13,7 +13,7 @@ from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.graph import Node, toposort
 from wholestep.compiler.ir.ops import Trait, having
 from wholestep.compiler.ir.types import Dim, shape_text, symbols_of
-from wholestep.compiler.passes.separate import Separation, Term, analyse
+from wholestep.compiler.passes.distribute.separability import Separation, Term, analyse
 from wholestep.errors import GraphError, UsageError
 from wholestep.optim import Optimizer
 from wholestep.steps.capacity import PARTS

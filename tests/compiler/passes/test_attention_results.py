@@ -14,7 +14,7 @@ from wholestep.compiler.ir.graph import Graph, Node, Output
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import DType, bfloat16, float32
 from wholestep.compiler.ir.verify import verify
-from wholestep.compiler.passes.attention_results import with_results
+from wholestep.compiler.passes.lower.attention_precision import with_results
 
 MOVED = at.AttentionAttrs(True, 0.3)
 

@@ -20,8 +20,8 @@ from wholestep.compiler.ir.semantics.random import uniform
 from wholestep.compiler.ir.types import TensorType, as_shape, float32, float64, int32, int64
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients, find_unreached
 from wholestep.compiler.passes.autodiff.rules import GRADIENTS, Blocked, Refused
-from wholestep.compiler.passes.decompose import decompose
-from wholestep.compiler.passes.unroll import unroll_loops
+from wholestep.compiler.passes.lower.decompose import decompose
+from wholestep.compiler.passes.simplify.unroll import unroll_loops
 from wholestep.errors import GradientError
 
 Array = np.ndarray[Any, Any]

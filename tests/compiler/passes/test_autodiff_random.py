@@ -11,10 +11,10 @@ from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Node, Output
 from wholestep.compiler.ir.types import float64
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients, find_unreached
-from wholestep.compiler.passes.cse import share_common_nodes
-from wholestep.compiler.passes.decompose import decompose
-from wholestep.compiler.passes.fold import fold
-from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
+from wholestep.compiler.passes.lower.decompose import decompose
+from wholestep.compiler.passes.simplify.cse import share_common_nodes
+from wholestep.compiler.passes.simplify.fold import fold
+from wholestep.compiler.passes.simplify.inline import inline_calls, strip_stop_gradients
 
 
 def with_gradients(graph: Graph) -> Graph:

@@ -10,7 +10,7 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Node
 from wholestep.compiler.ir.types import TensorType, float64
-from wholestep.compiler.passes.cse import share_common_nodes
+from wholestep.compiler.passes.simplify.cse import share_common_nodes
 
 X, Y = leaf("x", (3,)), leaf("y", (3,))
 

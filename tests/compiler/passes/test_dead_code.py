@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.compiler.passes.common import assert_same_values, parameter
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Output, Update
-from wholestep.compiler.passes.dead_code import drop_dead_code
+from wholestep.compiler.passes.simplify.dead_code import drop_dead_code
 
 
 def test_an_update_with_its_own_value_goes() -> None:

@@ -17,7 +17,7 @@ from wholestep.compiler.ir.graph import Graph, Node, SourceLine
 from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import float64, int32
-from wholestep.compiler.passes.decompose import DECOMPOSITIONS, decompose, lower_ratio, lower_reductions
+from wholestep.compiler.passes.lower.decompose import DECOMPOSITIONS, decompose, lower_ratio, lower_reductions
 
 COMPOSITES = {name for name, op in OPS.items() if op.family is Family.COMPOSITE}
 FAR = np.array([[-1000.0, -40.0, -1.0, -1e-9], [0.0, 1e-9, 0.5, 800.0]])

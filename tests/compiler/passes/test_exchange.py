@@ -15,8 +15,8 @@ from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Graph, Node, Output
 from wholestep.compiler.ir.semantics.interpret import interpret_on_ranks
 from wholestep.compiler.ir.types import TensorType, float32, float64
-from wholestep.compiler.passes import exchange
-from wholestep.compiler.passes.exchange import bucket
+from wholestep.compiler.passes.distribute import bucket_collectives
+from wholestep.compiler.passes.distribute.bucket_collectives import bucket
 from wholestep.workers.estimate import exchanges_of
 
 RNG = np.random.default_rng(2)
@@ -65,7 +65,7 @@ def test_what_does_not_wait_for_each_other_goes_together() -> None:
 
 
 def test_a_bucket_is_full_at_some_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "BUCKET_BYTES", 64)
+    monkeypatch.setattr(bucket_collectives, "BUCKET_BYTES", 64)
     inputs = [leaf(name, 4) for name in "abcde"]  # 32 bytes each
     graph = bucket(graph_of(inputs, *map(summed, inputs)))
     assert [names for _, _, names in buckets_of(graph)] == [["a", "b"], ["c", "d"], ["e"]]
@@ -97,7 +97,7 @@ def test_gradients_of_the_last_layers_are_sent_first(monkeypatch: pytest.MonkeyP
     """They are there first: the others are made while they are on their way."""
     import wholestep as ws
 
-    monkeypatch.setattr(exchange, "BUCKET_BYTES", 1)
+    monkeypatch.setattr(bucket_collectives, "BUCKET_BYTES", 1)
     widths = (40, 30, 20, 10)
     layers = [ws.nn.Linear(a, c, bias=False) for a, c in pairwise(widths)]
     about = {"inputs": ws.Spec(("batch", 40)), "targets": ws.Spec(("batch",), "int32"), "loss": "cross_entropy"}

@@ -20,12 +20,12 @@ from wholestep.compiler.ir.graph import Graph, Node, rewrite
 from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.types import Dim, Shape, TensorType, float64, int32, product
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
-from wholestep.compiler.passes.cse import share_common_nodes
-from wholestep.compiler.passes.dead_code import drop_dead_code
-from wholestep.compiler.passes.decompose import decompose, decompose_for, lower_ratio, lower_reductions
-from wholestep.compiler.passes.flatten import flatten
-from wholestep.compiler.passes.fold import fold
-from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
+from wholestep.compiler.passes.layout.merge_batch_axes import flatten
+from wholestep.compiler.passes.lower.decompose import decompose, decompose_for, lower_ratio, lower_reductions
+from wholestep.compiler.passes.simplify.cse import share_common_nodes
+from wholestep.compiler.passes.simplify.dead_code import drop_dead_code
+from wholestep.compiler.passes.simplify.fold import fold
+from wholestep.compiler.passes.simplify.inline import inline_calls, strip_stop_gradients
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.steps.train import train_graph
 

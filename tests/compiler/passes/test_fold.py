@@ -15,7 +15,7 @@ from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Node, Output
 from wholestep.compiler.ir.types import float32, float64, int32
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
-from wholestep.compiler.passes.fold import fold
+from wholestep.compiler.passes.simplify.fold import fold
 
 
 def folded(node: Node) -> Node:

@@ -7,9 +7,9 @@ from tests.compiler.passes.common import assert_same_values, graph_of, leaf
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Node
 from wholestep.compiler.ir.types import bfloat16, float32
-from wholestep.compiler.passes.half_results import round_products
-from wholestep.compiler.passes.precision import lower_precision
-from wholestep.compiler.passes.read_again import Again, read_again
+from wholestep.compiler.passes.lower.autocast import lower_precision
+from wholestep.compiler.passes.lower.half_gemm_outputs import round_products
+from wholestep.compiler.passes.rematerialize.late_readers import Again, read_again
 
 
 def half(name: str, *shape: int | str) -> Node:

@@ -10,7 +10,7 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Node, Output
 from wholestep.compiler.ir.types import float64
-from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
+from wholestep.compiler.passes.simplify.inline import inline_calls, strip_stop_gradients
 
 
 def call(graph: Graph, *arguments: Node) -> list[Node]:

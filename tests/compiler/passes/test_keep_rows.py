@@ -16,7 +16,7 @@ import wholestep as ws
 from tests.compiler.targets import make_plan
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.semantics.interpret import interpret
-from wholestep.compiler.passes.keep_rows import keep_rows
+from wholestep.compiler.passes.layout.sink_reshapes import keep_rows
 from wholestep.compiler.plan.check import check_file as check
 from wholestep.compiler.plan.kernel import Instr, Plan
 from wholestep.compiler.plan.serialize import dump, load

@@ -10,8 +10,8 @@ from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Node
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import Dim, TensorType, float64
-from wholestep.compiler.passes.pixels import sum_all_pixels, sum_pixels, variances_in_one_pass
-from wholestep.compiler.passes.remake import remake
+from wholestep.compiler.passes.layout.spatial_reductions import sum_all_pixels, sum_pixels, variances_in_one_pass
+from wholestep.compiler.passes.rematerialize.cheap_values import remake
 
 BATCH = Dim.symbol("batch")
 IMAGES = TensorType((BATCH, 4, 5, 3), float64)

@@ -10,9 +10,9 @@ from tests.compiler.targets import HERE
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
-from wholestep.compiler.passes.channels_last import LAST, channels_last
-from wholestep.compiler.passes.dead_code import drop_dead_code
-from wholestep.compiler.passes.pooling import drop_pools_of_one, relu_behind_pool, through_pools
+from wholestep.compiler.passes.lower.channels_last import LAST, channels_last
+from wholestep.compiler.passes.lower.max_pooling import drop_pools_of_one, relu_behind_pool, through_pools
+from wholestep.compiler.passes.simplify.dead_code import drop_dead_code
 
 RNG = np.random.default_rng(5)
 STATE = {"w": RNG.normal(size=(4, 3, 3, 3)), "b": RNG.normal(size=(4,)), "v": RNG.normal(size=(60, 4, 3, 3))}

@@ -13,10 +13,10 @@ from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import DType, bfloat16, float16, float32
 from wholestep.compiler.ir.verify import verify
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
-from wholestep.compiler.passes.cse import share_common_nodes
-from wholestep.compiler.passes.fold import fold
-from wholestep.compiler.passes.precision import lower_precision, widen_half_arithmetic
-from wholestep.compiler.passes.scans import hoist_casts, hoist_projections, in_bodies, merge_scans
+from wholestep.compiler.passes.lower.autocast import lower_precision, widen_half_arithmetic
+from wholestep.compiler.passes.lower.scan import hoist_casts, hoist_projections, in_bodies, merge_scans
+from wholestep.compiler.passes.simplify.cse import share_common_nodes
+from wholestep.compiler.passes.simplify.fold import fold
 from wholestep.compiler.pipeline import Compiler
 from wholestep.options import CompileOptions
 from wholestep.steps.train import train_graph

@@ -10,7 +10,7 @@ from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Node, Output
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import Dim, Extent, TensorType, float64
-from wholestep.compiler.passes.regroup import regroup
+from wholestep.compiler.passes.simplify.pad_sum_to_concat import regroup
 
 BATCH = Dim.symbol("batch")
 

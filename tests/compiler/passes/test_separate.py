@@ -10,7 +10,7 @@ from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Node, SourceLine
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import Dim, float64, int32
-from wholestep.compiler.passes.separate import Separation, analyse
+from wholestep.compiler.passes.distribute.separability import Separation, analyse
 
 BATCH = Dim.symbol("batch")
 X = leaf("x", ("batch", 4))

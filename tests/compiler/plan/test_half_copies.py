@@ -10,7 +10,7 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Node, Output
 from wholestep.compiler.ir.types import bfloat16, float32
-from wholestep.compiler.passes.read_again import Again
+from wholestep.compiler.passes.rematerialize.late_readers import Again
 from wholestep.compiler.plan.prepare import HalfCopy, Operands, half_copy_under, prepare, spread_bias
 
 

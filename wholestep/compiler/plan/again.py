@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wholestep.compiler.passes.recompute import Recomputed
+from wholestep.compiler.passes.rematerialize.memory_budget import Recomputed
 from wholestep.compiler.plan.fuse import Cluster, absorb, makes_again, reach_of
 from wholestep.compiler.plan.kernel import Kind
 from wholestep.compiler.plan.merge import touched

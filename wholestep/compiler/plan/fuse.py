@@ -16,8 +16,8 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Graph, Node
 from wholestep.compiler.ir.ops import LEAVES, OPS, Family, Trait, having
 from wholestep.compiler.ir.types import Extent, Shape, boolean, evaluate
-from wholestep.compiler.passes.read_again import Again
-from wholestep.compiler.passes.recompute import Recomputed, Repeated
+from wholestep.compiler.passes.rematerialize.late_readers import Again
+from wholestep.compiler.passes.rematerialize.memory_budget import Recomputed, Repeated
 from wholestep.compiler.plan.access import VIEWS, Access, identity, resolve
 from wholestep.compiler.plan.call import ROUTINES, call_of
 from wholestep.compiler.plan.kernel import Kind

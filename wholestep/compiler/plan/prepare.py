@@ -12,7 +12,7 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update
 from wholestep.compiler.ir.ops import Trait, having
 from wholestep.compiler.ir.types import DType, TensorType
-from wholestep.compiler.passes.read_again import Again
+from wholestep.compiler.passes.rematerialize.late_readers import Again
 from wholestep.compiler.plan.access import (
     VIEWS,
     Access,

@@ -12,12 +12,12 @@ from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
-from wholestep.compiler.passes.cse import share_common_nodes
-from wholestep.compiler.passes.dead_code import drop_dead_code
-from wholestep.compiler.passes.decompose import DECOMPOSITIONS, decompose
-from wholestep.compiler.passes.fold import fold
-from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
-from wholestep.compiler.passes.row_writes import lower_row_writes
+from wholestep.compiler.passes.lower.decompose import DECOMPOSITIONS, decompose
+from wholestep.compiler.passes.lower.dynamic_update_slice import lower_row_writes
+from wholestep.compiler.passes.simplify.cse import share_common_nodes
+from wholestep.compiler.passes.simplify.dead_code import drop_dead_code
+from wholestep.compiler.passes.simplify.fold import fold
+from wholestep.compiler.passes.simplify.inline import inline_calls, strip_stop_gradients
 from wholestep.errors import UsageError
 from wholestep.exporters.onnx.graph import ALL_ROWS
 from wholestep.exporters.onnx.model import NEXT, Named, make_model

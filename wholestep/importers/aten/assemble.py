@@ -17,7 +17,7 @@ from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.attrs import MatmulAttrs
 from wholestep.compiler.ir.graph import Node, toposort
 from wholestep.compiler.ir.types import Dim, Extent
-from wholestep.compiler.passes.cse import share_common_nodes
+from wholestep.compiler.passes.simplify.cse import share_common_nodes
 from wholestep.errors import TrainingWarning, UnsupportedOpError, UsageError, WholestepError
 from wholestep.importers.aten.coverage import need_covered
 from wholestep.importers.aten.examples import input_name

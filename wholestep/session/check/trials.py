@@ -13,8 +13,8 @@ from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.semantics.interpret import Result
 from wholestep.compiler.ir.semantics.values import Run, computed_dtype
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
-from wholestep.compiler.passes.decompose import decompose
-from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
+from wholestep.compiler.passes.lower.decompose import decompose
+from wholestep.compiler.passes.simplify.inline import inline_calls, strip_stop_gradients
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.memory import explained
 from wholestep.compiler.runtime.products import on_one_thread

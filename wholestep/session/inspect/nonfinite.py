@@ -19,7 +19,7 @@ from wholestep.compiler.ir.graph import Graph, Node, SourceLine, held_graph
 from wholestep.compiler.ir.semantics.interpret import infer_sizes, interpret
 from wholestep.compiler.ir.types import TensorType, evaluate
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
-from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
+from wholestep.compiler.passes.simplify.inline import inline_calls, strip_stop_gradients
 from wholestep.compiler.runtime.memory import free_bytes
 from wholestep.errors import OutOfMemoryError
 from wholestep.session.entries import Programs

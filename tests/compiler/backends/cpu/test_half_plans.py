@@ -20,7 +20,7 @@ from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Node, rewrite
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import DType, bfloat16, float16, float32
-from wholestep.compiler.passes.rounding import round_early, widen_operands
+from wholestep.compiler.passes.lower.cast_fusion import round_early, widen_operands
 from wholestep.compiler.plan.bodies import Dot
 from wholestep.compiler.plan.check import check
 from wholestep.compiler.plan.kernel import Plan, Space

@@ -21,8 +21,8 @@ from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import bfloat16
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
-from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
-from wholestep.compiler.passes.precision import lower_precision
+from wholestep.compiler.passes.lower.autocast import lower_precision
+from wholestep.compiler.passes.simplify.inline import inline_calls, strip_stop_gradients
 from wholestep.compiler.pipeline import Compiler
 from wholestep.compiler.plan.bodies import Columns, Window
 from wholestep.compiler.plan.kernel import Plan

@@ -29,7 +29,7 @@ from wholestep.compiler.ir.printer import print_graph
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import float32, float64
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
-from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
+from wholestep.compiler.passes.simplify.inline import inline_calls, strip_stop_gradients
 from wholestep.compiler.pipeline import Compiler
 from wholestep.compiler.plan.kernel import Plan, Space
 from wholestep.compiler.runtime.state import State

@@ -13,7 +13,7 @@ import wholestep as ws
 from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
-from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
+from wholestep.compiler.passes.simplify.inline import inline_calls, strip_stop_gradients
 from wholestep.steps.evaluate import evaluate_graph, predict_graph
 from wholestep.steps.train import train_graph
 

@@ -18,7 +18,7 @@ from wholestep.compiler.passes.egraph.encode import Tables
 from wholestep.compiler.passes.egraph.rules import INSTANCE_LAWS
 from wholestep.compiler.passes.egraph.rules.composites import INSTANCES, rules_of_instance
 from wholestep.compiler.passes.egraph.rules.from_nodes import leaf
-from wholestep.compiler.passes.egraph.rules.profile import Profile, Scores
+from wholestep.compiler.passes.egraph.rules.instances import Profile, Scores
 from wholestep.compiler.passes.egraph.rules.rule import Exactness, Rule
 from wholestep.compiler.passes.egraph.rules.tree import Number, Tree, Variable
 from wholestep.compiler.passes.egraph.terms import TERMS

@@ -13,11 +13,11 @@ from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.attrs import ConvAttrs, GeluAttrs
 from wholestep.compiler.ir.ops import OPS
 from wholestep.compiler.ir.types import bfloat16, float32, float64
-from wholestep.compiler.passes.cse import share_common_nodes
-from wholestep.compiler.passes.decompose import DECOMPOSITIONS
 from wholestep.compiler.passes.egraph.cost import CostModel
 from wholestep.compiler.passes.egraph.encode import Tables
-from wholestep.compiler.passes.fold import fold
+from wholestep.compiler.passes.lower.decompose import DECOMPOSITIONS
+from wholestep.compiler.passes.simplify.cse import share_common_nodes
+from wholestep.compiler.passes.simplify.fold import fold
 from wholestep.compiler.target import read_costs
 
 TABLE = COSTS

@@ -18,7 +18,7 @@ from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import Dim
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.egraph.saturate import Worker
-from wholestep.compiler.passes.fold import fold
+from wholestep.compiler.passes.simplify.fold import fold
 
 WORKER = Worker()
 T = ws.Tensor

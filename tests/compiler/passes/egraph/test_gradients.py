@@ -14,8 +14,8 @@ from tests.compiler.passes.test_autodiff_random import with_gradients
 from tests.compiler.targets import HERE
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.types import float64
-from wholestep.compiler.passes.decompose import decompose
 from wholestep.compiler.passes.egraph import optimize as pass_module
+from wholestep.compiler.passes.lower.decompose import decompose
 from wholestep.compiler.pipeline import Compiler
 
 TOLERANCE = {"reassociating": 1e-7, "approximate": 1e-5}

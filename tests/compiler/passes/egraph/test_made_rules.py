@@ -12,12 +12,12 @@ from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Node, Output
 from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.types import TupleType, float32, float64
-from wholestep.compiler.passes.decompose import DECOMPOSITIONS, decompose
 from wholestep.compiler.passes.egraph.encode import Tables, encode
 from wholestep.compiler.passes.egraph.rules import INSTANCE_LAWS, LAWS
 from wholestep.compiler.passes.egraph.rules.composites import INSTANCES, UNNAMED, naming_rules, rules_of_instance
 from wholestep.compiler.passes.egraph.rules.emit import emit
 from wholestep.compiler.passes.egraph.rules.rule import Exactness
+from wholestep.compiler.passes.lower.decompose import DECOMPOSITIONS, decompose
 
 MADE = {m.rule.name: m for m in (*MADE_INSTANCES, *MADE_NAMES)}
 

@@ -20,9 +20,9 @@ from wholestep.compiler.ir.printer import print_graph
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import DType, TensorType, float32, float64, int32
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
-from wholestep.compiler.passes.decompose import decompose
 from wholestep.compiler.passes.egraph.rules.rule import Exactness
 from wholestep.compiler.passes.egraph.saturate import Worker
+from wholestep.compiler.passes.lower.decompose import decompose
 from wholestep.compiler.pipeline import STAGES
 
 WORKER = Worker()

@@ -19,10 +19,10 @@ from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Node, Output, SourceLine, rewrite
 from wholestep.compiler.ir.types import TensorType, float64
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
-from wholestep.compiler.passes.decompose import decompose
 from wholestep.compiler.passes.egraph.outline import outline
 from wholestep.compiler.passes.egraph.report import EGraphReport
 from wholestep.compiler.passes.egraph.saturate import Worker
+from wholestep.compiler.passes.lower.decompose import decompose
 from wholestep.compiler.pipeline import Compiler
 from wholestep.steps.train import train_graph
 

@@ -13,8 +13,8 @@ from tests.compiler.passes.egraph.common import BY_HAND, example
 from tests.compiler.targets import optimize
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.passes.egraph.applicable_rules import only_reorders, reachable_rules
 from wholestep.compiler.passes.egraph.encode import Encoded, encode
-from wholestep.compiler.passes.egraph.reach import only_reorders, reachable_rules
 from wholestep.compiler.passes.egraph.rules import rules_for
 from wholestep.compiler.passes.egraph.rules.composites import defined_composites
 from wholestep.compiler.passes.egraph.rules.rule import Exactness, Rule

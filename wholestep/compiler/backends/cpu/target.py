@@ -27,15 +27,15 @@ PORTABLE = Target(
     blocks_columns=True,
     lowering=Lowering(
         windows=(
-            OwnPass(f"{PASSES}.rounding:round_early"),
-            OwnPass(f"{PASSES}.rounding:widen_operands", needed=True),
-            OwnPass(f"{PASSES}.channels_last:channels_last", needed=True),
-            OwnPass(f"{PASSES}.pooling:through_pools", takes_target=True),
+            OwnPass(f"{PASSES}.lower.cast_fusion:round_early"),
+            OwnPass(f"{PASSES}.lower.cast_fusion:widen_operands", needed=True),
+            OwnPass(f"{PASSES}.lower.channels_last:channels_last", needed=True),
+            OwnPass(f"{PASSES}.lower.max_pooling:through_pools", takes_target=True),
         ),
         primitives=(
-            OwnPass(f"{PASSES}.rounding:round_early"),
-            OwnPass(f"{PASSES}.remake:remake"),
-            OwnPass(f"{PASSES}.pixels:sum_pixels"),
+            OwnPass(f"{PASSES}.lower.cast_fusion:round_early"),
+            OwnPass(f"{PASSES}.rematerialize.cheap_values:remake"),
+            OwnPass(f"{PASSES}.layout.spatial_reductions:sum_pixels"),
         ),
     ),
     fusion=Fusion(),

@@ -8,7 +8,7 @@ from wholestep.compiler.backends.cuda.windows import Shape, best_tile, fits_pool
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Graph, Node, rewrite
-from wholestep.compiler.passes.pooling import through_pool
+from wholestep.compiler.passes.lower.max_pooling import through_pool
 from wholestep.compiler.target import Target
 
 BATCH_PARTS = 64  # of a gradient of weights: each is a block's

@@ -16,6 +16,6 @@ REFERENCE = Target(
     dtypes=MappingProxyType({**{name: name for name in INTEGERS}, **dict.fromkeys(FLOATS, "float64")}),
     composites=frozenset({"relu", "sigmoid", "tanh", "attention", "attention_lse", "attention_grad"}),
     costs=read_costs(Path(__file__).parent / "costs.json"),
-    lowering=Lowering(windows=(OwnPass("wholestep.compiler.passes.channels_last:channels_last", needed=True),)),
+    lowering=Lowering(windows=(OwnPass("wholestep.compiler.passes.lower.channels_last:channels_last", needed=True),)),
 )
 TARGETS: Mapping[str, Target] = MappingProxyType({REFERENCE.name: REFERENCE})

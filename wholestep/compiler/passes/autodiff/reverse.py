@@ -27,8 +27,8 @@ from wholestep.compiler.passes.autodiff.rules import (
     why_not,
 )
 from wholestep.compiler.passes.autodiff.scan import scan_gradients
-from wholestep.compiler.passes.decompose import decomposition_of
-from wholestep.compiler.passes.inline import inlined
+from wholestep.compiler.passes.lower.decompose import decomposition_of
+from wholestep.compiler.passes.simplify.inline import inlined
 from wholestep.errors import GradientError
 
 Seed = Callable[[Node], Node]

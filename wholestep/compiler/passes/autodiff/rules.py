@@ -16,11 +16,11 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Node, toposort
 from wholestep.compiler.ir.types import TensorType
-from wholestep.compiler.passes.autodiff import composites, pointwise, row_writes, structural, windows
+from wholestep.compiler.passes.autodiff import composites, convolution, dynamic_update_slice, pointwise, structural
 from wholestep.compiler.passes.autodiff.pointwise import Gradients
 from wholestep.compiler.passes.autodiff.scan import read_positions
-from wholestep.compiler.passes.decompose import DECOMPOSITIONS, decomposition_over_leaves
-from wholestep.compiler.passes.layer_decompositions import attention_lse_gradients
+from wholestep.compiler.passes.lower.decompose import DECOMPOSITIONS, decomposition_over_leaves
+from wholestep.compiler.passes.lower.layer_decompositions import attention_lse_gradients
 
 Rule = Callable[[Node, Node], Gradients]
 
@@ -119,15 +119,15 @@ GRADIENTS: dict[str, Row] = {
     "concat": structural.concat_rule,
     "gather": structural.gather_rule,
     "scatter_add": structural.scatter_add_rule,
-    "write_rows": row_writes.write_rows_rule,
+    "write_rows": dynamic_update_slice.write_rows_rule,
     "matmul": structural.matmul_rule,
-    "conv2d": windows.conv2d_rule,
-    "conv2d_grad_input": windows.conv2d_grad_input_rule,
-    "conv2d_grad_weight": windows.conv2d_grad_weight_rule,
-    "max_pool2d": windows.max_pool2d_rule,
+    "conv2d": convolution.conv2d_rule,
+    "conv2d_grad_input": convolution.conv2d_grad_input_rule,
+    "conv2d_grad_weight": convolution.conv2d_grad_weight_rule,
+    "max_pool2d": convolution.max_pool2d_rule,
     "max_pool2d_index": Blocked("gives a position, not a number"),
-    "max_pool2d_grad": windows.max_pool2d_grad_rule,
-    "max_pool2d_pick": windows.max_pool2d_pick_rule,
+    "max_pool2d_grad": convolution.max_pool2d_grad_rule,
+    "max_pool2d_pick": convolution.max_pool2d_pick_rule,
     "pooled_grad_weight": _gone_by_now,
     "pooled_grad_input": _gone_by_now,
     "ratio": pointwise.div_rule,

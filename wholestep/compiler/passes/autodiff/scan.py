@@ -16,7 +16,7 @@ from wholestep.compiler.ir.graph import Graph, Node, Output, toposort
 from wholestep.compiler.ir.ops import Trait, having
 from wholestep.compiler.ir.type_rules.scan import stacked_type
 from wholestep.compiler.ir.types import Extent, TensorType, adjoint_type, boolean
-from wholestep.compiler.passes.autodiff.sums import sum_over_steps
+from wholestep.compiler.passes.autodiff.scan_sums import sum_over_steps
 
 PullBack = Callable[[dict[Node, list[Node]], Sequence[Node], Sequence[Node]], Mapping[Node, Node]]
 _VIEWS = having(Trait.VIEW) | {"cast"}

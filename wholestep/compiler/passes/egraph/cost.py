@@ -21,12 +21,12 @@ from wholestep.compiler.ir.graph import Graph, Node, Output
 from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.type_rules.convolution import window_products
 from wholestep.compiler.ir.types import TensorType, evaluate
-from wholestep.compiler.passes.cse import share_common_nodes
-from wholestep.compiler.passes.decompose import decomposition_over_leaves
 from wholestep.compiler.passes.egraph.egraph import EGraph, ENode
 from wholestep.compiler.passes.egraph.encode import FULL, OPAQUE, Tables
 from wholestep.compiler.passes.egraph.rebuild import make_node
-from wholestep.compiler.passes.fold import fold
+from wholestep.compiler.passes.lower.decompose import decomposition_over_leaves
+from wholestep.compiler.passes.simplify.cse import share_common_nodes
+from wholestep.compiler.passes.simplify.fold import fold
 from wholestep.compiler.target import CostTable
 
 NAMED = 0.92  # a composite costs less than its definition: what a rule saves inside is not worth the name

@@ -13,9 +13,9 @@ from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Graph, Node, toposort
 from wholestep.compiler.ir.ops import OPS, Family, Trait, having
 from wholestep.compiler.ir.types import DTYPES, TensorType, Type, boolean
-from wholestep.compiler.passes.decompose import decomposition_of
 from wholestep.compiler.passes.egraph.egraph import ENode, Equality, Slot
 from wholestep.compiler.passes.egraph.terms import RANK, TERMS
+from wholestep.compiler.passes.lower.decompose import decomposition_of
 
 FULL = "full"  # one number everywhere: a rank-0 constant, expanded or not
 OPAQUE = "opaque"  # what no rule looks into: leaves, control, integer arithmetic; the slot names op and attributes

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field, replace
 
 from wholestep.compiler.garbage import without_collections
 from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.passes.egraph.applicable_rules import only_reorders, reachable_rules
 from wholestep.compiler.passes.egraph.certificate import Emitted, applied, changed_classes, replaced_nodes
 from wholestep.compiler.passes.egraph.cost import CostModel
 from wholestep.compiler.passes.egraph.egraph import EGraph, ENode
 from wholestep.compiler.passes.egraph.encode import Encoded, encode
 from wholestep.compiler.passes.egraph.extract import WORTHWHILE, Extraction, extract
 from wholestep.compiler.passes.egraph.outline import FEWEST_NODES, Outlined, outline
-from wholestep.compiler.passes.egraph.reach import only_reorders, reachable_rules
 from wholestep.compiler.passes.egraph.rebuild import rebuild
 from wholestep.compiler.passes.egraph.replay import Replay
 from wholestep.compiler.passes.egraph.report import EGraphReport, described

@@ -10,7 +10,7 @@ from wholestep.compiler.passes.egraph.report import described
 from wholestep.compiler.passes.egraph.rules import algebra, contractions, movement, reductions, regions, stability
 from wholestep.compiler.passes.egraph.rules.composites import INSTANCES, composite_rules
 from wholestep.compiler.passes.egraph.rules.from_nodes import InstanceLaw
-from wholestep.compiler.passes.egraph.rules.profile import profile
+from wholestep.compiler.passes.egraph.rules.instances import profile
 from wholestep.compiler.passes.egraph.rules.rule import Exactness, Rule, Scope
 from wholestep.compiler.passes.egraph.rules.tree import Apply, Tree, Variable, subtrees
 

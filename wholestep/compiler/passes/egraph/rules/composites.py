@@ -1,4 +1,4 @@
-"""The definitions of composites, read from passes/decompose.py: what is written out gets its name.
+"""The definitions of composites, read from passes/lower/decompose.py: what is written out gets its name.
 
 The other direction is no rule: the encoder gives each composite of a program with its definition.  A definition depends
 on the rank, the axis and the dtype of what it is applied to, so it becomes one rule per instance that a program can
@@ -17,13 +17,13 @@ from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Node, toposort
 from wholestep.compiler.ir.types import Dim, DType, Shape, TensorType, TupleType, float32, float64
 from wholestep.compiler.passes.autodiff.composites import attention_rule
-from wholestep.compiler.passes.decompose import decomposition_of
 from wholestep.compiler.passes.egraph.encode import Tables
 from wholestep.compiler.passes.egraph.rules.from_nodes import exact_types, folded, leaf, side
-from wholestep.compiler.passes.egraph.rules.profile import Profile, Scores
+from wholestep.compiler.passes.egraph.rules.instances import Profile, Scores
 from wholestep.compiler.passes.egraph.rules.rule import Exactness, Rule, Scope
 from wholestep.compiler.passes.egraph.rules.spellings import SPELLINGS, SPELT_OTHERWISE
 from wholestep.compiler.passes.egraph.rules.tree import Tree
+from wholestep.compiler.passes.lower.decompose import decomposition_of
 
 
 @dataclass(frozen=True)

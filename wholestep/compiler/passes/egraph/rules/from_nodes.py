@@ -19,7 +19,7 @@ from wholestep.compiler.passes.egraph.encode import Tables, full_value, is_opaqu
 from wholestep.compiler.passes.egraph.rules.expression import constant
 from wholestep.compiler.passes.egraph.rules.rule import Exactness, Rule, Scope
 from wholestep.compiler.passes.egraph.rules.tree import Apply, Number, Tree, Variable, subtrees
-from wholestep.compiler.passes.fold import fold
+from wholestep.compiler.passes.simplify.fold import fold
 
 Pair = tuple[Node, Node]
 

@@ -10,9 +10,8 @@ from wholestep.compiler.ir.graph import Node, toposort
 from wholestep.compiler.ir.mesh import DATA, MODEL
 from wholestep.compiler.ir.ops import OPS, Family, Trait, having
 from wholestep.compiler.ir.types import TensorType
-from wholestep.compiler.passes.decompose import decomposition_over_leaves
-from wholestep.compiler.passes.rowwise import movement, pointwise, windows
-from wholestep.compiler.passes.rowwise.kinds import (
+from wholestep.compiler.passes.distribute.batch_placement import convolution, movement, pointwise
+from wholestep.compiler.passes.distribute.batch_placement.placements import (
     Additive,
     Flow,
     Free,
@@ -25,6 +24,7 @@ from wholestep.compiler.passes.rowwise.kinds import (
     by_shape,
     mentions,
 )
+from wholestep.compiler.passes.lower.decompose import decomposition_over_leaves
 
 
 def kinds_of(roots: Iterable[Node], batch: str, known: Mapping[Node, Kind] | None = None) -> dict[Node, Kind]:
@@ -208,13 +208,13 @@ FLOWS: dict[str, Flow] = {
     "scatter_add": movement.scattered,
     "write_rows": movement.written,
     "matmul": movement.multiplied,
-    "conv2d": windows.filtered(weight=1),
-    "conv2d_grad_input": windows.filtered(weight=1),
-    "conv2d_grad_weight": windows.correlated,
-    "max_pool2d": windows.by_image,
-    "max_pool2d_index": windows.by_image,
-    "max_pool2d_grad": windows.by_image,
-    "max_pool2d_pick": windows.by_image,
-    "pooled_grad_weight": windows.correlated_in_parts,
-    "pooled_grad_input": windows.filtered(weight=2),
+    "conv2d": convolution.filtered(weight=1),
+    "conv2d_grad_input": convolution.filtered(weight=1),
+    "conv2d_grad_weight": convolution.correlated,
+    "max_pool2d": convolution.by_image,
+    "max_pool2d_index": convolution.by_image,
+    "max_pool2d_grad": convolution.by_image,
+    "max_pool2d_pick": convolution.by_image,
+    "pooled_grad_weight": convolution.correlated_in_parts,
+    "pooled_grad_input": convolution.filtered(weight=2),
 }

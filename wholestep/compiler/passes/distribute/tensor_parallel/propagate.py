@@ -12,8 +12,16 @@ from wholestep.compiler.ir.graph import Graph, Node, Output, Update
 from wholestep.compiler.ir.mesh import MODEL
 from wholestep.compiler.ir.type_rules.collectives import CARRIED, MODEL_RANK
 from wholestep.compiler.ir.types import Dim, DType, Extent, TensorType, float32, int32
-from wholestep.compiler.passes.decompose import decomposition_of
-from wholestep.compiler.passes.split.kinds import Kind, Share, Split, Whole, divides, inner, part_of
+from wholestep.compiler.passes.distribute.tensor_parallel.placements import (
+    Kind,
+    Share,
+    Split,
+    Whole,
+    divides,
+    inner,
+    part_of,
+)
+from wholestep.compiler.passes.lower.decompose import decomposition_of
 
 Held = tuple[Node, Kind]
 Made = Held | tuple[Held, ...] | None

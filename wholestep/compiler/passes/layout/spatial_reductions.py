@@ -15,8 +15,8 @@ from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update
 from wholestep.compiler.ir.ops import LEAVES
 from wholestep.compiler.ir.types import Shape, boolean
-from wholestep.compiler.passes.flatten import VIEWS
-from wholestep.compiler.passes.read_again import Again
+from wholestep.compiler.passes.layout.merge_batch_axes import VIEWS
+from wholestep.compiler.passes.rematerialize.late_readers import Again
 
 HEIGHT, WIDTH, CHANNELS = 1, 2, 3  # axes of images
 

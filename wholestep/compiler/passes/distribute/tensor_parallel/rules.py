@@ -13,9 +13,9 @@ from wholestep.compiler.ir.mesh import DATA, MODEL
 from wholestep.compiler.ir.state_partition import Cut
 from wholestep.compiler.ir.type_rules.collectives import CARRIED
 from wholestep.compiler.ir.types import TensorType
-from wholestep.compiler.passes.split.kinds import Kind, Share, Split, Whole, part_of
-from wholestep.compiler.passes.split.movement import concat, expand, pad, permute, reshape, slice_
-from wholestep.compiler.passes.split.splitter import Held, Made, Rule, Splitter
+from wholestep.compiler.passes.distribute.tensor_parallel.movement import concat, expand, pad, permute, reshape, slice_
+from wholestep.compiler.passes.distribute.tensor_parallel.placements import Kind, Share, Split, Whole, part_of
+from wholestep.compiler.passes.distribute.tensor_parallel.propagate import Held, Made, Rule, Splitter
 
 # -- leaves ------------------------------------------------------------------------------------------------------
 

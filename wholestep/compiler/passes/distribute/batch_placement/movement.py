@@ -8,7 +8,7 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.ir.types import divide, product
-from wholestep.compiler.passes.rowwise.kinds import (
+from wholestep.compiler.passes.distribute.batch_placement.placements import (
     Additive,
     Free,
     Kind,
@@ -19,7 +19,7 @@ from wholestep.compiler.passes.rowwise.kinds import (
     mentions,
     same_rows,
 )
-from wholestep.compiler.passes.rowwise.pointwise import linear, scaled
+from wholestep.compiler.passes.distribute.batch_placement.pointwise import linear, scaled
 
 # -- movement ----------------------------------------------------------------------------------------------------
 

@@ -11,8 +11,8 @@ from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Graph, Node, rewrite
 from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.types import TensorType
-from wholestep.compiler.passes import layer_decompositions as layers
-from wholestep.compiler.passes.precision import computes_in_half, in_wide_types
+from wholestep.compiler.passes.lower import layer_decompositions as layers
+from wholestep.compiler.passes.lower.autocast import computes_in_half, in_wide_types
 from wholestep.compiler.target import Target
 
 # -- one row per composite ---------------------------------------------------------------------------------------

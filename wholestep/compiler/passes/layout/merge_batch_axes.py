@@ -290,7 +290,7 @@ class _Attempt:
 
 
 def _are_images(node: Node, count: int) -> bool:
-    """Sums over all pixels of (N, H, W, C): see pixels.py."""
+    """Sums over all pixels of (N, H, W, C): see spatial_reductions.py."""
     return node.type.rank == 4 and count == 3
 
 

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wholestep.compiler.ir.graph import Node
-from wholestep.compiler.passes.rowwise.kinds import Additive, Flow, Free, Kind, Mixed, Rows, agree
+from wholestep.compiler.passes.distribute.batch_placement.placements import (
+    Additive,
+    Flow,
+    Free,
+    Kind,
+    Mixed,
+    Rows,
+    agree,
+)
 
 
 def by_image(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:

@@ -8,8 +8,17 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.ir.types import Extent, divide
-from wholestep.compiler.passes.split.kinds import Share, Split, Whole, padded, part_of, reshaped, sliced, widths_of
-from wholestep.compiler.passes.split.splitter import Made, Splitter
+from wholestep.compiler.passes.distribute.tensor_parallel.placements import (
+    Share,
+    Split,
+    Whole,
+    padded,
+    part_of,
+    reshaped,
+    sliced,
+    widths_of,
+)
+from wholestep.compiler.passes.distribute.tensor_parallel.propagate import Made, Splitter
 
 
 def reshape(s: Splitter, node: Node) -> Made:

@@ -20,11 +20,11 @@ def split(graph: Graph) -> Graph:
     cuts = [Cut.of(a.split) for a in states if a.split]
     if not cuts:
         return graph
-    from wholestep.compiler.passes.split.rules import rule_of  # few steps are divided so
-    from wholestep.compiler.passes.split.splitter import Splitter
+    from wholestep.compiler.passes.distribute.tensor_parallel.propagate import Splitter
+    from wholestep.compiler.passes.distribute.tensor_parallel.rules import rule_of  # few steps are divided so
 
     if any(cut.widths for cut in cuts):
-        from wholestep.compiler.passes.split.side_by_side import put_side_by_side
+        from wholestep.compiler.passes.distribute.tensor_parallel.slice_gradients import put_side_by_side
 
         graph = put_side_by_side(graph)
     (ranks,) = {cut.ranks for cut in cuts}

@@ -23,7 +23,7 @@ from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update
 from wholestep.compiler.ir.ops import LEAVES, Trait, having
 from wholestep.compiler.ir.types import TensorType, boolean, evaluate
-from wholestep.compiler.passes.read_again import BARRIERS, MADE, Again
+from wholestep.compiler.passes.rematerialize.late_readers import BARRIERS, MADE, Again
 from wholestep.compiler.target import CostTable
 
 VIEWS = having(Trait.VIEW)

@@ -15,7 +15,7 @@ from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update
 from wholestep.compiler.ir.ops import Trait, having
 from wholestep.compiler.ir.types import DType
-from wholestep.compiler.passes.read_again import Again
+from wholestep.compiler.passes.rematerialize.late_readers import Again
 
 VIEWS, PRODUCTS = having(Trait.VIEW), having(Trait.PRODUCT)
 

@@ -20,9 +20,18 @@ from wholestep.compiler.ir.ops import Trait, having
 from wholestep.compiler.ir.type_rules.collectives import BATCH, CARRIED, FIRST, OWN, ROWS, SHARES
 from wholestep.compiler.ir.types import Dim, Extent, TensorType, float32, int64, product
 from wholestep.compiler.ir.types import divide as quotient
-from wholestep.compiler.passes.decompose import DECOMPOSITIONS, decomposition_over_leaves
-from wholestep.compiler.passes.rowwise.flows import kind_of
-from wholestep.compiler.passes.rowwise.kinds import Additive, Free, Kind, Mixed, Rows, Several, Whole, mentions
+from wholestep.compiler.passes.distribute.batch_placement.placements import (
+    Additive,
+    Free,
+    Kind,
+    Mixed,
+    Rows,
+    Several,
+    Whole,
+    mentions,
+)
+from wholestep.compiler.passes.distribute.batch_placement.rules import kind_of
+from wholestep.compiler.passes.lower.decompose import DECOMPOSITIONS, decomposition_over_leaves
 from wholestep.errors import GraphError
 
 # Through these a share stays one: they are linear, and make nothing larger.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of, constant_value
 from wholestep.compiler.ir.graph import Node
-from wholestep.compiler.passes.rowwise.kinds import (
+from wholestep.compiler.passes.distribute.batch_placement.placements import (
     Additive,
     Flow,
     Free,

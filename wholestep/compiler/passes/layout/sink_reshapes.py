@@ -20,7 +20,7 @@ from wholestep.compiler.ir.graph import Graph, Node, Output, Update
 from wholestep.compiler.ir.ops import Trait, having
 from wholestep.compiler.ir.shapes import quotients
 from wholestep.compiler.ir.types import Shape
-from wholestep.compiler.passes.flatten import (
+from wholestep.compiler.passes.layout.merge_batch_axes import (
     REDUCTIONS,
     VIEWS,
     is_reinterpretation,

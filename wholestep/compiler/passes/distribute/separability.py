@@ -14,9 +14,9 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Node
 from wholestep.compiler.ir.ops import Trait, having
-from wholestep.compiler.passes.linear import scales
-from wholestep.compiler.passes.rowwise.flows import kinds_of
-from wholestep.compiler.passes.rowwise.kinds import Additive, Free, Kind, Mixed
+from wholestep.compiler.passes.distribute.batch_placement.placements import Additive, Free, Kind, Mixed
+from wholestep.compiler.passes.distribute.batch_placement.rules import kinds_of
+from wholestep.compiler.passes.distribute.linearity import scales
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Passes that choose the shape in which values are computed."""

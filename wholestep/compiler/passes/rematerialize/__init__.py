@@ -1,0 +1,1 @@
+"""Rematerialization: values that are recomputed by their readers instead of being stored."""

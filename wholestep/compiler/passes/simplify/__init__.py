@@ -1,0 +1,1 @@
+"""Passes that remove work: folding, common subexpressions, dead code, inlining, unrolling."""
