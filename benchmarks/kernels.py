@@ -16,7 +16,7 @@ from benchmarks.case import Case
 from benchmarks.cases import CASES
 from benchmarks.contender import BenchmarkError
 from benchmarks.harness import log_line
-from wholestep.compiler.plan.kernel import Kernel
+from wholestep.compiler.plan.model.kernel import Kernel
 from wholestep.session.inspect.profile import BARRIER
 
 if TYPE_CHECKING:

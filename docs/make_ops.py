@@ -35,7 +35,7 @@ from wholestep.compiler.ir.types import (  # noqa: E402
     int32,
 )
 from wholestep.compiler.pipeline import Compiler  # noqa: E402
-from wholestep.compiler.plan.kernel import Plan  # noqa: E402
+from wholestep.compiler.plan.model.kernel import Plan  # noqa: E402
 from wholestep.compiler.target import Target  # noqa: E402
 from wholestep.errors import WholestepError  # noqa: E402
 from wholestep.options import CompileOptions  # noqa: E402

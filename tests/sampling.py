@@ -29,7 +29,7 @@ COLLECTIVES = (
     ),
     *(f"wholestep/compiler/ir/{name}.py" for name in ("collectives", "grid", "parts")),
     *(f"wholestep/compiler/backends/{name}.py" for name in ("ranks", "cpu/shards", "cuda/shards")),
-    *("wholestep/compiler/plan/exchange.py", "wholestep/compiler/runtime/"),
+    *("wholestep/compiler/plan/lower/collective_kernels.py", "wholestep/compiler/runtime/"),
 )
 # Catalogue, by the beginning of its tests' names -> what it is about, by the beginning of paths.
 CATALOGUES: dict[str, tuple[str, ...]] = {

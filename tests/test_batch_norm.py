@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import wholestep as ws
-from wholestep.compiler.plan.kernel import Kind
-from wholestep.compiler.plan.serialize import dump, load
+from wholestep.compiler.plan.io.serialize import dump, load
+from wholestep.compiler.plan.model.kernel import Kind
 from wholestep.errors import GraphError, InputError, OptionError, ShapeError, UsageError
 
 RNG = np.random.default_rng(0)

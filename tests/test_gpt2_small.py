@@ -14,7 +14,7 @@ import wholestep as ws
 from tests.models.gpt2 import NAMED, PRIMITIVE, Config, Words, gpt2
 from wholestep.compiler.backends.cpu.regions.split import Splitter
 from wholestep.compiler.backends.cpu.render.c import render
-from wholestep.compiler.plan.kernel import Kernel, Kind, Plan, Space
+from wholestep.compiler.plan.model.kernel import Kernel, Kind, Plan, Space
 
 SMALL = Config()
 BATCH = 4

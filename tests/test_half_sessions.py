@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import wholestep as ws
-from wholestep.compiler.plan.kernel import Plan, Space
+from wholestep.compiler.plan.model.kernel import Plan, Space
 
 GOLDEN = Path(__file__).parent / "golden" / "half_plan.json"
 Array = np.ndarray[Any, Any]

@@ -11,9 +11,9 @@ import pytest
 import wholestep as ws
 from wholestep.compiler.ir.graph import Graph, Output
 from wholestep.compiler.ir.semantics.interpret import interpret
-from wholestep.compiler.plan.bounds import index_bounds
-from wholestep.compiler.plan.kernel import Bound
-from wholestep.compiler.plan.serialize import dump, load
+from wholestep.compiler.plan.io.serialize import dump, load
+from wholestep.compiler.plan.model.input_bounds import index_bounds
+from wholestep.compiler.plan.model.kernel import Bound
 from wholestep.errors import InputError
 from wholestep.session.inputs import Input
 

@@ -22,7 +22,7 @@ from wholestep.compiler.backends.cuda.target import TARGETS
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.types import bfloat16
 from wholestep.compiler.passes.rematerialize.memory_budget import Kept
-from wholestep.compiler.plan import partial_sums
+from wholestep.compiler.plan.fusion import partial_column_sums
 from wholestep.errors import LimitError, OptionError, UsageError
 from wholestep.session.build import build_session_with_report
 from wholestep.steps.memory import as_memory
@@ -121,9 +121,9 @@ def test_the_numbers_are_those_without_a_limit() -> None:
 def test_an_emulated_gpu_makes_values_products_and_the_largest_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on GPT-2: products are a library's, sums over columns begin in other kernels, the logits come in parts."""
     monkeypatch.setattr(products, "least_flops", lambda target: dict.fromkeys(ALL, 1))
-    monkeypatch.setattr(partial_sums, "LEAST_COLUMNS", 32)
-    monkeypatch.setattr(partial_sums, "LEAST_ELEMENTS", 1)
-    monkeypatch.setattr(partial_sums, "PARTS", 3)
+    monkeypatch.setattr(partial_column_sums, "LEAST_COLUMNS", 32)
+    monkeypatch.setattr(partial_column_sums, "LEAST_ELEMENTS", 1)
+    monkeypatch.setattr(partial_column_sums, "PARTS", 3)
     monkeypatch.setattr(chunks, "LEAST_BYTES", 1 << 12)
     batch = tokens(8, 8, 72)
 

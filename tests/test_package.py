@@ -115,7 +115,7 @@ print(len([text for text in written if "def __" in text]))
 """
 FOR_NEW_PLANS = (
     "wholestep.compiler.pipeline", "wholestep.compiler.backends.cpu.render", "wholestep.compiler.passes.autodiff",
-    "wholestep.compiler.passes.egraph.rules", "wholestep.compiler.plan.build", "wholestep.compiler.ir.semantics.interpret",
+    "wholestep.compiler.passes.egraph.rules", "wholestep.compiler.plan.lower.draft", "wholestep.compiler.ir.semantics.interpret",
 )  # fmt: skip
 FOR_OTHER_STEPS = (
     "wholestep.metrics", "wholestep.losses.arrays", "wholestep.optim.adam", "wholestep.schedules.curves",

@@ -24,7 +24,7 @@ from wholestep.compiler.passes.distribute.batch_placement.rules import kinds_of
 from wholestep.compiler.passes.lower.scan import hoist_projections, merge_scans, sink_lookups
 from wholestep.compiler.passes.simplify.unroll import unroll_loops
 from wholestep.compiler.pipeline import Compiler
-from wholestep.compiler.plan.kernel import Kind, Plan
+from wholestep.compiler.plan.model.kernel import Kind, Plan
 from wholestep.errors import GraphError, InputError, ShapeError, UsageError
 
 FEATURES, UNITS = 3, 20

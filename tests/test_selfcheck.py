@@ -23,8 +23,8 @@ from wholestep.compiler.ir.graph import Graph, Node, Update, rewrite
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import TensorType, float32
 from wholestep.compiler.pipeline import Compiler
-from wholestep.compiler.plan.kernel import Index, Instr, Kernel, Plan
-from wholestep.compiler.plan.layout import pack
+from wholestep.compiler.plan.model.kernel import Index, Instr, Kernel, Plan
+from wholestep.compiler.plan.model.layout import pack
 from wholestep.compiler.runtime.slot import Slot
 from wholestep.errors import OptionError, VerificationError
 from wholestep.session.check import check as selfcheck

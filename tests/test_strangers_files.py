@@ -19,8 +19,9 @@ from wholestep.compiler.backends.cpu.check_windows import OPERANDS
 from wholestep.compiler.backends.cpu.render import call, language
 from wholestep.compiler.backends.cpu.render.windows import _RENDER as WINDOW_TEXTS
 from wholestep.compiler.frontend.initializers import is_meant
-from wholestep.compiler.plan import check_values, serialize
-from wholestep.compiler.plan.window_ops import WINDOWS
+from wholestep.compiler.plan.check import values
+from wholestep.compiler.plan.io import serialize
+from wholestep.compiler.plan.lower.convolution_ops import WINDOWS
 from wholestep.errors import CheckpointError, DTypeError, InputError, PlanError
 from wholestep.train.checkpoint.format import MANIFEST, manifest_bytes
 
@@ -184,8 +185,8 @@ def test_a_bound_holds_at_every_size_and_not_at_the_capacity_alone() -> None:
 
 def test_what_is_accepted_has_a_text() -> None:
     """The names that a plan may hold are the rows of the renderer's tables."""
-    assert check_values.COMPUTED - {"cast"} == set(language.OPS)
-    assert check_values.HOSTED - {"cast"} == set(language.HOST)
+    assert values.COMPUTED - {"cast"} == set(language.OPS)
+    assert values.HOSTED - {"cast"} == set(language.HOST)
     assert set(ROUTINES) == set(call.HEADERS)
     assert set(OPERANDS) == WINDOWS == set(WINDOW_TEXTS)
 

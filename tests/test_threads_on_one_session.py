@@ -11,7 +11,7 @@ import pytest
 
 import wholestep as ws
 from wholestep.compiler.backends.cpu.scratch import Scratch
-from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.plan.model.kernel import Plan
 
 THREADS, STEPS, ROWS = 4, 300, 64
 

@@ -18,8 +18,8 @@ from wholestep.compiler.backends.cpu.render.c import render
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.pipeline import Compiler
-from wholestep.compiler.plan.kernel import Plan, Space
-from wholestep.compiler.plan.layout import pack, unpack
+from wholestep.compiler.plan.model.kernel import Plan, Space
+from wholestep.compiler.plan.model.layout import pack, unpack
 from wholestep.compiler.runtime.cache import Cache
 from wholestep.options import CompileOptions
 

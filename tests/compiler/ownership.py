@@ -25,8 +25,8 @@ import numpy as np
 from wholestep.compiler.backends.cpu.layout import PANELS
 from wholestep.compiler.backends.cpu.scheduled import schedule_of
 from wholestep.compiler.ir.types import Dim, evaluate
-from wholestep.compiler.plan.bodies import Call, Columns, Dot, Scatter, Window
-from wholestep.compiler.plan.kernel import Buffer, Guard, Index, Instr, Kernel, Layout, Load, Plan, Space
+from wholestep.compiler.plan.model.bodies import Call, Columns, Dot, Scatter, Window
+from wholestep.compiler.plan.model.kernel import Buffer, Guard, Index, Instr, Kernel, Layout, Load, Plan, Space
 
 Array = np.ndarray[Any, Any]
 Sizes = Mapping[str, int]

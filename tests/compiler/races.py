@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.compiler.targets import HERE
 from wholestep.compiler.backends.cpu.compiler import NATIVE, find_compiler, flags_of
 from wholestep.compiler.backends.cpu.render.language import STORED
-from wholestep.compiler.plan.kernel import Buffer, Plan
+from wholestep.compiler.plan.model.kernel import Buffer, Plan
 
 BARRIER = re.compile(r"call->api->barrier\(\);")
 FLAGS = ("-std=gnu11", "-O1", "-g", "-fsanitize=thread", "-fopenmp-simd", "-ffp-contract=off")

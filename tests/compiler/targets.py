@@ -17,8 +17,8 @@ from wholestep.compiler.backends.cpu.target import detect_target
 from wholestep.compiler.devices import register, unregister
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.passes.egraph import optimize as egraph
-from wholestep.compiler.plan.kernel import Plan
-from wholestep.compiler.plan.request import PlanRequest
+from wholestep.compiler.plan.model.kernel import Plan
+from wholestep.compiler.plan.model.request import PlanRequest
 from wholestep.compiler.runtime.cache import Cache
 from wholestep.compiler.target import Target
 

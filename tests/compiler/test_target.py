@@ -29,7 +29,7 @@ from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import DTYPES, bfloat16, float16, float32, float64
 from wholestep.compiler.pipeline import Compiler
-from wholestep.compiler.plan.call import ROUTINES
+from wholestep.compiler.plan.lower.routine_ops import ROUTINES
 from wholestep.compiler.stage import own_pass
 from wholestep.compiler.target import OwnPass, Target, read_costs
 from wholestep.errors import GraphError, OptionError

@@ -13,8 +13,8 @@ from tests.compiler.targets import HERE, make_plan
 from wholestep.compiler.backends.cpu.settings import Settings
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.pipeline import Compiler
-from wholestep.compiler.plan.check import check_file
-from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.plan.check.soundness import check_file
+from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.spans import OptimizeReport
 from wholestep.steps.train import train_graph
 

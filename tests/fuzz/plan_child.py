@@ -16,8 +16,8 @@ import numpy as np
 import wholestep as ws
 from wholestep.compiler.backends.cpu import compiler
 from wholestep.compiler.ir.types import evaluate
-from wholestep.compiler.plan import serialize
-from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.plan.io import serialize
+from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime import memory
 from wholestep.errors import CompilerError, WholestepError
 

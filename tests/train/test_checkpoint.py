@@ -273,7 +273,7 @@ def test_the_manifest_says_what_the_run_was(tmp_path: Path) -> None:
     assert noted["processor"]
     assert shlex.split(noted["command"]) == sys.argv
     digest = taken.identity["plan"][0]
-    from wholestep.compiler.plan import serialize
+    from wholestep.compiler.plan.io import serialize
 
     assert serialize.load((tmp_path / "plans" / f"{digest[:16]}.plan").read_bytes()).kernels
     json.loads((checkpoints_in(tmp_path)[-1].path / "manifest.json").read_text())

@@ -14,7 +14,7 @@ from tests.workers.ranks import launch
 from tests.workers.small import ABOUT, LOSS, PARAMETERS, network
 from wholestep.compiler.backends.cuda.collectives import BESIDE
 from wholestep.compiler.backends.cuda.scheduled import schedule_of
-from wholestep.compiler.plan.bodies import Exchange as Body
+from wholestep.compiler.plan.model.bodies import Exchange as Body
 from wholestep.compiler.runtime.group import rows_of_rank
 from wholestep.errors import OptionError, UsageError
 from wholestep.workers.network import MESSAGES, NETWORKS, Exchange

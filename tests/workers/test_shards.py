@@ -11,8 +11,8 @@ import torch
 
 import wholestep as ws
 from tests.compilers import quick
-from wholestep.compiler.plan.bodies import Exchange
-from wholestep.compiler.plan.kernel import Kind
+from wholestep.compiler.plan.model.bodies import Exchange
+from wholestep.compiler.plan.model.kernel import Kind
 from wholestep.errors import GraphError, InputError, OptionError
 
 ROWS = 29  # in batches of 8: the last one has 5, which 2, 3 and 4 ranks divide unevenly
@@ -209,7 +209,7 @@ def test_a_report_says_what_fusion_exchanges_cost() -> None:
 
 
 def test_a_plan_of_shards_is_read_back_and_checked(tmp_path: Any) -> None:
-    from wholestep.compiler.plan.serialize import dump, load
+    from wholestep.compiler.plan.io.serialize import dump, load
 
     plan = planned(perceptron(), shards=3).plan
     assert load(dump(plan)) == plan

@@ -13,7 +13,7 @@ import wholestep as ws
 from tests.compilers import quick
 from tests.workers import split
 from tests.workers.ranks import launch
-from wholestep.compiler.plan.serialize import encode
+from wholestep.compiler.plan.io.serialize import encode
 from wholestep.compiler.runtime.parts import Parts
 from wholestep.errors import OptionError
 from wholestep.train.checkpoint import load_checkpoint

@@ -12,7 +12,7 @@ from wholestep.cli.shared import Device, Precision, experiment_of, parse_setting
 from wholestep.errors import PlanError, UsageError
 
 if TYPE_CHECKING:
-    from wholestep.compiler.plan.kernel import Plan
+    from wholestep.compiler.plan.model.kernel import Plan
 
 app = typer.Typer(help="Look into plans.", no_args_is_help=True)
 
@@ -21,7 +21,7 @@ Where = Annotated[Path, typer.Argument(help="A plan file, or the folder of a run
 
 def plans_at(path: Path) -> list[tuple[str, Plan]]:
     """The plan in a file, or the plans of a run, by name."""
-    from wholestep.compiler.plan import serialize
+    from wholestep.compiler.plan.io import serialize
     from wholestep.train.checkpoint.format import PLANS
 
     if not path.exists():
@@ -37,7 +37,7 @@ def plans_at(path: Path) -> list[tuple[str, Plan]]:
 
 def described(plans: list[tuple[str, Plan]]) -> str:
     """The reports of plans, one after the other."""
-    from wholestep.compiler.plan.report import plan_report
+    from wholestep.compiler.plan.io.report import plan_report
     from wholestep.compiler.runtime.threads import default_threads
 
     return "\n\n".join(str(plan_report(plan, default_threads(), name)) for name, plan in plans)

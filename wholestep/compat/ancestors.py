@@ -12,7 +12,7 @@ from typing import Any
 # tensorlogic-train: gradients of micro-batches, added up on arrays
 from wholestep.accumulation import AccumulationConfig, AccumulationStats, GradientAccumulator, GradientBuffer
 from wholestep.callbacks.base import Callback
-from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.errors import AccumulationError, AccumulatorFull, NoGradients, ShapeMismatch
 from wholestep.nn.module import Module
 

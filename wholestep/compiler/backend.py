@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from wholestep.compiler.ir.types import Dim, Shape, TensorType, evaluate
-from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.group import Group
 from wholestep.compiler.runtime.state import State

@@ -34,13 +34,13 @@ from wholestep.compiler.passes.simplify.fold import fold
 from wholestep.compiler.passes.simplify.inline import inline_calls, strip_stop_gradients
 from wholestep.compiler.passes.simplify.pad_sum_to_concat import regroup
 from wholestep.compiler.passes.simplify.unroll import unroll_inner_loops
-from wholestep.compiler.plan.bounds import index_bounds, least_sizes
-from wholestep.compiler.plan.check import check
-from wholestep.compiler.plan.dtypes import need_dtypes
-from wholestep.compiler.plan.footprint import Limit
-from wholestep.compiler.plan.formats import footprint
-from wholestep.compiler.plan.kernel import Plan
-from wholestep.compiler.plan.request import PlanRequest, called
+from wholestep.compiler.plan.check.soundness import check
+from wholestep.compiler.plan.memory.peak_memory import Limit
+from wholestep.compiler.plan.model.input_bounds import index_bounds, least_sizes
+from wholestep.compiler.plan.model.kernel import Plan
+from wholestep.compiler.plan.model.request import PlanRequest, called
+from wholestep.compiler.plan.model.supported_dtypes import need_dtypes
+from wholestep.compiler.plan.model.target_formats import footprint
 from wholestep.compiler.spans import Integers, OptimizeReport, Spans
 from wholestep.compiler.stage import ForTarget, Pass, Stage, own, own_pass, passes_at, with_target
 from wholestep.compiler.target import Target

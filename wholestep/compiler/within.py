@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from wholestep.compiler.passes.rematerialize.memory_budget import Choice, Kept
-from wholestep.compiler.plan.footprint import ADVICE, Limit
-from wholestep.compiler.plan.formats import footprint
-from wholestep.compiler.plan.kernel import Plan
-from wholestep.compiler.plan.request import PlanRequest
+from wholestep.compiler.plan.memory.peak_memory import ADVICE, Limit
+from wholestep.compiler.plan.model.kernel import Plan
+from wholestep.compiler.plan.model.request import PlanRequest
+from wholestep.compiler.plan.model.target_formats import footprint
 from wholestep.compiler.runtime.memory import largest_tensors
 from wholestep.errors import LimitError
 

@@ -9,10 +9,10 @@ from typing import Any
 from wholestep.compiler.backend import Where
 from wholestep.compiler.frontend.graph import Graph as UserGraph
 from wholestep.compiler.ir.graph import Graph
-from wholestep.compiler.plan.footprint import page_rounded
-from wholestep.compiler.plan.formats import footprint
-from wholestep.compiler.plan.kernel import Plan
-from wholestep.compiler.plan.layout import aligned
+from wholestep.compiler.plan.memory.peak_memory import page_rounded
+from wholestep.compiler.plan.model.kernel import Plan
+from wholestep.compiler.plan.model.layout import aligned
+from wholestep.compiler.plan.model.target_formats import footprint
 from wholestep.compiler.runtime.memory import free_bytes, largest_tensors
 from wholestep.errors import OutOfMemoryError, UsageError, WholestepError
 from wholestep.steps.capacity import batch_symbol
@@ -107,7 +107,7 @@ class Steps:
     def plans(self, batch: int) -> list[Plan]:
         """For a capacity of so many rows."""
         from wholestep.compiler.pipeline import planner_of
-        from wholestep.compiler.plan.request import PlanRequest
+        from wholestep.compiler.plan.model.request import PlanRequest
 
         target, fused = self.where.device.target, self.where.options.fuse
         sized = replace(self.definition, capacity={**self.definition.capacity, self.symbol: batch})

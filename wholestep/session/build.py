@@ -13,7 +13,7 @@ from wholestep.compiler.devices import target_named
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.precision import as_precision
 from wholestep.compiler.frontend.trace import fail
-from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.memory import recycled
 from wholestep.compiler.spans import OptimizeReport
 from wholestep.errors import LimitError, OutOfMemoryError, UsageError
@@ -33,7 +33,7 @@ from wholestep.steps.recipe import Recipe, as_measures, as_schedules, with_parts
 from wholestep.steps.states import state_of, state_with_numbers
 
 if TYPE_CHECKING:
-    from wholestep.compiler.plan.report import PlanReport
+    from wholestep.compiler.plan.io.report import PlanReport
     from wholestep.workers.estimate import WorkersReport
     from wholestep.workers.network import Network
     from wholestep.workers.workers import Workers
@@ -288,7 +288,7 @@ def estimate(
         return workers_report(definition, where, workers, "100Gb" if network is None else network, need_shard(shard))
     if network is not None:
         raise UsageError(f"network={network!r} is between workers: say how many, e.g. workers=64, or leave it out.")
-    from wholestep.compiler.plan.report import plan_report
+    from wholestep.compiler.plan.io.report import plan_report
 
     compiled = Plans(definition, replace(where.options, cache=False), where.device.target, threads=where.threads)
     plan, _ = compiled.plan_with_report(definition.main)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 from wholestep.compiler.backend import Place, Program, Where
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.update_counters import AVERAGE, RAW, START, Clocks, is_counter
-from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.counting import Counting, Turn
 from wholestep.compiler.runtime.memory import explained

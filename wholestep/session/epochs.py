@@ -10,7 +10,7 @@ import numpy as np
 
 from wholestep.compiler.backend import Epoch, Slice
 from wholestep.compiler.ir.types import Dim, Extent, shape_text, symbols_of
-from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.state import State
 from wholestep.compiler.spans import inner_span

@@ -9,7 +9,7 @@ import numpy as np
 
 from wholestep.compiler.backend import Program
 from wholestep.compiler.ir.types import Dim, Extent, TensorType, evaluate, shape_text
-from wholestep.compiler.plan.kernel import Bound, Plan
+from wholestep.compiler.plan.model.kernel import Bound, Plan
 from wholestep.compiler.runtime.arrays import AnyArray, as_array, check_dtype
 from wholestep.errors import GraphError, InputError, ShapeError, UnknownNameError
 from wholestep.steps.capacity import MICRO_BATCH_DIMS

@@ -10,10 +10,10 @@ import contextlib
 from dataclasses import replace
 
 from wholestep.compiler.frontend.step import Step
-from wholestep.compiler.plan.footprint import ADVICE, page_rounded
-from wholestep.compiler.plan.formats import footprint
-from wholestep.compiler.plan.kernel import Plan
-from wholestep.compiler.plan.layout import aligned
+from wholestep.compiler.plan.memory.peak_memory import ADVICE, page_rounded
+from wholestep.compiler.plan.model.kernel import Plan
+from wholestep.compiler.plan.model.layout import aligned
+from wholestep.compiler.plan.model.target_formats import footprint
 from wholestep.compiler.runtime.cache import cache_of
 from wholestep.compiler.spans import OptimizeReport
 from wholestep.errors import GraphError, LimitError

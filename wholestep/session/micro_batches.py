@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from wholestep.compiler.backend import MicroBatchShape
 from wholestep.compiler.ir.type_rules.collectives import BATCH, FIRST, OWN, ROWS
-from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.steps.capacity import MICRO_BATCH_DIMS, PARTS
 from wholestep.steps.definition import TRAIN, Definition
 

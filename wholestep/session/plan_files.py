@@ -11,8 +11,8 @@ from typing import Any
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.step import Step
 from wholestep.compiler.ir.fingerprint import fingerprint
-from wholestep.compiler.plan import serialize
-from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.plan.io import serialize
+from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.cache import CacheWarning
 from wholestep.errors import PlanError, UsageError
 from wholestep.session.build import build, load, split_arguments

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from wholestep.compiler.backend import Where
 from wholestep.compiler.ir.graph import Graph
-from wholestep.compiler.plan.footprint import Limit
-from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.plan.memory.peak_memory import Limit
+from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.cache import cache_of
 from wholestep.compiler.runtime.plans import find_plan, find_report, plan_key, store_plan, store_report
 from wholestep.compiler.runtime.storage import HostMemory

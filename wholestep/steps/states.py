@@ -12,7 +12,7 @@ from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.initializers import FirstValue, is_random, is_zero
 from wholestep.compiler.frontend.step import Step
 from wholestep.compiler.frontend.update_counters import RAW, Clocks
-from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.state import State
 from wholestep.nn.module import Module

@@ -10,10 +10,10 @@ from math import ceil
 from wholestep.compiler.backend import Where
 from wholestep.compiler.ir.mesh import MODEL, Grid
 from wholestep.compiler.ir.types import Dim, evaluate
-from wholestep.compiler.plan.formats import footprint
-from wholestep.compiler.plan.kernel import Plan
-from wholestep.compiler.plan.report import PlanReport
-from wholestep.compiler.plan.traffic import exchanged, priced
+from wholestep.compiler.plan.io.report import PlanReport
+from wholestep.compiler.plan.io.traffic import exchanged, priced
+from wholestep.compiler.plan.model.kernel import Plan
+from wholestep.compiler.plan.model.target_formats import footprint
 from wholestep.compiler.target import Target
 from wholestep.errors import OptionError, UsageError
 from wholestep.session.plans import Plans

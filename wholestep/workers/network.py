@@ -14,7 +14,7 @@ from fractions import Fraction
 from types import MappingProxyType
 
 from wholestep.compiler.ir.attrs import DATA
-from wholestep.compiler.plan.traffic import SENT
+from wholestep.compiler.plan.io.traffic import SENT
 from wholestep.errors import OptionError
 
 

@@ -19,8 +19,8 @@ from wholestep.compiler.backends.host import HostDevice, HostProgram, Memory
 from wholestep.compiler.backends.reference.target import REFERENCE
 from wholestep.compiler.devices import register, unregister
 from wholestep.compiler.ir.types import Extent, evaluate
-from wholestep.compiler.plan.bodies import Columns, Dot, Nest
-from wholestep.compiler.plan.kernel import Index, Instr, Kernel, Level, Load, Reduce, Space, Store
+from wholestep.compiler.plan.model.bodies import Columns, Dot, Nest
+from wholestep.compiler.plan.model.kernel import Index, Instr, Kernel, Level, Load, Reduce, Space, Store
 from wholestep.errors import OptionError
 
 Array = np.ndarray[Any, Any]

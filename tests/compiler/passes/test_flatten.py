@@ -26,7 +26,7 @@ from wholestep.compiler.passes.simplify.cse import share_common_nodes
 from wholestep.compiler.passes.simplify.dead_code import drop_dead_code
 from wholestep.compiler.passes.simplify.fold import fold
 from wholestep.compiler.passes.simplify.inline import inline_calls, strip_stop_gradients
-from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.steps.train import train_graph
 
 B, T = Dim.symbol("batch"), Dim.symbol("time")

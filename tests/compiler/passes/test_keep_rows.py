@@ -17,9 +17,9 @@ from tests.compiler.targets import make_plan
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.passes.layout.sink_reshapes import keep_rows
-from wholestep.compiler.plan.check import check_file as check
-from wholestep.compiler.plan.kernel import Instr, Plan
-from wholestep.compiler.plan.serialize import dump, load
+from wholestep.compiler.plan.check.soundness import check_file as check
+from wholestep.compiler.plan.io.serialize import dump, load
+from wholestep.compiler.plan.model.kernel import Instr, Plan
 from wholestep.errors import PlanError
 from wholestep.steps.train import train_graph
 

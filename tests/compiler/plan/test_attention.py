@@ -24,10 +24,10 @@ from wholestep.compiler.backends.cpu.settings import Settings
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import Extent, evaluate, float64
-from wholestep.compiler.plan.bodies import Dot
-from wholestep.compiler.plan.check import check_file as check
-from wholestep.compiler.plan.kernel import Kernel, Kind, Plan, Space
-from wholestep.compiler.plan.serialize import dump, load
+from wholestep.compiler.plan.check.soundness import check_file as check
+from wholestep.compiler.plan.io.serialize import dump, load
+from wholestep.compiler.plan.model.bodies import Dot
+from wholestep.compiler.plan.model.kernel import Kernel, Kind, Plan, Space
 from wholestep.steps.train import train_graph
 
 CAPACITY = {"batch": 20, "time": 37}

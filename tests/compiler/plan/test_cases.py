@@ -32,8 +32,8 @@ from wholestep.compiler.ir.types import (
     uint8,
 )
 from wholestep.compiler.ir.verify import verify
-from wholestep.compiler.plan.check import check_file as check
-from wholestep.compiler.plan.kernel import Layout, Plan, Space
+from wholestep.compiler.plan.check.soundness import check_file as check
+from wholestep.compiler.plan.model.kernel import Layout, Plan, Space
 
 CAPACITY = {"batch": 21, "time": 9}
 SIZES = (CAPACITY, {"batch": 5, "time": 1}, {"batch": 1, "time": 7})

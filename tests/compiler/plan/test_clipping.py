@@ -13,7 +13,7 @@ import wholestep as ws
 from tests.compiler.targets import make_plan
 from wholestep.compiler.backends.cpu.layout import PANELS
 from wholestep.compiler.backends.cpu.render.c import render
-from wholestep.compiler.plan.kernel import Kernel, Kind, Plan, Space
+from wholestep.compiler.plan.model.kernel import Kernel, Kind, Plan, Space
 
 ROWS, WIDTHS = 40, (48, 64, 32)
 

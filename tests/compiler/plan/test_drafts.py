@@ -16,13 +16,13 @@ from wholestep.compiler.backends.cpu.layout import PANELS
 from wholestep.compiler.backends.cpu.scheduled import CpuSchedule
 from wholestep.compiler.backends.cpu.target import TARGETS
 from wholestep.compiler.ir.graph import Graph
-from wholestep.compiler.plan.build import make_draft
-from wholestep.compiler.plan.check import check_file
-from wholestep.compiler.plan.first_fit import Span, first_fit
-from wholestep.compiler.plan.in_order import schedule
-from wholestep.compiler.plan.kernel import Draft, Kind, Layout, Plan, Schedule, Space
-from wholestep.compiler.plan.request import PlanRequest
-from wholestep.compiler.plan.serialize import dump, load
+from wholestep.compiler.plan.check.soundness import check_file
+from wholestep.compiler.plan.io.serialize import dump, load
+from wholestep.compiler.plan.lower.draft import make_draft
+from wholestep.compiler.plan.memory.first_fit import Span, first_fit
+from wholestep.compiler.plan.memory.sequential_schedule import schedule
+from wholestep.compiler.plan.model.kernel import Draft, Kind, Layout, Plan, Schedule, Space
+from wholestep.compiler.plan.model.request import PlanRequest
 from wholestep.errors import PlanError
 
 STEPS = {"mlp": lambda: mlp_step(20, 16, 3), "images": convolution_step, "attention": attention_step}

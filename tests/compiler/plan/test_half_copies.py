@@ -11,7 +11,7 @@ from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Node, Output
 from wholestep.compiler.ir.types import bfloat16, float32
 from wholestep.compiler.passes.rematerialize.late_readers import Again
-from wholestep.compiler.plan.prepare import HalfCopy, Operands, half_copy_under, prepare, spread_bias
+from wholestep.compiler.plan.lower.materialize import HalfCopy, Operands, half_copy_under, prepare, spread_bias
 
 
 def biased() -> tuple[Graph, Node]:

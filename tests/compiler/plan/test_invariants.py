@@ -29,13 +29,13 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Graph, Node, Output
 from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.types import Dim, TensorType, evaluate, float32, int32
-from wholestep.compiler.plan.bodies import Call, Dot, Scatter, Window
-from wholestep.compiler.plan.call import Assembled, assemble, is_call
-from wholestep.compiler.plan.check import check_file as check
-from wholestep.compiler.plan.kernel import Kernel, Kind, Load, Plan, Space
-from wholestep.compiler.plan.prepare import prepare
-from wholestep.compiler.plan.serialize import dump
-from wholestep.compiler.plan.traffic import loads, stores
+from wholestep.compiler.plan.check.soundness import check_file as check
+from wholestep.compiler.plan.io.serialize import dump
+from wholestep.compiler.plan.io.traffic import loads, stores
+from wholestep.compiler.plan.lower.materialize import prepare
+from wholestep.compiler.plan.lower.routine_ops import Assembled, assemble, is_call
+from wholestep.compiler.plan.model.bodies import Call, Dot, Scatter, Window
+from wholestep.compiler.plan.model.kernel import Kernel, Kind, Load, Plan, Space
 from wholestep.errors import GraphError
 
 CAPACITY = {"batch": 20, "time": 5}
@@ -263,7 +263,7 @@ PRINT_PLANS = """
 import hashlib
 from step_graphs import clipped_step, mlp_step
 from tests.compiler.targets import make_plan
-from wholestep.compiler.plan.serialize import dump
+from wholestep.compiler.plan.io.serialize import dump
 for graph in (mlp_step(20, 24, 5), clipped_step(20, 24, 17, 5)):
     print(hashlib.sha256(dump(make_plan(graph, {"batch": 16}))).hexdigest())
 """

@@ -5,8 +5,8 @@ import pytest
 
 from wholestep.compiler.backends.cpu.layout import PANELS, state_layout
 from wholestep.compiler.ir.types import Dim, TensorType, float32, int32
-from wholestep.compiler.plan.kernel import Layout
-from wholestep.compiler.plan.layout import layout_bytes, pack, unpack
+from wholestep.compiler.plan.model.kernel import Layout
+from wholestep.compiler.plan.model.layout import layout_bytes, pack, unpack
 
 
 @pytest.mark.parametrize("shape", [(3, 16), (5, 10), (1, 33), (2, 4, 17), (0, 20)])

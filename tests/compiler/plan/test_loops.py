@@ -14,10 +14,10 @@ from tests.compiler.targets import HERE
 from wholestep.compiler.backends.cpu.render.c import render
 from wholestep.compiler.backends.cpu.scheduled import blocks_of, in_region, schedule_of
 from wholestep.compiler.pipeline import Compiler
-from wholestep.compiler.plan.bodies import Dot
-from wholestep.compiler.plan.check import check_file as check
-from wholestep.compiler.plan.kernel import Plan, Space
-from wholestep.compiler.plan.serialize import dump, load
+from wholestep.compiler.plan.check.soundness import check_file as check
+from wholestep.compiler.plan.io.serialize import dump, load
+from wholestep.compiler.plan.model.bodies import Dot
+from wholestep.compiler.plan.model.kernel import Plan, Space
 from wholestep.errors import PlanError
 
 CAPACITY = {"time": 5, "batch": 40}

@@ -9,7 +9,7 @@ import pytest
 
 import wholestep as ws
 from tests.sessions import assert_same_bits
-from wholestep.compiler.plan.reach import Reach
+from wholestep.compiler.plan.fusion.reachability import Reach
 
 
 def update_plan(optimizer: ws.Optimizer, shape: tuple[int, ...] = (8, 48)) -> Any:

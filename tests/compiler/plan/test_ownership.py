@@ -20,7 +20,7 @@ from wholestep.compiler.backends.cpu.scheduled import in_region, schedule_of
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.printer import print_graph
 from wholestep.compiler.ir.types import evaluate
-from wholestep.compiler.plan.kernel import Kernel, Kind, Plan, Space
+from wholestep.compiler.plan.model.kernel import Kernel, Kind, Plan, Space
 
 THREADS = (1, 2, 3, 7)
 CAPACITY = {"batch": 40, "time": 5}

@@ -7,9 +7,9 @@ import pytest
 import wholestep as ws
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Node
-from wholestep.compiler.plan.fuse import Cluster
-from wholestep.compiler.plan.kernel import Kind
-from wholestep.compiler.plan.partial_sums import PartialSum, join_parts
+from wholestep.compiler.plan.fusion.clusters import Cluster
+from wholestep.compiler.plan.fusion.partial_column_sums import PartialSum, join_parts
+from wholestep.compiler.plan.model.kernel import Kind
 
 
 def values(columns: int) -> Node:

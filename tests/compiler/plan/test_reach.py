@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wholestep.compiler.plan.reach import Reach
+from wholestep.compiler.plan.fusion.reachability import Reach
 
 COUNT = 8
 PAIRS = st.tuples(st.integers(0, COUNT - 1), st.integers(0, COUNT - 1))

@@ -14,8 +14,8 @@ from tests.models.gpt2 import Config, gpt2
 from wholestep.compiler.backends.cpu.scheduled import schedule_of
 from wholestep.compiler.backends.cpu.settings import Settings
 from wholestep.compiler.ir.graph import Graph
-from wholestep.compiler.plan.check import check_file as check
-from wholestep.compiler.plan.kernel import Kind, Plan, Space
+from wholestep.compiler.plan.check.soundness import check_file as check
+from wholestep.compiler.plan.model.kernel import Kind, Plan, Space
 from wholestep.steps.train import train_graph
 
 NEVER = 1 << 60

@@ -5,9 +5,9 @@ import mmap
 from sessions import mlp
 
 import wholestep as ws
-from wholestep.compiler.plan.formats import footprint
-from wholestep.compiler.plan.kernel import Space
-from wholestep.compiler.plan.report import plan_report, printable
+from wholestep.compiler.plan.io.report import plan_report, printable
+from wholestep.compiler.plan.model.kernel import Space
+from wholestep.compiler.plan.model.target_formats import footprint
 
 PLAN, _ = ws.compile_training_graph(mlp(), optimizer=ws.Adam(), batch_size=13)
 

@@ -19,9 +19,9 @@ from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import Dim, DType, Extent, TensorType, float32, float64, int32, int64
-from wholestep.compiler.plan.check import check_file as check
-from wholestep.compiler.plan.kernel import Index, Kernel, Level, Plan, Store
-from wholestep.compiler.plan.serialize import dump, load
+from wholestep.compiler.plan.check.soundness import check_file as check
+from wholestep.compiler.plan.io.serialize import dump, load
+from wholestep.compiler.plan.model.kernel import Index, Kernel, Level, Plan, Store
 from wholestep.errors import PlanError
 
 Array = np.ndarray[Any, Any]

@@ -11,10 +11,10 @@ from sessions import mlp
 
 import wholestep as ws
 from wholestep.compiler.ir.types import Dim
-from wholestep.compiler.plan import serialize
-from wholestep.compiler.plan.check import check
-from wholestep.compiler.plan.formats import FORMATS, format_of
-from wholestep.compiler.plan.kernel import Plan, Space
+from wholestep.compiler.plan.check.soundness import check
+from wholestep.compiler.plan.io import serialize
+from wholestep.compiler.plan.model.kernel import Plan, Space
+from wholestep.compiler.plan.model.target_formats import FORMATS, format_of
 from wholestep.errors import PlanError
 
 

@@ -19,8 +19,8 @@ from wholestep.compiler.backends.cpu.scheduled import schedule_of
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import evaluate
-from wholestep.compiler.plan.bodies import Dot
-from wholestep.compiler.plan.kernel import Kernel, Kind, Plan
+from wholestep.compiler.plan.model.bodies import Dot
+from wholestep.compiler.plan.model.kernel import Kernel, Kind, Plan
 from wholestep.steps.train import train_graph
 
 Array = np.ndarray[Any, Any]

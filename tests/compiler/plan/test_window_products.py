@@ -21,9 +21,9 @@ from wholestep.compiler.backends.cpu.windows import products, weights, winograd
 from wholestep.compiler.backends.cpu.windows.products import Meetings
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.semantics.interpret import interpret
-from wholestep.compiler.plan.check import check_file
-from wholestep.compiler.plan.kernel import Kernel, Kind, Plan
-from wholestep.compiler.plan.serialize import dump, load
+from wholestep.compiler.plan.check.soundness import check_file
+from wholestep.compiler.plan.io.serialize import dump, load
+from wholestep.compiler.plan.model.kernel import Kernel, Kind, Plan
 from wholestep.errors import PlanError
 from wholestep.steps.train import train_graph
 

@@ -19,9 +19,9 @@ from wholestep.compiler.backends.cpu.scheduled import schedule_of, tiles_of
 from wholestep.compiler.backends.cpu.windows.frames import backward_taps
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.semantics.interpret import interpret
-from wholestep.compiler.plan.check import check_file as check
-from wholestep.compiler.plan.kernel import Kernel, Kind, Plan, Space
-from wholestep.compiler.plan.serialize import dump, load
+from wholestep.compiler.plan.check.soundness import check_file as check
+from wholestep.compiler.plan.io.serialize import dump, load
+from wholestep.compiler.plan.model.kernel import Kernel, Kind, Plan, Space
 from wholestep.errors import PlanError
 from wholestep.steps.train import train_graph
 

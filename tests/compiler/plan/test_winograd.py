@@ -17,8 +17,8 @@ from tests.compiler.targets import cpu_with
 from wholestep.compiler.backends.cpu.scheduled import tiles_of
 from wholestep.compiler.backends.cpu.windows.winograd import block_rows, position_step, takes
 from wholestep.compiler.ir.types import float32, float64
-from wholestep.compiler.plan.kernel import Kernel, Kind, Plan
-from wholestep.compiler.plan.serialize import dump, load
+from wholestep.compiler.plan.io.serialize import dump, load
+from wholestep.compiler.plan.model.kernel import Kernel, Kind, Plan
 
 Array = np.ndarray[Any, Any]
 BATCH, CAPACITY = 5, 7

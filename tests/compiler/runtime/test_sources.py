@@ -63,20 +63,20 @@ def test_a_compiler_that_is_installed_elsewhere_finds_the_same_plans(family: str
 
 def test_a_touched_file_keeps_the_key(copy: Path, store: Cache) -> None:
     before = content_version("cpu", store, copy)
-    os.utime(copy / "plan" / "fuse.py", (1, 1))
+    os.utime(copy / "plan" / "clusters.py", (1, 1))
     assert content_version("cpu", store, copy) == before
 
 
 def test_docstrings_and_comments_keep_the_key(copy: Path, store: Cache) -> None:
     before = content_version("cpu", store, copy)
-    edit(copy / "plan" / "fuse.py", lambda text: re.sub(r'^"""', '"""Reworded: ', text) + "\n# A new remark.\n")
+    edit(copy / "plan" / "clusters.py", lambda text: re.sub(r'^"""', '"""Reworded: ', text) + "\n# A new remark.\n")
     edit(copy / "ir" / "graph.py", lambda text: re.sub(r'^( +""")(?=\w)', r"\1Reworded: ", text, flags=re.MULTILINE))
     edit(copy / "ir" / "types.py", lambda text: re.sub(r'^    """[^"]*"""\n', "", text, flags=re.MULTILINE))
     assert content_version("cpu", store, copy) == before
 
 
 @pytest.mark.parametrize(
-    "file", ["plan/first_fit.py", "passes/simplify/fold.py", "backends/cpu/schedule.py", "pipeline.py"]
+    "file", ["plan/memory/first_fit.py", "passes/simplify/fold.py", "backends/cpu/schedule.py", "pipeline.py"]
 )
 def test_a_new_line_of_code_changes_the_key(file: str, copy: Path, store: Cache) -> None:
     before = content_version("cpu", store, copy)
@@ -128,9 +128,9 @@ def test_only_files_whose_stamp_is_new_are_read(copy: Path, monkeypatch: pytest.
     read.clear()
     assert content_version("cpu", Cache(tmp_path / "cache"), copy) == before
     assert read == []
-    edit(copy / "plan" / "fuse.py", lambda text: text + "\n# A remark.\n")
+    edit(copy / "plan" / "clusters.py", lambda text: text + "\n# A remark.\n")
     assert content_version("cpu", store, copy) == before
-    assert read == ["fuse.py"]
+    assert read == ["clusters.py"]
 
 
 def test_a_damaged_store_costs_time_alone(copy: Path, tmp_path: Path) -> None:

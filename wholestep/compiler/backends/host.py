@@ -28,8 +28,8 @@ from wholestep.compiler.backends.micro_batches import MicroBatches
 from wholestep.compiler.ir.attrs import NONE, CastAttrs
 from wholestep.compiler.ir.semantics.values import VALUES
 from wholestep.compiler.ir.types import DType, Shape, TensorType, evaluate, float64
-from wholestep.compiler.plan import serialize
-from wholestep.compiler.plan.kernel import Buffer, HostValue, Layout, Plan, Space
+from wholestep.compiler.plan.io import serialize
+from wholestep.compiler.plan.model.kernel import Buffer, HostValue, Layout, Plan, Space
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.cache import key_of
 from wholestep.compiler.runtime.sources import compiler_version

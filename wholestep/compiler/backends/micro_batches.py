@@ -10,7 +10,7 @@ from wholestep.compiler.backend import Epoch, MicroBatchShape, Program, Slice, T
 from wholestep.compiler.backends.ranks import Pace, need_row_each
 from wholestep.compiler.ir.attrs import DATA
 from wholestep.compiler.ir.types import TensorType, evaluate
-from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.group import Group, rows_of_rank
 from wholestep.compiler.runtime.state import State

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from wholestep.compiler.backend import Epoch, MicroBatchShape, NoScratch, Place, Program, Slice, nothing
 from wholestep.compiler.backends.cpu.target import detect_target
-from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.slot import host_memory
 from wholestep.compiler.target import Target

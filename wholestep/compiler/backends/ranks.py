@@ -11,8 +11,8 @@ from wholestep.compiler.backend import SLICE_SECONDS
 from wholestep.compiler.ir.attrs import DATA, MODEL
 from wholestep.compiler.ir.type_rules.collectives import MODEL_RANK, OWN, RANK, ROWS
 from wholestep.compiler.ir.types import Dim
-from wholestep.compiler.plan.bodies import Exchange
-from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.plan.model.bodies import Exchange
+from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.group import Group, GroupFailedError, rows_of_rank
 from wholestep.errors import UsageError

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from wholestep.compiler.ir.types import symbols_of
-from wholestep.compiler.plan.footprint import page_rounded
-from wholestep.compiler.plan.formats import footprint
-from wholestep.compiler.plan.kernel import Buffer, Plan, Space
+from wholestep.compiler.plan.memory.peak_memory import page_rounded
+from wholestep.compiler.plan.model.kernel import Buffer, Plan, Space
+from wholestep.compiler.plan.model.target_formats import footprint
 from wholestep.compiler.runtime.threads import default_threads
 from wholestep.compiler.runtime.together import Background, run_all
 from wholestep.errors import OutOfMemoryError

@@ -15,7 +15,7 @@ from wholestep.compiler.frontend.initializers import FirstValue
 from wholestep.compiler.ir.attrs import DATA, MODEL
 from wholestep.compiler.ir.state_partition import Division
 from wholestep.compiler.ir.types import TensorType
-from wholestep.compiler.plan.kernel import Buffer
+from wholestep.compiler.plan.model.kernel import Buffer
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.group import Group
 from wholestep.compiler.runtime.pieces import Piece

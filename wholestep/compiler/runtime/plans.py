@@ -11,9 +11,9 @@ from functools import cache
 
 from wholestep.compiler.ir.fingerprint import fingerprint
 from wholestep.compiler.ir.graph import Graph
-from wholestep.compiler.plan import serialize
-from wholestep.compiler.plan.footprint import Limit
-from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.plan.io import serialize
+from wholestep.compiler.plan.memory.peak_memory import Limit
+from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.cache import Cache, CacheWarning, key_of
 from wholestep.compiler.runtime.sources import compiler_version
 from wholestep.compiler.spans import OptimizeReport, parse_report

@@ -10,8 +10,8 @@ import numpy as np
 
 from wholestep.compiler.frontend.initializers import FirstValue
 from wholestep.compiler.ir.types import TensorType, transposed
-from wholestep.compiler.plan.kernel import Layout
-from wholestep.compiler.plan.layout import layout_bytes, pack, stored_shape, unpack
+from wholestep.compiler.plan.model.kernel import Layout
+from wholestep.compiler.plan.model.layout import layout_bytes, pack, stored_shape, unpack
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.memory import Region, expect_region
 from wholestep.records import dataclass

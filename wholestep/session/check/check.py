@@ -15,9 +15,9 @@ from wholestep.compiler.backend import Where
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.type_rules.collectives import BATCH, MODEL_RANK, OWN, RANK, ROWS, SHARES
 from wholestep.compiler.ir.types import evaluate, product
-from wholestep.compiler.plan.bodies import Call, Dot
-from wholestep.compiler.plan.formats import footprint
-from wholestep.compiler.plan.kernel import Kernel, Plan
+from wholestep.compiler.plan.model.bodies import Call, Dot
+from wholestep.compiler.plan.model.kernel import Kernel, Plan
+from wholestep.compiler.plan.model.target_formats import footprint
 from wholestep.compiler.runtime.cache import cache_of
 from wholestep.compiler.spans import Spans
 from wholestep.errors import PlanError, VerificationError

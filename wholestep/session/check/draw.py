@@ -14,7 +14,7 @@ from wholestep.compiler.ir.attrs import Initializer
 from wholestep.compiler.ir.graph import Graph, Node
 from wholestep.compiler.ir.semantics.interpret import Result
 from wholestep.compiler.ir.types import Extent, TensorType, evaluate, letter_of
-from wholestep.compiler.plan.kernel import Bound, Least
+from wholestep.compiler.plan.model.kernel import Bound, Least
 from wholestep.optim.config import trial_values
 from wholestep.session.check.stored import is_large, positions
 

@@ -16,7 +16,7 @@ from wholestep.session.entries import Programs
 if TYPE_CHECKING:
     from wholestep.callbacks.observers import Observer
     from wholestep.compiler.explain import Explanation
-    from wholestep.compiler.plan.report import PlanReport
+    from wholestep.compiler.plan.io.report import PlanReport
     from wholestep.session.inspect.nonfinite import Origin
     from wholestep.session.inspect.profile import Profile
     from wholestep.session.inspect.statistics import Stats
@@ -72,7 +72,7 @@ class Inspect:
 
     def report(self) -> PlanReport:
         """Kernels, flops, bytes moved, exact peak memory, and where each byte goes."""
-        from wholestep.compiler.plan.report import plan_report
+        from wholestep.compiler.plan.io.report import plan_report
 
         plan = self._programs.main.plan
         heading = "train" if plan.updated else "inference"

@@ -17,8 +17,8 @@ from wholestep.compiler.ir.types import TensorType, evaluate
 from wholestep.compiler.passes.egraph.cost import CostModel
 from wholestep.compiler.passes.egraph.encode import Tables
 from wholestep.compiler.pipeline import Compiler
-from wholestep.compiler.plan.kernel import Kernel, Plan, Space
-from wholestep.compiler.plan.traffic import stores
+from wholestep.compiler.plan.io.traffic import stores
+from wholestep.compiler.plan.model.kernel import Kernel, Plan, Space
 from wholestep.compiler.spans import Spans
 from wholestep.errors import UnknownNameError, UsageError
 from wholestep.session.plans import Plans

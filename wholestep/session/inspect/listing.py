@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from wholestep.compiler.plan.kernel import Buffer, Kernel, Plan
-from wholestep.compiler.plan.report import described, printable
+from wholestep.compiler.plan.io.report import described, printable
+from wholestep.compiler.plan.model.kernel import Buffer, Kernel, Plan
 
 _DEFINITION = re.compile(r"^static\b.*_k(\d+)\(")
 _CALL = re.compile(r"_k(\d+)\(call\b")

@@ -12,9 +12,9 @@ from statistics import median
 from typing import TYPE_CHECKING, Protocol
 
 from wholestep.compiler.backends.cpu.recorder import Event
-from wholestep.compiler.plan.kernel import Buffer, Kernel, Plan
-from wholestep.compiler.plan.report import described
-from wholestep.compiler.plan.traffic import priced
+from wholestep.compiler.plan.io.report import described
+from wholestep.compiler.plan.io.traffic import priced
+from wholestep.compiler.plan.model.kernel import Buffer, Kernel, Plan
 from wholestep.compiler.target import CostTable
 from wholestep.errors import OptionError, UsageError
 from wholestep.session.entries import Programs

@@ -12,8 +12,8 @@ from weakref import ref
 import numpy as np
 
 from wholestep.compiler.backends.cpu.compiler import NATIVE
-from wholestep.compiler.plan import serialize
-from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.plan.io import serialize
+from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.data.loader import DataLoader
 from wholestep.data.table import Table
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from wholestep.callbacks.list import CallbackList
 from wholestep.callbacks.run import Position, Value
-from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.errors import CheckpointError
 from wholestep.session.state_dict import SESSION
 from wholestep.train.checkpoint.format import STEP

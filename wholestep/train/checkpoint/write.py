@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from wholestep.callbacks.list import CallbackList
 from wholestep.callbacks.run import Position, Value
-from wholestep.compiler.plan import serialize
-from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.plan.io import serialize
+from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.errors import CheckpointError, UsageError
 from wholestep.nn.encoded import HEADER
 from wholestep.train.checkpoint.format import (

@@ -21,10 +21,10 @@ from wholestep.compiler.ir.graph import Graph, Node, rewrite
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import DType, bfloat16, float16, float32
 from wholestep.compiler.passes.lower.cast_fusion import round_early, widen_operands
-from wholestep.compiler.plan.bodies import Dot
-from wholestep.compiler.plan.check import check
-from wholestep.compiler.plan.kernel import Plan, Space
-from wholestep.compiler.plan.serialize import dump, load
+from wholestep.compiler.plan.check.soundness import check
+from wholestep.compiler.plan.io.serialize import dump, load
+from wholestep.compiler.plan.model.bodies import Dot
+from wholestep.compiler.plan.model.kernel import Plan, Space
 
 OPERANDS = {"matmul": (0, 1), "attention": (0, 1, 2), "attention_lse": (0, 1, 2), "attention_grad": (0, 1, 2, -1)}
 OPERANDS |= dict.fromkeys(("conv2d", "conv2d_grad_input", "conv2d_grad_weight"), (0, 1))

@@ -13,7 +13,7 @@ from wholestep.compiler.backends.cpu.render.c import render
 from wholestep.compiler.backends.cpu.target import AVX2, AVX512, AVX512BF16, PORTABLE, TARGETS, available_targets
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.semantics.interpret import interpret
-from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.target import Target
 
 STEPS = {"mlp": (lambda: mlp_step(49, 70, 10), 49), "attention": (attention_step, 320), "tiles": (tiles_step, 672)}

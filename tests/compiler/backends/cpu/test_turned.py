@@ -20,8 +20,8 @@ from wholestep.compiler.ir.graph import Graph, Node, Output, Update, rewrite
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import TensorType, float32
 from wholestep.compiler.ir.verify import verify
-from wholestep.compiler.plan.check import check_file
-from wholestep.compiler.plan.kernel import Space
+from wholestep.compiler.plan.check.soundness import check_file
+from wholestep.compiler.plan.model.kernel import Space
 from wholestep.errors import PlanError
 
 SIZES = {"batch": 5, "time": 3}

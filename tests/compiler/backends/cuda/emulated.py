@@ -45,8 +45,8 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.attrs import AttentionAttrs
 from wholestep.compiler.ir.semantics import convolution_values, layer_values
 from wholestep.compiler.ir.types import evaluate
-from wholestep.compiler.plan.bodies import Exchange
-from wholestep.compiler.plan.kernel import Kernel, Plan
+from wholestep.compiler.plan.model.bodies import Exchange
+from wholestep.compiler.plan.model.kernel import Kernel, Plan
 from wholestep.compiler.runtime.cache import cache_of, key_of
 from wholestep.compiler.target import Target
 from wholestep.options import CompileOptions

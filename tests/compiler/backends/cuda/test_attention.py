@@ -21,8 +21,8 @@ from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import bfloat16, float64
 from wholestep.compiler.pipeline import Compiler
-from wholestep.compiler.plan.bodies import Call
-from wholestep.compiler.plan.check import check
+from wholestep.compiler.plan.check.soundness import check
+from wholestep.compiler.plan.model.bodies import Call
 from wholestep.errors import PlanError
 from wholestep.options import CompileOptions
 

@@ -12,7 +12,7 @@ import pytest
 import wholestep as ws
 from tests.compiler.backends.cuda.fake_gpu import FakeDriver
 from wholestep.compiler.backends.cuda.shards import ShardedProgram
-from wholestep.compiler.plan.kernel import Buffer, Space
+from wholestep.compiler.plan.model.kernel import Buffer, Space
 from wholestep.options import CompileOptions
 
 BIAS = "h.0.attn.c_attn.bias"

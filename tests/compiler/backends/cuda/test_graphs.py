@@ -31,7 +31,7 @@ from wholestep.compiler.ir.types import DTYPES, DType, as_dtype, evaluate, float
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.simplify.inline import inline_calls, strip_stop_gradients
 from wholestep.compiler.pipeline import Compiler
-from wholestep.compiler.plan.kernel import Plan, Space
+from wholestep.compiler.plan.model.kernel import Plan, Space
 from wholestep.options import CompileOptions
 from wholestep.steps.states import first_values
 from wholestep.steps.train import train_graph

@@ -22,8 +22,8 @@ from wholestep.compiler.backends.cuda.schedule import arena_end, scheduled_kerne
 from wholestep.compiler.backends.cuda.scheduled import MIDDLE, schedule_of
 from wholestep.compiler.backends.cuda.sharing import by_launch, check_launches, touched
 from wholestep.compiler.backends.host import Memory, prologue
-from wholestep.compiler.plan import serialize
-from wholestep.compiler.plan.kernel import Plan, Schedule, Space
+from wholestep.compiler.plan.io import serialize
+from wholestep.compiler.plan.model.kernel import Plan, Schedule, Space
 from wholestep.errors import PlanError
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "cuda_launches.json"

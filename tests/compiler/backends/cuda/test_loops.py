@@ -19,7 +19,7 @@ from wholestep.compiler.backends.cuda import driver, loops
 from wholestep.compiler.backends.cuda.render.source import render
 from wholestep.compiler.backends.cuda.scheduled import schedule_of
 from wholestep.compiler.backends.cuda.sharing import check_launches
-from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.errors import PlanError
 
 PLAIN = ws.CompileOptions(verify=False, egraph=False)

@@ -25,8 +25,8 @@ from wholestep.compiler.backends.cuda.render.source import RENDER, render, with_
 from wholestep.compiler.backends.cuda.render.windows import WINDOWS
 from wholestep.compiler.backends.cuda.target import TARGETS
 from wholestep.compiler.ir.ops import OPS, Family
-from wholestep.compiler.plan.call import ROUTINES
-from wholestep.compiler.plan.kernel import Kind, Plan
+from wholestep.compiler.plan.lower.routine_ops import ROUTINES
+from wholestep.compiler.plan.model.kernel import Kind, Plan
 from wholestep.errors import CompilerError, OptionError, UsageError
 
 ARCHITECTURES = ("sm_80", "sm_90")

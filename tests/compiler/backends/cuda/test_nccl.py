@@ -24,7 +24,7 @@ from wholestep.compiler.backends.cuda import nccl
 from wholestep.compiler.backends.cuda.driver import gpu as numbered
 from wholestep.compiler.backends.cuda.nodes import Graph
 from wholestep.compiler.backends.cuda.program import CudaProgram
-from wholestep.compiler.plan.bodies import Exchange
+from wholestep.compiler.plan.model.bodies import Exchange
 from wholestep.errors import OptionError, UsageError, WorkerError
 from wholestep.workers import gpus
 

@@ -11,8 +11,8 @@ from wholestep.compiler.backends.cuda import pitches, products
 from wholestep.compiler.backends.cuda.products import Product, product_of
 from wholestep.compiler.backends.cuda.scheduled import LIBRARY, schedule_of
 from wholestep.compiler.ir.types import bfloat16
-from wholestep.compiler.plan.kernel import Plan, Space
-from wholestep.compiler.plan.serialize import dump, load
+from wholestep.compiler.plan.io.serialize import dump, load
+from wholestep.compiler.plan.model.kernel import Plan, Space
 
 
 def build(device: str, width: int, classes: int, batch: int, precision: str = "bfloat16") -> ws.Session:

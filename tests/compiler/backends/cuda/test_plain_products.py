@@ -15,10 +15,10 @@ from tests.compiler.backends.cuda.emulated import TARGET, emulated_device
 from wholestep.compiler.backends.cuda import chunks, products, schedule
 from wholestep.compiler.backends.cuda.products import product_of
 from wholestep.compiler.backends.cuda.scheduled import GRAPH, LIBRARY, PRODUCT, ROWS, SUMS, schedule_of
-from wholestep.compiler.plan import partial_sums
-from wholestep.compiler.plan.bodies import Scatter
-from wholestep.compiler.plan.check import check_file
-from wholestep.compiler.plan.kernel import Plan, Space
+from wholestep.compiler.plan.check.soundness import check_file
+from wholestep.compiler.plan.fusion import partial_column_sums
+from wholestep.compiler.plan.model.bodies import Scatter
+from wholestep.compiler.plan.model.kernel import Plan, Space
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "cuda_gpt2.json"
 KEPT = (Space.STATE, Space.COPY)
@@ -45,13 +45,13 @@ def batch(rows: int, seed: int) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_a_step_of_plain_products_is_that_of_the_reference(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "least_flops", lambda target: dict.fromkeys(ALL, 1))
-    monkeypatch.setattr(partial_sums, "LEAST_COLUMNS", 32)
-    monkeypatch.setattr(partial_sums, "LEAST_ELEMENTS", 1)
+    monkeypatch.setattr(partial_column_sums, "LEAST_COLUMNS", 32)
+    monkeypatch.setattr(partial_column_sums, "LEAST_ELEMENTS", 1)
     monkeypatch.setattr(schedule, "MANY_PLACES", 1)
     monkeypatch.setattr(chunks, "LEAST_BYTES", 5 * 8 * 72 * (4 if precision == "float32" else 2))  # scores in halves
-    monkeypatch.setattr(partial_sums, "PARTS", 3)  # of which none has as many rows as it has warps
-    monkeypatch.setattr(partial_sums, "BLOCKS", 3)
-    monkeypatch.setattr(partial_sums, "LEAST_ALONE", 1)
+    monkeypatch.setattr(partial_column_sums, "PARTS", 3)  # of which none has as many rows as it has warps
+    monkeypatch.setattr(partial_column_sums, "BLOCKS", 3)
+    monkeypatch.setattr(partial_column_sums, "LEAST_ALONE", 1)
     with emulated_device("plain", PLAIN):
         ours, reference = small_gpt("plain", precision), small_gpt("reference", precision)
         near = 1e-5 if precision == "float32" else 2e-2
@@ -132,14 +132,14 @@ def attending(device: str, model: Attending, capacity: int = 6, precision: str =
 
 
 def test_a_sum_stays_with_a_pass_that_reads_what_it_adds_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partial_sums, "LEAST_COLUMNS", 32)
-    monkeypatch.setattr(partial_sums, "LEAST_ELEMENTS", 1)
-    monkeypatch.setattr(partial_sums, "LEAST_ALONE", 1)
+    monkeypatch.setattr(partial_column_sums, "LEAST_COLUMNS", 32)
+    monkeypatch.setattr(partial_column_sums, "LEAST_ELEMENTS", 1)
+    monkeypatch.setattr(partial_column_sums, "LEAST_ALONE", 1)
     with emulated_device("plain", PLAIN):
         ours, other = (attending(device, Attending(32, ws.tanh)) for device in ("plain", "reference"))
     np.testing.assert_allclose(ours.get("bias"), other.get("bias"), rtol=1e-5)
     sums = [schedule_of(k) for k in ours.plan.kernels if any(v.sums for v in k.levels) and k.axes[-1] == 96]
-    assert [(s.form, s.blocks) for s in sums] == [(ROWS, partial_sums.PARTS)]
+    assert [(s.form, s.blocks) for s in sums] == [(ROWS, partial_column_sums.PARTS)]
 
 
 class Showing(Attending):
@@ -167,9 +167,9 @@ def test_bits_of_a_sum_for_itself_do_not_depend_on_the_capacity(
     precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of 288 columns, which are packs for one warp and a part of another; of 48, 8 and 40 rows for 2 x 8 warps."""
-    monkeypatch.setattr(partial_sums, "LEAST_ELEMENTS", 1)
-    monkeypatch.setattr(partial_sums, "LEAST_ALONE", 1)
-    monkeypatch.setattr(partial_sums, "BLOCKS", 5)
+    monkeypatch.setattr(partial_column_sums, "LEAST_ELEMENTS", 1)
+    monkeypatch.setattr(partial_column_sums, "LEAST_ALONE", 1)
+    monkeypatch.setattr(partial_column_sums, "BLOCKS", 5)
     with emulated_device("plain", PLAIN):
         ours = [attending("plain", Attending(96, lambda x: x), capacity, precision) for capacity in (6, 9)]
         other = attending("reference", Attending(96, lambda x: x), 6, precision)

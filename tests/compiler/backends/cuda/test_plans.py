@@ -14,8 +14,8 @@ import wholestep as ws
 from wholestep.compiler.backends.cuda.scheduled import schedule_of
 from wholestep.compiler.backends.cuda.sharing import by_launch
 from wholestep.compiler.ir.types import evaluate
-from wholestep.compiler.plan.formats import footprint
-from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.plan.model.kernel import Plan
+from wholestep.compiler.plan.model.target_formats import footprint
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "cuda_plans.json"
 TOKENS, IMAGES = ws.Spec(("batch", 64), "int32"), ws.Spec(("batch", 3, 32, 32))

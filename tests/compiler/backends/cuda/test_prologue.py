@@ -10,7 +10,7 @@ import wholestep as ws
 from wholestep.compiler.backends.cuda.prologue import Prologue, Value, _one
 from wholestep.compiler.backends.host import prologue
 from wholestep.compiler.ir.types import boolean, int64
-from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.plan.model.kernel import Plan
 
 PLAIN = ws.CompileOptions(verify=False, egraph=False)
 

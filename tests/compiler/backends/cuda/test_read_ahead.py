@@ -23,8 +23,8 @@ from wholestep.compiler.backends.cuda.target import TARGETS
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.pipeline import Compiler
-from wholestep.compiler.plan.bodies import Nest
-from wholestep.compiler.plan.kernel import Index, Kernel, Load, Plan, Space
+from wholestep.compiler.plan.model.bodies import Nest
+from wholestep.compiler.plan.model.kernel import Index, Kernel, Load, Plan, Space
 from wholestep.options import CompileOptions
 
 Array = np.ndarray[Any, Any]

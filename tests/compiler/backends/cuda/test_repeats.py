@@ -13,7 +13,7 @@ from tests.compiler.backends.cuda.emulated import emulated_device
 from wholestep.compiler.backends.cuda.render import rows
 from wholestep.compiler.backends.cuda.render.repeats import without_repeats
 from wholestep.compiler.backends.cuda.render.source import render
-from wholestep.compiler.plan.bodies import Nest
+from wholestep.compiler.plan.model.bodies import Nest
 
 ANEW = ws.CompileOptions(verify=False, egraph=False, cache=False)
 WIDTH = 256

@@ -23,7 +23,7 @@ from wholestep.compiler.backends.cuda.format import FORMAT
 from wholestep.compiler.backends.cuda.memory import CudaMemory
 from wholestep.compiler.backends.cuda.render.source import render, with_primitives
 from wholestep.compiler.backends.cuda.shards import ShardedProgram
-from wholestep.compiler.plan.bodies import Exchange
+from wholestep.compiler.plan.model.bodies import Exchange
 from wholestep.errors import InputError, PlanError, VerificationError
 
 RNG = np.random.default_rng(5)

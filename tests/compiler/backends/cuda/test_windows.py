@@ -24,8 +24,8 @@ from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.lower.autocast import lower_precision
 from wholestep.compiler.passes.simplify.inline import inline_calls, strip_stop_gradients
 from wholestep.compiler.pipeline import Compiler
-from wholestep.compiler.plan.bodies import Columns, Window
-from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.plan.model.bodies import Columns, Window
+from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.models.resnet import BasicBlock, projection
 from wholestep.options import CompileOptions
 from wholestep.steps.states import first_values

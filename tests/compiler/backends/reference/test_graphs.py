@@ -31,7 +31,7 @@ from wholestep.compiler.ir.types import float32, float64
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.simplify.inline import inline_calls, strip_stop_gradients
 from wholestep.compiler.pipeline import Compiler
-from wholestep.compiler.plan.kernel import Plan, Space
+from wholestep.compiler.plan.model.kernel import Plan, Space
 from wholestep.compiler.runtime.state import State
 from wholestep.compiler.target import Target
 from wholestep.options import CompileOptions

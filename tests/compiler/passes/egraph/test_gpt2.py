@@ -14,8 +14,8 @@ from tests.recording import initial_state
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.pipeline import Compiler
-from wholestep.compiler.plan.kernel import Plan
-from wholestep.compiler.plan.traffic import bytes_moved, flops
+from wholestep.compiler.plan.io.traffic import bytes_moved, flops
+from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.steps.train import train_graph
 
 TINY = Config(layers=2, width=8, heads=2, vocabulary=11, context=5)

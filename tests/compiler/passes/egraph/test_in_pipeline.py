@@ -18,8 +18,8 @@ from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.passes.egraph.saturate import Worker
 from wholestep.compiler.pipeline import Compiler
-from wholestep.compiler.plan.kernel import Plan
-from wholestep.compiler.plan.traffic import bytes_moved, flops
+from wholestep.compiler.plan.io.traffic import bytes_moved, flops
+from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime import plans
 from wholestep.compiler.runtime.plans import plan_key
 from wholestep.errors import OptionError

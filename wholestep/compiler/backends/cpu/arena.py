@@ -13,9 +13,9 @@ from dataclasses import replace
 from wholestep.compiler.backends.cpu.regions.touch import Touch, Way
 from wholestep.compiler.backends.cpu.scheduled import schedule_of
 from wholestep.compiler.ir.types import Dim, Extent
-from wholestep.compiler.plan.first_fit import Span, first_fit
-from wholestep.compiler.plan.kernel import Buffer, Kernel, Layout, Space
-from wholestep.compiler.plan.overwrite import overwrites
+from wholestep.compiler.plan.memory.first_fit import Span, first_fit
+from wholestep.compiler.plan.memory.inplace import overwrites
+from wholestep.compiler.plan.model.kernel import Buffer, Kernel, Layout, Space
 from wholestep.records import dataclass
 
 Owners = tuple[object, ...]  # a way of partitioning bytes among threads

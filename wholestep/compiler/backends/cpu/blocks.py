@@ -12,12 +12,12 @@ from wholestep.compiler.backends.cpu.windows.images import FRAMES
 from wholestep.compiler.backends.cpu.windows.reserve import Rooms
 from wholestep.compiler.backends.cpu.windows.weights import weight_tiles
 from wholestep.compiler.ir.types import Extent, TensorType, evaluate
-from wholestep.compiler.plan.attention import Head
-from wholestep.compiler.plan.bodies import Body, Call, Dot, Window
-from wholestep.compiler.plan.kernel import Buffer, Draft, Kernel, Layout, Load, Space
-from wholestep.compiler.plan.layout import layout_bytes
-from wholestep.compiler.plan.rewrite import with_loads, with_stores
-from wholestep.compiler.plan.window_ops import WEIGHTS
+from wholestep.compiler.plan.lower.attention import Head
+from wholestep.compiler.plan.lower.convolution_ops import WEIGHTS
+from wholestep.compiler.plan.lower.rewrite_loads import with_loads, with_stores
+from wholestep.compiler.plan.model.bodies import Body, Call, Dot, Window
+from wholestep.compiler.plan.model.kernel import Buffer, Draft, Kernel, Layout, Load, Space
+from wholestep.compiler.plan.model.layout import layout_bytes
 
 SCORES = {"attention": 1, "attention_grad": 2}  # routine -> arrays of scores in its workspace
 INNER_AXES = 5  # of a call of attention: group, queries, keys, width, values

@@ -10,9 +10,9 @@ from wholestep.compiler.backends.cpu.regions.touch import kernel_granule, window
 from wholestep.compiler.backends.cpu.scheduled import Blocks, Queries, Tiles, schedule_of
 from wholestep.compiler.ir.state_partition import Division
 from wholestep.compiler.ir.types import DType, evaluate
-from wholestep.compiler.plan.bodies import Scatter, Window
-from wholestep.compiler.plan.check import loads_of, need
-from wholestep.compiler.plan.kernel import Buffer, Kernel, Kind, Layout, Plan, Space
+from wholestep.compiler.plan.check.soundness import loads_of, need
+from wholestep.compiler.plan.model.bodies import Scatter, Window
+from wholestep.compiler.plan.model.kernel import Buffer, Kernel, Kind, Layout, Plan, Space
 
 INNER = {Kind.DOT: Blocks, Kind.CALL: Queries, Kind.WINDOW: Tiles}
 

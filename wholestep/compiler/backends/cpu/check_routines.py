@@ -16,9 +16,9 @@ from wholestep.compiler.backends.cpu.operands import keeps_panels
 from wholestep.compiler.backends.cpu.scheduled import blocks_of, queries_of
 from wholestep.compiler.backends.cpu.settings import Settings
 from wholestep.compiler.ir.types import Extent, TensorType, evaluate
-from wholestep.compiler.plan.bodies import Call, Dot, Scatter
-from wholestep.compiler.plan.kernel import Buffer, Kernel, Layout, Load, Operand, Plan, Space
-from wholestep.compiler.plan.layout import layout_bytes
+from wholestep.compiler.plan.model.bodies import Call, Dot, Scatter
+from wholestep.compiler.plan.model.kernel import Buffer, Kernel, Layout, Load, Operand, Plan, Space
+from wholestep.compiler.plan.model.layout import layout_bytes
 
 Need = Callable[[bool, str], None]
 

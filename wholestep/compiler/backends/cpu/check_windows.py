@@ -14,10 +14,7 @@ from wholestep.compiler.backends.cpu.scheduled import Tiles, tiles_of
 from wholestep.compiler.backends.cpu.windows.reserve import Rooms
 from wholestep.compiler.ir.type_rules.convolution import SMALL_WINDOW
 from wholestep.compiler.ir.types import evaluate
-from wholestep.compiler.plan.access import linear
-from wholestep.compiler.plan.bodies import Window
-from wholestep.compiler.plan.kernel import Kernel, Layout, Operand, Plan, Space
-from wholestep.compiler.plan.window_ops import (
+from wholestep.compiler.plan.lower.convolution_ops import (
     OPERANDS,
     POOLED,
     WEIGHTS,
@@ -26,6 +23,9 @@ from wholestep.compiler.plan.window_ops import (
     made_axes,
     operand_axes,
 )
+from wholestep.compiler.plan.model.access import linear
+from wholestep.compiler.plan.model.bodies import Window
+from wholestep.compiler.plan.model.kernel import Kernel, Layout, Operand, Plan, Space
 from wholestep.errors import WholestepError
 
 Need = Callable[[bool, str], None]

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from wholestep.compiler.backends.cpu import library as native
 from wholestep.compiler.backends.cpu.compiler import OBJECT_SUFFIX, Compiler, compile_c, find_compiler
 from wholestep.compiler.ir.types import DType
-from wholestep.compiler.plan import serialize
-from wholestep.compiler.plan.bodies import Call, Dot
-from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.plan.io import serialize
+from wholestep.compiler.plan.model.bodies import Call, Dot
+from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.cache import cache_of, key_of
 from wholestep.compiler.runtime.sources import compiler_version
 from wholestep.compiler.runtime.together import Background

@@ -15,8 +15,8 @@ from wholestep.compiler.backends.cpu.program import CpuProgram
 from wholestep.compiler.backends.cpu.scratch import Scratch
 from wholestep.compiler.backends.cpu.target import TARGETS, detect_target, need_available
 from wholestep.compiler.backends.ranks import takes_part
-from wholestep.compiler.plan.footprint import pages_of
-from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.plan.memory.peak_memory import pages_of
+from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.cache import cache_of
 from wholestep.compiler.runtime.group import Group
 from wholestep.compiler.runtime.memory import expect_region

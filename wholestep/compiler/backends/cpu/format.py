@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from wholestep.compiler.backends.cpu.scheduled import Blocks, CpuSchedule, Frame, Queries, Tiles
 from wholestep.compiler.backends.cpu.windows.frames import Runs, Taps
-from wholestep.compiler.plan.formats import Format
-from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.plan.model.kernel import Plan
+from wholestep.compiler.plan.model.target_formats import Format
 
 
 def _check(plan: Plan) -> None:

@@ -13,7 +13,7 @@ from wholestep.compiler.backends.cpu import library as native
 from wholestep.compiler.backends.cpu.program import CpuProgram, bounds_of
 from wholestep.compiler.backends.cpu.tickets import CpuEpoch, Kept
 from wholestep.compiler.backends.ranks import Pace, paced
-from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.memory import Region
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from wholestep.compiler.backends.cpu.layout import LANES, PANELS, state_layout
 from wholestep.compiler.ir.types import TensorType
-from wholestep.compiler.plan.access import Access, Indices, linear
-from wholestep.compiler.plan.call import has_contiguous_columns
-from wholestep.compiler.plan.prepare import Operands, is_state
+from wholestep.compiler.plan.lower.materialize import Operands, is_state
+from wholestep.compiler.plan.lower.routine_ops import has_contiguous_columns
+from wholestep.compiler.plan.model.access import Access, Indices, linear
 
 
 class CpuOperands(Operands):

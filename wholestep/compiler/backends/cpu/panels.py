@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from wholestep.compiler.backends.cpu.layout import PANELS, state_layout
 from wholestep.compiler.backends.cpu.operands import keeps_panels
 from wholestep.compiler.ir.types import Shape, TensorType, symbols_of
-from wholestep.compiler.plan.bodies import Call, Columns, Dot, Exchange, Nest, Scatter, Window
-from wholestep.compiler.plan.kernel import Buffer, Draft, Index, Kernel, Layout, Level, Load, Space, Store
-from wholestep.compiler.plan.layout import layout_bytes
-from wholestep.compiler.plan.rewrite import with_loads, with_stores
+from wholestep.compiler.plan.lower.rewrite_loads import with_loads, with_stores
+from wholestep.compiler.plan.model.bodies import Call, Columns, Dot, Exchange, Nest, Scatter, Window
+from wholestep.compiler.plan.model.kernel import Buffer, Draft, Index, Kernel, Layout, Level, Load, Space, Store
+from wholestep.compiler.plan.model.layout import layout_bytes
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,9 @@ from wholestep.compiler.backends.cpu.tickets import CpuEpoch, Kept, Outlet
 from wholestep.compiler.backends.ranks import Pace, address_in, of_all_ranks, of_rank, paced, places_of, takes_part
 from wholestep.compiler.ir.type_rules.collectives import MODEL_RANK, OWN, RANK, ROWS
 from wholestep.compiler.ir.types import Dim, TensorType, evaluate
-from wholestep.compiler.plan.footprint import pages_of, staging_bytes
-from wholestep.compiler.plan.kernel import Buffer, Plan, Space
-from wholestep.compiler.plan.layout import aligned
+from wholestep.compiler.plan.memory.peak_memory import pages_of, staging_bytes
+from wholestep.compiler.plan.model.kernel import Buffer, Plan, Space
+from wholestep.compiler.plan.model.layout import aligned
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.group import rows_of_rank
 from wholestep.compiler.runtime.memory import Region

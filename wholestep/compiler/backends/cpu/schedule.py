@@ -18,10 +18,10 @@ from wholestep.compiler.backends.cpu.scheduled import schedule_of
 from wholestep.compiler.backends.cpu.settings import Settings, settings_of
 from wholestep.compiler.backends.cpu.transposed import store_transposes
 from wholestep.compiler.backends.cpu.turned import mark_turned, turn_states
-from wholestep.compiler.plan.build import counted, make_draft
-from wholestep.compiler.plan.first_fit import place_copies
-from wholestep.compiler.plan.kernel import Buffer, Draft, Kernel, Plan, Space
-from wholestep.compiler.plan.request import PlanRequest
+from wholestep.compiler.plan.lower.draft import counted, make_draft
+from wholestep.compiler.plan.memory.first_fit import place_copies
+from wholestep.compiler.plan.model.kernel import Buffer, Draft, Kernel, Plan, Space
+from wholestep.compiler.plan.model.request import PlanRequest
 
 
 def schedule(draft: Draft, settings: Settings) -> Plan:

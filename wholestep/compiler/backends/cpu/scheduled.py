@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from wholestep.compiler.backends.cpu.windows.frames import Runs, Taps
-from wholestep.compiler.plan.kernel import Kernel, Schedule
+from wholestep.compiler.plan.model.kernel import Kernel, Schedule
 from wholestep.records import dataclass
 
 

@@ -7,8 +7,8 @@ from weakref import WeakSet
 
 import numpy as np
 
-from wholestep.compiler.plan.footprint import Segments
-from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.plan.memory.peak_memory import Segments
+from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.memory import Region
 
 

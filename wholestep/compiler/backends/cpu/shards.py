@@ -20,7 +20,7 @@ from wholestep.compiler.backends.cpu.scratch import Scratch
 from wholestep.compiler.backends.cpu.tickets import CpuEpoch, Kept
 from wholestep.compiler.backends.ranks import Pace
 from wholestep.compiler.ir.mesh import Grid
-from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.shards import Shards
 from wholestep.compiler.runtime.storage import HostMemory

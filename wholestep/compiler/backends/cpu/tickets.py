@@ -8,8 +8,8 @@ import numpy as np
 
 from wholestep.compiler.backend import Epoch, Slice
 from wholestep.compiler.ir.types import evaluate
-from wholestep.compiler.plan.kernel import Buffer
-from wholestep.compiler.plan.layout import unpack
+from wholestep.compiler.plan.model.kernel import Buffer
+from wholestep.compiler.plan.model.layout import unpack
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.records import dataclass
 

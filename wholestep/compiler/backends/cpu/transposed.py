@@ -9,10 +9,10 @@ from dataclasses import replace
 
 from wholestep.compiler.backends.cpu.layout import PAIRS, PANELS
 from wholestep.compiler.ir.types import DType, TensorType
-from wholestep.compiler.plan.bodies import Dot
-from wholestep.compiler.plan.kernel import Buffer, Draft, Kernel, Layout, Load, Space, Store
-from wholestep.compiler.plan.layout import layout_bytes
-from wholestep.compiler.plan.rewrite import with_stores
+from wholestep.compiler.plan.lower.rewrite_loads import with_stores
+from wholestep.compiler.plan.model.bodies import Dot
+from wholestep.compiler.plan.model.kernel import Buffer, Draft, Kernel, Layout, Load, Space, Store
+from wholestep.compiler.plan.model.layout import layout_bytes
 
 Copies = dict[tuple[int, DType], int]  # (state, dtype) -> its transpose
 

@@ -17,7 +17,7 @@ from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update
 from wholestep.compiler.ir.types import transposed
-from wholestep.compiler.plan.kernel import Draft, Space
+from wholestep.compiler.plan.model.kernel import Draft, Space
 
 REDUCTIONS = ("sum", "max")
 OTHER = (1, 0)  # the order of a matrix's axes in its transpose

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 
 from wholestep.compiler.backends.cuda.products import workspace_of
 from wholestep.compiler.backends.cuda.scheduled import schedule_of
-from wholestep.compiler.plan.bodies import Call, Dot, Nest, Window
-from wholestep.compiler.plan.first_fit import Span, first_fit
-from wholestep.compiler.plan.kernel import Buffer, Draft, Kernel, Space
-from wholestep.compiler.plan.overwrite import overwrites
+from wholestep.compiler.plan.memory.first_fit import Span, first_fit
+from wholestep.compiler.plan.memory.inplace import overwrites
+from wholestep.compiler.plan.model.bodies import Call, Dot, Nest, Window
+from wholestep.compiler.plan.model.kernel import Buffer, Draft, Kernel, Space
 
 
 def in_good_order(draft: Draft) -> Draft:

@@ -11,8 +11,8 @@ from wholestep.compiler.backends.cuda.graphs import LibraryCall, Place
 from wholestep.compiler.backends.cuda.products import start_of, stride_of
 from wholestep.compiler.backends.cuda.scheduled import ATTENTION, GRAPH, CudaSchedule
 from wholestep.compiler.ir.types import Extent, evaluate
-from wholestep.compiler.plan.bodies import Call
-from wholestep.compiler.plan.kernel import Kernel, Operand, Plan
+from wholestep.compiler.plan.model.bodies import Call
+from wholestep.compiler.plan.model.kernel import Kernel, Operand, Plan
 
 TILE, NARROW_TILE = 32, 16  # rows of a block; of wide heads and of float64, for whom shared memory is small
 GROUP = 8  # threads that share rows, in native/attention.h,

@@ -12,8 +12,8 @@ from math import prod
 
 from wholestep.compiler.backends.cuda.scheduled import ELEMENTS, PRODUCT, ROWS, CudaSchedule, schedule_of
 from wholestep.compiler.ir.types import Extent, evaluate, float32
-from wholestep.compiler.plan.bodies import Dot, Nest
-from wholestep.compiler.plan.kernel import Draft, Kernel, Load, Plan, Space
+from wholestep.compiler.plan.model.bodies import Dot, Nest
+from wholestep.compiler.plan.model.kernel import Draft, Kernel, Load, Plan, Space
 
 THREADS = 256  # of a block
 MOST_FLOPS = 50_000_000  # of a kernel that shares a launch: a larger one gains nothing, and needs the registers

@@ -6,8 +6,8 @@ from math import isfinite
 
 from wholestep.compiler.backends.cuda.attention import WIDEST_HEAD, Axes
 from wholestep.compiler.backends.cuda.products import stride_of
-from wholestep.compiler.plan.bodies import Call
-from wholestep.compiler.plan.kernel import Kernel, Operand, Plan
+from wholestep.compiler.plan.model.bodies import Call
+from wholestep.compiler.plan.model.kernel import Kernel, Operand, Plan
 from wholestep.errors import PlanError
 
 _ROW, _KEY, _VALUE = ("group", "queries", "width"), ("keys", "width"), ("keys", "values")

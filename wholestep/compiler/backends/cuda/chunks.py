@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from wholestep.compiler.ir.types import Dim, Extent, TensorType
-from wholestep.compiler.plan.bodies import Dot, Nest
-from wholestep.compiler.plan.kernel import Draft, Index, Instr, Kernel, Level, Load, Space, Store
-from wholestep.compiler.plan.layout import layout_bytes
+from wholestep.compiler.plan.model.bodies import Dot, Nest
+from wholestep.compiler.plan.model.kernel import Draft, Index, Instr, Kernel, Level, Load, Space, Store
+from wholestep.compiler.plan.model.layout import layout_bytes
 
 LEAST_BYTES = 1 << 30  # of what is cut
 

@@ -17,8 +17,8 @@ from weakref import WeakSet
 from wholestep.compiler.backends.cuda.driver import Module
 from wholestep.compiler.backends.cuda.nccl import Communicator, Piece
 from wholestep.compiler.ir.types import evaluate
-from wholestep.compiler.plan.bodies import Exchange
-from wholestep.compiler.plan.kernel import Kernel
+from wholestep.compiler.plan.model.bodies import Exchange
+from wholestep.compiler.plan.model.kernel import Kernel
 from wholestep.compiler.runtime.group import Group, rows_of_rank
 from wholestep.errors import PlanError
 

@@ -21,8 +21,8 @@ from wholestep.compiler.backends.cuda.windows import fixed, operand, shape_of
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.ir.types import DType, Extent, evaluate, float32
-from wholestep.compiler.plan.bodies import Window
-from wholestep.compiler.plan.kernel import Instr, Kernel, Load, Plan
+from wholestep.compiler.plan.model.bodies import Window
+from wholestep.compiler.plan.model.kernel import Instr, Kernel, Load, Plan
 
 WORKSPACE = 32 << 20  # bytes that the library may use
 COSTS = Path(__file__).parent / "costs"

@@ -14,7 +14,7 @@ from wholestep.compiler.backends.cuda.driver import DeviceMemory, Gpu, Module
 from wholestep.compiler.backends.cuda.memory import CudaArray
 from wholestep.compiler.backends.cuda.nodes import Graph, Nodes
 from wholestep.compiler.ir.types import bfloat16, evaluate, float32
-from wholestep.compiler.plan.kernel import Buffer, Plan, Space
+from wholestep.compiler.plan.model.kernel import Buffer, Plan, Space
 
 THREADS, BLOCKS = 256, 1024
 

@@ -17,8 +17,8 @@ from wholestep.compiler.backends.cuda.scheduled import calls_library
 from wholestep.compiler.backends.cuda.target import TARGETS, kind_of, target_of
 from wholestep.compiler.backends.micro_batches import MicroBatches
 from wholestep.compiler.backends.ranks import takes_part
-from wholestep.compiler.plan import serialize
-from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.plan.io import serialize
+from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.cache import cache_of, key_of
 from wholestep.compiler.runtime.group import Group
 from wholestep.compiler.runtime.shards import Shards

@@ -22,7 +22,7 @@ from wholestep.compiler.backends.cuda.layout import HEAD, OwnLayout, record_word
 from wholestep.compiler.backends.cuda.prologue import Scalars
 from wholestep.compiler.backends.cuda.tickets import CudaTicket
 from wholestep.compiler.ir.types import evaluate
-from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 
 TURNS = 16  # launches that may be under way, where their inputs are not large

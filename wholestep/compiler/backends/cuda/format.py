@@ -6,9 +6,9 @@ from wholestep.compiler.backends.cuda.layout import footprint
 from wholestep.compiler.backends.cuda.scheduled import CudaSchedule, schedule_of
 from wholestep.compiler.ir.state_partition import Division
 from wholestep.compiler.ir.types import evaluate
-from wholestep.compiler.plan.bodies import Call
-from wholestep.compiler.plan.formats import Format
-from wholestep.compiler.plan.kernel import Buffer, Plan
+from wholestep.compiler.plan.model.bodies import Call
+from wholestep.compiler.plan.model.kernel import Buffer, Plan
+from wholestep.compiler.plan.model.target_formats import Format
 from wholestep.errors import PlanError
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from wholestep.compiler.backends.cuda.cudnn import Description
-from wholestep.compiler.plan.bodies import Call, Window
-from wholestep.compiler.plan.kernel import Kernel, Plan
+from wholestep.compiler.plan.model.bodies import Call, Window
+from wholestep.compiler.plan.model.kernel import Kernel, Plan
 
 SCRATCH = -1  # the place of a tensor that a kernel of ours reads behind the library: the kernel's scratch memory
 

@@ -9,8 +9,8 @@ from wholestep.compiler.backends.cuda.products import is_multiple
 from wholestep.compiler.backends.cuda.scheduled import CudaSchedule
 from wholestep.compiler.backends.cuda.target import TARGETS
 from wholestep.compiler.ir.types import DType, Extent, bfloat16, float16, float32, int32, product
-from wholestep.compiler.plan.bodies import Nest
-from wholestep.compiler.plan.kernel import Draft, Instr, Kernel, Load
+from wholestep.compiler.plan.model.bodies import Nest
+from wholestep.compiler.plan.model.kernel import Draft, Instr, Kernel, Load
 
 PACKED = frozenset({float32, int32, bfloat16, float16})  # that a thread reads 16 bytes of at a time
 MOST_KEPT = 32  # registers of a thread for a value of its row
@@ -100,7 +100,7 @@ def row_bytes(plan: Draft, kernel: Kernel, nest: Nest, load: Load) -> int:
 def bytes_ahead(plan: Draft, kernel: Kernel, nest: Nest, schedule: CudaSchedule) -> int:
     """Shared memory for the next row of a block's; 0 where it is not read ahead.
 
-    Whoever stores into a buffer that is read, or over it (`plan/overwrite.py`), does so where the row itself was read.
+    Whoever stores into a buffer that is read, or over it (`plan/memory/inplace.py`), does so where the row itself was read.
     """
     loads = held_at_once(plan, kernel, nest, schedule)
     if any(plan.buffers[x.buffer].type.dtype not in AHEAD for x in loads):

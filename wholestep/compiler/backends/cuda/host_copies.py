@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.cache import cache_of
 from wholestep.compiler.runtime.together import Background, run_all

@@ -20,7 +20,7 @@ from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update, rewrite
 from wholestep.compiler.ir.ops import LEAVES, Trait, having
 from wholestep.compiler.ir.types import DType
-from wholestep.compiler.plan.prepare import copied
+from wholestep.compiler.plan.lower.materialize import copied
 from wholestep.compiler.target import Target
 
 VIEWS = having(Trait.VIEW)

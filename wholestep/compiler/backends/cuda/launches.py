@@ -21,8 +21,8 @@ from wholestep.compiler.backends.cuda.render.source import Rendered, Source
 from wholestep.compiler.backends.cuda.schedule import COUNTERS
 from wholestep.compiler.backends.cuda.scheduled import EXCHANGE, GRAPH, LIBRARY, schedule_of, sorting_blocks
 from wholestep.compiler.ir.types import evaluate
-from wholestep.compiler.plan.bodies import Scatter
-from wholestep.compiler.plan.kernel import Kernel, Plan, Space
+from wholestep.compiler.plan.model.bodies import Scatter
+from wholestep.compiler.plan.model.kernel import Kernel, Plan, Space
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.errors import PlanError
 

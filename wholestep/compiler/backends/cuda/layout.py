@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from wholestep.compiler.backends.cuda.schedule import COUNTERS
-from wholestep.compiler.plan.footprint import Footprint, states_in
-from wholestep.compiler.plan.kernel import Buffer, Layout, Plan, Space
-from wholestep.compiler.plan.layout import layout_bytes
+from wholestep.compiler.plan.memory.peak_memory import Footprint, states_in
+from wholestep.compiler.plan.model.kernel import Buffer, Layout, Plan, Space
+from wholestep.compiler.plan.model.layout import layout_bytes
 
 ALIGNMENT = 256  # bytes: where a state, an input or an output begins
 DIMS = 16  # of `ws_step` in native/device.h

@@ -14,8 +14,8 @@ from wholestep.compiler.backends.cuda.products import lies_in
 from wholestep.compiler.backends.cuda.scheduled import schedule_of
 from wholestep.compiler.backends.cuda.target import TARGETS
 from wholestep.compiler.ir.types import Extent, evaluate, float32, symbols_of
-from wholestep.compiler.plan.bodies import Dot, Nest
-from wholestep.compiler.plan.kernel import Draft, Kernel, Load, Plan, Space
+from wholestep.compiler.plan.model.bodies import Dot, Nest
+from wholestep.compiler.plan.model.kernel import Draft, Kernel, Load, Plan, Space
 
 THREADS, WARP = 256, 32
 PIECE = 128  # of a product's k: sixteen for each of eight warps

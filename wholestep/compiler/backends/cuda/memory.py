@@ -14,8 +14,8 @@ from wholestep.compiler.backends.cuda.layout import rounded
 from wholestep.compiler.backends.cuda.schedule import COUNTERS
 from wholestep.compiler.frontend.initializers import FirstValue
 from wholestep.compiler.ir.types import TensorType
-from wholestep.compiler.plan.kernel import Layout, Plan
-from wholestep.compiler.plan.layout import layout_bytes
+from wholestep.compiler.plan.model.kernel import Layout, Plan
+from wholestep.compiler.plan.model.layout import layout_bytes
 from wholestep.compiler.runtime.arrays import AnyArray
 
 

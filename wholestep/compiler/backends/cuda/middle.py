@@ -9,8 +9,8 @@ from wholestep.compiler.backends.cuda.products import in_fours, lies_in_fours
 from wholestep.compiler.backends.cuda.scheduled import MIDDLE, CudaSchedule
 from wholestep.compiler.backends.cuda.target import library_flops, uses_tf32
 from wholestep.compiler.ir.types import evaluate, float32
-from wholestep.compiler.plan.bodies import Dot
-from wholestep.compiler.plan.kernel import Kernel, Load, Plan, Space
+from wholestep.compiler.plan.model.bodies import Dot
+from wholestep.compiler.plan.model.kernel import Kernel, Load, Plan, Space
 
 THREADS = 256
 LEAST_FLOPS = 40_000_000  # smaller ones share launches

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from wholestep.compiler.ir.types import TensorType
-from wholestep.compiler.plan.bodies import Nest, Scatter
-from wholestep.compiler.plan.kernel import Draft, Instr, Kernel, Level, Space
-from wholestep.compiler.plan.layout import aligned
+from wholestep.compiler.plan.model.bodies import Nest, Scatter
+from wholestep.compiler.plan.model.kernel import Draft, Instr, Kernel, Level, Space
+from wholestep.compiler.plan.model.layout import aligned
 
 
 def add_onto(draft: Draft, wanted: Sequence[int]) -> Draft:

@@ -11,10 +11,10 @@ from dataclasses import replace
 
 from wholestep.compiler.backends.cuda.products import is_direct, takes
 from wholestep.compiler.ir.types import TensorType
-from wholestep.compiler.plan.bodies import Columns, Dot, Nest
-from wholestep.compiler.plan.kernel import Draft, Kernel, Load, Space
-from wholestep.compiler.plan.layout import layout_bytes
-from wholestep.compiler.plan.rewrite import with_loads
+from wholestep.compiler.plan.lower.rewrite_loads import with_loads
+from wholestep.compiler.plan.model.bodies import Columns, Dot, Nest
+from wholestep.compiler.plan.model.kernel import Draft, Kernel, Load, Space
+from wholestep.compiler.plan.model.layout import layout_bytes
 
 NEEDED = 16  # bytes: where rows begin that a library reads fast
 CHOSEN = 128  # where others are made to begin: a line of the cache

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from wholestep.compiler.backends.cuda.scheduled import schedule_of
 from wholestep.compiler.backends.cuda.target import library_flops, uses_tf32
 from wholestep.compiler.ir.types import DType, Extent, evaluate, float32, product
-from wholestep.compiler.plan.bodies import Dot
-from wholestep.compiler.plan.kernel import Draft, Kernel, Load, Plan
+from wholestep.compiler.plan.model.bodies import Dot
+from wholestep.compiler.plan.model.kernel import Draft, Kernel, Load, Plan
 
 MOST_CALLS = 64  # of one product
 WORKSPACE = 32 << 20  # bytes that the library may use, where tiles of the result are not many by themselves

@@ -42,7 +42,7 @@ from wholestep.compiler.backends.cuda.target import begins_early
 from wholestep.compiler.backends.cuda.tickets import CudaTicket
 from wholestep.compiler.backends.ranks import Pace, Share, paced, takes_part
 from wholestep.compiler.ir.types import Extent, TensorType, evaluate
-from wholestep.compiler.plan.kernel import Plan, Space
+from wholestep.compiler.plan.model.kernel import Plan, Space
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.cache import cache_of
 from wholestep.compiler.runtime.storage import Memory

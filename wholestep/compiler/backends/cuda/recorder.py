@@ -11,7 +11,7 @@ from wholestep.compiler.backends.cpu.recorder import Event as Noted
 from wholestep.compiler.backends.cuda.driver import Event, Gpu
 from wholestep.compiler.backends.cuda.launches import Order, Resource
 from wholestep.compiler.backends.cuda.nodes import Graph, Nodes
-from wholestep.compiler.plan.kernel import Kernel, Plan
+from wholestep.compiler.plan.model.kernel import Kernel, Plan
 
 Moments = list[tuple[Sequence[Kernel], Event]]  # of one graph: kernels, and the moment behind; the first is before all
 

@@ -34,12 +34,12 @@ from wholestep.compiler.backends.cuda.scheduled import (
 )
 from wholestep.compiler.backends.cuda.target import TARGETS
 from wholestep.compiler.ir.types import DType, Extent, evaluate, float32, float64, product, symbols_of
-from wholestep.compiler.plan import in_order
-from wholestep.compiler.plan.bodies import Call, Columns, Dot, Exchange, Nest, Scatter, Window
-from wholestep.compiler.plan.build import make_draft
-from wholestep.compiler.plan.kernel import Draft, Kernel, Plan, Reduce, Space
-from wholestep.compiler.plan.layout import aligned
-from wholestep.compiler.plan.request import PlanRequest
+from wholestep.compiler.plan.lower.draft import make_draft
+from wholestep.compiler.plan.memory import sequential_schedule
+from wholestep.compiler.plan.model.bodies import Call, Columns, Dot, Exchange, Nest, Scatter, Window
+from wholestep.compiler.plan.model.kernel import Draft, Kernel, Plan, Reduce, Space
+from wholestep.compiler.plan.model.layout import aligned
+from wholestep.compiler.plan.model.request import PlanRequest
 from wholestep.errors import PlanError
 
 THREADS = 256  # of a block, but of rows that one block has for itself
@@ -80,7 +80,7 @@ def schedule(draft: Draft, frugal: bool = False, halvings: int = 0) -> Plan:
     """A barrier lies between any two launches: the end of the one before."""
     sorting = [k.id for k in draft.kernels if isinstance(k.body, Scatter) and _scatter(draft, k).form == SCATTER_SORTED]
     draft = in_good_order(align_rows(in_parts(add_onto(draft, sorting), halvings)))
-    own = scheduled_kernels(in_order.schedule(draft, place=False))
+    own = scheduled_kernels(sequential_schedule.schedule(draft, place=False))
     plain = _together(draft, [[[k]] for k in own])
     large = frugal or plain.arena_bytes > LARGE or _shares_scratch(own)
     launches = sharing.updates_last(draft, own) if large else sharing.launches_of(draft, own)
@@ -104,7 +104,7 @@ def schedule(draft: Draft, frugal: bool = False, halvings: int = 0) -> Plan:
 def _together(draft: Draft, launches: Sequence[sharing.Launch]) -> Plan:
     """The plan of kernels in the order of their launches; what a launch uses is nobody else's meanwhile."""
     kernels = sharing.renumbered(launches)
-    plan = in_order.schedule(replace(draft, kernels=kernels), sharing.together(kernels), place=False)
+    plan = sequential_schedule.schedule(replace(draft, kernels=kernels), sharing.together(kernels), place=False)
     arena = place(plan.buffers, plan.kernels)
     placed = tuple(
         replace(k, schedule=replace(schedule_of(k), workspace_at=arena.workspaces.get(k.id, 0))) for k in plan.kernels

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from wholestep.compiler.plan.kernel import Kernel, Plan, Schedule
+from wholestep.compiler.plan.model.kernel import Kernel, Plan, Schedule
 
 # Forms: what the threads of a kernel share among them.
 ELEMENTS = "elements"  # a thread an element

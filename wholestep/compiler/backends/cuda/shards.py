@@ -22,7 +22,7 @@ from wholestep.compiler.backends.cuda.nodes import Graph, Nodes
 from wholestep.compiler.backends.cuda.program import CudaProgram, Holder
 from wholestep.compiler.backends.cuda.tickets import CudaTicket
 from wholestep.compiler.ir.mesh import Grid
-from wholestep.compiler.plan.kernel import Kernel, Plan
+from wholestep.compiler.plan.model.kernel import Kernel, Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.shards import Shards
 from wholestep.compiler.runtime.slot import Family

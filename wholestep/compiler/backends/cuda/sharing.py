@@ -23,7 +23,7 @@ from wholestep.compiler.backends.cuda.scheduled import (
     SUMS,
     schedule_of,
 )
-from wholestep.compiler.plan.kernel import Draft, Kernel, Plan, Space
+from wholestep.compiler.plan.model.kernel import Draft, Kernel, Plan, Space
 from wholestep.errors import PlanError
 
 FORMS = frozenset({ELEMENTS, ROWS, SUMS, COLUMNS, PRODUCT, SCATTER, SCATTER_ROWS})

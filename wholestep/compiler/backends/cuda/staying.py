@@ -17,8 +17,8 @@ from wholestep.compiler.backends.cuda.scheduled import PRODUCT, schedule_of
 from wholestep.compiler.backends.cuda.sharing import FORMS, by_launch, may_share, parts_of, touched
 from wholestep.compiler.backends.cuda.target import TARGETS
 from wholestep.compiler.ir.types import evaluate, float32
-from wholestep.compiler.plan.bodies import Dot
-from wholestep.compiler.plan.kernel import Kernel, Load, Plan, Space
+from wholestep.compiler.plan.model.bodies import Dot
+from wholestep.compiler.plan.model.kernel import Kernel, Load, Plan, Space
 
 DEEP, WIDE, APART = 128, 8, 132  # features and columns of a block, and from one row of features to the next: staying.h
 THREADS = 256

@@ -9,8 +9,8 @@ from math import ceil, prod
 
 from wholestep.compiler.backends.cuda.scheduled import DIRECT, GRADIENT, JOINED, POOLED_GRADIENT, CudaSchedule
 from wholestep.compiler.ir.types import DType, Extent, evaluate
-from wholestep.compiler.plan.bodies import Window
-from wholestep.compiler.plan.kernel import Kernel, Operand
+from wholestep.compiler.plan.model.bodies import Window
+from wholestep.compiler.plan.model.kernel import Kernel, Operand
 from wholestep.records import dataclass
 
 SHARED = 44 << 10  # bytes of a block: what every GPU gives without being asked, less what else a kernel has there

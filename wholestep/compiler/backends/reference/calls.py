@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from wholestep.compiler.backends.reference.values import Array, Values, accumulator
-from wholestep.compiler.plan.bodies import Call
+from wholestep.compiler.plan.model.bodies import Call
 
 Operands = Mapping[str, Array]
 GROUPED = ("q", "mask", "lse", "gradient", "out", "dq", "dmask")  # one for each head of queries that shares keys

@@ -11,8 +11,8 @@ from wholestep.compiler.backends.host import Memory
 from wholestep.compiler.backends.reference.calls import run_call
 from wholestep.compiler.backends.reference.values import Array, Values, accumulator
 from wholestep.compiler.backends.reference.windows import run_window
-from wholestep.compiler.plan.bodies import Call, Columns, Dot, Exchange, Nest, Scatter, Window
-from wholestep.compiler.plan.kernel import Kernel, Level
+from wholestep.compiler.plan.model.bodies import Call, Columns, Dot, Exchange, Nest, Scatter, Window
+from wholestep.compiler.plan.model.kernel import Kernel, Level
 
 
 def run_kernel(kernel: Kernel, memory: Memory) -> None:

@@ -15,7 +15,7 @@ from wholestep.compiler.backends.host import HostDevice, HostProgram, Memory
 from wholestep.compiler.backends.reference.kernels import run_kernel
 from wholestep.compiler.backends.reference.target import REFERENCE
 from wholestep.compiler.ir.types import evaluate
-from wholestep.compiler.plan.kernel import Loop
+from wholestep.compiler.plan.model.kernel import Loop
 from wholestep.compiler.target import Target
 
 

@@ -16,7 +16,7 @@ from wholestep.compiler.backends.host import Memory, pointwise
 from wholestep.compiler.backends.reference.target import REFERENCE
 from wholestep.compiler.ir.semantics.random import hashed_uniform
 from wholestep.compiler.ir.types import DType, Extent, Shape, evaluate
-from wholestep.compiler.plan.kernel import Guard, Index, Instr, Load, Reduce, Space, Store
+from wholestep.compiler.plan.model.kernel import Guard, Index, Instr, Load, Reduce, Space, Store
 
 Array = np.ndarray[Any, Any]
 

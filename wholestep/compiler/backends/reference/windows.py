@@ -12,8 +12,8 @@ import numpy as np
 
 from wholestep.compiler.backends.reference.values import Array, Values, accumulator
 from wholestep.compiler.ir.types import as_dtype
-from wholestep.compiler.plan.bodies import Window
-from wholestep.compiler.plan.kernel import POOL_AXES, Level
+from wholestep.compiler.plan.model.bodies import Window
+from wholestep.compiler.plan.model.kernel import POOL_AXES, Level
 
 Pair = tuple[int, int]
 

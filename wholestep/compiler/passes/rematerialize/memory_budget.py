@@ -7,7 +7,7 @@ A value is *kept* if it is made before the step needs most memory and read after
     compute its product once more        of operands that are kept
 
 A product's own time is what the last costs; the others cost a pass over memory, or less, where a kernel reads what they
-are made of anyway (`plan/again.py`).  Which values give most bytes for their time is decided here; how many of them are
+are made of anyway (`plan/fusion/recompute_placement.py`).  Which values give most bytes for their time is decided here; how many of them are
 needed for a limit, by those who make plans.  No number is computed in another way: only code that is compiled for
 another kernel may round otherwise.
 """

@@ -9,7 +9,7 @@ import pytest
 
 import wholestep as ws
 from tests.compiler.targets import cpu_with
-from wholestep.compiler.plan.bodies import Dot
+from wholestep.compiler.plan.model.bodies import Dot
 
 
 def network(width: int, **options: Any) -> ws.Session:

@@ -18,7 +18,7 @@ import wholestep as ws
 from tests.compiler.targets import make_plan
 from wholestep.compiler.backends.cpu.render.c import render
 from wholestep.compiler.ir.semantics.interpret import interpret
-from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.plan.model.kernel import Plan
 
 GOLDEN = Path(__file__).parents[4] / "golden"
 SOURCE, COUNTS = GOLDEN / "mlp_adam.c", GOLDEN / "mlp_plan.json"

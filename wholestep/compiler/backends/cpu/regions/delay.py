@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wholestep.compiler.plan.bodies import Window
-from wholestep.compiler.plan.kernel import Kernel, Kind, Space
-from wholestep.compiler.plan.window_ops import WEIGHTS
+from wholestep.compiler.plan.lower.convolution_ops import WEIGHTS
+from wholestep.compiler.plan.model.bodies import Window
+from wholestep.compiler.plan.model.kernel import Kernel, Kind, Space
 
 if TYPE_CHECKING:
     from wholestep.compiler.backends.cpu.regions.split import Splitter

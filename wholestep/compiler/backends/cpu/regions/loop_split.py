@@ -15,7 +15,7 @@ from wholestep.compiler.backends.cpu.regions.touch import kernel_granule
 from wholestep.compiler.backends.cpu.scheduled import in_region, schedule_of, shared
 from wholestep.compiler.backends.cpu.settings import Settings
 from wholestep.compiler.ir.types import evaluate
-from wholestep.compiler.plan.kernel import Buffer, Kernel, Loop
+from wholestep.compiler.plan.model.kernel import Buffer, Kernel, Loop
 
 
 def split_with_loops(

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from wholestep.compiler.plan.kernel import Space
+from wholestep.compiler.plan.model.kernel import Space
 
 if TYPE_CHECKING:
     from wholestep.compiler.backends.cpu.regions.split import Splitter

@@ -17,8 +17,8 @@ from wholestep.compiler.backends.cpu.regions.touch import Touch, free, kernel_gr
 from wholestep.compiler.backends.cpu.scheduled import shared
 from wholestep.compiler.backends.cpu.settings import Settings
 from wholestep.compiler.ir.types import evaluate
-from wholestep.compiler.plan.bodies import Dot, Window
-from wholestep.compiler.plan.kernel import Buffer, Kernel, Kind, Space
+from wholestep.compiler.plan.model.bodies import Dot, Window
+from wholestep.compiler.plan.model.kernel import Buffer, Kernel, Kind, Space
 
 
 class Splitter:

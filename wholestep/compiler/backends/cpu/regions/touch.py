@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from wholestep.compiler.backends.cpu.layout import LANES
 from wholestep.compiler.backends.cpu.scheduled import Tiles, schedule_of
 from wholestep.compiler.ir.types import Dim, Extent, product
-from wholestep.compiler.plan.bodies import Scatter
-from wholestep.compiler.plan.kernel import Buffer, Index, Kernel, Kind, Layout, Load, Space
-from wholestep.compiler.plan.traffic import loads, stores
+from wholestep.compiler.plan.io.traffic import loads, stores
+from wholestep.compiler.plan.model.bodies import Scatter
+from wholestep.compiler.plan.model.kernel import Buffer, Index, Kernel, Kind, Layout, Load, Space
 
 
 def granule(extent: Extent) -> int:

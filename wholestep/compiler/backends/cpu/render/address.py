@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from wholestep.compiler.backends.cpu.layout import LANES, PAIRS, PANELS
 from wholestep.compiler.backends.cpu.render.language import extent_text
 from wholestep.compiler.ir.types import Extent, product
-from wholestep.compiler.plan.kernel import Buffer, Index, Layout, Load
+from wholestep.compiler.plan.model.kernel import Buffer, Index, Layout, Load
 
 
 @dataclass

@@ -9,8 +9,8 @@ from wholestep.compiler.backends.cpu.layout import LANES, PANELS
 from wholestep.compiler.backends.cpu.render.address import axis_stride
 from wholestep.compiler.backends.cpu.render.writer import Writer
 from wholestep.compiler.ir.types import Extent
-from wholestep.compiler.plan.bodies import Dot
-from wholestep.compiler.plan.kernel import Buffer, Layout, Load, Operand
+from wholestep.compiler.plan.model.bodies import Dot
+from wholestep.compiler.plan.model.kernel import Buffer, Layout, Load, Operand
 
 MOST = 64 << 10  # bytes of one operand of a call: more would drive out what the call works on
 

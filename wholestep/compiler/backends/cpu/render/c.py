@@ -14,7 +14,7 @@ from wholestep.compiler.backends.cpu.render.sharing import Form, may_share, shar
 from wholestep.compiler.backends.cpu.render.writer import Writer
 from wholestep.compiler.backends.cpu.scheduled import schedule_of
 from wholestep.compiler.ir.types import float64
-from wholestep.compiler.plan.kernel import Buffer, HostValue, Kernel, Layout, Loop, Plan, Space
+from wholestep.compiler.plan.model.kernel import Buffer, HostValue, Kernel, Layout, Loop, Plan, Space
 
 PRELUDE = """\
 {}#undef WS_EXPORT

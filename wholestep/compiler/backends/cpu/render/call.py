@@ -12,8 +12,8 @@ from wholestep.compiler.backends.cpu.render.writer import Writer
 from wholestep.compiler.backends.cpu.scheduled import queries_of
 from wholestep.compiler.ir.attrs import DATA, MODEL
 from wholestep.compiler.ir.types import evaluate, float64, symbols_of
-from wholestep.compiler.plan.bodies import Call, Exchange, Window
-from wholestep.compiler.plan.kernel import Operand, Plan
+from wholestep.compiler.plan.model.bodies import Call, Exchange, Window
+from wholestep.compiler.plan.model.kernel import Operand, Plan
 
 # Where each routine is defined.
 HEADERS = {"attention": "attention.h", "attention_grad": "attention.h"}

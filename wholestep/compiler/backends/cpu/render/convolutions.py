@@ -14,7 +14,7 @@ from wholestep.compiler.backends.cpu.render.winograd import image_by_tiles, tran
 from wholestep.compiler.backends.cpu.render.writer import Writer
 from wholestep.compiler.backends.cpu.windows.frames import Taps, runs
 from wholestep.compiler.backends.cpu.windows.winograd import tiles_of
-from wholestep.compiler.plan.kernel import POOL_AXES
+from wholestep.compiler.plan.model.kernel import POOL_AXES
 
 
 def conv_row(pen: Pen, panels: Panels, count: int, out: str, step: int, x: str, walk: Sequence[int], w: str) -> None:

@@ -12,7 +12,7 @@ from wholestep.compiler.backends.cpu.render.ahead import operand_start
 from wholestep.compiler.backends.cpu.render.images import Pen
 from wholestep.compiler.backends.cpu.render.panels import Panels
 from wholestep.compiler.backends.cpu.windows.winograd import POSITIONS
-from wholestep.compiler.plan.kernel import Layout, Load
+from wholestep.compiler.plan.model.kernel import Layout, Load
 
 LINE = 64  # bytes
 

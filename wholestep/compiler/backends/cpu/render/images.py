@@ -12,8 +12,8 @@ from wholestep.compiler.backends.cpu.render.writer import Writer, simd
 from wholestep.compiler.backends.cpu.scheduled import Frame, tiles_of
 from wholestep.compiler.backends.cpu.windows.frames import columns_of
 from wholestep.compiler.ir.types import DType, Extent
-from wholestep.compiler.plan.bodies import Window
-from wholestep.compiler.plan.kernel import Instr, Layout, Level, Load, Operand, Store
+from wholestep.compiler.plan.model.bodies import Window
+from wholestep.compiler.plan.model.kernel import Instr, Layout, Level, Load, Operand, Store
 
 LONG_RUN = 32  # numbers side by side from which on the shared loops over them lose nothing beside a kernel's own
 COLUMN = 2  # the axis of a pixel's column in kernels that make images

@@ -16,8 +16,8 @@ from wholestep.compiler.backends.cpu.render.windows import render_window
 from wholestep.compiler.backends.cpu.render.writer import REDUCE_SUFFIX, Writer, panel
 from wholestep.compiler.backends.cpu.scheduled import blocks_of
 from wholestep.compiler.ir.types import Extent, product
-from wholestep.compiler.plan.bodies import Columns, Dot, Scatter
-from wholestep.compiler.plan.kernel import Kind, Level, Load, Reduce
+from wholestep.compiler.plan.model.bodies import Columns, Dot, Scatter
+from wholestep.compiler.plan.model.kernel import Kind, Level, Load, Reduce
 
 UNROLLED = 16  # rounds of a loop that gcc may write out
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from wholestep.compiler.backends.cpu.layout import LANES, PAIRS, PANELS
 from wholestep.compiler.backends.cpu.render.language import LOCAL, LOWEST, OPS
 from wholestep.compiler.ir.types import float32
-from wholestep.compiler.plan.kernel import Instr, Level, Load, Space, Store
+from wholestep.compiler.plan.model.kernel import Instr, Level, Load, Space, Store
 
 if TYPE_CHECKING:
     from wholestep.compiler.backends.cpu.render.writer import Writer

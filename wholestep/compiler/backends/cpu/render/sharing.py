@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from wholestep.compiler.backends.cpu.layout import LANES
-from wholestep.compiler.plan.kernel import Kernel, Kind
+from wholestep.compiler.plan.model.kernel import Kernel, Kind
 
 NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
 INDEX = re.compile(r"\[[^][]*\]")

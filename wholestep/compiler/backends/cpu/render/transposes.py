@@ -12,7 +12,7 @@ from wholestep.compiler.backends.cpu.render.ahead import operand_start
 from wholestep.compiler.backends.cpu.render.language import SUFFIX, cast_text
 from wholestep.compiler.backends.cpu.render.writer import Writer
 from wholestep.compiler.ir.types import float32
-from wholestep.compiler.plan.kernel import Load, Store
+from wholestep.compiler.plan.model.kernel import Load, Store
 
 Span = tuple[str, str]
 

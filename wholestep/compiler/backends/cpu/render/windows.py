@@ -16,7 +16,7 @@ from wholestep.compiler.backends.cpu.render.pools import (
     render_max_pool2d_pick,
 )
 from wholestep.compiler.backends.cpu.render.writer import Writer
-from wholestep.compiler.plan.bodies import Window
+from wholestep.compiler.plan.model.bodies import Window
 
 _RENDER: Mapping[str, Callable[[Writer], None]] = {
     "conv2d": render_conv2d,

@@ -12,8 +12,9 @@ from wholestep.compiler.backends.cpu.render.narrow import can_widen, rounded_tog
 from wholestep.compiler.backends.cpu.scheduled import Blocks, Inner, Queries, schedule_of
 from wholestep.compiler.ir.ops import Trait, having
 from wholestep.compiler.ir.types import DType, Extent, bfloat16, float32, float64, int32, int64, uint8
-from wholestep.compiler.plan.bodies import Window
-from wholestep.compiler.plan.kernel import (
+from wholestep.compiler.plan.io.traffic import loads, stores
+from wholestep.compiler.plan.model.bodies import Window
+from wholestep.compiler.plan.model.kernel import (
     Buffer,
     Index,
     Instr,
@@ -24,7 +25,6 @@ from wholestep.compiler.plan.kernel import (
     Space,
     Store,
 )
-from wholestep.compiler.plan.traffic import loads, stores
 
 TRANSCENDENTAL = having(Trait.TRANSCENDENTAL)
 REDUCE_SUFFIX = {float32: "f32", float64: "f64", int32: "i32", int64: "i64", uint8: "u8"}

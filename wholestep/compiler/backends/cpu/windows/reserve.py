@@ -10,10 +10,10 @@ from wholestep.compiler.backends.cpu.windows.frames import SLACK
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.ir.types import DType, Extent, TensorType, evaluate
-from wholestep.compiler.plan.access import linear
-from wholestep.compiler.plan.bodies import Window
-from wholestep.compiler.plan.kernel import Buffer, Kernel
-from wholestep.compiler.plan.window_ops import OPERANDS, window_attrs
+from wholestep.compiler.plan.lower.convolution_ops import OPERANDS, window_attrs
+from wholestep.compiler.plan.model.access import linear
+from wholestep.compiler.plan.model.bodies import Window
+from wholestep.compiler.plan.model.kernel import Buffer, Kernel
 
 
 class Rooms:

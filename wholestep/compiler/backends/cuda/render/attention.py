@@ -8,7 +8,7 @@ from wholestep.compiler.backends.cuda.render.language import STORED, cast_text, 
 from wholestep.compiler.backends.cuda.render.products import accumulator
 from wholestep.compiler.backends.cuda.render.writer import Writer
 from wholestep.compiler.ir.types import Dim, Extent, bfloat16, float16, float32, float64
-from wholestep.compiler.plan.bodies import Call
+from wholestep.compiler.plan.model.bodies import Call
 
 ROWS = frozenset({"q", "k", "v", "gradient", "out", "dq", "dk", "dv"})  # what has an axis of columns
 KINDS = {bfloat16: "ws_bf16", float16: "ws_f16", float32: "ws_plain", float64: "ws_plain"}

@@ -9,7 +9,7 @@ from wholestep.compiler.backends.cuda.render.products import DEPTH, accumulator
 from wholestep.compiler.backends.cuda.render.rows import Row
 from wholestep.compiler.backends.cuda.render.writer import Writer
 from wholestep.compiler.backends.cuda.scheduled import ELEMENTS
-from wholestep.compiler.plan.bodies import Dot, Nest
+from wholestep.compiler.plan.model.bodies import Dot, Nest
 
 GROUPS, WIDE = 8, 32  # of threads that share k, as in a tile; columns at a time
 

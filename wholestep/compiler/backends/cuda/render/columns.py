@@ -5,8 +5,8 @@ from __future__ import annotations
 from wholestep.compiler.backends.cuda.render.language import STORED
 from wholestep.compiler.backends.cuda.render.packs import Packs
 from wholestep.compiler.backends.cuda.render.writer import Writer
-from wholestep.compiler.plan.bodies import Columns
-from wholestep.compiler.plan.kernel import Reduce
+from wholestep.compiler.plan.model.bodies import Columns
+from wholestep.compiler.plan.model.kernel import Reduce
 
 PARTS = 8  # of a sum, where warps share it
 

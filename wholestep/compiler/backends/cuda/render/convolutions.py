@@ -11,8 +11,8 @@ from wholestep.compiler.backends.cuda.render.writer import Writer
 from wholestep.compiler.backends.cuda.scheduled import DIRECT, GRADIENT, JOINED, POOLED_GRADIENT
 from wholestep.compiler.backends.cuda.windows import PARTS, Shape, operand, shape, shape_of
 from wholestep.compiler.ir.types import DType
-from wholestep.compiler.plan.bodies import Window
-from wholestep.compiler.plan.kernel import POOL_AXES, Level, Store
+from wholestep.compiler.plan.model.bodies import Window
+from wholestep.compiler.plan.model.kernel import POOL_AXES, Level, Store
 
 
 def read(w: Writer, window: Window, name: str, *places: str) -> str:

@@ -28,8 +28,8 @@ from wholestep.compiler.backends.cuda.render.language import LOCAL, STORED, wide
 from wholestep.compiler.backends.cuda.render.writer import Writer
 from wholestep.compiler.backends.cuda.scheduled import schedule_of
 from wholestep.compiler.ir.types import float32
-from wholestep.compiler.plan.bodies import Dot
-from wholestep.compiler.plan.kernel import Instr, Kernel, Load, Plan, Store
+from wholestep.compiler.plan.model.bodies import Dot
+from wholestep.compiler.plan.model.kernel import Instr, Kernel, Load, Plan, Store
 
 GIVEN = "const ws_step *step, const int turn, const int m0, const int u0, char *const memory, void *const *given"
 

@@ -6,7 +6,7 @@ from wholestep.compiler.backends.cuda.middle import along
 from wholestep.compiler.backends.cuda.render.language import LOCAL, STORED
 from wholestep.compiler.backends.cuda.render.products import early_loads
 from wholestep.compiler.backends.cuda.render.writer import Writer
-from wholestep.compiler.plan.bodies import Dot
+from wholestep.compiler.plan.model.bodies import Dot
 
 
 def render_middle(w: Writer) -> None:

@@ -7,7 +7,7 @@ from wholestep.compiler.backends.cuda.render.rows import render_rows
 from wholestep.compiler.backends.cuda.render.sums import render_sums
 from wholestep.compiler.backends.cuda.render.writer import Writer
 from wholestep.compiler.backends.cuda.scheduled import ELEMENTS, SUMS
-from wholestep.compiler.plan.bodies import Nest
+from wholestep.compiler.plan.model.bodies import Nest
 
 
 def render_nest(w: Writer) -> None:

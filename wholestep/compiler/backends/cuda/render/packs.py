@@ -8,7 +8,7 @@ from types import MappingProxyType
 from wholestep.compiler.backends.cuda.held import is_plain_load, is_read_in_packs
 from wholestep.compiler.backends.cuda.render.language import LOCAL, STORED
 from wholestep.compiler.backends.cuda.render.writer import Writer
-from wholestep.compiler.plan.kernel import Instr, Level, Load, Space, Store
+from wholestep.compiler.plan.model.kernel import Instr, Level, Load, Space, Store
 
 
 def moves_along(load: Load, axis: int) -> bool:

@@ -10,8 +10,8 @@ from wholestep.compiler.backends.cuda.render.nests import over_elements
 from wholestep.compiler.backends.cuda.render.writer import Writer
 from wholestep.compiler.backends.cuda.scheduled import LIBRARY, CudaSchedule
 from wholestep.compiler.ir.types import DType, float32
-from wholestep.compiler.plan.bodies import Dot
-from wholestep.compiler.plan.kernel import Instr, Level, Load
+from wholestep.compiler.plan.model.bodies import Dot
+from wholestep.compiler.plan.model.kernel import Instr, Level, Load
 
 DEPTH = 16  # of k, that a group of threads has of every piece
 

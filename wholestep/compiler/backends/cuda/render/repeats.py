@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from wholestep.compiler.backends.cuda.render.packs import values_used
-from wholestep.compiler.plan.bodies import Nest
-from wholestep.compiler.plan.kernel import Instr
+from wholestep.compiler.plan.model.bodies import Nest
+from wholestep.compiler.plan.model.kernel import Instr
 
 LEAVES = ("load", "const", "scalar", "index")
 LEAST_OPS = 2  # of a value that is kept: what is less is made again

@@ -20,8 +20,8 @@ from wholestep.compiler.backends.cuda.render.packs import Packs, values_used
 from wholestep.compiler.backends.cuda.render.repeats import without_repeats
 from wholestep.compiler.backends.cuda.render.writer import Writer
 from wholestep.compiler.backends.cuda.schedule import WARP
-from wholestep.compiler.plan.bodies import Nest
-from wholestep.compiler.plan.kernel import Instr, Level, Load, Reduce
+from wholestep.compiler.plan.model.bodies import Nest
+from wholestep.compiler.plan.model.kernel import Instr, Level, Load, Reduce
 
 # Rows that a thread has little of: more warps on a multiprocessor hide more of memory's latency than registers do.
 RESIDENT, RESIDENT_THREADS, RESIDENT_WORDS = 4, 256, 60

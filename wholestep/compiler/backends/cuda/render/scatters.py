@@ -12,7 +12,7 @@ from wholestep.compiler.backends.cuda.render.writer import Writer
 from wholestep.compiler.backends.cuda.schedule import SORTED_PIECES, WARP
 from wholestep.compiler.backends.cuda.scheduled import SCATTER_ROWS, SCATTER_SORTED
 from wholestep.compiler.ir.types import product
-from wholestep.compiler.plan.bodies import Scatter
+from wholestep.compiler.plan.model.bodies import Scatter
 
 
 def render_scatter(w: Writer) -> None:

@@ -17,7 +17,7 @@ from math import prod
 from wholestep.compiler.backends.cuda.render.language import STORED
 from wholestep.compiler.backends.cuda.render.writer import Writer
 from wholestep.compiler.backends.cuda.scheduled import schedule_of
-from wholestep.compiler.plan.kernel import Kernel
+from wholestep.compiler.plan.model.kernel import Kernel
 
 SHARED = re.compile(r"^(\s*)__shared__ (?:__align__\(16\) )?(.+?) (\w+)((?:\[\d+\])+);$")
 MULTIPROCESSORS, MOST_RESIDENT = 132, 2  # and blocks of one, for which registers are saved

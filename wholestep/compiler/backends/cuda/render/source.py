@@ -23,8 +23,8 @@ from wholestep.compiler.backends.cuda.render.windows import render_window
 from wholestep.compiler.backends.cuda.render.writer import Writer
 from wholestep.compiler.backends.cuda.scheduled import EXCHANGE, GRAPH, LIBRARY, MIDDLE, SCATTER_SORTED, schedule_of
 from wholestep.compiler.backends.cuda.sharing import by_launch, may_share, parts_of
-from wholestep.compiler.plan.bodies import Dot
-from wholestep.compiler.plan.kernel import Kernel, Kind, Plan
+from wholestep.compiler.plan.model.bodies import Dot
+from wholestep.compiler.plan.model.kernel import Kernel, Kind, Plan
 
 NATIVE = Path(__file__).parent.parent / "native"
 

@@ -20,8 +20,8 @@ from wholestep.compiler.backends.cuda.render.writer import Writer
 from wholestep.compiler.backends.cuda.scheduled import schedule_of
 from wholestep.compiler.backends.cuda.sharing import parts_of
 from wholestep.compiler.backends.cuda.staying import APART, DEEP, RECORDS, WIDE, Staying
-from wholestep.compiler.plan.bodies import Dot
-from wholestep.compiler.plan.kernel import Kernel, Load, Plan
+from wholestep.compiler.plan.model.bodies import Dot
+from wholestep.compiler.plan.model.kernel import Kernel, Load, Plan
 
 NAME = "many_steps"
 

@@ -10,8 +10,8 @@ from wholestep.compiler.backends.cuda.render.language import STORED
 from wholestep.compiler.backends.cuda.render.packs import Packs
 from wholestep.compiler.backends.cuda.render.writer import Writer
 from wholestep.compiler.backends.cuda.schedule import WARP
-from wholestep.compiler.plan.bodies import Nest
-from wholestep.compiler.plan.kernel import Load, Store
+from wholestep.compiler.plan.model.bodies import Nest
+from wholestep.compiler.plan.model.kernel import Load, Store
 
 UNDER_WAY = 128  # bytes that a thread has asked for before it adds the first
 

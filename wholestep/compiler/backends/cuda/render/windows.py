@@ -15,8 +15,8 @@ from wholestep.compiler.backends.cuda.render.products import accumulator, produc
 from wholestep.compiler.backends.cuda.render.writer import Writer
 from wholestep.compiler.backends.cuda.windows import fixed, operand, product_sizes, shape_of
 from wholestep.compiler.ir.types import Extent
-from wholestep.compiler.plan.bodies import Window
-from wholestep.compiler.plan.kernel import Level, Store
+from wholestep.compiler.plan.model.bodies import Window
+from wholestep.compiler.plan.model.kernel import Level, Store
 
 
 def render_window(w: Writer) -> None:

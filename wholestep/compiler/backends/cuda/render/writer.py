@@ -11,8 +11,8 @@ from wholestep.compiler.backends.cuda.render.language import LOCAL, OPS, STORED,
 from wholestep.compiler.backends.cuda.schedule import sizes_in
 from wholestep.compiler.backends.cuda.scheduled import schedule_of
 from wholestep.compiler.ir.types import DType, Extent, evaluate, float32, float64, product
-from wholestep.compiler.plan.kernel import Index, Instr, Kernel, Kind, Level, Load, Plan, Reduce, Space, Store
-from wholestep.compiler.plan.traffic import loads, stores
+from wholestep.compiler.plan.io.traffic import loads, stores
+from wholestep.compiler.plan.model.kernel import Index, Instr, Kernel, Kind, Level, Load, Plan, Reduce, Space, Store
 
 INT = 1 << 31
 

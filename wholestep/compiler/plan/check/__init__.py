@@ -1,0 +1,1 @@
+"""Is a plan sound?  Checked before it is rendered."""

@@ -1,0 +1,453 @@
+"""Which ops share a kernel.
+
+A cluster is the set of ops of one kernel.  An op joins the cluster of one of its producers when it reads everything
+inside that cluster at its own position (so the value never leaves a register or a row), and when nothing it needs
+depends on the cluster in a roundabout way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from math import prod
+
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir.graph import Graph, Node
+from wholestep.compiler.ir.ops import LEAVES, OPS, Family, Trait, having
+from wholestep.compiler.ir.types import Extent, Shape, boolean, evaluate
+from wholestep.compiler.passes.rematerialize.late_readers import Again
+from wholestep.compiler.passes.rematerialize.memory_budget import Recomputed, Repeated
+from wholestep.compiler.plan.fusion.reachability import Reach
+from wholestep.compiler.plan.lower.convolution_ops import (
+    KERNELS,
+    POOLED,
+    POOLS,
+    WEIGHTS,
+    WINDOWS,
+    pool_of,
+    stays_inside,
+    tiles,
+)
+from wholestep.compiler.plan.lower.materialize import is_generated, spread_bias
+from wholestep.compiler.plan.lower.routine_ops import ROUTINES, call_of
+from wholestep.compiler.plan.model.access import VIEWS, Access, identity, resolve
+from wholestep.compiler.plan.model.kernel import Kind
+from wholestep.compiler.target import Fusion
+
+GATHERS = having(Trait.GATHERS)
+MAPS = GATHERS | {
+    name for name, op in OPS.items() if op.family in (Family.POINTWISE, Family.COMPOSITE) and name not in ROUTINES
+}
+PARTIAL_SUM = "partial_sum"  # of partial_column_sums.py
+REDUCTIONS = frozenset(name for name, op in OPS.items() if op.family is Family.REDUCE)
+
+
+@dataclass(eq=False)
+class Cluster:
+    """`rows` are the loops outside; `vector` the loop inside; a DOT or COLUMNS cluster has its head as first op.
+
+    The `prologue` of a column sum is what it adds up, computed as it is read; another column sum may compute it again.
+    A contraction may hold `sums` of the columns of its right operand: a COLUMNS cluster that has no kernel of its own.
+    """
+
+    kind: Kind
+    rows: Shape
+    vector: Extent | None
+    nodes: list[Node] = field(default_factory=list)
+    prologue: list[Node] = field(default_factory=list)
+    reads: set[Cluster] = field(default_factory=set)  # clusters whose values it loads
+    waits: set[Cluster] = field(default_factory=set)  # clusters that must have read a state before it is overwritten
+    sums: Cluster | None = None
+    loop: int | None = None  # it runs once per step of this loop
+
+    @property
+    def results(self) -> list[Node]:
+        """Everything that it and no other cluster computes."""
+        return self.nodes if self.sums is None else [*self.nodes, *self.sums.nodes]
+
+    @property
+    def members(self) -> list[Node]:
+        """Everything it computes."""
+        return [*self.prologue, *self.results]
+
+    @property
+    def heads(self) -> list[Node]:
+        """The sums of a COLUMNS cluster, over one space: they share a loop."""
+        return [n for n in self.nodes if n.op in REDUCTIONS]
+
+    @property
+    def shape(self) -> Shape:
+        return self.rows if self.vector is None else (*self.rows, self.vector)
+
+    def is_row(self, node: Node) -> bool:
+        """Does the node have one value per row, rather than one per element?"""
+        return len(node.type.shape) == len(self.rows) and self.vector is not None
+
+
+def is_op(node: Node) -> bool:
+    """Computed by a kernel: neither a view, nor a leaf, nor made on the fly."""
+    return not (node.op in VIEWS or node.op in LEAVES or is_generated(node))
+
+
+def reduced_axis(node: Node) -> int:
+    if node.op == "argmax":
+        return node.attrs.axis  # type: ignore[attr-defined, no-any-return]
+    (axis,) = node.attrs.axes  # type: ignore[attr-defined]
+    return axis  # type: ignore[no-any-return]
+
+
+def accesses(node: Node) -> list[Access]:
+    """What each input of an op is an access of, at the op's own position (for a reduction: at its input's)."""
+    if node.op in REDUCTIONS:
+        return [resolve(node.inputs[0], identity(node.inputs[0].type.rank))]
+    if node.op in ("item", "assembled"):
+        return []  # written by the call that computes it
+    if node.op in ("matmul", "scatter_add"):
+        return [resolve(i, identity(i.type.rank)) for i in node.inputs]
+    if node.op == "write_rows":  # in place: it reads nothing of what it overwrites
+        return [resolve(i, identity(i.type.rank)) for i in node.inputs[1:]]
+    if node.op == "gather":
+        axis, index = node.attrs.axis, node.inputs[1]  # type: ignore[attr-defined]
+        at = identity(node.type.rank)[axis : axis + index.type.rank]
+        return [resolve(node.inputs[0], identity(node.inputs[0].type.rank)), resolve(index, at)]
+    return [resolve(i, identity(i.type.rank)) for i in node.inputs]
+
+
+class Fuser:
+    """Places ops in topological order.
+
+    An op that needs nothing computed (`m * beta1`), and a comparison (cheaper to repeat than to store), wait for their
+    first reader and go into its kernel.  So does what only column sums read.
+    """
+
+    def __init__(self, graph: Graph, fusion: Fusion, fuse: bool, sizes: Mapping[str, int] | None = None) -> None:
+        self.fusion, self.fuse, self.sizes = fusion, fuse, sizes
+        self.clusters: list[Cluster] = []
+        self.of: dict[Node, Cluster] = {}
+        self.deferred: set[Node] = set()
+        self.calls: dict[object, Cluster] = {}  # what several results of one call have in common -> its cluster
+        self.position: dict[Cluster, int] = {}
+        self.operands: dict[Cluster, set[Node]] = {}  # what comes from outside
+        self.reach = Reach[Cluster]()
+        self.summed = only_in_column_sums(graph) if fuse else set()
+        self.readers = graph.consumers()
+        self.roots = {o.node for o in graph.outputs} | {u.node for u in graph.updates}
+        for node in graph.nodes:
+            if is_op(node):
+                if fuse and self.may_wait(node):
+                    self.deferred.add(node)
+                else:
+                    self.place(node)
+        for node in [o.node for o in graph.outputs] + [u.node for u in graph.updates]:
+            if node in self.deferred:
+                self.place(node)
+
+    def may_wait(self, node: Node) -> bool:
+        if node.op not in MAPS:
+            return False
+        return (
+            node in self.summed
+            or node.type.dtype == boolean
+            or isinstance(node, Again)
+            or all(
+                (a.base in self.deferred and not isinstance(a.base, Again)) or not is_op(a.base) for a in accesses(node)
+            )
+        )
+
+    def place(self, node: Node) -> None:
+        waiting = self.waiting_for(node)
+        needed = [a.base for n in (*waiting, node) for a in accesses(n)]
+        producers = dict.fromkeys(self.of[base] for base in needed if base in self.of)
+        cluster = self.choose(node, waiting, producers) if self.fuse else None
+        call = call_of(node) or pool_of(node)
+        if call is not None:
+            cluster = self.calls.get(call, cluster)
+        if cluster is None:
+            cluster = new_cluster(node)
+            self.position[cluster], self.operands[cluster] = len(self.clusters), set()
+            self.clusters.append(cluster)
+            self.reach.add(cluster)
+        if call is not None:
+            self.calls[call] = cluster
+        joining = self.joining(waiting, node, cluster)
+        if cluster.kind is Kind.COLUMNS and not cluster.nodes:
+            cluster.prologue = self.prologue(waiting, node)
+            waiting = [n for n in waiting if n not in cluster.prologue]
+        self.deferred.difference_update(waiting, [node])
+        for n in waiting:
+            if n in joining:
+                self.join(n, cluster)
+            elif n not in self.of:
+                self.place(n)
+        self.join(node, cluster)
+
+    def joining(self, waiting: list[Node], node: Node, cluster: Cluster) -> set[Node]:
+        """Which deferred ops go into the kernel of their reader: those whose every reader here is in it too."""
+        joined: set[Node] = set()
+        if not cluster.nodes and cluster.kind is not Kind.NEST:
+            return joined  # the head of a contraction or a column sum reads from memory
+        for n in reversed(waiting):
+            if self.fits(n, accesses(n), cluster) and all(
+                (r is node or r in joined) and self.reads_only_in_place(r, n, cluster)
+                for r in (*waiting, node)
+                if reads(r, n)
+            ):
+                joined.add(n)
+        return joined
+
+    def prologue(self, waiting: list[Node], head: Node) -> list[Node]:
+        """What a column sum can compute itself: pointwise ops over the space it adds up, read nowhere else here."""
+        shape = head.inputs[0].type.shape
+        found: set[Node] = set()
+        for n in reversed(waiting):
+            readers = [r for r in (*waiting, head) if reads(r, n)]
+            inside = all(r is head or r in found for r in readers) and all(
+                is_whole(a) for r in readers for a in accesses(r) if a.base is n
+            )
+            if n in self.summed and n.type.shape == shape and n.op not in GATHERS and inside:
+                found.add(n)
+        return [n for n in waiting if n in found]
+
+    def reads_only_in_place(self, reader: Node, base: Node, cluster: Cluster) -> bool:
+        if reader.op in GATHERS:
+            return False
+        row = reader.op not in REDUCTIONS and cluster.is_row(reader)
+        return all(self.reads_in_place(a, row, cluster) for a in accesses(reader) if a.base is base)
+
+    def waiting_for(self, node: Node) -> list[Node]:
+        """The deferred ops that a node needs, in order."""
+        found: dict[Node, None] = {}
+
+        def visit(n: Node) -> None:
+            for a in accesses(n):
+                if a.base in self.deferred and a.base not in found:
+                    visit(a.base)
+                    found[a.base] = None
+
+        visit(node)
+        return list(found)
+
+    def choose(self, node: Node, waiting: list[Node], producers: dict[Cluster, None]) -> Cluster | None:
+        for cluster in sorted(producers, key=self.position.__getitem__, reverse=True):
+            if isinstance(node, Recomputed | Repeated) and not makes_again(cluster):
+                continue  # it would be made, and kept, with what it is made of
+            fits = self.fits(node, accesses(node), cluster) and self.is_acyclic(cluster, producers)
+            fits = fits and not self.is_full(cluster, node, waiting)
+            if fits and self.is_read_from_inside_only(cluster, node, waiting):
+                return cluster
+        return None
+
+    def is_full(self, cluster: Cluster, node: Node, waiting: list[Node]) -> bool:
+        """Would a kernel have too many operands?"""
+        most = self.fusion.most_operands
+        if most is None or cluster.kind is not Kind.NEST:
+            return False
+        ops = {*waiting, node}
+        added = {a.base for n in ops for a in accesses(n)} - ops
+        return len(self.operands[cluster] | {base for base in added if self.of.get(base) is not cluster}) > most
+
+    def is_read_from_inside_only(self, cluster: Cluster, node: Node, waiting: list[Node]) -> bool:
+        """No deferred op that must stay outside reads the cluster: it would have to run before and after it."""
+        outside = set(waiting) - self.joining(waiting, node, cluster)
+        return not any(self.of.get(a.base) is cluster for n in outside for a in accesses(n))
+
+    def join(self, node: Node, cluster: Cluster) -> None:
+        cluster.nodes.append(node)
+        self.of[node] = cluster
+        if node.op in POOLS:  # what follows is as small as the pool's result
+            cluster.rows, cluster.vector = node.type.shape[:-1], node.type.shape[-1]
+        needed = [a.base for n in (*cluster.prologue, node) for a in accesses(n)]
+        self.operands[cluster].update(base for base in needed if self.of.get(base) is not cluster)
+        found = {self.of[base] for base in needed if base in self.of} - {cluster}
+        self.reach.link(cluster, found - cluster.reads)
+        cluster.reads |= found
+
+    def is_acyclic(self, cluster: Cluster, producers: Iterable[Cluster]) -> bool:
+        """No other producer may depend on the cluster: it would have to run before and after it."""
+        return not any(p is not cluster and self.reach.depends(p, cluster) for p in producers)
+
+    def fits(self, node: Node, found: list[Access], cluster: Cluster) -> bool:
+        if node.op in REDUCTIONS:
+            return self.fits_reduction(node, found[0], cluster)
+        if node.op in POOLS:
+            return self.fits_pool(node, found[0], cluster)
+        if node.op == PARTIAL_SUM:
+            shape = node.inputs[0].type.shape
+            whole = all(self.reads_in_place(a, False, cluster) for a in found if self.of.get(a.base) is cluster)
+            return cluster.kind is Kind.NEST and shape == cluster.shape and whole
+        if node.op not in MAPS or cluster.kind in (Kind.SCATTER, Kind.CALL, Kind.LOOP):
+            return False
+        if cluster.kind is Kind.DOT and self.is_plain(cluster) and not self.ends_product(node, cluster):
+            return False
+        if cluster.kind is Kind.WINDOW and not self.follows_window(node, cluster.nodes[0]):
+            return False
+        shape = node.type.shape
+        row = cluster.is_row(node)
+        if shape != (cluster.rows if row else cluster.shape) or (row and cluster.kind is not Kind.NEST):
+            return False
+        special = node.op in GATHERS
+        for position, access in enumerate(found):
+            if self.of.get(access.base) is not cluster:
+                continue
+            if special and not (node.op == "gather" and position == 1):
+                return False  # reads at another position than its own
+            if not self.reads_in_place(access, row, cluster):
+                return False
+        return True
+
+    def follows_window(self, node: Node, head: Node) -> bool:
+        """Does the target want what follows a convolution, as its only reader or not, in its kernel?
+
+        A gradient that is added up over all images is whole only at the end of its kernel: it may be rounded there.
+        """
+        asked = self.fusion.convolution_epilogues
+        if head.op in WEIGHTS and isinstance(asked, bool):
+            return False
+        alone = len(self.readers[head]) == 1 and head not in self.roots
+        return not (head.op in KERNELS or head.op in WEIGHTS) or says(asked, head, node, alone)
+
+    def is_plain(self, cluster: Cluster) -> bool:
+        """Is a contraction a kernel for itself?"""
+        if not self.fusion.dot_epilogues:
+            return True
+        head, least = cluster.nodes[0], dict(self.fusion.plain_products)
+        dtype = head.inputs[0].type.dtype.name
+        return self.sizes is not None and dtype in least and flops_of(head, self.sizes) >= least[dtype]
+
+    def ends_product(self, node: Node, cluster: Cluster) -> bool:
+        """Does a plain contraction end with a node: is it stored in a half type alone, perhaps behind a bias?"""
+        head, before = cluster.nodes[0], cluster.nodes[-1]
+        if not self.fusion.dot_epilogues or head in self.roots:
+            return False
+        if spread_bias(node) is not None:
+            return len(cluster.nodes) == 1
+        alone = len(self.readers[node.inputs[0]]) == 1 if node.inputs else False
+        if node.op == "cast" and node.type.dtype.is_half:
+            return alone and node.inputs[0] is before and (before is head or before.op == "add")
+        return node.op == "add" and head in node.inputs and any(spread_bias(i) is not None for i in node.inputs)
+
+    def reads_in_place(self, access: Access, row: bool, cluster: Cluster) -> bool:
+        base_row = cluster.is_row(access.base)
+        if row and not base_row:
+            return False
+        return is_whole(access)
+
+    def fits_pool(self, node: Node, access: Access, cluster: Cluster) -> bool:
+        """Behind a convolution whose every pixel is read by this pool alone."""
+        return (
+            cluster.kind is Kind.WINDOW
+            and cluster.nodes[0].op in POOLED
+            and tiles(node)
+            and self.of.get(access.base) is cluster
+            and access.base.type.shape == cluster.nodes[0].type.shape == cluster.shape
+            and is_whole(access)
+            and stays_inside(cluster.nodes, node, self.readers, self.roots)
+            and says(self.fusion.pools_in_convolutions, cluster.nodes[0], node)
+        )
+
+    def fits_reduction(self, node: Node, access: Access, cluster: Cluster) -> bool:
+        """Along the rows of a nest that computes what is reduced."""
+        return (
+            cluster.kind is Kind.NEST
+            and self.of.get(access.base) is cluster
+            and reduced_axis(node) == node.inputs[0].type.rank - 1
+            and node.inputs[0].type.shape == cluster.shape
+            and not cluster.is_row(access.base)
+            and self.reads_in_place(access, False, cluster)
+        )
+
+
+def makes_again(cluster: Cluster) -> bool:
+    """Does a cluster make nothing new?"""
+    return all(isinstance(n, Recomputed | Repeated) for n in cluster.nodes)
+
+
+def says(asked: bool | str, *given: object) -> bool:
+    """What a target has to say of something: always the same, or what a function of its own finds."""
+    if isinstance(asked, bool):
+        return asked
+    module, _, name = asked.partition(":")
+    return bool(getattr(import_module(module), name)(*given))
+
+
+def flops_of(head: Node, sizes: Mapping[str, int]) -> int:
+    """Of one product; where there are two axes of them, of those along the last."""
+    assert isinstance(head.attrs, at.MatmulAttrs)
+    k = head.inputs[0].type.shape[-2 if head.attrs.transpose_a else -1]
+    return 2 * prod(evaluate(e, sizes) for e in (*head.type.shape[-3:], k))
+
+
+def is_whole(access: Access) -> bool:
+    """Is a value read at the reader's own position?"""
+    return access.shape == access.base.type.shape and access.index == identity(len(access.shape))
+
+
+def is_column_sum(node: Node) -> bool:
+    return node.op == PARTIAL_SUM or (node.op in ("sum", "max") and reduced_axis(node) != node.inputs[0].type.rank - 1)
+
+
+def only_in_column_sums(graph: Graph) -> set[Node]:
+    """Pointwise ops that nobody reads but sums along an outer axis, and what only such ops read."""
+    results = {o.node for o in graph.outputs} | {u.node for u in graph.updates}
+    found: set[Node] = set()
+    for node, readers in reversed(graph.consumers().items()):
+        if node.op in MAPS and node not in results and readers and all(is_column_sum(r) or r in found for r in readers):
+            found.add(node)
+    return found
+
+
+def reads(reader: Node, base: Node) -> bool:
+    return any(a.base is base for a in accesses(reader))
+
+
+def new_cluster(node: Node) -> Cluster:
+    if node.op in ROUTINES:
+        return Cluster(Kind.CALL, (), None)
+    if node.op == "scan":
+        return Cluster(Kind.LOOP, (), None)
+    shape = node.inputs[1].type.shape if node.op == "write_rows" else node.type.shape
+    if node.op == PARTIAL_SUM:
+        shape = node.inputs[0].type.shape
+    if node.op == "matmul":
+        return Cluster(Kind.DOT, shape[:-1], shape[-1])
+    if node.op == "scatter_add":
+        return Cluster(Kind.SCATTER, shape, None)
+    if node.op in WINDOWS:
+        return Cluster(Kind.WINDOW, shape[:-1], shape[-1])
+    if node.op in REDUCTIONS:
+        source = node.inputs[0].type.shape
+        if reduced_axis(node) == len(source) - 1:
+            return Cluster(Kind.NEST, shape, source[-1])
+        return Cluster(Kind.COLUMNS, shape[:-1], shape[-1])
+    return Cluster(Kind.NEST, shape[:-1], shape[-1]) if shape else Cluster(Kind.NEST, (), None)
+
+
+def fuse(graph: Graph, fusion: Fusion, enabled: bool = True, sizes: Mapping[str, int] | None = None) -> list[Cluster]:
+    """The clusters of a prepared graph, each with its ops in order, as far as a target lets them share kernels.
+
+    Args:
+        sizes: capacities, where a target's products are plain from some size on.
+    """
+    return Fuser(graph, fusion, enabled, sizes).clusters
+
+
+def absorb(home: Cluster, guest: Cluster, clusters: Iterable[Cluster], reach: Reach[Cluster]) -> None:
+    """What a cluster computes goes into another one, which neither needs nor is needed by it."""
+    home.nodes += guest.nodes
+    home.reads |= guest.reads
+    reach.merge(home, guest)
+    for other in clusters:
+        if guest in other.reads:
+            other.reads = (other.reads - {guest}) | {home}
+
+
+def reach_of(clusters: Iterable[Cluster]) -> Reach[Cluster]:
+    """Who depends on whom among finished clusters."""
+    reach = Reach[Cluster]()
+    clusters = list(clusters)
+    for c in clusters:
+        reach.add(c)
+    for c in clusters:
+        reach.link(c, c.reads | c.waits)
+    return reach

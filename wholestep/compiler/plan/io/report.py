@@ -1,0 +1,174 @@
+"""A plan for people: every kernel, its work and traffic, and where each byte of memory goes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
+
+from wholestep.compiler.ir.attrs import AXES, DATA, MODEL
+from wholestep.compiler.ir.ops import OPS, Family
+from wholestep.compiler.plan.io.traffic import SENT, exchanged, stores
+from wholestep.compiler.plan.memory.peak_memory import Footprint
+from wholestep.compiler.plan.model.bodies import Exchange
+from wholestep.compiler.plan.model.kernel import Kernel, Kind, Plan, Space
+from wholestep.compiler.plan.model.target_formats import footprint
+
+NAMES_WIDTH = 56
+
+
+@dataclass(frozen=True)
+class PlanReport:
+    """What a plan does in a step and what it needs; `str()` is the table."""
+
+    plan: Plan
+    threads: int
+    footprint: Footprint
+    heading: str = ""
+    ranks: int = 0  # that make the step together, each with this plan and rows of its own
+    verdict: str = ""  # whether the plan was checked against the interpreter, and what came of it
+    model_ranks: int = 1  # that have the same rows
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of a step at capacity."""
+        return self.plan.flops
+
+    @property
+    def bytes_moved(self) -> int:
+        """Per kernel, each distinct region read plus written once, at capacity."""
+        return self.plan.bytes_moved
+
+    @property
+    def wire_bytes(self) -> int:
+        """What a rank sends in a step: of a sum over n of them 2(n - 1)/n of its bytes, rounded up."""
+        return ceil(sum(self.wire_bytes_along(axis) for axis in AXES))
+
+    def wire_bytes_along(self, axis: str) -> Fraction:
+        """What of it goes along an axis of the grid in which ranks stand, "data" or "model"."""
+        along = {DATA: self.ranks, MODEL: self.model_ranks}[axis]
+        sent = (size * SENT[kind](along) for kind, size, of in exchanged(self.plan, self.ranks) if of == axis)
+        return sum(sent, Fraction(0)) if along > 1 else Fraction(0)
+
+    @property
+    def collectives(self) -> tuple[tuple[str, int], ...]:
+        """The collectives of a step, in order, and the bytes of each: those of all ranks' parts together."""
+        return tuple((kind, size) for kind, size, _ in exchanged(self.plan, self.ranks))
+
+    @property
+    def parted(self) -> tuple[int, int]:
+        """What fusion exchanges cost: sums and products whose results they send, and the bytes of these.
+
+        Of others an update may be part of the kernel, which then never stores the gradient.
+        """
+        products = [k for k in self.plan.kernels if k.kind in (Kind.DOT, Kind.WINDOW, Kind.COLUMNS)]
+        made = {load.buffer for kernel in products for load in stores(kernel)}
+        bodies = [k.body for k in self.plan.kernels if isinstance(k.body, Exchange)]
+        sent = {load.buffer for body in bodies for load in body.operands} & made
+        return len(sent), sum(self.plan.buffers[buffer].type.bytes(self.plan.sizes) for buffer in sent)
+
+    @property
+    def gathers(self) -> int:
+        """Exchanges that put parts of layers together: where there are many, `split=` marks the wrong ones."""
+        return sum(kind == "all_gather" and axis == MODEL for kind, _, axis in exchanged(self.plan, self.ranks))
+
+    @property
+    def peak_bytes(self) -> int:
+        """Everything that is mapped to run the plan."""
+        return self.footprint.peak_bytes
+
+    @property
+    def fusions(self) -> dict[str, int]:
+        """Named functions that share a kernel, and how many kernels hold just these: {"group_norm + silu": 3}."""
+        together = (functions(k) for k in self.plan.kernels)
+        return dict(Counter(" + ".join(names) for names in together if len(names) > 1))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader should know beside the numbers."""
+        return (*self.plan.notes, *([self.verdict] if self.verdict else []))
+
+    def __str__(self) -> str:
+        sizes = ", ".join(f"{s}={n}" for s, n in self.plan.sizes.items()) or "fixed shapes"
+        title = f"{self.heading or 'plan'}: {sizes}, target {self.plan.target}, {self.threads} threads"
+        shared = [f"in one kernel: {names}: {count}" for names, count in self.fusions.items()]
+        notes = [f"note: {n}" for n in self.notes]
+        return "\n".join([title, "", *self._kernels(), *shared, "", *self._memory(), *self._wire(), *notes])
+
+    def _wire(self) -> list[str]:
+        if not self.ranks:
+            return []
+        rounds, total = len(self.collectives), sum(n for _, n in self.collectives)
+        in_grid = self.model_ranks > 1
+        shown = f"{self.ranks} x {self.model_ranks}" if in_grid else f"{self.ranks}"
+        sent = {axis: ceil(self.wire_bytes_along(axis)) for axis in AXES}
+        along = [f"{sent[DATA]:,} along the data axis and {sent[MODEL]:,} along the model axis of them"] * in_grid
+        rows = f"{self.plan.whole // self.ranks} rows or one more" if self.plan.divided else "all rows"
+        return [
+            f"{shown} ranks, each with {rows}: {rounds} exchanges of "
+            f"{total:,} bytes, of which each sends {self.wire_bytes:,} a step",
+            *along,
+            *self._parted(),
+            *(
+                [f"{self.gathers} of them put parts of layers together, which something needs whole"]
+                * bool(self.gathers)
+            ),
+        ]
+
+    def _parted(self) -> list[str]:
+        products, size = self.parted
+        if not products:
+            return []
+        return [
+            f"they send what {products} sums and products make, whose kernels no update can be part of: {size:,} bytes "
+            "are written and read once more"
+        ]
+
+    def _kernels(self) -> list[str]:
+        own = next((k.schedule.heading for k in self.plan.kernels), "")
+        lines = [f"{'kernel':>6}  {'kind':<8}{own}{'flops':>14}{'bytes':>12}  nodes -> results"]
+        lines += [_kernel_line(k, self.plan) for k in self.plan.kernels]
+        total = f"{len(self.plan.kernels)} kernels"
+        return [
+            *lines,
+            f"{'total':>6}  {total:<14}{self.plan.regions:>2} regions{self.flops:>12,}{self.bytes_moved:>12,}",
+        ]
+
+    def _memory(self) -> list[str]:
+        rows = [f"  {name:<16}{size:>14,}" for name, size in self.footprint.rows() if size]
+        return ["memory (bytes)", *rows, f"  {'peak':<16}{self.peak_bytes:>14,}"]
+
+
+def _kernel_line(kernel: Kernel, plan: Plan) -> str:
+    place = f"{kernel.id:>6}  {kernel.kind.value:<8}{kernel.schedule.text}"
+    return f"{place}{kernel.flops:>14,}{kernel.bytes:>12,}  {described(kernel, plan)}"
+
+
+def described(kernel: Kernel, plan: Plan) -> str:
+    """What a kernel computes and which of the user's tensors it writes: 'matmul, add, relu -> logits'."""
+    often = Counter(kernel.origin)
+    nodes = printable(", ".join(f"{n} x{often[n]}" if often[n] > 1 else n for n in dict.fromkeys(kernel.origin)))
+    if len(nodes) > NAMES_WIDTH:
+        nodes = nodes[: NAMES_WIDTH - 3] + "..."
+    written = [plan.buffers[access.buffer] for access in stores(kernel)]
+    results = dict.fromkeys(b.name for b in written if b.space in (Space.STATE, Space.OUTPUT))
+    return f"{nodes} -> {printable(', '.join(results))}" if results else nodes
+
+
+def functions(kernel: Kernel) -> list[str]:
+    """The functions with a name of their own (matmul, gelu, group_norm) of which a kernel computes something."""
+    named = (Family.COMPOSITE, Family.CONTRACTION, Family.WINDOW)
+    return [n for n in dict.fromkeys(kernel.origin) if n in OPS and OPS[n].family in named]
+
+
+def printable(text: str) -> str:
+    """A user's text on one line, unable to end a comment."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text).replace("*/", "*\\/")
+
+
+def plan_report(
+    plan: Plan, threads: int, heading: str = "", verdict: str = "", ranks: int = 0, model_ranks: int = 1
+) -> PlanReport:
+    """The report of a plan on `threads` threads; of one of several ranks, where these make a step together."""
+    return PlanReport(plan, threads, footprint(plan, threads), heading, ranks, verdict, model_ranks)

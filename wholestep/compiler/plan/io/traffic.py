@@ -1,0 +1,129 @@
+"""What a kernel touches and how much work it is: exact integers at capacity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from math import prod
+
+from wholestep.compiler.ir.types import DType, evaluate
+from wholestep.compiler.plan.model.bodies import Call, Dot, Exchange, Read, Scatter, Window
+from wholestep.compiler.plan.model.kernel import Buffer, Guard, Index, Kernel, Load, Plan, Space
+from wholestep.compiler.target import CostTable
+
+
+def reads(kernel: Kernel) -> Iterator[Read]:
+    """Every place the kernel reads, and under which conditions."""
+    return kernel.body.reads()
+
+
+def loads(kernel: Kernel) -> Iterator[Load]:
+    """Every place the kernel reads."""
+    return (load for load, _ in kernel.body.reads())
+
+
+def stores(kernel: Kernel) -> Iterator[Load]:
+    """Every place the kernel writes."""
+    return kernel.body.stores()
+
+
+def flops(kernel: Kernel, sizes: Mapping[str, int]) -> int:
+    """The floating-point operations of a kernel."""
+    return kernel.body.flops([evaluate(e, sizes) for e in kernel.axes])
+
+
+def bytes_moved(kernel: Kernel, buffers: Sequence[Buffer], sizes: Mapping[str, int]) -> int:
+    """Each distinct region read plus written once; workspace stays in cache and does not count."""
+    written: set[Read] = {(load, ()) for load in stores(kernel)}
+    return sum(
+        min(sum(regions), evaluate(buffers[b].type.elements, sizes) * buffers[b].type.dtype.size)
+        for accesses in (set(reads(kernel)), written)
+        for b, regions in _regions(accesses, kernel, buffers, sizes).items()
+        if buffers[b].space is not Space.WORK
+    )
+
+
+# Of the bytes of a collective over n ranks, what each of them sends: a sum is scattered, then gathered; a broadcast
+# goes down a tree.
+SENT: Mapping[str, Callable[[int], Fraction]] = {
+    "all_reduce": lambda n: Fraction(2 * (n - 1), n),
+    "reduce_scatter": lambda n: Fraction(n - 1, n),
+    "all_gather": lambda n: Fraction(n - 1, n),
+    "broadcast": lambda n: Fraction((n - 1).bit_length()),
+}
+
+
+def exchanged(plan: Plan, ranks: int = 1) -> Iterator[tuple[str, int, str]]:
+    """The collectives of a step, in order, the bytes of each, those of all ranks' parts together, and its axis.
+
+    Of a plan as callers see it, who give all rows, a rank of so many has its own.
+    """
+    sizes = {**plan.sizes, plan.divided: -(-plan.whole // ranks)} if plan.divided and ranks > 1 else plan.sizes
+    for kernel in plan.kernels:
+        if isinstance(kernel.body, Exchange):
+            pairs = zip(kernel.body.operands, kernel.body.results, strict=True)
+            counts = [max(evaluate(load.shape[0], sizes) for load in pair) for pair in pairs]
+            yield kernel.body.collective, sum(counts) * kernel.body.dtype.size, kernel.body.axis
+
+
+def priced(kernel: Kernel, buffers: Sequence[Buffer], costs: CostTable) -> tuple[float, float]:
+    """Nanoseconds at capacity by a target's table: of its operations, and of the bytes that it moves."""
+    factors = multiplied(kernel, buffers)  # multiply-adds are two operations each
+    flop = costs.operation if factors is None else costs.product_of(factors) / 2
+    return kernel.flops * flop, kernel.bytes * costs.byte
+
+
+def multiplied(kernel: Kernel, buffers: Sequence[Buffer]) -> DType | None:
+    """The wider dtype of what a kernel multiplies; None where it does not mostly multiply and add."""
+    body = kernel.body
+    if isinstance(body, Call):
+        return body.dtype
+    if not isinstance(body, Dot | Window):
+        return None
+    loads = (body.a, body.b) if isinstance(body, Dot) else [o.load for o in body.operands[:2]]
+    return max((buffers[load.buffer].type.dtype for load in loads), key=lambda dtype: dtype.size)
+
+
+def _regions(
+    accesses: set[Read], kernel: Kernel, buffers: Sequence[Buffer], sizes: Mapping[str, int]
+) -> dict[int, list[int]]:
+    """The bytes of each distinct access, by buffer."""
+    found: dict[int, list[int]] = {}
+    for load, guards in accesses:
+        touched = elements_touched(load, guards, kernel, sizes)
+        found.setdefault(load.buffer, []).append(touched * buffers[load.buffer].type.dtype.size)
+    return found
+
+
+def elements_touched(load: Load, guards: tuple[Guard, ...], kernel: Kernel, sizes: Mapping[str, int]) -> int:
+    """The distinct elements that one access can touch."""
+    points = [evaluate(e, sizes) for e in kernel.axes]
+    for g in guards:
+        if (axis := g.index.plain) is not None:
+            inside = min(points[axis], evaluate(g.hi, sizes)) - max(0, evaluate(g.lo, sizes))
+            points[axis] = max(0, inside)
+    body = kernel.body
+    indexed = body.at if isinstance(body, Scatter) and load is body.target else None
+    touched = 1
+    for d, (index, extent) in enumerate(zip(load.index, load.shape, strict=True)):
+        whole = evaluate(extent, sizes)
+        if index.value is not None and not index.is_behind_start:
+            whole = min(whole, looked_up(load, points))
+        elif d != indexed:
+            whole = min(whole, _places(index, points, sizes))
+        touched *= whole
+    return touched
+
+
+def _places(index: Index, points: Sequence[int], sizes: Mapping[str, int]) -> int:
+    """How many values an index takes, if it takes all between its ends or no two are equal."""
+    count = prod(points[a] for a, _ in index.terms)
+    if index.over == 1:
+        return count
+    return min(count, 1 + sum(evaluate(c, sizes) * max(0, points[a] - 1) for a, c in index.terms) // index.over)
+
+
+def looked_up(load: Load, points: Sequence[int]) -> int:
+    """How many rows a gather can pick: one for each point of the axes that address nothing else."""
+    used = {a for i in load.index for a, _ in i.terms}
+    return prod(p for a, p in enumerate(points) if a not in used)

@@ -1,0 +1,1 @@
+"""Lowering of fused clusters to kernels."""

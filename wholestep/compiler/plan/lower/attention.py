@@ -1,0 +1,169 @@
+"""Attention and its gradients as calls: one for each sequence and head of keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir.build import attrs_of
+from wholestep.compiler.ir.graph import Node
+from wholestep.compiler.ir.type_rules.layers import heads_in_group, lse_position
+from wholestep.compiler.ir.types import Extent, evaluate, product
+from wholestep.compiler.plan.fusion.clusters import Cluster
+from wholestep.compiler.plan.lower.routine_operands import operand, result
+from wholestep.compiler.plan.memory.buffers import Buffers
+from wholestep.compiler.plan.model.access import Indices
+from wholestep.compiler.plan.model.bodies import Call
+from wholestep.compiler.plan.model.kernel import Index, Kernel, Operand
+
+FLOPS_OF_SOFTMAX = 5  # of one score: scaled, compared, subtracted, exponentiated, added
+FLOPS_OF_ITS_GRADIENT = 7
+
+
+@dataclass(frozen=True)
+class Head:
+    """The axes of an attention kernel: leading axes, the heads that share keys, queries, keys, width, values."""
+
+    lead: tuple[Extent, ...]
+    group: int
+    queries: Extent
+    keys: Extent
+    width: Extent
+    values: Extent
+
+    @staticmethod
+    def of(node: Node) -> Head:
+        q, k, v = (i.type for i in node.inputs[:3])
+        group = heads_in_group(q, k)
+        return Head(k.shape[:-2], group, q.shape[-2], k.shape[-2], q.shape[-1], v.shape[-1])
+
+    @property
+    def axes(self) -> tuple[Extent, ...]:
+        return (*self.lead, self.group, self.queries, self.keys, self.width, self.values)
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        return tuple(range(len(self.lead)))
+
+    def inner(self, *names: str) -> tuple[int, ...]:
+        """The numbers of the axes behind the leading ones."""
+        order = ("group", "queries", "keys", "width", "values")
+        return tuple(len(self.lead) + order.index(n) for n in names)
+
+    def queried(self, *names: str) -> Indices:
+        """An index with one head for each of the queries'."""
+        lead = [Index.axis(a) for a in self.rows]
+        if self.group > 1:
+            (group,) = self.inner("group")
+            lead[-1] = Index(((self.rows[-1], self.group), (group, 1)))
+        return (*lead, *(Index.axis(a) for a in self.inner(*names)))
+
+    def shared(self, *names: str) -> Indices:
+        """An index with one head for each of the keys'."""
+        return tuple(Index.axis(a) for a in (*self.rows, *self.inner(*names)))
+
+    def pairs(self, causal: bool, sizes: dict[str, int]) -> int:
+        """How many scores there are."""
+        queries, keys = evaluate(self.queries, sizes), evaluate(self.keys, sizes)
+        seen = sum(min(i + 1, keys) for i in range(queries)) if causal else queries * keys
+        return evaluate(product(self.lead), sizes) * self.group * seen
+
+    def extents(self, causal: bool) -> tuple[tuple[str, Extent], ...]:
+        names = ("group", "queries", "keys", "width", "values")
+        own = zip(names, self.axes[len(self.lead) :], strict=True)
+        return (*own, ("causal", int(causal)))
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Finds where operands and results are."""
+
+    head: Head
+    cluster: Cluster
+    buffers: Buffers
+
+    def queried(self, name: str, node: Node, *axes: str) -> Operand:
+        return operand(name, node, self.head.queried(*axes), self.head.inner("group", *axes), self.buffers)
+
+    def shared(self, name: str, node: Node, *axes: str) -> Operand:
+        return operand(name, node, self.head.shared(*axes), self.head.inner(*axes), self.buffers)
+
+    def queried_result(self, name: str, node: Node, *axes: str) -> Operand:
+        inner = self.head.inner("group", *axes)
+        return result(name, node, self.head.queried(*axes), inner, self.cluster, self.buffers)
+
+    def shared_result(self, name: str, node: Node, *axes: str) -> Operand:
+        return result(name, node, self.head.shared(*axes), self.head.inner(*axes), self.cluster, self.buffers)
+
+    def inputs(self, nodes: Sequence[Node]) -> list[Operand]:
+        q, k, v, *mask = nodes
+        found = [self.queried("q", q, "queries", "width"), self.shared("k", k, "keys", "width")]
+        found.append(self.shared("v", v, "keys", "values"))
+        return found + [self.queried("mask", m, "queries", "keys") for m in mask]
+
+
+def emit_attention(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
+    node = cluster.nodes[0]
+    attrs, head, sizes = attrs_of(node, at.AttentionAttrs), Head.of(node), dict(buffers.sizes)
+    find = Operands(head, cluster, buffers)
+    results = []
+    for n in cluster.nodes:
+        if n.op == "attention":
+            results.append(find.queried_result("out", n, "queries", "values"))
+        elif n.op == "attention_lse":
+            results.append(find.queried_result("lse", n, "queries"))
+    each = 2 * head.width + FLOPS_OF_SOFTMAX
+    if results[0].name == "out" or len(results) > 1:
+        each = each + 2 * head.values
+    return _kernel(id, "attention", head, attrs, find.inputs(node.inputs), results, each, buffers, sizes)
+
+
+def emit_attention_grad(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
+    node = cluster.nodes[0]
+    attrs, head, sizes = attrs_of(node, at.AttentionAttrs), Head.of(node), dict(buffers.sizes)
+    find = Operands(head, cluster, buffers)
+    at_lse = lse_position([i.type.rank for i in node.inputs])
+    operands, (lse, *upstream) = find.inputs(node.inputs[:at_lse]), node.inputs[at_lse:]
+    operands.append(find.queried("lse", lse, "queries"))
+    operands += [
+        find.queried(*named, "queries", "values") for named in zip(("gradient", "out"), upstream, strict=False)
+    ]
+    each, results = 2 * head.width + 2 * head.values + FLOPS_OF_ITS_GRADIENT, []
+    for n in (n for n in cluster.nodes if n.op == "item"):
+        index = attrs_of(n, at.ItemAttrs).index
+        if index == 0:
+            results.append(find.queried_result("dq", n, "queries", "width"))
+        elif index in (1, 2):
+            axis = ("width", "values")[index - 1]
+            results.append(find.shared_result(("dk", "dv")[index - 1], n, "keys", axis))
+        else:
+            results.append(find.queried_result("dmask", n, "queries", "keys"))
+        each = each + 2 * (head.width, head.width, head.values, 0)[index]
+    return _kernel(id, "attention_grad", head, attrs, operands, results, each, buffers, sizes)
+
+
+def _kernel(
+    id: int,
+    routine: str,
+    head: Head,
+    attrs: at.AttentionAttrs,
+    operands: Sequence[Operand],
+    results: Sequence[Operand],
+    each: Extent,
+    buffers: Buffers,
+    sizes: dict[str, int],
+) -> Kernel:
+    """`each` are the operations of one score."""
+    dtype = buffers.all[operands[0].load.buffer].type.dtype
+    call = Call(
+        routine,
+        dtype,
+        head.rows,
+        tuple(operands),
+        tuple(results),
+        head.extents(attrs.causal),
+        (("scale", attrs.scale),),
+        head.pairs(attrs.causal, sizes) * evaluate(each, sizes),
+    )
+    return Kernel(id, head.axes, call)

@@ -1,0 +1,114 @@
+"""Cluster -> window kernel: operands over axes of their own, and the epilogue of every pixel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir.build import attrs_of
+from wholestep.compiler.ir.graph import Node
+from wholestep.compiler.ir.type_rules.convolution import window_products
+from wholestep.compiler.ir.types import DType, Extent, evaluate
+from wholestep.compiler.plan.fusion.clusters import Cluster
+from wholestep.compiler.plan.lower.convolution_ops import OPERANDS, POOLED, POOLS, WEIGHTS, geometry, operand_axes
+from wholestep.compiler.plan.lower.nest_builder import Emitter
+from wholestep.compiler.plan.memory.buffers import Buffers
+from wholestep.compiler.plan.model.access import identity, resolve
+from wholestep.compiler.plan.model.bodies import Window
+from wholestep.compiler.plan.model.kernel import Index, Instr, Kernel, Kind, Level, Load, Operand, Store
+
+
+def emit_window(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
+    head = cluster.nodes[0]
+    assert getattr(head.attrs, "last", True), f"channels_last() comes before planning: {head.op}"
+    if head.op in WEIGHTS:
+        (target,) = buffers.targets(cluster.nodes[-1])  # what is rounded behind it is stored so alone
+        result = Operand("result", target, tuple(range(head.type.rank)))
+        return _kernel(id, head, buffers, head.type.shape, {"results": (result,)})
+    if head.op in POOLED and any(n.op in POOLS for n in cluster.nodes):
+        return _emit_pooled(id, cluster, buffers)
+    emitter = _epilogue(cluster, cluster.nodes, [n for n in cluster.nodes if n is head or n.op in POOLS], buffers)
+    return _kernel(id, head, buffers, head.type.shape, {"levels": emitter.levels()})
+
+
+def _kernel(id: int, head: Node, buffers: Buffers, axes: Sequence[Extent], fields: Mapping[str, object]) -> Kernel:
+    """`axes` are those of what the kernel makes; `fields` what the op's attributes do not tell of its body."""
+    all_axes, operands = [*axes], []
+    walks = operand_axes(head.op, len(axes))
+    for name, node, walked in zip(OPERANDS[head.op], head.inputs, walks, strict=True):
+        all_axes += node.type.shape[-len([a for a in walked if a >= len(axes)]) :]
+        access = resolve(node, tuple(Index.axis(a) for a in walked))
+        operands.append(Operand(name, Load(buffers.of(access.base), access.shape, access.index), walked))
+    work = flops_of_op(head, buffers.sizes)
+    body = Window(head.op, tuple(operands), work=work, **(geometry(head.attrs) | dict(fields)))  # type: ignore[arg-type]
+    return Kernel(id, tuple(all_axes), body)
+
+
+def flops_of_op(head: Node, sizes: Mapping[str, int]) -> int:
+    """Multiplies and adds of a convolution or an adjoint; comparisons of a pool."""
+    products = window_products(head.op, tuple(i.type for i in head.inputs), head.type, True)
+    return evaluate(products * (1 if head.op.startswith("max_pool2d") else 2), sizes)
+
+
+def _emit_pooled(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
+    """A convolution and the pool behind it: what is pooled is never stored."""
+    head = cluster.nodes[0]
+    pools = [n for n in cluster.nodes if n.op in POOLS]
+    size, shape = attrs_of(pools[0], at.PoolAttrs).window, pools[0].type.shape
+    before = [n for n in cluster.nodes if n.type.shape == head.type.shape]
+    behind = [n for n in cluster.nodes if n not in before]
+    full = Cluster(Kind.WINDOW, head.type.shape[:-1], head.type.shape[-1], before)
+    first = _epilogue(full, before, [head], buffers)
+    value = first.body_values[0][resolve(pools[0].inputs[0], identity(4)).base]
+    first.drafts[0].stores.append(Store(Load(-1, (), ()), value))  # the pool is its reader
+    (level,) = first.levels()
+    second = _epilogue(cluster, behind, pools, buffers, first.count)
+    levels = (_unpooled(level, size), *second.levels())
+    fields = {"levels": levels, "pool": size, "middle": head.type.shape[1:3], "pooled": value}
+    return _kernel(id, head, buffers, (*shape, *size), fields)
+
+
+def _epilogue(
+    cluster: Cluster, nodes: Sequence[Node], heads: Sequence[Node], buffers: Buffers, start: int = 0
+) -> Emitter:
+    """What happens to every pixel that the window gives."""
+    emitter = Emitter(cluster, buffers, 3)
+    emitter.count = start
+    for head in heads:
+        op = "position" if head.op == "max_pool2d_index" else "acc"
+        emitter.add(0, False, head, partial(_source, op, head.type.dtype))
+        emitter.level_of[head] = 0
+        for load in buffers.targets(head):
+            emitter.store(0, head, load)
+    for node in nodes:
+        if node not in heads:
+            emitter.place(node)
+    return emitter
+
+
+def _source(op: str, dtype: DType, id: int) -> Instr:
+    return Instr(id, op, dtype)
+
+
+def _unpooled(level: Level, window: Sequence[int]) -> Level:
+    """A level over full rows and columns, over the pool's axes: row = pooled row * window + row in the window."""
+
+    def index(i: Index) -> Index:
+        terms: list[tuple[int, Extent]] = []
+        for axis, c in i.terms:
+            terms += [(axis, c * window[axis - 1]), (axis + 3, c)] if axis in (1, 2) else [(axis, c)]
+        return replace(i, terms=tuple(terms))
+
+    body = tuple(
+        replace(
+            i,
+            load=None if i.load is None else replace(i.load, index=tuple(index(x) for x in i.load.index)),
+            guards=tuple(replace(g, index=index(g.index)) for g in i.guards),
+            index=None if i.index is None else index(i.index),
+        )
+        for i in level.body
+    )
+    assert len(level.stores) == 1, "what stands before a pool in its kernel is read there alone"
+    return replace(level, body=body, stores=())

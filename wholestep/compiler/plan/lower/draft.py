@@ -1,0 +1,145 @@
+"""Graph -> Draft, in order: copies, fusion, order, loops, buffers, kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from wholestep.compiler.ir.attrs import InputAttrs
+from wholestep.compiler.ir.build import attrs_of
+from wholestep.compiler.ir.graph import Graph, Node
+from wholestep.compiler.ir.type_rules.collectives import ROWS
+from wholestep.compiler.ir.types import Dim, evaluate
+from wholestep.compiler.plan.fusion.clusters import Cluster, fuse
+from wholestep.compiler.plan.fusion.concat_elimination import laid
+from wholestep.compiler.plan.fusion.fuse_column_sums import join_column_sums
+from wholestep.compiler.plan.fusion.fuse_updates import merge_maps
+from wholestep.compiler.plan.fusion.partial_column_sums import join_parts, leave_parts
+from wholestep.compiler.plan.fusion.recompute_placement import join_recomputed, just_in_time
+from wholestep.compiler.plan.io.traffic import bytes_moved, flops
+from wholestep.compiler.plan.lower.lower_cluster import EMIT
+from wholestep.compiler.plan.lower.materialize import Operands, prepare
+from wholestep.compiler.plan.lower.routine_ops import assemble
+from wholestep.compiler.plan.lower.scan import in_slots, open_loops
+from wholestep.compiler.plan.memory.buffers import Buffers
+from wholestep.compiler.plan.memory.cluster_order import place_updates, topological
+from wholestep.compiler.plan.model.bodies import Dot
+from wholestep.compiler.plan.model.kernel import VERSION, Buffer, Draft, Kernel, Least, Space
+from wholestep.compiler.plan.model.request import PlanRequest
+from wholestep.compiler.target import Target
+from wholestep.errors import GraphError
+
+
+def make_draft(request: PlanRequest, operands: Operands | None = None) -> Draft:
+    """Draft one entry point.
+
+    Args:
+        operands: which views the backend's kernels read where they lie; by default any.
+    """
+    graph, target, fused = request.graph, request.target, request.fused
+    sizes = _checked_sizes(graph, request.capacity, request.least)
+    rules, fusion = operands or Operands(), target.fusion
+    prepared = prepare(assemble(graph), rules)  # every kernel's operands are laid out as it needs them
+    prepared = leave_parts(prepared, fusion, sizes)  # sums over columns may begin in other kernels
+    clusters = fuse(prepared, fusion, fused, sizes)  # which ops share a kernel
+    if fused:
+        clusters = join_parts(clusters)
+        clusters = merge_maps(clusters, prepared.updates, fusion)  # an update is one pass over its buffers
+        clusters = join_column_sums(clusters, prepared.updates, fusion)  # sums stand where what they add is read anyway
+        clusters = join_recomputed(clusters, fusion)  # what is made again, where what it is made of is read anyway
+    updates = place_updates(prepared, clusters)  # states are overwritten only after everyone has read them
+    opened = open_loops(
+        topological(just_in_time(clusters)), fusion, rules, fused
+    )  # the kernels of a body stand in its loop's place
+    ordered = opened.clusters
+    buffers = Buffers(prepared, ordered, updates, sizes, graph.outputs, opened)  # what is in memory
+    kernels = [emit(i, c, buffers, request.label) for i, c in enumerate(ordered)]
+    names = {b.id: b.name for b in buffers.all if b.space is Space.STATE}
+    leaves = prepared.states()
+    parameters = [buffers.states[n] for n in prepared.leaves("parameter")]
+    updated = tuple(dict.fromkeys(u.name for u in updates))
+    divided = next((str(i.type.shape[0]) for i in graph.inputs if attrs_of(i, InputAttrs).divided), "")
+    return Draft(
+        version=VERSION,
+        target=target.name,
+        symbols=prepared.symbols,
+        capacity=tuple(sizes[s] for s in prepared.symbols),
+        buffers=tuple(buffers.all),
+        kernels=tuple(kernels),
+        scalars=tuple(buffers.host.scalars.values()),
+        host=tuple(buffers.host.values),
+        slots=buffers.host.slots,
+        inputs=tuple((b.name, b.id) for b in buffers.all if b.space is Space.INPUT),
+        outputs=tuple(buffers.outputs.items()),
+        states=tuple(buffers.states.items()),
+        initial=tuple(leaves[name].attrs.init for name in buffers.states),  # type: ignore[attr-defined]
+        updated=updated,
+        bounds=request.bounds,
+        constants=tuple(
+            (b, n.attrs.array.value.tobytes())  # type: ignore[attr-defined]
+            for n, b in buffers.stored.items()
+            if n.op == "constant"
+        ),
+        param_grad_pairs=tuple((p, buffers.outputs.get(f"{names[p]}.grad")) for p in parameters if names[p] in updated),
+        param_buffers=tuple(parameters),
+        loops=tuple(opened.loops),
+        least=request.least,
+        divided=divided,
+        whole=request.capacity[ROWS] if divided else 0,
+        notes=half_notes(kernels, buffers.all, target),
+    )
+
+
+def half_notes(kernels: Sequence[Kernel], buffers: Sequence[Buffer], target: Target) -> tuple[str, ...]:
+    """Whether a target computes the products of half elements itself, or only stores such elements."""
+    operands = dict.fromkeys(buffers[k.body.a.buffer].type.dtype for k in kernels if isinstance(k.body, Dot))
+    return tuple(
+        f"products of {dtype} are computed in {dtype}, and accumulate in {dtype.accumulate}"
+        if dtype.name in target.dtypes
+        else f"{target.name} has no products of {dtype}: it is how operands are stored, computed is {dtype.accumulate}"
+        for dtype in operands
+        if dtype.is_half
+    )
+
+
+def _checked_sizes(graph: Graph, capacity: Mapping[str, int], least: Sequence[Least]) -> dict[str, int]:
+    """The capacity of each symbol of a graph that can be planned for it."""
+    missing = [s for s in graph.symbols if s not in capacity]
+    if missing:
+        raise GraphError(
+            f"the dimension {missing[0]!r} has no capacity; pass capacity={{{missing[0]!r}: 32}} (or batch_size=32)."
+        )
+    sizes = {s: capacity[s] for s in graph.symbols}
+    for extent in (e for n in graph.nodes for t in n.results for e in t.shape if isinstance(e, Dim)):
+        if any(names and coefficient < 0 for names, coefficient in extent.terms):
+            raise GraphError(
+                f"the dimension {extent} grows when a symbol shrinks: the capacity does not bound its memory. Give the "
+                "difference a symbol of its own."
+            )
+    for needed in least:
+        if needed.value(sizes) < needed.size:
+            raise GraphError(
+                f"{needed.extent} is {needed.value(sizes)} at most; {needed.why}: it must be {needed.size} or more. "
+                "Build with a larger batch_size."
+            )
+    return sizes
+
+
+def emit(id: int, cluster: Cluster, buffers: Buffers, label: Callable[[Node], str]) -> Kernel:
+    stored_in_place = set(laid(cluster)) if cluster.loop is not None else set()
+    computed = replace(cluster, nodes=[n for n in cluster.nodes if n not in stored_in_place])
+    kernel = EMIT[cluster.kind](id, computed if stored_in_place else cluster, buffers)
+    if cluster.loop is not None:
+        kernel = in_slots(kernel, buffers.slots, buffers.all)
+    origin = tuple(map(label, cluster.members))
+    return replace(kernel, origin=origin, loop=cluster.loop)
+
+
+def counted(draft: Draft) -> list[Kernel]:
+    """The kernels with their flops and the bytes that they move, in all steps of their loops."""
+    sizes, out = draft.sizes, []
+    for kernel in draft.kernels:
+        steps = 1 if kernel.loop is None else evaluate(draft.loops[kernel.loop].length, sizes)
+        moved = bytes_moved(kernel, draft.buffers, sizes)
+        out.append(replace(kernel, flops=steps * flops(kernel, sizes), bytes=steps * moved))
+    return out

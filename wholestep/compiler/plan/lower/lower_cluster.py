@@ -1,0 +1,116 @@
+"""Cluster -> kernel: one function per kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir.graph import Node
+from wholestep.compiler.plan.fusion.clusters import Cluster, reduced_axis
+from wholestep.compiler.plan.lower.convolution import emit_window
+from wholestep.compiler.plan.lower.nest_builder import Emitter
+from wholestep.compiler.plan.lower.renumber import moved
+from wholestep.compiler.plan.lower.routine_ops import ROUTINES
+from wholestep.compiler.plan.lower.routines import EMIT_CALL
+from wholestep.compiler.plan.memory.buffers import Buffers
+from wholestep.compiler.plan.model.access import identity, resolve
+from wholestep.compiler.plan.model.bodies import Columns, Dot, Nest, Scatter
+from wholestep.compiler.plan.model.kernel import Index, Instr, Kernel, Kind, Load, Reduce
+
+
+def emit_nest(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
+    rank = len(cluster.rows)
+    vector = None if cluster.vector is None else rank
+    emitter = Emitter(cluster, buffers, vector)
+    for node in cluster.nodes:
+        emitter.place(node)
+    return Kernel(id, cluster.shape, Nest(tuple(range(rank)), vector, emitter.levels()))
+
+
+def emit_columns(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
+    """Level 0 adds, for all sums of the cluster at once; level 1 is what follows."""
+    heads = cluster.heads
+    first, rank = heads[0], heads[0].type.rank
+    emitter = Emitter(cluster, buffers, rank - 1)
+    axis, (source,) = reduced_axis(first), first.inputs
+    places = [Index.axis(d) for d in range(rank)]
+    places.insert(axis, Index.axis(rank))
+    emitter.grow(1)
+    for head in heads:
+        value = emitter.summand(resolve(head.inputs[0], tuple(places)))
+        result = emitter.count
+        emitter.count += 1
+        emitter.drafts[0].reduces.append(Reduce(result, head.op, value, head.type.dtype))
+        emitter.body_values[1][head] = result
+        emitter.level_of[head] = 0
+        for load in buffers.targets(head):
+            emitter.store(1, head, load)
+    for node in cluster.nodes:
+        if node not in heads:
+            emitter.place(node)
+    axes = (*cluster.shape, source.type.shape[axis])
+    body = Columns(tuple(range(rank - 1)), rank - 1, rank, emitter.levels())
+    return Kernel(id, axes, body)
+
+
+def _dot_operand(node: Node, axes: list[int], transposed: bool, buffers: Buffers) -> Load:
+    if transposed:
+        axes = [*axes[:-2], axes[-1], axes[-2]]
+    access, dtype = resolve(node, tuple(Index.axis(a) for a in axes)), node.type.dtype
+    same = dtype == access.base.type.dtype
+    buffer = buffers.of(access.base) if same else buffers.half(access.base, dtype)
+    return Load(buffer, access.shape, access.index)
+
+
+def emit_dot(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
+    head, *rest = cluster.nodes
+    attrs, rank = head.attrs, head.type.rank
+    assert isinstance(attrs, at.MatmulAttrs)
+    batch, m, n, k = list(range(rank - 2)), rank - 2, rank - 1, rank
+    a = _dot_operand(head.inputs[0], [*batch, m, k], attrs.transpose_a, buffers)
+    b = _dot_operand(head.inputs[1], [*batch, k, n], attrs.transpose_b, buffers)
+    emitter = Emitter(cluster, buffers, n)
+    emitter.add(0, False, head, lambda i: Instr(i, "acc", head.type.dtype))
+    emitter.level_of[head] = 0
+    for load in buffers.targets(head):
+        emitter.store(0, head, load)
+    for node in rest:
+        emitter.place(node)
+    depth = head.inputs[0].type.shape[rank - 2 if attrs.transpose_a else rank - 1]
+    levels = emitter.levels()
+    if cluster.sums is not None:  # its axes are (n, k), ours (m, n, k)
+        levels += tuple(moved(level, 1, emitter.count) for level in emit_columns(id, cluster.sums, buffers).levels)
+    return Kernel(id, (*head.type.shape, depth), Dot(a, b, tuple(batch), m, n, k, levels))
+
+
+def emit_scatter(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
+    (node,) = cluster.nodes
+    updates, index = node.inputs
+    axis = node.attrs.axis  # type: ignore[attr-defined]
+    # Axes of the kernel: those of the updates.
+    places = identity(updates.type.rank)
+    over = tuple(range(axis, axis + index.type.rank))
+    (target,) = buffers.targets(node)
+    at_target = (*places[:axis], Index(), *places[axis + index.type.rank :])
+    scatter = Scatter(
+        Load(target.buffer, target.shape, at_target),
+        Load(buffers.of(updates), updates.type.shape, places),
+        Load(buffers.of(index), index.type.shape, tuple(places[a] for a in over)),
+        over,
+        axis,
+    )
+    return Kernel(id, updates.type.shape, scatter)
+
+
+def emit_call(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
+    return EMIT_CALL[ROUTINES[cluster.nodes[0].op]](id, cluster, buffers)
+
+
+EMIT: dict[Kind, Callable[[int, Cluster, Buffers], Kernel]] = {
+    Kind.NEST: emit_nest,
+    Kind.COLUMNS: emit_columns,
+    Kind.DOT: emit_dot,
+    Kind.SCATTER: emit_scatter,
+    Kind.CALL: emit_call,
+    Kind.WINDOW: emit_window,
+}

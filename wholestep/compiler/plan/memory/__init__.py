@@ -1,0 +1,1 @@
+"""Order of kernels, liveness, in-place reuse and offsets of buffers."""

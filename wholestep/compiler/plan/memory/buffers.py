@@ -1,0 +1,157 @@
+"""Which values are in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from wholestep.compiler.ir.attrs import StateAttrs
+from wholestep.compiler.ir.build import attrs_of
+from wholestep.compiler.ir.graph import Graph, Node, Output, Update
+from wholestep.compiler.ir.types import DType, Extent, TensorType
+from wholestep.compiler.plan.fusion.clusters import Cluster, accesses
+from wholestep.compiler.plan.lower.materialize import half_copy_under, is_state
+from wholestep.compiler.plan.lower.routine_ops import composed
+from wholestep.compiler.plan.lower.scalar_prologue import HostProgram
+from wholestep.compiler.plan.lower.scan import Opened
+from wholestep.compiler.plan.model.access import identity
+from wholestep.compiler.plan.model.kernel import Buffer, Index, Layout, Load, Space
+from wholestep.compiler.plan.model.layout import layout_bytes
+
+
+class Buffers:
+    """The buffers of a plan while it is built; ids are positions in `all`."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        clusters: Sequence[Cluster],
+        updates: Sequence[Update],
+        sizes: Mapping[str, int],
+        outputs: Sequence[Output],
+        loops: Opened | None = None,
+    ) -> None:
+        self.sizes = sizes
+        self.loops = loops or Opened()
+        self.output_types = {o.name: o.node.type for o in outputs}  # as they are seen: perhaps in another shape
+        self.all: list[Buffer] = []
+        self.stored: dict[Node, int] = {}
+        self.host = HostProgram()
+        self.copies: dict[tuple[int, DType], int] = {}  # (state, half type) -> its copy
+        self.slots: dict[int, Extent] = {}  # stack -> where in it a step reads what it has just computed
+        self.states: dict[str, int] = {}
+        self.updates: dict[Node, list[str]] = {}
+        self.outputs: dict[str, int] = {}
+        self.output_of: dict[Node, list[int]] = {}
+        for u in updates:
+            self.updates.setdefault(u.node, []).append(u.name)
+        self._leaves(graph)
+        self._values(graph, [*clusters, *self.loops.closed])
+        self._stacks()
+        self._half_copies(clusters)
+
+    # -- making them -----------------------------------------------------------------------------------------------
+    def new(self, name: str, type: TensorType, space: Space) -> int:
+        bytes = layout_bytes(type, Layout.ROWS, self.sizes)
+        self.all.append(Buffer(len(self.all), name, type, space, Layout.ROWS, bytes))
+        return len(self.all) - 1
+
+    def _leaves(self, graph: Graph) -> None:
+        for node in graph.nodes:
+            if is_state(node):
+                name = node.attrs.name  # type: ignore[attr-defined]
+                if name not in self.states:
+                    self.states[name] = self.new(name, node.type, Space.STATE)
+                    a = attrs_of(node, StateAttrs)
+                    held = replace(self.all[-1], by_columns=a.by_columns, parts=a.parts, whole=a.whole, split=a.split)
+                    self.all[-1] = held
+                self.stored[node] = self.states[name]
+            elif node.op == "input":
+                self.stored[node] = self.new(node.attrs.name, node.type, Space.INPUT)  # type: ignore[attr-defined]
+            elif node.op == "constant" and node.type.rank:
+                self.stored[node] = self.new("", node.type, Space.CONSTANT)
+
+    def _values(self, graph: Graph, clusters: Sequence[Cluster]) -> None:
+        """Outputs, and what a kernel reads that another one computed."""
+        for o in graph.outputs:
+            self.outputs[o.name] = self.new(o.name, self.output_types[o.name], Space.OUTPUT)
+            self.output_of.setdefault(o.node, []).append(self.outputs[o.name])
+        of = {n: c for c in clusters for n in c.results}
+        read = [(self._outside(a.base), c) for c in clusters for n in c.members for a in accesses(n)]
+        passed = dict.fromkeys(base for base, c in read if base in of and of[base] is not c)
+        for node in passed:
+            if node in self.loops.places:
+                continue  # in its stack
+            if node in self.output_of:
+                self.stored[node] = self.output_of[node][0]
+            else:
+                self.stored[node] = self.new(node.name, node.type, Space.ARENA)
+        for c in clusters:  # a scatter accumulates in memory, whoever reads it
+            for n in c.results:
+                in_a_stack = n in self.loops.places
+                if n.op == "scatter_add" and n not in self.stored and n not in self.output_of and not in_a_stack:
+                    self.stored[n] = self.new(n.name, n.type, Space.ARENA)
+
+    def _outside(self, node: Node) -> Node:
+        """What a leaf of a loop's body is; any other node is itself."""
+        return self.loops.outside.get(node, node)
+
+    def _stacks(self) -> None:
+        """A loop keeps all values of its carries and of what it gives, whoever reads them."""
+        for stack in self.loops.stacks:
+            if stack not in self.stored:
+                self.stored[stack] = self.new(stack.name, stack.type, Space.ARENA)
+        for node, places in self.loops.places.items():
+            stack, slot = places[0]
+            if node not in self.stored:
+                self.stored[node] = self.stored[stack]
+                self.slots[self.stored[stack]] = slot
+        for leaf, node in self.loops.outside.items():
+            self.stored[leaf] = self.stored[node]
+
+    def _half_copies(self, clusters: Sequence[Cluster]) -> None:
+        """A state whose half form is a right operand, or a bias, has that stored too; its update writes both."""
+        for half in (half_copy_under(i) for c in clusters for n in c.members for i in n.inputs):
+            if half is None:
+                continue
+            state, dtype = self.all[self.stored[half.inputs[0]]], half.type.dtype
+            if (state.id, dtype) not in self.copies:
+                copy = self.new(state.name, TensorType(state.type.shape, dtype), Space.COPY)
+                self.all[copy] = replace(self.all[copy], source=state.id)
+                self.copies[state.id, dtype] = copy
+
+    # -- asking for them -------------------------------------------------------------------------------------------
+    def of(self, node: Node) -> int:
+        return self.stored[node]
+
+    def space(self, node: Node) -> Space:
+        return self.all[self.stored[node]].space
+
+    def half(self, state: Node, dtype: DType) -> int:
+        """The copy of a state in a half type."""
+        return self.copies[self.stored[state], dtype]
+
+    def slot(self, node: Node) -> int:
+        return self.host.slot(node)
+
+    def targets(self, node: Node) -> list[Load]:
+        """Everywhere the value of an op is stored."""
+        axes = identity(node.type.rank)
+        own = self.stored.get(node)
+        in_a_stack = own is None or (node in self.loops.places and own in self.slots)
+        found = dict.fromkeys([*([] if own is None or in_a_stack else [own]), *self.output_of.get(node, [])])
+        loads = [Load(b, node.type.shape, axes) for b in found]
+        for stack, slot in self.loops.places.get(node, []):
+            loads.append(Load(self.stored[stack], stack.type.shape, (Index(offset=slot), *axes)))
+        if node in self.loops.parts:
+            whole, index = self.loops.parts[node]
+            loads += [Load(t.buffer, t.shape, composed(t.index, index)) for t in self.targets(whole)]
+        for name in self.updates.get(node, []):
+            state = self.states[name]
+            copies = [copy for (of, _), copy in self.copies.items() if of == state]
+            loads += [Load(b, node.type.shape, axes) for b in (state, *copies)]
+        return loads
+
+    def work(self, type: TensorType) -> int:
+        """A piece of workspace for the kernel being emitted."""
+        return self.new("", type, Space.WORK)

@@ -1,0 +1,1 @@
+"""What a plan consists of: kernels, their bodies, memory accesses and layouts, as plain data."""
