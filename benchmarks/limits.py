@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wholestep.compiler.backends.cpu.compiler import compile_c
+from wholestep.compiler.backends.cpu.runtime.compiler import compile_c
 from wholestep.compiler.backends.cpu.target import detect_target
 
 SUMS, CHAINS, ROUNDS = 2_000_000, 96, 7  # chains: twelve registers of eight, enough to hide the latency of each

@@ -173,7 +173,7 @@ def _with_fewer_rows(module: Any, args: Any, target: Any) -> dict[str, Any]:
 
 def _by_session(net: Any, args: Any, theirs: dict[str, Any], steps: int) -> dict[str, Any]:
     import wholestep as ws
-    from wholestep.compiler.backends.cpu.compiler import find_compiler
+    from wholestep.compiler.backends.cpu.runtime.compiler import find_compiler
 
     is_symbolic, target = "loss" in theirs, theirs["target"]
     spec = lambda a, axes: ws.Spec(  # noqa: E731

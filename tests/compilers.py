@@ -6,7 +6,7 @@ import functools
 import shlex
 
 import wholestep as ws
-from wholestep.compiler.backends.cpu.compiler import find_compiler
+from wholestep.compiler.backends.cpu.runtime.compiler import find_compiler
 from wholestep.errors import CompilerError
 
 

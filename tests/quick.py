@@ -111,8 +111,8 @@ def take_the_reference(patch: pytest.MonkeyPatch) -> None:
 def skip_native_code(patch: pytest.MonkeyPatch) -> None:
     """Skip the test where it would plan for the CPU, load the runtime library or compile kernels."""
     from tests.compiler.backends.cuda import emulated
-    from wholestep.compiler.backends.cpu import compiler, library
-    from wholestep.compiler.backends.cpu.device import CpuDevice
+    from wholestep.compiler.backends.cpu.runtime import compiler, library
+    from wholestep.compiler.backends.cpu.runtime.device import CpuDevice
     from wholestep.session.plans import Plans
 
     def skip(*_: object, **__: object) -> None:

@@ -120,7 +120,7 @@ def test_where_there_is_no_compiler_the_reference_trains(tmp_path: Path, monkeyp
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("WHOLESTEP_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr("wholestep.compiler.backends.cpu.compiler._zig", lambda: None)
+    monkeypatch.setattr("wholestep.compiler.backends.cpu.runtime.compiler._zig", lambda: None)
     with pytest.raises(ws.errors.CompilerError, match=r"pip install ziglang .*device='reference' needs none"):
         ws.fit(ws.nn.Linear(3, 2), (X, Y), **QUIET)
     history = ws.fit(ws.nn.Linear(3, 2), (X, Y), device="reference", **QUIET)

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import wholestep as ws
 from wholestep.cli import app
-from wholestep.compiler.backends.cpu.compiler import find_compiler
+from wholestep.compiler.backends.cpu.runtime.compiler import find_compiler
 from wholestep.compiler.backends.cpu.target import available_targets
 from wholestep.options import CompileOptions
 

@@ -8,7 +8,7 @@ import pytest
 import wholestep as ws
 from tests.recording import value, value_and_gradients
 from wholestep import losses
-from wholestep.compiler.backends.cpu.compiler import compile_counter
+from wholestep.compiler.backends.cpu.runtime.compiler import compile_counter
 from wholestep.errors import OptionError, ShapeError
 
 RNG = np.random.default_rng(0)

@@ -8,7 +8,7 @@ import pytest
 import wholestep as ws
 from tests.sessions import data, mlp
 from wholestep import schedules as S
-from wholestep.compiler.backends.cpu.compiler import compile_counter
+from wholestep.compiler.backends.cpu.runtime.compiler import compile_counter
 
 VALUES = {
     "F01": (S.Constant(0.01), {0: 0.01, 10**6: 0.01}),

@@ -13,7 +13,7 @@ import pytest
 from sessions import data, mlp
 
 import wholestep as ws
-from wholestep.compiler.backends.cpu.compiler import compile_counter
+from wholestep.compiler.backends.cpu.runtime.compiler import compile_counter
 from wholestep.compiler.runtime.cache import CacheWarning
 from wholestep.errors import PlanError, UnknownNameError, UsageError
 
@@ -171,7 +171,7 @@ import json, sys
 sys.path[:0] = {paths!r}
 import wholestep as ws
 from test_conformance_g import small, small_input
-from wholestep.compiler.backends.cpu.compiler import compile_counter
+from wholestep.compiler.backends.cpu.runtime.compiler import compile_counter
 session = ws.build_session_cached(small(), {path!r}, options=ws.CompileOptions(cache_dir={cache!r}))
 loss = session.step(**small_input()).loss
 print(json.dumps([session._programs.compiled.spans.names(), compile_counter.value, loss]))

@@ -7,7 +7,7 @@ import pytest
 
 import wholestep as ws
 from tests.recording import value
-from wholestep.compiler.backends.cpu.compiler import compile_counter
+from wholestep.compiler.backends.cpu.runtime.compiler import compile_counter
 from wholestep.errors import OptionError, UsageError
 
 X = np.random.default_rng(0).normal(size=(64, 32)).astype(np.float32)

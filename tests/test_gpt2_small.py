@@ -12,8 +12,8 @@ import pytest
 
 import wholestep as ws
 from tests.models.gpt2 import NAMED, PRIMITIVE, Config, Words, gpt2
-from wholestep.compiler.backends.cpu.regions.split import Splitter
-from wholestep.compiler.backends.cpu.render.c import render
+from wholestep.compiler.backends.cpu.partition.threads import Splitter
+from wholestep.compiler.backends.cpu.render.source import render
 from wholestep.compiler.plan.model.kernel import Kernel, Kind, Plan, Space
 
 SMALL = Config()

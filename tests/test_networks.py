@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 import wholestep as ws
-from wholestep.compiler.backends.cpu.compiler import compile_counter
+from wholestep.compiler.backends.cpu.runtime.compiler import compile_counter
 
 Array = np.ndarray[Any, Any]
 TOLERANCE = {"float32": 1e-4, "float64": 1e-10}

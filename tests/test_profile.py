@@ -14,7 +14,7 @@ from compilers import quick
 from sessions import data, mlp
 
 import wholestep as ws
-from wholestep.compiler.backends.cpu.render.c import render
+from wholestep.compiler.backends.cpu.render.source import render
 from wholestep.compiler.plan.model.kernel import Kind
 from wholestep.session.inspect.layers import FORWARD, LayerProfile
 from wholestep.session.inspect.profile import BARRIER, Layers, Profile

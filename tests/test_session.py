@@ -14,7 +14,7 @@ import torch
 from sessions import assert_same_bits, data, mlp, trained
 
 import wholestep as ws
-from wholestep.compiler.backends.cpu.compiler import compile_counter
+from wholestep.compiler.backends.cpu.runtime.compiler import compile_counter
 from wholestep.errors import GraphError, OptionError, ShapeError, UnknownNameError, UsageError
 
 

@@ -14,10 +14,10 @@ import pytest
 import wholestep as ws
 from tests.fuzz import readers
 from tests.fuzz.readers import READERS, forged, plans
-from wholestep.compiler.backends.cpu.check_routines import ROUTINES
-from wholestep.compiler.backends.cpu.check_windows import OPERANDS
+from wholestep.compiler.backends.cpu.check.convolution import OPERANDS
+from wholestep.compiler.backends.cpu.check.routines import ROUTINES
 from wholestep.compiler.backends.cpu.render import call, language
-from wholestep.compiler.backends.cpu.render.windows import _RENDER as WINDOW_TEXTS
+from wholestep.compiler.backends.cpu.render.convolution.dispatch import _RENDER as WINDOW_TEXTS
 from wholestep.compiler.frontend.initializers import is_meant
 from wholestep.compiler.plan.check import values
 from wholestep.compiler.plan.io import serialize

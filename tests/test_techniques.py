@@ -10,7 +10,7 @@ import torch
 
 import wholestep as ws
 from tests.sessions import Array, data, mlp
-from wholestep.compiler.backends.cpu.compiler import compile_counter
+from wholestep.compiler.backends.cpu.runtime.compiler import compile_counter
 from wholestep.errors import GraphError, NonFiniteError, OptionError, UnknownNameError, UsageError
 
 

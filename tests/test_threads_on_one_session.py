@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import wholestep as ws
-from wholestep.compiler.backends.cpu.scratch import Scratch
+from wholestep.compiler.backends.cpu.runtime.scratch import Scratch
 from wholestep.compiler.plan.model.kernel import Plan
 
 THREADS, STEPS, ROWS = 4, 300, 64

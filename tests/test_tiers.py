@@ -14,7 +14,7 @@ import pytest
 import wholestep as ws
 from tests import durations, quick, sampling
 from tests.sessions import data, mlp
-from wholestep.compiler.backends.cpu.compiler import compile_c
+from wholestep.compiler.backends.cpu.runtime.compiler import compile_c
 from wholestep.options import CompileOptions
 
 ROOT = Path(__file__).parents[1]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import wholestep as ws
-from wholestep.compiler.backends.cpu.compiler import compile_counter
+from wholestep.compiler.backends.cpu.runtime.compiler import compile_counter
 
 Array = np.ndarray[Any, Any]
 

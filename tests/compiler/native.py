@@ -11,10 +11,10 @@ import numpy as np
 
 from tests import compilers
 from tests.compiler.targets import HERE
-from wholestep.compiler.backends.cpu.code import parts_of
-from wholestep.compiler.backends.cpu.compiler import compile_c, find_compiler
-from wholestep.compiler.backends.cpu.library import Call, add_part, build_library, load_library
-from wholestep.compiler.backends.cpu.render.c import render
+from wholestep.compiler.backends.cpu.render.source import render
+from wholestep.compiler.backends.cpu.runtime.compiler import compile_c, find_compiler
+from wholestep.compiler.backends.cpu.runtime.library import Call, add_part, build_library, load_library
+from wholestep.compiler.backends.cpu.runtime.object_loader import parts_of
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.pipeline import Compiler

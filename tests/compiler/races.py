@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 
 from tests.compiler.targets import HERE
-from wholestep.compiler.backends.cpu.compiler import NATIVE, find_compiler, flags_of
 from wholestep.compiler.backends.cpu.render.language import STORED
+from wholestep.compiler.backends.cpu.runtime.compiler import NATIVE, find_compiler, flags_of
 from wholestep.compiler.plan.model.kernel import Buffer, Plan
 
 BARRIER = re.compile(r"call->api->barrier\(\);")

@@ -10,9 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from wholestep.compiler.backends.cpu import compiler, library, schedule
-from wholestep.compiler.backends.cpu.device import CpuDevice
-from wholestep.compiler.backends.cpu.settings import Settings
+from wholestep.compiler.backends.cpu import schedule
+from wholestep.compiler.backends.cpu.cost_model import Settings
+from wholestep.compiler.backends.cpu.runtime import compiler, library
+from wholestep.compiler.backends.cpu.runtime.device import CpuDevice
 from wholestep.compiler.backends.cpu.target import detect_target
 from wholestep.compiler.devices import register, unregister
 from wholestep.compiler.ir.graph import Graph

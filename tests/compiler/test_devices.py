@@ -19,9 +19,9 @@ import wholestep as ws
 from tests.compiler.targets import HERE
 from wholestep.cli import app
 from wholestep.compiler import devices
-from wholestep.compiler.backends.cpu import device as cpu
 from wholestep.compiler.backends.cpu import target as cpu_target
-from wholestep.compiler.backends.cpu.compiler import find_compiler
+from wholestep.compiler.backends.cpu.runtime import device as cpu
+from wholestep.compiler.backends.cpu.runtime.compiler import find_compiler
 from wholestep.compiler.backends.cpu.target import AVX2, PORTABLE, available_targets
 from wholestep.compiler.backends.cuda.target import TARGETS as GPUS
 from wholestep.compiler.backends.reference.target import REFERENCE

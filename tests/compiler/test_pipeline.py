@@ -106,7 +106,7 @@ def test_plans_depend_on_nothing_but_their_key() -> None:
 
 def test_hyperparameters_are_not_structure() -> None:
     """Only their defaults differ: the plan records the value to start from, so the key differs and the C does not."""
-    from wholestep.compiler.backends.cpu.render.c import render
+    from wholestep.compiler.backends.cpu.render.source import render
 
     a, b = (Compiler().plan(train_graph(mlp(), ws.Adam(lr=lr)), {"batch": 16}, HERE)[0] for lr in (0.1, 0.2))
     assert a != b

@@ -19,8 +19,8 @@ from sessions import mlp
 
 import wholestep as ws
 from tests.compiler.targets import HERE, make_plan
+from wholestep.compiler.backends.cpu.cost_model import Prices, Settings, settings_of
 from wholestep.compiler.backends.cpu.render import language
-from wholestep.compiler.backends.cpu.settings import Prices, Settings, settings_of
 from wholestep.compiler.backends.cpu.target import AVX2, AVX512, AVX512BF16, PORTABLE
 from wholestep.compiler.backends.cpu.target import TARGETS as CPUS
 from wholestep.compiler.backends.cuda.target import TARGETS as GPUS

@@ -14,7 +14,7 @@ from oracles import assert_close
 from random_graphs import LARGEST_VALUE, example_values, graphs
 
 from tests.compiler.targets import make_plan
-from wholestep.compiler.backends.cpu.render.c import render
+from wholestep.compiler.backends.cpu.render.source import render
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Graph, Node, Output
 from wholestep.compiler.ir.printer import print_graph

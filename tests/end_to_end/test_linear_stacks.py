@@ -10,7 +10,7 @@ import torch
 
 import wholestep as ws
 from tests.compiler.targets import HERE, make_plan
-from wholestep.compiler.backends.cpu.settings import Settings
+from wholestep.compiler.backends.cpu.cost_model import Settings
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.pipeline import Compiler
 from wholestep.compiler.plan.check.soundness import check_file

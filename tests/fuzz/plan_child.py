@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 import wholestep as ws
-from wholestep.compiler.backends.cpu import compiler
+from wholestep.compiler.backends.cpu.runtime import compiler
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.io import serialize
 from wholestep.compiler.plan.model.kernel import Plan

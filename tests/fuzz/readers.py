@@ -28,7 +28,7 @@ import numpy as np
 
 import wholestep as ws
 from tests.fuzz.mutations import Tree, changed_bytes, changed_tree
-from wholestep.compiler.backends.cpu.render.c import render
+from wholestep.compiler.backends.cpu.render.source import render
 from wholestep.compiler.plan.io import serialize
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.cache import Cache, key_of

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import wholestep as ws
-from wholestep.compiler.backends.cpu.compiler import compile_counter
+from wholestep.compiler.backends.cpu.runtime.compiler import compile_counter
 from wholestep.optim import Optimizer
 
 # Largest error, relative to the largest weight.

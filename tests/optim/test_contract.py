@@ -12,7 +12,7 @@ import pytest
 import wholestep as ws
 from tests.optim.table import ROWS, Row, Torch, Transcript, assert_near, given_gradients, names, run, slopes, start
 from tests.sessions import assert_same_bits
-from wholestep.compiler.backends.cpu.compiler import compile_counter
+from wholestep.compiler.backends.cpu.runtime.compiler import compile_counter
 from wholestep.optim import Optimizer
 from wholestep.optim.config import trial_values
 from wholestep.optim.options import RANGE, trials_of

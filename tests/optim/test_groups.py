@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import wholestep as ws
-from wholestep.compiler.backends.cpu.compiler import compile_counter
+from wholestep.compiler.backends.cpu.runtime.compiler import compile_counter
 from wholestep.errors import OptionError, UnknownNameError, UsageError
 from wholestep.optim import Optimizer
 

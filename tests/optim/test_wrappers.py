@@ -11,7 +11,7 @@ import torch
 
 import wholestep as ws
 from tests.sessions import assert_same_bits
-from wholestep.compiler.backends.cpu.compiler import compile_counter
+from wholestep.compiler.backends.cpu.runtime.compiler import compile_counter
 from wholestep.errors import GraphError, OptionError, UnknownNameError, UsageError
 from wholestep.optim import EMA, SAM, Lookahead, Optimizer, averaged
 

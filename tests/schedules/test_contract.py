@@ -13,7 +13,7 @@ import torch
 import wholestep as ws
 from tests.schedules.cases import CASES, RATE, oracle_values
 from wholestep import schedules as S
-from wholestep.compiler.backends.cpu.compiler import compile_counter
+from wholestep.compiler.backends.cpu.runtime.compiler import compile_counter
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.schedules.base import Numbers

@@ -1,6 +1,6 @@
 """A script for `wholestep launch` in test_split_training.py: workers that divide layers.
 
-`split.py folder network model`: rank 0 alone predicts at the end, and writes what it has.
+`threads.py folder network model`: rank 0 alone predicts at the end, and writes what it has.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from tests.compilers import quick
 from tests.workers.test_shards import trained
 from tests.workers.trees import tree_sum
 from wholestep.compiler.backend import Place
-from wholestep.compiler.backends.cpu.shards import ShardedProgram
+from wholestep.compiler.backends.cpu.runtime.simulated_ranks import ShardedProgram
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Node, Output

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.workers.trees import tree_sum
-from wholestep.compiler.backends.cpu.compiler import compile_c
+from wholestep.compiler.backends.cpu.runtime.compiler import compile_c
 from wholestep.compiler.backends.cpu.target import available_targets
 
 DRIVER = """

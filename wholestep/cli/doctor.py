@@ -101,7 +101,7 @@ def _threads() -> str:
 
 
 def _compiler() -> str:
-    from wholestep.compiler.backends.cpu.compiler import find_compiler
+    from wholestep.compiler.backends.cpu.runtime.compiler import find_compiler
     from wholestep.options import CompileOptions
 
     command = find_compiler(CompileOptions().compiler_command).command

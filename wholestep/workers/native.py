@@ -10,9 +10,9 @@ from functools import cache
 
 import numpy as np
 
-from wholestep.compiler.backends.cpu.compiler import find_compiler
-from wholestep.compiler.backends.cpu.library import Group as NativeGroup
-from wholestep.compiler.backends.cpu.library import Share, build_library
+from wholestep.compiler.backends.cpu.runtime.compiler import find_compiler
+from wholestep.compiler.backends.cpu.runtime.library import Group as NativeGroup
+from wholestep.compiler.backends.cpu.runtime.library import Share, build_library
 from wholestep.compiler.backends.cpu.target import available_targets
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.cache import cache_of

@@ -28,8 +28,8 @@ from wholestep.compiler.backend import (
     epoch_of_launches,
     nothing,
 )
-from wholestep.compiler.backends.host import ROWS
-from wholestep.compiler.backends.micro_batches import MicroBatches
+from wholestep.compiler.backends.common.micro_batches import MicroBatches
+from wholestep.compiler.backends.common.numpy_program import ROWS
 from wholestep.compiler.backends.reference.program import ReferenceProgram
 from wholestep.compiler.backends.reference.target import REFERENCE
 from wholestep.compiler.devices import register, unregister

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import wholestep as ws
-from wholestep.compiler.backends.host import HostDevice, HostProgram, Memory
+from wholestep.compiler.backends.common.numpy_program import HostDevice, HostProgram, Memory
 from wholestep.compiler.backends.reference.target import REFERENCE
 from wholestep.compiler.devices import register, unregister
 from wholestep.compiler.ir.types import Extent, evaluate

@@ -17,10 +17,10 @@ from random_graphs import example_values
 import wholestep as ws
 from tests.compiler.attention_graphs import Shape, attention
 from tests.compiler.targets import make_plan
-from wholestep.compiler.backends.cpu.layout import PANELS
-from wholestep.compiler.backends.cpu.render.c import render
-from wholestep.compiler.backends.cpu.scheduled import queries_of
-from wholestep.compiler.backends.cpu.settings import Settings
+from wholestep.compiler.backends.cpu.cost_model import Settings
+from wholestep.compiler.backends.cpu.kernel_schedule import queries_of
+from wholestep.compiler.backends.cpu.layout.panels import PANELS
+from wholestep.compiler.backends.cpu.render.source import render
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import Extent, evaluate, float64

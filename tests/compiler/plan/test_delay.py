@@ -6,7 +6,7 @@ from native import lower
 
 import wholestep as ws
 from tests.compiler.targets import make_plan
-from wholestep.compiler.backends.cpu.settings import Settings
+from wholestep.compiler.backends.cpu.cost_model import Settings
 from wholestep.compiler.plan.check.soundness import check_file as check
 from wholestep.compiler.plan.model.kernel import Kernel, Plan
 from wholestep.steps.train import train_graph

@@ -12,8 +12,8 @@ from ownership import accessed
 from step_graphs import attention_step, convolution_step, example, mlp_step
 
 from tests.compiler.targets import HERE, make_plan
-from wholestep.compiler.backends.cpu.layout import PANELS
-from wholestep.compiler.backends.cpu.scheduled import CpuSchedule
+from wholestep.compiler.backends.cpu.kernel_schedule import CpuSchedule
+from wholestep.compiler.backends.cpu.layout.panels import PANELS
 from wholestep.compiler.backends.cpu.target import TARGETS
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.plan.check.soundness import check_file

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import wholestep as ws
-from wholestep.compiler.backends.host import HostDevice
+from wholestep.compiler.backends.common.numpy_program import HostDevice
 from wholestep.compiler.backends.reference.program import ReferenceProgram
 from wholestep.compiler.backends.reference.target import REFERENCE
 from wholestep.compiler.devices import register, unregister

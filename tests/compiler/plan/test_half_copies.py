@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import wholestep as ws
-from wholestep.compiler.backends.cpu.operands import CpuOperands
+from wholestep.compiler.backends.cpu.layout.operand_layout import CpuOperands
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Node, Output

@@ -22,9 +22,9 @@ from step_graphs import clipped_step, mlp_step
 
 import wholestep as ws
 from tests.compiler.targets import make_plan
-from wholestep.compiler.backends.cpu.operands import CpuOperands
-from wholestep.compiler.backends.cpu.regions.split import Splitter
-from wholestep.compiler.backends.cpu.scheduled import schedule_of
+from wholestep.compiler.backends.cpu.kernel_schedule import schedule_of
+from wholestep.compiler.backends.cpu.layout.operand_layout import CpuOperands
+from wholestep.compiler.backends.cpu.partition.threads import Splitter
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Graph, Node, Output
 from wholestep.compiler.ir.ops import OPS, Family

@@ -11,8 +11,8 @@ from races import NoThreadSanitizerError, build, driver, need_thread_sanitizer, 
 
 import wholestep as ws
 from tests.compiler.targets import HERE
-from wholestep.compiler.backends.cpu.render.c import render
-from wholestep.compiler.backends.cpu.scheduled import blocks_of, in_region, schedule_of
+from wholestep.compiler.backends.cpu.kernel_schedule import blocks_of, in_region, schedule_of
+from wholestep.compiler.backends.cpu.render.source import render
 from wholestep.compiler.pipeline import Compiler
 from wholestep.compiler.plan.check.soundness import check_file as check
 from wholestep.compiler.plan.io.serialize import dump, load

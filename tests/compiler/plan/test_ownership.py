@@ -16,7 +16,7 @@ from step_graphs import clipped_step, mlp_step
 
 import wholestep as ws
 from tests.compiler.targets import make_plan
-from wholestep.compiler.backends.cpu.scheduled import in_region, schedule_of
+from wholestep.compiler.backends.cpu.kernel_schedule import in_region, schedule_of
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.printer import print_graph
 from wholestep.compiler.ir.types import evaluate

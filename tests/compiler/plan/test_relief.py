@@ -11,8 +11,8 @@ from ownership import violations
 import wholestep as ws
 from tests.compiler.targets import make_plan
 from tests.models.gpt2 import Config, gpt2
-from wholestep.compiler.backends.cpu.scheduled import schedule_of
-from wholestep.compiler.backends.cpu.settings import Settings
+from wholestep.compiler.backends.cpu.cost_model import Settings
+from wholestep.compiler.backends.cpu.kernel_schedule import schedule_of
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.plan.check.soundness import check_file as check
 from wholestep.compiler.plan.model.kernel import Kind, Plan, Space

@@ -12,8 +12,8 @@ from native import Loaded, lower
 from ownership import violations
 
 from tests.compiler.targets import make_plan
-from wholestep.compiler.backends.cpu.render.c import render
-from wholestep.compiler.backends.cpu.scheduled import schedule_of
+from wholestep.compiler.backends.cpu.kernel_schedule import schedule_of
+from wholestep.compiler.backends.cpu.render.source import render
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update

@@ -15,7 +15,7 @@ from step_graphs import clipped_step, mlp_step
 
 import wholestep as ws
 from tests.compiler.targets import HERE, make_plan
-from wholestep.compiler.backends.cpu.scheduled import schedule_of
+from wholestep.compiler.backends.cpu.kernel_schedule import schedule_of
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import evaluate

@@ -15,10 +15,10 @@ from random_graphs import example_values
 
 import wholestep as ws
 from tests.compiler.targets import make_plan
-from wholestep.compiler.backends.cpu.render.c import render
-from wholestep.compiler.backends.cpu.scheduled import schedule_of, tiles_of
-from wholestep.compiler.backends.cpu.windows import products, weights, winograd
-from wholestep.compiler.backends.cpu.windows.products import Meetings
+from wholestep.compiler.backends.cpu.convolution import implicit_gemm, weight_gradient, winograd
+from wholestep.compiler.backends.cpu.convolution.implicit_gemm import Meetings
+from wholestep.compiler.backends.cpu.kernel_schedule import schedule_of, tiles_of
+from wholestep.compiler.backends.cpu.render.source import render
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.plan.check.soundness import check_file
@@ -63,10 +63,10 @@ def in_place(plan: Plan) -> list[Kernel]:
 def computed(least: int) -> Iterator[None]:
     """Weights from so many bytes on are multiplied as products, a few images at a time; 0: their gradients in place."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(products, "LEAST_BYTES", least)
-        patch.setattr(products, "PIXELS", 64)
+        patch.setattr(implicit_gemm, "LEAST_BYTES", least)
+        patch.setattr(implicit_gemm, "PIXELS", 64)
         patch.setattr(winograd, "MOST_BYTES", 0)
-        patch.setattr(weights, "SMALL_IMAGE", 0 if least else 64)
+        patch.setattr(weight_gradient, "SMALL_IMAGE", 0 if least else 64)
         yield
 
 

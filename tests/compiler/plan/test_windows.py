@@ -14,9 +14,9 @@ from step_graphs import convolution_step
 
 import wholestep as ws
 from tests.compiler.targets import make_plan
-from wholestep.compiler.backends.cpu.render.c import render
-from wholestep.compiler.backends.cpu.scheduled import schedule_of, tiles_of
-from wholestep.compiler.backends.cpu.windows.frames import backward_taps
+from wholestep.compiler.backends.cpu.convolution.padding import backward_taps
+from wholestep.compiler.backends.cpu.kernel_schedule import schedule_of, tiles_of
+from wholestep.compiler.backends.cpu.render.source import render
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.plan.check.soundness import check_file as check

@@ -14,8 +14,8 @@ from sessions import assert_same_bits
 
 import wholestep as ws
 from tests.compiler.targets import cpu_with
-from wholestep.compiler.backends.cpu.scheduled import tiles_of
-from wholestep.compiler.backends.cpu.windows.winograd import block_rows, position_step, takes
+from wholestep.compiler.backends.cpu.convolution.winograd import block_rows, position_step, takes
+from wholestep.compiler.backends.cpu.kernel_schedule import tiles_of
 from wholestep.compiler.ir.types import float32, float64
 from wholestep.compiler.plan.io.serialize import dump, load
 from wholestep.compiler.plan.model.kernel import Kernel, Kind, Plan

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 import pytest
 
 from tests.compiler.targets import HERE
-from wholestep.compiler.backends.cpu import device as cpu
+from wholestep.compiler.backends.cpu.runtime import device as cpu
 from wholestep.compiler.runtime.together import PATIENCE, Background, run_all
 from wholestep.errors import CompilerError
 from wholestep.options import CompileOptions

@@ -11,7 +11,7 @@ from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.storage import Block, Memory, Stored
 
-HOST = "wholestep.compiler.backends.cpu.layout"  # the module whose MEMORY it is
+HOST = "wholestep.compiler.backends.cpu.layout.panels"  # the module whose MEMORY it is
 
 
 class Member(Protocol):

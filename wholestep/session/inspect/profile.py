@@ -11,7 +11,7 @@ from functools import cached_property
 from statistics import median
 from typing import TYPE_CHECKING, Protocol
 
-from wholestep.compiler.backends.cpu.recorder import Event
+from wholestep.compiler.backends.cpu.runtime.profiler import Event
 from wholestep.compiler.plan.io.report import described
 from wholestep.compiler.plan.io.traffic import priced
 from wholestep.compiler.plan.model.kernel import Buffer, Kernel, Plan

@@ -11,7 +11,7 @@ from weakref import ref
 
 import numpy as np
 
-from wholestep.compiler.backends.cpu.compiler import NATIVE
+from wholestep.compiler.backends.cpu.runtime.compiler import NATIVE
 from wholestep.compiler.plan.io import serialize
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.data.loader import DataLoader

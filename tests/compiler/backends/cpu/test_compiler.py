@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.compiler.targets import compile_c
-from wholestep.compiler.backends.cpu import compiler as compiler_module
 from wholestep.compiler.backends.cpu import target as target_module
-from wholestep.compiler.backends.cpu.compiler import compile_counter, find_compiler, run_compiler
+from wholestep.compiler.backends.cpu.runtime import compiler as compiler_module
+from wholestep.compiler.backends.cpu.runtime.compiler import compile_counter, find_compiler, run_compiler
 from wholestep.compiler.backends.cpu.target import (
     AVX2,
     AVX512,

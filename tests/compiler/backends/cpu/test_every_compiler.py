@@ -14,7 +14,7 @@ import pytest
 
 from tests.compiler.backends.cpu.compiler_suite import EXAMPLES
 from tests.compilers import QUICK
-from wholestep.compiler.backends.cpu.compiler import NATIVE, TARGET_FLAGS, Compiler, find_compiler
+from wholestep.compiler.backends.cpu.runtime.compiler import NATIVE, TARGET_FLAGS, Compiler, find_compiler
 from wholestep.compiler.backends.cpu.target import PORTABLE, available_targets
 from wholestep.errors import CompilerError
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.compiler.targets import own_library
-from wholestep.compiler.backends.cpu.library import Ahead, Gemm, Library
+from wholestep.compiler.backends.cpu.runtime.library import Ahead, Gemm, Library
 from wholestep.compiler.backends.cpu.target import AVX2, AVX512, PORTABLE, available_targets
 
 Array = np.ndarray[Any, Any]

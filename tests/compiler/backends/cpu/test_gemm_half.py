@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from tests.compiler.targets import own_library
-from wholestep.compiler.backends.cpu.compiler import NATIVE, find_compiler
-from wholestep.compiler.backends.cpu.library import Ahead, Gemm, Pairs, Part
+from wholestep.compiler.backends.cpu.runtime.compiler import NATIVE, find_compiler
+from wholestep.compiler.backends.cpu.runtime.library import Ahead, Gemm, Pairs, Part
 from wholestep.compiler.backends.cpu.target import available_targets
 
 Array = np.ndarray[Any, Any]

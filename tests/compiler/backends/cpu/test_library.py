@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from tests.compiler.targets import HERE, compile_c, load_library
-from wholestep.compiler.backends.cpu.compiler import find_compiler
-from wholestep.compiler.backends.cpu.library import (
+from wholestep.compiler.backends.cpu.runtime.compiler import find_compiler
+from wholestep.compiler.backends.cpu.runtime.library import (
     EXPLICIT,
     SEQUENTIAL,
     SHUFFLED,
@@ -213,7 +213,7 @@ def test_two_hardware_threads_of_a_core_count_once(tmp_path: Path, monkeypatch: 
 
 def test_importing_the_runtime_starts_nothing_and_imports_little() -> None:
     code = (
-        "import sys, wholestep.compiler.backends.cpu.library\n"
+        "import sys, wholestep.compiler.backends.cpu.runtime.library\n"
         "late = {'subprocess', 'filelock', 'platformdirs'} & set(sys.modules)\n"
         "assert not late, late\n"
     )
@@ -252,7 +252,7 @@ def test_normal_first_values_are_drawn_natively_to_the_bit(
     formula: random.Formula, room: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library, left, out = load_library(), list[random.Places | None](), np.empty((1 << 18) + 3, np.float32)
-    monkeypatch.setattr("wholestep.compiler.backends.cpu.library.DOUBTFUL", room)
+    monkeypatch.setattr("wholestep.compiler.backends.cpu.runtime.library.DOUBTFUL", room)
 
     def native(*given: Any) -> random.Places | None:
         left.append(library.normals(*given))

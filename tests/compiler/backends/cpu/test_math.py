@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from wholestep.compiler.backends.cpu.compiler import compile_c
+from wholestep.compiler.backends.cpu.runtime.compiler import compile_c
 from wholestep.compiler.backends.cpu.target import AVX2, AVX512, available_targets
 from wholestep.compiler.target import Target
 

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from tests.compiler.targets import compile_c, load_library
-from wholestep.compiler.backends.cpu.compiler import NATIVE, find_compiler
-from wholestep.compiler.backends.cpu.library import Body, Library
+from wholestep.compiler.backends.cpu.runtime.compiler import NATIVE, find_compiler
+from wholestep.compiler.backends.cpu.runtime.library import Body, Library
 from wholestep.compiler.runtime.cache import Cache
 
 # Every thread writes the phase, waits, and checks what the others wrote: a leaky barrier shows as a wrong value.
@@ -157,7 +157,7 @@ def test_subnormals_are_flushed_inside_a_run_and_kept_outside(library: Library, 
 FORK = """
 import ctypes, os, sys
 from tests.compiler.targets import load_library
-from wholestep.compiler.backends.cpu.library import Body
+from wholestep.compiler.backends.cpu.runtime.library import Body
 
 library = load_library()
 

@@ -9,7 +9,7 @@ from oracles import assert_close
 from step_graphs import attention_step, example, mlp_step, tiles_step
 
 from tests.compiler.targets import make_plan
-from wholestep.compiler.backends.cpu.render.c import render
+from wholestep.compiler.backends.cpu.render.source import render
 from wholestep.compiler.backends.cpu.target import AVX2, AVX512, AVX512BF16, PORTABLE, TARGETS, available_targets
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.semantics.interpret import interpret

@@ -12,8 +12,8 @@ from native import lower
 from random_graphs import example_values, graphs
 
 from tests.compiler.targets import make_plan
-from wholestep.compiler.backends.cpu import turned
-from wholestep.compiler.backends.cpu.layout import is_turned
+from wholestep.compiler.backends.cpu.layout import transposed_weights
+from wholestep.compiler.backends.cpu.layout.panels import is_turned
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update, rewrite
@@ -44,8 +44,8 @@ def by_columns(graph: Graph) -> Graph:
 def test_a_turned_graph_computes_the_same(graph: Graph, seed: int) -> None:
     lowered = by_columns(lower(graph))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(turned, "is_turned", lambda type, by_columns: by_columns)
-        stored, names = turned.turn_states(lowered)
+        patch.setattr(transposed_weights, "is_turned", lambda type, by_columns: by_columns)
+        stored, names = transposed_weights.turn_states(lowered)
     verify(stored)
     inputs, state = example_values(graph, SIZES, np.random.default_rng(seed))
     moved = {name: value.T if name in names else value for name, value in state.items()}
@@ -71,7 +71,7 @@ def test_a_layers_step_moves_nothing() -> None:
     squares = b.sum_axes(b.sum_axes(b.mul(slope, slope), (0,)), (0,))
     outputs = (Output("h", b.matmul(x, w, transpose_b=True)), Output("squares", squares))
     graph = Graph(outputs, (Update("w", b.sub(w, slope)),), (x, g))
-    stored, names = turned.turn_states(graph)
+    stored, names = transposed_weights.turn_states(graph)
     assert names == {"w"}
     assert not [n for n in stored.nodes if n.op == "permute"]
     plan = make_plan(graph, {})

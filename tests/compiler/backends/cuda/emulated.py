@@ -22,6 +22,7 @@ from filelock import FileLock
 from numpy.lib.stride_tricks import as_strided
 
 from wholestep.compiler.backend import Place, nothing
+from wholestep.compiler.backends.common.numpy_program import HostDevice, HostProgram, Memory
 from wholestep.compiler.backends.cuda import graphs
 from wholestep.compiler.backends.cuda.cudnn import Description
 from wholestep.compiler.backends.cuda.launches import write_record
@@ -39,7 +40,6 @@ from wholestep.compiler.backends.cuda.scheduled import (
     sorting_blocks,
 )
 from wholestep.compiler.backends.cuda.target import TARGETS
-from wholestep.compiler.backends.host import HostDevice, HostProgram, Memory
 from wholestep.compiler.devices import register, unregister
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.attrs import AttentionAttrs

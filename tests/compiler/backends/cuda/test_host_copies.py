@@ -12,8 +12,8 @@ import pytest
 import wholestep as ws
 from tests.compiler.backends.cuda.fake_gpu import FakeDriver
 from tests.compiler.backends.cuda.test_host import NO_COMPILER, batches, build
-from wholestep.compiler.backends.cpu.compiler import find_compiler
-from wholestep.compiler.backends.cpu.library import build_library
+from wholestep.compiler.backends.cpu.runtime.compiler import find_compiler
+from wholestep.compiler.backends.cpu.runtime.library import build_library
 from wholestep.compiler.backends.cpu.target import available_targets
 from wholestep.compiler.backends.cuda import host_copies
 from wholestep.compiler.backends.cuda.host_copies import HostCopies

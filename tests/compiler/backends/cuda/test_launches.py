@@ -15,13 +15,13 @@ import wholestep as ws
 from tests.compiler.backends.cuda.emulated import Emulated, emulated_device
 from tests.compiler.backends.cuda.fake_gpu import FakeDriver
 from tests.compiler.backends.cuda.models import MODELS, session_of
+from wholestep.compiler.backends.common.numpy_program import Memory, prologue
 from wholestep.compiler.backends.cuda import epochs, middle, program, schedule, sharing
 from wholestep.compiler.backends.cuda.program import CudaProgram
 from wholestep.compiler.backends.cuda.render.source import render
 from wholestep.compiler.backends.cuda.schedule import arena_end, scheduled_kernels
 from wholestep.compiler.backends.cuda.scheduled import MIDDLE, schedule_of
 from wholestep.compiler.backends.cuda.sharing import by_launch, check_launches, touched
-from wholestep.compiler.backends.host import Memory, prologue
 from wholestep.compiler.plan.io import serialize
 from wholestep.compiler.plan.model.kernel import Plan, Schedule, Space
 from wholestep.errors import PlanError

@@ -15,7 +15,7 @@ import pytest
 import wholestep as ws
 from tests.compiler.backends.cuda.fake_gpu import FakeDriver
 from tests.compiler.backends.cuda.models import UNCHECKED
-from wholestep.compiler.backends.cpu.check import _check_layout as check_layout
+from wholestep.compiler.backends.cpu.check.soundness import _check_layout as check_layout
 from wholestep.compiler.backends.cuda import shards as here
 from wholestep.compiler.backends.cuda.collectives import Sum
 from wholestep.compiler.backends.cuda.compiler import compile_text

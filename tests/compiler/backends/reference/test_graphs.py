@@ -21,7 +21,7 @@ from tests.compiler.targets import HERE
 from tests.fuzz import graphs as fuzzed_graphs
 from tests.fuzz import networks
 from wholestep.compiler.backend import Place
-from wholestep.compiler.backends.host import Memory
+from wholestep.compiler.backends.common.numpy_program import Memory
 from wholestep.compiler.backends.reference.program import ReferenceProgram
 from wholestep.compiler.backends.reference.target import REFERENCE
 from wholestep.compiler.ir.graph import Graph

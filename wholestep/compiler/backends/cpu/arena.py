@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from wholestep.compiler.backends.cpu.regions.touch import Touch, Way
-from wholestep.compiler.backends.cpu.scheduled import schedule_of
+from wholestep.compiler.backends.cpu.kernel_schedule import schedule_of
+from wholestep.compiler.backends.cpu.partition.ownership import Touch, Way
 from wholestep.compiler.ir.types import Dim, Extent
 from wholestep.compiler.plan.memory.first_fit import Span, first_fit
 from wholestep.compiler.plan.memory.inplace import overwrites

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 
 from wholestep.compiler.backends.cpu.arena import place
-from wholestep.compiler.backends.cpu.blocks import block_kernels
-from wholestep.compiler.backends.cpu.operands import CpuOperands
-from wholestep.compiler.backends.cpu.panels import lay_out
-from wholestep.compiler.backends.cpu.regions.loop_split import split_with_loops
-from wholestep.compiler.backends.cpu.scheduled import schedule_of
-from wholestep.compiler.backends.cpu.settings import Settings, settings_of
-from wholestep.compiler.backends.cpu.transposed import store_transposes
-from wholestep.compiler.backends.cpu.turned import mark_turned, turn_states
+from wholestep.compiler.backends.cpu.cost_model import Settings, settings_of
+from wholestep.compiler.backends.cpu.kernel_schedule import schedule_of
+from wholestep.compiler.backends.cpu.layout.operand_layout import CpuOperands
+from wholestep.compiler.backends.cpu.layout.packed_layout import lay_out
+from wholestep.compiler.backends.cpu.layout.transposed_copies import store_transposes
+from wholestep.compiler.backends.cpu.layout.transposed_weights import mark_turned, turn_states
+from wholestep.compiler.backends.cpu.partition.loops import split_with_loops
+from wholestep.compiler.backends.cpu.tiling import block_kernels
 from wholestep.compiler.plan.lower.draft import counted, make_draft
 from wholestep.compiler.plan.memory.first_fit import place_copies
 from wholestep.compiler.plan.model.kernel import Buffer, Draft, Kernel, Plan, Space

@@ -7,6 +7,8 @@ from functools import cache, partial
 from typing import TypeGuard
 
 from wholestep.compiler.backend import MicroBatchShape, Place, Program, nothing
+from wholestep.compiler.backends.common.micro_batches import MicroBatches
+from wholestep.compiler.backends.common.rank_shares import takes_part
 from wholestep.compiler.backends.cuda import host_copies
 from wholestep.compiler.backends.cuda.compiler import compile_kernels, nvrtc_version
 from wholestep.compiler.backends.cuda.driver import Module, gpu
@@ -15,8 +17,6 @@ from wholestep.compiler.backends.cuda.program import CudaProgram
 from wholestep.compiler.backends.cuda.render.source import native
 from wholestep.compiler.backends.cuda.scheduled import calls_library
 from wholestep.compiler.backends.cuda.target import TARGETS, kind_of, target_of
-from wholestep.compiler.backends.micro_batches import MicroBatches
-from wholestep.compiler.backends.ranks import takes_part
 from wholestep.compiler.plan.io import serialize
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.cache import cache_of, key_of

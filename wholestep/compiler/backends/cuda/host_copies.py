@@ -91,8 +91,8 @@ def _parts(count: int, size: int) -> list[slice]:
 
 def _compiled(options: CompileOptions) -> Native | str:
     """What is in C, or why it cannot be had."""
-    from wholestep.compiler.backends.cpu.compiler import find_compiler  # most steps copy little
-    from wholestep.compiler.backends.cpu.library import build_library
+    from wholestep.compiler.backends.cpu.runtime.compiler import find_compiler  # most steps copy little
+    from wholestep.compiler.backends.cpu.runtime.library import build_library
     from wholestep.compiler.backends.cpu.target import detect_target
 
     try:

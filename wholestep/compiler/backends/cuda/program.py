@@ -22,6 +22,7 @@ from wholestep.compiler.backend import (
     epoch_of_launches,
     nothing,
 )
+from wholestep.compiler.backends.common.rank_shares import Pace, Share, paced, takes_part
 from wholestep.compiler.backends.cuda.collectives import Collectives, Line
 from wholestep.compiler.backends.cuda.compiler import compile_kernels, compile_source
 from wholestep.compiler.backends.cuda.copies import Copies
@@ -40,7 +41,6 @@ from wholestep.compiler.backends.cuda.schedule import arena_end
 from wholestep.compiler.backends.cuda.scheduled import calls_library
 from wholestep.compiler.backends.cuda.target import begins_early
 from wholestep.compiler.backends.cuda.tickets import CudaTicket
-from wholestep.compiler.backends.ranks import Pace, Share, paced, takes_part
 from wholestep.compiler.ir.types import Extent, TensorType, evaluate
 from wholestep.compiler.plan.model.kernel import Plan, Space
 from wholestep.compiler.runtime.arrays import AnyArray

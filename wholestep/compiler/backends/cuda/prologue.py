@@ -11,7 +11,7 @@ from itertools import starmap
 
 import numpy as np
 
-from wholestep.compiler.backends.host import pointwise, prologue
+from wholestep.compiler.backends.common.numpy_program import pointwise, prologue
 from wholestep.compiler.ir.types import DType, boolean, evaluate, float32, float64, int32, int64
 from wholestep.compiler.plan.model.kernel import HostValue, Plan
 from wholestep.compiler.runtime.arrays import AnyArray

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
-from wholestep.compiler.backends.cpu.recorder import Event as Noted
+from wholestep.compiler.backends.cpu.runtime.profiler import Event as Noted
 from wholestep.compiler.backends.cuda.driver import Event, Gpu
 from wholestep.compiler.backends.cuda.launches import Order, Resource
 from wholestep.compiler.backends.cuda.nodes import Graph, Nodes

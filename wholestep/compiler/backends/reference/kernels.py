@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from wholestep.compiler.backends.host import Memory
+from wholestep.compiler.backends.common.numpy_program import Memory
 from wholestep.compiler.backends.reference.calls import run_call
+from wholestep.compiler.backends.reference.convolution import run_window
 from wholestep.compiler.backends.reference.values import Array, Values, accumulator
-from wholestep.compiler.backends.reference.windows import run_window
 from wholestep.compiler.plan.model.bodies import Call, Columns, Dot, Exchange, Nest, Scatter, Window
 from wholestep.compiler.plan.model.kernel import Kernel, Level
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
 
-from wholestep.compiler.backends.host import HostDevice, HostProgram, Memory
+from wholestep.compiler.backends.common.numpy_program import HostDevice, HostProgram, Memory
 from wholestep.compiler.backends.reference.kernels import run_kernel
 from wholestep.compiler.backends.reference.target import REFERENCE
 from wholestep.compiler.ir.types import evaluate

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from wholestep.compiler.backends.host import Memory, pointwise
+from wholestep.compiler.backends.common.numpy_program import Memory, pointwise
 from wholestep.compiler.backends.reference.target import REFERENCE
 from wholestep.compiler.ir.semantics.random import hashed_uniform
 from wholestep.compiler.ir.types import DType, Extent, Shape, evaluate

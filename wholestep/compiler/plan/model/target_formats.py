@@ -30,7 +30,7 @@ class Format:
 # Family -> its format, or the module that has it as FORMAT, loaded when it is first asked for.  Any other family runs
 # kernels in their order and has nothing to add.
 FORMATS: dict[str, str | Format] = {
-    "cpu": "wholestep.compiler.backends.cpu.format",
+    "cpu": "wholestep.compiler.backends.cpu.plan_format",
     "cuda": "wholestep.compiler.backends.cuda.format",
 }
 IN_ORDER = Format()

@@ -12,9 +12,9 @@ import pytest
 import wholestep as ws
 from tests.compilers import QUICK
 from tests.lenet import lenet
-from wholestep.compiler.backends.cpu import code as cpu
-from wholestep.compiler.backends.cpu.compiler import ENTRY_FILE, compile_c
-from wholestep.compiler.backends.cpu.render.c import KERNELS_OF_A_FILE, source
+from wholestep.compiler.backends.cpu.render.source import KERNELS_OF_A_FILE, source
+from wholestep.compiler.backends.cpu.runtime import object_loader as cpu
+from wholestep.compiler.backends.cpu.runtime.compiler import ENTRY_FILE, compile_c
 
 
 def test_every_kernel_is_in_one_file_and_all_are_declared_where_they_are_called() -> None:

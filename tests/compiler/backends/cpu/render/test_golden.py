@@ -16,7 +16,7 @@ from step_graphs import example, mlp_step
 
 import wholestep as ws
 from tests.compiler.targets import make_plan
-from wholestep.compiler.backends.cpu.render.c import render
+from wholestep.compiler.backends.cpu.render.source import render
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.plan.model.kernel import Plan
 

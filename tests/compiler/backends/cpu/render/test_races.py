@@ -10,7 +10,7 @@ from races import NoThreadSanitizerError, build, driver, need_thread_sanitizer, 
 from step_graphs import attention_step, clipped_step, convolution_step, kept_scores_step, mlp_step
 
 from tests.compiler.targets import make_plan
-from wholestep.compiler.backends.cpu.render.c import render
+from wholestep.compiler.backends.cpu.render.source import render
 from wholestep.compiler.ir.graph import Graph
 
 THREADS, CAPACITY = 3, 40

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import wholestep as ws
-from wholestep.compiler.backends.cpu.render import c as render
-from wholestep.compiler.backends.cpu.render.sharing import form_of, shared
+from wholestep.compiler.backends.cpu.render import source as render
+from wholestep.compiler.backends.cpu.render.dedup_kernels import form_of, shared
 
 KERNEL = """\
 static void @(const ws_call *call, long lo, long hi, float *restrict x0, float *restrict x1) {{

@@ -13,7 +13,7 @@ from step_graphs import mlp_step
 
 import wholestep as ws
 from tests.compiler.targets import make_plan
-from wholestep.compiler.backends.cpu.render.c import render
+from wholestep.compiler.backends.cpu.render.source import render
 from wholestep.compiler.ir.graph import Graph
 
 CAPACITY = {"batch": 20, "time": 5}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from wholestep.compiler.backends.cpu.layout import LANES
+from wholestep.compiler.backends.cpu.kernel_schedule import queries_of
+from wholestep.compiler.backends.cpu.layout.panels import LANES
 from wholestep.compiler.backends.cpu.render.address import axis_stride
-from wholestep.compiler.backends.cpu.render.ahead import ahead_of_next
 from wholestep.compiler.backends.cpu.render.language import SUFFIX
+from wholestep.compiler.backends.cpu.render.prefetch import ahead_of_next
 from wholestep.compiler.backends.cpu.render.writer import Writer
-from wholestep.compiler.backends.cpu.scheduled import queries_of
 from wholestep.compiler.ir.attrs import DATA, MODEL
 from wholestep.compiler.ir.types import evaluate, float64, symbols_of
 from wholestep.compiler.plan.model.bodies import Call, Exchange, Window

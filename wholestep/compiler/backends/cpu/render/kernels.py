@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 
-from wholestep.compiler.backends.cpu.layout import LANES, PAIRS, PANELS
+from wholestep.compiler.backends.cpu.kernel_schedule import blocks_of
+from wholestep.compiler.backends.cpu.layout.panels import LANES, PAIRS, PANELS
 from wholestep.compiler.backends.cpu.render.address import axis_stride
-from wholestep.compiler.backends.cpu.render.ahead import ahead_of_epilogue, operand_start
 from wholestep.compiler.backends.cpu.render.call import render_call, render_exchange
+from wholestep.compiler.backends.cpu.render.convolution.dispatch import render_window
 from wholestep.compiler.backends.cpu.render.language import LOWEST, OPS, STORED, SUFFIX
+from wholestep.compiler.backends.cpu.render.prefetch import ahead_of_epilogue, operand_start
 from wholestep.compiler.backends.cpu.render.transposes import render_transpose, transposes
-from wholestep.compiler.backends.cpu.render.windows import render_window
 from wholestep.compiler.backends.cpu.render.writer import REDUCE_SUFFIX, Writer, panel
-from wholestep.compiler.backends.cpu.scheduled import blocks_of
 from wholestep.compiler.ir.types import Extent, product
 from wholestep.compiler.plan.model.bodies import Columns, Dot, Scatter
 from wholestep.compiler.plan.model.kernel import Kind, Level, Load, Reduce

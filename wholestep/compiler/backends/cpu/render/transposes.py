@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from wholestep.compiler.backends.cpu.layout import LANES, PANELS
-from wholestep.compiler.backends.cpu.render.ahead import operand_start
+from wholestep.compiler.backends.cpu.layout.panels import LANES, PANELS
 from wholestep.compiler.backends.cpu.render.language import SUFFIX, cast_text
+from wholestep.compiler.backends.cpu.render.prefetch import operand_start
 from wholestep.compiler.backends.cpu.render.writer import Writer
 from wholestep.compiler.ir.types import float32
 from wholestep.compiler.plan.model.kernel import Load, Store

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from wholestep.compiler.backends.cpu.layout import LANES, PANELS
+from wholestep.compiler.backends.cpu.kernel_schedule import Blocks, Inner, Queries, schedule_of
+from wholestep.compiler.backends.cpu.layout.panels import LANES, PANELS
 from wholestep.compiler.backends.cpu.render.address import Scope
 from wholestep.compiler.backends.cpu.render.language import LOCAL, LOWEST, OPS, STORED, SUFFIX, cast_text, literal
-from wholestep.compiler.backends.cpu.render.narrow import can_widen, rounded_together, widened_lanes
-from wholestep.compiler.backends.cpu.scheduled import Blocks, Inner, Queries, schedule_of
+from wholestep.compiler.backends.cpu.render.row_tails import can_widen, rounded_together, widened_lanes
 from wholestep.compiler.ir.ops import Trait, having
 from wholestep.compiler.ir.types import DType, Extent, bfloat16, float32, float64, int32, int64, uint8
 from wholestep.compiler.plan.io.traffic import loads, stores

@@ -1,0 +1,115 @@
+"""Several batches for one update, as a loop over launches: for backends that have no loop of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from wholestep.compiler.backend import Epoch, MicroBatchShape, Program, Slice, Ticket, check_indices, epoch_of_launches
+from wholestep.compiler.backends.common.rank_shares import Pace, need_row_each
+from wholestep.compiler.ir.attrs import DATA
+from wholestep.compiler.ir.types import TensorType, evaluate
+from wholestep.compiler.plan.model.kernel import Plan
+from wholestep.compiler.runtime.arrays import AnyArray
+from wholestep.compiler.runtime.group import Group, rows_of_rank
+from wholestep.compiler.runtime.state import State
+
+
+class MicroBatches:
+    """The programs of a step as one program.  `plan` is what callers see: inputs as large as all micro-batches.
+
+    Each program runs for every part of the rows, the last one once; it leaves the outputs.  Ranks of a group have rows
+    of their own in every part; where `needs_rows`, at least one.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        programs: Sequence[Program],
+        state: State,
+        shape: MicroBatchShape,
+        group: Group | None = None,
+        needs_rows: bool = False,
+    ) -> None:
+        self.plan, self._programs, self._state, self._shape = plan, tuple(programs), state, shape
+        grid = None if group is None else group.grid
+        self._rank, self._ranks = (0, 1) if grid is None or group is None else (grid.place(DATA, group.rank), grid.data)
+        self._pace, self._needs_rows = None if group is None else Pace(group), needs_rows
+        self._last = programs[-1]
+        self.synchronous = all(p.synchronous for p in programs)
+        self.outputs: Mapping[str, TensorType] = self._last.outputs
+        types = {name: plan.buffers[id].type for name, id in plan.inputs}
+        self._cut = {name for name, type in types.items() if shape.is_cut(type.shape)}
+        self._staging = {n: np.empty(evaluate(t.elements, plan.sizes), t.dtype.numpy) for n, t in types.items()}
+        self._given: dict[str, AnyArray] = {}
+        self.mapped_bytes = sum(p.mapped_bytes for p in programs) + sum(a.nbytes for a in self._staging.values())
+        for program in programs:
+            program.count_steps(False)  # all of them together are the step
+        self.count_steps(True)
+
+    @property
+    def source(self) -> str:
+        """The text that runs, program after program."""
+        return "\n".join(p.source for p in self._programs)
+
+    def scalar(self, name: str, value: float) -> None:
+        """Set a runtime scalar of every program that uses it."""
+        for program in self._programs:
+            program.scalar(name, value)
+
+    def count_steps(self, advances: bool, unless: str | None = None, stop: bool = False) -> None:
+        """Is a step an update?  Not where the output `unless` is not 0; `stop` ends a slice there."""
+        self._advances, self._unless, self._stop = advances, unless, stop
+
+    def staging(self, name: str) -> AnyArray:
+        """Where an input is converted or held."""
+        return self._staging[name]
+
+    def bind(self, name: str, array: AnyArray) -> None:
+        """Give the next step an input, all of its rows."""
+        self._given[name] = array
+
+    def launch(self, sizes: Mapping[str, int]) -> Ticket:
+        """One step: its programs in turn, each for part after part."""
+        check_indices(self.plan, self._given, sizes)
+        rows = sizes[self._shape.batch]
+        part = min(self._shape.part, rows)
+        for program in self._programs:
+            for first in range(0, 1 if program is self._last else rows, part):
+                ticket = self._launch_part(program, sizes, first, min(part, rows - first), rows, -(-rows // part))
+        if self._advances and (self._unless is None or not ticket.read(self._unless)):
+            self._state.step += 1
+        return ticket
+
+    def _launch_part(
+        self, program: Program, sizes: Mapping[str, int], first: int, count: int, rows: int, parts: int
+    ) -> Ticket:
+        if self._needs_rows:
+            need_row_each(count, self._ranks)
+        before, own_count = rows_of_rank(count, self._rank, self._ranks)
+        mine = slice(first + before, first + before + own_count)
+        for name, _ in program.plan.inputs:
+            given = self._given[name]
+            program.bind(name, given[mine] if name in self._cut else given)
+        numbers = {"batch_dim": own_count, "first_dim": first, "rows_dim": rows, "parts_dim": parts, "own_dim": before}
+        numbers["whole_dim"] = count
+        own = {self._shape.dims[name]: number for name, number in numbers.items()}
+        return program.launch({**sizes, **own})
+
+    def epoch(self, epoch: Epoch) -> Iterator[Slice]:
+        """Steps until the epoch's end."""
+        return epoch_of_launches(self, epoch, self._unless if self._stop else None, self._pace)
+
+    def wait(self) -> None:
+        for program in self._programs:
+            program.wait()
+
+    def loss(self) -> float:
+        return self._last.loss()
+
+    def read(self, name: str) -> AnyArray:
+        return self._last.read(name)
+
+    def keep(self) -> Ticket:
+        return self._last.keep()

@@ -1,0 +1,288 @@
+"""What a backend needs besides kernels, where its memory is the host's: programs over NumPy arrays.
+
+A backend of this kind is a target, and a program whose `run` has a flat array for every buffer.  The reference backend
+is one; so is the toy of docs/guides/your-own-backend.md.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from wholestep.compiler.backend import (
+    Epoch,
+    MicroBatchShape,
+    NoScratch,
+    Place,
+    Program,
+    Slice,
+    check_indices,
+    epoch_of_launches,
+    nothing,
+)
+from wholestep.compiler.backends.common.micro_batches import MicroBatches
+from wholestep.compiler.ir.attrs import NONE, CastAttrs
+from wholestep.compiler.ir.semantics.values import VALUES
+from wholestep.compiler.ir.types import DType, Shape, TensorType, evaluate, float64
+from wholestep.compiler.plan.io import serialize
+from wholestep.compiler.plan.model.kernel import Buffer, HostValue, Layout, Plan, Space
+from wholestep.compiler.runtime.arrays import AnyArray
+from wholestep.compiler.runtime.cache import key_of
+from wholestep.compiler.runtime.sources import compiler_version
+from wholestep.compiler.runtime.storage import HostArray, HostMemory
+from wholestep.compiler.target import Target
+from wholestep.errors import PlanError, UsageError
+from wholestep.options import CompileOptions
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What the kernels of one launch see."""
+
+    plan: Plan
+    arrays: Mapping[int, AnyArray]  # buffer -> its elements, flat, in dense rows; workspace has none
+    sizes: Mapping[str, int]  # of the symbols
+    slots: Sequence[float]  # what the scalar prologue has computed
+    seed: int
+    step: int
+
+    def shape(self, shape: Shape) -> tuple[int, ...]:
+        return tuple(evaluate(e, self.sizes) for e in shape)
+
+
+ROWS = HostMemory("rows", lambda type: Layout.ROWS)
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A launch that is done.  Its outputs are its own: the next one writes others."""
+
+    outputs: Mapping[str, AnyArray]
+
+    def wait(self) -> None:
+        """It is done."""
+
+    def loss(self) -> float:
+        """The first output."""
+        return float(next(iter(self.outputs.values())))
+
+    def read(self, name: str) -> AnyArray:
+        """A copy of an output."""
+        return self.outputs[name].copy()
+
+    def keep(self) -> Launched:
+        return self
+
+
+class HostProgram(ABC):
+    """A plan and the state that it changes; a backend says how kernels run."""
+
+    synchronous = True
+
+    def __init__(self, plan: Plan, place: Place, meanwhile: Callable[[], None] = nothing) -> None:
+        meanwhile()
+        self.plan, self._place = plan, place
+        self.outputs: Mapping[str, TensorType] = {name: plan.buffers[id].type for name, id in plan.outputs}
+        self._constants = {id: np.frombuffer(data, plan.buffers[id].type.dtype.numpy) for id, data in plan.constants}
+        self._staging = {name: self._empty(plan.buffers[id]) for name, id in plan.inputs}
+        self._inputs: dict[str, AnyArray] = {}
+        self._scalars = {s.name: s.default for s in plan.scalars}
+        self._last = Launched({})
+        held = (*self._constants.values(), *self._staging.values())
+        self.mapped_bytes = sum(array.nbytes for array in held)
+        self.count_steps(bool(plan.updated))
+
+    @abstractmethod
+    def run(self, memory: Memory) -> None:
+        """Run every kernel of the plan; states and outputs are written where `memory` has them."""
+
+    @property
+    def source(self) -> str:
+        raise UsageError(
+            f"a session on the device {self.plan.target!r} runs its plan as it is and has no source. Look at "
+            "session.plan, or build it with device='cpu'."
+        )
+
+    def scalar(self, name: str, value: float) -> None:
+        """Set a runtime scalar; one that the plan does not use is ignored."""
+        if name in self._scalars:
+            self._scalars[name] = value
+
+    def count_steps(self, advances: bool, unless: str | None = None, stop: bool = False) -> None:
+        """Does a launch count as an update?  Not where the output `unless` is not 0; `stop` ends a slice there."""
+        self._advances, self._unless, self._stop = advances, unless, stop
+
+    def staging(self, name: str) -> AnyArray:
+        """Where an input is converted or held."""
+        return self._staging[name]
+
+    def bind(self, name: str, array: AnyArray) -> None:
+        """Let the next launch read an input where it lies."""
+        self._inputs[name] = array
+
+    # -- one step ------------------------------------------------------------------------------------------------
+
+    def launch(self, sizes: Mapping[str, int]) -> Launched:
+        """One step, to its end."""
+        plan, state = self.plan, self._place.state
+        check_indices(plan, self._inputs, sizes)
+        self._bring_states()
+        arrays = {b.id: self._array(b) for b in plan.buffers if b.space is not Space.WORK}
+        _copy_states(plan, arrays)
+        scalars = {**self._scalars, "step": float(state.step), "epoch": float(state.epoch)}
+        with np.errstate(all="ignore"):  # infinities and NaN are values like others
+            slots = prologue(plan, sizes, [scalars[s.name] for s in plan.scalars])
+            self.run(Memory(plan, arrays, sizes, slots, self._place.where.seed, state.step))
+        state.family.version += bool(plan.updated)  # programs that keep a second layout of a state look here
+        shapes = {name: [evaluate(e, sizes) for e in type.shape] for name, type in self.outputs.items()}
+        states = {id for _, id in plan.states}  # an output that is one is changed by the next launch
+        found = {n: arrays[id].copy() if id in states else arrays[id] for n, id in plan.outputs}
+        self._last = Launched({n: array[: prod(shapes[n])].reshape(shapes[n]) for n, array in found.items()})
+        if self._advances and (self._unless is None or not self._last.read(self._unless)):
+            state.step += 1
+        return self._last
+
+    def _array(self, buffer: Buffer) -> AnyArray:
+        """The flat array of a buffer for one step; states are changed where they are."""
+        if buffer.space is Space.INPUT:
+            return self._inputs[buffer.name].reshape(-1)
+        if buffer.space is Space.CONSTANT:
+            return self._constants[buffer.id]
+        if buffer.space is Space.STATE:
+            return self._held(buffer.name).flat
+        made = self._empty(buffer)
+        made[:] = np.nan if buffer.type.dtype.is_float else 1  # nothing may rely on what was there before
+        return made
+
+    def _empty(self, buffer: Buffer) -> AnyArray:
+        return np.empty(evaluate(buffer.type.elements, self.plan.sizes), buffer.type.dtype.numpy)
+
+    def _held(self, state: str) -> HostArray:
+        found = self._place.state.slot(state).on(ROWS)
+        assert isinstance(found, HostArray), "it is the host's memory"
+        return found
+
+    def _bring_states(self) -> None:
+        """What was changed since, perhaps on another device, is here before the kernels run."""
+        for name, _ in self.plan.states:
+            self._place.state.slot(name).bring(ROWS.kind, name in self.plan.updated)
+
+    # -- many steps, and what they leave -------------------------------------------------------------------------
+
+    def epoch(self, epoch: Epoch) -> Iterator[Slice]:
+        """Steps over the rows of an epoch, one launch after the other."""
+        return epoch_of_launches(self, epoch, self._unless if self._stop else None)
+
+    def wait(self) -> None:  # noqa: B027  # nothing is to be done
+        """A launch is done when it returns."""
+
+    def loss(self) -> float:
+        """That of the last launch."""
+        return self._last.loss()
+
+    def read(self, name: str) -> AnyArray:
+        """A copy of an output of the last launch."""
+        return self._last.read(name)
+
+    def keep(self) -> Launched:
+        return self._last
+
+
+def _copy_states(plan: Plan, arrays: Mapping[int, AnyArray]) -> None:
+    for buffer in plan.buffers:
+        if buffer.space is Space.COPY:
+            assert buffer.source is not None, "a copy is one of a state"
+            shape = _numbers(plan.buffers[buffer.source].type.shape)
+            state = arrays[buffer.source][: prod(shape)].reshape(shape)
+            arrays[buffer.id][:] = (state.T if buffer.turned else state).reshape(-1)  # rounded, where it is a half copy
+
+
+def _numbers(shape: Shape) -> tuple[int, ...]:
+    """The shape of a state."""
+    return tuple(evaluate(e, {}) for e in shape)
+
+
+# -- scalars -----------------------------------------------------------------------------------------------------
+
+
+def prologue(plan: Plan, sizes: Mapping[str, int], scalars: Sequence[float]) -> list[float]:
+    """The number in every slot: expressions of runtime scalars and sizes, in float64."""
+    known: dict[int, AnyArray] = {}
+    slots = [0.0] * plan.slots
+    for value in plan.host:
+        known[value.id] = _host_value(value, [known[a] for a in value.args], sizes, scalars)
+        if value.slot is not None:
+            slots[value.slot] = float(known[value.id])
+    return slots
+
+
+def _host_value(
+    value: HostValue, args: Sequence[AnyArray], sizes: Mapping[str, int], scalars: Sequence[float]
+) -> AnyArray:
+    if value.op == "const":
+        return np.array(value.const, np.float64)
+    if value.op == "scalar":
+        return np.array(scalars[value.index], np.float64)
+    if value.op == "size":
+        return np.array(evaluate(value.extent, sizes), np.float64)
+    casts = value.op == "cast" and value.dtype is not None
+    found = pointwise(value.op, value.dtype if casts and value.dtype is not None else float64, args)
+    if value.dtype is not None and value.dtype.is_float:
+        found = found.astype(value.dtype.numpy)
+    return found.astype(np.float64)
+
+
+def pointwise(op: str, dtype: DType, args: Sequence[AnyArray]) -> AnyArray:
+    """An op of the IR, element by element, in the dtype of its result."""
+    if op == "cast" and not (args[0].dtype.kind not in "iub" and dtype.is_integer):
+        return args[0].astype(dtype.numpy)
+    attrs = CastAttrs(dtype) if op == "cast" else NONE
+    return np.asarray(VALUES[op](None, attrs, *args)).astype(dtype.numpy, copy=False)
+
+
+# -- the device --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class HostDevice:
+    """A device that runs plans of its target with a program of this kind."""
+
+    target: Target
+    program: type[HostProgram]
+    runs = True
+    memory = ROWS
+
+    @property
+    def name(self) -> str:
+        return self.target.family
+
+    def scratch(self) -> NoScratch:
+        return NoScratch()
+
+    def prepare(self, options: CompileOptions) -> None:
+        """Nothing is compiled."""
+
+    def load(self, plan: Plan, place: Place, key: str = "", meanwhile: Callable[[], None] = nothing) -> HostProgram:
+        """The program of a plan that was made for this target."""
+        if plan.target != self.target.name:
+            raise PlanError(
+                f"the plan is for {plan.target!r} and cannot run on {self.name!r}; plan it again with "
+                f"device={self.name!r}."
+            )
+        return self.program(plan, place, meanwhile)
+
+    def load_micro_batches(
+        self, plan: Plan, programs: Sequence[Program], place: Place, shape: MicroBatchShape
+    ) -> MicroBatches:
+        return MicroBatches(plan, programs, place.state, shape)
+
+    def program_key(self, plan: Plan, options: CompileOptions, key: str = "") -> str:
+        """The plan is what runs."""
+        return key_of(self.name, key or serialize.dump(plan), compiler_version(self.target.family, options))
+
+    def notes(self, plan: Plan) -> tuple[str, ...]:
+        return plan.notes

@@ -1,0 +1,1 @@
+"""Is a plan sound on the CPU?"""

@@ -1,0 +1,168 @@
+"""Kernels that make images: convolutions, their adjoint in the image, and pools."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from wholestep.compiler.backends.cpu.convolution import implicit_gemm, winograd
+from wholestep.compiler.backends.cpu.convolution.padding import (
+    SLACK,
+    backward_taps,
+    columns_of,
+    forward_margin,
+    panel_columns,
+    reads_past,
+    rounded,
+)
+from wholestep.compiler.backends.cpu.convolution.workspace import Rooms, area
+from wholestep.compiler.backends.cpu.kernel_schedule import Frame, Tiles
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir.build import attrs_of
+from wholestep.compiler.ir.graph import Node
+from wholestep.compiler.ir.type_rules.convolution import index_dtype
+from wholestep.compiler.ir.types import Extent
+
+VECTOR_BYTES = 32  # of the kernels that go through a pool, on every target
+
+
+def _conv2d(rooms: Rooms) -> Tiles:
+    x, _ = rooms.head.inputs
+    a = attrs_of(rooms.head, at.ConvAttrs)
+    height, width, channels = rooms.image(0)
+    kernel_height, kernel_width, inner = rooms.image(1)
+    batch, rows, columns, outputs = rooms.head.type.shape
+    assert isinstance(outputs, int), "type rules ask for numbers"
+    assert isinstance(rows, int), "type rules ask for numbers"
+    assert isinstance(columns, int), "type rules ask for numbers"
+    kernel = (outputs, kernel_height, kernel_width, inner)
+    by_tiles = winograd.takes(kernel, x.type.dtype, (rows, columns), a.stride, a.dilation, a.groups)
+    meetings = implicit_gemm.Meetings(
+        False, (height, width), (rows, columns), (kernel_height, kernel_width), a.stride, a.low, a.dilation
+    )
+    if not by_tiles and implicit_gemm.takes(rooms, kernel, meetings, a.groups):
+        return implicit_gemm.reserve(rooms, meetings, channels, outputs)
+    step = 2 if by_tiles else 1
+    margins = [
+        forward_margin(*of)
+        for of in zip(
+            *((height, width), (rounded(rows, step), rounded(columns, step)), (kernel_height, kernel_width)),
+            *(a.stride, a.low, a.dilation),
+            strict=True,
+        )
+    ]
+    spills = reads_past(channels, a.groups, outputs, inner, by_tiles)
+    if max(*a.low, *margins) > 0 or not rooms.is_dense(0) or spills:
+        rooms.room("frame", area((height, width), a.low, margins) * channels + SLACK)
+    _pack(rooms, a.groups, outputs, kernel_height * kernel_width * inner)
+    size = rows // rooms.pool[0] * rooms.pool[0], columns // rooms.pool[1] * rooms.pool[1]  # what a pool leaves over
+    seen = [rounded(n, step) for n in size]
+    sides = zip((height, width), seen, (kernel_height, kernel_width), a.stride, a.low, a.dilation, strict=True)
+    frame = rooms.frame(0, a.low, [forward_margin(*of) for of in sides])
+    if by_tiles:
+        return replace(_by_tiles(rooms, batch, size, channels, outputs), frame=frame)
+    rooms.room("block", rooms.pool[0] * columns * panel_columns(a.groups, outputs, inner))
+    return Tiles(frame=frame)
+
+
+def _by_tiles(rooms: Rooms, batch: Extent, size: Sequence[int], depth: int, outputs: int) -> Tiles:
+    rows = winograd.reserve(rooms.room, size, depth, outputs, rooms.pool[0])
+    rooms.count_tiles(batch, size, depth * outputs)
+    return Tiles(rows)
+
+
+def _pack(rooms: Rooms, groups: int, channels: int, depth: int) -> None:
+    """Room for a weight in panels of output channels."""
+    panel = columns_of(channels // groups)
+    rooms.room("packed", groups * rounded(channels // groups, panel) * depth)
+
+
+def _conv2d_grad_input(rooms: Rooms) -> Tiles:
+    g, _ = rooms.head.inputs
+    a = attrs_of(rooms.head, at.ConvGradAttrs)
+    rows, columns, outputs = rooms.image(0)
+    kernel_height, kernel_width, inner = rooms.image(1)
+    channels = inner * a.groups
+    kernel = (outputs, kernel_height, kernel_width, inner)
+    by_tiles = winograd.takes(kernel, g.type.dtype, a.size, a.stride, a.dilation, a.groups)
+    meetings = implicit_gemm.Meetings(
+        True, a.size, (rows, columns), (kernel_height, kernel_width), a.stride, a.low, a.dilation
+    )
+    if not by_tiles and implicit_gemm.takes(rooms, kernel, meetings, a.groups):
+        return implicit_gemm.reserve(rooms, meetings, outputs, channels)
+    sides = [
+        backward_taps(*of)
+        for of in zip(a.size, (rows, columns), (kernel_height, kernel_width), a.stride, a.low, a.dilation, strict=True)
+    ]
+    odd = [by_tiles * size % 2 for size in a.size]  # a tile that reaches over the edge sees one row more
+    before, behind = [s[1] for s in sides], [s[2] + more for s, more in zip(sides, odd, strict=True)]
+    spills = reads_past(outputs, a.groups, channels, outputs // a.groups, by_tiles)
+    if max(*before, *behind) > 0 or not rooms.is_dense(0) or spills:
+        rooms.room("frame", area((rows, columns), before, behind) * outputs + SLACK)
+    _pack(rooms, a.groups, channels, kernel_height * kernel_width * (outputs // a.groups))
+    (down, *_), (across, *_) = sides
+    geometry = {"frame": rooms.frame(0, before, behind), "down": tuple(down), "across": tuple(across)}
+    if by_tiles:
+        return replace(_by_tiles(rooms, g.type.shape[0], a.size, outputs, channels), **geometry)  # type: ignore[arg-type]
+    rooms.room("block", a.size[1] * panel_columns(a.groups, channels, outputs // a.groups))
+    return replace(Tiles(), **geometry)  # type: ignore[arg-type]
+
+
+def _pooled_grad_input(rooms: Rooms) -> Tiles:
+    a = attrs_of(rooms.head, at.PooledConvAttrs)
+    _, _, outputs = rooms.image(0)
+    kernel_height, _, channels = rooms.image(2)
+    rooms.room("image", area(a.size, a.low, a.high) * channels + framed_row(rooms.head) + SLACK)
+    rooms.room("packed", outputs * (kernel_height + 2 * a.window[0] - 2) * framed_row(rooms.head) + SLACK)
+    return Tiles(frame=pooled_frame(a, rooms.image(0), a.size, rooms.image(2)))
+
+
+def pooled_frame(a: at.PooledConvAttrs, pooled: Sequence[int], size: Sequence[int], kernel: Sequence[int]) -> Frame:
+    """The frame of an image of `size` whose windows are those of a pool's windows."""
+    (rows, columns, _), (tall, wide, channels) = pooled, kernel
+    height = max(a.low[0] + size[0], rows * a.window[0] + tall - 1)
+    width = max(a.low[1] + size[1], columns * a.window[1] + wide - 1)
+    return Frame(a.low, width * channels, height * width * channels + SLACK)
+
+
+def framed_row(head: Node) -> int:
+    """Elements of a row of a kernel with zeros around it, wide enough to be moved within a pool's window."""
+    a, weight = attrs_of(head, at.PooledConvAttrs), head.inputs[2].type
+    _, _, width, channels = (e for e in weight.shape if isinstance(e, int))
+    return framed_length(width, channels, a.window[1], VECTOR_BYTES // weight.dtype.size)
+
+
+def framed_length(width: int, channels: int, window: int, lanes: int) -> int:
+    return (window - 1) * channels + rounded((width + window - 1) * channels, lanes)
+
+
+def _pool(rooms: Rooms) -> Tiles:
+    a = attrs_of(rooms.head, at.PoolAttrs)
+    _, _, channels = rooms.image(0)
+    rooms.room("best", channels, rooms.head.inputs[0].type.dtype)
+    rooms.room("positions", channels, index_dtype(a.window))
+    return Tiles()
+
+
+def _pool_grad(rooms: Rooms) -> Tiles:
+    a = attrs_of(rooms.head, at.PoolGradAttrs)
+    _, _, channels = rooms.image(0)
+    rooms.room("image", a.size[0] * a.size[1] * channels)
+    return Tiles()
+
+
+def _pool_pick(rooms: Rooms) -> Tiles:
+    _, _, channels = rooms.image(0)
+    rooms.room("best", channels)
+    return Tiles()
+
+
+FRAMES: Mapping[str, Callable[[Rooms], Tiles]] = {
+    "conv2d": _conv2d,
+    "conv2d_grad_input": _conv2d_grad_input,
+    "pooled_grad_input": _pooled_grad_input,
+    "max_pool2d": _pool,
+    "max_pool2d_index": _pool,
+    "max_pool2d_grad": _pool_grad,
+    "max_pool2d_pick": _pool_pick,
+}

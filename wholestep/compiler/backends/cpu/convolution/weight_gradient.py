@@ -1,0 +1,102 @@
+"""Gradients of weights: they add up over all images, so that threads share their outputs."""
+
+from __future__ import annotations
+
+from wholestep.compiler.backends.cpu.convolution import winograd
+from wholestep.compiler.backends.cpu.convolution.forward import pooled_frame
+from wholestep.compiler.backends.cpu.convolution.implicit_gemm import Meetings
+from wholestep.compiler.backends.cpu.convolution.padding import (
+    NARROW,
+    SLACK,
+    TILE_OUTPUTS,
+    depth_columns,
+    forward_margin,
+    is_depthwise,
+    rounded,
+    runs,
+)
+from wholestep.compiler.backends.cpu.convolution.workspace import Rooms, area
+from wholestep.compiler.backends.cpu.kernel_schedule import Tiles
+from wholestep.compiler.backends.cpu.layout.panels import LANES
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir.build import attrs_of
+from wholestep.compiler.ir.graph import Node
+from wholestep.compiler.ir.types import evaluate, float32
+
+SMALL_IMAGE = 8  # pixels of a gradient: of more, those of all images crowd each other out of a few sets of L1
+
+
+def weight_tiles(rooms: Rooms) -> Tiles:
+    """Operands and workspace of a weight's gradient; gives how it is computed."""
+    head = rooms.head
+    tiles = _pooled_weight(rooms) if head.op == "pooled_grad_weight" else _plain_weight(rooms)
+    if not tiles.rows and not tiles.in_place:
+        rooms.room("sums", _sums(head, rooms.image(0)[2], tiles.runs is None and head.op == "conv2d_grad_weight"))
+    return tiles
+
+
+def _sums(head: Node, channels: int, by_channels: bool) -> int:
+    """Elements of all outputs, in whole vectors."""
+    outputs, height, width, inner = (e for e in head.type.shape[-4:] if isinstance(e, int))
+    if by_channels:
+        return rounded(outputs, depth_columns(outputs)) * height * width + SLACK
+    of = runs(width, getattr(head.attrs, "dilation", (1, 1))[1], channels, inner)
+    return outputs * height * of.count * rounded(of.length) + SLACK
+
+
+def _plain_weight(rooms: Rooms) -> Tiles:
+    g = rooms.head.inputs[1]
+    a = attrs_of(rooms.head, at.ConvGradAttrs)
+    height, width, channels = rooms.image(0)
+    rows, columns, outputs = rooms.image(1)
+    kernel = (outputs, *a.size, channels // a.groups)
+    if winograd.takes(kernel, g.type.dtype, (rows, columns), a.stride, a.dilation, a.groups):
+        return _weight_by_tiles(rooms, a)
+    margins = [
+        forward_margin(*of)
+        for of in zip((height, width), (rows, columns), a.size, a.stride, a.low, a.dilation, strict=True)
+    ]
+    meetings = Meetings(True, (height, width), (rows, columns), a.size, a.stride, a.low, a.dilation)
+    if _is_read_in_place(rooms, meetings, a.groups, channels):
+        rooms.flops = evaluate(g.type.shape[0] * (2 * meetings.pairs * channels * outputs), rooms.sizes)
+        return Tiles(granule=TILE_OUTPUTS, in_place=True)
+    rooms.room("frame", area((height, width), a.low, margins) * channels + SLACK)
+    if is_depthwise(a.groups, outputs, channels // a.groups) and outputs >= NARROW:
+        if not rooms.is_dense(1):
+            rooms.room("around", rows * columns * outputs)
+        return Tiles(granule=depth_columns(outputs), frame=rooms.frame(0, a.low, margins))  # vectors of channels
+    tile = TILE_OUTPUTS
+    while (outputs // a.groups) % tile and a.groups > 1:
+        tile //= 2
+    of = runs(a.size[1], a.dilation[1], channels, channels // a.groups)
+    return Tiles(granule=tile, frame=rooms.frame(0, a.low, margins), runs=of)
+
+
+def _is_read_in_place(rooms: Rooms, meetings: Meetings, groups: int, channels: int) -> bool:
+    """Are images small, of whole vectors of channels?  Their sums would cross from memory once for each image."""
+    vectors = channels % LANES == 0 and rooms.steps(0)[3] == 1
+    return groups == 1 and rooms.head.type.dtype == float32 and vectors and meetings.read <= SMALL_IMAGE
+
+
+def _weight_by_tiles(rooms: Rooms, a: at.ConvGradAttrs) -> Tiles:
+    (batch, height, width, channels), (_, rows, columns, outputs) = (i.type.shape for i in rooms.head.inputs)
+    assert isinstance(height, int) and isinstance(width, int) and isinstance(channels, int)  # noqa: PT018
+    assert isinstance(rows, int) and isinstance(columns, int) and isinstance(outputs, int)  # noqa: PT018
+    even = rounded(rows, 2), rounded(columns, 2)
+    margins = [
+        forward_margin(*of) for of in zip((height, width), even, a.size, a.stride, a.low, a.dilation, strict=True)
+    ]
+    rooms.room("frame", area((height, width), a.low, margins) * channels + SLACK)
+    if even != (rows, columns) or outputs % LANES or not rooms.is_dense(1):
+        rooms.room("around", even[0] * even[1] * outputs + SLACK)
+    tile_rows = winograd.reserve_weight(rooms.room, (rows, columns), channels, outputs)
+    rooms.count_tiles(batch, (rows, columns), channels * outputs)
+    return Tiles(tile_rows, winograd.TILE_OUTPUTS, frame=rooms.frame(0, a.low, margins))
+
+
+def _pooled_weight(rooms: Rooms) -> Tiles:
+    a = attrs_of(rooms.head, at.PooledConvAttrs)
+    height, width, channels = rooms.image(0)
+    rooms.room("frame", area((height, width), a.low, a.high) * channels + SLACK)
+    weight = [e for e in rooms.head.type.shape[-3:] if isinstance(e, int)]
+    return Tiles(granule=1, frame=pooled_frame(a, rooms.image(1), (height, width), weight))

@@ -1,0 +1,1 @@
+"""Layouts of matrices and weights in the memory of a CPU."""

@@ -1,0 +1,128 @@
+"""Which axes of a kernel walk which dimensions of memory: who owns what, if an axis is partitioned among the threads.
+
+The range of an axis that a thread owns is one function of (extent, granule, thread), the same for every kernel.  Two
+kernels that touch the same buffer need no barrier between them when both are split along the same dimension of it, or
+along the outermost one of two views in which a granule has as many elements: then each element is touched by one
+thread only, in program order.  `free` is that rule, and the only one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wholestep.compiler.backends.cpu.kernel_schedule import Tiles, schedule_of
+from wholestep.compiler.backends.cpu.layout.panels import LANES
+from wholestep.compiler.ir.types import Dim, Extent, product
+from wholestep.compiler.plan.io.traffic import loads, stores
+from wholestep.compiler.plan.model.bodies import Scatter
+from wholestep.compiler.plan.model.kernel import Buffer, Index, Kernel, Kind, Layout, Load, Space
+
+
+def granule(extent: Extent) -> int:
+    """The unit of ownership; a function of the extent alone.
+
+    Rows of a batch are owned one by one: eight images are work for eight threads.  64*batch rows are partitioned as
+    batch is, 64 rows for one: a reshape between them changes no owner.
+    """
+    if not isinstance(extent, Dim):
+        return LANES
+    return max(1, extent.terms[0][1]) if len(extent.terms) == 1 else 1
+
+
+def kernel_granule(kernel: Kernel, axis: int) -> int:
+    """The unit in which an axis of a kernel is partitioned."""
+    return own_granule(kernel) or granule(kernel.axes[axis])
+
+
+def own_granule(kernel: Kernel) -> int:
+    """The unit of a kernel's own, where native code asks for one; else 0."""
+    inner = schedule_of(kernel).inner
+    return inner.granule if isinstance(inner, Tiles) else 0
+
+
+def shared(accesses: Sequence[Load], buffers: Sequence[Buffer]) -> list[Load]:
+    return [a for a in accesses if buffers[a.buffer].space is not Space.WORK]
+
+
+# How a kernel's split axis walks a buffer: along one of its dimensions, or from end to end in granules of elements.
+Way = tuple[str, Extent]
+
+
+class Touch:
+    """Which buffers a kernel reads and writes, and along which dimensions each of its axes walks them."""
+
+    def __init__(self, kernel: Kernel, buffers: Sequence[Buffer]) -> None:
+        self.kernel = kernel
+        self.reads = shared(list(loads(kernel)), buffers)
+        self.writes = shared(list(stores(kernel)), buffers)
+        self.read_ids = {a.buffer for a in self.reads}
+        self.written_ids = {a.buffer for a in self.writes}
+        self.by_buffer: dict[int, list[Load]] = {}
+        for a in (*self.reads, *self.writes):
+            self.by_buffer.setdefault(a.buffer, []).append(a)
+        self.buffers = buffers
+        self.walks: dict[tuple[int, int], frozenset[Way]] = {}
+
+    def walked(self, axis: int, buffer: int) -> frozenset[Way]:
+        """The ways in which every access of the buffer walks it with exactly this axis, from end to end."""
+        key = (axis, buffer)
+        if key not in self.walks:
+            ways = [self.ways(axis, load) for load in self.by_buffer[buffer]]
+            self.walks[key] = frozenset.intersection(*ways)
+        return self.walks[key]
+
+    def ways(self, axis: int, load: Load) -> frozenset[Way]:
+        buffer, extent = self.buffers[load.buffer], self.kernel.axes[axis]
+        own, found = buffer.type.shape, set[Way]()
+        if unit := own_granule(self.kernel):  # its own way of partitioning: nobody else's
+            places = [d for d, i in enumerate(load.index) if i.plain == axis and load.shape == own]
+            return frozenset((f"dimension in {unit}s", d) for d in places)
+        for d, index in enumerate(load.index):
+            if index.is_behind_start and index.terms == ((axis, 1),):
+                found.add(("behind a start", d))  # one start for all rows; nobody else touches the state
+            stride = self.stride(axis, index)
+            if stride is not None and load.shape[d] == stride * extent:
+                if own[: d + 1] == load.shape[: d + 1] and granule(load.shape[d]) == stride * granule(extent):
+                    found.add(("dimension", d))
+                if d == 0 and buffer.layout == Layout.ROWS:
+                    found.add(("granules of", product(load.shape[1:]) * stride * granule(extent)))
+        return frozenset(found)
+
+    def stride(self, axis: int, index: Index) -> Extent | None:
+        """How many elements of a dimension belong to each step of the axis, if the steps do not overlap."""
+        stride = dict(index.terms).get(axis)
+        if index.plain == axis or stride is None or index.value is not None or index.over != 1:
+            return stride if index.plain == axis else None
+        last = index.offset
+        for a, c in index.terms:
+            last = last + (c * (self.kernel.axes[a] - 1) if a != axis else 0)
+        forward = all(isinstance(e, int) and e >= 0 for e in (index.offset, *(c for a, c in index.terms if a != axis)))
+        inside = last < stride if isinstance(last, int) and isinstance(stride, int) else last == stride - 1
+        return stride if forward and inside else None
+
+    def options(self) -> list[int | None]:
+        """The axes along which each thread can produce results of its own."""
+        k = self.kernel
+        inner = [] if k.vector is None else [k.vector]
+        if k.kind is Kind.NEST and (any(level.reduces or level.row_stores for level in k.levels)):
+            inner = []
+        candidates = [*k.rows, *inner]
+        if isinstance(k.body, Scatter):
+            candidates = [a for a in range(len(k.axes)) if a not in k.body.over]
+        if k.kind is Kind.WINDOW:
+            candidates = window_axes(k)
+        useful = [a for a in candidates if k.axes[a] != 1 and all(self.walked(a, b) for b in self.written_ids)]
+        return list(useful) or [None]
+
+
+def window_axes(kernel: Kernel) -> list[int]:
+    """The axes of a window kernel that threads may share: images, or outputs of a weight; of products channels too."""
+    inner = schedule_of(kernel).inner
+    return [0, 3] if isinstance(inner, Tiles) and inner.images else [0]
+
+
+def free(u: Touch, su: int | None, v: Touch, sv: int | None, buffer: int) -> bool:
+    """No barrier is needed between two kernels over a buffer that both touch."""
+    if su is None or sv is None:
+        return su is None and sv is None  # both run on the first thread
+    return bool(u.walked(su, buffer) & v.walked(sv, buffer))

@@ -1,0 +1,263 @@
+"""Which axis of each kernel is partitioned among the threads, hence where barriers stand.
+
+`ownership.py` says which kernels need no barrier between them; here a local search chooses among the axes by price.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from heapq import heappop, heappush
+
+from wholestep.compiler.backends.cpu.cost_model import Settings
+from wholestep.compiler.backends.cpu.kernel_schedule import shared
+from wholestep.compiler.backends.cpu.partition.cache_order import hold_back, put_off
+from wholestep.compiler.backends.cpu.partition.memory_barriers import relieve
+from wholestep.compiler.backends.cpu.partition.ownership import Touch, free, kernel_granule
+from wholestep.compiler.ir.types import evaluate
+from wholestep.compiler.plan.model.bodies import Dot, Window
+from wholestep.compiler.plan.model.kernel import Buffer, Kernel, Kind, Space
+
+
+class Splitter:
+    def __init__(
+        self, kernels: Sequence[Kernel], buffers: Sequence[Buffer], sizes: Mapping[str, int], settings: Settings
+    ) -> None:
+        self.kernels, self.buffers, self.sizes = kernels, buffers, sizes
+        self.settings, self.prices = settings, settings.prices
+        self.touches = [Touch(k, buffers) for k in kernels]
+        self.options = [t.options() for t in self.touches]
+        self.edges = self._edges()
+        self.crossings = [
+            (i, j, b) for j, edges in enumerate(self.edges) for i, b in edges if b in self.touches[i].written_ids
+        ] + self._carried()
+        self.incident: list[list[tuple[int, int, int]]] = [[] for _ in kernels]
+        for c in self.crossings:
+            self.incident[c[0]].append(c)
+            self.incident[c[1]].append(c)
+        self.edges_to: list[list[tuple[int, int]]] = [[] for _ in kernels]  # the same edges, from their other ends
+        for j, edges in enumerate(self.edges):
+            for i, b in edges:
+                self.edges_to[i].append((j, b))
+        self.later = [sorted({j for j, _ in edges}) for edges in self.edges_to]
+        self.free = cache(self._free)
+        self.parallelism = cache(self._parallelism)
+        self.work = [self._work(i) for i in range(len(kernels))]
+
+    def _edges(self) -> list[list[tuple[int, int]]]:
+        """For each kernel, (earlier kernel, buffer) where one of the two writes it."""
+        touching: dict[int, list[int]] = {}
+        writing: dict[int, list[int]] = {}
+        edges: list[list[tuple[int, int]]] = []
+        for j, v in enumerate(self.touches):
+            mine = [(i, b) for b in v.read_ids for i in writing.get(b, ())]
+            mine += [(i, b) for b in v.written_ids for i in touching.get(b, ())]
+            edges.append(sorted(set(mine)))
+            for b in v.read_ids | v.written_ids:
+                touching.setdefault(b, []).append(j)
+            for b in v.written_ids:
+                writing.setdefault(b, []).append(j)
+        return edges
+
+    def _carried(self) -> list[tuple[int, int, int]]:
+        """(writer, reader, buffer): what a step leaves in the caches for the next one."""
+        reading: dict[int, list[int]] = {}
+        for j, v in enumerate(self.touches):
+            for b in v.read_ids:
+                reading.setdefault(b, []).append(j)
+        return [
+            (i, j, b)
+            for i, u in enumerate(self.touches)
+            for b in sorted(u.written_ids)
+            if self.buffers[b].space in (Space.STATE, Space.COPY)
+            for j in reading.get(b, ())
+            if j != i
+        ]
+
+    def _free(self, i: int, si: int | None, j: int, sj: int | None, buffer: int) -> bool:
+        return free(self.touches[i], si, self.touches[j], sj, buffer)
+
+    # -- regions and price -----------------------------------------------------------------------------------------
+    def region(self, j: int, split: Sequence[int | None], regions: Sequence[int]) -> int:
+        """The region of a kernel, given those of the kernels before it."""
+        edges = self.edges[j]
+        return max((regions[i] + (not self.free(i, split[i], j, split[j], b)) for i, b in edges), default=0)
+
+    def regions(self, split: Sequence[int | None]) -> list[int]:
+        out: list[int] = []
+        for j in range(len(self.edges)):
+            out.append(self.region(j, split, out))
+        return out
+
+    def regions_after(
+        self, kernels: Iterable[int], split: Sequence[int | None], regions: list[int]
+    ) -> list[tuple[int, int]]:
+        """Bring the regions up to date once some kernels have changed: only what follows from them is looked at.
+
+        Returns the kernels whose region is another, and what it was before.
+        """
+        changed, todo = [], sorted({j for i in kernels for j in (i, *self.later[i])})  # ascending: a heap
+        while todo:
+            j = heappop(todo)
+            found = self.region(j, split, regions)
+            if found != regions[j]:
+                changed.append((j, regions[j]))
+                regions[j] = found
+                for later in self.later[j]:
+                    heappush(todo, later)
+        return changed
+
+    def opens(self, i: int, split: Sequence[int | None], other: int | None) -> bool:
+        """Would another split of kernel i do without a barrier beside it that stands now?"""
+        mine = split[i]
+        return any(
+            self.free(j, split[j], i, other, b) and not self.free(j, split[j], i, mine, b) for j, b in self.edges[i]
+        ) or any(
+            self.free(i, other, j, split[j], b) and not self.free(i, mine, j, split[j], b) for j, b in self.edges_to[i]
+        )
+
+    def _work(self, i: int) -> dict[int | None, float]:
+        """Seconds of a kernel under each of its options."""
+        k, p = self.kernels[i], self.prices
+        seconds = k.flops * (p.flop if k.kind in (Kind.DOT, Kind.CALL, Kind.WINDOW) else p.point) + k.bytes * p.byte
+        return {s: seconds / self.parallelism(i, s) + self._repeated(i, s) for s in self.options[i]}
+
+    def _repeated(self, i: int, split: int | None) -> float:
+        """Of two splits of a product that cost the same, threads share the larger operand in the better one."""
+        dot = self.kernels[i].body
+        if isinstance(dot, Window) and split is not None:
+            return self._copied(dot, split)
+        if not isinstance(dot, Dot) or split is None:
+            return 0.0
+        read_by_all = [x.buffer for x in (dot.a, dot.b) if all(a != split for i in x.index for a, _ in i.terms)]
+        return sum(self.buffers[b].bytes for b in read_by_all) * self.prices.repeated_byte
+
+    def _copied(self, window: Window, split: int) -> float:
+        """Threads that share images copy the whole weight each, those that share channels all images."""
+        read_by_all = (o.load.buffer for o in window.operands if (o.name == "weight") == (split == 0))
+        return sum(self.buffers[b].bytes for b in read_by_all) * self.prices.byte
+
+    def _parallelism(self, i: int, split: int | None) -> float:
+        if split is None:
+            return 1.0
+        extent = self.kernels[i].axes[split]
+        count = max(1, -(-evaluate(extent, self.sizes) // kernel_granule(self.kernels[i], split)))
+        return max(1.0, count / -(-count // self.prices.threads))
+
+    def price(self, split: Sequence[int | None]) -> float:
+        # Threads meet at each barrier: a region lasts as long as its work, shared as its kernels allow.
+        total = sum(work[s] for work, s in zip(self.work, split, strict=True))
+        total += max(self.regions(split), default=0) * self.prices.barrier
+        return total + sum(self.crossing(i, j, b, split) for i, j, b in self.crossings)
+
+    def share(self, i: int, split: Sequence[int | None]) -> float:
+        """What depends on the split of one kernel alone, but for barriers."""
+        return self.work[i][split[i]] + sum(self.crossing(*c, split) for c in self.incident[i])
+
+    def crossing(self, i: int, j: int, b: int, split: Sequence[int | None]) -> float:
+        if self.free(i, split[i], j, split[j], b):
+            return 0.0
+        sj = split[j]
+        share = self.parallelism(j, sj) if sj is not None and self.touches[j].walked(sj, b) else 1.0
+        return self.buffers[b].bytes / share * self.prices.crossing_byte
+
+    # -- search ----------------------------------------------------------------------------------------------------
+    def starts(self) -> list[list[int | None]]:
+        def size(i: int, s: int | None) -> int:
+            return 0 if s is None else evaluate(self.kernels[i].axes[s], self.sizes)
+
+        first = [o[0] for o in self.options]
+        last = [o[-1] for o in self.options]
+        largest = [max(o, key=lambda s: size(i, s)) for i, o in enumerate(self.options)]
+        return [first, last, largest]
+
+    def descend(self, start: list[int | None]) -> tuple[float, list[int | None]]:
+        """Change one kernel at a time while that makes the plan cheaper."""
+        attempt = Attempt(self, start)
+        order, improved = list(range(len(start))), True
+        while improved:
+            improved = False
+            for i in order:
+                for s in self.options[i]:
+                    improved |= s != attempt.split[i] and attempt.change(i, s)
+            order.reverse()  # what one change asks of its neighbours spreads in both directions
+        return self.price(attempt.split), attempt.split
+
+    def best_split(self) -> list[int | None]:
+        """Of long plans piece by piece: what a change does to all later barriers makes the search quadratic."""
+        piece = self.settings.piece
+        if len(self.kernels) <= piece:
+            return min((self.descend(s) for s in self.starts()), key=lambda found: found[0])[1]
+        pieces = [self.kernels[i : i + piece] for i in range(0, len(self.kernels), piece)]
+        return [s for some in pieces for s in Splitter(some, self.buffers, self.sizes, self.settings).best_split()]
+
+    def search(self) -> list[Kernel]:
+        split = self.best_split()
+        schedule = hold_back(self, split, relieve(self, split))
+        if self.settings.frugal:
+            put_off(self, split, schedule)
+        chosen = [
+            shared(k, s, 1 if s is None else kernel_granule(k, s), r)
+            for k, s, r in zip(self.kernels, split, schedule.regions, strict=True)
+        ]
+        return [chosen[i] for i in schedule.order()]
+
+
+class Attempt:
+    """A choice of splits that gets better.  One change adds or removes at most two barriers on any path."""
+
+    def __init__(self, splitter: Splitter, start: list[int | None]) -> None:
+        self.splitter, self.split = splitter, [*start]
+        self.regions = splitter.regions(start)
+        self.sizes = Counter(self.regions)  # kernels of each region; none of those in use is empty
+        self.unseen: set[int] = set()  # kernels that changed since the regions were up to date
+
+    def change(self, i: int, split: int | None) -> bool:
+        """Split kernel i otherwise if that is cheaper."""
+        barrier, before = self.splitter.prices.barrier, self.split[i]
+        cost = -self.splitter.share(i, self.split)
+        self.split[i] = split
+        cost += self.splitter.share(i, self.split)
+        if cost + 2 * barrier < -1e-9:
+            self.unseen.add(i)
+            return True
+        self.split[i] = before
+        may_pay = cost < -1e-9 or self.splitter.opens(i, self.split, split)
+        return may_pay and cost - 2 * barrier < -1e-9 and self.try_out(i, split, cost)
+
+    def try_out(self, i: int, split: int | None, cost: float) -> bool:
+        """Change kernel i, count barriers, and take the change back where they cost more than it saves."""
+        self.update(self.unseen)
+        self.unseen.clear()
+        before, count = self.split[i], len(self.sizes)
+        self.split[i] = split
+        changed = self.update([i])
+        if cost + (len(self.sizes) - count) * self.splitter.prices.barrier < -1e-9:
+            return True
+        self.split[i] = before
+        self.recount((self.regions[j], old) for j, old in changed)
+        for j, old in reversed(changed):
+            self.regions[j] = old
+        return False
+
+    def update(self, kernels: Iterable[int]) -> list[tuple[int, int]]:
+        changed = self.splitter.regions_after(kernels, self.split, self.regions)
+        self.recount((old, self.regions[j]) for j, old in changed)
+        return changed
+
+    def recount(self, moves: Iterable[tuple[int, int]]) -> None:
+        for old, new in moves:
+            self.sizes[old] -= 1
+            self.sizes[new] += 1
+            if not self.sizes[old]:
+                del self.sizes[old]
+
+
+def split_kernels(
+    kernels: Sequence[Kernel], buffers: Sequence[Buffer], sizes: Mapping[str, int], settings: Settings
+) -> list[Kernel]:
+    """Choose the split of every kernel and put the kernels in the order of their regions."""
+    chosen = Splitter(kernels, buffers, sizes, settings).search()
+    return [replace(k, id=i) for i, k in enumerate(chosen)]

@@ -1,0 +1,29 @@
+"""What the CPU adds to plans and their files."""
+
+from __future__ import annotations
+
+from wholestep.compiler.backends.cpu.convolution.padding import Runs, Taps
+from wholestep.compiler.backends.cpu.kernel_schedule import Blocks, CpuSchedule, Frame, Queries, Tiles
+from wholestep.compiler.plan.model.kernel import Plan
+from wholestep.compiler.plan.model.target_formats import Format
+
+
+def _check(plan: Plan) -> None:
+    from wholestep.compiler.backends.cpu.check.soundness import check_cpu
+
+    check_cpu(plan)
+
+
+def _check_file(plan: Plan) -> None:
+    from wholestep.compiler.backends.cpu.check.soundness import check_cpu_file
+
+    check_cpu_file(plan)
+
+
+FORMAT = Format(
+    CpuSchedule,
+    (Blocks, Queries, Frame, Taps, Runs, Tiles, CpuSchedule),
+    {"Inner | None": {"blocks": Blocks, "queries": Queries, "tiles": Tiles}},
+    _check,
+    _check_file,
+)

@@ -1,0 +1,1 @@
+"""C loops of convolutions, pools and their gradients."""

@@ -1,0 +1,274 @@
+"""What all window kernels share: sizes, steps and addresses of their operands, and the epilogue of a pixel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from wholestep.compiler.backends.cpu.convolution.padding import columns_of
+from wholestep.compiler.backends.cpu.kernel_schedule import Frame, tiles_of
+from wholestep.compiler.backends.cpu.render.address import axis_stride
+from wholestep.compiler.backends.cpu.render.language import LOCAL, STORED, SUFFIX
+from wholestep.compiler.backends.cpu.render.writer import Writer, simd
+from wholestep.compiler.ir.types import DType, Extent
+from wholestep.compiler.plan.model.bodies import Window
+from wholestep.compiler.plan.model.kernel import Instr, Layout, Level, Load, Operand, Store
+
+LONG_RUN = 32  # numbers side by side from which on the shared loops over them lose nothing beside a kernel's own
+COLUMN = 2  # the axis of a pixel's column in kernels that make images
+
+
+class Pen:
+    """What all window kernels ask of their kernel: sizes, steps and addresses."""
+
+    def __init__(self, w: Writer) -> None:
+        assert isinstance(w.kernel.body, Window)
+        self.w, self.window, self.tiles = w, w.kernel.body, tiles_of(w.kernel)
+        self.operands: Mapping[str, Operand] = {o.name: o for o in (*self.window.operands, *self.window.results)}
+        self.images = "g" if "g" in self.operands else "x"
+        self.dtype = w.buffers[self.operands[self.images].load.buffer].type.dtype
+        self.suffix, self.real = SUFFIX[self.dtype], STORED[self.dtype]
+        self.work = {name for name, _ in self.tiles.work}
+
+    @property
+    def frame(self) -> Frame:
+        assert self.tiles.frame is not None, f"{self.window.op} has a frame"
+        return self.tiles.frame
+
+    def sizes(self, name: str) -> tuple[int, int, int]:
+        """Rows, columns and channels of images, or of a weight."""
+        height, width, channels = (_number(self.w.kernel.axes[a]) for a in self.operands[name].axes[-3:])
+        return height, width, channels
+
+    def outputs(self, name: str) -> int:
+        """How many kernels a weight has."""
+        return _number(self.w.kernel.axes[self.operands[name].axes[-4]])
+
+    def steps(self, name: str) -> tuple[int, int, int]:
+        """Elements from one row, column, channel to the next."""
+        row, column, channel = (self._step(name, a) for a in self.operands[name].axes[-3:])
+        return row, column, channel
+
+    def output_step(self, name: str) -> int:
+        """Elements from one kernel of a weight to the next."""
+        return self._step(name, self.operands[name].axes[-4])
+
+    def _step(self, name: str, axis: int) -> int:
+        load = self.operands[name].load
+        return _number(axis_stride(load, axis, self.w.buffers[load.buffer])[0])
+
+    def at(self, name: str, batch: str = "i0") -> str:
+        """The address of an operand's first element, of image `batch` where it has images."""
+        o, scope = self.operands[name], self.w.scope
+        kept = dict(scope.axes)
+        scope.axes.update(dict.fromkeys(o.axes[-4:], "0"))
+        if name not in ("weight", "result"):
+            scope.axes[o.axes[0]] = batch
+        text = f"{self.w.params[o.load.buffer]} + {scope.offset(o.load, self.w.buffers[o.load.buffer])}"
+        scope.axes = kept
+        return text
+
+    def table(self, name: str, values: Sequence[int], size: int | None = None) -> str:
+        """A table of so many places, as many as values unless told; those behind the values are 0."""
+        self.w.emit(f"static const int {name}[{size or ''}] = {{{', '.join(map(str, values)) or '0'}}};")
+        return name
+
+    def call(self, function: str, *arguments: object) -> None:
+        self.w.emit(f"{function}({', '.join(map(str, arguments))});")
+
+    def tile(self, columns: int) -> str:
+        """The suffix of the tiles for panels of so many columns."""
+        return f"{self.suffix}_{'narrow' if columns < 16 else 'wide'}"
+
+
+def _number(extent: Extent) -> int:
+    assert isinstance(extent, int), f"prepare() copies what a window kernel would read with a step of {extent}"
+    return extent
+
+
+@dataclass(frozen=True)
+class Run:
+    """`columns` channels of a pixel from channel `first` on of a group of `channels`, which begins at `group`."""
+
+    columns: int
+    channels: int
+    first: str = "0"
+    group: str = "0"
+
+    @property
+    def base(self) -> str:
+        """The first channel, counted from the pixel's."""
+        return " + ".join(term for term in (self.group, self.first) if term != "0") or "0"
+
+    @property
+    def left(self) -> str:
+        """Channels of the group from the first one on."""
+        return str(self.channels) if self.channels < self.columns else f"({self.channels} - ({self.first}))"
+
+
+class Lanes:
+    """A loop over a run of channels."""
+
+    def __init__(self, pen: Pen, run: Run) -> None:
+        self.pen, self.columns, self.base, self.left = pen, run.columns, run.base, run.left
+        self.whole = run.channels % run.columns == 0
+
+    @contextmanager
+    def loop(self, levels: Sequence[Level]) -> Iterator[None]:
+        """All lanes are computed; those past the last channel load zeros and store nothing."""
+        w = self.pen.w
+        vector = w.kernel.vector
+        assert vector is not None
+        kept, axis = dict(w.values), w.scope.axes[vector]
+        w.scope.axes[vector] = f"({self.base} + l)" if self.base != "0" else "l"
+        for s in (s for level in levels for s in level.stores if self.is_aside(s)):
+            dtype = w.dtypes[s.value]
+            w.emit(f"{'int32_t' if _is_narrow(dtype) else STORED[dtype]} lanes{s.value}[{self.columns}];")
+        w.emit(simd(levels[-1]))
+        with w.block(f"for (long l = 0; l < {self.columns}; l++)"):
+            yield
+        self.copy_out(levels[-1])
+        w.scope.axes[vector], w.values = axis, kept
+
+    def hoist(self) -> None:
+        """Numbers of the channels alone, once for a row of pixels: with a mask inside, gcc unrolls a short loop."""
+        w = self.pen.w
+        vector = w.kernel.vector
+        assert vector is not None
+        if self.whole:
+            return
+        axis, w.scope.axes[vector] = w.scope.axes[vector], f"({self.base} + l)"
+        for i in (i for level in w.kernel.levels for i in level.body):
+            if i.load is not None and _axes(i) == {vector}:
+                w.emit(f"{STORED[i.dtype]} fixed{i.id}[{self.columns}];")
+                value = f"l < {self.left} ? {w.expression(i)} : 0"
+                w.emit(f"for (long l = 0; l < {self.columns}; l++) fixed{i.id}[l] = {value};")
+        w.scope.axes[vector] = axis
+
+    def instructions(self, level: Level) -> None:
+        w = self.pen.w
+        for i in level.body:
+            if i.load is not None and not self.whole and _axes(i) == {w.kernel.vector}:
+                w.emit(f"const {LOCAL[i.dtype]} v{i.id} = fixed{i.id}[l];")
+            elif i.load is not None and not self.whole:
+                w.emit(f"const {LOCAL[i.dtype]} v{i.id} = l < {self.left} ? {w.expression(i)} : 0;")
+            else:
+                w.instructions([i])
+
+    def is_aside(self, s: Store) -> bool:
+        """Does a store wait until all lanes are computed?  Bytes do: beside them gcc computes floats in pairs."""
+        return not self.whole or _is_narrow(self.pen.w.dtypes[s.value])
+
+    def stores(self, level: Level) -> None:
+        w = self.pen.w
+        w.stores([s for s in level.stores if not self.is_aside(s)])
+        for value in dict.fromkeys(s.value for s in level.stores if self.is_aside(s)):
+            w.emit(f"lanes{value}[l] = {w.values[value]};")
+
+    def copy_out(self, level: Level) -> None:
+        """Lanes that exist: a few moves, where a vector under a mask would take longer."""
+        w, vector = self.pen.w, self.pen.w.kernel.vector
+        assert vector is not None
+        count = self.left if self.left.isdigit() else f"({self.left} < {self.columns} ? {self.left} : {self.columns})"
+        count = str(self.columns) if self.whole else count
+        for s in (s for s in level.stores if self.is_aside(s)):
+            w.emit(f"for (long l = 0; l < {count}; l++) {w.element(s.load)} = lanes{s.value}[l];")
+
+
+def _is_narrow(dtype: DType) -> bool:
+    return dtype.size < 4
+
+
+def _axes(load: Instr) -> set[int]:
+    """The axes that an element depends on; a computed index counts as one that no kernel has."""
+    assert load.load is not None
+    indices = [*load.load.index, *(g.index for g in load.guards)]
+    return {a for i in indices for a, _ in i.terms} | ({-1} if any(i.value is not None for i in indices) else set())
+
+
+def lanes(pen: Pen, run: Run, sources: Mapping[str, str]) -> None:
+    """The epilogue of some channels of a pixel that lie at `sources`."""
+    (level,) = pen.w.kernel.levels
+    loop = Lanes(pen, run)
+    with loop.loop([level]):
+        name_sources(pen, level, sources)
+        loop.instructions(level)
+        loop.stores(level)
+
+
+def name_sources(pen: Pen, level: Level, sources: Mapping[str, str]) -> None:
+    for i in level.body:
+        if i.op in sources:
+            pen.w.values[i.id] = sources[i.op]
+
+
+def pixels(pen: Pen, count: int, run: Run, at: str = "block") -> None:
+    """The epilogue of a row of pixels that lies in the workspace."""
+    w = pen.w
+    Lanes(pen, run).hoist()
+    with w.loop("i2", "0", str(count)):
+        w.emit(f"const {pen.real} *const acc = {at} + i2*{run.columns};")
+        lanes(pen, run, {"acc": "acc[l]"})
+
+
+def image_epilogue(pen: Pen, height: int, width: int, channels: int, row: int, low: Sequence[int]) -> None:
+    """The epilogue of every pixel of a whole image in the workspace."""
+    w, columns = pen.w, columns_of(channels)
+    if channels % columns and _is_one_run(pen, channels):
+        with w.loop("i1", "0", str(height)):
+            w.emit(f"const {pen.real} *const acc = image + (i1 + {low[0]})*{row} + {low[1] * channels};")
+            column, w.scope.axes[COLUMN] = w.scope.axes[COLUMN], "0"
+            lanes(pen, Run(width * channels, width * channels), {"acc": "acc[l]"})
+            w.scope.axes[COLUMN] = column
+        return
+    with ExitStack() as stack:
+        run = Run(columns, channels)
+        if channels > columns:
+            stack.enter_context(w.loop("p", "0", str(-(-channels // columns))))
+            run = Run(columns, channels, f"p*{columns}")
+        Lanes(pen, run).hoist()
+        stack.enter_context(w.loop("i1", "0", str(height)))
+        stack.enter_context(w.loop("i2", "0", str(width)))
+        at = f"image + (i1 + {low[0]})*{row} + (i2 + {low[1]})*{channels} + {run.base}"
+        w.emit(f"const {pen.real} *const acc = {at};")
+        lanes(pen, run, {"acc": "acc[l]"})
+
+
+def _is_one_run(pen: Pen, channels: int) -> bool:
+    """Is a row of pixels one run of elements, wherever its epilogue reads and writes?"""
+    (level,) = pen.w.kernel.levels
+    if any(i.guards or i.index is not None for i in level.body):
+        return False
+    touched = [i.load for i in level.body if i.load is not None] + [s.load for s in level.stores]
+    return all(_walks_a_run(pen, load, channels) for load in touched)
+
+
+def _walks_a_run(pen: Pen, load: Load, channels: int) -> bool:
+    buffer = pen.w.buffers[load.buffer]
+    if buffer.layout != Layout.ROWS or any(i.value is not None or i.over != 1 for i in load.index):
+        return False
+    return [axis_stride(load, a, buffer)[0] for a in (COLUMN, COLUMN + 1)] == [channels, 1]
+
+
+def stage(pen: Pen, name: str, batch: str = "i0") -> None:
+    """The image into its frame, or the frame where the image is."""
+    (height, width, channels), low, row = pen.sizes(name), pen.frame.low, pen.frame.row
+    if "frame" not in pen.work:
+        pen.w.emit(f"const {pen.real} *const frame = {pen.at(name)};")
+        return
+    to = f"frame + {low[0] * row + low[1] * channels}"
+    copy_image(pen, to, pen.at(name, batch), (height, width, channels), row, pen.steps(name))
+
+
+def copy_image(pen: Pen, to: str, source: str, sizes: Sequence[int], row: int, steps: Sequence[int]) -> None:
+    """An image whose rows, columns and channels are `steps` apart: with its channels last, rows `row` apart."""
+    if steps[2] == 1 and sizes[2] >= LONG_RUN:
+        pen.call(f"ws_frame_{pen.suffix}", to, source, *sizes, row, *steps[:2])
+    else:
+        pen.call(f"ws_frame_few_{pen.suffix}", to, source, *sizes, row, *steps)
+
+
+def clear_frame(pen: Pen) -> None:
+    if "frame" in pen.work:
+        pen.w.emit(f"ws_clear_{pen.suffix}(frame, {pen.frame.elements});")

@@ -1,0 +1,56 @@
+"""What the next image and the epilogue of tiles touch is fetched while products run: until then memory is idle.
+
+Products of one position at a time ask for a few lines each; all at once would keep the products themselves waiting.
+Nothing depends on it: what lies behind the last image may be asked for too, and is not waited for.
+"""
+
+from __future__ import annotations
+
+from wholestep.compiler.backends.cpu.convolution.winograd import POSITIONS
+from wholestep.compiler.backends.cpu.layout.panels import LANES
+from wholestep.compiler.backends.cpu.render.address import axis_stride
+from wholestep.compiler.backends.cpu.render.convolution.common import Pen
+from wholestep.compiler.backends.cpu.render.convolution.weight_packing import Panels
+from wholestep.compiler.backends.cpu.render.prefetch import operand_start
+from wholestep.compiler.plan.model.kernel import Layout, Load
+
+LINE = 64  # bytes
+
+
+def fetch_next_image(pen: Pen, name: str, batch: str, shares: int, share: str) -> None:
+    """One of so many shares of the image behind image `batch`."""
+    if not pen.w.schedule.prefetch:
+        return
+    height, width, channels = pen.sizes(name)
+    lines = -(-height * width * channels * pen.dtype.size // (LINE * shares))
+    pen.call(
+        "ws_fetch_read", f"(const char *)({pen.at(name, f'({batch} + 1)')}) + ({share})*{lines * LINE}", lines, LINE
+    )
+
+
+def fetch_for_epilogue(pen: Pen, panels: Panels, rows: int, columns: int, first: str) -> None:
+    """Position s's share of what the epilogue of a panel touches in `rows` rows of pixels from row `first` on."""
+    if not pen.w.schedule.prefetch or pen.window.pooled is not None:
+        return
+    (level,) = pen.w.kernel.levels
+    written = {s.load.buffer: s.load for s in level.stores}
+    read = {i.load.buffer: i.load for i in level.body if i.load is not None}
+    pixels, axes = -(-rows * columns // POSITIONS), pen.w.scope.axes
+    for buffer, load in (read | written).items():
+        if not _is_dense(pen, load, columns, panels.outputs):
+            continue
+        kept = dict(axes)
+        axes.update({1: first, 2: "0", 3: panels.run().base})
+        start, size = operand_start(pen.w, load), pen.w.buffers[buffer].type.dtype.size
+        axes.update(kept)
+        for line in range(-(-LANES * size // LINE)):
+            at = f"{start} + s*{pixels * panels.outputs} + {line * LINE // size}"
+            pen.call(f"ws_fetch_{'own' if buffer in written else 'read'}", at, pixels, panels.outputs * size)
+
+
+def _is_dense(pen: Pen, load: Load, columns: int, channels: int) -> bool:
+    """Do the pixels of an image follow each other in memory?"""
+    buffer = pen.w.buffers[load.buffer]
+    if buffer.layout != Layout.ROWS or any(i.value is not None or i.over != 1 for i in load.index):
+        return False
+    return [axis_stride(load, a, buffer)[0] for a in (1, 2, 3)] == [columns * channels, channels, 1]

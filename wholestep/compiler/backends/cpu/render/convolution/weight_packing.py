@@ -1,0 +1,65 @@
+"""Output channels in panels of vectors, and weights packed so."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from wholestep.compiler.backends.cpu.convolution.padding import is_depthwise, panel_columns
+from wholestep.compiler.backends.cpu.layout.panels import LANES
+from wholestep.compiler.backends.cpu.render.convolution.common import Pen, Run
+
+
+class Panels:
+    """Output channels in panels, group by group; where each group is one channel, panels go across groups."""
+
+    def __init__(self, groups: int, outputs: int, inner: int) -> None:
+        self.groups, self.outputs, self.inner = groups, outputs, inner
+        self.depthwise = is_depthwise(groups, outputs, inner)
+        self.each = outputs if self.depthwise else outputs // groups  # channels that panels divide
+        self.columns = panel_columns(groups, outputs, inner)
+        self.loops = 1 if self.depthwise else groups
+        self.count = -(-self.each // self.columns)
+
+    def run(self) -> Run:
+        """The channels of panel p of group q."""
+        first, group = f"p*{self.columns}" if self.count > 1 else "0", f"q*{self.each}" if self.loops > 1 else "0"
+        return Run(self.columns, self.each, first, group)
+
+
+def enter_panels(pen: Pen, stack: ExitStack, panels: Panels) -> None:
+    if panels.loops > 1:
+        stack.enter_context(pen.w.loop("q", "0", str(panels.loops)))
+    if panels.count > 1:
+        stack.enter_context(pen.w.loop("p", "0", str(panels.count)))
+
+
+def pack(pen: Pen, panels: Panels, taps: tuple[str, int, str, int], depth: int, offset: int, turned: bool) -> int:
+    """Pack the given taps of the weight at `offset`; gives the elements of one panel.
+
+    `turned`: the result's channels are the weight's inputs, and it sums over its outputs.
+    """
+    o, (y, x, c) = pen.output_step("weight"), pen.steps("weight")
+    lane, deep = (c, o) if turned else (o, c)
+    rows, n_rows, columns, n_columns = taps
+    size = panels.columns * n_rows * n_columns * depth
+    if panels.depthwise:
+        lane = o
+    with ExitStack() as stack:
+        from_group, to_group = "", ""
+        if panels.loops > 1:
+            stack.enter_context(pen.w.loop("q", "0", str(panels.loops)))
+            step = depth * o if turned else panels.each * o
+            from_group, to_group = f" + q*{step}", f" + q*{panels.count * size}"
+        source = f"{pen.at('weight')}{from_group}"
+        few = "" if panels.columns == LANES and depth >= LANES else "few_"
+        pen.call(
+            *(f"ws_pack_{few}{pen.suffix}", f"packed + {offset}{to_group}", source, panels.each, panels.columns),
+            *(n_rows, rows, n_columns, columns, depth, lane, y, x, deep),
+        )
+    return size
+
+
+def packed_at(panels: Panels, offset: int, size: int) -> str:
+    terms = ["packed", str(offset)] if offset else ["packed"]
+    terms += [f"q*{panels.count * size}"] * (panels.loops > 1) + [f"p*{size}"] * (panels.count > 1)
+    return " + ".join(terms)

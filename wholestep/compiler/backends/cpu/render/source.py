@@ -1,0 +1,237 @@
+"""Plan -> one C file.  Kernels carry ids: no string of the user's is ever in the source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from wholestep.compiler.backends.cpu.kernel_schedule import schedule_of
+from wholestep.compiler.backends.cpu.layout.panels import LANES, PANELS
+from wholestep.compiler.backends.cpu.render.call import headers
+from wholestep.compiler.backends.cpu.render.dedup_kernels import Form, may_share, shared
+from wholestep.compiler.backends.cpu.render.kernels import RENDER
+from wholestep.compiler.backends.cpu.render.language import HOST, STORED, cast_text, extent_text, literal
+from wholestep.compiler.backends.cpu.render.writer import Writer
+from wholestep.compiler.backends.cpu.runtime.compiler import ENTRY_FILE
+from wholestep.compiler.ir.types import float64
+from wholestep.compiler.plan.model.kernel import Buffer, HostValue, Kernel, Layout, Loop, Plan, Space
+
+PRELUDE = """\
+{}#undef WS_EXPORT
+#define WS_EXPORT __attribute__((visibility("default")))
+"""
+
+KERNELS_OF_A_FILE = 12  # each of them takes gcc about 0.04 s, reading the headers and what they share 0.1 s
+KERNELS_BESIDE_ENTRY = 6  # so few are one file with their entry point
+BARRIER = -1  # in the place of a kernel's number, where times are noted
+
+
+@dataclass(frozen=True)
+class Source:
+    """The source of a plan in parts."""
+
+    prelude: str
+    kernels: tuple[str, ...]  # static functions
+    entry: str
+    host: str  # the scalar prologue and the refresh of copies
+
+    @property
+    def text(self) -> str:
+        """One file."""
+        return "\n\n".join([self.prelude, *self.kernels, self.host, self.entry]) + "\n"
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The same program as several files of a few kernels each, which compilers may work on side by side.
+
+        The entry point has a file of its own name: it calls kernels and computes nothing, and needs none of what they
+        include.  Long files come first, so that compilers end together.
+        """
+        if len(self.kernels) <= KERNELS_BESIDE_ENTRY:
+            return {"plan.c": self.text}
+        count = -(-len(self.kernels) // (2 * KERNELS_OF_A_FILE)) * 2  # even: for two cores
+        shared = [kernel.removeprefix("static ") for kernel in self.kernels]
+        heads = [kernel.partition(" {\n")[0] + ";" for kernel in shared]
+        # Dealt out in turn: neighbours resemble each other, so each file gets its part of what takes long.
+        parts = {f"kernels{i}.c": shared[i::count] for i in range(count)}
+        parts["kernels0.c"].append(self.host)
+        texts = {name: "\n\n".join([self.prelude, *part]) + "\n" for name, part in parts.items()}
+        texts[ENTRY_FILE] = "\n\n".join([prelude(["ws.h"]), *heads, self.entry]) + "\n"
+        return dict(sorted(texts.items(), key=lambda item: -len(item[1])))
+
+
+def render(plan: Plan, prefix: str = "ws", profile: bool = False) -> str:
+    """The source of a plan as one file."""
+    return source(plan, prefix, profile).text
+
+
+def source(plan: Plan, prefix: str = "ws", profile: bool = False) -> Source:
+    """The source of a plan: its kernels, the scalar prologue, the entry point, the refresh of copies.
+
+    Kernels that differ in sizes alone are one.  `prefix` names what the object exports, so that several plans can stand
+    in one file.  With `profile` every kernel and barrier notes when it began and ended; what the kernels compute is the
+    same text.
+    """
+    buffers = {b.id: b for b in plan.buffers}
+    written = []
+    for kernel in plan.kernels:
+        step = () if kernel.loop is None else (plan.loops[kernel.loop].symbol,)
+        writer = Writer(kernel, buffers, (*plan.symbols, *step))
+        RENDER[kernel.kind](writer)
+        written.append((kernel, writer, writer.function("@")))
+    forms = shared(dict.fromkeys(text for kernel, _, text in written if may_share(kernel)))
+    functions: dict[str, str] = {}  # text of a kernel without its name -> name
+    texts, calls = [], {}
+    for kernel, writer, own in written:
+        form = forms.get(own, Form(own, ()))
+        if form.text not in functions:
+            functions[form.text] = name = f"{prefix}_k{kernel.id}"
+            texts.append(form.text.replace("@", name, 1))
+        calls[kernel.id] = noted(call_text(kernel, functions[form.text], writer, form.sizes), kernel.id, profile)
+    notes = '#include "profile.h"\n\n' if profile else ""
+    barrier = noted("call->api->barrier();", BARRIER, profile)
+    begin = prelude(["ws.h", "reduce.h", "turn.h", *headers(plan)])
+    host = "\n\n".join([prologue(plan, prefix), refresh(plan, prefix)])
+    return Source(begin, tuple(texts), notes + entry(plan, calls, prefix, barrier), host)
+
+
+def prelude(included: Sequence[str]) -> str:
+    """What a file begins with."""
+    return PRELUDE.format("".join(f'#include "{name}"\n' for name in included))
+
+
+def call_text(kernel: Kernel, function: str, writer: Writer, sizes: Sequence[str]) -> str:
+    step = [] if kernel.loop is None else ["step"]
+    buffers = [f"b{b}" for b in writer.arguments().values()]
+    return f"{function}({', '.join(['call', 'lo', 'hi', *step, *buffers, *sizes])});"
+
+
+def noted(statement: str, what: int, profile: bool) -> str:
+    """A statement, with its times noted under a kernel's number where that is asked for."""
+    if not profile:
+        return statement
+    return f"{{ const long begun = ws_clock(); {statement} ws_note(id, {what}, begun); }}"
+
+
+def pointer(buffer: Buffer, position: Mapping[int, int]) -> str:
+    """Declares b<id>, the address of a buffer."""
+    type = STORED[buffer.type.dtype]
+    where = {
+        Space.ARENA: f"(call->arena + {buffer.offset})",
+        Space.WORK: f"(call->work + id*call->work_bytes + {buffer.offset})",
+    }.get(buffer.space)
+    if where is None:
+        where = f"call->buffers[{position[buffer.id]}]"
+    return f"  {type} *const b{buffer.id} = ({type} *){where}; (void)b{buffer.id};"
+
+
+def entry(plan: Plan, calls: Mapping[int, str], prefix: str, barrier: str) -> str:
+    """Regions of kernels with a barrier between them; each thread runs over what it owns."""
+    lines = [f"WS_EXPORT void {prefix}_entry(const ws_call *call, int id, int threads) {{", "  long lo, hi;"]
+    lines += [f"  const long d{k} = call->dims[{k}]; (void)d{k};" for k in range(len(plan.symbols))]
+    position = {b.id: i for i, b in enumerate(plan.pointer_buffers())}
+    lines += [pointer(b, position) for b in plan.buffers]
+    region, loop = 0, None
+    for k in plan.kernels:
+        if k.loop != loop:
+            lines += [] if loop is None else close_loop(plan.loops[loop], barrier)
+        how = schedule_of(k)
+        if how.region != region:
+            region = how.region
+            lines.append(f"  {barrier}  /* region {region} */")
+        if k.loop != loop:
+            loop = k.loop
+            lines += [] if loop is None else open_loop(plan.loops[loop], plan.symbols)
+        if how.split is None:
+            lines.append(f"  lo = hi = 0; if (id == 0) {calls[k.id]}")
+        else:
+            extent = extent_text(k.axes[how.split], plan.symbols)
+            lines.append(f"  ws_own({extent}, {how.granule}, id, threads, &lo, &hi); if (lo < hi) {calls[k.id]}")
+    lines += [] if loop is None else close_loop(plan.loops[loop], barrier)
+    return "\n".join([*lines, "}"])
+
+
+def open_loop(loop: Loop, symbols: tuple[str, ...]) -> list[str]:
+    steps = extent_text(loop.length, symbols)
+    step = f"{steps} - 1 - n" if loop.reverse else "n"
+    return [f"  for (long n = 0; n < {steps}; n++) {{", f"  const long step = {step}; (void)step;"]
+
+
+def close_loop(loop: Loop, barrier: str) -> list[str]:
+    return [*([f"  {barrier}"] if loop.barrier else []), "  }"]
+
+
+def host_text(value: HostValue, symbols: tuple[str, ...]) -> str:
+    if value.op == "const":
+        return literal(value.const, float64)
+    if value.op == "scalar":
+        return f"call->scalars[{value.index}]"
+    if value.op == "size":
+        return f"(double)({extent_text(value.extent, symbols)})"
+    args = tuple(f"h{a}" for a in value.args)
+    if value.op == "cast":
+        assert value.dtype is not None
+        rounded = cast_text(args[0], float64, value.dtype)
+        return cast_text(rounded, value.dtype, float64) if value.dtype.is_half else f"(double){rounded}"
+    text = HOST[value.op].format(*args)
+    if value.dtype is not None and value.dtype.is_half:
+        return cast_text(cast_text(text, float64, value.dtype), value.dtype, float64)
+    return f"(double)(float)({text})" if value.dtype is not None and value.dtype.name == "float32" else text
+
+
+def prologue(plan: Plan, prefix: str) -> str:
+    """Everything that depends on runtime scalars and sizes alone, in float64, once a step."""
+    lines = [f"WS_EXPORT void {prefix}_prologue(const ws_call *call) {{"]
+    lines += [f"  const long d{k} = call->dims[{k}]; (void)d{k};" for k in range(len(plan.symbols))]
+    for v in plan.host:
+        lines.append(f"  const double h{v.id} = {host_text(v, plan.symbols)}; (void)h{v.id};")
+        if v.slot is not None:
+            lines.append(f"  call->derived[{v.slot}] = h{v.id};")
+    return "\n".join([*lines, "  (void)call;", "}"])
+
+
+def refresh(plan: Plan, prefix: str) -> str:
+    """Rewrites every copy from its state, after someone else has changed the state: a function for each way to copy."""
+    position = {b.id: i for i, b in enumerate(plan.pointer_buffers())}
+    lines, ways = [], dict[str, str]()  # the text of a function without its name -> name
+    for copy in plan.buffers:
+        if copy.space is not Space.COPY:
+            continue
+        assert copy.source is not None
+        state = plan.buffers[copy.source]
+        name = ways.setdefault(_copying(state, copy), f"{prefix}_copy{len(ways)}")
+        lines += [p for p in (pointer(state, position), pointer(copy, position)) if p not in lines]
+        rows, columns = state.type.shape
+        assert copy.type.shape == ((columns, rows) if copy.turned else (rows, columns)), "a copy is of all of its state"
+        lines.append(f"  {name}(b{copy.id}, b{state.id}, {rows}, {columns});")
+    head = [f"WS_EXPORT void {prefix}_refresh(const ws_call *call) {{", "  const int id = 0; (void)id; (void)call;"]
+    return "\n\n".join([*(text.replace("@", name) for text, name in ways.items()), "\n".join([*head, *lines, "}"])])
+
+
+def _copying(state: Buffer, copy: Buffer) -> str:
+    """Writes one copy."""
+    source, to = STORED[state.type.dtype], STORED[copy.type.dtype]
+    at = "i*columns + j" if state.layout == Layout.ROWS else panel_offset("i", "j", "rows")
+    value = f"from[{at}]"
+    if copy.type.dtype.is_half:
+        value = cast_text(value, state.type.dtype, copy.type.dtype)
+    return "\n".join(
+        [
+            f"WS_APART void @({to} *restrict to, const {source} *restrict from, long rows, long columns) {{",
+            "  for (long i = 0; i < rows; i++)",
+            f"    for (long j = 0; j < columns; j++) to[{copy_offset(copy)}] = {value};",
+            "}",
+        ]
+    )
+
+
+def copy_offset(copy: Buffer) -> str:
+    """Where element (i, j) of a state, rows x columns, lies in its copy."""
+    row, column, height = ("j", "i", "columns") if copy.turned else ("i", "j", "rows")
+    if copy.layout == PANELS:
+        return panel_offset(row, column, height)
+    return f"({column}/{LANES})*(({height} + 1)/2*{2 * LANES}) + ({row}/2)*{2 * LANES} + {column}%{LANES}*2 + {row}%2"
+
+
+def panel_offset(row: str, column: str, rows: str) -> str:
+    return f"({column}/{LANES})*({rows}*{LANES}) + {row}*{LANES} + {column}%{LANES}"

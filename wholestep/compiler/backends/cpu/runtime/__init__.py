@@ -1,0 +1,1 @@
+"""Compiling, loading and running plans on the CPU."""

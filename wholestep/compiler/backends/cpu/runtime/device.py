@@ -1,0 +1,141 @@
+"""The CPU as a device: its memory, the library that is coming, and plans as programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextvars import Context
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from wholestep.compiler.backend import MicroBatchShape, Place, Program, nothing
+from wholestep.compiler.backends.common.rank_shares import takes_part
+from wholestep.compiler.backends.cpu.layout.panels import MEMORY
+from wholestep.compiler.backends.cpu.runtime import library as native
+from wholestep.compiler.backends.cpu.runtime.object_loader import PlanCode, compiler_of, program_key
+from wholestep.compiler.backends.cpu.runtime.program import CpuProgram
+from wholestep.compiler.backends.cpu.runtime.scratch import Scratch
+from wholestep.compiler.backends.cpu.target import TARGETS, detect_target, need_available
+from wholestep.compiler.plan.memory.peak_memory import pages_of
+from wholestep.compiler.plan.model.kernel import Plan
+from wholestep.compiler.runtime.cache import cache_of
+from wholestep.compiler.runtime.group import Group
+from wholestep.compiler.runtime.memory import expect_region
+from wholestep.compiler.runtime.together import Background
+from wholestep.compiler.target import Target
+from wholestep.errors import PlanError
+from wholestep.options import CompileOptions
+
+if TYPE_CHECKING:
+    from wholestep.compiler.runtime.shards import Shards
+
+
+class CpuDevice:
+    """A CPU as a target: plans for it are compiled and run here."""
+
+    runs = True
+    memory = MEMORY
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.name = target.name
+        self._coming: Background[native.Library] | None = None
+
+    def scratch(self) -> Scratch:
+        """The arena and the threads' workspaces."""
+        return Scratch()
+
+    def prepare(self, options: CompileOptions) -> None:
+        """Find or compile the runtime library on a thread of its own."""
+        if self._coming is None and not native.is_loaded(self.name):
+            # In no context: its spans are no part of the build that happens to come first.  Planning is in a hurry.
+            self._coming = Background(lambda: Context().run(load_library, self.name, options), patient=True)
+
+    def library(self, options: CompileOptions) -> native.Library:
+        """The library, once it is there.  Where `prepare` failed, perhaps with another compiler, it is tried again."""
+        coming, self._coming = self._coming, None
+        if coming is not None:
+            coming.wait()
+        return load_library(self.name, options)
+
+    def load(self, plan: Plan, place: Place, key: str = "", meanwhile: Callable[[], None] = nothing) -> Program:
+        """The program of a plan, compiled for the target that the plan was made for."""
+        if plan.target != self.name:
+            if plan.target not in TARGETS:
+                raise PlanError(
+                    f"the plan is for {plan.target!r} and cannot run on {self.name!r}; plan it again with "
+                    f"device={self.name!r}."
+                )
+            need_available(TARGETS[plan.target])
+        _expect_memory(plan, place)
+        device, options = device_for(plan.target), place.where.options
+        device.prepare(options)  # a cold start compiles the library and the plan side by side
+        library = partial(device.library, options)
+        code = PlanCode(plan, options, key=key, profile=place.profile, library=library, meanwhile=meanwhile)
+        if _are_threads(place.where.group) and takes_part(plan):
+            from wholestep.compiler.backends.cpu.runtime.simulated_ranks import ShardedProgram, team_of
+
+            team = team_of(place.where.group, code.library)
+            return ShardedProgram([CpuProgram(plan, own, code) for own in team.places(place, plan)], team)
+        return CpuProgram(plan, place, code)
+
+    def load_micro_batches(self, plan: Plan, programs: Sequence[Any], place: Place, shape: MicroBatchShape) -> Program:
+        from wholestep.compiler.backends.cpu.runtime.micro_batches import MicroBatchProgram  # most steps have none
+
+        if _are_threads(place.where.group):
+            from wholestep.compiler.backends.cpu.runtime.simulated_ranks import ShardedProgram, team_of
+
+            team = team_of(place.where.group, self.library(place.where.options))
+            of_ranks: list[list[Any]] = [
+                [p.programs[r] if isinstance(p, ShardedProgram) else p for p in programs]
+                for r in range(len(team.members))
+            ]
+            if any(isinstance(p, ShardedProgram) for p in programs):
+                own = [
+                    MicroBatchProgram(plan, o, w, shape)
+                    for o, w in zip(of_ranks, team.places(place, plan), strict=True)
+                ]
+                return ShardedProgram(own, team)
+        return MicroBatchProgram(plan, programs, place, shape)
+
+    def program_key(self, plan: Plan, options: CompileOptions, key: str = "") -> str:
+        return program_key(plan, options, key)
+
+    def notes(self, plan: Plan) -> tuple[str, ...]:
+        return plan.notes
+
+
+def _expect_memory(plan: Plan, place: Place) -> None:
+    """Begin to get what a program of its own and the scratch memory will take: the system may take seconds for it."""
+    assert isinstance(place.scratch, Scratch), "programs of the CPU share its scratch memory"
+    threads, segments = place.where.threads, place.scratch.segments
+    wanted = segments.grown(plan.arena_bytes, plan.work_bytes, threads)
+    if wanted != segments:
+        expect_region(wanted.total)
+    expect_region(pages_of(plan, threads).private_mapped)
+
+
+def _are_threads(group: Group | None) -> TypeGuard[Shards]:
+    """Are the ranks of a step threads of this process?"""
+    return group is not None and group.engine == "threads"
+
+
+def load_library(target: str, options: CompileOptions) -> native.Library:
+    """The runtime library of a target in this process."""
+    return native.load_library(target, cache_of(options), compiler_of(options))
+
+
+@cache
+def device_for(name: str) -> CpuDevice:
+    """The device of a target by name: one in a process, since it has the library coming."""
+    return CpuDevice(TARGETS[name])
+
+
+def default_target() -> Target:
+    """What `device="cpu"` means on this machine."""
+    return detect_target()
+
+
+def make_device(target: Target) -> CpuDevice:
+    """The CPU as a target; an error where this machine is no such CPU."""
+    need_available(target)
+    return device_for(target.name) if target == TARGETS[target.name] else CpuDevice(target)

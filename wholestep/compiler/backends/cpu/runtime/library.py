@@ -1,0 +1,393 @@
+"""The native runtime library: built once per machine, loaded once per process."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import threading
+from ctypes import POINTER, Structure, c_double, c_int, c_long, c_uint64, c_void_p
+from pathlib import Path
+
+import numpy as np
+
+from wholestep.compiler.backend import IndexRefusedError
+from wholestep.compiler.backends.cpu.runtime.compiler import (
+    EVERY_FLAG,
+    LIBRARY_HEADERS,
+    NATIVE,
+    OBJECT_SUFFIX,
+    PARTS,
+    SHARED,
+    Compiler,
+    compile_counter,
+    find_compiler,
+    flags_of,
+    run_compiler,
+)
+from wholestep.compiler.ir.semantics import random
+from wholestep.compiler.runtime.cache import Cache, key_of
+from wholestep.compiler.runtime.group import GroupFailedError
+from wholestep.compiler.runtime.threads import MAX_THREADS, default_threads
+
+__all__ = [
+    "Ahead",
+    "Body",
+    "Bound",
+    "Call",
+    "Copy",
+    "Gemm",
+    "Group",
+    "Library",
+    "Loop",
+    "LoopInput",
+    "Phase",
+    "Share",
+    "Step",
+    "MicroBatchLoop",
+    "SEQUENTIAL",
+    "SHUFFLED",
+    "EXPLICIT",
+    "build_library",
+    "compile_counter",
+    "default_threads",
+    "load_library",
+    "load_plan_object",
+]
+
+SEQUENTIAL, SHUFFLED, EXPLICIT = range(3)
+APART = 1 << 16  # as a number of threads: one that is none of the pool's
+GROUP_FAILED = (errno.ETIMEDOUT, errno.EPIPE, errno.EPROTO, errno.EBADMSG)
+DOUBTFUL = 64  # normal numbers of a piece that NumPy may have to draw: one in half a million is expected
+_NORMALS = (c_uint64, c_uint64, c_long, c_double, c_double, c_double, c_void_p, c_void_p, c_long)
+NO_LIBRARY = {*PARTS.values(), *SHARED.values()}  # files that are compiled by themselves
+INCLUDED = "gemm.c"  # by the parts, which are its products of other elements
+Body = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_int)
+
+
+class Ahead(Structure):
+    """`ws_ahead` of ws.h: memory that is fetched while a product runs; `bytes` and `step` in bytes."""
+
+    _fields_ = [("start", c_void_p), *[(name, c_long) for name in ("count", "bytes", "step")]]
+
+
+class Gemm(Structure):
+    """`ws_gemm` of ws.h: one matrix product, strides in elements."""
+
+    _fields_ = [
+        *[(name, c_long) for name in ("m", "n", "k")],
+        ("a", c_void_p),
+        *[(name, c_long) for name in ("a_m", "a_k", "a_kp")],
+        ("b", c_void_p),
+        *[(name, c_long) for name in ("b_k", "b_p")],
+        ("c", c_void_p),
+        *[(name, c_long) for name in ("c_m", "c_p", "add")],
+        ("ahead", POINTER(Ahead)),
+        ("aheads", c_long),
+        ("a_mp", c_long),
+    ]
+
+
+class Pairs(Structure):
+    """`ws_pairs` of ws.h: rows of half elements side by side, strides in elements."""
+
+    _fields_ = [
+        ("rows", c_long),
+        ("columns", c_long),
+        ("source", c_void_p),
+        ("source_k", c_long),
+        ("source_p", c_long),
+        ("to", c_void_p),
+        ("to_p", c_long),
+    ]
+
+
+class Call(Structure):
+    """`ws_call` of ws.h: what an entry point is given."""
+
+    _fields_ = [
+        ("api", c_void_p),
+        ("dims", POINTER(c_long)),
+        ("buffers", POINTER(c_void_p)),
+        ("arena", c_void_p),
+        ("work", c_void_p),
+        ("work_bytes", c_long),
+        ("scalars", POINTER(c_double)),
+        ("derived", POINTER(c_double)),
+        ("seed", c_uint64),
+        ("step", c_uint64),
+        ("group", c_void_p),
+    ]
+
+
+class LoopInput(Structure):
+    """`ws_input` of runtime.h: an input that the loop takes row by row from `source`."""
+
+    _fields_ = [("source", c_void_p), ("row_bytes", c_long), ("slot", c_void_p), ("staging", c_void_p)]
+
+
+class Bound(Structure):
+    """`ws_bound` of runtime.h: indices that stay below a limit."""
+
+    _fields_ = [("slot", c_void_p), ("count", c_long), ("limit", c_uint64), ("bytes", c_int)]
+
+
+class Step(Structure):
+    """`ws_step_call` of runtime.h: one step."""
+
+    _fields_ = [
+        ("prologue", c_void_p),
+        ("entry", c_void_p),
+        ("call", POINTER(Call)),
+        ("bounds", POINTER(Bound)),
+        ("bound_count", c_int),
+        ("threads", c_int),
+    ]
+
+
+class Loop(Structure):
+    """`ws_loop` of runtime.h: many steps of one epoch."""
+
+    _fields_ = [
+        ("prologue", c_void_p),
+        ("entry", c_void_p),
+        ("call", POINTER(Call)),
+        ("batch_dim", c_void_p),
+        ("inputs", POINTER(LoopInput)),
+        ("order", c_void_p),
+        ("loss", c_void_p),
+        ("refused", c_void_p),
+        ("losses", c_void_p),
+        ("step_scalar", c_void_p),
+        ("order_seed", c_uint64),
+        ("order_epoch", c_uint64),
+        *[(name, c_long) for name in ("rows", "capacity", "position", "steps")],
+        ("seconds", c_double),
+        *[(name, c_int) for name in ("input_count", "order_kind", "loss_is_double", "stop_on_refusal", "threads")],
+        ("own_dim", c_void_p),
+        ("rows_dim", c_void_p),
+    ]
+
+
+WHOLE, HALF = 0, {"bfloat16": 1, "float16": 2}
+
+
+class Copy(Structure):
+    """`ws_copy` of runtime.h: a stored transpose, or a half form."""
+
+    _fields_ = [
+        ("state", c_void_p),
+        ("copy", c_void_p),
+        ("rows", c_long),
+        ("columns", c_long),
+        *[(name, c_int) for name in ("paneled", "bytes", "half", "turned")],
+    ]
+
+
+PHASE_DIMS = ("batch_dim", "first_dim", "rows_dim", "parts_dim", "own_dim", "whole_dim")
+
+
+class Phase(Structure):
+    """`ws_phase` of runtime.h: a program of a step over micro-batches."""
+
+    _fields_ = [
+        ("prologue", c_void_p),
+        ("entry", c_void_p),
+        ("call", POINTER(Call)),
+        *[(name, c_void_p) for name in PHASE_DIMS],
+        ("step_scalar", c_void_p),
+        ("inputs", POINTER(LoopInput)),
+        ("copies", POINTER(Copy)),
+        *[(name, c_int) for name in ("input_count", "copy_count", "once")],
+    ]
+
+
+class MicroBatchLoop(Structure):
+    """`ws_micro_batch_loop` of runtime.h: many steps over micro-batches of one epoch."""
+
+    _fields_ = [
+        ("phases", POINTER(Phase)),
+        *[(name, c_void_p) for name in ("order", "loss", "refused", "losses", "bounds")],
+        *[(name, c_uint64) for name in ("order_seed", "order_epoch", "step")],
+        *[(name, c_long) for name in ("rows", "batch", "part", "position", "steps")],
+        ("seconds", c_double),
+        *[(name, c_int) for name in ("phase_count", "bound_count", "order_kind", "loss_is_double")],
+        *[(name, c_int) for name in ("stop_on_refusal", "threads")],
+    ]
+
+
+class Share(Structure):
+    """`ws_share` of group.h: a tensor of a collective."""
+
+    _fields_ = [("source", c_void_p), ("to", c_void_p), ("count", c_long)]
+
+
+Collective = ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(Share), c_int, c_int)
+
+
+class Group(Structure):
+    """`ws_group` of group.h: the ranks that make a step together, seen from one of them."""
+
+    _fields_ = [
+        *[(name, c_int) for name in ("rank", "size", "failed")],
+        ("timeout", c_double),
+        *[(name, Collective) for name in ("all_reduce", "reduce_scatter", "all_gather", "broadcast")],
+        ("engine", c_void_p),
+        ("step", c_uint64),
+        ("model", c_void_p),
+    ]
+
+
+class Library:
+    """The functions of the runtime library, with their C signatures."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.dll = ctypes.CDLL(os.fspath(path))
+        self.api: int = ctypes.addressof(ctypes.c_byte.in_dll(self.dll, "ws_api_table"))
+        self.gemm_f32 = self._function("ws_gemm_f32", None, POINTER(Gemm))
+        self.parts: dict[str, Part] = {}  # once a plan needs them
+        self.barrier = self._function("ws_barrier", None)
+        self.order = self._function("ws_order", c_uint64, c_uint64, c_uint64, c_uint64, c_uint64)
+        self._uniforms = self._function("ws_uniforms", None, c_uint64, c_uint64, c_uint64, c_long, c_void_p)
+        self._normals = self._function("ws_normals", c_long, *_NORMALS)
+        self._pool_run = self._function("ws_pool_run", c_int, c_void_p, c_void_p, c_int)
+        self.step = self.dll.ws_step  # of byref(Step); without types to convert to, a call is quickest
+        # Runs steps until `loop.steps`, the end of the epoch or the time limit; returns how many were done.
+        self.run_loop = self._function("ws_run_loop", c_long, POINTER(Loop))
+        self.run_loop.errcheck = _checked  # type: ignore[assignment]  # the stubs know no structures
+        self.run_micro_batches = self._function("ws_run_micro_batches", c_long, POINTER(MicroBatchLoop))  # alike
+        self.run_micro_batches.errcheck = _checked  # type: ignore[assignment]
+
+    def _function(self, name: str, result: type | None, *arguments: type) -> ctypes._NamedFuncPointer:
+        function = getattr(self.dll, name)
+        function.restype, function.argtypes = result, list(arguments)
+        return function  # type: ignore[no-any-return]
+
+    def run_step(self, prologue: int | None, entry: int, call: Call, threads: int) -> None:
+        """Run one step: the prologue, then `entry` on every thread.  `call.step` is the caller's to advance."""
+        step = Step(prologue=prologue, entry=entry, call=ctypes.pointer(call), threads=threads)
+        check(self.step(ctypes.byref(step)), threads)
+
+    def pool_run(self, body: int | ctypes._CFunctionType, argument: int | None, threads: int) -> None:
+        """Call `body(argument, id, threads)` on every thread of the pool and wait for all of them."""
+        check(self._pool_run(ctypes.cast(body, c_void_p), argument, threads), threads)
+
+    def uniforms(self, key: int, step: int, block: int, count: int) -> random.Floats:
+        """Four uniform numbers for each of `count` blocks of Philox."""
+        out = np.empty(4 * count)
+        self._uniforms(key, step, block, count, out.ctypes.data)
+        return out
+
+    def normals(self, key: int, first: int, formula: random.Formula, out: random.Singles) -> random.Places | None:
+        """Write normal numbers by a formula.  Returns where NumPy has to decide how one is rounded; None: too often."""
+        noted = np.empty(DOUBTFUL, np.int64)
+        given = formula.lift, formula.scale, formula.shift
+        found = self._normals(key, first, len(out), *given, out.ctypes.data, noted.ctypes.data, DOUBTFUL)
+        return noted[:found] if found <= DOUBTFUL else None
+
+
+# What the parts of the library have, with the structure that each function takes; dtype -> the part with its products.
+FUNCTIONS: dict[str, dict[str, type[Structure]]] = {
+    "half": {"gemm_bf16": Gemm, "gemm_f16": Gemm, "pair_rows": Pairs},
+    "double": {"gemm_f64": Gemm},
+}
+PART_OF = {"bfloat16": "half", "float16": "half", "float64": "double"}
+
+
+class Part:
+    """Products that the library itself does not have; they are added to the table that plans see."""
+
+    def __init__(self, name: str, path: Path, library: Library) -> None:
+        self.dll, self.library = ctypes.CDLL(os.fspath(path)), library  # it may multiply with that one's products
+        self.functions = {function: getattr(self.dll, f"ws_{function}") for function in FUNCTIONS[name]}
+        for function, argument in FUNCTIONS[name].items():
+            self.functions[function].restype, self.functions[function].argtypes = None, [POINTER(argument)]
+        self.dll[f"ws_add_{name}"](c_void_p(library.api))
+
+
+def _checked(done: int, function: object, given: tuple[Loop | MicroBatchLoop]) -> int:
+    """What a loop returns; an error where it is the negative of an error number."""
+    if done == -errno.EDOM:
+        raise IndexRefusedError
+    check(max(0, -done), given[0].threads)
+    return done
+
+
+def check(error: int, threads: int) -> None:
+    """Raise what an error number of the library means; nothing where it is 0."""
+    if error == 0:
+        return
+    if error == errno.EINVAL and not 1 <= threads <= MAX_THREADS:
+        raise ValueError(f"threads={threads}: expected 1 to {MAX_THREADS}")
+    if error == errno.EINVAL:
+        raise ValueError("a loop without a batch dimension needs rows that are a multiple of its capacity")
+    if error in GROUP_FAILED:
+        raise GroupFailedError(error)
+    if error == errno.EDEADLK:
+        raise RuntimeError("a step was started from inside a step of the same process; run them one after the other")
+    raise OSError(error, f"could not start {threads} threads: {os.strerror(error)}; use fewer with threads=")
+
+
+def library_sources(part: str = "") -> dict[str, str]:
+    """The text of every file of the library, or of a part of it, by name."""
+    compiled = {PARTS[part]} if part else {path.name for path in NATIVE.glob("*.c")} - NO_LIBRARY
+    names = compiled | LIBRARY_HEADERS | {"ws.h", "half.h", "philox.h", "group.h"} | ({INCLUDED} if part else set())
+    order = sorted(names, key=lambda name: (name != INCLUDED, name))  # what takes long is compiled first
+    return {name: (NATIVE / name).read_text() for name in order}
+
+
+def build_library(cache: Cache, compiler: Compiler, target: str, part: str = "") -> Path:
+    """The shared object of the library for a target by name, or that of a part of it, cached."""
+    sources = library_sources(part)
+    texts = [text for pair in sources.items() for text in pair]
+    key = key_of("library", part, *texts, *EVERY_FLAG, *flags_of(target), compiler.fingerprint)
+    found = cache.get(key, OBJECT_SUFFIX)
+    if found is not None:
+        return found
+    compiled = {name: text for name, text in sources.items() if not part or name != INCLUDED}
+    with cache.lock(key):
+        return cache.get(key, OBJECT_SUFFIX) or cache.put(key, run_compiler(compiler, target, compiled), OBJECT_SUFFIX)
+
+
+_loaded: dict[str, Library] = {}  # by target: products of `cpu/portable` have other bits than those of its neighbours
+_loading = threading.Lock()
+
+
+def _after_fork() -> None:
+    """A child has none of its parent's threads: nobody would open a lock that one of them held."""
+    global _loading
+    _loading = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def is_loaded(target: str) -> bool:
+    """Does this process have the library of a target?"""
+    return target in _loaded
+
+
+def load_library(target: str, cache: Cache | None = None, compiler: Compiler | None = None) -> Library:
+    """The library of a target in this process.  The first call decides how it is built: a target has one pool, ever."""
+    with _loading:
+        if target not in _loaded:
+            _loaded[target] = Library(build_library(cache or Cache(), compiler or find_compiler(), target))
+            random.draw_by(_loaded[target].uniforms, _loaded[target].normals)
+        return _loaded[target]
+
+
+def add_part(library: Library, name: str, path: Path) -> None:
+    """Products of a part for the plans of this process, once one of them has any."""
+    with _loading:
+        if name not in library.parts:
+            library.parts[name] = Part(name, path, library)
+
+
+def load_plan_object(path: Path) -> tuple[int | None, int]:
+    """Load a plan's shared object; returns the addresses of its `ws_prologue` (None without one) and `ws_entry`."""
+    plan = ctypes.CDLL(os.fspath(path))
+    entry = ctypes.cast(plan.ws_entry, c_void_p).value
+    assert entry is not None
+    prologue = ctypes.cast(plan.ws_prologue, c_void_p).value if hasattr(plan, "ws_prologue") else None
+    return prologue, entry

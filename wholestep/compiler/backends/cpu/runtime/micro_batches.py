@@ -1,0 +1,219 @@
+"""Micro-batches on the CPU: several programs over one state, run for the parts of a large batch in one native call."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from ctypes import addressof, c_void_p
+from dataclasses import dataclass
+from functools import partial
+
+from wholestep.compiler.backend import Epoch, MicroBatchShape, Place
+from wholestep.compiler.backends.common.rank_shares import Pace, paced
+from wholestep.compiler.backends.cpu.runtime import library as native
+from wholestep.compiler.backends.cpu.runtime.launch_handles import CpuEpoch, Kept
+from wholestep.compiler.backends.cpu.runtime.program import CpuProgram, bounds_of
+from wholestep.compiler.plan.model.kernel import Plan
+from wholestep.compiler.runtime.arrays import AnyArray
+from wholestep.compiler.runtime.memory import Region
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A program of a step and its inputs: those it takes row by row, those it is given whole."""
+
+    program: CpuProgram
+    rows: tuple[str, ...]
+    whole: tuple[str, ...]
+    inputs: ctypes.Array[native.LoopInput]
+
+
+class MicroBatchProgram:
+    """The programs of a step as one program.  `plan` is what callers see: inputs as large as all micro-batches."""
+
+    synchronous = True
+
+    def __init__(self, plan: Plan, programs: Sequence[CpuProgram], place: Place, shape: MicroBatchShape) -> None:
+        self.plan, self.shape, self._place, self._state = plan, shape, place, place.state
+        self._library, self.threads = programs[0].library, programs[0].threads
+        group = place.where.group
+        ranks = group if any(paced(group, p.plan) for p in programs) else None
+        self._group, self._pace = ranks, Pace(ranks)
+        self._seen = -1  # the version of the state that it has
+        types = {name: plan.buffers[id].type for name, id in plan.inputs}
+        self._cut = {name for name, type in types.items() if shape.is_cut(type.shape)}
+        self._types = types
+        self._phases = [self._phase(p) for p in programs]
+        self._native = (native.Phase * len(programs))(*(self._as_native(p) for p in self._phases))
+        self._addresses = (c_void_p * max(1, len(types)))()
+        self._slots = {name: i for i, name in enumerate(types)}
+        self._bounded: Mapping[str, int] | None = None  # the sizes for which bounds were counted
+        self._last = programs[-1]  # it leaves the outputs
+        self.outputs, self.loss = self._last.outputs, self._last.loss
+        self._stage()
+        self.mapped_bytes = self._region.size + sum(p.mapped_bytes for p in programs)
+        self.count_steps(True)
+
+    def _phase(self, program: CpuProgram) -> Phase:
+        names = [name for name, _ in program.plan.inputs]
+        rows = tuple(n for n in names if n in self._cut)
+        return Phase(program, rows, tuple(n for n in names if n not in self._cut), program.rows_of_inputs(rows))
+
+    def _as_native(self, phase: Phase) -> native.Phase:
+        made = phase.program.as_phase(self.shape.dims, once=phase is self._phases[-1])
+        made.inputs, made.input_count = phase.inputs, len(phase.rows)
+        return made
+
+    def _stage(self) -> None:
+        """Room for what a step is given in another dtype or layout than it is read in."""
+        sizes = {n: t.bytes(self.plan.sizes) for n, t in self._types.items()}
+        self._region, offset = Region(sum(-(-s // 64) * 64 for s in sizes.values())), 0
+        self._staging: dict[str, AnyArray] = {}
+        for name, type in self._types.items():
+            self._staging[name] = self._region.view(offset, sizes[name] // type.dtype.size, type.dtype.numpy)
+            offset += -(-sizes[name] // 64) * 64
+
+    @property
+    def source(self) -> str:
+        """The C that runs, program after program."""
+        return "\n".join(p.program.source for p in self._phases)
+
+    def scalar(self, name: str, value: float) -> None:
+        """Set a runtime scalar of every program that uses it."""
+        for phase in self._phases:
+            phase.program.scalar(name, value)
+
+    def count_steps(self, advances: bool, unless: str | None = None, stop: bool = False) -> None:
+        """Is a step an update?  Not where the output `unless` is not 0; `stop` ends an epoch there."""
+        self._advances, self._stops = advances, stop
+        self._refused = None if unless is None else self._last.stored_output(unless)
+
+    # -- running -------------------------------------------------------------------------------------------------
+
+    def staging(self, name: str) -> AnyArray:
+        """Where an input is converted or held."""
+        return self._staging[name]
+
+    def bind(self, name: str, array: AnyArray) -> None:
+        """Let the next step read an input where it lies."""
+        self._addresses[self._slots[name]] = array.ctypes.data
+
+    def launch(self, sizes: Mapping[str, int]) -> MicroBatchProgram:
+        """One step, to its end."""
+        self.count(self._pace.timed(self.prepare(sizes)))
+        self.show()
+        return self
+
+    def prepare(self, sizes: Mapping[str, int]) -> Callable[[], int]:
+        """All of a step that comes before its native call, which is given back."""
+        if sizes is not self._bounded:
+            self._bounds = bounds_of(self.plan, sizes, self._addresses, self._slots)
+            self._bounded = sizes
+        self._place_whole(sizes)
+        for phase in self._phases:
+            for item, name in zip(phase.inputs, phase.rows, strict=False):
+                type = self._types[name]
+                item.source = self._addresses[self._slots[name]]
+                item.row_bytes = type.bytes(sizes) // sizes[self.shape.batch]
+        rows = sizes[self.shape.batch]
+        loop = self._loop_over(rows, rows)
+        loop.steps, loop.bounds, loop.bound_count = 1, addressof(self._bounds), len(self._bounds)
+        loop.step = self._state.step
+        self._running = loop
+        return partial(self._library.run_micro_batches, loop)
+
+    def show(self) -> None:
+        """Its states are those of now; each phase refreshes its copies itself."""
+        self._seen = self._state.family.version
+
+    def wait(self) -> None:
+        """A step is done when it returns."""
+
+    def read(self, name: str) -> AnyArray:
+        """An output of the last step, copied."""
+        return self._last.read(name)
+
+    def keep(self) -> Kept:
+        """The outputs of the last step, copied as they are stored."""
+        return self._last.keep()
+
+    def _place_whole(self, sizes: Mapping[str, int]) -> None:
+        changed = self._state.family.version != self._seen
+        for phase in self._phases:
+            if changed:
+                phase.program.bring_states()
+            phase.program.set_sizes(sizes)
+            for name in phase.whole:
+                phase.program.bind_address(name, self._addresses[self._slots[name]])
+            phase.program.set_epoch()
+
+    def epoch(self, epoch: Epoch) -> CpuEpoch:
+        """Steps until the epoch's end, in slices of about 50 ms."""
+        return CpuEpoch(epoch, partial(self._run_slice, epoch, self._loop(epoch)))
+
+    def _loop(self, epoch: Epoch) -> native.MicroBatchLoop:
+        """What the native loop needs to know of an epoch, but for where a slice begins."""
+        loop = self._loop_over(epoch.rows, epoch.batch)
+        loop.seconds = self._pace.seconds
+        if epoch.order is not None:
+            loop.order_kind, loop.order_epoch, loop.order_seed = native.SHUFFLED, epoch.order, epoch.seed
+        return loop
+
+    def _run_slice(self, epoch: Epoch, loop: native.MicroBatchLoop, losses: AnyArray, done: int) -> int:
+        """Some steps of an epoch; returns how many.  Whoever looked before may have made steps of other rows."""
+        run = self.prepare_slice(epoch, loop, losses, done, self._pace.steps(len(losses) - done))
+        made = run() if self._pace.alone else self._pace.timed(run)
+        self.count_slice(made)
+        self.show()
+        return made
+
+    def prepare_slice(
+        self, epoch: Epoch, loop: native.MicroBatchLoop, losses: AnyArray, done: int, most: int
+    ) -> Callable[[], int]:
+        """All of a slice that comes before its native call."""
+        self._place_sources(epoch)
+        loop.position, loop.steps = (
+            (epoch.first + done) * epoch.batch,
+            min(most, epoch.every or len(losses)),
+        )
+        loop.losses = losses.ctypes.data + done * losses.itemsize
+        loop.step = self._state.step
+        self._running = loop
+        return partial(self._library.run_micro_batches, loop)
+
+    def _place_sources(self, epoch: Epoch) -> None:
+        for name, array in epoch.whole.items():
+            self.bind(name, array)
+        self._place_whole(epoch.sizes)
+        for phase in self._phases:
+            for item, name in zip(phase.inputs, phase.rows, strict=False):
+                source = epoch.sources[name]
+                item.source, item.row_bytes = source.ctypes.data, source.nbytes // len(source)
+
+    def _loop_over(self, rows: int, batch: int) -> native.MicroBatchLoop:
+        last = self._phases[-1].program.plan
+        loss = last.buffers[last.outputs[0][1]]
+        self._loss = (ctypes.c_double * 1)()
+        part = min(self.shape.part, batch)
+        return native.MicroBatchLoop(
+            phases=self._native,
+            phase_count=len(self._phases),
+            loss=self._last.stored_output(last.outputs[0][0]).ctypes.data,
+            refused=None if self._refused is None else self._refused.ctypes.data,
+            losses=ctypes.addressof(self._loss),
+            rows=rows,
+            batch=batch,
+            part=part,
+            order_kind=native.SEQUENTIAL,
+            loss_is_double=loss.type.dtype.size == 8,
+            stop_on_refusal=self._stops,
+            threads=self.threads,
+        )
+
+    def count(self, done: int) -> None:
+        """Let the state know of the steps that were made."""
+        if self._advances:
+            self._state.step = self._running.step
+            self._state.family.version += max(done, 1)
+
+    count_slice = count

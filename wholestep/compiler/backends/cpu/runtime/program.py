@@ -1,0 +1,470 @@
+"""The CPU: a plan's C, compiled, loaded, and called once per step."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import math
+from collections.abc import Callable, Mapping, Sequence
+from ctypes import addressof, byref, c_char, c_double, c_long, c_void_p
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from wholestep.compiler.backend import Epoch, IndexRefusedError, Place, check_indices
+from wholestep.compiler.backends.common.rank_shares import (
+    Pace,
+    address_in,
+    of_all_ranks,
+    of_rank,
+    paced,
+    places_of,
+    takes_part,
+)
+from wholestep.compiler.backends.cpu.layout.panels import MEMORY, PANELS
+from wholestep.compiler.backends.cpu.runtime import library as native
+from wholestep.compiler.backends.cpu.runtime.launch_handles import CpuEpoch, Kept, Outlet
+from wholestep.compiler.backends.cpu.runtime.object_loader import PlanCode
+from wholestep.compiler.backends.cpu.runtime.scratch import Scratch
+from wholestep.compiler.ir.type_rules.collectives import MODEL_RANK, OWN, RANK, ROWS
+from wholestep.compiler.ir.types import Dim, TensorType, evaluate
+from wholestep.compiler.plan.memory.peak_memory import pages_of, staging_bytes
+from wholestep.compiler.plan.model.kernel import Buffer, Plan, Space
+from wholestep.compiler.plan.model.layout import aligned
+from wholestep.compiler.runtime.arrays import AnyArray
+from wholestep.compiler.runtime.group import rows_of_rank
+from wholestep.compiler.runtime.memory import Region
+from wholestep.compiler.runtime.storage import HostArray, Memory
+
+if TYPE_CHECKING:
+    from wholestep.compiler.backends.cpu.runtime.profiler import Recorder
+
+
+class CpuProgram:
+    """A plan in this process.  Everything a step needs is laid out here once; `launch` is one native call.
+
+    It is the ticket of its last launch: that one is done, and its outputs are where the next one writes.
+    """
+
+    synchronous = True
+
+    def __init__(self, plan: Plan, place: Place, code: PlanCode) -> None:
+        group = place.where.group if takes_part(plan) else None
+        self._places = {RANK: 0, MODEL_RANK: 0}  # where it stands among the ranks, rows or none
+        if group is not None:
+            self._places = places_of(group)
+        self.rank, self.ranks = (self._places[RANK], group.grid.data) if group and plan.divided else (0, 1)
+        if self.ranks > 1:  # callers give all rows
+            plan = of_all_ranks(plan)
+        self.plan, self._place, self._state, self._group = plan, place, place.state, group
+        self._memory, self.threads = place.memory or MEMORY, native.APART if place.apart else place.where.threads
+        divided = [name for name, id in plan.inputs if plan.buffers[id].type.shape[:1] == (Dim.symbol(plan.divided),)]
+        self._cut = frozenset(divided if self.ranks > 1 else ())
+        self._parts: Mapping[str, Memory] = {}
+        if parts := [b for b in plan.buffers if b.space is Space.STATE and b.is_part]:
+            from wholestep.compiler.runtime.parts import memories_of_parts  # most have none
+
+            assert group is not None, "a rank that is alone has no parts"
+            self._parts = memories_of_parts(parts, MEMORY, group)
+        self._given: dict[str, AnyArray] = {}  # of ranks: what all of them are given, whose indices each looks at
+        assert isinstance(place.scratch, Scratch), "programs of the CPU share its scratch memory"
+        self._scratch, self._code, self.library = place.scratch, code, code.library
+        self.recorder = _recorder(code.path, place.where.threads) if place.profile else None
+        self._seen = -1  # the version of the state that the copies show
+        self._lay_out()
+        self._make_call()
+        self.place_scratch()
+        self._scratch.users.add(self)
+
+    @property
+    def source(self) -> str:
+        """The C that runs."""
+        return self._code.source.text
+
+    def _lay_out(self) -> None:
+        """Place what belongs to this program alone: copies, outputs, constants, staging."""
+        plan, parts = self.plan, pages_of(self.plan, self._place.where.threads)
+        self._region = Region(parts.private_mapped)
+        self.mapped_bytes = self._region.size
+        self._offset: dict[int, int] = {b.id: b.offset for b in plan.buffers if b.space is Space.COPY}
+        end = parts.copies
+        for buffer in plan.buffers:
+            if buffer.space in (Space.OUTPUT, Space.CONSTANT):
+                self._offset[buffer.id] = end
+                end += aligned(buffer.bytes)
+        for id, data in plan.constants:
+            self._region.view(self._offset[id], len(data), np.dtype(np.uint8))[:] = np.frombuffer(data, np.uint8)
+        self._staging: dict[str, AnyArray] = {}
+        for name, id in plan.inputs:
+            size, dtype = staging_bytes(plan, plan.buffers[id]), plan.buffers[id].type.dtype
+            self._staging[name] = self._region.view(end, size // dtype.size, dtype.numpy)
+            end += size
+        self.outputs: Mapping[str, TensorType] = {name: plan.buffers[id].type for name, id in plan.outputs}
+        self._outlets = {name: self._outlet(plan.buffers[id]) for name, id in plan.outputs}
+        first = next(iter(self._outlets.values()), None)
+        # The bound method of a one-element view: reading the loss costs one call.
+        self.loss: Callable[[], float] = _no_loss if first is None else first.stored[:1].item  # type: ignore[assignment]
+
+    def _outlet(self, buffer: Buffer) -> Outlet:
+        stored = self._stored(buffer)
+        return Outlet(buffer, stored[:1] if buffer.type.shape == () else stored)  # one number, without what pads it
+
+    def _stored(self, buffer: Buffer) -> AnyArray:
+        """The flat array behind a buffer that outlives the step."""
+        if buffer.space is Space.STATE:
+            return self._held(buffer.name)
+        dtype = buffer.type.dtype
+        return self._region.view(self._offset[buffer.id], buffer.bytes // dtype.size, dtype.numpy)
+
+    def _held(self, state: str) -> AnyArray:
+        """A state's numbers as they are stored, flat."""
+        found: Any = self._state.slot(state).on(self._memory_of(state))
+        if state in self._parts:
+            assert self._group is not None
+            found = found.of[self._group.rank]
+        assert isinstance(found, HostArray), "the CPU's memory is the host's"
+        return found.flat
+
+    def _memory_of(self, state: str) -> Memory:
+        return self._parts.get(state, self._memory)
+
+    def _make_call(self) -> None:
+        plan = self.plan
+        pointers = plan.pointer_buffers()
+        state_names = {id: name for name, id in plan.states}
+        self._addresses = (c_void_p * max(1, len(pointers)))()
+        for i, buffer in enumerate(pointers):
+            if buffer.space is Space.STATE:
+                self._addresses[i] = self._held(state_names[buffer.id]).ctypes.data
+            elif buffer.space is not Space.INPUT:
+                self._addresses[i] = self._region.address + self._offset[buffer.id]
+        place_of = {buffer.id: i for i, buffer in enumerate(pointers)}
+        self._slots = {name: place_of[id] for name, id in plan.inputs}
+        known = {**plan.sizes, **self._places}
+        self._dims = (c_long * max(1, len(plan.symbols)))(*[known[s] for s in plan.symbols])
+        self._sizes: Mapping[str, int] | None = None  # those that the call has; None: an epoch has changed them
+        self._scalars = (c_double * max(1, len(plan.scalars)))(*(s.default for s in plan.scalars))
+        self._scalar_index = {s.name: i for i, s in enumerate(plan.scalars)}
+        self._step_index = self._scalar_index.get("step")
+        self._epoch_index = self._scalar_index.get("epoch")
+        self._derived = (c_double * max(1, plan.slots))()
+        self._call = native.Call(
+            api=self.library.api,
+            dims=self._dims,
+            buffers=self._addresses,
+            scalars=self._scalars,
+            derived=self._derived,
+            seed=self._place.where.seed,
+            group=None if self._group is None else address_in(self._group, plan),
+        )
+        self._call_reference = byref(self._call)
+        self._step = native.Step(
+            prologue=self._code.prologue,
+            entry=self._code.entry,
+            call=ctypes.pointer(self._call),
+            threads=self.threads,
+        )
+        self._run, self._step_reference = self.library.step, byref(self._step)
+        self.count_steps(bool(plan.updated))
+        self._pace = Pace(paced(self._group, plan))
+
+    def place_scratch(self) -> None:
+        """Read the scratch memory's addresses again."""
+        scratch = self._scratch
+        self._call.arena, self._call.work, self._call.work_bytes = scratch.arena, scratch.work, scratch.segments.work
+
+    def scalar(self, name: str, value: float) -> None:
+        """Set a runtime scalar; one that the plan does not use is ignored."""
+        index = self._scalar_index.get(name)
+        if index is not None:
+            self._scalars[index] = value
+
+    def count_steps(self, advances: bool, unless: str | None = None, stop: bool = False) -> None:
+        """Does a step count as an update?  Not where the output `unless` is not 0; `stop` ends an epoch there."""
+        self._advances, self._stops = advances, stop
+        self._refused = None if unless is None else self.stored_output(unless)
+
+    # -- one step ------------------------------------------------------------------------------------------------
+
+    def staging(self, name: str) -> AnyArray:
+        """Where an input is converted, held or gathered."""
+        return self._staging[name]
+
+    def bind(self, name: str, array: AnyArray) -> None:
+        """Let the next step read an input where it lies."""
+        if self.ranks > 1:
+            self._given[name] = array
+        if name in self._cut:
+            array = array[rows_of_rank(len(array), self.rank, self.ranks)[0] :]
+        try:
+            # A quarter of the time of array.ctypes.data; the stubs do not know that arrays are buffers.
+            self._addresses[self._slots[name]] = addressof(c_char.from_buffer(array))  # type: ignore[arg-type]
+        except (TypeError, ValueError):  # of what is read-only
+            self._addresses[self._slots[name]] = array.ctypes.data
+
+    def prepare(self, sizes: Mapping[str, int]) -> Callable[[], int]:
+        """All of a step that comes before its native call, which is given back: ranks of one process call together."""
+        if sizes is not self._sizes:
+            self._resize(sizes)
+        if self.ranks > 1:
+            check_indices(self.plan, self._given, sizes)
+        if self._state.family.version != self._seen:
+            self._refresh()
+        self._call.step = self._state.step
+        if self._step_index is not None:
+            self._scalars[self._step_index] = self._state.step
+        self.set_epoch()
+        return partial(self._run, self._step_reference)
+
+    def count(self, error: int) -> None:
+        """What comes behind the native call of a step."""
+        if error:
+            self._refuse(error)
+        if self._advances:
+            self._state.step += self._refused is None or not self._refused[0]
+            self._state.family.version += 1
+
+    def show(self) -> None:
+        """Its copies of states are those of now: ranks of one process have made the same steps."""
+        self._seen = self._state.family.version
+
+    def launch(self, sizes: Mapping[str, int]) -> CpuProgram:
+        """One step, to its end."""
+        if sizes is not self._sizes:
+            self._resize(sizes)
+        if self.ranks > 1:
+            check_indices(self.plan, self._given, sizes)
+        state = self._state
+        family = state.family
+        if family.version != self._seen:
+            self._refresh()
+        step = self._call.step = state.step
+        if self._step_index is not None:
+            self._scalars[self._step_index] = step
+        if self._epoch_index is not None:
+            self._scalars[self._epoch_index] = state.epoch
+        error = self._run(self._step_reference)
+        if error:
+            self._refuse(error)
+        if self._advances:
+            if self._refused is None or not self._refused[0]:
+                state.step = step + 1
+            self._seen = family.version = family.version + 1
+        return self
+
+    def _refuse(self, error: int) -> NoReturn:
+        if error == errno.EDOM:
+            raise IndexRefusedError
+        if self._group is not None:
+            self._group.check()
+        native.check(error, self.threads)
+        raise AssertionError(f"error {error} of a step means nothing")
+
+    def _resize(self, sizes: Mapping[str, int]) -> None:
+        """Write the sizes of the next steps, and how many indices of theirs are below what."""
+        divided = self.plan.divided
+        own = {**sizes, **of_rank(divided, sizes, self.rank, self.ranks)} if divided else sizes
+        own = {**own, **self._places} if self._group is not None else own
+        self._dims[: len(self.plan.symbols)] = [own[s] for s in self.plan.symbols]
+        # A rank that refused its own rows alone would leave the others waiting: all of them look at all rows.
+        bounded = self.plan if self.ranks == 1 else replace(self.plan, bounds=())
+        self._bounds = bounds_of(bounded, own, self._addresses, self._slots)
+        self._step.bounds, self._step.bound_count = self._bounds, len(self._bounds)
+        self._sizes = sizes
+
+    def _refresh(self) -> None:
+        """Rewrite the second layouts of states that someone else has changed, perhaps on another device."""
+        self.bring_states()
+        if self._code.refresh is not None:
+            self._code.refresh(self._call_reference)
+        self._seen = self._state.family.version
+
+    def bring_states(self) -> None:
+        """Numbers that were last changed in another memory, a device's or that of ranks, are those of this one."""
+        if self._state.family.spread:
+            for name, _ in self.plan.states:
+                own = self._memory is MEMORY  # the others of this process change theirs alike
+                self._state.slot(name).bring(self._memory_of(name).kind, own and name in self.plan.updated)
+
+    # -- what it leaves ------------------------------------------------------------------------------------------
+
+    def wait(self) -> None:
+        """A step is done when it returns."""
+
+    def read(self, name: str) -> AnyArray:
+        """An output of the last step, copied."""
+        return self._outlets[name].read(self._sizes_now())
+
+    def keep(self) -> Kept:
+        """The outputs of the last step, copied as they are stored."""
+        return Kept({name: o.copy() for name, o in self._outlets.items()}, self._sizes_now())
+
+    def _sizes_now(self) -> dict[str, int]:
+        return dict(zip(self.plan.symbols, self._dims, strict=False))
+
+    # -- many steps ----------------------------------------------------------------------------------------------
+
+    def epoch(self, epoch: Epoch) -> CpuEpoch:
+        """Steps until the epoch's end, in slices of about 50 ms."""
+        return CpuEpoch(epoch, partial(self._run_slice, epoch, self._loop(epoch)))
+
+    def _run_slice(self, epoch: Epoch, loop: native.Loop, losses: AnyArray, done: int) -> int:
+        """Some steps of an epoch; returns how many.  All that a call reads is set anew: others may have made steps."""
+        run = self.prepare_slice(epoch, loop, losses, done, self._pace.steps(len(losses) - done))
+        made = run() if self._pace.alone else self._pace.timed(run)
+        self.count_slice(made)
+        self.show()
+        return made
+
+    def prepare_slice(
+        self, epoch: Epoch, loop: native.Loop, losses: AnyArray, done: int, most: int
+    ) -> Callable[[], int]:
+        """All of a slice that comes before its native call."""
+        self.set_sizes(epoch.sizes)
+        for name, array in epoch.whole.items():
+            self.bind(name, array)
+        if self._state.family.version != self._seen:
+            self._refresh()
+        self.set_epoch()
+        self._call.step = self._state.step
+        loop.position, loop.steps = (
+            (epoch.first + done) * epoch.batch,
+            min(most, epoch.every or len(losses)),
+        )
+        loop.losses = losses.ctypes.data + done * losses.itemsize
+        return partial(self.library.run_loop, loop)
+
+    def count_slice(self, made: int) -> None:
+        """What comes behind the native call of a slice."""
+        if self._advances:
+            self._state.step = self._call.step
+            self._state.family.version += made
+
+    def rows_of_inputs(self, names: Sequence[str]) -> ctypes.Array[native.LoopInput]:
+        """What the native loop needs to know to take these inputs row by row, but for where their rows are."""
+        inputs = (native.LoopInput * max(1, len(names)))()
+        for item, name in zip(inputs, names, strict=False):
+            item.slot = addressof(self._addresses) + self._slots[name] * ctypes.sizeof(c_void_p)
+            item.staging = self._staging[name].ctypes.data
+        return inputs
+
+    def as_phase(self, symbols: Mapping[str, str], once: bool) -> native.Phase:
+        """This program as a phase of a step over micro-batches; `symbols` says which field holds which dimension."""
+        copies = [self._as_copy(b) for b in self.plan.buffers if b.space is Space.COPY]
+        self._copies = (native.Copy * max(1, len(copies)))(*copies)
+        return native.Phase(
+            prologue=self._code.prologue,
+            entry=self._code.entry,
+            call=ctypes.pointer(self._call),
+            step_scalar=self._step_scalar(),
+            copies=self._copies,
+            copy_count=len(copies),
+            once=once,
+            **{name: self._dim(symbol) for name, symbol in symbols.items()},
+        )
+
+    def _dim(self, symbol: str | None) -> int | None:
+        """Where the size of a symbol stands."""
+        at = self.plan.symbols.index(symbol) if symbol in self.plan.symbols else None
+        return None if at is None else addressof(self._dims) + at * ctypes.sizeof(c_long)
+
+    def _as_copy(self, copy: Buffer) -> native.Copy:
+        state = next(b for b in self.plan.buffers if b.id == copy.source)
+        rows, columns = (int(e) for e in state.type.shape)
+        return native.Copy(
+            state=self._held(state.name).ctypes.data,
+            copy=self._region.address + self._offset[copy.id],
+            rows=rows,
+            columns=columns,
+            paneled=state.layout == PANELS,
+            bytes=state.type.dtype.size,
+            half=native.HALF[copy.type.dtype.name] if copy.type.dtype.is_half else native.WHOLE,
+            turned=copy.turned,
+        )
+
+    def _step_scalar(self) -> int | None:
+        at = self._step_index
+        return None if at is None else addressof(self._scalars) + at * ctypes.sizeof(c_double)
+
+    def set_sizes(self, sizes: Mapping[str, int]) -> None:
+        """Sizes of some symbols, past `launch`."""
+        self._sizes = None
+        for i, symbol in enumerate(self.plan.symbols):
+            if symbol not in self._places:
+                self._dims[i] = sizes.get(symbol, self._dims[i])
+
+    def bind_address(self, name: str, address: int | None) -> None:
+        """An input where somebody else found it."""
+        self._addresses[self._slots[name]] = address
+
+    def stored_output(self, name: str) -> AnyArray:
+        """The flat array of an output."""
+        return self._outlets[name].stored
+
+    def set_epoch(self) -> None:
+        """Tell the program which epoch it is, where it asks."""
+        if self._epoch_index is not None:
+            self._scalars[self._epoch_index] = self._state.epoch
+
+    def _loop(self, epoch: Epoch) -> native.Loop:
+        """What the native loop needs to know of an epoch, but for where a slice begins: most of it once in a run."""
+        if self not in epoch.kept:
+            epoch.kept[self] = self._loop_over(epoch)
+        loop: native.Loop = epoch.kept[self]
+        loop.order_kind = native.SEQUENTIAL if epoch.order is None else native.SHUFFLED
+        loop.order_epoch = epoch.order or 0
+        return loop
+
+    def _loop_over(self, epoch: Epoch) -> native.Loop:
+        inputs = self.rows_of_inputs(list(epoch.sources))
+        for item, source in zip(inputs, epoch.sources.values(), strict=False):
+            item.source, item.row_bytes = source.ctypes.data, source.nbytes // len(source)
+        loss = self.plan.buffers[self.plan.outputs[0][1]]
+        return native.Loop(
+            prologue=self._code.prologue,
+            entry=self._code.entry,
+            call=ctypes.pointer(self._call),
+            batch_dim=self._dim(epoch.symbol),
+            inputs=inputs,
+            loss=self._stored(loss).ctypes.data,
+            refused=None if self._refused is None else self._refused.ctypes.data,
+            step_scalar=self._step_scalar(),
+            order_seed=epoch.seed,
+            rows=epoch.rows,
+            capacity=epoch.batch,
+            seconds=self._pace.seconds,
+            input_count=len(epoch.sources),
+            loss_is_double=loss.type.dtype.size == 8,
+            stop_on_refusal=self._stops,
+            threads=self.threads,
+            own_dim=self._dim(OWN),
+            rows_dim=self._dim(ROWS),
+        )
+
+
+def bounds_of(
+    plan: Plan, sizes: Mapping[str, int], addresses: ctypes.Array[c_void_p], slots: Mapping[str, int]
+) -> ctypes.Array[native.Bound]:
+    """What a native step checks: how many values of which input are indices, and below what."""
+    found = []
+    for name, id in plan.inputs:
+        type = plan.buffers[id].type
+        limits = [evaluate(b.size, sizes) for b in plan.bounds if b.input == name and b.is_plain]
+        if limits:
+            count = math.prod(evaluate(e, sizes) for e in type.shape)
+            slot = addressof(addresses) + slots[name] * ctypes.sizeof(c_void_p)
+            found.append(native.Bound(slot, count, min(limits), type.dtype.size))
+    return (native.Bound * len(found))(*found)
+
+
+def _no_loss() -> NoReturn:
+    raise AssertionError("a program without outputs has no loss")
+
+
+def _recorder(compiled: Path, threads: int) -> Recorder:
+    from wholestep.compiler.backends.cpu.runtime.profiler import Recorder  # only a profile reads what kernels noted
+
+    return Recorder(compiled, threads)
