@@ -202,7 +202,7 @@ def tables(device: str) -> dict[Path, dict[str, Any]]:
     """File -> what it is to hold."""
     if device == "cpu":
         return {TABLE: Bench(device).measure(ORIGIN)}
-    from wholestep.compiler.backends.cuda.driver import gpu
+    from wholestep.compiler.backends.cuda.driver.driver import gpu
 
     own = Bench(device).measure(f"measured: python -m benchmarks.calibrate --device cuda, {gpu(0).name}, float32")
     kinds = {kind: own if kind == "sm_90" else derived(own, kind) for kind in SHEETS}

@@ -19,8 +19,8 @@ for folder in (ROOT, ROOT / "tests", ROOT / "tests/compiler", ROOT / "tests/comp
 from test_types_of_ops import GOOD  # noqa: E402
 
 from wholestep.compiler.backends.cpu.target import PORTABLE  # noqa: E402
-from wholestep.compiler.backends.cuda.render.source import render as render_cuda  # noqa: E402
 from wholestep.compiler.backends.cuda.target import TARGETS as GPUS  # noqa: E402
+from wholestep.compiler.backends.gpu.render.source import render as render_cuda  # noqa: E402
 from wholestep.compiler.backends.reference.target import REFERENCE  # noqa: E402
 from wholestep.compiler.ir import attrs as at  # noqa: E402
 from wholestep.compiler.ir.graph import Graph, Node, Output  # noqa: E402

@@ -25,7 +25,7 @@ SHARED = tuple(f"wholestep/compiler/{name}/" for name in ("ir", "passes", "plan"
 COLLECTIVES = (
     *(
         f"wholestep/compiler/passes/{name}"
-        for name in ("data_parallel.py", "exchange.py", "rowwise/", "shard_optimizer.py", "split/")
+        for name in ("data_parallel.py", "staging_ring.py", "rowwise/", "shard_optimizer.py", "split/")
     ),
     *(f"wholestep/compiler/ir/{name}.py" for name in ("collectives", "grid", "parts")),
     *(f"wholestep/compiler/backends/{name}.py" for name in ("ranks", "cpu/shards", "cuda/shards")),

@@ -17,8 +17,9 @@ from tests.compiler.backends.cuda.test_plain_products import ALL
 from tests.compiler.backends.cuda.test_plain_products import PLAIN as PLAIN_PRODUCTS
 from tests.compiler.passes.common import graph_of, leaf
 from tests.compilers import quick
-from wholestep.compiler.backends.cuda import chunks, products
+from wholestep.compiler.backends.cuda.libraries import gemm_library
 from wholestep.compiler.backends.cuda.target import TARGETS
+from wholestep.compiler.backends.gpu import chunked_loss
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.types import bfloat16
 from wholestep.compiler.passes.rematerialize.memory_budget import Kept
@@ -120,11 +121,11 @@ def test_the_numbers_are_those_without_a_limit() -> None:
 
 def test_an_emulated_gpu_makes_values_products_and_the_largest_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on GPT-2: products are a library's, sums over columns begin in other kernels, the logits come in parts."""
-    monkeypatch.setattr(products, "least_flops", lambda target: dict.fromkeys(ALL, 1))
+    monkeypatch.setattr(gemm_library, "least_flops", lambda target: dict.fromkeys(ALL, 1))
     monkeypatch.setattr(partial_column_sums, "LEAST_COLUMNS", 32)
     monkeypatch.setattr(partial_column_sums, "LEAST_ELEMENTS", 1)
     monkeypatch.setattr(partial_column_sums, "PARTS", 3)
-    monkeypatch.setattr(chunks, "LEAST_BYTES", 1 << 12)
+    monkeypatch.setattr(chunked_loss, "LEAST_BYTES", 1 << 12)
     batch = tokens(8, 8, 72)
 
     def arguments() -> dict[str, Any]:

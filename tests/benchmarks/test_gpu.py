@@ -16,7 +16,7 @@ from benchmarks.gpu import run, with_wholestep
 from benchmarks.gpu.cases import CASES, PARAMETERS, GpuCase
 from tests.compiler.backends.cuda.fake_gpu import fake_gpu
 from tests.compiler.backends.cuda.models import UNCHECKED
-from wholestep.compiler.backends.cuda import driver
+from wholestep.compiler.backends.cuda.driver import driver
 
 
 def test_parameters_of_the_update_are_those_of_the_network() -> None:

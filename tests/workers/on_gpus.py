@@ -22,8 +22,8 @@ from tests.compiler.backends.cuda import emulated
 from tests.compiler.backends.cuda.fake_gpu import FakeDriver, fake_gpu
 from tests.compiler.backends.cuda.fake_nccl import FakeNccl, fake_nccl
 from tests.compiler.backends.cuda.models import device_bytes
-from wholestep.compiler.backends.cuda import device
-from wholestep.compiler.backends.cuda.driver import gpu
+from wholestep.compiler.backends.cuda.driver.driver import gpu
+from wholestep.compiler.backends.cuda.runtime import device
 from wholestep.workers import gpus
 
 ROWS = 29  # in batches of 8: the last one has 5, which 2 and 3 ranks divide unevenly

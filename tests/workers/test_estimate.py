@@ -12,8 +12,8 @@ import wholestep as ws
 from tests.compilers import quick
 from tests.workers.ranks import launch
 from tests.workers.small import ABOUT, LOSS, PARAMETERS, network
-from wholestep.compiler.backends.cuda.collectives import BESIDE
-from wholestep.compiler.backends.cuda.scheduled import schedule_of
+from wholestep.compiler.backends.cuda.runtime.collectives import BESIDE
+from wholestep.compiler.backends.gpu.kernel_schedule import schedule_of
 from wholestep.compiler.plan.model.bodies import Exchange as Body
 from wholestep.compiler.runtime.group import rows_of_rank
 from wholestep.errors import OptionError, UsageError

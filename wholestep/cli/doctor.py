@@ -111,8 +111,8 @@ def _compiler() -> str:
 
 def _gpu() -> str:
     """The GPUs, NVIDIA's libraries, and two steps on the first; a machine without one is well too."""
-    from wholestep.compiler.backends.cuda.driver import gpu, gpu_count
-    from wholestep.compiler.backends.cuda.libraries import found_libraries
+    from wholestep.compiler.backends.cuda.driver.driver import gpu, gpu_count
+    from wholestep.compiler.backends.cuda.libraries.versions import found_libraries
     from wholestep.compiler.backends.cuda.target import target_of
 
     try:

@@ -44,7 +44,7 @@ class NumberedModule(BackendModule, Protocol):
 # Name -> the module, loaded when it is first asked for.
 BACKENDS: dict[str, str | BackendModule] = {
     "cpu": "wholestep.compiler.backends.cpu.runtime.device",
-    "cuda": "wholestep.compiler.backends.cuda.device",
+    "cuda": "wholestep.compiler.backends.cuda.runtime.device",
     "reference": "wholestep.compiler.backends.reference.program",
     "null": "wholestep.compiler.backends.null",
 }

@@ -12,16 +12,16 @@ from threading import Thread
 from typing import TYPE_CHECKING, NoReturn
 from weakref import WeakSet
 
-from wholestep.compiler.backends.cuda import nccl
-from wholestep.compiler.backends.cuda.device import prefer_gpu
-from wholestep.compiler.backends.cuda.driver import Gpu, gpu, gpu_count
+from wholestep.compiler.backends.cuda.driver.driver import Gpu, gpu, gpu_count
+from wholestep.compiler.backends.cuda.libraries import nccl
+from wholestep.compiler.backends.cuda.runtime.device import prefer_gpu
 from wholestep.compiler.ir.mesh import Grid
 from wholestep.errors import UsageError, WorkerError
 from wholestep.workers.grid import ProcessGrid
 from wholestep.workers.group import GONE, LATE, ProcessGroup
 
 if TYPE_CHECKING:
-    from wholestep.compiler.backends.cuda.collectives import User
+    from wholestep.compiler.backends.cuda.runtime.collectives import User
     from wholestep.compiler.runtime.group import Group
     from wholestep.workers.workers import Workers
 

@@ -8,8 +8,8 @@ from tests.compiler.backends.cpu.test_math import FUNCTIONS
 from wholestep.compiler.backends.cpu.render import language as cpu
 from wholestep.compiler.backends.cpu.target import PORTABLE
 from wholestep.compiler.backends.cpu.target import TARGETS as CPUS
-from wholestep.compiler.backends.cuda.render import language as cuda
 from wholestep.compiler.backends.cuda.target import TARGETS as GPUS
+from wholestep.compiler.backends.gpu.render import language as cuda
 from wholestep.compiler.backends.reference.target import TARGETS as REFERENCES
 from wholestep.compiler.ir.ops import OPS, Family, Trait, having
 from wholestep.compiler.target import Target

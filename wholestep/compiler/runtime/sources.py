@@ -30,6 +30,7 @@ COMPILER = Path(__file__).parents[1]
 # A plan depends on the frontend through the traced graph alone, which its key contains, except for these two modules,
 # which planning and programs import.
 FRONTEND_MODULES = ("initializers.py", "update_counters.py")
+GPU_FAMILIES = frozenset({"cuda"})  # their plans depend on backends/gpu, which other families never load
 SUFFIX = ".sources"
 
 
@@ -59,7 +60,8 @@ def source_stamps(family: str, compiler: Path = COMPILER) -> dict[str, str]:
     An unknown family, of a backend registered by a user, may build on every backend of ours.
     """
     families = {entry.name for entry in os.scandir(compiler / "backends") if entry.is_dir()}
-    others = families - {family} if family in families else set()
+    shared = {"common"} | ({"gpu"} if family in GPU_FAMILIES else set())
+    others = families - shared - {family} if family in families else set()
     skipped = {"frontend/", *(f"backends/{name}/" for name in others)}
     frontend = {f"frontend/{name}": _stamp((compiler / "frontend" / name).stat()) for name in FRONTEND_MODULES}
     return {**frontend, **dict(_stamps(str(compiler), "", skipped))}

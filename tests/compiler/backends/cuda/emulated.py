@@ -23,14 +23,13 @@ from numpy.lib.stride_tricks import as_strided
 
 from wholestep.compiler.backend import Place, nothing
 from wholestep.compiler.backends.common.numpy_program import HostDevice, HostProgram, Memory
-from wholestep.compiler.backends.cuda import graphs
-from wholestep.compiler.backends.cuda.cudnn import Description
-from wholestep.compiler.backends.cuda.launches import write_record
-from wholestep.compiler.backends.cuda.layout import record_words
-from wholestep.compiler.backends.cuda.products import Matrix, Product, product_of
-from wholestep.compiler.backends.cuda.render.source import Rendered, Source, render, with_primitives
-from wholestep.compiler.backends.cuda.schedule import arena_end
-from wholestep.compiler.backends.cuda.scheduled import (
+from wholestep.compiler.backends.cuda.libraries import cudnn_graphs
+from wholestep.compiler.backends.cuda.libraries.cudnn import Description
+from wholestep.compiler.backends.cuda.libraries.gemm_library import Matrix, Product, product_of
+from wholestep.compiler.backends.cuda.runtime.launch_list import write_record
+from wholestep.compiler.backends.cuda.runtime.program_memory import record_words
+from wholestep.compiler.backends.cuda.target import TARGETS
+from wholestep.compiler.backends.gpu.kernel_schedule import (
     ELEMENTS,
     EXCHANGE,
     GRAPH,
@@ -39,7 +38,8 @@ from wholestep.compiler.backends.cuda.scheduled import (
     schedule_of,
     sorting_blocks,
 )
-from wholestep.compiler.backends.cuda.target import TARGETS
+from wholestep.compiler.backends.gpu.render.source import Rendered, Source, render, with_primitives
+from wholestep.compiler.backends.gpu.schedule import arena_end
 from wholestep.compiler.devices import register, unregister
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.attrs import AttentionAttrs
@@ -263,7 +263,7 @@ class Emulated:
 
     def call(self, kernel: Kernel, memory: Memory) -> None:
         """A graph of cuDNN."""
-        found = graphs.call_of(self.plan, kernel, memory.sizes)
+        found = cudnn_graphs.call_of(self.plan, kernel, memory.sizes)
         scratch = int(self.scratch.ctypes.data) + schedule_of(kernel).scratch_at
         starts = {p.name: scratch if p.buffer < 0 else memory.arrays[p.buffer].ctypes.data for p in found.places}
         host_graph(found.description, {p.name: int(starts[p.name]) + p.offset for p in found.places})

@@ -20,8 +20,10 @@ import numpy as np
 import pytest
 
 from tests.compiler.backends.cuda.emulated import WRONG, compiled_text, host_graph, host_product
-from wholestep.compiler.backends.cuda import compiler, cublas, cudnn, device, driver
-from wholestep.compiler.backends.cuda.products import Product
+from wholestep.compiler.backends.cuda.driver import driver, nvrtc
+from wholestep.compiler.backends.cuda.libraries import cublas, cudnn
+from wholestep.compiler.backends.cuda.libraries.gemm_library import Product
+from wholestep.compiler.backends.cuda.runtime import device
 
 MEETS = re.compile(
     r"ws_warp|ws_convolve|ws_gradient|ws_pooled_gradient|ws_block|ws_\w*product|ws_attention|__ballot|__syncthreads"
@@ -516,9 +518,9 @@ def fake_gpu(capability: tuple[int, int] = (9, 0), gpus: int = 1) -> Iterator[Fa
         patch.setattr(driver, "HERE", SimpleNamespace())
         patch.setattr(cublas, "run_product", fake.multiply)
         patch.setattr(cudnn, "run_graph", fake.graph)
-        patch.setattr(compiler, "TOGETHER", 1 << 30)
-        patch.setattr(compiler, "compile_text", fake_compile)
-        patch.setattr(compiler, "nvrtc_version", lambda: f"none {os.getpid()}")
+        patch.setattr(nvrtc, "TOGETHER", 1 << 30)
+        patch.setattr(nvrtc, "compile_text", fake_compile)
+        patch.setattr(nvrtc, "nvrtc_version", lambda: f"none {os.getpid()}")
         patch.setattr(device, "nvrtc_version", lambda: f"none {os.getpid()}")
         yield fake
         fake.check_fences()

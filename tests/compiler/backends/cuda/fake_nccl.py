@@ -23,8 +23,8 @@ from filelock import FileLock
 from tests.compiler.backends.cuda import emulated
 from tests.compiler.backends.cuda.emulated import folder
 from tests.compiler.backends.cuda.fake_gpu import FakeDriver, NotYetError
-from wholestep.compiler.backends.cuda import nccl
-from wholestep.compiler.backends.cuda.nccl import Piece
+from wholestep.compiler.backends.cuda.libraries import nccl
+from wholestep.compiler.backends.cuda.libraries.nccl import Piece
 
 VERSION = 22803
 LISTENER = ctypes.CFUNCTYPE(

@@ -10,7 +10,7 @@ from weakref import WeakSet
 import numpy as np
 
 import wholestep as ws
-from wholestep.compiler.backends.cuda.driver import DeviceMemory
+from wholestep.compiler.backends.cuda.driver.driver import DeviceMemory
 
 Array = np.ndarray[Any, Any]
 

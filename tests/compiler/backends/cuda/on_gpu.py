@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from wholestep.compiler.backends.cuda.driver import call, gpu, gpu_count
+from wholestep.compiler.backends.cuda.driver.driver import call, gpu, gpu_count
 
 ROOT = Path(__file__).parents[4]
 PAGE = ROOT / "docs" / "test-cuda.md"

@@ -16,7 +16,7 @@ from tests.compiler.backends.cuda.emulated import TARGET, Emulated
 from tests.compiler.backends.cuda.fake_gpu import FakeDriver
 from tests.compiler.backends.cuda.models import MODELS, UNCHECKED, session_of
 from tests.compiler.backends.cuda.test_graphs import ORDERS, STEP, run, together
-from wholestep.compiler.backends.cuda import attention as rules
+from wholestep.compiler.backends.cuda.libraries import attention as rules
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import bfloat16, float64

@@ -10,7 +10,9 @@ import pytest
 
 from tests.compiler.backends.cuda.fake_gpu import CODE, FakeDriver, fake_compile
 from tests.compiler.backends.cuda.fake_nccl import view
-from wholestep.compiler.backends.cuda.collectives import (
+from wholestep.compiler.backends.cuda.driver.nvrtc import compile_text
+from wholestep.compiler.backends.cuda.libraries.nccl import Piece
+from wholestep.compiler.backends.cuda.runtime.collectives import (
     BESIDE,
     LITTLE,
     MOST_PIECES,
@@ -23,9 +25,7 @@ from wholestep.compiler.backends.cuda.collectives import (
     Tensor,
     phases_of,
 )
-from wholestep.compiler.backends.cuda.compiler import compile_text
-from wholestep.compiler.backends.cuda.nccl import Piece
-from wholestep.compiler.backends.cuda.render.source import native, with_primitives
+from wholestep.compiler.backends.gpu.render.source import native, with_primitives
 from wholestep.compiler.ir.type_rules.collectives import CARRIED, value_on
 
 Array = np.ndarray[Any, Any]

@@ -18,7 +18,7 @@ from sessions import assert_same_bits, data, mlp
 import wholestep as ws
 from tests.compiler.backends.cuda.fake_gpu import FakeDriver
 from tests.compiler.backends.cuda.models import UNCHECKED
-from wholestep.compiler.backends.cuda import epochs
+from wholestep.compiler.backends.cuda.runtime import epochs
 from wholestep.errors import NonFiniteError
 from wholestep.session.where import where_to
 from wholestep.train.checkpoint.identity import differences, identity_of

@@ -11,7 +11,7 @@ import pytest
 
 import wholestep as ws
 from tests.compiler.backends.cuda.fake_gpu import FakeDriver
-from wholestep.compiler.backends.cuda.shards import ShardedProgram
+from wholestep.compiler.backends.cuda.runtime.simulated_ranks import ShardedProgram
 from wholestep.compiler.plan.model.kernel import Buffer, Space
 from wholestep.options import CompileOptions
 

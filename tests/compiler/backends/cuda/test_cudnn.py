@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from wholestep.compiler.backends.cuda import cudnn
-from wholestep.compiler.backends.cuda.cudnn import Array, Description, Op
+from wholestep.compiler.backends.cuda.libraries import cudnn
+from wholestep.compiler.backends.cuda.libraries.cudnn import Array, Description, Op
 from wholestep.compiler.ir.types import bfloat16, float32
 from wholestep.errors import OptionError
 

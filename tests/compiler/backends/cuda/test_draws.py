@@ -7,7 +7,7 @@ import pytest
 
 import wholestep as ws
 from tests.compiler.backends.cuda.fake_gpu import FakeDriver
-from wholestep.compiler.backends.cuda import draws
+from wholestep.compiler.backends.cuda.runtime import device_init
 from wholestep.compiler.devices import device_named
 from wholestep.compiler.frontend.initializers import FirstValue
 from wholestep.compiler.ir.attrs import Initializer
@@ -25,7 +25,7 @@ SHAPE = (61, 47)
 
 @pytest.fixture(autouse=True)
 def small_states_are_drawn(gpu: FakeDriver | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(draws, "LEAST", 100)
+    monkeypatch.setattr(device_init, "LEAST", 100)
 
 
 def drawn(first: FirstValue) -> tuple[bool, np.ndarray]:
@@ -48,17 +48,17 @@ def test_a_gpu_draws_numpys_bits(init: Initializer) -> None:
 def test_what_another_library_could_round_otherwise_is_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     first = FirstValue(ws.init.normal(std=0.02), SHAPE, float32, 1, "w")
     asked: list[int] = []
-    normal = draws.random.normal
-    monkeypatch.setattr(draws, "RELATIVE", 2.0**-27)
-    monkeypatch.setattr(draws.random, "normal", lambda *given: asked.append(given[-1]) or normal(*given) + 1.0)
+    normal = device_init.random.normal
+    monkeypatch.setattr(device_init, "RELATIVE", 2.0**-27)
+    monkeypatch.setattr(device_init.random, "normal", lambda *given: asked.append(given[-1]) or normal(*given) + 1.0)
     _, found = drawn(first)
-    monkeypatch.setattr(draws.random, "normal", normal)
+    monkeypatch.setattr(device_init.random, "normal", normal)
     expected = first.array()
     assert 0.05 < len(asked) / expected.size < 0.4
     others = np.delete(np.arange(expected.size), asked)
     np.testing.assert_array_equal(found.ravel()[others], expected.ravel()[others])
     np.testing.assert_allclose(found.ravel()[asked], expected.ravel()[asked] + 0.02, rtol=1e-5)
-    monkeypatch.setattr(draws, "ROOM", len(asked) - 1)
+    monkeypatch.setattr(device_init, "ROOM", len(asked) - 1)
     assert not drawn(first)[0], "more than there is room for: the host draws all"
 
 

@@ -21,8 +21,8 @@ import wholestep as ws
 from docs import make_ops
 from tests.compiler.backends.cuda.emulated import TARGET, Emulated, compiled_text
 from wholestep.compiler.backends.common.numpy_program import Memory, prologue
-from wholestep.compiler.backends.cuda import schedule
-from wholestep.compiler.backends.cuda.render.source import render
+from wholestep.compiler.backends.gpu import schedule
+from wholestep.compiler.backends.gpu.render.source import render
 from wholestep.compiler.ir.graph import Graph, Node
 from wholestep.compiler.ir.ops import OPS
 from wholestep.compiler.ir.printer import print_graph

@@ -11,7 +11,8 @@ import pytest
 import wholestep as ws
 from tests.compiler.backends.cuda.fake_gpu import CUresult, FakeDriver
 from tests.compiler.backends.cuda.models import UNCHECKED
-from wholestep.compiler.backends.cuda import driver, epochs, exchange, host_copies, program, prologue
+from wholestep.compiler.backends.cuda.driver import driver, host_copies, staging_ring
+from wholestep.compiler.backends.cuda.runtime import epochs, program, scalar_prologue
 from wholestep.errors import InputError
 
 NO_COMPILER = ws.CompileOptions(verify=False, egraph=False, compiler="no-such-compiler")
@@ -64,13 +65,13 @@ def test_what_steps_of_epochs_are_told_is_made_for_many_at_once(
 ) -> None:
     """A schedule and a smaller last batch; steps that are a launch each; then a scalar changes."""
     monkeypatch.setattr(epochs, "NODES", 1)
-    made, table = list[int](), prologue.Scalars.table
+    made, table = list[int](), scalar_prologue.Scalars.table
 
-    def counted(self: prologue.Scalars, sizes: Mapping[str, int], steps: Sequence[int]) -> Any:
+    def counted(self: scalar_prologue.Scalars, sizes: Mapping[str, int], steps: Sequence[int]) -> Any:
         made.append(len(steps))
         return table(self, sizes, steps)
 
-    monkeypatch.setattr(prologue.Scalars, "table", counted)
+    monkeypatch.setattr(scalar_prologue.Scalars, "table", counted)
     (data,) = batches(8 * 30 + 3)
     ours, other = (build(device, schedule=ws.schedules.Cosine(0.1, 70)) for device in ("cuda", "reference"))
     for beta in (0.9, 0.8):
@@ -107,8 +108,8 @@ def test_only_turns_that_may_be_under_way_are_waited_for(
     monkeypatch.setattr(program, "FEW_LAUNCHES", 0)
     ours, other, waits = build("cuda"), build("reference"), Waits(monkeypatch)
     results, expected, seen = [], [], []
-    for number, batch in enumerate(batches(*[8] * 3 * exchange.TURNS)):
-        if number == exchange.TURNS // 2:
+    for number, batch in enumerate(batches(*[8] * 3 * staging_ring.TURNS)):
+        if number == staging_ring.TURNS // 2:
             ours.wait()
         before = waits.count
         result = ours.step(**batch)
@@ -116,18 +117,18 @@ def test_only_turns_that_may_be_under_way_are_waited_for(
         results += [result] * keeps
         expected.append(float(other.step(**batch)))
     # 16 turns, of which all before the 8th are done; so those that the 24th and later ones have are not known to be.
-    asked = exchange.TURNS + exchange.TURNS // 2
+    asked = staging_ring.TURNS + staging_ring.TURNS // 2
     assert seen == [
-        int(n >= asked and (n - asked) % (exchange.TURNS // exchange.WAITED) == 0) for n in range(len(seen))
+        int(n >= asked and (n - asked) % (staging_ring.TURNS // staging_ring.WAITED) == 0) for n in range(len(seen))
     ]
     assert [float(r) for r in results] == pytest.approx(expected[: len(results)], rel=1e-4)
     np.testing.assert_allclose(ours.get("w"), other.get("w"), rtol=1e-3, atol=1e-5)
     ours.wait()
     before = waits.count
-    for batch in batches(*[8] * 2 * exchange.TURNS):  # whoever has read a result knows that all before it are done
+    for batch in batches(*[8] * 2 * staging_ring.TURNS):  # whoever has read a result knows that all before it are done
         expected.append(float(other.step(**batch)))
         assert float(ours.step(**batch)) == pytest.approx(expected[-1], rel=1e-3)
-    assert waits.since(before) == 2 * exchange.TURNS
+    assert waits.since(before) == 2 * staging_ring.TURNS
 
 
 @pytest.mark.parametrize("fetches", [True, False])

@@ -15,8 +15,8 @@ from tests.compiler.backends.cuda.test_host import NO_COMPILER, batches, build
 from wholestep.compiler.backends.cpu.runtime.compiler import find_compiler
 from wholestep.compiler.backends.cpu.runtime.library import build_library
 from wholestep.compiler.backends.cpu.target import available_targets
-from wholestep.compiler.backends.cuda import host_copies
-from wholestep.compiler.backends.cuda.host_copies import HostCopies
+from wholestep.compiler.backends.cuda.driver import host_copies
+from wholestep.compiler.backends.cuda.driver.host_copies import HostCopies
 from wholestep.compiler.runtime.cache import cache_of
 
 FENCE = 77  # a byte that nobody may write over

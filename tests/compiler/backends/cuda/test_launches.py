@@ -16,12 +16,14 @@ from tests.compiler.backends.cuda.emulated import Emulated, emulated_device
 from tests.compiler.backends.cuda.fake_gpu import FakeDriver
 from tests.compiler.backends.cuda.models import MODELS, session_of
 from wholestep.compiler.backends.common.numpy_program import Memory, prologue
-from wholestep.compiler.backends.cuda import epochs, middle, program, schedule, sharing
-from wholestep.compiler.backends.cuda.program import CudaProgram
-from wholestep.compiler.backends.cuda.render.source import render
-from wholestep.compiler.backends.cuda.schedule import arena_end, scheduled_kernels
-from wholestep.compiler.backends.cuda.scheduled import MIDDLE, schedule_of
-from wholestep.compiler.backends.cuda.sharing import by_launch, check_launches, touched
+from wholestep.compiler.backends.cuda.runtime import epochs, program
+from wholestep.compiler.backends.cuda.runtime.program import CudaProgram
+from wholestep.compiler.backends.gpu import gemm_medium, schedule
+from wholestep.compiler.backends.gpu.fusion import horizontal
+from wholestep.compiler.backends.gpu.fusion.horizontal import by_launch, check_launches, touched
+from wholestep.compiler.backends.gpu.kernel_schedule import MIDDLE, schedule_of
+from wholestep.compiler.backends.gpu.render.source import render
+from wholestep.compiler.backends.gpu.schedule import arena_end, scheduled_kernels
 from wholestep.compiler.plan.io import serialize
 from wholestep.compiler.plan.model.kernel import Plan, Schedule, Space
 from wholestep.errors import PlanError
@@ -42,7 +44,7 @@ def alone(plan: Plan) -> Plan:
     """The same kernels, a launch each."""
     bare = replace(plan, kernels=tuple(replace(k, schedule=Schedule()) for k in plan.kernels))
     own = [[[k]] for k in scheduled_kernels(bare)]
-    kernels = scheduled_kernels(replace(plan, kernels=sharing.renumbered(own)))
+    kernels = scheduled_kernels(replace(plan, kernels=horizontal.renumbered(own)))
     scratch = max((schedule_of(k).scratch_at + schedule_of(k).scratch for k in kernels), default=0)
     return replace(plan, kernels=kernels, arena_bytes=arena_end(plan) + scratch)
 
@@ -66,7 +68,7 @@ def stepped(plan: Plan, orders: tuple[int, int], given: dict[str, np.ndarray] | 
 
 def test_a_step_has_fewer_launches_than_kernels_and_the_same_bits() -> None:
     plan = planned(mlp())
-    launches = list(sharing.by_launch(plan.kernels))
+    launches = list(horizontal.by_launch(plan.kernels))
     assert len(launches) == plan.regions < len(plan.kernels)
     assert f"{len(plan.kernels)} kernels in {plan.regions} launches: " in plan.notes[-1]
     assert "run one after the other in the same blocks, a row each" in plan.notes[-1]
@@ -111,23 +113,23 @@ def test_kernels_that_wait_for_each_other_cannot_share_a_launch() -> None:
     serialize.load(serialize.dump(plan))
     joined = tuple(replace(k, schedule=replace(schedule_of(k), launch=0)) for k in plan.kernels)
     with pytest.raises(PlanError, match="cannot share a launch"):
-        sharing.check_launches(replace(plan, kernels=joined))
+        horizontal.check_launches(replace(plan, kernels=joined))
     swapped = (plan.kernels[-1], *plan.kernels[1:-1], plan.kernels[0])
     with pytest.raises(PlanError, match="not in order"):
-        sharing.check_launches(replace(plan, kernels=swapped))
+        horizontal.check_launches(replace(plan, kernels=swapped))
 
 
 def test_gradients_of_weights_of_a_middle_size_share_a_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each alone has too few tiles for a GPU; together they have the same bits."""
-    monkeypatch.setattr(middle, "LEAST_FLOPS", 1)
-    monkeypatch.setattr(middle, "FEWEST", 1)
+    monkeypatch.setattr(gemm_medium, "LEAST_FLOPS", 1)
+    monkeypatch.setattr(gemm_medium, "FEWEST", 1)
     g = ws.Graph()
     x, labels = g.input("x", ("batch", 36)), g.input("labels", ("batch",), "int32")
     hidden = ws.relu(x @ g.parameter("w1", (36, 40)))
     logits = hidden @ g.parameter("w2", (40, 32))
     g.set_outputs({"loss": ws.losses.cross_entropy(logits, labels)})
     plan = planned(g, 40)
-    updates = [k for k in plan.kernels if schedule_of(k).form == MIDDLE and sharing.is_late_product(plan, k)]
+    updates = [k for k in plan.kernels if schedule_of(k).form == MIDDLE and horizontal.is_late_product(plan, k)]
     assert len(updates) == 2
     assert len({schedule_of(k).launch for k in updates}) == 1
     given = {"x": np.random.default_rng(1).standard_normal((40, 36)), "labels": np.arange(40) % 32}

@@ -15,10 +15,11 @@ from tests.compiler.backends.cuda import random_cells
 from tests.compiler.backends.cuda.emulated import Emulated, Memory, emulated_device
 from tests.compiler.backends.cuda.fake_gpu import FakeDriver
 from tests.compiler.backends.cuda.test_machine_code import compiled
-from wholestep.compiler.backends.cuda import driver, loops
-from wholestep.compiler.backends.cuda.render.source import render
-from wholestep.compiler.backends.cuda.scheduled import schedule_of
-from wholestep.compiler.backends.cuda.sharing import check_launches
+from wholestep.compiler.backends.cuda.driver import driver
+from wholestep.compiler.backends.gpu.fusion.horizontal import check_launches
+from wholestep.compiler.backends.gpu.kernel_schedule import schedule_of
+from wholestep.compiler.backends.gpu.persistent import scan
+from wholestep.compiler.backends.gpu.render.source import render
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.errors import PlanError
 
@@ -267,7 +268,7 @@ def test_loops_become_machine_code_without_spills(name: str, kind: str) -> None:
 def test_shared_memory_is_what_the_plan_says() -> None:
     for name in LAYERS:
         plan = session_of(name, "null:cuda/sm_90").plan
-        for kernels in loops.loops_of(plan):
-            found = loops.find_loop(plan, kernels)
-            assert isinstance(found, loops.Looping)
+        for kernels in scan.loops_of(plan):
+            found = scan.find_loop(plan, kernels)
+            assert isinstance(found, scan.Looping)
             assert 0 < found.bytes <= 227 << 10

@@ -18,12 +18,14 @@ import wholestep as ws
 from tests.compiler.backends.cuda.fake_gpu import FakeDriver, fake_gpu
 from tests.compiler.backends.cuda.models import MODELS, session_of
 from tests.test_cli import run
-from wholestep.compiler.backends.cuda import compiler, cublas, driver, libraries
-from wholestep.compiler.backends.cuda.compiler import compile_text, nvrtc
-from wholestep.compiler.backends.cuda.render.language import OPS as TEXTS
-from wholestep.compiler.backends.cuda.render.source import RENDER, render, with_primitives
-from wholestep.compiler.backends.cuda.render.windows import WINDOWS
+from wholestep.compiler.backends.cuda.driver import driver
+from wholestep.compiler.backends.cuda.driver import nvrtc as compiler
+from wholestep.compiler.backends.cuda.driver.nvrtc import compile_text, nvrtc
+from wholestep.compiler.backends.cuda.libraries import cublas, versions
 from wholestep.compiler.backends.cuda.target import TARGETS
+from wholestep.compiler.backends.gpu.render.implicit_gemm_convolution import WINDOWS
+from wholestep.compiler.backends.gpu.render.language import OPS as TEXTS
+from wholestep.compiler.backends.gpu.render.source import RENDER, render, with_primitives
 from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.plan.lower.routine_ops import ROUTINES
 from wholestep.compiler.plan.model.kernel import Kind, Plan
@@ -224,8 +226,8 @@ def test_doctor_lists_gpus_and_libraries_and_trains_two_steps(monkeypatch: pytes
     def absent() -> str:
         raise UsageError("NCCL cannot be loaded")
 
-    monkeypatch.setattr(libraries, "OF_WORKERS", {"NCCL": absent})
-    monkeypatch.setattr(libraries, "LIBRARIES", {**libraries.LIBRARIES, "cuBLASLt": lambda: "13.4.0", "cuDNN": refuse})
+    monkeypatch.setattr(versions, "OF_WORKERS", {"NCCL": absent})
+    monkeypatch.setattr(versions, "LIBRARIES", {**versions.LIBRARIES, "cuBLASLt": lambda: "13.4.0", "cuDNN": refuse})
     with fake_gpu() as fake:
         code, text = run("doctor")
         assert fake.launched >= 2

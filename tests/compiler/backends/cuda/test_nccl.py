@@ -20,10 +20,10 @@ import wholestep as ws
 from tests.compiler.backends.cuda.fake_gpu import FakeDriver
 from tests.compiler.backends.cuda.fake_nccl import FakeNccl, fake_nccl
 from tests.compiler.backends.cuda.models import UNCHECKED, device_bytes
-from wholestep.compiler.backends.cuda import nccl
-from wholestep.compiler.backends.cuda.driver import gpu as numbered
-from wholestep.compiler.backends.cuda.nodes import Graph
-from wholestep.compiler.backends.cuda.program import CudaProgram
+from wholestep.compiler.backends.cuda.driver.cuda_graph import Graph
+from wholestep.compiler.backends.cuda.driver.driver import gpu as numbered
+from wholestep.compiler.backends.cuda.libraries import nccl
+from wholestep.compiler.backends.cuda.runtime.program import CudaProgram
 from wholestep.compiler.plan.model.bodies import Exchange
 from wholestep.errors import OptionError, UsageError, WorkerError
 from wholestep.workers import gpus

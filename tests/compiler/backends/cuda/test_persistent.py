@@ -9,12 +9,14 @@ import pytest
 
 import wholestep as ws
 from tests.compiler.backends.cuda.fake_gpu import FakeDriver
-from wholestep.compiler.backends.cuda import driver, epochs, staying
-from wholestep.compiler.backends.cuda.compiler import compile_text
-from wholestep.compiler.backends.cuda.program import CudaProgram
-from wholestep.compiler.backends.cuda.render.source import native, with_primitives
-from wholestep.compiler.backends.cuda.render.staying import render_staying
+from wholestep.compiler.backends.cuda.driver import driver
+from wholestep.compiler.backends.cuda.driver.nvrtc import compile_text
+from wholestep.compiler.backends.cuda.runtime import epochs
+from wholestep.compiler.backends.cuda.runtime.program import CudaProgram
 from wholestep.compiler.backends.cuda.target import TARGETS
+from wholestep.compiler.backends.gpu.persistent import eligibility
+from wholestep.compiler.backends.gpu.render.persistent_step import render_staying
+from wholestep.compiler.backends.gpu.render.source import native, with_primitives
 
 PLAIN = ws.CompileOptions(verify=False, egraph=False)
 FEATURES, COLUMNS, CLASSES = 852, 20, 5  # more than 64 KB of weights, and the last of each does not fill its block
@@ -63,7 +65,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kind of GPU with few multiprocessors."""
     sm_90 = TARGETS["cuda/sm_90"]
     small = replace(sm_90, limits=replace(sm_90.limits, threads=28))
-    monkeypatch.setattr(staying, "TARGETS", {**TARGETS, "cuda/sm_90": small})
+    monkeypatch.setattr(eligibility, "TARGETS", {**TARGETS, "cuda/sm_90": small})
 
 
 @pytest.mark.parametrize(("batch", "turned"), [(20, False), (70, True)])
@@ -127,7 +129,7 @@ def test_the_report_says_how_epochs_run_and_why() -> None:
 @pytest.mark.parametrize("kind", ["sm_80", "sm_90"])
 def test_the_kernel_becomes_machine_code(kind: str) -> None:
     plan = build(f"null:cuda/{kind}", 40).plan
-    found = staying.find_staying(plan)
+    found = eligibility.find_staying(plan)
     assert not isinstance(found, str)
     rendered = render_staying(plan, found)
     assert rendered.bytes <= found.most_bytes

@@ -12,9 +12,10 @@ import pytest
 
 import wholestep as ws
 from tests.compiler.backends.cuda.emulated import TARGET, emulated_device
-from wholestep.compiler.backends.cuda import chunks, products, schedule
-from wholestep.compiler.backends.cuda.products import product_of
-from wholestep.compiler.backends.cuda.scheduled import GRAPH, LIBRARY, PRODUCT, ROWS, SUMS, schedule_of
+from wholestep.compiler.backends.cuda.libraries import gemm_library as products
+from wholestep.compiler.backends.cuda.libraries.gemm_library import product_of
+from wholestep.compiler.backends.gpu import chunked_loss, schedule
+from wholestep.compiler.backends.gpu.kernel_schedule import GRAPH, LIBRARY, PRODUCT, ROWS, SUMS, schedule_of
 from wholestep.compiler.plan.check.soundness import check_file
 from wholestep.compiler.plan.fusion import partial_column_sums
 from wholestep.compiler.plan.model.bodies import Scatter
@@ -48,7 +49,9 @@ def test_a_step_of_plain_products_is_that_of_the_reference(precision: str, monke
     monkeypatch.setattr(partial_column_sums, "LEAST_COLUMNS", 32)
     monkeypatch.setattr(partial_column_sums, "LEAST_ELEMENTS", 1)
     monkeypatch.setattr(schedule, "MANY_PLACES", 1)
-    monkeypatch.setattr(chunks, "LEAST_BYTES", 5 * 8 * 72 * (4 if precision == "float32" else 2))  # scores in halves
+    monkeypatch.setattr(
+        chunked_loss, "LEAST_BYTES", 5 * 8 * 72 * (4 if precision == "float32" else 2)
+    )  # scores in halves
     monkeypatch.setattr(partial_column_sums, "PARTS", 3)  # of which none has as many rows as it has warps
     monkeypatch.setattr(partial_column_sums, "BLOCKS", 3)
     monkeypatch.setattr(partial_column_sums, "LEAST_ALONE", 1)

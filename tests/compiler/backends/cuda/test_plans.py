@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import wholestep as ws
-from wholestep.compiler.backends.cuda.scheduled import schedule_of
-from wholestep.compiler.backends.cuda.sharing import by_launch
+from wholestep.compiler.backends.gpu.fusion.horizontal import by_launch
+from wholestep.compiler.backends.gpu.kernel_schedule import schedule_of
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.plan.model.target_formats import footprint

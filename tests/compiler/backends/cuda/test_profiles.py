@@ -17,7 +17,8 @@ from tests.compiler.backends.cuda.fake_gpu import FakeDriver
 from tests.compiler.backends.cuda.models import MODELS, UNCHECKED, session_of
 from tests.compiler.backends.cuda.test_shards import X, Y
 from tests.compiler.backends.cuda.test_shards import session_of as shards_of
-from wholestep.compiler.backends.cuda import products, schedule
+from wholestep.compiler.backends.cuda.libraries import gemm_library
+from wholestep.compiler.backends.gpu import schedule
 from wholestep.session.inspect import profile as profiles
 from wholestep.session.inspect.profile import Profile
 
@@ -80,7 +81,7 @@ def test_all_steps_are_launches_of_one_graph(
 
 def test_times_are_those_of_the_graph_that_was_launched(monkeypatch: pytest.MonkeyPatch) -> None:
     """A library is told the sizes, so that a smaller micro-batch has a graph of its own."""
-    monkeypatch.setattr(products, "least_flops", lambda target: {"float32": 1})
+    monkeypatch.setattr(gemm_library, "least_flops", lambda target: {"float32": 1})
     session = ws.build_session(
         mlp(), optimizer=ws.SGD(lr=0.1), batch_size=8, accumulate=3, device="cuda", options=UNCACHED
     )

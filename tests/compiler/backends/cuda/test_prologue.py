@@ -8,7 +8,7 @@ from sessions import mlp
 
 import wholestep as ws
 from wholestep.compiler.backends.common.numpy_program import prologue
-from wholestep.compiler.backends.cuda.prologue import Prologue, Value, _one
+from wholestep.compiler.backends.cuda.runtime.scalar_prologue import Prologue, Value, _one
 from wholestep.compiler.ir.types import boolean, int64
 from wholestep.compiler.plan.model.kernel import Plan
 

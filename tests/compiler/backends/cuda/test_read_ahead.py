@@ -15,11 +15,12 @@ from tests.compiler.backends.cuda.fake_gpu import fake_gpu
 from tests.compiler.backends.cuda.test_graphs import ORDERS, STEP, run, together
 from tests.compiler.backends.cuda.test_machine_code import ARCHITECTURES
 from tests.compiler.backends.cuda.test_machine_code import compiled as machine_code
-from wholestep.compiler.backends.cuda import held, products, schedule
-from wholestep.compiler.backends.cuda.render.source import render
-from wholestep.compiler.backends.cuda.scheduled import CudaSchedule, schedule_of
-from wholestep.compiler.backends.cuda.sharing import may_share
+from wholestep.compiler.backends.cuda.libraries import gemm_library
 from wholestep.compiler.backends.cuda.target import TARGETS
+from wholestep.compiler.backends.gpu import row_loads, schedule
+from wholestep.compiler.backends.gpu.fusion.horizontal import may_share
+from wholestep.compiler.backends.gpu.kernel_schedule import CudaSchedule, schedule_of
+from wholestep.compiler.backends.gpu.render.source import render
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.pipeline import Compiler
@@ -34,14 +35,14 @@ ALL_PLAIN = replace(TARGET, fusion=replace(TARGET.fusion, plain_products=(("floa
 PLAIN = ws.CompileOptions(verify=False, cache=False, egraph=False)
 
 
-SHIPPED = held.AHEAD
+SHIPPED = row_loads.AHEAD
 
 
 @pytest.fixture(scope="module", autouse=True)
 def in_any_type() -> Iterator[None]:
     """What is read ahead is so in any type; float32 gains nothing by it, and shows bits."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(held, "AHEAD", held.PACKED)
+        patch.setattr(row_loads, "AHEAD", row_loads.PACKED)
         yield
 
 
@@ -50,7 +51,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU of few multiprocessors; products are a library's."""
     limits = replace(TARGET.limits, threads=MULTIPROCESSORS)
     monkeypatch.setattr(schedule, "TARGETS", dict.fromkeys(TARGETS, replace(TARGET, limits=limits)))
-    monkeypatch.setattr(products, "least_flops", lambda target: dict.fromkeys(("float32", "bfloat16"), 1))
+    monkeypatch.setattr(gemm_library, "least_flops", lambda target: dict.fromkeys(("float32", "bfloat16"), 1))
 
 
 def is_in_place(plan: Plan, kernel: Kernel) -> bool:
@@ -97,7 +98,7 @@ def test_scores_and_their_gradient(
         assert schedule_of(kernel).blocks == MULTIPROCESSORS
         assert is_in_place(ours.plan, kernel) != keeps
         found = trained(ours, classes)
-        monkeypatch.setattr(held, "LONG", 1 << 30)
+        monkeypatch.setattr(row_loads, "LONG", 1 << 30)
         plain = classifier("ahead", classes, precision, keeps)
         assert not ahead(plain.plan)
         losses, weights = trained(plain, classes)
@@ -133,7 +134,7 @@ def plans(few: None, monkeypatch: pytest.MonkeyPatch) -> tuple[Graph, Plan, Plan
     plan, _ = compiler.plan(graph, {"batch": ROWS}, TARGET)
     assert [schedule_of(k).ahead for k in plan.kernels] == [2 * 4 * 8_192, 4 * 8_192]
     with monkeypatch.context() as patch:
-        patch.setattr(held, "LONG", 1 << 30)
+        patch.setattr(row_loads, "LONG", 1 << 30)
         plain, _ = compiler.plan(graph, {"batch": ROWS}, TARGET)
     assert not ahead(plain)
     return graph, plan, plain
@@ -172,7 +173,7 @@ def test_a_launch_is_given_its_shared_memory(few: None, monkeypatch: pytest.Monk
         assert [schedule_of(k).ahead for k in ahead(ours.plan)] == [4 * classes]
         found = trained(ours, classes)
         ours.profile(steps=1, x=np.zeros((ROWS, 8), np.float32), labels=np.zeros(ROWS, np.int32))
-        monkeypatch.setattr(held, "LONG", 1 << 30)
+        monkeypatch.setattr(row_loads, "LONG", 1 << 30)
         losses, weights = trained(classifier("cuda", classes, "float32"), classes)
     assert found[0] == losses
     for name, value in weights.items():
@@ -214,7 +215,7 @@ def test_long_rows_of_blocks_that_have_several(rows: int, columns: int, target: 
 
 
 def test_rows_of_float32_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(held, "AHEAD", SHIPPED)
+    monkeypatch.setattr(row_loads, "AHEAD", SHIPPED)
     assert not any(own.ahead for own in planned(133, 8_192))
 
 
@@ -224,11 +225,11 @@ def test_a_row_that_is_written_elsewhere_is_not_read_ahead(plans: tuple[Graph, P
     kernel = plan.kernels[0]
     nest, own = kernel.body, schedule_of(kernel)
     assert isinstance(nest, Nest)
-    read = next(iter(held.held_at_once(plan, kernel, nest, own)))
+    read = next(iter(row_loads.held_at_once(plan, kernel, nest, own)))
 
     def bytes_with(place: Load) -> int:
         (*first, last), store = nest.levels, replace(nest.levels[-1].stores[0], load=place)
-        return held.bytes_ahead(plan, kernel, replace(nest, levels=(*first, replace(last, stores=(store,)))), own)
+        return row_loads.bytes_ahead(plan, kernel, replace(nest, levels=(*first, replace(last, stores=(store,)))), own)
 
     turned = replace(read, index=(Index(((0, -1),), ROWS - 1), *read.index[1:]))
     assert (bytes_with(read), bytes_with(turned)) == (own.ahead, 0)

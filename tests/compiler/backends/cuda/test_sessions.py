@@ -19,8 +19,10 @@ from sessions import data, mlp
 import wholestep as ws
 from tests.compiler.backends.cuda.fake_gpu import TOTAL, FakeDriver, fake_compile, fake_gpu
 from tests.compiler.backends.cuda.models import MODELS, UNCHECKED, device_bytes, session_of
-from wholestep.compiler.backends.cuda import compiler, driver, epochs, products
-from wholestep.compiler.backends.cuda.exchange import FETCHED_TURNS
+from wholestep.compiler.backends.cuda.driver import driver, nvrtc
+from wholestep.compiler.backends.cuda.driver.staging_ring import FETCHED_TURNS
+from wholestep.compiler.backends.cuda.libraries import gemm_library
+from wholestep.compiler.backends.cuda.runtime import epochs
 from wholestep.errors import InputError, OptionError, OutOfMemoryError
 
 Array = np.ndarray[Any, Any]
@@ -76,7 +78,7 @@ def test_products_of_a_library_stand_among_our_kernels(
     name: str, precision: str, monkeypatch: pytest.MonkeyPatch, gpu: FakeDriver | None
 ) -> None:
     """Every product that it can take, plain ones and those with something behind them; a graph for each size."""
-    monkeypatch.setattr(products, "least_flops", lambda target: dict.fromkeys(("float32", "bfloat16"), 1))
+    monkeypatch.setattr(gemm_library, "least_flops", lambda target: dict.fromkeys(("float32", "bfloat16"), 1))
     options = ws.CompileOptions(verify=True, cache=False, egraph=False)
     ours = session_of(name, "cuda", precision=precision, options=options)
     other = session_of(name, "reference", precision=precision)
@@ -283,7 +285,7 @@ def test_a_profiler_sees_steps_and_epochs_by_name(gpu: FakeDriver | None, monkey
         return [float(session.step(**data(8))), *session.run(**data(24))]
 
     plain, ranges = trained(), Ranges()
-    ranges_module = import_module("wholestep.compiler.backends.cuda.ranges")
+    ranges_module = import_module("wholestep.compiler.backends.cuda.driver.nvtx_ranges")
     monkeypatch.setenv("NVTX_INJECTION64_PATH", "libToolsInjection64.so")
     monkeypatch.setattr(ranges_module, "_nvtx", lambda: ranges)
     assert trained() == plain
@@ -343,7 +345,7 @@ def test_a_gpu_of_a_later_kind_gets_ptx_of_the_newest_that_is_known(
         return fake_compile(text, architecture)
 
     with fake_gpu((12, 0)):
-        monkeypatch.setattr(compiler, "compile_text", note)
+        monkeypatch.setattr(nvrtc, "compile_text", note)
         options = ws.CompileOptions(verify=False, egraph=False, cache=False)
         session = ws.build_session(mlp(), optimizer=ws.SGD(lr=0.1), batch_size=8, device="cuda", options=options)
         assert float(session.step(**data(8))) > 0

@@ -16,13 +16,13 @@ import wholestep as ws
 from tests.compiler.backends.cuda.fake_gpu import FakeDriver
 from tests.compiler.backends.cuda.models import UNCHECKED
 from wholestep.compiler.backends.cpu.check.soundness import _check_layout as check_layout
-from wholestep.compiler.backends.cuda import shards as here
-from wholestep.compiler.backends.cuda.collectives import Sum
-from wholestep.compiler.backends.cuda.compiler import compile_text
-from wholestep.compiler.backends.cuda.format import FORMAT
-from wholestep.compiler.backends.cuda.memory import CudaMemory
-from wholestep.compiler.backends.cuda.render.source import render, with_primitives
-from wholestep.compiler.backends.cuda.shards import ShardedProgram
+from wholestep.compiler.backends.cuda.driver.memory import CudaMemory
+from wholestep.compiler.backends.cuda.driver.nvrtc import compile_text
+from wholestep.compiler.backends.cuda.plan_format import FORMAT
+from wholestep.compiler.backends.cuda.runtime import simulated_ranks as here
+from wholestep.compiler.backends.cuda.runtime.collectives import Sum
+from wholestep.compiler.backends.cuda.runtime.simulated_ranks import ShardedProgram
+from wholestep.compiler.backends.gpu.render.source import render, with_primitives
 from wholestep.compiler.plan.model.bodies import Exchange
 from wholestep.errors import InputError, PlanError, VerificationError
 

@@ -11,7 +11,8 @@ from sessions import assert_same_bits, data, mlp
 import wholestep as ws
 from tests.compiler.backends.cuda.fake_gpu import FakeDriver
 from tests.compiler.backends.cuda.models import UNCHECKED, device_bytes
-from wholestep.compiler.backends.cuda import epochs, host_copies, streaming
+from wholestep.compiler.backends.cuda.driver import host_copies
+from wholestep.compiler.backends.cuda.runtime import epochs, streaming
 
 Array = np.ndarray[Any, Any]
 

@@ -10,7 +10,7 @@ from sessions import data, mlp
 
 import wholestep as ws
 from tests.compiler.backends.cuda.fake_gpu import FakeDriver
-from wholestep.compiler.backends.cuda import products
+from wholestep.compiler.backends.cuda.libraries import gemm_library
 from wholestep.errors import OptionError
 
 CHECKED = ws.CompileOptions(verify=True, cache=False, egraph=False)
@@ -27,7 +27,7 @@ def test_products_multiply_in_tf32_where_that_was_asked_for(
     gpu: FakeDriver | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The library makes every product: the same bits twice, near float32, and not float32."""
-    monkeypatch.setattr(products, "least_flops", lambda target: {"float32": 1})
+    monkeypatch.setattr(gemm_library, "least_flops", lambda target: {"float32": 1})
     session, losses = trained("tf32", options=CHECKED)
     plain, expected = trained("float32", options=CHECKED)
     assert losses == trained("tf32", options=CHECKED)[1]

@@ -12,11 +12,11 @@ import wholestep as ws
 from tests.compiler.backends.cuda.emulated import TARGET, Emulated
 from tests.compiler.backends.cuda.fake_gpu import fake_gpu
 from tests.compiler.backends.cuda.test_graphs import ORDERS, run, together
-from wholestep.compiler.backends.cuda.convolutions import OPS, preferred
-from wholestep.compiler.backends.cuda.cudnn import Array, Op, Prepared
-from wholestep.compiler.backends.cuda.scheduled import schedule_of
+from wholestep.compiler.backends.cuda.libraries.cudnn import Array, Op, Prepared
+from wholestep.compiler.backends.cuda.libraries.cudnn_convolution import OPS, preferred
 from wholestep.compiler.backends.cuda.target import TARGETS
-from wholestep.compiler.backends.cuda.windows import SHARED, Shape, best_tile, schedule_weights
+from wholestep.compiler.backends.gpu.convolution.direct import SHARED, Shape, best_tile, schedule_weights
+from wholestep.compiler.backends.gpu.kernel_schedule import schedule_of
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import bfloat16

@@ -12,7 +12,8 @@ from wholestep.errors import OptionError
 COSTS = Path(__file__).parent / "costs"
 FIRST_EARLY = 90  # the first kind of GPU whose kernels can wait for others
 TF32 = "+tf32"  # behind the name of a target whose products of float32 numbers multiply in tf32
-PASSES, BACKEND = "wholestep.compiler.passes", "wholestep.compiler.backends.cuda"
+PASSES = "wholestep.compiler.passes"
+GPU, BACKEND = "wholestep.compiler.backends.gpu", "wholestep.compiler.backends.cuda"
 
 DTYPES = MappingProxyType(
     {
@@ -45,13 +46,13 @@ def describe(kind: str, multiprocessors: int, shared: int, cache: int, suffix: s
         dtypes=DTYPES,
         composites=frozenset({"relu", "sigmoid", "tanh", "attention", "attention_lse", "attention_grad"}),
         costs=costs.in_tf32() if suffix else costs,
-        planner=f"{BACKEND}.schedule:make_plan",
+        planner=f"{GPU}.schedule:make_plan",
         lowering=Lowering(
             windows=(
                 OwnPass(f"{PASSES}.lower.channels_last:channels_last", needed=True),
-                OwnPass(f"{BACKEND}.pooling:through_small_pools", takes_target=True),
-                OwnPass(f"{BACKEND}.images:fill_channels"),
-                OwnPass(f"{BACKEND}.images:round_images"),
+                OwnPass(f"{GPU}.convolution.pool_fusion:through_small_pools", takes_target=True),
+                OwnPass(f"{GPU}.convolution.casts:fill_channels"),
+                OwnPass(f"{GPU}.convolution.casts:round_images"),
             ),
             primitives=(
                 OwnPass(f"{PASSES}.lower.attention_precision:with_results", needed=True),
@@ -61,7 +62,7 @@ def describe(kind: str, multiprocessors: int, shared: int, cache: int, suffix: s
                 OwnPass(f"{PASSES}.layout.spatial_reductions:variances_in_one_pass"),
                 OwnPass(f"{PASSES}.layout.spatial_reductions:sum_pixels"),
                 OwnPass(f"{PASSES}.rematerialize.late_readers:read_again"),
-                OwnPass(f"{BACKEND}.images:copy_operands", takes_target=True),
+                OwnPass(f"{GPU}.convolution.casts:copy_operands", takes_target=True),
             ),
         ),
         # Our own products take any epilogue; those of a library are plain: what follows them joins the next pass.
@@ -70,8 +71,8 @@ def describe(kind: str, multiprocessors: int, shared: int, cache: int, suffix: s
             sums_in_dots=False,
             partial_sums=True,
             most_operands=32,  # NVRTC takes half a minute for a kernel of hundreds; as many small ones share a launch
-            pools_in_convolutions=f"{BACKEND}.pooling:takes_pool{asked}",
-            convolution_epilogues=f"{BACKEND}.convolutions:takes_epilogue{asked}",
+            pools_in_convolutions=f"{GPU}.convolution.pool_fusion:takes_pool{asked}",
+            convolution_epilogues=f"{BACKEND}.libraries.cudnn_convolution:takes_epilogue{asked}",
         ),
         limits=Limits(
             threads=multiprocessors,

@@ -31,7 +31,7 @@ class Format:
 # kernels in their order and has nothing to add.
 FORMATS: dict[str, str | Format] = {
     "cpu": "wholestep.compiler.backends.cpu.plan_format",
-    "cuda": "wholestep.compiler.backends.cuda.format",
+    "cuda": "wholestep.compiler.backends.cuda.plan_format",
 }
 IN_ORDER = Format()
 

@@ -1,0 +1,1 @@
+"""The CUDA driver, NVRTC and memory of the host and the device."""

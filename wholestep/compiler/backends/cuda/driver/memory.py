@@ -1,0 +1,110 @@
+"""States on a GPU, and what the programs of a session share there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+from weakref import WeakSet
+
+import numpy as np
+
+from wholestep.compiler.backends.cuda.driver.driver import DeviceMemory, Gpu, Module
+from wholestep.compiler.backends.cuda.runtime.device_init import draw
+from wholestep.compiler.backends.cuda.runtime.program_memory import rounded
+from wholestep.compiler.backends.gpu.schedule import COUNTERS
+from wholestep.compiler.frontend.initializers import FirstValue
+from wholestep.compiler.ir.types import TensorType
+from wholestep.compiler.plan.model.kernel import Layout, Plan
+from wholestep.compiler.plan.model.layout import layout_bytes
+from wholestep.compiler.runtime.arrays import AnyArray
+
+
+class CudaArray:
+    """A state in dense rows on a GPU."""
+
+    def __init__(self, type: TensorType, block: DeviceMemory, offset: int) -> None:
+        self.block, self.offset, self._dtype = block, offset, type.dtype
+        self._shape = tuple(int(e) for e in type.shape)
+
+    @property
+    def address(self) -> int:
+        return self.block.address + self.offset
+
+    def read(self) -> AnyArray:
+        """A copy, once all steps that were begun are made."""
+        found = np.empty(self._shape, self._dtype.numpy)
+        self.block.read(self.offset, found)
+        return found
+
+    def write(self, value: AnyArray) -> None:
+        self.block.write(self.offset, np.ascontiguousarray(value))
+
+    def fill(self, numbers: AnyArray) -> None:
+        self.write(np.resize(numbers, self._shape).astype(self._dtype.numpy))
+
+    def take(self, at: tuple[Any, ...]) -> AnyArray:
+        return np.array(self.read()[at])
+
+    def is_finite(self) -> bool:
+        return not self._dtype.is_float or bool(np.isfinite(self.read()).all())
+
+
+class CudaMemory:
+    """The memory of one GPU, for states."""
+
+    turns = False
+
+    def __init__(self, gpu: Gpu, whose: str = "") -> None:
+        self.gpu, self.kind = gpu, f"cuda:{gpu.number}{whose}"
+        self.drawing: Callable[[], Module] | None = None  # the code that draws; a program that is loaded brings it
+
+    @property
+    def free_bytes(self) -> int:
+        """What can still be had."""
+        return self.gpu.free_bytes
+
+    def hold(self, types: Sequence[TensorType], by_columns: Sequence[bool] = ()) -> list[CudaArray]:
+        """States side by side in one allocation, all zero."""
+        offsets, end = [], 0
+        for type in types:
+            offsets.append(end)
+            end += rounded(layout_bytes(type, Layout.ROWS, {}))
+        block = DeviceMemory(self.gpu, end)
+        return [CudaArray(type, block, offset) for type, offset in zip(types, offsets, strict=True)]
+
+    def draw(self, into: CudaArray, first: FirstValue) -> bool:
+        """Draw a state's first value on the GPU."""
+        return self.drawing is not None and draw(self.drawing, into.block, into.offset, first)
+
+
+class User(Protocol):
+    """A program that knows addresses of scratch memory."""
+
+    def place_scratch(self) -> None:
+        """Read them again."""
+
+
+class CudaScratch:
+    """The arena, as large as the largest plan needs, and the counters of blocks that share a sum."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        self._gpu = gpu
+        self.arena = DeviceMemory(gpu, 1)
+        self.counters = DeviceMemory(gpu, 4 * COUNTERS)
+        self.users: WeakSet[User] = WeakSet()
+
+    @property
+    def mapped_bytes(self) -> int:
+        return self.arena.size + self.counters.size
+
+    def reserve(self, plan: Plan, threads: int) -> None:
+        """Make room for a plan.  Where addresses change, the programs that use it are told."""
+        if plan.arena_bytes > self.arena.size:
+            self._gpu.wait()  # a launch may still use the old one
+            self.arena = DeviceMemory(self._gpu, plan.arena_bytes)
+            for user in list(self.users):
+                user.place_scratch()
+
+    def spoil(self) -> None:
+        """Fill it with NaN: no kernel may rely on zeros."""
+        self.arena.fill(255)

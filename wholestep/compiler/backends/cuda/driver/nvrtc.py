@@ -1,0 +1,101 @@
+"""CUDA C++ -> machine code, by NVRTC: without a GPU, a driver or a toolkit."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
+
+from wholestep.compiler.backends.cuda.driver.driver import INSTALL
+from wholestep.compiler.backends.gpu.render.source import Source, with_primitives
+from wholestep.compiler.runtime.cache import Cache, key_of
+from wholestep.errors import CompilerError
+
+SUFFIX = ".cubin"
+TOGETHER = 8  # functions of one compilation; several run side by side
+
+
+@cache
+def nvrtc() -> Any:
+    """The module of the compiler's functions; CompilerError where it is missing."""
+    try:
+        from cuda.bindings import nvrtc as found
+
+        error, *_ = found.nvrtcVersion()
+    except Exception as error:  # the bindings have several ways to say that the library is not there
+        raise CompilerError(
+            f"kernels for a GPU are compiled by NVRTC, which cannot be loaded ({type(error).__name__}: {error}). "
+            f"Install it: {INSTALL}."
+        ) from None
+    return found
+
+
+def nvrtc_version() -> str:
+    _, major, minor = nvrtc().nvrtcVersion()
+    return f"{major}.{minor}"
+
+
+def _check(error: Any, what: str) -> None:
+    if int(error):
+        raise CompilerError(f"NVRTC refused {what}: {nvrtc().nvrtcGetErrorString(error)[1].decode()}.")
+
+
+def options(architecture: str) -> list[bytes]:
+    """What NVRTC is told."""
+    return [f"--gpu-architecture={architecture}".encode(), b"--std=c++17", b"--device-as-default-execution-space"]
+
+
+def compile_text(text: str, architecture: str) -> bytes:
+    """Machine code of a whole text for "sm_90", or PTX for "compute_90"."""
+    library = nvrtc()
+    error, program = library.nvrtcCreateProgram(text.encode(), b"wholestep.cu", 0, [], [])
+    _check(error, "a program")
+    given = options(architecture)
+    (error,) = library.nvrtcCompileProgram(program, len(given), given)
+    if int(error):
+        _, size = library.nvrtcGetProgramLogSize(program)
+        log = b" " * size
+        library.nvrtcGetProgramLog(program, log)
+        library.nvrtcDestroyProgram(program)
+        lines = log.decode().splitlines()
+        errors = "\n".join(line for line in lines if "error" in line) or "\n".join(lines)
+        raise CompilerError(f"NVRTC refused our source, which is a bug of Wholestep:\n{errors[:4000]}")
+    real = architecture.startswith("sm_")
+    _, size = (library.nvrtcGetCUBINSize if real else library.nvrtcGetPTXSize)(program)
+    code: bytes = b" " * size
+    (error,) = (library.nvrtcGetCUBIN if real else library.nvrtcGetPTX)(program, code)
+    _check(error, "its result")
+    library.nvrtcDestroyProgram(program)
+    return code
+
+
+def pieces(source: Source) -> list[tuple[list[str], str]]:
+    """The text in pieces that compile side by side, each with the functions in it."""
+    texts = source.text.rstrip("\n").split("\n\n")
+    names = source.functions
+    assert len(texts) == len(names), f"{len(texts)} texts of {len(names)} functions"
+    count = max(1, min(os.cpu_count() or 1, -(-len(names) // TOGETHER)))
+    return [(names[i::count], "\n\n".join(texts[i::count])) for i in range(count)]
+
+
+def compile_kernels(body: str, architecture: str, cache: Cache) -> bytes:
+    """The machine code of some kernels; what was compiled before is found by its text."""
+    text = with_primitives(body)
+    key = key_of("cuda", text, architecture, nvrtc_version())
+    found = cache.get(key, SUFFIX) or cache.put(key, compile_text(text, architecture), SUFFIX)
+    return found.read_bytes()
+
+
+def compile_source(source: Source, architecture: str, cache: Cache) -> list[tuple[list[str], bytes]]:
+    """The functions of each piece and its machine code; what was compiled before is found by its text."""
+
+    def make(piece: tuple[list[str], str]) -> tuple[list[str], bytes]:
+        names, body = piece
+        return names, compile_kernels(body, architecture, cache)
+
+    todo = [piece for piece in pieces(source) if piece[0]]
+    if len(todo) == 1:
+        return [make(todo[0])]
+    with ThreadPoolExecutor(len(todo)) as pool:
+        return list(pool.map(make, todo))

@@ -1,0 +1,66 @@
+"""NVTX ranges around launches and slices of an epoch, where one of NVIDIA's profilers watches the process."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+from wholestep.compiler.backend import Epoch, Slice
+from wholestep.compiler.backends.cuda.driver.driver import INSTALL
+from wholestep.compiler.backends.cuda.runtime.launch_handles import CudaTicket
+from wholestep.compiler.backends.cuda.runtime.program import CudaProgram
+
+
+@cache
+def _nvtx() -> Any:
+    """The module; None, with a warning, where it is not installed."""
+    try:
+        import nvtx
+    except ImportError:
+        warnings.warn(
+            f"a profiler watches this process, and nvtx, which would name steps for it, is missing: {INSTALL}.",
+            stacklevel=2,
+        )
+        return None
+    return nvtx
+
+
+@contextmanager
+def marked(name: str) -> Iterator[None]:
+    """Let a profiler show what happens inside under a name."""
+    nvtx = _nvtx()
+    if nvtx is None:
+        yield
+        return
+    nvtx.push_range(name, domain="wholestep")
+    try:
+        yield
+    finally:
+        nvtx.pop_range(domain="wholestep")
+
+
+class MarkedProgram(CudaProgram):
+    """A program whose launches a profiler can tell apart."""
+
+    @property
+    def _title(self) -> str:
+        return "train" if self.plan.updated else "compute"
+
+    def launch(self, sizes: Mapping[str, int]) -> CudaTicket:
+        """The same, as a range: "train step 12, batch=64"."""
+        shown = ", ".join(f"{name}={size}" for name, size in sizes.items())
+        with marked(f"{self._title} step {self._state.step}, {shown}"):
+            return super().launch(sizes)
+
+    def epoch(self, epoch: Epoch) -> Iterator[Slice]:
+        """The same, each slice as a range."""
+        slices = super().epoch(epoch)
+        while True:
+            with marked(f"{self._title} epoch {epoch.number}, from step {self._state.step}"):
+                found = next(slices, None)
+            if found is None:
+                return
+            yield found

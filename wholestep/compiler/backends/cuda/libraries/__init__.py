@@ -1,0 +1,1 @@
+"""NVIDIA's libraries: cuBLASLt, cuDNN, NCCL, and which ops they compute."""

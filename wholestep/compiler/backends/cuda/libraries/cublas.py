@@ -1,0 +1,143 @@
+"""cuBLASLt by ctypes: NVIDIA's bindings leave it out.  Products of float32 use tf32 where that was asked for."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import byref, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from functools import cache
+from typing import Any, ClassVar
+
+from wholestep.compiler.backends.cuda.driver.driver import INSTALL
+from wholestep.compiler.backends.cuda.libraries.gemm_library import Matrix, Product
+from wholestep.compiler.ir.types import DType, bfloat16, float16, float32
+from wholestep.errors import DeviceError, OptionError
+
+TYPES: dict[DType, int] = {float32: 0, float16: 2, bfloat16: 14}
+COMPUTE_32F, COMPUTE_TF32, SCALE_32F = 68, 77, 0
+TRANSPOSE_A, TRANSPOSE_B, EPILOGUE, BIAS_POINTER = 3, 4, 7, 8  # attributes of a product,
+BATCH_COUNT, BATCH_STEP = 5, 6  # of a matrix,
+MOST_WORKSPACE, REDUCTIONS, ALIGNMENTS = 1, 3, (5, 6, 7, 8)  # and of what is preferred
+ADD_BIAS = 4  # an epilogue
+ALIGNED = 1 << 16  # an address like those that come later: algorithms are chosen by alignment
+IN_ORDER = 2 | 4  # partial sums of a cut k are added behind it, not wherever they arrive
+ALIGNMENT = 16  # bytes, of every operand
+
+
+class Found(ctypes.Structure):
+    """What the library proposes: an algorithm, and the workspace that it takes."""
+
+    _fields_: ClassVar[Any] = [
+        ("algorithm", c_uint64 * 8),
+        ("workspace", c_size_t),
+        ("state", c_int),
+        ("waves", c_float),
+        ("reserved", c_int * 4),
+    ]
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """The library; OptionError where it is missing."""
+    try:
+        from cuda.pathfinder import load_nvidia_dynamic_lib
+
+        return ctypes.CDLL(load_nvidia_dynamic_lib("cublasLt").abs_path)
+    except Exception as error:  # the pathfinder has errors of its own
+        raise OptionError(
+            f"large products on a GPU are made by cuBLASLt, which cannot be loaded ({type(error).__name__}). Install "
+            f"it: {INSTALL}."
+        ) from None
+
+
+def _call(name: str, *args: Any) -> None:
+    status = getattr(library(), name)(*args)
+    if status:
+        raise DeviceError(f"cuBLASLt refused {name}: status {status}.")
+
+
+@cache
+def _handle() -> c_void_p:
+    handle = c_void_p()
+    _call("cublasLtCreate", byref(handle))
+    return handle
+
+
+def _set(kind: str, of: c_void_p, attribute: int, value: Any) -> None:
+    _call(f"cublasLt{kind}SetAttribute", of, attribute, byref(value), c_size_t(ctypes.sizeof(value)))
+
+
+def _layout(matrix: Matrix, rows: int, columns: int, step: int, batch: int) -> c_void_p:
+    """A matrix by columns, as the library sees it."""
+    layout = c_void_p()
+    kind = TYPES[matrix.dtype]
+    _call("cublasLtMatrixLayoutCreate", byref(layout), kind, c_uint64(rows), c_uint64(columns), c_int64(step))
+    if batch > 1:
+        _set("MatrixLayout", layout, BATCH_COUNT, c_int32(batch))
+        _set("MatrixLayout", layout, BATCH_STEP, c_int64(matrix.batch))
+    return layout
+
+
+class Prepared:
+    """A product with the algorithm that the library chooses for it, the first that adds in a fixed order.
+
+    The library knows matrices by columns: what we have by rows is the transpose there, so b comes first.
+    """
+
+    def __init__(self, product: Product) -> None:
+        p = self.product = product
+        self._desc = c_void_p()
+        _call("cublasLtMatmulDescCreate", byref(self._desc), COMPUTE_TF32 if p.tf32 else COMPUTE_32F, SCALE_32F)
+        b_plain, a_plain = p.b.column == 1, p.a.column == 1
+        _set("MatmulDesc", self._desc, TRANSPOSE_A, c_int32(not b_plain))
+        _set("MatmulDesc", self._desc, TRANSPOSE_B, c_int32(not a_plain))
+        first = (p.n, p.k, max(p.b.row, p.n)) if b_plain else (p.k, p.n, max(p.b.column, p.k))
+        second = (p.k, p.m, max(p.a.row, p.k)) if a_plain else (p.m, p.k, max(p.a.column, p.m))
+        self._layouts = [
+            _layout(p.b, *first, p.batch),
+            _layout(p.a, *second, p.batch),
+            _layout(p.c, p.n, p.m, max(p.c.row, p.n), p.batch),
+        ]
+        if p.bias is not None:
+            _set("MatmulDesc", self._desc, EPILOGUE, c_int32(ADD_BIAS))
+            _set("MatmulDesc", self._desc, BIAS_POINTER, c_void_p(ALIGNED))  # each call has its own
+        self._found = self._chosen()
+
+    def _chosen(self) -> Found:
+        preference, count, found = c_void_p(), c_int(), Found()
+        _call("cublasLtMatmulPreferenceCreate", byref(preference))
+        _set("MatmulPreference", preference, MOST_WORKSPACE, c_uint64(self.product.workspace))
+        _set("MatmulPreference", preference, REDUCTIONS, c_uint32(IN_ORDER))
+        for attribute in ALIGNMENTS:
+            _set("MatmulPreference", preference, attribute, c_uint32(ALIGNMENT))
+        first, second, result = self._layouts
+        given = (_handle(), self._desc, first, second, result, result, preference, 1, byref(found), byref(count))
+        _call("cublasLtMatmulAlgoGetHeuristic", *given)
+        if count.value == 0:
+            raise DeviceError(f"cuBLASLt has no algorithm for {self.product}.")
+        return found
+
+    def run(self, a: int, b: int, c: int, workspace: int, stream: int, bias: int = 0) -> None:
+        """Put the product into a stream; a, b, c and the bias are addresses."""
+        if bias:
+            _set("MatmulDesc", self._desc, BIAS_POINTER, c_void_p(bias))
+        first, second, result = self._layouts
+        one, before = c_float(1.0), c_float(1.0 if self.product.adds else 0.0)
+        _call(
+            "cublasLtMatmul", _handle(), self._desc, byref(one), c_void_p(b), first, c_void_p(a), second, byref(before),
+            c_void_p(c), result, c_void_p(c), result, byref(self._found.algorithm), c_void_p(workspace),
+            c_size_t(self._found.workspace), c_void_p(stream),
+        )  # fmt: skip
+
+
+@cache
+def prepared(product: Product) -> Prepared:
+    """Chosen once in a process."""
+    return Prepared(product)
+
+
+def run_product(product: Product, a: int, b: int, c: int, workspace: int, stream: int, bias: int = 0) -> None:
+    """Put a product into a stream that is captured."""
+    found = prepared(product)
+    for i in range(product.outer):
+        a_at, b_at, c_at = (i * x.outer * x.dtype.size for x in (product.a, product.b, product.c))
+        found.run(a + a_at, b + b_at, c + c_at, workspace, stream, bias)

@@ -1,0 +1,209 @@
+"""cuDNN's graphs, through the compiled module of NVIDIA's frontend alone: the package around it imports torch.
+
+A `Description` says what is computed; it is plain data, needs no library, and is what a built plan is kept under.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from importlib.machinery import PathFinder
+from typing import Any
+
+from wholestep.compiler.backends.cuda.driver.driver import HERE, INSTALL
+from wholestep.compiler.ir.types import DType, bfloat16, float16, float32
+from wholestep.errors import DeviceError, OptionError
+
+PACKAGE, VERSION = "nvidia-cudnn-frontend", "1.18.0"  # its private names are those of this version
+MODULE = "cudnn._compiled_module"
+TYPES: Mapping[DType, str] = {float32: "FLOAT", float16: "HALF", bfloat16: "BFLOAT16"}
+IN_ANY_ORDER = "NONDETERMINISTIC"  # what no algorithm of ours may be noted as
+Option = bool | int | float | tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Array:
+    """A tensor in memory: where it is, is said when it is computed.  Steps are in elements."""
+
+    name: str
+    shape: tuple[int, ...]
+    steps: tuple[int, ...]
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class Op:
+    """A function of the library's graphs: tensors by the names of its arguments, then those that it gives."""
+
+    function: str
+    inputs: tuple[tuple[str, str], ...]  # argument, tensor
+    outputs: tuple[str, ...]
+    options: tuple[tuple[str, Option], ...] = ()
+
+
+@dataclass(frozen=True)
+class Description:
+    """Ops in order.  Tensors that are no arrays stay inside; sums are in float32."""
+
+    ops: tuple[Op, ...]
+    arrays: tuple[Array, ...]
+    workspace: int  # the most bytes that it may use
+    without: tuple[str, ...] = (IN_ANY_ORDER,)  # numerical notes of the library that an algorithm must not have
+    prefers: str = ""  # the algorithm that is taken where the library proposes it, by its name; "": the first one
+
+    def __post_init__(self) -> None:
+        made = {name for op in self.ops for name in op.outputs}
+        known = made | {a.name for a in self.arrays}
+        assert all(name in known for op in self.ops for _, name in op.inputs), f"{self} reads what nobody makes"
+
+
+@cache
+def library() -> Any:
+    """The compiled module, which knows the library; OptionError where one of them is missing."""
+    try:
+        version = metadata.version(PACKAGE)
+    except metadata.PackageNotFoundError:
+        version = "none"
+    if version != VERSION:
+        raise OptionError(
+            f"attention and convolutions in half types on a GPU are computed by cuDNN, through {PACKAGE} {VERSION}; "
+            f"found {version}. Install it: {INSTALL}."
+        )
+    try:
+        from cuda.pathfinder import load_nvidia_dynamic_lib
+
+        module = _module()
+        module._set_dlhandle_cudnn(ctypes.CDLL(load_nvidia_dynamic_lib("cudnn").abs_path)._handle)
+    except Exception as error:  # the pathfinder has errors of its own
+        raise OptionError(
+            f"attention and convolutions in half types on a GPU are computed by cuDNN, which cannot be loaded "
+            f"({type(error).__name__}: {error}). Install it: {INSTALL}."
+        ) from None
+    return module
+
+
+def _module() -> Any:
+    """The module, once in a process: whoever imports the whole package, before or after, has the same one."""
+    if MODULE not in sys.modules:
+        package = importlib.util.find_spec("cudnn")  # finds it and runs nothing of it
+        folders = None if package is None else package.submodule_search_locations
+        spec = PathFinder.find_spec(MODULE, folders)
+        if spec is None or spec.loader is None:
+            raise ImportError(f"{PACKAGE} has no {MODULE}")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        sys.modules[MODULE] = module
+    return sys.modules[MODULE]
+
+
+@contextmanager
+def _named(module: Any) -> Iterator[None]:
+    """Some functions of the module look for it under the package's name."""
+    before = sys.modules.get("cudnn")
+    sys.modules.setdefault("cudnn", module)
+    try:
+        yield
+    finally:
+        if before is None:
+            del sys.modules["cudnn"]
+
+
+@cache
+def _handle(number: int) -> int:
+    """The library on one GPU, whose context the caller has."""
+    found: int = library().create_handle()
+    return found
+
+
+class Prepared:
+    """A graph with the first algorithm that the library proposes among those that may be."""
+
+    def __init__(self, description: Description, number: int) -> None:
+        self._handle, module = _handle(number), library()
+        self._uids = {a.name: uid for uid, a in enumerate(description.arrays, 1)}
+        try:
+            with _named(module):
+                self._graph = self._recorded(module, description)
+                self._graph.validate()
+                self._graph.build_operation_graph()
+                modes = module.heur_mode
+                ways = [modes.A, modes.B] if description.prefers else [modes.A, modes.FALLBACK]
+                self._graph.create_execution_plans(ways)
+                if description.without:
+                    self._graph.deselect_numeric_notes([getattr(module.numerical_note, n) for n in description.without])
+                self._graph.deselect_workspace_greater_than(description.workspace)
+                self._graph.check_support()
+                self._number = self._found(description.prefers)
+        except Exception as error:  # the module's own, and whatever pybind makes of others
+            what = ", ".join(op.function for op in description.ops)
+            raise DeviceError(
+                f"cuDNN has no algorithm for {what} that adds in a fixed order with {description.workspace:,} bytes of "
+                f"workspace: {error} ({description})."
+            ) from None
+        built, graph = self._number, self._graph
+        self.workspace: int = (
+            graph.get_workspace_size() if built is None else graph.get_workspace_size_plan_at_index(built)
+        )
+        assert self.workspace <= description.workspace, f"cuDNN takes {self.workspace:,} bytes for {description}"
+
+    def _found(self, preferred: str) -> int | None:
+        """The proposal of a name, built; None: the first one that can be built is."""
+        proposed = range(self._graph.get_execution_plan_count()) if preferred else ()
+        for number in proposed:
+            if self._graph.get_plan_name_at_index(number) == preferred:
+                self._graph.build_plan_at_index(number)
+                return number
+        self._graph.build_plans()
+        return None
+
+    def _recorded(self, module: Any, description: Description) -> Any:
+        wide = module.data_type.FLOAT
+        graph = module.pygraph(intermediate_data_type=wide, compute_data_type=wide, handle=self._handle)
+        made = {name for op in description.ops for name in op.outputs}
+        kinds = {a.name: getattr(module.data_type, TYPES[a.dtype]) for a in description.arrays}
+        held = {a.name: a for a in description.arrays}
+        tensors = {
+            a.name: graph._make_tensor(
+                dim=list(a.shape), stride=list(a.steps), data_type=kinds[a.name], name=a.name, uid=self._uids[a.name]
+            )
+            for a in description.arrays
+            if a.name not in made
+        }
+        for op in description.ops:
+            given = {argument: tensors[name] for argument, name in op.inputs}
+            options = {name: list(value) if isinstance(value, tuple) else value for name, value in op.options}
+            found = getattr(graph, op.function)(**given, **options)
+            results = found if isinstance(found, list | tuple) else [found]
+            for name, tensor in zip(op.outputs, results, strict=False):
+                tensors[name] = tensor
+                if name in held:
+                    tensor.set_uid(self._uids[name]).set_output(True)
+                    tensor.set_dim(list(held[name].shape)).set_stride(list(held[name].steps))
+                    tensor._set_data_type(kinds[name])
+        return graph
+
+    def run(self, addresses: Mapping[str, int], workspace: int, stream: int) -> None:
+        """Put it into a stream; addresses are those of the arrays."""
+        library().set_stream(self._handle, stream)
+        given = {uid: addresses[name] for name, uid in self._uids.items()}
+        if self._number is None:
+            self._graph._execute(given, workspace, self._handle)
+        else:
+            self._graph._execute_plan_at_index(given, workspace, self._number, self._handle)
+
+
+@cache
+def prepared(description: Description, number: int) -> Prepared:
+    """Built once in a process."""
+    return Prepared(description, number)
+
+
+def run_graph(description: Description, addresses: Mapping[str, int], workspace: int, stream: int) -> None:
+    """Put a graph into a stream that is captured."""
+    prepared(description, HERE.gpu.number).run(addresses, workspace, stream)

@@ -1,0 +1,83 @@
+"""NVIDIA's libraries that a GPU is used with: which versions are here, and what is missing."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping
+
+from wholestep.compiler.backends.cuda.driver.driver import INSTALL, call
+from wholestep.compiler.backends.cuda.libraries.nccl import INSTALL as NCCL
+from wholestep.errors import WholestepError
+
+
+def _driver() -> str:
+    version: int = call("cuDriverGetVersion")
+    return f"for CUDA {version // 1000}.{version % 1000 // 10}"
+
+
+def _nvrtc() -> str:
+    from wholestep.compiler.backends.cuda.driver.nvrtc import nvrtc_version
+
+    return nvrtc_version()
+
+
+def _cublas() -> str:
+    from wholestep.compiler.backends.cuda.libraries.cublas import library
+
+    ask = library().cublasLtGetVersion
+    ask.restype = ctypes.c_size_t
+    return _numbered(ask(), 10_000)
+
+
+def _cudnn() -> str:
+    from cuda.pathfinder import load_nvidia_dynamic_lib
+
+    from wholestep.compiler.backends.cuda.libraries.cudnn import PACKAGE, VERSION, library
+
+    library()  # the frontend too
+    ask = ctypes.CDLL(load_nvidia_dynamic_lib("cudnn").abs_path).cudnnGetVersion
+    ask.restype = ctypes.c_size_t
+    return f"{_numbered(ask(), 10_000)} through {PACKAGE} {VERSION}"
+
+
+def _nccl() -> str:
+    from wholestep.compiler.backends.cuda.libraries.nccl import version
+
+    return version()
+
+
+def _numbered(version: int, major: int) -> str:
+    return f"{version // major}.{version % major // 100}.{version % 100}"
+
+
+# Name -> its version; an error where it is missing.
+LIBRARIES: Mapping[str, Callable[[], str]] = {
+    "driver": _driver,
+    "NVRTC": _nvrtc,
+    "cuBLASLt": _cublas,
+    "cuDNN": _cudnn,
+}
+
+
+# The same of what workers need alone.
+OF_WORKERS: Mapping[str, Callable[[], str]] = {"NCCL": _nccl}
+
+
+def found_libraries() -> list[str]:
+    """Each with its version, or that it is missing and how to install it."""
+    found, missing = _asked(LIBRARIES)
+    found += [f"install what is missing: {INSTALL}"] if missing else []
+    more, missing = _asked(OF_WORKERS)
+    return [*found, *more, *([f"workers on GPUs need it: {NCCL}"] if missing else [])]
+
+
+def _asked(libraries: Mapping[str, Callable[[], str]]) -> tuple[list[str], bool]:
+    """What they say, and whether one is missing."""
+    found, missing = [], False
+    for name, ask in libraries.items():
+        try:
+            found.append(f"{name} {ask()}")
+        except WholestepError:
+            found.append(f"{name} is missing")
+            missing = True
+    return found, missing

@@ -1,0 +1,43 @@
+"""What a GPU adds to plans and their files."""
+
+from __future__ import annotations
+
+from wholestep.compiler.backends.cuda.runtime.program_memory import footprint
+from wholestep.compiler.backends.gpu.kernel_schedule import CudaSchedule, schedule_of
+from wholestep.compiler.ir.state_partition import Division
+from wholestep.compiler.ir.types import evaluate
+from wholestep.compiler.plan.model.bodies import Call
+from wholestep.compiler.plan.model.kernel import Buffer, Plan
+from wholestep.compiler.plan.model.target_formats import Format
+from wholestep.errors import PlanError
+
+
+def _check(plan: Plan) -> None:
+    """Every grid is the one that we would choose: nothing of it is anybody's word."""
+    from wholestep.compiler.backends.cuda.libraries.check_attention import check_call
+    from wholestep.compiler.backends.gpu.fusion.horizontal import check_launches
+    from wholestep.compiler.backends.gpu.schedule import arena_end, scheduled_kernels
+
+    for buffer in plan.buffers:
+        if buffer.is_part and buffer.type.shape != _part_of(buffer):
+            raise PlanError(f"the plan is not sound: buffer {buffer.id} is not cut as {plan.target} cuts states.")
+    for kernel in plan.kernels:
+        if isinstance(kernel.body, Call):
+            check_call(plan, kernel)
+    check_launches(plan)
+    end = arena_end(plan)
+    for kernel, ours in zip(plan.kernels, scheduled_kernels(plan), strict=True):
+        if kernel.schedule != ours.schedule:
+            raise PlanError(f"the plan is not sound: kernel {kernel.id} has another grid than {plan.target} gives it.")
+        own = schedule_of(kernel)
+        if end + own.scratch_at + own.scratch > plan.arena_bytes:
+            raise PlanError(f"the plan is not sound: the scratch memory of kernel {kernel.id} ends behind the arena.")
+
+
+def _part_of(buffer: Buffer) -> tuple[int, ...]:
+    """What a rank has of a state: rows, however it was declared."""
+    whole = tuple(evaluate(e, {}) for e in buffer.whole)
+    return Division(whole, False, buffer.parts, buffer.split).shape
+
+
+FORMAT = Format(CudaSchedule, (CudaSchedule,), {}, _check, footprint=footprint)

@@ -1,0 +1,1 @@
+"""Loading and launching plans on a GPU."""

@@ -1,0 +1,265 @@
+"""Collectives on GPUs: which bytes go where, and what is added where they meet.
+
+The tensors of an exchange lie one behind the other, in thought, and each rank has one part of them.  For a sum every
+rank is sent its part by all others, adds it in the order of `ir/type_rules/collectives.py`, and sends the sum to all of them; of
+what is little, everybody is sent everything and adds by itself.  A rank that is alone sends to itself: all of it runs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from weakref import WeakSet
+
+from wholestep.compiler.backends.cuda.driver.driver import Module
+from wholestep.compiler.backends.cuda.libraries.nccl import Communicator, Piece
+from wholestep.compiler.ir.types import evaluate
+from wholestep.compiler.plan.model.bodies import Exchange
+from wholestep.compiler.plan.model.kernel import Kernel
+from wholestep.compiler.runtime.group import Group, rows_of_rank
+from wholestep.errors import PlanError
+
+if TYPE_CHECKING:
+    from wholestep.compiler.backends.cuda.runtime.launch_list import Order, Resource
+
+RANKS = "ranks"  # a resource: all ranks exchange in the same order
+SUMS = ("all_reduce", "reduce_scatter")
+LITTLE = 4 << 10  # bytes that everybody is sent all of, where those of all ranks fit the room beside,
+BESIDE = 64 << 10  # which is this many bytes
+ALIGNMENT = 16  # bytes, of what one rank sends
+MOST_PIECES = 100  # of one launch that adds: `ws_given<400>` of native/ranks.h
+THREADS, MOST_BLOCKS = 256, 1056
+
+
+def room_of(exchange: Exchange, sizes: Mapping[str, int]) -> int:
+    """Bytes for what others send, however many they are."""
+    if exchange.collective not in SUMS:
+        return 0
+    return sum(evaluate(load.shape[0], sizes) for load in exchange.operands) * exchange.dtype.size + BESIDE
+
+
+class User(Protocol):
+    """Somebody whose graphs have exchanges in them."""
+
+    def forget_graphs(self) -> None:
+        """Let go of them."""
+
+
+@runtime_checkable
+class Line(Group, Protocol):
+    """Ranks with a GPU each, seen from one of them."""
+
+    communicator: Communicator
+    step: int  # that is under way: errors name it
+    users: WeakSet[User]  # who let go of their graphs before it is closed
+
+    def along(self, axis: str) -> tuple[int, Sequence[int]]:
+        """Where this rank stands, and the numbers of all that stand along an axis."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """What is exchanged: addresses, and the elements of the smaller end."""
+
+    source: int
+    to: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Sent:
+    """Pieces that go at once."""
+
+    sends: list[Piece]
+    receives: list[Piece]
+
+
+@dataclass(frozen=True)
+class Sum:
+    """Elements of this rank, where their sum over ranks goes, and where those of the first of the others lie."""
+
+    own: int
+    to: int
+    others: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Added:
+    """Sums over ranks; those of one rank lie so many elements behind those of the one before."""
+
+    sums: list[Sum]
+    apart: int
+    place: int
+    ranks: int
+
+
+Phase = Sent | Added
+
+
+class Moves:
+    """What a rank does for a collective: phases, each behind the one before."""
+
+    def __init__(self, tensors: Sequence[Tensor], bytes: int, place: int, peers: Sequence[int], room: int) -> None:
+        self.tensors, self.size, self.place, self.peers, self.room = tensors, bytes, place, peers, room
+        self.ranks = len(peers)
+        self.others = [p for p in range(self.ranks) if p != place] or [place]  # alone, it sends to itself
+        self.starts = [0, *accumulate(t.count for t in tensors)]
+
+    def all_reduce(self) -> list[Phase]:
+        if self.starts[-1] * self.size <= LITTLE and self._fits(self.starts[-1], BESIDE):
+            return self._summed([(t, 0, start, t.count) for t, start in zip(self.tensors, self.starts, strict=False)])
+        parts = [list(self._pieces(*rows_of_rank(self.starts[-1], p, self.ranks))) for p in range(self.ranks)]
+        own = parts[self.place]
+        found = self._summed(own, parts)
+        if self.ranks > 1:
+            sends = [self._piece(t.to + at * self.size, n, p) for p in self.others for t, at, _, n in own]
+            receives = [self._piece(t.to + at * self.size, n, p) for p in self.others for t, at, _, n in parts[p]]
+            found.append(Sent(sends, receives))
+        return found
+
+    def reduce_scatter(self) -> list[Phase]:
+        parts = [
+            [(t, p * t.count, start, t.count) for t, start in zip(self.tensors, self.starts, strict=False)]
+            for p in range(self.ranks)
+        ]
+        return self._summed(parts[self.place], parts, scatters=True)
+
+    def all_gather(self) -> list[Phase]:
+        everyone, own = range(self.ranks), self.tensors
+        sends = [self._piece(t.source, t.count, p) for p in everyone for t in own]
+        receives = [self._piece(t.to + p * t.count * self.size, t.count, p) for p in everyone for t in own]
+        return [Sent(sends, receives)]
+
+    def broadcast(self) -> list[Phase]:
+        told = range(self.ranks if self.place == 0 else 0)
+        sends = [self._piece(t.source, t.count, p) for p in told for t in self.tensors]
+        return [Sent(sends, [self._piece(t.to, t.count, 0) for t in self.tensors])]
+
+    def _pieces(self, first: int, count: int) -> Iterator[tuple[Tensor, int, int, int]]:
+        """Of some of the elements: a tensor, the first of its elements, its place among those, and how many."""
+        for tensor, start in zip(self.tensors, self.starts, strict=False):
+            low, high = max(first, start), min(first + count, start + tensor.count)
+            if low < high:
+                yield tensor, low - start, low - first, high - low
+
+    def _summed(
+        self,
+        own: Sequence[tuple[Tensor, int, int, int]],
+        parts: Sequence[Sequence[tuple[Tensor, int, int, int]]] | None = None,
+        scatters: bool = False,
+    ) -> list[Phase]:
+        """Send each of the others its part, or all; add what they send of one's own."""
+        count, size = sum(n for *_, n in own), self.size
+        apart = self._apart(count)
+        given = parts or [own] * self.ranks
+        sends = [self._piece(t.source + at * size, n, p) for p in self.others for t, at, _, n in given[p]]
+        receives = [
+            self._piece(self.room + (k * apart + start) * size, n, p)
+            for k, p in enumerate(self.others)
+            for _, _, start, n in own
+        ]
+        alone = self.ranks == 1
+        sums = [
+            Sum(
+                self.room + start * size if alone else t.source + at * size,
+                t.to + (0 if scatters else at) * size,
+                self.room + start * size,
+                n,
+            )
+            for t, at, start, n in own
+        ]
+        return [Sent(sends, receives), Added(sums, apart, self.place, self.ranks)]
+
+    def _apart(self, count: int) -> int:
+        return -(-count * self.size // ALIGNMENT) * ALIGNMENT // self.size
+
+    def _fits(self, count: int, bytes: int) -> bool:
+        return len(self.others) * self._apart(count) * self.size <= bytes
+
+    def _piece(self, address: int, count: int, place: int) -> Piece:
+        return Piece(address, count * self.size, self.peers[place])
+
+
+def phases_of(collective: str, moves: Moves) -> list[Phase]:
+    """What a rank does, without pieces of nothing."""
+    ways: Mapping[str, Callable[[], list[Phase]]] = {
+        "all_reduce": moves.all_reduce,
+        "reduce_scatter": moves.reduce_scatter,
+        "all_gather": moves.all_gather,
+        "broadcast": moves.broadcast,
+    }
+    return [_without_nothing(phase) for phase in ways[collective]()]
+
+
+def _without_nothing(phase: Phase) -> Phase:
+    if isinstance(phase, Sent):
+        return Sent([p for p in phase.sends if p.bytes], [p for p in phase.receives if p.bytes])
+    return Added([s for s in phase.sums if s.count], phase.apart, phase.place, phase.ranks)
+
+
+class Collectives:
+    """How a program exchanges: among the ranks of a line; without one it has what it gave."""
+
+    def __init__(self, line: Line | None, code: Callable[[], Module]) -> None:
+        self.line, self._code = line, code
+
+    def add(
+        self,
+        order: Order,
+        kernel: Kernel,
+        address: Callable[[int], int],
+        workspace: tuple[int, str],
+        sizes: Mapping[str, int],
+        named: Callable[[set[Resource]], set[Resource]],
+    ) -> None:
+        """Put a collective into a graph; `workspace` is its address and its name as a resource."""
+        body, (room, room_name) = kernel.body, workspace
+        assert isinstance(body, Exchange)
+        operands, results = named({x.buffer for x in body.operands}), named({x.buffer for x in body.results})
+        for phase in self._phases(body, address, room, sizes):
+            if isinstance(phase, Added):
+                self.add_sums(order, phase, body.dtype.name, {*operands, room_name}, results)
+            elif phase.sends or phase.receives:
+                assert self.line is not None
+                run, sends, receives = self.line.communicator.exchange, phase.sends, phase.receives
+                record = _recorded(run, sends, receives)
+                order.library(record, {*operands}, {RANKS, room_name, *results})
+
+    def _phases(
+        self, body: Exchange, address: Callable[[int], int], room: int, sizes: Mapping[str, int]
+    ) -> Sequence[Phase]:
+        pairs = zip(body.operands, body.results, strict=True)
+        counts = [(evaluate(a.shape[0], sizes), evaluate(b.shape[0], sizes)) for a, b in pairs]
+        tensors = [
+            Tensor(address(a.buffer), address(b.buffer), min(n))
+            for a, b, n in zip(body.operands, body.results, counts, strict=True)
+        ]
+        if self.line is None:
+            if any(a != b for a, b in counts):
+                raise PlanError(f"`{body.collective}` is among several ranks, and this one is alone.")
+            return [Added([Sum(t.source, t.to, t.source, t.count) for t in tensors if t.count], 0, 0, 1)]
+        place, peers = self.line.along(body.axis)
+        return phases_of(body.collective, Moves(tensors, body.dtype.size, place, peers, room))
+
+    def add_sums(self, order: Order, phase: Added, dtype: str, reads: set[Resource], writes: set[Resource]) -> None:
+        """Put sums over ranks into a graph; of one rank they are copies."""
+        function = self._code().function(f"ws_add_{dtype}")
+        for first in range(0, len(phase.sums), MOST_PIECES):
+            sums = phase.sums[first : first + MOST_PIECES]
+            words = [word for s in sums for word in (s.own, s.to, s.others, s.count)]
+            table = (ctypes.c_void_p * (4 * MOST_PIECES))(*words)
+            more: list[Any] = [ctypes.c_int(len(sums)), ctypes.c_longlong(phase.apart)]
+            more += [ctypes.c_int(phase.place), ctypes.c_int(phase.ranks)]
+            most = max(s.count for s in sums)
+            grid = (max(1, min(MOST_BLOCKS, -(-most // THREADS))), 1)
+            order.kernel(function, grid, THREADS, [table, *more], reads, writes)
+
+
+def _recorded(
+    run: Callable[[Sequence[Piece], Sequence[Piece], int], None], sends: Sequence[Piece], receives: Sequence[Piece]
+) -> Callable[[int], None]:
+    return lambda stream: run(sends, receives, stream)

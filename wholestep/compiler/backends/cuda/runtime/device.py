@@ -1,0 +1,181 @@
+"""GPUs as devices: what `device="cuda"` means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import TypeGuard
+
+from wholestep.compiler.backend import MicroBatchShape, Place, Program, nothing
+from wholestep.compiler.backends.common.micro_batches import MicroBatches
+from wholestep.compiler.backends.common.rank_shares import takes_part
+from wholestep.compiler.backends.cuda.driver import host_copies
+from wholestep.compiler.backends.cuda.driver.driver import Module, gpu
+from wholestep.compiler.backends.cuda.driver.memory import CudaMemory, CudaScratch
+from wholestep.compiler.backends.cuda.driver.nvrtc import compile_kernels, nvrtc_version
+from wholestep.compiler.backends.cuda.runtime.program import CudaProgram
+from wholestep.compiler.backends.cuda.target import TARGETS, kind_of, target_of
+from wholestep.compiler.backends.gpu.kernel_schedule import calls_library
+from wholestep.compiler.backends.gpu.render.source import native
+from wholestep.compiler.plan.io import serialize
+from wholestep.compiler.plan.model.kernel import Plan
+from wholestep.compiler.runtime.cache import cache_of, key_of
+from wholestep.compiler.runtime.group import Group
+from wholestep.compiler.runtime.shards import Shards
+from wholestep.compiler.runtime.sources import compiler_version
+from wholestep.compiler.spans import inner_span
+from wholestep.compiler.target import Target
+from wholestep.errors import OptionError, PlanError
+from wholestep.options import CompileOptions, is_profiled
+
+
+class CudaDevice:
+    """One GPU as a target."""
+
+    runs = True
+
+    def __init__(self, target: Target, number: int) -> None:
+        self.target, self.gpu = target, gpu(number)
+        self.name = f"cuda:{number}"
+        self.memory = CudaMemory(self.gpu)
+        self.machine = f"{self.gpu.name}, NVRTC {nvrtc_version()}"  # what the bits of its steps depend on
+        self._modules: dict[str, Module] = {}  # what every program shares, by file
+
+    @property
+    def architecture(self) -> str:
+        """What code is compiled for: machine code of this GPU's kind, or PTX that the driver compiles further."""
+        kind = kind_of(self.target)
+        major, minor = self.gpu.capability
+        return kind if kind == f"sm_{major}{minor}" else kind.replace("sm_", "compute_")
+
+    def scratch(self) -> CudaScratch:
+        return CudaScratch(self.gpu)
+
+    def moves(self, options: CompileOptions) -> Module:
+        """The kernels that fetch what a launch is given, and the rows of an update."""
+        return self._module("gather.h", options)
+
+    def draws(self, options: CompileOptions) -> Module:
+        """The kernel that draws first values."""
+        return self._module("draw.h", options)
+
+    def copies(self, options: CompileOptions) -> Module:
+        """The kernel that makes half forms of states."""
+        return self._module("copies.h", options)
+
+    def ranks(self, options: CompileOptions) -> Module:
+        """The kernels that add what ranks send."""
+        return self._module("ranks.h", options)
+
+    def _module(self, file: str, options: CompileOptions) -> Module:
+        if file not in self._modules:
+            code = compile_kernels(native(file), self.architecture, cache_of(options))
+            self._modules[file] = Module(self.gpu, code)
+        return self._modules[file]
+
+    def prepare(self, options: CompileOptions) -> None:
+        """The compiler is a library: there is nothing to begin with."""
+
+    def load(self, plan: Plan, place: Place, key: str = "", meanwhile: Callable[[], None] = nothing) -> Program:
+        if plan.target != self.target.name:
+            raise PlanError(
+                f"the plan is for {plan.target!r} and cannot run on {self.name!r} ({self.target.name}); plan it again "
+                f"with device={self.name!r}."
+            )
+        with inner_span("gpu_init"):
+            return self._loaded(plan, place, meanwhile)
+
+    def _loaded(self, plan: Plan, place: Place, meanwhile: Callable[[], None]) -> Program:
+        self.memory.drawing = partial(self.draws, place.where.options)
+        if _are_here(place.where.group) and takes_part(plan):
+            from wholestep.compiler.backends.cuda.runtime.simulated_ranks import (  # most are alone
+                ShardedProgram,
+                team_of,
+            )
+
+            team = team_of(place.where.group, self, self.scratch)
+            return ShardedProgram(self, plan, place, team, meanwhile)
+        if is_profiled():
+            from wholestep.compiler.backends.cuda.driver.nvtx_ranges import MarkedProgram  # nobody else reads ranges
+
+            return MarkedProgram(self, plan, place, meanwhile)
+        return CudaProgram(self, plan, place, meanwhile)
+
+    def load_micro_batches(
+        self, plan: Plan, programs: Sequence[Program], place: Place, shape: MicroBatchShape
+    ) -> MicroBatches:
+        group = place.where.group if any(takes_part(p.plan) for p in programs) else None
+        if _are_here(group):
+            return self._micro_batches_here(plan, programs, place, shape)
+        needs_rows = group is not None and any(calls_library(p.plan) for p in programs)
+        for program in programs:
+            assert isinstance(program, CudaProgram)
+            program.share.is_given()
+        return MicroBatches(plan, programs, place.state, shape, group, needs_rows)
+
+    def _micro_batches_here(
+        self, plan: Plan, programs: Sequence[Program], place: Place, shape: MicroBatchShape
+    ) -> MicroBatches:
+        """Of ranks that are all here: their programs take their rows of each part by themselves."""
+        from wholestep.compiler.backends.cuda.runtime.simulated_ranks import ShardedProgram
+
+        for program in programs:
+            if isinstance(program, ShardedProgram):
+                program.is_in_parts()
+        return MicroBatches(plan, programs, place.state, shape)
+
+    def program_key(self, plan: Plan, options: CompileOptions, key: str = "") -> str:
+        """The plan, our version, the compiler and what it compiles for."""
+        return key_of(
+            "cuda", key or serialize.dump(plan), compiler_version("cuda", options), nvrtc_version(), self.architecture
+        )
+
+    def notes(self, plan: Plan) -> tuple[str, ...]:
+        """The plan is one for GPUs of a kind; this one may be smaller than it thinks, and its host slower."""
+        from wholestep.compiler.backends.gpu.persistent import (
+            eligibility,  # a step that was compiled before needs no rules
+        )
+
+        return *eligibility.notes_on(plan, self.gpu.multiprocessors), *host_copies.notes_on(plan)
+
+
+def _are_here(group: Group | None) -> TypeGuard[Shards]:
+    """Are all ranks of a step programs of this process?"""
+    return group is not None and group.engine == "threads"
+
+
+_own = [0]  # the number of the GPU that `device="cuda"` means in this process
+
+
+def prefer_gpu(number: int) -> None:
+    """Let `device="cuda"` mean another one than the first: ranks of one machine have one each."""
+    _own[0] = number
+
+
+def default_target() -> Target:
+    """What `device="cuda"` plans for."""
+    return numbered_target(_own[0])
+
+
+def numbered_target(number: int) -> Target:
+    """What a GPU is planned for."""
+    return target_of(gpu(number).capability)
+
+
+def make_device(target: Target) -> CudaDevice:
+    """The GPU of this process as a target."""
+    return make_numbered(target, _own[0])
+
+
+def make_numbered(target: Target, number: int) -> CudaDevice:
+    """A GPU as a target; an OptionError where it is older than that."""
+    found, newest_first = gpu(number), [kind_of(known) for known in TARGETS.values()]
+    best = target_of(found.capability)
+    if target.name in TARGETS and newest_first.index(kind_of(target)) < newest_first.index(kind_of(best)):
+        raise OptionError(f"device={target.name!r}: this GPU, {found.name}, is {best.name}.")
+    return _device(target, number)
+
+
+@cache
+def _device(target: Target, number: int) -> CudaDevice:
+    return CudaDevice(target, number)

@@ -1,0 +1,380 @@
+"""`shards=n` on a GPU: the steps of n ranks on one GPU, as one graph, to the bits that n GPUs compute.
+
+Each rank has its own states, its own scratch memory and its own kernels.  Where ranks with a GPU each would send and
+receive, a kernel copies all pieces at once, behind all that make them.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from weakref import WeakSet
+
+from wholestep.compiler.backend import Epoch, Place, Slice, Ticket, epoch_of_launches, nothing
+from wholestep.compiler.backends.cuda.driver.cuda_graph import Graph, Nodes
+from wholestep.compiler.backends.cuda.driver.memory import CudaMemory
+from wholestep.compiler.backends.cuda.driver.staging_ring import Turn
+from wholestep.compiler.backends.cuda.libraries.nccl import Piece
+from wholestep.compiler.backends.cuda.runtime.collectives import RANKS, Added, Collectives, Sum, User
+from wholestep.compiler.backends.cuda.runtime.launch_handles import CudaTicket
+from wholestep.compiler.backends.cuda.runtime.launch_list import LIBRARIES, MULTIPROCESSORS, Order, Resource
+from wholestep.compiler.backends.cuda.runtime.program import CudaProgram, Holder
+from wholestep.compiler.ir.mesh import Grid
+from wholestep.compiler.plan.model.kernel import Kernel, Plan
+from wholestep.compiler.runtime.arrays import AnyArray
+from wholestep.compiler.runtime.shards import Shards
+from wholestep.compiler.runtime.slot import Family
+
+COMMON = (RANKS, LIBRARIES, MULTIPROCESSORS)  # what ranks of one GPU share
+WORD = 4  # bytes: all that ranks exchange is made of words, which one kernel copies
+
+
+class Carrier:
+    """In the place of a communicator: it notes what a rank would send and receive."""
+
+    def __init__(self) -> None:
+        self.noted: tuple[Sequence[Piece], Sequence[Piece]] = ((), ())
+
+    def exchange(self, sends: Sequence[Piece], receives: Sequence[Piece], stream: int) -> None:
+        """Note pieces, which `carried` puts together."""
+        self.noted = sends, receives
+
+
+class Member:
+    """One of the ranks, as its programs see it."""
+
+    engine = "threads"
+
+    def __init__(self, rank: int, grid: Grid) -> None:
+        self.rank, self.size, self.grid = rank, grid.size, grid
+        self.address = self.whole_address = 0  # no native program calls it
+        self.communicator, self.step = Carrier(), 0
+        self.users: WeakSet[User] = WeakSet()
+
+    def along(self, axis: str) -> tuple[int, Sequence[int]]:
+        """Where it stands, and the numbers of all that stand along an axis."""
+        return self.grid.place(axis, self.rank), self.grid.beside(axis, self.rank)
+
+    def broadcast(self, data: bytes) -> bytes:
+        """One program speaks for all of them."""
+        return data
+
+    def gather(self, data: bytes) -> Sequence[bytes]:
+        return [data] * self.size
+
+    def check(self) -> None:
+        """What goes wrong is raised where it happens."""
+
+
+class Team:
+    """The ranks of a session: where each has its states and its scratch memory; the first has the session's own."""
+
+    def __init__(self, device: Holder, scratch: Callable[[], Any], grid: Grid) -> None:
+        self.members = [Member(rank, grid) for rank in range(grid.size)]
+        self._memories = [CudaMemory(device.gpu, f", shard {rank}") for rank in range(1, grid.size)]
+        self._scratches = [scratch() for _ in self._memories]
+        self.programs: WeakSet[ShardedProgram] = WeakSet()  # over these states
+
+    def places(self, place: Place, plan: Plan) -> list[Place]:
+        """Where the programs of each rank are loaded."""
+        wheres = [replace(place.where, group=member) for member in self.members]
+        for scratch in self._scratches:
+            scratch.reserve(plan, place.where.threads)
+        others = zip(wheres[1:], self._scratches, self._memories, strict=True)
+        return [
+            replace(place, where=wheres[0]),
+            *(replace(place, where=w, scratch=s, memory=m) for w, s, m in others),
+        ]
+
+    def catch_up(self) -> None:
+        """Bring every rank what somebody else has changed, for all programs: what one of them then changes on each
+        rank, as its share of a sum, the next one finds there.
+        """
+        for program in list(self.programs):
+            program.catch_up()
+
+    def changed(self, family: Family) -> None:
+        """A program of all ranks has changed states, those of each alike."""
+        family.version += 1
+        for program in list(self.programs):
+            program.seen = family.version
+
+
+class OfRank(CudaProgram):
+    """The program of one rank, whose launches are part of a graph of all."""
+
+    def __init__(
+        self,
+        device: Holder,
+        plan: Plan,
+        place: Place,
+        meanwhile: Callable[[], None] = nothing,
+        like: OfRank | None = None,
+    ) -> None:
+        """`like`: the program of another rank, which has compiled the same kernels."""
+        self._like, self.forgotten = like, nothing
+        super().__init__(device, plan, place, meanwhile)
+
+    def _compiled(self, meanwhile: Callable[[], None]) -> Mapping[str, Any]:
+        return super()._compiled(meanwhile) if self._like is None else self._like.functions
+
+    @property
+    def is_first(self) -> bool:
+        """Has it the session's own states?"""
+        return self._place.memory is None
+
+    def bring(self) -> None:
+        """Bring what somebody else has changed; the others of this process change theirs alike."""
+        if self._state.family.spread:
+            for name, _ in self.plan.states:
+                self._state.slot(name).bring(self._memory_of(name).kind, self.is_first and name in self.plan.updated)
+
+    def renew_copies(self) -> None:
+        """Make second forms of states, where somebody else has changed these since its last launch."""
+        if self._seen != self._state.family.version:
+            self._copies.renew(lambda: self._device.copies(self._place.where.options))
+
+    def begin(self, sizes: Mapping[str, int]) -> tuple[int, Turn]:
+        """All of a launch that comes before its graph: the turn that it has."""
+        if sizes is not self._sizes:
+            self._resize(sizes)
+        self.renew_copies()
+        number, turn = self._exchange.next()
+        state, inputs = self._state, {name: self.share.of(name, array) for name, array in self._inputs.items()}
+        row = self._records.row(self._own_sizes, state.step, state.epoch)
+        self._exchange.give(turn, row, inputs, self._own_sizes)
+        return number if self._exchange.fetches else -1, turn
+
+    def end(self, turn: Turn, sizes: Mapping[str, int]) -> CudaTicket:
+        """What comes behind it."""
+        self._exchange.take(turn)
+        ticket = self._last = CudaTicket(self, turn, sizes)
+        turn.ticket = weakref.ref(ticket)
+        self._seen = self._state.family.version
+        return ticket
+
+    def check(self, sizes: Mapping[str, int]) -> None:
+        """IndexRefusedError where an input, all rows of it, holds an index outside its bound."""
+        if sizes is not self._sizes:
+            self._resize(sizes)
+        if self._limits:
+            self._check_indices()
+
+    def forget_graphs(self) -> None:
+        super().forget_graphs()
+        self.forgotten()
+
+    @property
+    def collectives(self) -> Collectives:
+        """What copies pieces."""
+        return self._launches.collectives
+
+
+class ShardedProgram:
+    """The programs of all ranks as one: all are given the same, and what the first leaves is the result."""
+
+    synchronous = False
+
+    def __init__(self, device: Holder, plan: Plan, place: Place, team: Team, meanwhile: Callable[[], None]) -> None:
+        places = team.places(place, plan)
+        first = OfRank(device, plan, places[0], meanwhile)
+        self.team, self.seen = team, -1  # the version of the states that all ranks have
+        self.programs = [first, *(OfRank(device, plan, place, like=first) for place in places[1:])]
+        self._first, self._gpu, self._state, self._rank_plan = first, device.gpu, places[0].state, plan
+        self.plan, self.outputs, self.source, self.staging = first.plan, first.outputs, first.source, first.staging
+        self.loss, self.read, self.keep, self.wait = first.loss, first.read, first.keep, first.wait
+        self.recorder = first.recorder
+        self._carriers = [member.communicator for member in team.members]
+        self._graphs: dict[tuple[tuple[int, ...], tuple[int, ...]], Graph] = {}
+        for program in self.programs:
+            program.forgotten = self._graphs.clear
+        self.count_steps(bool(plan.updated))
+        team.programs.add(self)
+
+    def catch_up(self) -> None:
+        """Bring every rank what somebody else has changed."""
+        if self.seen != self._state.family.version:
+            for program in self.programs:
+                program.bring()
+            self.seen = self._state.family.version
+
+    @property
+    def mapped_bytes(self) -> int:
+        """Those of all ranks."""
+        return sum(program.mapped_bytes for program in self.programs)
+
+    def scalar(self, name: str, value: float) -> None:
+        """Set a runtime scalar on every rank."""
+        for program in self.programs:
+            program.scalar(name, value)
+
+    def count_steps(self, advances: bool, unless: str | None = None, stop: bool = False) -> None:
+        """Does a launch count as an update?  It is counted once."""
+        self._advances, self._unless, self._stop = advances, unless, stop
+
+    def bind(self, name: str, array: AnyArray) -> None:
+        """Give the next launch an input, of which each rank takes its rows."""
+        for program in self.programs:
+            program.bind(name, array)
+
+    def is_in_parts(self) -> None:
+        """Its steps are parts of one."""
+        for program in self.programs:
+            program.share.is_in_parts()
+
+    def launch(self, sizes: Mapping[str, int]) -> Ticket:
+        """Give each rank its rows and queue the step of all."""
+        self._first.check(sizes)
+        self._gpu.enter()
+        self.team.catch_up()
+        begun = [program.begin(sizes) for program in self.programs]
+        self._graph(tuple(number for number, _ in begun), sizes).launch()
+        if self.plan.updated:
+            self.team.changed(self._state.family)
+        tickets = [program.end(turn, sizes) for program, (_, turn) in zip(self.programs, begun, strict=True)]
+        if self._advances and (self._unless is None or not tickets[0].read(self._unless)):
+            self._state.step += 1
+        return tickets[0]
+
+    def epoch(self, epoch: Epoch) -> Iterator[Slice]:
+        """Steps over the rows of an epoch, launch by launch."""
+        return epoch_of_launches(self, epoch, self._unless if self._stop else None)
+
+    def _graph(self, turns: tuple[int, ...], sizes: Mapping[str, int]) -> Graph:
+        key = turns, self._first.graph_key(sizes)
+        if key not in self._graphs:
+
+            def build(nodes: Nodes) -> None:
+                logs = [Log() for _ in self.programs]
+                for program, turn, log in zip(self.programs, turns, logs, strict=True):
+                    program.add_launch(log, None if turn < 0 else turn, sizes)
+                put_side_by_side(self._order(nodes), logs, self._carriers, self._first.collectives)
+
+            self._graphs[key] = self._first.new_graph(build)
+        return self._graphs[key]
+
+    def _order(self, nodes: Nodes) -> Order:
+        if self.recorder is None:
+            return SideBySide(nodes, self._rank_plan, len(self.programs))
+        return self._first.order_of(nodes)  # one after the other
+
+
+# -- one graph -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a rank puts into its graph."""
+
+    kernels: Sequence[Kernel]
+    reads: set[Resource]
+    writes: set[Resource]
+    add: Callable[[Order, set[Resource], set[Resource]], None]
+    record: Callable[[int], None] | None = None  # of libraries
+
+    @property
+    def is_exchange(self) -> bool:
+        """Does it send and receive?"""
+        return RANKS in self.writes
+
+
+class Log(Order):
+    """Notes what would be put into a graph."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.current: Sequence[Kernel] = ()
+
+    def kernel(
+        self,
+        function: Any,
+        grid: tuple[int, int],
+        threads: int,
+        given: Sequence[Any],
+        reads: set[Resource],
+        writes: set[Resource],
+        *more: Any,
+    ) -> None:
+        def add(order: Order, reads: set[Resource], writes: set[Resource]) -> None:
+            order.kernel(function, grid, threads, given, reads, writes, *more)
+
+        self.entries.append(Entry(self.current, reads, writes, add))
+
+    def library(self, record: Callable[[int], None], reads: set[Resource], writes: set[Resource]) -> None:
+        def add(order: Order, reads: set[Resource], writes: set[Resource]) -> None:
+            order.library(record, reads, writes)
+
+        self.entries.append(Entry(self.current, reads, writes, add, record))
+
+    def until_exchange(self) -> Iterator[Entry]:
+        """What stands before the next exchange, which then is the first that is left."""
+        while self.entries and not self.entries[0].is_exchange:
+            yield self.entries.pop(0)
+
+
+class SideBySide(Order):
+    """An order in which resources of ranks are apart."""
+
+    def __init__(self, nodes: Nodes, plan: Plan, ranks: int) -> None:
+        super().__init__(nodes, plan)
+        self._overlapping = {
+            of_rank(rank, a): tuple(of_rank(rank, b) for b in others)
+            for a, others in self._overlapping.items()
+            for rank in range(ranks)
+        }
+
+
+def of_rank(rank: int, resource: Resource) -> Resource:
+    """What is common to all of them keeps its name."""
+    return resource if resource in COMMON else f"{resource} of rank {rank}"
+
+
+def put_side_by_side(order: Order, logs: Sequence[Log], carriers: Sequence[Carrier], collectives: Collectives) -> None:
+    """One graph of what all ranks put into theirs; they meet where they exchange."""
+    while any(log.entries for log in logs):
+        for rank, log in enumerate(logs):
+            for entry in log.until_exchange():
+                order.current = entry.kernels if rank == 0 else ()
+                entry.add(order, *_named(rank, entry))
+        left = [log.entries.pop(0) for log in logs if log.entries]
+        if left:
+            assert len(left) == len(logs), "ranks exchange the same things"
+            order.current = left[0].kernels
+            named = [_named(rank, entry) for rank, entry in enumerate(left)]
+            reads = set[Resource]().union(*(reads for reads, _ in named))
+            writes = set[Resource]().union(*(writes for _, writes in named))
+            for entry in left:
+                assert entry.record is not None
+                entry.record(0)  # its rank's carrier notes the pieces
+            collectives.add_sums(order, Added(carried(carriers), 0, 0, 1), "int32", reads, writes)
+
+
+def carried(carriers: Sequence[Carrier]) -> list[Sum]:
+    """Who copies what: between two ranks, pieces come in the order in which they are sent."""
+    ways: dict[tuple[int, int], list[Piece]] = {}
+    for rank, carrier in enumerate(carriers):
+        for piece in carrier.noted[0]:
+            ways.setdefault((rank, piece.peer), []).append(piece)
+    found = []
+    for rank, carrier in enumerate(carriers):
+        for piece in carrier.noted[1]:
+            sent = ways[piece.peer, rank].pop(0)
+            assert sent.bytes == piece.bytes, "what is sent is received"
+            assert sent.bytes % WORD == 0, "it is made of words"
+            found.append(Sum(sent.address, piece.address, sent.address, sent.bytes // WORD))
+    return found
+
+
+def _named(rank: int, entry: Entry) -> tuple[set[Resource], set[Resource]]:
+    reads, writes = ({of_rank(rank, r) for r in found} for found in (entry.reads, entry.writes))
+    return reads, writes
+
+
+def team_of(shards: Shards, device: Holder, scratch: Callable[[], Any]) -> Team:
+    """The ranks of a session, once it has a device."""
+    if shards.team is None:
+        shards.team = Team(device, scratch, shards.grid)
+    assert isinstance(shards.team, Team)
+    return shards.team

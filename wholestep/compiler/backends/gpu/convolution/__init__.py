@@ -1,0 +1,1 @@
+"""Convolutions on GPUs: direct kernels, pools and casts around them."""

@@ -1,0 +1,61 @@
+"""Which pools a GPU's convolutions of few channels take along, forward and backward: those that fit a block."""
+
+from __future__ import annotations
+
+from wholestep.compiler.backends.cuda.libraries.cudnn_convolution import is_for_library
+from wholestep.compiler.backends.cuda.target import uses_tf32
+from wholestep.compiler.backends.gpu.convolution.direct import Shape, best_tile, fits_pool, fixed
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir.build import attrs_of
+from wholestep.compiler.ir.graph import Graph, Node, rewrite
+from wholestep.compiler.passes.lower.max_pooling import through_pool
+from wholestep.compiler.target import Target
+
+BATCH_PARTS = 64  # of a gradient of weights: each is a block's
+IMAGES = 128  # that tiles are tried for: whether one fits does not depend on it
+
+
+def takes_pool_in_tf32(convolution: Node, pool: Node) -> bool:
+    """The same on a target with tf32."""
+    return takes_pool(convolution, pool, tf32=True)
+
+
+def takes_pool(convolution: Node, pool: Node, tf32: bool = False) -> bool:
+    """May a pool follow a convolution in its kernel?"""
+    if is_for_library(convolution, tf32):
+        return False
+    a, window = attrs_of(convolution, at.ConvAttrs), attrs_of(pool, at.PoolAttrs).window
+    outputs, tall, wide, channels = map(fixed, convolution.inputs[1].type.shape)
+    _, rows, columns, _ = convolution.type.shape
+    size = fixed(rows) // window[0] * window[0], fixed(columns) // window[1] * window[1]
+    shape = Shape(tall, wide, a.stride, a.dilation, channels, outputs, *size, a.low, window)
+    return a.groups == 1 and best_tile(shape, IMAGES, _size(convolution)) is not None
+
+
+def _size(node: Node) -> int:
+    return max(4, node.inputs[0].type.dtype.size)
+
+
+def through_small_pools(graph: Graph, target: Target) -> Graph:
+    """Adjoints of convolutions and sums take the gradient of a pool as it is, where a block has room for it."""
+    tf32 = uses_tf32(target.name)
+    return rewrite(graph, lambda node: through_pool(node, BATCH_PARTS, lambda n, pool: _fits(n, pool, tf32)))
+
+
+def _fits(node: Node, spread: Node, tf32: bool) -> bool:
+    if is_for_library(node, tf32):
+        return False
+    a, pool = attrs_of(node, at.ConvGradAttrs), attrs_of(spread, at.PoolGradAttrs).window
+    if node.op == "conv2d_grad_weight":
+        outputs, tall, wide, channels = map(fixed, node.type.shape)
+        _, rows, columns, _ = map(_number, spread.inputs[0].type.shape)
+        return fits_pool(Shape(tall, wide, (1, 1), (1, 1), channels, outputs, rows, columns, a.low, pool), _size(node))
+    outputs, tall, wide, channels = map(fixed, node.inputs[1].type.shape)
+    _, rows, columns, _ = map(_number, node.type.shape)
+    shape = Shape(tall, wide, (1, 1), (1, 1), outputs, channels, rows, columns, (0, 0))
+    return best_tile(shape, IMAGES, _size(node)) is not None
+
+
+def _number(extent: object) -> int:
+    """0 for the batch."""
+    return extent if isinstance(extent, int) else 0

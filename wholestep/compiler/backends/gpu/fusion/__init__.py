@@ -1,0 +1,1 @@
+"""Fusion of launches: horizontal (independent kernels) and vertical (rows of one block)."""

@@ -1,0 +1,1 @@
+"""Persistent kernels: grids that stay resident over the steps of a scan or of an epoch."""

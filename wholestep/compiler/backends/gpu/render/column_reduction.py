@@ -1,0 +1,171 @@
+"""Sums over columns: a block has some columns, whose warps share the axis that is added up."""
+
+from __future__ import annotations
+
+from wholestep.compiler.backends.gpu.render.language import STORED
+from wholestep.compiler.backends.gpu.render.vectorize import Packs
+from wholestep.compiler.backends.gpu.render.writer import Writer
+from wholestep.compiler.plan.model.bodies import Columns
+from wholestep.compiler.plan.model.kernel import Reduce
+
+PARTS = 8  # of a sum, where warps share it
+
+
+def render_columns(w: Writer) -> None:
+    """Part p of a block, a warp or less, adds up rows p, p + parts, ... of its columns; then parts are added in order.
+
+    Of a long axis a block has one chunk; the block that comes last adds the chunks in the same way.
+    """
+    columns = w.kernel.body
+    assert isinstance(columns, Columns)
+    sums, epilogue = columns.levels
+    lanes, each = w.schedule.width, w.schedule.vector
+    extent, parts, wide = w.axis_extent(columns.vector), w.schedule.threads // lanes, lanes * each
+    w.emit(f"const int lane = threadIdx.x % {lanes}, part = threadIdx.x / {lanes};")
+    w.emit(f"const {w.int} across = ({extent} + {wide - 1}) / {wide}, total = {w.count(columns.rows)} * across;")
+    for r in sums.reduces if parts > 1 else ():
+        type = STORED[w.dtypes[r.value]]
+        kind = f"ws_best<{type}>" if r.op == "argmax" else type
+        w.emit(f"__shared__ {kind} parts{r.id}[{parts}][{wide}];")
+    chunks(w, columns)
+    with w.block(f"for ({w.int} at = blockIdx.x; at < total; at += gridDim.x)"):
+        w.emit(f"const {w.int} first_column = at % across * {wide}, row = at / across;")
+        w.decompose("row", columns.rows)
+        begin, end = ("first", "last") if w.schedule.chunk else ("0", w.axis_extent(columns.reduced))
+        if each > 1:
+            add_packs(w, columns, begin, end, parts, each)
+        elif parts > 1:
+            add_columns(w, columns, begin, end, parts)
+        w.emit(f"const {w.int} column = threadIdx.x, i{columns.vector} = first_column + column;")
+        w.emit(f"const bool inside = column < {wide} && i{columns.vector} < {extent};")
+        if parts > 1:
+            add_parts(w, sums.reduces, parts)
+        else:
+            add_alone(w, columns, begin, end)
+        if w.schedule.chunk:
+            add_chunks(w, sums.reduces, parts, wide, each)
+        with w.block("if (inside)"):
+            for r in sums.reduces:
+                w.finish(r, f"t{r.id}")
+            w.instructions(epilogue.body)
+            w.stores(epilogue.stores)
+
+
+def add_alone(w: Writer, columns: Columns, begin: str, end: str) -> None:
+    """A thread a column, all of it: it has the parts that warps would have one after the other."""
+    sums = columns.levels[0]
+    for r in sums.reduces:
+        w.emit(f"{STORED[w.dtypes[r.value]]} t{r.id} = {{}};")
+    with w.block("if (inside)"):
+        w.emit("#pragma unroll")
+        with w.block(f"for (int p = 0; p < {PARTS}; p++)"):
+            for r in sums.reduces:
+                w.start(r)
+            with w.loop(f"i{columns.reduced}", f"{begin} + p", end, str(PARTS)):
+                w.instructions(sums.body)
+                for r in sums.reduces:
+                    w.accumulate(r, columns.reduced)
+            for r in sums.reduces:
+                join = "add" if r.op == "sum" else "max"
+                w.emit(f"t{r.id} = p == 0 ? r{r.id} : ws_{join}(t{r.id}, r{r.id});")
+
+
+def add_columns(w: Writer, columns: Columns, begin: str, end: str, parts: int) -> None:
+    """A thread a column."""
+    sums = columns.levels[0]
+    with w.block(""):
+        w.emit(f"const {w.int} i{columns.vector} = first_column + lane;")
+        for r in sums.reduces:
+            w.start(r)
+        inside = f"if (i{columns.vector} < {w.axis_extent(columns.vector)})"
+        with w.block(inside), w.loop(f"i{columns.reduced}", f"{begin} + part", end, str(parts)):
+            w.instructions(sums.body)
+            for r in sums.reduces:
+                w.accumulate(r, columns.reduced)
+        w.emit("__syncthreads();")
+        for r in sums.reduces:
+            w.emit(f"parts{r.id}[part][lane] = r{r.id};")
+        w.emit("__syncthreads();")
+
+
+def add_packs(w: Writer, columns: Columns, begin: str, end: str, parts: int, each: int) -> None:
+    """A thread some columns side by side; several rows are under way at a time."""
+    sums, axis = columns.levels[0], columns.vector
+    packs = Packs(w, axis, each)
+    with w.block(""):
+        w.emit(f"const {w.int} base = first_column + lane*{each};")
+        for r in sums.reduces:
+            first = "0" if r.op == "sum" else f"ws_lowest(({STORED[w.dtypes[r.value]]})0)"
+            w.emit(f"{STORED[w.dtypes[r.value]]} r{r.id}[{each}];")
+            w.emit("#pragma unroll")
+            w.emit(f"for (int e = 0; e < {each}; e++) r{r.id}[e] = {first};")
+        with w.block(f"if (base < {w.axis_extent(axis)})"):
+            w.emit("#pragma unroll 4")
+            with w.loop(f"i{columns.reduced}", f"{begin} + part", end, str(parts)):
+                packs.render(sums, sums_of="[e]")
+        w.emit("__syncthreads();")
+        for r in sums.reduces:
+            w.emit("#pragma unroll")
+            w.emit(f"for (int e = 0; e < {each}; e++) parts{r.id}[part][lane*{each} + e] = r{r.id}[e];")
+        w.emit("__syncthreads();")
+
+
+def add_parts(w: Writer, reduces: tuple[Reduce, ...], parts: int) -> None:
+    """What the warps have found of a column, in order, by one thread of the block."""
+    for r in reduces:
+        join, type = {"argmax": "better", "sum": "add", "max": "max"}[r.op], STORED[w.dtypes[r.value]]
+        w.emit(f"{f'ws_best<{type}>' if r.op == 'argmax' else type} t{r.id} = {{}};")
+    with w.block("if (inside)"):
+        for r in reduces:
+            join = {"argmax": "better", "sum": "add", "max": "max"}[r.op]
+            w.emit(f"t{r.id} = parts{r.id}[0][column];")
+            w.emit(f"#pragma unroll {min(parts, 32)}")
+            w.emit(f"for (int p = 1; p < {parts}; p++) t{r.id} = ws_{join}(t{r.id}, parts{r.id}[p][column]);")
+
+
+def chunks(w: Writer, columns: Columns) -> None:
+    """Which rows this block adds up; blocks behind the end of a call's axis have nothing to do."""
+    if not w.schedule.chunk:
+        return
+    length, chunk = w.axis_extent(columns.reduced), w.schedule.chunk
+    w.emit(f"const {w.int} chunks = {length} > {chunk} ? ({length} + {chunk - 1}) / {chunk} : 1;")
+    w.emit("if (blockIdx.y >= chunks) return;")
+    w.emit(f"const {w.int} first = ({w.int})blockIdx.y*{chunk};")
+    w.emit(f"const {w.int} last = first + {chunk} < {length} ? first + {chunk} : {length};")
+
+
+def add_chunks(w: Writer, reduces: tuple[Reduce, ...], parts: int, wide: int, each: int) -> None:
+    """Leave what this block has found; the last block adds the chunks, part by part, then the parts."""
+    start = "scratch"
+    for r in reduces:
+        type = STORED[w.dtypes[r.value]]
+        w.emit(f"{type} *const chunks{r.id} = ({type} *)({start});")
+        start = f"(char *)(chunks{r.id} + (long long)gridDim.y*total*{wide})"
+    with w.block("if (chunks > 1)"):
+        with w.block("if (inside)"):
+            for r in reduces:
+                w.emit(f"chunks{r.id}[((long long)blockIdx.y*total + at)*{wide} + column] = t{r.id};")
+        w.emit("if (!ws_is_last(counters + at, chunks)) continue;")
+        for r in reduces:
+            type, join = STORED[w.dtypes[r.value]], "add" if r.op == "sum" else "max"
+            with w.block(f"if (first_column + lane*{each} < {w.axis_extent(w.kernel.vector or 0)})"):
+                w.emit(f"{type} found[{each}];")
+                first = "0" if r.op == "sum" else f"ws_lowest(({type})0)"
+                w.emit("#pragma unroll")
+                w.emit(f"for (int e = 0; e < {each}; e++) found[e] = {first};")
+                w.emit("#pragma unroll 4")
+                with w.block(f"for ({w.int} n = part; n < chunks; n += {parts})"):
+                    w.emit(f"{type} seen[{each}];")
+                    place = f"chunks{r.id} + ((long long)n*total + at)*{wide} + lane*{each}"
+                    w.emit(f"ws_near<{type}, {each}>(seen, {place});")
+                    w.emit("#pragma unroll")
+                    w.emit(f"for (int e = 0; e < {each}; e++) found[e] = ws_{join}(found[e], seen[e]);")
+                w.emit("#pragma unroll")
+                w.emit(f"for (int e = 0; e < {each}; e++) parts{r.id}[part][lane*{each} + e] = found[e];")
+        w.emit("__syncthreads();")
+        with w.block("if (inside)"):
+            for r in reduces:
+                join = "add" if r.op == "sum" else "max"
+                w.emit(f"t{r.id} = parts{r.id}[0][column];")
+                w.emit("#pragma unroll")
+                w.emit(f"for (int p = 1; p < {parts}; p++) t{r.id} = ws_{join}(t{r.id}, parts{r.id}[p][column]);")

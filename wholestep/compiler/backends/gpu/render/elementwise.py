@@ -1,0 +1,61 @@
+"""Nests: a thread an element, or some side by side; where something is reduced, see `rows` and `sums`."""
+
+from __future__ import annotations
+
+from wholestep.compiler.backends.gpu.kernel_schedule import ELEMENTS, SUMS
+from wholestep.compiler.backends.gpu.render.partial_column_sums import render_sums
+from wholestep.compiler.backends.gpu.render.row_reduction import render_rows
+from wholestep.compiler.backends.gpu.render.vectorize import Packs
+from wholestep.compiler.backends.gpu.render.writer import Writer
+from wholestep.compiler.plan.model.bodies import Nest
+
+
+def render_nest(w: Writer) -> None:
+    nest = w.kernel.body
+    assert isinstance(nest, Nest)
+    if w.schedule.form == ELEMENTS:
+        render_elements(w, nest)
+    elif w.schedule.form == SUMS:
+        render_sums(w, nest)
+    else:
+        render_rows(w, nest)
+
+
+def over_elements(w: Writer, axes: tuple[int, ...]) -> str:
+    """The head of a loop in which every point of some axes is one thread's."""
+    w.emit(f"const {w.int} total = {w.count(axes)};")
+    first, stride = f"({w.int})blockIdx.x*blockDim.x + threadIdx.x", f"({w.int})gridDim.x*blockDim.x"
+    return f"for ({w.int} at = {first}; at < total; at += {stride})"
+
+
+def render_elements(w: Writer, nest: Nest) -> None:
+    """Nothing is reduced: whatever a row needs once, each of its elements computes for itself."""
+    count, inner = w.schedule.vector, () if nest.vector is None else (nest.vector,)
+    if count > 1:
+        render_packs(w, nest, count)
+        return
+    with w.block(over_elements(w, (*nest.rows, *inner))):
+        w.decompose("at", (*nest.rows, *inner))
+        for level in nest.levels:
+            w.instructions(level.row)
+            if level.row_stores:
+                with w.block("" if nest.vector is None else f"if (i{nest.vector} == 0)"):
+                    w.stores(level.row_stores)
+            w.pass_over(level)
+
+
+def render_packs(w: Writer, nest: Nest, count: int) -> None:
+    """A thread has some elements side by side: it reads all that it needs before it writes the first."""
+    assert nest.vector is not None
+    assert len(nest.levels) == 1
+    (level,), across = nest.levels, f"({w.axis_extent(nest.vector)}/{count})"
+    w.emit(f"const {w.int} total = {w.count(nest.rows)} * {across};")
+    first, stride = f"({w.int})blockIdx.x*blockDim.x + threadIdx.x", f"({w.int})gridDim.x*blockDim.x"
+    with w.block(f"for ({w.int} at = {first}; at < total; at += {stride})"):
+        w.emit(f"const {w.int} base = at % {across} * {count}, row = at / {across};")
+        w.decompose("row", nest.rows)
+        w.instructions(level.row)
+        if level.row_stores:
+            with w.block("if (base == 0)"):
+                w.stores(level.row_stores)
+        Packs(w, nest.vector, count).render(level)

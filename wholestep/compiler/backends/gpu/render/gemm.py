@@ -1,0 +1,159 @@
+"""Contractions: `ws_product` of native/product.h around what is read and what follows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wholestep.compiler.backends.cuda.libraries.gemm_library import in_fours, lies_in_fours, stride_of
+from wholestep.compiler.backends.gpu.kernel_schedule import LIBRARY, CudaSchedule
+from wholestep.compiler.backends.gpu.render.elementwise import over_elements
+from wholestep.compiler.backends.gpu.render.language import LOCAL, STORED, widened
+from wholestep.compiler.backends.gpu.render.writer import Writer
+from wholestep.compiler.ir.types import DType, float32
+from wholestep.compiler.plan.model.bodies import Dot
+from wholestep.compiler.plan.model.kernel import Instr, Level, Load
+
+DEPTH = 16  # of k, that a group of threads has of every piece
+
+
+def render_dot(w: Writer) -> None:
+    dot = w.kernel.body
+    assert isinstance(dot, Dot)
+    (level,) = dot.levels
+    acc = next(i for i in level.body if i.op == "acc")
+    if w.schedule.form == LIBRARY:
+        render_behind(w, dot, level, acc)
+        return
+    names = {dot.m: "i", dot.n: "j", dot.k: "k"}
+    w.axes |= names
+    accumulate = accumulator(w.buffer_dtype(dot.a))
+
+    def read(load: Load) -> str:
+        return f"return {widened(w.element(load), w.buffer_dtype(load), accumulate)};"
+
+    along = [stride_of(dot.a, dot.k) == 1, stride_of(dot.b, dot.k) == 1]
+    tiles(w, w.axis_extent(dot.m), w.axis_extent(dot.n), w.axis_extent(dot.k), dot.batch, accumulate)
+    contiguous = [dot.k if one else other for one, other in zip(along, (dot.m, dot.n), strict=True)]
+    fours = [is_in_fours(w, x, axis) for x, axis in zip((dot.a, dot.b), contiguous, strict=True)]
+    product_call(w, accumulate, along, [read(dot.a)], [read(dot.b)], level, acc.id, {}, fours=fours)
+
+
+def is_in_fours(w: Writer, load: Load, along: int) -> bool:
+    """Do elements along an axis lie in whole pieces of four, in memory as they are multiplied?"""
+    return w.buffer_dtype(load) == float32 and in_fours(w.kernel.axes[along]) and lies_in_fours(load, along)
+
+
+def render_behind(w: Writer, dot: Dot, level: Level, acc: Instr) -> None:
+    """What follows a product that the library has left in scratch memory."""
+    axes = (*dot.batch, dot.m, dot.n)
+    with w.block(over_elements(w, axes)):
+        w.decompose("at", axes)
+        w.emit(f"const {LOCAL[acc.dtype]} v{acc.id} = ((const {STORED[acc.dtype]} *)scratch)[at];")
+        w.instructions(level.row)
+        w.instructions(level.body)
+        w.stores((*level.row_stores, *level.stores))
+
+
+def accumulator(dtype: DType) -> DType:
+    return float32 if dtype.is_half else dtype
+
+
+def tiles(w: Writer, m: str, n: str, k: str, batch: tuple[int, ...], dtype: DType) -> None:
+    """Which tile, of which chunk, this block makes."""
+    tall, wide, _ = w.schedule.tile
+    w.emit(f"const int m = {m}, n = {n}, depth = {k};")
+    w.emit(f"const int down = (m + {tall - 1}) / {tall}, across = (n + {wide - 1}) / {wide};")
+    w.emit("const int tile = blockIdx.x % (down * across), each = blockIdx.x / (down * across);")
+    if batch:
+        w.emit(f"if (each >= {w.count(batch)}) return;")
+        w.decompose("each", batch)
+    else:
+        w.emit("if (each) return;")
+    w.emit(f"const int m0 = tile / across * {tall}, n0 = tile % across * {wide};")
+    type, chunk = STORED[dtype], w.schedule.chunk
+    if is_whole(w.schedule):
+        return
+    if chunk:
+        w.emit(f"const int chunks = depth > {chunk} ? (depth + {chunk - 1}) / {chunk} : 1;")
+        w.emit("if (blockIdx.y >= chunks) return;")
+        w.emit(f"const int from = blockIdx.y*{chunk}, to = from + {chunk} < depth ? from + {chunk} : depth;")
+        given = f"({type} *)scratch, counters + tile, (int)blockIdx.y, chunks, tile, down * across"
+    else:
+        w.emit("const int from = 0, to = depth;")
+        given = f"({type} *)0, (int *)0, 0, 1, 0, 0"
+    w.emit(f"const ws_chunks<{type}> cut = {{{given}}};")
+
+
+def early_loads(level: Level) -> tuple[Instr, ...]:
+    """What an epilogue reads at places that no value decides: it can be read while the product is made."""
+    return tuple(
+        i
+        for i in (*level.row, *level.body)
+        if i.op == "load" and i.load is not None and not i.guards and all(p.value is None for p in i.load.index)
+    )
+
+
+def is_whole(schedule: CudaSchedule) -> bool:
+    """Does a block have the whole of k, in chunks that it adds by itself?"""
+    return bool(schedule.chunk) and schedule.chunks == 1
+
+
+def product_call(
+    w: Writer,
+    dtype: DType,
+    along: list[bool],
+    a: list[str],
+    b: list[str],
+    level: Level,
+    acc: int,
+    axes: dict[int, str],
+    before: tuple[str, ...] = (),
+    fours: Sequence[bool] = (False, False),
+) -> None:
+    """The call; the epilogue is that of one element, whose axes may be `axes`, found by the lines `before`."""
+    tall, wide, groups = w.schedule.tile
+    type = STORED[dtype]
+    flags = ", ".join("true" if x else "false" for x in along)
+    early = () if before else early_loads(level)
+    seen = "Early" if early else "ws_nothing"
+    if early:
+        w.emit(f"struct Early {{ {' '.join(f'{STORED[i.dtype]} v{i.id};' for i in early)} }};")
+    whole = is_whole(w.schedule)
+    if whole:
+        dot = w.kernel.body
+        assert isinstance(dot, Dot), "windows have no such tiles"
+        depth, chunk = w.kernel.axes[dot.k], w.schedule.chunk
+        assert isinstance(depth, int), "its chunks are known"
+        bytes = [16 if along[0] and fours[0] else 4, 16 if fours[1] else 4]
+        count = max(3 * (tall + wide) * (DEPTH * groups + 4), -(-depth // chunk) * groups * tall * wide)
+        head = f"ws_whole_product<{type}, {tall}, {wide}, {DEPTH}, {groups}, {depth}, {chunk}, "
+        head += f"{bytes[0]}, {bytes[1]}, {'true' if along[1] else 'false'}>("
+        arguments = "operands, m, n, m0, n0,"
+    else:
+        count = max(DEPTH * groups * (tall + wide + 8), groups * tall * wide)  # rows are 4 apart from the next
+        head = f"ws_product<{type}, {tall}, {wide}, {DEPTH}, {groups}, {flags}>("
+        arguments = "operands, m, n, from, to, m0, n0, cut,"
+    w.emit(f"__shared__ __align__(16) {type} operands[{count}];")
+    w.emit(head)
+    w.emit(f"    {arguments}")
+    w.depth += 1
+    for opening, lines, four in (("[&](int i, int k)", a, fours[0]), ("[&](int k, int j)", b, fours[1])):
+        given = f"const {type} *" if whole else f"const {type} &" if four else type
+        with w.block(f"{opening} -> {given}", "},"):
+            for line in lines:
+                w.emit(line.replace("return ", "return &", 1) if whole else line)
+    kept = dict(w.axes)
+    w.axes |= axes
+    with w.block(f"[&](int i, int j) -> {seen}", "},"):
+        w.emit(f"return {{{', '.join(w.expression(i) for i in early)}}};")
+    with w.block(f"[&](int i, int j, {type} v{acc}, const {seen} &early)", "});"):
+        for line in before:
+            w.emit(line)
+        for i in early:
+            w.emit(f"const {LOCAL[i.dtype]} v{i.id} = early.v{i.id};")
+        ids = {i.id for i in early}
+        w.instructions([i for i in (*level.row, *level.body) if i.id not in ids])
+        w.stores(level.row_stores)
+        w.stores(level.stores)
+    w.axes = kept
+    w.depth -= 1

@@ -1,0 +1,258 @@
+"""Plan -> one text of CUDA C++: every launch once, however often it is made."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from wholestep.compiler.backends.cuda.libraries.gemm_library import is_direct
+from wholestep.compiler.backends.gpu.fusion.horizontal import by_launch, may_share, parts_of
+from wholestep.compiler.backends.gpu.kernel_schedule import (
+    EXCHANGE,
+    GRAPH,
+    LIBRARY,
+    MIDDLE,
+    SCATTER_SORTED,
+    schedule_of,
+)
+from wholestep.compiler.backends.gpu.persistent.scan import Looping, find_loop
+from wholestep.compiler.backends.gpu.render.attention import render_call
+from wholestep.compiler.backends.gpu.render.column_reduction import render_columns
+from wholestep.compiler.backends.gpu.render.elementwise import render_nest
+from wholestep.compiler.backends.gpu.render.gemm import render_dot
+from wholestep.compiler.backends.gpu.render.gemm_medium import render_middle
+from wholestep.compiler.backends.gpu.render.horizontal_fusion import Called, body_of, in_runs, launch_text
+from wholestep.compiler.backends.gpu.render.implicit_gemm_convolution import render_window
+from wholestep.compiler.backends.gpu.render.persistent_scan import render_loop
+from wholestep.compiler.backends.gpu.render.row_fusion import render_chained
+from wholestep.compiler.backends.gpu.render.scatter import render_scatter, render_sorting
+from wholestep.compiler.backends.gpu.render.writer import Writer
+from wholestep.compiler.plan.model.bodies import Dot
+from wholestep.compiler.plan.model.kernel import Kernel, Kind, Plan
+
+NATIVE = Path(__file__).parents[2] / "cuda" / "native"
+
+MANY = 1 << 31  # blocks: more than any loop has
+GATHERING, GATHER_THREADS = "gathering", 256  # the function of a launch that gathers rows, and its threads
+KERNELS = "// ---- kernels"  # what stands before it is the same for every plan
+
+RENDER: Mapping[Kind, Callable[[Writer], None]] = {
+    Kind.NEST: render_nest,
+    Kind.COLUMNS: render_columns,
+    Kind.DOT: lambda w: render_middle(w) if w.schedule.form == MIDDLE else render_dot(w),
+    Kind.SCATTER: render_scatter,
+    Kind.WINDOW: render_window,
+    Kind.CALL: render_call,
+}
+
+
+Argument = ctypes.c_void_p | ctypes.c_int | ctypes.Array[ctypes.c_void_p]
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """A launch: its function, and the kernels that share it, each with the buffers that it is given."""
+
+    function: str  # "": it is all a library's
+    kernels: tuple[tuple[Kernel, tuple[int, ...]], ...]
+    shares: bool = False  # are there several, which find their buffers in a table?
+    gathers: int = 0  # blocks that gather the rows of the next step meanwhile
+    before: str = ""  # a function of the same arguments that runs first: it sorts the indices of a scatter
+    shared: int = 0  # bytes of shared memory that its blocks are given besides
+    together: bool = False  # of a loop that is one kernel: its blocks are all there at once
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Blocks at capacity, and chunks."""
+        first = schedule_of(self.kernels[0][0])
+        if self.together:
+            return first.owns[2] * first.owns[3], 1
+        if not self.shares:
+            return first.blocks, first.chunks
+        own = [schedule_of(k) for k, _ in self.kernels if schedule_of(k).chained <= 1]
+        return sum(s.blocks * s.chunks for s in own) + self.gathers, 1
+
+    @property
+    def threads(self) -> int:
+        return schedule_of(self.kernels[0][0]).threads
+
+    def arguments(
+        self, address: Callable[[int], int], step: int, scratch: int, counters: int, turn: int
+    ) -> list[Argument]:
+        """What the function is given, as its text lists it."""
+        head: list[Argument] = [ctypes.c_void_p(step)]
+        if self.together:
+            first = schedule_of(self.kernels[0][0])
+            come = ctypes.c_void_p(counters + 4 * (first.counters_at + first.sum_counters))
+            table = [address(b) for _, given in self.kernels for b in given]
+            return [*head, come, (ctypes.c_void_p * len(table))(*table)]
+        if self.kernels[0][0].loop is not None:
+            head.append(ctypes.c_int(turn))
+        found: list[int] = []
+        for kernel, buffers in self.kernels:
+            own = schedule_of(kernel)
+            if own.scratch:
+                found += [scratch + own.scratch_at, counters + 4 * own.counters_at]
+            found += map(address, buffers)
+        if self.shares:
+            return [*head, (ctypes.c_void_p * len(found))(*found)]
+        return [*head, *map(ctypes.c_void_p, found)]
+
+
+@dataclass(frozen=True)
+class Source:
+    """The text of a plan, and its launches in order."""
+
+    text: str  # of the kernels alone
+    launches: tuple[Rendered, ...]
+
+    @property
+    def functions(self) -> list[str]:
+        names = (name for launch in self.launches for name in (launch.before, launch.function))
+        return [name for name in dict.fromkeys(names) if name]
+
+
+@cache
+def native(name: str) -> str:
+    """A file of primitives."""
+    return (NATIVE / name).read_text()
+
+
+def written(plan: Plan, kernel: Kernel) -> Writer:
+    """The writer of a kernel, whose lines are written."""
+    writer = Writer(plan, kernel)
+    (render_chained if schedule_of(kernel).chained else RENDER[kernel.kind])(writer)
+    return writer
+
+
+def is_plain_product(plan: Plan, kernel: Kernel) -> bool:
+    """Does a library do all of it?"""
+    if schedule_of(kernel).form in (GRAPH, EXCHANGE):
+        return True
+    return schedule_of(kernel).form == LIBRARY and isinstance(kernel.body, Dot) and is_direct(plan, kernel.body)
+
+
+def render(plan: Plan, prefix: str = "k", together: int = MANY) -> Source:
+    """Launches in order; equal ones have one function, which has the number of the first kernel.
+
+    `together`: blocks that a GPU has room for at once.  A loop of more blocks has launches of its kernels in each step.
+    """
+    names: dict[str, str] = {}
+    texts, rendered = [], []
+
+    def named(text: str, name: str) -> str:
+        if text and text not in names:
+            names[text] = name
+            texts.append(text.replace("NAME", name))
+        return names.get(text, "")
+
+    for launch in in_launches(plan, together):
+        name, own = f"{prefix}{launch[0].id}", [k for k in launch if not is_plain_product(plan, k)]
+        if not own:
+            rendered.append(Rendered("", tuple((k, ()) for k in launch)))  # the library's alone
+        elif is_loop(launch, together):
+            loop = find_loop(plan, launch)
+            assert isinstance(loop, Looping), "its kernels say so"
+            found = render_loop(plan, loop)
+            kernels = tuple(zip(launch, found.buffers, strict=True))
+            one = Rendered(named(found.text, name), kernels, shares=True, shared=loop.bytes, together=True)
+            rendered.append(one)
+        else:
+            text, kernels = shared_text(plan, own) if len(own) > 1 else single_text(plan, own[0])
+            before = named(sorting_text(plan, own[0]), f"{name}_sort")
+            ahead = schedule_of(own[0]).ahead
+            rendered.append(Rendered(named(text, name), kernels, len(own) > 1, before=before, shared=ahead))
+    return Source("\n\n".join(texts) + "\n", tuple(rendered))
+
+
+def is_loop(launch: Sequence[Kernel], together: int) -> bool:
+    """Are kernels a loop that is one, whose blocks a GPU has room for?"""
+    owns = schedule_of(launch[0]).owns
+    return bool(owns) and owns[2] * owns[3] <= together
+
+
+def in_launches(plan: Plan, together: int) -> Iterator[tuple[Kernel, ...]]:
+    """The kernels of each launch."""
+    for launch in by_launch(plan.kernels):
+        if schedule_of(launch[0]).owns and not is_loop(launch, together):
+            yield from ((k,) for k in launch)
+        else:
+            yield launch
+
+
+Kernels = tuple[tuple[Kernel, tuple[int, ...]], ...]
+
+
+def single_text(plan: Plan, kernel: Kernel) -> tuple[str, Kernels]:
+    """A kernel that has a launch for itself, under the name NAME."""
+    writer = written(plan, kernel)
+    return f"// {' '.join(kernel.origin)}\n{writer.function('NAME')}", ((kernel, writer.buffers),)
+
+
+def sorting_text(plan: Plan, kernel: Kernel) -> str:
+    """What runs before a scatter whose indices are sorted; "" for other kernels."""
+    if schedule_of(kernel).form != SCATTER_SORTED:
+        return ""
+    writer = Writer(plan, kernel)
+    render_sorting(writer)
+    return f"// {' '.join(kernel.origin)}: indices\n{writer.function('NAME')}"
+
+
+def shared_text(plan: Plan, kernels: Sequence[Kernel], gathers: int = 0) -> tuple[str, Kernels]:
+    """Kernels that share a launch: those whose blocks have most to do have the first of them."""
+    names: dict[str, str] = {}
+    texts, parts = [], []
+    for part in sorted(parts_of(kernels), key=work_of_a_block, reverse=True):
+        calls = []
+        for kernel in part:
+            body = body_of(written(plan, kernel))
+            if body.text not in names:
+                names[body.text] = f"NAME_{len(names)}"
+                texts.append(f"// {' '.join(kernel.origin)}\n{body.text.replace('NAME', names[body.text])}")
+            calls.append(Called(kernel, names[body.text], body))
+        parts.append(tuple(calls))
+    ordered = [part for run in in_runs(parts) for part in run]
+    text = "\n".join([*texts, launch_text("NAME", ordered, schedule_of(kernels[0]).threads, gathers)])
+    return text, tuple((call.kernel, call.body.buffers) for part in ordered for call in part)
+
+
+def gathering(plan: Plan, source: Source, blocks: int) -> tuple[int, str, Rendered] | None:
+    """The launch of a step that also gathers the rows of the next one: its number, its text and what it is then.
+
+    It is the one with the fewest blocks of its own; None where all are a library's, or in loops.
+    """
+    able = [
+        (launch.grid[0] * launch.grid[1], number)
+        for number, launch in enumerate(source.launches)
+        if launch.threads == GATHER_THREADS
+        and all(k.loop is None and may_share(plan, k) for k, _ in launch.kernels)
+        and launch.function
+    ]
+    if not able:
+        return None
+    number = min(able)[1]
+    text, kernels = shared_text(plan, [k for k, _ in source.launches[number].kernels], blocks)
+    return number, text.replace("NAME", GATHERING), Rendered(GATHERING, kernels, shares=True, gathers=blocks)
+
+
+def work_of_a_block(part: Sequence[Kernel]) -> float:
+    """What orders parts of a launch."""
+    own = schedule_of(part[0])
+    return sum(k.flops + k.bytes for k in part) / own.blocks / own.chunks
+
+
+def with_primitives(text: str, machine: str | None = None) -> str:
+    """All that a compiler needs; `machine` is what stands for a GPU's own part."""
+    primitives = [
+        native("gpu.h") if machine is None else machine,
+        native("device.h"),
+        native("product.h"),
+        native("middle.h"),
+        native("window.h"),
+        native("attention.h"),
+        native("loops.h"),
+    ]
+    return "\n".join([*primitives, KERNELS, text])
