@@ -10,7 +10,7 @@ import pytest
 from sessions import assert_same_bits, data, mlp
 
 import wholestep as ws
-from wholestep.compiler.runtime.cache import CacheWarning
+from wholestep.compiler.runtime.cache.content_store import CacheWarning
 from wholestep.errors import (
     CompilerError,
     DTypeError,

@@ -14,7 +14,7 @@ from sessions import data, mlp
 
 import wholestep as ws
 from wholestep.compiler.backends.cpu.runtime.compiler import compile_counter
-from wholestep.compiler.runtime.cache import CacheWarning
+from wholestep.compiler.runtime.cache.content_store import CacheWarning
 from wholestep.errors import PlanError, UnknownNameError, UsageError
 
 

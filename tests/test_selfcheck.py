@@ -25,7 +25,7 @@ from wholestep.compiler.ir.types import TensorType, float32
 from wholestep.compiler.pipeline import Compiler
 from wholestep.compiler.plan.model.kernel import Index, Instr, Kernel, Plan
 from wholestep.compiler.plan.model.layout import pack
-from wholestep.compiler.runtime.slot import Slot
+from wholestep.compiler.runtime.state.slot import Slot
 from wholestep.errors import OptionError, VerificationError
 from wholestep.session.check import check as selfcheck
 from wholestep.session.check.check import Subject, check, estimated_seconds

@@ -20,7 +20,7 @@ from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.pipeline import Compiler
 from wholestep.compiler.plan.model.kernel import Plan, Space
 from wholestep.compiler.plan.model.layout import pack, unpack
-from wholestep.compiler.runtime.cache import Cache
+from wholestep.compiler.runtime.cache.content_store import Cache
 from wholestep.options import CompileOptions
 
 Flat = np.ndarray[Any, Any]

@@ -20,7 +20,7 @@ from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.passes.egraph import optimize as egraph
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.plan.model.request import PlanRequest
-from wholestep.compiler.runtime.cache import Cache
+from wholestep.compiler.runtime.cache.content_store import Cache
 from wholestep.compiler.target import Target
 
 HERE = detect_target()

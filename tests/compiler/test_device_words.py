@@ -46,4 +46,4 @@ def test_nobody_but_a_backend_or_an_engine_knows_an_address() -> None:
     """Others bind arrays, launch and read; one file maps memory, one holds OpenBLAS back, one reads Arrow's columns."""
     found = [p.relative_to(PACKAGE).as_posix() for p in PACKAGE.rglob("*.py") if "ctypes" in p.read_text()]
     outside = sorted(name for name in found if not name.startswith(("compiler/backends/", "workers/")))
-    assert outside == ["compiler/runtime/memory.py", "compiler/runtime/products.py", "data/arrow.py"]
+    assert outside == ["compiler/runtime/memory.py", "compiler/runtime/blas_threads.py", "data/arrow.py"]

@@ -27,8 +27,8 @@ from wholestep.compiler.backends.cuda.target import TARGETS as GPUS
 from wholestep.compiler.backends.reference.target import REFERENCE
 from wholestep.compiler.devices import device_named, target_named
 from wholestep.compiler.pipeline import Compiler
-from wholestep.compiler.runtime.cache import Cache
-from wholestep.compiler.runtime.plans import find_plan, find_report, plan_key, store_plan, store_report
+from wholestep.compiler.runtime.cache.content_store import Cache
+from wholestep.compiler.runtime.cache.plan_cache import find_plan, find_report, plan_key, store_plan, store_report
 from wholestep.compiler.target import Target
 from wholestep.errors import OptionError, PlanError, UsageError
 from wholestep.steps.train import train_graph

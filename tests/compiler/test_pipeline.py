@@ -13,7 +13,7 @@ from wholestep.compiler import pipeline
 from wholestep.compiler.ir.graph import Graph, Output
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.pipeline import PLAN, STAGES, Compiler, Stage
-from wholestep.compiler.runtime.plans import plan_key
+from wholestep.compiler.runtime.cache.plan_cache import plan_key
 from wholestep.errors import GraphError
 from wholestep.steps.train import train_graph
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import wholestep as ws
-from wholestep.compiler.runtime.order import epoch_order
+from wholestep.compiler.runtime.epoch_permutation import epoch_order
 from wholestep.data import Balanced, DataLoader, Sequential, Subset, Weighted
 from wholestep.data.own_rows import OwnRows
 

@@ -31,7 +31,7 @@ from tests.fuzz.mutations import Tree, changed_bytes, changed_tree
 from wholestep.compiler.backends.cpu.render.source import render
 from wholestep.compiler.plan.io import serialize
 from wholestep.compiler.plan.model.kernel import Plan
-from wholestep.compiler.runtime.cache import Cache, key_of
+from wholestep.compiler.runtime.cache.content_store import Cache, key_of
 from wholestep.compiler.spans import OptimizeReport, parse_report
 from wholestep.errors import WholestepError
 from wholestep.train.checkpoint.format import MANIFEST, manifest_bytes

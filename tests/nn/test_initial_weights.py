@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import wholestep as ws
-from wholestep.compiler.runtime.state import State
+from wholestep.compiler.runtime.state.state import State
 from wholestep.errors import OptionError
 from wholestep.steps.networks import agree_on_network, network_of
 

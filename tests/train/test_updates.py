@@ -18,7 +18,7 @@ import torch
 from compilers import quick
 
 import wholestep as ws
-from wholestep.compiler.runtime.order import epoch_order
+from wholestep.compiler.runtime.epoch_permutation import epoch_order
 
 RNG = np.random.default_rng(3)
 ROWS, BATCH, EPOCHS, SEED = 22, 4, 2, 5

@@ -14,7 +14,7 @@ import numpy as np
 
 import wholestep as ws
 from tests.compilers import quick
-from wholestep.compiler.runtime.parts import Parts
+from wholestep.compiler.runtime.state.partitioned_state import Parts
 from wholestep.train.checkpoint import load_checkpoint
 
 

@@ -24,7 +24,7 @@ from wholestep.compiler.passes.distribute.tensor_parallel import split
 from wholestep.compiler.passes.simplify.cse import share_common_nodes
 from wholestep.compiler.passes.simplify.dead_code import drop_dead_code
 from wholestep.compiler.passes.simplify.inline import inline_calls, strip_stop_gradients
-from wholestep.compiler.runtime.group import rows_of_rank
+from wholestep.compiler.runtime.process_group import rows_of_rank
 from wholestep.steps.define import as_graph, defined
 from wholestep.steps.divided import with_divided_states, with_split_states
 from wholestep.steps.recipe import Recipe

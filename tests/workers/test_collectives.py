@@ -19,7 +19,7 @@ from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.distribute.bucket_collectives import bucket
 from wholestep.compiler.passes.distribute.data_parallel import divide
 from wholestep.compiler.passes.simplify.inline import inline_calls, strip_stop_gradients
-from wholestep.compiler.runtime.group import rows_of_rank
+from wholestep.compiler.runtime.process_group import rows_of_rank
 
 RANKS = (1, 2, 3, 4)
 RNG = np.random.default_rng(3)

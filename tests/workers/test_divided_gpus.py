@@ -22,7 +22,7 @@ from tests.workers import split
 from tests.workers.on_gpus import OPTIONS
 from tests.workers.ranks import launch
 from wholestep.compiler.backends.cuda.runtime.collectives import LITTLE
-from wholestep.compiler.runtime.parts import Parts
+from wholestep.compiler.runtime.state.partitioned_state import Parts
 from wholestep.train.checkpoint import load_checkpoint
 from wholestep.train.checkpoint.folder import checkpoints_in
 

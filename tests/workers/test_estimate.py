@@ -15,7 +15,7 @@ from tests.workers.small import ABOUT, LOSS, PARAMETERS, network
 from wholestep.compiler.backends.cuda.runtime.collectives import BESIDE
 from wholestep.compiler.backends.gpu.kernel_schedule import schedule_of
 from wholestep.compiler.plan.model.bodies import Exchange as Body
-from wholestep.compiler.runtime.group import rows_of_rank
+from wholestep.compiler.runtime.process_group import rows_of_rank
 from wholestep.errors import OptionError, UsageError
 from wholestep.workers.network import MESSAGES, NETWORKS, Exchange
 

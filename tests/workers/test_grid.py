@@ -25,7 +25,7 @@ from wholestep.compiler.passes.distribute.batch_placement.placements import Mixe
 from wholestep.compiler.passes.distribute.batch_placement.rules import kinds_of
 from wholestep.compiler.passes.distribute.bucket_collectives import bucket
 from wholestep.compiler.pipeline import Compiler
-from wholestep.compiler.runtime.state import State
+from wholestep.compiler.runtime.state.state import State
 from wholestep.errors import OptionError
 from wholestep.options import CompileOptions
 from wholestep.session.where import where_to

@@ -18,7 +18,7 @@ from safetensors import safe_open
 from tests.workers import sharded
 from tests.workers.ranks import launch
 from wholestep.compiler.ir.mesh import Grid
-from wholestep.compiler.runtime.pieces import Piece, put_together
+from wholestep.compiler.runtime.state.state_pieces import Piece, put_together
 from wholestep.errors import CheckpointError
 from wholestep.train.checkpoint import load_checkpoint, together
 from wholestep.train.checkpoint.folder import checkpoints_in

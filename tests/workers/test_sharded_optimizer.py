@@ -13,7 +13,7 @@ import pytest
 import wholestep as ws
 from tests.compilers import quick
 from wholestep.compiler.ir.state_partition import part_shape
-from wholestep.compiler.runtime.parts import Parts
+from wholestep.compiler.runtime.state.partitioned_state import Parts
 from wholestep.errors import GraphError, LimitError, OptionError, UsageError
 
 ROWS = 29  # in batches of 8: the last one has 5, which 2, 3 and 4 ranks divide unevenly

@@ -14,7 +14,7 @@ from tests.compilers import quick
 from tests.workers import split
 from tests.workers.ranks import launch
 from wholestep.compiler.plan.io.serialize import encode
-from wholestep.compiler.runtime.parts import Parts
+from wholestep.compiler.runtime.state.partitioned_state import Parts
 from wholestep.errors import OptionError
 from wholestep.train.checkpoint import load_checkpoint
 from wholestep.train.checkpoint.folder import checkpoints_in

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from wholestep.callbacks.list import CallbackList
-    from wholestep.compiler.runtime.group import Group
+    from wholestep.compiler.runtime.process_group import Group
     from wholestep.session import Session
     from wholestep.train.history import TrainHistory
 

@@ -124,7 +124,7 @@ def _gpu() -> str:
 
 
 def _cache() -> str:
-    from wholestep.compiler.runtime.cache import cache_of
+    from wholestep.compiler.runtime.cache.content_store import cache_of
     from wholestep.options import CompileOptions
 
     folder = cache_of(CompileOptions()).folder

@@ -66,13 +66,13 @@ def _start(script: Path, settings: Mapping[str, Any]) -> Any:
 
 
 def _key(folder: Path) -> str:
-    from wholestep.compiler.runtime.cache import key_of
+    from wholestep.compiler.runtime.cache.content_store import key_of
 
     return key_of("run", str(folder.resolve()))
 
 
 def _store() -> Any:
-    from wholestep.compiler.runtime.cache import cache_of
+    from wholestep.compiler.runtime.cache.content_store import cache_of
     from wholestep.options import CompileOptions
 
     return cache_of(CompileOptions())

@@ -14,9 +14,9 @@ import numpy as np
 from wholestep.compiler.ir.types import Dim, Shape, TensorType, evaluate
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.group import Group
-from wholestep.compiler.runtime.state import State
-from wholestep.compiler.runtime.storage import Memory
+from wholestep.compiler.runtime.process_group import Group
+from wholestep.compiler.runtime.state.state import State
+from wholestep.compiler.runtime.state.storage import Memory
 from wholestep.compiler.target import Target
 from wholestep.options import CompileOptions
 from wholestep.records import dataclass
@@ -207,7 +207,7 @@ class Epoch:
         first, end = update * self.batch, update * self.batch + self.rows_of(update)
         if self.order is None:
             return {**{name: source[first:end] for name, source in self.sources.items()}, **self.whole}
-        from wholestep.compiler.runtime.order import epoch_order  # a native loop knows by itself
+        from wholestep.compiler.runtime.epoch_permutation import epoch_order  # a native loop knows by itself
 
         rows = epoch_order(self.seed, self.order, self.rows, np.arange(first, end))
         return {**{name: source[rows] for name, source in self.sources.items()}, **self.whole}

@@ -11,6 +11,7 @@ from importlib import import_module
 from wholestep.compiler.ir.graph import Graph, Node
 from wholestep.compiler.ir.printer import print_graph
 from wholestep.compiler.ir.verify import verify
+from wholestep.compiler.memory_budget import plan_within
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.distribute.bucket_collectives import bucket
 from wholestep.compiler.passes.distribute.data_parallel import divide
@@ -44,7 +45,6 @@ from wholestep.compiler.plan.model.target_formats import footprint
 from wholestep.compiler.spans import Integers, OptimizeReport, Spans
 from wholestep.compiler.stage import ForTarget, Pass, Stage, own, own_pass, passes_at, with_target
 from wholestep.compiler.target import Target
-from wholestep.compiler.within import plan_within
 from wholestep.errors import GradientError, GraphError
 from wholestep.options import CompileOptions
 

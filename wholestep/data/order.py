@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from wholestep.compiler.runtime.order import epoch_order
+from wholestep.compiler.runtime.epoch_permutation import epoch_order
 from wholestep.errors import InputError, OptionError
 
 Rows = NDArray[np.int64]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wholestep.compiler.runtime.group import rows_of_rank
+from wholestep.compiler.runtime.process_group import rows_of_rank
 from wholestep.data.table import Batch
 
 

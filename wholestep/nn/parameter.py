@@ -14,7 +14,7 @@ from wholestep.compiler.frontend.precision import half_parameter
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail, located
 from wholestep.compiler.ir.types import DType, TensorType, as_dtype, as_shape, shape_text, symbols_of
-from wholestep.compiler.runtime.slot import Slot
+from wholestep.compiler.runtime.state.slot import Slot
 from wholestep.errors import DTypeError, ShapeError, UsageError
 
 if TYPE_CHECKING:

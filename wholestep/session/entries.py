@@ -12,10 +12,10 @@ from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.update_counters import AVERAGE, RAW, START, Clocks, is_counter
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.counting import Counting, Turn
 from wholestep.compiler.runtime.memory import explained
-from wholestep.compiler.runtime.state import State
-from wholestep.compiler.runtime.storage import Memory
+from wholestep.compiler.runtime.state.state import State
+from wholestep.compiler.runtime.state.step_counters import Counting, Turn
+from wholestep.compiler.runtime.state.storage import Memory
 from wholestep.errors import UsageError
 from wholestep.schedules.bind import scalar_name
 from wholestep.session.metrics import Measured
@@ -297,7 +297,7 @@ def memories(plan: Plan, where: Where) -> Iterator[tuple[list[str], Memory]]:
     divided = [plan.buffers[id] for _, id in plan.states if plan.buffers[id].is_part]
     yield [name for name, id in plan.states if not plan.buffers[id].is_part], where.device.memory
     if divided:
-        from wholestep.compiler.runtime.parts import memories_of_parts  # most have none
+        from wholestep.compiler.runtime.state.partitioned_state import memories_of_parts  # most have none
 
         group, memory = where.group, where.device.memory
         assert group is not None, "ranks divide a state"

@@ -12,7 +12,7 @@ from wholestep.compiler.backend import Epoch, Slice
 from wholestep.compiler.ir.types import Dim, Extent, shape_text, symbols_of
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.state import State
+from wholestep.compiler.runtime.state.state import State
 from wholestep.compiler.spans import inner_span
 from wholestep.errors import InputError, OptionError, ShapeError, UsageError
 from wholestep.records import dataclass

@@ -14,7 +14,7 @@ from wholestep.compiler.plan.memory.peak_memory import ADVICE, page_rounded
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.plan.model.layout import aligned
 from wholestep.compiler.plan.model.target_formats import footprint
-from wholestep.compiler.runtime.cache import cache_of
+from wholestep.compiler.runtime.cache.content_store import cache_of
 from wholestep.compiler.spans import OptimizeReport
 from wholestep.errors import GraphError, LimitError
 from wholestep.session.plans import Plans

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from wholestep.compiler.plan.model.kernel import Plan
-from wholestep.compiler.runtime.state import State
+from wholestep.compiler.runtime.state.state import State
 from wholestep.errors import NonFiniteError, UsageError
 from wholestep.session.results import EntryPoint, StepResult
 from wholestep.steps.evaluate import WEIGHT, WEIGHTED

@@ -13,7 +13,7 @@ from wholestep.compiler.frontend.step import Step
 from wholestep.compiler.ir.fingerprint import fingerprint
 from wholestep.compiler.plan.io import serialize
 from wholestep.compiler.plan.model.kernel import Plan
-from wholestep.compiler.runtime.cache import CacheWarning
+from wholestep.compiler.runtime.cache.content_store import CacheWarning
 from wholestep.errors import PlanError, UsageError
 from wholestep.session.build import build, load, split_arguments
 from wholestep.session.plans import Plans

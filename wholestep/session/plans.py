@@ -10,9 +10,9 @@ from wholestep.compiler.backend import Where
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.plan.memory.peak_memory import Limit
 from wholestep.compiler.plan.model.kernel import Plan
-from wholestep.compiler.runtime.cache import cache_of
-from wholestep.compiler.runtime.plans import find_plan, find_report, plan_key, store_plan, store_report
-from wholestep.compiler.runtime.storage import HostMemory
+from wholestep.compiler.runtime.cache.content_store import cache_of
+from wholestep.compiler.runtime.cache.plan_cache import find_plan, find_report, plan_key, store_plan, store_report
+from wholestep.compiler.runtime.state.storage import HostMemory
 from wholestep.compiler.spans import OptimizeReport, Spans
 from wholestep.compiler.target import Target
 from wholestep.options import CompileOptions

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from wholestep.compiler.runtime.counting import Turn
-from wholestep.compiler.runtime.state import State
+from wholestep.compiler.runtime.state.state import State
+from wholestep.compiler.runtime.state.step_counters import Turn
 from wholestep.errors import OptionError, UnknownNameError, UsageError
 from wholestep.schedules.base import Numbers, Schedule
 from wholestep.schedules.bind import scalar_name

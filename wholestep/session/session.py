@@ -22,8 +22,8 @@ from weakref import WeakSet
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.precision import TF32
 from wholestep.compiler.plan.model.kernel import Plan
-from wholestep.compiler.runtime.group import Group
-from wholestep.compiler.runtime.state import State
+from wholestep.compiler.runtime.process_group import Group
+from wholestep.compiler.runtime.state.state import State
 from wholestep.compiler.spans import Span
 from wholestep.compiler.target import Target
 from wholestep.errors import UsageError

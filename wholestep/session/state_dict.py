@@ -10,16 +10,16 @@ import numpy as np
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.update_counters import Clocks
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.counting import Turn
-from wholestep.compiler.runtime.slot import host_memory
-from wholestep.compiler.runtime.state import State
+from wholestep.compiler.runtime.state.slot import host_memory
+from wholestep.compiler.runtime.state.state import State
+from wholestep.compiler.runtime.state.step_counters import Turn
 from wholestep.errors import UnknownNameError, UsageError
 from wholestep.session.entries import Programs
 from wholestep.session.scalars import checked_number
 from wholestep.steps.capacity import PREFIX
 
 if TYPE_CHECKING:
-    from wholestep.compiler.runtime.pieces import Piece
+    from wholestep.compiler.runtime.state.state_pieces import Piece
 
 SESSION = "session/"
 STEP, EPOCH = SESSION + "step", SESSION + "epoch"

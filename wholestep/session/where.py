@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from wholestep.compiler.backend import Device, Where
 from wholestep.compiler.devices import device_named, device_text
 from wholestep.compiler.frontend.precision import TF32
-from wholestep.compiler.runtime.group import Group
+from wholestep.compiler.runtime.process_group import Group
 from wholestep.compiler.runtime.threads import MAX_THREADS, default_threads
 from wholestep.errors import OptionError
 from wholestep.options import CompileOptions, thread_count

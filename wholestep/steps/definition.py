@@ -12,7 +12,7 @@ from wholestep.compiler.frontend.update_counters import Clocks
 from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.type_rules.collectives import BATCH, FIRST, MODEL_RANK, OWN, RANK, ROWS
 from wholestep.compiler.plan.model.kernel import Plan
-from wholestep.compiler.runtime.state import State
+from wholestep.compiler.runtime.state.state import State
 from wholestep.errors import UsageError
 from wholestep.optim import SGD, Optimizer
 from wholestep.records import dataclass

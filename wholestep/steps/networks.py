@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Lock
 
-from wholestep.compiler.runtime.group import Group
-from wholestep.compiler.runtime.state import State
+from wholestep.compiler.runtime.process_group import Group
+from wholestep.compiler.runtime.state.state import State
 from wholestep.errors import OptionError
 
 

@@ -14,7 +14,7 @@ from wholestep.compiler.frontend.step import Step
 from wholestep.compiler.frontend.update_counters import RAW, Clocks
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.state import State
+from wholestep.compiler.runtime.state.state import State
 from wholestep.nn.module import Module
 from wholestep.nn.parameter import Parameter
 from wholestep.steps.networks import network_of, seed_or_default

@@ -16,7 +16,7 @@ from wholestep.errors import UsageError
 from wholestep.train.checkpoint.identity import describe_table, identity_of
 
 if TYPE_CHECKING:
-    from wholestep.compiler.runtime.group import Group
+    from wholestep.compiler.runtime.process_group import Group
     from wholestep.data.table import Table
     from wholestep.session import Session
 

@@ -22,7 +22,7 @@ from wholestep.workers.group import GONE, LATE, ProcessGroup
 
 if TYPE_CHECKING:
     from wholestep.compiler.backends.cuda.runtime.collectives import User
-    from wholestep.compiler.runtime.group import Group
+    from wholestep.compiler.runtime.process_group import Group
     from wholestep.workers.workers import Workers
 
 SPINS = 200  # looks at the GPU, one after the other, before somebody who waits sleeps in between:

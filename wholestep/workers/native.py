@@ -15,7 +15,7 @@ from wholestep.compiler.backends.cpu.runtime.library import Group as NativeGroup
 from wholestep.compiler.backends.cpu.runtime.library import Share, build_library
 from wholestep.compiler.backends.cpu.target import available_targets
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.cache import cache_of
+from wholestep.compiler.runtime.cache.content_store import cache_of
 from wholestep.options import CompileOptions
 
 DTYPES = {"float32": 0, "float64": 1, "int32": 2, "int64": 3}

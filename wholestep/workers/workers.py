@@ -10,7 +10,7 @@ from wholestep.errors import OptionError
 from wholestep.options import launched
 
 if TYPE_CHECKING:
-    from wholestep.compiler.runtime.group import Group
+    from wholestep.compiler.runtime.process_group import Group
 
 ENGINES = ("mpi", "nccl", "ray")
 SHARDS = (None, "optimizer")

@@ -35,7 +35,7 @@ from wholestep.compiler.backends.reference.target import REFERENCE
 from wholestep.compiler.devices import register, unregister
 from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.plan.model.kernel import Plan
-from wholestep.compiler.runtime.state import State
+from wholestep.compiler.runtime.state.state import State
 from wholestep.compiler.target import Target
 from wholestep.options import CompileOptions
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import wholestep as ws
-from wholestep.compiler.runtime import cache as cache_module
-from wholestep.compiler.runtime.cache import Cache, CacheWarning, key_of
+from wholestep.compiler.runtime.cache import content_store as cache_module
+from wholestep.compiler.runtime.cache.content_store import Cache, CacheWarning, key_of
 from wholestep.errors import CacheError
 
 

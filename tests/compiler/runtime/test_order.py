@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.compiler.targets import load_library
-from wholestep.compiler.runtime.order import epoch_order
+from wholestep.compiler.runtime.epoch_permutation import epoch_order
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 8, 17, 31, 1000, 4096, 4097])

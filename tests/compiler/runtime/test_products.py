@@ -6,23 +6,23 @@ from threading import Thread
 
 import pytest
 
-from wholestep.compiler.runtime import products
+from wholestep.compiler.runtime import blas_threads
 
 
 @pytest.fixture
 def count(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many threads a BLAS uses, as it is told."""
     threads = [5]
-    monkeypatch.setattr(products, "_thread_counts", lambda: (lambda: threads[-1], threads.append))
+    monkeypatch.setattr(blas_threads, "_thread_counts", lambda: (lambda: threads[-1], threads.append))
     return threads
 
 
 def test_products_have_one_thread_until_the_last_user_is_done(count: list[int]) -> None:
     def other() -> None:
-        with products.on_one_thread():
+        with blas_threads.on_one_thread():
             assert count[-1] == 1
 
-    with products.on_one_thread():
+    with blas_threads.on_one_thread():
         thread = Thread(target=other)
         thread.start()
         thread.join()
@@ -31,22 +31,22 @@ def test_products_have_one_thread_until_the_last_user_is_done(count: list[int]) 
 
 
 def test_the_number_comes_back_after_an_error(count: list[int]) -> None:
-    with pytest.raises(ValueError, match="inside"), products.on_one_thread():
+    with pytest.raises(ValueError, match="inside"), blas_threads.on_one_thread():
         raise ValueError("inside")
     assert count[-1] == 5
 
 
 def test_another_blas_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "_thread_counts", lambda: None)
-    with products.on_one_thread():
+    monkeypatch.setattr(blas_threads, "_thread_counts", lambda: None)
+    with blas_threads.on_one_thread():
         pass
 
 
 def test_the_library_of_numpy_is_told() -> None:
-    found = products._thread_counts()
+    found = blas_threads._thread_counts()
     if found is None:
         pytest.skip("this NumPy brings no OpenBLAS")
     before = found[0]()
-    with products.on_one_thread():
+    with blas_threads.on_one_thread():
         assert found[0]() == 1
     assert found[0]() == before

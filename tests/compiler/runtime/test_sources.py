@@ -16,7 +16,7 @@ import pytest
 
 import wholestep as ws
 from wholestep.compiler.runtime import sources
-from wholestep.compiler.runtime.cache import Cache, CacheWarning
+from wholestep.compiler.runtime.cache.content_store import Cache, CacheWarning
 from wholestep.compiler.runtime.sources import COMPILER, content_version, source_stamps
 from wholestep.options import CompileOptions
 

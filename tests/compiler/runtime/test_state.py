@@ -8,8 +8,8 @@ import pytest
 from wholestep.compiler.frontend import initializers
 from wholestep.compiler.frontend.initializers import FirstValue, with_zero_row
 from wholestep.compiler.ir.types import TensorType, float32
-from wholestep.compiler.runtime import state as module
-from wholestep.compiler.runtime.state import State
+from wholestep.compiler.runtime.state import state as module
+from wholestep.compiler.runtime.state.state import State
 from wholestep.session.check import stored
 from wholestep.session.check.stored import Large
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.compiler.targets import HERE
 from wholestep.compiler.backends.cpu.runtime import device as cpu
-from wholestep.compiler.runtime.together import PATIENCE, Background, run_all
+from wholestep.compiler.runtime.background import PATIENCE, Background, run_all
 from wholestep.errors import CompilerError
 from wholestep.options import CompileOptions
 

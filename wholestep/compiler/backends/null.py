@@ -9,7 +9,7 @@ from wholestep.compiler.backend import Epoch, MicroBatchShape, NoScratch, Place,
 from wholestep.compiler.backends.cpu.target import detect_target
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.slot import host_memory
+from wholestep.compiler.runtime.state.slot import host_memory
 from wholestep.compiler.target import Target
 from wholestep.errors import UsageError
 from wholestep.options import CompileOptions

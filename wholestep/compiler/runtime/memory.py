@@ -17,8 +17,8 @@ from wholestep.compiler.ir.types import symbols_of
 from wholestep.compiler.plan.memory.peak_memory import page_rounded
 from wholestep.compiler.plan.model.kernel import Buffer, Plan, Space
 from wholestep.compiler.plan.model.target_formats import footprint
+from wholestep.compiler.runtime.background import Background, run_all
 from wholestep.compiler.runtime.threads import default_threads
-from wholestep.compiler.runtime.together import Background, run_all
 from wholestep.errors import OutOfMemoryError
 
 # From here on huge pages are asked for: updates that pass over many megabytes run 5 to 20 % faster with them.  Bytes,

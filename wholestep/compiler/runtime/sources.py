@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wholestep.compiler.runtime.cache import Cache, key_of
+from wholestep.compiler.runtime.cache.content_store import Cache, key_of
 from wholestep.errors import CacheError
 from wholestep.options import CompileOptions
 
@@ -30,6 +30,7 @@ COMPILER = Path(__file__).parents[1]
 # A plan depends on the frontend through the traced graph alone, which its key contains, except for these two modules,
 # which planning and programs import.
 FRONTEND_MODULES = ("initializers.py", "update_counters.py")
+GPU_FAMILIES = frozenset({"cuda"})  # their plans depend on backends/gpu, which other families never load
 GPU_FAMILIES = frozenset({"cuda"})  # their plans depend on backends/gpu, which other families never load
 SUFFIX = ".sources"
 

@@ -18,7 +18,7 @@ from wholestep.compiler.ir.types import evaluate, product
 from wholestep.compiler.plan.model.bodies import Call, Dot
 from wholestep.compiler.plan.model.kernel import Kernel, Plan
 from wholestep.compiler.plan.model.target_formats import footprint
-from wholestep.compiler.runtime.cache import cache_of
+from wholestep.compiler.runtime.cache.content_store import cache_of
 from wholestep.compiler.spans import Spans
 from wholestep.errors import PlanError, VerificationError
 from wholestep.records import dataclass

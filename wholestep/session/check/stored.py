@@ -11,9 +11,9 @@ import numpy as np
 
 from wholestep.compiler.ir.semantics.values import computed_dtype
 from wholestep.compiler.ir.types import float32, float64
-from wholestep.compiler.runtime.slot import Slot
-from wholestep.compiler.runtime.state import State
-from wholestep.compiler.runtime.storage import HostArray
+from wholestep.compiler.runtime.state.slot import Slot
+from wholestep.compiler.runtime.state.state import State
+from wholestep.compiler.runtime.state.storage import HostArray
 
 Array = np.ndarray[Any, Any]
 

@@ -16,12 +16,12 @@ from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.lower.decompose import decompose
 from wholestep.compiler.passes.simplify.inline import inline_calls, strip_stop_gradients
 from wholestep.compiler.runtime.arrays import AnyArray
+from wholestep.compiler.runtime.background import run_all
+from wholestep.compiler.runtime.blas_threads import on_one_thread
 from wholestep.compiler.runtime.memory import explained
-from wholestep.compiler.runtime.products import on_one_thread
 from wholestep.compiler.runtime.shards import Shards
-from wholestep.compiler.runtime.state import State
+from wholestep.compiler.runtime.state.state import State
 from wholestep.compiler.runtime.threads import default_threads
-from wholestep.compiler.runtime.together import run_all
 from wholestep.session.check.check import Subject, axes_of
 from wholestep.session.check.compare import Comparison, compared, distances, shaking, tolerance_of
 from wholestep.session.check.draw import SEED, STEP, Draw, Tile, Trial, all_finite, changed_by_suiting, suited

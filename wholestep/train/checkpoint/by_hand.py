@@ -9,7 +9,7 @@ from wholestep.errors import CheckpointError, WorkerError
 from wholestep.train.checkpoint.write import capture, write_alone
 
 if TYPE_CHECKING:
-    from wholestep.compiler.runtime.group import Group
+    from wholestep.compiler.runtime.process_group import Group
     from wholestep.session import Session
 
 WRITTEN, FAILED = b"+", b"-"  # before what rank 0 tells

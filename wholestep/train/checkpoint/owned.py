@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from wholestep.compiler.runtime.pieces import Piece, put_together
+from wholestep.compiler.runtime.state.state_pieces import Piece, put_together
 from wholestep.errors import CheckpointError
 from wholestep.train.checkpoint.format import PLACES
 from wholestep.train.checkpoint.tensors import Array, checked_arrays, read_notes, write_tensors

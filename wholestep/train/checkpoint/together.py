@@ -16,7 +16,7 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 from wholestep.compiler.ir.mesh import DATA
-from wholestep.compiler.runtime.pieces import Piece
+from wholestep.compiler.runtime.state.state_pieces import Piece
 from wholestep.train.checkpoint.format import owned_file
 from wholestep.train.checkpoint.owned import write_pieces
 from wholestep.train.checkpoint.resume import Checkpoint
@@ -24,7 +24,7 @@ from wholestep.train.checkpoint.tensors import sync_folder
 from wholestep.train.checkpoint.write import new_name, publish, refused, write_whole
 
 if TYPE_CHECKING:
-    from wholestep.compiler.runtime.group import Group
+    from wholestep.compiler.runtime.process_group import Group
 
 log = logging.getLogger("wholestep")
 

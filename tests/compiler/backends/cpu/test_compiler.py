@@ -20,7 +20,7 @@ from wholestep.compiler.backends.cpu.target import (
     available_targets,
     detect_target,
 )
-from wholestep.compiler.runtime.cache import Cache
+from wholestep.compiler.runtime.cache.content_store import Cache
 from wholestep.compiler.target import Target
 from wholestep.errors import CompilerError
 

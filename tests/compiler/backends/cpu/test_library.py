@@ -28,8 +28,8 @@ from wholestep.compiler.backends.cpu.runtime.library import (
 )
 from wholestep.compiler.ir.semantics import random
 from wholestep.compiler.runtime import threads as threads_module
-from wholestep.compiler.runtime.cache import Cache
-from wholestep.compiler.runtime.order import epoch_order
+from wholestep.compiler.runtime.cache.content_store import Cache
+from wholestep.compiler.runtime.epoch_permutation import epoch_order
 
 WIDTH = 3
 

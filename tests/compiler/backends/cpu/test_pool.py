@@ -19,7 +19,7 @@ import pytest
 from tests.compiler.targets import compile_c, load_library
 from wholestep.compiler.backends.cpu.runtime.compiler import NATIVE, find_compiler
 from wholestep.compiler.backends.cpu.runtime.library import Body, Library
-from wholestep.compiler.runtime.cache import Cache
+from wholestep.compiler.runtime.cache.content_store import Cache
 
 # Every thread writes the phase, waits, and checks what the others wrote: a leaky barrier shows as a wrong value.
 DRIVER = """

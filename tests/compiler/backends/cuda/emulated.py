@@ -47,7 +47,7 @@ from wholestep.compiler.ir.semantics import convolution_values, layer_values
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.model.bodies import Exchange
 from wholestep.compiler.plan.model.kernel import Kernel, Plan
-from wholestep.compiler.runtime.cache import cache_of, key_of
+from wholestep.compiler.runtime.cache.content_store import cache_of, key_of
 from wholestep.compiler.target import Target
 from wholestep.options import CompileOptions
 

@@ -17,7 +17,7 @@ from wholestep.compiler.backends.cpu.runtime.library import build_library
 from wholestep.compiler.backends.cpu.target import available_targets
 from wholestep.compiler.backends.cuda.driver import host_copies
 from wholestep.compiler.backends.cuda.driver.host_copies import HostCopies
-from wholestep.compiler.runtime.cache import cache_of
+from wholestep.compiler.runtime.cache.content_store import cache_of
 
 FENCE = 77  # a byte that nobody may write over
 WAYS = [ws.CompileOptions(), NO_COMPILER]

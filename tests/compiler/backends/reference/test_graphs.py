@@ -32,7 +32,7 @@ from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.simplify.inline import inline_calls, strip_stop_gradients
 from wholestep.compiler.pipeline import Compiler
 from wholestep.compiler.plan.model.kernel import Plan, Space
-from wholestep.compiler.runtime.state import State
+from wholestep.compiler.runtime.state.state import State
 from wholestep.compiler.target import Target
 from wholestep.options import CompileOptions
 from wholestep.session.where import where_to

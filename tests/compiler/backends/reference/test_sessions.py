@@ -12,7 +12,7 @@ from sessions import data, mlp
 
 import wholestep as ws
 from wholestep.compiler.devices import target_named
-from wholestep.compiler.runtime.plans import plan_key
+from wholestep.compiler.runtime.cache.plan_cache import plan_key
 from wholestep.errors import InputError, PlanError, UsageError
 from wholestep.steps.train import train_graph
 

@@ -20,8 +20,8 @@ from wholestep.compiler.passes.egraph.saturate import Worker
 from wholestep.compiler.pipeline import Compiler
 from wholestep.compiler.plan.io.traffic import bytes_moved, flops
 from wholestep.compiler.plan.model.kernel import Plan
-from wholestep.compiler.runtime import plans
-from wholestep.compiler.runtime.plans import plan_key
+from wholestep.compiler.runtime.cache import plan_cache
+from wholestep.compiler.runtime.cache.plan_cache import plan_key
 from wholestep.errors import OptionError
 from wholestep.steps.train import train_graph
 
@@ -163,7 +163,7 @@ def test_the_key_holds_what_the_rewriting_depends_on(monkeypatch: pytest.MonkeyP
 
     base = key(egraph=True)
     others = {key(egraph=False), key(egraph=True, exactness="bitwise"), key(egraph=True, egraph_rounds=3)}
-    monkeypatch.setattr(plans, "egglog_version", lambda: "99")
+    monkeypatch.setattr(plan_cache, "egglog_version", lambda: "99")
     others.add(key(egraph=True))
     assert len({base} | others) == 5
     assert key(egraph=False) in others  # without it egglog's version does not matter

@@ -12,8 +12,8 @@ from wholestep.compiler.ir.attrs import DATA
 from wholestep.compiler.ir.types import TensorType, evaluate
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.group import Group, rows_of_rank
-from wholestep.compiler.runtime.state import State
+from wholestep.compiler.runtime.process_group import Group, rows_of_rank
+from wholestep.compiler.runtime.state.state import State
 
 
 class MicroBatches:

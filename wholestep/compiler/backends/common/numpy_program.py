@@ -31,9 +31,9 @@ from wholestep.compiler.ir.types import DType, Shape, TensorType, evaluate, floa
 from wholestep.compiler.plan.io import serialize
 from wholestep.compiler.plan.model.kernel import Buffer, HostValue, Layout, Plan, Space
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.cache import key_of
+from wholestep.compiler.runtime.cache.content_store import key_of
 from wholestep.compiler.runtime.sources import compiler_version
-from wholestep.compiler.runtime.storage import HostArray, HostMemory
+from wholestep.compiler.runtime.state.storage import HostArray, HostMemory
 from wholestep.compiler.target import Target
 from wholestep.errors import PlanError, UsageError
 from wholestep.options import CompileOptions

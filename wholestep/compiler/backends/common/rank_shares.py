@@ -14,7 +14,7 @@ from wholestep.compiler.ir.types import Dim
 from wholestep.compiler.plan.model.bodies import Exchange
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.group import Group, GroupFailedError, rows_of_rank
+from wholestep.compiler.runtime.process_group import Group, GroupFailedError, rows_of_rank
 from wholestep.errors import UsageError
 
 NEVER = 1e9  # seconds: ranks end a slice by its number of steps, which they have agreed on

@@ -5,7 +5,7 @@ from __future__ import annotations
 from wholestep.compiler.ir.types import TensorType, symbols_of, transposed
 from wholestep.compiler.plan.model.kernel import Layout
 from wholestep.compiler.plan.model.layout import layout_bytes
-from wholestep.compiler.runtime.storage import HostMemory
+from wholestep.compiler.runtime.state.storage import HostMemory
 
 # Logical lanes of every reduction, and columns of a panel.  No field of a target: in which order a sum is added follows
 # from it, and a step has the same bits on every CPU; the native code is written for it.

@@ -37,7 +37,7 @@ static inline int ws_in_bounds(const ws_bound *bounds, int count) {
   return 1;
 }
 
-/* The rows of a batch that a rank takes; runtime/group.py counts in the same way. */
+/* The rows of a batch that a rank takes; runtime/process_group.py counts in the same way. */
 static inline long ws_share_of(const ws_call *call, long rows, long *first) {
   const long rank = call->group ? call->group->rank : 0, size = call->group ? call->group->size : 1;
   *first = rows * rank / size;

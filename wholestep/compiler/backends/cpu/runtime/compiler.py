@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 
-from wholestep.compiler.runtime.cache import Cache, key_of
+from wholestep.compiler.runtime.background import run_all
+from wholestep.compiler.runtime.cache.content_store import Cache, key_of
 from wholestep.compiler.runtime.threads import default_threads
-from wholestep.compiler.runtime.together import run_all
 from wholestep.compiler.spans import inner_span
 from wholestep.errors import CompilerError, PlanError
 from wholestep.records import dataclass
@@ -251,8 +251,8 @@ def run_compiler(
     Files are compiled side by side, one for each core at a time, the first ones first; `shared` give objects that are
     linked with them.
     """
+    from wholestep.compiler.runtime.blas_threads import on_one_thread
     from wholestep.compiler.runtime.build_folder import build_folder
-    from wholestep.compiler.runtime.products import on_one_thread
 
     with build_folder() as folder:
         for name, text in sources.items():

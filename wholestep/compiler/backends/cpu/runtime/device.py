@@ -17,10 +17,10 @@ from wholestep.compiler.backends.cpu.runtime.scratch import Scratch
 from wholestep.compiler.backends.cpu.target import TARGETS, detect_target, need_available
 from wholestep.compiler.plan.memory.peak_memory import pages_of
 from wholestep.compiler.plan.model.kernel import Plan
-from wholestep.compiler.runtime.cache import cache_of
-from wholestep.compiler.runtime.group import Group
+from wholestep.compiler.runtime.background import Background
+from wholestep.compiler.runtime.cache.content_store import cache_of
 from wholestep.compiler.runtime.memory import expect_region
-from wholestep.compiler.runtime.together import Background
+from wholestep.compiler.runtime.process_group import Group
 from wholestep.compiler.target import Target
 from wholestep.errors import PlanError
 from wholestep.options import CompileOptions

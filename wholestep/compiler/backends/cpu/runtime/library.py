@@ -26,8 +26,8 @@ from wholestep.compiler.backends.cpu.runtime.compiler import (
     run_compiler,
 )
 from wholestep.compiler.ir.semantics import random
-from wholestep.compiler.runtime.cache import Cache, key_of
-from wholestep.compiler.runtime.group import GroupFailedError
+from wholestep.compiler.runtime.cache.content_store import Cache, key_of
+from wholestep.compiler.runtime.process_group import GroupFailedError
 from wholestep.compiler.runtime.threads import MAX_THREADS, default_threads
 
 __all__ = [

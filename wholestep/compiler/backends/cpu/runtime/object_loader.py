@@ -15,9 +15,9 @@ from wholestep.compiler.ir.types import DType
 from wholestep.compiler.plan.io import serialize
 from wholestep.compiler.plan.model.bodies import Call, Dot
 from wholestep.compiler.plan.model.kernel import Plan
-from wholestep.compiler.runtime.cache import cache_of, key_of
+from wholestep.compiler.runtime.background import Background
+from wholestep.compiler.runtime.cache.content_store import cache_of, key_of
 from wholestep.compiler.runtime.sources import compiler_version
-from wholestep.compiler.runtime.together import Background
 from wholestep.options import CompileOptions
 
 if TYPE_CHECKING:

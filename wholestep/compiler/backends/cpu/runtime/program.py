@@ -35,9 +35,9 @@ from wholestep.compiler.plan.memory.peak_memory import pages_of, staging_bytes
 from wholestep.compiler.plan.model.kernel import Buffer, Plan, Space
 from wholestep.compiler.plan.model.layout import aligned
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.group import rows_of_rank
 from wholestep.compiler.runtime.memory import Region
-from wholestep.compiler.runtime.storage import HostArray, Memory
+from wholestep.compiler.runtime.process_group import rows_of_rank
+from wholestep.compiler.runtime.state.storage import HostArray, Memory
 
 if TYPE_CHECKING:
     from wholestep.compiler.backends.cpu.runtime.profiler import Recorder
@@ -65,7 +65,7 @@ class CpuProgram:
         self._cut = frozenset(divided if self.ranks > 1 else ())
         self._parts: Mapping[str, Memory] = {}
         if parts := [b for b in plan.buffers if b.space is Space.STATE and b.is_part]:
-            from wholestep.compiler.runtime.parts import memories_of_parts  # most have none
+            from wholestep.compiler.runtime.state.partitioned_state import memories_of_parts  # most have none
 
             assert group is not None, "a rank that is alone has no parts"
             self._parts = memories_of_parts(parts, MEMORY, group)

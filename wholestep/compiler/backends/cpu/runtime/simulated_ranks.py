@@ -23,7 +23,7 @@ from wholestep.compiler.ir.mesh import Grid
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.shards import Shards
-from wholestep.compiler.runtime.storage import HostMemory
+from wholestep.compiler.runtime.state.storage import HostMemory
 
 TIMEOUT = 600.0  # seconds: what a thread waits for the others
 

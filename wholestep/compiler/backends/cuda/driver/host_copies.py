@@ -18,8 +18,8 @@ import numpy as np
 
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.cache import cache_of
-from wholestep.compiler.runtime.together import Background, run_all
+from wholestep.compiler.runtime.background import Background, run_all
+from wholestep.compiler.runtime.cache.content_store import cache_of
 from wholestep.errors import CompilerError
 from wholestep.options import CompileOptions
 

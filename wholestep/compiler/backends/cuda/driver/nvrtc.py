@@ -9,7 +9,7 @@ from typing import Any
 
 from wholestep.compiler.backends.cuda.driver.driver import INSTALL
 from wholestep.compiler.backends.gpu.render.source import Source, with_primitives
-from wholestep.compiler.runtime.cache import Cache, key_of
+from wholestep.compiler.runtime.cache.content_store import Cache, key_of
 from wholestep.errors import CompilerError
 
 SUFFIX = ".cubin"

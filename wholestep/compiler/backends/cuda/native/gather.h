@@ -1,4 +1,4 @@
-/* The rows of an update, from data that lies on the GPU: a block a row.  The order is that of `runtime/order.py`. */
+/* The rows of an update, from data that lies on the GPU: a block a row.  The order is that of `runtime/epoch_permutation.py`. */
 struct ws_source {
   const char *rows;
   char *input;

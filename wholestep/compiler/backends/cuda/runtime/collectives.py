@@ -19,7 +19,7 @@ from wholestep.compiler.backends.cuda.libraries.nccl import Communicator, Piece
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.model.bodies import Exchange
 from wholestep.compiler.plan.model.kernel import Kernel
-from wholestep.compiler.runtime.group import Group, rows_of_rank
+from wholestep.compiler.runtime.process_group import Group, rows_of_rank
 from wholestep.errors import PlanError
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from wholestep.compiler.backends.gpu.kernel_schedule import calls_library
 from wholestep.compiler.backends.gpu.render.source import native
 from wholestep.compiler.plan.io import serialize
 from wholestep.compiler.plan.model.kernel import Plan
-from wholestep.compiler.runtime.cache import cache_of, key_of
-from wholestep.compiler.runtime.group import Group
+from wholestep.compiler.runtime.cache.content_store import cache_of, key_of
+from wholestep.compiler.runtime.process_group import Group
 from wholestep.compiler.runtime.shards import Shards
 from wholestep.compiler.runtime.sources import compiler_version
 from wholestep.compiler.spans import inner_span

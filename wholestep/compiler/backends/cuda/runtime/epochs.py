@@ -23,7 +23,7 @@ from wholestep.compiler.backends.cuda.runtime.program_memory import record_words
 from wholestep.compiler.backends.cuda.runtime.streaming import Streamed
 from wholestep.compiler.backends.gpu.persistent.eligibility import MOST_DATA
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.order import ROUNDS, _round_keys
+from wholestep.compiler.runtime.epoch_permutation import ROUNDS, _round_keys
 
 if TYPE_CHECKING:
     from wholestep.compiler.backends.cuda.runtime.program import CudaProgram

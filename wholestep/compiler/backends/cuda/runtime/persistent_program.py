@@ -14,7 +14,7 @@ from wholestep.compiler.backends.gpu.kernel_schedule import schedule_of
 from wholestep.compiler.backends.gpu.persistent.eligibility import THREADS, Staying, find_staying, has_room
 from wholestep.compiler.backends.gpu.render.persistent_step import NAME, render_staying
 from wholestep.compiler.backends.gpu.render.source import native
-from wholestep.compiler.runtime.cache import Cache
+from wholestep.compiler.runtime.cache.content_store import Cache
 
 if TYPE_CHECKING:
     from wholestep.compiler.backends.cuda.runtime.program import CudaProgram

@@ -44,14 +44,14 @@ from wholestep.compiler.backends.gpu.schedule import arena_end
 from wholestep.compiler.ir.types import Extent, TensorType, evaluate
 from wholestep.compiler.plan.model.kernel import Plan, Space
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.cache import cache_of
-from wholestep.compiler.runtime.storage import Memory
-from wholestep.compiler.runtime.together import Background
+from wholestep.compiler.runtime.background import Background
+from wholestep.compiler.runtime.cache.content_store import cache_of
+from wholestep.compiler.runtime.state.storage import Memory
 from wholestep.options import CompileOptions
 
 if TYPE_CHECKING:
     from wholestep.compiler.backends.cuda.runtime.profiler import Recorder
-    from wholestep.compiler.runtime.parts import PartsMemory
+    from wholestep.compiler.runtime.state.partitioned_state import PartsMemory
 
 # Launches of a step.  Of a longer one, copies are a small part and a graph for each turn a large one, and branches of
 # its graph cost more than they hide.
@@ -189,7 +189,7 @@ class CudaProgram:
         divided = [buffer for _, id in self._plan.states if (buffer := self._plan.buffers[id]).is_part]
         if not divided:
             return {}
-        from wholestep.compiler.runtime.parts import memories_of_parts  # most have none
+        from wholestep.compiler.runtime.state.partitioned_state import memories_of_parts  # most have none
 
         assert self._line is not None, "a rank that is alone has no parts"
         return memories_of_parts(divided, self._device.memory, self._line)

@@ -25,7 +25,7 @@ from wholestep.compiler.ir.mesh import Grid
 from wholestep.compiler.plan.model.kernel import Kernel, Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.shards import Shards
-from wholestep.compiler.runtime.slot import Family
+from wholestep.compiler.runtime.state.slot import Family
 
 COMMON = (RANKS, LIBRARIES, MULTIPROCESSORS)  # what ranks of one GPU share
 WORD = 4  # bytes: all that ranks exchange is made of words, which one kernel copies

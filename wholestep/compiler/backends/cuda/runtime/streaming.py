@@ -15,7 +15,7 @@ from wholestep.compiler.backends.cuda.driver.driver import CopyStream, DeviceMem
 from wholestep.compiler.backends.cuda.driver.host_copies import HostCopies
 from wholestep.compiler.backends.cuda.runtime.program_memory import rounded
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.order import epoch_order
+from wholestep.compiler.runtime.epoch_permutation import epoch_order
 
 CHUNK = 128 << 20  # bytes of rows that are copied at once, about
 PLACES = 2

@@ -9,7 +9,7 @@ from weakref import WeakSet
 
 from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.storage import Block, Memory, Stored
+from wholestep.compiler.runtime.state.storage import Block, Memory, Stored
 
 HOST = "wholestep.compiler.backends.cpu.layout.panels"  # the module whose MEMORY it is
 

@@ -10,16 +10,16 @@ from wholestep.compiler.frontend.initializers import FirstValue
 from wholestep.compiler.frontend.update_counters import RAW
 from wholestep.compiler.ir.types import TensorType, shape_text, symbols_of
 from wholestep.compiler.runtime.arrays import AnyArray, as_array, check_dtype
-from wholestep.compiler.runtime.counting import Counting
-from wholestep.compiler.runtime.slot import Family, Owner, Slot, host_memory, relate
-from wholestep.compiler.runtime.storage import HostArray, Memory
+from wholestep.compiler.runtime.background import run_all
+from wholestep.compiler.runtime.state.slot import Family, Owner, Slot, host_memory, relate
+from wholestep.compiler.runtime.state.step_counters import Counting
+from wholestep.compiler.runtime.state.storage import HostArray, Memory
 from wholestep.compiler.runtime.threads import default_threads
-from wholestep.compiler.runtime.together import run_all
 from wholestep.errors import GraphError, ShapeError, UnknownNameError
 
 if TYPE_CHECKING:
-    from wholestep.compiler.runtime.parts import Parts
-    from wholestep.compiler.runtime.pieces import Piece
+    from wholestep.compiler.runtime.state.partitioned_state import Parts
+    from wholestep.compiler.runtime.state.state_pieces import Piece
 
 MANY = 4 << 20  # bytes of states from which on their first values are worth a thread for each core
 NOBODY: Mapping[str, Owner] = {}
@@ -161,7 +161,7 @@ class State(Counting):
         return None if found is None else found.piece()
 
     def _parts(self, name: str) -> Parts | None:
-        from wholestep.compiler.runtime.parts import Parts  # most are alone
+        from wholestep.compiler.runtime.state.partitioned_state import Parts  # most are alone
 
         return found if isinstance(found := self.slot(name).newest, Parts) and not found.all_here else None
 

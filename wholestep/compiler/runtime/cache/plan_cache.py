@@ -14,7 +14,7 @@ from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.plan.io import serialize
 from wholestep.compiler.plan.memory.peak_memory import Limit
 from wholestep.compiler.plan.model.kernel import Plan
-from wholestep.compiler.runtime.cache import Cache, CacheWarning, key_of
+from wholestep.compiler.runtime.cache.content_store import Cache, CacheWarning, key_of
 from wholestep.compiler.runtime.sources import compiler_version
 from wholestep.compiler.spans import OptimizeReport, parse_report
 from wholestep.compiler.target import Target

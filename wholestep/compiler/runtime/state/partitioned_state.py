@@ -17,9 +17,9 @@ from wholestep.compiler.ir.state_partition import Division
 from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.plan.model.kernel import Buffer
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.group import Group
-from wholestep.compiler.runtime.pieces import Piece
-from wholestep.compiler.runtime.storage import Block, Memory, Stored
+from wholestep.compiler.runtime.process_group import Group
+from wholestep.compiler.runtime.state.state_pieces import Piece
+from wholestep.compiler.runtime.state.storage import Block, Memory, Stored
 
 
 class PartsMemory:

@@ -1,0 +1,1 @@
+"""Caches in the user's cache folder: plans and compiled code."""
