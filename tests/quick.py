@@ -102,10 +102,10 @@ def _is_of_compiler(error: BaseException) -> bool:
 
 def take_the_reference(patch: pytest.MonkeyPatch) -> None:
     """Sessions on the CPU run on the reference device, which computes in NumPy."""
-    from wholestep.session import where
+    from wholestep.session.building import placement
 
-    named = where.device_named
-    patch.setattr(where, "device_named", lambda name, *more: named("reference" if name == "cpu" else name, *more))
+    named = placement.device_named
+    patch.setattr(placement, "device_named", lambda name, *more: named("reference" if name == "cpu" else name, *more))
 
 
 def skip_native_code(patch: pytest.MonkeyPatch) -> None:
@@ -113,7 +113,7 @@ def skip_native_code(patch: pytest.MonkeyPatch) -> None:
     from tests.compiler.backends.cuda import emulated
     from wholestep.compiler.backends.cpu.runtime import compiler, library
     from wholestep.compiler.backends.cpu.runtime.device import CpuDevice
-    from wholestep.session.plans import Plans
+    from wholestep.session.building.plans import Plans
 
     def skip(*_: object, **__: object) -> None:
         pytest.skip(REASON)

@@ -15,7 +15,7 @@ from wholestep.compiler.plan.io.serialize import dump, load
 from wholestep.compiler.plan.model.input_bounds import index_bounds
 from wholestep.compiler.plan.model.kernel import Bound
 from wholestep.errors import InputError
-from wholestep.session.inputs import Input
+from wholestep.session.running.inputs import Input
 
 USERS, FILMS = 7, 4
 ALL = (0, 0, 1)  # of an axis

@@ -25,8 +25,8 @@ from wholestep.compiler.ir.types import bfloat16
 from wholestep.compiler.passes.rematerialize.memory_budget import Kept
 from wholestep.compiler.plan.fusion import partial_column_sums
 from wholestep.errors import LimitError, OptionError, UsageError
-from wholestep.session.build import build_session_with_report
-from wholestep.steps.memory import as_memory
+from wholestep.session.building.build import build_session_with_report
+from wholestep.steps.memory_argument import as_memory
 
 MOMENTUM = ws.SGD(lr=0.1, momentum=0.9)
 PLAIN = ws.CompileOptions(egraph=False, cache=False)

@@ -119,7 +119,7 @@ FOR_NEW_PLANS = (
 )  # fmt: skip
 FOR_OTHER_STEPS = (
     "wholestep.metrics", "wholestep.losses.arrays", "wholestep.optim.adam", "wholestep.schedules.curves",
-    "wholestep.steps.micro_batches", "wholestep.session.micro_batches", "wholestep.optim.arrays", "difflib",
+    "wholestep.steps.micro_batches", "wholestep.session.running.micro_batches", "wholestep.optim.arrays", "difflib",
     "wholestep.session.inspect.profile", "wholestep.train", "wholestep.data",
     "wholestep.callbacks", "wholestep.models", "wholestep.cli", "importlib.metadata", "subprocess", "tempfile",
     "shutil", "asyncio", "concurrent", "multiprocessing", "matplotlib", "ml_dtypes", "egglog",

@@ -27,14 +27,14 @@ from wholestep.compiler.plan.model.kernel import Index, Instr, Kernel, Plan
 from wholestep.compiler.plan.model.layout import pack
 from wholestep.compiler.runtime.state.slot import Slot
 from wholestep.errors import OptionError, VerificationError
-from wholestep.session.check import check as selfcheck
-from wholestep.session.check.check import Subject, check, estimated_seconds
-from wholestep.session.check.draw import SEED, STEP, Draw, Tile, small_sizes
-from wholestep.session.check.meaning import Demand, demand_of, evaluation
-from wholestep.session.check.stored import grid, looked_at, positions
-from wholestep.session.check.trials import Trials, TrialSession, _meaning
-from wholestep.session.check.verdict import Verdict, parse_verdict
-from wholestep.session.where import where_to
+from wholestep.session.building.placement import where_to
+from wholestep.session.verify import check as selfcheck
+from wholestep.session.verify.check import Subject, check, estimated_seconds
+from wholestep.session.verify.expected import Demand, demand_of, evaluation
+from wholestep.session.verify.random_inputs import SEED, STEP, Draw, Tile, small_sizes
+from wholestep.session.verify.state_samples import grid, looked_at, positions
+from wholestep.session.verify.trials import Trials, TrialSession, _meaning
+from wholestep.session.verify.verdict import Verdict, parse_verdict
 
 ALWAYS = ws.CompileOptions(cache=False, verify=True)
 
@@ -240,7 +240,7 @@ def test_small_sizes_are_always_checked_and_the_capacity_where_it_is_cheap() -> 
 
 
 def test_a_check_that_takes_minutes_waits_until_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wholestep.session.check.check.TOO_LONG", 1e-9)
+    monkeypatch.setattr("wholestep.session.verify.check.TOO_LONG", 1e-9)
     session = ws.build_session(mlp(), batch_size=16, options=ws.CompileOptions(cache=False))
     assert not verdict(session).checked
     assert "would take NumPy about 0 s; CompileOptions(verify=True) checks it" in note(session)

@@ -9,7 +9,7 @@ import pytest
 
 import wholestep as ws
 from wholestep.compiler.spans import Spans
-from wholestep.session import waiting
+from wholestep.session.building import build_progress
 
 
 class Terminal(io.StringIO):
@@ -33,9 +33,9 @@ def built() -> None:
 def test_a_long_build_says_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal, spans = Terminal(), Spans()
     monkeypatch.setattr("sys.stderr", terminal)
-    monkeypatch.setattr(waiting, "PATIENCE", 0.0)
-    monkeypatch.setattr(waiting, "EVERY", 0.01)
-    with waiting.told_to_wait(spans):
+    monkeypatch.setattr(build_progress, "PATIENCE", 0.0)
+    monkeypatch.setattr(build_progress, "EVERY", 0.01)
+    with build_progress.told_to_wait(spans):
         words = {"optimize_full": "planning", "gcc": "compiling", "self_check": "checking the numbers"}
         for name, word in words.items():
             assert word not in terminal.getvalue() or name == "optimize_full", "it says what is being done"
@@ -49,7 +49,7 @@ def test_nothing_is_said_in_time_or_into_a_file(
     monkeypatch: pytest.MonkeyPatch, terminal: io.StringIO, patience: float
 ) -> None:
     monkeypatch.setattr("sys.stderr", terminal)
-    monkeypatch.setattr(waiting, "PATIENCE", patience)
+    monkeypatch.setattr(build_progress, "PATIENCE", patience)
     built()
     assert terminal.getvalue() == ""
 
@@ -57,10 +57,10 @@ def test_nothing_is_said_in_time_or_into_a_file(
 def test_an_error_ends_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
-    monkeypatch.setattr(waiting, "PATIENCE", 0.0)
+    monkeypatch.setattr(build_progress, "PATIENCE", 0.0)
 
     def failing() -> None:
-        with waiting.told_to_wait(Spans()):
+        with build_progress.told_to_wait(Spans()):
             terminal.wait_for("planning")
             raise KeyError
 

@@ -138,7 +138,7 @@ from wholestep.session import (
     Session as Session, StepResult as StepResult, ExecutionPlan as ExecutionPlan, OptimizeReport as OptimizeReport,
 )
 from wholestep.options import CompileOptions as CompileOptions
-from wholestep.session.check.differences import gradcheck as gradcheck, GradientReport as GradientReport
+from wholestep.session.verify.finite_differences import gradcheck as gradcheck, GradientReport as GradientReport
 
 # many machines
 from wholestep.workers.workers import Workers as Workers

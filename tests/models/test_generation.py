@@ -60,7 +60,7 @@ def test_it_is_compiled_once_and_takes_weights_as_they_are(
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("compiled again")
 
-    monkeypatch.setattr("wholestep.session.build.build_session", refuse)
+    monkeypatch.setattr("wholestep.session.building.build.build_session", refuse)
     np.testing.assert_array_equal(compiled.generate(PROMPT, max_new_tokens=6, temperature=0), first)
     longer = compiled.generate(PROMPT[:, :65], max_new_tokens=14, temperature=0)
     np.testing.assert_array_equal(longer[:, :65], PROMPT[:, :65])

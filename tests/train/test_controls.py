@@ -13,7 +13,7 @@ import torch
 from compilers import quick
 
 import wholestep as ws
-from wholestep.session.plans import Plans
+from wholestep.session.building.plans import Plans
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(22, 3)).astype(np.float32)

@@ -26,7 +26,7 @@ from wholestep.compiler.passes.simplify.dead_code import drop_dead_code
 from wholestep.compiler.passes.simplify.inline import inline_calls, strip_stop_gradients
 from wholestep.compiler.runtime.process_group import rows_of_rank
 from wholestep.steps.define import as_graph, defined
-from wholestep.steps.divided import with_divided_states, with_split_states
+from wholestep.steps.distributed import with_divided_states, with_split_states
 from wholestep.steps.recipe import Recipe
 
 Array = np.ndarray[Any, Any]

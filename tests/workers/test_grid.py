@@ -28,7 +28,7 @@ from wholestep.compiler.pipeline import Compiler
 from wholestep.compiler.runtime.state.state import State
 from wholestep.errors import OptionError
 from wholestep.options import CompileOptions
-from wholestep.session.where import where_to
+from wholestep.session.building.placement import where_to
 
 GRIDS = [(2, 2), (1, 2), (2, 3), (3, 2)]
 RNG = np.random.default_rng(16)

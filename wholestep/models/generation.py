@@ -203,7 +203,7 @@ def _written(
 
 def _session(model: LanguageModel, batch: int, capacity: int, device: str) -> Session:
     """A step that reads tokens, from the place `start` on, and gives the scores of the token behind them."""
-    from wholestep.session.build import build_session
+    from wholestep.session.building.build import build_session
     from wholestep.steps.states import state_with_numbers, structure
 
     kept: dict[object, Session] = model.__dict__.setdefault("_generators", {})

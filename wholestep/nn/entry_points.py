@@ -39,7 +39,7 @@ def predict(
 
     Example: `logits = model.predict(images)`.
     """
-    from wholestep.session.predict import predict
+    from wholestep.session.running.prediction import predict
 
     outputs = predict(self, inputs, _without_their_words(self, "predict", named), batch_size, device)
     if probabilities is False:
@@ -65,7 +65,7 @@ def predict_classes(
     Example: `model.predict_classes(images) == labels`.
     """
     from wholestep.nn import answers
-    from wholestep.session.predict import predict
+    from wholestep.session.running.prediction import predict
 
     named = _without_their_words(self, "predict", named)
     return answers.classes(self, predict(self, inputs, named, batch_size, device), scores)
@@ -87,7 +87,7 @@ def activations(self: Module, *inputs: object, **named: object) -> dict[str, np.
 
     Example: `model.activations(x[:8])["0"]` is what the first layer of a Sequential gives.
     """
-    from wholestep.session.activations import activations
+    from wholestep.session.running.activations import activations
 
     return activations(self, inputs, named)
 

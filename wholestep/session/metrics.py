@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.state.state import State
 from wholestep.errors import NonFiniteError, UsageError
-from wholestep.session.results import EntryPoint, StepResult
+from wholestep.session.running.results import EntryPoint, StepResult
 from wholestep.steps.evaluate import WEIGHT, WEIGHTED
 from wholestep.steps.loss_scale import LOSS_SCALE, SMALLEST
 from wholestep.steps.recipe import GRAD_NORM, Recipe, modes_of
@@ -17,7 +17,7 @@ from wholestep.steps.states import first_values
 from wholestep.steps.train import NONFINITE
 
 if TYPE_CHECKING:
-    from wholestep.session.entries import Programs
+    from wholestep.session.programs import Programs
 
 
 class Measured:

@@ -2,13 +2,13 @@
 
 `Session` is what users see.  It holds the parts that do the work and hands each call to one of them:
 
-    Programs       entries.py     entry points, compiled when they are asked for; what their steps count for
-    Training       training.py    epochs over whole data sets
-    Evaluation     evaluate.py    measuring and predicting
+    Programs       programs.py     entry points, compiled when they are asked for; what their steps count for
+    Training       running/training.py    epochs over whole data sets
+    Evaluation     running/evaluation.py    measuring and predicting
     Measurements   metrics.py     what steps have counted
     Numbers        state_dict.py  parameters and states, one by one and all together
-    Knobs          knobs.py       hyper-parameters, schedules, the optimizer
-    ByHand         by_hand.py     a step in four parts
+    Knobs          hyperparameters.py       hyper-parameters, schedules, the optimizer
+    ByHand         running/manual_step.py     a step in four parts
     Inspect        inspect/       reports, times, texts
 """
 
@@ -28,19 +28,19 @@ from wholestep.compiler.spans import Span
 from wholestep.compiler.target import Target
 from wholestep.errors import UsageError
 from wholestep.options import CompileOptions
-from wholestep.session.by_hand import ByHand
+from wholestep.session.building.placement import where_to
+from wholestep.session.building.plans import Plans
 from wholestep.session.delegate import delegate, delegate_overloaded
-from wholestep.session.entries import Programs
-from wholestep.session.evaluate import Evaluation
+from wholestep.session.hyperparameters import Knobs
 from wholestep.session.inspect.inspect import Inspect
-from wholestep.session.knobs import Knobs
 from wholestep.session.metrics import Measurements, raise_if_refused
-from wholestep.session.plans import Plans
-from wholestep.session.results import StepResult
-from wholestep.session.scalars import LiveOptimizer, LiveSchedule, Scalars
+from wholestep.session.programs import Programs
+from wholestep.session.running.evaluation import Evaluation
+from wholestep.session.running.manual_step import ByHand
+from wholestep.session.running.results import StepResult
+from wholestep.session.running.training import Training
+from wholestep.session.runtime_scalars import LiveOptimizer, LiveSchedule, Scalars
 from wholestep.session.state_dict import Numbers
-from wholestep.session.training import Training
-from wholestep.session.where import where_to
 from wholestep.steps.loss_scale import LOSS_SCALE, SCALE
 from wholestep.steps.train import SKIPPED
 

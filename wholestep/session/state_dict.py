@@ -14,8 +14,8 @@ from wholestep.compiler.runtime.state.slot import host_memory
 from wholestep.compiler.runtime.state.state import State
 from wholestep.compiler.runtime.state.step_counters import Turn
 from wholestep.errors import UnknownNameError, UsageError
-from wholestep.session.entries import Programs
-from wholestep.session.scalars import checked_number
+from wholestep.session.programs import Programs
+from wholestep.session.runtime_scalars import checked_number
 from wholestep.steps.capacity import PREFIX
 
 if TYPE_CHECKING:

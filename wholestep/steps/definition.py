@@ -18,7 +18,9 @@ from wholestep.optim import SGD, Optimizer
 from wholestep.records import dataclass
 from wholestep.schedules import Schedule
 from wholestep.schedules.bind import with_schedules
-from wholestep.steps.by_hand import (
+from wholestep.steps.capacity import MICRO_BATCH_DIMS, PARTS, batch_symbol, capacity_of
+from wholestep.steps.evaluate import EVALUATE, VALIDATE, evaluate_graph, forward_only, predict_graph, record_metrics
+from wholestep.steps.manual_step import (
     apply_graph,
     backward_graph,
     clip_graph,
@@ -26,8 +28,6 @@ from wholestep.steps.by_hand import (
     loss_and_gradients,
     observe_graph,
 )
-from wholestep.steps.capacity import MICRO_BATCH_DIMS, PARTS, batch_symbol, capacity_of
-from wholestep.steps.evaluate import EVALUATE, VALIDATE, evaluate_graph, forward_only, predict_graph, record_metrics
 from wholestep.steps.recipe import PLAIN, Recipe
 from wholestep.steps.states import clocks_of, first_values
 from wholestep.steps.train import train_graph
@@ -116,7 +116,7 @@ class Definition:
         """The capacity of every symbol of an entry point; those of micro-batches follow from the batch's."""
         divided, numbered = False, dict[str, int]()
         if self.ranks:
-            from wholestep.steps.divided import has_parts, is_divided
+            from wholestep.steps.distributed import has_parts, is_divided
 
             divided, numbered = is_divided(graph), {RANK: self.ranks - 1} if has_parts(graph) else {}
             if self.model_ranks > 1:
@@ -176,7 +176,11 @@ class Definition:
 
                 traced = lower_precision(traced, self.recipe.precision)
             if self.ranks and (kind := entry.partition(".")[0]) in TOGETHER:
-                from wholestep.steps.divided import divided, with_divided_states, with_split_states  # most are alone
+                from wholestep.steps.distributed import (  # most are alone
+                    divided,
+                    with_divided_states,
+                    with_split_states,
+                )
 
                 if self._rows_divided:
                     traced = divided(traced, batch_symbol(self.graph, "a step of several workers"))

@@ -23,7 +23,7 @@ from wholestep.nn.module import Module
 from wholestep.optim import AdamW, Optimizer
 from wholestep.options import CompileOptions, launched
 from wholestep.session import Session, build_session
-from wholestep.session.where import need_workers
+from wholestep.session.building.placement import need_workers
 from wholestep.steps.loss_scale import LossScale
 from wholestep.steps.networks import seed_or_default
 from wholestep.steps.recipe import as_measures, modes_of

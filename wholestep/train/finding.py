@@ -18,8 +18,8 @@ from wholestep.optim import AdamW
 from wholestep.schedules.curves import Exponential
 from wholestep.schedules.rates import OWN, rates_of
 from wholestep.schedules.show import plot_to_file, terminal_plot
-from wholestep.session.batch_size import MOST, largest_batch, with_one_row
-from wholestep.session.build import split_arguments
+from wholestep.session.building.batch_size import MOST, largest_batch, with_one_row
+from wholestep.session.building.build import split_arguments
 from wholestep.steps.recipe import RATE
 from wholestep.train.described import Described
 from wholestep.train.experiment import Experiment

@@ -19,7 +19,7 @@ from wholestep.losses import Loss
 from wholestep.metrics import LossTracker, Metric
 from wholestep.nn.module import Module
 from wholestep.session import Session
-from wholestep.session.build import build_measuring_session
+from wholestep.session.building.build import build_measuring_session
 from wholestep.steps.recipe import as_measures
 from wholestep.steps.states import state_with_numbers, structure
 from wholestep.train.described import Described

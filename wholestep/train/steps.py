@@ -18,7 +18,7 @@ from wholestep.data.sources import Stream
 from wholestep.data.table import Batch, Table
 from wholestep.errors import InputError, ShapeError, UsageError
 from wholestep.session import Session
-from wholestep.session.epochs import Unchanged
+from wholestep.session.running.slices import Unchanged
 from wholestep.train.config import TrainConfig
 
 

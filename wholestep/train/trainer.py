@@ -20,7 +20,7 @@ from wholestep.data.table import Table
 from wholestep.errors import InputError, NonFiniteError, OptionError, UsageError
 from wholestep.session import Session
 from wholestep.session.delegate import delegate
-from wholestep.session.epochs import Unchanged
+from wholestep.session.running.slices import Unchanged
 from wholestep.steps.loss_scale import LOSS_SCALE
 from wholestep.steps.recipe import GRAD_NORM
 from wholestep.train.agreement import agree, end_together

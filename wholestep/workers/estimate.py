@@ -16,7 +16,7 @@ from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.plan.model.target_formats import footprint
 from wholestep.compiler.target import Target
 from wholestep.errors import OptionError, UsageError
-from wholestep.session.plans import Plans
+from wholestep.session.building.plans import Plans
 from wholestep.steps.definition import Definition
 from wholestep.workers.network import Exchange, Network, as_network
 from wholestep.workers.workers import Workers

@@ -16,7 +16,7 @@ import pytest
 import wholestep as ws
 from wholestep.compiler.runtime import memory
 from wholestep.compiler.runtime.memory import LARGE, Region, free_bytes
-from wholestep.session.batch_size import MOST
+from wholestep.session.building.batch_size import MOST
 
 
 def flags(address: int) -> list[str]:

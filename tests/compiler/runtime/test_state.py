@@ -10,8 +10,8 @@ from wholestep.compiler.frontend.initializers import FirstValue, with_zero_row
 from wholestep.compiler.ir.types import TensorType, float32
 from wholestep.compiler.runtime.state import state as module
 from wholestep.compiler.runtime.state.state import State
-from wholestep.session.check import stored
-from wholestep.session.check.stored import Large
+from wholestep.session.verify import state_samples
+from wholestep.session.verify.state_samples import Large
 
 
 @pytest.mark.parametrize("many", [1, 1 << 30])
@@ -39,7 +39,7 @@ def test_first_values_are_drawn_where_they_are_stored(
     shape: tuple[int, ...], by_columns: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(initializers, "PIECE", 1 << 12)  # several pieces, the last one of few rows
-    monkeypatch.setattr(stored, "ROWS", 1 << 14)
+    monkeypatch.setattr(state_samples, "ROWS", 1 << 14)
     kinds = KINDS if len(shape) > 1 else KINDS[:2]
     firsts = {f"w{i}": FirstValue(kind, shape, float32, 3, f"w{i}") for i, kind in enumerate(kinds)}
     state = State()

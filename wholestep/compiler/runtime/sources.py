@@ -32,6 +32,7 @@ COMPILER = Path(__file__).parents[1]
 FRONTEND_MODULES = ("initializers.py", "update_counters.py")
 GPU_FAMILIES = frozenset({"cuda"})  # their plans depend on backends/gpu, which other families never load
 GPU_FAMILIES = frozenset({"cuda"})  # their plans depend on backends/gpu, which other families never load
+GPU_FAMILIES = frozenset({"cuda"})  # their plans depend on backends/gpu, which other families never load
 SUFFIX = ".sources"
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from wholestep.compiler.spans import OptimizeReport, Span
 from wholestep.errors import UsageError
-from wholestep.session.check.verdict import Verdict
-from wholestep.session.entries import Programs
+from wholestep.session.programs import Programs
+from wholestep.session.verify.verdict import Verdict
 
 if TYPE_CHECKING:
     from wholestep.callbacks.observers import Observer
@@ -118,7 +118,7 @@ class Inspect:
     @property
     def source(self) -> str:
         """The text that runs, with names."""
-        from wholestep.session.inspect.listing import annotated
+        from wholestep.session.inspect.annotated_source import annotated
 
         running = self._programs.of_micro_batches or [self._programs.main.program]
         plans = self._programs.plans

@@ -21,7 +21,7 @@ from wholestep.compiler.plan.io.traffic import stores
 from wholestep.compiler.plan.model.kernel import Kernel, Plan, Space
 from wholestep.compiler.spans import Spans
 from wholestep.errors import UnknownNameError, UsageError
-from wholestep.session.plans import Plans
+from wholestep.session.building.plans import Plans
 
 OUTSIDE = "(outside layers)"
 FORWARD, BACKWARD, UPDATING = range(3)

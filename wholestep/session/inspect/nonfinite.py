@@ -22,7 +22,7 @@ from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.simplify.inline import inline_calls, strip_stop_gradients
 from wholestep.compiler.runtime.memory import free_bytes
 from wholestep.errors import OutOfMemoryError
-from wholestep.session.entries import Programs
+from wholestep.session.programs import Programs
 from wholestep.steps.definition import LOSS_AND_GRADIENTS, TRAIN
 
 Array = np.ndarray[Any, Any]

@@ -17,16 +17,16 @@ from wholestep.compiler.plan.io.traffic import priced
 from wholestep.compiler.plan.model.kernel import Buffer, Kernel, Plan
 from wholestep.compiler.target import CostTable
 from wholestep.errors import OptionError, UsageError
-from wholestep.session.entries import Programs
-from wholestep.session.micro_batches import shape_of
-from wholestep.session.results import EntryPoint
+from wholestep.session.programs import Programs
+from wholestep.session.running.micro_batches import shape_of
+from wholestep.session.running.results import EntryPoint
 from wholestep.session.state_dict import load_state_dict, state_dict
 from wholestep.steps.definition import TRAIN
 
 if TYPE_CHECKING:
     from wholestep.compiler.backend import Program
+    from wholestep.session.building.plans import Plans
     from wholestep.session.inspect.layers import LayerProfile, Parts
-    from wholestep.session.plans import Plans
 
 BARRIER = -1
 

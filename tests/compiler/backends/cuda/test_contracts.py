@@ -20,7 +20,7 @@ from tests.compiler.backends.cuda.fake_gpu import FakeDriver
 from tests.compiler.backends.cuda.models import UNCHECKED
 from wholestep.compiler.backends.cuda.runtime import epochs
 from wholestep.errors import NonFiniteError
-from wholestep.session.where import where_to
+from wholestep.session.building.placement import where_to
 from wholestep.train.checkpoint.identity import differences, identity_of
 
 Array = np.ndarray[Any, Any]

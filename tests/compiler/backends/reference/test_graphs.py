@@ -35,7 +35,7 @@ from wholestep.compiler.plan.model.kernel import Plan, Space
 from wholestep.compiler.runtime.state.state import State
 from wholestep.compiler.target import Target
 from wholestep.options import CompileOptions
-from wholestep.session.where import where_to
+from wholestep.session.building.placement import where_to
 from wholestep.steps.states import first_values
 from wholestep.steps.train import train_graph
 

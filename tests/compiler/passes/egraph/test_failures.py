@@ -181,7 +181,7 @@ def test_a_pass_that_a_plan_needs_may_not(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_session_tells_it_and_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[str] = []
-    monkeypatch.setattr("wholestep.session.plans.store_plan", lambda store, key, plan: kept.append(key))
+    monkeypatch.setattr("wholestep.session.building.plans.store_plan", lambda store, key, plan: kept.append(key))
     options = ws.CompileOptions(cache_dir=str(tmp_path), compiler="cc -O0")
     with monkeypatch.context() as broken:
         broken.setattr(optimize, "extract", raise_assertion)

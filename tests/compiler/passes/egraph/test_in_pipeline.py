@@ -148,7 +148,7 @@ def test_a_dead_worker_gives_the_plain_plan_and_says_so(caplog: pytest.LogCaptur
 
 def test_a_plan_without_its_rewriting_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[str] = []
-    monkeypatch.setattr("wholestep.session.plans.store_plan", lambda store, key, plan: kept.append(key))
+    monkeypatch.setattr("wholestep.session.building.plans.store_plan", lambda store, key, plan: kept.append(key))
     for nodes in (1, 60_000):
         options = ws.CompileOptions(egraph=True, egraph_nodes=nodes, cache_dir=str(tmp_path))
         ws.build_session(network(ws.silu, 6, 8, 5), optimizer=ws.SGD(), batch_size=8, options=options)

@@ -16,9 +16,9 @@ from wholestep.compiler.runtime.state.state import State
 from wholestep.compiler.spans import inner_span
 from wholestep.errors import InputError, OptionError, ShapeError, UsageError
 from wholestep.records import dataclass
-from wholestep.session.inputs import Inputs
 from wholestep.session.metrics import raise_if_refused
-from wholestep.session.results import EntryPoint, StepResult
+from wholestep.session.running.inputs import Inputs
+from wholestep.session.running.results import EntryPoint, StepResult
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from wholestep.compiler.frontend.graph import Graph
 from wholestep.errors import UsageError
 from wholestep.optim import Optimizer
 from wholestep.schedules.bind import PREFIX
-from wholestep.session.entries import Programs
-from wholestep.session.scalars import LiveOptimizer, LiveSchedule
+from wholestep.session.programs import Programs
+from wholestep.session.runtime_scalars import LiveOptimizer, LiveSchedule
 from wholestep.steps.recipe import RATE, as_schedules
 
 

@@ -22,10 +22,10 @@ from wholestep.compiler.runtime.cache.content_store import cache_of
 from wholestep.compiler.spans import Spans
 from wholestep.errors import PlanError, VerificationError
 from wholestep.records import dataclass
-from wholestep.session.check.verdict import Verdict, parse_verdict, sizes_text
+from wholestep.session.verify.verdict import Verdict, parse_verdict, sizes_text
 
 if TYPE_CHECKING:
-    from wholestep.session.check.compare import Comparison
+    from wholestep.session.verify.compare import Comparison
 
 Sizes = Mapping[str, int]
 
@@ -147,7 +147,7 @@ def _store(subject: Subject, verdict: Verdict) -> None:
 
 def check(subject: Subject) -> Verdict:
     """Run a plan against the interpreter.  A wrong one leaves nothing in the cache."""
-    from wholestep.session.check.trials import Trials  # a warm start needs neither these nor the passes
+    from wholestep.session.verify.trials import Trials  # a warm start needs neither these nor the passes
 
     begun = time.perf_counter()
     trials = Trials(subject)
@@ -166,7 +166,7 @@ def check(subject: Subject) -> Verdict:
 
 def _sizes_to_try(subject: Subject, graph: Graph) -> list[dict[str, int]]:
     """Small ones always; the capacity where it is asked for or cheap."""
-    from wholestep.session.check.draw import SMALL, small_sizes
+    from wholestep.session.verify.random_inputs import SMALL, small_sizes
 
     plan, capacity = subject.plan, dict(subject.plan.sizes)
     flops = sum(k.flops for k in plan.kernels) / math.prod(capacity.values())  # of one row

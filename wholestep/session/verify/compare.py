@@ -12,8 +12,8 @@ from wholestep.compiler.ir.graph import Graph, Node
 from wholestep.compiler.ir.ops import OPS, Family, Trait, having
 from wholestep.compiler.ir.semantics.interpret import Result
 from wholestep.compiler.ir.types import TensorType, TupleType, as_dtype, bfloat16, float16, float32, float64, letter_of
-from wholestep.session.check.draw import scale
-from wholestep.session.check.stored import is_large, positions
+from wholestep.session.verify.random_inputs import scale
+from wholestep.session.verify.state_samples import is_large, positions
 
 Array = np.ndarray[Any, Any]
 

@@ -165,7 +165,7 @@ class _Probe:
         self.names: list[str] = []
 
     def session(self, device: str) -> Any:
-        from wholestep.session.build import build_session
+        from wholestep.session.building.build import build_session
 
         specs = {name: Spec(a.shape, a.dtype) for name, a in self.given.items()}
         options = CompileOptions(verify=False)

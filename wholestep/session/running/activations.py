@@ -9,7 +9,7 @@ from wholestep.compiler.frontend.graph import recording
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.nn.module import Module
 from wholestep.nn.trace import trace_of
-from wholestep.session.predict import as_one, read_inputs, room, sizes_of
+from wholestep.session.running.prediction import as_one, read_inputs, room, sizes_of
 from wholestep.steps.module import forward_graph
 from wholestep.steps.states import state_with_numbers, structure
 
@@ -24,7 +24,7 @@ def activations(model: Module, inputs: Sequence[object], named: Mapping[str, obj
     key = tuple(specs.items()), tuple(capacity.items()), structure(model)
     kept: dict[object, tuple[Session, dict[str, str]]] = model.__dict__.setdefault("_activations", {})
     if key not in kept:
-        from wholestep.session.build import build_inference_session
+        from wholestep.session.building.build import build_inference_session
 
         state_with_numbers(model)
         graph, _ = forward_graph(model, as_one(specs))

@@ -18,7 +18,7 @@ from wholestep.compiler.ir.ops import OPS, Family, Trait, having
 from wholestep.compiler.ir.semantics.interpret import Result
 from wholestep.compiler.ir.semantics.values import Run, rounded, value_of
 from wholestep.compiler.ir.types import TupleType, evaluate
-from wholestep.session.check.stored import Large, Whole, grid, is_large, positions
+from wholestep.session.verify.state_samples import Large, Whole, grid, is_large, positions
 
 Array = np.ndarray[Any, Any]
 Settle = Callable[[Node, Any], Any]

@@ -17,8 +17,8 @@ from wholestep.compiler.spans import OptimizeReport, Spans
 from wholestep.compiler.target import Target
 from wholestep.options import CompileOptions
 from wholestep.records import dataclass
-from wholestep.session.check.check import Subject, verdict_on
-from wholestep.session.check.verdict import Verdict
+from wholestep.session.verify.check import Subject, verdict_on
+from wholestep.session.verify.verdict import Verdict
 from wholestep.steps.definition import Definition
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Plans:
             return None
         beside = 0
         if self.definition.has_micro_batches:
-            from wholestep.session.memory import bytes_beside
+            from wholestep.session.building.memory_budget import bytes_beside
 
             beside = bytes_beside(self)
         return Limit(memory, self.thread_count, beside)

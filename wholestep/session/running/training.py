@@ -11,10 +11,10 @@ import numpy as np
 from wholestep.compiler.backend import Slice
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.errors import UsageError
-from wholestep.session.entries import Programs
-from wholestep.session.epochs import Look, RunOptions, Unchanged, prepare_run, run_in_slices
 from wholestep.session.inspect.inspect import Inspect
 from wholestep.session.metrics import Measurements
+from wholestep.session.programs import Programs
+from wholestep.session.running.slices import Look, RunOptions, Unchanged, prepare_run, run_in_slices
 
 
 class Training:

@@ -18,11 +18,11 @@ from wholestep.compiler.runtime.state.step_counters import Counting, Turn
 from wholestep.compiler.runtime.state.storage import Memory
 from wholestep.errors import UsageError
 from wholestep.schedules.bind import scalar_name
+from wholestep.session.building.plans import Plans
+from wholestep.session.lock import Turns
 from wholestep.session.metrics import Measured
-from wholestep.session.plans import Plans
-from wholestep.session.results import EntryPoint
-from wholestep.session.scalars import Scalars, governor
-from wholestep.session.turns import Turns
+from wholestep.session.running.results import EntryPoint
+from wholestep.session.runtime_scalars import Scalars, governor
 from wholestep.steps.capacity import PREFIX
 from wholestep.steps.definition import PART, TRAIN
 from wholestep.steps.evaluate import EVALUATE, VALIDATE
@@ -245,7 +245,7 @@ class Programs:
         plans = {n: (known or {}).get(n) or compiled.plan(n) for n in names}
         programs = [self._load_program(*found) for found in plans.values()]
         part, last = plans[f"{kind}.part"][0], plans[names[-1]][0]
-        from wholestep.session.micro_batches import seen_from_outside, shape_of  # most steps have none
+        from wholestep.session.running.micro_batches import seen_from_outside, shape_of  # most steps have none
 
         outside = seen_from_outside(definition, kind, part, last)
         program = self.where.device.load_micro_batches(outside, programs, self.place, shape_of(definition, kind))

@@ -142,7 +142,7 @@ def sizes_of(graph: Graph, capacity: Mapping[str, int]) -> dict[str, int]:
 
 
 def _rows_apart(model: Module, specs: dict[str, Spec]) -> bool:
-    from wholestep.steps.by_rows import what_mixes_rows  # few predictions are of many rows
+    from wholestep.steps.row_independence import what_mixes_rows  # few predictions are of many rows
 
     graph, _ = forward_graph(model, as_one(specs))
     return not what_mixes_rows(forward_only(graph))
@@ -154,7 +154,7 @@ def as_one(specs: dict[str, Spec]) -> Inputs:
 
 
 def _predictor(model: Module, specs: dict[str, Spec], capacity: dict[str, int], device: str) -> Predictor:
-    from wholestep.session.build import build_inference_session
+    from wholestep.session.building.build import build_inference_session
 
     state_with_numbers(model)
     graph, out = forward_graph(model, as_one(specs))

@@ -20,10 +20,10 @@ from wholestep.errors import LimitError, OutOfMemoryError, UsageError
 from wholestep.nn.module import Module
 from wholestep.optim import Optimizer
 from wholestep.options import CompileOptions
-from wholestep.session.plans import Plans
+from wholestep.session.building.build_progress import told_to_wait
+from wholestep.session.building.placement import need_shard, where_to
+from wholestep.session.building.plans import Plans
 from wholestep.session.session import Session
-from wholestep.session.waiting import told_to_wait
-from wholestep.session.where import need_shard, where_to
 from wholestep.steps.define import Model, as_graph, defined, need_graph, precision_of, sized
 from wholestep.steps.definition import TRAIN, Definition
 from wholestep.steps.loss_scale import LossScale
@@ -342,7 +342,7 @@ def _limit_of(memory: object) -> int | float | None:
     """What `memory=` says."""
     if memory is None:
         return None
-    from wholestep.steps.memory import as_memory  # most have no limit
+    from wholestep.steps.memory_argument import as_memory  # most have no limit
 
     return as_memory(memory)
 
@@ -371,7 +371,7 @@ def build(definition: Definition, where: Where) -> tuple[Session, OptimizeReport
     except LimitError:
         raise
     except OutOfMemoryError as error:
-        from wholestep.session.batch_size import with_solution
+        from wholestep.session.building.batch_size import with_solution
 
         raise with_solution(error, definition, where) from None
     return session, replace(report, spans=tuple(compiled.spans.all))
@@ -381,7 +381,7 @@ def _planned(compiled: Plans) -> tuple[Plans, Plan, OptimizeReport]:
     """The main plan; where no plan keeps the limit of `memory=`, that of a part of the batch, as small as it asks."""
     if compiled.definition.recipe.memory is None:
         return (compiled, *compiled.plan_with_report(compiled.definition.main))
-    from wholestep.session.memory import planned_within
+    from wholestep.session.building.memory_budget import planned_within
 
     return planned_within(compiled)
 

@@ -14,7 +14,7 @@ from wholestep.errors import UsageError
 from wholestep.losses.arrays import LossProgram, LossValue
 from wholestep.nn.module import Module
 from wholestep.nn.outputs import Outputs
-from wholestep.session.predict import as_one, read_inputs, room, sizes_of
+from wholestep.session.running.prediction import as_one, read_inputs, room, sizes_of
 from wholestep.steps.module import forward_graph
 from wholestep.steps.states import state_with_numbers, structure
 
@@ -58,7 +58,7 @@ def compute_gradients(loss: LossValue, model: Module) -> dict[str, Array]:
 
 
 def _session(model: Module, specs: dict[str, Spec], loss: LossProgram, capacity: dict[str, int]) -> Any:
-    from wholestep.session.build import build_inference_session
+    from wholestep.session.building.build import build_inference_session
 
     state_with_numbers(model)
     graph, prediction = forward_graph(model, as_one(specs))

@@ -15,8 +15,8 @@ from wholestep.compiler.plan.io import serialize
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.cache.content_store import CacheWarning
 from wholestep.errors import PlanError, UsageError
-from wholestep.session.build import build, load, split_arguments
-from wholestep.session.plans import Plans
+from wholestep.session.building.build import build, load, split_arguments
+from wholestep.session.building.plans import Plans
 from wholestep.session.session import Session
 from wholestep.steps.define import Model
 

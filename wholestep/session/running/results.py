@@ -10,8 +10,8 @@ from weakref import ref
 from wholestep.compiler.backend import IndexRefusedError, Program, Ticket
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.errors import UnknownNameError, UsageError
-from wholestep.session.inputs import Inputs
-from wholestep.session.turns import Turns
+from wholestep.session.lock import Turns
+from wholestep.session.running.inputs import Inputs
 
 
 class Readings(Protocol):

@@ -17,7 +17,7 @@ from wholestep.compiler.plan.model.target_formats import footprint
 from wholestep.compiler.runtime.cache.content_store import cache_of
 from wholestep.compiler.spans import OptimizeReport
 from wholestep.errors import GraphError, LimitError
-from wholestep.session.plans import Plans
+from wholestep.session.building.plans import Plans
 from wholestep.steps.capacity import batch_symbol
 from wholestep.steps.definition import PART, TRAIN, Definition
 

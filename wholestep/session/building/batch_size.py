@@ -18,7 +18,7 @@ from wholestep.errors import OutOfMemoryError, UsageError, WholestepError
 from wholestep.steps.capacity import batch_symbol
 from wholestep.steps.define import Model, as_graph
 from wholestep.steps.definition import TRAIN, Definition
-from wholestep.steps.memory import bytes_of
+from wholestep.steps.memory_argument import bytes_of
 
 MOST = 1 << 24  # rows; a model for which these fit is not short of memory
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.errors import OptionError, UsageError
-from wholestep.session.entries import Programs
-from wholestep.session.knobs import Knobs
-from wholestep.steps.by_hand import MAX_NORM, NORM, PREFIX, UPSTREAM
+from wholestep.session.hyperparameters import Knobs
+from wholestep.session.programs import Programs
 from wholestep.steps.definition import FORWARD
+from wholestep.steps.manual_step import MAX_NORM, NORM, PREFIX, UPSTREAM
 
 if TYPE_CHECKING:
     from wholestep.session.inspect.statistics import Stats

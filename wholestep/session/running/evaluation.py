@@ -12,11 +12,11 @@ from wholestep.compiler.frontend.step import Step
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.errors import GraphError, UsageError
 from wholestep.nn.module import Module
-from wholestep.session.entries import Programs
-from wholestep.session.epochs import batches as cut
-from wholestep.session.epochs import evaluate_rows
 from wholestep.session.metrics import Measurements
-from wholestep.session.results import EntryPoint, StepResult
+from wholestep.session.programs import Programs
+from wholestep.session.running.results import EntryPoint, StepResult
+from wholestep.session.running.slices import batches as cut
+from wholestep.session.running.slices import evaluate_rows
 from wholestep.steps.evaluate import EVALUATE, VALIDATE
 from wholestep.steps.module import only_module
 
@@ -86,7 +86,7 @@ class Evaluation:
         return parts[0] if len(parts) == 1 else {n: np.concatenate([p[n] for p in parts]) for n in parts[0]}
 
     def _need_rows_apart(self) -> None:
-        from wholestep.steps.by_rows import what_mixes_rows
+        from wholestep.steps.row_independence import what_mixes_rows
 
         if self._mixes_rows is None:
             graph = self._programs.need("the entry point 'predict'").definition.trace("predict")

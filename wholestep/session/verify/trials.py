@@ -22,14 +22,14 @@ from wholestep.compiler.runtime.memory import explained
 from wholestep.compiler.runtime.shards import Shards
 from wholestep.compiler.runtime.state.state import State
 from wholestep.compiler.runtime.threads import default_threads
-from wholestep.session.check.check import Subject, axes_of
-from wholestep.session.check.compare import Comparison, compared, distances, shaking, tolerance_of
-from wholestep.session.check.draw import SEED, STEP, Draw, Tile, Trial, all_finite, changed_by_suiting, suited
-from wholestep.session.check.meaning import Evaluation, Settle, demand_of, depending_on, evaluation
-from wholestep.session.check.stored import Whole, looked_at, shape_of
-from wholestep.session.entries import memories
-from wholestep.session.results import EntryPoint
-from wholestep.session.turns import Turns
+from wholestep.session.lock import Turns
+from wholestep.session.programs import memories
+from wholestep.session.running.results import EntryPoint
+from wholestep.session.verify.check import Subject, axes_of
+from wholestep.session.verify.compare import Comparison, compared, distances, shaking, tolerance_of
+from wholestep.session.verify.expected import Evaluation, Settle, demand_of, depending_on, evaluation
+from wholestep.session.verify.random_inputs import SEED, STEP, Draw, Tile, Trial, all_finite, changed_by_suiting, suited
+from wholestep.session.verify.state_samples import Whole, looked_at, shape_of
 from wholestep.steps.capacity import MICRO_BATCH_DIMS
 
 Sizes = Mapping[str, int]

@@ -1,0 +1,1 @@
+"""Building sessions: planning, placement, memory budget."""

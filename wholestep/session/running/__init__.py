@@ -1,0 +1,1 @@
+"""Running sessions: steps, epochs, evaluation, prediction."""
