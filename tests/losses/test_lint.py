@@ -12,7 +12,7 @@ import wholestep as ws
 from wholestep import losses as L
 from wholestep.errors import InputError, TrainingWarning
 from wholestep.losses.forms import LINT
-from wholestep.train.targets import check_targets
+from wholestep.train.data.targets import check_targets
 
 Array = np.ndarray[Any, Any]
 MADE = {"softmax": ws.softmax, "sigmoid": ws.sigmoid, "log_softmax": ws.log_softmax}
@@ -116,7 +116,7 @@ def test_fit_looks_at_all_rows_before_it_compiles_and_at_the_first_batch_of_a_st
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        "wholestep.train.described.Described.build", lambda *_, **__: pytest.fail("something was compiled")
+        "wholestep.train.data.data_spec.Described.build", lambda *_, **__: pytest.fail("something was compiled")
     )
     x, y = np.zeros((20, 3), np.float32), np.zeros((20, 1), np.float32)
     y[13] = 2.0

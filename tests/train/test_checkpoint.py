@@ -23,8 +23,8 @@ import wholestep as ws
 from wholestep.callbacks import Position
 from wholestep.compiler.devices import device_named
 from wholestep.train.checkpoint import format as stored
+from wholestep.train.checkpoint.environment import git_revision
 from wholestep.train.checkpoint.folder import checkpoints_in
-from wholestep.train.checkpoint.surroundings import git_revision
 
 Array = np.ndarray[Any, Any]
 ROWS, BATCH, EPOCHS = 90, 8, 3

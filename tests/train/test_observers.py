@@ -99,7 +99,7 @@ def test_every_so_many_steps(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_held_out_rows_of_ordered_data_are_the_last_ones() -> None:
-    from wholestep.train.feeding import prepared
+    from wholestep.train.data.loaders import prepared
 
     rows = np.arange(20.0)[:, None]
     loader, held = prepared((rows, rows), 0.25, 5, False, 0)

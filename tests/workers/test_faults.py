@@ -19,8 +19,8 @@ import pytest
 from tests.workers import long_run
 from tests.workers.ranks import ROOT, launch
 from wholestep.callbacks.run import Run
-from wholestep.train.agreement import agree
 from wholestep.train.checkpoint.folder import checkpoints_in
+from wholestep.train.worker_sync import agree
 
 SCRIPT = os.fspath(Path(long_run.__file__))
 SECONDS = 300.0

@@ -20,10 +20,11 @@ from tests.workers.ranks import launch
 from wholestep.compiler.ir.mesh import Grid
 from wholestep.compiler.runtime.state.state_pieces import Piece, put_together
 from wholestep.errors import CheckpointError
-from wholestep.train.checkpoint import load_checkpoint, together
+from wholestep.train.checkpoint import load_checkpoint
+from wholestep.train.checkpoint import sharded_write as together
 from wholestep.train.checkpoint.folder import checkpoints_in
 from wholestep.train.checkpoint.format import owned_file
-from wholestep.train.checkpoint.together import Together, meet
+from wholestep.train.checkpoint.sharded_write import Together, meet
 
 OWNED = [f"training-0000{n}-of-00003.safetensors" for n in (1, 2, 3)]
 

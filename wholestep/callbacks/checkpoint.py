@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from wholestep.train.checkpoint import Checkpoint
     from wholestep.train.checkpoint.folder import Found
     from wholestep.train.checkpoint.lock import FolderLock
-    from wholestep.train.checkpoint.together import Together
+    from wholestep.train.checkpoint.sharded_write import Together
 
 log = logging.getLogger("wholestep")
 
@@ -100,8 +100,8 @@ class ModelCheckpoint(Callback):
     # -- when ----------------------------------------------------------------------------------------------------
 
     def on_train_begin(self) -> None:
+        from wholestep.train.checkpoint.environment import surroundings
         from wholestep.train.checkpoint.folder import checkpoints_in, sweep
-        from wholestep.train.checkpoint.surroundings import surroundings
 
         session = self.session
         self.failure, self._run_failed = None, False
@@ -218,7 +218,7 @@ class ModelCheckpoint(Callback):
         self.settle()
         pieces = {} if run.group is None else run.session.own_pieces()
         if run.group is not None and pieces:
-            from wholestep.train.checkpoint.together import Together, meet
+            from wholestep.train.checkpoint.sharded_write import Together, meet
 
             step = run.session.state.step
             place = meet(run.group, self.folder, step)

@@ -99,7 +99,7 @@ class Profiler(Callback):
 
     def _first_batch(self) -> Mapping[str, object]:
         from wholestep.data.loader import DataLoader
-        from wholestep.train.feeding import sample_of
+        from wholestep.train.data.loaders import sample_of
 
         loader = self.run.loader if self.run is not None else None
         if not isinstance(loader, DataLoader):

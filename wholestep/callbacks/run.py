@@ -67,7 +67,7 @@ class Run:
     schedules: str = ""  # what they count, for people
     asked: str = ""  # why somebody in this process wants it to end
     received: int = 0  # the signal that this process was sent
-    # What holds: alone that is what was asked; workers do what they have agreed on (`train/agreement.py`).
+    # What holds: alone that is what was asked; workers do what they have agreed on (`train/worker_sync.py`).
     stopped_by: str = ""
     interrupted: bool = False  # by a signal: whoever saves does so at the next safe point
     signal: int = 0  # that a worker received

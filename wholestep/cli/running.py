@@ -110,7 +110,7 @@ def _start(
     if not is_started_again():
         _refuse_used(target)
     if folds is not None:
-        from wholestep.train.cross_validation import train_folds
+        from wholestep.train.tuning.cross_validation import train_folds
 
         say(train_folds(experiment.having({"checkpoint": target, "progress": progress, "validation": None}), folds))
         return
@@ -189,8 +189,8 @@ def evaluate(run: Run, best: Best = None, mode: Mode = None, script: Script = No
     """Measure a run's weights on its test data, or on its validation data where it has no other."""
     from wholestep.nn.module import Module
     from wholestep.train import load_checkpoint
-    from wholestep.train.feeding import table_of
-    from wholestep.train.tables import measured
+    from wholestep.train.data.frames import measured
+    from wholestep.train.data.loaders import table_of
 
     experiment, path = experiment_in(run, which=best, mode=mode, script=script, device=device)
     trainer, _ = experiment.trainer()

@@ -120,7 +120,7 @@ def evaluate(
 
     Example: `model.evaluate(images, labels, loss="cross_entropy", metrics=["accuracy"])["accuracy"]`.
     """
-    from wholestep.train.measuring import evaluate
+    from wholestep.train.evaluation import evaluate
 
     data = x if y is None else (x, y) if sample_weight is None else (x, y, sample_weight)
     return evaluate(self, data, loss, metrics, batch_size, device, nonfinite)

@@ -9,5 +9,7 @@ from wholestep.train.history import TrainHistory as TrainHistory
 from wholestep.train.config import TrainConfig as TrainConfig
 from wholestep.train.trainer import Trainer as Trainer
 from wholestep.train.fitting import fit as fit
-from wholestep.train.cross_validation import CrossValidation as CrossValidation, cross_validate as cross_validate
-from wholestep.train.finding import RateSearch as RateSearch, find_batch_size as find_batch_size, find_lr as find_lr
+from wholestep.train.tuning.cross_validation import CrossValidation as CrossValidation, cross_validate as cross_validate
+from wholestep.train.tuning.search import (
+    RateSearch as RateSearch, find_batch_size as find_batch_size, find_lr as find_lr,
+)

@@ -27,21 +27,21 @@ from wholestep.session.building.placement import need_workers
 from wholestep.steps.loss_scale import LossScale
 from wholestep.steps.networks import seed_or_default
 from wholestep.steps.recipe import as_measures, modes_of
-from wholestep.train.agreement import as_launched, begin_together, locked_folders
 from wholestep.train.checkpoint import Checkpoint, load_checkpoint
 from wholestep.train.checkpoint.folder import checkpoints_in
 from wholestep.train.checkpoint.lock import need_free
-from wholestep.train.class_weight import with_class_weight
 from wholestep.train.config import TrainConfig, need_whole
-from wholestep.train.controls import fed, trial_of
-from wholestep.train.described import Described
-from wholestep.train.feeding import batch_capacity, rows_to_measure, sample_of, with_room
+from wholestep.train.custom_step import build_step, config_for, refuse_what_a_step_says
+from wholestep.train.data.class_weights import with_class_weight
+from wholestep.train.data.data_spec import Described
+from wholestep.train.data.loaders import batch_capacity, rows_to_measure, sample_of, with_room
+from wholestep.train.evaluation import remember_loss
 from wholestep.train.history import TrainHistory
-from wholestep.train.measuring import remember_loss
-from wholestep.train.own_steps import build_step, config_for, refuse_what_a_step_says
-from wholestep.train.rates import optimizer_of, resolved
-from wholestep.train.steps import need_batches, updates_of
+from wholestep.train.learning_rates import optimizer_of, resolved
+from wholestep.train.run_limits import fed, trial_of
+from wholestep.train.step_source import need_batches, updates_of
 from wholestep.train.trainer import Trainer, check_epochs
+from wholestep.train.worker_sync import as_launched, begin_together, locked_folders
 
 if TYPE_CHECKING:
     from wholestep.data.encoder import Encoder

@@ -18,7 +18,7 @@ from wholestep.callbacks.progress import short
 from wholestep.callbacks.run import EpochStats, is_detail
 from wholestep.errors import InputError, UnknownNameError, UsageError
 from wholestep.schedules.modes import canonical
-from wholestep.train.values import is_count, is_measure, is_number
+from wholestep.train.json_checks import is_count, is_measure, is_number
 
 
 @dataclass

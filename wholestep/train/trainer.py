@@ -23,14 +23,14 @@ from wholestep.session.delegate import delegate
 from wholestep.session.running.slices import Unchanged
 from wholestep.steps.loss_scale import LOSS_SCALE
 from wholestep.steps.recipe import GRAD_NORM
-from wholestep.train.agreement import agree, end_together
 from wholestep.train.checkpoint import Checkpoint
 from wholestep.train.config import TrainConfig
 from wholestep.train.history import TrainHistory
+from wholestep.train.learning_rates import check_horizons, count_epochs, need_monitors, observe, rate_used, told
 from wholestep.train.nonfinite import Watch, policy_of
-from wholestep.train.rates import check_horizons, count_epochs, need_monitors, observe, rate_used, told
 from wholestep.train.signals import finish_before_exit
-from wholestep.train.steps import Loader, Steps, arrays_of, need_batches
+from wholestep.train.step_source import Loader, Steps, arrays_of, need_batches
+from wholestep.train.worker_sync import agree, end_together
 
 log = logging.getLogger("wholestep")
 

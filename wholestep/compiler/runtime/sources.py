@@ -33,6 +33,7 @@ FRONTEND_MODULES = ("initializers.py", "update_counters.py")
 GPU_FAMILIES = frozenset({"cuda"})  # their plans depend on backends/gpu, which other families never load
 GPU_FAMILIES = frozenset({"cuda"})  # their plans depend on backends/gpu, which other families never load
 GPU_FAMILIES = frozenset({"cuda"})  # their plans depend on backends/gpu, which other families never load
+GPU_FAMILIES = frozenset({"cuda"})  # their plans depend on backends/gpu, which other families never load
 SUFFIX = ".sources"
 
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from wholestep.errors import CheckpointError, UsageError
 from wholestep.train.checkpoint.tensors import Array
-from wholestep.train.values import is_count, is_measure, is_number
+from wholestep.train.json_checks import is_count, is_measure, is_number
 
 FORMAT, VERSION = "wholestep checkpoint", 1
 MANIFEST = "manifest.json"

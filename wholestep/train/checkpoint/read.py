@@ -24,8 +24,8 @@ from wholestep.train.checkpoint.format import (
     read_manifest,
     with_arrays,
 )
-from wholestep.train.checkpoint.owned import read_whole
 from wholestep.train.checkpoint.resume import Checkpoint
+from wholestep.train.checkpoint.shard_files import read_whole
 from wholestep.train.checkpoint.tensors import checked_arrays, checksum
 from wholestep.train.history import TrainHistory
 

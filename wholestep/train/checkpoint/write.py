@@ -19,6 +19,7 @@ from wholestep.compiler.plan.io import serialize
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.errors import CheckpointError, UsageError
 from wholestep.nn.encoded import HEADER
+from wholestep.train.checkpoint.environment import surroundings
 from wholestep.train.checkpoint.format import (
     MANIFEST,
     PLANS,
@@ -32,7 +33,6 @@ from wholestep.train.checkpoint.format import (
 from wholestep.train.checkpoint.identity import identity_of, plan_digest
 from wholestep.train.checkpoint.lock import brief_lock
 from wholestep.train.checkpoint.resume import Checkpoint
-from wholestep.train.checkpoint.surroundings import surroundings
 from wholestep.train.checkpoint.tensors import sync_folder, write_parts, write_tensors
 from wholestep.train.history import TrainHistory
 
@@ -91,7 +91,7 @@ def save_checkpoint(folder: str | PathLike[str], session: Session, **run: Any) -
     group = session.group
     if group is None:
         return write_alone(Path(folder), capture(session, **run))
-    from wholestep.train.checkpoint.by_hand import save_among
+    from wholestep.train.checkpoint.manual_save import save_among
 
     return save_among(group, Path(folder), session, **run)
 

@@ -17,7 +17,7 @@ from wholestep.data.table import Array, Table
 from wholestep.errors import InputError, OptionError, UsageError
 from wholestep.losses.forms import class_axis
 from wholestep.steps.module import forward_graph
-from wholestep.train.described import Described
+from wholestep.train.data.data_spec import Described
 
 BALANCED = "balanced"
 

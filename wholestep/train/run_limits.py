@@ -17,8 +17,8 @@ from wholestep.data.sources import Stream
 from wholestep.data.table import Table, as_table
 from wholestep.errors import InputError, OptionError, UsageError
 from wholestep.nn.module import Module
-from wholestep.train.feeding import joined, prepared
-from wholestep.train.tables import encoded
+from wholestep.train.data.frames import encoded
+from wholestep.train.data.loaders import joined, prepared
 
 if TYPE_CHECKING:
     from wholestep.train.experiment import Experiment

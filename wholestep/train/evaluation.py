@@ -22,10 +22,10 @@ from wholestep.session import Session
 from wholestep.session.building.build import build_measuring_session
 from wholestep.steps.recipe import as_measures
 from wholestep.steps.states import state_with_numbers, structure
-from wholestep.train.described import Described
-from wholestep.train.feeding import table_of, with_room
-from wholestep.train.steps import need_batches
-from wholestep.train.tables import measured
+from wholestep.train.data.data_spec import Described
+from wholestep.train.data.frames import measured
+from wholestep.train.data.loaders import table_of, with_room
+from wholestep.train.step_source import need_batches
 
 LOSS = "loss of all batches"  # by the sums above and below its line
 KEPT = 4  # sessions of a model; one that was dropped is loaded from the cache again

@@ -17,7 +17,7 @@ from wholestep.errors import DTypeError, InputError, ShapeError, UsageError, Who
 from wholestep.losses.forms import aligned, class_axis
 from wholestep.nn.module import Module
 from wholestep.session import Session
-from wholestep.train.targets import ANSWERS, check_targets
+from wholestep.train.data.targets import ANSWERS, check_targets
 
 
 @dataclass(frozen=True)

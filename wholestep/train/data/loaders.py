@@ -15,8 +15,8 @@ from wholestep.data.splits import Holdout
 from wholestep.data.table import Array, Batch, Table, as_table
 from wholestep.errors import InputError, UsageError, WholestepError
 from wholestep.steps.recipe import Measure, as_measures
-from wholestep.train.steps import need_batches, rows_of_batch
-from wholestep.train.tables import held_out
+from wholestep.train.data.frames import held_out
+from wholestep.train.step_source import need_batches, rows_of_batch
 
 if TYPE_CHECKING:
     from wholestep.metrics import Metric

@@ -15,9 +15,9 @@ from wholestep.data.table import Array, Batch, Table, check_finite
 from wholestep.errors import ShapeError, UsageError, WholestepError
 from wholestep.session import Session, build_session
 from wholestep.steps.recipe import as_measures, modes_of
-from wholestep.train.feeding import batch_capacity, rows_to_measure, sample_of, with_room
-from wholestep.train.rates import resolved
-from wholestep.train.steps import updates_of
+from wholestep.train.data.loaders import batch_capacity, rows_to_measure, sample_of, with_room
+from wholestep.train.learning_rates import resolved
+from wholestep.train.step_source import updates_of
 
 if TYPE_CHECKING:
     from wholestep.train.experiment import Experiment

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from wholestep.compiler.ir.mesh import DATA
 from wholestep.compiler.runtime.state.state_pieces import Piece
 from wholestep.train.checkpoint.format import owned_file
-from wholestep.train.checkpoint.owned import write_pieces
 from wholestep.train.checkpoint.resume import Checkpoint
+from wholestep.train.checkpoint.shard_files import write_pieces
 from wholestep.train.checkpoint.tensors import sync_folder
 from wholestep.train.checkpoint.write import new_name, publish, refused, write_whole
 

@@ -21,9 +21,9 @@ from wholestep.schedules.show import plot_to_file, terminal_plot
 from wholestep.session.building.batch_size import MOST, largest_batch, with_one_row
 from wholestep.session.building.build import split_arguments
 from wholestep.steps.recipe import RATE
-from wholestep.train.described import Described
+from wholestep.train.data.data_spec import Described
+from wholestep.train.data.loaders import prepared, sample_of
 from wholestep.train.experiment import Experiment
-from wholestep.train.feeding import prepared, sample_of
 
 NEAR = 4  # losses on either side that a smoothed one is a mean of
 WORSE = 4.0  # times the lowest loss: there the search ends

@@ -1,0 +1,1 @@
+"""Data on its way into a run: its description, loaders, targets, class weights."""

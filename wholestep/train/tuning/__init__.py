@@ -1,0 +1,1 @@
+"""Searches over settings: learning rate, batch size, cross-validation."""
