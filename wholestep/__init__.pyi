@@ -105,7 +105,7 @@ from wholestep.compiler.frontend.functions.einsum import einsum as einsum
 
 # networks of other libraries
 from wholestep.importers.aten import from_torch as from_torch, torch_coverage as torch_coverage, torch_op as torch_op
-from wholestep.nn.recorded import load_network as load_network
+from wholestep.nn.module.graph_module import load_network as load_network
 
 # optimizers
 from wholestep.optim import (
@@ -127,7 +127,7 @@ from wholestep.errors import (
 )
 
 # what is added to a loss
-from wholestep.nn.regularizers import add_loss as add_loss, penalties as penalties
+from wholestep.nn.module.regularizers import add_loss as add_loss, penalties as penalties
 
 # sessions and plans
 from wholestep.session import (

@@ -10,7 +10,7 @@ from typing import Any
 import wholestep as ws
 from wholestep.compiler.passes.distribute import shard_optimizer
 from wholestep.errors import WholestepError
-from wholestep.nn.splitting import divided
+from wholestep.nn.wrappers.tensor_parallel import divided
 
 RANKS: dict[str, dict[str, Any]] = {
     "two ranks": {"shards": 2},

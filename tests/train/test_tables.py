@@ -21,7 +21,7 @@ import wholestep as ws
 from wholestep.cli import app
 from wholestep.data.framed import as_framed
 from wholestep.errors import CheckpointError, InputError, OptionError, UnknownNameError, UsageError
-from wholestep.nn.encoded import encoding_of
+from wholestep.nn.layers.table_encoding import encoding_of
 from wholestep.train.fitting import trainer_for
 
 ROWS, NUMPY = 120, "reference"  # nothing here is about compiled code

@@ -18,7 +18,7 @@ from wholestep.callbacks.event_records import START, event, framed
 from wholestep.callbacks.run import Logs, StepMetrics
 from wholestep.callbacks.weights import Histogram, WeightStatistics
 from wholestep.compat.arguments import takes_their_words
-from wholestep.nn.encoded import HEADER as ENCODING
+from wholestep.nn.layers.table_encoding import HEADER as ENCODING
 
 
 class CSVLogger(Callback):

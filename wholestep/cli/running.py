@@ -187,7 +187,7 @@ def _fit(
 @told
 def evaluate(run: Run, best: Best = None, mode: Mode = None, script: Script = None, device: Device = None) -> None:
     """Measure a run's weights on its test data, or on its validation data where it has no other."""
-    from wholestep.nn.module import Module
+    from wholestep.nn.module.module import Module
     from wholestep.train import load_checkpoint
     from wholestep.train.data.frames import measured
     from wholestep.train.data.loaders import table_of
@@ -229,7 +229,7 @@ def predict(
 
     from wholestep.data.csv_frame import read_frame
     from wholestep.data.sources import load_npy
-    from wholestep.nn.module import Module
+    from wholestep.nn.module.module import Module
 
     experiment, path = experiment_in(run, which=best, mode=mode, script=script, device=device)
     if not isinstance(experiment.model, Module):

@@ -167,7 +167,7 @@ def experiment_in(
     `script` is what the command line names; without it the run's own, where this user has started the run.
     """
     from wholestep.cli.trust import started_as
-    from wholestep.nn.module import Module
+    from wholestep.nn.module.module import Module
     from wholestep.train import load_checkpoint
     from wholestep.train.checkpoint.format import WEIGHTS
 

@@ -14,7 +14,7 @@ from wholestep.accumulation import AccumulationConfig, AccumulationStats, Gradie
 from wholestep.callbacks.base import Callback
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.errors import AccumulationError, AccumulatorFull, NoGradients, ShapeMismatch
-from wholestep.nn.module import Module
+from wholestep.nn.module.module import Module
 
 # Luminal: optimizers as nodes of a user's own graph
 from wholestep.optim import Optimizer

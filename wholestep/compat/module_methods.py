@@ -12,8 +12,8 @@ from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import HabitError, UnknownNameError, UsageError
 
 if TYPE_CHECKING:
-    from wholestep.nn.module import Module
-    from wholestep.nn.parameter import Parameter
+    from wholestep.nn.module.module import Module
+    from wholestep.nn.module.parameter import Parameter
 
 
 def named_parameters(module: Module, prefix: str = "", recurse: bool = True) -> Iterator[tuple[str, Parameter]]:
@@ -113,7 +113,7 @@ def cpu(module: Module) -> Module:
 
 def register_buffer(module: Module, name: str, tensor: Any, persistent: bool = True) -> None:
     """`self.name = ws.nn.Buffer(array.shape, init=array)`"""
-    from wholestep.nn.parameter import Buffer
+    from wholestep.nn.module.parameter import Buffer
 
     if tensor is None:
         setattr(module, name, None)

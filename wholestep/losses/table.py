@@ -151,7 +151,7 @@ def get(loss: str | Mapping[str, Any] | LossFunction) -> LossFunction:
         return Loss.from_config(loss)
     from wholestep.compat.foreign import instead
 
-    if getattr(loss, "__module__", "") == "wholestep.nn.criteria":
+    if getattr(loss, "__module__", "") == "wholestep.nn.loss_modules":
         fail(UsageError, f"loss= is ws.nn.{loss.__name__} itself; make one: loss=ws.nn.{loss.__name__}().")
     if foreign := instead(loss, "ws.nn"):
         fail(UsageError, f"a loss is a name such as 'cross_entropy', or a function of ours; received {loss}. {foreign}")

@@ -11,7 +11,7 @@ from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import ShapeError
 from wholestep.nn import AdaptiveAvgPool2d, Conv2d, Dropout, Flatten, Linear, MaxPool2d, Module, ReLU, Sequential
-from wholestep.nn.basic import positive
+from wholestep.nn.layers.linear import positive
 
 
 def alexnet(

@@ -10,8 +10,8 @@ from wholestep.compiler.frontend.functions.primitives import exp, random_normal
 from wholestep.compiler.frontend.layers.composites import by_mode
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.nn import Linear, Module, ReLU, Sequential
-from wholestep.nn.basic import positive
-from wholestep.nn.regularizers import add_loss
+from wholestep.nn.layers.linear import positive
+from wholestep.nn.module.regularizers import add_loss
 
 
 def vae(inputs: int = 784, latent: int = 20, hidden: int = 400, beta: float = 1.0, dtype: object = "float32") -> VAE:

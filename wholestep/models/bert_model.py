@@ -17,8 +17,8 @@ from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import boolean, shape_text
 from wholestep.errors import OptionError, ShapeError
 from wholestep.nn import Dropout, Embedding, LayerNorm, Linear, Module
-from wholestep.nn.basic import positive
-from wholestep.nn.parameter import parameter
+from wholestep.nn.layers.linear import positive
+from wholestep.nn.module.parameter import parameter
 
 SIZES = {  # name: layers, width, heads, inner width
     "bert-tiny": (2, 128, 2, 512),

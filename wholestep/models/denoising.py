@@ -16,7 +16,7 @@ from wholestep.compiler.frontend.tensor import Tensor, as_tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError
 from wholestep.nn import Conv2d, GroupNorm, Linear, Module
-from wholestep.nn.basic import positive
+from wholestep.nn.layers.linear import positive
 
 
 def diffusion(

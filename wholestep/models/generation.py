@@ -19,7 +19,7 @@ from wholestep.compiler.frontend.tensor import Tensor, where
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import Dim
 from wholestep.errors import DTypeError, OptionError, ShapeError
-from wholestep.nn.module import Module
+from wholestep.nn.module.module import Module
 
 if TYPE_CHECKING:
     from wholestep.session.session import Session

@@ -16,8 +16,8 @@ from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError, ShapeError
 from wholestep.models.generation import Cache, LanguageModel
 from wholestep.nn import Dropout, Embedding, LayerNorm, Module
-from wholestep.nn.basic import positive
-from wholestep.nn.parameter import parameter
+from wholestep.nn.layers.linear import positive
+from wholestep.nn.module.parameter import parameter
 
 SIZES = {  # name: layers, width, heads
     "gpt2": (12, 768, 12),
@@ -74,7 +74,7 @@ class GPT2(LanguageModel):
         self.h = [Block(width, heads, layers, dropout, dtype) for _ in range(layers)]
         self.ln_f = LayerNorm(width, dtype=dtype)
         if split:
-            from wholestep.nn.splitting import split_gpt2  # few are
+            from wholestep.nn.wrappers.tensor_parallel import split_gpt2  # few are
 
             split_gpt2(self, heads)
 

@@ -19,7 +19,7 @@ from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError, ShapeError
 from wholestep.models.generation import Cache, LanguageModel
 from wholestep.nn import Embedding, Linear, Module, RMSNorm
-from wholestep.nn.basic import positive
+from wholestep.nn.layers.linear import positive
 from wholestep.records import dataclass
 
 SIZES = {  # name: layers, width, heads, heads of keys and values, inner width, vocabulary, context, base of rotary, eps
@@ -124,7 +124,7 @@ class Llama(LanguageModel):
         self.model = Decoder(layers, width, heads, kv_heads, hidden, vocabulary, angles, eps, dtype)
         self.lm_head = None if tied else Linear(width, vocabulary, bias=False, init=init.normal(std=0.02), dtype=dtype)
         if split:
-            from wholestep.nn.splitting import split_llama  # few are
+            from wholestep.nn.wrappers.tensor_parallel import split_llama  # few are
 
             split_llama(self, heads, kv_heads)
 

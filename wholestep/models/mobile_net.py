@@ -9,8 +9,8 @@ from wholestep.compiler.frontend import initializers as init
 from wholestep.compiler.frontend.layers.composites import Switchable
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.nn import BatchNorm2d, Conv2d, Dropout, GlobalAvgPool2d, Linear, Module, ReLU6, Sequential
-from wholestep.nn.basic import positive
-from wholestep.nn.parameter import parameter
+from wholestep.nn.layers.linear import positive
+from wholestep.nn.module.parameter import parameter
 
 STAGES = (  # expansion, channels, blocks, stride of the first: table 2 of the paper
     (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1),

@@ -17,8 +17,8 @@ from wholestep.models.bert_model import Bert
 from wholestep.models.gpt2 import GPT2
 from wholestep.models.llama_model import Llama, RotaryScaling
 from wholestep.models.vision_transformer import ViT
-from wholestep.nn.module import Module
-from wholestep.nn.weight_files import read_weights
+from wholestep.nn.module.module import Module
+from wholestep.nn.state.weight_files import read_weights
 from wholestep.records import dataclass
 
 CONFIG = "config.json"

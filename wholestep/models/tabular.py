@@ -15,8 +15,8 @@ from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError, UsageError
 from wholestep.nn import GELU, Dropout, Embedding, Linear, Module, ReLU, Sequential, Sigmoid, SiLU, Tanh
-from wholestep.nn.encoded import UNMET, encoding_of
-from wholestep.nn.parameter import buffer
+from wholestep.nn.layers.table_encoding import UNMET, encoding_of
+from wholestep.nn.module.parameter import buffer
 
 if TYPE_CHECKING:
     from wholestep.data.encoding import Encoding

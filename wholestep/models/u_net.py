@@ -13,7 +13,7 @@ from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import ShapeError
 from wholestep.nn import BatchNorm2d, Conv2d, ConvTranspose2d, MaxPool2d, Module, ReLU, Sequential
-from wholestep.nn.basic import positive
+from wholestep.nn.layers.linear import positive
 
 
 def unet(inputs: int = 3, outputs: int = 2, width: int = 64, depth: int = 4, dtype: object = "float32") -> UNet:

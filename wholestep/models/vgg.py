@@ -21,8 +21,8 @@ from wholestep.nn import (
     ReLU,
     Sequential,
 )
-from wholestep.nn.basic import positive
-from wholestep.nn.parameter import parameter
+from wholestep.nn.layers.linear import positive
+from wholestep.nn.module.parameter import parameter
 
 STAGES = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}  # convolutions of each
 GROWTH = (1, 2, 4, 8, 8)  # channels of each, in widths

@@ -15,8 +15,8 @@ from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import OptionError, ShapeError
 from wholestep.models.bert_model import Layers, SelfAttention, sizes_of
 from wholestep.nn import Conv2d, Dropout, LayerNorm, Linear, Module
-from wholestep.nn.basic import positive
-from wholestep.nn.parameter import parameter
+from wholestep.nn.layers.linear import positive
+from wholestep.nn.module.parameter import parameter
 
 SIZES = {  # name: layers, width, heads, inner width
     "vit-tiny": (12, 192, 3, 768),

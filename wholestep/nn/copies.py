@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from wholestep.nn.module import Module
+    from wholestep.nn.module.module import Module
 
 _is_equal: ContextVar[bool] = ContextVar("_is_equal", default=True)
 

@@ -15,7 +15,7 @@ from wholestep.compiler.frontend import initializers
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.attrs import Initializer
 from wholestep.errors import OptionError, ShapeError, UsageError
-from wholestep.nn.parameter import Parameter
+from wholestep.nn.module.parameter import Parameter
 
 __all__ = [
     "calculate_gain", "constant_", "copy_", "dirac_", "eye_", "kaiming_normal_", "kaiming_uniform_", "normal_", "ones_",

@@ -11,7 +11,7 @@ from wholestep.compiler.frontend.precision import as_precision
 from wholestep.compiler.frontend.step import Step
 from wholestep.compiler.ir.types import DType
 from wholestep.errors import UsageError
-from wholestep.nn.module import Module
+from wholestep.nn.module.module import Module
 from wholestep.optim import SGD, Optimizer
 from wholestep.steps.capacity import merged_capacity
 from wholestep.steps.definition import Definition

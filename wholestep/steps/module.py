@@ -14,8 +14,8 @@ from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import LOSS, fail, recorded_for
 from wholestep.errors import OptionError, ShapeError, UsageError
 from wholestep.losses.table import LossFunction
-from wholestep.nn.module import MEANINGS, SEEN, Module
-from wholestep.nn.trace import trace_of
+from wholestep.nn.module.module import MEANINGS, SEEN, Module
+from wholestep.nn.module.trace import trace_of
 from wholestep.steps.states import share_state
 
 Inputs = Spec | Mapping[str, Spec]

@@ -15,8 +15,8 @@ from wholestep.compiler.frontend.update_counters import RAW, Clocks
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.state.state import State
-from wholestep.nn.module import Module
-from wholestep.nn.parameter import Parameter
+from wholestep.nn.module.module import Module
+from wholestep.nn.module.parameter import Parameter
 from wholestep.steps.networks import network_of, seed_or_default
 
 # What a module, graph or step has beside the numbers of modules: every session over it borrows the same State.

@@ -17,7 +17,7 @@ from wholestep.data.table import as_table
 from wholestep.errors import InputError, OptionError, UsageError
 from wholestep.losses import Loss
 from wholestep.metrics import LossTracker, Metric
-from wholestep.nn.module import Module
+from wholestep.nn.module.module import Module
 from wholestep.session import Session
 from wholestep.session.building.build import build_measuring_session
 from wholestep.steps.recipe import as_measures

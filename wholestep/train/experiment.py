@@ -17,9 +17,9 @@ from wholestep.compiler.frontend.step import Step
 from wholestep.data.loader import DataLoader
 from wholestep.data.table import Table
 from wholestep.errors import OptionError, UnknownNameError, UsageError
-from wholestep.nn.encoded import noted_encoding
-from wholestep.nn.freezing import refuse_all_frozen
-from wholestep.nn.module import Module
+from wholestep.nn.layers.table_encoding import noted_encoding
+from wholestep.nn.module.freezing import refuse_all_frozen
+from wholestep.nn.module.module import Module
 from wholestep.optim import AdamW, Optimizer
 from wholestep.options import CompileOptions, launched
 from wholestep.session import Session, build_session

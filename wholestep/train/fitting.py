@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from wholestep.compiler.frontend.step import Step
 from wholestep.data.loader import DataLoader
 from wholestep.errors import UsageError
-from wholestep.nn.module import Module
+from wholestep.nn.module.module import Module
 from wholestep.train.experiment import Experiment
 from wholestep.train.history import TrainHistory
 from wholestep.train.trainer import Trainer

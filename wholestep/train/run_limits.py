@@ -16,7 +16,7 @@ from wholestep.data.order import Sequential, Shuffled
 from wholestep.data.sources import Stream
 from wholestep.data.table import Table, as_table
 from wholestep.errors import InputError, OptionError, UsageError
-from wholestep.nn.module import Module
+from wholestep.nn.module.module import Module
 from wholestep.train.data.frames import encoded
 from wholestep.train.data.loaders import joined, prepared
 

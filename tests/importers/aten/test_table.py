@@ -15,7 +15,7 @@ from tests.importers.aten.cases import Case
 from wholestep.compiler.frontend.graph import Graph, recording
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
-from wholestep.nn.trace import trace_of
+from wholestep.nn.module.trace import trace_of
 
 
 class Many(torch.nn.Module):

@@ -67,11 +67,11 @@ class Graph:
         self._update_numbers: dict[str, Node] = {}
         self.sessions: WeakSet[Any] = WeakSet()  # those that run this graph, for who sets a scalar in all of them
         self.clocks = Clocks()
-        self.modules: Any = None  # those that were called in it: see nn/trace.py
+        self.modules: Any = None  # those that were called in it: see nn/module/trace.py
         self.owners: dict[str, Any] = {}  # state -> the parameter of a module whose numbers it has
         self.recorded_by: Any = None  # the function of a @ws.step
         self.meanings: dict[Node, Any] = {}  # what losses take scores for, so that metrics of the same scores know
-        self.penalties: dict[str, Tensor] = {}  # what modules add to the loss, by name: see nn/regularizers.py
+        self.penalties: dict[str, Tensor] = {}  # what modules add to the loss, by name: see nn/module/regularizers.py
         self.penalties_read = False
         self.loss_parts: dict[str, Node] = {}  # what the loss is a sum of, by name, each before it is weighted
 

@@ -13,7 +13,7 @@ from wholestep.compiler.frontend.step import Spec
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import CheckpointError, OptionError, UsageError
 from wholestep.importers.onnx.reading import need_onnx
-from wholestep.nn.module import SEEN, Module
+from wholestep.nn.module.module import SEEN, Module
 from wholestep.steps.module import Inputs, forward_graph
 from wholestep.steps.states import numbers
 

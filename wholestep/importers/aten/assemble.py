@@ -36,7 +36,7 @@ from wholestep.importers.aten.export import (
 from wholestep.importers.aten.numbers import Held, held_arrays
 from wholestep.importers.aten.record import Pair, Recorder
 from wholestep.importers.aten.repeated_calls import check_repeated_calls
-from wholestep.nn.recorded import Holding, Program
+from wholestep.nn.module.graph_module import Holding, Program
 
 Array = np.ndarray[Any, Any]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import UnsupportedOpError, UsageError, WholestepError
-from wholestep.nn.recorded import Recorded, network_of
+from wholestep.nn.module.graph_module import Recorded, network_of
 
 if TYPE_CHECKING:
     from wholestep.importers.aten.coverage import Coverage

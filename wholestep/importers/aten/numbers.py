@@ -10,7 +10,7 @@ import torch
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import DTypeError, UnknownNameError
 from wholestep.importers.aten.record import DTYPES, SMALL_INTEGERS
-from wholestep.nn.module import Module
+from wholestep.nn.module.module import Module
 from wholestep.records import dataclass
 
 Array = np.ndarray[Any, Any]

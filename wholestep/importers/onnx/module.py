@@ -21,11 +21,11 @@ from wholestep.importers.onnx.reading import read_network
 from wholestep.importers.onnx.recording import Recorder, missing_operators, missing_text
 from wholestep.importers.onnx.sizes import tensor_of
 from wholestep.importers.onnx.table import Batch, row_of
-from wholestep.nn import trace
 from wholestep.nn.derived import derived
-from wholestep.nn.module import SEEN, Module
-from wholestep.nn.parameter import Buffer, Parameter
-from wholestep.nn.recorded import Holding, Program, Recorded, network_of
+from wholestep.nn.module import trace
+from wholestep.nn.module.graph_module import Holding, Program, Recorded, network_of
+from wholestep.nn.module.module import SEEN, Module
+from wholestep.nn.module.parameter import Buffer, Parameter
 from wholestep.steps.module import Inputs, forward_graph
 
 # Of the notes of a file of ours, names one to a line: matrices that are stored so, states that are not trained,

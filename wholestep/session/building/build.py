@@ -17,7 +17,7 @@ from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.memory import recycled
 from wholestep.compiler.spans import OptimizeReport
 from wholestep.errors import LimitError, OutOfMemoryError, UsageError
-from wholestep.nn.module import Module
+from wholestep.nn.module.module import Module
 from wholestep.optim import Optimizer
 from wholestep.options import CompileOptions
 from wholestep.session.building.build_progress import told_to_wait

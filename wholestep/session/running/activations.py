@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from wholestep.compiler.frontend.graph import recording
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.nn.module import Module
-from wholestep.nn.trace import trace_of
+from wholestep.nn.module.module import Module
+from wholestep.nn.module.trace import trace_of
 from wholestep.session.running.prediction import as_one, read_inputs, room, sizes_of
 from wholestep.steps.module import forward_graph
 from wholestep.steps.states import state_with_numbers, structure

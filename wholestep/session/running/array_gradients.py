@@ -12,8 +12,8 @@ from wholestep.compiler.frontend.step import Spec
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import UsageError
 from wholestep.losses.arrays import LossProgram, LossValue
-from wholestep.nn.module import Module
-from wholestep.nn.outputs import Outputs
+from wholestep.nn.module.module import Module
+from wholestep.nn.module.outputs import Outputs
 from wholestep.session.running.prediction import as_one, read_inputs, room, sizes_of
 from wholestep.steps.module import forward_graph
 from wholestep.steps.states import state_with_numbers, structure

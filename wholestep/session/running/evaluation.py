@@ -11,7 +11,7 @@ import numpy as np
 from wholestep.compiler.frontend.step import Step
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.errors import GraphError, UsageError
-from wholestep.nn.module import Module
+from wholestep.nn.module.module import Module
 from wholestep.session.metrics import Measurements
 from wholestep.session.programs import Programs
 from wholestep.session.running.results import EntryPoint, StepResult

@@ -16,8 +16,8 @@ from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import Shape, int32, letter_of, symbols_of
 from wholestep.compiler.runtime.arrays import AnyArray, as_array
 from wholestep.errors import InputError, OptionError, ShapeError, UsageError, WholestepError
-from wholestep.nn.encoded import encoded_inputs
-from wholestep.nn.module import Module
+from wholestep.nn.layers.table_encoding import encoded_inputs
+from wholestep.nn.module.module import Module
 from wholestep.steps.evaluate import forward_only
 from wholestep.steps.module import Inputs, forward_graph
 from wholestep.steps.states import state_with_numbers, structure

@@ -19,7 +19,7 @@ from wholestep.compiler.ir.graph import toposort
 from wholestep.compiler.ir.ops import Trait, having
 from wholestep.compiler.ir.types import as_dtype, letter_of
 from wholestep.errors import OptionError, UsageError
-from wholestep.nn.module import Module
+from wholestep.nn.module.module import Module
 from wholestep.options import CompileOptions
 
 Array = np.ndarray[Any, Any]

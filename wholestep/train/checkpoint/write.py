@@ -18,7 +18,7 @@ from wholestep.callbacks.run import Position, Value
 from wholestep.compiler.plan.io import serialize
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.errors import CheckpointError, UsageError
-from wholestep.nn.encoded import HEADER
+from wholestep.nn.layers.table_encoding import HEADER
 from wholestep.train.checkpoint.environment import surroundings
 from wholestep.train.checkpoint.format import (
     MANIFEST,

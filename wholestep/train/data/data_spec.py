@@ -15,7 +15,7 @@ from wholestep.data.loader import DataLoader
 from wholestep.data.table import Array, Batch, Table, check_finite
 from wholestep.errors import DTypeError, InputError, ShapeError, UsageError, WholestepError
 from wholestep.losses.forms import aligned, class_axis
-from wholestep.nn.module import Module
+from wholestep.nn.module.module import Module
 from wholestep.session import Session
 from wholestep.train.data.targets import ANSWERS, check_targets
 

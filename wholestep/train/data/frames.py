@@ -10,8 +10,8 @@ from wholestep.data.framed import Framed, as_framed, plain_table
 from wholestep.data.splits import Holdout
 from wholestep.data.table import Table
 from wholestep.errors import UsageError
-from wholestep.nn.encoded import encoding_of, keep_encoding
-from wholestep.nn.module import Module
+from wholestep.nn.layers.table_encoding import encoding_of, keep_encoding
+from wholestep.nn.module.module import Module
 
 if TYPE_CHECKING:
     from wholestep.data.encoder import Encoder

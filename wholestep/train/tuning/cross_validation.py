@@ -12,7 +12,7 @@ import numpy as np
 from wholestep.callbacks.progress import short
 from wholestep.data.splits import folds as folds_of
 from wholestep.errors import UnknownNameError, UsageError
-from wholestep.nn.module import Module
+from wholestep.nn.module.module import Module
 from wholestep.train.experiment import Experiment
 from wholestep.train.fitting import known_settings, takes_settings
 from wholestep.train.history import TrainHistory

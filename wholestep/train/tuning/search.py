@@ -13,7 +13,7 @@ from wholestep.callbacks.base import Callback
 from wholestep.callbacks.run import StepMetrics
 from wholestep.data.loader import DataLoader
 from wholestep.errors import OptionError, UsageError
-from wholestep.nn.module import Module
+from wholestep.nn.module.module import Module
 from wholestep.optim import AdamW
 from wholestep.schedules.curves import Exponential
 from wholestep.schedules.rates import OWN, rates_of

@@ -1,0 +1,94 @@
+"""Modules made of modules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from wholestep.compat.foreign import instead
+from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.compiler.frontend.trace import fail
+from wholestep.errors import UsageError
+from wholestep.nn.module.module import Module
+
+
+class Sequential(Module):
+    """Modules one after the other.
+
+    Example: `ws.nn.Sequential(ws.nn.Linear(784, 128), ws.nn.ReLU(), ws.nn.Linear(128, 10))`.
+    """
+
+    def __init__(self, *modules: Any) -> None:
+        given = modules[0] if len(modules) == 1 and isinstance(modules[0], list | tuple | dict) else modules
+        named = given if isinstance(given, dict) else {str(i): m for i, m in enumerate(given)}
+        for m in named.values():
+            if not isinstance(m, Module):
+                fail(UsageError, f"Sequential takes modules; received {m!r}. {_instead(m)}")
+        self.layers, self._names = list(named.values()), list(named)
+
+    def children(self) -> dict[str, Module]:
+        return dict(zip(self._names, self.layers, strict=True))
+
+    def append(self, module: Module) -> Sequential:
+        """Add one at the end."""
+        self.layers.append(module)
+        self._names.append(str(len(self._names)))
+        return self
+
+    def forward(self, x: Any) -> Any:
+        for i, module in enumerate(self.layers):
+            one = type(module).__module__ in ONE_TENSOR and type(module).__name__ != "Lambda"
+            if isinstance(x, tuple) and one:
+                fail(
+                    UsageError,
+                    f"Sequential: module {i - 1}, {self.layers[i - 1]!r}, gives a tuple of {len(x)}, and {module!r} "
+                    "takes one tensor. Put what you want of it between them: ws.nn.Lambda(lambda outputs: outputs[0]).",
+                )
+            x = module(x)
+        return x
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def __getitem__(self, position: Any) -> Any:
+        """One of the modules; of a slice, a `Sequential` of the same modules."""
+        return Sequential(*self.layers[position]) if isinstance(position, slice) else self.layers[position]
+
+    def __setitem__(self, position: int, module: Module) -> None:
+        self.layers[position] = module
+
+    def __iter__(self) -> Iterator[Module]:
+        return iter(self.layers)
+
+
+# Whose modules take one tensor each.
+ONE_TENSOR = frozenset(f"wholestep.nn.{name}" for name in ("basic", "activations", "images", "norms", "batch_norm"))
+
+
+def _instead(value: object) -> str:
+    if isinstance(value, str):
+        return "Children are a dict by name: write *model.children().values()."
+    if isinstance(value, type):
+        return f"That is the class; make one: {value.__name__}(...)."
+    return instead(value, "ws.nn") or "For a function write ws.nn.Lambda(f)."
+
+
+class Residual(Module):
+    """x + body(x) (arXiv:1512.03385), or shortcut(x) + body(x) where the shapes differ.
+
+    Example: `ws.nn.Residual(ws.nn.Sequential(ws.nn.LayerNorm(64), ws.nn.Linear(64, 64)))`.
+    """
+
+    def __init__(self, body: Module, shortcut: Module | None = None) -> None:
+        self.body, self.shortcut = body, shortcut
+
+    def forward(self, x: Tensor) -> Tensor:
+        straight = x if self.shortcut is None else self.shortcut(x)
+        bent = self.body(x)
+        if bent.shape != straight.shape:
+            fail(
+                UsageError,
+                f"Residual: the body turns {straight!r} into {bent!r}; their shapes must agree. Give shortcut= a "
+                "module that makes the same shape.",
+            )
+        return straight + bent  # type: ignore[no-any-return]

@@ -1,0 +1,262 @@
+"""Convolutions of signals (N, C, L) and images (N, C, H, W), and what those of volumes share with them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from wholestep.compiler.frontend import initializers
+from wholestep.compiler.frontend.layers import convolution as fn
+from wholestep.compiler.frontend.layers.convolution import Padding, Pair
+from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.ir.types import shape_text
+from wholestep.errors import OptionError, ShapeError
+from wholestep.nn.layers.linear import positive, regularize
+from wholestep.nn.module.module import Module
+from wholestep.nn.module.parameter import parameter, weight
+
+if TYPE_CHECKING:
+    from wholestep.nn.module.regularizers import Regularizer
+
+
+class AnyConv(Module):
+    """What convolutions share: their parameters, the check of what they are given, and how they are computed."""
+
+    weight: Tensor
+    bias: Tensor | None
+    axes: str  # of what it takes, behind the channels
+    _function: Callable[..., Tensor]
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        kernel: int | Sequence[int],
+        stride: int | Sequence[int],
+        padding: int | str | Sequence[int],
+        dilation: int | Sequence[int],
+        groups: int,
+        bias: bool,
+        init: object,
+        dtype: object,
+        weight_regularizer: Regularizer,
+        activity_regularizer: Regularizer,
+    ) -> None:
+        kind, sizes = type(self).__name__, each_axis(kernel, len(self.axes.split(", ")))
+        positive(
+            kind, inputs=inputs, outputs=outputs, groups=groups, **{f"kernel[{i}]": k for i, k in enumerate(sizes)}
+        )
+        if inputs % groups or outputs % groups:
+            fail(OptionError, f"{kind}: groups={groups} must divide {inputs} inputs and {outputs} outputs.")
+        self.inputs, self.outputs, self.kernel, self.groups = inputs, outputs, sizes, groups
+        shape = self._weight_shape()
+        bound = 1.0 / math.sqrt(math.prod(shape[1:]))
+        start = initializers.uniform(-bound, bound)
+        self.weight = weight(shape, start if init is None else init, dtype)
+        self.bias = parameter((outputs,), start, dtype) if bias else None
+        regularize(self, weight_regularizer, activity_regularizer)
+        self.stride, self.padding, self.dilation = stride, padding, dilation
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.check(x)
+        how = (self.stride, self.padding, self.dilation, self.groups)
+        return type(self)._function(x, self.weight, self.bias, *how)
+
+    def _weight_shape(self) -> tuple[int, ...]:
+        return (self.outputs, self.inputs // self.groups, *self.kernel)
+
+    def check(self, x: Tensor) -> None:
+        if x.ndim != 2 + len(self.kernel) or x.shape[1] != self.inputs:
+            fail(
+                ShapeError,
+                f"{self!r} takes {self.inputs} channels, (N, {self.inputs}, {self.axes}); received "
+                f"{shape_text(x.shape)}.{self._hint(x)}",
+            )
+
+    def _hint(self, x: Tensor) -> str:
+        """What images of another library, or without an axis of channels, need."""
+        axes = len(self.kernel)
+        if x.ndim == 1 + axes and self.inputs == 1:
+            return " Add the axis of channels: x[:, None]."
+        if x.ndim == 2 + axes and x.shape[-1] == self.inputs:
+            order = ", ".join(map(str, (0, 1 + axes, *range(1, 1 + axes))))
+            return f" The channels seem to come last: x.transpose({order})."
+        return ""
+
+    def options(self) -> str:
+        kernel = self.kernel[0] if len(set(self.kernel)) == 1 else self.kernel
+        given = {"stride": 1, "padding": 0, "output_padding": 0, "dilation": 1, "groups": 1}
+        changed = [f", {n}={getattr(self, n)!r}" for n, plain in given.items() if getattr(self, n, plain) != plain]
+        return f"{self.inputs}, {self.outputs}, {kernel}{''.join(changed)}" + (
+            "" if self.bias is not None else ", bias=False"
+        )
+
+
+class Conv2d(AnyConv):
+    """A convolution of images (`ws.conv2d`); weight (outputs, inputs / groups, KH, KW) and bias uniform in
+    ±1/√(inputs / groups · KH · KW) as in PyTorch.
+
+    Args:
+        kernel, stride, dilation: a number, or a pair (vertical, horizontal).
+        padding: the same, or "same" or "valid".
+        groups: output channels of group g see the input channels of group g alone.
+        init: how the weight starts, where not as above.
+        weight_regularizer, activity_regularizer: as of `ws.nn.Linear`.
+
+    Example: `ws.nn.Conv2d(3, 16, 3, padding=1)`.
+    """
+
+    axes, _function = "H, W", staticmethod(fn.conv2d)
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        kernel: Pair,
+        stride: Pair = 1,
+        padding: Padding = 0,
+        dilation: Pair = 1,
+        groups: int = 1,
+        bias: bool = True,
+        init: object = None,
+        dtype: object = "float32",
+        *,
+        weight_regularizer: Regularizer = None,
+        activity_regularizer: Regularizer = None,
+    ) -> None:
+        how = (stride, padding, dilation, groups, bias, init, dtype)
+        super().__init__(inputs, outputs, kernel, *how, weight_regularizer, activity_regularizer)
+
+
+class Conv1d(AnyConv):
+    """A convolution of signals (`ws.conv1d`); the arguments are those of `Conv2d`, one number each.
+
+    Example: `ws.nn.Conv1d(1, 8, 5, padding="same")`.
+    """
+
+    axes, _function = "L", staticmethod(fn.conv1d)
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        kernel: int,
+        stride: int = 1,
+        padding: int | str = 0,
+        dilation: int = 1,
+        groups: int = 1,
+        bias: bool = True,
+        init: object = None,
+        dtype: object = "float32",
+        *,
+        weight_regularizer: Regularizer = None,
+        activity_regularizer: Regularizer = None,
+    ) -> None:
+        how = (stride, padding, dilation, groups, bias, init, dtype)
+        super().__init__(inputs, outputs, kernel, *how, weight_regularizer, activity_regularizer)
+
+
+def each_axis(kernel: int | Sequence[int], axes: int) -> tuple[int, ...]:
+    """The size of a kernel along each axis."""
+    return (kernel,) * axes if isinstance(kernel, int) else tuple(kernel)
+
+
+# -- the other way -----------------------------------------------------------------------------------------------
+
+
+class AnyConvTranspose(AnyConv):
+    """What transposed convolutions share; weight (inputs, outputs / groups, ...) as in PyTorch."""
+
+    function: Callable[..., Tensor]
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        kernel: int | Sequence[int],
+        stride: int | Sequence[int] = 1,
+        padding: int | str | Sequence[int] = 0,
+        output_padding: int | Sequence[int] = 0,
+        dilation: int | Sequence[int] = 1,
+        groups: int = 1,
+        bias: bool = True,
+        init: object = None,
+        dtype: object = "float32",
+        *,
+        weight_regularizer: Regularizer = None,
+        activity_regularizer: Regularizer = None,
+    ) -> None:
+        how = (stride, padding, dilation, groups, bias, init, dtype)
+        super().__init__(inputs, outputs, kernel, *how, weight_regularizer, activity_regularizer)
+        self.output_padding = output_padding
+
+    def _weight_shape(self) -> tuple[int, ...]:
+        return (self.inputs, self.outputs // self.groups, *self.kernel)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.check(x)
+        how = (self.stride, self.padding, self.output_padding, self.dilation, self.groups)
+        return type(self).function(x, self.weight, self.bias, *how)
+
+
+class ConvTranspose1d(AnyConvTranspose):
+    """`ConvTranspose2d` for signals (N, C, L).  Example: `ws.nn.ConvTranspose1d(8, 4, 4, stride=2, padding=1)`."""
+
+    axes, function = "L", staticmethod(fn.conv_transpose1d)
+
+
+class ConvTranspose2d(AnyConvTranspose):
+    """The adjoint of a convolution (`ws.conv_transpose2d`), which makes images larger: stride 2 doubles them.
+
+    Weight (inputs, outputs / groups, KH, KW) and bias start as in PyTorch.
+
+    Args:
+        kernel, stride, dilation: a number, or a pair (vertical, horizontal).
+        padding: what is cut off on each side; or "same": `stride` rows for every row; or "valid".
+        output_padding: rows and columns more, below and on the right; less than the stride or the dilation.
+        init: how the weight starts, where not as in PyTorch.
+        weight_regularizer, activity_regularizer: as of `ws.nn.Linear`.
+
+    Example: `ws.nn.ConvTranspose2d(64, 32, 4, stride=2, padding=1)`.
+    """
+
+    axes, function = "H, W", staticmethod(fn.conv_transpose2d)
+
+
+class SeparableConv2d(Module):
+    """A convolution of each channel by itself, then one of single pixels that mixes them (arXiv:1610.02357).
+
+    Args:
+        multiplier: how many channels the first makes of each.
+        init: how both weights start, where not as those of `Conv2d`.
+
+    Example: `ws.nn.SeparableConv2d(32, 64, 3, padding="same")`.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        kernel: Pair,
+        stride: Pair = 1,
+        padding: Padding = 0,
+        dilation: Pair = 1,
+        multiplier: int = 1,
+        bias: bool = True,
+        init: object = None,
+        dtype: object = "float32",
+        *,
+        weight_regularizer: Regularizer = None,
+        activity_regularizer: Regularizer = None,
+    ) -> None:
+        positive("SeparableConv2d", inputs=inputs, outputs=outputs, multiplier=multiplier)
+        regularize(self, weight_regularizer, activity_regularizer)
+        inner = inputs * multiplier
+        self.depthwise = Conv2d(inputs, inner, kernel, stride, padding, dilation, inputs, False, init, dtype)
+        self.pointwise = Conv2d(inner, outputs, 1, bias=bias, init=init, dtype=dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.pointwise(self.depthwise(x))
+        return out

@@ -1,0 +1,218 @@
+"""Layers without neighbours: linear maps, lookups, dropout, reshaping."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from wholestep.compiler.frontend import initializers
+from wholestep.compiler.frontend.functions.primitives import stop_gradient
+from wholestep.compiler.frontend.layers.composites import Switchable
+from wholestep.compiler.frontend.layers.composites import dropout as drop
+from wholestep.compiler.frontend.tensor import Tensor, as_tensor, where
+from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.ir.types import shape_text
+from wholestep.errors import DTypeError, OptionError, ShapeError
+from wholestep.nn.module.module import Module
+from wholestep.nn.module.parameter import parameter, weight
+
+if TYPE_CHECKING:
+    from wholestep.nn.module.regularizers import Regularizer
+
+
+def positive(kind: str, **sizes: int) -> None:
+    """Refuse sizes that are no whole numbers of at least 1."""
+    for what, value in sizes.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            fail(OptionError, f"{kind}: {what} is a whole number of at least 1; received {value!r}.")
+
+
+def regularize(module: Module, weight: Regularizer, activity: Regularizer) -> None:
+    """Give a module the regularisers that its constructor was given."""
+    for option, given in (("weight_regularizer", weight), ("activity_regularizer", activity)):
+        if given is not None:
+            from wholestep.nn.module.regularizers import checked  # few layers have any
+
+            setattr(module, option, checked(type(module).__name__, option, given))
+
+
+class Linear(Module):
+    """x · weightᵀ + bias; weight (outputs, inputs) and bias uniform in ±1/√inputs as in PyTorch.
+
+    Args:
+        init: how the weight starts, where not as above.
+        split: of workers that divide layers, `ws.Workers(model=2)`: "columns", each has some of the outputs, or "rows",
+            each has some of the inputs.  Columns, an activation, rows: one sum over workers in each direction.
+        weight_regularizer, activity_regularizer: what is added to the loss for the weight, and for what the layer gives
+            (a mean over rows): `ws.nn.L2(1e-4)`, `ws.nn.L1(1e-4)`, or a function of a tensor that gives a number.
+
+    Example: `ws.nn.Linear(784, 128)`.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        bias: bool = True,
+        dtype: object = "float32",
+        init: object = None,
+        *,
+        split: str | None = None,
+        weight_regularizer: Regularizer = None,
+        activity_regularizer: Regularizer = None,
+    ) -> None:
+        positive("Linear", inputs=inputs, outputs=outputs)
+        regularize(self, weight_regularizer, activity_regularizer)
+        bound = 1.0 / math.sqrt(inputs)
+        self.inputs, self.outputs = inputs, outputs
+        start = initializers.uniform(-bound, bound)
+        self.weight = weight((outputs, inputs), start if init is None else init, dtype, by_columns=True)
+        self.bias = parameter((outputs,), start, dtype) if bias else None
+        self.split = split or None
+        if split:
+            from wholestep.nn.wrappers.tensor_parallel import split_linear  # few are
+
+            split_linear(self, split)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.ndim == 0 or x.shape[-1] != self.inputs:
+            fail(
+                ShapeError,
+                f"Linear({self.inputs}, {self.outputs}) takes {self.inputs} features on the last axis; received "
+                f"{shape_text(x.shape)}." + (" Flatten it first: ws.nn.Flatten()." if x.ndim > 2 else ""),
+            )
+        y = x @ self.weight.T
+        return y if self.bias is None else y + self.bias
+
+    def options(self) -> str:
+        said = "" if self.split is None else f", split={self.split!r}"
+        return f"{self.inputs}, {self.outputs}" + ("" if self.bias is not None else ", bias=False") + said
+
+
+class Embedding(Module):
+    """Row i of the weight (entries, width) for each index i; normal with std 1 as in PyTorch unless `init` is given.
+
+    Args:
+        padding: an index that stands for nothing: its row begins as zeros, and is not trained.
+        weight_regularizer, activity_regularizer: as of `Linear`.
+
+    Example: `ws.nn.Embedding(50257, 768)`.
+    """
+
+    weight: Tensor
+
+    def __init__(
+        self,
+        entries: int,
+        width: int,
+        init: object = None,
+        dtype: object = "float32",
+        padding: int | None = None,
+        *,
+        weight_regularizer: Regularizer = None,
+        activity_regularizer: Regularizer = None,
+    ) -> None:
+        positive("Embedding", entries=entries, width=width)
+        regularize(self, weight_regularizer, activity_regularizer)
+        if padding is not None and (not isinstance(padding, int) or not -entries <= padding < entries):
+            fail(OptionError, f"Embedding: padding is an index from 0 to {entries - 1}; received {padding!r}.")
+        self.entries, self.width, self.padding = entries, width, padding if padding is None else padding % entries
+        start = initializers.normal() if init is None else initializers.as_initializer(init)
+        self.weight = weight((entries, width), start, dtype)
+        if self.padding is not None:
+            owned = self.named_arrays()["weight"]
+            owned.init = initializers.with_zero_row(owned.init, self.padding)
+
+    def forward(self, indices: Tensor) -> Tensor:
+        if indices.dtype.is_float:
+            fail(DTypeError, f"Embedding looks up whole numbers; received {indices!r}. Give the input dtype='int32'.")
+        rows = self.weight[indices]
+        if self.padding is None:
+            return rows
+        return where((indices != self.padding).reshape((*indices.shape, 1)), rows, stop_gradient(rows))
+
+    def options(self) -> str:
+        return f"{self.entries}, {self.width}" + ("" if self.padding is None else f", padding={self.padding}")
+
+
+class Dropout(Module):
+    """Each element is 0 with probability p in training, the rest divided by 1 - p (Srivastava et al., 2014).
+
+    Example: `ws.nn.Dropout(0.1)`.
+    """
+
+    def __init__(self, p: float | Switchable = 0.5) -> None:
+        value = p.value if isinstance(p, Switchable) else p
+        if not isinstance(value, int | float) or not 0 <= value <= 1:
+            fail(OptionError, f"Dropout: p is a probability, between 0 and 1; received {value!r}.")
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        return drop(x, self.p)
+
+    def options(self) -> str:
+        return f"{self.p}"
+
+
+class _DropSlices(Module):
+    """Whole slices at once: those that share their place on the first `kept` axes."""
+
+    kept: int
+
+    def __init__(self, p: float | Switchable = 0.5) -> None:
+        value = p.value if isinstance(p, Switchable) else p
+        if not isinstance(value, int | float) or not 0 <= value <= 1:
+            fail(OptionError, f"{type(self).__name__}: p is a probability, between 0 and 1; received {value!r}.")
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.ndim <= self.kept:
+            axes = "(N, C, ...)" if self.kept == 2 else "(N, ...)"
+            fail(ShapeError, f"{type(self).__name__} drops slices of {axes}; received {shape_text(x.shape)}.")
+        if not isinstance(self.p, Switchable) and self.p == 0:
+            return x
+        ones = as_tensor(1.0).astype(x.dtype).expand(*x.shape[: self.kept], *[1] * (x.ndim - self.kept))
+        return x * drop(Tensor(ones.node, x.graph), self.p)
+
+    def options(self) -> str:
+        return f"{self.p}"
+
+
+class Dropout1d(_DropSlices):
+    """Whole channels of (N, C, L) are 0 with probability p in training, the rest divided by 1 - p (arXiv:1411.4280).
+
+    Example: `ws.nn.Dropout1d(0.2)`.
+    """
+
+    kept = 2
+
+
+class Dropout2d(_DropSlices):
+    """`Dropout1d` for images (N, C, H, W).  Example: `ws.nn.Dropout2d(0.2)`."""
+
+    kept = 2
+
+
+class Dropout3d(_DropSlices):
+    """`Dropout1d` for volumes (N, C, D, H, W).  Example: `ws.nn.Dropout3d(0.2)`."""
+
+    kept = 2
+
+
+class DropPath(_DropSlices):
+    """Whole examples are 0 with probability p in training: a branch is left out (stochastic depth, arXiv:1603.09382).
+
+    Example: `x + ws.nn.DropPath(0.1)(branch)`.
+    """
+
+    kept = 1
+
+
+class Flatten(Module):
+    """All axes after the first as one.  Example: `ws.nn.Flatten()`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.reshape((x.shape[0], -1))

@@ -1,0 +1,180 @@
+"""Pooling as modules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from wholestep.compiler.frontend.layers import convolution3d, pooling
+from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.nn.module.module import Module
+
+Sizes = int | Sequence[int]
+
+
+class _Pool(Module):
+    """Windows that slide: `window`, `stride`, `padding` and `ceil_mode` of the function that it is."""
+
+    function: Callable[..., Tensor]
+
+    def __init__(
+        self, window: Sizes, stride: Sizes | None = None, padding: Sizes | str = 0, ceil_mode: bool = False
+    ) -> None:
+        self.window, self.stride, self.padding, self.ceil_mode = window, stride, padding, ceil_mode
+
+    def forward(self, x: Tensor) -> Tensor:
+        return type(self).function(x, self.window, self.stride, self.padding, self.ceil_mode)
+
+    def options(self) -> str:
+        stride = "" if self.stride is None else f", stride={self.stride}"
+        around = f", padding={self.padding!r}" if self.padding else ""
+        return f"{self.window}{stride}{around}" + (", ceil_mode=True" if self.ceil_mode else "")
+
+
+class MaxPool1d(_Pool):
+    """The largest element of each window of (N, C, L) (`ws.max_pool1d`).  Example: `ws.nn.MaxPool1d(2)`."""
+
+    function = staticmethod(pooling.max_pool1d)
+
+
+class MaxPool2d(_Pool):
+    """The largest element of each window (`ws.max_pool2d`); windows lie side by side unless a stride is given.
+
+    Example: `ws.nn.MaxPool2d(2)`.
+    """
+
+    function = staticmethod(pooling.max_pool2d)
+
+    def __init__(
+        self,
+        window: Sizes,
+        stride: Sizes | None = None,
+        padding: Sizes | str = 0,
+        ceil_mode: bool = False,
+        dilation: Sizes = 1,
+    ) -> None:
+        super().__init__(window, stride, padding, ceil_mode)
+        self.dilation = dilation
+
+    def forward(self, x: Tensor) -> Tensor:
+        return pooling.max_pool2d(x, self.window, self.stride, self.padding, self.ceil_mode, self.dilation)
+
+
+class MaxPool3d(_Pool):
+    """The largest element of each window of (N, C, D, H, W) (`ws.max_pool3d`).  Example: `ws.nn.MaxPool3d(2)`."""
+
+    function = staticmethod(convolution3d.max_pool3d)
+
+
+class _AvgPool(_Pool):
+    def __init__(
+        self,
+        window: Sizes,
+        stride: Sizes | None = None,
+        padding: Sizes | str = 0,
+        ceil_mode: bool = False,
+        count_padding: bool = True,
+    ) -> None:
+        super().__init__(window, stride, padding, ceil_mode)
+        self.count_padding = count_padding
+
+    def forward(self, x: Tensor) -> Tensor:
+        return type(self).function(x, self.window, self.stride, self.padding, self.ceil_mode, self.count_padding)
+
+
+class AvgPool1d(_AvgPool):
+    """The mean of each window of (N, C, L) (`ws.avg_pool1d`).  Example: `ws.nn.AvgPool1d(2)`."""
+
+    function = staticmethod(pooling.avg_pool1d)
+
+
+class AvgPool2d(_AvgPool):
+    """The mean of each window, zeros of the padding included unless `count_padding=False` (`ws.avg_pool2d`).
+
+    Example: `ws.nn.AvgPool2d(2)`.
+    """
+
+    function = staticmethod(pooling.avg_pool2d)
+
+
+class AvgPool3d(_AvgPool):
+    """The mean of each window of (N, C, D, H, W) (`ws.avg_pool3d`).  Example: `ws.nn.AvgPool3d(2)`."""
+
+    function = staticmethod(convolution3d.avg_pool3d)
+
+
+# -- as many windows as are asked for ----------------------------------------------------------------------------
+
+
+class _AdaptivePool(Module):
+    function: Callable[..., Tensor]
+
+    def __init__(self, size: Sizes) -> None:
+        self.size = size
+
+    def forward(self, x: Tensor) -> Tensor:
+        return type(self).function(x, self.size)
+
+    def options(self) -> str:
+        return f"{self.size}"
+
+
+class AdaptiveAvgPool1d(_AdaptivePool):
+    """The mean of `size` windows, as large as they have to be.  Example: `ws.nn.AdaptiveAvgPool1d(4)`."""
+
+    function = staticmethod(pooling.adaptive_avg_pool1d)
+
+
+class AdaptiveAvgPool2d(_AdaptivePool):
+    """The mean of `size` windows, as large as they have to be.  Example: `ws.nn.AdaptiveAvgPool2d((7, 7))`."""
+
+    function = staticmethod(pooling.adaptive_avg_pool2d)
+
+
+class AdaptiveMaxPool1d(_AdaptivePool):
+    """The largest element of `size` windows.  Example: `ws.nn.AdaptiveMaxPool1d(4)`."""
+
+    function = staticmethod(pooling.adaptive_max_pool1d)
+
+
+class AdaptiveMaxPool2d(_AdaptivePool):
+    """The largest element of `size` windows.  Example: `ws.nn.AdaptiveMaxPool2d((7, 7))`."""
+
+    function = staticmethod(pooling.adaptive_max_pool2d)
+
+
+# -- everything --------------------------------------------------------------------------------------------------
+
+
+class GlobalAvgPool1d(Module):
+    """The mean of each channel, (N, C, L) -> (N, C).  Example: `ws.nn.GlobalAvgPool1d()`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return pooling.global_avg_pool1d(x)
+
+
+class GlobalAvgPool2d(Module):
+    """The mean of each channel, (N, C, H, W) -> (N, C).  Example: `ws.nn.GlobalAvgPool2d()`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return pooling.global_avg_pool2d(x)
+
+
+class GlobalAvgPool3d(Module):
+    """The mean of each channel, (N, C, D, H, W) -> (N, C).  Example: `ws.nn.GlobalAvgPool3d()`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return convolution3d.global_avg_pool3d(x)
+
+
+class GlobalMaxPool1d(Module):
+    """The largest element of each channel, (N, C, L) -> (N, C).  Example: `ws.nn.GlobalMaxPool1d()`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return pooling.global_max_pool1d(x)
+
+
+class GlobalMaxPool2d(Module):
+    """The largest element of each channel, (N, C, H, W) -> (N, C).  Example: `ws.nn.GlobalMaxPool2d()`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return pooling.global_max_pool2d(x)

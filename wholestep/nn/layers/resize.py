@@ -1,0 +1,143 @@
+"""Images of another size, and margins around them, as modules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wholestep.compiler.frontend.layers import resize
+from wholestep.compiler.frontend.shape.padding import pad
+from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.ir.types import shape_text
+from wholestep.errors import OptionError, ShapeError
+from wholestep.nn.module.module import Module
+
+
+class Upsample(Module):
+    """Signals, images or volumes of another size (`ws.interpolate`).
+
+    Args:
+        size: of the result; or
+        scale: how many times as large.
+        mode: "nearest", "linear" ("bilinear", "trilinear"), "cubic" ("bicubic") or "area".
+
+    Example: `ws.nn.Upsample(scale=2, mode="bilinear")`.
+    """
+
+    def __init__(
+        self,
+        size: int | Sequence[int] | None = None,
+        scale: float | Sequence[float] | None = None,
+        mode: str = "nearest",
+        align_corners: bool = False,
+    ) -> None:
+        self.size, self.scale, self.mode, self.align_corners = size, scale, mode, align_corners
+
+    def forward(self, x: Tensor) -> Tensor:
+        return resize.interpolate(x, self.size, self.scale, self.mode, self.align_corners)
+
+    def options(self) -> str:
+        told = f"size={self.size}" if self.scale is None else f"scale={self.scale}"
+        return f"{told}, mode={self.mode!r}" + (", align_corners=True" if self.align_corners else "")
+
+
+class PixelShuffle(Module):
+    """(N, C·r², H, W) -> (N, C, H·r, W·r) (`ws.pixel_shuffle`).  Example: `ws.nn.PixelShuffle(2)`."""
+
+    def __init__(self, factor: int) -> None:
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return resize.pixel_shuffle(x, self.factor)
+
+    def options(self) -> str:
+        return f"{self.factor}"
+
+
+class PixelUnshuffle(Module):
+    """(N, C, H·r, W·r) -> (N, C·r², H, W) (`ws.pixel_unshuffle`).  Example: `ws.nn.PixelUnshuffle(2)`."""
+
+    def __init__(self, factor: int) -> None:
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return resize.pixel_unshuffle(x, self.factor)
+
+    def options(self) -> str:
+        return f"{self.factor}"
+
+
+class _Pad(Module):
+    """`padding` is a number for all sides, or (left, right) or (left, right, top, bottom), as in torch."""
+
+    mode = "constant"
+    sides: int  # axes that are padded, the last ones
+
+    def __init__(self, padding: int | Sequence[int], value: float = 0.0) -> None:
+        each = (padding,) * (2 * self.sides) if isinstance(padding, int) else tuple(padding)
+        if len(each) != 2 * self.sides or not all(isinstance(e, int) for e in each):
+            fail(
+                OptionError,
+                f"{type(self).__name__}: padding is a number or {2 * self.sides} of them, "
+                f"{('left', 'right', 'top', 'bottom')[: 2 * self.sides]}; received {padding!r}.",
+            )
+        self.padding, self.value = each, value
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.ndim != self.sides + 2:
+            axes = "(N, C, H, W)" if self.sides == 2 else "(N, C, L)"
+            fail(ShapeError, f"{type(self).__name__} takes {axes}; received {shape_text(x.shape)}.")
+        pairs = [self.padding[2 * i : 2 * i + 2] for i in reversed(range(self.sides))]
+        return pad(x, [(0, 0), (0, 0), *((a, b) for a, b in pairs)], self.value, self.mode)
+
+    def options(self) -> str:
+        same = len(set(self.padding)) == 1
+        return f"{self.padding[0] if same else self.padding}"
+
+
+class ZeroPad1d(_Pad):
+    """Zeros, or `value`, around signals (N, C, L).  Example: `ws.nn.ZeroPad1d((2, 0))`."""
+
+    sides = 1
+
+
+class ZeroPad2d(_Pad):
+    """Zeros, or `value`, around images (N, C, H, W).  Example: `ws.nn.ZeroPad2d(1)`."""
+
+    sides = 2
+
+
+class ReflectionPad1d(_Pad):
+    """Signals mirrored at their ends (`ws.pad`).  Example: `ws.nn.ReflectionPad1d(2)`."""
+
+    mode, sides = "reflect", 1
+
+
+class ReflectionPad2d(_Pad):
+    """Images mirrored at their edges (`ws.pad`).  Example: `ws.nn.ReflectionPad2d(1)`."""
+
+    mode, sides = "reflect", 2
+
+
+class ReplicationPad1d(_Pad):
+    """The first and last element again (`ws.pad`).  Example: `ws.nn.ReplicationPad1d(2)`."""
+
+    mode, sides = "replicate", 1
+
+
+class ReplicationPad2d(_Pad):
+    """The outermost pixels again (`ws.pad`).  Example: `ws.nn.ReplicationPad2d(1)`."""
+
+    mode, sides = "replicate", 2
+
+
+class CircularPad1d(_Pad):
+    """The other end of the signal (`ws.pad`).  Example: `ws.nn.CircularPad1d(2)`."""
+
+    mode, sides = "circular", 1
+
+
+class CircularPad2d(_Pad):
+    """The other side of the image (`ws.pad`).  Example: `ws.nn.CircularPad2d(1)`."""
+
+    mode, sides = "circular", 2

@@ -1,0 +1,91 @@
+"""A model's encoding: what it has learnt of the columns of tables, kept with it and applied by `predict`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wholestep.compiler.ir.masked_arrays import is_data_set
+from wholestep.errors import UsageError
+
+if TYPE_CHECKING:
+    from wholestep.data.encoding import Encoding
+    from wholestep.nn.module.module import Module
+
+ATTRIBUTE = "_encoding"
+HEADER = "wholestep.encoding"  # in the header of a file of weights, and among what a checkpoint notes: JSON
+UNMET = (
+    "has no layers yet: it makes them for the columns of a table. Train it on a frame, ws.fit(model, (frame, 'target')"
+    ", loss=...), or load the file of a trained one."
+)
+
+
+def encoding_of(model: Module) -> Encoding | None:
+    """The encoding that was learnt in training or loaded from a file; None: the model takes arrays."""
+    found: Encoding | None = model.__dict__.get(ATTRIBUTE)
+    return found
+
+
+def noted_encoding(model: Module) -> dict[str, str]:
+    """What the model has learnt of the columns of tables, for those who write its weights."""
+    found = encoding_of(model)
+    return {} if found is None else {HEADER: found.to_json()}
+
+
+def keep_encoding(model: Module, encoding: Encoding) -> None:
+    """Give a model its encoding; one that makes its layers for the columns makes them now."""
+    meet = getattr(type(model), "meet", None)
+    if meet is not None:
+        meet(model, encoding)
+    model.__dict__[ATTRIBUTE] = encoding
+
+
+def encoded_inputs(
+    model: Module, inputs: tuple[Any, ...], named: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """The arguments of `predict`, a frame among them as arrays."""
+    encoding = encoding_of(model)
+    if len(inputs) != 1 or named:
+        return inputs, named
+    if encoding is None:
+        if hasattr(type(model), "meet"):
+            raise UsageError(f"{type(model).__name__} {UNMET}")
+        if isinstance(inputs[0], np.ndarray):
+            return inputs, named
+        if not _is_frame(inputs[0]):
+            return _data_set_inputs(inputs)
+        from wholestep.data.frame import as_frame
+        from wholestep.data.framed import matrix
+
+        return (matrix(as_frame(inputs[0], may_be_empty=True)),), named
+    if not (_is_frame(inputs[0]) or isinstance(inputs[0], Mapping)):
+        raise UsageError(
+            f"this model was trained on a table with the columns {', '.join(map(repr, encoding.names))}; received "
+            f"{type(inputs[0]).__name__}. Give a frame, or ws.data.as_frame({{'{encoding.names[0]}': values, ...}})."
+        )
+    from wholestep.data.frame import as_frame
+
+    found = encoding.encode(as_frame(inputs[0], may_be_empty=True))
+    return ((found["x"],), {}) if list(found) == ["x"] else ((), found)
+
+
+def _data_set_inputs(inputs: tuple[Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """The inputs of a data set with `len` and `[i]`, or of a part that `ws.data.split` gave; arrays as they are."""
+    from wholestep.data.sources import RowSource, inputs_of
+    from wholestep.data.table import Table, names_by_position
+
+    data = inputs[0]
+    if not isinstance(data, Table):
+        if not is_data_set(data):
+            return inputs, {}
+        data = data if isinstance(data, RowSource) else RowSource(data)
+    found = inputs_of(data)
+    return (tuple(found.values()), {}) if [*found] == names_by_position(len(found)) else ((), found)
+
+
+def _is_frame(value: object) -> bool:
+    from wholestep.data.frame import is_frame
+
+    return is_frame(value)

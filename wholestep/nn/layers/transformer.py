@@ -1,0 +1,198 @@
+"""Blocks of transformers, with norms before or behind their parts, and stacks of them, under PyTorch's names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from wholestep.compiler.frontend.functions import primitives
+from wholestep.compiler.frontend.layers.composites import Switchable
+from wholestep.compiler.frontend.tensor import Operand, Tensor
+from wholestep.nn.layers.attention import MultiHeadAttention
+from wholestep.nn.layers.linear import Dropout, Linear, positive
+from wholestep.nn.layers.normalization import LayerNorm
+from wholestep.nn.module.module import Module
+
+Activation = Callable[[Tensor], Tensor]
+
+
+class Layered(Module):
+    """What layers of transformers share: an inner layer, and parts that are added to what they are given."""
+
+    linear1: Linear
+    linear2: Linear
+    dropout: Dropout
+    activation: Activation
+    norm_first: bool
+
+    def _inner(self, x: Tensor) -> Tensor:
+        out: Tensor = self.linear2(self.dropout(self.activation(self.linear1(x))))
+        return out
+
+    def _added(self, x: Tensor, number: int, part: Callable[[Tensor], Tensor]) -> Tensor:
+        """x and a part of it, the norm before the part or behind the sum."""
+        norm: Any = getattr(self, f"norm{number}")
+        drop: Any = getattr(self, f"dropout{number}")
+        out: Tensor = x + drop(part(norm(x))) if self.norm_first else norm(x + drop(part(x)))
+        return out
+
+
+class _Block(Layered):
+    """Layers with the conventions of this library: `TransformerBlock` says what the arguments are."""
+
+    has_memory = False  # does it look at what another stack gave?
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        hidden: int | None = None,
+        causal: bool = False,
+        dropout: float | Switchable = 0.0,
+        activation: Activation = primitives.gelu,
+        dtype: object = "float32",
+        norm_first: bool = True,
+        attention_dropout: float | Switchable = 0.0,
+        init: object = None,
+        split: str | bool | None = None,
+    ) -> None:
+        inner = 4 * width if hidden is None else hidden
+        self.self_attn = MultiHeadAttention(
+            width, heads, causal=causal, dtype=dtype, dropout=attention_dropout, init=init, split=split
+        )
+        if self.has_memory:
+            self.multihead_attn = MultiHeadAttention(
+                width, heads, dtype=dtype, dropout=attention_dropout, init=init, split=split
+            )
+        self.linear1 = Linear(width, inner, dtype=dtype, init=init, split="columns" if split else None)
+        self.linear2 = Linear(inner, width, dtype=dtype, init=init, split="rows" if split else None)
+        parts = 3 if self.has_memory else 2
+        for number in range(1, parts + 1):
+            setattr(self, f"norm{number}", LayerNorm(width, dtype=dtype))
+        self.dropout = Dropout(dropout)
+        for number in range(1, parts + 1):
+            setattr(self, f"dropout{number}", Dropout(dropout))
+        self.activation, self.norm_first = activation, norm_first
+
+
+class TransformerBlock(_Block):
+    """x + attention(norm(x)), then x + mlp(norm(x)) (arXiv:2002.04745); or norm(x + attention(x)), then
+    norm(x + mlp(x)), as it was first (arXiv:1706.03762).
+
+    Names are those of `torch.nn.TransformerEncoderLayer`.
+
+    Args:
+        hidden: width of the inner layer, 4·width unless given.
+        dropout: after attention, inside and after the inner layer.
+        norm_first: norms stand before the parts, rather than behind the sums.
+        attention_dropout: of the weights of the softmax (see `ws.attention`).
+        init: how all weights start, where not as in PyTorch.
+        split: "heads": workers that divide layers, `ws.Workers(model=2)`, have some of the heads and some of the inner
+            layer's features each.
+
+    Example: `ws.nn.TransformerBlock(128, 4, causal=True)`.
+    """
+
+    def forward(self, x: Tensor, mask: Operand | None = None) -> Tensor:
+        """x (batch, time, width); a mask as of `ws.attention`."""
+        x = self._added(x, 1, lambda y: self.self_attn(y, mask=mask))
+        return self._added(x, 2, self._inner)
+
+
+class TransformerDecoderBlock(_Block):
+    """Attention to what is there already, attention to a memory, an inner layer (arXiv:1706.03762).
+
+    Names are those of `torch.nn.TransformerDecoderLayer`; the arguments are those of `TransformerBlock`, but that it is
+    causal and has its norms behind the sums unless told otherwise.
+
+    Example: `ws.nn.TransformerDecoderBlock(128, 4)(x, memory)`.
+    """
+
+    has_memory = True
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        hidden: int | None = None,
+        causal: bool = True,
+        dropout: float | Switchable = 0.0,
+        activation: Activation = primitives.relu,
+        dtype: object = "float32",
+        norm_first: bool = False,
+        attention_dropout: float | Switchable = 0.0,
+        init: object = None,
+        split: str | bool | None = None,
+    ) -> None:
+        how = (dropout, activation, dtype, norm_first, attention_dropout, init, split)
+        super().__init__(width, heads, hidden, causal, *how)
+
+    def forward(
+        self, x: Tensor, memory: Tensor, mask: Operand | None = None, memory_mask: Operand | None = None
+    ) -> Tensor:
+        """x (batch, time, width), memory (batch, time', width); masks as of `ws.attention`."""
+        x = self._added(x, 1, lambda y: self.self_attn(y, mask=mask))
+        x = self._added(x, 2, lambda y: self.multihead_attn(y, memory, memory_mask))
+        return self._added(x, 3, self._inner)
+
+
+class Transformer(Module):
+    """An encoder and a decoder (arXiv:1706.03762): (source, target) -> what the decoder makes of the target.
+
+    Both take vectors, (batch, time, width), as `torch.nn.Transformer(batch_first=True)` does, whose names it has;
+    embeddings, positions and the scores of words are the model's around it.  A position of the target sees those before
+    it.
+
+    Args:
+        encoder_layers, decoder_layers: how many blocks.
+        dropout, activation, norm_first, attention_dropout, init, split: as of `TransformerBlock`.
+
+    Example: `ws.nn.Transformer(64, 4, encoder_layers=2, decoder_layers=2)(source, target)`.
+    """
+
+    def __init__(
+        self,
+        width: int = 512,
+        heads: int = 8,
+        encoder_layers: int = 6,
+        decoder_layers: int = 6,
+        hidden: int | None = None,
+        dropout: float | Switchable = 0.1,
+        activation: Activation = primitives.relu,
+        dtype: object = "float32",
+        norm_first: bool = False,
+        attention_dropout: float | Switchable = 0.0,
+        init: object = None,
+        split: str | bool | None = None,
+    ) -> None:
+        positive("Transformer", encoder_layers=encoder_layers, decoder_layers=decoder_layers)
+        how = (dropout, activation, dtype, norm_first, attention_dropout, init, split)
+        encoders = [TransformerBlock(width, heads, hidden, False, *how) for _ in range(encoder_layers)]
+        decoders = [TransformerDecoderBlock(width, heads, hidden, True, *how) for _ in range(decoder_layers)]
+        self.encoder, self.decoder = Stack(encoders, width, dtype), Stack(decoders, width, dtype)
+
+    def forward(
+        self,
+        source: Tensor,
+        target: Tensor,
+        source_mask: Operand | None = None,
+        target_mask: Operand | None = None,
+        memory_mask: Operand | None = None,
+    ) -> Tensor:
+        """Masks as of `ws.attention`: True where a query may look."""
+        memory = self.encoder(source, mask=source_mask)
+        out: Tensor = self.decoder(target, memory, mask=target_mask, memory_mask=memory_mask)
+        return out
+
+
+class Stack(Module):
+    """Blocks one after the other, each with the same memory and masks, and a norm behind the last."""
+
+    def __init__(self, layers: Sequence[Module], width: int, dtype: object) -> None:
+        self.layers, self.norm = list(layers), LayerNorm(width, dtype=dtype)
+
+    def forward(self, x: Tensor, *memory: Tensor, **masks: Operand | None) -> Tensor:
+        for layer in self.layers:
+            x = layer(x, *memory, **masks)
+        out: Tensor = self.norm(x)
+        return out

@@ -1,0 +1,1 @@
+"""`Module` and what it owns: parameters, tracing, methods."""

@@ -1,0 +1,91 @@
+"""Assignments to a module that mean something in Keras or PyTorch: they freeze it, or are answered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.compiler.frontend.trace import fail
+from wholestep.errors import HabitError, UsageError
+from wholestep.nn.module.module import TRAINABLE, Module
+from wholestep.nn.module.parameter import Parameter
+
+ANSWERS: Mapping[str, str] = {
+    "training": "whether a step trains belongs to the entry point (session.step trains, predict and evaluate do not); "
+    "nothing is to be assigned",
+    "stop_training": "a callback stops the run: self.run.stop('reason')",
+}
+
+
+LAYER_ANSWERS: Mapping[str, str] = {
+    "dtype": "write model.astype('float64') before it is built",
+    "device": "the device belongs to the run: ws.fit(..., device='cuda')",
+    "rate": "the rate of a dropout is called p: layer.p = 0.1, for sessions built from then on",
+    "activation": "an activation is a layer of its own: ws.nn.Sequential(layer, ws.nn.ReLU())",
+}  # of layers of ours
+
+
+def is_trainable(module: Module) -> bool:
+    """Is any parameter trained, or may one that is assigned later be?"""
+    owned = module.parameters().values()
+    return bool(module.__dict__.get(TRAINABLE, True)) and (not owned or any(not p.frozen for p in owned))
+
+
+def set_trainable(module: Module, value: bool) -> None:
+    """Keras' `layer.trainable = value`: of all parameters of the module, and of its batch norms' statistics."""
+    for part in _modules(module):
+        part.__dict__[TRAINABLE] = value
+    for owned in module.parameters().values():
+        owned.frozen = not value
+
+
+def assign(module: Module, name: str, value: object) -> bool:
+    """Carry out an assignment to one of `SPECIAL`; False where it is an attribute like any other."""
+    kind = type(module).__name__
+    if name in LAYER_ANSWERS and not _does_nothing(module, name):
+        return False
+    if name in LAYER_ANSWERS or name in ANSWERS:
+        text = {**ANSWERS, **LAYER_ANSWERS}[name]
+        fail(HabitError, f"{kind}.{name} = {value!r} would do nothing: {text}.")
+    if isinstance(value, Module | Parameter | Tensor):
+        fail(UsageError, f"{kind}.{name} says whether the module is trained; assign {value!r} under another name.")
+    if name == "trainable":
+        set_trainable(module, bool(value))
+    else:
+        for owned in module.parameters().values():
+            owned.requires_grad = bool(value)
+    return True
+
+
+def _does_nothing(module: Module, name: str) -> bool:
+    """Is it a layer of ours that does not read the attribute?  Classes of users have attributes of their own."""
+    has_weight = "weight" in module.__dict__.get("_owned", {})
+    unread = {"rate": hasattr(type(module), "p") or "p" in module.__dict__, "activation": has_weight}
+    return type(module).__module__.startswith("wholestep.") and unread.get(name, True)
+
+
+def freeze_assigned(value: object) -> None:
+    """A parameter or module that is assigned to a module with `trainable = False` is frozen too."""
+    if isinstance(value, Parameter):
+        value.frozen = True
+    elif isinstance(value, Module):
+        set_trainable(value, False)
+
+
+def refuse_all_frozen(model: Module) -> None:
+    """UsageError if a run would change nothing: all parameters are frozen, and there is no buffer to update."""
+    parameters = model.parameters().values()
+    if parameters and all(p.frozen for p in parameters) and not any(map(_updates_buffers, _modules(model))):
+        raise UsageError(
+            f"all {len(parameters)} parameters of this {type(model).__name__} are frozen: fit would train nothing. "
+            "Unfreeze what is to learn: model[-1].trainable = True, or model.unfreeze('head.*')."
+        )
+
+
+def _modules(model: Module) -> list[Module]:
+    return [part for _, part in model.named_modules()]
+
+
+def _updates_buffers(module: Module) -> bool:
+    owned = module.__dict__.get("_owned", {}).values()
+    return bool(module.__dict__.get(TRAINABLE, True)) and any(not p.trained for p in owned)

@@ -1,0 +1,326 @@
+"""`Module`: a network as an object.  Users write `forward`; everything else follows from the attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from fnmatch import fnmatchcase
+from types import FunctionType
+from typing import Any, NoReturn, final
+
+from wholestep.compat.arguments import takes_their_words
+from wholestep.compiler.frontend.graph import Graph
+from wholestep.compiler.frontend.precision import half_parameter
+from wholestep.compiler.frontend.tensor import Tensor, common_graph
+from wholestep.compiler.frontend.trace import fail, located
+from wholestep.compiler.ir.types import as_dtype
+from wholestep.errors import DTypeError, OptionError, UsageError
+from wholestep.nn.module import methods, trace
+from wholestep.nn.module.parameter import Parameter, ParametersOf
+
+# Assigned to a module these are no attributes, but freeze it or are answered: see freezing.py.
+SPECIAL = frozenset(
+    ("trainable", "requires_grad", "training", "stop_training", "dtype", "device", "rate", "activation")
+)
+TRAINABLE = "_trainable"  # False: what is assigned later is frozen, and batch norms keep their statistics, as in Keras
+SEEN = "_seen_inputs"  # the specs of the inputs that a model last met
+MEANINGS = "_meanings"  # what a loss takes its outputs for, by name
+COMPILED = (
+    "_predictors",
+    "_evaluators",
+    "_gradients",
+    "_activations",
+    "_generators",
+)  # attributes with compiled sessions: they end with the model
+
+
+class Module:
+    """A network or a part of one.
+
+    Assign parameters (`ws.nn.Parameter`), buffers and other modules to attributes (lists and dicts of modules too),
+    and write `forward`.  Names follow from the attributes, as in PyTorch: `blocks.0.norm.weight`.  Called on tensors a
+    module records itself in their graph; called on arrays it runs `predict`.
+
+    Example::
+
+        class Block(ws.nn.Module):
+            def __init__(self, width):
+                self.norm, self.up = ws.nn.LayerNorm(width), ws.nn.Linear(width, width)
+            def forward(self, x):
+                return x + self.up(self.norm(x))
+    """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name, function in list(vars(cls).items()):
+            if isinstance(function, FunctionType) and not name.startswith("_") and not hasattr(Module, name):
+                setattr(cls, name, trace.recorded_method(function))
+        if isinstance(forward := vars(cls).get("forward"), FunctionType):
+            cls.forward = trace.forward_of_arrays_too(forward)  # type: ignore[method-assign]
+        if cls.__module__.startswith("wholestep."):
+            _take_their_words(cls)
+
+    fixed_batch = False  # does it take as many rows as it was made for, and no others?
+    fixed_inputs: frozenset[str] = frozenset()  # the inputs whose first axis is no batch: edges of a graph, a table
+    products_in_float32 = False  # see nn.in_float32
+    weight_regularizer: Any = None  # what is added to the loss for its weights, and those of modules in it
+    activity_regularizer: Any = None  # and for what it gives: see nn/module/regularizers.py
+    unused_names: tuple[str, ...] = ()  # of arrays that other libraries' files have and this module has no use for
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """What the module computes from tensors.  Users write this; call the module itself."""
+        fail(UsageError, f"{type(self).__name__} has no forward: define `def forward(self, x)` in the class.")
+
+    @final
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
+        """Record the module on tensors; on arrays, run `predict`."""
+        tensors = [a for a in _leaves((*inputs, *named.values())) if isinstance(a, Tensor)]
+        graph = common_graph(*tensors)
+        if graph is None and tensors:
+            graph = trace.graph_now()  # of tensors that are made of numbers alone: ws.arange(n)
+        if graph is None:
+            if not tensors:
+                from wholestep.nn.module.outputs import remembered
+
+                return remembered(self, inputs, named, self.predict(*inputs, **named))
+            fail(UsageError, f"{type(self).__name__} was called on tensors of no graph; record an input: g.input(...).")
+        here = trace.trace_of(graph)
+        here.open(self)
+        with trace.running(here, self):
+            output = self.forward(*inputs, **named)
+        if self.weight_regularizer is not None or self.activity_regularizer is not None:
+            from wholestep.nn.module.regularizers import record
+
+            record(here, self, output)
+        trace.seen(here, self, (*inputs, *named.values()), output)
+        return output
+
+    # -- attributes ----------------------------------------------------------------------------------------------
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in SPECIAL:
+            from wholestep.nn.module.freezing import assign
+
+            if assign(self, name, value):
+                return
+        owned = self.__dict__.setdefault("_owned", {})
+        if not self.__dict__.get(TRAINABLE, True):
+            from wholestep.nn.module.freezing import freeze_assigned
+
+            freeze_assigned(value)
+        if isinstance(value, Parameter):
+            self.__dict__.pop(name, None)
+            owned[name] = value
+        elif name in owned and value is not None:
+            _refuse_assignment(type(self).__name__, name, owned[name], value)
+        else:
+            owned.pop(name, None)
+            self.__dict__[name] = value
+
+    def __getattr__(self, name: str) -> Any:
+        owned = self.__dict__.get("_owned", {}).get(name)
+        if owned is not None:
+            tensor = trace.tensor_now(self, owned)
+            return owned if tensor is None else tensor
+        from wholestep.compat.names import attribute
+
+        return attribute("a module", self, name, type(self).__name__)
+
+    def __delattr__(self, name: str) -> None:
+        if self.__dict__.get("_owned", {}).pop(name, None) is None:
+            super().__delattr__(name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What `copy.deepcopy` copies: the weights too, drawn or not, but not the sessions compiled for them."""
+        from wholestep.nn.copies import prepare_copy  # most are never copied
+
+        prepare_copy(self)
+        return {name: value for name, value in self.__dict__.items() if name not in COMPILED}
+
+    def children(self) -> dict[str, Module]:
+        """The modules assigned to attributes, by name; those of lists, tuples and dicts as `name.0`, `name.key`."""
+        return {path: module for name, value in vars(self).items() for path, module in _modules_in(name, value)}
+
+    # -- what it holds -------------------------------------------------------------------------------------------
+
+    def named_modules(self) -> Iterator[tuple[str, Module]]:
+        """The module itself as "", then every module below it with its path."""
+        yield "", self
+        for name, child in self.children().items():
+            for path, module in child.named_modules():
+                yield (f"{name}.{path}" if path else name), module
+
+    def all_names(self) -> Iterator[tuple[str, Parameter]]:
+        """Every name of every parameter and buffer; a tied one comes under each of its names."""
+        for path, module in self.named_modules():
+            for name, owned in module.__dict__.get("_owned", {}).items():
+                yield (f"{path}.{name}" if path else name), owned
+
+    def named_arrays(self) -> dict[str, Parameter]:
+        """Parameters and buffers, each under its first name."""
+        names = {owned: name for name, owned in reversed(list(self.all_names()))}
+        return {name: owned for name, owned in self.all_names() if names[owned] == name}
+
+    def parameters(self) -> ParametersOf:
+        """The trained arrays by name, frozen ones included."""
+        return ParametersOf(self, {name: owned for name, owned in self.named_arrays().items() if owned.trained})
+
+    def traced(self, graph: Graph) -> dict[str, Tensor]:
+        """The parameters that are not frozen, by name, as tensors of a graph in which they were used.
+
+        Example: `ws.Adam().update(g, model.traced(g), ws.gradients(loss, model.traced(g)))`.
+        """
+        tensors = trace.trace_of(graph).tensors
+        arrays = self.named_arrays()
+        if arrays and not any(owned in tensors for owned in arrays.values()):
+            fail(
+                UsageError,
+                f"this {type(self).__name__} was not called in the graph, nor was any part of it, so it has no "
+                "tensors there. Call it first.",
+            )
+        used = {name: owned for name, owned in self.parameters().items() if owned in tensors}
+        return {name: tensors[owned] for name, owned in used.items() if not owned.frozen}
+
+    def apply(self, function: Callable[[Module], object]) -> Module:
+        """Call a function on every module, children first.  Example: `model.apply(lambda m: print(m))`."""
+        for child in self.children().values():
+            child.apply(function)
+        function(self)
+        return self
+
+    def astype(self, dtype: object) -> Module:
+        """Compute in float32 or float64 from now on; to be said before the model has numbers.
+
+        For half precision leave the model as it is and say `precision="bfloat16"` to `ws.fit` or `ws.build_session`.
+        """
+        with located():
+            wanted = as_dtype(dtype)
+        if not wanted.is_float:
+            fail(DTypeError, f"a model computes in a float dtype; received {wanted}.")
+        if wanted.is_half:
+            fail(DTypeError, half_parameter(f"model.astype({wanted.name!r})"))
+        from wholestep.steps.states import has_numbers
+
+        if has_numbers(self):
+            fail(UsageError, "astype: the model has numbers already; say the dtype before it is built or loaded.")
+        for owned in self.named_arrays().values():
+            if owned.dtype.is_float:
+                owned.astype(wanted)
+        return self
+
+    # -- freezing ------------------------------------------------------------------------------------------------
+
+    @property
+    def trainable(self) -> bool:
+        """Is it trained?  Setting it freezes, or unfreezes, all its parameters for sessions built from now on.
+
+        Batch norms of a module that is not trainable use their running statistics and keep them, as in Keras.
+        """
+        from wholestep.nn.module.freezing import is_trainable
+
+        return is_trainable(self)
+
+    @trainable.setter
+    def trainable(self, value: bool) -> None:
+        from wholestep.nn.module.freezing import set_trainable
+
+        set_trainable(self, value)
+
+    def freeze(self, *patterns: str) -> Module:
+        """Parameters whose names match are not trained by sessions built from now on.
+
+        Buffers are no parameters: a `BatchNorm2d` whose weights are frozen still uses the statistics of the batch in
+        steps that train and moves its running statistics, as PyTorch's does in `train` mode.
+
+        Example: `model.freeze("embedding.*")`.
+        """
+        return self._set_frozen(patterns, True)
+
+    def unfreeze(self, *patterns: str) -> Module:
+        """Undo `freeze` for the names that match."""
+        return self._set_frozen(patterns, False)
+
+    def _set_frozen(self, patterns: tuple[str, ...], frozen: bool) -> Module:
+        names = self.parameters()
+        for pattern in patterns:
+            matching = [owned for name, owned in names.items() if fnmatchcase(name, pattern)]
+            if not matching:
+                known = ", ".join(names) or "there are none"
+                fail(OptionError, f"{pattern!r} matches none of the parameters: {known}.")
+            for owned in matching:
+                owned.frozen = frozen
+        return self
+
+    # -- numbers: methods.py ----------------------------------------------------------------------------------
+
+    predict = methods.predict
+    predict_classes = methods.predict_classes
+    activations = methods.activations
+    evaluate = methods.evaluate
+    state_dict = methods.state_dict
+    load_state_dict = methods.load_state_dict
+    save = methods.save
+    load = methods.load
+    summary = methods.summary
+
+    # -- printing ------------------------------------------------------------------------------------------------
+
+    def options(self) -> str:
+        """What `repr` shows between the brackets; a module without children says its sizes here."""
+        return ""
+
+    def __repr__(self) -> str:
+        lines = [f"({name}): {child!r}".replace("\n", "\n  ") for name, child in self.children().items()]
+        inside = "\n  ".join(["", *lines]) + "\n" if lines else self.options()
+        return f"{type(self).__name__}({inside})"
+
+    __hash__ = object.__hash__
+
+
+def _modules_in(name: str, value: object) -> Iterator[tuple[str, Module]]:
+    if isinstance(value, Module):
+        yield name, value
+    elif isinstance(value, list | tuple | dict):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _modules_in(f"{name}.{key}", item)
+
+
+def _take_their_words(layer: type[Module]) -> None:
+    """Let a layer of ours take its arguments under other libraries' names; one without any says so itself."""
+    if "__init__" in vars(layer):
+        layer.__init__ = takes_their_words(layer.__init__)  # type: ignore[method-assign]
+    elif layer.__init__ is object.__init__:
+        layer.__init__ = _takes_nothing  # type: ignore[method-assign]
+
+
+def _leaves(values: Iterable[Any]) -> Iterator[Any]:
+    """What tuples, lists and dicts hold: the state of a recurrent layer is a pair."""
+    for value in values:
+        if isinstance(value, tuple | list):
+            yield from _leaves(value)
+        elif isinstance(value, dict):
+            yield from _leaves(value.values())
+        else:
+            yield value
+
+
+class _Without:
+    def __init__(self, *inplace: bool) -> None:
+        """`ReLU(True)` of torch means that x may be overwritten: the planner decides that here."""
+        if inplace not in ((), (True,), (False,)):
+            fail(UsageError, f"{type(self).__name__}() takes nothing; received {', '.join(map(repr, inplace))}.")
+
+
+_takes_nothing: Any = takes_their_words(_Without.__init__)
+
+
+def _refuse_assignment(kind: str, name: str, owned: Parameter, value: object) -> NoReturn:
+    what = type(owned).__name__.lower()
+    if isinstance(value, Tensor):
+        fix = f"To change it step by step write x.graph.update(self.{name}, value), x a tensor"
+    else:
+        fix = f"To set its numbers write load_state_dict({{{name!r}: array}}, strict=False)"
+    fail(
+        UsageError,
+        f"{kind}.{name} is a {what}, {owned.type}, and {type(value).__name__} was assigned to it, which would remove "
+        f"it. {fix}; to replace it assign a ws.nn.{type(owned).__name__}(shape, init=array), to remove it None.",
+    )

@@ -1,0 +1,34 @@
+"""What a model gives when it is called on arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from wholestep.nn.module.module import Module
+
+
+class Outputs(np.ndarray[Any, Any]):
+    """An array that remembers the model and the arrays it was computed from: a loss of it has gradients.
+
+    What is computed from it in NumPy is an array like any other.
+    """
+
+    model: Module | None = None
+    inputs: tuple[object, ...] = ()
+    named: Mapping[str, object] = {}
+
+    def __array_wrap__(self, array: Any, *rest: Any) -> Any:
+        return np.asarray(array)[()]
+
+
+def remembered(model: Module, inputs: tuple[object, ...], named: Mapping[str, object], computed: Any) -> Any:
+    """The outputs with what they come from; several outputs as they are."""
+    if not isinstance(computed, np.ndarray):
+        return computed
+    outputs = computed.view(Outputs)
+    outputs.model, outputs.inputs, outputs.named = model, inputs, named
+    return outputs

@@ -1,0 +1,168 @@
+"""`model.summary`: a table of what a model is made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from wholestep.compiler.frontend.graph import Graph
+from wholestep.compiler.frontend.step import Spec
+from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.ir.graph import Node, toposort
+from wholestep.compiler.ir.ops import LEAVES, OPS, Family
+from wholestep.compiler.ir.types import TensorType, evaluate, shape_text, symbols_of
+from wholestep.errors import UsageError
+from wholestep.nn.module import trace
+from wholestep.nn.module.module import SEEN, Module
+
+
+@dataclass(frozen=True)
+class Row:
+    """One module: the flops and bytes are those of one example, forward."""
+
+    path: str
+    kind: str
+    output: str
+    parameters: int
+    flops: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What `model.summary` returns: rows for programs, a table for people."""
+
+    rows: tuple[Row, ...]
+    parameters: int
+    trained: int
+    flops: int
+    bytes: int
+
+    def __str__(self) -> str:
+        head = ("layer", "output", "parameters", "flops", "bytes")
+        cells = [
+            (f"{r.path} {r.kind}".strip(), r.output, f"{r.parameters:,}", f"{r.flops:,}", f"{r.bytes:,}")
+            for r in self.rows
+        ]
+        total = ("total", "", f"{self.parameters:,}", f"{self.flops:,}", f"{self.bytes:,}")
+        widths = [max(len(row[i]) for row in (head, *cells, total)) for i in range(len(head))]
+        line = "  ".join("─" * w for w in widths)
+        frozen = f"; {self.parameters - self.trained:,} of them frozen" if self.trained != self.parameters else ""
+        return "\n".join(
+            [
+                _line(head, widths),
+                line,
+                *(_line(row, widths) for row in cells),
+                line,
+                _line(total, widths),
+                f"{self.parameters:,} parameters{frozen}; flops and bytes of activations are one example's, forward",
+            ]
+        )
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    left = [cell.ljust(width) for cell, width in zip(cells[:2], widths)]
+    right = [cell.rjust(width) for cell, width in zip(cells[2:], widths[2:])]
+    return "  ".join(left + right)
+
+
+def summarize(model: Module, inputs: Sequence[object], named: Mapping[str, object]) -> Summary:
+    """Record a model on inputs of the given specs, or of those that it has seen, and count what each module does."""
+    if not inputs and not named:
+        inputs, named = _seen(model)
+    graph = Graph()
+    tensors = [_input(graph, f"x{i}" if i else "x", spec) for i, spec in enumerate(inputs)]
+    by_name = {name: _input(graph, name, spec) for name, spec in named.items()}
+    rows: dict[str, Row] = {}
+
+    def watch(path: str, module: Module, given: object, output: object) -> None:
+        before, made = set(toposort(_nodes(given))), toposort(_nodes(output))
+        own = sum(p.elements for p in module.__dict__.get("_owned", {}).values())
+        new = [n for n in made if n not in before]
+        shapes = ", ".join(shape_text(n.type.shape) for n in _nodes(output))
+        kind = type(module).__name__
+        row = Row(path, kind, shapes, own, sum(map(_flops, new)), sum(_bytes(n) for n in _nodes(output)))
+        known = rows.get(path)
+        rows[path] = row if known is None else _again(known, row)
+
+    with trace.watching(watch):
+        model(*tensors, **by_name)
+    order = [path for path, _ in model.named_modules()]
+    whole = rows[""]
+    listed = sorted((r for r in rows.values() if r.path), key=lambda r: order.index(r.path)) or [whole]
+    owned = list(model.parameters().values())
+    trained = sum(p.elements for p in owned if not p.frozen)
+    leaves = [r for r in listed if not any(o.path.startswith(f"{r.path}.") for o in listed)]
+    return Summary(tuple(listed), sum(p.elements for p in owned), trained, whole.flops, sum(r.bytes for r in leaves))
+
+
+def _seen(model: Module) -> tuple[Sequence[object], Mapping[str, object]]:
+    """The inputs that a model was last trained, evaluated or asked with."""
+    known = model.__dict__.get(SEEN)
+    if known is None:
+        fail(
+            UsageError,
+            f"this {type(model).__name__} has not seen data yet; say what it takes: model.summary({_likely(model)}).",
+        )
+    return ((), known) if isinstance(known, Mapping) else ((known,), {})
+
+
+def _likely(model: Module) -> str:
+    """A spec that the first weight could be for."""
+    for _, module in model.named_modules():
+        owned = module.__dict__.get("_owned", {}).values()
+        shape: list[int] = next((list(p.shape) for p in owned if p.trained and len(p.shape) > 1), [])
+        kind = type(module).__name__
+        if kind == "Embedding":
+            return 'ws.Spec(("batch", "time"), "int32")'
+        if kind == "Linear":
+            return f'ws.Spec(("batch", {shape[1]}))'
+        if kind in ("Conv1d", "Conv2d"):
+            sizes = ", 28" * (len(shape) - 2)
+            return f'ws.Spec(("batch", {shape[1]}{sizes}))'
+    return 'ws.Spec(("batch", 784))'
+
+
+def _again(known: Row, row: Row) -> Row:
+    """A module that runs twice does twice the work with the same parameters."""
+    return Row(known.path, known.kind, row.output, known.parameters, known.flops + row.flops, known.bytes + row.bytes)
+
+
+def _input(graph: Graph, name: str, spec: object) -> Tensor:
+    if not isinstance(spec, Spec):
+        fail(UsageError, f"summary takes a ws.Spec for each input, e.g. ws.Spec(('batch', 784)); received {spec!r}.")
+    return graph.input(name, spec.shape, spec.dtype)
+
+
+def _nodes(value: object) -> list[Node]:
+    if isinstance(value, Tensor):
+        return [value.node]
+    if isinstance(value, Mapping):
+        return _nodes(list(value.values()))
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return [n for item in value for n in _nodes(item)]
+    return []
+
+
+def _elements(type: TensorType) -> int:
+    """Of one example: every symbol counts once."""
+    return int(evaluate(type.elements, dict.fromkeys(symbols_of(type.shape), 1)))
+
+
+def _bytes(node: Node) -> int:
+    return _elements(node.type) * node.type.dtype.size
+
+
+def _flops(node: Node) -> int:
+    """Multiplications and additions: exact for contractions, one per element of anything else that computes."""
+    if node.op in LEAVES or OPS[node.op].family is Family.MOVEMENT:
+        return 0
+    if node.op == "matmul":
+        return 2 * _elements(node.type) * int(node.inputs[0].type.shape[-2 if node.attrs.transpose_a else -1])  # type: ignore[attr-defined]
+    if node.op == "attention":  # scores, then the mixture of values
+        return 2 * (_elements(node.inputs[0].type) + _elements(node.type)) * int(node.inputs[1].type.shape[-2])
+    if node.op == "conv2d":
+        return 2 * _elements(node.type) * math.prod(int(e) for e in node.inputs[1].type.shape[1:])
+    return _elements(node.inputs[0].type) if len(node.inputs) == 1 else _elements(node.type)

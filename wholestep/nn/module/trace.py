@@ -1,0 +1,225 @@
+"""A model inside a graph that is being recorded: which tensor each of its parameters is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+from wholestep.compiler.frontend.graph import Graph, recorded_graph, recording
+from wholestep.compiler.frontend.precision import pinning
+from wholestep.compiler.frontend.tensor import Tensor, common_graph
+from wholestep.compiler.frontend.trace import recorded_for
+from wholestep.nn.module.parameter import Parameter
+
+if TYPE_CHECKING:
+    from wholestep.nn.module.module import Module
+
+
+class Trace:
+    """The modules of a graph: their paths, and which tensor each parameter is.  A parameter is one leaf of a graph.
+
+    Those of `root` have their own names.  In a step the names are those under which its function holds the modules:
+    paths inside a module that it holds alone, with the variable in front where there are several.  Elsewhere they begin
+    at the module that was called.  A scope that the user opened stands before what is called in it, instead of any
+    variable.
+    """
+
+    def __init__(self, graph: Graph, root: Module | None = None) -> None:
+        self.graph = graph
+        self.held = {} if root is None else {"": root}
+        if graph.recorded_by is not None:
+            from wholestep.nn.module.find_modules import holders  # a model alone is held by nobody
+
+            self.held |= holders(graph.recorded_by, besides=root)
+        self.paths: dict[Module, str] = {}
+        self.tensors: dict[Parameter, Tensor] = {}
+        self._names: dict[Parameter, str] = {}
+        self._opened: set[Module] = set()
+        self.regularized: set[Module] = set()  # those whose weights have been counted
+        self._called: dict[Module, str] = {}  # from outside of any other -> in which scope
+        self.caller: Module | None = None  # the one of whose methods, other than `forward`, one runs
+        self.scope: tuple[str, ...] = ()  # what the module that is running now has opened
+        self.outputs: dict[str, Tensor] = {}  # path -> what the module gave last, where it is one tensor
+        for variable, module in self.held.items():
+            self.know(module, variable if len(self.held) > 1 else "")
+
+    def know(self, root: Module, prefix: str = "") -> None:
+        """The names under which a module's parameters will be declared, unless they have one."""
+        for path, part in root.named_modules():
+            self.paths.setdefault(part, _joined(prefix, path))
+        for name, owned in root.named_arrays().items():
+            self._names.setdefault(owned, _joined(prefix, name))
+
+    def open(self, module: Module) -> None:
+        """Declare the parameters of a module, those that are not declared yet."""
+        if module in self._opened:
+            return
+        if _CURRENT.get() is not self:
+            self._called[module] = ".".join(self.graph.open_scope)
+        by_user = self.graph.open_scope[len(self.scope) :]
+        if module in self.paths and not by_user:
+            for name, owned in module.named_arrays().items():
+                self._names.setdefault(owned, _joined(self.paths[module], name))
+        for path, part in module.named_modules():
+            self.paths.setdefault(part, path)
+        inside = {} if self.caller is None else {owned: name for name, owned in self.caller.named_arrays().items()}
+        for name, owned in module.named_arrays().items():
+            if owned in self._names and not by_user:
+                with self.graph.at_scope(()):
+                    self._declare(self._names[owned], owned)
+            else:
+                self._declare(inside.get(owned, name), owned)
+        self._opened.update(part for _, part in module.named_modules())
+
+    def _declare(self, name: str, owned: Parameter) -> None:
+        if owned in self.tensors:
+            return
+        declare = self.graph.parameter if owned.trained and not owned.frozen else self.graph.state
+        tensor = declare(name, owned.type.shape, owned.init, owned.dtype, by_columns=owned.by_columns)
+        self.tensors[owned] = tensor
+        self.graph.owners[tensor.name] = owned
+
+    def relative_path(self, module: Module) -> str:
+        """The path of a module below the module that is running now."""
+        here, path = _INSIDE.get(), self.paths[module]
+        prefix = f"{here}." if here else ""
+        return path.removeprefix(prefix) if path.startswith(prefix) else path
+
+    def roots(self) -> dict[str, Module]:
+        """The outermost modules that were used, as the user writes them: what the step holds, or what was called."""
+        found: dict[str, Module] = {}
+        for module, scope in self._called.items():
+            path, root = self._outermost(module) or (scope or type(module).__name__, module)
+            while found.setdefault(path, root) is not root:
+                path += "_"
+        return found
+
+    def _outermost(self, module: Module) -> tuple[str, Module] | None:
+        for variable, held in self.held.items():
+            for path, part in held.named_modules():
+                if part is module:
+                    return (variable, held) if has_forward(held) else (_joined(variable, path), part)
+        return None
+
+
+def has_forward(module: Module) -> bool:
+    """Can it be called?  One that only holds others cannot."""
+    from wholestep.nn.module.module import Module
+
+    return type(module).forward is not Module.forward
+
+
+def _joined(prefix: str, path: str) -> str:
+    return f"{prefix}.{path}" if prefix and path else prefix or path
+
+
+_CURRENT: ContextVar[Trace | None] = ContextVar("trace", default=None)
+_INSIDE: ContextVar[str] = ContextVar("inside", default="")
+
+
+def trace_of(graph: Graph, root: Module | None = None) -> Trace:
+    """The one trace of a graph."""
+    if graph.modules is None:
+        graph.modules = Trace(graph, root)
+    assert isinstance(graph.modules, Trace)
+    return graph.modules
+
+
+def tensor_now(module: Module, owned: Parameter) -> Tensor | None:
+    """What a parameter of a module is where this is asked: a tensor while a graph is recorded, else None."""
+    here = _CURRENT.get()
+    if here is None:
+        graph = recorded_graph()
+        here = None if graph is None else trace_of(graph)
+    if here is None:
+        return None
+    if owned not in here.tensors and not (
+        owned.adopts and owned.slot is None
+    ):  # else it may still be under construction
+        here.open(module)
+    return here.tensors.get(owned)
+
+
+def graph_now() -> Graph | None:
+    """The graph in which a module runs, or that is being recorded."""
+    here = _CURRENT.get()
+    return recorded_graph() if here is None else here.graph
+
+
+def recorded_method(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A method other than `forward`: what it calls is named as parts of its module."""
+
+    @wraps(function)
+    def method(module: Module, *inputs: Any, **named: Any) -> Any:
+        graph = None if _CURRENT.get() is not None else common_graph(*inputs, *named.values()) or recorded_graph()
+        if graph is None:
+            return function(module, *inputs, **named)
+        here = trace_of(graph)
+        here.know(module)
+        outer, here.caller = here.caller, here.caller or module
+        try:
+            with recording(graph):
+                return function(module, *inputs, **named)
+        finally:
+            here.caller = outer
+
+    return method
+
+
+def forward_of_arrays_too(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """`forward` as users write it; called on arrays, where nothing is recorded, it is a call of the module."""
+
+    @wraps(forward)
+    def method(module: Module, *inputs: Any, **named: Any) -> Any:
+        given = (*inputs, *named.values())
+        if _CURRENT.get() is None and given and common_graph(*given) is None and recorded_graph() is None:
+            return module(*inputs, **named)
+        return forward(module, *inputs, **named)
+
+    return method
+
+
+_WATCHER: ContextVar[Callable[[str, Module, object, object], None] | None] = ContextVar("watcher", default=None)
+
+
+@contextmanager
+def watching(watcher: Callable[[str, Module, object, object], None]) -> Iterator[None]:
+    """Call `watcher(path, module, inputs, output)` after every module that runs inside."""
+    token = _WATCHER.set(watcher)
+    try:
+        yield
+    finally:
+        _WATCHER.reset(token)
+
+
+def seen(trace: Trace, module: Module, inputs: object, output: object) -> None:
+    """Tell whoever watches that a module ran."""
+    if isinstance(output, Tensor):
+        trace.outputs[trace.paths[module]] = output
+    watcher = _WATCHER.get()
+    if watcher is not None:
+        watcher(trace.paths[module], module, inputs, output)
+
+
+def _layer(trace: Trace, module: Module) -> str:
+    """A module in a profile by layer: its path, or that it is the model itself."""
+    return trace.paths[module] or f"({type(module).__name__})"
+
+
+@contextmanager
+def running(trace: Trace, module: Module) -> Iterator[None]:
+    """`module.forward` runs: random numbers drawn inside are keyed by its path."""
+    relative = trace.relative_path(module)
+    tokens, outer = (_CURRENT.set(trace), _INSIDE.set(trace.paths[module])), trace.scope
+    try:
+        pinned = pinning() if module.products_in_float32 else nullcontext()
+        with trace.graph.scope(relative) if relative else nullcontext(), pinned, recorded_for(_layer(trace, module)):
+            trace.scope = trace.graph.open_scope
+            yield
+    finally:
+        trace.scope = outer
+        _CURRENT.reset(tokens[0])
+        _INSIDE.reset(tokens[1])

@@ -1,0 +1,1 @@
+"""Weights of a model in files and in state dicts."""

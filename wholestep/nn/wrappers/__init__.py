@@ -1,0 +1,1 @@
+"""Changes to existing layers: LoRA, weight norms, precision, tensor parallelism."""

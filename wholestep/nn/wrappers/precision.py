@@ -1,0 +1,28 @@
+"""Layers that stay in float32 in a session of half precision."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from wholestep.compiler.frontend.trace import fail
+from wholestep.errors import UsageError
+from wholestep.nn.module.module import Module
+
+M = TypeVar("M", bound=Module)
+
+
+def in_float32(layer: M) -> M:
+    """The same layer, whose products stay in float32 whatever the precision of a session: everything inside it too.
+
+    For what half precision does not suit: a last layer whose scores are compared closely, distances, a sum of
+    many large terms.  In a session of float32 it changes nothing.
+
+    Example: `ws.nn.Sequential(body, ws.nn.in_float32(ws.nn.Linear(64, 10)))`.
+    """
+    if not isinstance(layer, Module):
+        fail(
+            UsageError,
+            f"in_float32 takes a layer, a ws.nn.Module; received {layer!r}. Make what it computes one.",
+        )
+    layer.products_in_float32 = True
+    return layer
