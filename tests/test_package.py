@@ -66,7 +66,7 @@ def test_packages_export_what_their_one_list_says(package: ModuleType) -> None:
 
 
 def test_a_function_is_not_hidden_by_the_module_of_its_name():
-    program = "import wholestep.optim.sgd, wholestep.models.gpt2, wholestep as ws; print(ws.optim.sgd, ws.models.gpt2)"
+    program = "import wholestep.optim.algorithms.sgd, wholestep.models.gpt2, wholestep as ws; print(ws.optim.sgd, ws.models.gpt2)"
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert out.count("<function ") == 2
 
@@ -118,8 +118,8 @@ FOR_NEW_PLANS = (
     "wholestep.compiler.passes.egraph.rules", "wholestep.compiler.plan.lower.draft", "wholestep.compiler.ir.semantics.interpret",
 )  # fmt: skip
 FOR_OTHER_STEPS = (
-    "wholestep.metrics", "wholestep.losses.arrays", "wholestep.optim.adam", "wholestep.schedules.curves",
-    "wholestep.steps.micro_batches", "wholestep.session.running.micro_batches", "wholestep.optim.arrays", "difflib",
+    "wholestep.metrics", "wholestep.losses.arrays", "wholestep.optim.algorithms.adam", "wholestep.schedules.curves",
+    "wholestep.steps.micro_batches", "wholestep.session.running.micro_batches", "wholestep.optim.core.arrays", "difflib",
     "wholestep.session.inspect.profile", "wholestep.train", "wholestep.data",
     "wholestep.callbacks", "wholestep.models", "wholestep.cli", "importlib.metadata", "subprocess", "tempfile",
     "shutil", "asyncio", "concurrent", "multiprocessing", "matplotlib", "ml_dtypes", "egglog",

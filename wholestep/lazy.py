@@ -10,10 +10,10 @@ from typing import Any
 
 
 class Exports:
-    """What a package exports, by its `__init__.pyi`: `from wholestep.optim.lion import Lion as Lion`, `mse = mse_loss`.
+    """What a package exports, by its `__init__.pyi`: `from wholestep.optim.algorithms.lion import Lion as Lion`, `mse = mse_loss`.
 
     >>> Exports("wholestep.optim", import_module("wholestep.optim").__file__).home_of["Lion"]
-    ('wholestep.optim.lion', 'Lion')
+    ('wholestep.optim.algorithms.lion', 'Lion')
     """
 
     def __init__(self, package: str, file: str | None) -> None:

@@ -14,8 +14,8 @@ from tests.optim.table import ROWS, Row, Torch, Transcript, assert_near, given_g
 from tests.sessions import assert_same_bits
 from wholestep.compiler.backends.cpu.runtime.compiler import compile_counter
 from wholestep.optim import Optimizer
-from wholestep.optim.config import trial_values
-from wholestep.optim.options import RANGE, trials_of
+from wholestep.optim.core.config import trial_values
+from wholestep.optim.core.options import RANGE, trials_of
 
 STEPS = 100
 WITH_VALLEY = [name for name, row in ROWS.items() if row.valley is not None]

@@ -12,7 +12,7 @@ import pytest
 import wholestep as ws
 from tests.optim.table import ROWS
 from wholestep.errors import DTypeError, OptionError, ShapeError, UnknownNameError, UsageError
-from wholestep.optim.options import Range, range_of
+from wholestep.optim.core.options import Range, range_of
 
 KINDS = sorted({type(row.ours) for row in ROWS.values()}, key=lambda kind: kind.__name__)
 

@@ -18,7 +18,7 @@ from wholestep.nn.module.module import Module
 
 # Luminal: optimizers as nodes of a user's own graph
 from wholestep.optim import Optimizer
-from wholestep.optim.on_graph import AdamOptimizer, SGDGraph, SGDUpdate, sgd, sgd_on_graph
+from wholestep.optim.core.on_graph import AdamOptimizer, SGDGraph, SGDUpdate, sgd, sgd_on_graph
 from wholestep.schedules import Planned, Schedule, TorchSchedule
 from wholestep.schedules.cycles import WarmRestarts
 from wholestep.train.experiment import Experiment

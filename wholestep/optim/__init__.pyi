@@ -1,36 +1,36 @@
 # What the package exports, and from where: the one list of it.  Type checkers read it as it is; `lazy.py` makes the
 # package's names of it.  The order is that of docs/api.md.
-from wholestep.optim.wrappers import EMA as EMA, Lookahead as Lookahead, SWA as SWA
-from wholestep.optim.clipped import AGC as AGC
-from wholestep.optim.asgd import ASGD as ASGD
-from wholestep.optim.adadelta import Adadelta as Adadelta
-from wholestep.optim.ademamix import AdEMAMix as AdEMAMix
-from wholestep.optim.lamb import LAMB as LAMB
-from wholestep.optim.lars import LARS as LARS
-from wholestep.optim.lbfgs import LBFGS as LBFGS
-from wholestep.optim.rprop import Rprop as Rprop
-from wholestep.optim.prodigy import Prodigy as Prodigy
-from wholestep.optim.sam import SAM as SAM
-from wholestep.optim.schedule_free import ScheduleFreeAdamW as ScheduleFreeAdamW
-from wholestep.optim.sgd import SGD as SGD
-from wholestep.optim.adam import AMSGrad as AMSGrad, Adam as Adam, AdamW as AdamW
-from wholestep.optim.adafactor import Adafactor as Adafactor
-from wholestep.optim.rmsprop import Adagrad as Adagrad, RMSprop as RMSprop
-from wholestep.optim.on_graph import (
+from wholestep.optim.wrappers.weight_averaging import EMA as EMA, Lookahead as Lookahead, SWA as SWA
+from wholestep.optim.wrappers.adaptive_clipping import AGC as AGC
+from wholestep.optim.algorithms.asgd import ASGD as ASGD
+from wholestep.optim.algorithms.adadelta import Adadelta as Adadelta
+from wholestep.optim.algorithms.ademamix import AdEMAMix as AdEMAMix
+from wholestep.optim.algorithms.lamb import LAMB as LAMB
+from wholestep.optim.algorithms.lars import LARS as LARS
+from wholestep.optim.algorithms.lbfgs import LBFGS as LBFGS
+from wholestep.optim.algorithms.rprop import Rprop as Rprop
+from wholestep.optim.algorithms.prodigy import Prodigy as Prodigy
+from wholestep.optim.wrappers.sam import SAM as SAM
+from wholestep.optim.algorithms.schedule_free import ScheduleFreeAdamW as ScheduleFreeAdamW
+from wholestep.optim.algorithms.sgd import SGD as SGD
+from wholestep.optim.algorithms.adam import AMSGrad as AMSGrad, Adam as Adam, AdamW as AdamW
+from wholestep.optim.algorithms.adafactor import Adafactor as Adafactor
+from wholestep.optim.algorithms.rmsprop import Adagrad as Adagrad, RMSprop as RMSprop
+from wholestep.optim.core.on_graph import (
     AdamOptimizer as AdamOptimizer, SGDGraph as SGDGraph, SGDUpdate as SGDUpdate, sgd as sgd,
     sgd_on_graph as sgd_on_graph,
 )
-from wholestep.optim.groups import Group as Group
-from wholestep.optim.lion import Lion as Lion
-from wholestep.optim.muon import Muon as Muon
-from wholestep.optim.adam_family import Adamax as Adamax, NAdam as NAdam, RAdam as RAdam
-from wholestep.optim.base import Optimizer as Optimizer
-from wholestep.optim.options import Runtime as Runtime, runtime as runtime
-from wholestep.optim.averages import averaged as averaged, raw_weights as raw_weights
-from wholestep.optim.techniques import (
+from wholestep.optim.core.groups import Group as Group
+from wholestep.optim.algorithms.lion import Lion as Lion
+from wholestep.optim.algorithms.muon import Muon as Muon
+from wholestep.optim.algorithms.adam_family import Adamax as Adamax, NAdam as NAdam, RAdam as RAdam
+from wholestep.optim.core.base import Optimizer as Optimizer
+from wholestep.optim.core.options import Runtime as Runtime, runtime as runtime
+from wholestep.optim.core.averages import averaged as averaged, raw_weights as raw_weights
+from wholestep.optim.core.gradient_transforms import (
     clip_adaptively as clip_adaptively, clip_by_global_norm as clip_by_global_norm, clip_by_norm as clip_by_norm,
     clip_by_value as clip_by_value, count_nonfinite as count_nonfinite, global_norm as global_norm,
 )
 
 # by name
-from wholestep.optim.names import get as get
+from wholestep.optim.core.names import get as get

@@ -86,7 +86,7 @@ class Knobs:
         """
         programs = self._programs
         compiled = programs.need("another optimizer")
-        from wholestep.optim.names import get  # few sessions change theirs
+        from wholestep.optim.core.names import get  # few sessions change theirs
 
         optimizer = get(optimizer)
         definition, scalars = compiled.definition, programs.scalars

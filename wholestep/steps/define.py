@@ -86,7 +86,7 @@ def defined(
     model.need_penalties()
     recipe = with_parts(recipe, model)
     if optimizer is not None and not isinstance(optimizer, Optimizer):
-        from wholestep.optim.names import get  # most give an optimizer
+        from wholestep.optim.core.names import get  # most give an optimizer
 
         optimizer = get(optimizer)
     made = Definition(model, optimizer or SGD(), {}, recipe, ranks=ranks, shard=shard, model_ranks=model_ranks)

@@ -189,7 +189,7 @@ class Definition:
                 if self.shard is not None and self.ranks > 1 and kind == TRAIN:
                     traced = with_divided_states(traced, self.ranks)
             if self._trains(entry):
-                from wholestep.optim.averages import showing_averages  # few average
+                from wholestep.optim.core.averages import showing_averages  # few average
 
                 traced = showing_averages(traced, self.averaged)
             self.traced[entry] = traced

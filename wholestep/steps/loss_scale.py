@@ -16,8 +16,8 @@ from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError, UsageError
-from wholestep.optim.base import Optimizer
-from wholestep.optim.techniques import count_nonfinite
+from wholestep.optim.core.base import Optimizer
+from wholestep.optim.core.gradient_transforms import count_nonfinite
 
 SCALE, GOOD, SKIPPED = "loss_scale.scale", "loss_scale.good_steps", "nonfinite.skipped"
 LOSS_SCALE = "loss_scale"  # the output: the scale after the step

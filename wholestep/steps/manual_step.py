@@ -16,8 +16,8 @@ from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.graph import toposort
 from wholestep.compiler.ir.ops import Trait, having
 from wholestep.errors import GraphError
-from wholestep.optim.base import Optimizer
-from wholestep.optim.techniques import clip_by_global_norm
+from wholestep.optim.core.base import Optimizer
+from wholestep.optim.core.gradient_transforms import clip_by_global_norm
 from wholestep.steps.evaluate import loss_of
 
 PREFIX = "gradients."

@@ -14,8 +14,14 @@ from wholestep.compiler.frontend.trace import UPDATE, fail, recorded_for
 from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.graph import Node, toposort
 from wholestep.errors import GradientError, GraphError, OptionError
-from wholestep.optim.base import Optimizer
-from wholestep.optim.techniques import clip_by_global_norm, clip_by_norm, clip_by_value, count_nonfinite, global_norm
+from wholestep.optim.core.base import Optimizer
+from wholestep.optim.core.gradient_transforms import (
+    clip_by_global_norm,
+    clip_by_norm,
+    clip_by_value,
+    count_nonfinite,
+    global_norm,
+)
 from wholestep.records import dataclass
 from wholestep.steps.evaluate import has_own_updates_only, loss_of, record_metrics
 from wholestep.steps.loss_scale import LOSS_SCALE, scaled, unscaled

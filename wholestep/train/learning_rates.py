@@ -11,7 +11,7 @@ from wholestep.callbacks.monitor import not_measured, read_monitor
 from wholestep.callbacks.run import Value
 from wholestep.errors import TrainingWarning, UsageError
 from wholestep.optim import Optimizer
-from wholestep.optim.names import get
+from wholestep.optim.core.names import get
 from wholestep.schedules.base import CALL, Schedule
 from wholestep.schedules.modes import canonical, mode_of
 from wholestep.steps.recipe import RATE

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 # Where an optimizer averages the weights `w`, its updates are counted as `w.ema`; `w` is the average, and `w.raw` what
-# is being trained (optim/averages.py).
+# is being trained (optim/core/averages.py).
 AVERAGE, RAW = ".ema", ".raw"
 START = "step.start"  # of the session's own updates, which schedules follow; with a number behind it, of parameters
 
@@ -25,7 +25,7 @@ class Clocks:
 
     def __init__(self, known: Clocks | None = None, count_of: Callable[[str], int] | None = None) -> None:
         self.starts: dict[str, str] = {} if known is None else dict(known.starts)
-        self.averaged: set[str] = set() if known is None else set(known.averaged)  # weights, see optim/averages.py
+        self.averaged: set[str] = set() if known is None else set(known.averaged)  # weights, see optim/core/averages.py
         self._count_of = count_of
         self._of_count: dict[int, str] = {}
 

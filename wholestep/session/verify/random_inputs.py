@@ -15,7 +15,7 @@ from wholestep.compiler.ir.graph import Graph, Node
 from wholestep.compiler.ir.semantics.interpret import Result
 from wholestep.compiler.ir.types import Extent, TensorType, evaluate, letter_of
 from wholestep.compiler.plan.model.kernel import Bound, Least
-from wholestep.optim.config import trial_values
+from wholestep.optim.core.config import trial_values
 from wholestep.session.verify.state_samples import is_large, positions
 
 Array = np.ndarray[Any, Any]

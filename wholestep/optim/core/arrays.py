@@ -15,7 +15,7 @@ from wholestep.compiler.frontend.update_counters import AVERAGE, RAW
 from wholestep.errors import DTypeError, OptionError, ShapeError, UsageError
 
 if TYPE_CHECKING:
-    from wholestep.optim.base import Optimizer
+    from wholestep.optim.core.base import Optimizer
 
 Array = np.ndarray[Any, Any]
 Arrays = Array | Sequence[Array] | Mapping[str, Array]

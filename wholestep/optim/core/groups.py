@@ -12,10 +12,10 @@ from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError, UsageError
-from wholestep.optim.options import Number, Range, parts_of, translate
+from wholestep.optim.core.options import Number, Range, parts_of, translate
 
 if TYPE_CHECKING:
-    from wholestep.optim.base import Optimizer
+    from wholestep.optim.core.base import Optimizer
 
 Predicate = Callable[[Tensor], bool]
 
@@ -128,7 +128,7 @@ class Group:
                 UsageError,
                 f"{self} is chosen by a function, which cannot be written down; use name patterns and ndim= instead.",
             )
-        from wholestep.optim.config import as_config
+        from wholestep.optim.core.config import as_config
 
         named = {f.name: as_config(getattr(self, f.name)) for f in fields(self) if f.name != "options"}
         return {**named, "options": {name: as_config(value) for name, value in self.options}}
@@ -180,7 +180,7 @@ def check_groups(kind: str, groups: object) -> tuple[Group, ...]:
 
 def group_from_config(config: Mapping[str, Any]) -> Group:
     """What `Group.to_config` gave."""
-    from wholestep.optim.config import from_plain
+    from wholestep.optim.core.config import from_plain
 
     given = {k: from_plain(v) for k, v in config.items() if k != "options"}
     return Group(**given, **{k: from_plain(v) for k, v in config["options"].items()})

@@ -10,9 +10,9 @@ from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError
-from wholestep.optim.options import EPS_TRIED, Number, number
-from wholestep.optim.techniques import clip_adaptively
-from wholestep.optim.wrappers import Wrapper
+from wholestep.optim.core.gradient_transforms import clip_adaptively
+from wholestep.optim.core.options import EPS_TRIED, Number, number
+from wholestep.optim.wrappers.weight_averaging import Wrapper
 
 
 @dataclass(frozen=True)

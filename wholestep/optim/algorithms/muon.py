@@ -12,8 +12,8 @@ from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError, ShapeError
-from wholestep.optim.base import Optimizer, Scalars
-from wholestep.optim.options import EPS_TRIED, Number, number, numbers, whole, with_aliases
+from wholestep.optim.core.base import Optimizer, Scalars
+from wholestep.optim.core.options import EPS_TRIED, Number, number, numbers, whole, with_aliases
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 ADJUST = ("original", "match_rms_adamw", "none")

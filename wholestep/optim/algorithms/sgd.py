@@ -11,8 +11,8 @@ from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError
-from wholestep.optim.base import Optimizer, Scalars
-from wholestep.optim.options import Number, is_off, number, with_aliases
+from wholestep.optim.core.base import Optimizer, Scalars
+from wholestep.optim.core.options import Number, is_off, number, with_aliases
 
 
 @with_aliases(learning_rate="lr")

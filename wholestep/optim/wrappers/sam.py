@@ -13,8 +13,8 @@ from wholestep.compiler.frontend.tensor import Tensor, common_graph
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.graph import Node, toposort
 from wholestep.errors import GraphError
-from wholestep.optim.options import Number, number
-from wholestep.optim.wrappers import Wrapper
+from wholestep.optim.core.options import Number, number
+from wholestep.optim.wrappers.weight_averaging import Wrapper
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import numpy as np
 from wholestep.compiler.frontend.functions import primitives as fn
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.tensor import Tensor
-from wholestep.optim.base import Optimizer
-from wholestep.optim.options import EPS_TRIED, Number, number, numbers, with_aliases
+from wholestep.optim.core.base import Optimizer
+from wholestep.optim.core.options import EPS_TRIED, Number, number, numbers, with_aliases
 
 
 @with_aliases(learning_rate="lr")

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from wholestep.compiler.frontend.trace import reading_config
 from wholestep.errors import OptionError, UsageError
-from wholestep.optim.groups import Group, group_from_config
-from wholestep.optim.options import Runtime, trials_of
+from wholestep.optim.core.groups import Group, group_from_config
+from wholestep.optim.core.options import Runtime, trials_of
 
 if TYPE_CHECKING:
-    from wholestep.optim.base import Optimizer
+    from wholestep.optim.core.base import Optimizer
 
 # Every optimizer by the name of its class; a user's own joins when its class is made.
 REGISTRY: dict[str, type[Optimizer]] = {}
@@ -27,7 +27,7 @@ def trial_values() -> dict[str, float]:
 
 def as_config(value: object) -> Any:
     """A value of a description as plain data."""
-    from wholestep.optim.base import Optimizer
+    from wholestep.optim.core.base import Optimizer
 
     if isinstance(value, Runtime):
         return {"runtime": value.value}

@@ -12,9 +12,9 @@ from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.frontend.update_counters import AVERAGE
 from wholestep.errors import UsageError
-from wholestep.optim.base import Optimizer
-from wholestep.optim.groups import Group
-from wholestep.optim.options import Number, number, runtime_numbers
+from wholestep.optim.core.base import Optimizer
+from wholestep.optim.core.groups import Group
+from wholestep.optim.core.options import Number, number, runtime_numbers
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir import attrs as at
 from wholestep.errors import OptionError, UsageError
-from wholestep.optim.options import Range
-from wholestep.optim.sgd import SGD
+from wholestep.optim.algorithms.sgd import SGD
+from wholestep.optim.core.options import Range
 
 DEFAULT_LR = 3e-4
 
@@ -89,7 +89,7 @@ class AdamOptimizer:
     def __init__(self, graph: Graph, weights: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
         _check_pairs("AdamOptimizer", weights, grads)
         self._graph, self._weights = graph, list(weights)
-        from wholestep.optim.adam import Adam  # `sgd`, which is loaded with the package, needs it not
+        from wholestep.optim.algorithms.adam import Adam  # `sgd`, which is loaded with the package, needs it not
 
         self._rule = Adam(name=_free_name(graph, "adam"))
         self._rule.update(graph, self._weights, list(grads))

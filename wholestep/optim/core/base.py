@@ -15,14 +15,14 @@ from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import UPDATE, fail, recorded_for
 from wholestep.compiler.ir.graph import Node
 from wholestep.errors import DTypeError, OptionError, UsageError
-from wholestep.optim.config import REGISTRY, as_config, optimizer_from_config
-from wholestep.optim.groups import Group, assign, check_groups
-from wholestep.optim.options import Number, check_options, plain, runtime_numbers, structural_options
+from wholestep.optim.core.config import REGISTRY, as_config, optimizer_from_config
+from wholestep.optim.core.groups import Group, assign, check_groups
+from wholestep.optim.core.options import Number, check_options, plain, runtime_numbers, structural_options
 
 if TYPE_CHECKING:
-    from wholestep.optim.adam import Adam
-    from wholestep.optim.arrays import ArrayForm, Arrays, Params
-    from wholestep.optim.sgd import SGD
+    from wholestep.optim.algorithms.adam import Adam
+    from wholestep.optim.algorithms.sgd import SGD
+    from wholestep.optim.core.arrays import ArrayForm, Arrays, Params
 
 Tensors = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
 Scalars = dict[str, Tensor]
@@ -278,7 +278,7 @@ class Optimizer(ABC):
     def _arrays(self) -> ArrayForm:
         # Not a field: the description stays frozen and equal, whatever arrays it has moved.
         if "_array_form" not in self.__dict__:
-            from wholestep.optim.arrays import ArrayForm  # few optimizers move arrays
+            from wholestep.optim.core.arrays import ArrayForm  # few optimizers move arrays
 
             object.__setattr__(self, "_array_form", ArrayForm(self))
         form: ArrayForm = self.__dict__["_array_form"]
@@ -289,14 +289,14 @@ class Optimizer(ABC):
     @staticmethod
     def sgd(lr: float) -> SGD:
         """Plain descent.  Example: `ws.Optimizer.sgd(0.05)`."""
-        from wholestep.optim.sgd import SGD
+        from wholestep.optim.algorithms.sgd import SGD
 
         return SGD(lr=lr)
 
     @staticmethod
     def adam(lr: float) -> Adam:
         """Adam with its usual defaults.  Example: `ws.Optimizer.adam(0.002)`."""
-        from wholestep.optim.adam import Adam
+        from wholestep.optim.algorithms.adam import Adam
 
         return Adam(lr=lr)
 

@@ -8,8 +8,8 @@ from importlib import import_module
 from typing import Any
 
 from wholestep.errors import UnknownNameError, UsageError
-from wholestep.optim.base import Optimizer
-from wholestep.optim.config import optimizer_from_config
+from wholestep.optim.core.base import Optimizer
+from wholestep.optim.core.config import optimizer_from_config
 
 
 def get(optimizer: Any) -> Optimizer:

@@ -9,8 +9,8 @@ from typing import ClassVar
 from wholestep.compiler.frontend.functions import primitives as fn
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.tensor import Tensor
-from wholestep.optim.base import Optimizer, Scalars
-from wholestep.optim.options import EPS_TRIED, Number, number, numbers, with_aliases
+from wholestep.optim.core.base import Optimizer, Scalars
+from wholestep.optim.core.options import EPS_TRIED, Number, number, numbers, with_aliases
 
 
 @with_aliases(

@@ -18,9 +18,9 @@ from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.ir.types import product
 from wholestep.errors import OptionError, UsageError
-from wholestep.optim.base import Optimizer
-from wholestep.optim.options import Number, number, whole, with_aliases
-from wholestep.optim.sam import substituted
+from wholestep.optim.core.base import Optimizer
+from wholestep.optim.core.options import Number, number, whole, with_aliases
+from wholestep.optim.wrappers.sam import substituted
 
 Vector = Sequence[Tensor]  # one tensor for each parameter
 LEAST_CURVATURE = 1e-10  # of y·s, below which a pair says nothing

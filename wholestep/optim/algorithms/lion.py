@@ -9,9 +9,9 @@ from typing import ClassVar
 from wholestep.compiler.frontend.functions import primitives as fn
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.tensor import Tensor
-from wholestep.optim.adam import BETAS, BETAS_TRIED
-from wholestep.optim.base import Optimizer
-from wholestep.optim.options import Number, number, numbers, with_aliases
+from wholestep.optim.algorithms.adam import BETAS, BETAS_TRIED
+from wholestep.optim.core.base import Optimizer
+from wholestep.optim.core.options import Number, number, numbers, with_aliases
 
 
 @with_aliases(learning_rate="lr", beta1="betas[0]", beta2="betas[1]")

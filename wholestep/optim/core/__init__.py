@@ -1,0 +1,1 @@
+"""What all optimizers share: the description, parameter groups, options."""
