@@ -9,8 +9,8 @@ from math import ceil, log2, sqrt
 from pathlib import Path
 
 import wholestep as ws
-from wholestep.workers.estimate import WorkersReport
-from wholestep.workers.network import NETWORKS, Exchange, Network
+from wholestep.distributed.estimate import WorkersReport
+from wholestep.distributed.network import NETWORKS, Exchange, Network
 
 PAGE = Path(__file__).with_name("thousand-ranks.md")
 RANKS = (8, 64, 256, 1024)

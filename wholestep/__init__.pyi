@@ -141,8 +141,8 @@ from wholestep.options import CompileOptions as CompileOptions
 from wholestep.session.verify.finite_differences import gradcheck as gradcheck, GradientReport as GradientReport
 
 # many machines
-from wholestep.workers.workers import Workers as Workers
-from wholestep.workers.network import Network as Network
+from wholestep.distributed.workers import Workers as Workers
+from wholestep.distributed.network import Network as Network
 
 # training
 from wholestep.steps.loss_scale import LossScale as LossScale

@@ -14,7 +14,7 @@ import torch
 import wholestep as ws
 from wholestep.compiler.runtime.epoch_permutation import epoch_order
 from wholestep.data import Balanced, DataLoader, Sequential, Subset, Weighted
-from wholestep.data.own_rows import OwnRows
+from wholestep.data.rank_rows import OwnRows
 
 X = np.arange(20, dtype=np.float32).reshape(10, 2)
 Y = np.arange(10, dtype=np.int32)

@@ -13,8 +13,8 @@ import wholestep as ws
 from tests.compilers import judged_by_an_oracle
 from tests.metrics.cases import CASES, IN_STEP, ROWS, case_data, expected
 from wholestep import metrics as M
-from wholestep.metrics.kept import KeptRows
-from wholestep.schedules.modes import known_mode
+from wholestep.metrics.row_buffers import KeptRows
+from wholestep.schedules.monitor_modes import known_mode
 
 CUTS = [0, 1, 8, 9, 24, ROWS]
 

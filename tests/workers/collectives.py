@@ -9,8 +9,8 @@ import numpy as np
 
 from tests.workers.ranks import transport
 from tests.workers.trees import tree_sum
-from wholestep.workers import native
-from wholestep.workers.group import ProcessGroup
+from wholestep.distributed.transport import native
+from wholestep.distributed.transport.process_group import ProcessGroup
 
 Array = np.ndarray[Any, Any]
 SIZES = [(1,), (7, 0, 300), (0, 5), (1024,), (3000, 1, 1500, 0), (200_004, 17, 1), (400_000,)]

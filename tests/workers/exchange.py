@@ -8,8 +8,8 @@ import numpy as np
 
 import wholestep as ws
 from tests.workers.trees import tree_sum
-from wholestep.workers import native
-from wholestep.workers.group import ProcessGroup
+from wholestep.distributed.transport import native
+from wholestep.distributed.transport.process_group import ProcessGroup
 
 COUNT, REPEATS = 1 << 20, 4
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from tests.workers.ranks import transport, wait_for
+from wholestep.distributed.transport import native
+from wholestep.distributed.transport.process_group import ProcessGroup
 from wholestep.errors import WorkerError
-from wholestep.workers import native
-from wholestep.workers.group import ProcessGroup
 
 LAST = 2  # the rank that is lost
 HOW = {

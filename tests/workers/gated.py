@@ -14,7 +14,7 @@ from typing import Any
 import wholestep as ws
 from tests.compilers import quick
 from tests.workers.training import drawn
-from wholestep.workers import sockets
+from wholestep.distributed.transport import sockets
 
 ROWS, BATCH, EPOCHS, AT = 96, 8, 2, 5
 

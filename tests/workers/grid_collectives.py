@@ -8,9 +8,9 @@ from tests.workers.collectives import parts
 from tests.workers.ranks import transport
 from tests.workers.trees import tree_sum
 from wholestep.compiler.ir.mesh import AXES
-from wholestep.workers import native
-from wholestep.workers.grid import ProcessGrid
-from wholestep.workers.group import ProcessGroup
+from wholestep.distributed.transport import native
+from wholestep.distributed.transport.grid import ProcessGrid
+from wholestep.distributed.transport.process_group import ProcessGroup
 
 COUNTS = (1, 3000, 200_004)
 

@@ -15,10 +15,10 @@ import pytest
 from tests.workers.faults import HOW
 from tests.workers.ranks import transport, wait_for
 from wholestep.compiler.ir.mesh import AXES
+from wholestep.distributed.transport import native
+from wholestep.distributed.transport.grid import ProcessGrid
+from wholestep.distributed.transport.process_group import ProcessGroup
 from wholestep.errors import WorkerError
-from wholestep.workers import native
-from wholestep.workers.grid import ProcessGrid
-from wholestep.workers.group import ProcessGroup
 
 LAST = 3
 

@@ -24,7 +24,7 @@ from tests.compiler.backends.cuda.fake_nccl import FakeNccl, fake_nccl
 from tests.compiler.backends.cuda.models import device_bytes
 from wholestep.compiler.backends.cuda.driver.driver import gpu
 from wholestep.compiler.backends.cuda.runtime import device
-from wholestep.workers import gpus
+from wholestep.distributed.transport import nccl_group
 
 ROWS = 29  # in batches of 8: the last one has 5, which 2 and 3 ranks divide unevenly
 RNG = np.random.default_rng(7)
@@ -116,7 +116,7 @@ def machine(folder: Path) -> Iterator[tuple[int, int, FakeNccl]]:
         for name in ("gather", "broadcast"):  # a GPU makes its steps by itself while its host waits for the others
             setattr(control, name, _behind(driver, getattr(control, name)))
         yield control.rank, control.size, nccl
-        for group in gpus._joined.values():
+        for group in nccl_group._joined.values():
             group.close()
         assert nccl.asked[-1] == "destroy"
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from wholestep.distributed.launch import joining
+from wholestep.distributed.transport.mpi import MPITransport
+from wholestep.distributed.transport.process_group import ProcessGroup, Transport
 from wholestep.options import launched
-from wholestep.workers import joining
-from wholestep.workers.group import ProcessGroup, Transport
-from wholestep.workers.mpi import MPITransport
 
 ROOT = Path(__file__).parent.parent.parent
 

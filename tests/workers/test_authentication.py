@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from wholestep.workers import native
-from wholestep.workers.authentication import GREETING, PENDING, TAG, Channel, Listener, connect, new_secret
+from wholestep.distributed.launch.authentication import GREETING, PENDING, TAG, Channel, Listener, connect, new_secret
+from wholestep.distributed.transport import native
 
 HEADER = 32  # bytes of a frame's header in group_sockets.c
 FLOATS, INTEGERS = 0x10, 0x13  # what ranks exchange: an all-reduce of float32, of int64

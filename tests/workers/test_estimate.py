@@ -16,8 +16,8 @@ from wholestep.compiler.backends.cuda.runtime.collectives import BESIDE
 from wholestep.compiler.backends.gpu.kernel_schedule import schedule_of
 from wholestep.compiler.plan.model.bodies import Exchange as Body
 from wholestep.compiler.runtime.process_group import rows_of_rank
+from wholestep.distributed.network import MESSAGES, NETWORKS, Exchange
 from wholestep.errors import OptionError, UsageError
-from wholestep.workers.network import MESSAGES, NETWORKS, Exchange
 
 
 @pytest.fixture(scope="module")

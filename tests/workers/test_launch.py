@@ -17,8 +17,8 @@ import pytest
 
 import wholestep as ws
 from tests.workers.ranks import launch, run
+from wholestep.distributed.launch import agent, hosts
 from wholestep.errors import OptionError, UsageError
-from wholestep.workers import agent, hosts
 
 JOB = str(Path(__file__).parent / "job.py")
 ONE_LINE = str(Path(__file__).parent / "one_line.py")
@@ -90,7 +90,7 @@ def test_ranks_end_with_their_launcher_on_every_machine() -> None:
 
 @contextmanager
 def running_agent(task: agent.Task) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "wholestep.workers.agent"]
+    command = [sys.executable, "-m", "wholestep.distributed.launch.agent"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
         assert child.stdin is not None
         child.stdin.write(json.dumps(asdict(task)) + "\n")
@@ -185,7 +185,7 @@ def test_ranks_listen_on_the_network_that_the_hosts_are_on() -> None:
 
 def test_ranks_that_cannot_map_memory_send_messages_and_say_so() -> None:
     said = (
-        "import numpy as np, wholestep as ws; from wholestep.workers import native, sockets\n"
+        "import numpy as np, wholestep as ws; from wholestep.distributed import native, sockets\n"
         "def refuse(*place): raise PermissionError(13, 'Permission denied', 'the window')\n"
         "if ws.Workers().rank == 1: sockets._open = refuse\n"
         "group, array = ws.Workers(2).join(), np.ones(5000, np.float32)\n"

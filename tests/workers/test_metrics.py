@@ -10,7 +10,7 @@ import pytest
 import wholestep as ws
 from tests.workers.training import CASES, OF_NUMBERS
 from wholestep.errors import GraphError
-from wholestep.metrics.kept import KeptRows
+from wholestep.metrics.row_buffers import KeptRows
 from wholestep.metrics.table import METRICS
 
 KEPT = {name for name, cls in METRICS.items() if issubclass(cls, KeptRows)} | {"median_error"}

@@ -18,9 +18,9 @@ from tests.workers import gated
 from tests.workers.hosts import ADDRESSES, reason_against, two_hosts
 from tests.workers.ports import below, listening
 from tests.workers.ranks import ROOT
+from wholestep.distributed.launch.authentication import GREETING, HELLO, RANDOM, RANK, TAG, _Proof, new_secret
+from wholestep.distributed.launch.rendezvous import Rendezvous
 from wholestep.options import rank_variables
-from wholestep.workers.authentication import GREETING, HELLO, RANDOM, RANK, TAG, _Proof, new_secret
-from wholestep.workers.rendezvous import Rendezvous
 
 SECONDS = 60.0
 ONE_MACHINE, HOSTS = (), ("--hosts", "localhost,127.0.0.1")  # the second: two names, so that ranks send messages
@@ -283,9 +283,7 @@ def test_a_rank_of_a_job_that_is_over_is_told_so() -> None:
 
 
 def test_a_rank_whose_peers_do_not_come_says_so() -> None:
-    said = (
-        "import wholestep as ws; from wholestep.workers import joining as j; j.JOIN = 1; ws.Workers(timeout=1).join()"
-    )
+    said = "import wholestep as ws; from wholestep.distributed import joining as j; j.JOIN = 1; ws.Workers(timeout=1).join()"
     secret = new_secret()
     with Rendezvous(2, secret) as rendezvous:
         told = start_rank(0, rendezvous.address(), secret, said).communicate(timeout=SECONDS)[1]

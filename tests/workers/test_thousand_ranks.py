@@ -6,7 +6,7 @@ import pytest
 
 from docs import make_ranks
 from docs.make_ranks import GPT2
-from wholestep.workers.network import NETWORKS, Exchange
+from wholestep.distributed.network import NETWORKS, Exchange
 
 TEXT = make_ranks.PAGE.read_text()
 FAST = NETWORKS["400Gb"]

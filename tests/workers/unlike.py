@@ -10,7 +10,7 @@ import numpy as np
 import wholestep as ws
 from tests.compilers import quick
 from tests.workers.training import drawn
-from wholestep.workers import digest
+from wholestep.distributed import digest
 
 rank = ws.Workers().rank
 

@@ -18,7 +18,7 @@ from wholestep.callbacks.monitor import Best, not_measured, read_monitor
 from wholestep.callbacks.run import Logs
 from wholestep.compat.arguments import takes_their_words
 from wholestep.errors import CheckpointError, OptionError, UsageError
-from wholestep.schedules.modes import MODES, canonical, known_mode, mode_of
+from wholestep.schedules.monitor_modes import MODES, canonical, known_mode, mode_of
 
 if TYPE_CHECKING:
     from wholestep.train.checkpoint import Checkpoint

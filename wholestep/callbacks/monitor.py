@@ -8,7 +8,7 @@ from difflib import get_close_matches
 
 from wholestep.callbacks.run import Value
 from wholestep.errors import UnknownNameError, UsageError
-from wholestep.schedules.modes import canonical
+from wholestep.schedules.monitor_modes import canonical
 
 
 def not_measured(monitor: str, logs: Mapping[str, Value], known: Sequence[str]) -> bool:

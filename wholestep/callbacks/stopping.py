@@ -12,7 +12,7 @@ from wholestep.callbacks.monitor import Best, not_measured, read_monitor
 from wholestep.callbacks.run import Logs, StepMetrics
 from wholestep.compat.arguments import takes_their_words
 from wholestep.errors import OptionError
-from wholestep.schedules.modes import canonical, known_mode, mode_of
+from wholestep.schedules.monitor_modes import canonical, known_mode, mode_of
 
 
 class EarlyStopping(Callback):

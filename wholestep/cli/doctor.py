@@ -135,10 +135,10 @@ def _cache() -> str:
 
 def _workers(count: int, hosts: str | None) -> str:
     """What the processes said; their errors stand above."""
-    from wholestep.workers.launching import Job, named_hosts, run_job
+    from wholestep.distributed.launch.launcher import Job, named_hosts, run_job
 
     said: list[str] = []
-    command = (sys.executable, "-m", "wholestep.workers.probe")
+    command = (sys.executable, "-m", "wholestep.distributed.probe")
     with tempfile.TemporaryFile("w+") as output:
         code = run_job(Job(count, command, named_hosts(hosts), output=output), said.append)
         output.seek(0)

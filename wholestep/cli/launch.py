@@ -40,7 +40,7 @@ def launch(
 
 def start(command: tuple[str, ...], count: int, hosts: str | None, restarts: int, threads: int | None = None) -> None:
     """Run a command as ranks to its end, and exit as it did."""
-    from wholestep.workers.launching import Job, named_hosts, run_job
+    from wholestep.distributed.launch.launcher import Job, named_hosts, run_job
 
     code = run_job(Job(count, command, named_hosts(hosts), restarts, threads), _say)
     if code:

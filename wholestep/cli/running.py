@@ -11,9 +11,9 @@ import typer
 from wholestep.cli.config_file import naming_later, read_config
 from wholestep.cli.launch import Hosts, Restarts, is_first, is_started_again, say, start
 from wholestep.cli.shared import Device, Memory, Precision, experiment_in, experiment_of, parse_settings, told
+from wholestep.distributed.workers import Workers
 from wholestep.errors import CheckpointError, TrainingInterrupted, UsageError
 from wholestep.options import launched
-from wholestep.workers.workers import Workers
 
 if TYPE_CHECKING:
     from wholestep.train import Experiment
@@ -87,7 +87,7 @@ def _start_workers(asked: Workers, hosts: str | None) -> None:
     """Run this command again as several processes."""
     assert asked.count is not None, "the option says it"
     if asked.engine == "ray":
-        from wholestep.workers.ray import run_on_ray
+        from wholestep.distributed.launch.ray import run_on_ray
 
         run_on_ray(asked)
     else:

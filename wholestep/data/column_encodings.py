@@ -9,7 +9,7 @@ import numpy as np
 
 from wholestep.data.column import Array, Column, need_finite
 from wholestep.data.dates import ISO, NOTATIONS, parse_dates
-from wholestep.data.framed import need_targets
+from wholestep.data.frame_data import need_targets
 from wholestep.errors import InputError
 
 MOST_WORDS = 32  # of a text; what comes after is not read

@@ -30,7 +30,7 @@ from wholestep.data.column_encodings import (
 from wholestep.data.dates import DAY_FIRST, ISO, MONTH_FIRST, possible_notations
 from wholestep.data.encoding import Encoding
 from wholestep.data.encoding_report import ColumnSummary
-from wholestep.data.framed import need_framed, need_targets
+from wholestep.data.frame_data import need_framed, need_targets
 from wholestep.errors import InputError, OptionError, TrainingWarning, UnknownNameError
 
 LARGEST_VOCABULARY = 2000

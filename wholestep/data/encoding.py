@@ -25,7 +25,7 @@ from wholestep.data.column_encodings import (
 )
 from wholestep.data.dates import ISO, NOTATIONS
 from wholestep.data.encoding_report import ColumnSummary, report
-from wholestep.data.framed import need_framed
+from wholestep.data.frame_data import need_framed
 from wholestep.data.table import TARGET, Table
 from wholestep.errors import CheckpointError, InputError, UnknownNameError, UsageError
 

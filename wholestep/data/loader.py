@@ -18,7 +18,7 @@ from wholestep.data.transforms import Draw, Transform
 from wholestep.errors import InputError, OptionError, UsageError, WholestepError
 
 if TYPE_CHECKING:
-    from wholestep.data.own_rows import OwnRows
+    from wholestep.data.rank_rows import OwnRows
 
 
 class DataLoader:
@@ -231,7 +231,7 @@ class DataLoader:
         rows = self._rows(epoch)[position * self.batch_size : (position + 1) * self.batch_size]
         if self.own is None:
             return self.transformed(source.take(rows), rows, epoch)
-        from wholestep.data.own_rows import spread
+        from wholestep.data.rank_rows import spread
 
         places = self.own.of(len(rows))
         read = rows[places] if len(places) else rows[:1]  # a worker without any still needs their shape

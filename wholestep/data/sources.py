@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from wholestep.compat.arguments import takes_their_words
 from wholestep.compiler.ir.masked_arrays import refuse_mask
 from wholestep.compiler.ir.types import letter_of
-from wholestep.data.framed import as_framed
+from wholestep.data.frame_data import as_framed
 from wholestep.data.table import TARGET, Array, Batch, Table, as_table, is_several_inputs, is_table_like
 from wholestep.errors import InputError, UsageError
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from wholestep.data.column import Column
 from wholestep.data.frame import as_column
-from wholestep.data.framed import Framed, as_framed
+from wholestep.data.frame_data import Framed, as_framed
 from wholestep.data.sources import RowSource, as_source
 from wholestep.data.table import Table, as_table
 from wholestep.errors import InputError, OptionError, UsageError

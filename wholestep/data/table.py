@@ -122,7 +122,7 @@ def _framed(data: object, labels: object) -> Table | None:
     """A frame of numbers as a table; None where no frame was given."""
     if isinstance(data, Table | np.ndarray):
         return None
-    from wholestep.data.framed import as_framed, plain_table  # a frame is made of columns, and ends as a table
+    from wholestep.data.frame_data import as_framed, plain_table  # a frame is made of columns, and ends as a table
 
     found = as_framed(data if labels is None else (data, labels))
     return None if found is None else plain_table(found)

@@ -11,9 +11,9 @@ import numpy as np
 from wholestep.compiler.frontend.functions import primitives as fn
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.metrics.base import Array, Metric, States
-from wholestep.metrics.kept import KeptRows
 from wholestep.metrics.means import check_numbers
 from wholestep.metrics.reading import Kind, X, check_weight, row_count
+from wholestep.metrics.row_buffers import KeptRows
 
 _TINY = 1e-300
 

@@ -20,9 +20,9 @@ from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import product
 from wholestep.errors import OptionError, UsageError, WholestepError
 from wholestep.metrics.base import Array, Metric, Result, States
-from wholestep.metrics.kept import KeptRows
 from wholestep.metrics.means import Mean
 from wholestep.metrics.reading import Kind, check_weight, row_count
+from wholestep.metrics.row_buffers import KeptRows
 
 WEIGHT = "sample_weight"
 

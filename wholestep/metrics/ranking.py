@@ -15,9 +15,9 @@ from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import Extent, product
 from wholestep.errors import DTypeError, InputError, OptionError, UsageError
 from wholestep.metrics.base import Array, Result, States
-from wholestep.metrics.kept import KeptRows
 from wholestep.metrics.likelihood import log_softmax
 from wholestep.metrics.reading import Form, Kind, OfScores, Seen, X, check_range
+from wholestep.metrics.row_buffers import KeptRows
 from wholestep.metrics.rows import Reading
 
 NEITHER = -1  # a target that is neither yes nor no

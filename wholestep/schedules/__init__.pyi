@@ -14,7 +14,7 @@ from wholestep.schedules.plateau import ReduceOnPlateau as ReduceOnPlateau
 from wholestep.compat.ancestors import SGDR as SGDR
 
 # over a whole run
-from wholestep.schedules.planned import (
+from wholestep.schedules.run_length import (
     Planned as Planned, constant as constant, cosine as cosine, linear as linear, one_cycle as one_cycle,
     polynomial as polynomial,
 )

@@ -11,7 +11,7 @@ from wholestep.errors import OptionError, UsageError
 from wholestep.schedules.base import Numbers, Schedule
 from wholestep.schedules.cycles import one_of
 from wholestep.schedules.maths import Value
-from wholestep.schedules.modes import mode_of
+from wholestep.schedules.monitor_modes import mode_of
 
 
 @dataclass(frozen=True)

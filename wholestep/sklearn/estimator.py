@@ -20,7 +20,7 @@ from wholestep.data.column import Array
 from wholestep.data.encoder import Encoder
 from wholestep.data.encoding import Encoding
 from wholestep.data.frame import as_frame, is_frame
-from wholestep.data.framed import Framed
+from wholestep.data.frame_data import Framed
 from wholestep.models.tabular import ACTIVATIONS
 from wholestep.options import CompileOptions
 from wholestep.sklearn.matrix import Matrix

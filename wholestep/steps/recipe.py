@@ -122,7 +122,7 @@ def as_schedules(given: object) -> dict[str, Schedule]:
     for name, schedule in named.items():
         plain = schedule.schedule if isinstance(schedule, TorchSchedule) else schedule
         if not isinstance(plain, Schedule):
-            from wholestep.schedules.mistakes import refuse
+            from wholestep.schedules.teaching_errors import refuse
 
             refuse(plain)
         found[name] = plain

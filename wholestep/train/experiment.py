@@ -45,7 +45,7 @@ from wholestep.train.worker_sync import as_launched, begin_together, locked_fold
 
 if TYPE_CHECKING:
     from wholestep.data.encoder import Encoder
-    from wholestep.workers.workers import Workers
+    from wholestep.distributed.workers import Workers
 
 SECONDS = 60.0  # between two checkpoints of a long epoch
 LOOP = ("nonfinite", "validate_every", "validate_every_steps", "min_epochs")  # what the loop itself is told
@@ -206,7 +206,7 @@ class Experiment:
         """
         run = as_launched(trial_of(self.having(settings)))
         if run.workers is not None and run.workers.engine == "ray":
-            from wholestep.workers.ray import fit_on_ray  # few have a cluster
+            from wholestep.distributed.launch.ray import fit_on_ray  # few have a cluster
 
             return fit_on_ray(run, config)
         launch = launched()

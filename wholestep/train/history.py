@@ -17,7 +17,7 @@ from wholestep.callbacks.loggers import cell
 from wholestep.callbacks.progress import short
 from wholestep.callbacks.run import EpochStats, is_detail
 from wholestep.errors import InputError, UnknownNameError, UsageError
-from wholestep.schedules.modes import canonical
+from wholestep.schedules.monitor_modes import canonical
 from wholestep.train.json_checks import is_count, is_measure, is_number
 
 

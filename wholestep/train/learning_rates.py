@@ -13,7 +13,7 @@ from wholestep.errors import TrainingWarning, UsageError
 from wholestep.optim import Optimizer
 from wholestep.optim.core.names import get
 from wholestep.schedules.base import CALL, Schedule
-from wholestep.schedules.modes import canonical, mode_of
+from wholestep.schedules.monitor_modes import canonical, mode_of
 from wholestep.steps.recipe import RATE
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def count_epochs(session: Session) -> None:
 
 def check_horizons(session: Session, epochs: int, steps_per_epoch: int | None, first_epoch: int) -> None:
     """Warn about each schedule that has ended before a resumed run begins, or is much shorter or longer than it."""
-    from wholestep.schedules.horizons import ended, unlike
+    from wholestep.schedules.horizon_checks import ended, unlike
 
     lengths = {"epoch": epochs, "step": epochs * (steps_per_epoch or 0)}
     done = {"epoch": first_epoch, "step": session.updates_made if first_epoch else 0}

@@ -70,7 +70,7 @@ def as_launched(run: Experiment) -> Experiment:
     if launch is None:
         return run
     if run.workers is None and run.shards is None and launch.ours and launch.count != 1:
-        from wholestep.workers.workers import Workers
+        from wholestep.distributed.workers import Workers
 
         run = replace(run, workers=Workers())
     if run.workers is None:
@@ -113,8 +113,8 @@ def begin_together(trainer: Trainer, loader: DataLoader) -> None:
     group = trainer.session.group
     if group is None:
         return
-    from wholestep.data.own_rows import OwnRows
-    from wholestep.workers.digest import need_same
+    from wholestep.data.rank_rows import OwnRows
+    from wholestep.distributed.digest import need_same
 
     need_same(group, trainer.session, loader, trainer.started_with, trainer.validation)
     place = group.grid.place(DATA, group.rank)

@@ -17,7 +17,7 @@ from wholestep.compiler.ir.semantics.interpret import interpret_on_ranks
 from wholestep.compiler.ir.types import TensorType, float32, float64
 from wholestep.compiler.passes.distribute import bucket_collectives
 from wholestep.compiler.passes.distribute.bucket_collectives import bucket
-from wholestep.workers.estimate import exchanges_of
+from wholestep.distributed.estimate import exchanges_of
 
 RNG = np.random.default_rng(2)
 

@@ -11,7 +11,7 @@ from wholestep.compiler.backends.cuda.target import TARGETS
 from wholestep.compiler.ir.types import bfloat16, float32
 from wholestep.compiler.plan.io.traffic import multiplied, priced
 from wholestep.compiler.plan.model.kernel import Kernel, Kind, Plan
-from wholestep.workers.estimate import compute_seconds
+from wholestep.distributed.estimate import compute_seconds
 
 SM_90 = TARGETS["cuda/sm_90"]
 

@@ -57,7 +57,7 @@ def encoded_inputs(
         if not _is_frame(inputs[0]):
             return _data_set_inputs(inputs)
         from wholestep.data.frame import as_frame
-        from wholestep.data.framed import matrix
+        from wholestep.data.frame_data import matrix
 
         return (matrix(as_frame(inputs[0], may_be_empty=True)),), named
     if not (_is_frame(inputs[0]) or isinstance(inputs[0], Mapping)):

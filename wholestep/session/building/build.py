@@ -34,9 +34,9 @@ from wholestep.steps.states import state_of, state_with_numbers
 
 if TYPE_CHECKING:
     from wholestep.compiler.plan.io.report import PlanReport
-    from wholestep.workers.estimate import WorkersReport
-    from wholestep.workers.network import Network
-    from wholestep.workers.workers import Workers
+    from wholestep.distributed.estimate import WorkersReport
+    from wholestep.distributed.network import Network
+    from wholestep.distributed.workers import Workers
 
 log = logging.getLogger("wholestep")
 
@@ -283,7 +283,7 @@ def estimate(
     if definition.has_micro_batches:
         raise UsageError("estimate is about one plan, and accumulate needs several; build_session(...).peak_bytes.")
     if workers is not None:
-        from wholestep.workers.estimate import workers_report
+        from wholestep.distributed.estimate import workers_report
 
         return workers_report(definition, where, workers, "100Gb" if network is None else network, need_shard(shard))
     if network is not None:

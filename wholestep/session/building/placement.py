@@ -14,7 +14,7 @@ from wholestep.options import CompileOptions, thread_count
 from wholestep.steps.networks import check_seed, seed_or_default
 
 if TYPE_CHECKING:
-    from wholestep.workers.workers import Workers
+    from wholestep.distributed.workers import Workers
 
 SHARDS = (None, "optimizer")
 Shards = int | tuple[int, int] | None  # how many workers' steps one process makes, or how many along each axis
@@ -36,7 +36,7 @@ def where_to(
     need_workers(workers)
     count = thread_count(threads, default_threads(), MAX_THREADS)
     if workers is not None and _is_gpu(device):
-        from wholestep.workers.gpus import take_gpu  # most run alone
+        from wholestep.distributed.transport.nccl_group import take_gpu  # most run alone
 
         take_gpu(workers)
     found = device_named(device, TF32 if precision == TF32 else "")
@@ -89,7 +89,7 @@ def group_of(shards: Shards, workers: Workers | None, device: Device) -> Group |
     if workers is not None:
         group = workers.join()
         if device.runs and _is_gpu(device.name):
-            from wholestep.workers.gpus import join_gpus  # most train on CPUs
+            from wholestep.distributed.transport.nccl_group import join_gpus  # most train on CPUs
 
             return join_gpus(workers, group, int(device.name.partition(":")[2]))
         if device.runs and workers.engine == "nccl":

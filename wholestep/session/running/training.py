@@ -53,7 +53,7 @@ class Training:
         called = {t: s for t, s in programs.recipe.schedules.items() if s.unit == "call"}
         if not called or not (rows := programs.need("a schedule").definition.rows_in(arrays)):
             return
-        from wholestep.schedules.horizons import unlike
+        from wholestep.schedules.horizon_checks import unlike
 
         batch, most = rows
         updates = epochs * -(-batch // (batch_size or most))

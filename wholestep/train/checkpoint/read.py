@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from wholestep.callbacks.run import Position
 from wholestep.errors import CheckpointError, InputError
-from wholestep.schedules.modes import MODES, canonical, known_mode, mode_of
+from wholestep.schedules.monitor_modes import MODES, canonical, known_mode, mode_of
 from wholestep.train.checkpoint.folder import Found, checkpoints_in, is_checkpoint, ranked
 from wholestep.train.checkpoint.format import (
     CALLBACKS,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from wholestep import losses
-from wholestep.data.framed import Framed, as_framed, plain_table
+from wholestep.data.frame_data import Framed, as_framed, plain_table
 from wholestep.data.splits import Holdout
 from wholestep.data.table import Table
 from wholestep.errors import UsageError

@@ -25,8 +25,8 @@ from wholestep.compiler.backends.cuda.driver.driver import gpu as numbered
 from wholestep.compiler.backends.cuda.libraries import nccl
 from wholestep.compiler.backends.cuda.runtime.program import CudaProgram
 from wholestep.compiler.plan.model.bodies import Exchange
+from wholestep.distributed.transport import nccl_group
 from wholestep.errors import OptionError, UsageError, WorkerError
-from wholestep.workers import gpus
 
 RNG = np.random.default_rng(5)
 X, Y = RNG.standard_normal((29, 12)).astype(np.float32), RNG.integers(0, 3, 29).astype(np.int32)
@@ -46,10 +46,10 @@ def ranks(gpu: FakeDriver | None) -> Iterator[FakeNccl | None]:
 
 
 def leave() -> None:
-    for number, group in list(gpus._joined.items()):
+    for number, group in list(nccl_group._joined.items()):
         group.close()
         assert numbered(number).watch is None
-        del gpus._joined[number]
+        del nccl_group._joined[number]
 
 
 def network() -> ws.nn.Module:
@@ -248,7 +248,7 @@ def test_ranks_that_cannot_exchange_are_told_why(
     if gpu is None:
         pytest.skip("of a GPU that is none")
     with pytest.raises(UsageError, match=said):
-        gpus.NcclGroup(numbered(0), Control(other), 1.0)  # type: ignore[arg-type]
+        nccl_group.NcclGroup(numbered(0), Control(other), 1.0)  # type: ignore[arg-type]
 
 
 def test_who_does_not_come_is_named(
@@ -261,9 +261,9 @@ def test_who_does_not_come_is_named(
     monkeypatch.setattr(ranks, "aborted", False)
     monkeypatch.setattr("tests.compiler.backends.cuda.fake_nccl.world_of", lambda ranks: None)
 
-    def waiting(timeout: float, **control: Any) -> tuple[gpus.NcclGroup, Control]:
+    def waiting(timeout: float, **control: Any) -> tuple[nccl_group.NcclGroup, Control]:
         found = Control({"gpu": "another"}, **control)
-        group = gpus.NcclGroup(numbered(0), found, timeout)  # type: ignore[arg-type]
+        group = nccl_group.NcclGroup(numbered(0), found, timeout)  # type: ignore[arg-type]
         group.step = 6
         return group, found
 

@@ -1,6 +1,6 @@
 /* Messages between ranks over stream sockets, with the signatures of MPI_Isend, MPI_Irecv and MPI_Test.
 
-   A pair of ranks has one connection, which both have authenticated before it comes here (workers/authentication.py).  A rank
+   A pair of ranks has one connection, which both have authenticated before it comes here (distributed/launch/authentication.py).  A rank
    has at most one message in each direction per peer under way (group_processes.c), so there are no queues and no matching:
    the next frame of a peer is the one that is expected, or the ranks do different things.
 

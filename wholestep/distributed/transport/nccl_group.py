@@ -16,14 +16,14 @@ from wholestep.compiler.backends.cuda.driver.driver import Gpu, gpu, gpu_count
 from wholestep.compiler.backends.cuda.libraries import nccl
 from wholestep.compiler.backends.cuda.runtime.device import prefer_gpu
 from wholestep.compiler.ir.mesh import Grid
+from wholestep.distributed.transport.grid import ProcessGrid
+from wholestep.distributed.transport.process_group import GONE, LATE, ProcessGroup
 from wholestep.errors import UsageError, WorkerError
-from wholestep.workers.grid import ProcessGrid
-from wholestep.workers.group import GONE, LATE, ProcessGroup
 
 if TYPE_CHECKING:
     from wholestep.compiler.backends.cuda.runtime.collectives import User
     from wholestep.compiler.runtime.process_group import Group
-    from wholestep.workers.workers import Workers
+    from wholestep.distributed.workers import Workers
 
 SPINS = 200  # looks at the GPU, one after the other, before somebody who waits sleeps in between:
 SLEEP = 50e-6  # seconds

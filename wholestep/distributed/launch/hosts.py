@@ -16,16 +16,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO
 
+from wholestep.distributed.launch.agent import SIGNAL, Task, heard
+from wholestep.distributed.launch.authentication import new_secret
+from wholestep.distributed.launch.launcher import GRACE, Job, left_behind
+from wholestep.distributed.launch.rank_processes import FINISHED, POLL, Ended, forwarded, write_line
+from wholestep.distributed.launch.rendezvous import LOOPBACK, Rendezvous
 from wholestep.errors import UsageError
 from wholestep.options import carried_variables, remote_shell
-from wholestep.workers.agent import SIGNAL, Task, heard
-from wholestep.workers.authentication import new_secret
-from wholestep.workers.launching import GRACE, Job, left_behind
-from wholestep.workers.ranks import FINISHED, POLL, Ended, forwarded, write_line
-from wholestep.workers.rendezvous import LOOPBACK, Rendezvous
 
 SECONDS = 5.0  # that an agent has to end its ranks
-AGENT = (sys.executable, "-m", "wholestep.workers.agent")
+AGENT = (sys.executable, "-m", "wholestep.distributed.launch.agent")
 
 
 def run_on_hosts(job: Job, variables: Mapping[str, str]) -> list[Ended]:

@@ -11,11 +11,20 @@ from dataclasses import dataclass
 from typing import IO
 
 from wholestep.compiler.runtime.threads import default_threads
+from wholestep.distributed.launch.authentication import new_secret
+from wholestep.distributed.launch.joining import LOST
+from wholestep.distributed.launch.rank_processes import (
+    FINISHED,
+    POLL,
+    Ended,
+    end_ranks,
+    forwarded,
+    prefixed,
+    signal_ranks,
+    start_rank,
+)
+from wholestep.distributed.launch.rendezvous import Rendezvous
 from wholestep.options import launch_variables, local_variables, rank_variables
-from wholestep.workers.authentication import new_secret
-from wholestep.workers.joining import LOST
-from wholestep.workers.ranks import FINISHED, POLL, Ended, end_ranks, forwarded, prefixed, signal_ranks, start_rank
-from wholestep.workers.rendezvous import Rendezvous
 
 GRACE = 5.0  # seconds that the others have to end by themselves once a rank has failed
 
@@ -67,7 +76,7 @@ def _run_once(job: Job, variables: Mapping[str, str], say: Callable[[str], None]
 
 
 def _run_on_hosts(job: Job, variables: Mapping[str, str]) -> list[Ended]:
-    from wholestep.workers.hosts import run_on_hosts  # most jobs have one machine
+    from wholestep.distributed.launch.hosts import run_on_hosts  # most jobs have one machine
 
     return run_on_hosts(job, variables)
 

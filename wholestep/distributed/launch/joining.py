@@ -9,16 +9,16 @@ import sys
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from wholestep.distributed.launch.rank_processes import STEP_BYTES
 from wholestep.errors import UsageError, WorkerError
 from wholestep.options import Launch, launched
-from wholestep.workers.ranks import STEP_BYTES
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-    from wholestep.workers.grid import ProcessGrid
-    from wholestep.workers.group import ProcessGroup, Transport
-    from wholestep.workers.workers import Workers
+    from wholestep.distributed.transport.grid import ProcessGrid
+    from wholestep.distributed.transport.process_group import ProcessGroup, Transport
+    from wholestep.distributed.workers import Workers
 
 log = logging.getLogger("wholestep")
 
@@ -63,7 +63,7 @@ def _in_grid(group: ProcessGroup, workers: Workers) -> ProcessGroup | ProcessGri
         )
     if model == 1:
         return group
-    from wholestep.workers.grid import ProcessGrid
+    from wholestep.distributed.transport.grid import ProcessGrid
 
     if model not in _grids:
         _grids[model] = ProcessGrid(group, model)
@@ -95,7 +95,7 @@ def _need_count(wanted: int | None, there: int | None) -> None:
 
 def _join(launch: Launch, timeout: float) -> ProcessGroup:
     global _joined
-    from wholestep.workers.group import ProcessGroup
+    from wholestep.distributed.transport.process_group import ProcessGroup
 
     _joined = ProcessGroup(transport_of(launch, timeout), timeout)
     _joined.notes = launch.notes
@@ -107,10 +107,10 @@ def _join(launch: Launch, timeout: float) -> ProcessGroup:
 def transport_of(launch: Launch, timeout: float) -> Transport:
     """What carries data between the ranks: sockets of ours where we have started them, else MPI."""
     if not launch.rendezvous:
-        from wholestep.workers.mpi import MPITransport
+        from wholestep.distributed.transport.mpi import MPITransport
 
         return MPITransport(_world(launch))
-    from wholestep.workers.sockets import Meeting, SocketTransport
+    from wholestep.distributed.transport.sockets import Meeting, SocketTransport
 
     host, _, port = launch.rendezvous.rpartition(":")
     if not launch.secret:

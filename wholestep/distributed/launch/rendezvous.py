@@ -1,7 +1,7 @@
 """Where the ranks of a job meet: a thread of the launcher, which all of them connect to, hands their messages around.
 
 It listens until every rank has joined, and reads from processes alone that know the job's secret.  Ranks use it to
-agree how they exchange data (`sockets.py`), not to exchange it.
+agree how they exchange data (`transport/sockets.py`), not to exchange it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import threading
 from collections.abc import Sequence
 from typing import Self
 
-from wholestep.workers.authentication import Address, Channel, Listener, connect
+from wholestep.distributed.launch.authentication import Address, Channel, Listener, connect
 
 SERVER = "rendezvous"
 LOOPBACK = "127.0.0.1"

@@ -15,11 +15,11 @@ from wholestep.compiler.plan.io.traffic import exchanged, priced
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.plan.model.target_formats import footprint
 from wholestep.compiler.target import Target
+from wholestep.distributed.network import Exchange, Network, as_network
+from wholestep.distributed.workers import Workers
 from wholestep.errors import OptionError, UsageError
 from wholestep.session.building.plans import Plans
 from wholestep.steps.definition import Definition
-from wholestep.workers.network import Exchange, Network, as_network
-from wholestep.workers.workers import Workers
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,9 +25,9 @@ from wholestep.errors import TrainingInterrupted, UsageError, WorkerError
 from wholestep.options import launched, ray_address
 
 if TYPE_CHECKING:
+    from wholestep.distributed.workers import Workers
     from wholestep.train.experiment import Experiment
     from wholestep.train.history import TrainHistory
-    from wholestep.workers.workers import Workers
 
 INSTALL = "pip install 'wholestep[ray]'"
 FOLDER = "ray"  # in the folder of the checkpoints: what Ray keeps, and what ranks wrote
@@ -143,7 +143,7 @@ def _supervise(program: Program, count: int) -> None:
     from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
     from ray.train.v2.api.exceptions import TrainingFailedError
 
-    from wholestep.workers.ray_backend import RankConfig, run_rank
+    from wholestep.distributed.launch.ray_backend import RankConfig, run_rank
 
     trainer = DataParallelTrainer(
         run_rank,

@@ -20,12 +20,12 @@ from ray.train.backend import Backend, BackendConfig
 from ray.util import get_node_ip_address
 
 from wholestep.compiler.runtime.threads import default_threads
+from wholestep.distributed.launch.authentication import new_secret
+from wholestep.distributed.launch.joining import LOST
+from wholestep.distributed.launch.rank_processes import DIES_WITH_PARENT, FINISHED, Ended
+from wholestep.distributed.launch.ray import FAILED, Program, log_of
+from wholestep.distributed.launch.rendezvous import LOOPBACK, Rendezvous
 from wholestep.options import launch_variables, launched, rank_variables
-from wholestep.workers.authentication import new_secret
-from wholestep.workers.joining import LOST
-from wholestep.workers.ranks import DIES_WITH_PARENT, FINISHED, Ended
-from wholestep.workers.ray import FAILED, Program, log_of
-from wholestep.workers.rendezvous import LOOPBACK, Rendezvous
 
 KEPT_LINES = 20  # of what a rank wrote last, in the error about it
 

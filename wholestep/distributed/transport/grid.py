@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from wholestep.compiler.backends.cpu.runtime.library import Group as NativeGroup
 from wholestep.compiler.ir.mesh import AXES, DATA, Grid
-from wholestep.workers.group import ProcessGroup
+from wholestep.distributed.transport.process_group import ProcessGroup
 
 
 class ProcessGrid:

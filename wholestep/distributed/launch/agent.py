@@ -1,6 +1,6 @@
 """What `wholestep launch --hosts` runs on each machine: it starts the ranks of that machine and tells how each ended.
 
-    ssh host python -m wholestep.workers.agent
+    ssh host python -m wholestep.distributed.launch.agent
 
 The launcher writes to its standard input: first a line with what to run, secret and all, then signals to hand on.
 When that input ends, so do the ranks: the launcher has ended, or is gone.
@@ -18,9 +18,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from wholestep.options import noting_variables, rank_variables
-from wholestep.workers.authentication import Address
-from wholestep.workers.ranks import (
+from wholestep.distributed.launch.authentication import Address
+from wholestep.distributed.launch.rank_processes import (
     POLL,
     STEP_BYTES,
     Ended,
@@ -30,6 +29,7 @@ from wholestep.workers.ranks import (
     start_rank,
     write_line,
 )
+from wholestep.options import noting_variables, rank_variables
 
 MARK = "wholestep: rank ended: "  # before what our launcher is told
 SIGNAL = "signal "  # before the number of a signal for the ranks

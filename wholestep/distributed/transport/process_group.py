@@ -15,9 +15,9 @@ import numpy as np
 
 from wholestep.compiler.ir.mesh import Grid
 from wholestep.compiler.runtime.arrays import AnyArray
+from wholestep.distributed.launch.rank_processes import STEP_BYTES
+from wholestep.distributed.transport import native
 from wholestep.errors import WorkerError
-from wholestep.workers import native
-from wholestep.workers.ranks import STEP_BYTES
 
 MESSAGE = 1 << 20  # bytes of a piece that is sent
 ROOM, LEAST = 1 << 22, 1 << 14  # bytes of a window, which stays in cache; and of a piece of it, at least

@@ -91,7 +91,7 @@ class Workers:
 
     def join(self) -> Group | None:
         """The group that this process is a rank of; None where it is alone."""
-        from wholestep.workers.joining import join  # most run alone
+        from wholestep.distributed.launch.joining import join  # most run alone
 
         return join(self)
 

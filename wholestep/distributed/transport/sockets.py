@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from wholestep.distributed.launch import rendezvous
+from wholestep.distributed.launch.authentication import Address, Channel, Listener, connect
+from wholestep.distributed.transport import native
+from wholestep.distributed.transport.process_group import machine
 from wholestep.errors import WorkerError
-from wholestep.workers import native, rendezvous
-from wholestep.workers.authentication import Address, Channel, Listener, connect
-from wholestep.workers.group import machine
 
 log = logging.getLogger("wholestep")
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from wholestep.distributed.launch.rank_processes import files_of
+from wholestep.distributed.transport import native
 from wholestep.errors import UsageError
-from wholestep.workers import native
-from wholestep.workers.ranks import files_of
 
 if TYPE_CHECKING:
     from mpi4py import MPI

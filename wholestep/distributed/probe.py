@@ -8,10 +8,10 @@ import time
 
 import numpy as np
 
+from wholestep.distributed.transport import native
+from wholestep.distributed.transport.process_group import ProcessGroup
+from wholestep.distributed.workers import Workers
 from wholestep.errors import WorkerError
-from wholestep.workers import native
-from wholestep.workers.group import ProcessGroup
-from wholestep.workers.workers import Workers
 
 SMALL, LARGE = 1, 1 << 22  # elements of 4 bytes
 REPEATS = {SMALL: 200, LARGE: 10}
