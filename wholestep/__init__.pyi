@@ -104,7 +104,9 @@ from wholestep.compiler.frontend.shape.axes import (
 from wholestep.compiler.frontend.functions.einsum import einsum as einsum
 
 # networks of other libraries
-from wholestep.importers.aten import from_torch as from_torch, torch_coverage as torch_coverage, torch_op as torch_op
+from wholestep.interop.torch.aten import (
+    from_torch as from_torch, torch_coverage as torch_coverage, torch_op as torch_op,
+)
 from wholestep.nn.module.graph_module import load_network as load_network
 
 # optimizers
@@ -165,9 +167,9 @@ from wholestep.callbacks import (
 from wholestep.data import DataLoader as DataLoader
 
 # networks of other libraries
-from wholestep.importers.onnx.module import from_onnx as from_onnx
-from wholestep.importers.onnx.table import onnx_op as onnx_op
-from wholestep.exporters.onnx.export import export_onnx as export_onnx
+from wholestep.interop.onnx.read.module import from_onnx as from_onnx
+from wholestep.interop.onnx.read.table import onnx_op as onnx_op
+from wholestep.interop.onnx.write.export import export_onnx as export_onnx
 from wholestep.models.pretrained import load_pretrained as load_pretrained
 
 # modules

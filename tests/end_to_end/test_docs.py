@@ -12,8 +12,8 @@ import pytest
 
 from docs import make_api
 from wholestep.compiler import devices
-from wholestep.importers.aten import table as aten
-from wholestep.importers.onnx import table as onnx
+from wholestep.interop.onnx.read import table as onnx
+from wholestep.interop.torch.aten import table as aten
 
 ROOT = Path(__file__).parents[2]
 EXECUTED = ["README.md", "docs/tutorial.md", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/guides/*.md"))]

@@ -16,11 +16,11 @@ from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.errors import WholestepError
-from wholestep.importers.onnx.network import Network
-from wholestep.importers.onnx.reading import DTYPES, WIDENED, dtype_name, model_as_network
-from wholestep.importers.onnx.recording import Recorder
-from wholestep.importers.onnx.sizes import tensor_of
-from wholestep.importers.onnx.table import row_of
+from wholestep.interop.onnx.read.network import Network
+from wholestep.interop.onnx.read.reading import DTYPES, WIDENED, dtype_name, model_as_network
+from wholestep.interop.onnx.read.recording import Recorder
+from wholestep.interop.onnx.read.sizes import tensor_of
+from wholestep.interop.onnx.read.table import row_of
 
 # Why cases are not judged.  By operator:
 OPERATORS = {

@@ -13,7 +13,9 @@ GOLDEN = Path(__file__).parent.parent / "golden" / "onnx_node_cases.txt"
 
 
 def test_cases_in_scope_pass(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wholestep.importers.onnx.reading.OLDEST", 1)  # a case has the opset of its operator's version
+    monkeypatch.setattr(
+        "wholestep.interop.onnx.read.reading.OLDEST", 1
+    )  # a case has the opset of its operator's version
     cases = all_cases()
     reasons = {case.name: out_of_scope(case) for case in cases}
     results = {case.name: judged(case) for case in cases if reasons[case.name] is None}

@@ -16,8 +16,8 @@ import wholestep as ws
 from tests.importers.networks import flat, small_networks
 from wholestep.compiler.ir.ops import OPS
 from wholestep.errors import GraphError, OptionError, UsageError
-from wholestep.exporters.onnx.graph import ALL_ROWS
-from wholestep.exporters.onnx.values import LAZY
+from wholestep.interop.onnx.write.graph import ALL_ROWS
+from wholestep.interop.onnx.write.values import LAZY
 from wholestep.steps.module import forward_graph
 
 NETWORKS = small_networks()

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import wholestep as ws
 from wholestep.errors import ShapeError, WholestepError
-from wholestep.importers.onnx.sizes import LIMIT
+from wholestep.interop.onnx.read.sizes import LIMIT
 
 HUGE = 2**32
 ROOM = 2**32  # bytes of address space that a test may take on top of what the process has

@@ -358,7 +358,7 @@ def test_missing_ops_are_named() -> None:
 
 
 def test_an_op_is_registered(monkeypatch: Any) -> None:
-    from wholestep.importers.aten import table
+    from wholestep.interop.torch.aten import table
 
     monkeypatch.setattr(table, "OWN", {})
 

@@ -12,7 +12,7 @@ from torch import nn
 
 import wholestep as ws
 from wholestep.errors import UnsupportedOpError, UsageError
-from wholestep.importers.aten import network
+from wholestep.interop.torch.aten import network
 
 
 class Keeps(nn.Module):

@@ -283,7 +283,7 @@ def test_caches_records_and_torch_s_own_state_are_no_reason_to_say_anything(kind
 
 
 def test_modules_without_state_are_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    from wholestep.importers.aten import repeated_calls
+    from wholestep.interop.torch.aten import repeated_calls
 
     def called(*_: Any) -> None:
         raise AssertionError("called again")

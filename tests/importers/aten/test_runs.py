@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import wholestep as ws
 from wholestep.cli import app
-from wholestep.importers.aten import export
+from wholestep.interop.torch.aten import export
 
 SCRIPT = """
 import numpy as np
@@ -127,7 +127,7 @@ def test_a_mode_that_cannot_be_exported_is_told() -> None:
 
 
 def test_a_row_that_gives_another_shape_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from wholestep.importers.aten import table
+    from wholestep.interop.torch.aten import table
 
     monkeypatch.setattr(table, "OWN", {})
     ws.torch_op("aten.cosh")(lambda x: x.sum(1))

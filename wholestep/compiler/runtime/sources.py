@@ -37,6 +37,7 @@ GPU_FAMILIES = frozenset({"cuda"})  # their plans depend on backends/gpu, which 
 GPU_FAMILIES = frozenset({"cuda"})  # their plans depend on backends/gpu, which other families never load
 GPU_FAMILIES = frozenset({"cuda"})  # their plans depend on backends/gpu, which other families never load
 GPU_FAMILIES = frozenset({"cuda"})  # their plans depend on backends/gpu, which other families never load
+GPU_FAMILIES = frozenset({"cuda"})  # their plans depend on backends/gpu, which other families never load
 SUFFIX = ".sources"
 
 

@@ -1,4 +1,0 @@
-# What the package exports, and from where; `lazy.py` makes its names of it.
-
-from wholestep.importers.aten.network import from_torch as from_torch, torch_coverage as torch_coverage
-from wholestep.importers.aten.table import torch_op as torch_op

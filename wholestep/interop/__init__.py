@@ -1,0 +1,1 @@
+"""Networks, names and files of other libraries."""

@@ -1,0 +1,1 @@
+"""ONNX: networks read from files and written to them."""

@@ -1,0 +1,282 @@
+"""RNN, LSTM and GRU as one loop over the steps, and Scan itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import wholestep as ws
+from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.errors import OptionError, UsageError
+from wholestep.interop.onnx.ops.shapes import axis_of
+from wholestep.interop.onnx.read.network import Network
+from wholestep.interop.onnx.read.table import Node, onnx_op
+
+Activation = Callable[[Tensor], Tensor]
+State = tuple[Tensor, ...]
+
+
+def _activation(name: str, alpha: float | None, beta: float | None) -> Activation:
+    a = {"Affine": 1.0, "LeakyRelu": 0.01, "ThresholdedRelu": 1.0, "ScaledTanh": 1.0, "HardSigmoid": 0.2, "Elu": 1.0}
+    first = a.get(name, 0.0) if alpha is None else alpha
+    second = {"HardSigmoid": 0.5, "ScaledTanh": 1.0}.get(name, 0.0) if beta is None else beta
+    table: dict[str, Activation] = {
+        "Relu": ws.relu,
+        "Tanh": ws.tanh,
+        "Sigmoid": ws.sigmoid,
+        "Affine": lambda x: x * first + second,
+        "LeakyRelu": lambda x: ws.leaky_relu(x, first),
+        "ThresholdedRelu": lambda x: ws.where(x >= first, x, 0.0),
+        "ScaledTanh": lambda x: ws.tanh(x * second) * first,
+        "HardSigmoid": lambda x: ws.minimum(ws.maximum(x * first + second, 0.0), 1.0),
+        "Elu": lambda x: ws.elu(x, first),
+        "Softsign": lambda x: x / (1.0 + ws.abs(x)),
+        "Softplus": ws.softplus,
+    }
+    if name not in table:
+        raise OptionError(f"the activation {name!r}; known are {', '.join(table)}.")
+    return table[name]
+
+
+def _activations(
+    names: Sequence[str] | None,
+    alphas: Sequence[float] | None,
+    betas: Sequence[float] | None,
+    default: Sequence[str],
+    n: int,
+) -> list[list[Activation]]:
+    chosen = list(names or list(default) * n)
+    first, second = list(alphas or []), list(betas or [])
+    made = [
+        _activation(name, first[i] if i < len(first) else None, second[i] if i < len(second) else None)
+        for i, name in enumerate(chosen)
+    ]
+    each = len(default)
+    return [made[i * each : (i + 1) * each] for i in range(n)]
+
+
+Cell = Callable[[int], Callable[[Tensor, State], State]]  # direction -> (x, state) -> state
+
+
+def _steps(
+    x: Tensor, lengths: Tensor | None, firsts: Sequence[Sequence[Tensor]], direction: str, cell: Cell
+) -> tuple[Tensor, list[Tensor]]:
+    """All outputs (time, directions, batch, units), and the last of each state (directions, batch, units)."""
+    backwards = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[direction]
+    outputs, lasts = [], []
+    time = ws.iota((x.shape[0],), 0, "int64")
+    for d, back in enumerate(backwards):
+        step = cell(d)
+
+        def body(state: State, one: Any, step: Any = step) -> tuple[State, Tensor]:
+            now, number = one
+            after = step(now, state)
+            if lengths is None:
+                return after, after[0]
+            inside = (number < lengths.astype("int64")).reshape((-1, 1))
+            kept = tuple(ws.where(inside, a, b) for a, b in zip(after, state))
+            return kept, ws.where(inside, after[0], 0.0)
+
+        last, out = ws.scan(body, tuple(firsts[d]), (x, time), reverse=back)
+        outputs.append(out)
+        lasts.append(last)
+    return ws.stack(outputs, 1), [ws.stack([last[i] for last in lasts], 0) for i in range(len(lasts[0]))]
+
+
+def _first(given: Tensor | None, n: int, batch: Any, units: int, x: Tensor) -> list[Tensor]:
+    """The first state of each direction; one that is the same for all rows may be given once."""
+    if given is None:
+        return [ws.zeros((batch, units), dtype=x.dtype)] * n
+    return [given[d].expand(batch, units) if given.shape[1] == 1 != batch else given[d] for d in range(n)]
+
+
+def _layer(
+    x: Tensor,
+    lengths: Tensor | None,
+    states: Sequence[Tensor | None],
+    n: int,
+    units: int,
+    direction: str,
+    layout: int,
+    cell: Cell,
+) -> tuple[Tensor, ...]:
+    """All outputs and the last states as ONNX has them; with layout 1 the batch is the first axis of everything."""
+    if layout:
+        x, states = x.transpose(0, 1), [None if t is None else t.transpose(0, 1) for t in states]
+    firsts = zip(*(_first(given, n, x.shape[1], units, x) for given in states))  # of each direction
+    out, lasts = _steps(x, lengths, list(firsts), direction, cell)
+    return (out.permute(2, 0, 1, 3), *(t.transpose(0, 1) for t in lasts)) if layout else (out, *lasts)
+
+
+def _parts(t: Tensor | None, d: int, n: int, units: int) -> list[Any]:
+    """The n blocks of rows of one direction of W, R, B or P; None where it is left out."""
+    return [None] * n if t is None else [t[d, i * units : (i + 1) * units] for i in range(n)]
+
+
+def _sum(*terms: Tensor | None) -> Tensor:
+    first, *rest = [t for t in terms if t is not None]
+    return sum(rest, start=first)
+
+
+def _clipped(x: Tensor, clip: float | None) -> Tensor:
+    return x if not clip else ws.clip(x, -clip, clip)
+
+
+@onnx_op("RNN")
+def rnn(
+    x: Tensor,
+    w: Tensor,
+    r: Tensor,
+    b: Tensor | None = None,
+    lengths: Tensor | None = None,
+    h: Tensor | None = None,
+    *,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    activations: Sequence[str] | None = None,
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,
+    layout: int = 0,
+) -> tuple[Tensor, ...]:
+    n, units = int(w.shape[0]), int(r.shape[-1])
+    functions = _activations(activations, activation_alpha, activation_beta, ("Tanh",), n)
+
+    def cell(d: int) -> Callable[[Tensor, State], State]:
+        (bias_w, bias_r), (f,) = _parts(b, d, 2, units), functions[d]
+
+        def step(now: Tensor, state: State) -> State:
+            return (f(_clipped(_sum(now @ w[d].T, state[0] @ r[d].T, bias_w, bias_r), clip)),)
+
+        return step
+
+    return _layer(x, lengths, (h,), n, units, direction, layout, cell)
+
+
+@onnx_op("GRU")
+def gru(
+    x: Tensor,
+    w: Tensor,
+    r: Tensor,
+    b: Tensor | None = None,
+    lengths: Tensor | None = None,
+    h: Tensor | None = None,
+    *,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    activations: Sequence[str] | None = None,
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,
+    layout: int = 0,
+    linear_before_reset: int = 0,
+) -> tuple[Tensor, ...]:
+    n, units = int(w.shape[0]), int(r.shape[-1])
+    functions = _activations(activations, activation_alpha, activation_beta, ("Sigmoid", "Tanh"), n)
+
+    def cell(d: int) -> Callable[[Tensor, State], State]:
+        (wz, wr, wh), (rz, rr, rh) = _parts(w, d, 3, units), _parts(r, d, 3, units)
+        bz, br, bh, cz, cr, ch = _parts(b, d, 6, units)
+        f, g = functions[d]
+
+        def step(now: Tensor, state: State) -> State:
+            old = state[0]
+            update = f(_clipped(_sum(now @ wz.T, old @ rz.T, bz, cz), clip))
+            reset = f(_clipped(_sum(now @ wr.T, old @ rr.T, br, cr), clip))
+            if linear_before_reset:
+                new = _sum(now @ wh.T, bh, reset * _sum(old @ rh.T, ch))
+            else:
+                new = _sum(now @ wh.T, (reset * old) @ rh.T, bh, ch)
+            return ((1.0 - update) * g(_clipped(new, clip)) + update * old,)
+
+        return step
+
+    return _layer(x, lengths, (h,), n, units, direction, layout, cell)
+
+
+@onnx_op("LSTM")
+def lstm(
+    x: Tensor,
+    w: Tensor,
+    r: Tensor,
+    b: Tensor | None = None,
+    lengths: Tensor | None = None,
+    h: Tensor | None = None,
+    c: Tensor | None = None,
+    p: Tensor | None = None,
+    *,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    activations: Sequence[str] | None = None,
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,
+    input_forget: int = 0,
+    layout: int = 0,
+) -> tuple[Tensor, ...]:
+    n, units = int(w.shape[0]), int(r.shape[-1])
+    functions = _activations(activations, activation_alpha, activation_beta, ("Sigmoid", "Tanh", "Tanh"), n)
+
+    def cell(d: int) -> Callable[[Tensor, State], State]:
+        (pi, po, pf), (f, g, last) = _parts(p, d, 3, units), functions[d]
+        bias = None if b is None else b[d, : 4 * units] + b[d, 4 * units :]
+
+        def seen(peephole: Tensor | None, value: Tensor) -> Tensor | None:
+            return None if peephole is None else peephole * value
+
+        def step(now: Tensor, state: State) -> State:
+            old, memory = state
+            gates = _sum(now @ w[d].T, old @ r[d].T, bias)
+            i, o, fg, new = (gates[:, k * units : (k + 1) * units] for k in range(4))
+            enter = f(_clipped(_sum(i, seen(pi, memory)), clip))
+            keep = 1.0 - enter if input_forget else f(_clipped(_sum(fg, seen(pf, memory)), clip))
+            after = keep * memory + enter * g(_clipped(new, clip))
+            return f(_clipped(_sum(o, seen(po, after)), clip)) * last(after), after
+
+        return step
+
+    return _layer(x, lengths, (h, c), n, units, direction, layout, cell)
+
+
+@onnx_op("Scan")
+def scan(
+    *given: Tensor,
+    body: Network,
+    num_scan_inputs: int,
+    scan_input_axes: Sequence[int] | None = None,
+    scan_input_directions: Sequence[int] | None = None,
+    scan_output_axes: Sequence[int] | None = None,
+    scan_output_directions: Sequence[int] | None = None,
+    node: Node,
+) -> tuple[Tensor, ...]:
+    if node.opset < 9:
+        raise UsageError("Scan of an opset before 9 has batches of its own; convert the file to opset 13 or newer.")
+    carries = len(given) - num_scan_inputs
+    first, sequences = list(given[:carries]), list(given[carries:])
+    axes, ways = scan_input_axes or [0] * len(sequences), scan_input_directions or [0] * len(sequences)
+    sequences = [_first_axis(x, a) for x, a in zip(sequences, axes)]
+    results = len(body.outputs) - carries
+    out_ways = scan_output_directions or [0] * results
+    reverse = bool(ways) and all(ways)
+    if not reverse and any(ways):
+        sequences = [ws.flip(x, 0) if way else x for x, way in zip(sequences, ways)]
+
+    def step(state: Any, xs: Any) -> tuple[Any, Any]:
+        found = node.run(body, [*state, *xs])
+        return tuple(found[:carries]), tuple(found[carries:])
+
+    last, ys = ws.scan(step, tuple(first), tuple(sequences), reverse=reverse)
+    # A loop from the end gives its results in the order of its slices, ONNX's in the order of its steps.
+    turned = [ws.flip(y, 0) if bool(way) != reverse else y for y, way in zip(ys, out_ways)]
+    placed = [_to_axis(y, a) for y, a in zip(turned, scan_output_axes or [0] * results)]
+    return *last, *placed
+
+
+def _first_axis(x: Tensor, axis: int) -> Tensor:
+    at = axis_of(axis, x.ndim)
+    return x.permute((at, *(d for d in range(x.ndim) if d != at))) if at else x
+
+
+def _to_axis(x: Tensor, axis: int) -> Tensor:
+    at = axis_of(axis, x.ndim)
+    return x.permute((*range(1, at + 1), 0, *range(at + 1, x.ndim))) if at else x

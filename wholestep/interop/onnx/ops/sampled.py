@@ -1,0 +1,116 @@
+"""Convolutions and pools of images that are sampled between their pixels."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+
+import wholestep as ws
+from wholestep.compiler.frontend.tensor import Tensor, as_tensor
+from wholestep.errors import OptionError
+from wholestep.interop.onnx.ops.signals import fetched
+from wholestep.interop.onnx.ops.windows import Ints, spatial, with_bias
+from wholestep.interop.onnx.read.sizes import need_room
+from wholestep.interop.onnx.read.table import onnx_op
+
+
+def corners(x: Tensor, places: Sequence[Tensor]) -> list[Tensor]:
+    """(N, C, ...) at places (N, ...) between pixels: what each of the pixels around them adds; nothing outside."""
+    first = [ws.floor(p) for p in places]
+    found = []
+    for taps in itertools.product((0, 1), repeat=len(places)):
+        share: Tensor = as_tensor(x.dtype.numpy.type(1))
+        for p, f, tap in zip(places, first, taps):
+            share = share * ((p - f) if tap else (1.0 - (p - f)))
+        values = fetched(x, [f + float(tap) for f, tap in zip(first, taps)], "zeros")
+        found.append(values * share.reshape((x.shape[0], 1, *places[0].shape[1:])))
+    return found
+
+
+@onnx_op("DeformConv")
+def deform_conv(
+    x: Tensor,
+    weight: Tensor,
+    offset: Tensor,
+    bias: Tensor | None = None,
+    mask: Tensor | None = None,
+    *,
+    dilations: Ints | None = None,
+    group: int = 1,
+    kernel_shape: Ints | None = None,
+    offset_group: int = 1,
+    pads: Ints | None = None,
+    strides: Ints | None = None,
+) -> Tensor:
+    """A convolution whose taps stand where offsets say, for each place of the result (arXiv:1703.06211)."""
+    spread, stride, around = dilations or [1, 1], strides or [1, 1], pads or [0] * 4
+    batch, channels = x.shape[0], int(x.shape[1])
+    kh, kw = (int(k) for k in weight.shape[2:])
+    oh, ow = (int(n) for n in offset.shape[2:])
+    each = channels // offset_group
+    moved = offset.reshape((batch, offset_group, kh, kw, 2, oh, ow))
+    regular = [
+        np.arange(k).reshape((k, 1, 1, 1) if d == 0 else (1, k, 1, 1)) * spread[d]
+        + np.arange(n).reshape((1, 1, n, 1) if d == 0 else (1, 1, 1, n)) * stride[d]
+        - around[d]
+        for d, (k, n) in enumerate(((kh, oh), (kw, ow)))
+    ]
+    columns = []
+    for g in range(offset_group):
+        places = [moved[:, g, :, :, d] + as_tensor(regular[d].astype(x.dtype.numpy)) for d in range(2)]
+        first, *rest = corners(x[:, g * each : (g + 1) * each], places)
+        seen = sum(rest, start=first)
+        if mask is not None:
+            seen = seen * mask.reshape((batch, offset_group, 1, kh, kw, oh, ow))[:, g]
+        columns.append(seen)
+    taps = ws.concat(columns, 1).reshape((batch, group, channels // group * kh * kw, oh * ow))
+    flat = weight.reshape((group, int(weight.shape[0]) // group, channels // group * kh * kw))
+    out = ws.matmul(flat, taps).reshape((batch, weight.shape[0], oh, ow))
+    return with_bias(out, bias)
+
+
+@onnx_op("RoiAlign")
+def roi_align(
+    x: Tensor,
+    rois: Tensor,
+    batch_index: Tensor,
+    *,
+    coordinate_transformation_mode: str = "half_pixel",
+    mode: str = "avg",
+    output_height: int = 1,
+    output_width: int = 1,
+    sampling_ratio: int = 0,
+    spatial_scale: float = 1.0,
+) -> Tensor:
+    """Boxes (x1, y1, x2, y2) of images as pools of one size (arXiv:1703.06870)."""
+    if sampling_ratio < 1:
+        raise OptionError("RoiAlign with a sampling_ratio of 0 takes as many samples as data says; give it a number.")
+    half = coordinate_transformation_mode == "half_pixel"
+    many, sizes, wanted = rois.shape[0], spatial(x), (output_height, output_width)
+    need_room([wanted[0] * sampling_ratio, wanted[1] * sampling_ratio])
+    places: list[Tensor] = []
+    inside = None
+    for d in range(2):  # rows, then columns
+        start, end = (rois[:, column] * spatial_scale - (0.5 if half else 0.0) for column in (1 - d, 3 - d))
+        length = end - start if half else ws.maximum(end - start, 1.0)
+        steps = (np.arange(wanted[d] * sampling_ratio) + 0.5) / (sampling_ratio * wanted[d])
+        shape = (1, -1, 1) if d == 0 else (1, 1, -1)
+        at = as_tensor(steps.astype(x.dtype.numpy).reshape(shape)) * length.reshape((many, 1, 1)) + start.reshape(
+            (many, 1, 1)
+        )
+        here = (at >= -1.0) & (at <= float(sizes[d]))
+        inside = here if inside is None else inside & here
+        places.append(ws.clip(at, 0.0, float(sizes[d] - 1)))
+    full = (many, wanted[0] * sampling_ratio, wanted[1] * sampling_ratio)
+    parts = corners(ws.gather(x, batch_index), [p.expand(*full) for p in places])
+    assert inside is not None
+    parts = [ws.where(inside.reshape((many, 1, *full[1:])), p, 0.0) for p in parts]
+    shape6 = (many, x.shape[1], wanted[0], sampling_ratio, wanted[1], sampling_ratio)
+    if mode == "max":
+        best = parts[0]
+        for part in parts[1:]:
+            best = ws.maximum(best, part)
+        return best.reshape(shape6).max((3, 5))
+    return sum(parts[1:], start=parts[0]).reshape(shape6).mean((3, 5))

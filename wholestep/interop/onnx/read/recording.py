@@ -1,0 +1,204 @@
+"""A network recorded node by node: rows on tensors, and constants and sizes computed on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from wholestep.compiler.frontend.graph import Graph
+from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.compiler.ir import graph as ir
+from wholestep.compiler.ir.semantics.interpret import interpret
+from wholestep.errors import UnsupportedOpError, UsageError, WholestepError
+from wholestep.interop.onnx.read import sizes
+from wholestep.interop.onnx.read.network import Array, Call, Function, Network, Reference
+from wholestep.interop.onnx.read.sizes import tensor_of
+from wholestep.interop.onnx.read.table import Batch, Items, Node, Row, row_of
+
+Value = Tensor | Array  # what is known is an array; one of sizes may hold Dims
+
+
+class Recorder:
+    """Records the nodes of a network in a graph."""
+
+    def __init__(self, network: Network, graph: Graph | None, batch: Batch | None = None) -> None:
+        self.network, self.graph, self.batch = network, graph, batch
+
+    def run(self, network: Network, given: Mapping[str, Value]) -> list[Value]:
+        """The outputs of a network for values of its inputs and initialisers, and of what is around it."""
+        values: dict[str, Any] = {"": None, **network.constants, **given}
+        for call in network.live():
+            results = self.call(call, values, network.opset)
+            values.update(zip(call.outputs, results))
+        for name in network.outputs:
+            if values.get(name) is None:
+                raise UsageError(f"the output {name!r} has no value.")
+        return [values[name] for name in network.outputs]
+
+    def call(self, call: Call, values: Mapping[str, Any], opset: int) -> Sequence[Any]:
+        """The results of one node."""
+        try:
+            inputs = [values[name] for name in call.inputs]
+            row = row_of(call.domain, call.op)
+            if call.op == "If" and not call.domain:
+                return self.branch(call, inputs, values)
+            found = sizes.computed(call, inputs, opset)
+            if found is not None:
+                return found
+            return self.function(call, inputs) if row is None else self.row(row, call, inputs, values, opset)
+        except WholestepError as error:
+            if _AT in str(error):
+                raise
+            raise type(error)(f"{_AT} {call.shown}: {error}") from None
+        except Exception as error:
+            raise UsageError(f"{_AT} {call.shown}: it could not be recorded: {error!r}.") from error
+
+    def branch(self, call: Call, inputs: Sequence[Any], values: Mapping[str, Any]) -> Sequence[Any]:
+        """`If` of a condition that is known: one of its branches."""
+        if not isinstance(inputs[0], np.ndarray):
+            raise UsageError(
+                "If depends on data, and a step is recorded whole: control flow is not imported. Export the branch "
+                "that is wanted, or write it as Where."
+            )
+        chosen = call.attributes["then_branch" if inputs[0].reshape(-1)[0] else "else_branch"]
+        return self.run(chosen, {name: v for name, v in values.items() if v is not None})
+
+    def function(self, call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
+        """A model-local function, recorded where it is called."""
+        function = self.network.functions.get((call.domain, call.op))
+        if function is None:
+            raise UnsupportedOpError(missing_text({(call.domain, call.op): [call]}))
+        values: dict[str, Any] = {"": None, **dict.fromkeys(function.inputs), **dict(zip(function.inputs, inputs))}
+        chosen = {**function.defaults, **call.attributes}
+        for inner in function.calls:
+            results = self.call(_with_attributes(inner, chosen), values, function.opset)
+            values.update(zip(inner.outputs, results))
+        return [values[name] for name in function.outputs]
+
+    def row(self, row: Row, call: Call, inputs: Sequence[Any], values: Mapping[str, Any], opset: int) -> Sequence[Any]:
+        unknown = call.attributes.keys() - row.attributes
+        if unknown:
+            raise UsageError(f"its attribute {sorted(unknown)[0]!r} is not known; known are {sorted(row.attributes)}.")
+        missing = [name for name in row.needed if name not in call.attributes]
+        if missing:
+            raise UsageError(f"its attribute {missing[0]!r} is missing; the file is not whole.")
+        given = [self._argument(row, i, value) for i, value in enumerate(inputs)]
+        if len([v for v in given[: row.required] if v is not None]) < row.required:
+            raise UsageError(f"it needs {row.required} inputs; received {len(given)}.")
+        if not row.variadic and len(given) > len(row.inputs):
+            raise UsageError(f"it takes at most {len(row.inputs)} inputs; received {len(given)}.")
+        options = dict(call.attributes)
+        if row.takes_node:
+            read = max((i + 1 for i, name in enumerate(call.outputs) if name), default=0)
+            options["node"] = Node(
+                call.op, call.name, opset, read, self.batch, self.network.ours, self.graph, self._inner(values)
+            )
+        found = row.function(*given, **options)
+        several = isinstance(found, tuple | list) and not isinstance(found, Items)
+        for made in found if several else (found,):
+            if isinstance(made, Tensor) and not self._is_as_large_as_an_input(made, given):
+                sizes.need_room(made.shape, np.dtype(made.dtype.numpy).itemsize)
+        return [self.settled(v) for v in (found if several else (found,))]
+
+    @staticmethod
+    def _is_as_large_as_an_input(made: Tensor, given: Sequence[Any]) -> bool:
+        """Arrays of the file may be of any size, and so may what is computed from them element by element."""
+        return any(isinstance(v, Tensor) and v.shape == made.shape for v in given)
+
+    def _argument(self, row: Row, position: int, value: Any) -> Any:
+        name = row.inputs[position] if position < len(row.inputs) else ""
+        if value is None or (name in row.raw) or (not name and "rest" in row.raw):
+            return value
+        if name in row.static:
+            if not isinstance(value, np.ndarray):
+                raise UsageError(
+                    f"its input {name!r} depends on data; sizes and options must be known when a network is recorded. "
+                    "Make it an initialiser, or compute it from shapes."
+                )
+            return value
+        if isinstance(value, Items):
+            raise UsageError(f"its input {name!r} is a sequence; a tensor was expected.")
+        return tensor_of(value)
+
+    def _inner(self, values: Mapping[str, Any]) -> Any:
+        def run(network: Network, given: Sequence[Any]) -> list[Any]:
+            inside = dict(zip((i.name for i in network.inputs), given))
+            return self.run(network, {**{k: v for k, v in values.items() if v is not None}, **inside})
+
+        return run
+
+    def settled(self, value: Any) -> Any:
+        """A tensor that is made of numbers alone as the array that it is."""
+        if not isinstance(value, Tensor) or value.graph is not None:
+            return np.asarray(value) if isinstance(value, int | float | bool | np.generic) else value
+        made = ir.Graph((ir.Output("value", value.node),))
+        if made.symbols or self.network.ours:  # ours computes what its network computed
+            return value
+        if any(t.elements > MOST for n in made.nodes for t in n.results):  # type: ignore[operator]
+            return value
+        array = interpret(made).outputs["value"].astype(value.dtype.numpy)
+        array.flags.writeable = False
+        return array
+
+
+_AT = "ONNX"
+
+
+def _with_attributes(call: Call, chosen: Mapping[str, Any]) -> Call:
+    """A node of a function with the attributes that the function was given."""
+    attributes = {
+        name: chosen[value.name] if isinstance(value, Reference) else value
+        for name, value in call.attributes.items()
+        if not isinstance(value, Reference) or value.name in chosen
+    }
+    return Call(call.op, call.domain, call.name, call.inputs, call.outputs, attributes)
+
+
+WITHOUT_ROW = {("", "If"), ("", "Shape"), ("", "Size")}  # recorded by the recorder itself, and by sizes.py
+MOST = 2**24  # elements of a constant that is computed while a network is recorded; a step computes larger ones
+REFUSED = {
+    "Loop": "it runs as often as data says; a loop over the slices of a sequence is Scan",
+    "NonZero": "the shape of its result depends on data",
+    "Compress": "the shape of its result depends on data",
+    "Unique": "the shape of its result depends on data",
+    "NonMaxSuppression": "the shape of its result depends on data",
+}
+
+
+def missing_text(missing: Mapping[tuple[str, str], Sequence[Call]]) -> str:
+    """What to do about operators that have no row: all of them at once."""
+    parts = []
+    for (domain, op), calls in missing.items():
+        operator = f"{domain}.{op}" if domain else op
+        more = f" and {len(calls) - 1} more" if len(calls) > 1 else ""
+        why = f": {REFUSED[op]}" if op in REFUSED and not domain else ""
+        parts.append(f"{operator} ({calls[0].shown}{more}{why})")
+    (domain, op) = next(iter(missing))
+    where = f', domain="{domain}"' if domain else ""
+    return (
+        f"the file uses operators that are not imported: {'; '.join(parts)}. Say how each is recorded: "
+        f'@ws.onnx_op("{op}"{where}) over a function of its inputs and attributes.'
+    )
+
+
+def missing_operators(network: Network) -> dict[tuple[str, str], list[Call]]:
+    """The nodes that the outputs need and nothing records, by operator."""
+    found: dict[tuple[str, str], list[Call]] = {}
+
+    def look(calls: Sequence[Call]) -> None:
+        for call in calls:
+            key = (call.domain, call.op)
+            function: Function | None = network.functions.get(key)
+            if row_of(*key) is None and key not in WITHOUT_ROW:
+                if function is None:
+                    found.setdefault(key, []).append(call)
+                else:
+                    look(function.calls)
+            for value in call.attributes.values():
+                if isinstance(value, Network) and key != ("", "If"):
+                    look(value.live())
+
+    look(network.live())
+    return found

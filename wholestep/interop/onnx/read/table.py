@@ -1,0 +1,155 @@
+"""The table of ONNX operators: one row each, a function of tensors and of the operator's attributes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.ir.types import Dim, Extent
+from wholestep.errors import UsageError
+
+if TYPE_CHECKING:
+    from wholestep.compiler.frontend.graph import Graph
+    from wholestep.interop.onnx.read.network import Network
+
+Array = np.ndarray[Any, Any]
+Function = Callable[..., Any]
+STANDARD = ("", "ai.onnx")
+FILES = (
+    *("pointwise", "shapes", "reductions", "indexing", "scatters", "windows", "pools", "resize", "norms", "sequences"),
+    *("attention", "recurrent", "losses", "random", "signals", "spectra", "sampled", "own"),
+)
+
+
+class Items(tuple[Any, ...]):
+    """A sequence of tensors, which is one value of a network."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The number of rows that a file was exported for, and how many the network is given: another number."""
+
+    fixed: int
+    given: Extent
+
+    def is_in(self, shape: Sequence[Extent]) -> bool:
+        """Does a shape depend on the rows that are given?"""
+        if isinstance(self.given, int):
+            return self.given in shape[:1]
+        return any(isinstance(e, Dim) and self.given.symbols & e.symbols for e in shape)
+
+
+@dataclass(frozen=True)
+class Node:
+    """What a row may know of the node that it records, beside inputs and attributes."""
+
+    op: str
+    name: str
+    opset: int
+    outputs: int  # how many results somebody reads, counted to the last of them
+    batch: Batch | None
+    ours: bool  # was the file written by `ws.export_onnx`?
+    graph: Graph | None  # that it is recorded in, for random numbers; None while constants are folded
+    run: Callable[[Network, Sequence[Any]], list[Any]]  # record a graph that is an attribute, on values
+
+
+@dataclass(frozen=True)
+class Row:
+    """How one operator is recorded: positional arguments are its inputs, keywords its attributes."""
+
+    function: Function
+    inputs: tuple[str, ...]
+    variadic: bool
+    required: int
+    attributes: frozenset[str]
+    needed: tuple[str, ...]  # attributes without a default
+    takes_node: bool
+    static: frozenset[str]  # inputs that are arrays: they must be known when the network is recorded
+    raw: frozenset[str]  # inputs that are arrays where they are known, and tensors elsewhere
+
+
+ROWS: dict[tuple[str, str], Row] = {}
+
+
+def onnx_op(
+    *names: str, domain: str = "", static: Sequence[str] = (), raw: Sequence[str] = ()
+) -> Callable[[Function], Function]:
+    """Say how an ONNX operator is recorded, so that `ws.from_onnx` takes files that use it.
+
+    Args:
+        names: of the operator, as in the file's `op_type`.
+        domain: that the operator belongs to; "" is ONNX's own.
+        static: inputs that say shapes or options: they come as arrays, and must not depend on data.
+        raw: inputs that come as arrays where they are known, and as tensors elsewhere.
+
+    The function takes the inputs as tensors (None for one that is left out) and the attributes as keywords with the
+    defaults of the operator; it returns a tensor, or a tuple of as many as the operator has outputs.
+
+    Example::
+
+        @ws.onnx_op("Scaled", domain="com.example")
+        def scaled(x, *, factor=1.0):
+            return x * factor
+    """
+    if not names or not all(isinstance(name, str) and name for name in names):
+        fail(UsageError, f'onnx_op takes the names of operators, @ws.onnx_op("Foo"); received {names!r}.')
+
+    def register(function: Function) -> Function:
+        row = _row(function, frozenset(static), frozenset(raw))
+        for name in names:
+            ROWS[("" if domain in STANDARD else domain, name)] = row
+        return function
+
+    return register
+
+
+def _row(function: Function, static: frozenset[str], raw: frozenset[str]) -> Row:
+    given = inspect.signature(function).parameters.values()
+    inputs = [p for p in given if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    keywords = frozenset(p.name for p in given if p.kind is p.KEYWORD_ONLY)
+    unknown = (static | raw) - {p.name for p in given}
+    if unknown:
+        fail(UsageError, f"onnx_op: {', '.join(sorted(unknown))} is no argument of {function.__name__}.")
+    return Row(
+        function,
+        tuple(p.name for p in inputs),
+        any(p.kind is p.VAR_POSITIONAL for p in given),
+        sum(p.default is p.empty for p in inputs),
+        keywords - {"node"},
+        tuple(p.name for p in given if p.kind is p.KEYWORD_ONLY and p.default is p.empty and p.name != "node"),
+        "node" in keywords,
+        static,
+        raw,
+    )
+
+
+def row_of(domain: str, op: str) -> Row | None:
+    """The row of an operator, None where there is none."""
+    _load()
+    return ROWS.get(("" if domain in STANDARD else domain, op))
+
+
+_LOADED: set[str] = set()
+
+
+def _load() -> None:
+    """The rows of this package register themselves when they are first needed; a user's own stay before them."""
+    if _LOADED:
+        return
+    _LOADED.update(FILES)
+    own = dict(ROWS)
+    for name in FILES:
+        import_module(f"wholestep.interop.onnx.ops.{name}")
+    ROWS.update(own)
+
+
+def known_operators() -> Mapping[tuple[str, str], Row]:
+    """Every row, by domain and name."""
+    _load()
+    return ROWS

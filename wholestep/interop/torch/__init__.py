@@ -1,0 +1,1 @@
+"""PyTorch: networks by `torch.export`."""

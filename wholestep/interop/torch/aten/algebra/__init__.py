@@ -1,0 +1,1 @@
+"""ATen ops of linear algebra and complex numbers."""

@@ -1,0 +1,192 @@
+"""Eigenvalues and singular values of small matrices, by rotations; their gradients are those that torch gives.
+
+Signs of vectors are nobody's: LAPACK has its own.  What depends on them differs from torch, what does not is equal.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import wholestep as ws
+from wholestep.compiler.frontend.control.custom_gradient import arriving_at, told_gradient
+from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.interop.torch.aten.record import Recorder
+from wholestep.interop.torch.aten.table import row
+
+MOST = 64  # rows: a sweep is a round for each
+SWEEPS = 14  # rotations converge quadratically: matrices of 64 rows are done to the last digit of float64 after ten
+SIZES = f"matrices of more than {MOST} rows and columns"
+
+
+def _pairings(n: int) -> Any:
+    """Rounds of a tournament in which each meets each once: (rounds, n, n), row i has a 1 at whom i meets."""
+    seats = n + n % 2
+    found = np.zeros((max(seats - 1, 1), n, n))
+    ring = list(range(1, seats))
+    for k in range(seats - 1):
+        order = [0, *ring[k:], *ring[:k]]
+        for a, b in zip(order[: seats // 2], reversed(order[seats // 2 :])):
+            if max(a, b) < n:
+                found[k, a, b] = found[k, b, a] = 1.0
+    return found
+
+
+def _turns(gram: Tensor, meets: Tensor, n: int) -> Tensor:
+    """The rotations, as one matrix, that put 0 where two meet; who meets nobody, or has a 0 there, stays."""
+    unit = ws.eye(n, dtype=gram.dtype)
+    own = (gram * unit).sum(-1)
+    across = (gram * meets).sum(-1)
+    other = (meets * own.reshape((*own.shape[:-1], 1, n))).sum(-1)
+    stays = across == 0.0
+    slope = (other - own) / (2.0 * ws.where(stays, 1.0, across))
+    first = (meets * (ws.iota((n, n), 1) > ws.iota((n, n), 0)).astype(gram.dtype)).sum(-1) > 0.0
+    side = ws.where(slope > 0.0, 1.0, ws.where(slope < 0.0, -1.0, ws.where(first, 1.0, -1.0)))
+    size = ws.abs(slope)
+    # of a slope whose square overflows the root is the slope itself
+    large = size > 1e18
+    root = ws.sqrt(1.0 + ws.where(large, 0.0, size) * ws.where(large, 0.0, size))
+    tangent = ws.where(stays, 0.0, side / (size + ws.where(large, size, root)))
+    cosine = 1.0 / ws.sqrt(1.0 + tangent * tangent)
+    sine = (tangent * cosine).reshape((*own.shape, 1))
+    return cosine.reshape((*own.shape, 1)) * unit + sine * meets
+
+
+def _swept(r: Recorder, start: tuple[Tensor, Tensor], n: int, step: Any) -> tuple[Tensor, Tensor]:
+    rounds = np.tile(_pairings(n), (SWEEPS, 1, 1)).astype(start[0].dtype.name)
+    return ws.scan(lambda carry, meets: (step(carry, meets), ()), start, r.graph.constant(rounds))[0]
+
+
+def _turned(x: Tensor) -> Tensor:
+    return x.transpose(-1, -2)
+
+
+def _columns(x: Tensor, order: Tensor) -> Tensor:
+    return ws.take_along_axis(x, order.reshape((*order.shape[:-1], 1, order.shape[-1])).expand(*x.shape), -1)
+
+
+def _sized(r: Recorder, x: Tensor) -> tuple[int, int]:
+    m, n = (r.fixed(e, "the size of its matrices") for e in x.shape[-2:])
+    if max(m, n) > MOST:
+        r.refuse(f"takes matrices of {m} rows and {n} columns, {MOST} at most")
+    return m, n
+
+
+def eigen(r: Recorder, given: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """Eigenvalues in increasing order, and vectors as columns, of symmetric matrices."""
+    unit = ws.eye(n, dtype=given.dtype).expand(*given.shape)
+
+    def step(carry: tuple[Tensor, Tensor], meets: Tensor) -> tuple[Tensor, Tensor]:
+        matrix, vectors = carry
+        turn = _turns(matrix, meets, n)
+        return ws.matmul(_turned(turn), ws.matmul(matrix, turn)), ws.matmul(vectors, turn)
+
+    matrix, vectors = _swept(r, (given, unit), n, step)
+    values = (matrix * ws.eye(n, dtype=given.dtype)).sum(-1)
+    order = ws.argsort(values, -1)
+    return ws.take_along_axis(values, order, -1), _columns(vectors, order)
+
+
+@row("_linalg_eigh", refuses=SIZES)
+def _eigh(r: Recorder, a: Any, uplo: str = "L", compute_v: bool = True) -> tuple[Any, Any]:
+    x = r.tensor(a)
+    n, _ = _sized(r, x)
+    kept = ws.iota((n, n), 0) >= ws.iota((n, n), 1) if uplo == "L" else ws.iota((n, n), 0) <= ws.iota((n, n), 1)
+    fixed = ws.stop_gradient(x)
+    values, vectors = map(ws.stop_gradient, eigen(r, ws.where(kept, fixed, _turned(fixed)), n))
+    arriving = [arriving_at(values, 0), arriving_at(vectors, 1)][: 2 if compute_v else 1]
+    inner = arriving[0].reshape((*values.shape, 1)) * ws.eye(n, dtype=x.dtype)
+    if compute_v:
+        inner = inner + ws.matmul(_turned(vectors), arriving[1]) * _apart(values, n)
+    slope = ws.matmul(vectors, ws.matmul(inner, _turned(vectors)))
+    told = told_gradient("eigh", [values, vectors][: len(arriving)], arriving, [(x, slope)])
+    return told[0], told[1] if compute_v else None
+
+
+def _apart(values: Tensor, n: int) -> Tensor:
+    """1 / (λj - λi) at i, j; 0 on the diagonal."""
+    unit = ws.eye(n, dtype=values.dtype)
+    return (1.0 - unit) / (values.reshape((*values.shape[:-1], 1, n)) - values.reshape((*values.shape, 1)) + unit)
+
+
+def singular(r: Recorder, given: Tensor, m: int, n: int) -> tuple[Tensor, Tensor, Tensor]:
+    """U, S in decreasing order, and V, of matrices with no more columns than rows, which are made orthogonal."""
+    unit = ws.eye(n, dtype=given.dtype).expand(*given.shape[:-2], n, n)
+
+    def step(carry: tuple[Tensor, Tensor], meets: Tensor) -> tuple[Tensor, Tensor]:
+        columns, vectors = carry
+        turn = _turns(ws.matmul(_turned(columns), columns), meets, n)
+        return ws.matmul(columns, turn), ws.matmul(vectors, turn)
+
+    columns, vectors = _swept(r, (given, unit), n, step)
+    values = ws.sqrt((columns * columns).sum(-2))
+    order = ws.argsort(values, -1, descending=True)
+    values, columns, vectors = ws.take_along_axis(values, order, -1), _columns(columns, order), _columns(vectors, order)
+    flat = values.reshape((*values.shape[:-1], 1, n))
+    return columns / ws.where(flat == 0.0, 1.0, flat), values, vectors
+
+
+@row("_linalg_svd", refuses=f"{SIZES}; full bases of matrices that are not square")
+def _svd(
+    r: Recorder, a: Any, full_matrices: bool = False, compute_uv: bool = True, *, driver: Any = None
+) -> tuple[Any, Any, Any]:
+    x = r.tensor(a)
+    m, n = _sized(r, x)
+    if compute_uv and full_matrices and m != n:
+        r.refuse(f"asks for full bases of matrices of {m} rows and {n} columns: say full_matrices=False")
+    found = singular(r, ws.stop_gradient(x if m >= n else _turned(x)), max(m, n), min(m, n))
+    left, values, right = map(ws.stop_gradient, found if m >= n else found[::-1])
+    if not compute_uv:
+        arriving = [arriving_at(values, 0)]
+        slope = ws.matmul(left * arriving[0].reshape((*values.shape[:-1], 1, -1)), _turned(right))
+        return None, told_gradient("svdvals", [values], arriving, [(x, slope)])[0], None
+    outputs = [left, values, _turned(right)]
+    arriving = [arriving_at(t, i) for i, t in enumerate(outputs)]
+    return tuple(told_gradient("svd", outputs, arriving, [(x, _svd_slope(left, values, right, arriving))]))  # type: ignore[return-value]
+
+
+def _svd_slope(left: Tensor, values: Tensor, right: Tensor, arriving: list[Tensor]) -> Tensor:
+    """Of U, S and V: what turns U and V within the space that they span, and what leads out of it."""
+    k = int(values.shape[-1])
+    unit = ws.eye(k, dtype=values.dtype)
+    flat, upright = values.reshape((*values.shape[:-1], 1, k)), values.reshape((*values.shape, 1))
+    gap = (1.0 - unit) / (flat * flat - upright * upright + unit)  # 1 / (σj² - σi²)
+    by_left, by_right = ws.matmul(_turned(left), arriving[0]), ws.matmul(_turned(right), _turned(arriving[2]))
+    inner = (by_left - _turned(by_left)) * gap * flat + upright * ((by_right - _turned(by_right)) * gap)
+    inner = inner + arriving[1].reshape((*values.shape, 1)) * unit
+    slope = ws.matmul(left, ws.matmul(inner, _turned(right)))
+    if left.shape[-2] != k:
+        slope = slope + ws.matmul((arriving[0] - ws.matmul(left, by_left)) / flat, _turned(right))
+    if right.shape[-2] != k:
+        outside = (_turned(arriving[2]) - ws.matmul(right, by_right)) / flat
+        slope = slope + ws.matmul(left, _turned(outside))
+    return slope
+
+
+@row("linalg_pinv.atol_rtol_tensor", "linalg_pinv.atol_rtol_float", refuses=f"{SIZES}; hermitian=True")
+def _pinv(r: Recorder, a: Any, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Tensor:
+    if hermitian:
+        r.refuse("takes a matrix as hermitian; leave hermitian out, the result is the same")
+    x = r.tensor(a)
+    m, n = _sized(r, x)
+    found = singular(r, ws.stop_gradient(x if m >= n else _turned(x)), max(m, n), min(m, n))
+    left, values, right = found if m >= n else found[::-1]
+    least = 0.0 if atol is None else r.tensor(atol, x.dtype.name)
+    part = max(m, n) * float(np.finfo(x.dtype.name).eps) if atol is None and rtol is None else rtol
+    largest = values.max(-1, True)
+    bound = largest * (r.tensor(part, x.dtype.name) if part is not None else 0.0)
+    bound = ws.maximum(bound, least) if atol is not None else bound
+    kept = values > bound
+    inverse = ws.where(kept, 1.0 / ws.where(kept, values, 1.0), 0.0)
+    whole = ws.stop_gradient(ws.matmul(right * inverse.reshape((*values.shape[:-1], 1, -1)), _turned(left)))
+    arriving = arriving_at(whole, 0)
+    fixed, back = ws.stop_gradient(x), _turned(arriving)
+    turned = _turned(whole)
+    # dP = -P dA P + P Pᵀ dAᵀ (1 - A P) + (1 - P A) dAᵀ Pᵀ P
+    beside = ws.eye(m, dtype=x.dtype) - ws.matmul(fixed, whole)
+    ahead = ws.eye(n, dtype=x.dtype) - ws.matmul(whole, fixed)
+    slope = ws.matmul(beside, ws.matmul(back, ws.matmul(whole, turned)))
+    slope = slope + ws.matmul(ws.matmul(turned, whole), ws.matmul(back, ahead))
+    slope = slope - ws.matmul(turned, ws.matmul(arriving, turned))
+    return told_gradient("pinv", [whole], [arriving], [(x, slope)])[0]

@@ -1,0 +1,265 @@
+"""Systems of equations, determinants, triangles: small matrices, column by column."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import wholestep as ws
+from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.interop.torch.aten.record import Recorder
+from wholestep.interop.torch.aten.table import row
+
+MOST = 32  # rows: every column is a few ops of its own
+REFUSES = f"matrices of more than {MOST} rows"
+
+
+def _square(r: Recorder, x: Any) -> tuple[Tensor, int]:
+    t = r.tensor(x)
+    n = r.fixed(t.shape[-1], "the size of its matrices")
+    if n > MOST:
+        r.refuse(f"takes matrices of {n} rows; they are computed column by column, {MOST} at most")
+    return t, n
+
+
+def _identity(like: Tensor, n: int) -> Tensor:
+    return (ws.iota((n, n), 0) == ws.iota((n, n), 1)).astype(like.dtype)
+
+
+def _solved(a: Tensor, n: int, b: Tensor | None = None) -> tuple[Tensor, list[Tensor]]:
+    """What a's inverse makes of b, by elimination with the largest pivot of each column; and the signed pivots."""
+    whole, pivots = a if b is None else ws.concat([a, b], -1), []
+    rows = ws.iota((n,), 0, "int64")
+    for k in range(n):
+        largest = ws.abs(whole[..., k:, k]).argmax(-1, True).astype("int64") + k
+        order = ws.where(rows == k, largest, ws.where(rows == largest, k, rows))
+        whole = ws.take_along_axis(whole, order.reshape((*order.shape, 1)).expand(*whole.shape), -2)
+        pivot = whole[..., k : k + 1, k : k + 1]
+        sign = ws.where(largest == k, 1.0, -1.0).astype(a.dtype)
+        pivots.append(pivot[..., 0, 0] * sign[..., 0])
+        unit = (rows == k).astype(a.dtype).reshape((n, 1))
+        whole = whole - (whole[..., k : k + 1] - unit) * (whole[..., k : k + 1, :] / pivot)
+    return whole[..., n:] if b is not None else whole, pivots
+
+
+@row("_linalg_det", refuses=REFUSES)
+def _det(r: Recorder, x: Any) -> tuple[Any, ...]:
+    total, *others = _solved(*_square(r, x))[1]
+    for pivot in others:
+        total = total * pivot
+    return total, None, None
+
+
+@row("_linalg_slogdet", refuses=REFUSES)
+def _slogdet(r: Recorder, x: Any) -> tuple[Any, ...]:
+    pivots = _solved(*_square(r, x))[1]
+    sign, size = ws.sign(pivots[0]), ws.log(ws.abs(pivots[0]))
+    for pivot in pivots[1:]:
+        sign, size = sign * ws.sign(pivot), size + ws.log(ws.abs(pivot))
+    return ws.stop_gradient(sign), size, None, None
+
+
+@row("linalg_inv_ex", refuses=REFUSES)
+def _inv(r: Recorder, x: Any, **_: Any) -> tuple[Any, ...]:
+    a, n = _square(r, x)
+    unit = _identity(a, n)
+    return _solved(a, n, unit.expand(*a.shape))[0], None
+
+
+@row("_linalg_solve_ex", refuses=REFUSES)
+def _solve(r: Recorder, x: Any, y: Any, *, left: bool = True, **_: Any) -> tuple[Any, ...]:
+    (a, n), b = _square(r, x), r.tensor(y)
+    is_vector = b.ndim == 1 or (b.ndim == a.ndim - 1 and b.shape == a.shape[:-1])
+    b = b.reshape((*b.shape, 1)) if is_vector else b
+    a, b = (a, b) if left else (a.transpose(-1, -2), b.transpose(-1, -2))
+    lead = r.shape[: r.result.ndim - (1 if is_vector else 2)]
+    found = _solved(a.expand(*lead, n, n), n, b.expand(*lead, *b.shape[-2:]))[0]
+    found = found if left else found.transpose(-1, -2)
+    return found.reshape(r.shape), None, None, None
+
+
+@row("cholesky", refuses=REFUSES)
+def _lower(r: Recorder, x: Any, upper: bool = False) -> Tensor:
+    return _cholesky(r, x, upper=upper)[0]
+
+
+@row("linalg_cholesky_ex", refuses=REFUSES)
+def _cholesky(r: Recorder, x: Any, *, upper: bool = False, **_: Any) -> tuple[Any, ...]:
+    a, n = _square(r, x)
+    turned = a.transpose(-1, -2)
+    both = (a + turned) * 0.5  # torch's gradient is that of a symmetric matrix
+    rest, columns = both + ws.stop_gradient((turned if upper else a) - both), []
+    for k in range(n):
+        below = (ws.iota((n, 1), 0) >= k).astype(a.dtype)
+        column = rest[..., k : k + 1] / ws.sqrt(rest[..., k : k + 1, k : k + 1]) * below
+        columns.append(column)
+        rest = rest - column * column.transpose(-1, -2)
+    lower = ws.concat(columns, -1)
+    return lower.transpose(-1, -2) if upper else lower, None
+
+
+@row("linalg_solve_triangular", refuses=REFUSES)
+def _solve_triangular(
+    r: Recorder, x: Any, y: Any, *, upper: bool, left: bool = True, unitriangular: bool = False
+) -> Tensor:
+    (a, n), b = _square(r, x), r.tensor(y)
+    if not left:
+        a, b, upper = a.transpose(-1, -2), b.transpose(-1, -2), not upper
+    found: list[Tensor] = []
+    for k in reversed(range(n)) if upper else range(n):
+        value = b[..., k : k + 1, :]
+        if found:
+            known = ws.concat(found[::-1] if upper else found, -2)
+            value = value - ws.matmul(a[..., k : k + 1, k + 1 :] if upper else a[..., k : k + 1, :k], known)
+        found.append(value if unitriangular else value / a[..., k : k + 1, k : k + 1])
+    whole = ws.concat(found[::-1] if upper else found, -2)
+    return (whole if left else whole.transpose(-1, -2)).expand(*r.shape)
+
+
+@row("triangular_solve", refuses=REFUSES)
+def _triangular_solve(
+    r: Recorder, y: Any, x: Any, upper: bool = True, transpose: bool = False, unitriangular: bool = False
+) -> tuple[Any, ...]:
+    a = _turned(r, x, transpose)
+    return _solve_triangular(r, a, y, upper=upper != transpose, unitriangular=unitriangular), r.tensor(x)
+
+
+@row("cholesky_solve", refuses=REFUSES)
+def _cholesky_solve(r: Recorder, y: Any, x: Any, upper: bool = False) -> Tensor:
+    half = _solve_triangular(r, _turned(r, x, upper), y, upper=False)
+    return _solve_triangular(r, _turned(r, x, not upper), half, upper=True)
+
+
+@row("cholesky_inverse", refuses=REFUSES)
+def _cholesky_inverse(r: Recorder, x: Any, upper: bool = False) -> Tensor:
+    a, n = _square(r, x)
+    unit = _identity(a, n)
+    return _cholesky_solve(r, unit.expand(*a.shape), a, upper)
+
+
+def _turned(r: Recorder, x: Any, turn: bool) -> Tensor:
+    t = r.tensor(x)
+    return t.transpose(-1, -2) if turn else t
+
+
+HALVINGS, TERMS = 10, 14  # of a norm of 256: (256 / 2**10)**15 / 15! is below the digits of float64
+
+
+@row("linalg_matrix_exp")
+def _matrix_exp(r: Recorder, x: Any) -> Tensor:
+    """The series of a small part of the matrix, squared back: exact to rounding for norms up to some hundreds."""
+    a = r.tensor(x)
+    n = r.fixed(a.shape[-1], "the size of its matrices")
+    unit = _identity(a, n)
+    part, total = a * 0.5**HALVINGS, unit
+    for k in range(TERMS, 0, -1):
+        total = unit + ws.matmul(part, total) * (1.0 / k) if k < TERMS else unit + part * (1.0 / k)
+    for _ in range(HALVINGS):
+        total = ws.matmul(total, total)
+    return total
+
+
+@row("linalg_householder_product", "orgqr", refuses=REFUSES)
+def _householder_product(r: Recorder, x: Any, scales: Any) -> Tensor:
+    t, tau = r.tensor(x), r.tensor(scales)
+    m, n = (r.fixed(e, "the size of its matrices") for e in t.shape[-2:])
+    count = r.fixed(tau.shape[-1], "the number of reflections")
+    if n > MOST:
+        r.refuse(f"takes matrices of {n} columns; they are computed column by column, {MOST} at most")
+    found = _identity(t, m)[:, :n].expand(*t.shape)
+    rows = ws.iota((m,), 0)
+    for k in reversed(range(count)):
+        v = ws.where(rows == k, 1.0, ws.where(rows > k, t[..., k], 0.0))
+        along = ws.matmul(v.reshape((*v.shape[:-1], 1, m)), found)
+        found = found - tau[..., k : k + 1].reshape((*tau.shape[:-1], 1, 1)) * v.reshape((*v.shape, 1)) * along
+    return found
+
+
+@row("linalg_qr", refuses="more columns than rows, and whole bases of fewer columns")
+def _qr(r: Recorder, x: Any, mode: str = "reduced") -> tuple[Tensor, Tensor]:
+    """By reflections, with LAPACK's signs."""
+    t = r.tensor(x)
+    m, n = (r.fixed(e, "the size of its matrices") for e in t.shape[-2:])
+    if n > min(m, MOST) or (mode != "reduced" and m != n) or mode == "r":
+        r.refuse(f"takes matrices of {m} rows and {n} columns, mode {mode!r}")
+    rows, above, base = ws.iota((m,), 0), t, _identity(t, m).expand(*t.shape[:-2], m, m)
+    for k in range(min(n, m - 1)):
+        column = ws.where(rows >= k, above[..., k], 0.0)
+        head = column[..., k : k + 1]
+        below = (column * column).sum(-1, True) - head * head
+        done = ws.where(rows > k, ws.abs(column), 0.0).max(-1, True) == 0.0
+        size = ws.sqrt(ws.where(done, 1.0, below + head * head))
+        v = ws.where(rows == k, column + ws.where(head < 0.0, -size, size), column)
+        scale = ws.where(done, 0.0, 2.0 / ws.where(done, 1.0, (v * v).sum(-1, True)))
+        upright, flat = v.reshape((*v.shape, 1)), v.reshape((*v.shape[:-1], 1, m))
+        factor = scale.reshape((*scale.shape, 1))
+        above = above - factor * upright * ws.matmul(flat, above)
+        base = base - factor * ws.matmul(base, upright) * flat
+    triangle = above[..., :n, :] * (ws.iota((n, n), 1) >= ws.iota((n, n), 0)).astype(t.dtype)
+    return base[..., :n], triangle
+
+
+def _eliminated(a: Tensor, n: int) -> tuple[Tensor, list[Tensor]]:
+    """L below the diagonal and U above, of rows in another order; the row, from 0 on, that each was exchanged with."""
+    whole, pivots = a, []
+    rows, columns = ws.iota((n,), 0, "int64"), ws.iota((n,), 0)
+    for k in range(n):
+        largest = ws.abs(ws.stop_gradient(whole)[..., k:, k]).argmax(-1, True).astype("int64") + k
+        pivots.append(largest)
+        whole = _exchanged(whole, rows, k, largest)
+        factors = ws.where(rows > k, whole[..., k] / whole[..., k : k + 1, k], 0.0)
+        upright = factors.reshape((*factors.shape, 1))
+        after = whole - upright * whole[..., k : k + 1, :]
+        whole = ws.where(columns > k, after, ws.where((columns == k) & (rows > k).reshape((n, 1)), upright, whole))
+    return whole, pivots
+
+
+def _exchanged(x: Tensor, rows: Tensor, k: int, other: Tensor) -> Tensor:
+    order = ws.where(rows == k, other, ws.where(rows == other, k, rows))
+    return ws.take_along_axis(x, order.reshape((*order.shape, 1)).expand(*x.shape), -2)
+
+
+@row("linalg_lu_factor_ex", "_lu_with_info", refuses=f"{REFUSES}; matrices that are not square; pivot=False")
+def _lu_factor(r: Recorder, x: Any, *, pivot: bool = True, **_: Any) -> tuple[Any, ...]:
+    a, n = _factored(r, x, pivot)
+    whole, pivots = _eliminated(a, n)
+    return whole, (ws.concat(pivots, -1) + 1).astype("int32"), None
+
+
+@row("linalg_lu", refuses=f"{REFUSES}; matrices that are not square; pivot=False")
+def _lu(r: Recorder, x: Any, *, pivot: bool = True) -> tuple[Tensor, Tensor, Tensor]:
+    a, n = _factored(r, x, pivot)
+    whole, pivots = _eliminated(a, n)
+    return _unpacked(whole, pivots, n)
+
+
+def _factored(r: Recorder, x: Any, pivot: bool) -> tuple[Tensor, int]:
+    a, n = _square(r, x)
+    if a.shape[-2] != n or not pivot:
+        r.refuse(f"takes matrices of {a.shape[-2]} rows and {n} columns, pivot={pivot}")
+    return a, n
+
+
+def _unpacked(whole: Tensor, pivots: list[Tensor], n: int) -> tuple[Tensor, Tensor, Tensor]:
+    unit = _identity(whole, n)
+    below = (ws.iota((n, n), 0) > ws.iota((n, n), 1)).astype(whole.dtype)
+    order, rows = unit.expand(*whole.shape), ws.iota((n,), 0, "int64")
+    for k, other in enumerate(pivots):
+        order = _exchanged(order, rows, k, other)
+    return order.transpose(-1, -2), whole * below + unit, whole * (1.0 - below)
+
+
+@row("lu_unpack", refuses=REFUSES)
+def _lu_unpack(
+    r: Recorder, x: Any, pivots: Any, unpack_data: bool = True, unpack_pivots: bool = True
+) -> tuple[Tensor, Tensor, Tensor]:
+    (a, n), p = _square(r, x), r.tensor(pivots, "int64") - 1
+    return _unpacked(a, [p[..., k : k + 1] for k in range(n)], n)
+
+
+@row("linalg_lu_solve", refuses=f"{REFUSES}; adjoint=True")
+def _lu_solve(r: Recorder, x: Any, pivots: Any, y: Any, *, left: bool = True, adjoint: bool = False) -> Tensor:
+    if adjoint or not left:
+        r.refuse("solves from the other side, or for the adjoint: transpose the matrices instead")
+    order, lower, upper = _lu_unpack(r, x, pivots)
+    half = _solve_triangular(r, lower, ws.matmul(order.transpose(-1, -2), r.tensor(y)), upper=False)
+    return _solve_triangular(r, upper, half, upper=True)

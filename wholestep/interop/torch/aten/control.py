@@ -1,0 +1,103 @@
+"""Programs inside of programs: branches, loops and maps of torch, each over a graph that the op holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+import wholestep as ws
+from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.interop.torch.aten.record import Pair, Recorder, is_live
+from wholestep.interop.torch.aten.table import row
+
+MOST_ROUNDS = 1000  # of a loop that is written out
+
+
+def _tensors(r: Recorder, values: Sequence[Any]) -> tuple[Tensor, ...]:
+    return tuple(r.tensor(v) for v in values)
+
+
+@row("cond")
+def _cond(r: Recorder, asked: Any, then: Any, otherwise: Any, operands: Sequence[Any] = ()) -> list[Any]:
+    """Both branches are computed, and a value of one is taken: a step has no branches.
+
+    A branch that is not taken has the gradient 0, but NaN where its own slope is not finite, as behind any `where`.
+    """
+    if not is_live(asked):
+        return r.inside(then if bool(asked) else otherwise, operands)
+    taken, other = r.inside(then, operands), r.inside(otherwise, operands)
+    condition = r.tensor(asked)
+    return [_chosen(r, condition.reshape(()), a, b) for a, b in zip(taken, other, strict=True)]
+
+
+def _chosen(r: Recorder, condition: Tensor, a: Any, b: Any) -> Any:
+    if isinstance(a, Pair) or isinstance(b, Pair):
+        r.refuse("chooses between complex numbers: choose between their real and imaginary parts")
+    if not isinstance(a, Tensor | torch.Tensor) or not isinstance(b, Tensor | torch.Tensor):
+        return a  # None, or a size: torch asks that both branches say the same
+    first, second = r.tensor(a), r.tensor(b)
+    return ws.where(condition, first, second)
+
+
+@row("scan")
+def _scan(r: Recorder, body: Any, init: Sequence[Any], xs: Sequence[Any], more: Sequence[Any] = ()) -> list[Tensor]:
+    start = _tensors(r, init)
+
+    def step(carry: tuple[Tensor, ...], slices: tuple[Tensor, ...]) -> tuple[Any, Any]:
+        found = _tensors(r, r.inside(body, [*carry, *slices, *more]))
+        return found[: len(start)], found[len(start) :]
+
+    last, stacked = ws.scan(step, start, _tensors(r, xs))
+    return [*last, *stacked]
+
+
+@row("map_impl")
+def _map(r: Recorder, body: Any, xs: Sequence[Any], more: Sequence[Any] = ()) -> list[Tensor]:
+    def step(_: Any, slices: tuple[Tensor, ...]) -> tuple[Any, Any]:
+        return (), _tensors(r, r.inside(body, [*slices, *more]))
+
+    return list(ws.scan(step, (), _tensors(r, xs))[1])
+
+
+@row("associative_scan")
+def _associative_scan(r: Recorder, body: Any, xs: Sequence[Any], more: Sequence[Any] = ()) -> list[Tensor]:
+    """One after the other, from the first on: what is associative has the same value in every order."""
+    given = _tensors(r, xs)
+
+    def step(carry: tuple[Tensor, ...], slices: tuple[Tensor, ...]) -> tuple[Any, Any]:
+        found = _tensors(r, r.inside(body, [*carry, *slices, *more]))
+        return found, found
+
+    _, rest = ws.scan(step, tuple(x[0] for x in given), tuple(x[1:] for x in given))
+    return [ws.concat([x[:1], y], 0) for x, y in zip(given, rest, strict=True)]
+
+
+@row("while_loop", refuses="a number of rounds that depends on the data")
+def _while(r: Recorder, asks: Any, body: Any, carried: Sequence[Any], more: Sequence[Any] = ()) -> list[Any]:
+    values, rounds = list(carried), 0
+    while _goes_on(r, asks, [*values, *more]):
+        if rounds == MOST_ROUNDS:
+            r.refuse(f"runs more than {MOST_ROUNDS} times, and is written out round by round: use scan")
+        values, rounds = r.inside(body, [*values, *more]), rounds + 1
+    return values
+
+
+def _goes_on(r: Recorder, asks: Any, operands: Sequence[Any]) -> bool:
+    (going,) = r.inside(asks, operands)
+    if is_live(going):
+        r.refuse("runs as often as the data says; a step has a fixed number of rounds, by a loop of Python or scan")
+    return bool(going)
+
+
+@row("invoke_subgraph")
+def _invoked(r: Recorder, body: Any, name: Any, *operands: Any) -> list[Any]:
+    return r.inside(body, operands)
+
+
+@row("wrap_with_autocast")
+def _autocast(r: Recorder, device: Any, dtype: Any, enabled: Any, caches: Any, body: Any, *operands: Any) -> list[Any]:
+    if enabled:
+        r.refuse("computes in another precision; leave autocast out, and say precision='bfloat16' to ws.fit")
+    return r.inside(body, operands)

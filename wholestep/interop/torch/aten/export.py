@@ -1,0 +1,314 @@
+"""What torch gives: a module as a graph of functional ATen ops, in training or in evaluation."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.export.graph_signature import InputKind, OutputKind
+
+from wholestep.compiler.frontend.trace import fail, recorded_at
+from wholestep.errors import TrainingWarning, UsageError
+from wholestep.interop.torch.aten.backwards import kept_backwards
+from wholestep.interop.torch.aten.branches import NotTraceableError, traceable
+from wholestep.interop.torch.aten.python_state import PythonState, Value
+from wholestep.interop.torch.aten.stop_gradient import mark_stopped
+from wholestep.interop.torch.aten.table import INTERRUPTED, find_row, load_table
+from wholestep.interop.torch.aten.user_lines import failing_line, watched_clocks
+from wholestep.records import dataclass
+
+
+@torch.library.custom_op("wholestep::elementwise", mutates_args=())
+def elementwise(x: torch.Tensor, op: str, numbers: list[float]) -> torch.Tensor:
+    """Stands for an op of `CLAMPS` during decomposition."""
+    raise NotImplementedError(f"{op} is put back before anything is computed")
+
+
+@elementwise.register_fake
+def _(x: Any, op: str, numbers: list[float]) -> Any:
+    return torch.empty_like(x)
+
+
+# That these have the shape of their operand torch finds by writing each out in a dozen ops of its own, several times:
+# with symbolic sizes it took half of the import of a MobileNet.
+CLAMPS = ("hardtanh", "relu6", "hardswish", "hardsigmoid")
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A functional program, and which of its placeholders is what."""
+
+    program: Any
+    mode: str
+    touched: tuple[Value, ...] = ()  # Python values that changed, and clocks that were read, during the trace
+
+    @property
+    def nodes(self) -> list[Any]:
+        return list(self.program.graph.nodes)
+
+    def placeholders(self) -> Iterator[tuple[Any, Any, str | None]]:
+        """Each placeholder with its kind, and the name of the parameter, buffer or constant that it stands for."""
+        specs = self.program.graph_signature.input_specs
+        for node, spec in zip((n for n in self.nodes if n.op == "placeholder"), specs, strict=True):
+            yield node, spec.kind, spec.target
+
+    def outputs(self) -> Iterator[tuple[Any, Any, str | None]]:
+        """Each result with its kind, and the name of the buffer that it is the next value of."""
+        (last,) = (n for n in self.nodes if n.op == "output")
+        for value, spec in zip(last.args[0], self.program.graph_signature.output_specs, strict=True):
+            yield value, spec.kind, spec.target
+
+    def needed(self) -> list[Any]:
+        """The nodes that a result or a change depends on: what is computed for a check alone is left out."""
+        found, todo = set(), [v for v, kind, _ in self.outputs() if isinstance(v, torch.fx.Node) and kind is not TOKEN]
+        while todo:
+            node = todo.pop()
+            if node not in found:
+                found.add(node)
+                todo += node.all_input_nodes
+        return [n for n in self.nodes if n in found]
+
+    def number(self, name: str) -> Any:
+        """The tensor of a parameter, buffer or constant."""
+        held = self.program.state_dict
+        return held[name] if name in held else self.program.constants[name]
+
+    @property
+    def changed(self) -> set[str]:
+        """The buffers that a call changes, and parameters that are not trained."""
+        return {str(name) for _, kind, name in self.outputs() if kind in CHANGES}
+
+
+INPUT, PARAMETER, BUFFER = InputKind.USER_INPUT, InputKind.PARAMETER, InputKind.BUFFER
+RESULT, CHANGES = OutputKind.USER_OUTPUT, (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
+TOKEN = OutputKind.TOKEN  # orders the checks that torch would make; they are left out
+
+
+@dataclass(frozen=True)
+class Call:
+    """How a module is called in the example."""
+
+    args: tuple[Any, ...]
+    named: Mapping[str, Any]
+    symbols: Mapping[int, Mapping[int, str]]  # by the id of a tensor: axis -> the name of its symbol
+    shared: str = ""  # the one argument, a dict, that all inputs are in
+
+
+def export(module: Any, call: Call, mode: str) -> Exported:
+    """A module as functional ATen ops; what has a row in the table is kept whole.
+
+    One that makes buffers of its own in its first call is called once where it cannot be exported before.
+    """
+    load_table()
+    try:
+        return _export(module, call, mode)
+    except UsageError as error:
+        first = error
+    if not called_once(module, call, mode):
+        raise first
+    try:
+        return _export(module, call, mode)
+    except UsageError:
+        raise first from None
+
+
+def called_once(module: Any, call: Call, mode: str) -> bool:
+    """Call a module on its example; does it hold anything now that it did not hold before?  Its numbers stay."""
+    before = {m: _held_by(m) for m in module.modules()}
+    numbers = {name: value.clone() for name, value in module.state_dict(keep_vars=True).items() if _is_tensor(value)}
+    try:
+        with in_mode(module, mode), torch.no_grad(), torch.random.fork_rng(devices=[]):
+            module(*call.args, **call.named)
+    except INTERRUPTED:
+        raise
+    except Exception:  # whatever it is, exporting has told already what is wrong
+        return False
+    with torch.no_grad():
+        for name, value in module.state_dict(keep_vars=True).items():
+            if name in numbers and _is_tensor(value) and value.shape == numbers[name].shape:
+                value.copy_(numbers[name])
+    return any(_held_by(m) - before.get(m, set()) for m in module.modules())
+
+
+def _held_by(module: Any) -> set[str]:
+    parts = {**vars(module), **module._buffers}
+    return {name for name, value in parts.items() if value is not None}
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def _export(module: Any, call: Call, mode: str) -> Exported:
+    with in_mode(module, mode), _restored(module) as state, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with kept_backwards() as forgotten, traceable(), watched_clocks() as clocks:
+            program = _exported(module, call, mode)
+        touched = (*state.seen, *(Value("", name, "clock") for name in clocks))
+        mark_stopped(program)
+        _hide_clamps(program)
+        try:
+            done = program.run_decompositions(_table())
+            _show_clamps(done)
+        except INTERRUPTED:
+            raise
+        except Exception as error:
+            fail(UsageError, f"torch cannot decompose {type(module).__name__} in {mode} mode: {_first_line(error)}")
+    if forgotten and mode == "train":
+        warnings.warn(
+            f"{type(module).__name__} uses {', '.join(sorted(forgotten))}, whose backward cannot be exported. The "
+            "gradient here is that of the forward.",
+            TrainingWarning,
+            stacklevel=2,
+        )
+    exported = Exported(done, mode, touched)
+    for _, kind, name in exported.outputs():
+        trained = kind is OutputKind.PARAMETER_MUTATION and exported.number(str(name)).requires_grad
+        if trained or kind not in (RESULT, *CHANGES, TOKEN):
+            fail(
+                UsageError,
+                f"the module changes {name!r} ({kind.name.lower().replace('_', ' ')}) in its forward; only buffers, "
+                "and parameters that need no gradient, may change"
+                + (", as embeddings with max_norm would: normalise what is read from it." if trained else "."),
+            )
+    return exported
+
+
+def _exported(module: Any, call: Call, mode: str) -> Any:
+    sizes = _collection(call)
+    if sizes is not None:
+        try:
+            return torch.export.export(module, call.args, dict(call.named), dynamic_shapes=sizes, strict=False)
+        except INTERRUPTED:
+            raise
+        except Exception as error:  # whatever torch meets: with fixed sizes it may still work, a warning says so then
+            _refuse_untraceable(error)
+    try:
+        return torch.export.export(module, call.args, dict(call.named), strict=False)
+    except INTERRUPTED:
+        raise
+    except Exception as error:
+        _refuse_untraceable(error)
+        with recorded_at(failing_line(error)):
+            fail(UsageError, f"torch.export cannot export {type(module).__name__} in {mode} mode: {_reason(error)}")
+
+
+def _refuse_untraceable(error: BaseException | None) -> None:
+    """Raise what `traceable` refused inside forward, by itself: torch puts its own words around it."""
+    while error is not None:
+        if isinstance(error, NotTraceableError):
+            raise UsageError(str(error)) from None
+        error = error.__cause__ or error.__context__
+
+
+_BRANCH = (
+    "forward branches on a value that depends on the data or on random numbers (if, while, int(), .item()), and a step "
+    "computes the same ops every time. Choose with torch.where"
+)
+
+
+def _reason(error: Exception) -> str:
+    return f"{_BRANCH} ({_first_line(error)})" if "data-dependent" in str(error) else _first_line(error)
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"
+
+
+def warn_fixed(what: str) -> None:
+    """Nothing is silent: sizes that were to be symbols are numbers."""
+    warnings.warn(
+        f"{what}. Data of other sizes needs another import; batch=None says that this is meant.",
+        TrainingWarning,
+        stacklevel=2,
+    )
+
+
+def _collection(call: Call) -> Any:
+    if not call.symbols:
+        return None
+    sizes = torch.export.ShapesCollection()
+    for value in _tensors([*call.args, *call.named.values()]):
+        if id(value) in call.symbols:
+            sizes[value] = dict.fromkeys(call.symbols[id(value)], torch.export.Dim.AUTO)
+    return sizes
+
+
+def _tensors(values: Sequence[Any]) -> Iterator[Any]:
+    leaves, _ = torch.utils._pytree.tree_flatten(list(values))
+    return (v for v in leaves if isinstance(v, torch.Tensor))
+
+
+@contextmanager
+def in_mode(module: Any, mode: str) -> Iterator[None]:
+    """The module in training as it is, where it is in training: what is frozen inside stays so."""
+    before = {m: m.training for m in module.modules()}
+    try:
+        if mode == "train" and not module.training:
+            module.train()
+        elif mode == "eval":
+            module.eval()
+        yield
+    finally:
+        for m, training in before.items():
+            m.training = training
+
+
+@contextmanager
+def _restored(module: Any) -> Iterator[PythonState]:
+    """What a module assigns to itself while it is traced, or keeps in a list or dict, is no tensor, and taken back.
+
+    Changes are read at the end of forward: torch.export takes back assignments to attributes.
+    """
+    state = PythonState(module)
+    hook = module.register_forward_hook(lambda *_: state.see())
+    try:
+        yield state
+    finally:
+        hook.remove()
+        state.restore()
+
+
+def _hide_clamps(program: Any) -> None:
+    for node in program.graph_module.graph.nodes:
+        name = str(node.target).removesuffix(".default").removeprefix("aten.")
+        if name.rstrip("_") not in CLAMPS or node.kwargs or not all(isinstance(n, int | float) for n in node.args[1:]):
+            continue
+        operand, *numbers = node.args
+        if name.endswith("_") and not (_is_fresh(operand) and list(operand.users) == [node]):
+            continue  # others see what it writes
+        if _KEPT(f"aten.{name.rstrip('_')}.default") and operand.meta["val"].is_floating_point():
+            node.target = torch.ops.wholestep.elementwise.default
+            node.args = (operand, name.rstrip("_"), [float(n) for n in numbers])
+    program.graph_module.recompile()
+
+
+def _show_clamps(program: Any) -> None:
+    for node in program.graph_module.graph.nodes:
+        if node.target is torch.ops.wholestep.elementwise.default:
+            operand, name, numbers = node.args
+            node.target, node.args = getattr(torch.ops.aten, name).default, (operand, *numbers)
+    program.graph_module.recompile()
+
+
+def _is_fresh(node: Any) -> bool:
+    """Is a value nobody else's memory?"""
+    schema = getattr(node.target, "_schema", None)
+    return node.op == "call_function" and schema is not None and all(r.alias_info is None for r in schema.returns)
+
+
+_KEPT: Callable[[str], bool] = lambda name: (found := find_row(name)) is not None and found.whole  # noqa: E731
+
+
+def _table() -> Any:
+    """Torch's decompositions, but for what has a row here."""
+    table = torch.export.default_decompositions()
+    for op in list(table):
+        name = str(op)
+        if name.startswith("aten.") and _KEPT(name):
+            del table[op]
+    return table

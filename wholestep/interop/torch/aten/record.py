@@ -1,0 +1,360 @@
+"""An exported program of torch, recorded op by op in a graph of ours.
+
+A value is a tensor of the graph, or one of torch's where it depends on no input, parameter or state: such values are
+computed by torch while recording, and become constants where they meet a tensor of the graph.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+
+from wholestep.compiler.frontend.functions.primitives import size as size_of
+from wholestep.compiler.frontend.graph import Graph
+from wholestep.compiler.frontend.tensor import Tensor, as_tensor
+from wholestep.compiler.frontend.trace import recorded_at, recorded_for
+from wholestep.compiler.ir.graph import SourceLine
+from wholestep.compiler.ir.types import Dim, Extent, Shape
+from wholestep.errors import UnsupportedOpError, WholestepError
+from wholestep.interop.torch.aten.symbolic_sizes import extent_of
+from wholestep.interop.torch.aten.table import INTERRUPTED, REFUSED, find_row, load_table, why_missing
+
+DTYPES = {
+    getattr(torch, name): name
+    for name in ("float32", "float64", "bfloat16", "float16", "int32", "int64", "uint8", "bool")
+}
+SMALL_INTEGERS = {torch.int8: "int32", torch.int16: "int32", torch.uint16: "int32", torch.uint32: "int64"}
+_CHECKS = re.compile(r"_assert|sym_constrain|_check|_guard")
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+class Pair:
+    """A complex tensor: its real and its imaginary part."""
+
+    def __init__(self, real: Tensor, imag: Tensor) -> None:
+        self.real, self.imag = real, imag
+
+    @property
+    def shape(self) -> Shape:
+        return self.real.shape
+
+    @property
+    def ndim(self) -> int:
+        return self.real.ndim
+
+
+class Recorder:
+    """What the rows of the table see: the op that is being recorded, and how its operands become tensors."""
+
+    def __init__(self, graph: Graph, symbols: dict[str, Extent], mode: str = "train") -> None:
+        self.graph, self.symbols, self.mode = graph, symbols, mode
+        self.node: Any = None  # of torch's graph
+        self.meta: Any = None  # what torch says about its result
+        self._constants: dict[tuple[int, str | None], tuple[Tensor, Any]] = {}
+        self._values: dict[Any, Any] = {}
+        load_table()
+
+    # -- walking the program -----------------------------------------------------------------------------------------
+
+    def run(self, nodes: Sequence[Any], given: dict[Any, Any]) -> dict[Any, Any]:
+        """The value of each node of a program, with those of its placeholders given."""
+        self._values = given
+        for node in nodes:
+            if node.op == "call_function":
+                given[node] = self._call(node)
+                self._learn(node.meta.get("val"), given[node])
+        return given
+
+    def _learn(self, meta: Any, value: Any) -> None:
+        """Sizes that torch does not know before it sees the data may be known by now: of a mask that is a constant."""
+        if not isinstance(meta, torch.Tensor) or not isinstance(value, torch.Tensor | Tensor):
+            return
+        for size, actual in zip(meta.shape, value.shape):
+            if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol and str(size.node.expr).startswith("u"):
+                self.symbols.setdefault(str(size.node.expr), actual)
+
+    def _call(self, node: Any) -> Any:
+        if node.target is operator.getitem:
+            return self.value(node.args[0])[node.args[1]]
+        meta = node.meta.get("val")
+        if is_size(node) or is_check(node):
+            return None  # sizes are read where they are used
+        args = self.value(tuple(node.args))
+        named = {key: self.value(value) for key, value in node.kwargs.items()}
+        if not is_live([args, list(named.values())]) and not draws(node.target):
+            return self._computed(node, args, named)
+        self.node, self.meta = node, meta
+        place, layer = place_of(node), layer_of(node)
+        with recorded_at(place), recorded_for(layer), self.graph.at_scope(tuple(filter(None, (layer,)))):
+            return self._recorded(args, named)
+
+    def _recorded(self, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        found = find_row(row_name(self.node))
+        if found is None:
+            self.refuse(why_missing(row_name(self.node)))
+        try:
+            return self._checked(found.record(self, *args, **named))
+        except WholestepError as error:
+            if isinstance(error, UnsupportedOpError):
+                raise
+            reason = str(error).split("\n  at ")[0].rstrip(".")
+            self.refuse(f"cannot be recorded: {reason}", error)
+        except INTERRUPTED:
+            raise
+        except Exception as error:  # whatever a row did not expect of its arguments
+            self.refuse(f"has arguments that its row does not take ({type(error).__name__}: {error})", error)
+
+    def _checked(self, value: Any) -> Any:
+        """What a row gave, if it has the shape that torch says: a row that misreads its arguments gives another.
+
+        Of several results the first: torch 2.11 says a wrong shape of an LSTM's last states.
+        """
+        first = value[0] if isinstance(value, tuple | list) and value else value
+        if isinstance(self.result, torch.Tensor) and isinstance(first, Tensor | Pair):
+            sizes = [self._known(size) for size in self.result.shape]
+            if len(sizes) != first.ndim or any(s is not None and s != e for s, e in zip(sizes, first.shape)):
+                self.refuse(f"was recorded with the shape {first.shape}, and torch's is {tuple(self.result.shape)}")
+        return value
+
+    def _known(self, size: Any) -> Extent | None:
+        """A size, unless torch knows it when it sees the data."""
+        if not isinstance(size, torch.SymInt):
+            return int(size)
+        named = all(str(symbol) in self.symbols for symbol in size.node.expr.free_symbols)
+        return extent_of(size.node.expr, self.symbols) if named else None
+
+    def _computed(self, node: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """What depends on nothing that is given: torch computes it now."""
+        try:
+            with torch.no_grad():
+                return node.target(*args, **named)
+        except INTERRUPTED:
+            raise
+        except Exception as error:
+            self.node = node
+            self.refuse(f"cannot be computed while importing ({type(error).__name__}: {error})", error)
+
+    def value(self, arg: Any) -> Any:
+        """What an argument of an op is."""
+        if isinstance(arg, torch.fx.Node):
+            if arg.op == "get_attr":
+                return held_by(arg)
+            meta = arg.meta.get("val")
+            if isinstance(meta, torch.SymInt):
+                return self.extent(meta)
+            if isinstance(meta, int | float | bool):
+                return meta
+            if isinstance(meta, torch.SymFloat | torch.SymBool):
+                self.node = arg
+                known = why_missing(row_name(arg))
+                made = "is a number that is computed from sizes and is no whole number"
+                self.refuse(known if known in REFUSED.values() else made)
+            return self._values[arg]
+        if isinstance(arg, torch.SymInt):
+            return self.extent(arg)
+        if isinstance(arg, list | tuple):
+            return type(arg)(self.value(a) for a in arg) if type(arg) in (list, tuple) else [self.value(a) for a in arg]
+        return arg
+
+    def inside(self, module: Any, operands: Sequence[Any]) -> list[Any]:
+        """What a program that an op holds gives for operands."""
+        nodes = list(module.graph.nodes)
+        leaves = [n for n in nodes if n.op == "placeholder"]
+        kept = self._values, self.node, self.meta
+        self.run(nodes, dict(zip(leaves, operands, strict=True)))
+        found = self.value(nodes[-1].args[0])
+        self._values, self.node, self.meta = kept
+        return list(found) if isinstance(found, list | tuple) else [found]
+
+    def extent(self, size: Any) -> Extent:
+        """A size, which may be computed from symbols."""
+        if isinstance(size, torch.SymInt):
+            found = extent_of(size.node.expr, self.symbols)
+            if found is None:
+                self.refuse(f"has the size {size}, which is no sum of products of the symbolic dimensions")
+            return found
+        return int(size)
+
+    def refuse(self, what: str, cause: BaseException | None = None) -> NoReturn:
+        """An error that names the op, its module and the user's line."""
+        raise UnsupportedOpError(described(self.node, what)) from cause
+
+    # -- what rows ask -----------------------------------------------------------------------------------------------
+
+    @property
+    def result(self) -> Any:
+        """What torch says about the result, of several the first."""
+        return self.meta[0] if isinstance(self.meta, tuple | list) else self.meta
+
+    @property
+    def dtype(self) -> str:
+        """Of the result."""
+        return self.name_of(self.result.dtype)
+
+    @property
+    def is_float(self) -> bool:
+        return bool(self.result.dtype.is_floating_point)
+
+    @property
+    def shape(self) -> Shape:
+        """Of the result."""
+        return tuple(self.extent(e) for e in self.result.shape)
+
+    def name_of(self, dtype: Any) -> str:
+        """Our name of one of torch's dtypes."""
+        if dtype in SMALL_INTEGERS:
+            return SMALL_INTEGERS[dtype]
+        if dtype not in DTYPES:
+            self.refuse(f"has the dtype {dtype}, which is not computed with here")
+        return DTYPES[dtype]
+
+    def tensor(self, x: Any, dtype: str | None = None) -> Tensor:
+        """An operand as a tensor of the graph."""
+        if isinstance(x, Pair):
+            self.refuse("takes complex numbers, and its row does not")
+        if isinstance(x, Tensor):
+            return x if dtype is None else x.astype(dtype)
+        if isinstance(x, torch.Tensor):
+            return self._constant(x, dtype)
+        if isinstance(x, Dim):
+            return size_of(x).astype(dtype or "int64")
+        if x is None:
+            self.refuse("has no value for one of its operands")
+        return self.graph.constant(np.asarray(x, dtype), dtype)
+
+    def _constant(self, x: Any, dtype: str | None) -> Tensor:
+        key = (id(x), dtype)
+        if key not in self._constants:
+            name = dtype or self.name_of(x.dtype)
+            array = x.detach().resolve_conj().resolve_neg().contiguous()
+            array = array.float().numpy() if x.dtype in (torch.bfloat16, torch.float16) else array.numpy()
+            array = array.astype(SMALL_INTEGERS[x.dtype]) if x.dtype in SMALL_INTEGERS else array
+            with np.errstate(all="ignore"):
+                made = self.graph.constant(np.array(array), array.dtype.name if array.dtype.kind == "f" else None)
+                self._constants[key] = (made.astype(name), x) if made.ndim else (self._number(array, name), x)
+        return self._constants[key][0]
+
+    def _number(self, array: Any, dtype: str) -> Tensor:
+        return self.graph.constant(np.asarray(array).astype("float32" if dtype == "bfloat16" else dtype)).astype(dtype)
+
+    def operand(self, x: Any, dtype: str | None = None) -> Any:
+        """An operand that may stay a number, in the dtype of the result unless told otherwise."""
+        kind = dtype or self.dtype
+        if isinstance(x, bool | int | float):
+            if kind == "bool":
+                return self.graph.constant(bool(x), "bool")
+            return float(x) if kind.startswith(("float", "bfloat")) else int(x)
+        return self.tensor(x, kind)
+
+    def common(self, *operands: Any) -> str:
+        """The dtype in which torch compares, or computes, these operands of the op."""
+        metas = [a.meta["val"] if isinstance(a, torch.fx.Node) else a for a in operands]
+        metas = [int(m) if isinstance(m, torch.SymInt) else m for m in metas]
+        if len(metas) == 1:
+            return self.name_of(metas[0].dtype)
+        return self.name_of(torch.result_type(metas[0], metas[1]))
+
+    def optional(self, x: Any, dtype: str | None = None) -> Tensor | None:
+        return None if x is None else self.tensor(x, dtype)
+
+    def fixed(self, x: Any, what: str) -> int:
+        """A whole number that must be known now."""
+        if not isinstance(x, int):
+            self.refuse(f"has {what} = {x}, which depends on a symbolic dimension; give it a fixed number")
+        return x
+
+    def applied(self, function: Callable[..., Any], args: Sequence[Any], named: dict[str, Any]) -> Any:
+        """A user's own function, given tensors of the graph."""
+
+        def ours(x: Any) -> Any:
+            if isinstance(x, torch.Tensor):
+                return self.tensor(x)
+            if isinstance(x, torch.dtype):
+                return DTYPES.get(x, str(x))
+            return type(x)(map(ours, x)) if isinstance(x, list | tuple) else x
+
+        skipped = ("device", "layout", "pin_memory", "memory_format")
+        found = function(*map(ours, args), **{k: ours(v) for k, v in named.items() if k not in skipped})
+        return tuple(map(as_tensor, found)) if isinstance(found, tuple | list) else as_tensor(found)
+
+
+def is_live(x: Any) -> bool:
+    """Does a value depend on what is given to a step?"""
+    if isinstance(x, list | tuple):
+        return any(map(is_live, x))
+    return isinstance(x, Tensor | Dim | Pair)
+
+
+def held_by(node: Any) -> Any:
+    """What a node names that reads something of its own module: a program, or a tensor."""
+    found = node.graph.owning_module
+    for part in node.target.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def held_programs(node: Any) -> list[Any]:
+    """The programs that an op holds: the branches of a condition, the body of a loop."""
+    held = [held_by(n) for n in node.all_input_nodes if n.op == "get_attr"]
+    return [module for module in held if isinstance(module, torch.fx.GraphModule)]
+
+
+def row_name(node: Any) -> str:
+    """Under which name an op's row is looked up: those of complex numbers have rows of their own."""
+    own = node.meta.get("val")
+    metas = [*(own if isinstance(own, tuple | list) else [own]), *(i.meta.get("val") for i in node.all_input_nodes)]
+    is_complex = any(isinstance(m, torch.Tensor) and m.dtype.is_complex for m in metas)
+    name = str(node.target)
+    return f"complex.{name.removeprefix('aten.')}" if is_complex else name
+
+
+def is_size(node: Any) -> bool:
+    """Is an op of torch's graph a number, computed from sizes?"""
+    return isinstance(node.meta.get("val"), torch.SymInt | torch.SymBool | torch.SymFloat | int | float | bool)
+
+
+def is_check(node: Any) -> bool:
+    """Does it compute nothing, and ask whether something holds?"""
+    return _CHECKS.search(str(node.target)) is not None
+
+
+def draws(target: Any) -> bool:
+    """Does an op draw random numbers?"""
+    return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
+
+
+# -- where an op comes from --------------------------------------------------------------------------------------
+
+_TORCH = str(Path(torch.__file__).parent)
+
+
+def place_of(node: Any) -> SourceLine:
+    """The innermost line of the user's, or of whoever wrote the network, that made an op."""
+    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    theirs = [f for f in frames if not f[0].startswith((_TORCH, "torch/", "<"))] or frames
+    file, line = theirs[-1] if theirs else ("<torch>", "0")
+    return SourceLine(file, int(line), layer_of(node))
+
+
+def layer_of(node: Any) -> str:
+    """The path of the module that made an op."""
+    stack = node.meta.get("nn_module_stack") or {}
+    paths = [str(path) for path, _ in stack.values() if not str(path).startswith("_empty")]
+    return re.sub(r"^L\['[^']*'\]\.?", "", paths[-1]) if paths else ""
+
+
+def described(node: Any, what: str) -> str:
+    """An op that cannot be recorded, where it is, and what can be done."""
+    name, layer = str(node.target), layer_of(node)
+    within = f" in the module {layer!r}" if layer else ""
+    short = ".".join(name.split(".")[:2])
+    return (
+        f"{name}{within} {what}. Say what it is, @ws.torch_op({short!r}) before a function of its arguments, or write "
+        f"the module without it.{place_of(node).shown}"
+    )

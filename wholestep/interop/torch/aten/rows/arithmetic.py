@@ -1,0 +1,189 @@
+"""Functions of two tensors or more, element by element."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import wholestep as ws
+from wholestep.compiler.frontend.tensor import Tensor, as_tensor
+from wholestep.interop.torch.aten.record import Recorder
+from wholestep.interop.torch.aten.table import row
+
+
+def _scaled(r: Recorder, x: Any, alpha: Any) -> Any:
+    return r.operand(x) if alpha == 1 else r.operand(x) * r.operand(alpha)
+
+
+def _pair(r: Recorder, a: Any, b: Any) -> tuple[Any, Any]:
+    """Two operands, of which one at least is a tensor."""
+    x, y = r.operand(a), r.operand(b)
+    return (x, y) if isinstance(x, Tensor) or isinstance(y, Tensor) else (r.tensor(a, r.dtype), y)
+
+
+@row("add", "add_")
+def _add(r: Recorder, a: Any, b: Any, alpha: Any = 1, **_: Any) -> Tensor:
+    if r.dtype == "bool":
+        return r.tensor(a, "bool") | r.tensor(b, "bool")
+    x, y = _pair(r, a, b)
+    return x + (y if alpha == 1 else y * r.operand(alpha))
+
+
+@row("sub", "subtract")
+def _sub(r: Recorder, a: Any, b: Any, alpha: Any = 1, **_: Any) -> Tensor:
+    x, y = _pair(r, a, b)
+    return x - (y if alpha == 1 else y * r.operand(alpha))
+
+
+@row("rsub")
+def _rsub(r: Recorder, a: Any, b: Any, alpha: Any = 1) -> Tensor:
+    return r.operand(b) - _scaled(r, r.tensor(a, r.dtype), alpha)
+
+
+@row("mul", "multiply")
+def _mul(r: Recorder, a: Any, b: Any) -> Tensor:
+    if r.dtype == "bool":
+        return r.tensor(a, "bool") & r.tensor(b, "bool")
+    x, y = _pair(r, a, b)
+    return x * y
+
+
+@row("div", "divide", "true_divide")
+def _div(r: Recorder, a: Any, b: Any, rounding_mode: str | None = None) -> Tensor:
+    if rounding_mode is None:
+        x, y = _pair(r, a, b)
+        return x / y
+    rounded = ws.floor if rounding_mode == "floor" else ws.trunc
+    if r.is_float:
+        x, y = _pair(r, a, b)
+        return ws.stop_gradient(rounded(x / y))
+    quotient = r.tensor(a, "float64") / r.operand(b, "float64")
+    return rounded(quotient).astype(r.dtype)
+
+
+@row("floor_divide")
+def _floor_divide(r: Recorder, a: Any, b: Any) -> Tensor:
+    return _div(r, a, b, "floor")
+
+
+@row("remainder")
+def _remainder(r: Recorder, a: Any, b: Any) -> Tensor:
+    x, y = _pair(r, a, b)
+    if not r.is_float:
+        return ws.mod(x, y)
+    # x - floor(x / y)·y, whose gradient torch has
+    return x - ws.stop_gradient(as_tensor(x) - ws.mod(x, y)) if isinstance(b, int | float) else _remainder_of(x, y)
+
+
+def _remainder_of(x: Any, y: Any) -> Tensor:
+    times = ws.stop_gradient(ws.floor(as_tensor(x) / y))
+    return as_tensor(x) - times * y
+
+
+@row("fmod")
+def _fmod(r: Recorder, a: Any, b: Any) -> Tensor:
+    x, y = _pair(r, a, b)
+    if r.is_float:
+        x = as_tensor(x)
+        return x - ws.stop_gradient(ws.trunc(x / y)) * y
+    left = r.tensor(a, "float64")
+    return (left - ws.trunc(left / r.operand(b, "float64")) * r.operand(b, "float64")).astype(r.dtype)
+
+
+def _register(names: tuple[str, ...], function: Callable[[Any, Any], Tensor]) -> None:
+    @row(*names)
+    def record(r: Recorder, a: Any, b: Any) -> Tensor:
+        x, y = _pair(r, a, b)
+        return function(x, y)
+
+
+def _logaddexp(x: Any, y: Any) -> Tensor:
+    largest = ws.stop_gradient(ws.maximum(x, y))
+    return largest + ws.log(ws.exp(x - largest) + ws.exp(y - largest))
+
+
+def _xlogy(x: Any, y: Any) -> Tensor:
+    return ws.where(as_tensor(x) == 0.0, 0.0, x * ws.log(y))
+
+
+_register(("maximum", "fmax", "max.other"), ws.maximum)
+_register(("minimum", "fmin", "min.other"), ws.minimum)
+_register(("atan2",), ws.atan2)
+_register(("logaddexp",), _logaddexp)
+_register(("logaddexp2",), lambda x, y: _logaddexp(x * math.log(2.0), y * math.log(2.0)) * (1.0 / math.log(2.0)))
+_register(("hypot",), lambda x, y: ws.sqrt(x * x + y * y))
+_register(("xlogy", "special_xlogy"), _xlogy)
+_register(("special_xlog1py",), lambda x, y: ws.where(as_tensor(x) == 0.0, 0.0, x * ws.log1p(y)))
+_register(("copysign",), lambda x, y: ws.abs(x) * ws.where(as_tensor(y) < 0.0, -1.0, 1.0))
+_register(("heaviside",), lambda x, y: ws.where(as_tensor(x) == 0.0, y, ws.where(as_tensor(x) < 0.0, 0.0, 1.0)))
+_register(("ldexp",), lambda x, y: x * ws.exp2(y))
+
+
+@row("pow", "float_power")
+def _pow(r: Recorder, a: Any, b: Any) -> Tensor:
+    if not isinstance(b, int | float) or isinstance(a, int | float):
+        return ws.pow(r.tensor(a, r.dtype), r.operand(b)) if r.is_float else _whole_power(r, a, b)
+    x = r.tensor(a, r.dtype)
+    if not r.is_float:
+        return _whole_power(r, a, b)
+    if b == 0:
+        return ws.ones_like(x)
+    if b == -0.5:
+        return ws.rsqrt(x)
+    if float(b).is_integer() and 1 <= abs(b) <= 8:
+        whole = _repeated(x, abs(int(b)))
+        return whole if b > 0 else ws.recip(whole)
+    return x ** float(b)
+
+
+def _repeated(x: Tensor, times: int) -> Tensor:
+    """A whole power by squares: defined for numbers below 0, too."""
+    if times == 1:
+        return x
+    half = _repeated(x, times // 2)
+    return half * half * x if times % 2 else half * half
+
+
+def _whole_power(r: Recorder, a: Any, b: Any) -> Tensor:
+    if isinstance(b, int) and 0 <= b <= 62:
+        x = r.tensor(a, r.dtype)
+        return ws.ones_like(x) if b == 0 else _repeated(x, b)
+    return ws.round(ws.pow(r.tensor(a, "float64"), r.operand(b, "float64"))).astype(r.dtype)
+
+
+@row("addcmul")
+def _addcmul(r: Recorder, x: Any, a: Any, b: Any, value: Any = 1) -> Tensor:
+    return r.tensor(x, r.dtype) + _scaled(r, r.tensor(a, r.dtype) * r.operand(b), value)
+
+
+@row("addcdiv")
+def _addcdiv(r: Recorder, x: Any, a: Any, b: Any, value: Any = 1) -> Tensor:
+    return r.tensor(x, r.dtype) + _scaled(r, r.tensor(a, r.dtype) / r.operand(b), value)
+
+
+@row("lerp")
+def _lerp(r: Recorder, a: Any, b: Any, weight: Any) -> Tensor:
+    start = r.tensor(a, r.dtype)
+    return start + (r.tensor(b, r.dtype) - start) * r.operand(weight)
+
+
+@row("clamp", "clip")
+def _clamp(r: Recorder, x: Any, min: Any = None, max: Any = None) -> Tensor:
+    t = r.tensor(x, r.dtype)
+    low, high = (None if v is None or _endless(v) else r.operand(v) for v in (min, max))
+    return t if low is None and high is None else ws.clip(t, low, high)
+
+
+def _endless(value: Any) -> bool:
+    return isinstance(value, float) and math.isinf(value)
+
+
+@row("clamp_min")
+def _clamp_min(r: Recorder, x: Any, low: Any) -> Tensor:
+    return _clamp(r, x, low)
+
+
+@row("clamp_max")
+def _clamp_max(r: Recorder, x: Any, high: Any) -> Tensor:
+    return _clamp(r, x, None, high)

@@ -1,0 +1,171 @@
+"""Sums along an axis, order, the largest few, counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import wholestep as ws
+from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.interop.torch.aten.record import Recorder
+from wholestep.interop.torch.aten.table import row
+
+
+@row("cumsum")
+def _cumsum(r: Recorder, x: Any, dim: int, dtype: Any = None) -> Tensor:
+    t = r.tensor(x, r.dtype)
+    return t if t.ndim == 0 else ws.cumsum(t, dim)
+
+
+@row("cumprod")
+def _cumprod(r: Recorder, x: Any, dim: int, dtype: Any = None) -> Tensor:
+    t = r.tensor(x, r.dtype)
+    return t if t.ndim == 0 else ws.cumprod(t, dim)
+
+
+@row("logcumsumexp")
+def _logcumsumexp(r: Recorder, x: Any, dim: int) -> Tensor:
+    return ws.logcumsumexp(r.tensor(x), dim)
+
+
+@row("cummax")
+def _cummax(r: Recorder, x: Any, dim: int) -> tuple[Tensor, Tensor]:
+    values, places = ws.cummax(r.tensor(x), dim)
+    return values, places.astype("int64")
+
+
+@row("cummin")
+def _cummin(r: Recorder, x: Any, dim: int) -> tuple[Tensor, Tensor]:
+    values, places = ws.cummin(r.tensor(x), dim)
+    return values, places.astype("int64")
+
+
+@row("topk")
+def _topk(
+    r: Recorder, x: Any, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> tuple[Tensor, Tensor]:
+    t, k = r.tensor(x), r.fixed(k, "k")
+    at = dim % t.ndim
+    if not t.dtype.is_float or k > 16 or k == t.shape[at]:
+        order = ws.argsort(t, at, descending=largest)
+        index = order[(slice(None),) * at + (slice(0, k),)]
+    else:
+        _, index = ws.topk(t if largest else -t, k, at)
+    return ws.take_along_axis(t, index, at), index.astype("int64")
+
+
+@row("sort")
+def _sort(
+    r: Recorder, x: Any, *args: Any, stable: Any = None, dim: Any = None, descending: Any = None
+) -> tuple[Tensor, Tensor]:
+    given = [a for a in args if not (a is None or isinstance(a, bool))]
+    flags = [a for a in args if isinstance(a, bool)]
+    at = (given[0] if given else -1) if dim is None else dim
+    down = (flags[-1] if flags else False) if descending is None else descending
+    t = r.tensor(x)
+    if t.ndim == 0:
+        return t, ws.zeros_like(t, "int64")
+    order = ws.argsort(t, at, bool(down))
+    return ws.take_along_axis(t, order, at), order.astype("int64")
+
+
+@row("argsort")
+def _argsort(r: Recorder, x: Any, *args: Any, **named: Any) -> Tensor:
+    return _sort(r, x, *args, **named)[1]
+
+
+@row("kthvalue")
+def _kthvalue(r: Recorder, x: Any, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    t = r.tensor(x)
+    return _ranked(t, r.fixed(k, "k") - 1, dim % t.ndim, keepdim)
+
+
+@row("median.dim")
+def _median(r: Recorder, x: Any, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    t = r.tensor(x)
+    at = dim % t.ndim
+    return _ranked(t, (r.fixed(t.shape[at], "the size of the axis") - 1) // 2, at, keepdim)
+
+
+@row("median.default")
+def _median_of_all(r: Recorder, x: Any) -> Tensor:
+    t = r.tensor(x).reshape(-1)
+    return _ranked(t, (r.fixed(t.shape[0], "the number of elements") - 1) // 2, 0, False)[0]
+
+
+def _ranked(t: Tensor, rank: int, at: int, keepdim: bool) -> tuple[Tensor, Tensor]:
+    return _found(t, ws.argsort(t, at)[(slice(None),) * at + (slice(rank, rank + 1),)], at, keepdim)
+
+
+def _found(t: Tensor, index: Tensor, at: int, keepdim: bool) -> tuple[Tensor, Tensor]:
+    """The element at an index along an axis, and the index."""
+    value, index = ws.take_along_axis(t, index, at), index.astype("int64")
+    shape = t.shape[:at] + t.shape[at + 1 :]
+    return (value, index) if keepdim else (value.reshape(shape), index.reshape(shape))
+
+
+@row("nanmedian.dim")
+def _nanmedian(r: Recorder, x: Any, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """NaN are last in order: the middle of those before them, which their number tells."""
+    t = r.tensor(x)
+    at = dim % t.ndim
+    known = (~ws.isnan(t)).astype("int32").sum(at, True)
+    rank = ws.maximum(known - 1, 0) // 2
+    index = ws.take_along_axis(ws.argsort(t, at), rank, at)
+    return _found(t, index, at, keepdim)
+
+
+@row("nanmedian.default")
+def _nanmedian_of_all(r: Recorder, x: Any) -> Tensor:
+    return _nanmedian(r, r.tensor(x).reshape(-1), 0)[0]
+
+
+@row("mode")
+def _mode(r: Recorder, x: Any, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """The smallest of the values that occur most often, at its last place."""
+    t = r.tensor(x)
+    at = dim % t.ndim
+    n = r.fixed(t.shape[at], "the size of the axis")
+    fixed = ws.stop_gradient(t)
+    often = (fixed.unsqueeze(at + 1) == fixed.unsqueeze(at)).astype("int32").sum(at + 1)
+    is_most = often == often.max(at, True)
+    most = fixed.dtype.largest if fixed.dtype.is_float else 2**31 - 1
+    least = ws.where(is_most, fixed, most).min(at, True)
+    place = ws.iota(t.shape, at)
+    index = ws.where(is_most & (fixed == least), place, -1).max(at, True)
+    return _found(t, ws.clip(index, 0, n - 1), at, keepdim)
+
+
+@row("bucketize", refuses="a sorter")
+def _bucketize(r: Recorder, values: Any, edges: Any, *, right: bool = False, **_: Any) -> Tensor:
+    kind = r.common(*r.node.args[:2])
+    return ws.bucketize(r.tensor(values, kind), r.tensor(edges, kind), right).astype(r.dtype)
+
+
+@row("searchsorted", refuses="a sorter")
+def _searchsorted(
+    r: Recorder, edges: Any, values: Any, *, right: bool = False, side: Any = None, sorter: Any = None, **_: Any
+) -> Tensor:
+    if sorter is not None:
+        r.refuse("takes a sorter")
+    kind = r.common(*r.node.args[:2])
+    return ws.searchsorted(r.tensor(edges, kind), r.tensor(values, kind), right or side == "right").astype(r.dtype)
+
+
+@row("histc", refuses="bounds that depend on the data")
+def _histc(r: Recorder, x: Any, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
+    t = r.tensor(x)
+    return ws.histc(t if t.dtype.is_float else t.astype("float64"), bins, min, max).astype(r.dtype)
+
+
+@row("bincount", refuses="a length that depends on the data")
+def _bincount(r: Recorder, x: Any, weights: Any = None, minlength: int = 0) -> Tensor:
+    count = r.fixed(r.shape[0], "the length, which depends on the data,")
+    return ws.bincount(r.tensor(x), count, r.optional(weights)).astype(r.dtype)
+
+
+@row("isin")
+def _isin(r: Recorder, elements: Any, test: Any, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
+    x = r.tensor(elements)
+    y = r.tensor(test, x.dtype.name).reshape(-1)
+    found = (x.reshape((*x.shape, 1)) == y).astype("int32").max(-1) != 0
+    return ~found if invert else found

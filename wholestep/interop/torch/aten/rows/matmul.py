@@ -1,0 +1,164 @@
+"""Products of matrices, attention, distances."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import wholestep as ws
+from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.compiler.ir.types import Extent, Shape
+from wholestep.interop.torch.aten.record import Recorder
+from wholestep.interop.torch.aten.rows.logic import truth
+from wholestep.interop.torch.aten.rows.reductions import norm_of
+from wholestep.interop.torch.aten.table import row
+
+
+def _product(r: Recorder, a: Any, b: Any) -> Tensor:
+    x, y = r.tensor(a, r.dtype), r.tensor(b, r.dtype)
+    if x.dtype.is_float:
+        return ws.matmul(x, y)
+    return ws.round(ws.matmul(x.astype("float64"), y.astype("float64"))).astype(r.dtype)
+
+
+@row("mm", "bmm", "matmul", "mv", "dot", "vdot", "linalg_vecdot")
+def _matmul(r: Recorder, a: Any, b: Any) -> Tensor:
+    if "vecdot" in str(r.node.target):
+        return (r.tensor(a, r.dtype) * r.tensor(b, r.dtype)).sum(-1)
+    return _product(r, a, b if "inner" not in str(r.node.target) else r.tensor(b).transpose())
+
+
+def _blend(r: Recorder, c: Any, out: Tensor, beta: Any, alpha: Any) -> Tensor:
+    out = out if alpha == 1 else out * r.operand(alpha)
+    if beta == 0:
+        return out
+    added = r.tensor(c, r.dtype)
+    return out + (added if beta == 1 else added * r.operand(beta))
+
+
+@row("addmm", "baddbmm", "addmv", "addmm_")
+def _addmm(r: Recorder, c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1, **_: Any) -> Tensor:
+    return _blend(r, c, _product(r, a, b), beta, alpha)
+
+
+@row("addbmm")
+def _addbmm(r: Recorder, c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    return _blend(r, c, _product(r, a, b).sum(0), beta, alpha)
+
+
+@row("outer", "ger")
+def _outer(r: Recorder, a: Any, b: Any) -> Tensor:
+    x, y = r.tensor(a, r.dtype), r.tensor(b, r.dtype)
+    return x.reshape((*x.shape, 1)) * y
+
+
+@row("addr")
+def _addr(r: Recorder, c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    return _blend(r, c, _outer(r, a, b), beta, alpha)
+
+
+@row("linear")
+def _linear(r: Recorder, x: Any, weight: Any, bias: Any = None) -> Tensor:
+    w = r.tensor(weight)
+    out = ws.matmul(r.tensor(x), w.transpose(0, 1) if w.ndim == 2 else w)
+    return out if bias is None else out + r.tensor(bias)
+
+
+@row("bilinear")
+def _bilinear(r: Recorder, x: Any, y: Any, weight: Any, bias: Any = None) -> Tensor:
+    out = ws.einsum("...i,oij,...j->...o", r.tensor(x), r.tensor(weight), r.tensor(y))
+    return out if bias is None else out + r.tensor(bias)
+
+
+@row("scaled_dot_product_attention", "_scaled_dot_product_attention_math")
+def _attention(
+    r: Recorder, q: Any, k: Any, v: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
+    *_: Any, scale: float | None = None, enable_gqa: bool = False,
+) -> Any:  # fmt: skip
+    query, key, value = r.tensor(q), r.tensor(k), r.tensor(v)
+    mask = None if attn_mask is None else r.tensor(attn_mask)
+    ends = -3 if enable_gqa else -2  # groups of heads share keys and values
+    lead = _broadcast(query.shape[:ends], key.shape[:ends], value.shape[:ends])
+    query, key, value = (t.expand(*lead, *t.shape[ends:]) for t in (query, key, value))
+    if mask is not None and mask.dtype.name not in ("bool", query.dtype.name):
+        mask = mask.astype(query.dtype) if mask.dtype.is_float else truth(r, mask)
+    out = ws.attention(query, key, value, causal=is_causal, scale=scale, mask=mask, dropout=float(dropout_p))
+    return (out, None) if isinstance(r.meta, tuple | list) else out
+
+
+def _broadcast(*shapes: Shape) -> list[Extent]:
+    """The shape of all of them together, aligned at the right."""
+    rank = max(map(len, shapes))
+    aligned = zip(*((*(1,) * (rank - len(s)), *s) for s in shapes))
+    return [next((e for e in extents if e != 1), 1) for extents in aligned]
+
+
+@row("_weight_norm_interface")
+def _weight_norm(r: Recorder, v: Any, g: Any, dim: int = 0) -> tuple[Tensor, Tensor]:
+    t = r.tensor(v)
+    axes = tuple(d for d in range(t.ndim) if d != dim % t.ndim)
+    norm = ws.sqrt((t * t).sum(axes, True))
+    return t * (r.tensor(g) / norm), norm
+
+
+@row("_cdist_forward", "cdist")
+def _cdist(r: Recorder, a: Any, b: Any, p: float = 2.0, *_: Any) -> Tensor:
+    x, y = r.tensor(a), r.tensor(b)
+    apart = x.reshape((*x.shape[:-1], 1, x.shape[-1])) - y.reshape((*y.shape[:-2], 1, *y.shape[-2:]))
+    return norm_of(r, apart, p, -1)
+
+
+@row("dist")
+def _dist(r: Recorder, a: Any, b: Any, p: float = 2.0) -> Tensor:
+    return norm_of(r, r.tensor(a, r.dtype) - r.tensor(b, r.dtype), p)
+
+
+@row("_pdist_forward", "pdist")
+def _pdist(r: Recorder, a: Any, p: float = 2.0) -> Tensor:
+    x = r.tensor(a)
+    first, second = np.triu_indices(r.fixed(x.shape[0], "the number of rows"), 1)
+    return norm_of(r, ws.gather(x, first.astype(np.int32)) - ws.gather(x, second.astype(np.int32)), p, -1)
+
+
+@row("linalg_cross", "cross")
+def _cross(r: Recorder, a: Any, b: Any, dim: Any = None) -> Tensor:
+    x, y = r.tensor(a, r.dtype).expand(*r.shape), r.tensor(b, r.dtype).expand(*r.shape)
+    at = (-1 if dim is None else dim) % x.ndim
+    if dim is None and "linalg" not in str(r.node.target):
+        at = next(d for d, e in enumerate(x.shape) if e == 3)
+    (x0, x1, x2), (y0, y1, y2) = ws.unbind(x, at), ws.unbind(y, at)
+    return ws.stack([x1 * y2 - x2 * y1, x2 * y0 - x0 * y2, x0 * y1 - x1 * y0], at)
+
+
+@row("einsum")
+def _einsum(r: Recorder, equation: str, operands: Any, path: Any = None) -> Tensor:
+    return ws.einsum(equation, *(r.tensor(x, r.dtype) for x in operands))
+
+
+@row(
+    "_grouped_mm",
+    "transformers.grouped_mm",
+    "transformers.grouped_mm_fallback",
+    refuses="anything but rows in runs times a matrix for each run",
+)
+def _grouped_mm(r: Recorder, a: Any, b: Any, offs: Any = None, bias: Any = None, *_: Any, **__: Any) -> Tensor:
+    """Rows that come in runs, each run times a matrix of its own: `offs` says where each run ends.
+
+    The number of a row's run is counted, and each run's product taken of the rows that are in it: as many products as
+    runs, of all rows.
+    """
+    x, w = r.tensor(a), r.tensor(b)
+    if x.ndim != 2 or w.ndim != 3 or offs is None:
+        r.refuse("multiplies other things than rows in runs by a matrix for each run")
+    ends = r.tensor(offs, "int64")
+    rows, groups = x.shape[0], r.fixed(w.shape[0], "the number of groups")
+    number = ws.arange(rows, dtype="int64").reshape((rows, 1))
+    run = (number >= ends).astype("int32").sum(-1)
+    out: Tensor | None = None
+    for g in range(groups):
+        mine = (run == g).reshape((rows, 1))
+        part = ws.matmul(ws.where(mine, x, 0.0), w[g])
+        out = part if out is None else out + part
+    assert out is not None
+    return out if bias is None else out + r.tensor(bias)
