@@ -23,7 +23,7 @@ from wholestep.compiler.backends.cuda.target import TARGETS as GPUS  # noqa: E40
 from wholestep.compiler.backends.gpu.render.source import render as render_cuda  # noqa: E402
 from wholestep.compiler.backends.reference.target import REFERENCE  # noqa: E402
 from wholestep.compiler.ir import attrs as at  # noqa: E402
-from wholestep.compiler.ir.graph import Graph, Node, Output  # noqa: E402
+from wholestep.compiler.ir.graph import IRGraph, Node, Output  # noqa: E402
 from wholestep.compiler.ir.ops import OPS, Family  # noqa: E402
 from wholestep.compiler.ir.types import (  # noqa: E402
     DTYPES,
@@ -110,7 +110,7 @@ def _in_dtype(value: Any, old: DType, new: DType) -> Any:
     return value
 
 
-def example(op: str, dtype: DType) -> Graph | None:
+def example(op: str, dtype: DType) -> IRGraph | None:
     """A graph of one node of an op; None where its type rule refuses the dtype."""
     if OPS[op].family in HOLDS_GRAPHS and dtype != float32:
         return None
@@ -133,14 +133,14 @@ def example(op: str, dtype: DType) -> Graph | None:
         return None
 
 
-def _graph(op: str, node: Node, leaves: Sequence[Node]) -> Graph:
+def _graph(op: str, node: Node, leaves: Sequence[Node]) -> IRGraph:
     several = isinstance(node.result, TupleType)
     made = [Node("item", [node], at.ItemAttrs(i)) for i in range(len(node.results))] if several else [node]
     inputs = tuple(n for n in (node, *leaves) if n.op == "input")
-    return Graph(tuple(Output(f"{op}.{i}", n) for i, n in enumerate(made)), (), inputs)
+    return IRGraph(tuple(Output(f"{op}.{i}", n) for i, n in enumerate(made)), (), inputs)
 
 
-def planned(graph: Graph, target: Target) -> Plan:
+def planned(graph: IRGraph, target: Target) -> Plan:
     """The plan of an example; a WholestepError where there is none."""
     return Compiler(CompileOptions(egraph=False, check_passes=False)).plan(graph, SIZES, target)[0]
 
@@ -148,7 +148,7 @@ def planned(graph: Graph, target: Target) -> Plan:
 # -- the page ----------------------------------------------------------------------------------------------------
 
 
-def refusal(graph: Graph, target: Target) -> str:
+def refusal(graph: IRGraph, target: Target) -> str:
     """Why it cannot be planned, or rendered for a GPU; "" where it can."""
     try:
         plan = planned(graph, target)

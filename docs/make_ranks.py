@@ -10,7 +10,7 @@ from pathlib import Path
 
 import wholestep as ws
 from wholestep.distributed.estimate import WorkersReport
-from wholestep.distributed.network import NETWORKS, Exchange, Network
+from wholestep.distributed.network import NETWORKS, CollectiveCost, Network
 
 PAGE = Path(__file__).with_name("thousand-ranks.md")
 RANKS = (8, 64, 256, 1024)
@@ -29,9 +29,9 @@ class Step:
     buckets: int
 
     @property
-    def exchanges(self) -> list[Exchange]:
+    def exchanges(self) -> list[CollectiveCost]:
         """Buckets of one size: what they cost is linear in their bytes."""
-        return [Exchange("all_reduce", 4 * self.parameters // self.buckets)] * self.buckets
+        return [CollectiveCost("all_reduce", 4 * self.parameters // self.buckets)] * self.buckets
 
     @property
     def state_bytes(self) -> int:
@@ -61,30 +61,30 @@ def told(ranks: int) -> WorkersReport:
 # -- ways to add over many ranks -----------------------------------------------------------------------------------
 
 
-def direct(exchanges: Iterable[Exchange], ranks: int, network: Network) -> float:
+def direct(exchanges: Iterable[CollectiveCost], ranks: int, network: Network) -> float:
     """As our engines do: every part straight to whose it is."""
     return sum(e.seconds(ranks, network) for e in exchanges)
 
 
-def halving(exchanges: Iterable[Exchange], ranks: int, network: Network) -> float:
+def halving(exchanges: Iterable[CollectiveCost], ranks: int, network: Network) -> float:
     """Half of what is left goes to a partner, then a quarter, ...; and back: 2 log2 n messages, the same bytes."""
     wire = 1e9 * network.gigabytes_per_second
     return sum(2 * ceil(log2(ranks)) * 1e-6 * network.latency_us + float(e.sent(ranks)) / wire for e in exchanges)
 
 
-def two_levels(exchanges: Iterable[Exchange], ranks: int, network: Network) -> float:
+def two_levels(exchanges: Iterable[CollectiveCost], ranks: int, network: Network) -> float:
     """Inside machines, then by halving between ranks of the same place in each, which share the machine's parts."""
     total = 0.0
     for e in exchanges:
-        inside = 2 * Exchange("reduce_scatter", e.bytes).seconds(NODE, INSIDE)
-        total += inside + halving([Exchange("all_reduce", e.bytes // NODE)], ranks // NODE, network)
+        inside = 2 * CollectiveCost("reduce_scatter", e.bytes).seconds(NODE, INSIDE)
+        total += inside + halving([CollectiveCost("all_reduce", e.bytes // NODE)], ranks // NODE, network)
     return total
 
 
-WAYS: dict[str, Callable[[Iterable[Exchange], int, Network], float]] = {
+WAYS: dict[str, Callable[[Iterable[CollectiveCost], int, Network], float]] = {
     "direct, as now": direct,
     "direct, one bucket": lambda exchanges, n, net: direct(
-        [Exchange("all_reduce", sum(e.bytes for e in exchanges))], n, net
+        [CollectiveCost("all_reduce", sum(e.bytes for e in exchanges))], n, net
     ),
     "halving": halving,
     "two levels": two_levels,

@@ -9,7 +9,7 @@ import numpy as np
 
 import wholestep as ws
 from wholestep.compiler.frontend.initializers import materialize
-from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.ir.semantics.interpret import Result, interpret
 from wholestep.compiler.ir.verify import verify
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
@@ -17,14 +17,14 @@ from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 Array = np.ndarray[Any, Any]
 
 
-def initial_state(graph: Graph, seed: int = 0) -> dict[str, Array]:
+def initial_state(graph: IRGraph, seed: int = 0) -> dict[str, Array]:
     """The first value of every state of a graph."""
     return {
         name: materialize(n.attrs.init, n.type.shape, n.type.dtype, seed, name) for name, n in graph.states().items()
     }
 
 
-def run(graph: Graph, inputs: dict[str, Any] | None = None, **options: Any) -> Result:
+def run(graph: IRGraph, inputs: dict[str, Any] | None = None, **options: Any) -> Result:
     """One step of a graph that may hold gradient nodes, verified first."""
     expanded = expand_gradients(graph)
     verify(expanded)

@@ -12,7 +12,7 @@ import pytest
 
 import wholestep as ws
 from tests.models.gpt2 import NAMED, PRIMITIVE, Config, Words, gpt2
-from wholestep.compiler.backends.cpu.partition.threads import Splitter
+from wholestep.compiler.backends.cpu.partition.threads import ThreadPartitioner
 from wholestep.compiler.backends.cpu.render.source import render
 from wholestep.compiler.plan.model.kernel import Kernel, Kind, Plan, Space
 
@@ -154,13 +154,13 @@ def test_the_arena_is_smaller_than_its_buffers() -> None:
 def test_planning_stays_in_proportion_to_the_depth(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each layer is looked at as often in a deep network as in a shallow one."""
     looked = [0]
-    region = Splitter.region
+    region = ThreadPartitioner.region
 
-    def counted(self: Splitter, *rest: object) -> int:
+    def counted(self: ThreadPartitioner, *rest: object) -> int:
         looked[0] += 1
         return region(self, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Splitter, "region", counted)
+    monkeypatch.setattr(ThreadPartitioner, "region", counted)
     counts = {}
     for layers in (3, 12):
         looked[0] = 0

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import wholestep as ws
-from wholestep.compiler.ir.graph import Graph, Output
+from wholestep.compiler.ir.graph import IRGraph, Output
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.plan.io.serialize import dump, load
 from wholestep.compiler.plan.model.input_bounds import index_bounds
 from wholestep.compiler.plan.model.kernel import Bound
 from wholestep.errors import InputError
-from wholestep.session.running.inputs import Input
+from wholestep.session.running.inputs import BoundInput
 
 USERS, FILMS = 7, 4
 ALL = (0, 0, 1)  # of an axis
@@ -153,7 +153,7 @@ def test_a_part_is_what_the_lookup_reads(name: str) -> None:
     out = take(g.input("x", (4, 6), "int32"))
     numbers = np.arange(24, dtype=np.int32).reshape(4, 6)
     read = {int(v) for v in np.ravel(interpreted(out, numbers))}
-    item = Input("x", g.input("other", (4, 6), "int32").node.type, [Bound("x", 100, None, part)])
+    item = BoundInput("x", g.input("other", (4, 6), "int32").node.type, [Bound("x", 100, None, part)])
     for value in range(24):
         wrong = np.where(numbers == value, 100, numbers)
         if value in read:
@@ -164,7 +164,7 @@ def test_a_part_is_what_the_lookup_reads(name: str) -> None:
 
 
 def interpreted(out: ws.Tensor, numbers: np.ndarray) -> np.ndarray:
-    graph = Graph((Output("y", out.node),))
+    graph = IRGraph((Output("y", out.node),))
     return interpret(graph, inputs={"x": numbers}).outputs["y"]
 
 

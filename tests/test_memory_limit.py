@@ -22,7 +22,7 @@ from wholestep.compiler.backends.cuda.target import TARGETS
 from wholestep.compiler.backends.gpu import chunked_loss
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.types import bfloat16
-from wholestep.compiler.passes.rematerialize.memory_budget import Kept
+from wholestep.compiler.passes.rematerialize.memory_budget import RecomputeCandidates
 from wholestep.compiler.plan.fusion import partial_column_sums
 from wholestep.errors import LimitError, OptionError, UsageError
 from wholestep.session.building.build import build_session_with_report
@@ -148,7 +148,9 @@ def test_a_product_is_made_again_at_the_price_of_half_operands() -> None:
     product = b.matmul(x, w)
     value = b.cast(product, bfloat16)  # read at once, and behind another product
     graph, own = graph_of(b.matmul(b.cast(b.matmul(value, v), bfloat16), value)), TARGETS["cuda/sm_90"].costs
-    (cheap,), (dear,) = (Kept(graph, {}, costs).choices()[1] for costs in (own, replace(own, half_product=0.0)))
+    (cheap,), (dear,) = (
+        RecomputeCandidates(graph, {}, costs).choices()[1] for costs in (own, replace(own, half_product=0.0))
+    )
     assert cheap.products == (graph.nodes.index(product),)
     assert dear.cost - cheap.cost == pytest.approx(64 * 128 * 32 * (own.product - own.half_product))
 

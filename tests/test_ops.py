@@ -15,7 +15,7 @@ from oracles import assert_close
 from recording import initial_state
 
 import wholestep as ws
-from wholestep.compiler.ir.graph import Graph, toposort
+from wholestep.compiler.ir.graph import IRGraph, toposort
 from wholestep.compiler.ir.ops import OPS
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
@@ -154,7 +154,7 @@ UNTESTED = {
 }
 
 
-def ops_of(graph: Graph) -> set[str]:
+def ops_of(graph: IRGraph) -> set[str]:
     return {n.op for n in toposort([*(o.node for o in graph.outputs), *(u.node for u in graph.updates)])}
 
 

@@ -17,7 +17,7 @@ import wholestep as ws
 from wholestep.compiler.backends.cpu.render.source import render
 from wholestep.compiler.plan.model.kernel import Kind
 from wholestep.session.inspect.layers import FORWARD, LayerProfile
-from wholestep.session.inspect.profile import BARRIER, Layers, Profile
+from wholestep.session.inspect.profile import BARRIER, KernelLayers, Profile
 
 # The part of the Trace Event Format that Chrome and Perfetto ask of every event, by phase: field -> types.
 COMMON = {"ph": (str,), "name": (str,), "pid": (int,), "tid": (int,)}
@@ -236,9 +236,9 @@ def test_layers_of_a_step_with_a_limit_of_memory() -> None:
 def test_what_has_no_layers(of_mlp: tuple[ws.Session, Profile], session: ws.Session) -> None:
     _, found = of_mlp
     with pytest.raises(ws.errors.UsageError, match="made from a plan alone, which does not say which layers"):
-        replace(found, layers=Layers(None, found.layers.plans)).by_layer()
+        replace(found, layers=KernelLayers(None, found.layers.plans)).by_layer()
     with pytest.raises(ws.errors.UsageError, match="its plan, made again, is another than the one that was profiled"):
-        replace(found, layers=Layers(session._programs.compiled, found.layers.plans)).by_layer()
+        replace(found, layers=KernelLayers(session._programs.compiled, found.layers.plans)).by_layer()
 
 
 def test_kernels_beside_what_the_target_expects(of_mlp: tuple[ws.Session, Profile]) -> None:

@@ -14,12 +14,12 @@ from oracles import assert_close
 import wholestep as ws
 from tests.compiler.targets import HERE
 from wholestep.compiler.ir.fingerprint import fingerprint
-from wholestep.compiler.ir.graph import Graph, held_graph
+from wholestep.compiler.ir.graph import IRGraph, held_graph
 from wholestep.compiler.ir.printer import parse_graph, print_graph
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.verify import verify
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
-from wholestep.compiler.passes.distribute.batch_placement.placements import Mixed, Rows
+from wholestep.compiler.passes.distribute.batch_placement.placements import BatchSharded, Mixed
 from wholestep.compiler.passes.distribute.batch_placement.rules import kinds_of
 from wholestep.compiler.passes.lower.scan import hoist_projections, merge_scans, sink_lookups
 from wholestep.compiler.passes.simplify.unroll import unroll_loops
@@ -244,12 +244,12 @@ def test_text_and_fingerprint_hold_the_body() -> None:
     verify(again)
 
 
-def bodies(graph: Graph) -> list[Graph]:
+def bodies(graph: IRGraph) -> list[IRGraph]:
     found = [held_graph(n) for n in graph.nodes if n.op == "scan"]
     return [b for b in found if b is not None]
 
 
-def count(graph: Graph, op: str) -> int:
+def count(graph: IRGraph, op: str) -> int:
     return sum(n.op == op for n in graph.nodes)
 
 
@@ -314,7 +314,7 @@ def test_a_loop_is_row_wise_where_its_steps_are() -> None:
     alone, every = ws.scan(lambda h, x: (ws.tanh(x + h @ w), h), x[0] * 0, x)
     mixed, _ = ws.scan(lambda h, x: (ws.tanh(x + h - h.mean(0)), None), x[0] * 0, x)
     kinds = kinds_of([alone.node, every.node, mixed.node], "batch")
-    assert (kinds[alone.node], kinds[every.node]) == (Rows(0), Rows(1))
+    assert (kinds[alone.node], kinds[every.node]) == (BatchSharded(0), BatchSharded(1))
     assert isinstance(kinds[mixed.node], Mixed)
 
 

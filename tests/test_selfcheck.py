@@ -19,7 +19,7 @@ from wholestep.compiler import pipeline
 from wholestep.compiler.backends.cpu.layout.panels import MEMORY
 from wholestep.compiler.backends.cpu.target import detect_target
 from wholestep.compiler.ir import build
-from wholestep.compiler.ir.graph import Graph, Node, Update, rewrite
+from wholestep.compiler.ir.graph import IRGraph, Node, Update, rewrite
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import TensorType, float32
 from wholestep.compiler.pipeline import Compiler
@@ -31,7 +31,7 @@ from wholestep.session.building.placement import where_to
 from wholestep.session.verify import check as selfcheck
 from wholestep.session.verify.check import Subject, check, estimated_seconds
 from wholestep.session.verify.expected import Demand, demand_of, evaluation
-from wholestep.session.verify.random_inputs import SEED, STEP, Draw, Tile, small_sizes
+from wholestep.session.verify.random_inputs import SEED, STEP, RepeatedState, TrialDraw, small_sizes
 from wholestep.session.verify.state_samples import grid, looked_at, positions
 from wholestep.session.verify.trials import Trials, TrialSession, _meaning
 from wholestep.session.verify.verdict import Verdict, parse_verdict
@@ -72,7 +72,7 @@ def test_the_models_numbers_are_not_touched() -> None:
 
 @settings(max_examples=12, derandomize=True, phases=(Phase.generate,))  # each is a run of the C compiler
 @given(graphs(max_nodes=8))
-def test_random_graphs_pass(graph: Graph) -> None:
+def test_random_graphs_pass(graph: IRGraph) -> None:
     capacity = dict.fromkeys(graph.symbols, 9)
     plan, _ = Compiler().plan(graph, capacity, detect_target())
     check(Subject(graph, plan, "", where_to("cpu", 2, 0, ALWAYS)))
@@ -148,10 +148,10 @@ def test_a_wrong_plan_is_refused(
 
 
 def test_the_error_names_state_position_values_and_the_way_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def freeze(graph: Graph) -> Graph:
+    def freeze(graph: IRGraph) -> IRGraph:
         states = graph.states()
         updates = tuple(Update(u.name, states["b1"] if u.name == "b1" else u.node) for u in graph.updates)
-        return Graph(graph.outputs, updates, graph.inputs)
+        return IRGraph(graph.outputs, updates, graph.inputs)
 
     stages = (*pipeline.STAGES, pipeline.Stage("broken", (freeze,)))
     monkeypatch.setattr(pipeline, "STAGES", stages)
@@ -171,8 +171,8 @@ def test_a_gradient_far_smaller_than_its_parameter_is_seen(monkeypatch: pytest.M
     x, w = g.input("x", ("batch", 4)), g.parameter("w", (4,), init=ws.init.ones())
     g.set_outputs({"loss": (x * w).sum() * 1e-6})
 
-    def drop(graph: Graph) -> Graph:
-        return Graph(graph.outputs, (Update("w", graph.states()["w"]),), graph.inputs)
+    def drop(graph: IRGraph) -> IRGraph:
+        return IRGraph(graph.outputs, (Update("w", graph.states()["w"]),), graph.inputs)
 
     monkeypatch.setattr(pipeline, "STAGES", (*pipeline.STAGES, pipeline.Stage("broken", (drop,))))
     with pytest.raises(VerificationError, match="the state 'w' is"):
@@ -267,8 +267,8 @@ class Averaged(ws.nn.Module):
 @pytest.mark.parametrize("optimizer", [ws.SGD(), ws.AdamW(lr=1e-3)])
 def test_terms_that_cancel_set_the_tolerance(optimizer: ws.Optimizer, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[int] = []
-    trial = Draw.trial
-    monkeypatch.setattr(Draw, "trial", lambda self, sizes, seed: (drawn.append(seed), trial(self, sizes, seed))[1])
+    trial = TrialDraw.trial
+    monkeypatch.setattr(TrialDraw, "trial", lambda self, sizes, seed: (drawn.append(seed), trial(self, sizes, seed))[1])
     session = ws.build_session(
         Averaged(),
         inputs=ws.Spec((4, 3, 20)),
@@ -308,7 +308,7 @@ def test_updates_on_a_grid_are_those_of_the_whole(optimizer: ws.Optimizer) -> No
     whole = Demand(frozenset(graph.nodes), frozenset())
     picked = demand_of(graph, {"batch": 3})
     assert next(u.node for u in graph.updates if u.name == "w") in picked.picked
-    trial = Draw(graph, session.plan.bounds).trial({"batch": 3}, 0)
+    trial = TrialDraw(graph, session.plan.bounds).trial({"batch": 3}, 0)
     bench = TrialSession(subject_of(session))
     bench.place(trial)
     before, run = bench.looked_at(), bench.reading(graph, trial)
@@ -331,7 +331,7 @@ def deep(init: object = 0.0) -> ws.Graph:
 def test_the_numbers_of_a_deep_network_of_zeros_are_finite() -> None:
     session = ws.build_session(deep(), optimizer=ws.AdamW(), batch_size=8, options=ALWAYS, device="reference")
     graph = _meaning(session._programs.compiled.definition.trace("train"))
-    drawn = Draw(graph, ())
+    drawn = TrialDraw(graph, ())
     first = drawn.trial({"batch": 3}, 0)
     seen = interpret(graph, inputs=first.inputs, state=first.state, scalars=first.scalars, sizes=first.sizes, step=STEP)
     assert seen.outputs["loss"] < 1e5
@@ -344,10 +344,10 @@ def test_the_numbers_of_a_deep_network_of_zeros_are_finite() -> None:
 
 
 def test_a_wrong_update_of_a_large_state_is_named_by_its_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def freeze(graph: Graph) -> Graph:
+    def freeze(graph: IRGraph) -> IRGraph:
         states = graph.states()
         updates = tuple(Update(u.name, states["w1"] if u.name == "w1" else u.node) for u in graph.updates)
-        return Graph(graph.outputs, updates, graph.inputs)
+        return IRGraph(graph.outputs, updates, graph.inputs)
 
     monkeypatch.setattr(pipeline, "STAGES", (*pipeline.STAGES, pipeline.Stage("broken", (freeze,))))
     with pytest.raises(VerificationError, match=r"the state 'w1' is \S+ at position \d+, \d+, and should be"):
@@ -367,7 +367,7 @@ def lookup() -> ws.Graph:
 def test_large_states_are_read_by_rows_and_mean_what_the_interpreter_says() -> None:
     session = ws.build_session(lookup(), optimizer=ws.AdamW(), batch_size=8, options=ALWAYS)
     graph = _meaning(session._programs.compiled.definition.trace("train"))
-    trial = Draw(graph, session.plan.bounds).trial({"batch": 3}, 0)
+    trial = TrialDraw(graph, session.plan.bounds).trial({"batch": 3}, 0)
     bench = TrialSession(subject_of(session))
     bench.place(trial)
     before, run = bench.looked_at(), bench.reading(graph, trial)
@@ -455,7 +455,7 @@ def test_indices_stay_in_their_bounds_and_variances_above_0() -> None:
     trials = Trials(subject_of(session))
     trials.rehearse({"batch": 3})
     trial = trials.draw.trial({"batch": 16}, 0)
-    state = {name: value for name, value in trial.state.items() if not isinstance(value, Tile)}
+    state = {name: value for name, value in trial.state.items() if not isinstance(value, RepeatedState)}
     assert set(trial.inputs["labels"]) <= set(range(5))
     assert state["w1.adam.v"].min() > 0
     after = interpret(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import wholestep as ws
-from wholestep.compiler.backends.cpu.runtime.scratch import Scratch
+from wholestep.compiler.backends.cpu.runtime.scratch import CpuScratch
 from wholestep.compiler.plan.model.kernel import Plan
 
 THREADS, STEPS, ROWS = 4, 300, 64
@@ -75,14 +75,14 @@ def test_runs_steps_and_evaluations_side_by_side(session: ws.Session) -> None:
 
 
 def test_memory_that_programs_share_moves_while_no_thread_makes_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    session, has_turn, reserve = built(), list[bool](), Scratch.reserve
+    session, has_turn, reserve = built(), list[bool](), CpuScratch.reserve
 
-    def watched(scratch: Scratch, plan: Plan, threads: int) -> None:
+    def watched(scratch: CpuScratch, plan: Plan, threads: int) -> None:
         if scratch is session._programs.place.scratch:  # new plans are checked in memory of their own
             has_turn.append(not session._programs.turns._tokens)
         reserve(scratch, plan, threads)
 
-    monkeypatch.setattr(Scratch, "reserve", watched)
+    monkeypatch.setattr(CpuScratch, "reserve", watched)
     session.predict(x=batch(1))
     session.evaluate(x=batch(1))
     session.evaluate_all({"x": batch(1, 3 * ROWS)})

@@ -78,8 +78,8 @@ def test_what_is_measured_of_our_own_calls(monkeypatch: pytest.MonkeyPatch) -> N
     with fake_gpu():
         small = Small(found, OURS)
         assert small.losses(2)[1] > 0
-        waits, wait = list[int](), driver.Event.wait
-        monkeypatch.setattr(driver.Event, "wait", lambda event: waits.append(1) or wait(event))  # type: ignore[func-returns-value]
+        waits, wait = list[int](), driver.CudaEvent.wait
+        monkeypatch.setattr(driver.CudaEvent, "wait", lambda event: waits.append(1) or wait(event))  # type: ignore[func-returns-value]
         before = small.session._programs.state.step
         assert small.measure_host(10) > 0
         assert small.session._programs.state.step - before == 4 * 4, (

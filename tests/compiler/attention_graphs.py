@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.graph import Graph, Node, Output
+from wholestep.compiler.ir.graph import IRGraph, Node, Output
 from wholestep.compiler.ir.types import DType, Extent, TensorType, as_shape, float32
 
 Shape = tuple[int | str | Extent, ...]
@@ -16,7 +16,7 @@ def leaf(name: str, shape: Shape, dtype: DType) -> Node:
 
 def attention(
     q: Shape, k: Shape, v: Shape, *, causal: bool = False, mask: Shape | None = None, dtype: DType = float32
-) -> Graph:
+) -> IRGraph:
     """The result, the statistic and every gradient for an upstream gradient of its own."""
     inputs = [leaf(n, s, dtype) for n, s in zip("qkv", (q, k, v), strict=True)]
     scores = (*inputs[0].type.shape[:-1], inputs[1].type.shape[-2])
@@ -29,4 +29,4 @@ def attention(
     upstream = leaf("g", y.type.shape, dtype)
     results = [y, lse, *b.results("attention_grad", (*inputs, lse, upstream), attrs)]
     outputs = tuple(Output(f"out{i}", n) for i, n in enumerate(results))
-    return Graph(outputs, (), tuple(n for n in Graph(outputs).nodes if n.op == "input"))
+    return IRGraph(outputs, (), tuple(n for n in IRGraph(outputs).nodes if n.op == "input"))

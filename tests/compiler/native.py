@@ -13,20 +13,20 @@ from tests import compilers
 from tests.compiler.targets import HERE
 from wholestep.compiler.backends.cpu.render.source import render
 from wholestep.compiler.backends.cpu.runtime.compiler import compile_c, find_compiler
-from wholestep.compiler.backends.cpu.runtime.library import Call, add_part, build_library, load_library
+from wholestep.compiler.backends.cpu.runtime.library import NativeCall, add_part, build_library, load_library
 from wholestep.compiler.backends.cpu.runtime.object_loader import parts_of
-from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.pipeline import Compiler
 from wholestep.compiler.plan.model.kernel import Plan, Space
 from wholestep.compiler.plan.model.layout import pack, unpack
-from wholestep.compiler.runtime.cache.content_store import Cache
+from wholestep.compiler.runtime.cache.content_store import ContentStore
 from wholestep.options import CompileOptions
 
 Flat = np.ndarray[Any, Any]
 
 
-def lower(graph: Graph, *, egraph: bool = True) -> Graph:
+def lower(graph: IRGraph, *, egraph: bool = True) -> IRGraph:
     """The graph that the planner gets: the pipeline's own stages, with both rewritings by the e-graph."""
     return Compiler(CompileOptions(egraph=egraph)).run_stages(graph, HERE)
 
@@ -89,7 +89,7 @@ class Loaded:
         """What a step computes; done several `times`, what the last one of them does."""
         plan, library, dtypes = self.plan, load_library(self.plan.target), {}
         for part in parts_of(plan):
-            add_part(library, part, build_library(Cache(), find_compiler(), plan.target, part))
+            add_part(library, part, build_library(ContentStore(), find_compiler(), plan.target, part))
         memory = {}
         constants = dict(plan.constants)
         for b in plan.pointer_buffers():
@@ -110,7 +110,7 @@ class Loaded:
         derived = (ctypes.c_double * max(1, plan.slots))()
         arena = np.full(plan.arena_bytes + FENCE, 255, np.uint8)  # NaN: nothing may rely on what was there
         work = np.full(threads * plan.work_bytes + FENCE, 255, np.uint8)
-        call = Call(
+        call = NativeCall(
             library.api,
             dims,
             pointers,

@@ -9,7 +9,7 @@ import numpy as np
 from native import lower
 
 import wholestep as ws
-from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.graph import IRGraph
 from wholestep.steps.train import train_graph
 
 Array = np.ndarray[Any, Any]
@@ -26,7 +26,7 @@ def classifier(*widths: int) -> ws.Graph:
     return g
 
 
-def kept_scores_step(*widths: int, room: int = 60) -> Graph:
+def kept_scores_step(*widths: int, room: int = 60) -> IRGraph:
     """A step that writes its scores behind those of the steps before it."""
     g = classifier(*widths)
     labels = g.input("classes", ("batch",), dtype="int32")
@@ -34,12 +34,12 @@ def kept_scores_step(*widths: int, room: int = 60) -> Graph:
     return lower(train_graph(g, ws.Adam(lr=1e-3)))
 
 
-def mlp_step(*widths: int, optimizer: Any = None) -> Graph:
+def mlp_step(*widths: int, optimizer: Any = None) -> IRGraph:
     """Forward, backward and update of an MLP."""
     return lower(train_graph(classifier(*widths), optimizer or ws.Adam(lr=1e-3)))
 
 
-def clipped_step(*widths: int, max_norm: float = 0.5) -> Graph:
+def clipped_step(*widths: int, max_norm: float = 0.5) -> IRGraph:
     """Descent with global-norm clipping, written by hand: every gradient is needed before the first update."""
     g = classifier(*widths)
     loss = g.outputs["loss"]
@@ -53,7 +53,7 @@ def clipped_step(*widths: int, max_norm: float = 0.5) -> Graph:
     return lower(g.to_ir())
 
 
-def attention_step(heads: int = 2, shared: int = 1, time: int = 20, width: int = 16) -> Graph:
+def attention_step(heads: int = 2, shared: int = 1, time: int = 20, width: int = 16) -> IRGraph:
     """One projection to grouped heads, attention, a projection back, and the update of both."""
     g = ws.Graph()
     x, labels = g.input("x", ("batch", time * width)), g.input("labels", ("batch",), dtype="int32")
@@ -75,7 +75,7 @@ def example(rows: int, inputs: int, classes: int, seed: int = 0) -> dict[str, Ar
     }
 
 
-def tiles_step() -> Graph:
+def tiles_step() -> IRGraph:
     """Two convolutions of 3 x 3 over more than 16 channels, a dense layer, and the update of all."""
     g = ws.Graph()
     x, labels = g.input("x", ("batch", 16 * 7 * 6)), g.input("labels", ("batch",), dtype="int32")
@@ -86,7 +86,7 @@ def tiles_step() -> Graph:
     return lower(train_graph(g, ws.Adam(lr=1e-3)))
 
 
-def convolution_step() -> Graph:
+def convolution_step() -> IRGraph:
     """Two convolutions with their pools and one without, a residual, a dense layer, and the update of all."""
     g = ws.Graph()
     x, labels = g.input("x", ("batch", 2 * 11 * 10)), g.input("labels", ("batch",), dtype="int32")

@@ -16,11 +16,11 @@ from wholestep.compiler.backends.cpu.runtime import compiler, library
 from wholestep.compiler.backends.cpu.runtime.device import CpuDevice
 from wholestep.compiler.backends.cpu.target import detect_target
 from wholestep.compiler.devices import register, unregister
-from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.passes.egraph import optimize as egraph
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.plan.model.request import PlanRequest
-from wholestep.compiler.runtime.cache.content_store import Cache
+from wholestep.compiler.runtime.cache.content_store import ContentStore
 from wholestep.compiler.target import Target
 
 HERE = detect_target()
@@ -33,14 +33,14 @@ load_library = partial(library.load_library, HERE.name)
 
 def own_library(folder: Path, target: Target, part: str) -> library.Library:
     """A library with a part, apart from the process's own: loaded from the same file they would share a table."""
-    cache, found = Cache(), compiler.find_compiler()
+    cache, found = ContentStore(), compiler.find_compiler()
     own = library.Library(Path(shutil.copy(library.build_library(cache, found, target.name), folder)))
     library.add_part(own, part, library.build_library(cache, found, target.name, part))
     return own
 
 
 def make_plan(
-    graph: Graph, capacity: Mapping[str, int], *, target: Target = HERE, settings: Settings | None = None, **more: Any
+    graph: IRGraph, capacity: Mapping[str, int], *, target: Target = HERE, settings: Settings | None = None, **more: Any
 ) -> Plan:
     return schedule.make_plan(PlanRequest(graph, capacity, target, **more), settings)
 

@@ -27,7 +27,7 @@ from wholestep.compiler.backends.cuda.target import TARGETS as GPUS
 from wholestep.compiler.backends.reference.target import REFERENCE
 from wholestep.compiler.devices import device_named, target_named
 from wholestep.compiler.pipeline import Compiler
-from wholestep.compiler.runtime.cache.content_store import Cache
+from wholestep.compiler.runtime.cache.content_store import ContentStore
 from wholestep.compiler.runtime.cache.plan_cache import find_plan, find_report, plan_key, store_plan, store_report
 from wholestep.compiler.target import Target
 from wholestep.errors import OptionError, PlanError, UsageError
@@ -360,7 +360,7 @@ def test_the_suite_is_planned_for_a_gpu(name: str) -> None:
 
 
 def test_plans_reports_and_programs_of_targets_are_kept_apart(tmp_path: Path) -> None:
-    store, options = Cache(tmp_path), ws.CompileOptions(cache_dir=str(tmp_path))
+    store, options = ContentStore(tmp_path), ws.CompileOptions(cache_dir=str(tmp_path))
     graph, sizes = train_graph(mlp(), ws.Adam()), {"batch": 16}
     odd = replace(HERE, limits=replace(HERE.limits, batch_parts=3))  # of the same name
     targets = [HERE, PORTABLE, AVX2, odd, *GPUS.values()]

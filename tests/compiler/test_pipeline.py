@@ -10,7 +10,7 @@ from sessions import data, mlp
 import wholestep as ws
 from tests.compiler.targets import HERE
 from wholestep.compiler import pipeline
-from wholestep.compiler.ir.graph import Graph, Output
+from wholestep.compiler.ir.graph import IRGraph, Output
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.pipeline import PLAN, STAGES, Compiler, Stage
 from wholestep.compiler.runtime.cache.plan_cache import plan_key
@@ -20,7 +20,7 @@ from wholestep.steps.train import train_graph
 NAMES = [s.name for s in STAGES]
 
 
-def traced() -> Graph:
+def traced() -> IRGraph:
     return train_graph(mlp(), ws.Adam())
 
 
@@ -70,8 +70,8 @@ def test_every_stage_keeps_the_values(stage: str) -> None:
 
 
 def test_a_pass_that_breaks_the_graph_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def break_outputs(graph: Graph) -> Graph:
-        return Graph(
+    def break_outputs(graph: IRGraph) -> IRGraph:
+        return IRGraph(
             (*graph.outputs, Output(graph.outputs[0].name, graph.outputs[0].node)), graph.updates, graph.inputs
         )
 

@@ -24,7 +24,7 @@ from wholestep.compiler.backends.cpu.render import language
 from wholestep.compiler.backends.cpu.target import AVX2, AVX512, AVX512BF16, PORTABLE
 from wholestep.compiler.backends.cpu.target import TARGETS as CPUS
 from wholestep.compiler.backends.cuda.target import TARGETS as GPUS
-from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import DTYPES, bfloat16, float16, float32, float64
@@ -167,7 +167,7 @@ def test_the_e_graph_chooses_by_the_costs_of_the_target(dear: str, chosen: str) 
 # -- odd targets -----------------------------------------------------------------------------------------------------
 
 
-def pooled_step() -> Graph:
+def pooled_step() -> IRGraph:
     """A convolution, its pool, and the update of its weight: through the pool where the images are small enough."""
     g = ws.Graph()
     x, y = g.input("x", ("batch", 2, 6, 6)), g.input("y", ("batch", 3, 3, 3))
@@ -177,11 +177,11 @@ def pooled_step() -> Graph:
     return train_graph(g, ws.SGD(lr=0.1))
 
 
-def lowered(target: Target) -> Graph:
+def lowered(target: Target) -> IRGraph:
     return Compiler(NO_EGRAPH).run_stages(pooled_step(), target)
 
 
-def ops(graph: Graph) -> Counter[str]:
+def ops(graph: IRGraph) -> Counter[str]:
     return Counter(n.op for n in graph.nodes)
 
 
@@ -201,7 +201,7 @@ def test_own_passes_are_those_of_the_target() -> None:
     assert not any(op.startswith("pooled") for op in ops(lowered(small)))
 
 
-def parts_of(graph: Graph) -> list[int]:
+def parts_of(graph: IRGraph) -> list[int]:
     return [int(n.type.shape[0]) for n in graph.nodes if n.op == "pooled_grad_weight"]
 
 
@@ -260,10 +260,10 @@ seen: list[str] = []
 OWN = OwnPass(f"{__name__}:note_target", takes_target=True)
 
 
-def note_target(graph: Graph, target: Target) -> Graph:
+def note_target(graph: IRGraph, target: Target) -> IRGraph:
     seen.append(target.name)
     return graph
 
 
-def break_down(graph: Graph, target: Target) -> Graph:
+def break_down(graph: IRGraph, target: Target) -> IRGraph:
     raise ZeroDivisionError(f"of {len(graph.nodes)} nodes for {target}")

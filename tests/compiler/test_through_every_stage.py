@@ -16,7 +16,7 @@ from random_graphs import LARGEST_VALUE, example_values, graphs
 from tests.compiler.targets import make_plan
 from wholestep.compiler.backends.cpu.render.source import render
 from wholestep.compiler.ir import attrs as at
-from wholestep.compiler.ir.graph import Graph, Node, Output
+from wholestep.compiler.ir.graph import IRGraph, Node, Output
 from wholestep.compiler.ir.printer import print_graph
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import TensorType, float32, float64
@@ -26,7 +26,7 @@ PHASES = (Phase.explicit, Phase.generate)
 CAPACITY = {"batch": 40, "time": 5}
 
 
-def check(many: list[Graph], sizes: dict[str, int], seed: int, fused: bool = True) -> None:
+def check(many: list[IRGraph], sizes: dict[str, int], seed: int, fused: bool = True) -> None:
     """All graphs in one C file: one run of the compiler."""
     lowered = [lower(g) for g in many]
     plans = [fenced(make_plan(g, CAPACITY, fused=fused)) for g in lowered]
@@ -46,7 +46,7 @@ def check(many: list[Graph], sizes: dict[str, int], seed: int, fused: bool = Tru
 
 
 @contextmanager
-def explained(graph: Graph, name: str) -> Iterator[None]:
+def explained(graph: IRGraph, name: str) -> Iterator[None]:
     try:
         yield
     except AssertionError as error:
@@ -58,26 +58,26 @@ SIZES = st.fixed_dictionaries({"batch": st.sampled_from([1, 5, 17, 33]), "time":
 
 @settings(max_examples=6, phases=PHASES)
 @given(st.lists(graphs(max_nodes=14), min_size=10, max_size=10), SIZES, st.integers(0, 2**31))
-def test_random_graphs_float32(many: list[Graph], sizes: dict[str, int], seed: int) -> None:
+def test_random_graphs_float32(many: list[IRGraph], sizes: dict[str, int], seed: int) -> None:
     check(many, sizes, seed)
 
 
 @settings(max_examples=3, phases=PHASES)
 @given(st.lists(graphs(max_nodes=14, dtype=float64), min_size=10, max_size=10), SIZES, st.integers(0, 2**31))
-def test_random_graphs_float64(many: list[Graph], sizes: dict[str, int], seed: int) -> None:
+def test_random_graphs_float64(many: list[IRGraph], sizes: dict[str, int], seed: int) -> None:
     check(many, sizes, seed)
 
 
 @settings(max_examples=2, phases=PHASES)
 @given(st.lists(graphs(max_nodes=14), min_size=10, max_size=10), SIZES, st.integers(0, 2**31))
-def test_random_graphs_unfused(many: list[Graph], sizes: dict[str, int], seed: int) -> None:
+def test_random_graphs_unfused(many: list[IRGraph], sizes: dict[str, int], seed: int) -> None:
     check(many, sizes, seed, fused=False)
 
 
 @pytest.mark.parametrize("axis", [0, 1])
 def test_argmax_finds_the_first_nan_as_numpy_does(axis: int) -> None:
     x = Node("input", (), at.InputAttrs("x", TensorType((40, 40), float32)))
-    plan = make_plan(Graph((Output("at", Node("argmax", (x,), at.ArgmaxAttrs(axis))),), inputs=(x,)), {})
+    plan = make_plan(IRGraph((Output("at", Node("argmax", (x,), at.ArgmaxAttrs(axis))),), inputs=(x,)), {})
     values = np.random.default_rng(0).standard_normal((40, 40), dtype=np.float32)
     values[[3, 20, 21, 39], [5, 33, 33, 0]] = np.nan
     values[7, [2, 30]] = np.inf
@@ -88,5 +88,5 @@ def test_argmax_finds_the_first_nan_as_numpy_does(axis: int) -> None:
 @pytest.mark.long
 @settings(max_examples=100, phases=PHASES)
 @given(st.lists(graphs(max_nodes=30), min_size=10, max_size=10), SIZES, st.integers(0, 2**31))
-def test_many_random_graphs(many: list[Graph], sizes: dict[str, int], seed: int) -> None:
+def test_many_random_graphs(many: list[IRGraph], sizes: dict[str, int], seed: int) -> None:
     check(many, sizes, seed)

@@ -12,7 +12,7 @@ import pytest
 import wholestep as ws
 from wholestep.data import Crop, DataLoader, Flip, Noise, Normalize, Scale, as_table, split
 from wholestep.data.table import check_finite
-from wholestep.data.transforms import Draw
+from wholestep.data.transforms import TransformDraw
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (6, 1, 4, 5)).astype(np.uint8)
 ROWS = np.arange(6)
@@ -105,14 +105,14 @@ def test_nan_is_named() -> None:
 
 def test_transforms_are_functions_of_seed_epoch_and_row() -> None:
     for transform in (Flip(), Crop(1), Noise(0.1)):
-        whole = transform(IMAGES, Draw(3, 1, ROWS, 0))
-        part = transform(IMAGES[4:], Draw(3, 1, ROWS[4:], 0))
+        whole = transform(IMAGES, TransformDraw(3, 1, ROWS, 0))
+        part = transform(IMAGES[4:], TransformDraw(3, 1, ROWS[4:], 0))
         np.testing.assert_array_equal(whole[4:], part)
-        assert (whole != transform(IMAGES, Draw(3, 2, ROWS, 0))).any()
+        assert (whole != transform(IMAGES, TransformDraw(3, 2, ROWS, 0))).any()
 
 
 def test_what_transforms_do() -> None:
-    draw = Draw(0, 0, ROWS, 0)
+    draw = TransformDraw(0, 0, ROWS, 0)
     flipped = Flip(1.0)(IMAGES, draw)
     np.testing.assert_array_equal(flipped, IMAGES[..., ::-1])
     np.testing.assert_allclose(Scale(1 / 255)(IMAGES, draw), IMAGES / 255, rtol=1e-6)
@@ -122,7 +122,7 @@ def test_what_transforms_do() -> None:
     padded = np.pad(IMAGES[0, 0], 2)
     windows = [padded[i : i + 4, j : j + 5].tolist() for i in range(5) for j in range(5)]
     assert cropped[0, 0].tolist() in windows
-    many = Noise(2.0)(np.zeros((500, 20)), Draw(0, 0, np.arange(500), 0))
+    many = Noise(2.0)(np.zeros((500, 20)), TransformDraw(0, 0, np.arange(500), 0))
     assert abs(many.std() - 2.0) < 0.05
     assert abs(many.mean()) < 0.06
 
@@ -133,7 +133,7 @@ def test_what_transforms_do() -> None:
         (lambda: Flip(1.5), "p is a probability"),
         (lambda: Crop(0), "padding is an integer"),
         (lambda: Normalize(0.0, 0.0), "std is above 0"),
-        (lambda: Crop(1)(np.ones((2, 3)), Draw(0, 0, ROWS[:2], 0)), "needs images"),
+        (lambda: Crop(1)(np.ones((2, 3)), TransformDraw(0, 0, ROWS[:2], 0)), "needs images"),
     ],
 )
 def test_errors_teach(make, text: str) -> None:

@@ -11,7 +11,7 @@ import torch
 import wholestep as ws
 from tests.compiler.targets import HERE, make_plan
 from wholestep.compiler.backends.cpu.cost_model import Settings
-from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.pipeline import Compiler
 from wholestep.compiler.plan.check.soundness import check_file
 from wholestep.compiler.plan.model.kernel import Plan
@@ -23,7 +23,7 @@ def stack(widths: list[int], bias: bool = True) -> ws.nn.Sequential:
     return ws.nn.Sequential(*(ws.nn.Linear(a, b, bias=bias) for a, b in pairwise(widths)))
 
 
-def training_step(widths: list[int], bias: bool = True) -> Graph:
+def training_step(widths: list[int], bias: bool = True) -> IRGraph:
     g = ws.Graph()
     x, y = g.input("x", ("batch", widths[0])), g.input("y", ("batch", widths[-1]))
     g.set_outputs({"loss": ws.losses.mse_loss(stack(widths, bias)(x), y)})

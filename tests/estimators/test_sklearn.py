@@ -25,7 +25,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 import wholestep as ws
 from wholestep.sklearn import EXPECTED_FAILED_CHECKS, Classifier, Regressor
-from wholestep.sklearn.networks import POOL, Network
+from wholestep.sklearn.networks import POOL, SharedNetwork
 
 OPTIONS = ws.CompileOptions(verify=False, egraph=False)  # what runs is judged elsewhere
 X, Y = load_iris(return_X_y=True)
@@ -62,14 +62,14 @@ def test_scikit_learns_own_checks(kind: type) -> None:
 def built(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """The kinds of networks that were compiled since the test began."""
     kinds: list[object] = []
-    make = Network.__init__
+    make = SharedNetwork.__init__
 
-    def counted(self: Network, kind: Any) -> None:
+    def counted(self: SharedNetwork, kind: Any) -> None:
         kinds.append(kind)
         make(self, kind)
 
     POOL.forget()
-    monkeypatch.setattr(Network, "__init__", counted)
+    monkeypatch.setattr(SharedNetwork, "__init__", counted)
     return kinds
 
 

@@ -31,7 +31,7 @@ from tests.fuzz.mutations import Tree, changed_bytes, changed_tree
 from wholestep.compiler.backends.cpu.render.source import render
 from wholestep.compiler.plan.io import serialize
 from wholestep.compiler.plan.model.kernel import Plan
-from wholestep.compiler.runtime.cache.content_store import Cache, key_of
+from wholestep.compiler.runtime.cache.content_store import ContentStore, key_of
 from wholestep.compiler.spans import OptimizeReport, parse_report
 from wholestep.errors import WholestepError
 from wholestep.train.checkpoint.format import MANIFEST, manifest_bytes
@@ -412,7 +412,7 @@ def configurations(rng: random.Random, folder: Path) -> None:
 
 def cached(rng: random.Random, folder: Path) -> None:
     """A damaged entry of a cache is a miss."""
-    store, key, data = Cache(folder / "cache"), key_of("x"), b"the machine code" * 20
+    store, key, data = ContentStore(folder / "cache"), key_of("x"), b"the machine code" * 20
     path = store.put(key, data, ".so")
     new, what = changed_bytes(rng, data)
     path.write_bytes(new)

@@ -16,9 +16,9 @@ from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.errors import WholestepError
-from wholestep.interop.onnx.read.network import Network
+from wholestep.interop.onnx.read.network import OnnxGraph
 from wholestep.interop.onnx.read.reading import DTYPES, WIDENED, dtype_name, model_as_network
-from wholestep.interop.onnx.read.recording import Recorder
+from wholestep.interop.onnx.read.recording import OnnxRecorder
 from wholestep.interop.onnx.read.sizes import tensor_of
 from wholestep.interop.onnx.read.table import row_of
 
@@ -103,21 +103,21 @@ def _array(value: Any) -> np.ndarray:
     return array.astype(WIDENED.get(array.dtype.name, array.dtype.name))
 
 
-def _outputs(network: Network, arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
+def _outputs(network: OnnxGraph, arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
     """Sizes and options are known, as they are in files; the rest is given to a graph that is interpreted."""
     graph, static = ws.Graph(), set(_static_names(network))
     values: dict[str, Any] = {name: a for name, a in arrays.items() if name in static}
     for name, a in arrays.items():
         if name not in static:
             values[name] = graph.input(name, a.shape, a.dtype.name)
-    found = [tensor_of(v) for v in Recorder(network, graph).run(network, values)]
+    found = [tensor_of(v) for v in OnnxRecorder(network, graph).run(network, values)]
     graph.set_outputs({f"output {i}": Tensor(t.node, graph) for i, t in enumerate(found)})
     whole = expand_gradients(evaluated(graph.to_ir(updates=False)))
     feeds = {name: arrays[name] for name in graph.inputs}
     return list(interpret(whole, inputs=feeds).outputs.values())
 
 
-def _static_names(network: Network) -> Iterator[str]:
+def _static_names(network: OnnxGraph) -> Iterator[str]:
     """Inputs that rows want to know, and what they are computed from."""
     wanted: set[str] = set()
     for call in reversed(network.calls):

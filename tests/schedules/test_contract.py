@@ -16,7 +16,7 @@ from wholestep import schedules as S
 from wholestep.compiler.backends.cpu.runtime.compiler import compile_counter
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.ir.semantics.interpret import interpret
-from wholestep.schedules.base import Numbers
+from wholestep.schedules.base import FormulaNumbers
 
 every = pytest.mark.parametrize("name", CASES)
 
@@ -46,7 +46,7 @@ def test_the_tensor_formula_is_the_number(name: str) -> None:
     schedule = CASES[name].schedule
     g = Graph()
     numbers = {k: g.scalar(k, float(v or 0.0)) for k, v in schedule.numbers().items()}
-    g.set_outputs({"value": schedule.formula(g.step, Numbers(numbers)).astype("float64")})
+    g.set_outputs({"value": schedule.formula(g.step, FormulaNumbers(numbers)).astype("float64")})
     graph = g.to_ir()
     for n in (0, 1, 6, 7, 9, 10, 11, 24, 25, 29, 30, 69, 70, 71, 100, 199, 250):
         scalars = {name: float(n) for name in graph.leaves("scalar") if name == "step"}

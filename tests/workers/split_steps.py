@@ -12,7 +12,7 @@ import numpy as np
 import wholestep as ws
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.ir.semantics.interpret import Result, interpret, interpret_on_ranks
 from wholestep.compiler.ir.state_partition import Division
 from wholestep.compiler.ir.type_rules.collectives import MODEL_RANK, OWN, RANK, ROWS, RULES
@@ -27,7 +27,7 @@ from wholestep.compiler.passes.simplify.inline import inline_calls, strip_stop_g
 from wholestep.compiler.runtime.process_group import rows_of_rank
 from wholestep.steps.define import as_graph, defined
 from wholestep.steps.distributed import with_divided_states, with_split_states
-from wholestep.steps.recipe import Recipe
+from wholestep.steps.recipe import StepOptions
 
 Array = np.ndarray[Any, Any]
 BATCH = 6
@@ -38,8 +38,8 @@ Exchanged = Counter[tuple[str, str, tuple[object, ...]]]  # (collective, axis of
 class Steps:
     """A training step as it is, and that of each rank: entry point by entry point, which run one after the other."""
 
-    whole: dict[str, Graph]
-    part: dict[str, Graph]
+    whole: dict[str, IRGraph]
+    part: dict[str, IRGraph]
     data: int
     model: int
 
@@ -80,9 +80,9 @@ def traced(
     specs = [ws.Spec(("batch", *a.shape[1:]), str(a.dtype)) for a in given]
     graph = as_graph(make(), specs[0], specs[1], loss)
     chosen = optimizer or ws.AdamW(lr=1e-2)
-    made: list[dict[str, Graph]] = []
+    made: list[dict[str, IRGraph]] = []
     for ranks in (0, data if data > 1 else 0):
-        definition = defined(graph, chosen, BATCH, None, Recipe(**recipe), ranks)
+        definition = defined(graph, chosen, BATCH, None, StepOptions(**recipe), ranks)
         phases = definition.micro_batches("train").phases if definition.has_micro_batches else {}
         names = [f"train.{phase}" for phase in phases] or ["train"]
         made.append({name: definition.trace(name) for name in names})
@@ -96,7 +96,7 @@ def traced(
     return Steps(whole, part, data, model)
 
 
-def _expanded(graph: Graph) -> Graph:
+def _expanded(graph: IRGraph) -> IRGraph:
     return strip_stop_gradients(expand_gradients(inline_calls(graph)))
 
 
@@ -121,7 +121,7 @@ def check(steps: Steps, given: tuple[Array, Array], rtol: float = 1e-9) -> None:
     _compare(steps, expected, state_of, rtol)
 
 
-def _states(graphs: Mapping[str, Graph], rng: np.random.Generator) -> dict[str, Array]:
+def _states(graphs: Mapping[str, IRGraph], rng: np.random.Generator) -> dict[str, Array]:
     found: dict[str, Array] = {}
     for graph in graphs.values():
         for name, node in graph.states().items():
@@ -144,7 +144,7 @@ def _parts(steps: Steps, state: Mapping[str, Array]) -> list[dict[str, Array]]:
 
 
 def _on_ranks(
-    steps: Steps, graph: Graph, inputs: Mapping[str, Array], sizes: Mapping[str, int], state: list[dict[str, Array]]
+    steps: Steps, graph: IRGraph, inputs: Mapping[str, Array], sizes: Mapping[str, int], state: list[dict[str, Array]]
 ) -> list[Result]:
     ranks = []
     for rank, held in enumerate(state):

@@ -10,7 +10,7 @@ import pytest
 from tests.workers.test_shards import CASES, ROWS
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.graph import Graph, Node, Output
+from wholestep.compiler.ir.graph import IRGraph, Node, Output
 from wholestep.compiler.ir.semantics.interpret import interpret, interpret_on_ranks
 from wholestep.compiler.ir.type_rules.collectives import OWN, tree_sum
 from wholestep.compiler.ir.type_rules.collectives import ROWS as WHOLE
@@ -29,7 +29,7 @@ def leaf(name: str, *shape: int) -> Node:
     return Node("input", (), at.InputAttrs(name, TensorType(shape, float32)))
 
 
-def on_ranks(graph: Graph, given: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
+def on_ranks(graph: IRGraph, given: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
     return [r.outputs for r in interpret_on_ranks(graph, [{"inputs": inputs} for inputs in given])]
 
 
@@ -43,7 +43,7 @@ def test_every_collective_has_its_value_on_every_rank(ranks: int) -> None:
         "all_gather": b.make("all_gather", (y,), group),
         "broadcast": b.make("broadcast", (y,), at.GroupAttrs()),
     }
-    graph = Graph(tuple(Output(name, node) for name, node in made.items()), (), (x, y))
+    graph = IRGraph(tuple(Output(name, node) for name, node in made.items()), (), (x, y))
     xs, ys = RNG.standard_normal((ranks, 2 * ranks, 3)), RNG.standard_normal((ranks, 2, 3))
     given = [{"x": xs[r], "y": ys[r]} for r in range(ranks)]
     for tried in (graph, bucket(graph)):
@@ -70,7 +70,7 @@ def test_a_gradient_is_that_of_the_losses_of_all_ranks(op: str) -> None:
     y = b.make(op, (x,), at.GroupAttrs(0 if op == "all_reduce" else ranks))
     loss = b.sum_axes(b.mul(b.mul(y, y), c), (0, 1))
     gradient = b.make("item", (b.make("gradient", (loss, x)),), at.ItemAttrs(0))
-    graph = expand_gradients(Graph((Output("loss", loss), Output("g", gradient)), (), (x, c)))
+    graph = expand_gradients(IRGraph((Output("loss", loss), Output("g", gradient)), (), (x, c)))
     xs = RNG.standard_normal((ranks, *shape))
     cs = RNG.standard_normal((ranks, *(int(e) for e in c.type.shape)))
 
@@ -88,17 +88,17 @@ def test_a_gradient_is_that_of_the_losses_of_all_ranks(op: str) -> None:
 # -- whole steps -------------------------------------------------------------------------------------------------
 
 
-def traced(case: str, ranks: int) -> tuple[Graph, list[np.ndarray]]:
+def traced(case: str, ranks: int) -> tuple[IRGraph, list[np.ndarray]]:
     """A training step with its gradients expanded: as it is, or that of one of several ranks."""
     import wholestep as ws
     from wholestep.steps.define import as_graph, defined
-    from wholestep.steps.recipe import Recipe
+    from wholestep.steps.recipe import StepOptions
 
     make, data, settings = CASES[case]
     model = make()
     specs = [ws.Spec(("batch", *a.shape[1:]), str(a.dtype)) for a in data[:2]]
     graph = as_graph(model, specs[0], specs[1], settings["loss"])
-    recipe = Recipe(clip_norm=0.5)
+    recipe = StepOptions(clip_norm=0.5)
     definition = defined(graph, ws.AdamW(lr=1e-2), ROWS, None, recipe, ranks)
     expanded = strip_stop_gradients(expand_gradients(inline_calls(definition.trace("train"))))
     return (bucket(divide(expanded)) if ranks else expanded), list(data[:2])

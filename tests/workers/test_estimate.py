@@ -16,7 +16,7 @@ from wholestep.compiler.backends.cuda.runtime.collectives import BESIDE
 from wholestep.compiler.backends.gpu.kernel_schedule import schedule_of
 from wholestep.compiler.plan.model.bodies import Exchange as Body
 from wholestep.compiler.runtime.process_group import rows_of_rank
-from wholestep.distributed.network import MESSAGES, NETWORKS, Exchange
+from wholestep.distributed.network import MESSAGES, NETWORKS, CollectiveCost
 from wholestep.errors import OptionError, UsageError
 
 
@@ -105,17 +105,17 @@ def test_a_rank_computes_its_rows_alone(by_workers: dict) -> None:
 
 
 def test_seconds_follow_from_latency_and_bandwidth() -> None:
-    bucket, link = Exchange("all_reduce", 8_000_000), ws.Network(latency_us=10, gigabytes_per_second=2)
+    bucket, link = CollectiveCost("all_reduce", 8_000_000), ws.Network(latency_us=10, gigabytes_per_second=2)
     assert bucket.seconds(2, link) == pytest.approx(2 * 10e-6 + 8e6 / 2e9)
     assert bucket.seconds(4, link) == pytest.approx(6 * 10e-6 + 1.5 * 8e6 / 2e9)
-    halves = [Exchange(name, 8_000_000).seconds(4, link) for name in ("reduce_scatter", "all_gather")]
+    halves = [CollectiveCost(name, 8_000_000).seconds(4, link) for name in ("reduce_scatter", "all_gather")]
     assert sum(halves) == pytest.approx(bucket.seconds(4, link))
-    assert Exchange("broadcast", 8_000_000).seconds(8, link) == pytest.approx(3 * (10e-6 + 8e6 / 2e9))
-    assert all(Exchange(name, 100).seconds(1, link) == 0 for name in MESSAGES)
+    assert CollectiveCost("broadcast", 8_000_000).seconds(8, link) == pytest.approx(3 * (10e-6 + 8e6 / 2e9))
+    assert all(CollectiveCost(name, 100).seconds(1, link) == 0 for name in MESSAGES)
 
 
 def test_a_faster_network_and_a_smaller_group_take_less() -> None:
-    bucket = Exchange("all_reduce", 100_000_000)
+    bucket = CollectiveCost("all_reduce", 100_000_000)
     times = [bucket.seconds(1024, NETWORKS[name]) for name in ("10Gb", "25Gb", "100Gb", "400Gb")]
     assert times == sorted(times, reverse=True)
     grown = [bucket.seconds(n, NETWORKS["100Gb"]) for n in (2, 16, 128, 1024)]

@@ -11,17 +11,17 @@ import pytest
 from tests.compilers import quick
 from tests.workers.test_shards import trained
 from tests.workers.trees import tree_sum
-from wholestep.compiler.backend import Place
-from wholestep.compiler.backends.cpu.runtime.simulated_ranks import ShardedProgram
+from wholestep.compiler.backend import LoadContext
+from wholestep.compiler.backends.cpu.runtime.simulated_ranks import ThreadRanksProgram
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.graph import Graph, Node, Output
+from wholestep.compiler.ir.graph import IRGraph, Node, Output
 from wholestep.compiler.ir.mesh import AXES, Grid
 from wholestep.compiler.ir.printer import parse_graph, print_graph
 from wholestep.compiler.ir.semantics.interpret import interpret_on_ranks
 from wholestep.compiler.ir.type_rules.collectives import MODEL_RANK, RANK
 from wholestep.compiler.ir.types import Dim, TensorType, float32
-from wholestep.compiler.passes.distribute.batch_placement.placements import Mixed, Rows
+from wholestep.compiler.passes.distribute.batch_placement.placements import BatchSharded, Mixed
 from wholestep.compiler.passes.distribute.batch_placement.rules import kinds_of
 from wholestep.compiler.passes.distribute.bucket_collectives import bucket
 from wholestep.compiler.pipeline import Compiler
@@ -46,7 +46,7 @@ def members(grid: tuple[int, int], rank: int, axis: str) -> list[int]:
     return (picture[:, m] if axis == "data" else picture[d]).tolist()  # type: ignore[no-any-return]
 
 
-def every_collective(grid: tuple[int, int]) -> Graph:
+def every_collective(grid: tuple[int, int]) -> IRGraph:
     """Each along each axis, of the sum over the other one, so that both follow each other."""
     size, sizes = grid[0] * grid[1], dict(zip(AXES, grid, strict=True))
     x, y = leaf("x", 2 * size, 3), leaf("y", 2, 3)
@@ -62,7 +62,7 @@ def every_collective(grid: tuple[int, int]) -> Graph:
             "both": b.mul(summed, x),
         }
         made += [Output(f"{axis} {name}", node) for name, node in nodes.items()]
-    return Graph(tuple(made), (), (x, y))
+    return IRGraph(tuple(made), (), (x, y))
 
 
 @pytest.mark.parametrize("grid", GRIDS)
@@ -107,8 +107,8 @@ def test_ranks_along_the_model_axis_have_the_same_rows() -> None:
     gathered = b.make("all_gather", (x,), at.GroupAttrs(2, "model"))
     turned = b.make("all_gather", (b.permute(x, (1, 0)),), at.GroupAttrs(2, "model"))
     kinds = kinds_of([*summed.values(), gathered, turned], "batch")
-    assert kinds[summed["model"]] == Rows(0)
-    assert kinds[turned] == Rows(1)
+    assert kinds[summed["model"]] == BatchSharded(0)
+    assert kinds[turned] == BatchSharded(1)
     assert isinstance(kinds[summed["data"]], Mixed)
     assert isinstance(kinds[gathered], Mixed)
 
@@ -123,7 +123,7 @@ def own_numbers(x: Node) -> Node:
     return b.mul(x, b.expand_to(factor, x.type.shape, ()))
 
 
-def collectives_of_threads(grid: tuple[int, int], axes: Sequence[str]) -> Graph:
+def collectives_of_threads(grid: tuple[int, int], axes: Sequence[str]) -> IRGraph:
     """Every collective along some axes, one behind the other."""
     given, made = leaf("x", 2 * grid[0] * grid[1], 3), dict[str, Node]()
     x = own = own_numbers(given)
@@ -137,7 +137,7 @@ def collectives_of_threads(grid: tuple[int, int], axes: Sequence[str]) -> Graph:
             f"{axis} all_gather": b.make("all_gather", (b.mul(part, part),), at.GroupAttrs(ranks, axis)),
             f"{axis} broadcast": b.make("broadcast", (part,), at.GroupAttrs(axis=axis)),
         }
-    return Graph(tuple(Output(name, node) for name, node in made.items()), (), (given,))
+    return IRGraph(tuple(Output(name, node) for name, node in made.items()), (), (given,))
 
 
 @pytest.mark.parametrize(("grid", "axes"), [*((grid, AXES) for grid in GRIDS), ((2, 2), AXES[1:])])
@@ -150,8 +150,8 @@ def test_threads_exchange_what_the_interpreter_says(grid: tuple[int, int], axes:
     )
     scratch = where.device.scratch()
     scratch.reserve(plan, where.threads)
-    program = where.device.load(plan, Place(where, State(), scratch))
-    assert isinstance(program, ShardedProgram)
+    program = where.device.load(plan, LoadContext(where, State(), scratch))
+    assert isinstance(program, ThreadRanksProgram)
     x = RNG.standard_normal((2 * size, 3)).astype(np.float32)
     program.bind("x", x)
     sizes = [{RANK: r // grid[1], MODEL_RANK: r % grid[1]} for r in range(size)]

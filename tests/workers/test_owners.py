@@ -18,13 +18,13 @@ from safetensors import safe_open
 from tests.workers import sharded
 from tests.workers.ranks import launch
 from wholestep.compiler.ir.mesh import Grid
-from wholestep.compiler.runtime.state.state_pieces import Piece, put_together
+from wholestep.compiler.runtime.state.state_pieces import StatePiece, put_together
 from wholestep.errors import CheckpointError
 from wholestep.train.checkpoint import load_checkpoint
 from wholestep.train.checkpoint import sharded_write as together
 from wholestep.train.checkpoint.folder import checkpoints_in
 from wholestep.train.checkpoint.format import owned_file
-from wholestep.train.checkpoint.sharded_write import Together, meet
+from wholestep.train.checkpoint.sharded_write import ShardedWrite, meet
 
 OWNED = [f"training-0000{n}-of-00003.safetensors" for n in (1, 2, 3)]
 
@@ -134,8 +134,11 @@ def test_parts_of_layers_are_written_by_one_of_those_who_have_them(
     group = Rank(rank)
     group.size, group.grid = 4, Grid(2, 2)  # type: ignore[misc]
     numbers, about = np.zeros((2, 3), np.float32), ((2, 3), (0, 1), (2, 3), 0, (0, 1, 2), 1)
-    pieces = {"rows": Piece(numbers[:1], *about), "layer": Piece(numbers, *about)}  # the first by shard="optimizer"
-    Together(group, tmp_path, 1, pieces, None).wait()
+    pieces = {
+        "rows": StatePiece(numbers[:1], *about),
+        "layer": StatePiece(numbers, *about),
+    }  # the first by shard="optimizer"
+    ShardedWrite(group, tmp_path, 1, pieces, None).wait()
     with safe_open(tmp_path / owned_file(rank, 4), "np") as file:
         assert sorted(file.keys()) == sorted(written)
 
@@ -155,8 +158,8 @@ def written(folder: Path, taken: Any) -> list[Any]:
         place = meet(group, folder, taken.step)
         assert place is not None
         first = 3 * group.rank
-        piece = Piece(WHOLE[first : first + 3], (5, 3), (0, 1), (5, 3), first)
-        made = Together(group, place, taken.step, {"more": piece}, taken if group.rank == 0 else None)
+        piece = StatePiece(WHOLE[first : first + 3], (5, 3), (0, 1), (5, 3), first)
+        made = ShardedWrite(group, place, taken.step, {"more": piece}, taken if group.rank == 0 else None)
         try:
             files = made.settle()
         except CheckpointError as error:
@@ -212,21 +215,21 @@ GOOD: dict[str, Any] = {"shape": [5, 3], "axes": [1, 0], "form": [3, 5], "first"
 
 
 def test_pieces_are_put_together_as_they_were_cut() -> None:
-    rows = [Piece.at(WHOLE.T[first:last], {**GOOD, "first": first}) for first, last in ((1, 3), (0, 1), (3, 3))]
+    rows = [StatePiece.at(WHOLE.T[first:last], {**GOOD, "first": first}) for first, last in ((1, 3), (0, 1), (3, 3))]
     np.testing.assert_array_equal(put_together([*rows, rows[0]]), WHOLE)
-    flat = [Piece(WHOLE.reshape(-1)[a:b], (5, 3), (0, 1), (15,), a) for a, b in ((0, 8), (8, 15))]
+    flat = [StatePiece(WHOLE.reshape(-1)[a:b], (5, 3), (0, 1), (15,), a) for a, b in ((0, 8), (8, 15))]
     np.testing.assert_array_equal(put_together(flat), WHOLE)
-    whole = Piece(WHOLE.T, (5, 3), (1, 0), (3, 5), 0)
+    whole = StatePiece(WHOLE.T, (5, 3), (1, 0), (3, 5), 0)
     for wrong in (rows[:1], rows[1:], [rows[0], whole], [rows[0], flat[0]]):
         with pytest.raises(ValueError, match="are not"):
             put_together(wrong)
     wide = np.concatenate([WHOLE, 100 + WHOLE], 1)  # cut along its columns, then by rows
-    models = [Piece(part[a:b], (5, 3), (0, 1), (5, 3), a, (1, 1, 2), model)
+    models = [StatePiece(part[a:b], (5, 3), (0, 1), (5, 3), a, (1, 1, 2), model)
               for model, part in enumerate(np.split(wide, 2, 1)) for a, b in ((0, 2), (2, 5))]  # fmt: skip
     np.testing.assert_array_equal(put_together(models), wide)
     with pytest.raises(ValueError, match="are not"):
         put_together(models[:3])
-    assert Piece.at(rows[0].array, json.loads(json.dumps(rows[0].place()))).first == 1
+    assert StatePiece.at(rows[0].array, json.loads(json.dumps(rows[0].place()))).first == 1
 
 
 @pytest.mark.parametrize(
@@ -240,4 +243,4 @@ def test_pieces_are_put_together_as_they_were_cut() -> None:
 )  # fmt: skip
 def test_what_is_no_place_of_a_part_is_refused(place: Any) -> None:
     with pytest.raises(ValueError, match=r"no place|does not lie|no whole numbers"):
-        Piece.at(WHOLE.T[1:], place)
+        StatePiece.at(WHOLE.T[1:], place)

@@ -6,7 +6,7 @@ import pytest
 
 from docs import make_ranks
 from docs.make_ranks import GPT2
-from wholestep.distributed.network import NETWORKS, Exchange
+from wholestep.distributed.network import NETWORKS, CollectiveCost
 
 TEXT = make_ranks.PAGE.read_text()
 FAST = NETWORKS["400Gb"]
@@ -20,7 +20,7 @@ def test_the_tables_are_those_of_the_model() -> None:
 def test_numbers_in_sentences_are_those_of_the_model() -> None:
     gradients = 4 * GPT2.parameters
     sent = -(-gradients * 2 * 1023 // 1024)
-    waiting = 1e3 * sum(Exchange(e.collective, 0).seconds(1024, FAST) for e in GPT2.exchanges)
+    waiting = 1e3 * sum(CollectiveCost(e.collective, 0).seconds(1024, FAST) for e in GPT2.exchanges)
     carried = 1e3 * sent / (1e9 * FAST.gigabytes_per_second)
     fills = 1024 * 1e-6 * FAST.latency_us * 1e9 * FAST.gigabytes_per_second
     for said in (

@@ -22,9 +22,9 @@ from wholestep.schedules.monitor_modes import MODES, canonical, known_mode, mode
 
 if TYPE_CHECKING:
     from wholestep.train.checkpoint import Checkpoint
-    from wholestep.train.checkpoint.folder import Found
+    from wholestep.train.checkpoint.folder import StoredCheckpoint
     from wholestep.train.checkpoint.lock import FolderLock
-    from wholestep.train.checkpoint.sharded_write import Together
+    from wholestep.train.checkpoint.sharded_write import ShardedWrite
 
 log = logging.getLogger("wholestep")
 
@@ -90,9 +90,9 @@ class ModelCheckpoint(Callback):
         self._lock: FolderLock | None = None
         self._run_failed = False
         self._writing: threading.Thread | None = None
-        self._together: Together | None = None  # what workers write together and have not agreed on yet
+        self._together: ShardedWrite | None = None  # what workers write together and have not agreed on yet
         self._values: list[float] = []  # of the best epochs, best first
-        self._superseded: list[Found] = []  # of later steps than this run begins with
+        self._superseded: list[StoredCheckpoint] = []  # of later steps than this run begins with
         self._versions: Mapping[str, str] = {}  # and the rest of what was there when the run began
         self._due = False
         self._since, self._written = 0, time.monotonic()
@@ -218,12 +218,12 @@ class ModelCheckpoint(Callback):
         self.settle()
         pieces = {} if run.group is None else run.session.own_pieces()
         if run.group is not None and pieces:
-            from wholestep.train.checkpoint.sharded_write import Together, meet
+            from wholestep.train.checkpoint.sharded_write import ShardedWrite, meet
 
             step = run.session.state.step
             place = meet(run.group, self.folder, step)
             if place is not None:
-                self._together = Together(run.group, place, step, pieces, self._capture(without=pieces))
+                self._together = ShardedWrite(run.group, place, step, pieces, self._capture(without=pieces))
                 return
         taken = self._capture()
         if taken is not None:

@@ -14,9 +14,9 @@ import numpy as np
 from wholestep.compiler.ir.types import Dim, Shape, TensorType, evaluate
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.process_group import Group
+from wholestep.compiler.runtime.process_group import ProcessGroup
 from wholestep.compiler.runtime.state.state import State
-from wholestep.compiler.runtime.state.storage import Memory
+from wholestep.compiler.runtime.state.storage import StateMemory
 from wholestep.compiler.target import Target
 from wholestep.options import CompileOptions
 from wholestep.records import dataclass
@@ -52,14 +52,14 @@ class NoScratch:
 
 
 @dataclass(frozen=True)
-class Where:
+class Placement:
     """Where plans run: the device, its threads, what keys random numbers, and how plans are made."""
 
     device: Device
     threads: int
     seed: int
     options: CompileOptions
-    group: Group | None = None  # the ranks that make a step together; None: this one alone
+    group: ProcessGroup | None = None  # the ranks that make a step together; None: this one alone
     shard: str | None = None  # "optimizer": of its state each has a part
     seeded: bool = True  # was the seed given, or is it the default of the process?
 
@@ -80,14 +80,14 @@ class Where:
 
 
 @dataclass(frozen=True)
-class Place:
+class LoadContext:
     """What the programs of a session are loaded into: where they run, and the memory that they share."""
 
-    where: Where
+    where: Placement
     state: State
     scratch: Scratch  # of the backend's own making
     profile: bool = False  # kernels note when they begin and end; the bits are the same
-    memory: Memory | None = None  # where states are, unless in the device's own
+    memory: StateMemory | None = None  # where states are, unless in the device's own
     apart: bool = False  # does a program run on its caller's thread, beside the others of this process?
 
 
@@ -98,7 +98,7 @@ class IndexRefusedError(Exception):
     """An input holds an index outside its bound; nothing was run.  Whoever launched knows which one to tell of."""
 
 
-class Ticket(Protocol):
+class Launch(Protocol):
     """A launch, which may still be under way."""
 
     def wait(self) -> None:
@@ -110,11 +110,11 @@ class Ticket(Protocol):
     def read(self, name: str) -> AnyArray:
         """A copy of an output, as the user sees it; waits."""
 
-    def keep(self) -> Ticket:
+    def keep(self) -> Launch:
         """The launch with its outputs, which may lie where the next launch writes: called before that one begins."""
 
 
-class Program(Ticket, Protocol):
+class Program(Launch, Protocol):
     """A plan on a device, and the ticket of its last launch; `wait` waits for all of them.
 
     A step is `bind` of every input and one `launch`.  Launches take effect in the order in which they are made; one
@@ -148,13 +148,13 @@ class Program(Ticket, Protocol):
         It is read by the time the launch returns (an asynchronous device copies it); then it may change.
         """
 
-    def launch(self, sizes: Mapping[str, int]) -> Ticket:
+    def launch(self, sizes: Mapping[str, int]) -> Launch:
         """Begin one step with these sizes of the symbols; IndexRefusedError, with nothing run, where an index is bad.
 
         The mapping is not changed afterwards: the same one means the same sizes.
         """
 
-    def epoch(self, epoch: Epoch) -> Iterator[Slice]:
+    def epoch(self, epoch: Epoch) -> Iterator[StepRange]:
         """Steps over the rows of an epoch; gives what was done about every 50 ms, so that others may act."""
 
 
@@ -214,7 +214,7 @@ class Epoch:
 
 
 @dataclass(frozen=True)
-class Slice:
+class StepRange:
     """Some updates that were made one after the other."""
 
     epoch: int  # of the run, from 0
@@ -223,11 +223,11 @@ class Slice:
     rows: AnyArray  # of each update
 
     @staticmethod
-    def of(epoch: Epoch, first: int, losses: AnyArray) -> Slice:
+    def of(epoch: Epoch, first: int, losses: AnyArray) -> StepRange:
         """The slice that begins with the update `first`."""
         rows = np.full(len(losses), epoch.batch)
         rows[-1:] = epoch.rows_of(first + len(losses) - 1)
-        return Slice(epoch.number, first, losses, rows)
+        return StepRange(epoch.number, first, losses, rows)
 
     @property
     def end(self) -> int:
@@ -249,7 +249,7 @@ class Slicing(Protocol):
 
 def epoch_of_launches(
     program: Program, epoch: Epoch, stop_at: str | None = None, pace: Slicing | None = None
-) -> Iterator[Slice]:
+) -> Iterator[StepRange]:
     """An epoch as a loop over launches, for programs without a loop of their own.
 
     Losses are read some launches late, so that an asynchronous device never waits for the host.  `stop_at` is the
@@ -263,7 +263,7 @@ def epoch_of_launches(
         else:
             updates = range(first, first + pace.steps(most))
             pace.timed(partial(_make_slice, program, epoch, updates, stop_at, pace.seconds, losses))
-        yield Slice.of(epoch, first, np.array(losses))
+        yield StepRange.of(epoch, first, np.array(losses))
         first += len(losses)
 
 
@@ -272,7 +272,7 @@ def _make_slice(
 ) -> int:
     """Launch some updates; how many, and their losses."""
     deadline = time.monotonic() + seconds
-    begun: deque[Ticket] = deque()
+    begun: deque[Launch] = deque()
     for update in updates:
         ticket = _launched(program, epoch, update)
         begun.append(ticket if program.synchronous else ticket.keep())
@@ -284,7 +284,7 @@ def _make_slice(
     return len(losses)
 
 
-def _launched(program: Program, epoch: Epoch, update: int) -> Ticket:
+def _launched(program: Program, epoch: Epoch, update: int) -> Launch:
     for name, array in epoch.inputs_of(update).items():
         program.bind(name, array)
     return program.launch(epoch.sizes_of(update))
@@ -316,7 +316,7 @@ class Device(Protocol):
     name: str  # as `device=` names it
     target: Target
     runs: bool
-    memory: Memory  # where its programs find states
+    memory: StateMemory  # where its programs find states
 
     def scratch(self) -> Scratch:
         """What the programs of one session share."""
@@ -324,14 +324,14 @@ class Device(Protocol):
     def prepare(self, options: CompileOptions) -> None:
         """Begin with what every plan needs, beside whatever the caller does next."""
 
-    def load(self, plan: Plan, place: Place, key: str = "", meanwhile: Callable[[], None] = nothing) -> Program:
+    def load(self, plan: Plan, place: LoadContext, key: str = "", meanwhile: Callable[[], None] = nothing) -> Program:
         """Make a plan runnable.  `key` stands for the plan in caches; without one it is computed.
 
         `meanwhile` is called while the plan is compiled, before its states and scratch memory are looked for.
         """
 
     def load_micro_batches(
-        self, plan: Plan, programs: Sequence[Program], place: Place, shape: MicroBatchShape
+        self, plan: Plan, programs: Sequence[Program], place: LoadContext, shape: MicroBatchShape
     ) -> Program:
         """One program of several that were loaded: each runs for every micro-batch, the last one once."""
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from wholestep.compiler.ir.attrs import ItemAttrs
-from wholestep.compiler.ir.graph import Graph, Node, Output, toposort
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, toposort
 from wholestep.compiler.passes.egraph.explain import ExplainedStep, explain
 from wholestep.compiler.passes.egraph.optimize import Request, Rewriting, rewrite_by_equality
 from wholestep.compiler.passes.egraph.rules.rule import Exactness
@@ -71,7 +71,7 @@ def _step_text(step: ExplainedStep) -> str:
     return f"  {step.rule} [{step.exactness}]: {step.node}{where}\n    {law}\n    {step.reason}"
 
 
-def explain_tensor(graph: Graph, options: CompileOptions, target: Target, name: str) -> Explanation:
+def explain_tensor(graph: IRGraph, options: CompileOptions, target: Target, name: str) -> Explanation:
     """Run the e-graph's stages for a target again and tell what they did for one output, update, state or gradient."""
     known = _named_nodes(graph)
     if name not in known:
@@ -97,7 +97,7 @@ class _Runner:
     worker: Worker
     target: Target
 
-    def rewrite(self, graph: Graph, *, before_autodiff: bool) -> Rewriting | None:
+    def rewrite(self, graph: IRGraph, *, before_autodiff: bool) -> Rewriting | None:
         """What the compiler's stage did; None where it does not run or gave up."""
         options = self.options
         if not options.uses_egraph or (before_autodiff and options.exactness == "bitwise"):
@@ -134,7 +134,7 @@ def _operation_text(node: Node) -> str:
     return f"{node.op}{f' in {node.line.layer}' if node.line.layer else ''} at {node.line}"
 
 
-def _named_nodes(graph: Graph) -> dict[str, Node]:
+def _named_nodes(graph: IRGraph) -> dict[str, Node]:
     """Outputs, kept tensors, updates of states, and gradients that a step is made of."""
     found = {o.name: o.node for o in graph.outputs}
     for update in graph.updates:
@@ -145,14 +145,14 @@ def _named_nodes(graph: Graph) -> dict[str, Node]:
     return found
 
 
-def _expanded(graph: Graph, name: str, target: Target) -> tuple[Graph, list[Node]]:
+def _expanded(graph: IRGraph, name: str, target: Target) -> tuple[IRGraph, list[Node]]:
     """The step with its gradients written out, as the compiler's stages leave it, and the node of one name in it."""
     node = _named_nodes(graph)[name]
-    marked = Graph((*graph.outputs, Output("explained", node)), graph.updates, graph.inputs)
+    marked = IRGraph((*graph.outputs, Output("explained", node)), graph.updates, graph.inputs)
     for stage in STAGES:
         if stage.name in ("autodiff", "simplify"):
             for rewrite in stage.passes_for(target):
                 marked = rewrite(marked)
     *outputs, last = marked.outputs
-    step = Graph(tuple(outputs), marked.updates, marked.inputs)
+    step = IRGraph(tuple(outputs), marked.updates, marked.inputs)
     return step, [last.node] if last.node in set(step.nodes) else []

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from wholestep.compiler.passes.rematerialize.memory_budget import Choice, Kept
+from wholestep.compiler.passes.rematerialize.memory_budget import RecomputeCandidates, RecomputeChoice
 from wholestep.compiler.plan.memory.peak_memory import ADVICE, Limit
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.plan.model.request import PlanRequest
@@ -26,13 +26,13 @@ Planner = Callable[[PlanRequest], Plan]
 def plan_within(request: PlanRequest, planner: Planner, limit: Limit) -> Plan:
     """The plan of a request whose bytes keep a limit; LimitError with the least that there is, where none does."""
     plain = planner(request)
-    search = _Search(request, planner, limit, plain)
+    search = _BudgetSearch(request, planner, limit, plain)
     if search.taken(plain) <= search.most:
         return search.noted(plain, None, 0)
     return search.find()
 
 
-class _Search:
+class _BudgetSearch:
     def __init__(self, request: PlanRequest, planner: Planner, limit: Limit, plain: Plan) -> None:
         self.request, self.planner, self.limit, self.plain = request, planner, limit, plain
         self.most = limit.bytes_of(self.taken(plain))
@@ -42,7 +42,7 @@ class _Search:
         return footprint(plan, self.limit.threads).peak_bytes + self.limit.beside
 
     def find(self) -> Plan:
-        self.kept = Kept(self.request.graph, self.request.capacity, self.request.target.costs)
+        self.kept = RecomputeCandidates(self.request.graph, self.request.capacity, self.request.target.costs)
         cheap, products = self.kept.choices()
         every = [*cheap, *products]
         least, known = self.plain, 0  # so many choices were not enough
@@ -62,7 +62,7 @@ class _Search:
             limit=self.most,
         )
 
-    def _fewest(self, choices: Sequence[Choice], halvings: int, low: int, plan: Plan) -> Plan:
+    def _fewest(self, choices: Sequence[RecomputeChoice], halvings: int, low: int, plan: Plan) -> Plan:
         """The plan with the fewest choices; `low` of them were too few, all of them give `plan`."""
         high, found = len(choices), plan
         while high - low > 1:
@@ -78,11 +78,11 @@ class _Search:
                 low = guess
         return self.noted(found, choices[:high], halvings)
 
-    def _plan(self, choices: Sequence[Choice], halvings: int) -> Plan:
+    def _plan(self, choices: Sequence[RecomputeChoice], halvings: int) -> Plan:
         graph = self.kept.without(choices)
         return self.planner(replace(self.request, graph=graph, frugal=True, halvings=halvings))
 
-    def noted(self, plan: Plan, choices: Sequence[Choice] | None, halvings: int) -> Plan:
+    def noted(self, plan: Plan, choices: Sequence[RecomputeChoice] | None, halvings: int) -> Plan:
         """The plan, with what was done for the limit among its notes."""
         done = ["no need to save any"] if choices is None else ["kernels in an order that keeps less"]
         if choices:
@@ -96,10 +96,10 @@ class _Search:
         return replace(plan, notes=(*plan.notes, text + ", ".join(done) + cost))
 
 
-def _bytes(choices: Sequence[Choice]) -> int:
+def _bytes(choices: Sequence[RecomputeChoice]) -> int:
     return sum(c.bytes for c in choices)
 
 
-def _levels(cheap: list[Choice], every: list[Choice]) -> list[tuple[list[Choice], int]]:
+def _levels(cheap: list[RecomputeChoice], every: list[RecomputeChoice]) -> list[tuple[list[RecomputeChoice], int]]:
     """Choices and halvings of the largest value, from what costs least on."""
     return [([], 0), (cheap, 0), (cheap, 1), (every, 1), (every, MOST_HALVINGS)]

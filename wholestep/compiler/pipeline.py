@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 
-from wholestep.compiler.ir.graph import Graph, Node
+from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.ir.printer import print_graph
 from wholestep.compiler.ir.verify import verify
 from wholestep.compiler.memory_budget import plan_within
@@ -139,7 +139,7 @@ class Compiler:
     label: Callable[[Node], str] = called  # what a kernel's origin says of a node
     _known: set[Node] = field(default_factory=set, init=False, repr=False)  # nodes that were found well formed
 
-    def run_stages(self, graph: Graph, target: Target, until: str | None = None) -> Graph:
+    def run_stages(self, graph: IRGraph, target: Target, until: str | None = None) -> IRGraph:
         """The graph for a target after the stage `until`, or after all of them."""
         assert until is None or until in [s.name for s in STAGES], f"there is no stage {until!r}"
         plain = graph
@@ -152,7 +152,7 @@ class Compiler:
                 break
         return graph
 
-    def _differentiated(self, stage: Stage, graph: Graph, plain: Graph, target: Target) -> Graph:
+    def _differentiated(self, stage: Stage, graph: IRGraph, plain: IRGraph, target: Target) -> IRGraph:
         """The graph without gradients; the plain one, where a rewrite has dropped a parameter's part of the loss.
 
         Of `concat([a, b])[:, :1]` no rewrite leaves b: its gradient is 0, and not missing.
@@ -166,7 +166,7 @@ class Compiler:
             self.given_up.append(f"rewrites of the forward pass were left out: {described(error)}")
             return found
 
-    def _run_stage(self, stage: Stage, graph: Graph, target: Target) -> Graph:
+    def _run_stage(self, stage: Stage, graph: IRGraph, target: Target) -> IRGraph:
         with self.spans.span(stage.name) as span:
             span.nodes_before = len(graph.nodes)
             for rewrite in stage.passes_for(target):
@@ -176,7 +176,7 @@ class Compiler:
             span.nodes_after = len(graph.nodes)
         return graph
 
-    def _apply(self, rewrite: Pass, graph: Graph, target: Target) -> Graph:
+    def _apply(self, rewrite: Pass, graph: IRGraph, target: Target) -> IRGraph:
         """The graph after a pass; where one that only makes a program faster fails, the graph as it was."""
         try:
             return self._checked(in_bodies(rewrite)(graph))
@@ -187,12 +187,12 @@ class Compiler:
             log.warning("%s", self.given_up[-1], exc_info=True)
             return graph
 
-    def _checked(self, graph: Graph) -> Graph:
+    def _checked(self, graph: IRGraph) -> IRGraph:
         if self.options.check_passes:
             verify(graph, self._known)
         return graph
 
-    def _rewrite(self, stage: Stage, graph: Graph, target: Target) -> Graph:
+    def _rewrite(self, stage: Stage, graph: IRGraph, target: Target) -> IRGraph:
         """The program that the e-graph chooses; what it did, or why it did not, is kept for the report."""
         before_autodiff = stage.name == "optimize_forward"
         if before_autodiff and self.options.exactness == "bitwise":
@@ -216,7 +216,7 @@ class Compiler:
         return rewritten
 
     def plan(
-        self, graph: Graph, capacity: Mapping[str, int], target: Target, limit: Limit | None = None
+        self, graph: IRGraph, capacity: Mapping[str, int], target: Target, limit: Limit | None = None
     ) -> tuple[Plan, OptimizeReport]:
         """The plan of one entry point for a target and what was done to get it; where there is a limit, one that keeps
         it."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 
-from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.target import OwnPass, Target
 
-Pass = Callable[[Graph], Graph]
+Pass = Callable[[IRGraph], IRGraph]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def passes_at(place: Pass | ForTarget, target: Target) -> tuple[Pass, ...]:
     return place.passes(target) if isinstance(place, ForTarget) else (place,)
 
 
-def with_target(rewrite: Callable[[Graph, Target], Graph]) -> ForTarget:
+def with_target(rewrite: Callable[[IRGraph, Target], IRGraph]) -> ForTarget:
     """A pass that reads the target."""
     return ForTarget(lambda target: (_bound(rewrite, target),))
 
@@ -52,13 +52,13 @@ def own(name: str) -> ForTarget:
 def own_pass(found: OwnPass, target: Target) -> Pass:
     """A pass that a target names."""
     module, _, name = found.path.partition(":")
-    rewrite: Callable[..., Graph] = getattr(import_module(module), name)
+    rewrite: Callable[..., IRGraph] = getattr(import_module(module), name)
     return _bound(rewrite, target) if found.takes_target else rewrite
 
 
 @cache  # the same object every time: passes are told apart by identity
-def _bound(rewrite: Callable[[Graph, Target], Graph], target: Target) -> Pass:
-    def bound(graph: Graph) -> Graph:
+def _bound(rewrite: Callable[[IRGraph, Target], IRGraph], target: Target) -> Pass:
+    def bound(graph: IRGraph) -> IRGraph:
         return rewrite(graph, target)
 
     bound.__name__ = rewrite.__name__

@@ -14,7 +14,7 @@ from wholestep.data.order import Rows, Sampler, Sequential, Shuffled
 from wholestep.data.prefetch import prefetched
 from wholestep.data.sources import RowSource, Stream, as_source
 from wholestep.data.table import Array, Batch, Table
-from wholestep.data.transforms import Draw, Transform
+from wholestep.data.transforms import Transform, TransformDraw
 from wholestep.errors import InputError, OptionError, UsageError, WholestepError
 
 if TYPE_CHECKING:
@@ -252,5 +252,5 @@ class DataLoader:
             return {name: self._apply(a, rows, epoch) for name, a in inputs.items()}
         changed: Array = inputs
         for stream, transform in enumerate(self.transforms):
-            changed = transform(changed, Draw(self.seed, epoch, rows, stream))
+            changed = transform(changed, TransformDraw(self.seed, epoch, rows, stream))
         return changed

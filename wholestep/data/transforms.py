@@ -17,7 +17,7 @@ Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Draw:
+class TransformDraw:
     """The random number generator of one transform for one batch."""
 
     seed: int
@@ -38,7 +38,7 @@ class Draw:
         return found.reshape(len(self.rows), *shape)
 
 
-Transform = Callable[[Array, Draw], Array]
+Transform = Callable[[Array, TransformDraw], Array]
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Normalize:
         if (np.asarray(self.std) <= 0).any():
             raise OptionError(f"Normalize: std is above 0; received {self.std}.")
 
-    def __call__(self, x: Array, draw: Draw) -> Array:
+    def __call__(self, x: Array, draw: TransformDraw) -> Array:
         mean, std = (np.asarray(v, np.float32) for v in (self.mean, self.std))
         if mean.ndim or std.ndim:
             mean, std = (np.reshape(v, (-1, *[1] * (x.ndim - 2))) if v.ndim else v for v in (mean, std))
@@ -65,7 +65,7 @@ class Scale:
 
     factor: float
 
-    def __call__(self, x: Array, draw: Draw) -> Array:
+    def __call__(self, x: Array, draw: TransformDraw) -> Array:
         return x.astype(np.float32) * np.float32(self.factor)
 
 
@@ -80,7 +80,7 @@ class Flip:
         if not 0.0 <= self.p <= 1.0:
             raise OptionError(f"Flip: p is a probability, between 0 and 1; received {self.p}.")
 
-    def __call__(self, x: Array, draw: Draw) -> Array:
+    def __call__(self, x: Array, draw: TransformDraw) -> Array:
         chosen = draw.uniform() < self.p
         return np.where(chosen.reshape(-1, *[1] * (x.ndim - 1)), np.flip(x, self.axis), x)
 
@@ -95,7 +95,7 @@ class Crop:
         if not isinstance(self.padding, int) or self.padding < 1:
             raise OptionError(f"Crop: padding is an integer of at least 1; received {self.padding!r}.")
 
-    def __call__(self, x: Array, draw: Draw) -> Array:
+    def __call__(self, x: Array, draw: TransformDraw) -> Array:
         if x.ndim < 3:
             raise ShapeError(f"Crop: needs images (rows, ..., height, width); received shape {x.shape}.")
         p, (height, width) = self.padding, x.shape[-2:]
@@ -111,6 +111,6 @@ class Noise:
 
     std: float
 
-    def __call__(self, x: Array, draw: Draw) -> Array:
+    def __call__(self, x: Array, draw: TransformDraw) -> Array:
         kind = x.dtype if letter_of(x.dtype) == "f" else np.dtype(np.float32)
         return (x + self.std * draw.normal(x.shape[1:])).astype(kind)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil
 
-from wholestep.compiler.backend import Where
+from wholestep.compiler.backend import Placement
 from wholestep.compiler.ir.mesh import MODEL, Grid
 from wholestep.compiler.ir.types import Dim, evaluate
 from wholestep.compiler.plan.io.report import PlanReport
@@ -15,7 +15,7 @@ from wholestep.compiler.plan.io.traffic import exchanged, priced
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.plan.model.target_formats import footprint
 from wholestep.compiler.target import Target
-from wholestep.distributed.network import Exchange, Network, as_network
+from wholestep.distributed.network import CollectiveCost, Network, as_network
 from wholestep.distributed.workers import Workers
 from wholestep.errors import OptionError, UsageError
 from wholestep.session.building.plans import Plans
@@ -29,7 +29,7 @@ class WorkersReport(PlanReport):
     workers: int
     grid: Grid  # in which they stand
     network: Network
-    exchanges: tuple[Exchange, ...]
+    exchanges: tuple[CollectiveCost, ...]
     compute_seconds: float  # of a rank's kernels, by the target's prices
 
     @property
@@ -89,7 +89,7 @@ class WorkersReport(PlanReport):
 
 
 def workers_report(
-    definition: Definition, where: Where, asked: int | Workers, network: str | Network, shard: str | None = None
+    definition: Definition, where: Placement, asked: int | Workers, network: str | Network, shard: str | None = None
 ) -> WorkersReport:
     """The estimate of a step whose batch is divided among ranks."""
     network, target, grid = as_network(network), where.device.target, _grid_of(asked)
@@ -118,9 +118,9 @@ def compute_seconds(plan: Plan, target: Target, threads: int) -> float:
     return 1e-9 * total / (threads if target.family == "cpu" else 1)
 
 
-def exchanges_of(plan: Plan) -> Iterator[Exchange]:
+def exchanges_of(plan: Plan) -> Iterator[CollectiveCost]:
     """The collectives of a rank's plan, in the order in which it runs them."""
-    return (Exchange(*found) for found in exchanged(plan))
+    return (CollectiveCost(*found) for found in exchanged(plan))
 
 
 def _grid_of(asked: object) -> Grid:

@@ -76,7 +76,7 @@ MESSAGES: Mapping[str, Callable[[int], int]] = MappingProxyType(
 
 
 @dataclass(frozen=True)
-class Exchange:
+class CollectiveCost:
     """One collective of a step: which, and the bytes of the whole tensor that is summed, gathered or handed out."""
 
     collective: str

@@ -10,7 +10,7 @@ from wholestep.errors import OptionError
 from wholestep.options import launched
 
 if TYPE_CHECKING:
-    from wholestep.compiler.runtime.process_group import Group
+    from wholestep.compiler.runtime.process_group import ProcessGroup
 
 ENGINES = ("mpi", "nccl", "ray")
 SHARDS = (None, "optimizer")
@@ -89,7 +89,7 @@ class Workers:
         found = launched()
         return 0 if found is None else found.rank
 
-    def join(self) -> Group | None:
+    def join(self) -> ProcessGroup | None:
         """The group that this process is a rank of; None where it is alone."""
         from wholestep.distributed.launch.joining import join  # most run alone
 

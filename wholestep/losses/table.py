@@ -17,7 +17,7 @@ LossFunction = Callable[..., Tensor]
 
 
 @dataclass(frozen=True)
-class Entry:
+class LossEntry:
     """A loss in the table; one that is not separable sees a batch as a whole."""
 
     home: str  # file and function: a run loads the file of its own loss
@@ -33,35 +33,35 @@ class Entry:
         return found
 
 
-LOSSES: dict[str, Entry] = {
-    "mse": Entry("regression.mse_loss", ("mse_loss", "mean_squared_error")),
-    "rmse": Entry("regression.rmse_loss", ("rmse_loss",)),
-    "mae": Entry("regression.mae_loss", ("mae_loss", "l1", "l1_loss", "mean_absolute_error")),
-    "huber": Entry("regression.huber_loss", ("huber_loss",)),
-    "smooth_l1": Entry("regression.smooth_l1_loss", ("smooth_l1_loss",)),
-    "log_cosh": Entry("regression.log_cosh_loss", ("log_cosh_loss",)),
-    "quantile": Entry("regression.quantile_loss", ("quantile_loss", "pinball")),
-    "poisson_nll": Entry("regression.poisson_nll_loss", ("poisson_nll_loss", "poisson")),
-    "gaussian_nll": Entry("regression.gaussian_nll_loss", ("gaussian_nll_loss", "gaussian")),
-    "cross_entropy": Entry(
+LOSSES: dict[str, LossEntry] = {
+    "mse": LossEntry("regression.mse_loss", ("mse_loss", "mean_squared_error")),
+    "rmse": LossEntry("regression.rmse_loss", ("rmse_loss",)),
+    "mae": LossEntry("regression.mae_loss", ("mae_loss", "l1", "l1_loss", "mean_absolute_error")),
+    "huber": LossEntry("regression.huber_loss", ("huber_loss",)),
+    "smooth_l1": LossEntry("regression.smooth_l1_loss", ("smooth_l1_loss",)),
+    "log_cosh": LossEntry("regression.log_cosh_loss", ("log_cosh_loss",)),
+    "quantile": LossEntry("regression.quantile_loss", ("quantile_loss", "pinball")),
+    "poisson_nll": LossEntry("regression.poisson_nll_loss", ("poisson_nll_loss", "poisson")),
+    "gaussian_nll": LossEntry("regression.gaussian_nll_loss", ("gaussian_nll_loss", "gaussian")),
+    "cross_entropy": LossEntry(
         "classification.cross_entropy", ("cross_entropy_loss", "cross_entropy_with_logits_loss"), takes_classes=True
     ),
-    "kl_div": Entry("classification.kl_div_with_logits_loss", ("kl_div_with_logits_loss", "kl")),
-    "binary_cross_entropy": Entry(
+    "kl_div": LossEntry("classification.kl_div_with_logits_loss", ("kl_div_with_logits_loss", "kl")),
+    "binary_cross_entropy": LossEntry(
         "classification.binary_cross_entropy_with_logits_loss",
         ("binary_cross_entropy_with_logits_loss", "bce", "bce_with_logits"),
     ),
-    "focal": Entry("classification.focal_loss", ("focal_loss",), takes_classes=True),
-    "hinge": Entry("classification.hinge_loss", ("hinge_loss",), takes_classes=True),
-    "cosine_embedding": Entry("similarity.cosine_embedding_loss", ("cosine_embedding_loss", "cosine")),
-    "dice": Entry("similarity.dice_loss", ("dice_loss",), separable=False, takes_classes=True),
-    "tversky": Entry("similarity.tversky_loss", ("tversky_loss",), separable=False, takes_classes=True),
-    "info_nce": Entry("similarity.info_nce_loss", ("info_nce_loss",), separable=False),
-    "nll": Entry("probabilities.nll_loss", ("nll_loss", "negative_log_likelihood"), takes_classes=True),
-    "bce_of_probabilities": Entry("probabilities.bce_of_probabilities_loss", ("bce_of_probabilities_loss",)),
-    "ctc": Entry("sequences.ctc_loss", ("ctc_loss",)),
-    "triplet": Entry("distances.triplet_loss", ("triplet_loss",), separable=False, takes_classes=True),
-    "contrastive": Entry("distances.contrastive_loss", ("contrastive_loss",)),
+    "focal": LossEntry("classification.focal_loss", ("focal_loss",), takes_classes=True),
+    "hinge": LossEntry("classification.hinge_loss", ("hinge_loss",), takes_classes=True),
+    "cosine_embedding": LossEntry("similarity.cosine_embedding_loss", ("cosine_embedding_loss", "cosine")),
+    "dice": LossEntry("similarity.dice_loss", ("dice_loss",), separable=False, takes_classes=True),
+    "tversky": LossEntry("similarity.tversky_loss", ("tversky_loss",), separable=False, takes_classes=True),
+    "info_nce": LossEntry("similarity.info_nce_loss", ("info_nce_loss",), separable=False),
+    "nll": LossEntry("probabilities.nll_loss", ("nll_loss", "negative_log_likelihood"), takes_classes=True),
+    "bce_of_probabilities": LossEntry("probabilities.bce_of_probabilities_loss", ("bce_of_probabilities_loss",)),
+    "ctc": LossEntry("sequences.ctc_loss", ("ctc_loss",)),
+    "triplet": LossEntry("distances.triplet_loss", ("triplet_loss",), separable=False, takes_classes=True),
+    "contrastive": LossEntry("distances.contrastive_loss", ("contrastive_loss",)),
 }
 ALIASES = {alias: name for name, entry in LOSSES.items() for alias in entry.aliases}
 

@@ -13,7 +13,7 @@ from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import product, shape_text
 from wholestep.errors import OptionError, ShapeError
 from wholestep.metrics.base import Array, States
-from wholestep.metrics.reading import Form, Kind, OfScores, Seen
+from wholestep.metrics.reading import ArrayKind, OfScores, PredictionForm, Seen
 from wholestep.metrics.rows import ClassArrays, ClassTensors, Reading
 
 
@@ -136,11 +136,11 @@ class TopKAccuracy(RightRows):
         return Reading(self, ignore_index=self.ignore_index)
 
     def _need_scores(self, seen: Seen[Array] | Seen[Tensor]) -> None:
-        if seen.form not in (Form.SCORES, Form.ROWS):
+        if seen.form not in (PredictionForm.SCORES, PredictionForm.ROWS):
             fail(
                 ShapeError,
                 f"top_k_accuracy ranks scores of shape (..., C) for classes of shape (...); received "
-                f"{Kind.of(seen.prediction)} and {Kind.of(seen.target)}. For answers of yes or no use 'accuracy'.",
+                f"{ArrayKind.of(seen.prediction)} and {ArrayKind.of(seen.target)}. For answers of yes or no use 'accuracy'.",
             )
         if self.k > int(seen.prediction.shape[-1]):
             text = shape_text(seen.prediction.shape)

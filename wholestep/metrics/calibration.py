@@ -14,7 +14,7 @@ from wholestep.compiler.ir.types import product
 from wholestep.errors import OptionError
 from wholestep.metrics.base import Array, States
 from wholestep.metrics.likelihood import OfProbabilities, log_softmax
-from wholestep.metrics.reading import Form, Seen
+from wholestep.metrics.reading import PredictionForm, Seen
 
 
 @dataclass(eq=False)
@@ -54,23 +54,23 @@ class ECE(OfProbabilities):
     def _judged(self, seen: Seen[Tensor]) -> tuple[Tensor, Tensor]:
         """How sure each row is, in float64, and whether it is right."""
         x, t = seen.prediction.astype("float64"), seen.target
-        if seen.form is Form.EACH:
+        if seen.form is PredictionForm.EACH:
             p = fn.sigmoid(x) if self.from_logits else x
             yes = t.astype("float64") > 0.5
             return fn.maximum(p, 1.0 - p), (p > 0.5) == yes
         p = fn.softmax(x) if self.from_logits else x
-        true = t.argmax(-1) if seen.form is Form.ROWS else t
+        true = t.argmax(-1) if seen.form is PredictionForm.ROWS else t
         return p.max(-1), p.argmax(-1).astype(true.dtype) == true
 
     def measure(self, prediction: Array, target: Array, weight: Array | None) -> dict[str, Array]:
         seen = self._scored(prediction, target)
         x, t = seen.prediction.astype(np.float64), seen.target
-        if seen.form is Form.EACH:
+        if seen.form is PredictionForm.EACH:
             p = 1.0 / (1.0 + np.exp(-x)) if self.from_logits else x
             sure, right = np.maximum(p, 1.0 - p), (p > 0.5) == (t > 0.5)
         else:
             p = np.exp(log_softmax(x)) if self.from_logits else x
-            true = t.argmax(-1) if seen.form is Form.ROWS else t
+            true = t.argmax(-1) if seen.form is PredictionForm.ROWS else t
             sure, right = p.max(-1), p.argmax(-1) == true
         amounts = np.ones(sure.shape) if weight is None else self.spread(weight, seen.rows).astype(np.float64)
         ignored = self.ignored(seen.form)

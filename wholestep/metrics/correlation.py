@@ -12,7 +12,7 @@ from wholestep.compiler.frontend.functions import primitives as fn
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.metrics.base import Array, Metric, States
 from wholestep.metrics.means import check_numbers
-from wholestep.metrics.reading import Kind, X, check_weight, row_count
+from wholestep.metrics.reading import ArrayKind, X, check_weight, row_count
 from wholestep.metrics.row_buffers import KeptRows
 
 _TINY = 1e-300
@@ -35,12 +35,12 @@ class Paired(Metric):
         """The metric of each column, from Σ w·(a - ā)², Σ w·(b - b̄)² and Σ w·(a - ā)·(b - b̄)."""
 
     def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
-        check_numbers(self.kind, Kind.of(prediction), Kind.of(target))
+        check_numbers(self.kind, ArrayKind.of(prediction), ArrayKind.of(target))
         a, b = self.pair(prediction.astype("float64"), target.astype("float64"))  # (N, ...)
         total = row_count(a.shape[:1], "float64")
         w: Tensor | float = 1.0
         if weight is not None:
-            check_weight(self.kind, Kind.of(weight), a.shape[:1])
+            check_weight(self.kind, ArrayKind.of(weight), a.shape[:1])
             flat = weight.astype("float64")
             w, total = flat.reshape((*flat.shape, *(1 for _ in a.shape[1:]))), flat.sum()
         means = [(w * x).sum(0) / fn.maximum(total, _TINY) for x in (a, b)]
@@ -56,9 +56,9 @@ class Paired(Metric):
         }
 
     def measure(self, prediction: Array, target: Array, weight: Array | None) -> dict[str, Array]:
-        check_numbers(self.kind, Kind.of(prediction), Kind.of(target))
+        check_numbers(self.kind, ArrayKind.of(prediction), ArrayKind.of(target))
         if weight is not None:
-            check_weight(self.kind, Kind.of(weight), target.shape[:1])
+            check_weight(self.kind, ArrayKind.of(weight), target.shape[:1])
         a, b = self.pair(prediction.astype(np.float64), target.astype(np.float64))
         flat = np.ones(len(a)) if weight is None else weight.astype(np.float64)
         w = flat.reshape((-1, *(1 for _ in a.shape[1:])))
@@ -147,17 +147,17 @@ class Spearman(KeptRows):
     higher_is_better: ClassVar[bool | None] = True
 
     def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
-        check_numbers(self.kind, Kind.of(prediction), Kind.of(target))
+        check_numbers(self.kind, ArrayKind.of(prediction), ArrayKind.of(target))
         if weight is None:
             return {"predictions": prediction, "targets": target}
-        check_weight(self.kind, Kind.of(weight), prediction.shape[:1])
+        check_weight(self.kind, ArrayKind.of(weight), prediction.shape[:1])
         return {"predictions": prediction, "targets": target, "weights": weight.astype("float64")}
 
     def measure(self, prediction: Array, target: Array, weight: Array | None) -> dict[str, Array]:
-        check_numbers(self.kind, Kind.of(prediction), Kind.of(target))
+        check_numbers(self.kind, ArrayKind.of(prediction), ArrayKind.of(target))
         if weight is None:
             return {"predictions": prediction, "targets": target}
-        check_weight(self.kind, Kind.of(weight), prediction.shape[:1])
+        check_weight(self.kind, ArrayKind.of(weight), prediction.shape[:1])
         return {"predictions": prediction, "targets": target, "weights": weight.astype(np.float64)}
 
     def result(self, states: States) -> float:

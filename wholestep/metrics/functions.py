@@ -21,7 +21,7 @@ from wholestep.compiler.ir.types import product
 from wholestep.errors import OptionError, UsageError, WholestepError
 from wholestep.metrics.base import Array, Metric, Result, States
 from wholestep.metrics.means import Mean
-from wholestep.metrics.reading import Kind, check_weight, row_count
+from wholestep.metrics.reading import ArrayKind, check_weight, row_count
 from wholestep.metrics.row_buffers import KeptRows
 
 WEIGHT = "sample_weight"
@@ -96,7 +96,7 @@ class Function(OfFunction, Mean):
         values, inside = value.astype("float64"), product(value.shape[1:])
         if weight is None or self.takes_weight:
             return {"sum": values.sum(), "weight": row_count(value.shape, "float64")}
-        check_weight(self.name, Kind.of(weight), value.shape[:1])
+        check_weight(self.name, ArrayKind.of(weight), value.shape[:1])
         w = weight.astype("float64")
         rows = values.sum(tuple(range(1, values.ndim))) if values.ndim > 1 else values
         return {"sum": (w * rows).sum(), "weight": w.sum() * inside}

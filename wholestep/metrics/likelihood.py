@@ -14,7 +14,7 @@ from wholestep.errors import DTypeError, OptionError, UsageError
 from wholestep.losses.classification import class_rows, yes_or_no_values
 from wholestep.metrics.base import Array, States
 from wholestep.metrics.means import Mean
-from wholestep.metrics.reading import Form, Kind, OfScores, Seen, X, check_range, row_count
+from wholestep.metrics.reading import ArrayKind, OfScores, PredictionForm, Seen, X, check_range, row_count
 from wholestep.metrics.rows import Reading
 
 
@@ -25,16 +25,16 @@ class OfProbabilities(OfScores):
     from_logits: bool = True
     ignore_index: int | None = None
 
-    def ignored(self, form: Form) -> int | None:
+    def ignored(self, form: PredictionForm) -> int | None:
         """The class that is left out: the metric's own, or the loss's."""
         return Reading(self, ignore_index=self.ignore_index).ignored(form)
 
     def _scored(self, prediction: X, target: X) -> Seen[X]:
         seen, known = self.see(prediction, target), self.meaning
-        if seen.form is Form.CLASSES:
-            fail(DTypeError, f"{self.kind} needs scores or probabilities, floats; received {Kind.of(prediction)}.")
-        if seen.form is Form.ROWS and self.ignore_index is not None:
-            fail(DTypeError, f"{self.kind}: ignore_index needs classes as targets; received {Kind.of(target)}.")
+        if seen.form is PredictionForm.CLASSES:
+            fail(DTypeError, f"{self.kind} needs scores or probabilities, floats; received {ArrayKind.of(prediction)}.")
+        if seen.form is PredictionForm.ROWS and self.ignore_index is not None:
+            fail(DTypeError, f"{self.kind}: ignore_index needs classes as targets; received {ArrayKind.of(target)}.")
         if known is not None and known.probabilities:
             if self.from_logits:
                 fail(
@@ -83,15 +83,15 @@ class LogLoss(OfProbabilities, Mean):
             return {"sum": rows.sum(), "weight": row_count(seen.rows, "float64")}
         return {"sum": fn.where(counted, rows, 0.0).sum(), "weight": counted.astype("float64").sum()}
 
-    def _rows(self, form: Form, prediction: Tensor, target: Tensor) -> Tensor:
+    def _rows(self, form: PredictionForm, prediction: Tensor, target: Tensor) -> Tensor:
         """The loss of each row, in the prediction's dtype: of scores, the very node that cross entropy has made."""
-        if form is Form.SCORES and self.from_logits:
+        if form is PredictionForm.SCORES and self.from_logits:
             return class_rows(prediction, target)
-        if form is Form.SCORES:
+        if form is PredictionForm.SCORES:
             t = fn.one_hot(target, int(prediction.shape[-1]), prediction.dtype)
         else:
             t = target if target.dtype.is_float else target.astype(prediction.dtype)
-        if form is Form.EACH:
+        if form is PredictionForm.EACH:
             if self.from_logits:
                 return yes_or_no_values(prediction, t)
             p = _inside(prediction)
@@ -111,18 +111,18 @@ class LogLoss(OfProbabilities, Mean):
         each = each[counted]
         return {"sum": np.asarray((rows * each).sum()), "weight": np.asarray(each.sum())}
 
-    def _row_values(self, form: Form, prediction: Array, target: Array) -> Array:
+    def _row_values(self, form: PredictionForm, prediction: Array, target: Array) -> Array:
         eps = np.finfo(prediction.dtype).eps
         x = prediction.astype(np.float64)
-        if form is Form.EACH:
-            if Kind.of(target).whole:
+        if form is PredictionForm.EACH:
+            if ArrayKind.of(target).whole:
                 check_range(self.kind, "targets", target.reshape(-1).astype(np.int64), 2)
             if self.from_logits:
                 return np.asarray(np.maximum(x, 0.0) - x * target + np.log1p(np.exp(-np.abs(x))))
             p = np.clip(x, eps, 1.0 - eps)
             return np.asarray(-(target * np.log(p) + (1.0 - target) * np.log(1.0 - p)))
         logs = log_softmax(x) if self.from_logits else np.log(np.clip(x, eps, 1.0 - eps))
-        if form is Form.ROWS:
+        if form is PredictionForm.ROWS:
             return np.asarray(-(target * logs).sum(-1))
         check_range(self.kind, "labels", target.reshape(-1), prediction.shape[-1])
         return -np.take_along_axis(logs, target[..., None].astype(np.int64), -1)[..., 0]

@@ -14,7 +14,7 @@ from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import product, shape_text
 from wholestep.errors import InputError, ShapeError
 from wholestep.metrics.base import Array, Metric, States
-from wholestep.metrics.reading import Kind, check_weight, row_count
+from wholestep.metrics.reading import ArrayKind, check_weight, row_count
 
 _EPS = float(np.finfo(np.float64).eps)
 
@@ -78,23 +78,23 @@ class OfErrors(Mean):
         """The same on arrays."""
 
     def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
-        check_numbers(self.kind, Kind.of(prediction), Kind.of(target))
+        check_numbers(self.kind, ArrayKind.of(prediction), ArrayKind.of(target))
         error = prediction - target.astype(prediction.dtype)
         sizes = self.size(error.astype("float64"), target.astype("float64"))
         inside = product(prediction.shape[1:])
         if weight is None:
             return {"sum": sizes.sum(), "weight": row_count(prediction.shape, "float64")}
-        check_weight(self.kind, Kind.of(weight), prediction.shape[:1])
+        check_weight(self.kind, ArrayKind.of(weight), prediction.shape[:1])
         w = weight.astype("float64")
         rows = sizes.sum(tuple(range(1, sizes.ndim))) if sizes.ndim > 1 else sizes
         return {"sum": (w * rows).sum(), "weight": w.sum() * inside}
 
     def measure(self, prediction: Array, target: Array, weight: Array | None) -> dict[str, Array]:
-        check_numbers(self.kind, Kind.of(prediction), Kind.of(target))
+        check_numbers(self.kind, ArrayKind.of(prediction), ArrayKind.of(target))
         sizes = self.size_of(prediction.astype(np.float64) - target, target.astype(np.float64))
         if weight is None:
             return {"sum": np.asarray(sizes.sum()), "weight": np.asarray(float(sizes.size))}
-        check_weight(self.kind, Kind.of(weight), prediction.shape[:1])
+        check_weight(self.kind, ArrayKind.of(weight), prediction.shape[:1])
         rows = sizes.reshape(len(sizes), -1).sum(1)
         inside = sizes[0].size if len(sizes) else 1
         w = weight.astype(np.float64)
@@ -168,7 +168,7 @@ class MAPE(OfErrors):
         return np.asarray(np.abs(error) / np.maximum(np.abs(target), _EPS))
 
 
-def check_numbers(metric: str, prediction: Kind, target: Kind) -> None:
+def check_numbers(metric: str, prediction: ArrayKind, target: ArrayKind) -> None:
     """Predictions and targets that are numbers have one shape."""
     if prediction.shape != target.shape or not prediction.shape:
         fail(

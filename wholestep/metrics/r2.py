@@ -11,7 +11,7 @@ from wholestep.compiler.frontend.functions import primitives as fn
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.metrics.base import Array, Metric, States
 from wholestep.metrics.means import check_numbers
-from wholestep.metrics.reading import Kind, check_weight, row_count
+from wholestep.metrics.reading import ArrayKind, check_weight, row_count
 
 _TINY = 1e-300
 
@@ -31,7 +31,7 @@ class R2(Metric):
     higher_is_better: ClassVar[bool | None] = True
 
     def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
-        check_numbers(self.kind, Kind.of(prediction), Kind.of(target))
+        check_numbers(self.kind, ArrayKind.of(prediction), ArrayKind.of(target))
         t = target.astype("float64")  # (N, ...)
         error = prediction.astype("float64") - t
         if weight is None:
@@ -39,7 +39,7 @@ class R2(Metric):
             mean = t.sum(0) / fn.maximum(total, _TINY)
             spread, wrong = ((t - mean) * (t - mean)).sum(0), (error * error).sum(0)
         else:
-            check_weight(self.kind, Kind.of(weight), t.shape[:1])
+            check_weight(self.kind, ArrayKind.of(weight), t.shape[:1])
             flat = weight.astype("float64")
             total = flat.sum()
             w = flat.reshape((*flat.shape, *(1 for _ in t.shape[1:])))
@@ -48,10 +48,10 @@ class R2(Metric):
         return {"rows": row_count(t.shape[:1]), "weight": total, "mean": mean, "spread": spread, "error": wrong}
 
     def measure(self, prediction: Array, target: Array, weight: Array | None) -> dict[str, Array]:
-        check_numbers(self.kind, Kind.of(prediction), Kind.of(target))
+        check_numbers(self.kind, ArrayKind.of(prediction), ArrayKind.of(target))
         t = target.astype(np.float64)
         if weight is not None:
-            check_weight(self.kind, Kind.of(weight), t.shape[:1])
+            check_weight(self.kind, ArrayKind.of(weight), t.shape[:1])
         flat = np.ones(len(t)) if weight is None else weight.astype(np.float64)
         w = flat.reshape((-1, *(1 for _ in t.shape[1:])))
         mean = (w * t).sum(0) / max(flat.sum(), _TINY)

@@ -16,7 +16,7 @@ from wholestep.compiler.ir.types import Extent, product
 from wholestep.errors import DTypeError, InputError, OptionError, UsageError
 from wholestep.metrics.base import Array, Result, States
 from wholestep.metrics.likelihood import log_softmax
-from wholestep.metrics.reading import Form, Kind, OfScores, Seen, X, check_range
+from wholestep.metrics.reading import ArrayKind, OfScores, PredictionForm, Seen, X, check_range
 from wholestep.metrics.row_buffers import KeptRows
 from wholestep.metrics.rows import Reading
 
@@ -59,12 +59,12 @@ class Ranked(OfScores, KeptRows):
         p, t, asks = seen.prediction, seen.target, seen.questions > 1
         flat = tuple(p.shape[:1]) if asks else (product(seen.rows),)
         rows = tuple(p.shape) if asks else flat
-        if seen.form is Form.EACH:
+        if seen.form is PredictionForm.EACH:
             scores = p.reshape(rows)
-            labels = t.astype("int32") if self._plain(Kind.of(t)) else self._told_apart(t)
+            labels = t.astype("int32") if self._plain(ArrayKind.of(t)) else self._told_apart(t)
         else:
             scores = self._columns(p).reshape((*flat, *self._columns(p).shape[len(seen.rows) :]))
-            labels = (t.argmax(-1) if seen.form is Form.ROWS else t).astype("int32")
+            labels = (t.argmax(-1) if seen.form is PredictionForm.ROWS else t).astype("int32")
         counted = None if self._ignored(seen) is None else labels != self._ignored(seen)
         if counted is not None:
             labels = fn.where(counted, labels, 0)
@@ -92,18 +92,18 @@ class Ranked(OfScores, KeptRows):
     def measure(self, prediction: Array, target: Array, weight: Array | None) -> dict[str, Array]:
         seen = self._ranked(prediction, target)
         p, t, asks = seen.prediction, seen.target, seen.questions > 1
-        if seen.form is Form.EACH:
+        if seen.form is PredictionForm.EACH:
             scores = p if asks else p.reshape(-1)
-            labels = t.astype(np.int64) if self._plain(Kind.of(t)) else self._told_apart_of(t)
+            labels = t.astype(np.int64) if self._plain(ArrayKind.of(t)) else self._told_apart_of(t)
             labels = labels if asks else labels.reshape(-1)
         else:
             columns = self._columns(p)
             scores = columns.reshape(-1, *columns.shape[len(seen.rows) :])
-            labels = (t.argmax(-1) if seen.form is Form.ROWS else t).reshape(-1)
+            labels = (t.argmax(-1) if seen.form is PredictionForm.ROWS else t).reshape(-1)
         ignored = self._ignored(seen)
         counted = np.ones(labels.shape, bool) if ignored is None else labels != ignored
-        classes = 2 if seen.form is Form.EACH else p.shape[-1]
-        if (labels == NEITHER).any() and not self._plain(Kind.of(t)):
+        classes = 2 if seen.form is PredictionForm.EACH else p.shape[-1]
+        if (labels == NEITHER).any() and not self._plain(ArrayKind.of(t)):
             fail(InputError, self._neither())
         check_range(self.kind, "labels", labels[counted].reshape(-1), classes)
         out = {"scores": scores, "labels": np.where(counted, labels, 0).astype(np.int32)}
@@ -118,7 +118,7 @@ class Ranked(OfScores, KeptRows):
         """What the targets of yes or no are: no, yes."""
         return (-1, 1) if self.meaning is not None and self.meaning.signs else (0, 1)
 
-    def _plain(self, target: Kind) -> bool:
+    def _plain(self, target: ArrayKind) -> bool:
         return target.whole and self._answers == (0, 1)
 
     def _told_apart(self, t: Tensor) -> Tensor:
@@ -136,15 +136,15 @@ class Ranked(OfScores, KeptRows):
 
     def _ranked(self, prediction: X, target: X) -> Seen[X]:
         seen = self.see(prediction, target)
-        if seen.form is Form.CLASSES:
+        if seen.form is PredictionForm.CLASSES:
             fail(
                 DTypeError,
-                f"{self.kind} needs scores (floats) and classes (whole numbers); received {Kind.of(prediction)} and "
-                f"{Kind.of(target)}.",
+                f"{self.kind} needs scores (floats) and classes (whole numbers); received {ArrayKind.of(prediction)} and "
+                f"{ArrayKind.of(target)}.",
             )
         if seen.questions > 1 and self.ignore_index is not None:
             fail(OptionError, f"{self.kind}: ignore_index is for classes; weigh rows of several labels instead.")
-        several = seen.form is not Form.EACH and int(seen.prediction.shape[-1]) > 2
+        several = seen.form is not PredictionForm.EACH and int(seen.prediction.shape[-1]) > 2
         if several and self.from_logits and self.meaning is not None and not self.meaning.logits:
             fail(
                 UsageError,

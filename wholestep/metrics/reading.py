@@ -23,7 +23,7 @@ from wholestep.metrics.base import Array, Metric
 X = TypeVar("X", Array, Tensor)
 
 
-class Form(Enum):
+class PredictionForm(Enum):
     """What a prediction and its target are."""
 
     SCORES = "scores (..., C) and classes (...)"
@@ -33,17 +33,17 @@ class Form(Enum):
 
 
 @dataclass(frozen=True)
-class Kind:
+class ArrayKind:
     """The shape of an array or tensor, and whether it holds whole numbers."""
 
     shape: Shape
     whole: bool
 
     @staticmethod
-    def of(x: Array | Tensor) -> Kind:
+    def of(x: Array | Tensor) -> ArrayKind:
         if isinstance(x, Tensor):
-            return Kind(x.shape, not x.dtype.is_float)
-        return Kind(x.shape, letter_of(x.dtype) in "iub")
+            return ArrayKind(x.shape, not x.dtype.is_float)
+        return ArrayKind(x.shape, letter_of(x.dtype) in "iub")
 
     def __str__(self) -> str:
         return f"{'whole numbers' if self.whole else 'floats'} of shape {shape_text(self.shape)}"
@@ -53,7 +53,7 @@ class Kind:
 class Seen(Generic[X]):
     """A pair that was understood: classes last, targets in the shape of what they belong to."""
 
-    form: Form
+    form: PredictionForm
     prediction: X
     target: X
 
@@ -61,12 +61,12 @@ class Seen(Generic[X]):
     def rows(self) -> Shape:
         """The shape of what counts: rows of classes, or every score of yes or no."""
         shape: Shape = self.target.shape
-        return shape[:-1] if self.form is Form.ROWS else shape
+        return shape[:-1] if self.form is PredictionForm.ROWS else shape
 
     @property
     def questions(self) -> int:
         """How many questions of yes or no a row asks: (N, L) asks L; other shapes ask one at each score; 0: classes."""
-        if self.form is not Form.EACH:
+        if self.form is not PredictionForm.EACH:
             return 0
         shape = self.prediction.shape
         return int(shape[1]) if len(shape) == 2 and isinstance(shape[1], int) else 1
@@ -84,7 +84,7 @@ class OfScores(Metric):
 
     def see(self, prediction: X, target: X, threshold: float | None = None) -> Seen[X]:
         """The pair as it is meant; an error says what was expected."""
-        p, t, known = Kind.of(prediction), Kind.of(target), self.meaning
+        p, t, known = ArrayKind.of(prediction), ArrayKind.of(target), self.meaning
         if p.whole:
             return self._of_predicted(prediction, target)
         if self.axis is not None:
@@ -102,21 +102,21 @@ class OfScores(Metric):
         return self._of_classes(prediction, target, len(p.shape) - 1)
 
     def _of_predicted(self, prediction: X, target: X) -> Seen[X]:
-        p, t = Kind.of(prediction), Kind.of(target)
+        p, t = ArrayKind.of(prediction), ArrayKind.of(target)
         if not aligned(p.shape, t.shape):
             self._refuse(p, t)
         if not t.whole:
             self._refuse_floats(t)
-        return Seen(Form.CLASSES, prediction, _shaped(target, p.shape))
+        return Seen(PredictionForm.CLASSES, prediction, _shaped(target, p.shape))
 
     def _of_each(self, prediction: X, target: X) -> Seen[X]:
-        p, t = Kind.of(prediction), Kind.of(target)
+        p, t = ArrayKind.of(prediction), ArrayKind.of(target)
         if not aligned(p.shape, t.shape):
             self._refuse(p, t)
-        return Seen(Form.EACH, prediction, _shaped(target, p.shape))
+        return Seen(PredictionForm.EACH, prediction, _shaped(target, p.shape))
 
     def _of_classes(self, prediction: X, target: X, axis: int) -> Seen[X]:
-        p, t = Kind.of(prediction), Kind.of(target)
+        p, t = ArrayKind.of(prediction), ArrayKind.of(target)
         if not p.shape or axis >= len(p.shape):
             self._refuse(p, t)
         rows: Shape = without(p.shape, axis)
@@ -129,13 +129,13 @@ class OfScores(Metric):
         if t.shape in (rows, (*rows, 1)):
             if not t.whole:
                 self._refuse_floats(t)
-            return Seen(Form.SCORES, _last(prediction, axis), _shaped(target, rows))
+            return Seen(PredictionForm.SCORES, _last(prediction, axis), _shaped(target, rows))
         if t.shape != p.shape:
             self._refuse(p, t)
-        return Seen(Form.ROWS, _last(prediction, axis), _last(target, axis))
+        return Seen(PredictionForm.ROWS, _last(prediction, axis), _last(target, axis))
 
-    def _refuse(self, prediction: Kind, target: Kind) -> None:
-        expected = ", ".join(f.value for f in (Form.SCORES, Form.CLASSES, Form.EACH))
+    def _refuse(self, prediction: ArrayKind, target: ArrayKind) -> None:
+        expected = ", ".join(f.value for f in (PredictionForm.SCORES, PredictionForm.CLASSES, PredictionForm.EACH))
         by_loss = ""
         if self.meaning is not None:
             by_loss = f" The loss takes the scores for {_named(self.meaning)}."
@@ -145,13 +145,13 @@ class OfScores(Metric):
             f"reshape one of them.{by_loss}",
         )
 
-    def _refuse_floats(self, target: Kind) -> None:
+    def _refuse_floats(self, target: ArrayKind) -> None:
         fail(
             DTypeError,
             f"{self.kind}: labels are classes, whole numbers; received {target}. Cast them: labels.astype('int32').",
         )
 
-    def _ask(self, prediction: Kind) -> None:
+    def _ask(self, prediction: ArrayKind) -> None:
         fail(
             ShapeError,
             f"{self.kind}: floats of shape {shape_text(prediction.shape)}, that of the scores, may be probabilities of "
@@ -201,7 +201,7 @@ def check_range(metric: str, what: str, values: Array, classes: int) -> None:
         )
 
 
-def check_weight(metric: str, weight: Kind, rows: Shape) -> None:
+def check_weight(metric: str, weight: ArrayKind, rows: Shape) -> None:
     """Weights of numbers are those of rows."""
     if weight.shape != rows:
         fail(

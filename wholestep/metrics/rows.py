@@ -14,7 +14,7 @@ from wholestep.compiler.frontend.trace import fail, user_line
 from wholestep.compiler.ir.types import Extent, Shape, letter_of, product
 from wholestep.errors import OptionError, TrainingWarning
 from wholestep.metrics.base import Array
-from wholestep.metrics.reading import Form, OfScores, Seen, check_range, row_count
+from wholestep.metrics.reading import OfScores, PredictionForm, Seen, check_range, row_count
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,10 @@ class Reading:
     classes: int | None = None
     together: bool = False  # the answers of a row stand in one line: (N, all that a row asks)
 
-    def ignored(self, form: Form) -> int | None:
+    def ignored(self, form: PredictionForm) -> int | None:
         """The class that is left out: the metric's own, or the loss's."""
         known = self.metric.meaning
-        if self.ignore_index is None and known is not None and form is Form.SCORES:
+        if self.ignore_index is None and known is not None and form is PredictionForm.SCORES:
             return known.ignore_index
         return self.ignore_index
 
@@ -59,7 +59,7 @@ class Reading:
 
     def _shape(self, seen: Seen[Any], rows: Shape) -> tuple[Extent, ...]:
         """Flat rows of classes; of yes or no (rows, questions)."""
-        if seen.form is not Form.EACH:
+        if seen.form is not PredictionForm.EACH:
             return (product(rows),)
         if self.together:
             return (rows[0], product(rows[1:]))
@@ -85,20 +85,20 @@ class Reading:
 
     def _class_arrays(self, seen: Seen[Array]) -> tuple[Array, Array]:
         p, t = seen.prediction, seen.target
-        if seen.form is Form.SCORES:
+        if seen.form is PredictionForm.SCORES:
             return p.argmax(-1), t
-        if seen.form is Form.ROWS:
+        if seen.form is PredictionForm.ROWS:
             return p.argmax(-1), t.argmax(-1)
-        if seen.form is Form.CLASSES:
+        if seen.form is PredictionForm.CLASSES:
             return p, t
         plain = letter_of(t.dtype) in "iub" and self._no == 0.5
         return p > self.limit(), t if plain else t > self._no
 
     def _width(self, seen: Seen[Any], top: int) -> int:
         """The number of classes: told by the scores, by the metric, or by the largest class seen."""
-        if seen.form in (Form.SCORES, Form.ROWS):
+        if seen.form in (PredictionForm.SCORES, PredictionForm.ROWS):
             return int(seen.prediction.shape[-1])
-        return 2 if seen.form is Form.EACH else self.classes or top + 1
+        return 2 if seen.form is PredictionForm.EACH else self.classes or top + 1
 
     # -- on tensors ----------------------------------------------------------------------------------------------
 
@@ -113,16 +113,16 @@ class Reading:
         if counted is not None:
             actual = fn.where(counted, actual, 0)  # an index that exists; the row counts nothing
             counted = counted.reshape(shape)
-        width = self.classes if seen.form is Form.CLASSES else self._width(seen, 0)
+        width = self.classes if seen.form is PredictionForm.CLASSES else self._width(seen, 0)
         return ClassTensors(predicted.reshape(shape), actual.reshape(shape), counted, weight, width, seen.questions)
 
     def _class_tensors(self, seen: Seen[Tensor]) -> tuple[Tensor, Tensor]:
         p, t = seen.prediction, seen.target
-        if seen.form is Form.SCORES:
+        if seen.form is PredictionForm.SCORES:
             return p.argmax(-1).astype(t.dtype), t
-        if seen.form is Form.ROWS:
+        if seen.form is PredictionForm.ROWS:
             return p.argmax(-1), t.argmax(-1)
-        if seen.form is Form.CLASSES:
+        if seen.form is PredictionForm.CLASSES:
             return p.astype(t.dtype), t
         plain = not t.dtype.is_float and self._no == 0.5
         yes = t if plain else t > 0 if not t.dtype.is_float else t > self._no

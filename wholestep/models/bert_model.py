@@ -99,9 +99,9 @@ class Bert(Module):
         if head not in HEADS:
             fail(OptionError, f"bert: head is one of {', '.join(map(repr, HEADS))}; received {head!r}.")
         self.head = head
-        self.bert = Encoder(
-            Embeddings(vocabulary, context, segments, width, dropout, eps, dtype),
-            Layers([Block(width, heads, hidden, dropout, eps, dtype) for _ in range(layers)]),
+        self.bert = BertEncoder(
+            BertEmbeddings(vocabulary, context, segments, width, dropout, eps, dtype),
+            BertLayers([BertBlock(width, heads, hidden, dropout, eps, dtype) for _ in range(layers)]),
             Pooler(width, dtype) if head == "classes" else None,
         )
         if head == "tokens":
@@ -132,10 +132,10 @@ class Bert(Module):
         return out
 
 
-class Encoder(Module):
+class BertEncoder(Module):
     """Tokens -> vectors (batch, time, width)."""
 
-    def __init__(self, embeddings: Embeddings, encoder: Layers, pooler: Pooler | None) -> None:
+    def __init__(self, embeddings: BertEmbeddings, encoder: BertLayers, pooler: Pooler | None) -> None:
         self.embeddings, self.encoder, self.pooler = embeddings, encoder, pooler
 
     def forward(self, tokens: Tensor, segments: Tensor | None, mask: Tensor | None) -> Tensor:
@@ -147,7 +147,7 @@ class Encoder(Module):
         return out
 
 
-class Embeddings(Module):
+class BertEmbeddings(Module):
     """The sum of what a token, its place and its text are, and a norm."""
 
     def __init__(
@@ -181,7 +181,7 @@ class Embeddings(Module):
         return out
 
 
-class Layers(Module):
+class BertLayers(Module):
     """Blocks one after the other, each with the same mask where there is one."""
 
     def __init__(self, blocks: Sequence[Module]) -> None:
@@ -193,27 +193,27 @@ class Layers(Module):
         return x
 
 
-class Block(Module):
+class BertBlock(Module):
     """norm(x + attention(x)), then norm(x + mlp(x))"""
 
     def __init__(
         self, width: int, heads: int, hidden: int, dropout: float | Switchable, eps: float, dtype: object
     ) -> None:
-        self.attention = Attention(width, heads, dropout, eps, dtype)
+        self.attention = BertAttention(width, heads, dropout, eps, dtype)
         self.intermediate = Inner(width, hidden, dtype)
-        self.output = Added(hidden, width, dropout, eps, dtype)
+        self.output = ResidualNorm(hidden, width, dropout, eps, dtype)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         x = self.attention(x, mask)
         return self.output(gelu(self.intermediate(x)), x)  # type: ignore[no-any-return]
 
 
-class Attention(Module):
+class BertAttention(Module):
     """Every token sees every other."""
 
     def __init__(self, width: int, heads: int, dropout: float | Switchable, eps: float, dtype: object) -> None:
         self.self = SelfAttention("bert", width, heads, dropout, init.normal(std=0.02), dtype)
-        self.output = Added(width, width, dropout, eps, dtype)
+        self.output = ResidualNorm(width, width, dropout, eps, dtype)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         return self.output(self.self(x, mask), x)  # type: ignore[no-any-return]
@@ -251,7 +251,7 @@ class Inner(Module):
         return self.dense(x)  # type: ignore[no-any-return]
 
 
-class Added(Module):
+class ResidualNorm(Module):
     """norm(before + dropout(dense(x)))"""
 
     def __init__(self, inputs: int, outputs: int, dropout: float | Switchable, eps: float, dtype: object) -> None:

@@ -28,7 +28,7 @@ ROUNDED_TO = 64  # capacities are multiples of it, so that texts of other length
 AT_ONCE = 64  # tokens of a prompt that are read in one step
 
 
-class Cache:
+class KeyValueCache:
     """Keys and values of the tokens so far, of every layer, inside a step that is being recorded.
 
     Layers call `extend` in their order; each call has a state of its own.
@@ -214,7 +214,7 @@ def _session(model: LanguageModel, batch: int, capacity: int, device: str) -> Se
         @step(inputs={"tokens": Spec((batch, "time"), "int32"), "start": Spec((), "int32")})
         def read(graph: Graph, tokens: Tensor, start: Tensor) -> dict[str, Tensor]:
             with outside_of_training():
-                return {"scores": model(tokens, cache=Cache(graph, start, capacity))}
+                return {"scores": model(tokens, cache=KeyValueCache(graph, start, capacity))}
 
         kept[key] = build_session(read, capacity={"time": min(AT_ONCE, capacity)}, device=device)
     return kept[key]

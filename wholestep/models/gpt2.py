@@ -14,7 +14,7 @@ from wholestep.compiler.frontend.layers.composites import Switchable, attention
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError, ShapeError
-from wholestep.models.generation import Cache, LanguageModel
+from wholestep.models.generation import KeyValueCache, LanguageModel
 from wholestep.nn import Dropout, Embedding, LayerNorm, Module
 from wholestep.nn.layers.linear import positive
 from wholestep.nn.module.parameter import parameter
@@ -71,14 +71,14 @@ class GPT2(LanguageModel):
         self.wte = Embedding(vocabulary, width, init.normal(std=0.02), dtype)
         self.wpe = Embedding(context, width, init.normal(std=0.02), dtype)
         self.drop = Dropout(dropout)
-        self.h = [Block(width, heads, layers, dropout, dtype) for _ in range(layers)]
+        self.h = [GPT2Block(width, heads, layers, dropout, dtype) for _ in range(layers)]
         self.ln_f = LayerNorm(width, dtype=dtype)
         if split:
             from wholestep.nn.wrappers.tensor_parallel import split_gpt2  # few are
 
             split_gpt2(self, heads)
 
-    def forward(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
+    def forward(self, tokens: Tensor, cache: KeyValueCache | None = None) -> Tensor:
         time = tokens.shape[-1]
         if tokens.ndim != 2:
             fail(ShapeError, f"gpt2 takes tokens of shape (batch, time); received {tokens!r}.")
@@ -96,20 +96,20 @@ class GPT2(LanguageModel):
         return scores
 
 
-class Block(Module):
+class GPT2Block(Module):
     """x + attention(norm(x)), then x + mlp(norm(x))"""
 
     def __init__(self, width: int, heads: int, layers: int, dropout: float | Switchable, dtype: object) -> None:
         self.ln_1, self.ln_2 = LayerNorm(width, dtype=dtype), LayerNorm(width, dtype=dtype)
-        self.attn, self.mlp = Attention(width, heads, layers, dtype), MLP(width, layers, dtype)
+        self.attn, self.mlp = GPT2Attention(width, heads, layers, dtype), GPT2MLP(width, layers, dtype)
         self.drop1, self.drop2 = Dropout(dropout), Dropout(dropout)
 
-    def forward(self, x: Tensor, cache: Cache | None = None) -> Tensor:
+    def forward(self, x: Tensor, cache: KeyValueCache | None = None) -> Tensor:
         x = x + self.drop1(self.attn(self.ln_1(x), cache))
         return x + self.drop2(self.mlp(self.ln_2(x)))  # type: ignore[no-any-return]
 
 
-class Attention(Module):
+class GPT2Attention(Module):
     """Every position sees those before it, in several heads."""
 
     def __init__(self, width: int, heads: int, layers: int, dtype: object) -> None:
@@ -122,7 +122,7 @@ class Attention(Module):
         self.c_attn = Projection(width, 3 * width, 0.02, dtype)
         self.c_proj = Projection(width, width, 0.02 / math.sqrt(2 * layers), dtype)
 
-    def forward(self, x: Tensor, cache: Cache | None = None) -> Tensor:
+    def forward(self, x: Tensor, cache: KeyValueCache | None = None) -> Tensor:
         batch, time, width = x.shape
         together = self.c_attn(x)
         q, k, v = (self._split(together[..., i * int(width) : (i + 1) * int(width)]) for i in range(3))
@@ -138,7 +138,7 @@ class Attention(Module):
         return x.reshape(batch, time, self.heads, int(width) // self.heads).transpose(1, 2)
 
 
-class MLP(Module):
+class GPT2MLP(Module):
     """Up to four times the width, GELU, and back."""
 
     def __init__(self, width: int, layers: int, dtype: object) -> None:

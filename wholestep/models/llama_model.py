@@ -17,7 +17,7 @@ from wholestep.compiler.frontend.shape.sequences import rotary, rotary_frequenci
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError, ShapeError
-from wholestep.models.generation import Cache, LanguageModel
+from wholestep.models.generation import KeyValueCache, LanguageModel
 from wholestep.nn import Embedding, Linear, Module, RMSNorm
 from wholestep.nn.layers.linear import positive
 from wholestep.records import dataclass
@@ -128,7 +128,7 @@ class Llama(LanguageModel):
 
             split_llama(self, heads, kv_heads)
 
-    def forward(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
+    def forward(self, tokens: Tensor, cache: KeyValueCache | None = None) -> Tensor:
         time = tokens.shape[-1]
         if tokens.ndim != 2:
             fail(ShapeError, f"llama takes tokens of shape (batch, time); received {tokens!r}.")
@@ -156,10 +156,10 @@ class Decoder(Module):
         dtype: object,
     ) -> None:
         self.embed_tokens = Embedding(vocabulary, width, init.normal(std=0.02), dtype)
-        self.layers = [Block(width, heads, kv_heads, hidden, angles, eps, dtype) for _ in range(layers)]
+        self.layers = [LlamaBlock(width, heads, kv_heads, hidden, angles, eps, dtype) for _ in range(layers)]
         self.norm = RMSNorm(width, eps, dtype)
 
-    def forward(self, tokens: Tensor, cache: Cache | None) -> Tensor:
+    def forward(self, tokens: Tensor, cache: KeyValueCache | None) -> Tensor:
         x = self.embed_tokens(tokens)
         for layer in self.layers:
             x = layer(x, cache)
@@ -167,7 +167,7 @@ class Decoder(Module):
         return out
 
 
-class Block(Module):
+class LlamaBlock(Module):
     """x + attention(norm(x)), then x + mlp(norm(x))"""
 
     def __init__(
@@ -181,16 +181,16 @@ class Block(Module):
         dtype: object,
     ) -> None:
         self.input_layernorm = RMSNorm(width, eps, dtype)
-        self.self_attn = Attention(width, heads, kv_heads, angles, dtype)
+        self.self_attn = LlamaAttention(width, heads, kv_heads, angles, dtype)
         self.post_attention_layernorm = RMSNorm(width, eps, dtype)
-        self.mlp = MLP(width, hidden, dtype)
+        self.mlp = LlamaMLP(width, hidden, dtype)
 
-    def forward(self, x: Tensor, cache: Cache | None) -> Tensor:
+    def forward(self, x: Tensor, cache: KeyValueCache | None) -> Tensor:
         x = x + self.self_attn(self.input_layernorm(x), cache)
         return x + self.mlp(self.post_attention_layernorm(x))  # type: ignore[no-any-return]
 
 
-class Attention(Module):
+class LlamaAttention(Module):
     """Every position sees those before it; queries and keys are turned by their positions."""
 
     def __init__(self, width: int, heads: int, kv_heads: int, angles: tuple[float, ...], dtype: object) -> None:
@@ -201,7 +201,7 @@ class Attention(Module):
         self.v_proj = Linear(width, kv_heads * self.each, bias=False, init=start, dtype=dtype)
         self.o_proj = Linear(heads * self.each, width, bias=False, init=start, dtype=dtype)
 
-    def forward(self, x: Tensor, cache: Cache | None) -> Tensor:
+    def forward(self, x: Tensor, cache: KeyValueCache | None) -> Tensor:
         batch, time, _ = x.shape
         q = self._split(self.q_proj(x), self.heads)
         k, v = (self._split(p(x), self.kv_heads) for p in (self.k_proj, self.v_proj))
@@ -219,7 +219,7 @@ class Attention(Module):
         return x.reshape(batch, time, heads, self.each).transpose(1, 2)
 
 
-class MLP(Module):
+class LlamaMLP(Module):
     """down(silu(gate(x)) · up(x)) (arXiv:2002.05202)"""
 
     def __init__(self, width: int, hidden: int, dtype: object) -> None:

@@ -8,7 +8,7 @@ from wholestep.compiler.frontend.layers.composites import Switchable
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import ShapeError
-from wholestep.models.generation import Cache, LanguageModel
+from wholestep.models.generation import KeyValueCache, LanguageModel
 from wholestep.nn import LSTM, Dropout, Embedding, Linear
 
 
@@ -54,7 +54,7 @@ class LSTMLanguageModel(LanguageModel):
         if tied:
             self.decoder.weight = self.encoder.weight
 
-    def forward(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
+    def forward(self, tokens: Tensor, cache: KeyValueCache | None = None) -> Tensor:
         if tokens.ndim != 2:
             fail(ShapeError, f"lstm_lm takes tokens of shape (batch, time); received {tokens!r}.")
         x = self.drop(self.encoder(tokens.T))  # (time, batch, width): a step is a block of memory

@@ -149,7 +149,7 @@ Names = Sequence[tuple[str, str | None]]  # patterns of names in files -> what t
 
 
 @dataclass(frozen=True)
-class Kind:
+class Architecture:
     """How a `model_type` is built, and what its arrays are called: every pattern that matches is applied, in order."""
 
     build: Callable[[Config, object], Module]
@@ -158,7 +158,7 @@ class Kind:
     parts: str = ""  # a pattern of arrays that the files have and a model without that part leaves out
 
 
-def _renaming(kind: Kind, known: set[str]) -> Callable[[str], str | None]:
+def _renaming(kind: Architecture, known: set[str]) -> Callable[[str], str | None]:
     patterns = [(re.compile(pattern), new) for pattern, new in kind.names]
 
     def other(name: str) -> str | None:
@@ -175,7 +175,7 @@ def _renaming(kind: Kind, known: set[str]) -> Callable[[str], str | None]:
 MOST_LAYERS = 200  # that are built though the files do not hold them, with strict=False
 
 
-def _layers_in(kind: Kind, values: Mapping[str, object]) -> int:
+def _layers_in(kind: Architecture, values: Mapping[str, object]) -> int:
     """How many layers files hold, by the names of their arrays."""
     matches = (re.match(kind.layer, name) for name in values)
     return len({found[1] for found in matches if found is not None})
@@ -309,8 +309,8 @@ def _vit(config: Config, dtype: object) -> ViT:
     )
 
 
-KINDS: dict[str, Kind] = {
-    "llama": Kind(
+KINDS: dict[str, Architecture] = {
+    "llama": Architecture(
         _llama,
         r"(?:model\.)?layers\.(\d+)\.",
         (
@@ -318,7 +318,7 @@ KINDS: dict[str, Kind] = {
             (r"(embed_tokens|layers|norm)\.(.*)", r"model.\1.\2"),  # of a model without its head
         ),
     ),
-    "bert": Kind(
+    "bert": Architecture(
         _bert,
         r"(?:bert\.)?encoder\.layer\.(\d+)\.",
         (
@@ -331,7 +331,7 @@ KINDS: dict[str, Kind] = {
         ),
         parts=r"bert\.pooler\..*",
     ),
-    "vit": Kind(
+    "vit": Architecture(
         _vit,
         r"(?:vit\.)?encoder\.layer\.(\d+)\.",
         (
@@ -339,7 +339,7 @@ KINDS: dict[str, Kind] = {
             (r"(embeddings|encoder|layernorm)\.(.*)", r"vit.\1.\2"),
         ),
     ),
-    "gpt2": Kind(
+    "gpt2": Architecture(
         _gpt2,
         r"(?:transformer\.)?h\.(\d+)\.",
         (

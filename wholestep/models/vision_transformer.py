@@ -13,7 +13,7 @@ from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import OptionError, ShapeError
-from wholestep.models.bert_model import Layers, SelfAttention, sizes_of
+from wholestep.models.bert_model import BertLayers, SelfAttention, sizes_of
 from wholestep.nn import Conv2d, Dropout, LayerNorm, Linear, Module
 from wholestep.nn.layers.linear import positive
 from wholestep.nn.module.parameter import parameter
@@ -75,9 +75,9 @@ class ViT(Module):
         )
         if image % patch:
             fail(OptionError, f"vit: images of {image} x {image} do not divide into patches of {patch} x {patch}.")
-        self.vit = Encoder(
-            Embeddings(width, image, patch, channels, dropout, dtype),
-            Layers([Block(width, heads, hidden, dropout, eps, dtype) for _ in range(layers)]),
+        self.vit = ViTEncoder(
+            ViTEmbeddings(width, image, patch, channels, dropout, dtype),
+            BertLayers([ViTBlock(width, heads, hidden, dropout, eps, dtype) for _ in range(layers)]),
             LayerNorm(width, eps, dtype=dtype),
         )
         self.classifier = Linear(width, classes, init=init.trunc_normal(std=0.02), dtype=dtype)
@@ -87,10 +87,10 @@ class ViT(Module):
         return scores
 
 
-class Encoder(Module):
+class ViTEncoder(Module):
     """Images -> vectors (batch, 1 + patches, width), the first of the class token."""
 
-    def __init__(self, embeddings: Embeddings, encoder: Layers, layernorm: LayerNorm) -> None:
+    def __init__(self, embeddings: ViTEmbeddings, encoder: BertLayers, layernorm: LayerNorm) -> None:
         self.embeddings, self.encoder, self.layernorm = embeddings, encoder, layernorm
 
     def forward(self, x: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ class Encoder(Module):
         return out
 
 
-class Embeddings(Module):
+class ViTEmbeddings(Module):
     """A vector for each patch, one for the class before them, and their positions."""
 
     cls_token: Tensor
@@ -136,14 +136,14 @@ class Patches(Module):
         return y.reshape((*y.shape[:2], y.shape[2] * y.shape[3])).transpose(1, 2)  # type: ignore[no-any-return]
 
 
-class Block(Module):
+class ViTBlock(Module):
     """x + attention(norm(x)), then x + mlp(norm(x))"""
 
     def __init__(
         self, width: int, heads: int, hidden: int, dropout: float | Switchable, eps: float, dtype: object
     ) -> None:
         start = init.trunc_normal(std=0.02)
-        self.attention = Attention(width, heads, dropout, start, dtype)
+        self.attention = ViTAttention(width, heads, dropout, start, dtype)
         self.intermediate = Dense(width, hidden, 0.0, start, dtype)
         self.output = Dense(hidden, width, dropout, start, dtype)
         self.layernorm_before, self.layernorm_after = (LayerNorm(width, eps, dtype=dtype) for _ in range(2))
@@ -153,7 +153,7 @@ class Block(Module):
         return x + self.output(gelu(self.intermediate(self.layernorm_after(x))))  # type: ignore[no-any-return]
 
 
-class Attention(Module):
+class ViTAttention(Module):
     """Every patch sees every other."""
 
     def __init__(self, width: int, heads: int, dropout: float | Switchable, start: object, dtype: object) -> None:

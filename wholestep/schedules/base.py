@@ -41,7 +41,7 @@ class Schedule(ABC):
     # -- the formula ---------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def formula(self, n: Value, v: Numbers) -> Value:
+    def formula(self, n: Value, v: FormulaNumbers) -> Value:
         """The value at `n`, of the numbers `v`; both are floats or both tensors."""
 
     def numbers(self) -> dict[str, float | None]:
@@ -66,7 +66,7 @@ class Schedule(ABC):
         values = self.numbers()
         if None in values.values():
             fail(UsageError, f"{self} takes its lr from an optimizer and has none yet: use .bound(lr).")
-        return float(self.formula(float(n), Numbers(values)))
+        return float(self.formula(float(n), FormulaNumbers(values)))
 
     def get_lr(self, n: float) -> float:
         """`schedule(n)`"""
@@ -97,7 +97,7 @@ class Schedule(ABC):
 
     def with_numbers(self, values: Mapping[str, float]) -> Schedule:
         """The same schedule with other numbers, named as in `numbers`."""
-        inside, changed = Numbers(values), dict[str, Any]()
+        inside, changed = FormulaNumbers(values), dict[str, Any]()
         for f in fields(self):
             value = getattr(self, f.name)
             if isinstance(value, Schedule):
@@ -209,17 +209,17 @@ class Schedule(ABC):
             fail(OptionError, f"{self._kind}: {name} must be {' and '.join(wanted)}; received {value}.")
 
 
-class Numbers(SimpleNamespace):
+class FormulaNumbers(SimpleNamespace):
     """The numbers of a formula as attributes; `inner(name)` gives those of a schedule inside."""
 
     def __init__(self, values: Mapping[str, Value]) -> None:
         super().__init__(**{k: v for k, v in values.items() if "." not in k})
         self.all = dict(values)
 
-    def inner(self, name: str) -> Numbers:
+    def inner(self, name: str) -> FormulaNumbers:
         """The numbers under `name.…`."""
         prefix = f"{name}."
-        return Numbers({k.removeprefix(prefix): v for k, v in self.all.items() if k.startswith(prefix)})
+        return FormulaNumbers({k.removeprefix(prefix): v for k, v in self.all.items() if k.startswith(prefix)})
 
     def listed(self, name: str) -> list[Value]:
         """The numbers of a tuple in order."""

@@ -10,7 +10,7 @@ from wholestep.compiler.frontend.update_counters import START
 from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.graph import Node, rewrite
 from wholestep.errors import UnknownNameError
-from wholestep.schedules.base import Numbers, Schedule
+from wholestep.schedules.base import FormulaNumbers, Schedule
 
 PREFIX = "schedule."
 
@@ -20,7 +20,7 @@ def scalar_name(target: str, number: str) -> str:
     return f"{PREFIX}{target}.{number}"
 
 
-def bound_schedules(graph: ir.Graph, schedules: Mapping[str, Schedule]) -> dict[str, Schedule]:
+def bound_schedules(graph: ir.IRGraph, schedules: Mapping[str, Schedule]) -> dict[str, Schedule]:
     """Schedules whose lr was left open take the default of the scalar that they govern."""
     scalars = graph.leaves("scalar")
     for target in schedules:
@@ -30,7 +30,7 @@ def bound_schedules(graph: ir.Graph, schedules: Mapping[str, Schedule]) -> dict[
     return {t: s.bound(scalars[t].attrs.default) for t, s in schedules.items()}  # type: ignore[attr-defined]
 
 
-def with_schedules(graph: ir.Graph, schedules: Mapping[str, Schedule]) -> ir.Graph:
+def with_schedules(graph: ir.IRGraph, schedules: Mapping[str, Schedule]) -> ir.IRGraph:
     """The graph with every governed scalar computed from the session's steps (or the epoch), in the scalar prologue."""
     if not schedules:
         return graph
@@ -50,7 +50,7 @@ def with_schedules(graph: ir.Graph, schedules: Mapping[str, Schedule]) -> ir.Gra
 def _formula(graph: Graph, target: str, schedule: Schedule) -> Node:
     numbers = {k: graph.scalar(scalar_name(target, k), float(v or 0.0)) for k, v in schedule.numbers().items()}
     count = graph.epoch if schedule.unit == "epoch" else graph.session_step
-    value = schedule.formula(count, Numbers(numbers))
+    value = schedule.formula(count, FormulaNumbers(numbers))
     return value.astype("float64").node  # type: ignore[no-any-return]
 
 

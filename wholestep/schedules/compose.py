@@ -7,7 +7,7 @@ from math import ceil
 
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError, UsageError
-from wholestep.schedules.base import Numbers, Schedule
+from wholestep.schedules.base import FormulaNumbers, Schedule
 from wholestep.schedules.curves import Constant, rising
 from wholestep.schedules.maths import Value, choose, most
 from wholestep.schedules.plateau import ReduceOnPlateau
@@ -44,7 +44,7 @@ class Warmup(Schedule):
     def reach(self) -> float | None:
         return self.steps + (self.after.reach or 0)
 
-    def formula(self, n: Value, v: Numbers) -> Value:
+    def formula(self, n: Value, v: FormulaNumbers) -> Value:
         inner = v.inner("after")
         peak = self.after.formula(0.0 * n, inner)
         later = self.after.formula(most(n - v.steps, 0.0), inner)
@@ -88,7 +88,7 @@ class Sequence(Schedule):
     def reach(self) -> float | None:
         return self.milestones[-1] + (self.schedules[-1].reach or 0)
 
-    def formula(self, n: Value, v: Numbers) -> Value:
+    def formula(self, n: Value, v: FormulaNumbers) -> Value:
         inner, starts = v.inner("schedules"), v.listed("milestones")
         value = self.schedules[0].formula(n, inner.inner("0"))
         for i, (schedule, start) in enumerate(zip(self.schedules[1:], starts, strict=True), start=1):
@@ -134,7 +134,7 @@ class Chained(Schedule):
         known = [s.reach for s in self.schedules if s.reach is not None]
         return max(known) if known else None
 
-    def formula(self, n: Value, v: Numbers) -> Value:
+    def formula(self, n: Value, v: FormulaNumbers) -> Value:
         inner, value = v.inner("schedules"), v.lr
         for i, schedule in enumerate(self.schedules):
             value = value * (schedule.formula(n, inner.inner(str(i))) / v.lr)

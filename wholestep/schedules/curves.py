@@ -7,7 +7,7 @@ from math import ceil
 
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError
-from wholestep.schedules.base import Numbers, Schedule
+from wholestep.schedules.base import FormulaNumbers, Schedule
 from wholestep.schedules.maths import Value, choose, floor, half_cosine, part, sqrt
 
 
@@ -23,7 +23,7 @@ class Constant(Schedule):
     def check(self) -> None:
         self.need("lr")
 
-    def formula(self, n: Value, v: Numbers) -> Value:
+    def formula(self, n: Value, v: FormulaNumbers) -> Value:
         return v.lr
 
 
@@ -51,7 +51,7 @@ class Linear(Schedule):
     def horizon(self) -> float | None:
         return self.steps if self.lr is None or abs(self.end) < abs(self.lr) else None  # a rise is a warm-up
 
-    def formula(self, n: Value, v: Numbers) -> Value:
+    def formula(self, n: Value, v: FormulaNumbers) -> Value:
         return v.lr + (v.end - v.lr) * part(n, v.steps)
 
 
@@ -81,7 +81,7 @@ class Polynomial(Schedule):
     def horizon(self) -> float | None:
         return self.steps
 
-    def formula(self, n: Value, v: Numbers) -> Value:
+    def formula(self, n: Value, v: FormulaNumbers) -> Value:
         return v.end + (v.lr - v.end) * (1.0 - part(n, v.steps)) ** v.power
 
 
@@ -115,7 +115,7 @@ class Cosine(Schedule):
     def horizon(self) -> float | None:
         return self.T_max
 
-    def formula(self, n: Value, v: Numbers) -> Value:
+    def formula(self, n: Value, v: FormulaNumbers) -> Value:
         return v.eta_min + (v.lr - v.eta_min) * half_cosine(part(n, v.T_max))
 
 
@@ -133,7 +133,7 @@ class Exponential(Schedule):
         self.need("lr")
         self.need("gamma", above=0)
 
-    def formula(self, n: Value, v: Numbers) -> Value:
+    def formula(self, n: Value, v: FormulaNumbers) -> Value:
         return v.lr * v.gamma**n
 
 
@@ -161,7 +161,7 @@ class StepDecay(Schedule):
     def reach(self) -> float | None:
         return self.step_size
 
-    def formula(self, n: Value, v: Numbers) -> Value:
+    def formula(self, n: Value, v: FormulaNumbers) -> Value:
         return v.lr * v.gamma ** floor(n / v.step_size)
 
 
@@ -189,7 +189,7 @@ class MultiStep(Schedule):
     def reach(self) -> float | None:
         return self.milestones[-1]
 
-    def formula(self, n: Value, v: Numbers) -> Value:
+    def formula(self, n: Value, v: FormulaNumbers) -> Value:
         factor: Value = 1.0
         for milestone in v.listed("milestones"):
             factor = choose(n >= milestone, factor * v.gamma, factor)
@@ -214,7 +214,7 @@ class InverseSqrt(Schedule):
     def length(self) -> int:
         return ceil(10 * self.steps)
 
-    def formula(self, n: Value, v: Numbers) -> Value:
+    def formula(self, n: Value, v: FormulaNumbers) -> Value:
         return v.lr * sqrt(v.steps / (n + v.steps))
 
 

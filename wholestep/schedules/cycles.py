@@ -7,7 +7,7 @@ from math import ceil
 
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError
-from wholestep.schedules.base import Numbers, Schedule
+from wholestep.schedules.base import FormulaNumbers, Schedule
 from wholestep.schedules.maths import Value, choose, floor, half_cosine, log, most, part, sqrt
 
 
@@ -45,7 +45,7 @@ class OneCycle(Schedule):
     def horizon(self) -> float | None:
         return self.total_steps
 
-    def formula(self, n: Value, v: Numbers) -> Value:
+    def formula(self, n: Value, v: FormulaNumbers) -> Value:
         first, last = v.lr / v.div_factor, v.lr / v.div_factor / v.final_div_factor
         up, end = v.pct_start * v.total_steps - 1.0, v.total_steps - 1.0
         rise = self._between(first, v.lr, n / most(up, 1e-12))
@@ -92,7 +92,7 @@ class Cyclic(Schedule):
     def length(self) -> int:
         return ceil(3 * (self.up + (self.down or self.up)))
 
-    def formula(self, n: Value, v: Numbers) -> Value:
+    def formula(self, n: Value, v: FormulaNumbers) -> Value:
         whole = v.up + v.down
         cycle = floor(n / whole)
         done = n - cycle * whole
@@ -123,7 +123,7 @@ class WarmRestarts(Schedule):
     def length(self) -> int:
         return ceil(self.T_0 * (1 + self.T_mult + self.T_mult**2))
 
-    def formula(self, n: Value, v: Numbers) -> Value:
+    def formula(self, n: Value, v: FormulaNumbers) -> Value:
         cycles = n / v.T_0
         # The start of cycle k is T_0·(T_mult^k - 1)/(T_mult - 1), or T_0·k where T_mult is 1.
         growth = most(v.T_mult, 1.0 + 1e-9)
@@ -166,7 +166,7 @@ class WarmupStableDecay(Schedule):
     def horizon(self) -> float | None:
         return self.warmup + self.stable + self.decay
 
-    def formula(self, n: Value, v: Numbers) -> Value:
+    def formula(self, n: Value, v: FormulaNumbers) -> Value:
         done = most(part(n - v.warmup - v.stable, v.decay), 0.0)
         left = {"linear": lambda: 1.0 - done, "cosine": lambda: half_cosine(done), "sqrt": lambda: 1.0 - sqrt(done)}
         falling = v.end + (v.lr - v.end) * left[self.shape]()

@@ -11,7 +11,7 @@ from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError, UsageError, WholestepError
-from wholestep.schedules.base import Numbers, Schedule
+from wholestep.schedules.base import FormulaNumbers, Schedule
 from wholestep.schedules.maths import Value, choose
 
 Factor = Callable[[Any], Any]
@@ -38,7 +38,7 @@ class Lambda(Schedule):
             fail(UsageError, f"Lambda takes a function of the {self.unit}; received {self.function!r}.")
         self.need("lr")
 
-    def formula(self, n: Value, v: Numbers) -> Value:
+    def formula(self, n: Value, v: FormulaNumbers) -> Value:
         if not isinstance(n, Tensor):
             return v.lr * self._factor(n)
         if self.why_not_traced:
@@ -154,7 +154,7 @@ class Table(Schedule):
     def reach(self) -> float | None:
         return self.milestones[-1] if self.milestones else None
 
-    def formula(self, n: Value, v: Numbers) -> Value:
+    def formula(self, n: Value, v: FormulaNumbers) -> Value:
         first, *others = v.listed("factors")
         value = first
         for milestone, factor in zip(v.listed("milestones"), others, strict=True):

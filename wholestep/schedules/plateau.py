@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError, UsageError
-from wholestep.schedules.base import Numbers, Schedule
+from wholestep.schedules.base import FormulaNumbers, Schedule
 from wholestep.schedules.cycles import one_of
 from wholestep.schedules.maths import Value
 from wholestep.schedules.monitor_modes import mode_of
@@ -63,7 +63,7 @@ class ReduceOnPlateau(Schedule):
         given = {k: v for k, v in super().numbers().items() if k != "lr"}
         return {"lr": self.lr, **given, "best": 0.0, "seen": 0.0, "bad": 0.0, "resting": 0.0}
 
-    def formula(self, n: Value, v: Numbers) -> Value:
+    def formula(self, n: Value, v: FormulaNumbers) -> Value:
         return v.lr
 
     def observed(self, numbers: Mapping[str, float], value: float) -> dict[str, float]:

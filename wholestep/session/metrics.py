@@ -12,7 +12,7 @@ from wholestep.errors import NonFiniteError, UsageError
 from wholestep.session.running.results import EntryPoint, StepResult
 from wholestep.steps.evaluate import WEIGHT, WEIGHTED
 from wholestep.steps.loss_scale import LOSS_SCALE, SMALLEST
-from wholestep.steps.recipe import GRAD_NORM, Recipe, modes_of
+from wholestep.steps.recipe import GRAD_NORM, StepOptions, modes_of
 from wholestep.steps.states import first_values
 from wholestep.steps.train import NONFINITE
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Measured:
     """The metrics of one entry point.  Its states are the model's own; `prefix` tells those of `evaluate` apart."""
 
-    def __init__(self, recipe: Recipe, state: State, plans: Sequence[Plan], prefix: str) -> None:
+    def __init__(self, recipe: StepOptions, state: State, plans: Sequence[Plan], prefix: str) -> None:
         weighted = f"{WEIGHTED}." if any(name == WEIGHT for name, _ in plans[0].inputs) else ""
         own = (f"{prefix}." if prefix else "") + weighted
         self._metrics = [(m.metric, own + m.metric.state_name("")) for m in recipe.measures]

@@ -7,27 +7,27 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
-from wholestep.compiler.backend import Place, Program, Where
+from wholestep.compiler.backend import LoadContext, Placement, Program
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.update_counters import AVERAGE, RAW, START, Clocks, is_counter
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.memory import explained
 from wholestep.compiler.runtime.state.state import State
-from wholestep.compiler.runtime.state.step_counters import Counting, Turn
-from wholestep.compiler.runtime.state.storage import Memory
+from wholestep.compiler.runtime.state.step_counters import Counting, SessionCounter
+from wholestep.compiler.runtime.state.storage import StateMemory
 from wholestep.errors import UsageError
 from wholestep.schedules.bind import scalar_name
 from wholestep.session.building.plans import Plans
 from wholestep.session.lock import Turns
 from wholestep.session.metrics import Measured
 from wholestep.session.running.results import EntryPoint
-from wholestep.session.runtime_scalars import Scalars, governor
+from wholestep.session.runtime_scalars import RuntimeScalars, governor
 from wholestep.steps.capacity import PREFIX
 from wholestep.steps.definition import PART, TRAIN
 from wholestep.steps.evaluate import EVALUATE, VALIDATE
 from wholestep.steps.loss_scale import REFUSED
-from wholestep.steps.recipe import PLAIN, Recipe
+from wholestep.steps.recipe import PLAIN, StepOptions
 from wholestep.steps.states import nonzero_values
 from wholestep.steps.train import NONFINITE
 
@@ -40,14 +40,14 @@ log = logging.getLogger("wholestep")
 class Programs:
     """Entry points by name, the runtime scalars that they share, and what they measure."""
 
-    def __init__(self, where: Where, state: State, compiled: Plans | None) -> None:
+    def __init__(self, where: Placement, state: State, compiled: Plans | None) -> None:
         self.where, self.state = where, state
-        self.place = Place(where, state, where.device.scratch())
+        self.place = LoadContext(where, state, where.device.scratch())
         self.entries: dict[str, EntryPoint] = {}
         self.measured: dict[str, Measured] = {}
         self.of_micro_batches: list[Program] = []  # that one step runs, in order
-        self.scalars = Scalars(_broadcast(self.entries))
-        self.turn = Turn()  # what its steps count for
+        self.scalars = RuntimeScalars(_broadcast(self.entries))
+        self.turn = SessionCounter()  # what its steps count for
         self.counts: Counting = state  # whose turn it is: looked at in every step
         self.turns = Turns()  # of threads that share the session
         self.held: dict[str, AnyArray] = {}  # inputs given by set_input
@@ -59,7 +59,7 @@ class Programs:
     def _define(self, compiled: Plans | None) -> None:
         """Where entry points come from, from now on; None: there is the main one alone."""
         self.compiled = compiled
-        self.recipe: Recipe = PLAIN if compiled is None else compiled.definition.recipe
+        self.recipe: StepOptions = PLAIN if compiled is None else compiled.definition.recipe
         self.raises = self.recipe.nonfinite == "raise"
         self._govern()
 
@@ -123,7 +123,7 @@ class Programs:
             self.closed, self.compiled, self.held, self.observer = True, None, {}, None
             self.entries.clear()
             self.of_micro_batches, self.measured = [], _Closed()  # type: ignore[assignment]
-            self.place = Place(self.where, self.state, self.where.device.scratch())
+            self.place = LoadContext(self.where, self.state, self.where.device.scratch())
             self.main = _Closed()  # type: ignore[assignment]
 
     def wait(self) -> None:
@@ -292,7 +292,7 @@ class Programs:
         self.place.scratch.reserve(plan, self.where.threads)
 
 
-def memories(plan: Plan, where: Where) -> Iterator[tuple[list[str], Memory]]:
+def memories(plan: Plan, where: Placement) -> Iterator[tuple[list[str], StateMemory]]:
     """Where the states of a plan are: in the device's memory, but for those that ranks have divided."""
     divided = [plan.buffers[id] for _, id in plan.states if plan.buffers[id].is_part]
     yield [name for name, id in plan.states if not plan.buffers[id].is_part], where.device.memory

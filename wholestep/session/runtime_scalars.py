@@ -7,21 +7,21 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from wholestep.compiler.runtime.state.state import State
-from wholestep.compiler.runtime.state.step_counters import Turn
+from wholestep.compiler.runtime.state.step_counters import SessionCounter
 from wholestep.errors import OptionError, UnknownNameError, UsageError
-from wholestep.schedules.base import Numbers, Schedule
+from wholestep.schedules.base import FormulaNumbers, Schedule
 from wholestep.schedules.bind import scalar_name
 
 ALIASES = {"learning_rate": "lr", "epsilon": "eps"}
 
 
-class Scalars:
+class RuntimeScalars:
     """The runtime scalars of a session by name, with what to do when one changes."""
 
     def __init__(self, changed: Callable[[str, float], None]) -> None:
         self._values: dict[str, float] = {}
         self._changed = changed
-        self.governed: dict[str, Callable[[Scalars], float]] = {}  # scalars that follow a schedule
+        self.governed: dict[str, Callable[[RuntimeScalars], float]] = {}  # scalars that follow a schedule
 
     def declare(self, name: str, value: float) -> float:
         """The scalar's current value; `value` where it is new."""
@@ -91,7 +91,7 @@ class LiveOptimizer:
         session.optimizer["head"].lr = 1e-2  # of a group that has an lr of its own
     """
 
-    def __init__(self, name: str, scalars: Scalars) -> None:
+    def __init__(self, name: str, scalars: RuntimeScalars) -> None:
         object.__setattr__(self, "_prefix", f"{name}.")
         object.__setattr__(self, "_scalars", scalars)
 
@@ -151,7 +151,7 @@ class LiveSchedule:
         session.schedule.observe(val_loss)      # of a ReduceOnPlateau
     """
 
-    def __init__(self, target: str, schedule: Schedule, scalars: Scalars) -> None:
+    def __init__(self, target: str, schedule: Schedule, scalars: RuntimeScalars) -> None:
         object.__setattr__(self, "_target", target)
         object.__setattr__(self, "_schedule", schedule)
         object.__setattr__(self, "_scalars", scalars)
@@ -168,7 +168,7 @@ class LiveSchedule:
 
     def __call__(self, n: float) -> float:
         """The value at `n`, with the numbers as they are now."""
-        return float(self._schedule.formula(float(n), Numbers(self.numbers())))
+        return float(self._schedule.formula(float(n), FormulaNumbers(self.numbers())))
 
     def numbers(self) -> dict[str, float]:
         """Its numbers as they are now, by name."""
@@ -188,7 +188,7 @@ class LiveSchedule:
             if isinstance(value, Mapping) and path not in value:
                 continue  # its number was not measured this time
             seen = value[path] if isinstance(value, Mapping) else value
-            own = Numbers(self.numbers()).inner(path.removesuffix(".")).all if path else self.numbers()
+            own = FormulaNumbers(self.numbers()).inner(path.removesuffix(".")).all if path else self.numbers()
             for k, number in plateau.observed(own, float(seen)).items():
                 self._scalars[scalar_name(self._target, path + k)] = number
 
@@ -216,11 +216,11 @@ class LiveSchedule:
         return f"LiveSchedule({self._target} = {self.value:g}, {self._schedule})"
 
 
-def governor(target: str, schedule: Schedule, state: State, turn: Turn) -> Callable[[Scalars], float]:
+def governor(target: str, schedule: Schedule, state: State, turn: SessionCounter) -> Callable[[RuntimeScalars], float]:
     """The value that a schedule gives after the updates that the session has made, or at the state's epoch."""
 
-    def value(scalars: Scalars) -> float:
-        numbers = Numbers({k: scalars[scalar_name(target, k)] for k in schedule.numbers()})
+    def value(scalars: RuntimeScalars) -> float:
+        numbers = FormulaNumbers({k: scalars[scalar_name(target, k)] for k in schedule.numbers()})
         count = state.epoch if schedule.unit == "epoch" else state.updates_in(turn)
         return float(schedule.formula(float(count), numbers))
 

@@ -22,7 +22,7 @@ from weakref import WeakSet
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.precision import TF32
 from wholestep.compiler.plan.model.kernel import Plan
-from wholestep.compiler.runtime.process_group import Group
+from wholestep.compiler.runtime.process_group import ProcessGroup
 from wholestep.compiler.runtime.state.state import State
 from wholestep.compiler.spans import Span
 from wholestep.compiler.target import Target
@@ -39,8 +39,8 @@ from wholestep.session.running.evaluation import Evaluation
 from wholestep.session.running.manual_step import ByHand
 from wholestep.session.running.results import StepResult
 from wholestep.session.running.training import Training
-from wholestep.session.runtime_scalars import LiveOptimizer, LiveSchedule, Scalars
-from wholestep.session.state_dict import Numbers
+from wholestep.session.runtime_scalars import LiveOptimizer, LiveSchedule, RuntimeScalars
+from wholestep.session.state_dict import StateAccess
 from wholestep.steps.loss_scale import LOSS_SCALE, SCALE
 from wholestep.steps.train import SKIPPED
 
@@ -93,7 +93,7 @@ class Session:
         self._evaluation = Evaluation(programs, self._measurements)
         self._knobs = Knobs(programs)
         self._by_hand = ByHand(programs, self._knobs)
-        self._numbers = Numbers(programs)
+        self._numbers = StateAccess(programs)
         programs.load_main(plan, key)
         alive.add(self)
         if compiled is not None and isinstance(compiled.definition.model, Graph):
@@ -172,14 +172,14 @@ class Session:
         """Parameters and other states, shared by all sessions over the same model."""
         return self._programs.state
 
-    get = delegate("_numbers", Numbers.get)
-    set = delegate("_numbers", Numbers.set)
-    state_dict = delegate("_numbers", Numbers.state_dict)
-    own_pieces = delegate("_numbers", Numbers.own_pieces)
-    share_parts = delegate("_numbers", Numbers.share_parts)
-    have_whole_weights = delegate("_numbers", Numbers.have_whole_weights)
-    prepare_to_load = delegate("_numbers", Numbers.prepare_to_load)
-    load_state_dict = delegate("_numbers", Numbers.load_state_dict)
+    get = delegate("_numbers", StateAccess.get)
+    set = delegate("_numbers", StateAccess.set)
+    state_dict = delegate("_numbers", StateAccess.state_dict)
+    own_pieces = delegate("_numbers", StateAccess.own_pieces)
+    share_parts = delegate("_numbers", StateAccess.share_parts)
+    have_whole_weights = delegate("_numbers", StateAccess.have_whole_weights)
+    prepare_to_load = delegate("_numbers", StateAccess.prepare_to_load)
+    load_state_dict = delegate("_numbers", StateAccess.load_state_dict)
 
     if not TYPE_CHECKING:  # which would take every name for one of ours
 
@@ -222,7 +222,7 @@ class Session:
         return self._knobs.schedules
 
     @property
-    def scalars(self) -> Scalars:
+    def scalars(self) -> RuntimeScalars:
         """All runtime scalars by name."""
         return self._programs.scalars
 
@@ -321,7 +321,7 @@ class Session:
         return self._programs.where.threads
 
     @property
-    def group(self) -> Group | None:
+    def group(self) -> ProcessGroup | None:
         """The processes that make its steps together; None where this one makes them alone."""
         group = self._programs.where.group
         return None if group is None or group.engine == "threads" else group

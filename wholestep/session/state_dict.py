@@ -12,14 +12,14 @@ from wholestep.compiler.frontend.update_counters import Clocks
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.state.slot import host_memory
 from wholestep.compiler.runtime.state.state import State
-from wholestep.compiler.runtime.state.step_counters import Turn
+from wholestep.compiler.runtime.state.step_counters import SessionCounter
 from wholestep.errors import UnknownNameError, UsageError
 from wholestep.session.programs import Programs
 from wholestep.session.runtime_scalars import checked_number
 from wholestep.steps.capacity import PREFIX
 
 if TYPE_CHECKING:
-    from wholestep.compiler.runtime.state.state_pieces import Piece
+    from wholestep.compiler.runtime.state.state_pieces import StatePiece
 
 SESSION = "session/"
 STEP, EPOCH = SESSION + "step", SESSION + "epoch"
@@ -41,7 +41,7 @@ def readable_name(tensor: Tensor) -> str:
     )
 
 
-class Numbers:
+class StateAccess:
     """The part of a session that reads and writes what it computes with."""
 
     def __init__(self, programs: Programs) -> None:
@@ -85,7 +85,7 @@ class Numbers:
         for name in [name for name, is_own in lasting.items() if is_own and state.is_divided(name)]:
             state.slot(name).move(host_memory())
 
-    def own_pieces(self) -> dict[str, Piece]:
+    def own_pieces(self) -> dict[str, StatePiece]:
         """What this worker has of what its steps keep, beside the model itself, and have divided; it asks nobody."""
         state, lasting = self._programs.state, self._programs.lasting_states
         kept = [name for name, is_own in lasting.items() if not is_own]
@@ -148,7 +148,7 @@ def counts_in(values: Mapping[str, object]) -> Callable[[str], int]:
     return lambda key: int(checked_number(key, values.get(f"{UPDATES}/{key}", step)))
 
 
-def _load_counts(state: State, turn: Turn, clocks: Clocks, counts: Mapping[str, int]) -> None:
+def _load_counts(state: State, turn: SessionCounter, clocks: Clocks, counts: Mapping[str, int]) -> None:
     state.epoch = counts.get(EPOCH, state.epoch)
     if STEP not in counts:
         return

@@ -23,8 +23,8 @@ from wholestep.data.frame import as_frame, is_frame
 from wholestep.data.frame_data import Framed
 from wholestep.models.tabular import ACTIVATIONS
 from wholestep.options import CompileOptions
-from wholestep.sklearn.matrix import Matrix
-from wholestep.sklearn.networks import POOL, Columns, Kind, Network, Weights
+from wholestep.sklearn.matrix import ColumnStatistics
+from wholestep.sklearn.networks import POOL, InputColumns, NetworkKey, SharedNetwork, Weights
 
 AUTO = 32  # rows of batch_size="auto"
 WORTH_THREADS = 1 << 19  # multiplications of a forward pass; below, threads wait for each other longer than they work
@@ -91,11 +91,11 @@ class Estimator(BaseEstimator, ABC):
             validate_data(self, X, y, skip_check_array=True)
             frame = as_frame(X)
             self.n_features_in_ = len(frame.columns)
-            self._columns: Encoding | Matrix = Encoder(self.standardize).fit(Framed(frame))
+            self._columns: Encoding | ColumnStatistics = Encoder(self.standardize).fit(Framed(frame))
             return self._columns.encode(frame), y, _weights_of(frame, sample_weight)
         X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], ensure_all_finite="allow-nan", **checks)
         weight = _weights_of(X, sample_weight)
-        self._columns = Matrix.learnt(X, self.standardize, weight)
+        self._columns = ColumnStatistics.learnt(X, self.standardize, weight)
         return {"x": self._columns.encode(X)}, y, weight
 
     def _encoded(self, X: Any) -> dict[str, Array]:
@@ -130,7 +130,7 @@ class Estimator(BaseEstimator, ABC):
             self.validation_scores_ = stop.scores
         self._kind_used = kind
 
-    def _epochs(self, network: Network, data: dict[str, Array], batch: int, seed: int, stop: Stopping) -> Weights:
+    def _epochs(self, network: SharedNetwork, data: dict[str, Array], batch: int, seed: int, stop: Stopping) -> Weights:
         """Train until nothing improves; the weights, those of the best epoch where rows are held out."""
         updates, total = -(-len(data["labels"]) // batch), 0.0
         slices = network.session.run_in_slices(
@@ -166,7 +166,7 @@ class Estimator(BaseEstimator, ABC):
         train, held = train_test_split(rows, test_size=self.validation_fraction, random_state=seed, stratify=by)
         return {n: a[train] for n, a in data.items()}, {n: a[held] for n, a in data.items()}
 
-    def _measure(self, network: Network, held: dict[str, Array] | None) -> Callable[[], float] | None:
+    def _measure(self, network: SharedNetwork, held: dict[str, Array] | None) -> Callable[[], float] | None:
         if held is None:
             return None
         inputs = {name: a for name, a in held.items() if name not in ("labels", "sample_weight")}
@@ -176,13 +176,13 @@ class Estimator(BaseEstimator, ABC):
     def _score(self, outputs: Array, y: Array, weight: Array | None) -> float:
         """How good outputs are: larger is better."""
 
-    def _kind(self, outputs: int, weighted: bool) -> Kind:
+    def _kind(self, outputs: int, weighted: bool) -> NetworkKey:
         hidden = self.hidden_layer_sizes
         sizes = tuple(int(h) for h in (hidden if np.iterable(hidden) else [hidden]))
         most = AUTO if self.batch_size == "auto" else int(self.batch_size)
-        columns = self._columns.sizes if isinstance(self._columns, Matrix) else columns_of(self._columns)
+        columns = self._columns.sizes if isinstance(self._columns, ColumnStatistics) else columns_of(self._columns)
         products = most * sum(a * b for a, b in pairwise((columns.numbers, *sizes, outputs)))
-        return Kind(
+        return NetworkKey(
             columns,
             outputs,
             sizes,
@@ -298,8 +298,8 @@ def _has_names_or_dates(X: Any) -> bool:
     return any(column.kind != "number" or column.categorical for column in as_frame(X).columns.values())
 
 
-def columns_of(encoding: Encoding) -> Columns:
+def columns_of(encoding: Encoding) -> InputColumns:
     """What a network has to be made for."""
     entries, words = encoding.entries
     length = max((w.length for w in encoding.words), default=0)
-    return Columns(encoding.width, len(encoding.categories), entries, len(encoding.words), length, words)
+    return InputColumns(encoding.width, len(encoding.categories), entries, len(encoding.words), length, words)

@@ -29,7 +29,7 @@ Weights = Mapping[str, Array]
 
 
 @dataclass(frozen=True)
-class Columns:
+class InputColumns:
     """What a network is given: columns of numbers, of categories and of text, and the entries of their tables."""
 
     numbers: int
@@ -49,10 +49,10 @@ class Columns:
 
 
 @dataclass(frozen=True)
-class Kind:
+class NetworkKey:
     """All that is compiled for a network: two fits that agree in it share one."""
 
-    columns: Columns
+    columns: InputColumns
     outputs: int
     hidden: tuple[int, ...]
     activation: str
@@ -79,10 +79,10 @@ class Kind:
         return {"labels": labels, **({"sample_weight": Spec(("batch",))} if self.weighted else {})}
 
 
-class Network:
+class SharedNetwork:
     """A network with its session."""
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: NetworkKey) -> None:
         model, c = Tabular(kind.hidden, dropout=kind.dropout, activation=kind.activation), kind.columns
         model.make(c.numbers, c.categories, c.entries, c.texts, c.words, kind.outputs)
         specs = c.specs()
@@ -131,18 +131,18 @@ class Pool:
     """Idle networks, the latest ones last."""
 
     def __init__(self) -> None:
-        self._idle: list[Network] = []
+        self._idle: list[SharedNetwork] = []
         self._lock = threading.Lock()
 
     @contextmanager
-    def borrowed(self, kind: Kind) -> Iterator[Network]:
+    def borrowed(self, kind: NetworkKey) -> Iterator[SharedNetwork]:
         """A network of a kind, for one thread at a time; it is handed back unless something went wrong."""
-        network = self._taken(kind) or Network(kind)
+        network = self._taken(kind) or SharedNetwork(kind)
         yield network
         with self._lock:
             self._idle = [*self._idle, network][-KEPT:]
 
-    def _taken(self, kind: Kind) -> Network | None:
+    def _taken(self, kind: NetworkKey) -> SharedNetwork | None:
         with self._lock:
             found = next((n for n in reversed(self._idle) if n.kind == kind), None)
             if found is not None:

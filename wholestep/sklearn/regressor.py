@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_array, check_consistent_length
 
 from wholestep.data.column import Array
 from wholestep.sklearn.estimator import Estimator
-from wholestep.sklearn.matrix import Matrix
+from wholestep.sklearn.matrix import ColumnStatistics
 
 
 class Regressor(RegressorMixin, Estimator):
@@ -31,7 +31,7 @@ class Regressor(RegressorMixin, Estimator):
         y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
         check_consistent_length(y, *arrays.values())
         numbers = y.reshape(len(y), -1)
-        units = Matrix.learnt(numbers, True, weight)
+        units = ColumnStatistics.learnt(numbers, True, weight)
         self._middle, self._spread, self._in_columns = units.mean, units.std, y.ndim == 2
         scaled = units.encode(numbers)
         self._train(arrays, scaled[:, 0] if scaled.shape[1] == 1 else scaled, scaled.shape[1], weight)

@@ -9,8 +9,8 @@ import numpy as np
 
 from wholestep.data.encoding import Encoding
 from wholestep.options import CompileOptions
-from wholestep.sklearn.matrix import Matrix
-from wholestep.sklearn.networks import Columns, Kind
+from wholestep.sklearn.matrix import ColumnStatistics
+from wholestep.sklearn.networks import InputColumns, NetworkKey
 
 WEIGHTS, COLUMNS, KIND = "_weights", "_columns", "_kind_used"
 
@@ -37,15 +37,15 @@ def unpacked(state: dict[str, Any]) -> dict[str, Any]:
     return state
 
 
-def _columns_as_data(columns: Matrix | Encoding) -> Any:
+def _columns_as_data(columns: ColumnStatistics | Encoding) -> Any:
     return columns.to_json() if isinstance(columns, Encoding) else (columns.mean, columns.std, columns.gaps)
 
 
-def _columns_from_data(data: Any) -> Matrix | Encoding:
-    return Encoding.from_json(data, "the pickle") if isinstance(data, str) else Matrix(*data)
+def _columns_from_data(data: Any) -> ColumnStatistics | Encoding:
+    return Encoding.from_json(data, "the pickle") if isinstance(data, str) else ColumnStatistics(*data)
 
 
-def _kind_from_data(data: dict[str, Any]) -> Kind:
+def _kind_from_data(data: dict[str, Any]) -> NetworkKey:
     options = data["options"]
-    known = {**data, "columns": Columns(**data["columns"]), "hidden": tuple(data["hidden"])}
-    return Kind(**{**known, "options": None if options is None else CompileOptions(**options)})
+    known = {**data, "columns": InputColumns(**data["columns"]), "hidden": tuple(data["hidden"])}
+    return NetworkKey(**{**known, "options": None if options is None else CompileOptions(**options)})

@@ -35,7 +35,7 @@ def batch_symbol(graph: Graph, what: str = "accumulate") -> str:
     return symbol
 
 
-def capacity_of(graph: ir.Graph, given: Mapping[str, int]) -> dict[str, int]:
+def capacity_of(graph: ir.IRGraph, given: Mapping[str, int]) -> dict[str, int]:
     """The capacity of every symbol of a graph; an error names the symbol that has none."""
     for symbol in graph.symbols:
         if symbol not in given:
@@ -47,7 +47,7 @@ def capacity_of(graph: ir.Graph, given: Mapping[str, int]) -> dict[str, int]:
     return {s: given[s] for s in graph.symbols}
 
 
-def merged_capacity(graph: ir.Graph, batch_size: int | None, capacity: Mapping[str, int] | None) -> dict[str, int]:
+def merged_capacity(graph: ir.IRGraph, batch_size: int | None, capacity: Mapping[str, int] | None) -> dict[str, int]:
     """`batch_size=n` is `capacity={"batch": n}`; both are checked against the graph's own dimensions."""
     out = dict(capacity or {})
     if batch_size is not None:

@@ -18,7 +18,7 @@ from wholestep.steps.definition import Definition
 from wholestep.steps.evaluate import has_own_updates_only
 from wholestep.steps.loss_scale import LossScale
 from wholestep.steps.module import Inputs, training_graph
-from wholestep.steps.recipe import PLAIN, Recipe, as_loss_scale, with_parts
+from wholestep.steps.recipe import PLAIN, StepOptions, as_loss_scale, with_parts
 from wholestep.steps.states import clocks_of
 
 Model = Module | Graph | Step
@@ -59,7 +59,7 @@ def defined(
     optimizer: Optimizer | str | None,
     batch_size: int | None,
     capacity: Mapping[str, int] | None,
-    recipe: Recipe = PLAIN,
+    recipe: StepOptions = PLAIN,
     ranks: int = 0,
     shard: str | None = None,
     model_ranks: int = 1,
@@ -69,7 +69,7 @@ def defined(
         if optimizer is not None:
             raise UsageError("a @ws.step function applies its own optimizers; leave optimizer= out.")
         taken = {name: getattr(recipe, name) for name in ("measures", "schedules", "precision", "memory")}
-        if recipe != Recipe(**taken):
+        if recipe != StepOptions(**taken):
             raise UsageError(
                 "a @ws.step function records its own clipping and makes one update of each batch "
                 "(ws.optim.clip_by_global_norm); of these options it takes metrics=, schedule=, precision= and memory= "

@@ -28,12 +28,12 @@ from wholestep.steps.manual_step import (
     loss_and_gradients,
     observe_graph,
 )
-from wholestep.steps.recipe import PLAIN, Recipe
+from wholestep.steps.recipe import PLAIN, StepOptions
 from wholestep.steps.states import clocks_of, first_values
 from wholestep.steps.train import train_graph
 
 if TYPE_CHECKING:
-    from wholestep.steps.micro_batches import MicroBatches
+    from wholestep.steps.micro_batches import MicroBatchGraphs
 
 TRAIN = "train"
 TOGETHER = (TRAIN, VALIDATE)  # what several ranks run together
@@ -42,7 +42,7 @@ PART = f"{TRAIN}.part"  # of the programs of micro-batches, the one that `sessio
 
 LOSS_AND_GRADIENTS = "loss and gradients"
 
-BY_HAND: dict[str, Callable[[Graph, Optimizer], ir.Graph]] = {
+BY_HAND: dict[str, Callable[[Graph, Optimizer], ir.IRGraph]] = {
     "backward": lambda graph, optimizer: backward_graph(graph),
     "gradients": lambda graph, optimizer: gradient_graph(graph),
     "clip": lambda graph, optimizer: clip_graph(graph),
@@ -60,7 +60,7 @@ class Definition:
     model: Graph | Step
     optimizer: Optimizer | None
     capacity: Mapping[str, int] = field(default_factory=dict)
-    recipe: Recipe = PLAIN
+    recipe: StepOptions = PLAIN
     measures_only: bool = False  # is `evaluate` what `step` runs?
     clocks: Clocks = field(default_factory=Clocks)  # what its programs count
     ranks: int = 0  # that make a step together, each with rows of its own; 0: one, as it is
@@ -68,8 +68,8 @@ class Definition:
     model_ranks: int = 1  # that have the same rows, and may divide layers
     # What was recorded so far, once: of a step function its graph, of entry points theirs.
     recorded: list[Graph] = field(default_factory=list)
-    traced: dict[str, ir.Graph] = field(default_factory=dict)
-    splits: dict[str, MicroBatches] = field(default_factory=dict)
+    traced: dict[str, ir.IRGraph] = field(default_factory=dict)
+    splits: dict[str, MicroBatchGraphs] = field(default_factory=dict)
 
     @property
     def main(self) -> str:
@@ -96,7 +96,7 @@ class Definition:
         """Does a step take several batches?"""
         return self.recipe.accumulate > 1 and self.optimizer is not None
 
-    def micro_batches(self, kind: str) -> MicroBatches:
+    def micro_batches(self, kind: str) -> MicroBatchGraphs:
         """The programs of "train" or "evaluate" over several batches; each is an entry point: `train.part`."""
         if kind not in self.splits:
             from wholestep.steps.micro_batches import split_step  # it brings autodiff along; most steps do without
@@ -112,7 +112,7 @@ class Definition:
 
     # -- sizes ---------------------------------------------------------------------------------------------------
 
-    def sizes_of(self, graph: ir.Graph) -> dict[str, int]:
+    def sizes_of(self, graph: ir.IRGraph) -> dict[str, int]:
         """The capacity of every symbol of an entry point; those of micro-batches follow from the batch's."""
         divided, numbered = False, dict[str, int]()
         if self.ranks:
@@ -166,7 +166,7 @@ class Definition:
 
     # -- entry points --------------------------------------------------------------------------------------------
 
-    def trace(self, entry: str) -> ir.Graph:
+    def trace(self, entry: str) -> ir.IRGraph:
         """The graph of an entry point, recorded once."""
         if entry not in self.traced:
             traced = self._trace(entry)
@@ -216,7 +216,7 @@ class Definition:
         graph.clocks = self.clocks
         return graph
 
-    def _trace(self, entry: str) -> ir.Graph:
+    def _trace(self, entry: str) -> ir.IRGraph:
         if isinstance(self.model, Step) and entry == TRAIN:
             measured = self.graph.copy()
             record_metrics(measured, self.recipe.measures)
@@ -240,7 +240,7 @@ class Definition:
         predicts = entry in ("predict", FORWARD)
         return predict_graph(self.graph) if predicts and _has_loss(self.graph) else forward_only(self.graph)
 
-    def _trace_phase(self, kind: str, phase: str) -> ir.Graph:
+    def _trace_phase(self, kind: str, phase: str) -> ir.IRGraph:
         """A program of micro-batches under the schedules of what it uses."""
         phases, schedules = self.micro_batches(kind).phases, self.recipe.schedules if kind == TRAIN else {}
         used = {name: graph.leaves("scalar").keys() for name, graph in phases.items()}
@@ -266,7 +266,7 @@ class Definition:
             raise UsageError("a @ws.step function names its own optimizers; change them there and build again.")
         return replace(self, optimizer=optimizer, **self._unrecorded())
 
-    def with_recipe(self, recipe: Recipe) -> Definition:
+    def with_recipe(self, recipe: StepOptions) -> Definition:
         """The same model trained by another recipe."""
         return replace(self, recipe=recipe, **self._unrecorded())
 

@@ -13,7 +13,7 @@ from typing import Any
 from wholestep.compiler.frontend.update_counters import AVERAGE, RAW
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import Graph, Node, rewrite
+from wholestep.compiler.ir.graph import IRGraph, Node, rewrite
 from wholestep.compiler.ir.state_partition import Cut
 from wholestep.compiler.ir.types import Dim, symbols_of
 from wholestep.errors import UsageError
@@ -24,7 +24,7 @@ log = logging.getLogger("wholestep")
 KEPT = (RAW, AVERAGE)  # how the names of weights end, beside those that are shown
 
 
-def divided(graph: Graph, batch: str) -> Graph:
+def divided(graph: IRGraph, batch: str) -> IRGraph:
     """The graph with the inputs marked that have one row for each of the batch.
 
     An output that has rows is left out, as it is with micro-batches: no rank has all of them, and `predict` does.
@@ -40,12 +40,12 @@ def divided(graph: Graph, batch: str) -> Graph:
     return rewrite(replace(graph, outputs=kept), marked)
 
 
-def is_divided(graph: Graph) -> bool:
+def is_divided(graph: IRGraph) -> bool:
     """Does a rank have rows of its own?"""
     return any(attrs_of(n, at.InputAttrs).divided for n in graph.inputs)
 
 
-def with_divided_states(graph: Graph, ranks: int) -> Graph:
+def with_divided_states(graph: IRGraph, ranks: int) -> IRGraph:
     """The graph with the states marked of which each rank may hold a part: those of an optimizer, beside a weight."""
     weights = {name: node.type for name, node in graph.leaves("parameter").items()}
     found = {
@@ -67,12 +67,12 @@ def with_divided_states(graph: Graph, ranks: int) -> Graph:
     return rewrite(graph, marked)
 
 
-def has_parts(graph: Graph) -> bool:
+def has_parts(graph: IRGraph) -> bool:
     """Are there states of which each rank may hold a part?"""
     return any(attrs_of(n, at.StateAttrs).parts for n in graph.states().values())
 
 
-def with_split_states(graph: Graph, owners: Mapping[str, Any], ranks: int) -> Graph:
+def with_split_states(graph: IRGraph, owners: Mapping[str, Any], ranks: int) -> IRGraph:
     """The graph with the states marked that ranks of the model axis divide: weights whose layers say so, and what is
     kept beside them in their shape."""
     marked = {name: owned for name, owned in owners.items() if getattr(owned, "splitting", None) is not None}

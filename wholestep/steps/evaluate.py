@@ -13,7 +13,7 @@ from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.graph import toposort
 from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import DTypeError, GraphError, ShapeError
-from wholestep.steps.recipe import PLAIN, Measure, Recipe
+from wholestep.steps.recipe import PLAIN, Measure, StepOptions
 
 EVALUATE = "evaluate"
 VALIDATE = "validate"  # the same by several ranks together, each over its own rows; the states are those of `evaluate`
@@ -47,7 +47,7 @@ def loss_of(graph: Graph) -> Tensor:
     return outputs[0]
 
 
-def evaluate_graph(graph: Graph, recipe: Recipe = PLAIN) -> ir.Graph:
+def evaluate_graph(graph: Graph, recipe: StepOptions = PLAIN) -> ir.IRGraph:
     """The outputs and kept tensors, and what metrics count, in states of their own; nothing else, nothing dropped."""
     loss_of(graph)
     if not recipe.measures:
@@ -56,10 +56,10 @@ def evaluate_graph(graph: Graph, recipe: Recipe = PLAIN) -> ir.Graph:
     with counting.scope(EVALUATE):
         record_metrics(counting, recipe.measures)
     whole, own = counting.to_ir(), graph.updates
-    return evaluated(ir.Graph(whole.outputs, tuple(u for u in whole.updates if u.name not in own), whole.inputs))
+    return evaluated(ir.IRGraph(whole.outputs, tuple(u for u in whole.updates if u.name not in own), whole.inputs))
 
 
-def predict_graph(graph: Graph) -> ir.Graph:
+def predict_graph(graph: Graph) -> ir.IRGraph:
     """The outputs after the loss, with only the inputs that they need."""
     outputs = list(graph.outputs.items())[1:]
     if not outputs:
@@ -70,16 +70,16 @@ def predict_graph(graph: Graph) -> ir.Graph:
         )
     needed = set(toposort([t.node for _, t in outputs]))
     inputs = tuple(t.node for t in graph.inputs.values() if t.node in needed)
-    return evaluated(ir.Graph(tuple(ir.Output(name, t.node) for name, t in outputs), (), inputs))
+    return evaluated(ir.IRGraph(tuple(ir.Output(name, t.node) for name, t in outputs), (), inputs))
 
 
-def forward_only(graph: Graph) -> ir.Graph:
+def forward_only(graph: Graph) -> ir.IRGraph:
     """The outputs and kept tensors with the inputs that they need, without any update."""
     whole = evaluated(graph.to_ir(updates=False))
     if not graph.outputs:
         raise GraphError("the graph has no outputs; say what it returns: g.set_outputs([logits]).")
     needed = set(toposort([o.node for o in whole.outputs]))
-    return ir.Graph(whole.outputs, (), tuple(i for i in whole.inputs if i in needed))
+    return ir.IRGraph(whole.outputs, (), tuple(i for i in whole.inputs if i in needed))
 
 
 # -- metrics -----------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ def prediction_of(graph: Graph) -> Tensor:
     return outputs[1] if len(outputs) > 1 else outputs[0]
 
 
-def backward_graph(graph: Graph) -> ir.Graph:
+def backward_graph(graph: Graph) -> ir.IRGraph:
     """The gradients of Σ output·grad_output."""
     step = graph.copy()
     out = step.adopt(prediction_of(graph))
@@ -42,44 +42,44 @@ def backward_graph(graph: Graph) -> ir.Graph:
     return _gradients(step, (out * upstream).sum())
 
 
-def gradient_graph(graph: Graph) -> ir.Graph:
+def gradient_graph(graph: Graph) -> ir.IRGraph:
     """The gradients of the loss."""
     step = graph.copy()
     return _gradients(step, loss_of(step))
 
 
-def loss_and_gradients(graph: Graph, optimizer: Optimizer) -> ir.Graph:
+def loss_and_gradients(graph: Graph, optimizer: Optimizer) -> ir.IRGraph:
     """The loss, and its gradients for the parameters that are trained."""
     step = graph.copy()
     loss = loss_of(step)
     found = _gradients(step, loss)
     trained = {PREFIX + p.name for p in optimizer.trainable(list(step.parameters.values()))}
     gradients = [o for o in found.outputs if o.name in trained]
-    return ir.Graph((ir.Output(LOSS, loss.node), *gradients), (), found.inputs)
+    return ir.IRGraph((ir.Output(LOSS, loss.node), *gradients), (), found.inputs)
 
 
-def _gradients(step: Graph, scalar: Tensor) -> ir.Graph:
+def _gradients(step: Graph, scalar: Tensor) -> ir.IRGraph:
     needed = set(toposort([scalar.node]))
     params = [p for p in step.parameters.values() if p.node in needed]
     found = zip(params, gradients(scalar, params), strict=True)
     inputs = tuple(t.node for t in step.inputs.values() if t.node in needed)
-    return ir.Graph(tuple(ir.Output(PREFIX + p.name, g.node) for p, g in found), (), inputs)
+    return ir.IRGraph(tuple(ir.Output(PREFIX + p.name, g.node) for p, g in found), (), inputs)
 
 
 def _given(step: Graph, params: Sequence[Tensor]) -> list[Tensor]:
     return [step.input(PREFIX + p.name, p.shape, p.dtype) for p in params]
 
 
-def clip_graph(graph: Graph) -> ir.Graph:
+def clip_graph(graph: Graph) -> ir.IRGraph:
     """Gradients, shortened together, and the norm before."""
     step = Graph()
     given = _given(step, list(graph.parameters.values()))
     clipped, norm = clip_by_global_norm(given, step.scalar(MAX_NORM, 1.0))
     outputs = [ir.Output(t.name, g.node) for t, g in zip(given, clipped, strict=True)]
-    return ir.Graph((ir.Output(NORM, norm.node), *outputs), (), tuple(t.node for t in given))
+    return ir.IRGraph((ir.Output(NORM, norm.node), *outputs), (), tuple(t.node for t in given))
 
 
-def apply_graph(graph: Graph, optimizer: Optimizer) -> ir.Graph:
+def apply_graph(graph: Graph, optimizer: Optimizer) -> ir.IRGraph:
     """The optimizer's update along given gradients."""
     step = graph.copy()
     own = set(step.updates)
@@ -87,10 +87,10 @@ def apply_graph(graph: Graph, optimizer: Optimizer) -> ir.Graph:
     given = _given(step, params)
     optimizer.update(step, params, given)
     whole = step.to_ir()
-    return ir.Graph((), tuple(u for u in whole.updates if u.name not in own), tuple(t.node for t in given))
+    return ir.IRGraph((), tuple(u for u in whole.updates if u.name not in own), tuple(t.node for t in given))
 
 
-def observe_graph(graph: Graph) -> ir.Graph:
+def observe_graph(graph: Graph) -> ir.IRGraph:
     """The output of every layer: of each module that was called, or of each op that is a layer by itself."""
     roots = [prediction_of(graph).node]
     seen = {} if graph.modules is None else graph.modules.outputs
@@ -98,7 +98,7 @@ def observe_graph(graph: Graph) -> ir.Graph:
     outputs = known or {f"{i}.{n.op}": n for i, n in enumerate(n for n in toposort(roots) if _is_layer(n))}
     needed = set(toposort(outputs.values()))
     inputs = tuple(t.node for t in graph.inputs.values() if t.node in needed)
-    return evaluated(ir.Graph(tuple(ir.Output(name, node) for name, node in outputs.items()), (), inputs))
+    return evaluated(ir.IRGraph(tuple(ir.Output(name, node) for name, node in outputs.items()), (), inputs))
 
 
 def _is_layer(node: ir.Node) -> bool:

@@ -26,7 +26,7 @@ from wholestep.compiler.ir.ops import Trait, having
 from wholestep.compiler.ir.type_rules.collectives import FIRST, ROWS, SHARES
 from wholestep.compiler.ir.types import Dim, divide, product
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
-from wholestep.compiler.passes.distribute.separability import Separation, Term
+from wholestep.compiler.passes.distribute.separability import LossTerm, Separation
 from wholestep.compiler.passes.lower.autocast import lower_precision
 from wholestep.compiler.passes.simplify.inline import drop_custom_gradients, inline_calls
 from wholestep.errors import GraphError
@@ -34,28 +34,28 @@ from wholestep.optim import Optimizer
 from wholestep.steps.capacity import PREFIX, batch_symbol
 from wholestep.steps.evaluate import EVALUATE, loss_of, record_metrics
 from wholestep.steps.loss_scale import scaled, unscaled
-from wholestep.steps.recipe import Recipe
+from wholestep.steps.recipe import StepOptions
 from wholestep.steps.separable_loss import depends_on, need_plain_gradients, read_loss, rewritten, symbols_in
 from wholestep.steps.train import Slopes, declared_parameters, finish, reached_parameters
 
 
 @dataclass(frozen=True)
-class MicroBatches:
+class MicroBatchGraphs:
     """The programs of a step: what to divide by (None where sizes tell), a micro-batch (part), the update."""
 
-    counts: ir.Graph | None
-    part: ir.Graph
-    update: ir.Graph
+    counts: ir.IRGraph | None
+    part: ir.IRGraph
+    update: ir.IRGraph
     batch: str  # the symbolic dimension that is split
 
     @property
-    def phases(self) -> dict[str, ir.Graph]:
+    def phases(self) -> dict[str, ir.IRGraph]:
         """The programs in the order in which they run."""
         found = {"counts": self.counts, "part": self.part, "update": self.update}
         return {name: graph for name, graph in found.items() if graph is not None}
 
 
-def split_step(graph: Graph, optimizer: Optimizer | None, recipe: Recipe, ranks: int = 0) -> MicroBatches:
+def split_step(graph: Graph, optimizer: Optimizer | None, recipe: StepOptions, ranks: int = 0) -> MicroBatchGraphs:
     """The programs of a step over a user's graph; an error names the node that keeps the loss from being split.
 
     Without an optimizer they evaluate: the last one gives the loss and changes nothing.  Of several ranks, each adds up
@@ -74,7 +74,7 @@ class _Sum:
 
 
 class _Splitter:
-    def __init__(self, graph: Graph, optimizer: Optimizer | None, recipe: Recipe, prefix: str) -> None:
+    def __init__(self, graph: Graph, optimizer: Optimizer | None, recipe: StepOptions, prefix: str) -> None:
         self.prefix = prefix  # of the states that add up what ranks have shares of
         self.graph, self.optimizer, self.recipe = graph, optimizer, recipe
         self.what = f"accumulate={recipe.accumulate}" if optimizer else "evaluating more rows than the capacity"
@@ -98,7 +98,7 @@ class _Splitter:
         self.is_first = self._tensor(b.size(Dim.symbol(FIRST))) == 0
         self.scale = None if recipe.loss_scale is None or optimizer is None else recipe.loss_scale.now(self.step)
 
-    def split(self) -> MicroBatches:
+    def split(self) -> MicroBatchGraphs:
         read = read_loss(self.whole, self.batch, self.recipe, self.what, trains=self.optimizer is not None)
         share = self._sum([self._share(t, self._total(t.denominator)) for t in read.terms])
         if share is None:
@@ -108,7 +108,7 @@ class _Splitter:
         sums = {p.name: self._add_up_slope(p, g) for p, g in zip(here, self._slopes(share, here), strict=True)}
         shadows = self._shadows(list(self._updates_of_parts()))
         counts = [self._add_up_in(state, d) for d, state in self.totals.items()]
-        return MicroBatches(
+        return MicroBatchGraphs(
             self._program((), [c.update for c in counts]) if counts else None,
             self._program((), [s.update for s in (loss, *sums.values(), *shadows)], every_input=True),
             self._update(read, loss.state, {name: s.state for name, s in sums.items()}, shadows),
@@ -117,7 +117,7 @@ class _Splitter:
 
     # -- parts ---------------------------------------------------------------------------------------------------
 
-    def _share(self, term: Term, total: Node | None) -> Node:
+    def _share(self, term: LossTerm, total: Node | None) -> Node:
         """What a part contributes to the loss."""
         value = term.numerator if total is None else b.div(term.numerator, b.cast(total, term.numerator.type.dtype))
         if term.weight is not None:
@@ -181,7 +181,9 @@ class _Splitter:
 
     # -- the update ----------------------------------------------------------------------------------------------
 
-    def _update(self, read: Separation, loss: Tensor, sums: Mapping[str, Tensor], shadows: Sequence[_Sum]) -> ir.Graph:
+    def _update(
+        self, read: Separation, loss: Tensor, sums: Mapping[str, Tensor], shadows: Sequence[_Sum]
+    ) -> ir.IRGraph:
         total, slopes = self._whole_loss(read, loss, sums)
         if self.optimizer is None:
             return self._program([ir.Output(self.whole.outputs[0].name, total.node)], (), parts=False)
@@ -212,7 +214,7 @@ class _Splitter:
         return loss + rest, _added(sums, free, self._slopes(rest, free))
 
     def _outer(
-        self, outer: Node, term: Term, quotient: Tensor, sums: Mapping[str, Tensor]
+        self, outer: Node, term: LossTerm, quotient: Tensor, sums: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """loss = f(q, parameters):  its gradient is ∂f/∂q·∂q, which the parts have added up, plus ∂f."""
         sides = (term.numerator, term.denominator)
@@ -231,10 +233,10 @@ class _Splitter:
         *,
         parts: bool = True,
         every_input: bool = False,
-    ) -> ir.Graph:
+    ) -> ir.IRGraph:
         needed = set(toposort([*(o.node for o in outputs), *(u.node for u in updates)]))
         inputs = tuple(t.node for t in self.graph.inputs.values() if every_input or t.node in needed)
-        made = ir.Graph(tuple(outputs), tuple(updates), inputs)
+        made = ir.IRGraph(tuple(outputs), tuple(updates), inputs)
         return rewrite(made, self._numbered) if parts else made
 
     def _numbered(self, node: Node) -> Node:

@@ -33,7 +33,7 @@ class Measure:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class StepOptions:
     """The options of `build_session` that are part of the step.  What is off leaves no trace in the plan."""
 
     clip_norm: float | None = None
@@ -74,10 +74,10 @@ class Recipe:
         return self.nonfinite != "ignore" or self.loss_scale is not None
 
 
-PLAIN = Recipe()
+PLAIN = StepOptions()
 
 
-def with_parts(recipe: Recipe, graph: Graph) -> Recipe:
+def with_parts(recipe: StepOptions, graph: Graph) -> StepOptions:
     """A recipe that measures the parts of a loss that has some, as `reconstruction_loss` and so on."""
     if not graph.loss_parts:
         return recipe

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.graph import Node
-from wholestep.compiler.passes.distribute.batch_placement.placements import Free, Kind, Mixed, Rows
+from wholestep.compiler.passes.distribute.batch_placement.placements import BatchSharded, Kind, Mixed, Replicated
 from wholestep.compiler.passes.distribute.batch_placement.rules import kinds_of
 from wholestep.compiler.passes.simplify.inline import inline_calls, strip_stop_gradients
 
 
-def what_mixes_rows(graph: ir.Graph) -> str:
+def what_mixes_rows(graph: ir.IRGraph) -> str:
     """Why a graph without updates must see all rows at once; "" where it need not."""
     written_out = strip_stop_gradients(inline_calls(graph))
     leading = {t.type.shape[:1] for t in (*written_out.inputs, *(o.node for o in written_out.outputs))}
@@ -24,7 +24,7 @@ def what_mixes_rows(graph: ir.Graph) -> str:
 
 
 def _reason(output: Node, kind: Kind) -> str:
-    if isinstance(kind, Free) or (isinstance(kind, Rows) and kind.axis == 0 and kind.before in (1, None)):
+    if isinstance(kind, Replicated) or (isinstance(kind, BatchSharded) and kind.axis == 0 and kind.before in (1, None)):
         return ""
     blame, reason = (kind.blame, kind.reason) if isinstance(kind, Mixed) else (output, "is a sum over the batch")
     where = f" (made at {blame.line})" if blame.line is not None else ""

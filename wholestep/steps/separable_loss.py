@@ -13,23 +13,23 @@ from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.graph import Node, toposort
 from wholestep.compiler.ir.ops import Trait, having
 from wholestep.compiler.ir.types import Dim, shape_text, symbols_of
-from wholestep.compiler.passes.distribute.separability import Separation, Term, analyse
+from wholestep.compiler.passes.distribute.separability import LossTerm, Separation, analyse
 from wholestep.errors import GraphError, UsageError
 from wholestep.optim import Optimizer
 from wholestep.steps.capacity import PARTS
 from wholestep.steps.evaluate import loss_of
-from wholestep.steps.recipe import Recipe
+from wholestep.steps.recipe import StepOptions
 from wholestep.steps.train import declared_parameters, reached_parameters
 
 
-def read_loss(whole: ir.Graph, batch: str, recipe: Recipe, what: str, *, trains: bool) -> Separation:
+def read_loss(whole: ir.IRGraph, batch: str, recipe: StepOptions, what: str, *, trains: bool) -> Separation:
     """The loss as terms; where it cannot be cut, the mean of the parts' losses, if that is accepted."""
     loss = whole.outputs[0].node
     read = analyse(whole, loss, batch)
     read = _with_numbered_draws(whole, batch, read) if read.separable else read
     if not read.separable and not recipe.per_micro_batch:
         _refuse(read, what, trains)
-    of_parts = Term(None, loss, b.count(Dim.symbol(PARTS), loss.type.dtype))
+    of_parts = LossTerm(None, loss, b.count(Dim.symbol(PARTS), loss.type.dtype))
     return read if read.separable else Separation(True, (of_parts,))
 
 
@@ -46,7 +46,7 @@ def _refuse(read: Separation, what: str, trains: bool) -> NoReturn:
     )
 
 
-def _with_numbered_draws(whole: ir.Graph, batch: str, read: Separation) -> Separation:
+def _with_numbered_draws(whole: ir.IRGraph, batch: str, read: Separation) -> Separation:
     """Not separable where the elements of a random tensor cannot be numbered over all micro-batches."""
     for node in whole.nodes:
         if node.op in having(Trait.DRAWS) and batch in symbols_of(node.type.shape[1:]):
@@ -56,7 +56,7 @@ def _with_numbered_draws(whole: ir.Graph, batch: str, read: Separation) -> Separ
     return read
 
 
-def need_plain_gradients(graph: Graph, optimizer: Optimizer, recipe: Recipe) -> None:
+def need_plain_gradients(graph: Graph, optimizer: Optimizer, recipe: StepOptions) -> None:
     """An optimizer that follows other gradients than the loss's (SAM) needs the whole batch for them."""
     scratch = graph.copy()
     loss = loss_of(scratch)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from wholestep.compiler.backend import Where
+from wholestep.compiler.backend import Placement
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.initializers import FirstValue, is_random, is_zero
 from wholestep.compiler.frontend.step import Step
@@ -91,7 +91,7 @@ def clocks_of(model: Graph | Step, count_of: Callable[[str], int] | None = None)
 
 
 def nonzero_values(
-    plan: Plan, where: Where, state: State, owners: Mapping[str, Parameter]
+    plan: Plan, where: Placement, state: State, owners: Mapping[str, Parameter]
 ) -> Callable[[str], FirstValue | None]:
     """The first value of each state of a plan; None where it is zero, as memory that was just mapped."""
     firsts = _firsts(plan, where.seed)

@@ -25,7 +25,7 @@ from wholestep.optim.core.gradient_transforms import (
 from wholestep.records import dataclass
 from wholestep.steps.evaluate import has_own_updates_only, loss_of, record_metrics
 from wholestep.steps.loss_scale import LOSS_SCALE, scaled, unscaled
-from wholestep.steps.recipe import GRAD_NORM, PLAIN, Recipe
+from wholestep.steps.recipe import GRAD_NORM, PLAIN, StepOptions
 
 NONFINITE, SKIPPED = "nonfinite", "nonfinite.skipped"
 
@@ -34,8 +34,8 @@ def train_graph(
     graph: Graph,
     optimizer: Optimizer,
     trainable: Sequence[str] | None = None,
-    recipe: Recipe = PLAIN,
-) -> ir.Graph:
+    recipe: StepOptions = PLAIN,
+) -> ir.IRGraph:
     """The user's graph with gradients of its first output and the optimizer's update; `graph` itself is unchanged.
 
     A graph without outputs that updates states itself (`ws.AdamOptimizer`) is the step as it is; its loss is NaN.
@@ -66,13 +66,13 @@ class Slopes:
     grads: Sequence[Tensor]
 
 
-def finish(step: Graph, slopes: Slopes, optimizer: Optimizer, recipe: Recipe) -> ir.Graph:
+def finish(step: Graph, slopes: Slopes, optimizer: Optimizer, recipe: StepOptions) -> ir.IRGraph:
     """Clip, update, and leave everything alone where gradients are not finite; `step` is the caller's copy."""
     with recorded_for(UPDATE):
         return _finished(step, slopes, optimizer, recipe)
 
 
-def _finished(step: Graph, slopes: Slopes, optimizer: Optimizer, recipe: Recipe) -> ir.Graph:
+def _finished(step: Graph, slopes: Slopes, optimizer: Optimizer, recipe: StepOptions) -> ir.IRGraph:
     params, grads = slopes.params, slopes.grads
     for p, g in zip(params, grads, strict=True):
         if p.name in step.kept:
@@ -96,12 +96,12 @@ def _finished(step: Graph, slopes: Slopes, optimizer: Optimizer, recipe: Recipe)
     for name in extra.keys() & {o.name for o in done.outputs}:
         fail(GraphError, f"the output {name!r} has the name of what clipping or nonfinite= reports; call it otherwise.")
     outputs = tuple(ir.Output(name, t.node) for name, t in extra.items())
-    done = ir.Graph((*done.outputs, *outputs), done.updates, done.inputs)
+    done = ir.IRGraph((*done.outputs, *outputs), done.updates, done.inputs)
     skipping = _skipping(step, done, extra[NONFINITE]) if NONFINITE in extra else done
     return replace(skipping, updates=(*skipping.updates, *(ir.Update(s.name, value.node) for s, value in scale)))
 
 
-def _clipped(step: Graph, grads: Sequence[Tensor], recipe: Recipe) -> tuple[Sequence[Tensor], dict[str, Tensor]]:
+def _clipped(step: Graph, grads: Sequence[Tensor], recipe: StepOptions) -> tuple[Sequence[Tensor], dict[str, Tensor]]:
     """By value, then each parameter, then all together: the norm that is reported is that before the last."""
     if recipe.clip_value is not None:
         grads = clip_by_value(grads, step.scalar("clip.value", recipe.clip_value))
@@ -113,14 +113,14 @@ def _clipped(step: Graph, grads: Sequence[Tensor], recipe: Recipe) -> tuple[Sequ
     return grads, {GRAD_NORM: norm}
 
 
-def _skipping(step: Graph, graph: ir.Graph, bad: Tensor) -> ir.Graph:
+def _skipping(step: Graph, graph: ir.IRGraph, bad: Tensor) -> ir.IRGraph:
     """Every state keeps its value, bit for bit, where `bad` is not 0; the skipped steps are counted."""
     count = step.state(SKIPPED, (), 0, "int64")
     fine = bad == 0.0
     counted = where(fine, count, count + 1)
     states = step.states
     kept = [ir.Update(u.name, _unless(fine, u.node, states[u.name]).node) for u in graph.updates]
-    return ir.Graph(graph.outputs, (*kept, ir.Update(SKIPPED, counted.node)), graph.inputs)
+    return ir.IRGraph(graph.outputs, (*kept, ir.Update(SKIPPED, counted.node)), graph.inputs)
 
 
 def _unless(fine: Tensor, new: Node, old: Tensor) -> Tensor:

@@ -56,7 +56,7 @@ class Cause:
     place: str = ""
 
 
-class Watch:
+class LossWatch:
     """Looks at the losses of a run as they come back."""
 
     def __init__(self, trainer: Trainer, loader: Any, policy: str) -> None:

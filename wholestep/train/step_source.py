@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from wholestep.compiler.backend import Slice
+from wholestep.compiler.backend import StepRange
 from wholestep.data.loader import DataLoader
 from wholestep.data.sources import Stream
 from wholestep.data.table import Batch, Table
@@ -32,7 +32,7 @@ class Loader(Protocol):
     def next_batch(self) -> Any: ...
 
 
-class Steps:
+class StepSource:
     """The steps of a session over a loader's batches, under the names of the session's inputs."""
 
     def __init__(self, session: Session, config: TrainConfig) -> None:
@@ -75,7 +75,7 @@ class Steps:
 
     def of_epoch(
         self, loader: Loader, epoch: int, start: int, every: int | None, pause: int | None = None
-    ) -> Iterator[Slice]:
+    ) -> Iterator[StepRange]:
         """The updates of an epoch from `start` on, `every` at a time at most and none past a multiple of `pause`."""
         if start == self.count(loader):  # resumed where an epoch's steps were done and nothing was measured yet
             self.session.state.epoch = epoch + 1
@@ -87,12 +87,12 @@ class Steps:
 
     def _in_memory(
         self, loader: DataLoader, table: Table, epoch: int, start: int, every: int | None, pause: int | None
-    ) -> Iterator[Slice]:
+    ) -> Iterator[StepRange]:
         """Updates by the native loop; the last one apart where `drop_last` or `limit` has cut it."""
         rows, count = self.rows_of_update(loader), updates_of(loader, self.accumulate)
         assert count is not None
         cut = loader.rows < min(count * rows, len(table))
-        native, parts = count - cut, list[Iterator[Slice]]()
+        native, parts = count - cut, list[Iterator[StepRange]]()
         if start < native:
             slices = self.session.run_in_slices(
                 self.named_table(table),
@@ -111,7 +111,7 @@ class Steps:
             parts.append(self._single(loader, epoch, max(start, native)))
         return chain.from_iterable(parts)
 
-    def _single(self, loader: Loader, epoch: int, start: int) -> Iterator[Slice]:
+    def _single(self, loader: Loader, epoch: int, start: int) -> Iterator[StepRange]:
         """One update per call."""
         session = self.session
         updates = self._updates(loader, epoch, start)
@@ -120,7 +120,7 @@ class Steps:
         session.state.epoch = epoch
         for step, named in enumerate(updates, start):
             loss = float(session.step(named))
-            yield Slice(0, step, np.array([loss]), np.array([_rows(named)]))
+            yield StepRange(0, step, np.array([loss]), np.array([_rows(named)]))
         session.state.epoch = epoch + 1
 
     def batch_at(self, loader: Loader, epoch: int, step: int) -> Mapping[str, Any]:

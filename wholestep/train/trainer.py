@@ -27,9 +27,9 @@ from wholestep.train.checkpoint import Checkpoint
 from wholestep.train.config import TrainConfig
 from wholestep.train.history import TrainHistory
 from wholestep.train.learning_rates import check_horizons, count_epochs, need_monitors, observe, rate_used, told
-from wholestep.train.nonfinite import Watch, policy_of
+from wholestep.train.nonfinite import LossWatch, policy_of
 from wholestep.train.signals import finish_before_exit
-from wholestep.train.step_source import Loader, Steps, arrays_of, need_batches
+from wholestep.train.step_source import Loader, StepSource, arrays_of, need_batches
 from wholestep.train.worker_sync import agree, end_together
 
 log = logging.getLogger("wholestep")
@@ -57,12 +57,12 @@ class Trainer:
         self.config = config or TrainConfig()
         self.callbacks = CallbackList(callbacks)
         self.validation = validation
-        self.feed = Steps(session, self.config)
+        self.feed = StepSource(session, self.config)
         self.history = TrainHistory()
         self.started_with: Mapping[str, Any] = {}  # JSON values that checkpoints keep for people and the command line
         self._run: Run | None = None
         self._resumed: Position | None = None
-        self._watch = Watch(self, None, policy_of(self.config.nonfinite, session))
+        self._watch = LossWatch(self, None, policy_of(self.config.nonfinite, session))
         optimizer = self.config.chosen()
         if optimizer is not None:
             session.set_optimizer(optimizer)
@@ -102,7 +102,7 @@ class Trainer:
             self.session.prepare_to_evaluate(self.feed.named_table(self.validation))
         run = self._run = self._new_run(loader, epochs, begin)
         self._resumed = None
-        self._watch = Watch(self, loader, self._watch.policy)
+        self._watch = LossWatch(self, loader, self._watch.policy)
         # Between epochs callbacks act.  Ours leave data alone; what somebody else's does to it, the next epoch sees.
         self.feed.unchanged = Unchanged() if self.callbacks.are_ours else None
         with finish_before_exit(run):
@@ -247,8 +247,8 @@ class Trainer:
         for part in self.feed.of_epoch(_with_own_position(loader), epoch, start, every):
             yield part.losses, part.rows
 
-    batch_at = delegate("feed", Steps.batch_at)
-    named_batch = delegate("feed", Steps.named_batch)
+    batch_at = delegate("feed", StepSource.batch_at)
+    named_batch = delegate("feed", StepSource.named_batch)
 
     def _stats(self, at: Position, skipped: int, *, partial: bool = False, held: Table | None = None) -> EpochStats:
         average = at.loss_sum / at.rows if at.rows else nan

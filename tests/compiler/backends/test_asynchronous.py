@@ -18,17 +18,17 @@ import pytest
 import wholestep as ws
 from wholestep.compiler.backend import (
     Epoch,
+    Launch,
+    LoadContext,
     MicroBatchShape,
     NoScratch,
-    Place,
     Program,
-    Slice,
-    Ticket,
+    StepRange,
     check_indices,
     epoch_of_launches,
     nothing,
 )
-from wholestep.compiler.backends.common.micro_batches import MicroBatches
+from wholestep.compiler.backends.common.micro_batches import LaunchedMicroBatches
 from wholestep.compiler.backends.common.numpy_program import ROWS
 from wholestep.compiler.backends.reference.program import ReferenceProgram
 from wholestep.compiler.backends.reference.target import REFERENCE
@@ -126,7 +126,7 @@ class LaterProgram:
 
     synchronous = False
 
-    def __init__(self, plan: Plan, place: Place, meanwhile: Callable[[], None]) -> None:
+    def __init__(self, plan: Plan, place: LoadContext, meanwhile: Callable[[], None]) -> None:
         meanwhile()
         self.plan, self._state = plan, place.state
         self._own = State()  # what the thread sees
@@ -157,7 +157,7 @@ class LaterProgram:
     def bind(self, name: str, array: Array) -> None:
         self._given[name] = array
 
-    def launch(self, sizes: Mapping[str, int]) -> Ticket:
+    def launch(self, sizes: Mapping[str, int]) -> Launch:
         check_indices(self.plan, self._given, sizes)
         given = {name: array.copy() for name, array in self._given.items()}  # they may change when this returns
         state = self._state
@@ -171,7 +171,7 @@ class LaterProgram:
             state.step += 1
         return ticket
 
-    def _run(self, given: Mapping[str, Array], sizes: Mapping[str, int], step: int, epoch: int) -> Ticket:
+    def _run(self, given: Mapping[str, Array], sizes: Mapping[str, int], step: int, epoch: int) -> Launch:
         self._own.step, self._own.epoch = step, epoch
         for name, stored in self._states.items():
             self._own.set(name, stored.array)
@@ -182,7 +182,7 @@ class LaterProgram:
             self._states[name].array = self._own.get(name)
         return done
 
-    def epoch(self, epoch: Epoch) -> Iterator[Slice]:
+    def epoch(self, epoch: Epoch) -> Iterator[StepRange]:
         return epoch_of_launches(self, epoch, self._unless if self._stop else None)
 
     def wait(self) -> None:
@@ -196,7 +196,7 @@ class LaterProgram:
         assert self._last is not None
         return self._last.read(name)
 
-    def keep(self) -> Ticket:
+    def keep(self) -> Launch:
         assert self._last is not None
         return self._last
 
@@ -258,13 +258,15 @@ class LaterDevice:
     def prepare(self, options: CompileOptions) -> None:
         """Nothing is needed."""
 
-    def load(self, plan: Plan, place: Place, key: str = "", meanwhile: Callable[[], None] = nothing) -> LaterProgram:
+    def load(
+        self, plan: Plan, place: LoadContext, key: str = "", meanwhile: Callable[[], None] = nothing
+    ) -> LaterProgram:
         return LaterProgram(plan, place, meanwhile)
 
     def load_micro_batches(
-        self, plan: Plan, programs: Sequence[Program], place: Place, shape: MicroBatchShape
-    ) -> MicroBatches:
-        return MicroBatches(plan, programs, place.state, shape)
+        self, plan: Plan, programs: Sequence[Program], place: LoadContext, shape: MicroBatchShape
+    ) -> LaunchedMicroBatches:
+        return LaunchedMicroBatches(plan, programs, place.state, shape)
 
     def program_key(self, plan: Plan, options: CompileOptions, key: str = "") -> str:
         return key

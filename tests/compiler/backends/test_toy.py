@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import wholestep as ws
-from wholestep.compiler.backends.common.numpy_program import HostDevice, HostProgram, Memory
+from wholestep.compiler.backends.common.numpy_program import HostDevice, HostProgram, LaunchMemory
 from wholestep.compiler.backends.reference.target import REFERENCE
 from wholestep.compiler.devices import register, unregister
 from wholestep.compiler.ir.types import Extent, evaluate
@@ -43,7 +43,7 @@ REDUCTIONS = {"sum": np.sum, "max": np.max, "argmax": np.argmax}
 class ToyProgram(HostProgram):
     """Kernels in the plan's order."""
 
-    def run(self, memory: Memory) -> None:
+    def run(self, memory: LaunchMemory) -> None:
         for kernel in self.plan.kernels:
             ToyKernel(kernel, memory).run()
 
@@ -51,7 +51,7 @@ class ToyProgram(HostProgram):
 class ToyKernel:
     """A kernel: every value is an array over the kernel's axes, 1 long where it does not vary."""
 
-    def __init__(self, kernel: Kernel, memory: Memory) -> None:
+    def __init__(self, kernel: Kernel, memory: LaunchMemory) -> None:
         self.kernel, self.memory = kernel, memory
         self.grid = np.indices(memory.shape(kernel.axes), sparse=True)
         self.known: dict[int, Array] = {}  # values by number

@@ -16,7 +16,7 @@ from layer_makers import LAYER_MAKERS
 from window_makers import make_window
 
 from wholestep.compiler.ir import attrs as at
-from wholestep.compiler.ir.graph import Graph, Node, Output, Update
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
 from wholestep.compiler.ir.types import (
     Dim,
     DType,
@@ -42,7 +42,7 @@ def graphs(
     symbolic: bool = True,
     control: bool = False,
     only: Callable[[Pool], None] | None = None,
-) -> Graph:
+) -> IRGraph:
     """A graph over all pointwise, reduce, movement, index, contraction, ratio and composite ops, and all leaves.
 
     `max_nodes` counts the operations that are drawn; helpers that keep values in their domain come on top.
@@ -59,7 +59,7 @@ def graphs(
 
 
 def example_values(
-    graph: Graph, sizes: Mapping[str, int], rng: np.random.Generator
+    graph: IRGraph, sizes: Mapping[str, int], rng: np.random.Generator
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """(inputs, state): floats are multiples of 1/64 below 2, in their dtype; integers are valid indices."""
     limits = _index_limits(graph, sizes)
@@ -76,12 +76,12 @@ def example_values(
     return inputs, {name: value(node) for name, node in graph.states().items()}
 
 
-def size_choices(graph: Graph) -> st.SearchStrategy[dict[str, int]]:
+def size_choices(graph: IRGraph) -> st.SearchStrategy[dict[str, int]]:
     """Sizes for the symbolic dimensions of a graph."""
     return st.fixed_dictionaries({s: st.integers(1, LARGEST_SIZE) for s in graph.symbols})
 
 
-def _index_limits(graph: Graph, sizes: Mapping[str, int]) -> dict[Node, int]:
+def _index_limits(graph: IRGraph, sizes: Mapping[str, int]) -> dict[Node, int]:
     limits: dict[Node, int] = {}
     extent_of: dict[str, Callable[[Node], Extent]] = {
         "gather": lambda n: n.inputs[0].type.shape[n.attrs.axis],
@@ -95,7 +95,7 @@ def _index_limits(graph: Graph, sizes: Mapping[str, int]) -> dict[Node, int]:
     return limits
 
 
-def _finish(p: Pool) -> Graph:
+def _finish(p: Pool) -> IRGraph:
     read = {i for n in p.bound for i in n.inputs}
     ends = [n for n in p.bound if n not in read and n not in p.inputs] or list(p.bound)[:1]
     outputs = [Output(f"out{i}", n) for i, n in enumerate(ends[-6:])]
@@ -104,7 +104,7 @@ def _finish(p: Pool) -> Graph:
         if p.chance():
             step = p.node("mul", p.fit(state.type), p.full(0.1, state.type))
             updates.append(Update(state.attrs.name, p.node("sub", state, step)))
-    return Graph(tuple(outputs), tuple(updates), tuple(p.inputs))
+    return IRGraph(tuple(outputs), tuple(updates), tuple(p.inputs))
 
 
 # -- makers: each adds one operation -----------------------------------------------------------------------------
@@ -385,7 +385,7 @@ def make_call(p: Pool) -> None:
     """A function of two tensors with two results."""
     x, y = p.any_float(), p.any_float()
     a, b = (Node("input", (), at.InputAttrs(n, t.type)) for n, t in (("a", x), ("b", y)))
-    inner = Graph((Output("twice", p.node("add", a, a)), Output("gate", p.node("sigmoid", b))), (), (a, b))
+    inner = IRGraph((Output("twice", p.node("add", a, a)), Output("gate", p.node("sigmoid", b))), (), (a, b))
     call = p.node("call", x, y, attrs=at.CallAttrs(inner))
     p.add(p.node("item", call, attrs=at.ItemAttrs(0)), 2 * p.bound[x])
     p.add(p.node("item", call, attrs=at.ItemAttrs(1)), 1.0)
@@ -406,7 +406,7 @@ def make_custom_gradient(p: Pool) -> None:
     rank = other.type.rank
     spread = p.node("expand", arrived, attrs=at.ExpandAttrs(other.type.shape, ())) if rank else arrived
     gradients = p.node("mul", upstream, slope), p.node("mul", spread, p.node("sin", inside))
-    held = Graph(tuple(Output(f"y{i}", g) for i, g in enumerate(gradients)), (), (upstream, same, inside, slope))
+    held = IRGraph(tuple(Output(f"y{i}", g) for i, g in enumerate(gradients)), (), (upstream, same, inside, slope))
     inputs = p.node("sin", x), x, other, p.node("cos", x)
     node = p.node("custom_gradient", *inputs, attrs=at.CustomGradientAttrs(held, 1))
     p.add(p.node("item", node, attrs=at.ItemAttrs(0)), 1.0)

@@ -13,7 +13,7 @@ from random_graphs import graphs
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.fingerprint import ENCODERS, fingerprint
-from wholestep.compiler.ir.graph import Graph, Node, Output, SourceLine, Update, rewrite
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, SourceLine, Update, rewrite
 from wholestep.compiler.ir.ops import OPS
 from wholestep.compiler.ir.types import Dim, TensorType, float32, float64
 
@@ -34,15 +34,15 @@ def constant(value: object) -> Node:
     return Node("constant", (), at.ConstantAttrs(at.Array(np.asarray(value))))
 
 
-def single(node: Node, name: str = "y") -> Graph:
-    return Graph((Output(name, node),))
+def single(node: Node, name: str = "y") -> IRGraph:
+    return IRGraph((Output(name, node),))
 
 
-def held(inner: Node) -> Graph:
+def held(inner: Node) -> IRGraph:
     return single(Node("item", [Node("call", [], at.CallAttrs(single(inner)))], at.ItemAttrs(0)))
 
 
-def different_graphs() -> list[Graph]:
+def different_graphs() -> list[IRGraph]:
     w, v = state("w"), state("v")
     a, b = Dim.symbol("a"), Dim.symbol("b")
     x = Node("input", (), at.InputAttrs("w", TensorType((3,), float32)))
@@ -57,11 +57,11 @@ def different_graphs() -> list[Graph]:
         *map(single, map(constant, [0.0, -0.0, [0.0], [[0.0]], 0, np.int32(0), np.float32(0), False])),
         *map(single, [Node("gelu", [w], at.GeluAttrs(flag)) for flag in (False, True)]),
         single(w, "z"),
-        Graph((Output("y", w), Output("z", v))),
-        Graph((Output("z", v), Output("y", w))),
-        Graph((Output("y", w),), (Update("w", w),)),
-        Graph((Output("y", w),), (Update("w", exp),)),
-        Graph((Output("y", w),), (), (x,)),
+        IRGraph((Output("y", w), Output("z", v))),
+        IRGraph((Output("z", v), Output("y", w))),
+        IRGraph((Output("y", w),), (Update("w", w),)),
+        IRGraph((Output("y", w),), (Update("w", exp),)),
+        IRGraph((Output("y", w),), (), (x,)),
         single(Node("mul", [exp, exp], NO)),
         single(Node("mul", [exp, Node("exp", [w], NO)], NO)),  # the same twice is not the same once
         held(constant(1.0)),
@@ -109,7 +109,7 @@ def test_thousands_of_nodes_take_tens_of_milliseconds():
     assert best < 0.2, f"{best:.3f} s"  # 0.025 s on an idle core
 
 
-def _seconds(graph: Graph) -> float:
+def _seconds(graph: IRGraph) -> float:
     start = time.thread_time()  # others may have the core meanwhile
     fingerprint(graph)
     return time.thread_time() - start

@@ -13,7 +13,7 @@ import torch
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.fingerprint import fingerprint
-from wholestep.compiler.ir.graph import Graph, Node, Output
+from wholestep.compiler.ir.graph import IRGraph, Node, Output
 from wholestep.compiler.ir.ops import OPS, Trait, having
 from wholestep.compiler.ir.printer import parse_graph, print_graph
 from wholestep.compiler.ir.semantics.interpret import interpret
@@ -43,8 +43,8 @@ def leaf(name: str, shape: object, dtype: DType) -> Node:
 
 
 def run(node: Node, **inputs: np.ndarray) -> np.ndarray:
-    leaves = [n for n in Graph((Output("y", node),)).nodes if n.op == "input"]
-    return interpret(Graph((Output("y", node),), (), tuple(leaves)), inputs=inputs).outputs["y"]
+    leaves = [n for n in IRGraph((Output("y", node),)).nodes if n.op == "input"]
+    return interpret(IRGraph((Output("y", node),), (), tuple(leaves)), inputs=inputs).outputs["y"]
 
 
 def to_torch(array: np.ndarray, dtype: DType) -> torch.Tensor:
@@ -252,7 +252,7 @@ def test_text_keeps_every_bit(half: DType, size: int):
     for array in (values, np.where(np.arange(size) == 1, np.nan, values).astype(half.numpy)):
         constant = Node("constant", (), at.ConstantAttrs(at.Array(array)))
         x = leaf("x", (size, 3), half)
-        graph = Graph(
+        graph = IRGraph(
             (Output("c", constant), Output("y", b.matmul(x, x, True)), Output("z", b.cast(x, float64))), (), (x,)
         )
         back = parse_graph(print_graph(graph))

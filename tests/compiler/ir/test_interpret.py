@@ -8,7 +8,7 @@ import torch
 import window_values
 
 from wholestep.compiler.ir import attrs as at
-from wholestep.compiler.ir.graph import Graph, Node, Output, Update
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
 from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.semantics.interpret import VALUES, infer_sizes, interpret
 from wholestep.compiler.ir.semantics.random import uniform
@@ -52,13 +52,13 @@ def value(op: str, *arrays: np.ndarray, attrs: at.Attrs = NO, item: int | None =
     nodes = [leaf(f"x{i}", a.shape, as_dtype(a.dtype)) for i, a in enumerate(arrays)]
     node = Node(op, nodes, attrs)
     node = node if item is None else Node("item", [node], at.ItemAttrs(item))
-    graph = Graph((Output("y", node),), (), tuple(nodes))
+    graph = IRGraph((Output("y", node),), (), tuple(nodes))
     return interpret(graph, inputs={f"x{i}": a for i, a in enumerate(arrays)}).outputs["y"]
 
 
 def compute(node: Node, **settings) -> np.ndarray:
     """The value of a node made of leaves that need no arrays."""
-    return interpret(Graph((Output("y", node),)), **{"inputs": {}, "state": {}, **settings}).outputs["y"]
+    return interpret(IRGraph((Output("y", node),)), **{"inputs": {}, "state": {}, **settings}).outputs["y"]
 
 
 def dropped(x: torch.Tensor, rate: torch.Tensor) -> torch.Tensor:
@@ -271,7 +271,7 @@ def test_scalars_have_defaults_and_step_is_the_step():
 
 def test_updates_read_the_start_and_happen_together():
     a, b = weight("a"), weight("b")
-    graph = Graph((Output("b", b),), (Update("a", b), Update("b", Node("add", [a, b], NO))))
+    graph = IRGraph((Output("b", b),), (Update("a", b), Update("b", Node("add", [a, b], NO))))
     held = {"a": np.array(1.0), "b": np.array(10.0), "other": np.array(7.0)}
     result = interpret(graph, inputs={}, state=held)
     assert {name: float(v) for name, v in result.state.items()} == {"a": 10.0, "b": 11.0, "other": 7.0}
@@ -281,21 +281,21 @@ def test_updates_read_the_start_and_happen_together():
 
 def test_a_call_is_a_function_of_its_arguments():
     a, b = leaf("a", 3), leaf("b", 3)
-    inner = Graph((Output("sum", Node("add", [a, b], NO)), Output("difference", Node("sub", [a, b], NO))), (), (a, b))
+    inner = IRGraph((Output("sum", Node("add", [a, b], NO)), Output("difference", Node("sub", [a, b], NO))), (), (a, b))
     b_outside, a_outside = leaf("b", 3), leaf("a", 3)
     call = Node("call", [b_outside, a_outside], at.CallAttrs(inner))  # by position, not by name
     picked = Node("stop_gradient", [Node("item", [call], at.ItemAttrs(1))], NO)
-    graph = Graph((Output("y", picked),), (), (a_outside, b_outside))
+    graph = IRGraph((Output("y", picked),), (), (a_outside, b_outside))
     assert interpret(graph, inputs={"a": np.zeros(3), "b": np.arange(3.0)}).outputs["y"].tolist() == [0.0, 1.0, 2.0]
 
 
 def test_a_custom_gradient_changes_no_value():
     upstream, a, slope = leaf("upstream", 3), leaf("a", 3), leaf("slope", 3)
-    held = Graph((Output("y0", Node("mul", [upstream, slope], NO)),), (), (upstream, a, slope))
+    held = IRGraph((Output("y0", Node("mul", [upstream, slope], NO)),), (), (upstream, a, slope))
     x = leaf("x", 3)
     inputs = [Node("exp", [x], NO), x, Node("neg", [x], NO)]
     node = Node("custom_gradient", inputs, at.CustomGradientAttrs(held, 1))
-    graph = Graph((Output("y", Node("item", [node], at.ItemAttrs(0))),), (), (x,))
+    graph = IRGraph((Output("y", Node("item", [node], at.ItemAttrs(0))),), (), (x,))
     np.testing.assert_array_equal(interpret(graph, inputs={"x": np.arange(3.0)}).outputs["y"], np.exp(np.arange(3.0)))
 
 
@@ -303,12 +303,12 @@ def test_a_custom_gradient_changes_no_value():
 def test_a_scan_gives_every_carry_and_every_output(reverse):
     c, x, w = leaf("c"), leaf("x"), leaf("w")
     after = Node("add", [Node("mul", [c, w], NO), x], NO)
-    body = Graph((Output("c", after), Output("y", Node("sub", [c, x], NO))), (), (c, x, w))
+    body = IRGraph((Output("c", after), Output("y", Node("sub", [c, x], NO))), (), (c, x, w))
     first, xs, steady = leaf("first"), leaf("xs", 3), leaf("steady")
     scan = Node("scan", [first, xs, steady], at.ScanAttrs(body, 1, 1, 3, reverse))
     items = [Output(f"r{i}", Node("item", [scan], at.ItemAttrs(i))) for i in range(2)]
     inputs = {"first": np.array(1.0), "xs": np.array([1.0, 2.0, 3.0]), "steady": np.array(2.0)}
-    found = interpret(Graph(tuple(items), (), (first, xs, steady)), inputs=inputs).outputs
+    found = interpret(IRGraph(tuple(items), (), (first, xs, steady)), inputs=inputs).outputs
     trail = [25.0, 12.0, 5.0, 1.0] if reverse else [1.0, 3.0, 8.0, 19.0]
     assert found["r0"].tolist() == trail
     before = trail[1:] if reverse else trail[:-1]
@@ -325,7 +325,7 @@ def test_gradients_must_be_expanded_first():
 def test_sizes_are_solved_from_the_inputs():
     batch, time = Dim.symbol("batch"), Dim.symbol("time")
     x, y = leaf("x", (batch * time, 2)), leaf("y", (time * 2 + 1,))
-    graph = Graph((Output("x", x), Output("y", y)), (), (x, y))
+    graph = IRGraph((Output("x", x), Output("y", y)), (), (x, y))
     assert infer_sizes(graph, {"x": np.zeros((12, 2)), "y": np.zeros(7)}) == {"batch": 4, "time": 3}
     with pytest.raises(InputError, match="do not tell the size of batch, time; give it: sizes="):
         infer_sizes(graph, {"x": np.zeros((12, 2))})
@@ -348,7 +348,7 @@ def test_sizes_are_solved_from_the_inputs():
 )
 def test_arrays_that_do_not_fit(inputs, error, text):
     x, i = leaf("x", "batch"), leaf("i", "batch", uint8)
-    graph = Graph((Output("x", x),), (), (x, i))
+    graph = IRGraph((Output("x", x),), (), (x, i))
     sizes = {"batch": len(inputs["i"])} if "i" in inputs else {"batch": 1}
     with pytest.raises(error, match=text):
         interpret(graph, inputs={k: np.array(v) for k, v in inputs.items()}, sizes=sizes)

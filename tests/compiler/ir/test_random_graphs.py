@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from oracles import assert_close
 from random_graphs import CONTROL_MAKERS, LARGEST_VALUE, MAKERS, example_values, graphs, size_choices
 
-from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.semantics import interpret as interpret_module
 from wholestep.compiler.ir.semantics import values
@@ -64,7 +64,7 @@ def test_every_op_is_generated():
 
                 @settings(max_examples=examples, phases=[Phase.generate])
                 @given(graphs(max_nodes=6, only=maker))
-                def look(graph: Graph) -> None:
+                def look(graph: IRGraph) -> None:
                     missing.difference_update(n.op for n in graph.nodes)
 
                 look()

@@ -13,7 +13,7 @@ from random_graphs import graphs
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.fingerprint import fingerprint
-from wholestep.compiler.ir.graph import Graph, Node, Output, SourceLine, Update
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, SourceLine, Update
 from wholestep.compiler.ir.ops import OPS
 from wholestep.compiler.ir.parser import READERS
 from wholestep.compiler.ir.printer import PRINTERS, parse_graph, print_graph
@@ -41,24 +41,24 @@ graph {
 """
 
 
-def example() -> Graph:
+def example() -> IRGraph:
     x = Node("input", (), at.InputAttrs("x", TensorType((Dim.symbol("batch"), 4), float32)))
     w = Node("parameter", (), at.StateAttrs("w", TensorType((4, 2), float32), at.Initializer("uniform", (-0.5, 0.5))))
     y = Node("matmul", [x, w], at.MatmulAttrs(False, False, float32), "y", SourceLine("m.py", 12))
     a = Node("input", (), at.InputAttrs("a", TensorType((2,), float32)))
-    inner = Graph((Output("b", Node("exp", [a], at.NONE)),), (), (a,))
+    inner = IRGraph((Output("b", Node("exp", [a], at.NONE)),), (), (a,))
     c = Node("constant", (), at.ConstantAttrs(at.Array(np.array([0.5, -0.0], np.float32))))
     item = Node("item", [Node("call", [c], at.CallAttrs(inner))], at.ItemAttrs(0))
-    return Graph((Output("y", y), Output("c", item)), (Update("w", w),), (x,))
+    return IRGraph((Output("y", y), Output("c", item)), (Update("w", w),), (x,))
 
 
 def constant(value: object) -> Node:
     return Node("constant", (), at.ConstantAttrs(at.Array(np.asarray(value))))
 
 
-def returned(*nodes: Node) -> Graph:
+def returned(*nodes: Node) -> IRGraph:
     """The graph of some nodes after a round trip."""
-    graph = Graph(tuple(Output(str(i), n) for i, n in enumerate(nodes)))
+    graph = IRGraph(tuple(Output(str(i), n) for i, n in enumerate(nodes)))
     back = parse_graph(print_graph(graph))
     assert fingerprint(back) == fingerprint(graph)
     assert print_graph(back) == print_graph(graph)
@@ -93,7 +93,7 @@ def test_any_name_survives(name, cosmetic, symbol):
     t = TensorType((Dim.symbol(symbol) * 2 - 1, 3), float32)
     line = SourceLine(name, 3)
     x = Node("input", (), at.InputAttrs(name, t), cosmetic, line)
-    back = parse_graph(print_graph(Graph((Output(name, x),), (), (x,))))
+    back = parse_graph(print_graph(IRGraph((Output(name, x),), (), (x,))))
     assert back.outputs[0].name == name
     assert back.inputs[0].attrs == x.attrs
     assert (back.inputs[0].name, back.inputs[0].line) == (cosmetic, line)

@@ -9,7 +9,7 @@ import pytest
 import window_types
 
 from wholestep.compiler.ir import attrs as at
-from wholestep.compiler.ir.graph import Graph, Node, Output
+from wholestep.compiler.ir.graph import IRGraph, Node, Output
 from wholestep.compiler.ir.ops import OPS
 from wholestep.compiler.ir.types import (
     Dim,
@@ -34,14 +34,14 @@ def t(*shape: object, dtype=float32) -> TensorType:
 
 def call() -> at.CallAttrs:
     a = Node("input", (), at.InputAttrs("a", t(3)))
-    return at.CallAttrs(Graph((Output("x", a), Output("y", Node("exp", [a], at.NONE))), (), (a,)))
+    return at.CallAttrs(IRGraph((Output("x", a), Output("y", Node("exp", [a], at.NONE))), (), (a,)))
 
 
 def taught(slope: object = None, results: int = 1) -> at.CustomGradientAttrs:
     """y, x, value -> y, with the gradient upstream · value for x."""
     upstream, x, value = (Node("input", (), at.InputAttrs(name, t(3))) for name in ("upstream", "x", "value"))
     made = Node("mul", [upstream, value], at.NONE) if slope is None else Node("input", (), at.InputAttrs("s", slope))
-    return at.CustomGradientAttrs(Graph((Output("y0", made),), (), (upstream, x, value)), results)
+    return at.CustomGradientAttrs(IRGraph((Output("y0", made),), (), (upstream, x, value)), results)
 
 
 def loop(length: object = 5, wide: int = 4) -> at.ScanAttrs:
@@ -49,7 +49,7 @@ def loop(length: object = 5, wide: int = 4) -> at.ScanAttrs:
     after = Node("add", [c, x], at.NONE)
     if wide != 4:
         after = Node("pad", [after], at.PadAttrs((0, 0), (0, wide - 4), 0.0))
-    return at.ScanAttrs(Graph((Output("c", after), Output("y", c)), (), (c, x)), 1, 1, as_shape(length)[0], False)
+    return at.ScanAttrs(IRGraph((Output("c", after), Output("y", c)), (), (c, x)), 1, 1, as_shape(length)[0], False)
 
 
 X, N, F = t("batch", 4), t("batch", 4, dtype=int32), t("batch", 4, dtype=boolean)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from wholestep.compiler.ir import attrs as at
-from wholestep.compiler.ir.graph import Graph, Node, Output, SourceLine, Update
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, SourceLine, Update
 from wholestep.compiler.ir.types import TensorType, float32, float64
 from wholestep.compiler.ir.verify import verify
 from wholestep.errors import GraphError
@@ -21,11 +21,11 @@ def leaf(name: str, shape: tuple[int, ...] = (3,), op: str = "input") -> Node:
     return Node(op, (), attrs, line=HERE)
 
 
-def graph(*nodes: Node, updates: tuple[Update, ...] = (), inputs: tuple[Node, ...] = ()) -> Graph:
-    return Graph(tuple(Output(f"out{i}", n) for i, n in enumerate(nodes)), updates, inputs)
+def graph(*nodes: Node, updates: tuple[Update, ...] = (), inputs: tuple[Node, ...] = ()) -> IRGraph:
+    return IRGraph(tuple(Output(f"out{i}", n) for i, n in enumerate(nodes)), updates, inputs)
 
 
-def refused(damaged: Graph, text: str) -> None:
+def refused(damaged: IRGraph, text: str) -> None:
     with pytest.raises(GraphError, match=text):
         verify(damaged)
 
@@ -94,7 +94,7 @@ def test_a_state_and_an_input_may_share_a_name():
 
 def test_outputs_of_one_name():
     w = leaf("w", op="state")
-    refused(Graph((Output("y", w), Output("y", w))), "2 outputs are called 'y'")
+    refused(IRGraph((Output("y", w), Output("y", w))), "2 outputs are called 'y'")
 
 
 def test_updates():
@@ -106,7 +106,7 @@ def test_updates():
     refused(graph(w, updates=(Update("w", total),)), r"sum 'total' .*updates 'w' of type float32\[3\] with float32\[\]")
 
 
-def call(inner: Graph, *inputs: Node) -> Node:
+def call(inner: IRGraph, *inputs: Node) -> Node:
     return Node("item", [Node("call", inputs, at.CallAttrs(inner), "block", HERE)], at.ItemAttrs(0))
 
 

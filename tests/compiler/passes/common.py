@@ -9,7 +9,7 @@ import numpy as np
 from tests.compiler.ir.random_graphs import example_values
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.graph import Graph, Node, Output, SourceLine
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, SourceLine
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import DType, TensorType, as_shape, float64
 from wholestep.compiler.ir.verify import verify
@@ -27,10 +27,10 @@ def parameter(name: str, shape: tuple[int | str, ...], op: str = "parameter") ->
     return Node(op, (), attrs, name)
 
 
-def graph_of(*nodes: Node) -> Graph:
+def graph_of(*nodes: Node) -> IRGraph:
     """The nodes as outputs out0, out1, ...; every input they read is declared."""
     outputs = tuple(Output(f"out{i}", n) for i, n in enumerate(nodes))
-    return Graph(outputs, (), tuple(n for n in Graph(outputs).nodes if n.op == "input"))
+    return IRGraph(outputs, (), tuple(n for n in IRGraph(outputs).nodes if n.op == "input"))
 
 
 def total(x: Node) -> Node:
@@ -42,11 +42,13 @@ def mean(x: Node) -> Node:
     return b.make("ratio", (total(x), b.cast(b.size(x.type.elements), x.type.dtype)))
 
 
-def ops_of(graph: Graph) -> list[str]:
+def ops_of(graph: IRGraph) -> list[str]:
     return [n.op for n in graph.nodes]
 
 
-def assert_same_values(before: Graph, after: Graph, sizes: dict[str, int] | None = None, rtol: float = 1e-10) -> None:
+def assert_same_values(
+    before: IRGraph, after: IRGraph, sizes: dict[str, int] | None = None, rtol: float = 1e-10
+) -> None:
     """Both are well formed, and one step gives the same outputs and states."""
     verify(before)
     verify(after)

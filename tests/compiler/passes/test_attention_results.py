@@ -10,7 +10,7 @@ from random_graphs import example_values
 from tests.compiler.attention_graphs import leaf
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.graph import Graph, Node, Output
+from wholestep.compiler.ir.graph import IRGraph, Node, Output
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import DType, bfloat16, float32
 from wholestep.compiler.ir.verify import verify
@@ -19,7 +19,7 @@ from wholestep.compiler.passes.lower.attention_precision import with_results
 MOVED = at.AttentionAttrs(True, 0.3)
 
 
-def graph(dtype: DType) -> Graph:
+def graph(dtype: DType) -> IRGraph:
     """(batch, heads, time, width) in, (batch, time, heads · width) out; gradients as sums in float32."""
     q, k, v = (leaf(name, (2, 3, 5, 4), dtype) for name in "qkv")
     y = b.make("attention", (q, k, v), MOVED)
@@ -31,7 +31,7 @@ def graph(dtype: DType) -> Graph:
     together = Node("concat", flat, at.ConcatAttrs(2))
     outputs = {"mixed": mixed, "bias": b.sum_axes(together, (0,)), "operand": b.cast(together, dtype)}
     made = tuple(Output(name, node) for name, node in outputs.items())
-    return Graph(made, (), tuple(n for n in Graph(made).nodes if n.op == "input"))
+    return IRGraph(made, (), tuple(n for n in IRGraph(made).nodes if n.op == "input"))
 
 
 @pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.graph import Graph, Node, Output, SourceLine
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, SourceLine
 from wholestep.compiler.ir.ops import OPS
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.semantics.random import uniform
@@ -38,7 +38,7 @@ def gradient(loss: Node, *params: Node) -> list[Node]:
 
 
 def evaluate(nodes: dict[str, Node], values: dict[str, Array]) -> dict[str, Array]:
-    graph = expand_gradients(Graph(tuple(Output(k, n) for k, n in nodes.items())))
+    graph = expand_gradients(IRGraph(tuple(Output(k, n) for k, n in nodes.items())))
     used = graph.leaves("input")
     return interpret(graph, inputs={k: v for k, v in values.items() if k in used}).outputs
 
@@ -202,7 +202,7 @@ def test_log_sum_of_exponentials_of_attention() -> None:
 def test_gradients_that_nobody_reads_are_not_there() -> None:
     x, weight = leaf("x", (3, 4)), leaf("weight", (4,))
     (dx,) = gradient(total(b.unary("sin", b.make("layer_norm", (x, weight), at.NormAttrs(0.1)))), x)
-    lowered = decompose(expand_gradients(Graph((Output("dx", dx),))))
+    lowered = decompose(expand_gradients(IRGraph((Output("dx", dx),))))
     assert not [n for n in lowered.nodes if n.op == "sum" and n.type.shape == (4,)]
 
 
@@ -437,8 +437,8 @@ def test_branches_off_the_path_cost_nothing() -> None:
     x, other = leaf("x", (3,)), leaf("other", (3,))
 
     def count(loss: Node) -> int:
-        forward = Graph((Output("loss", loss),)).nodes
-        whole = expand_gradients(Graph((Output("loss", loss), Output("g", gradient(loss, x)[0])))).nodes
+        forward = IRGraph((Output("loss", loss),)).nodes
+        whole = expand_gradients(IRGraph((Output("loss", loss), Output("g", gradient(loss, x)[0])))).nodes
         return len(whole) - len(forward)
 
     plain = total(b.mul(x, x))
@@ -449,7 +449,7 @@ def test_seed_of_a_mean_stays_a_host_scalar() -> None:
     x = leaf("x", ("batch", 3))
     count = b.size(x.type.elements)
     loss = b.make("ratio", (total(b.mul(x, x)), count))
-    graph = expand_gradients(Graph((Output("g", gradient(loss, x)[0]),)))
+    graph = expand_gradients(IRGraph((Output("g", gradient(loss, x)[0]),)))
     divisions = [n for n in graph.nodes if n.op == "div"]
     assert [n.host for n in divisions] == [True]
     got = interpret(graph, inputs={"x": np.ones((2, 3))}).outputs["g"]
@@ -466,7 +466,7 @@ def test_symbolic_slice_from_the_end() -> None:
 
 def test_seed_can_be_given() -> None:
     x = leaf("x", ())
-    graph = Graph((Output("g", gradient(b.mul(x, x), x)[0]),))
+    graph = IRGraph((Output("g", gradient(b.mul(x, x), x)[0]),))
     weighted = expand_gradients(graph, seed=lambda loss: b.constant(10, loss.type.dtype))
     assert interpret(weighted, inputs={"x": np.array(3.0)}).outputs["g"] == 60
 
@@ -474,7 +474,7 @@ def test_seed_can_be_given() -> None:
 def test_gradients_carry_the_forward_line() -> None:
     x = leaf("x", (), line=3)
     loss = Node("exp", (x,), at.NONE, "y", SourceLine("user.py", 12))
-    g = expand_gradients(Graph((Output("g", gradient(loss, x)[0]),))).outputs[0].node
+    g = expand_gradients(IRGraph((Output("g", gradient(loss, x)[0]),))).outputs[0].node
     assert (g.op, str(g.line), g.name) == ("mul", "user.py:12", "gradient of y")
 
 
@@ -537,11 +537,11 @@ def test_a_loop_has_the_gradients_of_its_steps_written_out(reverse: bool) -> Non
     c, x, w = leaf("c", (2, 3)), leaf("x", (2, 3)), leaf("w", (3, 3))
     body_c, body_x, body_w = (Node("input", (), at.InputAttrs(n.attrs.name, n.type)) for n in (c, x, w))
     after = b.unary("tanh", b.add(b.matmul(body_c, body_w, transpose_b=True), body_x))
-    body = Graph((Output("c", after), Output("y", b.mul(after, body_x))), (), (body_c, body_x, body_w))
+    body = IRGraph((Output("c", after), Output("y", b.mul(after, body_x))), (), (body_c, body_x, body_w))
     xs = leaf("xs", (4, 2, 3))
     trail, ys = b.results("scan", (c, xs, w), at.ScanAttrs(body, 1, 1, 4, reverse))
     loss = b.add(total(b.mul(trail, trail)), total(b.mul(ys, ys)))
-    (flat,) = (o.node for o in unroll_loops(Graph((Output("loss", loss),))).outputs)
+    (flat,) = (o.node for o in unroll_loops(IRGraph((Output("loss", loss),))).outputs)
     rng = np.random.default_rng(0)
     values = {name: rng.normal(size=shape) for name, shape in (("c", (2, 3)), ("xs", (4, 2, 3)), ("w", (3, 3)))}
     found, expected = (
@@ -556,7 +556,7 @@ def taught(y: Node, x: Node, value: Node) -> Node:
     names = (("u0", y), ("u1", y), ("a0", x), ("v0", value))
     u0, u1, a0, v0 = (Node("input", (), at.InputAttrs(n, like.type)) for n, like in names)
     slope = b.add(b.mul(u0, v0), b.mul(u1, a0))
-    held = Graph((Output("y0", slope),), (), (u0, u1, a0, v0))
+    held = IRGraph((Output("y0", slope),), (), (u0, u1, a0, v0))
     return b.results("custom_gradient", (y, b.neg(y), x, value), at.CustomGradientAttrs(held, 2))[0]
 
 

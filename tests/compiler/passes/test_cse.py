@@ -8,7 +8,7 @@ from tests.compiler.ir.random_graphs import graphs
 from tests.compiler.passes.common import assert_same_values, graph_of, leaf, ops_of
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.graph import Graph, Node
+from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.ir.types import TensorType, float64
 from wholestep.compiler.passes.simplify.cse import share_common_nodes
 
@@ -41,7 +41,7 @@ def test_random_numbers_are_equal_by_key() -> None:
 
 
 @given(graphs(dtype=float64, control=True))
-def test_values_are_kept(graph: Graph) -> None:
+def test_values_are_kept(graph: IRGraph) -> None:
     after = share_common_nodes(graph)
     assert_same_values(graph, after)
     assert len(after.nodes) <= len(graph.nodes)

@@ -13,7 +13,7 @@ from tests.compiler.passes.common import assert_same_values, graph_of, leaf, ops
 from tests.compiler.targets import HERE
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.graph import Graph, Node, SourceLine
+from wholestep.compiler.ir.graph import IRGraph, Node, SourceLine
 from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import float64, int32
@@ -137,5 +137,5 @@ def test_ratio_becomes_a_division() -> None:
 
 
 @given(graphs(dtype=float64))
-def test_values_are_kept(graph: Graph) -> None:
+def test_values_are_kept(graph: IRGraph) -> None:
     assert_same_values(graph, lower_ratio(lower_reductions(decompose(graph), HERE)), rtol=1e-8)

@@ -12,7 +12,7 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.attrs import DATA, MODEL
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import Graph, Node, Output
+from wholestep.compiler.ir.graph import IRGraph, Node, Output
 from wholestep.compiler.ir.semantics.interpret import interpret_on_ranks
 from wholestep.compiler.ir.types import TensorType, float32, float64
 from wholestep.compiler.passes.distribute import bucket_collectives
@@ -30,11 +30,11 @@ def summed(x: Node, axis: str = DATA) -> Node:
     return b.make("all_reduce", (x,), at.GroupAttrs(0, axis))
 
 
-def graph_of(inputs: list[Node], *results: Node) -> Graph:
-    return Graph(tuple(Output(f"y{i}", node) for i, node in enumerate(results)), (), tuple(inputs))
+def graph_of(inputs: list[Node], *results: Node) -> IRGraph:
+    return IRGraph(tuple(Output(f"y{i}", node) for i, node in enumerate(results)), (), tuple(inputs))
 
 
-def buckets_of(graph: Graph) -> list[tuple[str, str, list[str]]]:
+def buckets_of(graph: IRGraph) -> list[tuple[str, str, list[str]]]:
     """Of each exchange: its kind, its axis, and the inputs that it sends."""
     found = [n for n in graph.nodes if n.op == "exchange"]
     return [(attrs_of(n, at.ExchangeAttrs).kind, attrs_of(n, at.ExchangeAttrs).axis, _leaves(n)) for n in found]

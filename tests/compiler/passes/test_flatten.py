@@ -16,7 +16,7 @@ from tests.models.gpt2 import NAMED, PRIMITIVE, Config, Words, gpt2
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.attrs import NONE
-from wholestep.compiler.ir.graph import Graph, Node, rewrite
+from wholestep.compiler.ir.graph import IRGraph, Node, rewrite
 from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.types import Dim, Shape, TensorType, float64, int32, product
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
@@ -33,17 +33,17 @@ B, T = Dim.symbol("batch"), Dim.symbol("time")
 CAPACITY = {"batch": 4, "time": 5}
 
 
-def simplified(graph: Graph) -> Graph:
+def simplified(graph: IRGraph) -> IRGraph:
     return drop_dead_code(share_common_nodes(fold(graph)))
 
 
-def lowered(graph: Graph) -> Graph:
+def lowered(graph: IRGraph) -> IRGraph:
     """As the pipeline has it when this pass runs."""
     graph = simplified(strip_stop_gradients(expand_gradients(inline_calls(graph))))
     return lower_ratio(lower_reductions(decompose_for(graph, HERE), HERE))
 
 
-def plans(graph: Graph) -> tuple[Plan, Plan]:
+def plans(graph: IRGraph) -> tuple[Plan, Plan]:
     """Without and with the pass."""
     before = simplified(graph)
     after = simplified(flatten(graph, HERE))
@@ -233,7 +233,7 @@ def test_gpt2_has_fewer_kernels_and_moves_less(words: Words, time: str | None) -
     )
 
 
-def with_splits(graph: Graph) -> Graph:
+def with_splits(graph: IRGraph) -> IRGraph:
     """Every second pointwise op computed on rows, between a merge and a split of its leading axes."""
     count = 0
 
@@ -252,7 +252,7 @@ def with_splits(graph: Graph) -> Graph:
 
 
 @given(graphs(max_nodes=20))
-def test_values_of_random_graphs(graph: Graph) -> None:
+def test_values_of_random_graphs(graph: IRGraph) -> None:
     before = with_splits(lower_ratio(lower_reductions(decompose(graph), HERE)))
     assert_same_values(before, flatten(before, HERE))
 
@@ -262,8 +262,8 @@ def test_random_graphs_reach_the_pass() -> None:
     assert reached.outputs
 
 
-def changes_a_shape(graph: Graph) -> bool:
-    def kinds(g: Graph) -> set[tuple[str, Shape]]:
+def changes_a_shape(graph: IRGraph) -> bool:
+    def kinds(g: IRGraph) -> set[tuple[str, Shape]]:
         return {(n.op, n.type.shape) for n in g.nodes if OPS[n.op].family in (Family.POINTWISE, Family.REDUCE)}
 
     return kinds(graph) != kinds(flatten(graph, HERE))

@@ -12,7 +12,7 @@ from tests.compiler.ir.random_graphs import graphs
 from tests.compiler.passes.common import assert_same_values, graph_of, leaf, mean, ops_of
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.graph import Graph, Node, Output
+from wholestep.compiler.ir.graph import IRGraph, Node, Output
 from wholestep.compiler.ir.types import float32, float64, int32
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.simplify.fold import fold
@@ -138,14 +138,14 @@ def test_mean_gradient_divides_on_the_host_only() -> None:
     x = leaf("x", ("batch", 4))
     loss = mean(b.power(x, b.full_like(x, 2)))
     gradient = Node("gradient", (loss, x), at.NONE)
-    graph = Graph((Output("g", Node("item", (gradient,), at.ItemAttrs(0))),), (), (x,))
+    graph = IRGraph((Output("g", Node("item", (gradient,), at.ItemAttrs(0))),), (), (x,))
     after = fold(expand_gradients(graph))
     assert sorted(n.op for n in after.nodes if n.type.rank == 2) == ["expand", "input", "mul"]  # (2/size)·x
     assert [n.host for n in after.nodes if n.op == "div"] == [True]
 
 
 @given(graphs(dtype=float64))
-def test_values_are_kept(graph: Graph) -> None:
+def test_values_are_kept(graph: IRGraph) -> None:
     after = fold(graph)
     assert_same_values(graph, after)
     assert fold(after) is after

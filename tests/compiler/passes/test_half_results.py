@@ -5,7 +5,7 @@ from __future__ import annotations
 import wholestep as ws
 from tests.compiler.passes.common import assert_same_values, graph_of, leaf
 from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.graph import Graph, Node
+from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.ir.types import bfloat16, float32
 from wholestep.compiler.passes.lower.autocast import lower_precision
 from wholestep.compiler.passes.lower.half_gemm_outputs import round_products
@@ -24,7 +24,7 @@ def spread(x: Node, like: Node) -> Node:
     return b.expand_to(x, like.type.shape, (like.type.rank - 1,))
 
 
-def products(graph: Graph) -> list[Node]:
+def products(graph: IRGraph) -> list[Node]:
     return [n for n in graph.nodes if n.op == "matmul"]
 
 

@@ -8,18 +8,18 @@ from tests.compiler.ir.random_graphs import graphs
 from tests.compiler.passes.common import assert_same_values, graph_of, leaf, ops_of
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.graph import Graph, Node, Output
+from wholestep.compiler.ir.graph import IRGraph, Node, Output
 from wholestep.compiler.ir.types import float64
 from wholestep.compiler.passes.simplify.inline import inline_calls, strip_stop_gradients
 
 
-def call(graph: Graph, *arguments: Node) -> list[Node]:
+def call(graph: IRGraph, *arguments: Node) -> list[Node]:
     node = Node("call", arguments, at.CallAttrs(graph))
     return [Node("item", (node,), at.ItemAttrs(i)) for i in range(len(graph.outputs))]
 
 
-def function(*outputs: Node, inputs: tuple[Node, ...]) -> Graph:
-    return Graph(tuple(Output(f"r{i}", n) for i, n in enumerate(outputs)), (), inputs)
+def function(*outputs: Node, inputs: tuple[Node, ...]) -> IRGraph:
+    return IRGraph(tuple(Output(f"r{i}", n) for i, n in enumerate(outputs)), (), inputs)
 
 
 def test_nested_calls_called_twice_with_swapped_arguments() -> None:
@@ -42,7 +42,7 @@ def test_nothing_to_do_gives_the_same_graph() -> None:
 
 
 @given(graphs(dtype=float64, control=True))
-def test_values_are_kept(graph: Graph) -> None:
+def test_values_are_kept(graph: IRGraph) -> None:
     lowered = strip_stop_gradients(inline_calls(graph))
     assert not {"call", "stop_gradient", "custom_gradient"} & set(ops_of(lowered))
     assert_same_values(graph, lowered)

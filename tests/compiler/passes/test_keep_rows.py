@@ -14,7 +14,7 @@ from ownership import violations
 
 import wholestep as ws
 from tests.compiler.targets import make_plan
-from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.passes.layout.sink_reshapes import keep_rows
 from wholestep.compiler.plan.check.soundness import check_file as check
@@ -35,7 +35,7 @@ def normed(activation: Callable[[ws.Tensor], ws.Tensor], *size: int, groups: int
     return g
 
 
-def run(graph: Graph, plan: Plan, rows: int, threads: int = 2) -> tuple[dict[str, Array], dict[str, Array]]:
+def run(graph: IRGraph, plan: Plan, rows: int, threads: int = 2) -> tuple[dict[str, Array], dict[str, Array]]:
     """(what the plan computes, what it should)."""
     rng = np.random.default_rng(3)
     (x,) = graph.inputs

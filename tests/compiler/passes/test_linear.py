@@ -10,7 +10,7 @@ import pytest
 from tests.compiler.passes.common import leaf
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.graph import Graph, Node, Output
+from wholestep.compiler.ir.graph import IRGraph, Node, Output
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import float32, int32
 from wholestep.compiler.passes.distribute.linearity import scales
@@ -49,14 +49,14 @@ BENT: dict[str, Callable[[], Node]] = {
 
 
 def held(slope: Node) -> Node:
-    graph = Graph((Output("y0", slope),), (), (U, V, X))
+    graph = IRGraph((Output("y0", slope),), (), (U, V, X))
     return b.make("custom_gradient", (X, X, X), at.CustomGradientAttrs(graph, 2))
 
 
 def slopes(slope: Node, factor: float) -> np.ndarray:
     rng = np.random.default_rng(2)
     u, v, x = (rng.normal(size=(3, 4)) for _ in range(3))
-    graph = Graph((Output("y", slope),), (), (U, V, X))
+    graph = IRGraph((Output("y", slope),), (), (U, V, X))
     return interpret(graph, inputs={"u": factor * u, "v": factor * v, "x": x}).outputs["y"]
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from tests.compiler.passes.common import graph_of
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.graph import Graph, Node
+from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import Dim, TensorType, float64
 from wholestep.compiler.passes.layout.spatial_reductions import sum_all_pixels, sum_pixels, variances_in_one_pass
@@ -32,14 +32,14 @@ def mean(x: Node) -> Node:
     return b.expand_to(b.div(total, b.expand_to(count, (3,), ())), x.type.shape, (3,))
 
 
-def agrees(graph: Graph, other: Graph) -> None:
+def agrees(graph: IRGraph, other: IRGraph) -> None:
     inputs = {i.attrs.name: np.random.default_rng(3).normal(size=(2, 4, 5, 3)) for i in graph.inputs}  # type: ignore[attr-defined]
     expected, found = (interpret(g, inputs=inputs).outputs for g in (graph, other))
     for name in expected:
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-12)
 
 
-def sums(graph: Graph) -> list[int]:
+def sums(graph: IRGraph) -> list[int]:
     """The ranks of what is summed, the largest first."""
     return sorted((n.inputs[0].type.rank for n in graph.nodes if n.op == "sum"), reverse=True)
 

@@ -7,7 +7,7 @@ import pytest
 
 import wholestep as ws
 from tests.compiler.targets import HERE
-from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.lower.channels_last import LAST, channels_last
@@ -19,7 +19,7 @@ STATE = {"w": RNG.normal(size=(4, 3, 3, 3)), "b": RNG.normal(size=(4,)), "v": RN
 X = RNG.normal(size=(2, 3, 8, 9))
 
 
-def network(wide: bool = False, kept: bool = False) -> Graph:
+def network(wide: bool = False, kept: bool = False) -> IRGraph:
     """Convolution, relu, pool, slice, a second convolution; the loss and the gradients of all parameters."""
     g = ws.Graph()
     x = g.input("x", ("batch", 3, 8, 9), "float64")
@@ -35,11 +35,11 @@ def network(wide: bool = False, kept: bool = False) -> Graph:
     return g.to_ir()
 
 
-def values(graph: Graph) -> dict[str, np.ndarray]:
+def values(graph: IRGraph) -> dict[str, np.ndarray]:
     return interpret(graph, inputs={"x": X}, state=STATE, sizes={"batch": 2}).outputs
 
 
-def ops(graph: Graph) -> list[str]:
+def ops(graph: IRGraph) -> list[str]:
     return [n.op for n in graph.nodes]
 
 
@@ -48,7 +48,7 @@ def expected() -> dict[str, np.ndarray]:
     return values(expand_gradients(network()))
 
 
-def assert_equal(graph: Graph, expected: dict[str, np.ndarray]) -> None:
+def assert_equal(graph: IRGraph, expected: dict[str, np.ndarray]) -> None:
     got = values(graph)
     for name, value in expected.items():
         np.testing.assert_allclose(got[name], value, rtol=1e-12, atol=1e-12)

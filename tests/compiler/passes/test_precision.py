@@ -7,7 +7,7 @@ import pytest
 
 import wholestep as ws
 from tests.compiler.targets import HERE
-from wholestep.compiler.ir.graph import Graph, Node, held_graph
+from wholestep.compiler.ir.graph import IRGraph, Node, held_graph
 from wholestep.compiler.ir.ops import Trait, having
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import DType, bfloat16, float16, float32
@@ -25,14 +25,14 @@ HALVES = (bfloat16, float16)
 RNG = np.random.default_rng(0)
 
 
-def products(graph: Graph) -> list[Node]:
+def products(graph: IRGraph) -> list[Node]:
     inner = [held_graph(n) for n in graph.nodes]
     return [n for n in graph.nodes if n.op in having(Trait.PRODUCT)] + [
         n for g in inner if g is not None for n in products(g)
     ]
 
 
-def dtypes(graph: Graph) -> set[str]:
+def dtypes(graph: IRGraph) -> set[str]:
     return {n.inputs[0].type.dtype.name for n in products(graph)}
 
 
@@ -44,7 +44,7 @@ def mlp() -> ws.Graph:
     return g
 
 
-def lowered(graph: ws.Graph, half: DType, optimizer: ws.optim.Optimizer | None = None) -> Graph:
+def lowered(graph: ws.Graph, half: DType, optimizer: ws.optim.Optimizer | None = None) -> IRGraph:
     return expand_gradients(lower_precision(train_graph(graph, optimizer or ws.SGD(lr=0.1)), half))
 
 

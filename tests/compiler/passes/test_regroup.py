@@ -7,7 +7,7 @@ import pytest
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.graph import Graph, Node, Output
+from wholestep.compiler.ir.graph import IRGraph, Node, Output
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import Dim, Extent, TensorType, float64
 from wholestep.compiler.passes.simplify.pad_sum_to_concat import regroup
@@ -27,16 +27,16 @@ def padded(x: Node, low: int, high: int, value: float = 0.0) -> Node:
 X, Y, Z = leaf("x", BATCH, 3, 2), leaf("y", BATCH, 3, 4), leaf("z", BATCH, 3, 1)
 
 
-def graph_of(*nodes: Node) -> Graph:
+def graph_of(*nodes: Node) -> IRGraph:
     outputs = tuple(Output(f"out{i}", n) for i, n in enumerate(nodes))
-    return Graph(outputs, (), tuple(n for n in Graph(outputs).nodes if n.op == "input"))
+    return IRGraph(outputs, (), tuple(n for n in IRGraph(outputs).nodes if n.op == "input"))
 
 
-def ops_of(graph: Graph) -> list[str]:
+def ops_of(graph: IRGraph) -> list[str]:
     return [n.op for n in graph.nodes if n.op != "input"]
 
 
-def assert_same_values(before: Graph, after: Graph) -> None:
+def assert_same_values(before: IRGraph, after: IRGraph) -> None:
     rng = np.random.default_rng(0)
     inputs = {n: rng.normal(size=(5, *leaf.type.shape[1:])) for n, leaf in before.leaves("input").items()}
     expected, got = (interpret(g, inputs=inputs).outputs for g in (before, after))

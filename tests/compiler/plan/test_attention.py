@@ -21,7 +21,7 @@ from wholestep.compiler.backends.cpu.cost_model import Settings
 from wholestep.compiler.backends.cpu.kernel_schedule import queries_of
 from wholestep.compiler.backends.cpu.layout.panels import PANELS
 from wholestep.compiler.backends.cpu.render.source import render
-from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import Extent, evaluate, float64
 from wholestep.compiler.plan.check.soundness import check_file as check
@@ -39,7 +39,7 @@ def heads(count: int, time: Extent | str, width: int) -> Shape:
     return ("batch", count, time, width)
 
 
-CASES: Mapping[str, Graph] = {
+CASES: Mapping[str, IRGraph] = {
     "causal": attention(*[heads(2, 40, 16)] * 3, causal=True),
     "full": attention(*[heads(2, 33, 24)] * 3),
     "cross": attention(heads(2, 5, 8), heads(2, 50, 8), heads(2, 50, 3)),
@@ -175,7 +175,7 @@ def test_flops_count_what_a_causal_query_sees() -> None:
 
 def test_gradients_that_nobody_reads_are_not_computed() -> None:
     graph = CASES["full"]
-    some = Graph(graph.outputs[:3], (), graph.inputs)  # the result, the statistic and the queries' gradient
+    some = IRGraph(graph.outputs[:3], (), graph.inputs)  # the result, the statistic and the queries' gradient
     _, backward = calls(make_plan(lower(some), CAPACITY))
     assert [o.name for o in backward.body.results] == ["dq"]
 

@@ -16,7 +16,7 @@ from wholestep.compiler.backends.cpu.layout.panels import PANELS
 from wholestep.compiler.backends.cpu.render.source import render
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.graph import Graph, Node, Output, Update
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import (
     Dim,
@@ -55,17 +55,17 @@ def const(value: object, dtype: DType = float32) -> Node:
     return b.constant(value, dtype)
 
 
-def out(*nodes: Node, **updates: Node) -> Graph:
+def out(*nodes: Node, **updates: Node) -> IRGraph:
     """The nodes as outputs out0, out1, ...; states by name and their new values."""
     outputs = tuple(Output(f"out{i}", n) for i, n in enumerate(nodes))
     found = tuple(Update(name, n) for name, n in updates.items())
-    return Graph(outputs, found, tuple(n for n in Graph(outputs, found).nodes if n.op == "input"))
+    return IRGraph(outputs, found, tuple(n for n in IRGraph(outputs, found).nodes if n.op == "input"))
 
 
-CASES: dict[str, Callable[[], Graph]] = {}
+CASES: dict[str, Callable[[], IRGraph]] = {}
 
 
-def case(make: Callable[[], Graph]) -> Callable[[], Graph]:
+def case(make: Callable[[], IRGraph]) -> Callable[[], IRGraph]:
     CASES[make.__name__] = make
     return make
 
@@ -74,14 +74,14 @@ def case(make: Callable[[], Graph]) -> Callable[[], Graph]:
 
 
 @case
-def dimensions_of_one() -> Graph:
+def dimensions_of_one() -> IRGraph:
     a, v = x("a", "batch", 1), w("v", 1, 1)
     p = b.matmul(a, v)  # (batch, 1)
     return out(p, b.sum_axes(p, [0]), b.sum_axes(p, [1]), b.max_axes(p, [0, 1]), v=b.matmul(p, a, transpose_a=True))
 
 
 @case
-def a_number_in_all_places_of_an_operand() -> Graph:
+def a_number_in_all_places_of_an_operand() -> IRGraph:
     number = x("a")
     left = Node("expand", (number,), at.ExpandAttrs(as_shape(("batch", 5)), ()))
     right = Node("expand", (number,), at.ExpandAttrs(as_shape((5, 7)), ()))
@@ -89,7 +89,7 @@ def a_number_in_all_places_of_an_operand() -> Graph:
 
 
 @case
-def empty_dimensions() -> Graph:
+def empty_dimensions() -> IRGraph:
     a, u = x("a", "batch", 0), w("u", 0, 9)
     none = b.slice_axes(x("c", "batch", 6), (0, 3), (BATCH, 3))
     return out(
@@ -100,13 +100,13 @@ def empty_dimensions() -> Graph:
 
 
 @case
-def empty_product_with_an_epilogue() -> Graph:
+def empty_product_with_an_epilogue() -> IRGraph:
     a, u, v = x("a", "batch", 0), w("u", 0, 18), w("v", 18)
     return out(v=b.add(v, b.sum_axes(b.shift(b.matmul(a, u), 1.0), [0])))
 
 
 @case
-def symbol_reduced_along_rows() -> Graph:
+def symbol_reduced_along_rows() -> IRGraph:
     a = x("a", 3, "batch")
     centred = b.sub(a, b.restore_axes(b.max_axes(a, [1]), [1], a.type.shape))
     e = b.unary("exp", centred)
@@ -114,19 +114,19 @@ def symbol_reduced_along_rows() -> Graph:
 
 
 @case
-def symbol_reduced_along_columns() -> Graph:
+def symbol_reduced_along_columns() -> IRGraph:
     a = x("a", "batch", 37)
     return out(b.sum_axes(a, [0]), b.max_axes(a, [0]), Node("argmax", (a,), at.ArgmaxAttrs(0)))
 
 
 @case
-def symbol_as_vector_axis() -> Graph:
+def symbol_as_vector_axis() -> IRGraph:
     a, v = x("a", 5, "batch"), w("v", 5)
     return out(b.mul(b.unary("sin", a), b.expand_to(v, a.type.shape, (0,))), v=b.sum_axes(a, [1]))
 
 
 @case
-def two_symbols_flattened() -> Graph:
+def two_symbols_flattened() -> IRGraph:
     a, v = x("a", "batch", "time", 4), w("v", 4, 18)
     flat = b.reshape(b.unary("tanh", a), (BATCH * TIME, 4))
     h = b.reshape(b.matmul(flat, v), (BATCH, TIME, 18))
@@ -134,20 +134,20 @@ def two_symbols_flattened() -> Graph:
 
 
 @case
-def symbol_as_n_of_a_matmul() -> Graph:
+def symbol_as_n_of_a_matmul() -> IRGraph:
     a, c, v = x("a", 6, "batch"), x("c", 4, 6), w("v", 6, 20)
     p = b.unary("tanh", b.matmul(c, a))  # (4, batch)
     return out(p, b.matmul(v, a, transpose_a=True), b.matmul(a, a, transpose_a=True))
 
 
 @case
-def symbol_as_k_of_a_matmul() -> Graph:
+def symbol_as_k_of_a_matmul() -> IRGraph:
     a, c = x("a", "batch", 6), x("c", "batch", 19)
     return out(b.matmul(a, c, transpose_a=True), b.matmul(b.transpose(a), b.unary("sin", c)))
 
 
 @case
-def matmul_of_a_symbol_with_itself() -> Graph:
+def matmul_of_a_symbol_with_itself() -> IRGraph:
     a = b.unary("sin", x("a", "batch", 17))
     return out(b.matmul(a, a, transpose_b=True), b.matmul(a, a, transpose_a=True))
 
@@ -156,7 +156,7 @@ def matmul_of_a_symbol_with_itself() -> Graph:
 
 
 @case
-def batched_matmul_with_all_transposes() -> Graph:
+def batched_matmul_with_all_transposes() -> IRGraph:
     q, k = b.unary("sin", x("q", "batch", 5, 18)), b.unary("cos", x("k", "batch", 5, 18))
     scores = b.matmul(q, k, transpose_b=True)  # (batch, 5, 5)
     mixed = b.matmul(b.softmax(scores, 2), q)
@@ -165,7 +165,7 @@ def batched_matmul_with_all_transposes() -> Graph:
 
 
 @case
-def heads_by_permutation() -> Graph:
+def heads_by_permutation() -> IRGraph:
     a, v = x("a", "batch", "time", 8), w("v", 8, 24)
     h = b.reshape(b.matmul(b.reshape(a, (BATCH * TIME, 8)), v), (BATCH, TIME, 3, 2, 4))
     heads = [
@@ -177,7 +177,7 @@ def heads_by_permutation() -> Graph:
 
 
 @case
-def sliced_operands() -> Graph:
+def sliced_operands() -> IRGraph:
     v, a = w("v", 20, 40), x("a", "batch", 24)
     part = b.slice_axes(v, (3, 17), (15, 37))  # (12, 20) of a paneled state
     left = b.slice_axes(a, (0, 12), (BATCH, 24))
@@ -187,7 +187,7 @@ def sliced_operands() -> Graph:
 
 
 @case
-def dot_of_constants_and_iota() -> Graph:
+def dot_of_constants_and_iota() -> IRGraph:
     a = x("a", "batch", 3)
     table = const(np.arange(15).reshape(3, 5) / 8)
     steps = b.cast(b.iota((5, 4), 0), float32)
@@ -198,7 +198,7 @@ def dot_of_constants_and_iota() -> Graph:
 
 
 @case
-def doubles() -> Graph:
+def doubles() -> IRGraph:
     a, v = x("a", "batch", 18, dtype=float64), w("v", 18, 21, dtype=float64)
     h = b.unary("tanh", b.matmul(a, v))
     g = b.matmul(a, h, transpose_a=True)
@@ -206,7 +206,7 @@ def doubles() -> Graph:
 
 
 @case
-def stores_of_every_dtype() -> Graph:
+def stores_of_every_dtype() -> IRGraph:
     a, n = x("a", "batch", 19), x("n", "batch", 19, dtype=int32)
     mask = b.less(a, b.full_like(a, 0.25))
     bytes_, longs = b.cast(n, uint8), b.cast(n, int64)
@@ -221,20 +221,20 @@ def stores_of_every_dtype() -> Graph:
 
 
 @case
-def integer_arithmetic_wraps() -> Graph:
+def integer_arithmetic_wraps() -> IRGraph:
     n, m = x("n", "batch", 3, dtype=uint8), x("m", "batch", 3, dtype=int64)
     return out(b.sub(n, b.full_like(n, 3)), b.mul(n, b.full_like(n, 100)), b.mul(m, b.full_like(m, 2**40)), b.neg(n))
 
 
 @case
-def sums_and_maxima_of_integers() -> Graph:
+def sums_and_maxima_of_integers() -> IRGraph:
     n, m = x("n", "batch", 5, dtype=int64), x("m", "batch", 5, dtype=uint8)
     found = [Node("argmax", (t,), at.ArgmaxAttrs(d)) for t in (n, m) for d in (0, 1)]
     return out(b.sum_axes(n, [0]), b.sum_axes(n, [1]), b.max_axes(m, [0]), b.max_axes(n, [1]), *found)
 
 
 @case
-def comparisons_of_every_dtype() -> Graph:
+def comparisons_of_every_dtype() -> IRGraph:
     n, m, p = x("n", "batch", dtype=int64), x("m", "batch", dtype=uint8), x("p", "batch", dtype=boolean)
     d = x("d", "batch", dtype=float64)
     picked = b.where(p, b.cast(m, int64), n)
@@ -245,7 +245,7 @@ def comparisons_of_every_dtype() -> Graph:
 
 
 @case
-def states_smaller_than_a_panel() -> Graph:
+def states_smaller_than_a_panel() -> IRGraph:
     a, u, v = x("a", "batch", 3), w("u", 3, 2), w("v", 2, 9)
     h = b.matmul(b.matmul(a, u), v)  # (batch, 9)
     back = b.matmul(h, v, transpose_b=True)  # through the stored transpose
@@ -258,51 +258,51 @@ def states_smaller_than_a_panel() -> Graph:
 
 
 @case
-def swapped_states() -> Graph:
+def swapped_states() -> IRGraph:
     u, v = w("u", 5, 18), w("v", 5, 18)
     return out(b.sub(u, v), u=v, v=u)
 
 
 @case
-def rotated_states() -> Graph:
+def rotated_states() -> IRGraph:
     u, v, z = w("u", 18), w("v", 18), w("z", 18)
     return out(u=b.add(v, z), v=b.mul(z, u), z=b.sub(u, v))
 
 
 @case
-def update_through_its_own_transpose() -> Graph:
+def update_through_its_own_transpose() -> IRGraph:
     u = w("u", 18, 18)
     return out(u=b.add(u, b.scale(b.transpose(u), 0.5)))
 
 
 @case
-def update_through_a_product_with_itself() -> Graph:
+def update_through_a_product_with_itself() -> IRGraph:
     u = w("u", 18, 18)
     return out(b.sum_axes(u, [0]), u=b.sub(u, b.matmul(u, u, transpose_b=True)))
 
 
 @case
-def update_through_a_gather_of_itself() -> Graph:
+def update_through_a_gather_of_itself() -> IRGraph:
     u, i = w("u", 6, 9), x("i", 6, dtype=int32)
     return out(b.gather(u, i, 0), u=b.add(b.gather(u, i, 0), u))
 
 
 @case
-def update_through_a_shift_of_itself() -> Graph:
+def update_through_a_shift_of_itself() -> IRGraph:
     u = w("u", 20)
     shifted = b.pad(b.slice_axes(u, (0,), (19,)), (1,), (0,))
     return out(u=shifted)
 
 
 @case
-def update_through_its_own_norm() -> Graph:
+def update_through_its_own_norm() -> IRGraph:
     u = w("u", 4, 18)
     norm = b.unary("sqrt", b.sum_axes(b.mul(u, u), [1]))
     return out(norm, u=b.div(u, b.restore_axes(b.shift(norm, 1.0), [1], u.type.shape)))
 
 
 @case
-def update_of_a_row_that_its_own_kernel_spreads() -> Graph:
+def update_of_a_row_that_its_own_kernel_spreads() -> IRGraph:
     """Row values and elements in one kernel: the row is read by every element, and overwritten."""
     a, u = x("a", 7, 18), w("u", 7)
     doubled = b.scale(u, 2.0)
@@ -311,32 +311,32 @@ def update_of_a_row_that_its_own_kernel_spreads() -> Graph:
 
 
 @case
-def two_updates_from_one_node() -> Graph:
+def two_updates_from_one_node() -> IRGraph:
     u, v, a = w("u", 18, 9), w("v", 18, 9), x("a", "batch", 18)
     step = b.add(b.scale(u, 0.5), v)
     return out(b.matmul(a, u), b.matmul(a, v), step, u=step, v=step)
 
 
 @case
-def update_by_an_input_or_a_constant() -> Graph:
+def update_by_an_input_or_a_constant() -> IRGraph:
     u, v, a = w("u", 3, 10), w("v", 3, 10), x("a", 3, 10)
     return out(b.add(u, v), u=a, v=b.full(0.25, v.type))
 
 
 @case
-def update_that_keeps_the_state() -> Graph:
+def update_that_keeps_the_state() -> IRGraph:
     u, v = w("u", 3), w("v", 3)
     return out(b.add(u, v), u=u, v=u)
 
 
 @case
-def scalar_state() -> Graph:
+def scalar_state() -> IRGraph:
     n, a = w("n"), x("a", "batch")
     return out(n, b.mul(a, b.expand_to(n, a.type.shape, ())), n=b.add(n, b.sum_axes(a, [0])))
 
 
 @case
-def state_that_is_counted_in_integers() -> Graph:
+def state_that_is_counted_in_integers() -> IRGraph:
     seen, i = w("seen", 6, dtype=int64), x("i", "batch", dtype=int32)
     ones = b.full(1, TensorType((BATCH,), int64))
     return out(seen=b.add(seen, b.scatter_add(ones, i, 0, 6)))
@@ -351,21 +351,21 @@ def computed(*shape: Extent) -> Node:
 
 
 @case
-def comparison_read_at_another_place() -> Graph:
+def comparison_read_at_another_place() -> IRGraph:
     s = computed(9, 9)
     mask = b.less(s, b.full_like(s, 0.0))
     return out(b.where(b.transpose(mask), s, b.zeros_like(s)))
 
 
 @case
-def comparison_looked_up() -> Graph:
+def comparison_looked_up() -> IRGraph:
     s, i, j = computed(2, 3), x("i", 3, dtype=int32), x("j", dtype=int32)
     signs = b.cast(b.less(s, b.full_like(s, 0.0)), float32)
     return out(b.gather(signs, i, 1), b.add(s, b.gather(signs, i, 1)), b.gather(signs, j, 1))
 
 
 @case
-def comparison_padded() -> Graph:
+def comparison_padded() -> IRGraph:
     s = computed(BATCH, 5)
     signs = b.cast(b.less(s, b.full_like(s, 0.0)), float32)
     moved = b.pad(b.slice_axes(signs, (0, 0), (BATCH, 4)), (0, 1), (0, 0))
@@ -373,7 +373,7 @@ def comparison_padded() -> Graph:
 
 
 @case
-def comparison_of_a_row_read_by_elements_and_reductions() -> Graph:
+def comparison_of_a_row_read_by_elements_and_reductions() -> IRGraph:
     a = computed(BATCH, 18)
     top = b.max_axes(a, [1])
     is_top = b.equal(a, b.restore_axes(top, [1], a.type.shape))
@@ -386,7 +386,7 @@ def comparison_of_a_row_read_by_elements_and_reductions() -> Graph:
 
 
 @case
-def outputs_that_nobody_computes() -> Graph:
+def outputs_that_nobody_computes() -> IRGraph:
     a, u = x("a", "batch", 6), w("u", 4, 9)
     flat = b.reshape(a, (BATCH * 6,))
     views = (b.transpose(a), b.slice_axes(a, (0, 1), (BATCH, 6), (1, 2)), flat, b.expand_to(u, (3, 4, 9), (1, 2)))
@@ -394,7 +394,7 @@ def outputs_that_nobody_computes() -> Graph:
 
 
 @case
-def one_value_as_three_outputs_and_an_operand() -> Graph:
+def one_value_as_three_outputs_and_an_operand() -> IRGraph:
     a, u = x("a", "batch", 18), w("u", 18, 18)
     h = b.unary("relu", b.matmul(a, u))
     return out(h, h, b.matmul(h, u, transpose_b=True), b.matmul(a, h, transpose_a=True), h)
@@ -404,7 +404,7 @@ def one_value_as_three_outputs_and_an_operand() -> Graph:
 
 
 @case
-def embedding_and_its_gradient() -> Graph:
+def embedding_and_its_gradient() -> IRGraph:
     table, i, a = w("table", 11, 18), x("i", "batch", "time", dtype=int32), x("a", "batch", "time", 18)
     rows = b.gather(table, i, 0)  # (batch, time, 18)
     grad = b.scatter_add(b.mul(rows, a), i, 0, 11)
@@ -412,20 +412,20 @@ def embedding_and_its_gradient() -> Graph:
 
 
 @case
-def scatter_along_an_inner_axis() -> Graph:
+def scatter_along_an_inner_axis() -> IRGraph:
     a, i = x("a", "batch", 5, 3), x("i", 5, dtype=int32)
     return out(b.scatter_add(a, i, 1, 7), b.gather(a, i, 1))
 
 
 @case
-def gather_of_a_gather() -> Graph:
+def gather_of_a_gather() -> IRGraph:
     a, i = x("a", "batch", 5), x("i", 4, dtype=int32)
     picked = b.gather(b.unary("sin", a), i, 1)  # (batch, 4)
     return out(b.gather(b.transpose(picked), i, 0), b.sum_axes(picked, [0]))
 
 
 @case
-def concat_and_pad_of_what_is_computed() -> Graph:
+def concat_and_pad_of_what_is_computed() -> IRGraph:
     a, u = x("a", "batch", 6), w("u", 6, 20)
     h = b.unary("tanh", b.matmul(a, u))
     joined = b.concat([h, a, b.full(0.5, TensorType((BATCH, 1), float32))], 1)  # (batch, 27)
@@ -437,7 +437,7 @@ def concat_and_pad_of_what_is_computed() -> Graph:
 
 
 @pytest.fixture(scope="module")
-def compiled() -> Mapping[str, tuple[Graph, Loaded, Loaded]]:
+def compiled() -> Mapping[str, tuple[IRGraph, Loaded, Loaded]]:
     """All cases, fused and not, in one C file: one run of the compiler."""
     graphs = {name: make() for name, make in CASES.items()}
     plans: dict[str, tuple[Plan, Plan]] = {}
@@ -454,7 +454,7 @@ def compiled() -> Mapping[str, tuple[Graph, Loaded, Loaded]]:
     }
 
 
-def run(loaded: Loaded, graph: Graph, sizes: dict[str, int], threads: int) -> dict[str, np.ndarray]:
+def run(loaded: Loaded, graph: IRGraph, sizes: dict[str, int], threads: int) -> dict[str, np.ndarray]:
     inputs, state = example_values(graph, sizes, np.random.default_rng(7))
     ran = loaded.run(inputs, state, sizes, threads=threads)
     return ran.outputs | ran.state
@@ -471,7 +471,9 @@ def test_the_plan_is_sound(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_computes_what_the_interpreter_does(name: str, compiled: Mapping[str, tuple[Graph, Loaded, Loaded]]) -> None:
+def test_it_computes_what_the_interpreter_does(
+    name: str, compiled: Mapping[str, tuple[IRGraph, Loaded, Loaded]]
+) -> None:
     graph, fused, plain = compiled[name]
     for sizes in ({s: c[s] for s in graph.symbols} for c in SIZES):
         inputs, state = example_values(graph, sizes, np.random.default_rng(7))

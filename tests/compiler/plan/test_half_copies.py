@@ -8,23 +8,23 @@ import wholestep as ws
 from wholestep.compiler.backends.cpu.layout.operand_layout import CpuOperands
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.graph import Graph, Node, Output
+from wholestep.compiler.ir.graph import IRGraph, Node, Output
 from wholestep.compiler.ir.types import bfloat16, float32
 from wholestep.compiler.passes.rematerialize.late_readers import Again
-from wholestep.compiler.plan.lower.materialize import HalfCopy, Operands, half_copy_under, prepare, spread_bias
+from wholestep.compiler.plan.lower.materialize import HalfCopy, ReadableViews, half_copy_under, prepare, spread_bias
 
 
-def biased() -> tuple[Graph, Node]:
+def biased() -> tuple[IRGraph, Node]:
     """A bias in half, repeated along rows, as a library's product takes it."""
     g = ws.Graph()
     x, bias = g.input("x", ("batch", 24)).node, g.parameter("bias", (24,)).node
     spread = b.expand_to(b.cast(bias, bfloat16), x.type.shape, (1,))
     row = Again("cast", (spread,), at.CastAttrs(float32))
-    return Graph((Output("y", b.add(x, row)),), (), (x,)), row
+    return IRGraph((Output("y", b.add(x, row)),), (), (x,)), row
 
 
-@pytest.mark.parametrize(("rules", "kept"), [(Operands(), True), (CpuOperands(), False)])
-def test_a_bias_has_a_half_form_where_a_backend_keeps_rows_of_them(rules: Operands, kept: bool) -> None:
+@pytest.mark.parametrize(("rules", "kept"), [(ReadableViews(), True), (CpuOperands(), False)])
+def test_a_bias_has_a_half_form_where_a_backend_keeps_rows_of_them(rules: ReadableViews, kept: bool) -> None:
     """The CPU keeps matrices alone: its half forms lie in panels."""
     graph, row = biased()
     assert spread_bias(row) is row.inputs[0].inputs[0]

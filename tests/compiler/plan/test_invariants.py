@@ -24,9 +24,9 @@ import wholestep as ws
 from tests.compiler.targets import make_plan
 from wholestep.compiler.backends.cpu.kernel_schedule import schedule_of
 from wholestep.compiler.backends.cpu.layout.operand_layout import CpuOperands
-from wholestep.compiler.backends.cpu.partition.threads import Splitter
+from wholestep.compiler.backends.cpu.partition.threads import ThreadPartitioner
 from wholestep.compiler.ir import attrs as at
-from wholestep.compiler.ir.graph import Graph, Node, Output
+from wholestep.compiler.ir.graph import IRGraph, Node, Output
 from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.types import Dim, TensorType, evaluate, float32, int32
 from wholestep.compiler.plan.check.soundness import check_file as check
@@ -72,7 +72,7 @@ def written_over(kernel: Kernel, old: int, new: int) -> bool:
 
 @settings(max_examples=60)
 @given(GRAPHS, st.booleans())
-def test_live_buffers_never_overlap(graph: Graph, fused: bool) -> None:
+def test_live_buffers_never_overlap(graph: IRGraph, fused: bool) -> None:
     plan = make_plan(lower(graph, egraph=False), CAPACITY, fused=fused)
     check(plan)
     touching: dict[int, list[Kernel]] = {}
@@ -99,7 +99,7 @@ def test_live_buffers_never_overlap(graph: Graph, fused: bool) -> None:
 
 @settings(max_examples=60)
 @given(GRAPHS, st.booleans())
-def test_reads_follow_writes_and_splits_are_legal(graph: Graph, fused: bool) -> None:
+def test_reads_follow_writes_and_splits_are_legal(graph: IRGraph, fused: bool) -> None:
     plan = make_plan(lower(graph, egraph=False), CAPACITY, fused=fused)
     written: set[int] = set()
     for k in plan.kernels:
@@ -133,7 +133,7 @@ def test_a_dimension_that_the_capacity_does_not_bound_is_an_error() -> None:
     rest = Dim.symbol("batch") - Dim.symbol("time")
     y = Node("input", (), at.InputAttrs("y", TensorType((rest,), float32)))
     with pytest.raises(GraphError, match=r"grows when a symbol shrinks.*Give the difference a symbol of its own"):
-        make_plan(Graph((Output("out", Node("sin", (y,), at.NONE)),), (), (y,)), {"batch": 20, "time": 10})
+        make_plan(IRGraph((Output("out", Node("sin", (y,), at.NONE)),), (), (y,)), {"batch": 20, "time": 10})
 
 
 # -- counts ----------------------------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ def arithmetic(node: Node) -> int:
 
 @settings(max_examples=60)
 @given(GRAPHS)
-def test_flops_are_those_of_the_graph(graph: Graph) -> None:
+def test_flops_are_those_of_the_graph(graph: IRGraph) -> None:
     lowered = lower(graph, egraph=False)
     if any(n.op == "random" for n in lowered.nodes):  # drawn again by each reader
         return
@@ -202,7 +202,7 @@ def enumerated_bytes(plan: Plan, kernel: Kernel) -> tuple[int, bool]:
 
 @settings(max_examples=60)
 @given(GRAPHS, st.booleans())
-def test_bytes_are_those_of_the_elements_touched(graph: Graph, fused: bool) -> None:
+def test_bytes_are_those_of_the_elements_touched(graph: IRGraph, fused: bool) -> None:
     plan = make_plan(lower(graph, egraph=False), CAPACITY, fused=fused)
     for k in plan.kernels:
         expected, exact = enumerated_bytes(plan, k)
@@ -216,7 +216,7 @@ def test_a_lookup_reads_the_rows_that_it_has_indices_for() -> None:
         "state", (), at.StateAttrs("table", TensorType((1000, 16), float32), at.Initializer("constant", (0.0,)))
     )
     index = Node("input", (), at.InputAttrs("i", TensorType((5,), int32)))
-    plan = make_plan(Graph((Output("rows", Node("gather", (table, index), at.GatherAttrs(0))),), inputs=(index,)), {})
+    plan = make_plan(IRGraph((Output("rows", Node("gather", (table, index), at.GatherAttrs(0))),), inputs=(index,)), {})
     assert [k.bytes for k in plan.kernels] == [5 * 4 + 2 * 5 * 16 * 4]
 
 
@@ -284,7 +284,7 @@ def test_a_plan_is_the_same_in_every_process() -> None:
 
 @settings(max_examples=30)
 @given(GRAPHS, st.booleans())
-def test_a_plan_is_the_same_every_time(graph: Graph, fused: bool) -> None:
+def test_a_plan_is_the_same_every_time(graph: IRGraph, fused: bool) -> None:
     once, again = (make_plan(lower(graph, egraph=False), CAPACITY, fused=fused) for _ in range(2))
     assert once == again
 
@@ -295,7 +295,9 @@ def test_a_plan_is_the_same_every_time(graph: Graph, fused: bool) -> None:
 def test_the_search_stays_in_proportion_to_the_depth(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sweep that went one way only took a sweep per layer: 52 s for 80 layers."""
     tried = []
-    original = Splitter.regions_after
-    monkeypatch.setattr(Splitter, "regions_after", lambda self, i, *rest: tried.append(i) or original(self, i, *rest))
+    original = ThreadPartitioner.regions_after
+    monkeypatch.setattr(
+        ThreadPartitioner, "regions_after", lambda self, i, *rest: tried.append(i) or original(self, i, *rest)
+    )
     kernels = {depth: len(make_plan(mlp_step(*[32] * depth, 10), CAPACITY).kernels) for depth in (12, 48)}
     assert len(tried) < 12 * sum(kernels.values())

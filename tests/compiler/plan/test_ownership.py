@@ -17,7 +17,7 @@ from step_graphs import clipped_step, mlp_step
 import wholestep as ws
 from tests.compiler.targets import make_plan
 from wholestep.compiler.backends.cpu.kernel_schedule import in_region, schedule_of
-from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.ir.printer import print_graph
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.model.kernel import Kernel, Kind, Plan, Space
@@ -27,7 +27,7 @@ CAPACITY = {"batch": 40, "time": 5}
 SIZES = st.fixed_dictionaries({"batch": st.sampled_from([1, 5, 17, 33, 40]), "time": st.integers(1, 5)})
 
 
-def assert_sound(plan: Plan, sizes: dict[str, int], threads: int, graph: Graph | None = None) -> None:
+def assert_sound(plan: Plan, sizes: dict[str, int], threads: int, graph: IRGraph | None = None) -> None:
     found = violations(plan, {s: sizes[s] for s in plan.symbols}, threads)
     assert found == [], "\n".join([*found, *([print_graph(graph)] if graph else [])])
 
@@ -44,11 +44,11 @@ def test_random_graphs(fused: bool, data: st.DataObject) -> None:
 @pytest.mark.long
 @settings(max_examples=3000)
 @given(graphs(max_nodes=30), SIZES, st.sampled_from(THREADS), st.booleans())
-def test_many_random_graphs(graph: Graph, sizes: dict[str, int], threads: int, fused: bool) -> None:
+def test_many_random_graphs(graph: IRGraph, sizes: dict[str, int], threads: int, fused: bool) -> None:
     assert_sound(make_plan(lower(graph, egraph=False), CAPACITY, fused=fused), sizes, threads, graph)
 
 
-STEPS: dict[str, Callable[[], Graph]] = {
+STEPS: dict[str, Callable[[], IRGraph]] = {
     "adam": lambda: mlp_step(40, 36, 10),
     "sgd": lambda: mlp_step(40, 36, 10, optimizer=ws.SGD(lr=0.1)),
     "momentum": lambda: mlp_step(20, 48, 3, optimizer=ws.SGD(lr=0.1, momentum=0.9, nesterov=True)),

@@ -13,7 +13,7 @@ from tests.compiler.targets import make_plan
 from tests.models.gpt2 import Config, gpt2
 from wholestep.compiler.backends.cpu.cost_model import Settings
 from wholestep.compiler.backends.cpu.kernel_schedule import schedule_of
-from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.plan.check.soundness import check_file as check
 from wholestep.compiler.plan.model.kernel import Kind, Plan, Space
 from wholestep.steps.train import train_graph
@@ -22,7 +22,7 @@ NEVER = 1 << 60
 
 
 @cache
-def step(layers: int) -> Graph:
+def step(layers: int) -> IRGraph:
     return lower(train_graph(gpt2(Config(layers, 32, 2, 17, 8)), ws.AdamW()))
 
 

@@ -16,7 +16,7 @@ from wholestep.compiler.backends.cpu.kernel_schedule import schedule_of
 from wholestep.compiler.backends.cpu.render.source import render
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.graph import Graph, Node, Output, Update
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import Dim, DType, Extent, TensorType, float32, float64, int32, int64
 from wholestep.compiler.plan.check.soundness import check_file as check
@@ -37,47 +37,47 @@ def state(name: str, *shape: Extent, dtype: DType = float32) -> Node:
     return Node("state", (), at.StateAttrs(name, TensorType(shape, dtype), at.Initializer("constant", (0.0,))), name)
 
 
-def step(*outputs: Node, **updates: Node) -> Graph:
+def step(*outputs: Node, **updates: Node) -> IRGraph:
     named = tuple(Output(f"out{i}", n) for i, n in enumerate(outputs))
-    whole = Graph(named, tuple(Update(name, n) for name, n in updates.items()))
-    return Graph(whole.outputs, whole.updates, tuple(n for n in whole.nodes if n.op == "input"))
+    whole = IRGraph(named, tuple(Update(name, n) for name, n in updates.items()))
+    return IRGraph(whole.outputs, whole.updates, tuple(n for n in whole.nodes if n.op == "input"))
 
 
-def append(columns: tuple[int, ...], dtype: DType, length: int = LENGTH) -> Graph:
+def append(columns: tuple[int, ...], dtype: DType, length: int = LENGTH) -> IRGraph:
     """What a metric does: rows behind those that are there, and their number."""
     kept, seen = state("kept", length, *columns, dtype=dtype), state("seen", dtype=int64)
     rows = leaf("r", BATCH, *columns, dtype=dtype)
     return step(kept=b.write_rows(kept, b.add(rows, rows), seen), seen=b.add(seen, b.count(BATCH, int64)))
 
 
-def read_by_others() -> Graph:
+def read_by_others() -> IRGraph:
     kept, seen, rows = state("kept", LENGTH, 3), state("seen", dtype=int64), leaf("r", BATCH, 3)
     return step(b.unary("sin", kept), kept=b.write_rows(kept, rows, seen), seen=seen)
 
 
-def given_to_the_caller() -> Graph:
+def given_to_the_caller() -> IRGraph:
     kept, seen, rows = state("kept", LENGTH, 3), state("seen", dtype=int64), leaf("r", BATCH, 3)
     written = b.write_rows(kept, rows, seen)
     return step(written, kept=written, seen=seen)
 
 
-def rows_of_the_state_itself() -> Graph:
+def rows_of_the_state_itself() -> IRGraph:
     kept, seen = state("kept", LENGTH, 3), state("seen", dtype=int64)
     return step(kept=b.write_rows(kept, b.slice_axes(kept, (1, 0), (9, 3)), seen), seen=seen)
 
 
-def of_another_state() -> Graph:
+def of_another_state() -> IRGraph:
     kept, other, seen = state("kept", LENGTH, 3), state("other", LENGTH, 3), state("seen", dtype=int64)
     written = b.write_rows(other, leaf("r", BATCH, 3), seen)
     return step(b.neg(kept), kept=written, other=other, seen=seen)
 
 
-def behind_a_constant() -> Graph:
+def behind_a_constant() -> IRGraph:
     kept, rows = state("kept", LENGTH, 17), leaf("r", BATCH, 17)
     return step(kept=b.write_rows(kept, rows, b.constant(50, int32)))
 
 
-def behind_something_computed() -> Graph:
+def behind_something_computed() -> IRGraph:
     kept, seen, rows = state("kept", LENGTH, 2, 5), state("seen", dtype=int64), leaf("r", BATCH, 2, 5)
     total = b.cast(b.sum_axes(b.full(1, TensorType((BATCH,), float32)), [0]), int64)
     return step(kept=b.write_rows(kept, rows, b.sub(seen, total)), seen=seen)
@@ -95,7 +95,7 @@ COPIED = {f.__name__: f() for f in (read_by_others, given_to_the_caller, rows_of
 CASES = IN_PLACE | COPIED
 
 
-def plan_of(graph: Graph, capacity: int = CAPACITY, fused: bool = True) -> Plan:
+def plan_of(graph: IRGraph, capacity: int = CAPACITY, fused: bool = True) -> Plan:
     return make_plan(lower(graph), dict.fromkeys(graph.symbols, capacity), fused=fused)
 
 

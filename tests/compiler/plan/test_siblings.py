@@ -16,7 +16,7 @@ from step_graphs import clipped_step, mlp_step
 import wholestep as ws
 from tests.compiler.targets import HERE, make_plan
 from wholestep.compiler.backends.cpu.kernel_schedule import schedule_of
-from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.model.bodies import Dot
@@ -27,7 +27,7 @@ Array = np.ndarray[Any, Any]
 CAPACITY = {"batch": 40}
 
 
-def normed_step(width: int = 70, hidden: int = 80) -> Graph:
+def normed_step(width: int = 70, hidden: int = 80) -> IRGraph:
     """A linear layer after a layer norm: two gradients of the norm, a weight's and a bias's."""
     g = ws.Graph()
     x, y = g.input("x", ("batch", 33)), g.input("y", ("batch", hidden))
@@ -38,7 +38,7 @@ def normed_step(width: int = 70, hidden: int = 80) -> Graph:
     return lower(train_graph(g, ws.AdamW(lr=1e-2)))
 
 
-STEPS: dict[str, Callable[[], Graph]] = {
+STEPS: dict[str, Callable[[], IRGraph]] = {
     "bias": lambda: mlp_step(36, 72, 10),
     "several layers": lambda: mlp_step(20, 100, 64, 65, 5, optimizer=ws.SGD(lr=0.1, momentum=0.9)),
     "norm": normed_step,
@@ -46,7 +46,7 @@ STEPS: dict[str, Callable[[], Graph]] = {
 }
 
 
-def apart(graph: Graph) -> Plan:
+def apart(graph: IRGraph) -> Plan:
     """The plan in which every column sum has a kernel of its own."""
     fusion = replace(HERE.fusion, sums_in_dots=False, most_sums=1)
     return make_plan(graph, CAPACITY, target=replace(HERE, fusion=fusion))
@@ -56,7 +56,7 @@ def with_sums(plan: Plan) -> list[Kernel]:
     return [k for k in plan.kernels if k.kind is Kind.DOT and len(k.levels) > 1]
 
 
-def values(graph: Graph, rows: int) -> tuple[dict[str, Array], dict[str, Array]]:
+def values(graph: IRGraph, rows: int) -> tuple[dict[str, Array], dict[str, Array]]:
     """Inputs and states, away from their start so that every term counts."""
     rng = np.random.default_rng(5)
     inputs = {}

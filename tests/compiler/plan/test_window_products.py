@@ -19,7 +19,7 @@ from wholestep.compiler.backends.cpu.convolution import implicit_gemm, weight_gr
 from wholestep.compiler.backends.cpu.convolution.implicit_gemm import Meetings
 from wholestep.compiler.backends.cpu.kernel_schedule import schedule_of, tiles_of
 from wholestep.compiler.backends.cpu.render.source import render
-from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.plan.check.soundness import check_file
 from wholestep.compiler.plan.io.serialize import dump, load
@@ -40,7 +40,7 @@ CASES = {
 }
 
 
-def convolution(case: str) -> Graph:
+def convolution(case: str) -> IRGraph:
     """The updates of a weight and of one before it, so that the convolution's images have a gradient."""
     channels, outputs, rows, columns, kernel, stride, padding, dilation = CASES[case]
     g = ws.Graph()

@@ -17,7 +17,7 @@ from tests.compiler.targets import make_plan
 from wholestep.compiler.backends.cpu.convolution.padding import backward_taps
 from wholestep.compiler.backends.cpu.kernel_schedule import schedule_of, tiles_of
 from wholestep.compiler.backends.cpu.render.source import render
-from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.plan.check.soundness import check_file as check
 from wholestep.compiler.plan.io.serialize import dump, load
@@ -102,7 +102,7 @@ def test_a_step_computes_what_the_interpreter_does(plan: Plan, rows: int) -> Non
         assert_close(got.state[name], expected.state[name], "float32")
 
 
-def _convolution(groups: int, channels: int, outputs: int) -> Graph:
+def _convolution(groups: int, channels: int, outputs: int) -> IRGraph:
     """The update of a weight, and what the convolution and its adjoint in the image give."""
     g = ws.Graph()
     x, one = g.input("x", ("batch", groups * channels, 5, 6)), g.parameter("one", (groups * channels, 5, 6))
@@ -116,7 +116,7 @@ GROUPED = ((9, 1, 1), (17, 1, 1), (2, 18, 3), (2, 3, 18), (3, 1, 5), (1, 18, 9))
 
 
 @pytest.fixture(scope="module")
-def grouped() -> dict[tuple[int, int, int], tuple[Graph, Loaded]]:
+def grouped() -> dict[tuple[int, int, int], tuple[IRGraph, Loaded]]:
     graphs = {of: _convolution(*of) for of in GROUPED}
     plans = {of: fenced(make_plan(graph, CAPACITY)) for of, graph in graphs.items()}
     source = "\n".join(render(plan, f"g{i}") for i, plan in enumerate(plans.values()))

@@ -13,12 +13,12 @@ import pytest
 
 import wholestep as ws
 from wholestep.compiler.runtime.cache import content_store as cache_module
-from wholestep.compiler.runtime.cache.content_store import Cache, CacheWarning, key_of
+from wholestep.compiler.runtime.cache.content_store import CacheWarning, ContentStore, key_of
 from wholestep.errors import CacheError
 
 
 def test_what_was_put_is_found_again(tmp_path: Path) -> None:
-    cache = Cache(tmp_path / "store")
+    cache = ContentStore(tmp_path / "store")
     key = key_of("some", "parts")
     assert cache.get(key, ".so") is None
     path = cache.put(key, b"data", ".so")
@@ -33,7 +33,7 @@ def mode(path: Path) -> int:
 
 
 def test_a_new_folder_is_private(tmp_path: Path) -> None:
-    path = Cache(tmp_path / "a" / "store").put(key_of("a"), b"x", ".so")
+    path = ContentStore(tmp_path / "a" / "store").put(key_of("a"), b"x", ".so")
     assert mode(tmp_path / "a" / "store") == mode(path.parent) == 0o700
 
 
@@ -42,7 +42,7 @@ def test_a_folder_that_is_there_is_never_changed(tmp_path: Path, given: int) -> 
     folder = tmp_path / "store"
     folder.mkdir()
     folder.chmod(given)
-    cache = Cache(folder)
+    cache = ContentStore(folder)
     path = cache.put(key_of("a"), b"x", ".so")
     assert mode(folder) == given
     assert cache.get(key_of("a"), ".so") == path
@@ -60,13 +60,13 @@ def test_a_link_in_a_shared_folder_is_not_followed(tmp_path: Path) -> None:
     elsewhere.mkdir()
     (shared / f"wholestep-{os.geteuid()}").symlink_to(elsewhere)
     with pytest.warns(CacheWarning, match="is not a folder of yours alone"):
-        path = Cache(shared).put(key_of("a"), b"x", ".so")
+        path = ContentStore(shared).put(key_of("a"), b"x", ".so")
     assert not path.is_relative_to(tmp_path)
     assert list(elsewhere.iterdir()) == []
 
 
 def test_a_linked_entry_is_not_loaded(tmp_path: Path) -> None:
-    cache = Cache(tmp_path / "store")
+    cache = ContentStore(tmp_path / "store")
     path = cache.put(key_of("a"), b"data", ".so")
     (tmp_path / "theirs.so").write_bytes(b"data")
     path.unlink()
@@ -86,12 +86,12 @@ def test_a_folder_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(os, "geteuid", lambda: me)
     if not usable:
         with pytest.warns(CacheWarning, match="it belongs to user 0"):
-            assert not Cache(folder).folder.is_relative_to(tmp_path)
+            assert not ContentStore(folder).folder.is_relative_to(tmp_path)
         return
     own = folder / f"wholestep-{me}"
     own.mkdir(mode=0o700)
     os.chown(own, me, -1)
-    assert Cache(folder).folder == own
+    assert ContentStore(folder).folder == own
 
 
 def full(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,20 +107,20 @@ def full(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_full_disk_costs_one_warning_and_works_privately(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache = Cache(tmp_path / "store")
+    cache = ContentStore(tmp_path / "store")
     before = cache.put(key_of("a"), b"data", ".so")
     full(tmp_path, monkeypatch)
     with pytest.warns(CacheWarning, match="No space left on device.*Make room in the folder"):
         path = cache.put(key_of("b"), b"more", ".so")
     assert not path.is_relative_to(tmp_path)
-    assert Cache(tmp_path / "store").get(key_of("b"), ".so") == path
-    assert Cache(tmp_path / "store").put(key_of("c"), b"again", ".so").parent.parent == path.parent.parent
+    assert ContentStore(tmp_path / "store").get(key_of("b"), ".so") == path
+    assert ContentStore(tmp_path / "store").put(key_of("c"), b"again", ".so").parent.parent == path.parent.parent
     assert before.read_bytes() == b"data"
     assert [p.name for p in (tmp_path / "store" / key_of("b")).iterdir()] == []
 
 
 def test_where_every_disk_is_full_an_error_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache = Cache(tmp_path / "store")
+    cache = ContentStore(tmp_path / "store")
     full(Path("/"), monkeypatch)
     with (
         pytest.warns(CacheWarning),
@@ -142,12 +142,12 @@ def test_a_session_is_built_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_folder_that_was_removed_is_made_again(tmp_path: Path) -> None:
-    cache = Cache(tmp_path / "deep" / "store")
+    cache = ContentStore(tmp_path / "deep" / "store")
     cache.put(key_of("a"), b"x", ".so")
     shutil.rmtree(tmp_path / "deep")
     assert cache.get(key_of("a"), ".so") is None
     path = cache.put(key_of("a"), b"x", ".so")
-    assert Cache(tmp_path / "deep" / "store").get(key_of("a"), ".so") == path
+    assert ContentStore(tmp_path / "deep" / "store").get(key_of("a"), ".so") == path
     assert mode(tmp_path / "deep" / "store") == 0o700
     shutil.rmtree(tmp_path / "deep")
     with cache.lock(key_of("b")):
@@ -161,7 +161,7 @@ def test_parts_are_not_run_together_in_a_key() -> None:
 
 @pytest.mark.parametrize("damaged", [b"", b"dat", b"datA", b"data and more"])
 def test_a_damaged_entry_is_a_miss_with_a_warning_and_is_removed(tmp_path: Path, damaged: bytes) -> None:
-    cache = Cache(tmp_path)
+    cache = ContentStore(tmp_path)
     path = cache.put(key_of("a"), b"data", ".so")
     path.write_bytes(damaged)
     with pytest.warns(CacheWarning, match="damaged; it was removed"):
@@ -172,7 +172,7 @@ def test_a_damaged_entry_is_a_miss_with_a_warning_and_is_removed(tmp_path: Path,
 
 
 def test_a_file_of_another_user_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache = Cache(tmp_path)
+    cache = ContentStore(tmp_path)
     path = cache.put(key_of("a"), b"data", ".so")
     monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
     with pytest.warns(CacheWarning, match="another user"):
@@ -184,15 +184,15 @@ def test_an_unusable_folder_costs_one_warning_and_works_privately(tmp_path: Path
     blocked = tmp_path / "a file"
     blocked.write_text("in the way")
     with pytest.warns(CacheWarning, match="cannot be used"):
-        path = Cache(blocked).put(key_of("a"), b"data", ".so")
+        path = ContentStore(blocked).put(key_of("a"), b"data", ".so")
     assert not path.is_relative_to(tmp_path)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert Cache(blocked).get(key_of("a"), ".so") == path
+        assert ContentStore(blocked).get(key_of("a"), ".so") == path
 
 
 def test_an_interrupted_write_leaves_no_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache = Cache(tmp_path)
+    cache = ContentStore(tmp_path)
 
     def interrupt(_: int) -> None:
         raise KeyboardInterrupt
@@ -208,7 +208,7 @@ def test_a_lock_held_elsewhere_is_not_waited_for_forever(tmp_path: Path, monkeyp
     import filelock
 
     monkeypatch.setattr(cache_module, "LOCK_SECONDS", 0.05)
-    cache = Cache(tmp_path)
+    cache = ContentStore(tmp_path)
     entered = []
     (tmp_path / key_of("a")).mkdir()
     with filelock.FileLock(tmp_path / key_of("a") / ".lock"):
@@ -224,7 +224,7 @@ def test_a_lock_held_elsewhere_is_not_waited_for_forever(tmp_path: Path, monkeyp
 
 
 def test_discard_removes_the_entries_of_one_key_alone(tmp_path: Path) -> None:
-    store = Cache(tmp_path)
+    store = ContentStore(tmp_path)
     store.put("a", b"1", ".plan")
     store.put("a", b"2", ".verdict")
     kept = store.put("b", b"3", ".plan")

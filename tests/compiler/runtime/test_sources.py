@@ -16,7 +16,7 @@ import pytest
 
 import wholestep as ws
 from wholestep.compiler.runtime import sources
-from wholestep.compiler.runtime.cache.content_store import Cache, CacheWarning
+from wholestep.compiler.runtime.cache.content_store import CacheWarning, ContentStore
 from wholestep.compiler.runtime.sources import COMPILER, content_version, source_stamps
 from wholestep.options import CompileOptions
 
@@ -24,8 +24,8 @@ FAMILIES = ("cpu", "cuda", "reference")
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Cache:
-    return Cache(tmp_path_factory.mktemp("cache"))
+def store(tmp_path_factory: pytest.TempPathFactory) -> ContentStore:
+    return ContentStore(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture(scope="module")
@@ -57,17 +57,19 @@ def edit(path: Path, change: Callable[[str], str]) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_compiler_that_is_installed_elsewhere_finds_the_same_plans(family: str, copy: Path, store: Cache) -> None:
+def test_a_compiler_that_is_installed_elsewhere_finds_the_same_plans(
+    family: str, copy: Path, store: ContentStore
+) -> None:
     assert content_version(family, store, copy) == content_version(family, store)
 
 
-def test_a_touched_file_keeps_the_key(copy: Path, store: Cache) -> None:
+def test_a_touched_file_keeps_the_key(copy: Path, store: ContentStore) -> None:
     before = content_version("cpu", store, copy)
     os.utime(copy / "plan" / "clusters.py", (1, 1))
     assert content_version("cpu", store, copy) == before
 
 
-def test_docstrings_and_comments_keep_the_key(copy: Path, store: Cache) -> None:
+def test_docstrings_and_comments_keep_the_key(copy: Path, store: ContentStore) -> None:
     before = content_version("cpu", store, copy)
     edit(copy / "plan" / "clusters.py", lambda text: re.sub(r'^"""', '"""Reworded: ', text) + "\n# A new remark.\n")
     edit(copy / "ir" / "graph.py", lambda text: re.sub(r'^( +""")(?=\w)', r"\1Reworded: ", text, flags=re.MULTILINE))
@@ -78,7 +80,7 @@ def test_docstrings_and_comments_keep_the_key(copy: Path, store: Cache) -> None:
 @pytest.mark.parametrize(
     "file", ["plan/memory/first_fit.py", "passes/simplify/fold.py", "backends/cpu/schedule.py", "pipeline.py"]
 )
-def test_a_new_line_of_code_changes_the_key(file: str, copy: Path, store: Cache) -> None:
+def test_a_new_line_of_code_changes_the_key(file: str, copy: Path, store: ContentStore) -> None:
     before = content_version("cpu", store, copy)
     edit(copy / file, lambda text: text + "\nADDED = 1\n")
     added = content_version("cpu", store, copy)
@@ -87,7 +89,7 @@ def test_a_new_line_of_code_changes_the_key(file: str, copy: Path, store: Cache)
     assert len({before, added, changed}) == 3
 
 
-def test_an_edit_that_keeps_size_and_modification_time_is_noticed(copy: Path, store: Cache) -> None:
+def test_an_edit_that_keeps_size_and_modification_time_is_noticed(copy: Path, store: ContentStore) -> None:
     """Installers may restore the times of an archive, whose files may all have the same."""
     path = copy / "plan" / "first_fit.py"
     path.write_text(path.read_text() + "\nADDED = 1\n")
@@ -99,7 +101,7 @@ def test_an_edit_that_keeps_size_and_modification_time_is_noticed(copy: Path, st
     assert content_version("cpu", store, copy) != before
 
 
-def test_c_sources_and_files_that_come_and_go_change_the_key(copy: Path, store: Cache) -> None:
+def test_c_sources_and_files_that_come_and_go_change_the_key(copy: Path, store: ContentStore) -> None:
     versions = [content_version("cpu", store, copy)]
     edit(copy / "backends" / "cpu" / "native" / "loop.c", lambda text: text + "static int added;\n")
     versions.append(content_version("cpu", store, copy))
@@ -110,7 +112,7 @@ def test_c_sources_and_files_that_come_and_go_change_the_key(copy: Path, store: 
     assert len(set(versions)) == len(versions)
 
 
-def test_a_backend_does_not_invalidate_another_ones_plans(copy: Path, store: Cache) -> None:
+def test_a_backend_does_not_invalidate_another_ones_plans(copy: Path, store: ContentStore) -> None:
     before = {family: content_version(family, store, copy) for family in (*FAMILIES, "own")}
     edit(copy / "backends" / "cuda" / "schedule.py", lambda text: text + "\nADDED = 1\n")
     edit(copy / "frontend" / "functions.py", lambda text: text + "\nADDED = 1\n")
@@ -119,14 +121,14 @@ def test_a_backend_does_not_invalidate_another_ones_plans(copy: Path, store: Cac
 
 
 def test_only_files_whose_stamp_is_new_are_read(copy: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    store = Cache(tmp_path / "cache")
+    store = ContentStore(tmp_path / "cache")
     read: list[str] = []
     digest = sources.content_digest
     monkeypatch.setattr(sources, "content_digest", lambda path: read.append(path.name) or digest(path))
     before = content_version("cpu", store, copy)
     assert len(read) == len(source_stamps("cpu", copy)) > 200
     read.clear()
-    assert content_version("cpu", Cache(tmp_path / "cache"), copy) == before
+    assert content_version("cpu", ContentStore(tmp_path / "cache"), copy) == before
     assert read == []
     edit(copy / "plan" / "clusters.py", lambda text: text + "\n# A remark.\n")
     assert content_version("cpu", store, copy) == before
@@ -134,7 +136,7 @@ def test_only_files_whose_stamp_is_new_are_read(copy: Path, monkeypatch: pytest.
 
 
 def test_a_damaged_store_costs_time_alone(copy: Path, tmp_path: Path) -> None:
-    store = Cache(tmp_path / "cache")
+    store = ContentStore(tmp_path / "cache")
     before = content_version("cpu", store, copy)
     (stored,) = store.folder.glob(f"*/*{sources.SUFFIX}")
     stored.write_text("{}")
@@ -207,4 +209,4 @@ def test_a_build_without_a_cache_stores_no_digests(tmp_path: Path, monkeypatch: 
     options = CompileOptions(cache=False, cache_dir=str(tmp_path / "cache"))
     without = sources.compiler_version("reference", options)
     assert not (tmp_path / "cache").exists()
-    assert without == content_version("reference", Cache(tmp_path / "cache"))
+    assert without == content_version("reference", ContentStore(tmp_path / "cache"))

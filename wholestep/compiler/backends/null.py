@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NoReturn
 
-from wholestep.compiler.backend import Epoch, MicroBatchShape, NoScratch, Place, Program, Slice, nothing
+from wholestep.compiler.backend import Epoch, LoadContext, MicroBatchShape, NoScratch, Program, StepRange, nothing
 from wholestep.compiler.backends.cpu.target import detect_target
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
@@ -44,7 +44,7 @@ class NullProgram:
     def launch(self, sizes: Mapping[str, int]) -> NullProgram:
         return _refuse("cannot step")
 
-    def epoch(self, epoch: Epoch) -> Iterator[Slice]:
+    def epoch(self, epoch: Epoch) -> Iterator[StepRange]:
         return _refuse("cannot run")
 
     def wait(self) -> None:
@@ -79,11 +79,13 @@ class NullDevice:
     def prepare(self, options: CompileOptions) -> None:
         """Nothing is needed."""
 
-    def load(self, plan: Plan, place: Place, key: str = "", meanwhile: Callable[[], None] = nothing) -> NullProgram:
+    def load(
+        self, plan: Plan, place: LoadContext, key: str = "", meanwhile: Callable[[], None] = nothing
+    ) -> NullProgram:
         return NullProgram(plan)
 
     def load_micro_batches(
-        self, plan: Plan, programs: Sequence[Program], place: Place, shape: MicroBatchShape
+        self, plan: Plan, programs: Sequence[Program], place: LoadContext, shape: MicroBatchShape
     ) -> NullProgram:
         return NullProgram(plan)
 

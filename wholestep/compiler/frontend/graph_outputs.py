@@ -93,11 +93,11 @@ def keep(self: Graph, tensor: Tensor, name: str | None = None) -> None:
     self._kept[chosen] = tensor.node
 
 
-def to_ir(self: Graph, *, updates: bool = True) -> ir.Graph:
+def to_ir(self: Graph, *, updates: bool = True) -> ir.IRGraph:
     """The entry point as the compiler's own graph: outputs and kept tensors, updates, inputs."""
     states = self._leaves["state"]
     shown = {**self._outputs, **{n: k for n, k in self._kept.items() if n not in states}}
-    made = ir.Graph(
+    made = ir.IRGraph(
         tuple(ir.Output(name, node) for name, node in shown.items()),
         tuple(ir.Update(name, node) for name, node in self._updates.items()) if updates else (),
         tuple(self._leaves["input"].values()),
@@ -106,7 +106,7 @@ def to_ir(self: Graph, *, updates: bool = True) -> ir.Graph:
     return made
 
 
-def _refuse_escaped(graph: ir.Graph) -> None:
+def _refuse_escaped(graph: ir.IRGraph) -> None:
     """An error where a program uses a value that exists only inside a recorded function."""
     declared = set(graph.inputs)
     roots: list[ir.Output | ir.Update] = [*graph.outputs, *graph.updates]

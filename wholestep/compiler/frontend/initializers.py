@@ -25,7 +25,7 @@ __all__ = [  # what `ws.init` offers; the rest is for the compiler
     "trunc_normal", "uniform", "values", "xavier_normal", "xavier_uniform", "zeros",
 ]  # fmt: skip
 
-Array = np.ndarray[Any, Any]
+ArrayInitializer = np.ndarray[Any, Any]
 StaticShape = tuple[int, ...]
 
 PIECE = 1 << 16  # elements that are drawn at a time: few enough for caches, enough for threads to work side by side
@@ -180,11 +180,11 @@ class FirstValue:
         how = _FORMULAS.get(self.init.kind)
         return None if how is None else how(fans_of(self.shape), *self.init.args)
 
-    def array(self) -> Array:
+    def array(self) -> ArrayInitializer:
         """The numbers."""
         return materialize(self.init, self.shape, self.dtype, self.seed, self.name, self.network)
 
-    def rows(self, least: int) -> Iterator[Array]:
+    def rows(self, least: int) -> Iterator[ArrayInitializer]:
         """The numbers of a matrix, some multiple of `least` rows at a time, for whom all at once are too many."""
         count, columns = self.shape
         if self.init.kind in _WHOLE_KINDS or self.init.kind.endswith(ZERO_ROW):
@@ -206,7 +206,9 @@ def is_random(init: Initializer) -> bool:
     return init.kind not in ("constant", "values")
 
 
-def materialize(init: Initializer, shape: StaticShape, dtype: DType, seed: int, name: str, network: int = 0) -> Array:
+def materialize(
+    init: Initializer, shape: StaticShape, dtype: DType, seed: int, name: str, network: int = 0
+) -> ArrayInitializer:
     """The first value of the state called `name`.
 
     Drawn piece by piece: all at once, the numbers between a seed and a weight are twenty times the weight's bytes.
@@ -225,7 +227,7 @@ def materialize(init: Initializer, shape: StaticShape, dtype: DType, seed: int, 
     return out.reshape(shape)
 
 
-def _draw_piece(out: Array, first: int, value: FirstValue) -> None:
+def _draw_piece(out: ArrayInitializer, first: int, value: FirstValue) -> None:
     """The elements of a first value from `first` on, as many as there is room for."""
     formula, init = value.formula, value.init
     if formula is not None and formula.normal and value.dtype == float32:
@@ -339,25 +341,25 @@ class _Draw:
         self.first: int = 0 if piece is None else piece.start
         self.part = shape if piece is None else (piece.stop - piece.start,)
 
-    def unit(self) -> Array:
+    def unit(self) -> ArrayInitializer:
         return random.uniform(self.seed, self.key, 0, self.part, self.first)
 
-    def normal(self) -> Array:
+    def normal(self) -> ArrayInitializer:
         return random.normal(self.seed, self.key, 0, self.part, self.first)
 
-    def by(self, formula: random.Formula) -> Array:
+    def by(self, formula: random.Formula) -> ArrayInitializer:
         return formula.of(self.normal() if formula.normal else self.unit())
 
 
-def _values(d: _Draw, *args: float) -> Array:
+def _values(d: _Draw, *args: float) -> ArrayInitializer:
     return np.array(args).reshape(d.shape)
 
 
-def _by_formula(kind: str) -> Callable[..., Array]:
+def _by_formula(kind: str) -> Callable[..., ArrayInitializer]:
     return lambda d, *args: d.by(_FORMULAS[kind](fans_of(d.shape), *args))
 
 
-def _trunc_normal(d: _Draw, mean: float, std: float, low: float, high: float) -> Array:
+def _trunc_normal(d: _Draw, mean: float, std: float, low: float, high: float) -> ArrayInitializer:
     from wholestep.compiler.ir.semantics.normal_distribution import below, quantile
 
     least, most = below((low - mean) / std), below((high - mean) / std)
@@ -365,7 +367,7 @@ def _trunc_normal(d: _Draw, mean: float, std: float, low: float, high: float) ->
     return np.clip(drawn, low, high)
 
 
-def _orthogonal(d: _Draw, gain: float, rows: int = -1, columns: int = -1) -> Array:
+def _orthogonal(d: _Draw, gain: float, rows: int = -1, columns: int = -1) -> ArrayInitializer:
     matrix = d.normal().reshape(rows, columns)
     tall = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T
     q, r = np.linalg.qr(tall)
@@ -373,7 +375,7 @@ def _orthogonal(d: _Draw, gain: float, rows: int = -1, columns: int = -1) -> Arr
     return gain * (q if tall is matrix else q.T).reshape(d.shape)
 
 
-_DRAWS: dict[str, Callable[..., Array]] = {
+_DRAWS: dict[str, Callable[..., ArrayInitializer]] = {
     "constant": lambda d, value: np.full(d.part, value),
     "values": _values,
     **{kind: _by_formula(kind) for kind in _FORMULAS},

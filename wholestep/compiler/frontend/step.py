@@ -61,7 +61,7 @@ class Step:
             g.need_penalties()
         return g
 
-    def trace(self, clocks: Clocks | None = None) -> ir.Graph:
+    def trace(self, clocks: Clocks | None = None) -> ir.IRGraph:
         """The step as the compiler's own graph."""
         return self.graph(clocks).to_ir()
 

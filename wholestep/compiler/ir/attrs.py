@@ -10,7 +10,7 @@ from wholestep.compiler.ir.types import DType, Extent, Shape, TensorType
 from wholestep.records import dataclass
 
 if TYPE_CHECKING:
-    from wholestep.compiler.ir.graph import Graph
+    from wholestep.compiler.ir.graph import IRGraph
 
 DATA, MODEL = AXES = ("data", "model")  # of the grid in which ranks stand: see mesh.py
 
@@ -203,7 +203,7 @@ class ItemAttrs(Attrs):
 class CallAttrs(Attrs):
     """A function applied to the inputs: its parameters are graph.inputs, its results graph.outputs."""
 
-    graph: Graph
+    graph: IRGraph
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ class CustomGradientAttrs(Attrs):
     gradients of the arguments.  Nothing else gets a gradient.
     """
 
-    graph: Graph
+    graph: IRGraph
     results: int
 
     @property
@@ -227,7 +227,7 @@ class CustomGradientAttrs(Attrs):
 class ScanAttrs(Attrs):
     """A function applied once per step; see type_rules/scan.py for what it takes and gives."""
 
-    graph: Graph
+    graph: IRGraph
     carries: int
     sequences: int
     length: Extent

@@ -16,17 +16,17 @@ from typing import Any
 import numpy as np
 
 from wholestep.compiler.ir.attrs import Array, Initializer
-from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.ir.ops import OPS
 from wholestep.compiler.ir.types import Dim, DType, Extent, TensorType
 
 
-def fingerprint(graph: Graph) -> str:
+def fingerprint(graph: IRGraph) -> str:
     """sha256, in hexadecimal.  Every part is prefixed by its length, so that different graphs have different text."""
     return _digest(graph).hex()
 
 
-def _digest(graph: Graph) -> bytes:
+def _digest(graph: IRGraph) -> bytes:
     number = {node: i for i, node in enumerate(graph.nodes)}
     parts: list[bytes] = []
     for node in graph.nodes:
@@ -94,7 +94,7 @@ ENCODERS: dict[str, Callable[[Any], bytes]] = {
     "TensorType": _type,
     "Array": _array,
     "Initializer": _initializer,
-    "Graph": _digest,
+    "IRGraph": _digest,
 }
 
 

@@ -124,7 +124,7 @@ class Update:
 
 
 @dataclass(frozen=True, eq=False)
-class Graph:
+class IRGraph:
     """One entry point: what it returns and which states it changes.
 
     `inputs` are the declared input leaves in order (an unused one is still an input of the entry point).
@@ -176,12 +176,12 @@ class Graph:
 HOLDERS = having(Trait.HOLDS_GRAPH)
 
 
-def held_graph(node: Node) -> Graph | None:
+def held_graph(node: Node) -> IRGraph | None:
     """The graph that a node holds, if it holds one."""
     return node.attrs.graph if node.op in HOLDERS else None  # type: ignore[attr-defined]
 
 
-def with_held_graph(node: Node, graph: Graph) -> Node:
+def with_held_graph(node: Node, graph: IRGraph) -> Node:
     """The same node with another graph inside; itself where nothing changed."""
     if graph is held_graph(node):
         return node
@@ -189,7 +189,7 @@ def with_held_graph(node: Node, graph: Graph) -> Node:
     return Node(node.op, node.inputs, attrs, node.name, node.line)
 
 
-def rewrite(graph: Graph, rule: Callable[[Node], Node]) -> Graph:
+def rewrite(graph: IRGraph, rule: Callable[[Node], Node]) -> IRGraph:
     """Rebuild a graph bottom-up: `rule` gets each node with its inputs already rewritten and returns its replacement.
 
     Nodes that hold a graph have that graph rewritten by the same rule first.
@@ -203,7 +203,7 @@ def rewrite(graph: Graph, rule: Callable[[Node], Node]) -> Graph:
         new[n] = rule(moved)
     if all(a is b for a, b in new.items()):
         return graph
-    return Graph(
+    return IRGraph(
         tuple(Output(o.name, new[o.node]) for o in graph.outputs),
         tuple(Update(u.name, new[u.node]) for u in graph.updates),
         tuple(new[i] for i in graph.inputs),

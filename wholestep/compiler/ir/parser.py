@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from wholestep.compiler.ir.attrs import Array, Attrs, Initializer
-from wholestep.compiler.ir.graph import Graph, Node, Output, SourceLine, Update
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, SourceLine, Update
 from wholestep.compiler.ir.ops import OPS
 from wholestep.compiler.ir.types import DTYPES, Dim, DType, Extent, TensorType, TupleType, Type
 from wholestep.errors import GraphError, WholestepError
@@ -33,16 +33,16 @@ _TOKEN = re.compile(
 )
 
 
-def parse_graph(text: str) -> Graph:
+def parse_graph(text: str) -> IRGraph:
     """The graph that `print_graph` wrote.  Every node is made anew, so its type is checked again."""
-    reader = _Reader(text)
+    reader = _TokenReader(text)
     graph = _read_graph(reader)
     if reader.kind != "end":
         raise reader.error(f"expected nothing more, received {reader.token!r}")
     return graph
 
 
-class _Reader:
+class _TokenReader:
     """The tokens of a text, one ahead."""
 
     def __init__(self, text: str) -> None:
@@ -80,7 +80,7 @@ class _Reader:
         if not self.skip(token):
             raise self.error(f"expected {token!r}, received {self.token!r}")
 
-    def list_of(self, read: Callable[[_Reader], Any], opening: str, closing: str) -> list[Any]:
+    def list_of(self, read: Callable[[_TokenReader], Any], opening: str, closing: str) -> list[Any]:
         self.expect(opening)
         items: list[Any] = []
         while not self.skip(closing):
@@ -90,7 +90,7 @@ class _Reader:
         return items
 
 
-def _read_graph(r: _Reader) -> Graph:
+def _read_graph(r: _TokenReader) -> IRGraph:
     r.expect("graph")
     r.expect("{")
     nodes: dict[str, Node] = {}
@@ -111,22 +111,22 @@ def _read_graph(r: _Reader) -> Graph:
         updates.append(Update(*_read_root(r, nodes)))
     declared = tuple(_lookup(r, nodes, name) for name in inputs)
     r.expect("}")
-    return Graph(tuple(outputs), tuple(updates), declared)
+    return IRGraph(tuple(outputs), tuple(updates), declared)
 
 
-def _read_root(r: _Reader, nodes: dict[str, Node]) -> tuple[str, Node]:
+def _read_root(r: _TokenReader, nodes: dict[str, Node]) -> tuple[str, Node]:
     name = _read_string(r)
     r.expect("=")
     return name, _lookup(r, nodes, r.take("reference"))
 
 
-def _lookup(r: _Reader, nodes: dict[str, Node], reference: str) -> Node:
+def _lookup(r: _TokenReader, nodes: dict[str, Node], reference: str) -> Node:
     if reference not in nodes:
         raise r.error(f"{reference} is read before it is defined")
     return nodes[reference]
 
 
-def _read_node(r: _Reader, nodes: dict[str, Node]) -> Node:
+def _read_node(r: _TokenReader, nodes: dict[str, Node]) -> Node:
     op = r.take("word")
     if op not in OPS:
         raise r.error(f"there is no op named {op!r}")
@@ -149,7 +149,7 @@ def _read_node(r: _Reader, nodes: dict[str, Node]) -> Node:
 UNSAID = frozenset({"divided", "parts", "per_worker", "split", "whole"})
 
 
-def _read_attrs(r: _Reader, kind: type[Attrs]) -> Attrs:
+def _read_attrs(r: _TokenReader, kind: type[Attrs]) -> Attrs:
     fields = dataclasses.fields(kind)
     values: dict[str, Any] = {}
     comma = False  # has one been read that no field follows yet?
@@ -169,7 +169,7 @@ def _read_attrs(r: _Reader, kind: type[Attrs]) -> Attrs:
     return kind(**values)
 
 
-def _read_place(r: _Reader) -> SourceLine | None:
+def _read_place(r: _TokenReader) -> SourceLine | None:
     if r.kind == "place":
         file, _, line = r.take("place")[1:].strip().rpartition(":")
         return SourceLine(file, int(line))
@@ -180,81 +180,81 @@ def _read_place(r: _Reader) -> SourceLine | None:
     return SourceLine(file, _read_integer(r))
 
 
-def _read_string(r: _Reader) -> str:
+def _read_string(r: _TokenReader) -> str:
     try:
         return str(json.loads(r.take("string"), strict=False))
     except json.JSONDecodeError as error:
         raise r.error(f"a string that is not JSON ({error.msg})") from None
 
 
-def _read_word(r: _Reader) -> str:
+def _read_word(r: _TokenReader) -> str:
     return _read_string(r) if r.kind == "string" else r.take("word")
 
 
-def _read_integer(r: _Reader) -> int:
+def _read_integer(r: _TokenReader) -> int:
     token = r.take("number")
     if not token.lstrip("-").isdigit():
         raise r.error(f"expected an integer, received {token!r}")
     return int(token)
 
 
-def _read_float(r: _Reader) -> float:
+def _read_float(r: _TokenReader) -> float:
     if r.kind == "bits":
         value: float = struct.unpack("<d", bytes.fromhex(r.take("bits")[5:]))[0]
         return value
     return float(r.take("number"))
 
 
-def _read_bool(r: _Reader) -> bool:
+def _read_bool(r: _TokenReader) -> bool:
     word = r.take("word")
     if word not in ("true", "false"):
         raise r.error(f"expected true or false, received {word!r}")
     return word == "true"
 
 
-def _read_extent(r: _Reader) -> Extent:
+def _read_extent(r: _TokenReader) -> Extent:
     total = _read_term(r)
     while r.skip("+"):
         total = total + _read_term(r)
     return total
 
 
-def _read_term(r: _Reader) -> Extent:
+def _read_term(r: _TokenReader) -> Extent:
     out = _read_factor(r)
     while r.skip("*"):
         out = out * _read_factor(r)
     return out
 
 
-def _read_factor(r: _Reader) -> Extent:
+def _read_factor(r: _TokenReader) -> Extent:
     return _read_integer(r) if r.kind == "number" else Dim.symbol(_read_word(r))
 
 
-def _read_shape(r: _Reader) -> tuple[Extent, ...]:
+def _read_shape(r: _TokenReader) -> tuple[Extent, ...]:
     return tuple(r.list_of(_read_extent, "[", "]"))
 
 
-def _read_integers(r: _Reader) -> tuple[int, ...]:
+def _read_integers(r: _TokenReader) -> tuple[int, ...]:
     return tuple(r.list_of(_read_integer, "[", "]"))
 
 
-def _read_dtype(r: _Reader) -> DType:
+def _read_dtype(r: _TokenReader) -> DType:
     name = r.take("word")
     if name not in DTYPES:
         raise r.error(f"{name!r} is no dtype")
     return DTYPES[name]
 
 
-def _read_type(r: _Reader) -> TensorType:
+def _read_type(r: _TokenReader) -> TensorType:
     dtype = _read_dtype(r)
     return TensorType(_read_shape(r), dtype)
 
 
-def _read_result(r: _Reader) -> Type:
+def _read_result(r: _TokenReader) -> Type:
     return TupleType(tuple(r.list_of(_read_type, "(", ")"))) if r.token == "(" else _read_type(r)
 
 
-def _read_array(r: _Reader) -> Array:
+def _read_array(r: _TokenReader) -> Array:
     dtype, shape = _read_dtype(r), _read_integers(r)
     try:
         if r.skip("base64"):
@@ -266,19 +266,19 @@ def _read_array(r: _Reader) -> Array:
         raise r.error(f"no array of {dtype}{list(shape)} ({error})") from error
 
 
-def _read_element(r: _Reader) -> float | int | bool:
+def _read_element(r: _TokenReader) -> float | int | bool:
     if r.kind == "word":
         return _read_bool(r)
     return _read_integer(r) if r.token.lstrip("-").isdigit() else _read_float(r)
 
 
-def _read_initializer(r: _Reader) -> Initializer:
+def _read_initializer(r: _TokenReader) -> Initializer:
     kind = _read_word(r)
     return Initializer(kind, tuple(r.list_of(_read_float, "(", ")")))
 
 
 # How each type of attribute is read, by its annotation in attrs.py.
-READERS: dict[str, Callable[[_Reader], Any]] = {
+READERS: dict[str, Callable[[_TokenReader], Any]] = {
     "str": _read_string,
     "float": _read_float,
     "int": _read_integer,
@@ -290,5 +290,5 @@ READERS: dict[str, Callable[[_Reader], Any]] = {
     "TensorType": _read_type,
     "Array": _read_array,
     "Initializer": _read_initializer,
-    "Graph": _read_graph,
+    "IRGraph": _read_graph,
 }

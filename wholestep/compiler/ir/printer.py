@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from wholestep.compiler.ir.attrs import Array, Initializer
-from wholestep.compiler.ir.graph import Graph, Node
+from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.ir.parser import UNSAID, parse_graph
 from wholestep.compiler.ir.types import Dim, Extent, TensorType, TupleType, Type
 
@@ -38,12 +38,12 @@ _WORD = re.compile(r"(?!(?:inf|nan)$)[A-Za-z_][A-Za-z0-9_]*")
 _PATH = re.compile(r"[A-Za-z0-9_./-]+")
 
 
-def print_graph(graph: Graph) -> str:
+def print_graph(graph: IRGraph) -> str:
     """The text of a graph; `parse_graph` reads it back."""
     return "\n".join(_graph_lines(graph)) + "\n"
 
 
-def _graph_lines(graph: Graph) -> list[str]:
+def _graph_lines(graph: IRGraph) -> list[str]:
     number = {node: f"%{i}" for i, node in enumerate(graph.nodes)}
     lines = ["inputs " + ", ".join(number[i] for i in graph.inputs)] if graph.inputs else []
     lines += [f"{number[n]} = {_node_text(n, [number[i] for i in n.inputs])}" for n in graph.nodes]
@@ -109,7 +109,7 @@ def _initializer_text(init: Initializer) -> str:
     return f"{_word_text(init.kind)}({', '.join(map(_float_text, init.args))})"
 
 
-def _held_text(graph: Graph) -> str:
+def _held_text(graph: IRGraph) -> str:
     return "\n".join(_graph_lines(graph))
 
 
@@ -126,5 +126,5 @@ PRINTERS: dict[str, Callable[[Any], str]] = {
     "TensorType": _type_text,
     "Array": _array_text,
     "Initializer": _initializer_text,
-    "Graph": _held_text,
+    "IRGraph": _held_text,
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from wholestep.compiler.ir.graph import Graph, Node, held_graph
+from wholestep.compiler.ir.graph import IRGraph, Node, held_graph
 from wholestep.compiler.ir.ops import OPS
 from wholestep.compiler.ir.types import TensorType, Type
 from wholestep.errors import GraphError, WholestepError
@@ -14,7 +14,7 @@ from wholestep.errors import GraphError, WholestepError
 _KIND = {"input": "input", "parameter": "state", "state": "state", "scalar": "scalar"}
 
 
-def verify(graph: Graph, known: set[Node] | None = None) -> None:
+def verify(graph: IRGraph, known: set[Node] | None = None) -> None:
     """Raise GraphError, naming the node and its source line, unless the graph is well formed.
 
     `known` are nodes that were checked before, and has those of this graph afterwards: a pass leaves most as they were.
@@ -51,7 +51,7 @@ def _derive(node: Node) -> Type:
         raise GraphError(f"{_where(node)} does not fit its inputs: {error}") from error
 
 
-def _check_held(node: Node, inner: Graph) -> None:
+def _check_held(node: Node, inner: IRGraph) -> None:
     """A held graph is a function: it knows its parameters, and changes nothing."""
     if inner.updates:
         raise GraphError(
@@ -65,7 +65,7 @@ def _check_held(node: Node, inner: Graph) -> None:
         raise GraphError(f"in the graph held by {_where(node)}: {error}") from error
 
 
-def _check_leaves(graph: Graph) -> None:
+def _check_leaves(graph: IRGraph) -> None:
     seen: dict[tuple[str, str], Node] = {}
     for node in graph.nodes:
         if node.op not in _KIND:
@@ -79,7 +79,7 @@ def _check_leaves(graph: Graph) -> None:
             )
 
 
-def _check_inputs(graph: Graph) -> None:
+def _check_inputs(graph: IRGraph) -> None:
     for node in graph.inputs:
         if node.op != "input":
             raise GraphError(f"{_where(node)} is declared as an input of the graph, but it is no input leaf.")
@@ -92,13 +92,13 @@ def _check_inputs(graph: Graph) -> None:
             )
 
 
-def _check_outputs(graph: Graph) -> None:
+def _check_outputs(graph: IRGraph) -> None:
     _need_unique("output", (o.name for o in graph.outputs))
     for output in graph.outputs:
         _need_tensor(f"the output {output.name!r}", output.node)
 
 
-def _check_updates(graph: Graph) -> None:
+def _check_updates(graph: IRGraph) -> None:
     states = graph.states()
     _need_unique("update", (u.name for u in graph.updates))
     for update in graph.updates:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wholestep.compiler.runtime.cache.content_store import Cache, key_of
+from wholestep.compiler.runtime.cache.content_store import ContentStore, key_of
 from wholestep.errors import CacheError
 from wholestep.options import CompileOptions
 
@@ -47,11 +47,11 @@ _versions: dict[str, str] = {}  # family -> version; the sources of a process do
 def compiler_version(family: str, options: CompileOptions) -> str:
     """Changes whenever a source that decides the plans or the code of a target's family does."""
     if family not in _versions:
-        _versions[family] = content_version(family, Cache(options.cache_folder) if options.cache else None)
+        _versions[family] = content_version(family, ContentStore(options.cache_folder) if options.cache else None)
     return _versions[family]
 
 
-def content_version(family: str, store: Cache | None, compiler: Path = COMPILER) -> str:
+def content_version(family: str, store: ContentStore | None, compiler: Path = COMPILER) -> str:
     """A digest of NumPy's version and of the sources that plan and compile for a family."""
     stamps = source_stamps(family, compiler)
     if store is None:
@@ -90,7 +90,7 @@ def _stamp(status: os.stat_result) -> str:
     return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino}"
 
 
-def content_digests(compiler: Path, stamps: Mapping[str, str], store: Cache) -> dict[str, str]:
+def content_digests(compiler: Path, stamps: Mapping[str, str], store: ContentStore) -> dict[str, str]:
     """File -> digest of its content, from the store where the file's stamp is there, else computed and stored."""
     key = key_of("sources", os.fspath(compiler), sys.implementation.cache_tag or sys.version)
     stored = _stored_digests(store, key)
@@ -103,7 +103,7 @@ def content_digests(compiler: Path, stamps: Mapping[str, str], store: Cache) -> 
     return {name: stored[name][1] for name in stamps}
 
 
-def _stored_digests(store: Cache, key: str) -> dict[str, tuple[str, str]]:
+def _stored_digests(store: ContentStore, key: str) -> dict[str, tuple[str, str]]:
     """File -> (stamp, digest)."""
     path = store.get(key, SUFFIX)
     if path is None:

@@ -44,7 +44,7 @@ LOOK = 0.1  # seconds between two looks at what ranks have written
 
 
 @dataclass(frozen=True)
-class Program:
+class RankProgram:
     """A program that is run as ranks: its command line, where it runs, how often it may be started again."""
 
     command: tuple[str, ...]
@@ -117,7 +117,7 @@ def run_on_ray(workers: Workers) -> None:
             ray.shutdown()
 
 
-def this_program(workers: Workers) -> Program:
+def this_program(workers: Workers) -> RankProgram:
     """The program that runs here, to be started again; UsageError where it cannot be, or where something is missing."""
     if find_spec("ray") is None:
         raise UsageError(f"engine='ray' needs ray, which is not installed: {INSTALL}.")
@@ -135,10 +135,10 @@ def this_program(workers: Workers) -> Program:
         )
     logs = Path(workers.checkpoint).resolve() / FOLDER
     command = (sys.executable, *sys.orig_argv[1:])
-    return Program(command, os.fspath(Path.cwd()), os.fspath(logs), workers.restarts, time.time())
+    return RankProgram(command, os.fspath(Path.cwd()), os.fspath(logs), workers.restarts, time.time())
 
 
-def _supervise(program: Program, count: int) -> None:
+def _supervise(program: RankProgram, count: int) -> None:
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
     from ray.train.v2.api.exceptions import TrainingFailedError

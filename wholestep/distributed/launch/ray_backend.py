@@ -23,7 +23,7 @@ from wholestep.compiler.runtime.threads import default_threads
 from wholestep.distributed.launch.authentication import new_secret
 from wholestep.distributed.launch.joining import LOST
 from wholestep.distributed.launch.rank_processes import DIES_WITH_PARENT, FINISHED, Ended
-from wholestep.distributed.launch.ray import FAILED, Program, log_of
+from wholestep.distributed.launch.ray import FAILED, RankProgram, log_of
 from wholestep.distributed.launch.rendezvous import LOOPBACK, Rendezvous
 from wholestep.options import launch_variables, launched, rank_variables
 
@@ -33,7 +33,7 @@ KEPT_LINES = 20  # of what a rank wrote last, in the error about it
 class RankConfig(BackendConfig):
     """Workers that start ranks."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: RankProgram) -> None:
         self.program = program
 
     @property
@@ -74,7 +74,7 @@ def set_variables(own: Mapping[str, str], started: tuple[int, int, int, float], 
     os.environ.update({**launch_variables(*started, max(1, default_threads() // beside)), **own})
 
 
-def run_rank(config: Mapping[str, Program]) -> None:
+def run_rank(config: Mapping[str, RankProgram]) -> None:
     """On a worker: the program as one of the ranks, to its end.  It ends when the worker does."""
     program, rank = config["program"], get_context().get_world_rank()
     path, libc = log_of(Path(program.logs), rank), ctypes.CDLL(None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 
-from wholestep.compiler.backends.cpu.runtime.library import Group as NativeGroup
+from wholestep.compiler.backends.cpu.runtime.library import NativeGroup as NativeGroup
 from wholestep.compiler.ir.mesh import AXES, DATA, Grid
 from wholestep.distributed.transport.process_group import ProcessGroup
 

@@ -11,8 +11,8 @@ from functools import cache
 import numpy as np
 
 from wholestep.compiler.backends.cpu.runtime.compiler import find_compiler
-from wholestep.compiler.backends.cpu.runtime.library import Group as NativeGroup
-from wholestep.compiler.backends.cpu.runtime.library import Share, build_library
+from wholestep.compiler.backends.cpu.runtime.library import NativeGroup as NativeGroup
+from wholestep.compiler.backends.cpu.runtime.library import NativeShare, build_library
 from wholestep.compiler.backends.cpu.target import available_targets
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.cache.content_store import cache_of
@@ -62,7 +62,7 @@ def sockets() -> ctypes.CDLL:
 
 def run(group: NativeGroup, collective: str, shares: Sequence[tuple[AnyArray, AnyArray, int]]) -> int:
     """One collective over (from, to, count) of contiguous arrays; 0 or an error number."""
-    made = (Share * len(shares))(*[Share(a.ctypes.data, b.ctypes.data, count) for a, b, count in shares])
+    made = (NativeShare * len(shares))(*[NativeShare(a.ctypes.data, b.ctypes.data, count) for a, b, count in shares])
     dtype = DTYPES[shares[0][0].dtype.name]
     error: int = getattr(group, collective)(ctypes.addressof(group), made, len(shares), dtype)
     return error

@@ -21,8 +21,8 @@ from wholestep.distributed.transport.process_group import GONE, LATE, ProcessGro
 from wholestep.errors import UsageError, WorkerError
 
 if TYPE_CHECKING:
-    from wholestep.compiler.backends.cuda.runtime.collectives import User
-    from wholestep.compiler.runtime.process_group import Group
+    from wholestep.compiler.backends.cuda.runtime.collectives import GraphOwner
+    from wholestep.compiler.runtime.process_group import ProcessGroup
     from wholestep.distributed.workers import Workers
 
 SPINS = 200  # looks at the GPU, one after the other, before somebody who waits sleeps in between:
@@ -43,7 +43,7 @@ def take_gpu(workers: Workers) -> None:
         prefer_gpu(before % gpu_count())  # where a launcher shows each its own alone, that one is number 0
 
 
-def join_gpus(workers: Workers, control: Group | None, number: int) -> NcclGroup | NcclGrid | None:
+def join_gpus(workers: Workers, control: ProcessGroup | None, number: int) -> NcclGroup | NcclGrid | None:
     """The group whose ranks exchange by NCCL, this one with the GPU of a number; None for a process that is alone and
     has not asked for it.
     """
@@ -57,7 +57,7 @@ def join_gpus(workers: Workers, control: Group | None, number: int) -> NcclGroup
     return found if control is None or control.grid == found.grid else NcclGrid(found, control.grid)
 
 
-def _whole(control: Group | None) -> ProcessGroup | None:
+def _whole(control: ProcessGroup | None) -> ProcessGroup | None:
     """All processes, however they stand."""
     found = control.whole if isinstance(control, ProcessGrid) else control
     assert found is None or isinstance(found, ProcessGroup)
@@ -80,7 +80,7 @@ class NcclGroup:
         self.rank, self.size = (0, 1) if control is None else (control.rank, control.size)
         self.grid = Grid(self.size)
         self.step = 0
-        self.users: WeakSet[User] = WeakSet()
+        self.users: WeakSet[GraphOwner] = WeakSet()
         self._meet()
         id = self.broadcast(nccl.new_id() if self.rank == 0 else b"")
         try:

@@ -22,7 +22,7 @@ def holders(function: Callable[..., Any], besides: Module | None = None) -> dict
     A module inside another one of them, or inside `besides`, is left out.  The answer depends on the text of the
     functions and on what their variables hold, not on what they call when: each recording of a step has the same names.
     """
-    search = _Search()
+    search = _ModuleSearch()
     search.callable(function)
     found = {path: module for path, module in search.found.items() if module.named_arrays()}
     inner = {part for module in found.values() for path, part in module.named_modules() if path}
@@ -30,7 +30,7 @@ def holders(function: Callable[..., Any], besides: Module | None = None) -> dict
     return {path: module for path, module in found.items() if module not in inner}
 
 
-class _Search:
+class _ModuleSearch:
     def __init__(self) -> None:
         self.found: dict[str, Module] = {}
         self._seen: set[object] = set()

@@ -37,10 +37,10 @@ HEADER, FORMAT = "wholestep.network", 1
 
 
 @dataclass(frozen=True)
-class Program:
+class RecordedProgram:
     """What a network computes: a graph over its inputs and arrays, and how its outputs are returned."""
 
-    graph: ir.Graph
+    graph: ir.IRGraph
     form: Any  # the name of an output, or a list or dict of such forms
     name: str  # of the network's class
     origin: str  # what it was imported from, for people
@@ -49,12 +49,12 @@ class Program:
         """As text: nodes hold each other, deeper than `pickle` follows."""
         return _read_program, (print_graph(self.graph), self.form, self.name, self.origin)
 
-    def __deepcopy__(self, _: Any) -> Program:
+    def __deepcopy__(self, _: Any) -> RecordedProgram:
         return self  # nothing in it changes
 
 
-def _read_program(graph: str, form: Any, name: str, origin: str) -> Program:
-    return Program(parse_graph(graph), form, name, origin)
+def _read_program(graph: str, form: Any, name: str, origin: str) -> RecordedProgram:
+    return RecordedProgram(parse_graph(graph), form, name, origin)
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Recorded(Module):
     comes from.
     """
 
-    def __init__(self, program: Program, holdings: Mapping[str, Holding], arrays: Mapping[str, Array]) -> None:
+    def __init__(self, program: RecordedProgram, holdings: Mapping[str, Holding], arrays: Mapping[str, Array]) -> None:
         self._program, self._holdings = program, dict(holdings)
         by_rows = [isinstance(e, Dim) for node in program.graph.inputs for e in (*node.type.shape, None)[:1]]
         names = program.graph.leaves("input")
@@ -95,7 +95,7 @@ class Recorded(Module):
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """What the recorded graph computes."""
-        program: Program = self._program
+        program: RecordedProgram = self._program
         given = self._bound(inputs, named)
         into = common_graph(*given.values()) or trace.graph_now()
         assert into is not None, "a module records itself in a graph"
@@ -144,7 +144,7 @@ class Recorded(Module):
         save_arrays(self.state_dict(), path, {**(noted_encoding(self) or {}), HEADER: self._header()})
 
     def _header(self) -> str:
-        program: Program = self._program
+        program: RecordedProgram = self._program
         frozen = {name for name, owned in self.all_names() if owned.trained and owned.frozen}
         arrays = {
             name: {
@@ -194,7 +194,7 @@ def _formed(form: Any, outputs: Mapping[str, Tensor]) -> Any:
     return outputs[form]
 
 
-def network_of(program: Program, base: type[Recorded] = Recorded) -> type[Recorded]:
+def network_of(program: RecordedProgram, base: type[Recorded] = Recorded) -> type[Recorded]:
     """A class for one network, under its own name, whose `forward` takes its inputs by name."""
     names = tuple(node.attrs.name for node in program.graph.inputs)  # type: ignore[attr-defined]
     return _network_class(base, program.name, names)
@@ -231,7 +231,9 @@ def load_network(path: str | PathLike[str]) -> Recorded:
             raise CheckpointError(
                 f"{file} was written in format {header['format']!r} of networks; this version reads {FORMAT}."
             )
-        program = Program(parse_graph(header["graph"]), header["form"], str(header["name"]), str(header["origin"]))
+        program = RecordedProgram(
+            parse_graph(header["graph"]), header["form"], str(header["name"]), str(header["origin"])
+        )
         holdings = dict(_holdings(header["arrays"], arrays))
         _check(program, holdings)
         return network_of(program)(program, holdings, arrays)
@@ -255,7 +257,7 @@ def _holdings(said: Mapping[str, Mapping[str, Any]], arrays: Mapping[str, Array]
         yield name, Holding(bool(h["trained"]), array.shape, as_dtype(array.dtype).name, same_as=same, **flags)
 
 
-def _check(program: Program, holdings: Mapping[str, Holding]) -> None:
+def _check(program: RecordedProgram, holdings: Mapping[str, Holding]) -> None:
     """Every state of the graph is an array of the file, of its shape and type; every output of the form is there."""
     for name, node in program.graph.states().items():
         h = holdings[name]

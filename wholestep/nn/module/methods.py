@@ -132,10 +132,10 @@ def state_dict(self: Module) -> dict[str, np.ndarray[Any, Any]]:
 
     values = numbers(self)
     first = {owned: name for name, owned in self.named_arrays().items()}
-    return Copies({name: values[first[owned]] for name, owned in self.all_names()})
+    return StateDictCopies({name: values[first[owned]] for name, owned in self.all_names()})
 
 
-class Copies(dict[str, "np.ndarray[Any, Any]"]):
+class StateDictCopies(dict[str, "np.ndarray[Any, Any]"]):
     """Copies of the numbers of a module, by name.  An optimizer refuses them: nobody would see the change."""
 
     holds_copies = True

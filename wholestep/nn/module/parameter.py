@@ -28,10 +28,10 @@ def _numbers(given: Tensor | np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         return given
     if given.graph is not None:
         fail(UsageError, "a parameter starts with numbers; received a tensor of a graph, which has none yet.")
-    from wholestep.compiler.ir.graph import Graph, Output
+    from wholestep.compiler.ir.graph import IRGraph, Output
     from wholestep.compiler.ir.semantics.interpret import interpret
 
-    return interpret(Graph((Output("value", given.node),))).outputs["value"]
+    return interpret(IRGraph((Output("value", given.node),))).outputs["value"]
 
 
 class Parameter:

@@ -19,7 +19,7 @@ from wholestep.nn.module.module import SEEN, Module
 
 
 @dataclass(frozen=True)
-class Row:
+class SummaryRow:
     """One module: the flops and bytes are those of one example, forward."""
 
     path: str
@@ -34,7 +34,7 @@ class Row:
 class Summary:
     """What `model.summary` returns: rows for programs, a table for people."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[SummaryRow, ...]
     parameters: int
     trained: int
     flops: int
@@ -75,7 +75,7 @@ def summarize(model: Module, inputs: Sequence[object], named: Mapping[str, objec
     graph = Graph()
     tensors = [_input(graph, f"x{i}" if i else "x", spec) for i, spec in enumerate(inputs)]
     by_name = {name: _input(graph, name, spec) for name, spec in named.items()}
-    rows: dict[str, Row] = {}
+    rows: dict[str, SummaryRow] = {}
 
     def watch(path: str, module: Module, given: object, output: object) -> None:
         before, made = set(toposort(_nodes(given))), toposort(_nodes(output))
@@ -83,7 +83,7 @@ def summarize(model: Module, inputs: Sequence[object], named: Mapping[str, objec
         new = [n for n in made if n not in before]
         shapes = ", ".join(shape_text(n.type.shape) for n in _nodes(output))
         kind = type(module).__name__
-        row = Row(path, kind, shapes, own, sum(map(_flops, new)), sum(_bytes(n) for n in _nodes(output)))
+        row = SummaryRow(path, kind, shapes, own, sum(map(_flops, new)), sum(_bytes(n) for n in _nodes(output)))
         known = rows.get(path)
         rows[path] = row if known is None else _again(known, row)
 
@@ -125,9 +125,11 @@ def _likely(model: Module) -> str:
     return 'ws.Spec(("batch", 784))'
 
 
-def _again(known: Row, row: Row) -> Row:
+def _again(known: SummaryRow, row: SummaryRow) -> SummaryRow:
     """A module that runs twice does twice the work with the same parameters."""
-    return Row(known.path, known.kind, row.output, known.parameters, known.flops + row.flops, known.bytes + row.bytes)
+    return SummaryRow(
+        known.path, known.kind, row.output, known.parameters, known.flops + row.flops, known.bytes + row.bytes
+    )
 
 
 def _input(graph: Graph, name: str, spec: object) -> Tensor:

@@ -21,7 +21,7 @@ from wholestep.errors import UnknownNameError, UsageError
 State = Any  # of a session: weights and what an optimizer keeps beside them, by name
 
 
-def showing_averages(graph: ir.Graph, weights: Collection[str]) -> ir.Graph:
+def showing_averages(graph: ir.IRGraph, weights: Collection[str]) -> ir.IRGraph:
     """The program under other names: a weight `w` becomes `w.raw`, and its average `w.ema` becomes `w`."""
     starts = {name: node.attrs.init for name, node in graph.states().items() if name in weights}  # type: ignore[attr-defined]
     names = {**{w: w + RAW for w in weights}, **{w + AVERAGE: w for w in weights}}
@@ -35,7 +35,7 @@ def showing_averages(graph: ir.Graph, weights: Collection[str]) -> ir.Graph:
 
     moved = rewrite(graph, renamed)
     updates = tuple(ir.Update(names.get(u.name, u.name), u.node) for u in moved.updates)
-    return ir.Graph(moved.outputs, updates, moved.inputs)
+    return ir.IRGraph(moved.outputs, updates, moved.inputs)
 
 
 def averaged(source: Any) -> dict[str, Any]:

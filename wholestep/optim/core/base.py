@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Member:
+class GroupMember:
     """What makes an optimizer that of a group: whose it is, and which runtime scalars are the group's own."""
 
     base: Optimizer
@@ -59,7 +59,7 @@ class Optimizer(ABC):
 
     aliases: ClassVar[Mapping[str, str]] = {}
     slot: ClassVar[str] = ""  # how its states are called: `w.<slot>.m`
-    _member: ClassVar[Member | None] = None  # set on the optimizer of a group
+    _member: ClassVar[GroupMember | None] = None  # set on the optimizer of a group
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -121,7 +121,7 @@ class Optimizer(ABC):
     def _of_group(self, group: Group) -> Optimizer:
         rule, own = group.member(self)
         if group.optimizer is None:
-            object.__setattr__(rule, "_member", Member(self, group, own))
+            object.__setattr__(rule, "_member", GroupMember(self, group, own))
         return rule
 
     # -- what a rule is written with ---------------------------------------------------------------------------------

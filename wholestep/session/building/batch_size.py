@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from wholestep.compiler.backend import Where
+from wholestep.compiler.backend import Placement
 from wholestep.compiler.frontend.graph import Graph as UserGraph
-from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.plan.memory.peak_memory import page_rounded
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.plan.model.layout import aligned
@@ -23,12 +23,12 @@ from wholestep.steps.memory_argument import bytes_of
 MOST = 1 << 24  # rows; a model for which these fit is not short of memory
 
 
-def largest_batch(definition: Definition, where: Where, memory: object, most: int) -> int:
+def largest_batch(definition: Definition, where: Placement, memory: object, most: int) -> int:
     """The largest batch of a definition, at most `most`, whose step needs no more than `memory`."""
     if memory is None and not where.device.runs:
         raise UsageError(f"device {where.device.name!r} runs nothing, so its memory is not known; give memory='16GB'.")
     limit = _free_bytes(where) if memory is None else bytes_of(memory)
-    steps = Steps(definition, where)
+    steps = LoweredStep(definition, where)
     known: dict[int, int] = {}
 
     def needed(batch: int) -> int:
@@ -46,13 +46,13 @@ def largest_batch(definition: Definition, where: Where, memory: object, most: in
     return _largest(needed, limit, most)
 
 
-def _free_bytes(where: Where) -> int:
+def _free_bytes(where: Placement) -> int:
     """Of the device's own memory, where it has some."""
     own: int | None = getattr(where.device.memory, "free_bytes", None)
     return free_bytes() if own is None else own
 
 
-def with_solution(error: OutOfMemoryError, definition: Definition, where: Where) -> OutOfMemoryError:
+def with_solution(error: OutOfMemoryError, definition: Definition, where: Placement) -> OutOfMemoryError:
     """The error about a step that does not fit, with the batch that would; as it was, where none would."""
     if where.device.target.family not in ("cpu", "cuda", "reference") or definition.has_fixed_batch:
         return error
@@ -86,11 +86,11 @@ def _largest(needed: Callable[[int], int], limit: int, most: int) -> int:
 
 
 @dataclass
-class Steps:
+class LoweredStep:
     """What a step runs, lowered once; plans for any batch are made of it."""
 
     definition: Definition
-    where: Where
+    where: Placement
 
     def __post_init__(self) -> None:
         from wholestep.compiler.pipeline import Compiler
@@ -101,7 +101,7 @@ class Steps:
             entries = [f"{TRAIN}.{phase}" for phase in definition.micro_batches(TRAIN).phases]
         self.traced = [definition.trace(entry) for entry in entries]
         compiler = Compiler(self.where.options)
-        self.lowered: list[Graph] = [compiler.run_stages(graph, target) for graph in self.traced]
+        self.lowered: list[IRGraph] = [compiler.run_stages(graph, target) for graph in self.traced]
         self.symbol = batch_symbol(definition.graph)
 
     def plans(self, batch: int) -> list[Plan]:

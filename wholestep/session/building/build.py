@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from inspect import signature
 from typing import TYPE_CHECKING, Any, overload
 
-from wholestep.compiler.backend import Where
+from wholestep.compiler.backend import Placement
 from wholestep.compiler.devices import target_named
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.precision import as_precision
@@ -29,7 +29,7 @@ from wholestep.steps.definition import TRAIN, Definition
 from wholestep.steps.loss_scale import LossScale
 from wholestep.steps.module import Inputs, forward_graph, training_graph
 from wholestep.steps.networks import agree_on_network
-from wholestep.steps.recipe import Recipe, as_measures, as_schedules, with_parts
+from wholestep.steps.recipe import StepOptions, as_measures, as_schedules, with_parts
 from wholestep.steps.states import state_of, state_with_numbers
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def build_session(
         print(float(session.step(x=xb, labels=yb)))
     """
     where = _prepared(where_to(device, threads, seed, options, precision, shards, workers, shard))
-    recipe = Recipe(
+    recipe = StepOptions(
         clip_norm,
         clip_value,
         clip_each,
@@ -190,7 +190,7 @@ def build_inference_session(
         graph, _ = forward_graph(graph, inputs)
     need_graph(graph, "build_inference_session")
     where = _prepared(where_to(device, threads, seed, options, precision))
-    definition = Definition(graph, None, recipe=Recipe(precision=as_precision(precision)))
+    definition = Definition(graph, None, recipe=StepOptions(precision=as_precision(precision)))
     return build(sized(definition, batch_size, capacity), where)[0]
 
 
@@ -209,7 +209,7 @@ def build_measuring_session(
 ) -> Session:
     """A session that evaluates a model: the loss, the outputs and the metrics, and nothing that trains."""
     graph = training_graph(model, inputs, targets, loss, loss_weights)
-    recipe = with_parts(Recipe(measures=as_measures(metrics)), graph)
+    recipe = with_parts(StepOptions(measures=as_measures(metrics)), graph)
     definition = Definition(graph, None, {}, recipe, measures_only=True)
     return build(sized(definition, batch_size, None), where_to(device, threads, 0, options))[0]
 
@@ -235,7 +235,7 @@ def compile_training_graph(
 
         plan, report = ws.compile_training_graph(g, batch_size=32, device="null:cuda/sm_90")
     """
-    recipe = Recipe(memory=_limit_of(memory))
+    recipe = StepOptions(memory=_limit_of(memory))
     definition = defined(as_graph(graph, inputs, targets, loss), optimizer, batch_size, capacity, recipe)
     compiled = Plans(definition, replace(options or CompileOptions(), cache=False), target_named(device))
     return compiled.plan_with_report(TRAIN)
@@ -298,7 +298,7 @@ def estimate(
 # -- what they share ---------------------------------------------------------------------------------------------
 
 
-def _prepared(where: Where) -> Where:
+def _prepared(where: Placement) -> Placement:
     """The same, with the device's own work begun: a first start traces and plans beside it."""
     where.device.prepare(where.options)
     return where
@@ -327,13 +327,13 @@ def split_arguments(
     loss_scale: LossScale | None = None,
     memory: int | float | str | None = None,
     **recipe: Any,
-) -> tuple[Definition, Where]:
+) -> tuple[Definition, Placement]:
     """The arguments of `build_session`, sorted: what is trained, and where."""
     _refuse_unknown(recipe)
     where = where_to(device, threads, seed, options, precision, shards, workers, shard)
     half, scale = precision_of(model_or_graph, precision, loss_scale)
     recipe |= {"schedules": as_schedules(schedule), "precision": half, "loss_scale": scale, "memory": _limit_of(memory)}
-    known = Recipe(measures=as_measures(metrics), **recipe)
+    known = StepOptions(measures=as_measures(metrics), **recipe)
     model = as_graph(model_or_graph, inputs, targets, loss, loss_weights)
     return defined(model, optimizer, batch_size, capacity, known, *where.among), where
 
@@ -349,7 +349,7 @@ def _limit_of(memory: object) -> int | float | None:
 
 def _refuse_unknown(recipe: Mapping[str, Any]) -> None:
     own = [name for name in signature(split_arguments).parameters if name not in ("model_or_graph", "recipe")]
-    known = [*own, *(f.name for f in fields(Recipe))]
+    known = [*own, *(f.name for f in fields(StepOptions))]
     for name in recipe:
         if name not in known:
             from difflib import get_close_matches
@@ -359,7 +359,7 @@ def _refuse_unknown(recipe: Mapping[str, Any]) -> None:
             fail(UsageError, f"a session has no argument {name!r}.{hint} There are: {', '.join(sorted(known))}.")
 
 
-def build(definition: Definition, where: Where) -> tuple[Session, OptimizeReport]:
+def build(definition: Definition, where: Placement) -> tuple[Session, OptimizeReport]:
     """Have the main entry point planned, and load it."""
     compiled = Plans.made_for(definition, where)
     if where.group is not None and not where.seeded:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wholestep.compiler.backend import Device, Where
+from wholestep.compiler.backend import Device, Placement
 from wholestep.compiler.devices import device_named, device_text
 from wholestep.compiler.frontend.precision import TF32
-from wholestep.compiler.runtime.process_group import Group
+from wholestep.compiler.runtime.process_group import ProcessGroup
 from wholestep.compiler.runtime.threads import MAX_THREADS, default_threads
 from wholestep.errors import OptionError
 from wholestep.options import CompileOptions, thread_count
@@ -29,7 +29,7 @@ def where_to(
     shards: int | tuple[int, int] | None = None,
     workers: Workers | None = None,
     shard: str | None = None,
-) -> Where:
+) -> Placement:
     """What the arguments of `build_session` mean; an OptionError says which one means nothing."""
     if seed is not None:
         check_seed(seed)
@@ -43,7 +43,7 @@ def where_to(
     divided = shard_of(shard, shards, workers)
     need_whole_layers(workers, found)
     group, number = group_of(shards, workers, found), seed_or_default(seed)
-    return Where(found, count, number, options or CompileOptions(), group, divided, seeded=seed is not None)
+    return Placement(found, count, number, options or CompileOptions(), group, divided, seeded=seed is not None)
 
 
 def _is_gpu(device: object) -> bool:
@@ -82,7 +82,7 @@ def _has_ranks(device: Device) -> bool:
     return device.name.startswith("cpu") or _is_gpu(device.name)
 
 
-def group_of(shards: Shards, workers: Workers | None, device: Device) -> Group | None:
+def group_of(shards: Shards, workers: Workers | None, device: Device) -> ProcessGroup | None:
     """The ranks that make a step together."""
     if workers is not None and shards is not None:
         raise OptionError("shards= makes the steps of workers in one process, and workers= has them; give one of both.")

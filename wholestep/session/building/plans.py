@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
-from wholestep.compiler.backend import Where
-from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.backend import Placement
+from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.plan.memory.peak_memory import Limit
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.cache.content_store import cache_of
@@ -32,14 +32,14 @@ class Plans:
     definition: Definition
     options: CompileOptions
     target: Target  # what the plans are made for
-    where: Where | None = None
+    where: Placement | None = None
     threads: int = 1  # that limits of memory are about where there is no `where`
     spans: Spans = field(default_factory=Spans)
     verdicts: dict[str, Verdict] = field(default_factory=dict)  # entry point -> what is known of its plan's numbers
     reports: dict[str, OptimizeReport] = field(default_factory=dict)  # entry point -> what its build did
 
     @staticmethod
-    def made_for(definition: Definition, where: Where) -> Plans:
+    def made_for(definition: Definition, where: Placement) -> Plans:
         """Those that will run, and are checked, where a session is to run."""
         return Plans(definition, where.options, where.device.target, where)
 
@@ -104,7 +104,7 @@ class Plans:
             store_report(store, key, report)
         return plan, report
 
-    def _make_room_for(self, graph: Graph) -> None:
+    def _make_room_for(self, graph: IRGraph) -> None:
         """Begin to get the memory of a step's states, which takes the system as long as planning takes one core.
 
         The check of a new plan wants all of it, and after it the session.

@@ -15,7 +15,7 @@ import numpy as np
 
 from wholestep.compiler.frontend.step import Step
 from wholestep.compiler.frontend.trace import LOSS, UPDATE
-from wholestep.compiler.ir.graph import Graph, Node, SourceLine, held_graph
+from wholestep.compiler.ir.graph import IRGraph, Node, SourceLine, held_graph
 from wholestep.compiler.ir.semantics.interpret import infer_sizes, interpret
 from wholestep.compiler.ir.types import TensorType, evaluate
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
@@ -101,7 +101,7 @@ def first_nonfinite(programs: Programs, inputs: Mapping[str, object]) -> Origin 
     return None
 
 
-def _need_memory(graph: Graph, inputs: Mapping[str, Array]) -> None:
+def _need_memory(graph: IRGraph, inputs: Mapping[str, Array]) -> None:
     """OutOfMemoryError if the values of all nodes, in float64, take more than the machine has left."""
     sizes = infer_sizes(graph, inputs)
     needed = sum(8 * evaluate(t.elements, sizes) for node in graph.nodes for t in node.results)
@@ -113,7 +113,7 @@ def _need_memory(graph: Graph, inputs: Mapping[str, Array]) -> None:
         )
 
 
-def _scalars(graph: Graph) -> set[str]:
+def _scalars(graph: IRGraph) -> set[str]:
     inner = (held_graph(node) for node in graph.nodes)
     return {*graph.leaves("scalar"), *(name for g in inner if g is not None for name in _scalars(g))}
 
@@ -150,7 +150,7 @@ class _Values:
     def is_bad(self, node: Node) -> bool:
         return node in self._bad and node not in self._meant
 
-    def origin(self, graph: Graph, roots: Iterable[Node]) -> Origin | None:
+    def origin(self, graph: IRGraph, roots: Iterable[Node]) -> Origin | None:
         """The first operation, in the order of evaluation, that the roots have their values from."""
         stack, seen = list(roots), set[Node]()
         while stack:
@@ -174,6 +174,6 @@ class _Values:
         return Origin(op, name, layer, node.line, value, index, operands)
 
 
-def _nodes(graph: Graph) -> set[Node]:
+def _nodes(graph: IRGraph) -> set[Node]:
     inner = (held_graph(node) for node in graph.nodes)
     return {*graph.nodes, *(n for g in inner if g is not None for n in _nodes(g))}

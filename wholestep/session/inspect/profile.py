@@ -11,7 +11,7 @@ from functools import cached_property
 from statistics import median
 from typing import TYPE_CHECKING, Protocol
 
-from wholestep.compiler.backends.cpu.runtime.profiler import Event
+from wholestep.compiler.backends.cpu.runtime.profiler import KernelEvent
 from wholestep.compiler.plan.io.report import described
 from wholestep.compiler.plan.io.traffic import priced
 from wholestep.compiler.plan.model.kernel import Buffer, Kernel, Plan
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 BARRIER = -1
 
 
-class Recorder(Protocol):
+class ProfileRecorder(Protocol):
     """The times that a profiled program notes."""
 
     row: str  # what runs its kernels, one or several of them: "thread"
@@ -39,7 +39,7 @@ class Recorder(Protocol):
     def clear(self) -> None:
         """Begin anew."""
 
-    def take(self) -> list[Event]:
+    def take(self) -> list[KernelEvent]:
         """What happened since."""
 
 
@@ -78,7 +78,7 @@ class KernelTime:
 
 
 @dataclass(frozen=True)
-class Layers:
+class KernelLayers:
     """Where a profile's kernels come from; found out when someone asks."""
 
     compiled: Plans | None
@@ -106,9 +106,9 @@ class Profile:
     waiting_seconds: float  # at barriers, of the thread that waits longest
     steps: int
     row: str  # what noted times: "thread"
-    timeline: tuple[tuple[int, Event], ...]  # (program, event) of all steps
+    timeline: tuple[tuple[int, KernelEvent], ...]  # (program, event) of all steps
     names: Mapping[tuple[int, int], str]  # (program, kernel) -> what it computes
-    layers: Layers = field(repr=False, compare=False)
+    layers: KernelLayers = field(repr=False, compare=False)
 
     def by_layer(self) -> LayerProfile:
         """The same times by layer: forward, backward and update of every module, in the order in which they run.
@@ -177,11 +177,11 @@ def profile(programs: Programs, inputs: Mapping[str, object], steps: int) -> Pro
             state.set(name, value)
         load_state_dict(programs, counted, strict=False)
     times = _times(programs) if _at_capacity(entry) else [0 for _ in recorders]
-    layers = Layers(programs.compiled, programs.plans)
+    layers = KernelLayers(programs.compiled, programs.plans)
     return _summary(runs, times, recorders[0].row, layers, programs.where.device.target.costs)
 
 
-def _profiled(programs: Programs) -> tuple[EntryPoint, list[Recorder]]:
+def _profiled(programs: Programs) -> tuple[EntryPoint, list[ProfileRecorder]]:
     """The main entry point with profiled programs, over the same state and scratch memory; their logs."""
     place, device, main_plan = replace(programs.place, profile=True), programs.where.device, programs.main.plan
     if not device.runs:
@@ -199,8 +199,8 @@ def _profiled(programs: Programs) -> tuple[EntryPoint, list[Recorder]]:
     return EntryPoint(main, programs.turns), [_recorder_of(p) for p in profiled]
 
 
-def _recorder_of(program: Program) -> Recorder:
-    recorder: Recorder | None = getattr(program, "recorder", None)
+def _recorder_of(program: Program) -> ProfileRecorder:
+    recorder: ProfileRecorder | None = getattr(program, "recorder", None)
     if recorder is None:
         raise UsageError(
             f"the device of {program.plan.target!r} does not note when its kernels run; profile a session on "
@@ -209,10 +209,10 @@ def _recorder_of(program: Program) -> Recorder:
     return recorder
 
 
-Run = tuple[float, list[tuple[int, Event]]]
+Run = tuple[float, list[tuple[int, KernelEvent]]]
 
 
-def _one_step(entry: EntryPoint, recorders: Sequence[Recorder], inputs: Mapping[str, object]) -> Run:
+def _one_step(entry: EntryPoint, recorders: Sequence[ProfileRecorder], inputs: Mapping[str, object]) -> Run:
     for recorder in recorders:
         recorder.clear()
     begun = time.perf_counter()
@@ -234,7 +234,7 @@ def _times(programs: Programs) -> list[int]:
     return [*(parts for _ in programs.plans[1:]), 1]
 
 
-def _summary(runs: Sequence[Run], times: Sequence[int], row: str, layers: Layers, costs: CostTable) -> Profile:
+def _summary(runs: Sequence[Run], times: Sequence[int], row: str, layers: KernelLayers, costs: CostTable) -> Profile:
     spent = [_slowest(events) for _, events in runs]
     typical = {key: median(t.get(key, 0.0) for t in spent) for key in {k for t in spent for k in t}}
     working = max(1, len({e.thread for _, events in runs for _, e in events}))
@@ -269,7 +269,7 @@ def _expected(kernel: Kernel, buffers: Sequence[Buffer], costs: CostTable, times
     return 1e-9 * times * max(computing, moving), "flops" if computing > moving else "bytes"
 
 
-def _slowest(events: Sequence[tuple[int, Event]]) -> dict[tuple[int, int], float]:
+def _slowest(events: Sequence[tuple[int, KernelEvent]]) -> dict[tuple[int, int], float]:
     """(program, kernel) -> seconds of the thread that spent most in it, in one step."""
     spent: defaultdict[tuple[int, int], defaultdict[int, float]] = defaultdict(lambda: defaultdict(float))
     for program, e in events:

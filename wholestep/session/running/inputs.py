@@ -17,7 +17,7 @@ from wholestep.steps.capacity import MICRO_BATCH_DIMS
 _READABLE = 0x1 | 0x100  # NumPy's flags for C-contiguous and aligned: such an array is read where it lies
 
 
-class Input:
+class BoundInput:
     """One input of an entry point: what it takes, and the shape it was last given."""
 
     __slots__ = ("bounds", "dtype", "name", "partial", "shape", "type", "what")
@@ -94,14 +94,14 @@ class Inputs:
         self._program = program
         self._capacity = plan.sizes
         bounds = {name: [b for b in plan.bounds if b.input == name] for name, _ in plan.inputs}
-        self.all = tuple(Input(name, plan.buffers[id].type, bounds[name]) for name, id in plan.inputs)
+        self.all = tuple(BoundInput(name, plan.buffers[id].type, bounds[name]) for name, id in plan.inputs)
         self._partial = [i for i in self.all if i.partial]  # a native step does not check these
         self._bind = program.bind
         self.sizes: dict[str, int] = dict(self._capacity)  # of the last call; replaced, never changed
         self._fixed: dict[str, int] = {}  # sizes that no array tells
         _need_inferable(plan, self.all)
 
-    def named(self, name: str) -> Input:
+    def named(self, name: str) -> BoundInput:
         """The input called `name`."""
         for i in self.all:
             if i.name == name:
@@ -153,13 +153,13 @@ class Inputs:
             self.sizes = sizes
         return self.sizes
 
-    def stage(self, item: Input, array: AnyArray) -> AnyArray:
+    def stage(self, item: BoundInput, array: AnyArray) -> AnyArray:
         """The array, converted, in the session's own memory."""
         staged = self._program.staging(item.name)[: array.size].reshape(array.shape)
         np.copyto(staged, array, casting="unsafe")  # check_dtype has seen that the values fit
         return staged
 
-    def hold(self, item: Input, value: object) -> AnyArray:
+    def hold(self, item: BoundInput, value: object) -> AnyArray:
         """A copy of a value in the session's own memory, for a later step."""
         array = item.accept(value)
         if array.size > self._program.staging(item.name).size:
@@ -207,7 +207,7 @@ class Inputs:
         return {**self._capacity, **self._fixed, **sizes}
 
     def _check_shape(
-        self, item: Input, shape: tuple[int, ...], sizes: Mapping[str, int], origin: Mapping[str, str]
+        self, item: BoundInput, shape: tuple[int, ...], sizes: Mapping[str, int], origin: Mapping[str, str]
     ) -> None:
         expected = tuple(evaluate(e, sizes) for e in item.type.shape)
         if shape == expected:
@@ -269,7 +269,7 @@ def _solved(extent: Extent, length: int) -> tuple[str | None, int]:
     return None, 0
 
 
-def _need_inferable(plan: Plan, inputs: Sequence[Input]) -> None:
+def _need_inferable(plan: Plan, inputs: Sequence[BoundInput]) -> None:
     found = {_solved(e, 0)[0] for i in inputs for e in i.type.shape}
     for symbol in plan.symbols:
         if symbol not in found and symbol not in MICRO_BATCH_DIMS:

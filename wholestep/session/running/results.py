@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NoReturn, Protocol
 from weakref import ref
 
-from wholestep.compiler.backend import IndexRefusedError, Program, Ticket
+from wholestep.compiler.backend import IndexRefusedError, Launch, Program
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.errors import UnknownNameError, UsageError
 from wholestep.session.lock import Turns
@@ -130,7 +130,7 @@ class StepResult:
 
     __slots__ = ("__weakref__", "_entry", "_loss", "_ticket")
 
-    def __init__(self, entry: EntryPoint, ticket: Ticket, loss: float | None) -> None:
+    def __init__(self, entry: EntryPoint, ticket: Launch, loss: float | None) -> None:
         self._entry, self._ticket, self._loss = entry, ticket, loss
 
     @property

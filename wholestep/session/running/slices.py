@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from wholestep.compiler.backend import Epoch, Slice
+from wholestep.compiler.backend import Epoch, StepRange
 from wholestep.compiler.ir.types import Dim, Extent, shape_text, symbols_of
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
@@ -22,7 +22,7 @@ from wholestep.session.running.results import EntryPoint, StepResult
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowInputs:
     """Which inputs are data sets, cut into batches along their first axis; the others are given whole."""
 
     names: tuple[str, ...]
@@ -33,7 +33,7 @@ class Rows:
         return str(self.extent) if isinstance(self.extent, Dim) else None
 
 
-def rows_of(inputs: Inputs, plan: Plan) -> Rows:
+def rows_of(inputs: Inputs, plan: Plan) -> RowInputs:
     """The batch is the first axis of the first input, and of every other input that begins with the same extent."""
     first = inputs.all[0] if inputs.all else None
     if first is None or first.type.rank == 0:
@@ -49,7 +49,7 @@ def rows_of(inputs: Inputs, plan: Plan) -> Rows:
                 f"run cuts batches along {extent}, which is also another axis (or the range of the values) of "
                 f"{item.what}: {shape_text(item.type.shape)}. Call step in a loop instead."
             )
-    return Rows(names, extent)
+    return RowInputs(names, extent)
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class DataSet:
     rows: int
 
 
-def prepare(inputs: Inputs, rows: Rows, arrays: Mapping[str, object], capacity: Mapping[str, int]) -> DataSet:
+def prepare(inputs: Inputs, rows: RowInputs, arrays: Mapping[str, object], capacity: Mapping[str, int]) -> DataSet:
     """Validate whole data sets once: names, dtypes, shapes, ranges."""
     checked = inputs.check(arrays)
     lengths = {name: len(checked[name]) for name in rows.names}
@@ -84,12 +84,12 @@ def prepare(inputs: Inputs, rows: Rows, arrays: Mapping[str, object], capacity: 
     return DataSet({n: ready[n] for n in rows.names}, whole, sizes, count)
 
 
-def _first_batch(arrays: Mapping[str, AnyArray], rows: Rows) -> dict[str, AnyArray]:
+def _first_batch(arrays: Mapping[str, AnyArray], rows: RowInputs) -> dict[str, AnyArray]:
     """With a fixed batch, shapes are those of one batch: the first stands for all of them."""
     return {name: a[: int(str(rows.extent))] if name in rows.names else a for name, a in arrays.items()}
 
 
-def batch_rows(rows: Rows, capacity: Mapping[str, int], asked: int | None, count: int) -> int:
+def batch_rows(rows: RowInputs, capacity: Mapping[str, int], asked: int | None, count: int) -> int:
     """Rows of a step."""
     if rows.symbol is None:
         fixed = int(str(rows.extent))
@@ -133,7 +133,7 @@ class Unchanged:
         self._data: DataSet | None = None
         self.kept: dict[object, Any] = {}  # by programs, as in an Epoch
 
-    def prepared(self, entry: EntryPoint, rows: Rows, arrays: Mapping[str, object]) -> DataSet:
+    def prepared(self, entry: EntryPoint, rows: RowInputs, arrays: Mapping[str, object]) -> DataSet:
         """What `prepare` gives, and gave."""
         now = (entry, *arrays, *arrays.values())
         if self._data is None or len(now) != len(self._of) or any(a is not b for a, b in zip(now, self._of)):
@@ -170,7 +170,7 @@ def batches(entry: EntryPoint, arrays: Mapping[str, object]) -> Iterator[dict[st
 
 def run_in_slices(
     entry: EntryPoint, state: State, arrays: Mapping[str, object], options: RunOptions
-) -> Iterator[Slice]:
+) -> Iterator[StepRange]:
     """Train over whole data sets in slices of about 50 ms, between which interrupts take effect and callers look."""
     plan, inputs = entry.plan, entry.inputs
     if not entry.has_loss:
@@ -221,7 +221,7 @@ def prepare_run(entry: EntryPoint, arrays: Mapping[str, object], batch_size: int
     entry.program.epoch(_epoch_over(data, rows, batch, unchanged))  # nothing runs until it is asked for
 
 
-def _epoch_over(data: DataSet, rows: Rows, batch: int, unchanged: Unchanged) -> Epoch:
+def _epoch_over(data: DataSet, rows: RowInputs, batch: int, unchanged: Unchanged) -> Epoch:
     return Epoch(
         sources=data.sources,
         whole=data.whole,

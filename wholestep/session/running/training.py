@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from wholestep.compiler.backend import Slice
+from wholestep.compiler.backend import StepRange
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.errors import UsageError
 from wholestep.session.inspect.inspect import Inspect
@@ -78,7 +78,7 @@ class Training:
         most: int | None = None,
         pause: int | None = None,
         unchanged: Unchanged | None = None,
-    ) -> Iterator[Slice]:
+    ) -> Iterator[StepRange]:
         """`run`, handing over the losses of every slice as it is done: about 50 ms of steps, `every` of them at most.
 
         `order_seed` keys the order of the rows; None: the session's own seed does.  An epoch has `most` updates, and no

@@ -11,8 +11,8 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from wholestep.compiler.backend import Where
-from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.backend import Placement
+from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.ir.type_rules.collectives import BATCH, MODEL_RANK, OWN, RANK, ROWS, SHARES
 from wholestep.compiler.ir.types import evaluate, product
 from wholestep.compiler.plan.model.bodies import Call, Dot
@@ -46,10 +46,10 @@ LARGE_FLOP, CALL_FLOP, HALF_CALL_FLOP, TOO_LONG = 2e-11, 1.5e-10, 1e-9, 60.0
 class Subject:
     """A plan to check, what it was made from, and where it will run.  `key` stands for the plan in caches."""
 
-    graph: Graph  # as it was traced
+    graph: IRGraph  # as it was traced
     plan: Plan
     key: str
-    where: Where
+    where: Placement
 
     @property
     def program_key(self) -> str:
@@ -164,7 +164,7 @@ def check(subject: Subject) -> Verdict:
     return Verdict(tuple(every), worst.worst, worst.where, odd, time.perf_counter() - begun)
 
 
-def _sizes_to_try(subject: Subject, graph: Graph) -> list[dict[str, int]]:
+def _sizes_to_try(subject: Subject, graph: IRGraph) -> list[dict[str, int]]:
     """Small ones always; the capacity where it is asked for or cheap."""
     from wholestep.session.verify.random_inputs import SMALL, small_sizes
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from wholestep.compiler.ir.graph import Graph, Node
+from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.ir.ops import OPS, Family, Trait, having
 from wholestep.compiler.ir.semantics.interpret import Result
 from wholestep.compiler.ir.types import TensorType, TupleType, as_dtype, bfloat16, float16, float32, float64, letter_of
@@ -59,7 +59,7 @@ class Comparison:
     not_finite: dict[str, int] = field(default_factory=dict)
     mismatches: list[Mismatch] = field(default_factory=list)
 
-    def add(self, tensor: Tensor) -> None:
+    def add(self, tensor: ComparedTensor) -> None:
         """Compare one tensor."""
         both = ~np.isfinite(tensor.got) & ~np.isfinite(tensor.wanted)
         if both.any():
@@ -78,7 +78,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Tensor:
+class ComparedTensor:
     """One output or state: what came out, what should have, what a state was before."""
 
     what: str
@@ -121,7 +121,7 @@ class Tensor:
         return moved + rounding / tolerance * max(scale(wanted), scale(self.before))
 
 
-def tolerance_of(graph: Graph, exactness: str, tf32: bool = False) -> float:
+def tolerance_of(graph: IRGraph, exactness: str, tf32: bool = False) -> float:
     """By the coarsest dtype that the graph computes in, or its products do."""
     types = [t for n in graph.nodes if not n.host for t in n.results]
     coarse = max((t.dtype for t in types if t.dtype.is_float), key=lambda d: d.eps, default=float64)
@@ -140,10 +140,10 @@ def compared(
     out = Comparison(tolerance)
     for name, value in got.outputs.items():
         rough = None if noise is None else noise.outputs[name]
-        out.add(Tensor(f"the output {name!r}", value, wanted.outputs[name], None, rough))
+        out.add(ComparedTensor(f"the output {name!r}", value, wanted.outputs[name], None, rough))
     for name, value in got.state.items():
         rough = None if noise is None else noise.state[name]
-        out.add(Tensor(f"the state {name!r}", value, wanted.state[name], before[name], rough, shapes[name]))
+        out.add(ComparedTensor(f"the state {name!r}", value, wanted.state[name], before[name], rough, shapes[name]))
     return out
 
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from wholestep.compiler.ir.graph import Graph, Node, held_graph
+from wholestep.compiler.ir.graph import IRGraph, Node, held_graph
 from wholestep.compiler.ir.ops import OPS, Family, Trait, having
 from wholestep.compiler.ir.semantics.interpret import Result
-from wholestep.compiler.ir.semantics.values import Run, rounded, value_of
+from wholestep.compiler.ir.semantics.values import StepValues, rounded, value_of
 from wholestep.compiler.ir.types import TupleType, evaluate
-from wholestep.session.verify.state_samples import Large, Whole, grid, is_large, positions
+from wholestep.session.verify.state_samples import InterpretedStates, Large, grid, is_large, positions
 
 Array = np.ndarray[Any, Any]
 Settle = Callable[[Node, Any], Any]
@@ -35,7 +35,7 @@ class Demand:
     picked: frozenset[Node]
 
 
-def demand_of(graph: Graph, sizes: Mapping[str, int]) -> Demand:
+def demand_of(graph: IRGraph, sizes: Mapping[str, int]) -> Demand:
     """Updates of large states are picked, and what they are made of as far as positions can be followed."""
     whole, picked = {o.node for o in graph.outputs}, set[Node]()
     for update in graph.updates:
@@ -71,27 +71,27 @@ def _read(value: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class ExpectedValues:
     """The values of a graph's nodes in one step."""
 
     values: Mapping[Node, Any]
     picks: Mapping[Node, Array]
 
-    def result(self, graph: Graph, before: Mapping[str, Array]) -> Result:
+    def result(self, graph: IRGraph, before: Mapping[str, Array]) -> Result:
         """Outputs and states; large ones on their grids.  What no update changes is as it was before."""
         after = {u.name: self.picks[u.node] if u.node in self.picks else self.values[u.node] for u in graph.updates}
         return Result({o.name: _read(self.values[o.node]) for o in graph.outputs}, {**before, **after})
 
 
 def evaluation(
-    graph: Graph,
+    graph: IRGraph,
     demand: Demand,
-    run: Run,
+    run: StepValues,
     before: Mapping[str, Array],
     settle: Settle | None = None,
     later: frozenset[Node] = frozenset(),
-    known: Evaluation | None = None,
-) -> Evaluation:
+    known: ExpectedValues | None = None,
+) -> ExpectedValues:
     """One step: `run.state` has whole arrays, `before` those that are looked at.
 
     `settle` changes the value of a node.  `known` is an earlier evaluation that differs in the nodes of `later` alone;
@@ -115,10 +115,10 @@ def evaluation(
             for done in (i for i in node.inputs if not uses[i] and i not in ends):
                 values.pop(done, None)
                 picks.pop(done, None)
-    return Evaluation(values, picks)
+    return ExpectedValues(values, picks)
 
 
-def _value(node: Node, run: Run, given: list[Any]) -> Any:
+def _value(node: Node, run: StepValues, given: list[Any]) -> Any:
     """As the interpreter has it; a product with a large matrix in float32, whose rounding no check would notice."""
     if node.op == "matmul" and any(a.dtype == np.float32 for a in given):
         if _is_product(node) and sum(isinstance(a, Large) for a in given) == 1:
@@ -156,7 +156,7 @@ def _is_half_copy(node: Node) -> bool:
     return node.op == "cast" and node.type.dtype.is_half
 
 
-def _keep(node: Node, known: Evaluation, values: dict[Node, Any], picks: dict[Node, Array]) -> None:
+def _keep(node: Node, known: ExpectedValues, values: dict[Node, Any], picks: dict[Node, Array]) -> None:
     if node in known.values:
         values[node] = known.values[node]
     if node in known.picks:
@@ -165,7 +165,7 @@ def _keep(node: Node, known: Evaluation, values: dict[Node, Any], picks: dict[No
 
 def _picked(
     node: Node,
-    run: Run,
+    run: StepValues,
     before: Mapping[str, Array],
     values: Mapping[Node, Any],
     picks: Mapping[Node, Array],
@@ -202,8 +202,8 @@ def _added_rows(shape: tuple[int, ...], updates: Array, index: Array) -> Array:
     return out
 
 
-def _large_state(node: Node, run: Run) -> Large | None:
-    if node.op not in STATES or not isinstance(run.state, Whole):
+def _large_state(node: Node, run: StepValues) -> Large | None:
+    if node.op not in STATES or not isinstance(run.state, InterpretedStates):
         return None
     return run.state.large(node.attrs.name)  # type: ignore[attr-defined]
 
@@ -223,7 +223,7 @@ def _settled(node: Node, value: Any, settle: Settle | None) -> Any:
     return out if settle is None else settle(node, out)
 
 
-def depending_on(graph: Graph, names: Iterable[str]) -> frozenset[Node]:
+def depending_on(graph: IRGraph, names: Iterable[str]) -> frozenset[Node]:
     """The nodes that may change when runtime scalars or states of these names do."""
     changed, reached = set(names), set[Node]()
     for node in graph.nodes:

@@ -11,7 +11,7 @@ import numpy as np
 
 from wholestep.compiler.frontend.update_counters import is_counter
 from wholestep.compiler.ir.attrs import Initializer
-from wholestep.compiler.ir.graph import Graph, Node
+from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.ir.semantics.interpret import Result
 from wholestep.compiler.ir.types import Extent, TensorType, evaluate, letter_of
 from wholestep.compiler.plan.model.kernel import Bound, Least
@@ -32,7 +32,7 @@ UNKNOWN = 0.1  # a scalar that no optimizer has an opinion of, and whose default
 
 
 @dataclass(frozen=True)
-class Tile:
+class RepeatedState:
     """The numbers of a large state, to be repeated in the order in which it is stored."""
 
     numbers: Array
@@ -45,15 +45,15 @@ class Trial:
     seed: int
     sizes: Mapping[str, int]
     inputs: Mapping[str, Array]
-    state: Mapping[str, Array | Tile]
+    state: Mapping[str, Array | RepeatedState]
     scalars: Mapping[str, float]
 
 
 @dataclass(frozen=True)
-class Draw:
+class TrialDraw:
     """How to draw trials for a graph whose gradients are expanded."""
 
-    graph: Graph
+    graph: IRGraph
     bounds: tuple[Bound, ...]
     centred: bool = True  # float inputs around 0; else between 0 and 1
     rate: float = 1.0
@@ -86,7 +86,7 @@ class Draw:
         seen = rng.choice(positions(limit), shape)
         return np.where(rng.random(shape) < 0.5, seen, rng.integers(0, limit, shape)).astype(dtype.numpy)
 
-    def _state(self, node: Node, rng: Random) -> Array | Tile:
+    def _state(self, node: Node, rng: Random) -> Array | RepeatedState:
         init, type = node.attrs.init, node.type  # type: ignore[attr-defined]
         shape = tuple(int(e) for e in type.shape)
         tiled = is_large(shape) and init.kind != "values"
@@ -97,7 +97,7 @@ class Draw:
         elif init.kind == "constant" and type.dtype.is_float:
             drawn += _distance(node, init, self.spread) * rng.uniform(0.1, 1.0, size)
         numbers = drawn.astype(type.dtype.numpy)
-        return Tile(numbers) if tiled else numbers
+        return RepeatedState(numbers) if tiled else numbers
 
 
 def _distance(node: Node, init: Initializer, spread: Mapping[str, float] | None) -> float:
@@ -144,14 +144,14 @@ def _scalar(name: str, default: float, rate: float, tried: Mapping[str, float]) 
 # -- a first look ------------------------------------------------------------------------------------------------
 
 
-def suited(draw: Draw, first: Mapping[str, Array], seen: Result) -> Draw:
+def suited(draw: TrialDraw, first: Mapping[str, Array], seen: Result) -> TrialDraw:
     """The draw whose updates depend on all that they read, from what a first step made of its states."""
     graph = draw.graph
     moved = {u.name: scale(seen.state[u.name] - first[u.name]) for u in graph.updates if u.node.type.dtype.is_float}
     return replace(draw, spread=moved, rate=_rate(graph, first, moved))
 
 
-def changed_by_suiting(graph: Graph) -> set[str]:
+def changed_by_suiting(graph: IRGraph) -> set[str]:
     """The runtime scalars and states that `suited` draws anew: rates, and what an optimizer begins at 0."""
     states = {
         name
@@ -161,7 +161,7 @@ def changed_by_suiting(graph: Graph) -> set[str]:
     return states | {name for name in graph.leaves("scalar") if name.rpartition(".")[2] == RATE}
 
 
-def _rate(graph: Graph, first: Mapping[str, Array], moved: Mapping[str, float]) -> float:
+def _rate(graph: IRGraph, first: Mapping[str, Array], moved: Mapping[str, float]) -> float:
     """The learning rate with which parameters move about as far as they are from 0."""
     pairs = [(scale(first[name]), moved.get(name, 0.0)) for name in graph.leaves("parameter")]
     logs = [math.log(size / change) for size, change in pairs if size > 0 and change > 0]
@@ -182,7 +182,7 @@ def all_finite(result: Result) -> bool:
 
 
 def small_sizes(
-    graph: Graph, capacity: Mapping[str, int], least: Sequence[Least] = (), first: Sequence[int] = SMALL
+    graph: IRGraph, capacity: Mapping[str, int], least: Sequence[Least] = (), first: Sequence[int] = SMALL
 ) -> dict[str, int]:
     """1, 2 or 3 for each symbol; more where a shape of the graph, or an op over it, needs it."""
     extents = {e for n in graph.nodes for e in _extents(n)}

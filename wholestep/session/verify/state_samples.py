@@ -66,7 +66,7 @@ class Large:
         return rows.reshape(*index.shape, *self.shape[1:])
 
 
-class Whole(Mapping[str, Array]):
+class InterpretedStates(Mapping[str, Array]):
     """The states of a trial as the interpreter computes with them, converted when they are read; large ones are not."""
 
     def __init__(self, state: State) -> None:

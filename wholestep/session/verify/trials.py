@@ -7,11 +7,11 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
-from wholestep.compiler.backend import Place
+from wholestep.compiler.backend import LoadContext
 from wholestep.compiler.frontend.precision import TF32
-from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.ir.semantics.interpret import Result
-from wholestep.compiler.ir.semantics.values import Run, computed_dtype
+from wholestep.compiler.ir.semantics.values import StepValues, computed_dtype
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.lower.decompose import decompose
 from wholestep.compiler.passes.simplify.inline import inline_calls, strip_stop_gradients
@@ -27,9 +27,18 @@ from wholestep.session.programs import memories
 from wholestep.session.running.results import EntryPoint
 from wholestep.session.verify.check import Subject, axes_of
 from wholestep.session.verify.compare import Comparison, compared, distances, shaking, tolerance_of
-from wholestep.session.verify.expected import Evaluation, Settle, demand_of, depending_on, evaluation
-from wholestep.session.verify.random_inputs import SEED, STEP, Draw, Tile, Trial, all_finite, changed_by_suiting, suited
-from wholestep.session.verify.state_samples import Whole, looked_at, shape_of
+from wholestep.session.verify.expected import ExpectedValues, Settle, demand_of, depending_on, evaluation
+from wholestep.session.verify.random_inputs import (
+    SEED,
+    STEP,
+    RepeatedState,
+    Trial,
+    TrialDraw,
+    all_finite,
+    changed_by_suiting,
+    suited,
+)
+from wholestep.session.verify.state_samples import InterpretedStates, looked_at, shape_of
 from wholestep.steps.capacity import MICRO_BATCH_DIMS
 
 Sizes = Mapping[str, int]
@@ -43,10 +52,10 @@ class Trials:
 
     def __init__(self, subject: Subject) -> None:
         self.graph, self._subject = _meaning(subject.graph), subject
-        self.draw = Draw(self.graph, subject.plan.bounds)
+        self.draw = TrialDraw(self.graph, subject.plan.bounds)
         self._tf32 = subject.plan.target.endswith(f"+{TF32}")
         self._tolerance = tolerance_of(self.graph, subject.where.options.exactness, self._tf32)
-        self._first: tuple[Sizes, Evaluation] | None = None
+        self._first: tuple[Sizes, ExpectedValues] | None = None
 
     def rehearse(self, sizes: Sizes) -> None:
         """Load the plan; meanwhile find out which numbers suit the step, from what a first draw does to its states."""
@@ -62,15 +71,15 @@ class Trials:
         self.draw = suited(self.draw, before, found.result(self.graph, before))
         self._first = sizes, found
 
-    def _rehearsed(self, sizes: Sizes) -> tuple[Evaluation, Mapping[str, AnyArray]]:
+    def _rehearsed(self, sizes: Sizes) -> tuple[ExpectedValues, Mapping[str, AnyArray]]:
         trial = self.draw.trial(sizes, SEED)
         self._session.place(trial)
         before = self._session.looked_at()
         return self._evaluated(self.graph, trial, before), before
 
     def _evaluated(
-        self, graph: Graph, trial: Trial, before: Mapping[str, AnyArray], settle: Settle | None = None
-    ) -> Evaluation:
+        self, graph: IRGraph, trial: Trial, before: Mapping[str, AnyArray], settle: Settle | None = None
+    ) -> ExpectedValues:
         first = trial.seed == SEED and graph is self.graph
         later = depending_on(graph, changed_by_suiting(graph)) if first else frozenset()
         known = self._first[1] if first and self._first is not None and self._first[0] == trial.sizes else None
@@ -115,7 +124,7 @@ class Trials:
         return distances(found[False], found[True])
 
 
-def _meaning(graph: Graph) -> Graph:
+def _meaning(graph: IRGraph) -> IRGraph:
     """The trace with its gradients, and nothing else, written out."""
     return strip_stop_gradients(expand_gradients(inline_calls(graph)))
 
@@ -129,7 +138,7 @@ class TrialSession:
         self._state, self._scratch = State(), device.scratch()
         axes = axes_of(subject.plan)  # ranks that have parts of states are threads here
         self._where = replace(subject.where, seed=SEED, seeded=True, group=None if axes is None else Shards(*axes))
-        place = Place(self._where, self._state, self._scratch)
+        place = LoadContext(self._where, self._state, self._scratch)
 
         def get_ready() -> None:
             self._make_room(subject)
@@ -161,7 +170,7 @@ class TrialSession:
         """Give every state its numbers."""
         for name in self._state.names:
             numbers = trial.state[name]
-            if isinstance(numbers, Tile):
+            if isinstance(numbers, RepeatedState):
                 self._state.slot(name).newest.fill(numbers.numbers)
             else:
                 self._state.set(name, numbers)
@@ -171,12 +180,12 @@ class TrialSession:
         """Every state as it is now; large ones on their grids."""
         return {name: looked_at(self._state.slot(name)) for name in self._state.names}
 
-    def reading(self, graph: Graph, trial: Trial) -> Run:
+    def reading(self, graph: IRGraph, trial: Trial) -> StepValues:
         """What the leaves of a graph read."""
         leaves = graph.leaves("input").items()
         inputs = {name: trial.inputs[name].astype(computed_dtype(node.type.dtype)) for name, node in leaves}
         scalars = {**trial.scalars, "step": float(STEP)}
-        return Run(inputs, Whole(self._state), scalars, trial.sizes, SEED, STEP)
+        return StepValues(inputs, InterpretedStates(self._state), scalars, trial.sizes, SEED, STEP)
 
     def run(self, trial: Trial) -> Result:
         """One native step."""

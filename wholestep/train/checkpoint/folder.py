@@ -15,7 +15,7 @@ from wholestep.train.checkpoint.format import MANIFEST, NAME, REMOVING, SUPERSED
 
 
 @dataclass(frozen=True)
-class Found:
+class StoredCheckpoint:
     """A checkpoint in a folder, by its name."""
 
     path: Path
@@ -23,18 +23,18 @@ class Found:
     attempt: int
 
 
-def checkpoints_in(folder: str | PathLike[str]) -> list[Found]:
+def checkpoints_in(folder: str | PathLike[str]) -> list[StoredCheckpoint]:
     """The checkpoints of a run, oldest first; whether they are whole is seen when they are read."""
     found = [(p, NAME.fullmatch(p.name)) for p in Path(folder).glob("step-*")]
-    listed = [Found(p, int(m[1]), int(m[2] or 0)) for p, m in found if m]
+    listed = [StoredCheckpoint(p, int(m[1]), int(m[2] or 0)) for p, m in found if m]
     return sorted(listed, key=lambda f: (f.step, f.attempt))
 
 
-def ranked(order: list[Found], monitor: str, mode: str) -> list[Found]:
+def ranked(order: list[StoredCheckpoint], monitor: str, mode: str) -> list[StoredCheckpoint]:
     """Those that know a number, best first."""
     if mode not in ("min", "max"):
         raise OptionError(f"mode is 'min' or 'max'; received {mode!r}.")
-    known: list[tuple[float, Found]] = []
+    known: list[tuple[float, StoredCheckpoint]] = []
     for found in order:
         with contextlib.suppress(CheckpointError):
             value = read_manifest(found.path)["logs"].get(monitor)
@@ -64,7 +64,7 @@ def rotate(folder: Path, writer: str, last: int, best: int, monitor: str, mode: 
             _remove(found.path)
 
 
-def set_aside(found: Sequence[Found]) -> None:
+def set_aside(found: Sequence[StoredCheckpoint]) -> None:
     """Move checkpoints out of a run's folder, each by one rename: the newest that is left is where the run goes on."""
     for each in found:
         aside = each.path.parent / SUPERSEDED

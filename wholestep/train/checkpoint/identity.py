@@ -18,7 +18,7 @@ from wholestep.data.loader import DataLoader
 from wholestep.data.table import Table
 
 if TYPE_CHECKING:
-    from wholestep.compiler.backend import Where
+    from wholestep.compiler.backend import Placement
     from wholestep.session import Session
 
 SAMPLE = 256  # rows of a data set that stand for all of them
@@ -52,7 +52,7 @@ def identity_of(session: Session, loader: Any = None) -> dict[str, Any]:
     }
 
 
-def _workers(where: Where) -> int | str | None:
+def _workers(where: Placement) -> int | str | None:
     """The number of ranks, or the shape of their mesh."""
     return f"{where.ranks} x {where.model_ranks}" if where.model_ranks > 1 else where.ranks or None
 

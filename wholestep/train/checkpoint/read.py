@@ -13,7 +13,7 @@ from typing import TypeVar
 from wholestep.callbacks.run import Position
 from wholestep.errors import CheckpointError, InputError
 from wholestep.schedules.monitor_modes import MODES, canonical, known_mode, mode_of
-from wholestep.train.checkpoint.folder import Found, checkpoints_in, is_checkpoint, ranked
+from wholestep.train.checkpoint.folder import StoredCheckpoint, checkpoints_in, is_checkpoint, ranked
 from wholestep.train.checkpoint.format import (
     CALLBACKS,
     KEEPS_BEST,
@@ -33,7 +33,7 @@ log = logging.getLogger("wholestep")
 T = TypeVar("T")
 
 
-def _modes(found: Sequence[Found]) -> dict[str, str]:
+def _modes(found: Sequence[StoredCheckpoint]) -> dict[str, str]:
     """What is better of a run's metrics, as its newest checkpoint has noted it."""
     for each in found:
         with contextlib.suppress(CheckpointError):
@@ -75,7 +75,7 @@ def load_checkpoint(path: str | PathLike[str], *, best: str | None = None, mode:
     raise CheckpointError(f"there is no checkpoint in {folder}; expected folders like {folder}/step-00000120.")
 
 
-def _first_whole(folder: Path, order: Sequence[Found], read: Callable[[Path], T]) -> T:
+def _first_whole(folder: Path, order: Sequence[StoredCheckpoint], read: Callable[[Path], T]) -> T:
     """What the first checkpoint that is not damaged gives."""
     problems = []
     for found in order:
@@ -102,7 +102,7 @@ def weights_in_run(path: Path) -> Path | None:
     return _first_whole(path, best or newest_first, _checked_weights)
 
 
-def _kept_by(newest_first: Sequence[Found]) -> dict[str, str] | None:
+def _kept_by(newest_first: Sequence[StoredCheckpoint]) -> dict[str, str] | None:
     """The monitor and the mode of a writer that keeps the best checkpoints alone."""
     for each in newest_first:
         with contextlib.suppress(CheckpointError):

@@ -16,7 +16,7 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 from wholestep.compiler.ir.mesh import DATA
-from wholestep.compiler.runtime.state.state_pieces import Piece
+from wholestep.compiler.runtime.state.state_pieces import StatePiece
 from wholestep.train.checkpoint.format import owned_file
 from wholestep.train.checkpoint.resume import Checkpoint
 from wholestep.train.checkpoint.shard_files import write_pieces
@@ -24,12 +24,12 @@ from wholestep.train.checkpoint.tensors import sync_folder
 from wholestep.train.checkpoint.write import new_name, publish, refused, write_whole
 
 if TYPE_CHECKING:
-    from wholestep.compiler.runtime.process_group import Group
+    from wholestep.compiler.runtime.process_group import ProcessGroup
 
 log = logging.getLogger("wholestep")
 
 
-def meet(group: Group, folder: Path, step: int) -> Path | None:
+def meet(group: ProcessGroup, folder: Path, step: int) -> Path | None:
     """A new folder that all workers can write to; None if they do not share a file system."""
     name = new_name(step)
     if group.rank == 0:
@@ -48,7 +48,7 @@ def meet(group: Group, folder: Path, step: int) -> Path | None:
     return None
 
 
-class Together:
+class ShardedWrite:
     """A checkpoint that is being written in the background.
 
     Args:
@@ -58,14 +58,14 @@ class Together:
     """
 
     def __init__(
-        self, group: Group, place: Path, step: int, pieces: Mapping[str, Piece], taken: Checkpoint | None
+        self, group: ProcessGroup, place: Path, step: int, pieces: Mapping[str, StatePiece], taken: Checkpoint | None
     ) -> None:
         self.group, self.place, self.step, self.taken = group, place, step, taken
         self._said: dict[str, object] = {}
         self._thread = Thread(target=self._write, args=(pieces,), name="wholestep-checkpoint")
         self._thread.start()
 
-    def _write(self, pieces: Mapping[str, Piece]) -> None:
+    def _write(self, pieces: Mapping[str, StatePiece]) -> None:
         try:
             sums = {} if self.taken is None else write_whole(self.place, self.taken)
             name = owned_file(self.group.rank, self.group.size)
@@ -75,7 +75,7 @@ class Together:
         except Exception as error:  # on a thread of its own, an error that nobody tells is lost
             self._said = {"error": str(error)}
 
-    def _own(self, pieces: Mapping[str, Piece]) -> Mapping[str, Piece]:
+    def _own(self, pieces: Mapping[str, StatePiece]) -> Mapping[str, StatePiece]:
         """The shards that this worker writes: those replicated along the data axis are written by its first worker."""
         if self.group.grid.place(DATA, self.group.rank) == 0:
             return pieces

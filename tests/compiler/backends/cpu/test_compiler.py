@@ -20,7 +20,7 @@ from wholestep.compiler.backends.cpu.target import (
     available_targets,
     detect_target,
 )
-from wholestep.compiler.runtime.cache.content_store import Cache
+from wholestep.compiler.runtime.cache.content_store import ContentStore
 from wholestep.compiler.target import Target
 from wholestep.errors import CompilerError
 
@@ -30,7 +30,7 @@ CALLS_WHAT_IS_MISSING = "int missing_thing(void);\nint f(void) { return missing_
 
 def test_source_is_compiled_once_and_then_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = compile_counter.value
-    path = compile_c(ANSWER % 42, cache=Cache(tmp_path))
+    path = compile_c(ANSWER % 42, cache=ContentStore(tmp_path))
     assert ctypes.CDLL(str(path)).answer() == 42
     assert compile_counter.value == before + 1
 
@@ -39,14 +39,14 @@ def test_source_is_compiled_once_and_then_found(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(subprocess, "run", refuse)
     monkeypatch.setattr(subprocess, "Popen", refuse)
-    assert compile_c(ANSWER % 42, cache=Cache(tmp_path)) == path
+    assert compile_c(ANSWER % 42, cache=ContentStore(tmp_path)) == path
     assert compile_counter.value == before + 1
 
 
 def test_the_key_follows_source_target_and_compiler(tmp_path: Path) -> None:
-    cache, before = Cache(tmp_path), compile_counter.value
+    cache, before = ContentStore(tmp_path), compile_counter.value
     gcc = find_compiler()
-    other = compiler_module.Compiler(gcc.command, gcc.fingerprint + " newer")
+    other = compiler_module.CCompiler(gcc.command, gcc.fingerprint + " newer")
     compile_c(ANSWER % 1, cache=cache, target=PORTABLE.name)
     compile_c(ANSWER % 2, cache=cache, target=PORTABLE.name)
     compile_c(ANSWER % 1, cache=cache, target=PORTABLE.name, compiler=other)
@@ -58,14 +58,14 @@ def test_the_key_follows_source_target_and_compiler(tmp_path: Path) -> None:
 def test_the_level_of_a_command_line_wins_over_ours(tmp_path: Path) -> None:
     """It is a part of the key: the same source at two levels is compiled twice."""
     told = "\n#ifdef __OPTIMIZE__\n#define LEVEL 1\n#else\n#define LEVEL 0\n#endif\n"
-    source, cache, name = told + ANSWER.replace("%d", "LEVEL"), Cache(tmp_path), find_compiler().command[0]
+    source, cache, name = told + ANSWER.replace("%d", "LEVEL"), ContentStore(tmp_path), find_compiler().command[0]
     paths = [compile_c(source, cache=cache, compiler=find_compiler(c)) for c in (None, f"{name} -O0", f"{name} -O1")]
     assert [ctypes.CDLL(str(path)).answer() for path in paths] == [1, 0, 1]
     assert len(set(paths)) == 3
 
 
 def test_a_damaged_object_is_compiled_again(tmp_path: Path) -> None:
-    cache = Cache(tmp_path)
+    cache = ContentStore(tmp_path)
     path = compile_c(ANSWER % 3, cache=cache)
     path.write_bytes(b"not an object")
     with pytest.warns(UserWarning, match="damaged"):
@@ -75,13 +75,13 @@ def test_a_damaged_object_is_compiled_again(tmp_path: Path) -> None:
 
 def test_refused_source_shows_what_the_compiler_said(tmp_path: Path) -> None:
     with pytest.raises(CompilerError, match=r"(?s)failed with status.*plan\.c.*undeclared_thing"):
-        compile_c("int f(void) { return undeclared_thing; }", cache=Cache(tmp_path))
+        compile_c("int f(void) { return undeclared_thing; }", cache=ContentStore(tmp_path))
 
 
 def test_a_failing_compiler_shows_its_first_error_and_not_its_warnings(tmp_path: Path) -> None:
     warnings = "".join(f"int *f{i}(void) {{ long x = {i}; return x; }}\n" for i in range(30))
     with pytest.raises(CompilerError, match=r"\.\.\. \d+ lines of warnings\n.*undeclared_thing") as caught:
-        compile_c(f"{warnings}int f(void) {{ return undeclared_thing; }}", cache=Cache(tmp_path))
+        compile_c(f"{warnings}int f(void) {{ return undeclared_thing; }}", cache=ContentStore(tmp_path))
     assert "return x" not in str(caught.value)
 
 
@@ -165,7 +165,7 @@ def test_the_target_follows_the_features_of_the_processor(
 
 def test_multiply_adds_are_not_contracted(tmp_path: Path) -> None:
     source = '__attribute__((visibility("default"))) float f(float a, float b, float c) { return a * b + c; }\n'
-    f = ctypes.CDLL(str(compile_c(source, cache=Cache(tmp_path)))).f
+    f = ctypes.CDLL(str(compile_c(source, cache=ContentStore(tmp_path)))).f
     f.restype, f.argtypes = ctypes.c_float, [ctypes.c_float] * 3
     assert f(1 + 2**-12, 1 + 2**-12, -(1 + 2**-11)) == 0.0  # fused it would be 2**-24
 
@@ -175,7 +175,7 @@ def test_files_are_compiled_side_by_side_into_one_object(tmp_path: Path) -> None
         "a.c": "int half(void) { return 21; }\n",
         "b.c": f"int half(void);\n{ANSWER % 0}".replace("0;", "2 * half();"),
     }
-    assert ctypes.CDLL(str(compile_c("both", files=files, cache=Cache(tmp_path)))).answer() == 42
+    assert ctypes.CDLL(str(compile_c("both", files=files, cache=ContentStore(tmp_path)))).answer() == 42
 
 
 def test_what_plans_share_is_compiled_once_and_linked_with_each(
@@ -191,7 +191,7 @@ def test_what_plans_share_is_compiled_once_and_linked_with_each(
     run = compiler_module._run
     monkeypatch.setattr(compiler_module, "_run", counted)
     clear = '#include "conv.h"\n__attribute__((visibility("default"))) void f(float *x) { ws_clear_f32(x, %d); }\n'
-    cache, name = Cache(tmp_path), compiler_module.SHARED["conv.h"]
+    cache, name = ContentStore(tmp_path), compiler_module.SHARED["conv.h"]
     for count in (3, 5):
         x = (ctypes.c_float * 8)(*[1.0] * 8)
         ctypes.CDLL(str(compile_c(clear % count, cache=cache))).f(x)
@@ -199,11 +199,11 @@ def test_what_plans_share_is_compiled_once_and_linked_with_each(
     assert len([c for c in commands if name in c]) == 1
     compile_c(clear % 3, cache=cache, compiler=find_compiler(f"{find_compiler().command[0]} -O1"))
     assert len([c for c in commands if name in c]) == 2
-    compile_c(ANSWER % 1, cache=Cache(tmp_path / "other"))
+    compile_c(ANSWER % 1, cache=ContentStore(tmp_path / "other"))
     assert len([c for c in commands if name in c]) == 2
 
 
 def test_an_error_in_one_of_several_files_is_told(tmp_path: Path) -> None:
     files = {f"{name}.c": f"int {name}(void) {{ return 1; }}\n" for name in "abcd"} | {"e.c": "int e(void) { oops }\n"}
     with pytest.raises(CompilerError, match=r"(?s)e\.c.*oops"):
-        compile_c("all", files=files, cache=Cache(tmp_path))
+        compile_c("all", files=files, cache=ContentStore(tmp_path))

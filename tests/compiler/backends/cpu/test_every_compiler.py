@@ -14,7 +14,7 @@ import pytest
 
 from tests.compiler.backends.cpu.compiler_suite import EXAMPLES
 from tests.compilers import QUICK
-from wholestep.compiler.backends.cpu.runtime.compiler import NATIVE, TARGET_FLAGS, Compiler, find_compiler
+from wholestep.compiler.backends.cpu.runtime.compiler import NATIVE, TARGET_FLAGS, CCompiler, find_compiler
 from wholestep.compiler.backends.cpu.target import PORTABLE, available_targets
 from wholestep.errors import CompilerError
 
@@ -26,7 +26,7 @@ COMMANDS = {"gcc": "gcc", "clang": "clang", "zig": ZIG}
 EVERY_PART = ("mlp", "mlp-float64", "mlp-bfloat16", "mlp-float16", "residual")
 
 
-def compiler(name: str) -> Compiler:
+def compiler(name: str) -> CCompiler:
     if name == "zig" and importlib.util.find_spec("ziglang") is None:
         pytest.skip("needs the ziglang wheel: pip install ziglang")
     try:

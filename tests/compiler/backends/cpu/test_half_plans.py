@@ -17,7 +17,7 @@ from tests.compiler.targets import make_plan
 from wholestep.compiler.backends.cpu.layout.panels import PAIRS
 from wholestep.compiler.backends.cpu.render.source import render
 from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.graph import Graph, Node, rewrite
+from wholestep.compiler.ir.graph import IRGraph, Node, rewrite
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import DType, bfloat16, float16, float32
 from wholestep.compiler.passes.lower.cast_fusion import round_early, widen_operands
@@ -30,7 +30,7 @@ OPERANDS = {"matmul": (0, 1), "attention": (0, 1, 2), "attention_lse": (0, 1, 2)
 OPERANDS |= dict.fromkeys(("conv2d", "conv2d_grad_input", "conv2d_grad_weight"), (0, 1))
 
 
-def halved(graph: Graph, dtype: DType) -> Graph:
+def halved(graph: IRGraph, dtype: DType) -> IRGraph:
     """The graph with the operands of its products rounded to a half type, forward and backward."""
 
     def rule(node: Node) -> Node:
@@ -46,7 +46,7 @@ def halved(graph: Graph, dtype: DType) -> Graph:
     return rewrite(graph, rule)
 
 
-def planned(graph: Graph, capacity: dict[str, int]) -> Plan:
+def planned(graph: IRGraph, capacity: dict[str, int]) -> Plan:
     plan = make_plan(widen_operands(round_early(graph)), capacity)
     check(plan)
     return plan
@@ -67,7 +67,7 @@ def assert_near(got: Ran, want: Ran, eps: float) -> None:
         np.testing.assert_allclose(found, value, rtol=eps, atol=floor, err_msg=name)
 
 
-STEPS: dict[str, tuple[Callable[[], Graph], int, int]] = {
+STEPS: dict[str, tuple[Callable[[], IRGraph], int, int]] = {
     "mlp": (lambda: mlp_step(49, 70, 10), 49, 10),
     "blocks of 16": (lambda: mlp_step(64, 128, 32), 64, 32),
     "attention": (attention_step, 320, 10),
@@ -118,7 +118,7 @@ def test_weights_have_half_copies_in_pairs_and_nothing_is_cast_by_itself() -> No
 
 @settings(max_examples=3, deadline=None, phases=(Phase.explicit, Phase.generate))
 @given(st.lists(graphs(), min_size=6, max_size=6), st.integers(0, 2**32), st.sampled_from([bfloat16, float16]))
-def test_random_graphs(many: list[Graph], seed: int, dtype: DType) -> None:
+def test_random_graphs(many: list[IRGraph], seed: int, dtype: DType) -> None:
     sizes, capacity = {"batch": 7, "time": 3}, {"batch": 40, "time": 5}
     halves = [halved(lower(g), dtype) for g in many]
     plans = [fenced(planned(g, capacity)) for g in halves]

@@ -17,10 +17,10 @@ from wholestep.compiler.backends.cpu.runtime.library import (
     EXPLICIT,
     SEQUENTIAL,
     SHUFFLED,
-    Call,
     Library,
-    Loop,
     LoopInput,
+    NativeCall,
+    NativeLoop,
     add_part,
     build_library,
     default_threads,
@@ -28,7 +28,7 @@ from wholestep.compiler.backends.cpu.runtime.library import (
 )
 from wholestep.compiler.ir.semantics import random
 from wholestep.compiler.runtime import threads as threads_module
-from wholestep.compiler.runtime.cache.content_store import Cache
+from wholestep.compiler.runtime.cache.content_store import ContentStore
 from wholestep.compiler.runtime.epoch_permutation import epoch_order
 
 WIDTH = 3
@@ -62,7 +62,7 @@ class Program:
     def __init__(self, folder: Path, rows: int, capacity: int, loss: Any = np.float32) -> None:
         self.library = load_library()
         source = PLAN.replace("LOSS", "float" if loss == np.float32 else "double")
-        self.prologue, self.entry = load_plan_object(compile_c(source, cache=Cache(folder)))
+        self.prologue, self.entry = load_plan_object(compile_c(source, cache=ContentStore(folder)))
         self.capacity = capacity
         self.x = np.arange(rows * WIDTH, dtype=np.float32).reshape(rows, WIDTH)
         self.labels = np.arange(rows, dtype=np.int64) % 7
@@ -72,10 +72,10 @@ class Program:
         self.scalars, self.derived = (ctypes.c_double * 1)(4.0), (ctypes.c_double * 1)(0.0)
         self.work = np.zeros((64, 8))
         self.staging = [np.full((capacity, WIDTH), np.nan, np.float32), np.zeros(capacity, np.int64)]
-        self.call = Call(api=self.library.api, dims=self.dims, buffers=self.buffers, work=self.work.ctypes.data,
+        self.call = NativeCall(api=self.library.api, dims=self.dims, buffers=self.buffers, work=self.work.ctypes.data,
                          work_bytes=64, scalars=self.scalars, derived=self.derived, seed=1, step=0)  # fmt: skip
 
-    def loop(self, losses: np.ndarray[Any, Any], **fields: Any) -> Loop:
+    def loop(self, losses: np.ndarray[Any, Any], **fields: Any) -> NativeLoop:
         inputs = (LoopInput * 2)(
             *[
                 LoopInput(
@@ -91,7 +91,7 @@ class Program:
             "losses": losses.ctypes.data, "rows": len(self.x), "capacity": self.capacity,
             "steps": losses.size, "seconds": 60.0, "threads": 1,
         }  # fmt: skip
-        return Loop(**{**values, **fields})
+        return NativeLoop(**{**values, **fields})
 
     def expected(self, order: np.ndarray[Any, Any]) -> list[float]:
         batches = [order[i : i + self.capacity] for i in range(0, len(order), self.capacity)]
@@ -105,7 +105,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_library_is_built_once_and_loaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache = Cache(tmp_path)
+    cache = ContentStore(tmp_path)
     path = build_library(cache, find_compiler(), HERE.name)
     loaded = load_library()
     monkeypatch.setattr(subprocess, "run", None)
@@ -222,10 +222,10 @@ def test_importing_the_runtime_starts_nothing_and_imports_little() -> None:
 
 
 def test_the_structures_have_the_sizes_of_c(tmp_path: Path) -> None:
-    names = {"ws_call": Call, "ws_input": LoopInput, "ws_loop": Loop}
+    names = {"ws_call": NativeCall, "ws_input": LoopInput, "ws_loop": NativeLoop}
     export = '__attribute__((visibility("default")))'
     body = "\n".join(f"{export} long size_{name}(void) {{ return sizeof({name}); }}" for name in names)
-    object_file = ctypes.CDLL(str(compile_c(f'#include "runtime.h"\n{body}\n', cache=Cache(tmp_path))))
+    object_file = ctypes.CDLL(str(compile_c(f'#include "runtime.h"\n{body}\n', cache=ContentStore(tmp_path))))
     for name, structure in names.items():
         assert object_file[f"size_{name}"]() == ctypes.sizeof(structure)
 
@@ -271,7 +271,7 @@ def test_normal_first_values_are_drawn_natively_to_the_bit(
 
 def test_the_api_table_is_the_library_s_own() -> None:
     library: Library = load_library()
-    add_part(library, "double", build_library(Cache(), find_compiler(), HERE.name, "double"))
+    add_part(library, "double", build_library(ContentStore(), find_compiler(), HERE.name, "double"))
     table = (ctypes.c_void_p * 3).from_address(library.api)
     functions = (library.gemm_f32, library.parts["double"].functions["gemm_f64"], library.barrier)
     assert list(table) == [ctypes.cast(f, ctypes.c_void_p).value for f in functions]

@@ -19,7 +19,7 @@ import pytest
 from tests.compiler.targets import compile_c, load_library
 from wholestep.compiler.backends.cpu.runtime.compiler import NATIVE, find_compiler
 from wholestep.compiler.backends.cpu.runtime.library import Body, Library
-from wholestep.compiler.runtime.cache.content_store import Cache
+from wholestep.compiler.runtime.cache.content_store import ContentStore
 
 # Every thread writes the phase, waits, and checks what the others wrote: a leaky barrier shows as a wrong value.
 DRIVER = """
@@ -57,7 +57,7 @@ def library() -> Library:
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    return ctypes.CDLL(str(compile_c(DRIVER, cache=Cache(tmp_path_factory.mktemp("driver")))))
+    return ctypes.CDLL(str(compile_c(DRIVER, cache=ContentStore(tmp_path_factory.mktemp("driver")))))
 
 
 def who_ran(library: Library, threads: int) -> list[tuple[int, int]]:

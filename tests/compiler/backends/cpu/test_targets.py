@@ -11,7 +11,7 @@ from step_graphs import attention_step, example, mlp_step, tiles_step
 from tests.compiler.targets import make_plan
 from wholestep.compiler.backends.cpu.render.source import render
 from wholestep.compiler.backends.cpu.target import AVX2, AVX512, AVX512BF16, PORTABLE, TARGETS, available_targets
-from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.target import Target
@@ -26,7 +26,7 @@ def numbers(plan: Plan) -> dict[str, np.ndarray]:
     return {name: np.abs(rng.normal(scale=0.1, size=shape)).astype(np.float32) for name, shape in shapes.items()}
 
 
-def run_on(target: Target, graph: Graph, inputs: int) -> native.Ran:
+def run_on(target: Target, graph: IRGraph, inputs: int) -> native.Ran:
     plan = make_plan(graph, {"batch": 21}, target=target)
     return native.run_plan(plan, example(21, inputs, 10), numbers(plan), {"batch": 21}, step=3)
 

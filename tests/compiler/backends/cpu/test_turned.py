@@ -16,7 +16,7 @@ from wholestep.compiler.backends.cpu.layout import transposed_weights
 from wholestep.compiler.backends.cpu.layout.panels import is_turned
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.graph import Graph, Node, Output, Update, rewrite
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update, rewrite
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import TensorType, float32
 from wholestep.compiler.ir.verify import verify
@@ -28,7 +28,7 @@ SIZES = {"batch": 5, "time": 3}
 ZEROS = at.Initializer("constant", (0.0,))
 
 
-def by_columns(graph: Graph) -> Graph:
+def by_columns(graph: IRGraph) -> IRGraph:
     """The graph with every matrix among its states declared so."""
 
     def declared(node: Node) -> Node:
@@ -41,7 +41,7 @@ def by_columns(graph: Graph) -> Graph:
 
 @settings(max_examples=30)
 @given(graphs(max_nodes=20), st.integers(0, 2**31))
-def test_a_turned_graph_computes_the_same(graph: Graph, seed: int) -> None:
+def test_a_turned_graph_computes_the_same(graph: IRGraph, seed: int) -> None:
     lowered = by_columns(lower(graph))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(transposed_weights, "is_turned", lambda type, by_columns: by_columns)
@@ -70,7 +70,7 @@ def test_a_layers_step_moves_nothing() -> None:
     slope = b.matmul(g, x, transpose_a=True)
     squares = b.sum_axes(b.sum_axes(b.mul(slope, slope), (0,)), (0,))
     outputs = (Output("h", b.matmul(x, w, transpose_b=True)), Output("squares", squares))
-    graph = Graph(outputs, (Update("w", b.sub(w, slope)),), (x, g))
+    graph = IRGraph(outputs, (Update("w", b.sub(w, slope)),), (x, g))
     stored, names = transposed_weights.turn_states(graph)
     assert names == {"w"}
     assert not [n for n in stored.nodes if n.op == "permute"]

@@ -21,11 +21,11 @@ import numpy as np
 from filelock import FileLock
 from numpy.lib.stride_tricks import as_strided
 
-from wholestep.compiler.backend import Place, nothing
-from wholestep.compiler.backends.common.numpy_program import HostDevice, HostProgram, Memory
+from wholestep.compiler.backend import LoadContext, nothing
+from wholestep.compiler.backends.common.numpy_program import HostDevice, HostProgram, LaunchMemory
 from wholestep.compiler.backends.cuda.libraries import cudnn_graphs
 from wholestep.compiler.backends.cuda.libraries.cudnn import Description
-from wholestep.compiler.backends.cuda.libraries.gemm_library import Matrix, Product, product_of
+from wholestep.compiler.backends.cuda.libraries.gemm_library import GemmOperand, Product, product_of
 from wholestep.compiler.backends.cuda.runtime.launch_list import write_record
 from wholestep.compiler.backends.cuda.runtime.program_memory import record_words
 from wholestep.compiler.backends.cuda.target import TARGETS
@@ -38,7 +38,7 @@ from wholestep.compiler.backends.gpu.kernel_schedule import (
     schedule_of,
     sorting_blocks,
 )
-from wholestep.compiler.backends.gpu.render.source import Rendered, Source, render, with_primitives
+from wholestep.compiler.backends.gpu.render.source import GpuSource, Rendered, render, with_primitives
 from wholestep.compiler.backends.gpu.schedule import arena_end
 from wholestep.compiler.devices import register, unregister
 from wholestep.compiler.ir import attrs as at
@@ -103,7 +103,7 @@ def _header() -> Path:
     return path
 
 
-def compiled(source: Source) -> ctypes.CDLL:
+def compiled(source: GpuSource) -> ctypes.CDLL:
     return compiled_text(source.text, source.functions)[0]
 
 
@@ -132,7 +132,7 @@ def host_product(product: Product, a: int, b: int, c: int, bias: int = 0) -> Non
         bits = np.ascontiguousarray(array).view(np.uint32)
         return ((bits + 0x1000) & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
 
-    def view(matrix: Matrix, address: int, rows: int, columns: int) -> Array:
+    def view(matrix: GemmOperand, address: int, rows: int, columns: int) -> Array:
         dtype = matrix.dtype.numpy
         reach = (product.batch - 1) * matrix.batch + (rows - 1) * matrix.row + (columns - 1) * matrix.column + 1
         flat = np.frombuffer((ctypes.c_uint8 * (reach * dtype.itemsize)).from_address(address), dtype)
@@ -222,13 +222,13 @@ def host_graph(description: Description, at: Mapping[str, int]) -> None:
 class Emulated:
     """A plan's kernels; `threads` and `blocks` say in which order those run."""
 
-    def __init__(self, plan: Plan, source: Source | None = None, dll: ctypes.CDLL | None = None) -> None:
+    def __init__(self, plan: Plan, source: GpuSource | None = None, dll: ctypes.CDLL | None = None) -> None:
         self.plan, self.source = plan, source or render(plan)
         self.dll = dll or compiled(self.source)
         self.scratch = np.full(plan.arena_bytes - arena_end(plan) + FENCE, 255, np.uint8)
         self.counters = np.zeros(1 << 16, np.int32)
 
-    def run(self, memory: Memory, threads: int = 0, blocks: int = 0) -> None:
+    def run(self, memory: LaunchMemory, threads: int = 0, blocks: int = 0) -> None:
         step = self.record(memory)
         for loop, inside in groupby(self.source.launches, lambda launch: launch.kernels[0][0].loop):
             launches = list(inside)
@@ -249,11 +249,11 @@ class Emulated:
         assert not self.counters.any(), "a kernel leaves its counters as they were"
         assert (self.scratch[-FENCE:] == 255).all(), "a kernel writes behind the scratch memory"
 
-    def multiply(self, kernel: Kernel, memory: Memory) -> None:
+    def multiply(self, kernel: Kernel, memory: LaunchMemory) -> None:
         """A product of the library."""
         found = product_of(self.plan, kernel, memory.sizes)
 
-        def address(matrix: Matrix) -> int:
+        def address(matrix: GemmOperand) -> int:
             if matrix.buffer < 0:
                 return int(self.scratch.ctypes.data) + schedule_of(kernel).scratch_at
             return int(memory.arrays[matrix.buffer].ctypes.data) + matrix.offset * matrix.dtype.size
@@ -261,14 +261,14 @@ class Emulated:
         bias = 0 if found.bias is None else address(found.bias)
         host_product(found, *map(address, (found.a, found.b, found.c)), bias)
 
-    def call(self, kernel: Kernel, memory: Memory) -> None:
+    def call(self, kernel: Kernel, memory: LaunchMemory) -> None:
         """A graph of cuDNN."""
         found = cudnn_graphs.call_of(self.plan, kernel, memory.sizes)
         scratch = int(self.scratch.ctypes.data) + schedule_of(kernel).scratch_at
         starts = {p.name: scratch if p.buffer < 0 else memory.arrays[p.buffer].ctypes.data for p in found.places}
         host_graph(found.description, {p.name: int(starts[p.name]) + p.offset for p in found.places})
 
-    def exchange(self, kernel: Kernel, memory: Memory) -> None:
+    def exchange(self, kernel: Kernel, memory: LaunchMemory) -> None:
         """A rank that is alone has what it gave."""
         assert isinstance(kernel.body, Exchange)
         for source, to in zip(kernel.body.operands, kernel.body.results, strict=True):
@@ -279,13 +279,13 @@ class Emulated:
         """A graph has as many launches as the longest loop; those behind the end of a shorter one do nothing."""
         return evaluate(self.plan.loops[loop].length, self.plan.sizes)
 
-    def record(self, memory: Memory) -> Array:
+    def record(self, memory: LaunchMemory) -> Array:
         step = np.zeros(record_words(self.plan), np.uint64)
         write_record(step, self.plan, memory.sizes, memory.slots, (memory.seed % 2**64, memory.step, 0, 0))
         return step
 
     def launch(
-        self, launch: Rendered, name: str, memory: Memory, step: Array, turn: int, orders: tuple[int, int]
+        self, launch: Rendered, name: str, memory: LaunchMemory, step: Array, turn: int, orders: tuple[int, int]
     ) -> None:
         def address(buffer: int) -> int:
             return int(memory.arrays[buffer].ctypes.data)
@@ -303,7 +303,7 @@ class Emulated:
 
 
 class EmulatedProgram(HostProgram):
-    def __init__(self, plan: Plan, place: Place, meanwhile: Callable[[], None] = nothing) -> None:
+    def __init__(self, plan: Plan, place: LoadContext, meanwhile: Callable[[], None] = nothing) -> None:
         super().__init__(plan, place, meanwhile)
         self._emulated = Emulated(plan)
 
@@ -311,7 +311,7 @@ class EmulatedProgram(HostProgram):
     def source(self) -> str:
         return self._emulated.source.text
 
-    def run(self, memory: Memory) -> None:
+    def run(self, memory: LaunchMemory) -> None:
         self._emulated.run(memory)
 
 

@@ -24,7 +24,7 @@ from tests.compiler.backends.cuda import emulated
 from tests.compiler.backends.cuda.emulated import folder
 from tests.compiler.backends.cuda.fake_gpu import FakeDriver, NotYetError
 from wholestep.compiler.backends.cuda.libraries import nccl
-from wholestep.compiler.backends.cuda.libraries.nccl import Piece
+from wholestep.compiler.backends.cuda.libraries.nccl import PeerBytes
 
 VERSION = 22803
 LISTENER = ctypes.CFUNCTYPE(
@@ -44,7 +44,7 @@ class FakeNccl:
         self.driver, self.rank = driver, 0
         self.comm: Mail | None = None
         self.asked: list[str] = []  # but for pieces
-        self.open: dict[str, list[Piece]] | None = None  # of the group that is being put together
+        self.open: dict[str, list[PeerBytes]] | None = None  # of the group that is being put together
         self.sent = 0  # bytes, to others
         self.error, self.aborted = 0, False
 
@@ -53,7 +53,7 @@ class FakeNccl:
         if name in ("send", "receive"):
             assert self.open is not None, "pieces go in groups"
             assert comm == 0x7000000000 + self.rank, "handles are whole"
-            self.open[name].append(Piece(data, size, number))
+            self.open[name].append(PeerBytes(data, size, number))
             return 0
         if name == "error":
             return self.error
@@ -103,9 +103,9 @@ class Mail:
 class Moving:
     """One group of pieces, as it stands in a stream: begun when the stream comes there, done when all have come."""
 
-    def __init__(self, fake: FakeNccl, sends: list[Piece], receives: list[Piece]) -> None:
+    def __init__(self, fake: FakeNccl, sends: list[PeerBytes], receives: list[PeerBytes]) -> None:
         self.fake, self.sends, self.receives = fake, sends, receives
-        self.requests: list[tuple[Piece, Path]] | None = None  # what is still to come
+        self.requests: list[tuple[PeerBytes, Path]] | None = None  # what is still to come
 
     def __call__(self) -> None:
         own = self.fake.rank

@@ -17,7 +17,7 @@ from tests.compiler.backends.cuda.fake_gpu import FakeDriver
 from tests.compiler.backends.cuda.models import MODELS, UNCHECKED, session_of
 from tests.compiler.backends.cuda.test_graphs import ORDERS, STEP, run, together
 from wholestep.compiler.backends.cuda.libraries import attention as rules
-from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import bfloat16, float64
 from wholestep.compiler.pipeline import Compiler
@@ -31,7 +31,7 @@ CAPACITY = {"batch": 2, "time": 37}
 HEADS: Shape = ("batch", 2)
 
 
-def graphs() -> dict[str, Graph]:
+def graphs() -> dict[str, IRGraph]:
     own: Shape = (*HEADS, "time", 6)
     return {
         "causal": attention(own, own, own, causal=True),
@@ -45,7 +45,7 @@ def graphs() -> dict[str, Graph]:
     }
 
 
-def beside_the_interpreter(name: str, graph: Graph, emulated: Emulated, sizes: dict[str, int]) -> dict[str, Array]:
+def beside_the_interpreter(name: str, graph: IRGraph, emulated: Emulated, sizes: dict[str, int]) -> dict[str, Array]:
     """What a plan gives, which is what is meant, in several orders of threads and blocks."""
     inputs, _ = example_values(graph, sizes, np.random.default_rng(0))
     want = interpret(graph, inputs=inputs, state={}, sizes=sizes, seed=0, step=STEP).outputs

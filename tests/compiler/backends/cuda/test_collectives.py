@@ -11,18 +11,18 @@ import pytest
 from tests.compiler.backends.cuda.fake_gpu import CODE, FakeDriver, fake_compile
 from tests.compiler.backends.cuda.fake_nccl import view
 from wholestep.compiler.backends.cuda.driver.nvrtc import compile_text
-from wholestep.compiler.backends.cuda.libraries.nccl import Piece
+from wholestep.compiler.backends.cuda.libraries.nccl import PeerBytes
 from wholestep.compiler.backends.cuda.runtime.collectives import (
     BESIDE,
     LITTLE,
     MOST_PIECES,
     SUMS,
     THREADS,
-    Added,
+    CollectiveOperand,
     Moves,
     Phase,
+    RankSums,
     Sent,
-    Tensor,
     phases_of,
 )
 from wholestep.compiler.backends.gpu.render.source import native, with_primitives
@@ -50,7 +50,7 @@ def run(driver: FakeDriver, phases: list[list[Phase]], dtype: str) -> int:
     sent = 0
     for of_all in zip(*phases, strict=True):
         if isinstance(of_all[0], Sent):
-            ways: dict[tuple[int, int], list[Piece]] = {}
+            ways: dict[tuple[int, int], list[PeerBytes]] = {}
             for rank, phase in enumerate(of_all):
                 for piece in phase.sends:
                     ways.setdefault((rank, piece.peer), []).append(piece)
@@ -66,7 +66,7 @@ def run(driver: FakeDriver, phases: list[list[Phase]], dtype: str) -> int:
     return sent
 
 
-def add(driver: FakeDriver, phase: Added, dtype: str) -> None:
+def add(driver: FakeDriver, phase: RankSums, dtype: str) -> None:
     words = [word for s in phase.sums for word in (s.own, s.to, s.others, s.count)]
     given: list[Any] = [(ctypes.c_void_p * (4 * MOST_PIECES))(*words), ctypes.c_int(len(phase.sums))]
     given += [ctypes.c_longlong(phase.apart), ctypes.c_int(phase.place), ctypes.c_int(phase.ranks)]
@@ -85,7 +85,7 @@ def exchanged(driver: FakeDriver, collective: str, counts: tuple[int, ...], dtyp
     phases = []
     for rank in range(ranks):
         pairs = zip(given[rank], results[rank], counts, strict=True)
-        tensors = [Tensor(a.ctypes.data, b.ctypes.data, n) for a, b, n in pairs]
+        tensors = [CollectiveOperand(a.ctypes.data, b.ctypes.data, n) for a, b, n in pairs]
         room = -(-rooms[rank].ctypes.data // 16) * 16
         moves = Moves(tensors, size, rank, [r + 5 for r in range(ranks)], room)  # ranks have other numbers elsewhere
         found = phases_of(collective, moves)
@@ -101,9 +101,9 @@ def exchanged(driver: FakeDriver, collective: str, counts: tuple[int, ...], dtyp
 
 
 def renumbered(phase: Phase) -> Phase:
-    if isinstance(phase, Added):
+    if isinstance(phase, RankSums):
         return phase
-    low = [[Piece(p.address, p.bytes, p.peer - 5) for p in side] for side in (phase.sends, phase.receives)]
+    low = [[PeerBytes(p.address, p.bytes, p.peer - 5) for p in side] for side in (phase.sends, phase.receives)]
     return Sent(*low)
 
 

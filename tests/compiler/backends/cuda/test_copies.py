@@ -11,7 +11,7 @@ import pytest
 
 import wholestep as ws
 from tests.compiler.backends.cuda.fake_gpu import FakeDriver
-from wholestep.compiler.backends.cuda.runtime.simulated_ranks import ShardedProgram
+from wholestep.compiler.backends.cuda.runtime.simulated_ranks import GpuRanksProgram
 from wholestep.compiler.plan.model.kernel import Buffer, Space
 from wholestep.options import CompileOptions
 
@@ -124,7 +124,7 @@ def test_micro_batches_and_ranks_have_half_forms_of_biases(gpu: FakeDriver | Non
     found = []
     for device in ("cuda", "cpu"):
         session = session_of(gpt(), device, **told)
-        assert "shards" not in told or device == "cpu" or isinstance(session._programs.main.program, ShardedProgram)
+        assert "shards" not in told or device == "cpu" or isinstance(session._programs.main.program, GpuRanksProgram)
         for seed in range(2):
             session.step(**tokens(4 * told.get("accumulate", 1), seed))
             session.set(BIAS, LARGE)

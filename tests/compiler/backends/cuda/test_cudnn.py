@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from wholestep.compiler.backends.cuda.libraries import cudnn
-from wholestep.compiler.backends.cuda.libraries.cudnn import Array, Description, Op
+from wholestep.compiler.backends.cuda.libraries.cudnn import CudnnOp, CudnnTensor, Description
 from wholestep.compiler.ir.types import bfloat16, float32
 from wholestep.errors import OptionError
 
@@ -44,7 +44,7 @@ def test_without_the_frontend_it_is_said_what_to_install(
 
 def test_a_description_reads_what_is_there() -> None:
     with pytest.raises(AssertionError, match="reads what nobody makes"):
-        Description((Op("relu", (("input", "x"),), ("y",)),), (), 0)
+        Description((CudnnOp("relu", (("input", "x"),), ("y",)),), (), 0)
 
 
 @pytest.mark.skipif(not any(d.name == cudnn.PACKAGE for d in metadata.distributions()), reason="no frontend of cuDNN")
@@ -56,11 +56,11 @@ def test_graphs_are_recorded_and_the_package_is_not_imported(tmp_path: Path, mon
     module._set_dlhandle_cudnn(ctypes.CDLL(str(tmp_path / "stub.so"))._handle)
     monkeypatch.setattr(cudnn, "library", lambda: module)
     shape, packed, plain = (2, 3, 64, 32), (64 * 288, 32, 288, 1), (64 * 96, 32, 96, 1)
-    arrays = tuple(Array(n, shape, packed, bfloat16) for n in "qkv")
-    arrays += (Array("out", shape, plain, bfloat16), Array("lse", (2, 3, 64, 1), (192, 64, 1, 1), float32))
+    arrays = tuple(CudnnTensor(n, shape, packed, bfloat16) for n in "qkv")
+    arrays += (CudnnTensor("out", shape, plain, bfloat16), CudnnTensor("lse", (2, 3, 64, 1), (192, 64, 1, 1), float32))
     options = (("attn_scale", 0.5), ("use_causal_mask", True), ("generate_stats", True))
-    sdpa = Op("sdpa", tuple((n, n) for n in "qkv"), ("out", "lse"), options)
-    prepared = object.__new__(cudnn.Prepared)
+    sdpa = CudnnOp("sdpa", tuple((n, n) for n in "qkv"), ("out", "lse"), options)
+    prepared = object.__new__(cudnn.PreparedGraph)
     prepared._handle, prepared._uids = 4096, {a.name: uid for uid, a in enumerate(arrays, 1)}
     with cudnn._named(module):
         recorded = json.loads(str(prepared._recorded(module, Description((sdpa,), arrays, 1 << 20))))

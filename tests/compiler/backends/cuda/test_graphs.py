@@ -20,10 +20,10 @@ from random_graphs import LARGEST_VALUE, example_values, graphs
 import wholestep as ws
 from docs import make_ops
 from tests.compiler.backends.cuda.emulated import TARGET, Emulated, compiled_text
-from wholestep.compiler.backends.common.numpy_program import Memory, prologue
+from wholestep.compiler.backends.common.numpy_program import LaunchMemory, prologue
 from wholestep.compiler.backends.gpu import schedule
 from wholestep.compiler.backends.gpu.render.source import render
-from wholestep.compiler.ir.graph import Graph, Node
+from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.ir.ops import OPS
 from wholestep.compiler.ir.printer import print_graph
 from wholestep.compiler.ir.semantics.interpret import interpret
@@ -79,7 +79,7 @@ def run(
     with np.errstate(all="ignore"):
         scalars = {s.name: s.default for s in plan.scalars} | {"step": float(STEP)}
         slots = prologue(plan, sizes, [scalars[s.name] for s in plan.scalars])
-    emulated.run(Memory(plan, arrays, sizes, slots, seed, STEP), *orders)
+    emulated.run(LaunchMemory(plan, arrays, sizes, slots, seed, STEP), *orders)
 
     def read(id: int) -> Array:
         shape = [evaluate(e, sizes) for e in plan.buffers[id].type.shape]
@@ -88,7 +88,7 @@ def run(
     return {name: read(id) for name, id in (*plan.outputs, *plan.states)}
 
 
-def check(many: list[Graph], sizes: dict[str, int], seed: int, fused: bool = True) -> None:
+def check(many: list[IRGraph], sizes: dict[str, int], seed: int, fused: bool = True) -> None:
     compiler = Compiler(CompileOptions(egraph=False, fuse=fused))
     plans = [compiler.plan(graph, CAPACITY, TARGET)[0] for graph in many]
     for graph, emulated in zip(many, together(plans), strict=True):
@@ -107,20 +107,20 @@ def check(many: list[Graph], sizes: dict[str, int], seed: int, fused: bool = Tru
 
 @settings(max_examples=1, phases=PHASES)
 @given(st.lists(graphs(max_nodes=16), min_size=8, max_size=8), SIZES, st.integers(0, 2**31))
-def test_graphs_in_float32(many: list[Graph], sizes: dict[str, int], seed: int) -> None:
+def test_graphs_in_float32(many: list[IRGraph], sizes: dict[str, int], seed: int) -> None:
     check(many, sizes, seed)
 
 
 @settings(max_examples=1, phases=PHASES)
 @given(st.lists(graphs(max_nodes=16, dtype=float64), min_size=4, max_size=4), SIZES, st.integers(0, 2**31))
-def test_graphs_in_float64_unfused(many: list[Graph], sizes: dict[str, int], seed: int) -> None:
+def test_graphs_in_float64_unfused(many: list[IRGraph], sizes: dict[str, int], seed: int) -> None:
     check(many, sizes, seed, fused=False)
 
 
 @pytest.mark.long
 @settings(max_examples=40, phases=PHASES)
 @given(st.lists(graphs(max_nodes=24), min_size=12, max_size=12), SIZES, st.integers(0, 2**31), st.booleans())
-def test_many_graphs(many: list[Graph], sizes: dict[str, int], seed: int, fused: bool) -> None:
+def test_many_graphs(many: list[IRGraph], sizes: dict[str, int], seed: int, fused: bool) -> None:
     check(many, sizes, seed, fused)
 
 
@@ -217,7 +217,7 @@ def test_the_page_of_ops_is_up_to_date() -> None:
     assert set(make_ops.FAMILIES) == {op.family for op in OPS.values()}
 
 
-def values_for(graph: Graph, rng: np.random.Generator) -> tuple[dict[str, Array], dict[str, Array]]:
+def values_for(graph: IRGraph, rng: np.random.Generator) -> tuple[dict[str, Array], dict[str, Array]]:
     """Floats between 0.2 and 0.9, which suit every function; integers that are indices everywhere."""
 
     def value(node: Node) -> Array:

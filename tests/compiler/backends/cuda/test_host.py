@@ -65,13 +65,13 @@ def test_what_steps_of_epochs_are_told_is_made_for_many_at_once(
 ) -> None:
     """A schedule and a smaller last batch; steps that are a launch each; then a scalar changes."""
     monkeypatch.setattr(epochs, "NODES", 1)
-    made, table = list[int](), scalar_prologue.Scalars.table
+    made, table = list[int](), scalar_prologue.PrologueScalars.table
 
-    def counted(self: scalar_prologue.Scalars, sizes: Mapping[str, int], steps: Sequence[int]) -> Any:
+    def counted(self: scalar_prologue.PrologueScalars, sizes: Mapping[str, int], steps: Sequence[int]) -> Any:
         made.append(len(steps))
         return table(self, sizes, steps)
 
-    monkeypatch.setattr(scalar_prologue.Scalars, "table", counted)
+    monkeypatch.setattr(scalar_prologue.PrologueScalars, "table", counted)
     (data,) = batches(8 * 30 + 3)
     ours, other = (build(device, schedule=ws.schedules.Cosine(0.1, 70)) for device in ("cuda", "reference"))
     for beta in (0.9, 0.8):
@@ -88,13 +88,13 @@ class Waits:
     """How often the host has waited for events."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.count, wait = 0, driver.Event.wait
+        self.count, wait = 0, driver.CudaEvent.wait
 
-        def counted(event: driver.Event) -> None:
+        def counted(event: driver.CudaEvent) -> None:
             self.count += 1
             wait(event)
 
-        monkeypatch.setattr(driver.Event, "wait", counted)
+        monkeypatch.setattr(driver.CudaEvent, "wait", counted)
 
     def since(self, before: int) -> int:
         return self.count - before

@@ -15,7 +15,7 @@ import wholestep as ws
 from tests.compiler.backends.cuda.emulated import Emulated, emulated_device
 from tests.compiler.backends.cuda.fake_gpu import FakeDriver
 from tests.compiler.backends.cuda.models import MODELS, session_of
-from wholestep.compiler.backends.common.numpy_program import Memory, prologue
+from wholestep.compiler.backends.common.numpy_program import LaunchMemory, prologue
 from wholestep.compiler.backends.cuda.runtime import epochs, program
 from wholestep.compiler.backends.cuda.runtime.program import CudaProgram
 from wholestep.compiler.backends.gpu import gemm_medium, schedule
@@ -62,7 +62,7 @@ def stepped(plan: Plan, orders: tuple[int, int], given: dict[str, np.ndarray] | 
     for name, id in plan.inputs:
         arrays[id][...] = given[name]
     slots = prologue(plan, plan.sizes, [1.0 if s.name == "step" else s.default for s in plan.scalars])
-    Emulated(plan).run(Memory(plan, arrays, plan.sizes, slots, 1, 1), *orders)
+    Emulated(plan).run(LaunchMemory(plan, arrays, plan.sizes, slots, 1, 1), *orders)
     return {b.id: arrays[b.id] for b in plan.buffers if b.space in (Space.STATE, Space.OUTPUT)}
 
 

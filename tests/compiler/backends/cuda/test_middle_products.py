@@ -12,14 +12,14 @@ from tests.compiler.backends.cuda.emulated import TARGET
 from tests.compiler.backends.cuda.test_graphs import ORDERS, STEP, run, together
 from wholestep.compiler.backends.gpu import gemm_medium
 from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.graph import Graph, Output
+from wholestep.compiler.ir.graph import IRGraph, Output
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import as_shape, float32
 from wholestep.compiler.pipeline import Compiler
 from wholestep.options import CompileOptions
 
 
-def graph(left: bool, right: bool) -> Graph:
+def graph(left: bool, right: bool) -> IRGraph:
     """relu(x w + bias) with either of them transposed."""
     rows = 4 * as_shape(("batch",))[0]
     x = leaf("x", (68, rows) if left else (rows, 68), float32)
@@ -27,7 +27,7 @@ def graph(left: bool, right: bool) -> Graph:
     product = b.matmul(x, w, transpose_a=left, transpose_b=right)
     y = b.add(product, b.expand_to(leaf("bias", (40,), float32), product.type.shape, [1]))
     outputs = (Output("y", b.unary("relu", y)), Output("kept", b.scale(y, 2.0)))
-    return Graph(outputs, (), tuple(n for n in Graph(outputs).nodes if n.op == "input"))
+    return IRGraph(outputs, (), tuple(n for n in IRGraph(outputs).nodes if n.op == "input"))
 
 
 def test_products_beside_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:

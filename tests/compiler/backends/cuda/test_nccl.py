@@ -20,7 +20,7 @@ import wholestep as ws
 from tests.compiler.backends.cuda.fake_gpu import FakeDriver
 from tests.compiler.backends.cuda.fake_nccl import FakeNccl, fake_nccl
 from tests.compiler.backends.cuda.models import UNCHECKED, device_bytes
-from wholestep.compiler.backends.cuda.driver.cuda_graph import Graph
+from wholestep.compiler.backends.cuda.driver.cuda_graph import CudaGraph
 from wholestep.compiler.backends.cuda.driver.driver import gpu as numbered
 from wholestep.compiler.backends.cuda.libraries import nccl
 from wholestep.compiler.backends.cuda.runtime.program import CudaProgram
@@ -114,7 +114,7 @@ def test_who_leaves_lets_go_of_all_graphs(ranks: FakeNccl | None) -> None:
 
     def graphs() -> int:
         gc.collect()
-        return sum(isinstance(found, Graph) for found in gc.get_objects())
+        return sum(isinstance(found, CudaGraph) for found in gc.get_objects())
 
     before, session = graphs(), session_of(workers=ALONE)
     for rows in (8, 5, 8):

@@ -8,7 +8,7 @@ from sessions import mlp
 
 import wholestep as ws
 from wholestep.compiler.backends.common.numpy_program import prologue
-from wholestep.compiler.backends.cuda.runtime.scalar_prologue import Prologue, Value, _one
+from wholestep.compiler.backends.cuda.runtime.scalar_prologue import Prologue, PrologueOp, _one
 from wholestep.compiler.ir.types import boolean, int64
 from wholestep.compiler.plan.model.kernel import Plan
 
@@ -44,9 +44,9 @@ def test_schedules_and_what_metrics_count_are_plain_floats_too() -> None:
 
 
 def test_what_no_whole_number_holds_is_numpys() -> None:
-    cast = Value("cast", (0,), int64, None)
+    cast = PrologueOp("cast", (0,), int64, None)
     assert [_one(cast, [x]) for x in (2.7, -2.7, 2.0**40, 1e30, np.nan)] == [2, -2, 2.0**40, 2.0**63, 0]
-    assert [_one(Value("cast", (0,), boolean, None), [x]) for x in (0.0, -0.5, np.nan)] == [0, 1, 1]
+    assert [_one(PrologueOp("cast", (0,), boolean, None), [x]) for x in (0.0, -0.5, np.nan)] == [0, 1, 1]
 
 
 def assert_the_same(plan: Plan, sizes: dict[str, int]) -> None:

@@ -21,7 +21,7 @@ from wholestep.compiler.backends.gpu import row_loads, schedule
 from wholestep.compiler.backends.gpu.fusion.horizontal import may_share
 from wholestep.compiler.backends.gpu.kernel_schedule import CudaSchedule, schedule_of
 from wholestep.compiler.backends.gpu.render.source import render
-from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.pipeline import Compiler
 from wholestep.compiler.plan.model.bodies import Nest
@@ -110,7 +110,7 @@ def test_scores_and_their_gradient(
     assert losses == pytest.approx(exact[0], rel=near)
 
 
-def two_rows(columns: int = 8_192) -> Graph:
+def two_rows(columns: int = 8_192) -> IRGraph:
     """Rows of two axes, of two inputs, one of them of another dtype."""
     g = ws.Graph()
     x, y = g.input("x", ("batch", 2, columns)), g.input("y", ("batch", 2, columns), "int32")
@@ -128,7 +128,7 @@ def values_of(rows: int, columns: int = 8_192) -> dict[str, Array]:
 
 
 @pytest.fixture
-def plans(few: None, monkeypatch: pytest.MonkeyPatch) -> tuple[Graph, Plan, Plan]:
+def plans(few: None, monkeypatch: pytest.MonkeyPatch) -> tuple[IRGraph, Plan, Plan]:
     """One that reads ahead, and the same without."""
     graph, compiler = two_rows(), Compiler(CompileOptions(egraph=False))
     plan, _ = compiler.plan(graph, {"batch": ROWS}, TARGET)
@@ -140,7 +140,7 @@ def plans(few: None, monkeypatch: pytest.MonkeyPatch) -> tuple[Graph, Plan, Plan
     return graph, plan, plain
 
 
-def test_two_operands_in_any_order_of_threads_and_blocks(plans: tuple[Graph, Plan, Plan]) -> None:
+def test_two_operands_in_any_order_of_threads_and_blocks(plans: tuple[IRGraph, Plan, Plan]) -> None:
     graph, *both = plans
     ours, plain = together(list(both))
     for rows in (ROWS, 1):
@@ -155,7 +155,7 @@ def test_two_operands_in_any_order_of_threads_and_blocks(plans: tuple[Graph, Pla
 
 
 @pytest.mark.parametrize("wait", ["ws_copy_wait<0>();", "ws_copy_commit();"])
-def test_the_emulation_sees_what_was_not_waited_for(wait: str, plans: tuple[Graph, Plan, Plan]) -> None:
+def test_the_emulation_sees_what_was_not_waited_for(wait: str, plans: tuple[IRGraph, Plan, Plan]) -> None:
     _, plan, _ = plans
     source = render(plan)
     assert wait in source.text
@@ -219,7 +219,7 @@ def test_rows_of_float32_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) ->
     assert not any(own.ahead for own in planned(133, 8_192))
 
 
-def test_a_row_that_is_written_elsewhere_is_not_read_ahead(plans: tuple[Graph, Plan, Plan]) -> None:
+def test_a_row_that_is_written_elsewhere_is_not_read_ahead(plans: tuple[IRGraph, Plan, Plan]) -> None:
     """Where a kernel writes into what it reads, each row goes where it was: no other block has read it before."""
     _, plan, _ = plans
     kernel = plan.kernels[0]
@@ -236,6 +236,6 @@ def test_a_row_that_is_written_elsewhere_is_not_read_ahead(plans: tuple[Graph, P
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_machine_code_spills_nothing(architecture: str, plans: tuple[Graph, Plan, Plan]) -> None:
+def test_machine_code_spills_nothing(architecture: str, plans: tuple[IRGraph, Plan, Plan]) -> None:
     found = machine_code(plans[1], architecture)
     assert [used.stores + used.loads for used in found] == [0, 0]

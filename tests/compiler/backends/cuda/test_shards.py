@@ -21,7 +21,7 @@ from wholestep.compiler.backends.cuda.driver.nvrtc import compile_text
 from wholestep.compiler.backends.cuda.plan_format import FORMAT
 from wholestep.compiler.backends.cuda.runtime import simulated_ranks as here
 from wholestep.compiler.backends.cuda.runtime.collectives import Sum
-from wholestep.compiler.backends.cuda.runtime.simulated_ranks import ShardedProgram
+from wholestep.compiler.backends.cuda.runtime.simulated_ranks import GpuRanksProgram
 from wholestep.compiler.backends.gpu.render.source import render, with_primitives
 from wholestep.compiler.plan.model.bodies import Exchange
 from wholestep.errors import InputError, PlanError, VerificationError
@@ -64,7 +64,7 @@ def near(one: dict[str, Any], other: dict[str, Any], rtol: float = 2e-5, atol: f
 def test_ranks_on_one_gpu_train_as_threads_of_a_cpu(gpu: FakeDriver | None, divided: dict[str, Any]) -> None:
     """Step by step, a smaller batch among them, then by epochs."""
     gpus, threads = session_of(**divided), session_of(**divided, device="cpu", threads=1)
-    assert isinstance(gpus._programs.main.program, ShardedProgram)
+    assert isinstance(gpus._programs.main.program, GpuRanksProgram)
     for rows in (8, 5, 8):
         losses = [float(session.step(x=X[:rows], labels=Y[:rows])) for session in (gpus, threads)]
         np.testing.assert_allclose(*losses, rtol=1e-5)

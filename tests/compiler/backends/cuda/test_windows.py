@@ -12,12 +12,12 @@ import wholestep as ws
 from tests.compiler.backends.cuda.emulated import TARGET, Emulated
 from tests.compiler.backends.cuda.fake_gpu import fake_gpu
 from tests.compiler.backends.cuda.test_graphs import ORDERS, run, together
-from wholestep.compiler.backends.cuda.libraries.cudnn import Array, Op, Prepared
+from wholestep.compiler.backends.cuda.libraries.cudnn import CudnnOp, CudnnTensor, PreparedGraph
 from wholestep.compiler.backends.cuda.libraries.cudnn_convolution import OPS, preferred
 from wholestep.compiler.backends.cuda.target import TARGETS
 from wholestep.compiler.backends.gpu.convolution.direct import SHARED, Shape, best_tile, schedule_weights
 from wholestep.compiler.backends.gpu.kernel_schedule import schedule_of
-from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import bfloat16
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
@@ -54,7 +54,7 @@ MANY: dict[str, Case] = {
 }
 
 
-def traced(name: str, dtype: str = "float32") -> Graph:
+def traced(name: str, dtype: str = "float32") -> IRGraph:
     (channels, rows, columns), layers = (CASES | MANY)[name]
     g = ws.Graph()
     x = g.input("x", ("batch", channels, rows, columns), dtype)
@@ -69,7 +69,7 @@ def traced(name: str, dtype: str = "float32") -> Graph:
 
 
 @cache
-def planned() -> dict[str, tuple[Graph, Emulated]]:
+def planned() -> dict[str, tuple[IRGraph, Emulated]]:
     """All cases in one compilation."""
     compiler = Compiler(CompileOptions(egraph=False))
     graphs = {name: traced(name) for name in (*CASES, *MANY)} | {"lenet in float64": traced("lenet", "float64")}
@@ -194,15 +194,15 @@ def test_a_measured_algorithm_is_taken_where_the_library_proposes_it() -> None:
     def wanted(images: int, target: str = "cuda/sm_90") -> str:
         shapes = ((images, 512, 4, 4), (512, 512, 3, 3), (images, 512, 4, 4))
         named = zip(("x", "weight", "y"), shapes, strict=True)
-        arrays = [Array(name, shape, (1, 1, 1, 1), bfloat16) for name, shape in named]
+        arrays = [CudnnTensor(name, shape, (1, 1, 1, 1), bfloat16) for name, shape in named]
         options = tuple((name, (1, 1)) for name in ("dilation", "padding", "stride"))
-        return preferred(target, Op("conv_fprop", (), ("y",), options), arrays)
+        return preferred(target, CudnnOp("conv_fprop", (), ("y",), options), arrays)
 
     name = wanted(256)
     assert name.startswith("eng")
     assert wanted(8) == wanted(256, "cuda/sm_80") == ""
     for proposed, prefers, built in ((("a", name), name, name), (("a", "b"), name, "first"), (("a",), "", "first")):
-        prepared = Prepared.__new__(Prepared)
+        prepared = PreparedGraph.__new__(PreparedGraph)
         prepared._graph = Proposals(*proposed)
         number = prepared._found(prefers)
         assert (prepared._graph.built, number) == ([built], proposed.index(name) if built == name else None)

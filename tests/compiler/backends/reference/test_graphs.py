@@ -20,11 +20,11 @@ import wholestep as ws
 from tests.compiler.targets import HERE
 from tests.fuzz import graphs as fuzzed_graphs
 from tests.fuzz import networks
-from wholestep.compiler.backend import Place
-from wholestep.compiler.backends.common.numpy_program import Memory
+from wholestep.compiler.backend import LoadContext
+from wholestep.compiler.backends.common.numpy_program import LaunchMemory
 from wholestep.compiler.backends.reference.program import ReferenceProgram
 from wholestep.compiler.backends.reference.target import REFERENCE
-from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.ir.printer import print_graph
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import float32, float64
@@ -50,7 +50,7 @@ STEP = 3
 class InArena(ReferenceProgram):
     """Intermediates lie where the plan says: over one another, where they are never alive together."""
 
-    def run(self, memory: Memory) -> None:
+    def run(self, memory: LaunchMemory) -> None:
         arena = np.full(self.plan.arena_bytes, 255, np.uint8)
         placed = {b.id: arena[b.offset : b.offset + b.bytes].view(b.type.dtype.numpy) for b in self.plan.buffers
                   if b.space is Space.ARENA}  # fmt: skip
@@ -66,14 +66,14 @@ def run(
     state.add(types, lambda name: values[name], memory=where.device.memory)
     state.step = STEP
     made = InArena if plan.target == REFERENCE.name else ReferenceProgram  # the CPU's write over what they read
-    program = made(plan, Place(where, state, where.device.scratch()))
+    program = made(plan, LoadContext(where, state, where.device.scratch()))
     for name, _ in plan.inputs:
         program.bind(name, np.ascontiguousarray(inputs[name]))
     ticket = program.launch(sizes)
     return {**{name: ticket.read(name) for name in program.outputs}, **{n: state.get(n) for n in state.names}}
 
 
-def check(graph: Graph, target: Target, sizes: dict[str, int], seed: int, fused: bool) -> None:
+def check(graph: IRGraph, target: Target, sizes: dict[str, int], seed: int, fused: bool) -> None:
     plan, _ = Compiler(CompileOptions(egraph=False, fuse=fused)).plan(graph, CAPACITY, target)
     inputs, values = example_values(graph, sizes, np.random.default_rng(seed))
     want = interpret(graph, inputs=inputs, state=values, sizes=sizes, seed=seed, step=STEP)
@@ -88,19 +88,19 @@ def check(graph: Graph, target: Target, sizes: dict[str, int], seed: int, fused:
 
 @settings(max_examples=30, phases=PHASES)
 @given(graphs(max_nodes=16), SIZES, st.integers(0, 2**31), st.booleans())
-def test_graphs_in_float32(graph: Graph, sizes: dict[str, int], seed: int, fused: bool) -> None:
+def test_graphs_in_float32(graph: IRGraph, sizes: dict[str, int], seed: int, fused: bool) -> None:
     check(graph, REFERENCE, sizes, seed, fused)
 
 
 @settings(max_examples=15, phases=PHASES)
 @given(graphs(max_nodes=16, dtype=float64), SIZES, st.integers(0, 2**31), st.booleans())
-def test_graphs_in_float64(graph: Graph, sizes: dict[str, int], seed: int, fused: bool) -> None:
+def test_graphs_in_float64(graph: IRGraph, sizes: dict[str, int], seed: int, fused: bool) -> None:
     check(graph, REFERENCE, sizes, seed, fused)
 
 
 @settings(max_examples=15, phases=PHASES)
 @given(graphs(max_nodes=16, dtype=float32), SIZES, st.integers(0, 2**31))
-def test_plans_of_the_cpu(graph: Graph, sizes: dict[str, int], seed: int) -> None:
+def test_plans_of_the_cpu(graph: IRGraph, sizes: dict[str, int], seed: int) -> None:
     """What the CPU computes follows from its plan's data: panels, splits and blocks only say how."""
     check(graph, HERE, sizes, seed, fused=True)
 

@@ -74,7 +74,7 @@ def recorded(case: Case) -> ws.Graph:
     return g
 
 
-def meaning(graph: ir.Graph) -> ir.Graph:
+def meaning(graph: ir.IRGraph) -> ir.IRGraph:
     return strip_stop_gradients(expand_gradients(inline_calls(graph)))
 
 
@@ -119,7 +119,7 @@ def check_the_others(case: Case, graph: ws.Graph, session: ws.Session, state: Ma
     assert_near(predicted, scores["scores"], "what predict gives")
 
 
-def interpret_entry(graph: ir.Graph, batch: Mapping[str, Array], state: Mapping[str, Array]) -> Mapping[str, Array]:
+def interpret_entry(graph: ir.IRGraph, batch: Mapping[str, Array], state: Mapping[str, Array]) -> Mapping[str, Array]:
     meant = meaning(graph)
     held = {name: state[name] for name in meant.states()}
     return interpret(meant, inputs=batch, state=held, seed=SEED, step=STEPS).outputs

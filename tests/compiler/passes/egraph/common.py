@@ -6,7 +6,7 @@ from math import pi, sqrt
 
 from tests.compiler.passes.common import leaf
 from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.graph import Graph, Node
+from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.ir.types import DType, float32, float64
 from wholestep.compiler.passes.egraph.egraph import EGraph
 from wholestep.compiler.passes.egraph.encode import Encoded, encode
@@ -86,7 +86,7 @@ def example(name: str, dtype: DType = float64) -> Node:
     return BY_HAND[name][0](leaf("x", ("n", 5), dtype))
 
 
-def saturated(graph: Graph, worker: Worker, exactness: Exactness = Exactness.REASSOCIATING) -> tuple[Encoded, EGraph]:
+def saturated(graph: IRGraph, worker: Worker, exactness: Exactness = Exactness.REASSOCIATING) -> tuple[Encoded, EGraph]:
     encoded = encode(graph, defined_composites(exactness))
     rules = rules_for(graph, exactness, encoded.tables, before_autodiff=False)
     return encoded, saturate(encoded, rules, Budget(), worker).egraph

@@ -11,14 +11,14 @@ from tests.compiler.passes.common import graph_of
 from tests.compiler.passes.egraph.rule_cases import ExactCase
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.graph import Graph, Node, toposort
+from wholestep.compiler.ir.graph import IRGraph, Node, toposort
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import Dim, DType, TensorType, Type, float64, int32
 from wholestep.compiler.passes.egraph.encode import Tables
 from wholestep.compiler.passes.egraph.rules import INSTANCE_LAWS
 from wholestep.compiler.passes.egraph.rules.composites import INSTANCES, rules_of_instance
 from wholestep.compiler.passes.egraph.rules.from_nodes import leaf
-from wholestep.compiler.passes.egraph.rules.instances import Profile, Scores
+from wholestep.compiler.passes.egraph.rules.instances import InstanceProfile, Scores
 from wholestep.compiler.passes.egraph.rules.rule import Exactness, Rule
 from wholestep.compiler.passes.egraph.rules.tree import Number, Tree, Variable
 from wholestep.compiler.passes.egraph.terms import TERMS
@@ -28,7 +28,7 @@ ROWS = TensorType((N, 3, 4), float64)
 IMAGES = TensorType((N, 4, 3, 2), float64)
 
 # What a program with one of everything would be read as.
-EVERYTHING = Profile(
+EVERYTHING = InstanceProfile(
     dtypes=(float64,),
     labels=(int32,),
     reduced=((2, 0), (3, 2)),
@@ -94,7 +94,7 @@ MADE_INSTANCES = tuple(instances())
 MADE_NAMES = tuple(names())
 
 
-def program_of(*several: Made) -> Graph:
+def program_of(*several: Made) -> IRGraph:
     """The left sides as a program, over the types that the rules were made for."""
     nodes: dict[Tree, Node] = {}
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.graph import Graph, Node, Output, toposort
-from wholestep.compiler.ir.semantics.values import VALUES, Run
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, toposort
+from wholestep.compiler.ir.semantics.values import VALUES, StepValues
 from wholestep.compiler.ir.types import (
     DType,
     Extent,
@@ -82,9 +82,9 @@ class Case:
             for name, value in self.sample.items()
         }
 
-    def graph(self) -> Graph:
+    def graph(self) -> IRGraph:
         nodes = (Output("left", self.left), Output("right", self.right))
-        return Graph(nodes, (), tuple(self.leaves.values()))
+        return IRGraph(nodes, (), tuple(self.leaves.values()))
 
     def values(self, rng: np.random.Generator) -> dict[str, Any]:
         """Random; what is compared is drawn from few values, so that some are equal."""
@@ -162,8 +162,8 @@ class ExactCase:
             return at.RandomAttrs(attrs.key, type)
         return attrs
 
-    def graph(self) -> Graph:
-        return Graph((Output("left", self.left), Output("right", self.right)), (), tuple(self.leaves.values()))
+    def graph(self) -> IRGraph:
+        return IRGraph((Output("left", self.left), Output("right", self.right)), (), tuple(self.leaves.values()))
 
     def values(self, rng: np.random.Generator) -> dict[str, Any]:
         out: dict[str, Any] = {}
@@ -181,7 +181,7 @@ class ExactCase:
 
 def run_in_own_dtype(root: Node, inputs: dict[str, Any], state: dict[str, Any] | None = None) -> Any:
     """Evaluate with every value rounded to its dtype, as a device would."""
-    run = Run(inputs, state or {}, {}, {}, 0, 0)
+    run = StepValues(inputs, state or {}, {}, {}, 0, 0)
     values: dict[Node, Any] = {}
     with np.errstate(all="ignore"):
         for node in toposort([root]):

@@ -10,9 +10,9 @@ from tests.compiler.ir.random_graphs import graphs
 from tests.compiler.passes.common import assert_same_values, graph_of, leaf
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.graph import Graph, Node
+from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.ir.types import TensorType, float32, int64
-from wholestep.compiler.passes.egraph.egraph import EGraph, Rows, canonical
+from wholestep.compiler.passes.egraph.egraph import EGraph, WorkerTables, canonical
 from wholestep.compiler.passes.egraph.encode import CUT, FULL, Encoded, encode, full_value
 from wholestep.compiler.passes.egraph.rebuild import rebuild
 from wholestep.compiler.passes.egraph.terms import (
@@ -30,10 +30,10 @@ from wholestep.compiler.passes.egraph.terms import (
 def unsaturated(encoded: Encoded) -> EGraph:
     """The e-graph of the terms alone: each its own class."""
     nodes = {term: i for i, term in enumerate(encoded.terms)}
-    return canonical(encoded.terms, encoded.program, encoded.roots, (), Rows(nodes, ()))
+    return canonical(encoded.terms, encoded.program, encoded.roots, (), WorkerTables(nodes, ()))
 
 
-def there_and_back(graph: Graph) -> Graph:
+def there_and_back(graph: IRGraph) -> IRGraph:
     encoded = encode(graph)
     egraph = unsaturated(encoded)
     chosen = [nodes[0] for nodes in egraph.classes]
@@ -42,7 +42,7 @@ def there_and_back(graph: Graph) -> Graph:
 
 @given(graphs(max_nodes=10, control=True))
 @settings(max_examples=60)
-def test_random_graphs_come_back(graph: Graph) -> None:
+def test_random_graphs_come_back(graph: IRGraph) -> None:
     assert_same_values(graph, there_and_back(graph))
 
 

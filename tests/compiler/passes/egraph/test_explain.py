@@ -13,7 +13,7 @@ from tests.compiler.targets import HERE
 from tests.models.gpt2 import PRIMITIVE, Config, gpt2
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.graph import Graph, Node, SourceLine
+from wholestep.compiler.ir.graph import IRGraph, Node, SourceLine
 from wholestep.compiler.passes.egraph.explain import changes, explain, proves
 from wholestep.compiler.passes.egraph.optimize import Request, Rewriting, rewrite_by_equality
 from wholestep.compiler.passes.egraph.saturate import Worker
@@ -28,13 +28,13 @@ def _worker() -> Iterator[None]:
         yield
 
 
-def rewritten(graph: Graph, **request: object) -> Rewriting:
+def rewritten(graph: IRGraph, **request: object) -> Rewriting:
     found = rewrite_by_equality(graph, Request(dict.fromkeys(graph.symbols, 8), HERE.costs, **request), WORKER, {})  # type: ignore[arg-type]
     assert found is not None
     return found
 
 
-def ends(graph: Graph) -> list[Node]:
+def ends(graph: IRGraph) -> list[Node]:
     return [o.node for o in graph.outputs]
 
 

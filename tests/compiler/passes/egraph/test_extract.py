@@ -13,7 +13,7 @@ from tests.compiler.passes.egraph.ilp import optimal_cost
 from tests.compiler.passes.egraph.test_families import BCE, layer_norm, recorded
 from tests.compiler.targets import COSTS
 from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.ir.types import int32
 from wholestep.compiler.passes.egraph.cost import Cost, CostModel
 from wholestep.compiler.passes.egraph.egraph import EGraph, ENode
@@ -28,7 +28,7 @@ def worker() -> Iterator[Worker]:
         yield process
 
 
-def _several() -> dict[str, Graph]:
+def _several() -> dict[str, IRGraph]:
     x, y = leaf("x", (64, 5)), leaf("y", (64, 5))
     labels = leaf("labels", (64,), int32)
     s = softmax(x)
@@ -44,7 +44,7 @@ def _several() -> dict[str, Graph]:
     }
 
 
-def _families() -> dict[str, Graph]:
+def _families() -> dict[str, IRGraph]:
     rows = ("n", 6)
     return {
         "sigmoid cross entropy": recorded(BCE["probabilities"], rows, rows),

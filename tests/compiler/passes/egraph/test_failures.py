@@ -13,7 +13,7 @@ import pytest
 import wholestep as ws
 from tests.compiler.targets import HERE
 from wholestep.compiler import pipeline
-from wholestep.compiler.ir.graph import Graph, Output
+from wholestep.compiler.ir.graph import IRGraph, Output
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.passes.egraph import optimize, rules
 from wholestep.compiler.passes.egraph.rules import contractions
@@ -114,8 +114,8 @@ def test_a_guard_that_fails_in_the_worker(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_rewriting_that_is_not_well_formed_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    def twice(graph: Graph, *_: object) -> Graph:
-        return Graph((*graph.outputs, *graph.outputs), graph.updates, graph.inputs)
+    def twice(graph: IRGraph, *_: object) -> IRGraph:
+        return IRGraph((*graph.outputs, *graph.outputs), graph.updates, graph.inputs)
 
     monkeypatch.setattr(optimize, "rebuild", twice)
     report = plan()
@@ -125,7 +125,7 @@ def test_a_rewriting_that_is_not_well_formed_is_not_used(monkeypatch: pytest.Mon
 
 def test_a_program_that_is_wrong_itself_is_an_error() -> None:
     graph = train_graph(network(), ws.SGD())
-    wrong = Graph((*graph.outputs, Output(graph.outputs[0].name, graph.outputs[0].node)), graph.updates, graph.inputs)
+    wrong = IRGraph((*graph.outputs, Output(graph.outputs[0].name, graph.outputs[0].node)), graph.updates, graph.inputs)
     with pytest.raises(GraphError):
         Compiler().plan(wrong, CAPACITY, HERE)
 

@@ -13,7 +13,7 @@ import wholestep as ws
 from tests.compiler.passes.common import assert_same_values, graph_of, leaf
 from tests.compiler.targets import optimize
 from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import Dim
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
@@ -30,7 +30,7 @@ def _worker() -> Iterator[None]:
         yield
 
 
-def recorded(function: Callable[..., Any], *shapes: tuple[Any, ...], dtype: str = "float64") -> Graph:
+def recorded(function: Callable[..., Any], *shapes: tuple[Any, ...], dtype: str = "float64") -> IRGraph:
     """A function of tensors as a graph; labels, where a shape ends with "labels", are int32."""
     g = ws.Graph()
     tensors = [
@@ -42,11 +42,11 @@ def recorded(function: Callable[..., Any], *shapes: tuple[Any, ...], dtype: str 
     return g.to_ir()
 
 
-def ops(graph: Graph) -> list[str]:
+def ops(graph: IRGraph) -> list[str]:
     return sorted(n.op for n in graph.nodes if n.op != "input")
 
 
-def optimized(graph: Graph, before_autodiff: bool = False) -> Graph:
+def optimized(graph: IRGraph, before_autodiff: bool = False) -> IRGraph:
     rewritten, report = optimize(
         graph, dict.fromkeys(graph.symbols, 64), before_autodiff=before_autodiff, worker=WORKER
     )

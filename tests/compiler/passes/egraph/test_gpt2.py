@@ -11,7 +11,7 @@ import wholestep as ws
 from tests.compiler.targets import HERE
 from tests.models.gpt2 import NAMED, PRIMITIVE, Config, Words, gpt2
 from tests.recording import initial_state
-from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.pipeline import Compiler
 from wholestep.compiler.plan.io.traffic import bytes_moved, flops
@@ -22,7 +22,7 @@ TINY = Config(layers=2, width=8, heads=2, vocabulary=11, context=5)
 CAPACITY = {"batch": 4}
 
 
-def step(words: Words, optimizer: object = None) -> Graph:
+def step(words: Words, optimizer: object = None) -> IRGraph:
     return train_graph(gpt2(TINY, words), optimizer or ws.AdamW())
 
 

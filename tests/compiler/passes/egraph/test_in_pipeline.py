@@ -14,7 +14,7 @@ import pytest
 
 import wholestep as ws
 from tests.compiler.targets import HERE
-from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.passes.egraph.saturate import Worker
 from wholestep.compiler.pipeline import Compiler
@@ -59,11 +59,11 @@ ACTIVATIONS: dict[str, Activation] = {
 }
 
 
-def step(activation: str, optimizer: Any = None) -> Graph:
+def step(activation: str, optimizer: Any = None) -> IRGraph:
     return train_graph(network(ACTIVATIONS[activation], 6, 8, 8, 5), optimizer or ws.Adam())
 
 
-def compiled(graph: Graph, **options: Any) -> Plan:
+def compiled(graph: IRGraph, **options: Any) -> Plan:
     return Compiler(ws.CompileOptions(**options)).plan(graph, CAPACITY, HERE)[0]
 
 

@@ -9,7 +9,7 @@ from tests.compiler.passes.egraph.made_rules import EVERYTHING, MADE_INSTANCES, 
 from tests.compiler.passes.egraph.rule_cases import run_in_own_dtype
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.graph import Graph, Node, Output
+from wholestep.compiler.ir.graph import IRGraph, Node, Output
 from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.types import TupleType, float32, float64
 from wholestep.compiler.passes.egraph.encode import Tables, encode
@@ -45,7 +45,7 @@ def test_bitwise_rules_keep_bits(name: str) -> None:
 
 def _lowered(node: Node) -> Node:
     keep = frozenset({"relu", "sigmoid", "tanh"})
-    return decompose(Graph((Output("y", node),)), keep).outputs[0].node
+    return decompose(IRGraph((Output("y", node),)), keep).outputs[0].node
 
 
 def test_every_composite_has_its_definition_both_ways() -> None:
@@ -62,7 +62,7 @@ def test_every_composite_has_its_definition_both_ways() -> None:
 def test_the_encoder_gives_the_definition(op: str) -> None:
     node = next(iter(INSTANCES[op](EVERYTHING))).node
     result = b.make("item", (node,), at.ItemAttrs(0)) if isinstance(node.result, TupleType) else node
-    encoded = encode(Graph((Output("y", result),)), frozenset({op}))
+    encoded = encode(IRGraph((Output("y", result),)), frozenset({op}))
     assert [e.name for e in encoded.definitions if e.left == encoded.roots[0]] == [f"define-{op}"]
 
 

@@ -13,7 +13,7 @@ from tests.compiler.passes.egraph.made_rules import MADE_INSTANCES, MADE_NAMES, 
 from tests.compiler.passes.egraph.mutants import Mutant, mutants
 from tests.compiler.passes.egraph.rule_cases import Case
 from tests.compiler.passes.egraph.test_rules import sides_agree
-from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.ir.types import TensorType, float64
 from wholestep.compiler.passes.egraph.certificate import steps
 from wholestep.compiler.passes.egraph.encode import Tables, encode
@@ -42,7 +42,7 @@ def _table() -> Iterator[None]:
 # -- every rule fires ----------------------------------------------------------------------------------------------
 
 
-def joined(graph: Graph, rule: Rule, tables: Tables | None, worker: Worker) -> bool:
+def joined(graph: IRGraph, rule: Rule, tables: Tables | None, worker: Worker) -> bool:
     """Does the rule fire on the graph, and is its right side then in the class of its left side?"""
     encoded = encode(graph)
     if tables is not None:  # numbers of the rule are those of its own tables

@@ -15,7 +15,7 @@ from tests.compiler.passes.egraph.rule_cases import run_in_own_dtype
 from tests.compiler.targets import HERE, optimize
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.graph import Graph, Node, Output, SourceLine, Update
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, SourceLine, Update
 from wholestep.compiler.ir.printer import print_graph
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import DType, TensorType, float32, float64, int32
@@ -35,7 +35,7 @@ def _worker() -> Iterator[None]:
         yield
 
 
-def optimized(graph: Graph, exactness: str = "reassociating", before_autodiff: bool = False) -> Graph:
+def optimized(graph: IRGraph, exactness: str = "reassociating", before_autodiff: bool = False) -> IRGraph:
     sizes = {s: CAPACITY.get(s, 8) for s in graph.symbols}
     level = Exactness(exactness)
     rewritten, report = optimize(graph, sizes, exactness=level, before_autodiff=before_autodiff, worker=WORKER)
@@ -44,13 +44,13 @@ def optimized(graph: Graph, exactness: str = "reassociating", before_autodiff: b
     return rewritten
 
 
-def lowered(graph: Graph) -> Graph:
+def lowered(graph: IRGraph) -> IRGraph:
     for rewrite in STAGES[-1].passes_for(HERE):
         graph = rewrite(graph)
     return graph
 
 
-def assert_same_programs(before: Graph, after: Graph) -> None:
+def assert_same_programs(before: IRGraph, after: IRGraph) -> None:
     """Equal values to 1e-9 once composites are written out on both sides.
 
     The interpreter has a composite's constants in float64, its decomposition has them in the graph's float32: 4e-9
@@ -61,26 +61,26 @@ def assert_same_programs(before: Graph, after: Graph) -> None:
 
 @given(graphs(max_nodes=12))
 @settings(max_examples=60)
-def test_random_graphs_keep_their_values(graph: Graph) -> None:
+def test_random_graphs_keep_their_values(graph: IRGraph) -> None:
     assert_same_programs(graph, optimized(graph))
 
 
 @given(graphs(max_nodes=10, control=True))
 @settings(max_examples=15)
-def test_so_do_graphs_before_autodiff(graph: Graph) -> None:
+def test_so_do_graphs_before_autodiff(graph: IRGraph) -> None:
     assert_same_programs(graph, optimized(graph, before_autodiff=True))
 
 
 @pytest.mark.long
 @given(graphs(max_nodes=20))
 @settings(max_examples=500)
-def test_many_random_graphs_keep_their_values(graph: Graph) -> None:
+def test_many_random_graphs_keep_their_values(graph: IRGraph) -> None:
     assert_same_programs(graph, optimized(graph))
 
 
 @given(graphs(max_nodes=12, symbolic=False))
 @settings(max_examples=30)
-def test_bitwise_keeps_bits(graph: Graph) -> None:
+def test_bitwise_keeps_bits(graph: IRGraph) -> None:
     """What is computed in the end: composites are what they are lowered to."""
     graph, rewritten = lowered(graph), lowered(optimized(graph, "bitwise"))
     inputs, state = example_values(graph, {}, np.random.default_rng(0))
@@ -182,7 +182,7 @@ def test_random_keys_updates_and_unused_inputs_survive() -> None:
     noise = Node("random", (), at.RandomAttrs("drop.0", TensorType((2, 3), x.type.dtype)))
     other = Node("random", (), at.RandomAttrs("drop.1", TensorType((2, 3), x.type.dtype)))
     step = b.add(b.mul(noise, silu(x)), b.mul(other, w))
-    graph = Graph((Output("y", step),), (Update("w", b.sub(w, step)),), (x, unused))
+    graph = IRGraph((Output("y", step),), (Update("w", b.sub(w, step)),), (x, unused))
     rewritten = optimized(graph)
     assert rewritten.inputs == graph.inputs
     assert sorted(n.attrs.key for n in rewritten.nodes if n.op == "random") == ["drop.0", "drop.1"]

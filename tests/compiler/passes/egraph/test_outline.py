@@ -16,7 +16,7 @@ from tests.compiler.targets import HERE, optimize
 from tests.models.gpt2 import NAMED, PRIMITIVE, Config, Words, gpt2
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.graph import Graph, Node, Output, SourceLine, rewrite
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, SourceLine, rewrite
 from wholestep.compiler.ir.types import TensorType, float64
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.egraph.outline import outline
@@ -37,7 +37,7 @@ def _worker() -> Iterator[None]:
         yield
 
 
-def optimized(graph: Graph, outline_from: int, before_autodiff: bool = False) -> tuple[Graph, EGraphReport]:
+def optimized(graph: IRGraph, outline_from: int, before_autodiff: bool = False) -> tuple[IRGraph, EGraphReport]:
     sizes = {s: CAPACITY.get(s, 8) for s in graph.symbols}
     rewritten, report = optimize(
         graph, sizes, before_autodiff=before_autodiff, worker=WORKER, outline_from=outline_from
@@ -46,7 +46,7 @@ def optimized(graph: Graph, outline_from: int, before_autodiff: bool = False) ->
     return rewritten, report
 
 
-def transformer(words: Words, layers: int, until: str = "") -> Graph:
+def transformer(words: Words, layers: int, until: str = "") -> IRGraph:
     config = Config(layers=layers, width=8, heads=2, vocabulary=11, context=5)
     graph = train_graph(gpt2(config, words), ws.AdamW())
     if not until:
@@ -54,7 +54,7 @@ def transformer(words: Words, layers: int, until: str = "") -> Graph:
     return Compiler(ws.CompileOptions(egraph=False)).run_stages(graph, HERE, until=until)
 
 
-def side_by_side(copies: int, part: Callable[[Node, int], Node]) -> Graph:
+def side_by_side(copies: int, part: Callable[[Node, int], Node]) -> IRGraph:
     """Equal parts over leaves of their own."""
     return graph_of(*(part(leaf(f"x{i}", ("n", 5)), i) for i in range(copies)))
 
@@ -103,7 +103,7 @@ def test_small_graphs_and_those_without_repetitions_enter_as_they_are() -> None:
 # -- copies --------------------------------------------------------------------------------------------------------
 
 
-def copies_of(graph: Graph, count: int) -> Graph:
+def copies_of(graph: IRGraph, count: int) -> IRGraph:
     """The graph several times, each over leaves with names of their own."""
 
     def renamed(copy: int) -> Callable[[Node], Node]:
@@ -118,12 +118,12 @@ def copies_of(graph: Graph, count: int) -> Graph:
 
     parts = [rewrite(graph, renamed(i)) for i in range(count)]
     outputs = tuple(Output(f"{o.name}.{i}", o.node) for i, part in enumerate(parts) for o in part.outputs)
-    return Graph(outputs, (), tuple(n for part in parts for n in part.inputs))
+    return IRGraph(outputs, (), tuple(n for part in parts for n in part.inputs))
 
 
 @given(graphs(max_nodes=8))
 @settings(max_examples=20)
-def test_copies_of_random_graphs_keep_their_values(graph: Graph) -> None:
+def test_copies_of_random_graphs_keep_their_values(graph: IRGraph) -> None:
     several = copies_of(graph, 3)
     rewritten, _ = optimized(several, ALWAYS)
     assert_same_values(decompose(several), decompose(rewritten), rtol=1e-9)

@@ -17,7 +17,7 @@ from tests.compiler.passes.egraph.rule_cases import Case, ExactCase
 from tests.compiler.targets import optimize
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Node, toposort
-from wholestep.compiler.ir.semantics.values import VALUES, Run
+from wholestep.compiler.ir.semantics.values import VALUES, StepValues
 from wholestep.compiler.ir.types import TensorType, float32
 from wholestep.compiler.passes.egraph.egraph import ENode
 from wholestep.compiler.passes.egraph.encode import FULL, Tables
@@ -67,7 +67,7 @@ def test_the_tables_name_rules_that_exist() -> None:
 
 def evaluated(root: Node, inputs: dict[str, Any]) -> list[tuple[Node, Any]]:
     """Every value on the way, rounded to its dtype."""
-    run, values = Run(inputs, {}, {}, {}, 0, 0), dict[Node, Any]()
+    run, values = StepValues(inputs, {}, {}, {}, 0, 0), dict[Node, Any]()
     with np.errstate(all="ignore"):
         for node in toposort([root]):
             value = VALUES[node.op](run, node.attrs, *(values[i] for i in node.inputs))

@@ -21,9 +21,9 @@ from tests.compiler.targets import HERE
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import Graph, Node
+from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.ir.printer import print_graph
-from wholestep.compiler.ir.semantics.values import VALUES, Run
+from wholestep.compiler.ir.semantics.values import VALUES, StepValues
 from wholestep.compiler.ir.types import TensorType, float32
 from wholestep.compiler.passes.egraph import optimize
 from wholestep.compiler.passes.egraph.egraph import ENode
@@ -69,7 +69,7 @@ def along_rows(x: Node, mean: bool) -> Node:
     return b.restore_axes(b.scale(total, 1.0 / WIDTH) if mean else total, (1,), x.type.shape)
 
 
-def drawn(rng: Random, length: int) -> Graph:
+def drawn(rng: Random, length: int) -> IRGraph:
     """A chain that goes on with its last values more often than with others."""
     values = [tensor(n, WIDTH) for n in "xyz"[: rng.randint(1, 3)]]
     w = tensor("w", WIDTH, WIDTH)
@@ -100,7 +100,7 @@ def drawn(rng: Random, length: int) -> Graph:
 # -- values --------------------------------------------------------------------------------------------------------
 
 
-def feed_of(graph: Graph, rng: np.random.Generator) -> dict[str, Any]:
+def feed_of(graph: IRGraph, rng: np.random.Generator) -> dict[str, Any]:
     """Positive, so that nothing cancels; the rows of a tensor are of all magnitudes."""
     out = {}
     for node in graph.inputs:
@@ -115,7 +115,7 @@ def feed_of(graph: Graph, rng: np.random.Generator) -> dict[str, Any]:
 def computed(node: Node, inputs: list[Any], feed: dict[str, Any]) -> Any:
     """In float64, which has room for what float32 does not hold."""
     with np.errstate(all="ignore"):
-        return np.asarray(VALUES[node.op](Run(feed, {}, {}, {}, 0, 0), node.attrs, *inputs), np.float64)
+        return np.asarray(VALUES[node.op](StepValues(feed, {}, {}, {}, 0, 0), node.attrs, *inputs), np.float64)
 
 
 def rows_within(value: Any, below: float, above: float) -> Any:
@@ -127,7 +127,7 @@ def is_judged(node: Node) -> bool:
     return node.op != "constant" and not (node.op == "expand" and node.inputs[0].op == "constant")
 
 
-def rows_that_stand(graph: Graph, feed: dict[str, Any]) -> Any:
+def rows_that_stand(graph: IRGraph, feed: dict[str, Any]) -> Any:
     """The draws where every value of the program is in range, with the margins."""
     values: dict[Node, Any] = {}
     stand = np.ones(DRAWS, bool)
@@ -161,7 +161,7 @@ def values_of_classes(found: Rewriting, feed: dict[str, Any]) -> Iterator[tuple[
         waiting = left
 
 
-def lost_values(graph: Graph, worker: Worker) -> tuple[int, int, list[str]]:
+def lost_values(graph: IRGraph, worker: Worker) -> tuple[int, int, list[str]]:
     """How many draws and classes were looked at, and the classes that are out of range."""
     feed = feed_of(graph, np.random.default_rng(0))
     stand = rows_that_stand(graph, feed)
@@ -193,7 +193,7 @@ def test_no_chain_of_laws_leaves_the_range(worker: Worker) -> None:
     assert made > 8 * PROGRAMS
 
 
-def found_by_fuzzing() -> Graph:
+def found_by_fuzzing() -> IRGraph:
     """c·x·(c·x·x): two factors of 565 moved, one after the other, and what was left became 0."""
     x, y = tensor("x", WIDTH), tensor("y", WIDTH)
     xy = b.mul(x, y)
@@ -203,7 +203,7 @@ def found_by_fuzzing() -> Graph:
     return graph_of(b.mul(b.mul(scaled, x), y), cube, b.div(b.full_like(other, 6.34e8), other))
 
 
-def many_factors() -> Graph:
+def many_factors() -> IRGraph:
     """Each factor may move past the others; all of them may not."""
     values = [b.scale(tensor(n, WIDTH), 0.02) for n in "xyzuv"]
     out = values[0]
@@ -213,7 +213,7 @@ def many_factors() -> Graph:
 
 
 @pytest.mark.parametrize("make", [found_by_fuzzing, many_factors])
-def test_factors_that_several_laws_move_add_up(make: Callable[[], Graph], worker: Worker) -> None:
+def test_factors_that_several_laws_move_add_up(make: Callable[[], IRGraph], worker: Worker) -> None:
     stood, classes, lost = lost_values(make(), worker)
     assert not lost
     assert stood > 10

@@ -12,7 +12,7 @@ from tests.compiler.passes.common import graph_of, leaf
 from tests.compiler.passes.egraph.common import BY_HAND, example
 from tests.compiler.targets import optimize
 from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.passes.egraph.applicable_rules import only_reorders, reachable_rules
 from wholestep.compiler.passes.egraph.encode import Encoded, encode
 from wholestep.compiler.passes.egraph.rules import rules_for
@@ -30,13 +30,13 @@ def _worker() -> Iterator[None]:
         yield
 
 
-def rules_of(graph: Graph) -> tuple[Encoded, list[Rule], list[Rule]]:
+def rules_of(graph: IRGraph) -> tuple[Encoded, list[Rule], list[Rule]]:
     encoded = encode(graph, defined_composites(LEVEL))
     rules = rules_for(graph, LEVEL, encoded.tables, before_autodiff=False)
     return encoded, rules, reachable_rules(rules, encoded.terms, encoded.definitions)
 
 
-def assert_nothing_is_missed(graph: Graph) -> None:
+def assert_nothing_is_missed(graph: IRGraph) -> None:
     encoded, rules, kept = rules_of(graph)
     fired = set(saturate(encoded, rules, Budget(rounds=5), WORKER).matches)
     assert fired <= {r.name for r in kept}
@@ -44,7 +44,7 @@ def assert_nothing_is_missed(graph: Graph) -> None:
 
 @given(graphs(max_nodes=8))
 @settings(max_examples=20)
-def test_every_rule_that_fires_was_kept(graph: Graph) -> None:
+def test_every_rule_that_fires_was_kept(graph: IRGraph) -> None:
     assert_nothing_is_missed(graph)
 
 

@@ -12,7 +12,7 @@ from wholestep.compiler.passes.egraph.encode import Tables
 from wholestep.compiler.passes.egraph.rules import LAWS, rules_for, usable
 from wholestep.compiler.passes.egraph.rules.emit import emit
 from wholestep.compiler.passes.egraph.rules.expression import Expression
-from wholestep.compiler.passes.egraph.rules.rule import Exactness, Rule, Scope
+from wholestep.compiler.passes.egraph.rules.rule import Exactness, Rule, RuleScope
 from wholestep.compiler.passes.egraph.rules.tree import Apply, Number, Variable, parse
 
 SAMPLES = [(rule, dict(sample)) for rule in LAWS for sample in rule.samples]
@@ -80,7 +80,7 @@ def test_exactness_selects_the_rules() -> None:
     assert counts == sorted(counts)
     assert len(set(counts)) == 3
     assert all(
-        r.scope is Scope.ANYWHERE for r in rules_for(graph, Exactness.APPROXIMATE, Tables(), before_autodiff=True)
+        r.scope is RuleScope.ANYWHERE for r in rules_for(graph, Exactness.APPROXIMATE, Tables(), before_autodiff=True)
     )
 
 

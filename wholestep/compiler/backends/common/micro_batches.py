@@ -6,17 +6,25 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from wholestep.compiler.backend import Epoch, MicroBatchShape, Program, Slice, Ticket, check_indices, epoch_of_launches
+from wholestep.compiler.backend import (
+    Epoch,
+    Launch,
+    MicroBatchShape,
+    Program,
+    StepRange,
+    check_indices,
+    epoch_of_launches,
+)
 from wholestep.compiler.backends.common.rank_shares import Pace, need_row_each
 from wholestep.compiler.ir.attrs import DATA
 from wholestep.compiler.ir.types import TensorType, evaluate
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.process_group import Group, rows_of_rank
+from wholestep.compiler.runtime.process_group import ProcessGroup, rows_of_rank
 from wholestep.compiler.runtime.state.state import State
 
 
-class MicroBatches:
+class LaunchedMicroBatches:
     """The programs of a step as one program.  `plan` is what callers see: inputs as large as all micro-batches.
 
     Each program runs for every part of the rows, the last one once; it leaves the outputs.  Ranks of a group have rows
@@ -29,7 +37,7 @@ class MicroBatches:
         programs: Sequence[Program],
         state: State,
         shape: MicroBatchShape,
-        group: Group | None = None,
+        group: ProcessGroup | None = None,
         needs_rows: bool = False,
     ) -> None:
         self.plan, self._programs, self._state, self._shape = plan, tuple(programs), state, shape
@@ -70,7 +78,7 @@ class MicroBatches:
         """Give the next step an input, all of its rows."""
         self._given[name] = array
 
-    def launch(self, sizes: Mapping[str, int]) -> Ticket:
+    def launch(self, sizes: Mapping[str, int]) -> Launch:
         """One step: its programs in turn, each for part after part."""
         check_indices(self.plan, self._given, sizes)
         rows = sizes[self._shape.batch]
@@ -84,7 +92,7 @@ class MicroBatches:
 
     def _launch_part(
         self, program: Program, sizes: Mapping[str, int], first: int, count: int, rows: int, parts: int
-    ) -> Ticket:
+    ) -> Launch:
         if self._needs_rows:
             need_row_each(count, self._ranks)
         before, own_count = rows_of_rank(count, self._rank, self._ranks)
@@ -97,7 +105,7 @@ class MicroBatches:
         own = {self._shape.dims[name]: number for name, number in numbers.items()}
         return program.launch({**sizes, **own})
 
-    def epoch(self, epoch: Epoch) -> Iterator[Slice]:
+    def epoch(self, epoch: Epoch) -> Iterator[StepRange]:
         """Steps until the epoch's end."""
         return epoch_of_launches(self, epoch, self._unless if self._stop else None, self._pace)
 
@@ -111,5 +119,5 @@ class MicroBatches:
     def read(self, name: str) -> AnyArray:
         return self._last.read(name)
 
-    def keep(self) -> Ticket:
+    def keep(self) -> Launch:
         return self._last.keep()

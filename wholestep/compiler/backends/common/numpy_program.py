@@ -15,16 +15,16 @@ import numpy as np
 
 from wholestep.compiler.backend import (
     Epoch,
+    LoadContext,
     MicroBatchShape,
     NoScratch,
-    Place,
     Program,
-    Slice,
+    StepRange,
     check_indices,
     epoch_of_launches,
     nothing,
 )
-from wholestep.compiler.backends.common.micro_batches import MicroBatches
+from wholestep.compiler.backends.common.micro_batches import LaunchedMicroBatches
 from wholestep.compiler.ir.attrs import NONE, CastAttrs
 from wholestep.compiler.ir.semantics.values import VALUES
 from wholestep.compiler.ir.types import DType, Shape, TensorType, evaluate, float64
@@ -40,7 +40,7 @@ from wholestep.options import CompileOptions
 
 
 @dataclass(frozen=True)
-class Memory:
+class LaunchMemory:
     """What the kernels of one launch see."""
 
     plan: Plan
@@ -83,7 +83,7 @@ class HostProgram(ABC):
 
     synchronous = True
 
-    def __init__(self, plan: Plan, place: Place, meanwhile: Callable[[], None] = nothing) -> None:
+    def __init__(self, plan: Plan, place: LoadContext, meanwhile: Callable[[], None] = nothing) -> None:
         meanwhile()
         self.plan, self._place = plan, place
         self.outputs: Mapping[str, TensorType] = {name: plan.buffers[id].type for name, id in plan.outputs}
@@ -97,7 +97,7 @@ class HostProgram(ABC):
         self.count_steps(bool(plan.updated))
 
     @abstractmethod
-    def run(self, memory: Memory) -> None:
+    def run(self, memory: LaunchMemory) -> None:
         """Run every kernel of the plan; states and outputs are written where `memory` has them."""
 
     @property
@@ -136,7 +136,7 @@ class HostProgram(ABC):
         scalars = {**self._scalars, "step": float(state.step), "epoch": float(state.epoch)}
         with np.errstate(all="ignore"):  # infinities and NaN are values like others
             slots = prologue(plan, sizes, [scalars[s.name] for s in plan.scalars])
-            self.run(Memory(plan, arrays, sizes, slots, self._place.where.seed, state.step))
+            self.run(LaunchMemory(plan, arrays, sizes, slots, self._place.where.seed, state.step))
         state.family.version += bool(plan.updated)  # programs that keep a second layout of a state look here
         shapes = {name: [evaluate(e, sizes) for e in type.shape] for name, type in self.outputs.items()}
         states = {id for _, id in plan.states}  # an output that is one is changed by the next launch
@@ -173,7 +173,7 @@ class HostProgram(ABC):
 
     # -- many steps, and what they leave -------------------------------------------------------------------------
 
-    def epoch(self, epoch: Epoch) -> Iterator[Slice]:
+    def epoch(self, epoch: Epoch) -> Iterator[StepRange]:
         """Steps over the rows of an epoch, one launch after the other."""
         return epoch_of_launches(self, epoch, self._unless if self._stop else None)
 
@@ -266,7 +266,9 @@ class HostDevice:
     def prepare(self, options: CompileOptions) -> None:
         """Nothing is compiled."""
 
-    def load(self, plan: Plan, place: Place, key: str = "", meanwhile: Callable[[], None] = nothing) -> HostProgram:
+    def load(
+        self, plan: Plan, place: LoadContext, key: str = "", meanwhile: Callable[[], None] = nothing
+    ) -> HostProgram:
         """The program of a plan that was made for this target."""
         if plan.target != self.target.name:
             raise PlanError(
@@ -276,9 +278,9 @@ class HostDevice:
         return self.program(plan, place, meanwhile)
 
     def load_micro_batches(
-        self, plan: Plan, programs: Sequence[Program], place: Place, shape: MicroBatchShape
-    ) -> MicroBatches:
-        return MicroBatches(plan, programs, place.state, shape)
+        self, plan: Plan, programs: Sequence[Program], place: LoadContext, shape: MicroBatchShape
+    ) -> LaunchedMicroBatches:
+        return LaunchedMicroBatches(plan, programs, place.state, shape)
 
     def program_key(self, plan: Plan, options: CompileOptions, key: str = "") -> str:
         """The plan is what runs."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 from wholestep.compiler.backends.cpu.kernel_schedule import schedule_of
 from wholestep.compiler.backends.cpu.partition.ownership import Touch, Way
 from wholestep.compiler.ir.types import Dim, Extent
-from wholestep.compiler.plan.memory.first_fit import Span, first_fit
+from wholestep.compiler.plan.memory.first_fit import Lifetime, first_fit
 from wholestep.compiler.plan.memory.inplace import overwrites
 from wholestep.compiler.plan.model.kernel import Buffer, Kernel, Layout, Space
 from wholestep.records import dataclass
@@ -22,7 +22,7 @@ Owners = tuple[object, ...]  # a way of partitioning bytes among threads
 
 
 @dataclass
-class Slot:
+class ArenaSlot:
     """Bytes of the arena and the buffers that have them one after the other."""
 
     buffers: list[Buffer]
@@ -86,9 +86,9 @@ def owned_bytes(buffer: Buffer, way: Way) -> Owners:
     return (total, extent * size)
 
 
-def slots(alive: Lives, kernels: Sequence[Kernel], overwrite: bool) -> list[Slot]:
+def slots(alive: Lives, kernels: Sequence[Kernel], overwrite: bool) -> list[ArenaSlot]:
     """The buffers of the arena, put one after the other where they meet in a region in which their owners agree."""
-    out: list[Slot] = []
+    out: list[ArenaSlot] = []
     region = [schedule_of(k).region for k in kernels]
     for b in sorted((b for b in alive.buffers if b.space is Space.ARENA), key=lambda b: (b.first, b.id)):
         first, last = region[b.first], region[b.last]
@@ -103,7 +103,7 @@ def slots(alive: Lives, kernels: Sequence[Kernel], overwrite: bool) -> list[Slot
                 slot.last, slot.owners = last, slot.owners & at_first if first == last else at_last
                 break
         else:
-            out.append(Slot([b], first, last, b.bytes, at_last))
+            out.append(ArenaSlot([b], first, last, b.bytes, at_last))
     return out
 
 
@@ -118,6 +118,6 @@ def place(buffers: Sequence[Buffer], kernels: Sequence[Kernel], overwrite: bool 
     """The arena's buffers with their offsets, and the arena's size."""
     alive = lives(buffers, kernels)
     found = sorted(slots(alive, kernels, overwrite), key=lambda s: (-s.bytes, s.first, s.buffers[0].id))
-    starts, total = first_fit([Span(s.first, s.last, s.bytes) for s in found])
+    starts, total = first_fit([Lifetime(s.first, s.last, s.bytes) for s in found])
     offsets = {b.id: start for slot, start in zip(found, starts, strict=True) for b in slot.buffers}
     return [replace(b, offset=offsets.get(b.id, b.offset)) for b in alive.buffers], total

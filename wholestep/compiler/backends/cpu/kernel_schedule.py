@@ -31,7 +31,7 @@ class Queries:
 
 
 @dataclass(frozen=True)
-class Frame:
+class PaddedImage:
     """An image as a kernel reads or adds it up: zeros around it in the workspace, or where it lies."""
 
     low: tuple[int, ...]  # rows above it and columns before it
@@ -47,7 +47,7 @@ class Tiles:
     rows: int = 0  # of tiles computed at a time, where fewer products do (winograd.py); 0: pixel by pixel
     granule: int = 0  # of axis 0, where it is not the one of its extent
     work: tuple[tuple[str, int], ...] = ()  # pieces of a thread's workspace, by name
-    frame: Frame | None = None
+    frame: PaddedImage | None = None
     down: tuple[Taps, ...] = ()  # the phases of an adjoint in the image, along its rows
     across: tuple[Taps, ...] = ()  # and along its columns
     runs: Runs | None = None  # a row of a window, in a gradient of a weight

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wholestep.compiler.backends.cpu.convolution.padding import Runs, Taps
-from wholestep.compiler.backends.cpu.kernel_schedule import Blocks, CpuSchedule, Frame, Queries, Tiles
+from wholestep.compiler.backends.cpu.kernel_schedule import Blocks, CpuSchedule, PaddedImage, Queries, Tiles
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.plan.model.target_formats import Format
 
@@ -22,7 +22,7 @@ def _check_file(plan: Plan) -> None:
 
 FORMAT = Format(
     CpuSchedule,
-    (Blocks, Queries, Frame, Taps, Runs, Tiles, CpuSchedule),
+    (Blocks, Queries, PaddedImage, Taps, Runs, Tiles, CpuSchedule),
     {"Inner | None": {"blocks": Blocks, "queries": Queries, "tiles": Tiles}},
     _check,
     _check_file,

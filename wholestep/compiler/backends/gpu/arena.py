@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from wholestep.compiler.backends.cuda.libraries.gemm_library import workspace_of
 from wholestep.compiler.backends.gpu.kernel_schedule import schedule_of
-from wholestep.compiler.plan.memory.first_fit import Span, first_fit
+from wholestep.compiler.plan.memory.first_fit import Lifetime, first_fit
 from wholestep.compiler.plan.memory.inplace import overwrites
 from wholestep.compiler.plan.model.bodies import Call, Dot, Nest, Window
 from wholestep.compiler.plan.model.kernel import Buffer, Draft, Kernel, Space
@@ -112,8 +112,8 @@ def place(buffers: Sequence[Buffer], kernels: Sequence[Kernel]) -> Arena:
         slot.last = b.last
         ends.setdefault(b.last, []).append(slot)
     calls = [k for k in kernels if schedule_of(k).workspace]
-    spans = [Span(s.first, s.last, _rounded(s.buffers[0].bytes)) for s in slots]
-    spans += [Span(k.id, k.id, _rounded(schedule_of(k).workspace)) for k in calls]
+    spans = [Lifetime(s.first, s.last, _rounded(s.buffers[0].bytes)) for s in slots]
+    spans += [Lifetime(k.id, k.id, _rounded(schedule_of(k).workspace)) for k in calls]
     order = sorted(range(len(spans)), key=lambda i: (-spans[i].bytes, spans[i].first, i))
     starts, total = first_fit([spans[i] for i in order])
     start_of = dict(zip(order, starts, strict=True))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from wholestep.compiler.backends.common.numpy_program import Memory
+from wholestep.compiler.backends.common.numpy_program import LaunchMemory
 from wholestep.compiler.backends.reference.calls import run_call
 from wholestep.compiler.backends.reference.convolution import run_window
 from wholestep.compiler.backends.reference.values import Array, Values, accumulator
@@ -15,7 +15,7 @@ from wholestep.compiler.plan.model.bodies import Call, Columns, Dot, Exchange, N
 from wholestep.compiler.plan.model.kernel import Kernel, Level
 
 
-def run_kernel(kernel: Kernel, memory: Memory) -> None:
+def run_kernel(kernel: Kernel, memory: LaunchMemory) -> None:
     """Run a kernel to its end."""
     written = frozenset(load.buffer for load in kernel.body.stores())
     RUN[type(kernel.body)](kernel.body, Values(memory, kernel.axes, written))

@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
 
-from wholestep.compiler.backends.common.numpy_program import HostDevice, HostProgram, Memory
+from wholestep.compiler.backends.common.numpy_program import HostDevice, HostProgram, LaunchMemory
 from wholestep.compiler.backends.reference.kernels import run_kernel
 from wholestep.compiler.backends.reference.target import REFERENCE
 from wholestep.compiler.ir.types import evaluate
@@ -22,7 +22,7 @@ from wholestep.compiler.target import Target
 class ReferenceProgram(HostProgram):
     """Kernels in order; those of a loop once per step."""
 
-    def run(self, memory: Memory) -> None:
+    def run(self, memory: LaunchMemory) -> None:
         for loop, kernels in groupby(self.plan.kernels, attrgetter("loop")):
             inside = tuple(kernels)
             for scope in [memory] if loop is None else steps(self.plan.loops[loop], memory):
@@ -30,7 +30,7 @@ class ReferenceProgram(HostProgram):
                     run_kernel(kernel, scope)
 
 
-def steps(loop: Loop, memory: Memory) -> Iterator[Memory]:
+def steps(loop: Loop, memory: LaunchMemory) -> Iterator[LaunchMemory]:
     """What the kernels of a loop see in each step: its number is one more symbol."""
     numbers = range(evaluate(loop.length, memory.sizes))
     for number in reversed(numbers) if loop.reverse else numbers:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from wholestep.compiler.backends.common.numpy_program import Memory, pointwise
+from wholestep.compiler.backends.common.numpy_program import LaunchMemory, pointwise
 from wholestep.compiler.backends.reference.target import REFERENCE
 from wholestep.compiler.ir.semantics.random import hashed_uniform
 from wholestep.compiler.ir.types import DType, Extent, Shape, evaluate
@@ -29,7 +29,7 @@ def accumulator(dtype: DType) -> np.dtype[Any]:
 class Values:
     """The values of a kernel by number."""
 
-    def __init__(self, memory: Memory, axes: Shape, written: frozenset[int]) -> None:
+    def __init__(self, memory: LaunchMemory, axes: Shape, written: frozenset[int]) -> None:
         self.memory, self.extents = memory, memory.shape(axes)
         self.known: dict[int, Array] = {}
         self._written = written  # buffers that the kernel stores into: what it loads from them is copied

@@ -17,7 +17,7 @@ from wholestep.records import dataclass
 class Closed:
     """A graph; what was used from outside, for which its last parameters stand; and what depends on the first ones."""
 
-    graph: ir.Graph
+    graph: ir.IRGraph
     outside: list[Node]
     varying: list[Node]
 
@@ -52,7 +52,7 @@ def close(
         if node in varying:
             inside(node)
     outputs = tuple(ir.Output(f"y{i}", inside(r)) for i, r in enumerate(results))
-    graph = ir.Graph(outputs, (), (*parameters, *outside.values()))
+    graph = ir.IRGraph(outputs, (), (*parameters, *outside.values()))
     return Closed(graph, list(outside), [n for n in order if n in varying])
 
 

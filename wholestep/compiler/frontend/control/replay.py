@@ -19,7 +19,7 @@ from wholestep.errors import ShapeError
 Sizes = Mapping[str, Extent]
 
 
-def replay(graph: ir.Graph, into: Graph, inputs: Mapping[str, Tensor], states: Mapping[str, Tensor]) -> list[Tensor]:
+def replay(graph: ir.IRGraph, into: Graph, inputs: Mapping[str, Tensor], states: Mapping[str, Tensor]) -> list[Tensor]:
     """The outputs of a recorded graph as tensors of the graph `into`, whose states it changes as it was recorded.
 
     Its random numbers get keys of their own in each replay, and sizes are those of the inputs that it is given.
@@ -93,7 +93,7 @@ def _placed(line: SourceLine | None) -> SourceLine | None:
 # -- sizes -------------------------------------------------------------------------------------------------------
 
 
-def bound_sizes(graph: ir.Graph, inputs: Mapping[str, Tensor]) -> dict[str, Extent]:
+def bound_sizes(graph: ir.IRGraph, inputs: Mapping[str, Tensor]) -> dict[str, Extent]:
     """What each symbol of a recorded graph is, by the inputs it is given; an error where their shapes do not fit."""
     sizes: dict[str, Extent] = {}
     for node in graph.inputs:
@@ -141,11 +141,11 @@ def _type(type: TensorType, sizes: Sizes) -> TensorType:
     return TensorType(_shape(type.shape, sizes), type.dtype)
 
 
-def _graph(graph: ir.Graph, sizes: Sizes) -> ir.Graph:
+def _graph(graph: ir.IRGraph, sizes: Sizes) -> ir.IRGraph:
     new: dict[Node, Node] = {}
     for n in graph.nodes:
         new[n] = Node(n.op, [new[i] for i in n.inputs], with_sizes(n.attrs, sizes), n.name, _placed(n.line))
-    return ir.Graph(
+    return ir.IRGraph(
         tuple(ir.Output(o.name, new[o.node]) for o in graph.outputs), (), tuple(new[i] for i in graph.inputs)
     )
 

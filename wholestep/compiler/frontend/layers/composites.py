@@ -15,7 +15,7 @@ from wholestep.compiler.frontend.tensor import Axes, Operand, Tensor, as_tensor,
 from wholestep.compiler.frontend.trace import fail, record
 from wholestep.compiler.frontend.type_promotion import promote
 from wholestep.compiler.ir import attrs as at
-from wholestep.compiler.ir.graph import Graph, rewrite
+from wholestep.compiler.ir.graph import IRGraph, rewrite
 from wholestep.compiler.ir.type_rules.layers import values_per_channel
 from wholestep.compiler.ir.types import DType, boolean, shape_text
 from wholestep.errors import OptionError, ShapeError, UsageError
@@ -260,7 +260,7 @@ def outside_of_training() -> Iterator[None]:
 _OUTSIDE_OF_TRAINING = {"dropout": 0, "by_mode": 1}  # op -> the input that it is
 
 
-def evaluated(graph: Graph) -> Graph:
+def evaluated(graph: IRGraph) -> IRGraph:
     """A traced graph under its meaning outside of training: nothing is dropped, statistics are the running ones."""
     chosen = _OUTSIDE_OF_TRAINING
     return rewrite(graph, lambda node: node.inputs[chosen[node.op]] if node.op in chosen else node)

@@ -14,9 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from wholestep.compiler.ir.graph import Graph, Node, held_graph
+from wholestep.compiler.ir.graph import IRGraph, Node, held_graph
 from wholestep.compiler.ir.mesh import Grid
-from wholestep.compiler.ir.semantics.values import VALUES, Array, Ranks, Run, computed_dtype, evaluate_graph, rounded
+from wholestep.compiler.ir.semantics.values import (
+    VALUES,
+    Array,
+    Ranks,
+    StepValues,
+    computed_dtype,
+    evaluate_graph,
+    rounded,
+)
 from wholestep.compiler.ir.type_rules.collectives import value_on
 from wholestep.compiler.ir.types import Dim, Extent, evaluate, letter_of
 from wholestep.errors import InputError, UnknownNameError
@@ -33,7 +41,7 @@ class Result:
 
 
 def interpret(
-    graph: Graph,
+    graph: IRGraph,
     *,
     inputs: Mapping[str, Array] | None = None,
     state: Mapping[str, Array] | None = None,
@@ -53,7 +61,7 @@ def interpret(
     given, held, chosen = dict(inputs or {}), dict(state or {}), dict(scalars or {})
     sizes = infer_sizes(graph, given) if sizes is None else dict(sizes)
     _check_names(graph, given, held, chosen)
-    run = Run(
+    run = StepValues(
         {name: _accept(node, given[name], sizes) for name, node in graph.leaves("input").items()},
         {name: _accept(node, held[name], sizes) for name, node in graph.states().items()},
         {**chosen, "step": float(step)},
@@ -70,7 +78,7 @@ def interpret(
     return Result({o.name: np.array(values[o.node]) for o in graph.outputs}, {**kept, **updated})
 
 
-class _Rank:
+class _InterpretedRank:
     """A rank among others that are interpreted beside it: each brings what it has, and all go on together."""
 
     def __init__(self, rank: int, grid: Grid, brought: list[Array], meeting: Barrier) -> None:
@@ -87,7 +95,7 @@ class _Rank:
 
 
 def interpret_on_ranks(
-    graph: Graph, of_ranks: Sequence[Mapping[str, Any]], *, model: int = 1, **shared: Any
+    graph: IRGraph, of_ranks: Sequence[Mapping[str, Any]], *, model: int = 1, **shared: Any
 ) -> list[Result]:
     """Run one step on several ranks, side by side: what `interpret` takes, of each of them and of all.
 
@@ -98,7 +106,7 @@ def interpret_on_ranks(
 
     def run(rank: int) -> Result:
         try:
-            return interpret(graph, **shared, **of_ranks[rank], ranks=_Rank(rank, grid, brought, meeting))
+            return interpret(graph, **shared, **of_ranks[rank], ranks=_InterpretedRank(rank, grid, brought, meeting))
         except BaseException:
             meeting.abort()  # nobody waits for this one
             raise
@@ -107,7 +115,7 @@ def interpret_on_ranks(
         return list(threads.map(run, range(len(of_ranks))))
 
 
-def infer_sizes(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, int]:
+def infer_sizes(graph: IRGraph, inputs: Mapping[str, Array]) -> dict[str, int]:
     """The symbolic dimensions of a graph, read off the shapes of its inputs."""
     sizes: dict[str, int] = {}
     leaves = graph.leaves("input")
@@ -140,7 +148,9 @@ def _solve(extent: Extent, length: int, sizes: Mapping[str, int]) -> dict[str, i
     return {symbol: (length - at_0) // slope}
 
 
-def _check_names(graph: Graph, inputs: Mapping[str, Any], state: Mapping[str, Any], scalars: Mapping[str, Any]) -> None:
+def _check_names(
+    graph: IRGraph, inputs: Mapping[str, Any], state: Mapping[str, Any], scalars: Mapping[str, Any]
+) -> None:
     wanted, states, known = graph.leaves("input"), graph.states(), set(_scalar_names(graph))
     for name in sorted(wanted.keys() ^ inputs.keys()):
         what = "is missing" if name in wanted else "is no input of this graph"
@@ -155,7 +165,7 @@ def _check_names(graph: Graph, inputs: Mapping[str, Any], state: Mapping[str, An
         raise UnknownNameError(f"{name!r} is no runtime scalar of this graph; it has {sorted(known)}.")
 
 
-def _scalar_names(graph: Graph) -> Iterator[str]:
+def _scalar_names(graph: IRGraph) -> Iterator[str]:
     """Runtime scalars, those of held graphs included."""
     yield from graph.leaves("scalar")
     for node in graph.nodes:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from wholestep.compiler.ir import attrs as at
-from wholestep.compiler.ir.graph import Graph, Node
+from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.ir.semantics import convolution_values, layer_values
 from wholestep.compiler.ir.semantics.random import uniform
 from wholestep.compiler.ir.type_rules.scan import scan_value
@@ -33,7 +33,7 @@ class Ranks(Protocol):
 
 
 @dataclass(frozen=True)
-class Run:
+class StepValues:
     """What the leaves read: one step of one entry point."""
 
     inputs: Mapping[str, Array]
@@ -54,7 +54,7 @@ def computed_dtype(dtype: DType) -> np.dtype[Any]:
     return np.dtype(np.float64) if dtype.is_float else dtype.numpy
 
 
-def evaluate_graph(graph: Graph, run: Run) -> dict[Node, Any]:
+def evaluate_graph(graph: IRGraph, run: StepValues) -> dict[Node, Any]:
     """The value of every node."""
     values: dict[Node, Any] = {}
     for node in graph.nodes:
@@ -66,7 +66,7 @@ def evaluate_graph(graph: Graph, run: Run) -> dict[Node, Any]:
     return values
 
 
-def value_of(node: Node, run: Run, given: Sequence[Any]) -> Any:
+def value_of(node: Node, run: StepValues, given: Sequence[Any]) -> Any:
     """What a node computes of the values of its inputs, before its own rounding."""
     if node.op in layer_values.ROUNDED and node.inputs[0].type.dtype.is_half:
         kind = node.inputs[0].type.dtype
@@ -83,7 +83,7 @@ def rounded(value: Any, dtype: DType) -> Array:
         return out.astype(dtype.numpy).astype(np.float64)
 
 
-def _settle(node: Node, type: TensorType, value: Array, run: Run) -> Array:
+def _settle(node: Node, type: TensorType, value: Array, run: StepValues) -> Array:
     out = rounded(value, type.dtype)
     assert out.shape == run.shape(type.shape), f"{node} gave shape {out.shape} at sizes {dict(run.sizes)}"
     return out if run.observe is None else run.observe(node, out)
@@ -98,7 +98,7 @@ def _collective(kind: str) -> Callable[..., Any]:
     return lambda run, a, x: _exchanged(run, kind, a.axis, x)
 
 
-def _exchanged(run: Run, kind: str, axis: str, x: Array) -> Array:
+def _exchanged(run: StepValues, kind: str, axis: str, x: Array) -> Array:
     """Alone, a rank has what it gave."""
     return x if run.ranks is None else run.ranks.exchange(kind, axis, x)
 
@@ -108,22 +108,22 @@ def _plain(function: Callable[..., Any]) -> Row:
     return lambda run, a, *xs: function(*xs)
 
 
-def _input(run: Run, a: at.InputAttrs) -> Array:
+def _input(run: StepValues, a: at.InputAttrs) -> Array:
     return run.inputs[a.name]
 
 
-def _state(run: Run, a: at.StateAttrs) -> Array:
+def _state(run: StepValues, a: at.StateAttrs) -> Array:
     return run.state[a.name]
 
 
-def _iota(run: Run, a: at.IotaAttrs) -> Array:
+def _iota(run: StepValues, a: at.IotaAttrs) -> Array:
     shape = run.shape(a.type.shape)
     along = [1] * len(shape)
     along[a.axis] = shape[a.axis]
     return np.broadcast_to(np.arange(shape[a.axis]).reshape(along), shape)
 
 
-def _random(run: Run, a: at.RandomAttrs) -> Array:
+def _random(run: StepValues, a: at.RandomAttrs) -> Array:
     return uniform(run.seed, a.key, run.step, run.shape(a.type.shape), evaluate(a.first, run.sizes))
 
 
@@ -135,13 +135,13 @@ def _sigmoid(x: Array) -> Any:
     return 1.0 / (1.0 + np.exp(-x))
 
 
-def _gelu(run: Run, a: at.GeluAttrs, x: Array) -> Any:
+def _gelu(run: StepValues, a: at.GeluAttrs, x: Array) -> Any:
     if a.approximate:
         return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)))
     return 0.5 * x * _erfc(-x / math.sqrt(2.0))  # 1 + erf(x), without its cancellation
 
 
-def _cast(run: Run, a: at.CastAttrs, x: Array) -> Any:
+def _cast(run: StepValues, a: at.CastAttrs, x: Array) -> Any:
     if letter_of(x.dtype) != "f" or not a.dtype.is_integer:
         return x.astype(computed_dtype(a.dtype))
     # A float is cut off towards 0; what the integers do not hold becomes the nearest that they do, and NaN 0.
@@ -150,16 +150,16 @@ def _cast(run: Run, a: at.CastAttrs, x: Array) -> Any:
     return np.where(x >= limits.max, limits.max, np.where(x <= limits.min, limits.min, inside)).astype(a.dtype.numpy)
 
 
-def _sum(run: Run, a: at.SumAttrs, x: Array) -> Any:
+def _sum(run: StepValues, a: at.SumAttrs, x: Array) -> Any:
     return x.sum(axis=a.axes, dtype=x.dtype)
 
 
-def _max(run: Run, a: at.MaxAttrs, x: Array) -> Any:
+def _max(run: StepValues, a: at.MaxAttrs, x: Array) -> Any:
     lowest = -math.inf if letter_of(x.dtype) == "f" else np.iinfo(x.dtype).min
     return x.max(axis=a.axes, initial=lowest)
 
 
-def _expand(run: Run, a: at.ExpandAttrs, x: Array) -> Array:
+def _expand(run: StepValues, a: at.ExpandAttrs, x: Array) -> Array:
     shape = run.shape(a.shape)
     placed = [1] * len(shape)
     for axis, length in zip(a.axes, x.shape, strict=True):
@@ -167,11 +167,11 @@ def _expand(run: Run, a: at.ExpandAttrs, x: Array) -> Array:
     return np.broadcast_to(x.reshape(placed), shape)
 
 
-def _slice(run: Run, a: at.SliceAttrs, x: Array) -> Array:
+def _slice(run: StepValues, a: at.SliceAttrs, x: Array) -> Array:
     return x[tuple(map(slice, run.shape(a.starts), run.shape(a.stops), a.steps))]
 
 
-def _pad(run: Run, a: at.PadAttrs, x: Array) -> Array:
+def _pad(run: StepValues, a: at.PadAttrs, x: Array) -> Array:
     out = np.full([lo + n + hi for lo, n, hi in zip(a.low, x.shape, a.high, strict=True)], a.value, x.dtype)
     out[tuple(slice(lo, lo + n) for lo, n in zip(a.low, x.shape, strict=True))] = x
     return out
@@ -181,11 +181,11 @@ def _clamped(index: Array, size: int) -> Array:
     return np.clip(index.astype(np.int64), 0, size - 1)
 
 
-def _gather(run: Run, a: at.GatherAttrs, data: Array, index: Array) -> Array:
+def _gather(run: StepValues, a: at.GatherAttrs, data: Array, index: Array) -> Array:
     return np.take(data, _clamped(index, data.shape[a.axis]), axis=a.axis)
 
 
-def _scatter_add(run: Run, a: at.ScatterAddAttrs, updates: Array, index: Array) -> Array:
+def _scatter_add(run: StepValues, a: at.ScatterAddAttrs, updates: Array, index: Array) -> Array:
     size = evaluate(a.size, run.sizes)
     before, after = updates.shape[: a.axis], updates.shape[a.axis + index.ndim :]
     out = np.zeros((*before, size, *after), updates.dtype)
@@ -194,7 +194,7 @@ def _scatter_add(run: Run, a: at.ScatterAddAttrs, updates: Array, index: Array) 
     return out
 
 
-def _write_rows(run: Run, a: at.Attrs, x: Array, rows: Array, start: Array) -> Array:
+def _write_rows(run: StepValues, a: at.Attrs, x: Array, rows: Array, start: Array) -> Array:
     places = int(start) + np.arange(len(rows))
     inside = (places >= 0) & (places < len(x))
     out = x.copy()
@@ -202,24 +202,24 @@ def _write_rows(run: Run, a: at.Attrs, x: Array, rows: Array, start: Array) -> A
     return out
 
 
-def _matmul(run: Run, a: at.MatmulAttrs, x: Array, y: Array) -> Array:
+def _matmul(run: StepValues, a: at.MatmulAttrs, x: Array, y: Array) -> Array:
     return (np.swapaxes(x, -1, -2) if a.transpose_a else x) @ (np.swapaxes(y, -1, -2) if a.transpose_b else y)
 
 
-def _gradient(run: Run, a: at.Attrs, *xs: Array) -> Array:
+def _gradient(run: StepValues, a: at.Attrs, *xs: Array) -> Array:
     raise GradientError("a graph with a gradient node has no values yet: expand gradients first (passes/autodiff).")
 
 
-def _call(run: Run, a: at.CallAttrs, *xs: Array) -> Value:
+def _call(run: StepValues, a: at.CallAttrs, *xs: Array) -> Value:
     names = (i.attrs.name for i in a.graph.inputs)  # type: ignore[attr-defined]
     values = evaluate_graph(a.graph, replace(run, inputs=dict(zip(names, xs, strict=True))))
     return tuple(values[o.node] for o in a.graph.outputs)
 
 
-def _scan(run: Run, a: at.ScanAttrs, *xs: Array) -> Value:
+def _scan(run: StepValues, a: at.ScanAttrs, *xs: Array) -> Value:
     names = [i.attrs.name for i in a.graph.inputs]  # type: ignore[attr-defined]
 
-    def step(graph: Graph, values: Sequence[Array]) -> Sequence[Array]:
+    def step(graph: IRGraph, values: Sequence[Array]) -> Sequence[Array]:
         found = evaluate_graph(graph, replace(run, inputs=dict(zip(names, values, strict=True))))
         return [np.asarray(found[o.node]) for o in graph.outputs]
 
@@ -243,7 +243,7 @@ def _cross_entropy(logits: Array, labels: Array) -> Array:
     return -np.take_along_axis(_log_softmax(logits, -1), index, axis=-1)[..., 0]
 
 
-def _dropout(run: Run, a: at.DropoutAttrs, x: Array, rate: Array) -> Array:
+def _dropout(run: StepValues, a: at.DropoutAttrs, x: Array, rate: Array) -> Array:
     draw = uniform(run.seed, a.key, run.step, x.shape, evaluate(a.first, run.sizes))
     return np.where(draw >= rate, x / (1.0 - rate), 0.0)
 

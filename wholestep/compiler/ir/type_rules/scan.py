@@ -19,7 +19,7 @@ from wholestep.compiler.ir.type_rules.require import need
 from wholestep.compiler.ir.types import Extent, TensorType, TupleType, Type, shape_text
 
 if TYPE_CHECKING:
-    from wholestep.compiler.ir.graph import Graph
+    from wholestep.compiler.ir.graph import IRGraph
 
 Array = np.ndarray[Any, Any]
 
@@ -66,7 +66,7 @@ def scan(a: at.ScanAttrs, *xs: TensorType) -> Type:
 
 
 def scan_value(
-    evaluate: Callable[[Graph, Sequence[Array]], Sequence[Array]], length: int, a: at.ScanAttrs, xs: Sequence[Array]
+    evaluate: Callable[[IRGraph, Sequence[Array]], Sequence[Array]], length: int, a: at.ScanAttrs, xs: Sequence[Array]
 ) -> tuple[Array, ...]:
     """The results for given arrays; `evaluate` runs the held graph."""
     carries, sequences = list(xs[: a.carries]), xs[a.carries : a.carries + a.sequences]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build
-from wholestep.compiler.ir.graph import Graph, Node, Output, Update, held_graph, toposort, with_held_graph
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update, held_graph, toposort, with_held_graph
 from wholestep.compiler.ir.ops import Trait, having
 from wholestep.compiler.ir.types import TensorType, adjoint_type
 from wholestep.compiler.passes.autodiff.rules import (
@@ -39,7 +39,7 @@ def one(loss: Node) -> Node:
     return build.constant(1, loss.type.dtype.accumulate)
 
 
-def expand_gradients(graph: Graph, seed: Seed = one) -> Graph:
+def expand_gradients(graph: IRGraph, seed: Seed = one) -> IRGraph:
     """Replace every `gradient` node by what it stands for, innermost first.
 
     `seed` gives the gradient of a loss with respect to itself: a scalar node, so that a part of a batch can be
@@ -62,7 +62,7 @@ def expand_gradients(graph: Graph, seed: Seed = one) -> Graph:
         elif node.op == "item" and node.inputs[0] in expanded:
             moved = expanded[node.inputs[0]][build.attrs_of(node, at.ItemAttrs).index]
         new[node] = moved
-    return Graph(
+    return IRGraph(
         tuple(Output(o.name, new[o.node]) for o in graph.outputs),
         tuple(Update(u.name, new[u.node]) for u in graph.updates),
         tuple(new[i] for i in graph.inputs),

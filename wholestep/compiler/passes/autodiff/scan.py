@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import Graph, Node, Output, toposort
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, toposort
 from wholestep.compiler.ir.ops import Trait, having
 from wholestep.compiler.ir.type_rules.scan import stacked_type
 from wholestep.compiler.ir.types import Extent, TensorType, adjoint_type, boolean
@@ -190,7 +190,7 @@ class _Gradient:
         for node in self.saved:
             if self.saved[node] == len(known):
                 known.append(Output(f"y{len(known)}", node))
-        graph = Graph(tuple(known), (), self.body.inputs)
+        graph = IRGraph(tuple(known), (), self.body.inputs)
         a = self.attrs
         self.extended = self.node
         if len(known) > len(self.body.outputs):
@@ -198,7 +198,7 @@ class _Gradient:
                 "scan", self.node.inputs, at.ScanAttrs(graph, a.carries, a.sequences, a.length, a.reverse)
             )
         results = [*after, *(self.moved[n] for n in self.outputs)]
-        held = Graph(
+        held = IRGraph(
             tuple(Output(f"y{i}", n) for i, n in enumerate(results)),
             (),
             (*self.parameters["carry"], *self.parameters["slice"], *self.parameters["steady"]),

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import Graph, Node, Output, Update
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
 from wholestep.compiler.ir.ops import OPS, Family
 
 BUCKET_BYTES = 16 << 20
@@ -19,7 +19,7 @@ MOVED = frozenset({"reshape", "permute"})  # the same elements: exchanged before
 ELEMENTWISE = frozenset({"all_reduce", "broadcast"})  # wherever an element lies
 
 
-def bucket(graph: Graph) -> Graph:
+def bucket(graph: IRGraph) -> IRGraph:
     """The graph with its collectives in buckets."""
     single = [n for n in graph.nodes if OPS[n.op].family is Family.COLLECTIVE and n.op != "exchange"]
     if not single:
@@ -32,14 +32,14 @@ def bucket(graph: Graph) -> Graph:
         for node in graph.nodes:
             if levels[node] == level and node not in new:
                 new[node] = node.with_inputs([new[i] for i in node.inputs])
-    return Graph(
+    return IRGraph(
         tuple(Output(o.name, new[o.node]) for o in graph.outputs),
         tuple(Update(u.name, new[u.node]) for u in graph.updates),
         tuple(new[i] for i in graph.inputs),
     )
 
 
-def _levels(graph: Graph) -> dict[Node, int]:
+def _levels(graph: IRGraph) -> dict[Node, int]:
     """How many collectives stand before a node, itself counted, on the longest way."""
     levels: dict[Node, int] = {}
     for node in graph.nodes:

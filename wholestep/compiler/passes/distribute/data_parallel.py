@@ -15,19 +15,19 @@ from typing import NoReturn
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import Graph, Node, Output, Update, held_graph, rewrite, toposort, with_held_graph
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update, held_graph, rewrite, toposort, with_held_graph
 from wholestep.compiler.ir.ops import Trait, having
 from wholestep.compiler.ir.type_rules.collectives import BATCH, CARRIED, FIRST, OWN, ROWS, SHARES
 from wholestep.compiler.ir.types import Dim, Extent, TensorType, float32, int64, product
 from wholestep.compiler.ir.types import divide as quotient
 from wholestep.compiler.passes.distribute.batch_placement.placements import (
-    Additive,
-    Free,
+    BatchSharded,
     Kind,
     Mixed,
-    Rows,
+    Partial,
+    Replicated,
     Several,
-    Whole,
+    SumOfRatios,
     mentions,
 )
 from wholestep.compiler.passes.distribute.batch_placement.rules import kind_of
@@ -40,7 +40,7 @@ SCALED = frozenset({"mul", "div", "ratio"})  # linear too; but a gradient is sca
 DRAWS = having(Trait.DRAWS)
 
 
-def divide(graph: Graph) -> Graph:
+def divide(graph: IRGraph) -> IRGraph:
     """The step of one rank, with its collectives; a graph without divided inputs and shares as it is."""
     inputs = [n for n in graph.inputs if n.op == "input" and attrs_of(n, at.InputAttrs).divided]
     if not inputs and not any(map(_is_share, graph.nodes)):
@@ -61,11 +61,11 @@ class _Divider:
         self.sums: dict[Node, Node] = {}  # shares -> their sums over all ranks
         self.several: dict[Node, tuple[Node, ...]] = {}  # composites that were taken apart -> their results
 
-    def divided(self, graph: Graph) -> Graph:
+    def divided(self, graph: IRGraph) -> IRGraph:
         new: dict[Node, Node] = {}
         for node in graph.nodes:
             new[node] = self.placed(node, [new[i] for i in node.inputs])
-        return Graph(
+        return IRGraph(
             tuple(Output(o.name, self.result(new[o.node], f"the output {o.name!r}")) for o in graph.outputs),
             tuple(Update(u.name, self.updated(u.name, new[u.node])) for u in graph.updates),
             tuple(new[i] for i in graph.inputs),
@@ -75,13 +75,13 @@ class _Divider:
         """A state's new value; one that holds shares keeps this rank's own."""
         if not name.startswith(SHARES):
             return self.result(node, f"the new value of {name!r}")
-        if self.kinds[node] != Additive():
+        if self.kinds[node] != Partial():
             self.refuse(node, self.kinds[node])
         return node
 
     def result(self, node: Node, what: str) -> Node:
         """What leaves the step is the same on all ranks."""
-        if isinstance(self.kinds[node], Rows):
+        if isinstance(self.kinds[node], BatchSharded):
             raise GraphError(
                 f"{what} has a row for each of the batch, and every worker has rows of its own. Leave it out of the "
                 "step, or train in one process; predict gives the outputs of all rows."
@@ -96,7 +96,7 @@ class _Divider:
             return self.several[inputs[0]][attrs_of(node, at.ItemAttrs).index]
         if node.op == "iota" and mentions(node.type.shape[attrs_of(node, at.IotaAttrs).axis], self.batch):
             return self.numbered(node)
-        if node.op == "write_rows" and isinstance(self.kinds[inputs[1]], Rows):
+        if node.op == "write_rows" and isinstance(self.kinds[inputs[1]], BatchSharded):
             return self.written(node.with_inputs([self.summed(i) for i in inputs]))
         made = self.of_whole_batch(node.with_inputs(inputs))
         if made in self.kinds:
@@ -112,19 +112,17 @@ class _Divider:
 
     def kind(self, node: Node) -> Kind:
         if node.op == "size":
-            return Free()  # of the whole batch by now
-        if getattr(node.attrs, "per_worker", False) and isinstance(self.kinds[node.inputs[0]], Rows):
+            return Replicated()  # of the whole batch by now
+        if getattr(node.attrs, "per_worker", False) and isinstance(self.kinds[node.inputs[0]], BatchSharded):
             rows = self.kinds[node.inputs[0]]  # the gradients of its weight and bias are shares, as all are
             return (
-                rows
-                if isinstance(node.result, TensorType)
-                else Several((rows, *[Additive()] * (len(node.results) - 1)))
+                rows if isinstance(node.result, TensorType) else Several((rows, *[Partial()] * (len(node.results) - 1)))
             )
-        return Additive() if _is_share(node) else kind_of(node, [self.kinds[i] for i in node.inputs], self.batch)
+        return Partial() if _is_share(node) else kind_of(node, [self.kinds[i] for i in node.inputs], self.batch)
 
     def stands(self, node: Node, kind: Kind) -> bool:
         """May a node stand as it is, without shares among its inputs being summed over ranks before?"""
-        shares = [i for i in node.inputs if self.kinds[i] == Additive()]
+        shares = [i for i in node.inputs if self.kinds[i] == Partial()]
         if _is_refused(kind) or not shares:
             return not _is_refused(kind)
         exact = node.op in self.linear or (node.op == "cast" and node.type.dtype.name in CARRIED)
@@ -132,7 +130,7 @@ class _Divider:
 
     def summed(self, node: Node) -> Node:
         """A value without rows as it is on all ranks."""
-        if self.kinds[node] != Additive():
+        if self.kinds[node] != Partial():
             return node
         if node not in self.sums:
             with b.origin(node):
@@ -140,7 +138,7 @@ class _Divider:
                 total = b.make("all_reduce", (carried,), at.GroupAttrs())
                 self.sums[node] = b.cast(total, node.type.dtype)
             for made in (total, self.sums[node]):
-                self.kinds[made] = Free()
+                self.kinds[made] = Replicated()
         return self.sums[node]
 
     def taken_apart(self, node: Node, kind: Kind) -> Node:
@@ -155,7 +153,7 @@ class _Divider:
                     new[inner] = self.placed(inner, [new[i] for i in inner.inputs])
         if isinstance(node.result, TensorType):
             return new[parts[0]]
-        self.several[node], self.kinds[node] = tuple(new[p] for p in parts), Free()  # read by items only
+        self.several[node], self.kinds[node] = tuple(new[p] for p in parts), Replicated()  # read by items only
         return node
 
     def refuse(self, node: Node, kind: Kind) -> NoReturn:
@@ -201,30 +199,32 @@ class _Divider:
             first = b.cast(b.size(each * Dim.symbol(OWN)), node.type.dtype)
             made = b.add(node, b.expand_to(first, shape, ()))
         for inner in toposort([made]):
-            self.kinds.setdefault(inner, Rows(axis) if inner.type.rank else Free())
+            self.kinds.setdefault(inner, BatchSharded(axis) if inner.type.rank else Replicated())
         return made
 
     def written(self, node: Node) -> Node:
         """Rows that are kept are those of all ranks, in order: what is 0 but for a rank's own adds up to them."""
         x, rows, start = node.inputs
         each, kind = quotient(rows.type.shape[0], Dim.symbol(self.batch)), self.kinds[rows]
-        in_order = kind in (Rows(0), Rows(0, None)) and each is not None and not mentions(each, self.batch)
-        if not in_order or Free() != self.kinds[x] or Free() != self.kinds[start]:
+        in_order = (
+            kind in (BatchSharded(0), BatchSharded(0, None)) and each is not None and not mentions(each, self.batch)
+        )
+        if not in_order or Replicated() != self.kinds[x] or Replicated() != self.kinds[start]:
             self.refuse(node, Mixed(node, "keeps rows of the batch in another order than that of the batch"))
         assert each is not None
         with b.origin(node):
             everyones = TensorType((each * Dim.symbol(self.whole), *rows.type.shape[1:]), rows.type.dtype)
             own = b.write_rows(b.full(0, everyones), rows, b.count(each * Dim.symbol(OWN), int64))
             for inner in toposort([own]):
-                self.kinds.setdefault(inner, Free())
-            self.kinds[own] = Additive()
+                self.kinds.setdefault(inner, Replicated())
+            self.kinds[own] = Partial()
             made = b.write_rows(x, self.summed(own), start)
-        self.kinds[made] = Free()
+        self.kinds[made] = Replicated()
         return made
 
 
 def _is_refused(kind: Kind) -> bool:
-    return isinstance(kind, Mixed | Whole) or (isinstance(kind, Several) and any(map(_is_refused, kind.kinds)))
+    return isinstance(kind, Mixed | SumOfRatios) or (isinstance(kind, Several) and any(map(_is_refused, kind.kinds)))
 
 
 def _elements(node: Node) -> int:

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.graph import Graph, Node
+from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.ir.ops import Trait, having
-from wholestep.compiler.passes.distribute.batch_placement.placements import Additive, Free, Kind, Mixed
+from wholestep.compiler.passes.distribute.batch_placement.placements import Kind, Mixed, Partial, Replicated
 from wholestep.compiler.passes.distribute.batch_placement.rules import kinds_of
 from wholestep.compiler.passes.distribute.linearity import scales
 
 
 @dataclass(frozen=True)
-class Term:
+class LossTerm:
     """weight·numerator/denominator; None stands for 1.  A denominator that is there adds up over the parts."""
 
     weight: Node | None
@@ -37,7 +37,7 @@ class Separation:
     """
 
     separable: bool
-    terms: tuple[Term, ...] = ()
+    terms: tuple[LossTerm, ...] = ()
     rest: tuple[Node, ...] = ()
     outer: Node | None = None
     blame: Node | None = None
@@ -50,7 +50,7 @@ class _NotSeparableError(Exception):
         self.blame, self.reason = blame, reason
 
 
-def analyse(graph: Graph, loss: Node, batch: str = "batch") -> Separation:
+def analyse(graph: IRGraph, loss: Node, batch: str = "batch") -> Separation:
     """Read a loss as terms.  Calls must be inlined and gradients of gradients expanded."""
     assert loss in set(graph.nodes), f"the loss {loss!r} is no node of the graph"
     assert loss.type.rank == 0, f"the loss {loss!r} is not a scalar"
@@ -67,18 +67,18 @@ def analyse(graph: Graph, loss: Node, batch: str = "batch") -> Separation:
         if quotient is not None:
             return Separation(True, (quotient,), outer=loss)
         return Separation(False, blame=error.blame, reason=error.reason)
-    terms = tuple(t for t in found if isinstance(t, Term))
+    terms = tuple(t for t in found if isinstance(t, LossTerm))
     return Separation(True, terms, tuple(t for t in found if isinstance(t, Node)))
 
 
-def _split(node: Node, weight: Node | None, kinds: Mapping[Node, Kind]) -> Iterator[Term | Node]:
+def _split(node: Node, weight: Node | None, kinds: Mapping[Node, Kind]) -> Iterator[LossTerm | Node]:
     """weight·node as terms and, for what does not depend on the batch, nodes."""
     kind = kinds[node]
-    if isinstance(kind, Free):
+    if isinstance(kind, Replicated):
         yield _weighted(weight, node)
-    elif isinstance(kind, Additive):
+    elif isinstance(kind, Partial):
         yield _term(weight, node, None)
-    elif node.op in _QUOTIENTS and not isinstance(kinds[node.inputs[1]], Free):
+    elif node.op in _QUOTIENTS and not isinstance(kinds[node.inputs[1]], Replicated):
         yield _quotient(node, weight, kinds)
     elif node.op in _OUTER_RULES:
         for part, part_weight in _OUTER_RULES[node.op](node, weight, kinds):
@@ -87,24 +87,24 @@ def _split(node: Node, weight: Node | None, kinds: Mapping[Node, Kind]) -> Itera
         raise _not_linear(node, kind)
 
 
-def _quotient(node: Node, weight: Node | None, kinds: Mapping[Node, Kind]) -> Term:
+def _quotient(node: Node, weight: Node | None, kinds: Mapping[Node, Kind]) -> LossTerm:
     numerator, denominator = node.inputs
     for part in node.inputs:
         kind = kinds[part]
         if isinstance(kind, Mixed):
             raise _NotSeparableError(kind.blame, kind.reason)
-    if not (isinstance(kinds[numerator], Additive) and isinstance(kinds[denominator], Additive)):
+    if not (isinstance(kinds[numerator], Partial) and isinstance(kinds[denominator], Partial)):
         raise _NotSeparableError(node, "does not divide a sum over the batch by another")
     if _depends_on_parameters(denominator):
         raise _NotSeparableError(node, "has a denominator that depends on parameters")
     return _term(weight, numerator, denominator)
 
 
-def _term(weight: Node | None, numerator: Node, denominator: Node | None) -> Term:
+def _term(weight: Node | None, numerator: Node, denominator: Node | None) -> LossTerm:
     if weight is not None and _depends_on_parameters(weight):
         # Still a sum over the batch, so it may be part of the numerator, where its gradient is right.
-        return Term(None, b.mul(weight, numerator), denominator)
-    return Term(weight, numerator, denominator)
+        return LossTerm(None, b.mul(weight, numerator), denominator)
+    return LossTerm(weight, numerator, denominator)
 
 
 def _weighted(weight: Node | None, node: Node) -> Node:
@@ -134,7 +134,7 @@ def _neg(node: Node, weight: Node | None, kinds: Mapping[Node, Kind]) -> Parts:
 
 def _mul(node: Node, weight: Node | None, kinds: Mapping[Node, Kind]) -> Parts:
     for x, factor in (node.inputs, node.inputs[::-1]):
-        if isinstance(kinds[factor], Free):
+        if isinstance(kinds[factor], Replicated):
             yield x, _weighted(weight, factor)
             return
     raise _not_linear(node, kinds[node])
@@ -174,11 +174,11 @@ _OUTER_RULES = {
 # -- one function of one quotient --------------------------------------------------------------------------------
 
 
-def _only_quotient(loss: Node, batch: str) -> Term | None:
+def _only_quotient(loss: Node, batch: str) -> LossTerm | None:
     """The one quotient through which alone the loss depends on the batch, as a term; None where there is none."""
     kinds = kinds_of([loss], batch)
     for quotient in (n for n in kinds if n.op in _QUOTIENTS and n.type.rank == 0):
-        if not isinstance(kinds_of([loss], batch, {quotient: Free()})[loss], Free):
+        if not isinstance(kinds_of([loss], batch, {quotient: Replicated()})[loss], Replicated):
             continue
         try:
             return _quotient(quotient, None, kinds)

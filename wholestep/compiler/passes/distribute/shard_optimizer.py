@@ -18,7 +18,7 @@ from operator import or_
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import Graph, Node, Output, Update
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
 from wholestep.compiler.ir.mesh import DATA
 from wholestep.compiler.ir.state_partition import as_divided, part_shape
 from wholestep.compiler.ir.type_rules.collectives import CARRIED, RANK
@@ -29,7 +29,7 @@ from wholestep.errors import GraphError
 LEAST = 256  # elements: less is kept whole, since a collective of its own costs more than it saves
 
 
-def shard(graph: Graph, target: Target | None = None) -> Graph:
+def shard(graph: IRGraph, target: Target | None = None) -> IRGraph:
     """The step of a rank that has parts of the states which are marked; a graph without them as it is.
 
     A state is cut by rows as it is stored: where a target stores all of them as they are seen, those are its own rows.
@@ -63,7 +63,7 @@ class _Divisible:
     Sources are states and sums over ranks.  Those whose values are needed as a whole somewhere are none.
     """
 
-    def __init__(self, graph: Graph, marked: Iterable[Node], turns: bool) -> None:
+    def __init__(self, graph: IRGraph, marked: Iterable[Node], turns: bool) -> None:
         self.graph, self.marked, self._turns = graph, frozenset(map(_name, marked)), turns
         sums = [n for n in graph.nodes if _is_sum_of_ranks(n)]
         self.sources = [n for n in (*marked, *sums) if _is_large(n)]
@@ -146,17 +146,17 @@ def _is_total(node: Node) -> bool:
 class _Sharder:
     """`whole` and `parts` hold what stands for a node, and for this rank's part of it, in the new graph."""
 
-    def __init__(self, graph: Graph, found: _Divisible, ranks: int) -> None:
+    def __init__(self, graph: IRGraph, found: _Divisible, ranks: int) -> None:
         self.graph, self.found, self.ranks = graph, found, ranks
         self.whole: dict[Node, Node] = {}
         self.parts: dict[tuple[Node, bool], Node] = {}
 
-    def sharded(self) -> Graph:
+    def sharded(self) -> IRGraph:
         for node in self.graph.nodes:
             with b.origin(node):
                 if not self.found.is_part(node):
                     self.whole[node] = self._whole(node)
-        return Graph(
+        return IRGraph(
             tuple(Output(o.name, self.whole[o.node]) for o in self.graph.outputs),
             tuple(Update(u.name, self._updated(u)) for u in self.graph.updates),
             tuple(self.whole[i] for i in self.graph.inputs),

@@ -18,7 +18,7 @@ Emitted = Mapping[str, EmittedRule]  # rules by name, as they were written for e
 
 
 @dataclass(frozen=True)
-class Step:
+class ProofStep:
     """One equality: in the class `root`, `rule` made `right` equal to `left`."""
 
     rule: Rule
@@ -37,7 +37,7 @@ class Step:
 
 def steps(
     egraph: EGraph, rules: Sequence[Rule], emitted: Emitted | None = None, within: Container[int] | None = None
-) -> Iterator[Step]:
+) -> Iterator[ProofStep]:
     """The steps that the firings of these rules stand for; `within` some classes, or all."""
     known = {rule.name: (rule, emitted[rule.name] if emitted is not None else emit(rule, 0)) for rule in rules}
     for firing in egraph.firings:
@@ -99,7 +99,7 @@ def _is_named(node: ENode) -> bool:
     return op in OPS and OPS[op].family is Family.COMPOSITE
 
 
-def _step(egraph: EGraph, rule: Rule, emitted: EmittedRule, firing: Firing) -> Step:
+def _step(egraph: EGraph, rule: Rule, emitted: EmittedRule, firing: Firing) -> ProofStep:
     tensors = len(emitted.tensors) - 1
     bound = dict(zip(emitted.tensors[1:], firing.bindings[:tensors], strict=True))
     numbers = dict(zip((n for n, _ in emitted.numbers), firing.bindings[tensors:], strict=True))
@@ -108,7 +108,7 @@ def _step(egraph: EGraph, rule: Rule, emitted: EmittedRule, firing: Firing) -> S
     assert left is not None
     right = instance.node("right", rule.right)
     inside = tuple(egraph.class_of[n] for n in instance.right[: -1 if right is not None else None])
-    return Step(rule, firing.root, left, right, inside, tuple(instance.left), tuple(instance.right))
+    return ProofStep(rule, firing.root, left, right, inside, tuple(instance.left), tuple(instance.right))
 
 
 @dataclass

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.attrs import InputAttrs, MatmulAttrs
-from wholestep.compiler.ir.graph import Graph, Node, Output
+from wholestep.compiler.ir.graph import IRGraph, Node, Output
 from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.type_rules.convolution import window_products
 from wholestep.compiler.ir.types import TensorType, evaluate
@@ -94,7 +94,7 @@ class CostModel:
     def _composite(self, node: Node) -> Cost:
         """Its definition's, all in all; a division by a number counts as the product that rules make of it."""
         leaves, results = decomposition_over_leaves(node)
-        inside = share_common_nodes(fold(Graph(tuple(Output(str(i), r) for i, r in enumerate(results))))).nodes
+        inside = share_common_nodes(fold(IRGraph(tuple(Output(str(i), r) for i, r in enumerate(results))))).nodes
         work = sum(self.node_cost(_as_product(n)).work for n in inside if n not in leaves)
         written = sum(r.type.bytes(self.capacity) for r in results)
         # A kernel of its own that was measured slower than the definition is no reason to write it out.

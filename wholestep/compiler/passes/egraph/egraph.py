@@ -71,7 +71,7 @@ class EGraph:
 
 
 @dataclass(frozen=True)
-class Rows:
+class WorkerTables:
     """The worker's tables: e-nodes with the class of each, and firings; classes are numbers of its process."""
 
     nodes: dict[ENode, int]
@@ -79,7 +79,7 @@ class Rows:
 
 
 def canonical(
-    terms: Sequence[ENode], program: int, roots: Sequence[int], equal: Sequence[Equality], rows: Rows
+    terms: Sequence[ENode], program: int, roots: Sequence[int], equal: Sequence[Equality], rows: WorkerTables
 ) -> EGraph:
     """Number the classes by content: those of the terms first, in their order, then by their smallest e-node.
 
@@ -111,7 +111,7 @@ def _renumbered(node: ENode, number: dict[int, int]) -> ENode:
     return ENode(node.head, node.slots, node.type, tuple(number[c] for c in node.children))
 
 
-def _numbering(located: Sequence[int], rows: Rows) -> dict[int, int]:
+def _numbering(located: Sequence[int], rows: WorkerTables) -> dict[int, int]:
     """Every class has an e-node over classes that were made before it: take them in rounds, sorted in each."""
     number: dict[int, int] = {}
     for raw in located:

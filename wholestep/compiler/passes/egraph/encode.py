@@ -10,7 +10,7 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.attrs import NONE, Attrs
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import Graph, Node, toposort
+from wholestep.compiler.ir.graph import IRGraph, Node, toposort
 from wholestep.compiler.ir.ops import OPS, Family, Trait, having
 from wholestep.compiler.ir.types import DTYPES, TensorType, Type, boolean
 from wholestep.compiler.passes.egraph.egraph import ENode, Equality, Slot
@@ -67,7 +67,7 @@ class Encoded:
     tables: Tables
 
 
-def encode(graph: Graph, defined: frozenset[str] = frozenset(), cuts: Mapping[Node, int] | None = None) -> Encoded:
+def encode(graph: IRGraph, defined: frozenset[str] = frozenset(), cuts: Mapping[Node, int] | None = None) -> Encoded:
     """The terms of every node that the outputs and updates need; equal nodes are one term.
 
     The composites in `defined` are also given by their definitions, node by node: these know their exact types.
@@ -161,7 +161,7 @@ def _needed(nodes: Sequence[Node], ends: Sequence[Node]) -> list[Node]:
     return [n for n in nodes if n in wanted]
 
 
-def cut_nodes(graph: Graph) -> dict[Node, int]:
+def cut_nodes(graph: IRGraph) -> dict[Node, int]:
     """Computed tensors that gradients are taken for, numbered."""
     targets = [p for n in graph.nodes if n.op == "gradient" for p in n.inputs[1:] if p.inputs]
     return {node: i for i, node in enumerate(dict.fromkeys(targets))}

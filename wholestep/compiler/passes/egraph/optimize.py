@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from wholestep.compiler.garbage import without_collections
-from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.passes.egraph.applicable_rules import only_reorders, reachable_rules
 from wholestep.compiler.passes.egraph.certificate import Emitted, applied, changed_classes, replaced_nodes
 from wholestep.compiler.passes.egraph.cost import CostModel
@@ -60,8 +60,8 @@ class Request:
 class Rewriting:
     """Everything that one run found, as `explain` needs it."""
 
-    before: Graph
-    after: Graph
+    before: IRGraph
+    after: IRGraph
     outlined: Outlined | None
     encoded: Encoded
     rules: Sequence[Rule]
@@ -73,7 +73,7 @@ class Rewriting:
 
 
 def optimize(
-    graph: Graph,
+    graph: IRGraph,
     capacity: Mapping[str, int],
     *,
     costs: CostTable,
@@ -82,14 +82,14 @@ def optimize(
     budget: Budget | None = None,
     worker: Worker | None = None,
     outline_from: int = FEWEST_NODES,
-) -> tuple[Graph, EGraphReport]:
+) -> tuple[IRGraph, EGraphReport]:
     """The cheapest equal program that the rules reach, and a report; the graph itself where there is none."""
     request = Request(capacity, costs, exactness, before_autodiff, budget or Budget(), outline_from)
     with without_collections():
         return _told(graph, request, worker or shared_worker())
 
 
-def _told(graph: Graph, request: Request, worker: Worker) -> tuple[Graph, EGraphReport]:
+def _told(graph: IRGraph, request: Request, worker: Worker) -> tuple[IRGraph, EGraphReport]:
     """Whatever goes wrong in here costs the rewriting, never the build."""
     seconds: dict[str, float] = {}
     dropped: dict[str, str] = {}
@@ -110,7 +110,7 @@ def _told(graph: Graph, request: Request, worker: Worker) -> tuple[Graph, EGraph
 
 
 def rewrite_by_equality(
-    graph: Graph, request: Request, worker: Worker, seconds: dict[str, float], dropped: dict[str, str] | None = None
+    graph: IRGraph, request: Request, worker: Worker, seconds: dict[str, float], dropped: dict[str, str] | None = None
 ) -> Rewriting | None:
     """One run with everything it found; None where no rule could match, a SaturationError where the worker failed.
 
@@ -156,7 +156,7 @@ def rewrite_by_equality(
 
 def _report(
     request: Request,
-    graphs: tuple[Graph, Graph, Graph],
+    graphs: tuple[IRGraph, IRGraph, IRGraph],
     result: Saturated,
     extraction: Extraction,
     used: Mapping[str, int],

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from wholestep.compiler.ir.attrs import InputAttrs
-from wholestep.compiler.ir.graph import Graph, Node, Output
+from wholestep.compiler.ir.graph import IRGraph, Node, Output
 from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.passes.egraph.encode import cut_nodes
-from wholestep.compiler.passes.egraph.regions import Program, find_regions, read_program
+from wholestep.compiler.passes.egraph.regions import NumberedGraph, find_regions, read_program
 
 HALO = 10  # levels: deeper than the definition of any composite
 FEWEST_NODES = 600  # a smaller graph enters as it is: there is little to save
@@ -26,7 +26,7 @@ Place = tuple[int, ...]  # the numbers of a block's nodes in one copy: the regio
 
 
 @dataclass(frozen=True)
-class Block:
+class OutlinedBlock:
     """A region with its halo.  Nodes are local numbers: those of the region first."""
 
     region: int  # how many of the places are the region's own
@@ -38,13 +38,13 @@ class Block:
 class Outlined:
     """A graph with repetitions as one of blocks."""
 
-    program: Program
-    graph: Graph
+    program: NumberedGraph
+    graph: IRGraph
     cuts: Mapping[Node, int]
-    blocks: tuple[Block, ...]
+    blocks: tuple[OutlinedBlock, ...]
 
 
-def outline(graph: Graph, fewest: int = FEWEST_NODES) -> Outlined | None:
+def outline(graph: IRGraph, fewest: int = FEWEST_NODES) -> Outlined | None:
     """The blocks of a graph; None where it is small or hardly repeats anything."""
     if len(graph.nodes) < fewest:
         return None
@@ -72,7 +72,7 @@ class _Shape:
     places: list[Place] = field(default_factory=list)
 
 
-def _shapes(p: Program, owner: Sequence[int], copies: Sequence[Sequence[int]]) -> list[_Shape]:
+def _shapes(p: NumberedGraph, owner: Sequence[int], copies: Sequence[Sequence[int]]) -> list[_Shape]:
     """The blocks of copies, equal ones together."""
     found: dict[object, _Shape] = {}
     for copy in copies:
@@ -85,7 +85,7 @@ def _shapes(p: Program, owner: Sequence[int], copies: Sequence[Sequence[int]]) -
 class _Frame:
     """The halo and the inputs of one region."""
 
-    def __init__(self, p: Program, owner: Sequence[int], region: Sequence[int]) -> None:
+    def __init__(self, p: NumberedGraph, owner: Sequence[int], region: Sequence[int]) -> None:
         self.p = p
         self.inside: dict[int, int] = {n: i for i, n in enumerate(region)}
         self.inputs: dict[int, None] = {}
@@ -127,7 +127,7 @@ class _Frame:
         return tuple(looks), tuple(types)
 
 
-def _assemble(p: Program, shapes: Sequence[_Shape]) -> Outlined:
+def _assemble(p: NumberedGraph, shapes: Sequence[_Shape]) -> Outlined:
     """The graph of all blocks, each built on its first copy."""
     outputs: list[Output] = []
     cuts: dict[Node, int] = {}
@@ -148,5 +148,5 @@ def _assemble(p: Program, shapes: Sequence[_Shape]) -> Outlined:
             # A value that others read is computed in any case; one with two such readers goes through memory.
             others = sum(r not in inside for r in p.readers[n]) + (n in ends)
             outputs += [Output(f"{b}.{n}.{k}", new[n]) for k in range(min(others, 2))]
-        blocks.append(Block(shape.region, tuple(shape.places), tuple(new[n] for n in place)))
-    return Outlined(p, Graph(tuple(outputs)), cuts, tuple(blocks))
+        blocks.append(OutlinedBlock(shape.region, tuple(shape.places), tuple(new[n] for n in place)))
+    return Outlined(p, IRGraph(tuple(outputs)), cuts, tuple(blocks))

@@ -9,7 +9,7 @@ import numpy as np
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.attrs import Attrs
-from wholestep.compiler.ir.graph import Graph, Node, Output, SourceLine, Update
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, SourceLine, Update
 from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.passes.egraph.egraph import EGraph, ENode
 from wholestep.compiler.passes.egraph.encode import CUT, FULL, OPAQUE, Encoded, Tables, op_of
@@ -18,7 +18,7 @@ from wholestep.compiler.passes.egraph.terms import TERMS
 Origin = tuple[str, SourceLine | None]
 
 
-def rebuild(graph: Graph, encoded: Encoded, egraph: EGraph, chosen: Sequence[ENode]) -> Graph:
+def rebuild(graph: IRGraph, encoded: Encoded, egraph: EGraph, chosen: Sequence[ENode]) -> IRGraph:
     """The graph of the chosen e-nodes; the same object where the choice is the program's own.
 
     A class that stands for a node of the program carries its name and line; one that only rules made carries those of
@@ -36,7 +36,7 @@ def rebuild(graph: Graph, encoded: Encoded, egraph: EGraph, chosen: Sequence[ENo
         inputs = [new[child] for child in chosen[c].children]
         new[c] = leaves.get(chosen[c]) or make_node(chosen[c], inputs, encoded.tables, origins[c])
     ends = iter(new[r] for r in egraph.roots)
-    return Graph(
+    return IRGraph(
         tuple(Output(o.name, next(ends)) for o in graph.outputs),
         tuple(Update(u.name, next(ends)) for u in graph.updates),
         graph.inputs,

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from wholestep.compiler.ir.attrs import Attrs
-from wholestep.compiler.ir.graph import Graph, Node
+from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.ir.ops import Trait, having
 from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.passes.egraph.encode import full_value, is_opaque
@@ -21,7 +21,7 @@ RADIUS = 3  # how far around a node its colour sees
 SMALLEST = 5  # nodes of a region that is worth its frame
 
 
-class Numbers:
+class ValueNumbers:
     """Equal values have equal numbers.  An object seen before is known by its identity: comparing is slow."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Numbers:
 
 
 @dataclass
-class Program:
+class NumberedGraph:
     """A graph with equal nodes as one: everything by number, in topological order."""
 
     nodes: list[Node] = field(default_factory=list)
@@ -54,16 +54,16 @@ class Program:
     type: list[int] = field(default_factory=list)  # equal types have equal numbers
     barrier: list[bool] = field(default_factory=list)  # no rule looks into it: its readers know its type alone
     plain: list[bool] = field(default_factory=list)  # constants, indices, sizes: the same wherever they are read
-    attributes: Numbers = field(default_factory=Numbers)
+    attributes: ValueNumbers = field(default_factory=ValueNumbers)
 
     def grows(self, n: int) -> bool:
         """May it be part of a region?"""
         return not (self.barrier[n] or self.plain[n])
 
 
-def read_program(graph: Graph, cuts: Mapping[Node, int]) -> Program:
+def read_program(graph: IRGraph, cuts: Mapping[Node, int]) -> NumberedGraph:
     """Number the nodes of a graph."""
-    p, kinds = Program(), _Kinds()
+    p, kinds = NumberedGraph(), _Kinds()
     known: dict[Hashable, int] = {}
     for node in graph.nodes:
         inputs = tuple([p.number[i] for i in node.inputs])
@@ -108,7 +108,7 @@ class _Kinds:
 
     def __init__(self) -> None:
         self._known: dict[Hashable, _Kind] = {}
-        self._types, self._colours = Numbers(), Numbers()
+        self._types, self._colours = ValueNumbers(), ValueNumbers()
 
     def of(self, node: Node, attrs: int, inputs: tuple[int, ...]) -> _Kind:
         key = node.op, attrs, inputs
@@ -125,7 +125,7 @@ class _Kinds:
         return self._colours.of(("type", kind.type) if barrier else (kind.number, cut))
 
 
-def find_regions(p: Program) -> list[list[list[int]]]:
+def find_regions(p: NumberedGraph) -> list[list[list[int]]]:
     """Groups of regions that look alike; of each, its copies; of each copy, its nodes in the same order."""
     near = _spread(p, p.colour)
     far = near
@@ -150,7 +150,7 @@ def find_regions(p: Program) -> list[list[list[int]]]:
     return groups
 
 
-def _spread(p: Program, colour: list[int]) -> list[int]:
+def _spread(p: NumberedGraph, colour: list[int]) -> list[int]:
     """Colours that also tell those of inputs and readers."""
     numbers: dict[Hashable, int] = {}
     out = []
@@ -167,7 +167,7 @@ def _spread(p: Program, colour: list[int]) -> list[int]:
 class _Growth:
     """The regions of some seeds: `places` holds, for each position, the node of every copy."""
 
-    def __init__(self, p: Program, near: list[int], taken: bytearray, seeds: Sequence[int]) -> None:
+    def __init__(self, p: NumberedGraph, near: list[int], taken: bytearray, seeds: Sequence[int]) -> None:
         self.p, self.near, self.taken = p, near, taken
         self.places: list[tuple[int, ...]] = []
         self._take(tuple(seeds))

@@ -11,16 +11,16 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from wholestep.compiler.ir.graph import Graph, Node, Output, Update
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
 from wholestep.compiler.passes.egraph.egraph import EGraph, ENode
 from wholestep.compiler.passes.egraph.encode import FULL, OPAQUE, Encoded
-from wholestep.compiler.passes.egraph.outline import Block, Outlined, Place
+from wholestep.compiler.passes.egraph.outline import Outlined, OutlinedBlock, Place
 from wholestep.compiler.passes.egraph.rebuild import make_node
-from wholestep.compiler.passes.egraph.regions import Numbers, Program
+from wholestep.compiler.passes.egraph.regions import NumberedGraph, ValueNumbers
 
 
 @dataclass(frozen=True)
-class Step:
+class RecipeStep:
     """One node of a recipe; it reads local numbers of the block, or, below zero, steps: -1 is the first."""
 
     choice: ENode
@@ -28,10 +28,10 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class NodeRecipe:
     """How a node is made anew: steps in order, the last one first of all in what is read from outside."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[RecipeStep, ...]
     result: int  # a local number or a step, as in Step.reads
     classes: frozenset[int]  # where something else than the program's own was chosen
 
@@ -50,7 +50,7 @@ class Replay:
     encoded: Encoded
     egraph: EGraph
     chosen: Sequence[ENode]
-    jobs: dict[int, tuple[Recipe, Place]] = field(default_factory=dict)  # number of a node -> how it is made
+    jobs: dict[int, tuple[NodeRecipe, Place]] = field(default_factory=dict)  # number of a node -> how it is made
 
     def __post_init__(self) -> None:
         first = self.egraph.original_choice()
@@ -68,7 +68,7 @@ class Replay:
         used = [job for n, job in self.jobs.items() if self.needed[n]]
         return Counter(c for c, _ in {(c, place) for recipe, place in used for c in recipe.classes})
 
-    def graph(self, original: Graph) -> Graph:
+    def graph(self, original: IRGraph) -> IRGraph:
         """The rewritten graph; the same object where nothing changed."""
         p = self.outlined.program
         made = self._make(p)
@@ -77,7 +77,7 @@ class Replay:
         if all(new is old for new, old in zip(ends, before)):
             return original
         rest = iter(ends)
-        return Graph(
+        return IRGraph(
             tuple(Output(o.name, next(rest)) for o in original.outputs),
             tuple(Update(u.name, next(rest)) for u in original.updates),
             original.inputs,
@@ -88,7 +88,7 @@ class Replay:
         needed = self._find_needed(self.outlined.program, ends)
         return [n for n, is_needed in enumerate(needed) if is_needed]
 
-    def _find_needed(self, p: Program, ends: Sequence[int]) -> bytearray:
+    def _find_needed(self, p: NumberedGraph, ends: Sequence[int]) -> bytearray:
         needed = bytearray(len(p.nodes))
         for n in ends:
             needed[n] = True
@@ -99,7 +99,7 @@ class Replay:
                     needed[i] = True
         return needed
 
-    def _make(self, p: Program) -> list[Node]:
+    def _make(self, p: NumberedGraph) -> list[Node]:
         made = list(p.nodes)
         shared = _Shared(p.attributes)
         for n, node in enumerate(p.nodes):
@@ -131,7 +131,7 @@ class Replay:
 class _Shared:
     """Equal nodes are made once."""
 
-    def __init__(self, attributes: Numbers) -> None:
+    def __init__(self, attributes: ValueNumbers) -> None:
         self.attributes = attributes
         self.known: dict[Hashable, Node] = {}
 
@@ -147,7 +147,7 @@ class _ForeignError(Exception):
 class _Maker:
     """The recipes of one block."""
 
-    def __init__(self, replay: Replay, block: Block, first: Sequence[ENode | None]) -> None:
+    def __init__(self, replay: Replay, block: OutlinedBlock, first: Sequence[ENode | None]) -> None:
         self.egraph, self.chosen, self.first = replay.egraph, replay.chosen, first
         self.term = [replay.encoded.term_of.get(n) for n in block.nodes]
         self.own: list[ENode | None] = [None if t is None else self.egraph.originals[t] for t in self.term]
@@ -177,7 +177,7 @@ class _Maker:
         (inner,) = encoded.terms[term].children
         return self.egraph.originals[inner]
 
-    def recipe(self, local: int) -> Recipe | None:
+    def recipe(self, local: int) -> NodeRecipe | None:
         """None: the node is made as it was, from what its inputs became."""
         own = self.cut.get(local, self.own[local])
         if own is None:
@@ -196,14 +196,14 @@ class _Recipe:
 
     def __init__(self, maker: _Maker, local: int) -> None:
         self.maker, self.local = maker, local
-        self.steps: list[Step] = []
+        self.steps: list[RecipeStep] = []
         self.known: dict[int, int] = {}
         self.classes: set[int] = set()
 
-    def of(self, c: int) -> Recipe:
+    def of(self, c: int) -> NodeRecipe:
         self.root = c
         result = self._read(c)
-        return Recipe(tuple(self.steps), result, frozenset(self.classes))
+        return NodeRecipe(tuple(self.steps), result, frozenset(self.classes))
 
     def _read(self, c: int) -> int:
         if c not in self.known:
@@ -221,7 +221,7 @@ class _Recipe:
         if choice.head == f"{OPAQUE}_0":
             raise _ForeignError
         self._changed(c)
-        self.steps.append(Step(choice, tuple(self._read(x) for x in choice.children)))
+        self.steps.append(RecipeStep(choice, tuple(self._read(x) for x in choice.children)))
         return -len(self.steps)
 
     def _changed(self, c: int) -> None:

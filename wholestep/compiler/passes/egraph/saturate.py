@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from wholestep.compiler.passes.egraph import worker
-from wholestep.compiler.passes.egraph.egraph import EGraph, ENode, Rows, canonical
+from wholestep.compiler.passes.egraph.egraph import EGraph, ENode, WorkerTables, canonical
 from wholestep.compiler.passes.egraph.encode import FULL, Encoded
 from wholestep.compiler.passes.egraph.rules import LAWS
 from wholestep.compiler.passes.egraph.rules.emit import DECLARATIONS, Constructor, EmittedRule, emit, signatures, symbol
@@ -297,7 +297,7 @@ def constructors_of(terms: Sequence[ENode]) -> list[Constructor]:
     return list(found.values())
 
 
-def _rows(answer: dict[str, Any], tables: dict[str, Constructor], rules: Sequence[EmittedRule]) -> Rows:
+def _rows(answer: dict[str, Any], tables: dict[str, Constructor], rules: Sequence[EmittedRule]) -> WorkerTables:
     nodes: dict[ENode, int] = {}
     for constructor in tables.values():
         n = constructor.children
@@ -308,7 +308,7 @@ def _rows(answer: dict[str, Any], tables: dict[str, Constructor], rules: Sequenc
         for rule in rules
         for row in answer["certificates"].get(rule.relation, ())
     ]
-    return Rows(nodes, firings)
+    return WorkerTables(nodes, firings)
 
 
 def _check_types(egraph: EGraph) -> None:

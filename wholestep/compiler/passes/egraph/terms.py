@@ -27,7 +27,7 @@ Read = Callable[[tuple[int, ...], TensorType], Attrs]
 
 
 @dataclass(frozen=True)
-class Term:
+class TermRow:
     """A row: the names of the attribute slots, and attributes to slots and back."""
 
     slots: tuple[str, ...]
@@ -63,27 +63,29 @@ def unpack_set(packed: int) -> tuple[int, ...]:
     return tuple(d for d in range(RANK) if packed >> d & 1)
 
 
-def _axis_row(kind: type[Any]) -> Term:
-    return Term(("axis",), lambda a: (a.axis,), lambda s, t: kind(s[0]))
+def _axis_row(kind: type[Any]) -> TermRow:
+    return TermRow(("axis",), lambda a: (a.axis,), lambda s, t: kind(s[0]))
 
 
-_PLAIN = Term((), lambda a: (), lambda s, t: NONE)
+_PLAIN = TermRow((), lambda a: (), lambda s, t: NONE)
 
-TERMS: dict[str, Term] = {
+TERMS: dict[str, TermRow] = {
     **{name: _PLAIN for name, op in OPS.items() if op.attrs is Attrs and op.family is not Family.CONTROL},
-    "cast": Term((), lambda a: (), lambda s, t: at.CastAttrs(t.dtype)),
-    "iota": Term(("axis",), lambda a: (a.axis,), lambda s, t: at.IotaAttrs(t, s[0])),
-    "sum": Term(("axes",), lambda a: (pack_set(a.axes),), lambda s, t: at.SumAttrs(unpack_set(s[0]), t.dtype)),
-    "max": Term(("axes",), lambda a: (pack_set(a.axes),), lambda s, t: at.MaxAttrs(unpack_set(s[0]))),
+    "cast": TermRow((), lambda a: (), lambda s, t: at.CastAttrs(t.dtype)),
+    "iota": TermRow(("axis",), lambda a: (a.axis,), lambda s, t: at.IotaAttrs(t, s[0])),
+    "sum": TermRow(("axes",), lambda a: (pack_set(a.axes),), lambda s, t: at.SumAttrs(unpack_set(s[0]), t.dtype)),
+    "max": TermRow(("axes",), lambda a: (pack_set(a.axes),), lambda s, t: at.MaxAttrs(unpack_set(s[0]))),
     "argmax": _axis_row(at.ArgmaxAttrs),
-    "reshape": Term((), lambda a: (), lambda s, t: at.ReshapeAttrs(t.shape)),
-    "permute": Term(
+    "reshape": TermRow((), lambda a: (), lambda s, t: at.ReshapeAttrs(t.shape)),
+    "permute": TermRow(
         ("order",), lambda a: (pack_order(a.order),), lambda s, t: at.PermuteAttrs(unpack_order(s[0], t.rank))
     ),
-    "expand": Term(("axes",), lambda a: (pack_axes(a.axes),), lambda s, t: at.ExpandAttrs(t.shape, unpack_axes(s[0]))),
+    "expand": TermRow(
+        ("axes",), lambda a: (pack_axes(a.axes),), lambda s, t: at.ExpandAttrs(t.shape, unpack_axes(s[0]))
+    ),
     "concat": _axis_row(at.ConcatAttrs),
     "gather": _axis_row(at.GatherAttrs),
-    "matmul": Term(
+    "matmul": TermRow(
         ("transpose_a", "transpose_b"),
         lambda a: (int(a.transpose_a), int(a.transpose_b)),
         lambda s, t: at.MatmulAttrs(bool(s[0]), bool(s[1]), t.dtype),
@@ -91,6 +93,6 @@ TERMS: dict[str, Term] = {
     "softmax": _axis_row(at.SoftmaxAttrs),
     "log_softmax": _axis_row(at.SoftmaxAttrs),
     "logsumexp": _axis_row(at.SoftmaxAttrs),
-    "gelu": Term(("approximate",), lambda a: (int(a.approximate),), lambda s, t: at.GeluAttrs(bool(s[0]))),
+    "gelu": TermRow(("approximate",), lambda a: (int(a.approximate),), lambda s, t: at.GeluAttrs(bool(s[0]))),
 }
 OTHER = ("attributes",)  # every other op: its attributes by their number in the encoder's table

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import Graph, Node, Output, Update
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
 from wholestep.compiler.ir.ops import LEAVES, OPS, Family, Trait, having
 from wholestep.compiler.ir.types import Shape, TensorType, boolean, product
 from wholestep.compiler.target import Target
@@ -30,7 +30,7 @@ REDUCTIONS = frozenset(name for name, op in OPS.items() if op.family is Family.R
 VIEWS = having(Trait.VIEW)
 
 
-def flatten(graph: Graph, target: Target) -> Graph:
+def flatten(graph: IRGraph, target: Target) -> IRGraph:
     """Move splits of leading axes behind the ops that follow them; the same graph where nothing moves.
 
     Moves that turn out not to bring an op next to another are taken back, until all that are left do: each round
@@ -49,7 +49,7 @@ def flatten(graph: Graph, target: Target) -> Graph:
 
 
 @dataclass(frozen=True)
-class Split:
+class SplitAxes:
     """A reshape that writes the leading axes `whole` as more axes, `parts`, and keeps the axes behind them."""
 
     whole: Shape
@@ -67,7 +67,7 @@ class Split:
         return axis >= len(self.parts)
 
 
-def split_of(node: Node) -> Split | None:
+def split_of(node: Node) -> SplitAxes | None:
     """The split that a node is, of something computed; None where it is no split, or one of a leaf, which is free."""
     if node.op != "reshape" or not _is_computed(node.inputs[0]):
         return None
@@ -75,7 +75,7 @@ def split_of(node: Node) -> Split | None:
     while whole and parts and whole[-1] == parts[-1]:
         whole, parts = whole[:-1], parts[:-1]
     # Behind an axis of length 0 the leading axes may be anything.
-    return Split(whole, parts) if len(parts) > len(whole) > 0 and product(whole) == product(parts) else None
+    return SplitAxes(whole, parts) if len(parts) > len(whole) > 0 and product(whole) == product(parts) else None
 
 
 def _is_computed(node: Node) -> bool:
@@ -99,7 +99,7 @@ def is_reinterpretation(node: Node) -> bool:
 class _Attempt:
     """The graph with every op moved that can be, except those in `stays`."""
 
-    def __init__(self, graph: Graph, stays: set[Node], target: Target) -> None:
+    def __init__(self, graph: IRGraph, stays: set[Node], target: Target) -> None:
         self.graph, self.target = graph, target
         self.consumers = graph.consumers()
         self.roots = {o.node for o in graph.outputs} | {u.node for u in graph.updates}
@@ -109,7 +109,7 @@ class _Attempt:
         )  # new nodes over leaves alone: the planner makes them again wherever they are read
         self.moved: set[Node] = set()  # old nodes, as are those collapsed
         self.collapsed: set[Node] = set()
-        self.flat: dict[tuple[Node, Split], Node | None] = {}
+        self.flat: dict[tuple[Node, SplitAxes], Node | None] = {}
         self.new: dict[Node, Node] = {}
         for old in graph.nodes:
             node = old.with_inputs([self.new[i] for i in old.inputs])
@@ -123,11 +123,11 @@ class _Attempt:
             if old in self.roots or len(self.consumers[old]) > 1:
                 self.stored.add(self.new[old])
 
-    def result(self) -> Graph:
+    def result(self) -> IRGraph:
         new = self.new
         if all(a is b for a, b in new.items()):
             return self.graph
-        return Graph(
+        return IRGraph(
             tuple(Output(o.name, new[o.node]) for o in self.graph.outputs),
             tuple(Update(u.name, new[u.node]) for u in self.graph.updates),
             tuple(new[i] for i in self.graph.inputs),
@@ -240,13 +240,13 @@ class _Attempt:
 
     # -- flat forms ----------------------------------------------------------------------------------------------
 
-    def _flat(self, node: Node, split: Split) -> Node | None:
+    def _flat(self, node: Node, split: SplitAxes) -> Node | None:
         """The node with its parts as the whole; None where that would cost something."""
         if (node, split) not in self.flat:
             self.flat[node, split] = self._make_flat(node, split)
         return self.flat[node, split]
 
-    def _make_flat(self, node: Node, split: Split) -> Node | None:
+    def _make_flat(self, node: Node, split: SplitAxes) -> Node | None:
         whole = split.undo(node.type.shape)
         if node.op == "reshape" and (node.inputs[0].type.shape == whole or is_reinterpretation(node)):
             return b.reshape(node.inputs[0], whole)
@@ -263,11 +263,11 @@ class _Attempt:
             return self._elementwise(node, split)
         return b.reshape(node, whole) if self._is_in_memory(node) else None
 
-    def _elementwise(self, node: Node, split: Split) -> Node | None:
+    def _elementwise(self, node: Node, split: SplitAxes) -> Node | None:
         flat = [self._flat(i, split) for i in node.inputs]
         return None if None in flat else b.make(node.op, [i for i in flat if i is not None], node.attrs)
 
-    def _expand(self, node: Node, split: Split) -> Node | None:
+    def _expand(self, node: Node, split: SplitAxes) -> Node | None:
         """An expand of what has none of the parts among its axes, or all of them."""
         (x,), axes = node.inputs, attrs_of(node, at.ExpandAttrs).axes
         behind = [d - split.rank_lost for d in axes if split.is_kept(d)]

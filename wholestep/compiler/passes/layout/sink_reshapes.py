@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import Graph, Node, Output, Update
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
 from wholestep.compiler.ir.ops import Trait, having
 from wholestep.compiler.ir.shapes import quotients
 from wholestep.compiler.ir.types import Shape
@@ -29,7 +29,7 @@ from wholestep.compiler.passes.layout.merge_batch_axes import (
 )
 
 
-def keep_rows(graph: Graph) -> Graph:
+def keep_rows(graph: IRGraph) -> IRGraph:
     """Move reshapes of rows that were reduced behind the pointwise ops that follow; the same graph where none moves.
 
     An op all of whose followers could share a kernel with it, and none of them in rows, stays with them.
@@ -43,14 +43,14 @@ def keep_rows(graph: Graph) -> Graph:
         stays |= in_vain
     if not moved:
         return graph
-    return Graph(
+    return IRGraph(
         tuple(Output(o.name, new[o.node]) for o in graph.outputs),
         tuple(Update(u.name, new[u.node]) for u in graph.updates),
         tuple(new[i] for i in graph.inputs),
     )
 
 
-def _attempt(graph: Graph, stays: set[Node]) -> tuple[dict[Node, Node], set[Node]]:
+def _attempt(graph: IRGraph, stays: set[Node]) -> tuple[dict[Node, Node], set[Node]]:
     """The graph with every op moved that can be, but those that stay; and which were moved."""
     new: dict[Node, Node] = {}
     moved: set[Node] = set()
@@ -71,7 +71,7 @@ def _attempt(graph: Graph, stays: set[Node]) -> tuple[dict[Node, Node], set[Node
     return new, moved
 
 
-def _moved_in_vain(graph: Graph, readers: Mapping[Node, Sequence[Node]], moved: set[Node]) -> set[Node]:
+def _moved_in_vain(graph: IRGraph, readers: Mapping[Node, Sequence[Node]], moved: set[Node]) -> set[Node]:
     in_vain: set[Node] = set()
     for old in reversed(graph.nodes):
         followers = [r for r in readers[old] if may_follow(r)] if old in moved else []

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import Graph, Node, Output, Update
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
 from wholestep.compiler.ir.ops import LEAVES
 from wholestep.compiler.ir.types import Shape, boolean
 from wholestep.compiler.passes.layout.merge_batch_axes import VIEWS
@@ -21,17 +21,17 @@ from wholestep.compiler.passes.rematerialize.late_readers import Again
 HEIGHT, WIDTH, CHANNELS = 1, 2, 3  # axes of images
 
 
-def sum_pixels(graph: Graph) -> Graph:
+def sum_pixels(graph: IRGraph) -> IRGraph:
     """Write sums over both axes of images as sums over one; the same graph where there are none."""
-    return _merged(graph, _Merger, _is_over_pixels)
+    return _merged(graph, _PixelMerger, _is_over_pixels)
 
 
-def sum_all_pixels(graph: Graph) -> Graph:
+def sum_all_pixels(graph: IRGraph) -> IRGraph:
     """Write sums over images and both of their axes as sums over one axis: for devices that cut long sums anyway."""
     return _merged(graph, _AllMerger, _is_over_all_pixels)
 
 
-def _merged(graph: Graph, merge: Callable[[Graph], _Merger], is_sum: Callable[[Node], bool]) -> Graph:
+def _merged(graph: IRGraph, merge: Callable[[IRGraph], _PixelMerger], is_sum: Callable[[Node], bool]) -> IRGraph:
     if not any(is_sum(n) for n in graph.nodes):
         return graph
     merger = merge(graph)
@@ -39,7 +39,7 @@ def _merged(graph: Graph, merge: Callable[[Graph], _Merger], is_sum: Callable[[N
         with b.origin(node):
             merger.visit(node)
     new = merger.new
-    return Graph(
+    return IRGraph(
         tuple(Output(o.name, new[o.node]) for o in graph.outputs),
         tuple(Update(u.name, new[u.node]) for u in graph.updates),
         tuple(new[i] for i in graph.inputs),
@@ -60,12 +60,12 @@ def _is_sum(node: Node, axis: int) -> bool:
     return node.op == "sum" and attrs_of(node, at.SumAttrs).axes == (axis,)
 
 
-class _Merger:
+class _PixelMerger:
     """The new node of every old one, and images as (N, H·W, C) where that costs nothing."""
 
     kept = MappingProxyType({0: 0, CHANNELS: 2})  # axes of images -> those of the merged ones
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: IRGraph) -> None:
         self.readers = graph.consumers()
         self.roots = {o.node for o in graph.outputs} | {u.node for u in graph.updates}
         self.new: dict[Node, Node] = {}
@@ -123,7 +123,7 @@ def _is_cheap(node: Node) -> bool:
     return bool(found) and all(found)
 
 
-class _AllMerger(_Merger):
+class _AllMerger(_PixelMerger):
     """Images as (N·H·W, C)."""
 
     kept = MappingProxyType({CHANNELS: 1})
@@ -143,7 +143,7 @@ class _AllMerger(_Merger):
 # -- variances -------------------------------------------------------------------------------------------------------
 
 
-def variances_in_one_pass(graph: Graph) -> Graph:
+def variances_in_one_pass(graph: IRGraph) -> IRGraph:
     """The mean m of columns of x and their sum of squares of x - m, of one pass over x.
 
     Both are made of sums of y = x - s and y², where s is the first row: m = s + Σy/n and Σ(x - m)² = Σy² - (Σy)²/n.
@@ -163,7 +163,7 @@ def variances_in_one_pass(graph: Graph) -> Graph:
             x, squares = found[node]
             with b.origin(node):
                 new[node], squared[squares] = _mean_and_squares(new[x], new[node.inputs[1]])
-    return Graph(
+    return IRGraph(
         tuple(Output(o.name, new[o.node]) for o in graph.outputs),
         tuple(Update(u.name, new[u.node]) for u in graph.updates),
         tuple(new[i] for i in graph.inputs),

@@ -12,19 +12,19 @@ from dataclasses import replace
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import Graph, Node, Output, Update, rewrite
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update, rewrite
 from wholestep.compiler.ir.type_rules.layers import lse_position
 
 ROUTINES = frozenset({"attention", "attention_lse", "attention_grad"})
 MOVES = frozenset({"permute", "reshape", "slice"})
 
 
-def with_results(graph: Graph) -> Graph:
+def with_results(graph: IRGraph) -> IRGraph:
     """Both of it."""
     return give_results(round_results(graph))
 
 
-def round_results(graph: Graph) -> Graph:
+def round_results(graph: IRGraph) -> IRGraph:
     """Routines without a mask round what they make of half operands; who reads it whole widens it, behind its views."""
     made: set[Node] = set()  # routines that round since now; those that did before are left alone
     early: dict[Node, Node] = {}  # operands whose cast was lifted: the same node for all routines that read one
@@ -88,7 +88,7 @@ def _is_routines(node: Node) -> bool:
     return _is_rounded(node)
 
 
-def give_results(graph: Graph) -> Graph:
+def give_results(graph: IRGraph) -> IRGraph:
     """Every attention_grad is given the result of its attention, where that lies: behind the views made of it."""
     readers = graph.consumers()
     roots = {o.node for o in graph.outputs} | {u.node for u in graph.updates}
@@ -115,7 +115,7 @@ def give_results(graph: Graph) -> Graph:
         if n.op == "attention_grad" and len(n.inputs) == _at_lse(n) + 2:
             with b.origin(n):
                 new[n] = b.make(n.op, (*new[n].inputs, given(n, _at_lse(n))), n.attrs)
-    return Graph(
+    return IRGraph(
         tuple(Output(o.name, new[o.node]) for o in graph.outputs),
         tuple(Update(u.name, new[u.node]) for u in graph.updates),
         tuple(new[i] for i in graph.inputs),

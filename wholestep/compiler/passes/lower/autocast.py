@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.graph import Graph, Node, Output, Update, held_graph, rewrite, with_held_graph
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update, held_graph, rewrite, with_held_graph
 from wholestep.compiler.ir.ops import OPS, Family, Trait, having
 from wholestep.compiler.ir.types import DType, TensorType, TupleType, Type, float32
 
@@ -18,7 +18,7 @@ from wholestep.compiler.ir.types import DType, TensorType, TupleType, Type, floa
 OPERANDS = {"matmul": 2, "conv2d": 2, "attention": 3}
 
 
-def lower_precision(graph: Graph, half: DType) -> Graph:
+def lower_precision(graph: IRGraph, half: DType) -> IRGraph:
     """Casts to `half` before the products of a traced step, or of a program that trains nothing.
 
     Products that depend on a gradient belong to an update (or to a gradient penalty's own forward pass) and stay as
@@ -36,7 +36,7 @@ def lower_precision(graph: Graph, half: DType) -> Graph:
             operands = [_halved(i, half, casts) for i in moved.inputs[:count]]
             moved = moved.with_inputs([*operands, *moved.inputs[count:]])
         new[node] = moved
-    return Graph(
+    return IRGraph(
         tuple(Output(o.name, new[o.node]) for o in graph.outputs),
         tuple(Update(u.name, new[u.node]) for u in graph.updates),
         tuple(new[i] for i in graph.inputs),
@@ -71,7 +71,7 @@ def _halved(node: Node, half: DType, casts: dict[Node, Node]) -> Node:
 _MOVES = frozenset({Family.LEAF, Family.MOVEMENT, Family.CONTROL, Family.LOOP})  # no arithmetic of their own
 
 
-def widen_half_arithmetic(graph: Graph) -> Graph:
+def widen_half_arithmetic(graph: IRGraph) -> IRGraph:
     """Casts around every op that computes with half types and is no product: afterwards only casts round.
 
     f(x) in bfloat16 becomes cast(f(cast(x, float32)), bfloat16), bit for bit what one rounding of f(x) is but for

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.graph import Graph, Node, Output, Update, rewrite
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update, rewrite
 from wholestep.compiler.ir.ops import Trait, having
 from wholestep.compiler.ir.types import DType
 
@@ -15,7 +15,7 @@ VIEWS = having(Trait.VIEW)
 ROUTINES = having(Trait.PRODUCT) - {"matmul"}
 
 
-def round_early(graph: Graph) -> Graph:
+def round_early(graph: IRGraph) -> IRGraph:
     """cast(view(x)) = view(cast(x)): the rounding joins the kernel of x.
 
     A slice stays before the rounding unless all that is read of x is rounded alike.  What a routine computes is rounded
@@ -24,7 +24,7 @@ def round_early(graph: Graph) -> Graph:
     return _behind_routines(_lifted(graph))
 
 
-def _behind_routines(graph: Graph) -> Graph:
+def _behind_routines(graph: IRGraph) -> IRGraph:
     def rule(node: Node) -> Node:
         if node.op not in ("permute", "reshape") or node.inputs[0].op != "cast":
             return node
@@ -44,7 +44,7 @@ def _is_routines(node: Node) -> bool:
     return node.op in ROUTINES
 
 
-def _lifted(graph: Graph) -> Graph:
+def _lifted(graph: IRGraph) -> IRGraph:
     readers = graph.consumers()
     roots = {o.node for o in graph.outputs} | {u.node for u in graph.updates}
     new: dict[Node, Node] = {}
@@ -77,14 +77,14 @@ def _lifted(graph: Graph) -> Graph:
             new[node] = early.setdefault((node.inputs[0], node.type.dtype), new[node])
     if all(a is b for a, b in new.items()):
         return graph
-    return Graph(
+    return IRGraph(
         tuple(Output(o.name, new[o.node]) for o in graph.outputs),
         tuple(Update(u.name, new[u.node]) for u in graph.updates),
         tuple(new[i] for i in graph.inputs),
     )
 
 
-def widen_operands(graph: Graph) -> Graph:
+def widen_operands(graph: IRGraph) -> IRGraph:
     """Half operands of convolutions and attention are widened where they are made: their routines read whole numbers.
 
     The values are those of the half type, and a sum accumulates in the wider type anyway.  The adjoint of a pool whose

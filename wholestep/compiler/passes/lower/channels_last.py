@@ -13,7 +13,7 @@ from typing import Any
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import Graph, Node, Output, Update
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
 from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.types import divide
 
@@ -21,7 +21,7 @@ LAST = (0, 2, 3, 1)  # (N, C, H, W) -> (N, H, W, C)
 SECOND = (0, 3, 1, 2)  # and back
 
 
-def channels_last(graph: Graph) -> Graph:
+def channels_last(graph: IRGraph) -> IRGraph:
     """The same program over images with their channels last."""
     if not any(_is_window(n) for n in graph.nodes):
         return graph
@@ -29,7 +29,7 @@ def channels_last(graph: Graph) -> Graph:
     for node in graph.nodes:
         with b.origin(node):
             mover.visit(node)
-    return Graph(
+    return IRGraph(
         tuple(Output(o.name, mover.plain(o.node)) for o in graph.outputs),
         tuple(Update(u.name, mover.plain(u.node)) for u in graph.updates),
         tuple(mover.plain(i) for i in graph.inputs),

@@ -8,7 +8,7 @@ from math import pi, sqrt
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import Graph, Node, rewrite
+from wholestep.compiler.ir.graph import IRGraph, Node, rewrite
 from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.passes.lower import layer_decompositions as layers
@@ -154,8 +154,8 @@ def decomposition_over_leaves(node: Node) -> tuple[tuple[Node, ...], tuple[Node,
 
 
 def decompose(
-    graph: Graph, keep: frozenset[str] = frozenset(), unless: Callable[[Node], bool] = lambda node: False
-) -> Graph:
+    graph: IRGraph, keep: frozenset[str] = frozenset(), unless: Callable[[Node], bool] = lambda node: False
+) -> IRGraph:
     """Replace every composite that is not in `keep` (those a target has kernels for) by its decomposition.
 
     `unless` says of a node with such a name whether it is replaced nevertheless.
@@ -177,7 +177,7 @@ def decompose(
     return _until_stable(graph, lower)  # a decomposition may itself use a composite
 
 
-def decompose_for(graph: Graph, target: Target) -> Graph:
+def decompose_for(graph: IRGraph, target: Target) -> IRGraph:
     """Replace every composite that a target has no kernel for."""
     return decompose(graph, target.composites, lambda node: _is_too_wide(node, target))
 
@@ -191,7 +191,7 @@ def _is_too_wide(node: Node, target: Target) -> bool:
     return any(not isinstance(w, int) or w * size > target.limits.widest_head for w in widths)
 
 
-def lower_reductions(graph: Graph, target: Target) -> Graph:
+def lower_reductions(graph: IRGraph, target: Target) -> IRGraph:
     """Replace every sum and max over several axes by one per axis, the last axis first: it is the contiguous one.
 
     Of what a target stores in blocks of columns the columns are: there the outer axis is first.
@@ -227,7 +227,7 @@ def _is_of_products(x: Node) -> bool:
     return bool(sources) and all(n.op == "matmul" or n.is_state for n in sources)
 
 
-def lower_ratio(graph: Graph) -> Graph:
+def lower_ratio(graph: IRGraph) -> IRGraph:
     """Replace every ratio by a division, when no pass needs to tell them apart any more."""
 
     def lower(node: Node) -> Node:
@@ -236,7 +236,7 @@ def lower_ratio(graph: Graph) -> Graph:
     return rewrite(graph, lower)
 
 
-def _until_stable(graph: Graph, rule: Callable[[Node], Node]) -> Graph:
+def _until_stable(graph: IRGraph, rule: Callable[[Node], Node]) -> IRGraph:
     while (rewritten := rewrite(graph, rule)) is not graph:
         graph = rewritten
     return graph

@@ -7,11 +7,11 @@ scores of an epoch costs as much as the batch is long.
 from __future__ import annotations
 
 from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.graph import Graph, Node, rewrite
+from wholestep.compiler.ir.graph import IRGraph, Node, rewrite
 from wholestep.compiler.ir.types import TensorType, boolean, int64
 
 
-def lower_row_writes(graph: Graph) -> Graph:
+def lower_row_writes(graph: IRGraph) -> IRGraph:
     """Leave `write_rows` where it is the update of a state that it alone reads; decompose it elsewhere."""
     if not any(n.op == "write_rows" for n in graph.nodes):
         return graph
@@ -30,7 +30,7 @@ def _state_name(node: Node) -> str | None:
     return node.attrs.name if node.is_state else None  # type: ignore[attr-defined]
 
 
-def _written_in_place(graph: Graph) -> set[str]:
+def _written_in_place(graph: IRGraph) -> set[str]:
     """The states that a write of rows updates, and that nothing else reads or gives."""
     readers = graph.consumers()
     outputs = {o.node for o in graph.outputs}

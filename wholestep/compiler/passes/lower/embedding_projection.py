@@ -13,14 +13,14 @@ from __future__ import annotations
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import Graph, Node, rewrite
+from wholestep.compiler.ir.graph import IRGraph, Node, rewrite
 from wholestep.compiler.ir.types import Dim, Extent, product
 
 ASSUMED = 8  # a symbolic dimension counts as this much: what is decided must not depend on the batch
 WORTH = 2  # times as many rows looked up as there are
 
 
-def project_tables(graph: Graph) -> Graph:
+def project_tables(graph: IRGraph) -> IRGraph:
     """Multiply tables instead of the rows looked up in them."""
     if not any(n.op == "gather" for n in graph.nodes):
         return graph

@@ -12,7 +12,7 @@ from __future__ import annotations
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import Graph, Node, Output, Update
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
 from wholestep.compiler.ir.ops import Trait, having
 from wholestep.compiler.ir.types import DType
 from wholestep.compiler.passes.rematerialize.late_readers import Again
@@ -20,7 +20,7 @@ from wholestep.compiler.passes.rematerialize.late_readers import Again
 VIEWS, PRODUCTS = having(Trait.VIEW), having(Trait.PRODUCT)
 
 
-def round_products(graph: Graph) -> Graph:
+def round_products(graph: IRGraph) -> IRGraph:
     """The graph with the results of its half products in half types; the same one where there are none."""
     shown = {viewed(n) for n in (*(o.node for o in graph.outputs), *(u.node for u in graph.updates))}
     rounded = {n for n in graph.nodes if _may_be_half(n) and n not in shown}
@@ -49,14 +49,14 @@ def round_products(graph: Graph) -> Graph:
         elif source is not None and node.op == "cast" and node.type.dtype == source.type.dtype:
             moved = source
         new[node] = moved
-    return Graph(
+    return IRGraph(
         tuple(Output(o.name, new[o.node]) for o in graph.outputs),
         tuple(Update(u.name, new[u.node]) for u in graph.updates),
         tuple(new[i] for i in graph.inputs),
     )
 
 
-def _biased(graph: Graph, rounded: set[Node]) -> set[Node]:
+def _biased(graph: IRGraph, rounded: set[Node]) -> set[Node]:
     """Sums of a product and a bias that only products and routines read, rounded: the library adds the bias itself.
 
     What anything else reads gets its bias from the kernel that reads it.
@@ -85,7 +85,7 @@ def _half_bias(spread: Node, half: DType) -> Node:
     return Again("cast", (spread.with_inputs([b.cast(bias, half)]),), at.CastAttrs(spread.type.dtype), "", spread.line)
 
 
-def _summed_as_read(graph: Graph) -> Graph:
+def _summed_as_read(graph: IRGraph) -> IRGraph:
     """The gradient of a bias adds up what the products of its layer read, rounded: nobody stores it whole as well."""
     rounds: dict[Node, Node] = {}  # what is rounded -> the cast
     for n in graph.nodes:
@@ -99,7 +99,7 @@ def _summed_as_read(graph: Graph) -> Graph:
             half = new.setdefault(rounds[x], rounds[x].with_inputs([new[x]]))
             with b.origin(node):
                 new[node] = node.with_inputs([b.cast(half, x.type.dtype)])
-    return Graph(
+    return IRGraph(
         tuple(Output(o.name, new[o.node]) for o in graph.outputs),
         tuple(Update(u.name, new[u.node]) for u in graph.updates),
         tuple(new[i] for i in graph.inputs),

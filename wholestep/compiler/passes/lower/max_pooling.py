@@ -13,12 +13,12 @@ from dataclasses import replace
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import Graph, Node, rewrite
+from wholestep.compiler.ir.graph import IRGraph, Node, rewrite
 from wholestep.compiler.ir.type_rules.convolution import SMALL_WINDOW, parts
 from wholestep.compiler.target import Target
 
 
-def drop_pools_of_one(graph: Graph) -> Graph:
+def drop_pools_of_one(graph: IRGraph) -> IRGraph:
     """The maximum of one element is the element."""
     return rewrite(graph, _without_pool_of_one)
 
@@ -30,7 +30,7 @@ def _without_pool_of_one(node: Node) -> Node:
     return node.inputs[0] if {*a.window, *a.stride} == {1} and max(*a.low, *a.high) == 0 else node
 
 
-def relu_behind_pool(graph: Graph) -> Graph:
+def relu_behind_pool(graph: IRGraph) -> IRGraph:
     """max_pool(relu(x)) = relu(max_pool(x)): fewer elements, and the same gradients.
 
     Where the pooled value is positive its position is the same; elsewhere no gradient passes.  A relu that others read
@@ -51,14 +51,14 @@ def relu_behind_pool(graph: Graph) -> Graph:
                 old[n] = b.make("relu", (pooled,))
         else:
             old[n] = n.with_inputs(inputs)
-    return Graph(
+    return IRGraph(
         tuple(type(o)(o.name, old[o.node]) for o in graph.outputs),
         tuple(type(u)(u.name, old[u.node]) for u in graph.updates),
         tuple(old[i] for i in graph.inputs),
     )
 
 
-def through_pools(graph: Graph, target: Target) -> Graph:
+def through_pools(graph: IRGraph, target: Target) -> IRGraph:
     """Adjoints of convolutions and sums take the gradient of a pool as it is, not written out."""
     near, parts = target.limits.nearest_cache, target.limits.batch_parts
     return rewrite(graph, lambda node: through_pool(node, parts, lambda node, pool: _is_near(node, pool, near)))

@@ -8,24 +8,24 @@ from dataclasses import replace
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import Graph, Node, Output, Update, held_graph, toposort, with_held_graph
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update, held_graph, toposort, with_held_graph
 from wholestep.compiler.ir.types import TensorType
 
-Pass = Callable[[Graph], Graph]
+Pass = Callable[[IRGraph], IRGraph]
 
 
 def in_bodies(rewrite: Pass) -> Pass:
     """A pass that is applied to the bodies of loops and to gradients of a user's own first, innermost first, and then
     to the graph around them."""
 
-    def everywhere(graph: Graph) -> Graph:
+    def everywhere(graph: IRGraph) -> IRGraph:
         return rewrite(_with_bodies(graph, everywhere))
 
     everywhere.__name__ = getattr(rewrite, "__name__", "rewrite")
     return everywhere
 
 
-def _with_bodies(graph: Graph, rewrite: Pass) -> Graph:
+def _with_bodies(graph: IRGraph, rewrite: Pass) -> IRGraph:
     if not any(n.op in ("scan", "custom_gradient") for n in graph.nodes):
         return graph
     new: dict[Node, Node] = {}
@@ -36,12 +36,12 @@ def _with_bodies(graph: Graph, rewrite: Pass) -> Graph:
     return _rebuilt(graph, new)
 
 
-def has_loops(graph: Graph) -> bool:
+def has_loops(graph: IRGraph) -> bool:
     return any(n.op == "scan" for n in graph.nodes)
 
 
-def _rebuilt(graph: Graph, new: dict[Node, Node]) -> Graph:
-    return Graph(
+def _rebuilt(graph: IRGraph, new: dict[Node, Node]) -> IRGraph:
+    return IRGraph(
         tuple(Output(o.name, new[o.node]) for o in graph.outputs),
         tuple(Update(u.name, new[u.node]) for u in graph.updates),
         tuple(new[i] for i in graph.inputs),
@@ -51,7 +51,7 @@ def _rebuilt(graph: Graph, new: dict[Node, Node]) -> Graph:
 # -- twins -------------------------------------------------------------------------------------------------------
 
 
-def merge_scans(graph: Graph) -> Graph:
+def merge_scans(graph: IRGraph) -> IRGraph:
     """Loops over the same inputs with the same body become one, which gives what any of them gave and somebody reads.
 
     A gradient makes such twins: the forward loop as the user wrote it, and the one that also stacks what it needs.
@@ -79,7 +79,7 @@ def merge_scans(graph: Graph) -> Graph:
 class _Merged:
     """The one loop that stands for several."""
 
-    def __init__(self, group: Sequence[Node], graph: Graph) -> None:
+    def __init__(self, group: Sequence[Node], graph: IRGraph) -> None:
         attrs = attrs_of(group[0], at.ScanAttrs)
         self.carries = attrs.carries
         carried = list(attrs.graph.outputs[: attrs.carries])
@@ -96,7 +96,7 @@ class _Merged:
         last = attrs.carries + attrs.sequences
         self.attrs = replace(
             attrs,
-            graph=Graph(outputs, (), tuple(attrs.graph.inputs[i] for i in self.kept)),
+            graph=IRGraph(outputs, (), tuple(attrs.graph.inputs[i] for i in self.kept)),
             sequences=sum(attrs.carries <= i < last for i in self.kept),
         )
         self.node: Node | None = None
@@ -117,7 +117,7 @@ class _Merged:
 # -- what leaves the loop ------------------------------------------------------------------------------------------
 
 
-def hoist_projections(graph: Graph) -> Graph:
+def hoist_projections(graph: IRGraph) -> IRGraph:
     """Products of a slice with something steady are taken for all steps at once, before the loop.
 
     x_t·W for 64 steps of 32 rows is one product of 2048 rows: its blocks are full, and the loop keeps the rest.
@@ -131,7 +131,7 @@ def hoist_projections(graph: Graph) -> Graph:
     return _rebuilt(graph, new)
 
 
-def hoist_casts(graph: Graph) -> Graph:
+def hoist_casts(graph: IRGraph) -> IRGraph:
     """Casts of slices and of what is steady are taken before the loop: of weights once, not once per step."""
     if not has_loops(graph):
         return graph
@@ -159,7 +159,7 @@ def _without_casts(node: Node) -> Node:
     def around(whole: tuple[Node, ...], named: dict[Node, Node]) -> tuple[Node, ...]:
         return *whole[:last], *(named[n] for n in sliced), *whole[last:], *(named[n] for n in steady)
 
-    held = Graph(tuple(Output(o.name, new[o.node]) for o in body.outputs), (), around(body.inputs, leaves))
+    held = IRGraph(tuple(Output(o.name, new[o.node]) for o in body.outputs), (), around(body.inputs, leaves))
     outside = {n: build.cast(node.inputs[place[n.inputs[0]]], n.type.dtype) for n in casts}
     changed = replace(attrs, graph=held, sequences=attrs.sequences + len(sliced))
     return Node("scan", around(node.inputs, outside), changed, node.name, node.line)
@@ -207,19 +207,19 @@ def _for_all_steps(inner: Node, sequence: Node, weight: Node) -> Node:
     return build.reshape(product, (steps, *inner.type.shape))
 
 
-def _with_leaves(body: Graph, leaves: dict[Node, Node], position: int) -> Graph:
+def _with_leaves(body: IRGraph, leaves: dict[Node, Node], position: int) -> IRGraph:
     """The body with nodes replaced by new parameters, which stand before its parameter at `position`."""
     new: dict[Node, Node] = {}
     for n in body.nodes:
         new[n] = leaves[n] if n in leaves else n.with_inputs([new[i] for i in n.inputs])
     inputs = (*body.inputs[:position], *leaves.values(), *body.inputs[position:])
-    return Graph(tuple(Output(o.name, new[o.node]) for o in body.outputs), (), inputs)
+    return IRGraph(tuple(Output(o.name, new[o.node]) for o in body.outputs), (), inputs)
 
 
 # -- what enters it ------------------------------------------------------------------------------------------------
 
 
-def sink_lookups(graph: Graph) -> Graph:
+def sink_lookups(graph: IRGraph) -> IRGraph:
     """Rows that only a loop reads are looked up inside it, step by step: they never lie in memory all at once."""
     if not has_loops(graph):
         return graph
@@ -256,5 +256,5 @@ def _with_lookups(node: Node, alone: Sequence[bool]) -> Node:
     for n in body.nodes:
         new[n] = leaves[n] if n in leaves else n.with_inputs([new[i] for i in n.inputs])
     parameters = [leaves[p].inputs[1] if p in leaves else p for p in body.inputs]
-    held = Graph(tuple(Output(o.name, new[o.node]) for o in body.outputs), (), (*parameters, *tables))
+    held = IRGraph(tuple(Output(o.name, new[o.node]) for o in body.outputs), (), (*parameters, *tables))
     return Node("scan", [*inputs, *steady], replace(attrs, graph=held), node.name, node.line)

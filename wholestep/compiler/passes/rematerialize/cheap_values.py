@@ -13,12 +13,12 @@ from collections.abc import Mapping
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import Graph, Node, Output, Update
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
 from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.types import TensorType
 
 
-def remake(graph: Graph) -> Graph:
+def remake(graph: IRGraph) -> IRGraph:
     """Give every reader of such a node its own; the same graph where there is none.  To be done after equal nodes were
     made one, and not to be followed by that."""
     roots = {o.node for o in graph.outputs} | {u.node for u in graph.updates}
@@ -39,7 +39,7 @@ def remake(graph: Graph) -> Graph:
     for n in graph.nodes:
         copies: dict[Node, Node] = {}  # of this reader; the same one for both factors of a square
         new[n] = n.with_inputs([own(i, copies) for i in n.inputs])
-    return Graph(
+    return IRGraph(
         tuple(Output(o.name, new[o.node]) for o in graph.outputs),
         tuple(Update(u.name, new[u.node]) for u in graph.updates),
         tuple(new[i] for i in graph.inputs),
@@ -55,7 +55,7 @@ def _is_cheap(node: Node, summed: Mapping[Node, frozenset[Node]]) -> bool:
     return len(whole) == len(spread) == 1 and whole[0] in summed[spread[0].inputs[0]]
 
 
-def _summed(graph: Graph) -> dict[Node, frozenset[Node]]:
+def _summed(graph: IRGraph) -> dict[Node, frozenset[Node]]:
     """What was added up along columns to make each node, looking no further than something of as many axes."""
     found: dict[Node, frozenset[Node]] = {}
     for node in graph.nodes:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from wholestep.compiler.ir.graph import Graph, Node, Output, Update
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
 from wholestep.compiler.ir.ops import LEAVES, Trait, having
 from wholestep.compiler.ir.types import TensorType
 
@@ -30,7 +30,7 @@ class Again(Node):
         return Again(self.op, inputs, self.attrs, self.name, self.line)
 
 
-def read_again(graph: Graph) -> Graph:
+def read_again(graph: IRGraph) -> IRGraph:
     """Give every late reader its own copy of such a value; the same graph where there is none.  Not to be followed by a
     pass that makes equal nodes one."""
     found = _Found(graph)
@@ -43,7 +43,7 @@ def read_again(graph: Graph) -> Graph:
         new[node] = node.with_inputs([found.copy(i, new, copies) if i in again else new[i] for i in node.inputs])
     if not changed:
         return graph
-    return Graph(
+    return IRGraph(
         tuple(Output(o.name, new[o.node]) for o in graph.outputs),
         tuple(Update(u.name, new[u.node]) for u in graph.updates),
         tuple(new[i] for i in graph.inputs),
@@ -53,7 +53,7 @@ def read_again(graph: Graph) -> Graph:
 class _Found:
     """Of each pointwise value the one whole tensor that it is made of, and who reads what late."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: IRGraph) -> None:
         self.before: dict[Node, int] = {}  # a set of bits: the barriers that a node depends on
         self.behind: dict[Node, int] = {}  # those that depend on it
         self.sources: dict[Node, frozenset[Node]] = {}

@@ -20,7 +20,7 @@ from itertools import accumulate
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import Graph, Node, Output, Update
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
 from wholestep.compiler.ir.ops import LEAVES, Trait, having
 from wholestep.compiler.ir.types import TensorType, boolean, evaluate
 from wholestep.compiler.passes.rematerialize.late_readers import BARRIERS, MADE, Again
@@ -50,7 +50,7 @@ class Repeated(Node):
 
 
 @dataclass(frozen=True)
-class Choice:
+class RecomputeChoice:
     """Values that are made again together, each by its number in the graph."""
 
     values: tuple[int, ...]
@@ -64,10 +64,10 @@ class Choice:
         return self.cost / self.bytes
 
 
-class Kept:
+class RecomputeCandidates:
     """What a graph keeps over its peak, and what could be made again."""
 
-    def __init__(self, graph: Graph, sizes: Mapping[str, int], costs: CostTable) -> None:
+    def __init__(self, graph: IRGraph, sizes: Mapping[str, int], costs: CostTable) -> None:
         self.graph, self.sizes, self.costs = graph, sizes, costs
         self.number = {n: i for i, n in enumerate(graph.nodes)}
         self.readers = graph.consumers()
@@ -114,10 +114,10 @@ class Kept:
 
     # -- what could be made again --------------------------------------------------------------------------------
 
-    def choices(self) -> tuple[list[Choice], list[Choice]]:
+    def choices(self) -> tuple[list[RecomputeChoice], list[RecomputeChoice]]:
         """What could be made again without products, and with them, the cheapest first."""
-        by_sources: dict[tuple[Node, ...], list[_Way]] = {}
-        alone, left = list[Choice](), list[Node]()
+        by_sources: dict[tuple[Node, ...], list[_Recomputation]] = {}
+        alone, left = list[RecomputeChoice](), list[Node]()
         for n in self.values:
             if SMALLEST * self._bytes(n) < self.bytes:
                 continue
@@ -136,12 +136,12 @@ class Kept:
                 left += [w.value for w in ways]
         return sorted(alone, key=_order), self._with_products(left)
 
-    def _with_products(self, values: Sequence[Node]) -> list[Choice]:
+    def _with_products(self, values: Sequence[Node]) -> list[RecomputeChoice]:
         """No value is made of one that a product makes again: all of them would be alive together."""
         ways = [w for w in (self._way(n, products=True) for n in values) if w is not None and w.products]
         offered = [(self._choice([w]), w) for w in ways]
         offered = [(c, w) for c, w in offered if c.bytes >= LEAST_GAIN * self._bytes(w.value)]
-        out: list[Choice] = []
+        out: list[RecomputeChoice] = []
         taken, read = set[Node](), set[Node]()
         for choice, way in sorted(offered, key=lambda o: _order(o[0])):
             if way.value not in read and not way.old & taken:
@@ -150,17 +150,17 @@ class Kept:
                 read |= way.old
         return out
 
-    def _choice(self, ways: Sequence[_Way]) -> Choice:
+    def _choice(self, ways: Sequence[_Recomputation]) -> RecomputeChoice:
         new = {n for w in ways for n in w.new}
         gain = sum(self._bytes(w.value) for w in ways) - sum(map(self._bytes, new))
         numbers = [tuple(sorted(self.number[n] for n in found)) for found in ([w.value for w in ways], _products(ways))]
-        return Choice(numbers[0], numbers[1], gain, sum(w.cost for w in ways))
+        return RecomputeChoice(numbers[0], numbers[1], gain, sum(w.cost for w in ways))
 
-    def _way(self, value: Node, *, products: bool) -> _Way | None:
+    def _way(self, value: Node, *, products: bool) -> _Recomputation | None:
         """How a value could be made again: of what, at what cost; None where its op is not one to repeat."""
         if not (_is_map(value) or (products and value.op == "matmul")):
             return None
-        way = _Way(value, cost=2 * self._bytes(value) * self.costs.byte)
+        way = _Recomputation(value, cost=2 * self._bytes(value) * self.costs.byte)
         todo, seen = [(value, products)], set[Node]()
         while todo:
             node, may = todo.pop()
@@ -191,7 +191,7 @@ class Kept:
 
     # -- making it again -----------------------------------------------------------------------------------------
 
-    def without(self, chosen: Iterable[Choice]) -> Graph:
+    def without(self, chosen: Iterable[RecomputeChoice]) -> IRGraph:
         """The graph with the chosen values made again by those who read them behind the peak.  Not to be followed by a
         pass that makes equal nodes one."""
         picked = list(chosen)
@@ -201,7 +201,7 @@ class Kept:
 
 
 @dataclass
-class _Way:
+class _Recomputation:
     """How a value is made again."""
 
     value: Node
@@ -216,18 +216,18 @@ class _Way:
 class _Rewriting:
     """A map is made by each reader for itself; a product, and what products and routines read, once for all."""
 
-    def __init__(self, kept: Kept, again: set[Node], products: set[Node]) -> None:
+    def __init__(self, kept: RecomputeCandidates, again: set[Node], products: set[Node]) -> None:
         self.kept, self.again, self.products = kept, again, products
         self.new: dict[Node, Node] = {}
         self.shared: dict[Node, Node] = {}
 
-    def graph(self) -> Graph:
+    def graph(self) -> IRGraph:
         graph = self.kept.graph
         for n in graph.nodes:
             copies = self.shared if n.op in BARRIERS else {}
             late = self.kept.ready[n] > self.kept.peak and not _passes(n)
             self.new[n] = n.with_inputs([self._late(i, copies) if late else self.new[i] for i in n.inputs])
-        return Graph(
+        return IRGraph(
             tuple(Output(o.name, self.new[o.node]) for o in graph.outputs),
             tuple(Update(u.name, self.new[u.node]) for u in graph.updates),
             tuple(self.new[i] for i in graph.inputs),
@@ -291,7 +291,7 @@ def _is_at_hand(node: Node) -> bool:
     return node.op in LEAVES or node.op in MADE or node.host
 
 
-def _waiting(graph: Graph) -> set[Node]:
+def _waiting(graph: IRGraph) -> set[Node]:
     """What is made of leaves alone, element by element: in the kernel of its reader, whenever that is."""
     found: set[Node] = set()
     for n in graph.nodes:
@@ -300,11 +300,11 @@ def _waiting(graph: Graph) -> set[Node]:
     return found
 
 
-def _products(ways: Sequence[_Way]) -> set[Node]:
+def _products(ways: Sequence[_Recomputation]) -> set[Node]:
     return {p for w in ways for p in w.products}
 
 
-def _order(choice: Choice) -> tuple[float, tuple[int, ...]]:
+def _order(choice: RecomputeChoice) -> tuple[float, tuple[int, ...]]:
     return (choice.price, choice.values)
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from wholestep.compiler.ir.graph import Graph, Node, rewrite
+from wholestep.compiler.ir.graph import IRGraph, Node, rewrite
 from wholestep.compiler.ir.ops import Trait, having
 
 COMMUTATIVE = having(Trait.COMMUTES)
 
 
-def share_common_nodes(graph: Graph) -> Graph:
+def share_common_nodes(graph: IRGraph) -> IRGraph:
     """Merge nodes with the same op, inputs and attributes, bottom-up; the first one stays, with its name and line.
 
     Random nodes are a function of their key, so two with the same key and type are the same numbers.

@@ -16,9 +16,9 @@ import numpy as np
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of, constant_value
-from wholestep.compiler.ir.graph import Graph, Node, rewrite
+from wholestep.compiler.ir.graph import IRGraph, Node, rewrite
 from wholestep.compiler.ir.ops import OPS, Family
-from wholestep.compiler.ir.semantics.values import Run, value_of
+from wholestep.compiler.ir.semantics.values import StepValues, value_of
 from wholestep.compiler.ir.types import DType, TupleType, float32, float64
 
 LARGEST_CONSTANT = 64  # elements; a longer one costs more memory than the arithmetic it saves
@@ -26,7 +26,7 @@ LARGEST_CONSTANT = 64  # elements; a longer one costs more memory than the arith
 Rule = Callable[[Node], Node | None]  # what the node becomes; None: stays
 
 
-def fold(graph: Graph) -> Graph:
+def fold(graph: IRGraph) -> IRGraph:
     """Apply every rule until none changes anything."""
     while (folded := rewrite(graph, _fold_node)) is not graph:
         graph = folded
@@ -47,7 +47,7 @@ _COMPUTED = {
     *(Family.POINTWISE, Family.REDUCE, Family.MOVEMENT, Family.INDEX),
     *(Family.CONTRACTION, Family.RATIO, Family.COMPOSITE),
 }
-_NO_RUN = Run(inputs={}, state={}, scalars={}, sizes={}, seed=0, step=0)
+_NO_RUN = StepValues(inputs={}, state={}, scalars={}, sizes={}, seed=0, step=0)
 
 
 def _compute(node: Node) -> Node | None:

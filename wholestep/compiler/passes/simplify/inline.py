@@ -6,22 +6,22 @@ from collections.abc import Iterable, Sequence
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import Graph, Node, Output, Update, rewrite
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update, rewrite
 
 
-def inline_calls(graph: Graph) -> Graph:
+def inline_calls(graph: IRGraph) -> IRGraph:
     """Replace every `call` by a copy of its graph, with the arguments in place of its inputs."""
     if all(n.op != "call" for n in graph.nodes):
         return graph
     new = _copy(graph.nodes, {})
-    return Graph(
+    return IRGraph(
         tuple(Output(o.name, new[o.node]) for o in graph.outputs),
         tuple(Update(u.name, new[u.node]) for u in graph.updates),
         tuple(new[i] for i in graph.inputs),
     )
 
 
-def inlined(graph: Graph, arguments: Sequence[Node]) -> tuple[Node, ...]:
+def inlined(graph: IRGraph, arguments: Sequence[Node]) -> tuple[Node, ...]:
     """What a held graph gives, over its arguments."""
     inside = _copy(graph.nodes, dict(zip(graph.inputs, arguments, strict=True)))
     return tuple(inside[o.node] for o in graph.outputs)
@@ -44,7 +44,7 @@ def _copy(nodes: Iterable[Node], known: dict[Node, Node]) -> dict[Node, Node]:
     return new
 
 
-def strip_stop_gradients(graph: Graph) -> Graph:
+def strip_stop_gradients(graph: IRGraph) -> IRGraph:
     """Drop what tells autodiff what to do, and computes nothing.
 
     A `stop_gradient` becomes its input, a result of a `custom_gradient` the value it is, and every `by_mode` that is
@@ -57,7 +57,7 @@ def _stripped(node: Node) -> Node:
     return node.inputs[0] if node.op in ("stop_gradient", "by_mode") else _as_it_is(node)
 
 
-def drop_custom_gradients(graph: Graph) -> Graph:
+def drop_custom_gradients(graph: IRGraph) -> IRGraph:
     """Replace every result of a `custom_gradient` by the value it is: no gradient will be asked for."""
     return rewrite(graph, _as_it_is)
 

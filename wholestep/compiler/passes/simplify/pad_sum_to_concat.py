@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import Graph, Node, Output, Update
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
 
 
-def regroup(graph: Graph) -> Graph:
+def regroup(graph: IRGraph) -> IRGraph:
     """Replace sums of disjoint pads by concatenations, in the shape in which those are read."""
     readers = graph.consumers()
     roots = {o.node for o in graph.outputs} | {u.node for u in graph.updates}
@@ -33,7 +33,7 @@ def regroup(graph: Graph) -> Graph:
         new[old] = node
     if all(a is b for a, b in new.items()):
         return graph
-    return Graph(
+    return IRGraph(
         tuple(Output(o.name, new[o.node]) for o in graph.outputs),
         tuple(Update(u.name, new[u.node]) for u in graph.updates),
         tuple(new[i] for i in graph.inputs),

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import Graph, Node, Output, Update, held_graph, with_held_graph
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update, held_graph, with_held_graph
 from wholestep.errors import GraphError
 
 
-def unroll_inner_loops(graph: Graph) -> Graph:
+def unroll_inner_loops(graph: IRGraph) -> IRGraph:
     """Write out the loops in the bodies of others."""
     if all(n.op != "scan" for n in graph.nodes):
         return graph
@@ -26,7 +26,7 @@ def unroll_inner_loops(graph: Graph) -> Graph:
     return _rebuilt(graph, new)
 
 
-def unroll_loops(graph: Graph) -> Graph:
+def unroll_loops(graph: IRGraph) -> IRGraph:
     """The graph with every loop written out, step after step; those in gradients of a user's own too."""
     if all(held_graph(n) is None for n in graph.nodes):
         return graph
@@ -44,8 +44,8 @@ def unroll_loops(graph: Graph) -> Graph:
     return _rebuilt(graph, new)
 
 
-def _rebuilt(graph: Graph, new: dict[Node, Node]) -> Graph:
-    return Graph(
+def _rebuilt(graph: IRGraph, new: dict[Node, Node]) -> IRGraph:
+    return IRGraph(
         tuple(Output(o.name, new[o.node]) for o in graph.outputs),
         tuple(Update(u.name, new[u.node]) for u in graph.updates),
         tuple(new[i] for i in graph.inputs),
@@ -76,7 +76,7 @@ def _unrolled(node: Node, inputs: Sequence[Node]) -> list[Node]:
         return [_stack(v) if v else build.full(0, type) for v, type in zip(ordered, node.results, strict=True)]
 
 
-def _step(body: Graph, inputs: Sequence[Node]) -> list[Node]:
+def _step(body: IRGraph, inputs: Sequence[Node]) -> list[Node]:
     new = dict(zip(body.inputs, inputs, strict=True))
     for n in body.nodes:
         if n not in new:

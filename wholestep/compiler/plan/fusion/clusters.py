@@ -13,7 +13,7 @@ from importlib import import_module
 from math import prod
 
 from wholestep.compiler.ir import attrs as at
-from wholestep.compiler.ir.graph import Graph, Node
+from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.ir.ops import LEAVES, OPS, Family, Trait, having
 from wholestep.compiler.ir.types import Extent, Shape, boolean, evaluate
 from wholestep.compiler.passes.rematerialize.late_readers import Again
@@ -121,7 +121,7 @@ class Fuser:
     first reader and go into its kernel.  So does what only column sums read.
     """
 
-    def __init__(self, graph: Graph, fusion: Fusion, fuse: bool, sizes: Mapping[str, int] | None = None) -> None:
+    def __init__(self, graph: IRGraph, fusion: Fusion, fuse: bool, sizes: Mapping[str, int] | None = None) -> None:
         self.fusion, self.fuse, self.sizes = fusion, fuse, sizes
         self.clusters: list[Cluster] = []
         self.of: dict[Node, Cluster] = {}
@@ -387,7 +387,7 @@ def is_column_sum(node: Node) -> bool:
     return node.op == PARTIAL_SUM or (node.op in ("sum", "max") and reduced_axis(node) != node.inputs[0].type.rank - 1)
 
 
-def only_in_column_sums(graph: Graph) -> set[Node]:
+def only_in_column_sums(graph: IRGraph) -> set[Node]:
     """Pointwise ops that nobody reads but sums along an outer axis, and what only such ops read."""
     results = {o.node for o in graph.outputs} | {u.node for u in graph.updates}
     found: set[Node] = set()
@@ -423,7 +423,7 @@ def new_cluster(node: Node) -> Cluster:
     return Cluster(Kind.NEST, shape[:-1], shape[-1]) if shape else Cluster(Kind.NEST, (), None)
 
 
-def fuse(graph: Graph, fusion: Fusion, enabled: bool = True, sizes: Mapping[str, int] | None = None) -> list[Cluster]:
+def fuse(graph: IRGraph, fusion: Fusion, enabled: bool = True, sizes: Mapping[str, int] | None = None) -> list[Cluster]:
     """The clusters of a prepared graph, each with its ops in order, as far as a target lets them share kernels.
 
     Args:

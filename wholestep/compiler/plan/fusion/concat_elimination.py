@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import Graph, Node
+from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.ir.types import Extent
 from wholestep.compiler.plan.fusion.clusters import MAPS, Cluster
 from wholestep.compiler.plan.model.kernel import Index, Kind
 
 
-def lay_beside(clusters: Sequence[Cluster], graph: Graph) -> list[Cluster]:
+def lay_beside(clusters: Sequence[Cluster], graph: IRGraph) -> list[Cluster]:
     """The clusters without those that only put values of one other cluster side by side."""
     readers = graph.consumers()
     roots = {o.node for o in graph.outputs} | {u.node for u in graph.updates}

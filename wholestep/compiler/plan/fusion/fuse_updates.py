@@ -19,14 +19,14 @@ from wholestep.compiler.target import Fusion
 
 def merge_maps(clusters: Sequence[Cluster], updates: Sequence[Update], fusion: Fusion) -> list[Cluster]:
     """The clusters with pointwise ones joined where that saves a pass over memory."""
-    merger = _Merger(clusters, updates, fusion.most_buffers)
+    merger = _UpdateFuser(clusters, updates, fusion.most_buffers)
     for cluster in clusters:
         if cluster in merger.pure and cluster not in merger.home:
             merger.take_in(cluster)
     return merger.left()
 
 
-class _Merger:
+class _UpdateFuser:
     def __init__(self, clusters: Sequence[Cluster], updates: Sequence[Update], most_buffers: int) -> None:
         self.clusters, self.most_buffers = clusters, most_buffers
         self.pure = {c for c in clusters if is_pure(c)}

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from wholestep.compiler.ir import attrs as at
-from wholestep.compiler.ir.graph import Graph, Node, Output, Update
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
 from wholestep.compiler.ir.types import TensorType, evaluate, float32
 from wholestep.compiler.plan.fusion.clusters import (
     PARTIAL_SUM,
@@ -65,7 +65,7 @@ class PartialSum(Node):
         return PartialSum(values, self.alone)
 
 
-def leave_parts(graph: Graph, fusion: Fusion, sizes: Mapping[str, int]) -> Graph:
+def leave_parts(graph: IRGraph, fusion: Fusion, sizes: Mapping[str, int]) -> IRGraph:
     """The graph with such sums in two steps; the same one where a target has no kernels for that."""
     if not fusion.partial_sums:
         return graph
@@ -77,7 +77,7 @@ def leave_parts(graph: Graph, fusion: Fusion, sizes: Mapping[str, int]) -> Graph
             new[node] = new[node].with_inputs([PartialSum(new[node.inputs[0]], not found.at_hand)])
     if all(a is b for a, b in new.items()):
         return graph
-    return Graph(
+    return IRGraph(
         tuple(Output(o.name, new[o.node]) for o in graph.outputs),
         tuple(Update(u.name, new[u.node]) for u in graph.updates),
         tuple(new[i] for i in graph.inputs),

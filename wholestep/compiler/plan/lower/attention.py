@@ -76,7 +76,7 @@ class Head:
 
 
 @dataclass(frozen=True)
-class Operands:
+class AttentionOperands:
     """Finds where operands and results are."""
 
     head: Head
@@ -106,7 +106,7 @@ class Operands:
 def emit_attention(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
     node = cluster.nodes[0]
     attrs, head, sizes = attrs_of(node, at.AttentionAttrs), Head.of(node), dict(buffers.sizes)
-    find = Operands(head, cluster, buffers)
+    find = AttentionOperands(head, cluster, buffers)
     results = []
     for n in cluster.nodes:
         if n.op == "attention":
@@ -122,7 +122,7 @@ def emit_attention(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
 def emit_attention_grad(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
     node = cluster.nodes[0]
     attrs, head, sizes = attrs_of(node, at.AttentionAttrs), Head.of(node), dict(buffers.sizes)
-    find = Operands(head, cluster, buffers)
+    find = AttentionOperands(head, cluster, buffers)
     at_lse = lse_position([i.type.rank for i in node.inputs])
     operands, (lse, *upstream) = find.inputs(node.inputs[:at_lse]), node.inputs[at_lse:]
     operands.append(find.queried("lse", lse, "queries"))

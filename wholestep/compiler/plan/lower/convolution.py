@@ -13,7 +13,7 @@ from wholestep.compiler.ir.type_rules.convolution import window_products
 from wholestep.compiler.ir.types import DType, Extent, evaluate
 from wholestep.compiler.plan.fusion.clusters import Cluster
 from wholestep.compiler.plan.lower.convolution_ops import OPERANDS, POOLED, POOLS, WEIGHTS, geometry, operand_axes
-from wholestep.compiler.plan.lower.nest_builder import Emitter
+from wholestep.compiler.plan.lower.nest_builder import NestBuilder
 from wholestep.compiler.plan.memory.buffers import Buffers
 from wholestep.compiler.plan.model.access import identity, resolve
 from wholestep.compiler.plan.model.bodies import Window
@@ -72,9 +72,9 @@ def _emit_pooled(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
 
 def _epilogue(
     cluster: Cluster, nodes: Sequence[Node], heads: Sequence[Node], buffers: Buffers, start: int = 0
-) -> Emitter:
+) -> NestBuilder:
     """What happens to every pixel that the window gives."""
-    emitter = Emitter(cluster, buffers, 3)
+    emitter = NestBuilder(cluster, buffers, 3)
     emitter.count = start
     for head in heads:
         op = "position" if head.op == "max_pool2d_index" else "acc"

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from wholestep.compiler.ir.attrs import InputAttrs
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import Graph, Node
+from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.ir.type_rules.collectives import ROWS
 from wholestep.compiler.ir.types import Dim, evaluate
 from wholestep.compiler.plan.fusion.clusters import Cluster, fuse
@@ -18,7 +18,7 @@ from wholestep.compiler.plan.fusion.partial_column_sums import join_parts, leave
 from wholestep.compiler.plan.fusion.recompute_placement import join_recomputed, just_in_time
 from wholestep.compiler.plan.io.traffic import bytes_moved, flops
 from wholestep.compiler.plan.lower.lower_cluster import EMIT
-from wholestep.compiler.plan.lower.materialize import Operands, prepare
+from wholestep.compiler.plan.lower.materialize import ReadableViews, prepare
 from wholestep.compiler.plan.lower.routine_ops import assemble
 from wholestep.compiler.plan.lower.scan import in_slots, open_loops
 from wholestep.compiler.plan.memory.buffers import Buffers
@@ -30,7 +30,7 @@ from wholestep.compiler.target import Target
 from wholestep.errors import GraphError
 
 
-def make_draft(request: PlanRequest, operands: Operands | None = None) -> Draft:
+def make_draft(request: PlanRequest, operands: ReadableViews | None = None) -> Draft:
     """Draft one entry point.
 
     Args:
@@ -38,7 +38,7 @@ def make_draft(request: PlanRequest, operands: Operands | None = None) -> Draft:
     """
     graph, target, fused = request.graph, request.target, request.fused
     sizes = _checked_sizes(graph, request.capacity, request.least)
-    rules, fusion = operands or Operands(), target.fusion
+    rules, fusion = operands or ReadableViews(), target.fusion
     prepared = prepare(assemble(graph), rules)  # every kernel's operands are laid out as it needs them
     prepared = leave_parts(prepared, fusion, sizes)  # sums over columns may begin in other kernels
     clusters = fuse(prepared, fusion, fused, sizes)  # which ops share a kernel
@@ -102,7 +102,7 @@ def half_notes(kernels: Sequence[Kernel], buffers: Sequence[Buffer], target: Tar
     )
 
 
-def _checked_sizes(graph: Graph, capacity: Mapping[str, int], least: Sequence[Least]) -> dict[str, int]:
+def _checked_sizes(graph: IRGraph, capacity: Mapping[str, int], least: Sequence[Least]) -> dict[str, int]:
     """The capacity of each symbol of a graph that can be planned for it."""
     missing = [s for s in graph.symbols if s not in capacity]
     if missing:

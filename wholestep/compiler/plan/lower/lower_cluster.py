@@ -8,7 +8,7 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.plan.fusion.clusters import Cluster, reduced_axis
 from wholestep.compiler.plan.lower.convolution import emit_window
-from wholestep.compiler.plan.lower.nest_builder import Emitter
+from wholestep.compiler.plan.lower.nest_builder import NestBuilder
 from wholestep.compiler.plan.lower.renumber import moved
 from wholestep.compiler.plan.lower.routine_ops import ROUTINES
 from wholestep.compiler.plan.lower.routines import EMIT_CALL
@@ -21,7 +21,7 @@ from wholestep.compiler.plan.model.kernel import Index, Instr, Kernel, Kind, Loa
 def emit_nest(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
     rank = len(cluster.rows)
     vector = None if cluster.vector is None else rank
-    emitter = Emitter(cluster, buffers, vector)
+    emitter = NestBuilder(cluster, buffers, vector)
     for node in cluster.nodes:
         emitter.place(node)
     return Kernel(id, cluster.shape, Nest(tuple(range(rank)), vector, emitter.levels()))
@@ -31,7 +31,7 @@ def emit_columns(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
     """Level 0 adds, for all sums of the cluster at once; level 1 is what follows."""
     heads = cluster.heads
     first, rank = heads[0], heads[0].type.rank
-    emitter = Emitter(cluster, buffers, rank - 1)
+    emitter = NestBuilder(cluster, buffers, rank - 1)
     axis, (source,) = reduced_axis(first), first.inputs
     places = [Index.axis(d) for d in range(rank)]
     places.insert(axis, Index.axis(rank))
@@ -69,7 +69,7 @@ def emit_dot(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
     batch, m, n, k = list(range(rank - 2)), rank - 2, rank - 1, rank
     a = _dot_operand(head.inputs[0], [*batch, m, k], attrs.transpose_a, buffers)
     b = _dot_operand(head.inputs[1], [*batch, k, n], attrs.transpose_b, buffers)
-    emitter = Emitter(cluster, buffers, n)
+    emitter = NestBuilder(cluster, buffers, n)
     emitter.add(0, False, head, lambda i: Instr(i, "acc", head.type.dtype))
     emitter.level_of[head] = 0
     for load in buffers.targets(head):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wholestep.compiler.ir import attrs as at
-from wholestep.compiler.ir.graph import Graph, Node, Output, Update
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
 from wholestep.compiler.ir.ops import Trait, having
 from wholestep.compiler.ir.types import DType, TensorType
 from wholestep.compiler.passes.rematerialize.late_readers import Again
@@ -69,7 +69,7 @@ def _copy(node: Node) -> Node:
     return copy
 
 
-class Operands:
+class ReadableViews:
     """Which views the kernels of a backend read where they lie; anything else is copied before.
 
     These are the rules of a backend whose states lie in dense rows and whose kernels take any step along any axis.
@@ -133,7 +133,7 @@ def half_copy_under(node: Node) -> HalfCopy | None:
 
 
 class _Preparer:
-    def __init__(self, rules: Operands) -> None:
+    def __init__(self, rules: ReadableViews) -> None:
         self.rules = rules
 
     def stored(self, node: Node) -> Node:
@@ -213,14 +213,14 @@ def _output(node: Node) -> Node:
     return _computed(node)
 
 
-def prepare(graph: Graph, rules: Operands) -> Graph:
+def prepare(graph: IRGraph, rules: ReadableViews) -> IRGraph:
     """The graph with its copies; an output is the op that computes it, perhaps in another shape."""
     new: dict[Node, Node] = {}
     preparer = _Preparer(rules)
     for n in graph.nodes:
         new[n] = preparer.prepare(n.with_inputs([new[i] for i in n.inputs]))
     kept = [u for u in graph.updates if not (is_state(u.node) and u.node.attrs.name == u.name)]  # type: ignore[attr-defined]
-    return Graph(
+    return IRGraph(
         tuple(Output(o.name, _output(new[o.node])) for o in graph.outputs),
         tuple(Update(u.name, _computed(new[u.node])) for u in kept),
         tuple(new[i] for i in graph.inputs),

@@ -25,7 +25,7 @@ RECOMPUTE_OPS = (
 
 
 @dataclass
-class Draft:
+class LevelDraft:
     """A level while it is filled."""
 
     row: list[Instr] = field(default_factory=list)
@@ -40,13 +40,13 @@ class Draft:
         return Level(row, tuple(self.row_stores), body, tuple(self.stores), tuple(self.reduces), tuple(self.sums))
 
 
-class Emitter:
+class NestBuilder:
     """Fills the levels of one kernel.  Ids are unique within the kernel."""
 
     def __init__(self, cluster: Cluster, buffers: Buffers, vector: int | None) -> None:
         self.cluster, self.buffers, self.vector = cluster, buffers, vector
         self.inside = set(cluster.nodes)
-        self.drafts: list[Draft] = [Draft()]
+        self.drafts: list[LevelDraft] = [LevelDraft()]
         self.count = 0
         self.row_values: dict[object, int] = {}  # valid for the rest of the row
         self.row_levels: dict[object, int] = {}  # from which level on, of leaves that are read once per row
@@ -235,7 +235,7 @@ class Emitter:
     # -- levels ----------------------------------------------------------------------------------------------------
     def grow(self, level: int) -> None:
         while len(self.drafts) <= level:
-            self.drafts.append(Draft())
+            self.drafts.append(LevelDraft())
             self.body_values.append({})
 
     def ready(self, node: Node) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import Graph, Node, Output, SourceLine, Update
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, SourceLine, Update
 from wholestep.compiler.ir.types import Extent, TensorType
 from wholestep.compiler.plan.model.access import Indices, identity, merged
 from wholestep.compiler.plan.model.kernel import Index
@@ -71,7 +71,7 @@ class Assembled(Node):
         return Assembled(inputs, self.places, self.type, self.name, self.line)
 
 
-def assemble(graph: Graph) -> Graph:
+def assemble(graph: IRGraph) -> IRGraph:
     """The graph with every value assembled that can be: moved results of calls, and concatenations of such."""
     finder = _Finder(graph)
     new: dict[Node, Node] = {}
@@ -83,7 +83,7 @@ def assemble(graph: Graph) -> Graph:
         else:
             parts, places = zip(*found, strict=True)
             new[old] = Assembled([new[p] for p in parts], places, old.type, old.name, old.line)
-    return Graph(
+    return IRGraph(
         tuple(Output(o.name, new[o.node]) for o in graph.outputs),
         tuple(Update(u.name, new[u.node]) for u in graph.updates),
         tuple(new[i] for i in graph.inputs),
@@ -91,7 +91,7 @@ def assemble(graph: Graph) -> Graph:
 
 
 class _Finder:
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: IRGraph) -> None:
         roots = {o.node for o in graph.outputs} | {u.node for u in graph.updates}
         readers = graph.consumers()
         self.read_once = {n for n in graph.nodes if len(readers[n]) == 1 and n not in roots}

@@ -8,7 +8,7 @@ from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.plan.model.kernel import HostValue, Scalar
 
 
-class HostProgram:
+class ScalarPrologue:
     def __init__(self) -> None:
         self.values: list[HostValue] = []
         self.ids: dict[Node, int] = {}

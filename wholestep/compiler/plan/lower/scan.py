@@ -14,12 +14,12 @@ from typing import Any
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import Graph, Node, Update
+from wholestep.compiler.ir.graph import IRGraph, Node, Update
 from wholestep.compiler.ir.types import Dim, Extent, product, symbols_of
 from wholestep.compiler.plan.fusion.clusters import Cluster, accesses, fuse, is_op
 from wholestep.compiler.plan.fusion.concat_elimination import laid, lay_beside, parts
 from wholestep.compiler.plan.fusion.fuse_updates import merge_maps
-from wholestep.compiler.plan.lower.materialize import Operands, copied, prepare
+from wholestep.compiler.plan.lower.materialize import ReadableViews, copied, prepare
 from wholestep.compiler.plan.memory.cluster_order import topological
 from wholestep.compiler.plan.model.access import VIEWS, Indices
 from wholestep.compiler.plan.model.bodies import Body
@@ -57,7 +57,7 @@ class Opened:
         return list(dict.fromkeys(stack for places in self.places.values() for stack, _ in places))
 
 
-def open_loops(clusters: Sequence[Cluster], fusion: Fusion, rules: Operands, fused: bool) -> Opened:
+def open_loops(clusters: Sequence[Cluster], fusion: Fusion, rules: ReadableViews, fused: bool) -> Opened:
     """Put the kernels of its body in the place of each loop."""
     opened = Opened()
     for cluster in clusters:
@@ -70,7 +70,7 @@ def open_loops(clusters: Sequence[Cluster], fusion: Fusion, rules: Operands, fus
 
 
 class _Body:
-    def __init__(self, cluster: Cluster, opened: Opened, fusion: Fusion, rules: Operands, fused: bool) -> None:
+    def __init__(self, cluster: Cluster, opened: Opened, fusion: Fusion, rules: ReadableViews, fused: bool) -> None:
         self.cluster, self.opened, self.fusion, self.rules, self.fused = cluster, opened, fusion, rules, fused
         self.scan = cluster.nodes[0]
         self.attrs = attrs_of(self.scan, at.ScanAttrs)
@@ -113,7 +113,7 @@ class _Body:
         cut = build.slice_axes(stack, (number, *(0,) * (len(shape) - 1)), (number + 1, *shape[1:]))
         return build.reshape(cut, shape[1:])
 
-    def graph(self) -> Graph:
+    def graph(self) -> IRGraph:
         """One step; its updates are what is stacked."""
         a, before = self.attrs, self.step + (1 if self.attrs.reverse else 0)
         after = self.step + (0 if self.attrs.reverse else 1)
@@ -126,7 +126,7 @@ class _Body:
                 new[node] = node.with_inputs([new[i] for i in node.inputs])
         slots = [after if i < a.carries else self.step for i in range(len(self.items))]
         results = [copied(new[o.node]) if new[o.node].op == "scatter_add" else new[o.node] for o in a.graph.outputs]
-        one = prepare(Graph((), tuple(Update(f"y{i}", n) for i, n in enumerate(results))), self.rules)
+        one = prepare(IRGraph((), tuple(Update(f"y{i}", n) for i, n in enumerate(results))), self.rules)
         for update, item, slot in zip(one.updates, self.items, slots, strict=True):
             self.opened.places.setdefault(update.node, []).append((item, slot))
         return one

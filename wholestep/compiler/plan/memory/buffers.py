@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from wholestep.compiler.ir.attrs import StateAttrs
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import Graph, Node, Output, Update
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
 from wholestep.compiler.ir.types import DType, Extent, TensorType
 from wholestep.compiler.plan.fusion.clusters import Cluster, accesses
 from wholestep.compiler.plan.lower.materialize import half_copy_under, is_state
 from wholestep.compiler.plan.lower.routine_ops import composed
-from wholestep.compiler.plan.lower.scalar_prologue import HostProgram
+from wholestep.compiler.plan.lower.scalar_prologue import ScalarPrologue
 from wholestep.compiler.plan.lower.scan import Opened
 from wholestep.compiler.plan.model.access import identity
 from wholestep.compiler.plan.model.kernel import Buffer, Index, Layout, Load, Space
@@ -24,7 +24,7 @@ class Buffers:
 
     def __init__(
         self,
-        graph: Graph,
+        graph: IRGraph,
         clusters: Sequence[Cluster],
         updates: Sequence[Update],
         sizes: Mapping[str, int],
@@ -36,7 +36,7 @@ class Buffers:
         self.output_types = {o.name: o.node.type for o in outputs}  # as they are seen: perhaps in another shape
         self.all: list[Buffer] = []
         self.stored: dict[Node, int] = {}
-        self.host = HostProgram()
+        self.host = ScalarPrologue()
         self.copies: dict[tuple[int, DType], int] = {}  # (state, half type) -> its copy
         self.slots: dict[int, Extent] = {}  # stack -> where in it a step reads what it has just computed
         self.states: dict[str, int] = {}
@@ -56,7 +56,7 @@ class Buffers:
         self.all.append(Buffer(len(self.all), name, type, space, Layout.ROWS, bytes))
         return len(self.all) - 1
 
-    def _leaves(self, graph: Graph) -> None:
+    def _leaves(self, graph: IRGraph) -> None:
         for node in graph.nodes:
             if is_state(node):
                 name = node.attrs.name  # type: ignore[attr-defined]
@@ -71,7 +71,7 @@ class Buffers:
             elif node.op == "constant" and node.type.rank:
                 self.stored[node] = self.new("", node.type, Space.CONSTANT)
 
-    def _values(self, graph: Graph, clusters: Sequence[Cluster]) -> None:
+    def _values(self, graph: IRGraph, clusters: Sequence[Cluster]) -> None:
         """Outputs, and what a kernel reads that another one computed."""
         for o in graph.outputs:
             self.outputs[o.name] = self.new(o.name, self.output_types[o.name], Space.OUTPUT)

@@ -7,7 +7,7 @@ other reader can run before it; else its value is kept and copied in once all ha
 from __future__ import annotations
 
 from wholestep.compiler.ir import attrs as at
-from wholestep.compiler.ir.graph import Graph, Node, Update
+from wholestep.compiler.ir.graph import IRGraph, Node, Update
 from wholestep.compiler.plan.fusion.clusters import GATHERS, REDUCTIONS, Cluster, accesses, reach_of
 from wholestep.compiler.plan.lower.convolution_ops import WINDOWS
 from wholestep.compiler.plan.lower.materialize import is_state
@@ -18,7 +18,7 @@ from wholestep.compiler.plan.model.kernel import Kind
 MOVING = GATHERS | {"matmul", "scatter_add"} | REDUCTIONS | WINDOWS
 
 
-def place_updates(graph: Graph, clusters: list[Cluster]) -> list[Update]:
+def place_updates(graph: IRGraph, clusters: list[Cluster]) -> list[Update]:
     """Decide where each update is stored; appends clusters that copy, and makes writers wait for readers."""
     of = {n: c for c in clusters for n in c.results}
     reach = reach_of(clusters)

@@ -11,7 +11,7 @@ from wholestep.records import dataclass
 
 
 @dataclass(frozen=True)
-class Span:
+class Lifetime:
     """Bytes that are needed from one time to another, both included; what a time is, is the caller's business."""
 
     first: int
@@ -19,7 +19,7 @@ class Span:
     bytes: int
 
 
-def first_fit(spans: Sequence[Span]) -> tuple[list[int], int]:
+def first_fit(spans: Sequence[Lifetime]) -> tuple[list[int], int]:
     """An offset for each span, in the order given (the largest first is a good one), and the bytes of them all."""
     placed: list[tuple[int, int, int, int, int]] = []  # by start: number, first, last and end of each
     starts, total = [], 0

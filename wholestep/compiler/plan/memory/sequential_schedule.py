@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 from types import MappingProxyType
 
 from wholestep.compiler.plan.lower.draft import counted, make_draft
-from wholestep.compiler.plan.memory.first_fit import Span, first_fit, place_copies
+from wholestep.compiler.plan.memory.first_fit import Lifetime, first_fit, place_copies
 from wholestep.compiler.plan.model.kernel import Buffer, Draft, Kernel, Plan, Space
 from wholestep.compiler.plan.model.request import PlanRequest
 
@@ -54,7 +54,7 @@ def lifetimes(
 def _placed(buffers: Sequence[Buffer], space: Space) -> tuple[list[Buffer], int]:
     """The buffers with the offsets of those of one space, and its bytes."""
     own = sorted((b for b in buffers if b.space is space), key=lambda b: (-b.bytes, b.first, b.id))
-    starts, total = first_fit([Span(b.first, b.last, b.bytes) for b in own])
+    starts, total = first_fit([Lifetime(b.first, b.last, b.bytes) for b in own])
     offsets = {b.id: start for b, start in zip(own, starts, strict=True)}
     return [replace(b, offset=offsets.get(b.id, b.offset)) for b in buffers], total
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of, constant_value
-from wholestep.compiler.ir.graph import Graph, Node, held_graph
+from wholestep.compiler.ir.graph import IRGraph, Node, held_graph
 from wholestep.compiler.ir.type_rules.layers import values_per_channel
 from wholestep.compiler.ir.types import Dim, Extent, Shape, evaluate, symbols_of
 from wholestep.compiler.plan.model.kernel import Bound, Least
@@ -38,7 +38,7 @@ def _indexed(node: Node) -> tuple[Node, Extent] | None:
     return None
 
 
-def index_bounds(graph: Graph) -> tuple[Bound, ...]:
+def index_bounds(graph: IRGraph) -> tuple[Bound, ...]:
     """Bounds of the inputs, or of parts of them, that reach an index unchanged.
 
     Kernels clamp every index.  What is computed, or is a part that cannot be told, is left to that: a value that no
@@ -177,7 +177,7 @@ def _replaced(node: Node) -> int | None:
     return int(left_out) if tested is node.inputs[1] and left_out is not None else None
 
 
-def least_sizes(graph: Graph) -> tuple[Least, ...]:
+def least_sizes(graph: IRGraph) -> tuple[Least, ...]:
     """The extents of which an op needs more elements than the smallest call would give it."""
     found: dict[Least, None] = {}
     for node in graph.nodes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from wholestep.compiler.ir.graph import Graph, Node
+from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.plan.model.kernel import Bound, Least
 from wholestep.compiler.target import Target
 
@@ -19,7 +19,7 @@ def called(node: Node) -> str:
 class PlanRequest:
     """One entry point: a graph of primitives (composites only where they have kernels, no control nodes), its sizes."""
 
-    graph: Graph
+    graph: IRGraph
     capacity: Mapping[str, int]  # the largest size of every symbol
     target: Target
     fused: bool = True  # may ops share kernels?

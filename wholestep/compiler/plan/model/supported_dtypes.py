@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from wholestep.compiler.ir.graph import Graph, Node
+from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.target import Target
 from wholestep.errors import DTypeError
 
 
-def need_dtypes(graph: Graph, target: Target) -> None:
+def need_dtypes(graph: IRGraph, target: Target) -> None:
     """Refuse a dtype that the target does not have, at the line that made the first tensor of it.
 
     Expressions of scalars alone are the host's: they are computed in float64 everywhere.
@@ -26,9 +26,9 @@ def need_dtypes(graph: Graph, target: Target) -> None:
                 )
 
 
-def _nodes(graph: Graph) -> Iterator[Node]:
+def _nodes(graph: IRGraph) -> Iterator[Node]:
     """Those of a graph, and of the functions and loops in it."""
     for node in graph.nodes:
         yield node
-        if isinstance(held := getattr(node.attrs, "graph", None), Graph):
+        if isinstance(held := getattr(node.attrs, "graph", None), IRGraph):
             yield from _nodes(held)

@@ -50,7 +50,7 @@ def key_of(*parts: str | bytes) -> str:
     return digest.hexdigest()
 
 
-class Cache:
+class ContentStore:
     """Files by key: `put` publishes atomically, `get` returns only what is whole and the user's own."""
 
     def __init__(self, folder: Path | str | None = None) -> None:
@@ -130,19 +130,19 @@ class Cache:
         return [self.folder / key / name for name in sorted(names)]
 
 
-def cache_of(options: CompileOptions) -> Cache:
+def cache_of(options: CompileOptions) -> ContentStore:
     """The cache these options name; without caching, one that ends with this process."""
-    return Cache(options.cache_folder) if options.cache else _private_cache()
+    return ContentStore(options.cache_folder) if options.cache else _private_cache()
 
 
 @cache
-def _private_cache() -> Cache:
+def _private_cache() -> ContentStore:
     import shutil
     import tempfile
 
     folder = tempfile.mkdtemp(prefix="wholestep-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return Cache(folder)
+    return ContentStore(folder)
 
 
 def _user_folder() -> Path:

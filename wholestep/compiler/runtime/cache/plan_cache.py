@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from functools import cache
 
 from wholestep.compiler.ir.fingerprint import fingerprint
-from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.plan.io import serialize
 from wholestep.compiler.plan.memory.peak_memory import Limit
 from wholestep.compiler.plan.model.kernel import Plan
-from wholestep.compiler.runtime.cache.content_store import Cache, CacheWarning, key_of
+from wholestep.compiler.runtime.cache.content_store import CacheWarning, ContentStore, key_of
 from wholestep.compiler.runtime.sources import compiler_version
 from wholestep.compiler.spans import OptimizeReport, parse_report
 from wholestep.compiler.target import Target
@@ -26,7 +26,7 @@ REPORT, BEFORE = ".report", ".before"  # what the build did; the same with the i
 
 
 def plan_key(
-    graph: Graph, capacity: Mapping[str, int], options: CompileOptions, target: Target, limit: Limit | None = None
+    graph: IRGraph, capacity: Mapping[str, int], options: CompileOptions, target: Target, limit: Limit | None = None
 ) -> str:
     """The key of a build, from the traced graph alone."""
     sizes = [text for symbol in sorted(capacity) for text in (symbol, str(capacity[symbol]))]
@@ -56,7 +56,7 @@ def egglog_version() -> str:
         return "absent"
 
 
-def find_plan(store: Cache, key: str) -> Plan | None:
+def find_plan(store: ContentStore, key: str) -> Plan | None:
     """The plan stored under a key; None, after a warning, where it is damaged."""
     path = store.get(key, SUFFIX)
     if path is None:
@@ -68,7 +68,7 @@ def find_plan(store: Cache, key: str) -> Plan | None:
         return None
 
 
-def store_plan(store: Cache, key: str, plan: Plan) -> None:
+def store_plan(store: ContentStore, key: str, plan: Plan) -> None:
     """Keep a plan; a cache that cannot be written is warned about."""
     try:
         store.put(key, serialize.dump(plan, key=key), SUFFIX)
@@ -78,7 +78,7 @@ def store_plan(store: Cache, key: str, plan: Plan) -> None:
         )
 
 
-def find_report(store: Cache, key: str) -> OptimizeReport | None:
+def find_report(store: ContentStore, key: str) -> OptimizeReport | None:
     """What the build of a cached plan did; with the integers without the e-graph, where these were asked for."""
     path = store.get(key, BEFORE) or store.get(key, REPORT)
     try:
@@ -88,7 +88,7 @@ def find_report(store: Cache, key: str) -> OptimizeReport | None:
         return None
 
 
-def store_report(store: Cache, key: str, report: OptimizeReport) -> None:
+def store_report(store: ContentStore, key: str, report: OptimizeReport) -> None:
     """Keep a report beside its plan; a cache that cannot be written was warned about with the plan."""
     with contextlib.suppress(OSError):
         store.put(key, report.to_json().encode(), BEFORE if report.before else REPORT)

@@ -17,9 +17,9 @@ from wholestep.compiler.ir.state_partition import Division
 from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.plan.model.kernel import Buffer
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.process_group import Group
-from wholestep.compiler.runtime.state.state_pieces import Piece
-from wholestep.compiler.runtime.state.storage import Block, Memory, Stored
+from wholestep.compiler.runtime.process_group import ProcessGroup
+from wholestep.compiler.runtime.state.state_pieces import StatePiece
+from wholestep.compiler.runtime.state.storage import StateBlock, StateMemory, Stored
 
 
 class PartsMemory:
@@ -28,7 +28,7 @@ class PartsMemory:
     `ranks` and `cut` say how they are divided (`ir/state_partition.py`): one memory holds what is divided in one way.
     """
 
-    def __init__(self, memory: Memory, group: Group, ranks: int, cut: tuple[int, ...] = ()) -> None:
+    def __init__(self, memory: StateMemory, group: ProcessGroup, ranks: int, cut: tuple[int, ...] = ()) -> None:
         self.group = group
         how = [str(ranks)] * bool(ranks) + [f"cut {cut}"] * bool(cut)
         self.kind = f"{memory.kind}, parts of {group.grid} {group.engine}: {', '.join(how)}"
@@ -53,7 +53,7 @@ class PartsMemory:
         return False
 
 
-def memories_of_parts(buffers: Sequence[Buffer], memory: Memory, group: Group) -> dict[str, PartsMemory]:
+def memories_of_parts(buffers: Sequence[Buffer], memory: StateMemory, group: ProcessGroup) -> dict[str, PartsMemory]:
     """Where those states are that ranks have divided, by name."""
     found: dict[tuple[int, tuple[int, ...]], PartsMemory] = {}
     for buffer in buffers:
@@ -65,11 +65,11 @@ def memories_of_parts(buffers: Sequence[Buffer], memory: Memory, group: Group) -
 class Parts:
     """A state of which every rank has a part; `of` are those that are here, by rank."""
 
-    def __init__(self, division: Division, of: dict[int, Stored], group: Group) -> None:
+    def __init__(self, division: Division, of: dict[int, Stored], group: ProcessGroup) -> None:
         self.of, self._division, self._group = of, division, group
 
     @property
-    def block(self) -> Block:
+    def block(self) -> StateBlock:
         """The memory of the first part that is here."""
         return next(iter(self.of.values())).block
 
@@ -90,13 +90,15 @@ class Parts:
         told = self._group.gather(own.tobytes())
         return {self._place(r): np.frombuffer(part, own.dtype).reshape(own.shape) for r, part in enumerate(told)}
 
-    def piece(self) -> Piece:
+    def piece(self) -> StatePiece:
         """This rank's part without what fills it up, and where it lies; nobody else is asked."""
         ((rank, own),) = self.of.items()
         (data, model), of = self._place(rank), self._division
         form, first, count = of.rows(data)
         axes = tuple(range(len(of.whole)))
-        return Piece(own.read()[:count], of.of_model, axes[::-1] if of.turned else axes, form, first, of.cut, model)
+        return StatePiece(
+            own.read()[:count], of.of_model, axes[::-1] if of.turned else axes, form, first, of.cut, model
+        )
 
     def write(self, value: AnyArray) -> None:
         """Every rank takes its part."""

@@ -9,18 +9,18 @@ from weakref import WeakSet
 
 from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.state.storage import Block, Memory, Stored
+from wholestep.compiler.runtime.state.storage import StateBlock, StateMemory, Stored
 
 HOST = "wholestep.compiler.backends.cpu.layout.panels"  # the module whose MEMORY it is
 
 
-class Member(Protocol):
+class SlotMember(Protocol):
     """What belongs to a family: a slot, or a State with slots."""
 
-    family: Family
+    family: SlotFamily
 
 
-class Family:
+class SlotFamily:
     """The States that share a slot, directly or through others.
 
     `version` changes whenever a number of one of them does: programs that keep a second layout of a state compare it,
@@ -29,19 +29,19 @@ class Family:
 
     __slots__ = ("averages", "members", "spread", "version")
 
-    def __init__(self, first: Member) -> None:
+    def __init__(self, first: SlotMember) -> None:
         self.version = 0
         self.spread = False  # has one of them numbers in several memories?
         self.averages = False  # does one of them train weights whose averages are shown?
-        self.members: WeakSet[Member] = WeakSet([first])
+        self.members: WeakSet[SlotMember] = WeakSet([first])
 
-    def joined_by(self, member: Member) -> Family:
+    def joined_by(self, member: SlotMember) -> SlotFamily:
         """This family, with a new member."""
         self.members.add(member)
         return self
 
 
-def relate(one: Member, other: Member) -> None:
+def relate(one: SlotMember, other: SlotMember) -> None:
     """Make one family of two; its version is one that neither has had."""
     kept, gone = one.family, other.family
     if kept is gone:
@@ -62,14 +62,14 @@ class Slot:
     """
 
     def __init__(
-        self, type: TensorType, stored: Stored, kind: str, family: Family | None = None, by_columns: bool = False
+        self, type: TensorType, stored: Stored, kind: str, family: SlotFamily | None = None, by_columns: bool = False
     ) -> None:
         self.type, self._stored, self._newest = type, {kind: stored}, kind
         self.by_columns = by_columns  # as it was declared: every memory follows from it how the state is stored
-        self.family = Family(self) if family is None else family.joined_by(self)
+        self.family = SlotFamily(self) if family is None else family.joined_by(self)
 
     @property
-    def blocks(self) -> list[Block]:
+    def blocks(self) -> list[StateBlock]:
         """The pieces of memory that hold its numbers."""
         return [stored.block for stored in self._stored.values()]
 
@@ -78,7 +78,7 @@ class Slot:
         """The numbers as they are now."""
         return self._stored[self._newest]
 
-    def on(self, memory: Memory) -> Stored:
+    def on(self, memory: StateMemory) -> Stored:
         """Where programs of a memory's kind find the state; room is made there when it is first asked for."""
         if memory.kind not in self._stored:
             (made,) = memory.hold([self.type], [self.by_columns])
@@ -94,7 +94,7 @@ class Slot:
         if changes:
             self._newest = kind
 
-    def move(self, memory: Memory) -> None:
+    def move(self, memory: StateMemory) -> None:
         """From now on the numbers are those of another memory."""
         if memory.kind in self._stored:
             self.bring(memory.kind, changes=True)
@@ -126,9 +126,9 @@ def _copied(type: TensorType, value: AnyArray, by_columns: bool) -> Slot:
 
 
 @cache
-def host_memory() -> Memory:
+def host_memory() -> StateMemory:
     """Where numbers are that no session has asked for yet: this machine's own memory, as the CPU reads it."""
-    memory: Memory = importlib.import_module(HOST).MEMORY
+    memory: StateMemory = importlib.import_module(HOST).MEMORY
     return memory
 
 

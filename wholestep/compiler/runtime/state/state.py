@@ -11,15 +11,15 @@ from wholestep.compiler.frontend.update_counters import RAW
 from wholestep.compiler.ir.types import TensorType, shape_text, symbols_of
 from wholestep.compiler.runtime.arrays import AnyArray, as_array, check_dtype
 from wholestep.compiler.runtime.background import run_all
-from wholestep.compiler.runtime.state.slot import Family, Owner, Slot, host_memory, relate
+from wholestep.compiler.runtime.state.slot import Owner, Slot, SlotFamily, host_memory, relate
 from wholestep.compiler.runtime.state.step_counters import Counting
-from wholestep.compiler.runtime.state.storage import HostArray, Memory
+from wholestep.compiler.runtime.state.storage import HostArray, StateMemory
 from wholestep.compiler.runtime.threads import default_threads
 from wholestep.errors import GraphError, ShapeError, UnknownNameError
 
 if TYPE_CHECKING:
     from wholestep.compiler.runtime.state.partitioned_state import Parts
-    from wholestep.compiler.runtime.state.state_pieces import Piece
+    from wholestep.compiler.runtime.state.state_pieces import StatePiece
 
 MANY = 4 << 20  # bytes of states from which on their first values are worth a thread for each core
 NOBODY: Mapping[str, Owner] = {}
@@ -37,7 +37,7 @@ class State(Counting):
     def __init__(self) -> None:
         super().__init__()
         self._slots: dict[str, Slot] = {}
-        self.family = Family(self)
+        self.family = SlotFamily(self)
         self.network: int | None = None  # which network of the process it is: see steps/networks.py
 
     def add(
@@ -45,7 +45,7 @@ class State(Counting):
         types: Mapping[str, TensorType],
         initial: First,
         owners: Mapping[str, Owner] = NOBODY,
-        memory: Memory | None = None,
+        memory: StateMemory | None = None,
         by_columns: Container[str] = (),
     ) -> None:
         """Borrow what has numbers; make room in a memory for the rest, in one piece, and give it its first values.
@@ -91,7 +91,7 @@ class State(Counting):
         self.family.averages |= name.endswith(RAW)
 
     def _make(
-        self, types: Mapping[str, TensorType], initial: First, memory: Memory, by_columns: Container[str]
+        self, types: Mapping[str, TensorType], initial: First, memory: StateMemory, by_columns: Container[str]
     ) -> dict[str, Slot]:
         """New slots with their first values: the memory draws them, or NumPy those of several at a time."""
         for name, type in types.items():
@@ -155,7 +155,7 @@ class State(Counting):
         """Has each of several processes a part of it?  Then all of them read it together."""
         return self._parts(name) is not None
 
-    def piece(self, name: str) -> Piece | None:
+    def piece(self, name: str) -> StatePiece | None:
         """What this process has of a state that several have divided; None where it has all of it."""
         found = self._parts(name)
         return None if found is None else found.piece()

@@ -14,7 +14,7 @@ from wholestep.compiler.runtime.arrays import AnyArray
 
 
 @dataclass(frozen=True)
-class Piece:
+class StatePiece:
     """Some rows of a state: those from `first` on, as many as `array` has, of `part.transpose(axes).reshape(form)`.
 
     The part is the whole state; or, where ranks have cut it (`ir/state_partition.py: Cut`), what the one at place `model` has.
@@ -39,7 +39,7 @@ class Piece:
         return {**lists, "first": self.first, "model": self.model}
 
     @staticmethod
-    def at(array: AnyArray, place: object) -> Piece:
+    def at(array: AnyArray, place: object) -> StatePiece:
         """An array where `place` says; ValueError where that is no place for it."""
         if not isinstance(place, Mapping) or place.keys() != {"shape", "axes", "form", "first", "cut", "model"}:
             raise ValueError(f"{place!r} is no place of a part")
@@ -50,7 +50,7 @@ class Piece:
             raise ValueError(f"a part of shape {array.shape} does not lie at {place!r}")
         if cut and not (len(cut) >= 3 and cut[0] < len(shape) and model < cut[2] and _divides(Cut.of(cut), shape)):
             raise ValueError(f"nobody has cut like that: {place!r} is no place of a part")
-        return Piece(array, shape, axes, form, first, cut, model)
+        return StatePiece(array, shape, axes, form, first, cut, model)
 
 
 def _divides(cut: Cut, shape: tuple[int, ...]) -> bool:
@@ -63,7 +63,7 @@ def _counts(values: object) -> tuple[int, ...]:
     return tuple(values)
 
 
-def put_together(pieces: Sequence[Piece]) -> AnyArray:
+def put_together(pieces: Sequence[StatePiece]) -> AnyArray:
     """The whole of which these are all pieces, some of them twice; ValueError where they are not."""
     if len({(p.shape, p.axes, p.form, p.cut, p.array.dtype) for p in pieces}) != 1:
         raise ValueError("they are not parts of one array")
@@ -73,7 +73,7 @@ def put_together(pieces: Sequence[Piece]) -> AnyArray:
     return Cut.of(cut).join([_part([p for p in pieces if p.model == model]) for model in range(cut[2])])
 
 
-def _part(pieces: Sequence[Piece]) -> AnyArray:
+def _part(pieces: Sequence[StatePiece]) -> AnyArray:
     places = {p.first: p for p in pieces if len(p.array)}
     order = [places[first] for first in sorted(places)]
     ends = [0, *(p.first + len(p.array) for p in order)]

@@ -8,7 +8,7 @@ from wholestep.records import dataclass
 
 
 @dataclass(eq=False)
-class Turn:
+class SessionCounter:
     """A session's part in counting: what its steps update, and how many it has made."""
 
     keys: Sequence[str] = ()
@@ -24,12 +24,12 @@ class Counting:
     def __init__(self) -> None:
         self.step = 0  # updates done
         self.epoch = 0  # epochs finished by `run`: the key of the next one's order
-        self.turn: Turn | None = None
+        self.turn: SessionCounter | None = None
         self.shows_raw = False  # is the average of a weight kept under its raw name for a while?
         self._since = 0  # the step up to which counts are up to date
         self._updates: dict[str, int] = {}
 
-    def take_turn(self, turn: Turn | None) -> None:
+    def take_turn(self, turn: SessionCounter | None) -> None:
         """From now on steps count for `turn`."""
         self._settle()
         self.turn = turn
@@ -39,7 +39,7 @@ class Counting:
         self._settle()
         return self._updates.get(key, 0)
 
-    def updates_in(self, turn: Turn) -> int:
+    def updates_in(self, turn: SessionCounter) -> int:
         """How many updates a session has made."""
         self._settle()
         return turn.updates

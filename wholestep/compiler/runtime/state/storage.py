@@ -17,7 +17,7 @@ from wholestep.compiler.runtime.memory import Region, expect_region
 from wholestep.records import dataclass
 
 
-class Block(Protocol):
+class StateBlock(Protocol):
     """A piece of memory that holds several states; it is free again when nothing refers to it."""
 
     @property
@@ -29,7 +29,7 @@ class Stored(Protocol):
     """The numbers of one state, where a backend keeps them.  Whoever reads or writes waits for launches before."""
 
     @property
-    def block(self) -> Block:
+    def block(self) -> StateBlock:
         """The piece of memory that holds them."""
 
     def read(self) -> AnyArray:
@@ -48,7 +48,7 @@ class Stored(Protocol):
         """Is every number?"""
 
 
-class Memory(Protocol):
+class StateMemory(Protocol):
     """The memory of a backend, for what outlives launches."""
 
     kind: str  # programs read states of any memory of their kind
@@ -62,7 +62,7 @@ class Memory(Protocol):
 
 
 @dataclass(frozen=True)
-class _Way:
+class _StoredForm:
     """How a state is stored: as its transpose where it is `turned`."""
 
     type: TensorType
@@ -103,11 +103,11 @@ class HostMemory:
         """Begin to make room for states that a build will hold."""
         expect_region(sum(way.bytes for way in self._stored(types, by_columns)))
 
-    def _stored(self, types: Sequence[TensorType], by_columns: Sequence[bool]) -> list[_Way]:
+    def _stored(self, types: Sequence[TensorType], by_columns: Sequence[bool]) -> list[_StoredForm]:
         every = zip(types, by_columns or [False] * len(types), strict=True)
         turned = [self._is_turned(type, by) for type, by in every]
         stored = [transposed(type) if is_so else type for type, is_so in zip(types, turned, strict=True)]
-        return [_Way(type, self._layout(type), is_so) for type, is_so in zip(stored, turned, strict=True)]
+        return [_StoredForm(type, self._layout(type), is_so) for type, is_so in zip(stored, turned, strict=True)]
 
     def draw(self, into: HostArray, first: FirstValue) -> bool:
         """NumPy draws, on several threads."""

@@ -8,7 +8,7 @@ from typing import Any
 import wholestep as ws
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor
 from wholestep.interop.onnx.ops.shapes import cut
-from wholestep.interop.onnx.read.table import Node, onnx_op
+from wholestep.interop.onnx.read.table import NodeContext, onnx_op
 
 
 def heads_apart(x: Tensor, heads: int) -> Tensor:
@@ -49,7 +49,7 @@ def attention(
     softmax_precision: int | None = None,
     left_window_size: int = -1,
     right_window_size: int = -1,
-    node: Node,
+    node: NodeContext,
 ) -> tuple[Tensor, ...]:
     flat = q.ndim == 3
     if flat:

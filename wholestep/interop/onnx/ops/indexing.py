@@ -12,7 +12,7 @@ from wholestep.compiler.ir.types import Extent, product
 from wholestep.errors import ShapeError
 from wholestep.interop.onnx.ops.shapes import axis_of
 from wholestep.interop.onnx.read.sizes import number
-from wholestep.interop.onnx.read.table import Array, Node, onnx_op
+from wholestep.interop.onnx.read.table import Array, NodeContext, onnx_op
 
 
 def from_front(index: Tensor | Array, n: Extent) -> Tensor:
@@ -28,7 +28,7 @@ def from_front(index: Tensor | Array, n: Extent) -> Tensor:
 
 
 @onnx_op("Gather", raw=("index",))
-def gather(x: Tensor, index: Tensor | Array, *, axis: int = 0, node: Node) -> Tensor:
+def gather(x: Tensor, index: Tensor | Array, *, axis: int = 0, node: NodeContext) -> Tensor:
     at = axis_of(axis, x.ndim)
     n = x.shape[at]
     if node.ours:

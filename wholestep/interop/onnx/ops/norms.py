@@ -11,7 +11,7 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.errors import ShapeError, UsageError
 from wholestep.interop.onnx.ops.shapes import axis_of
 from wholestep.interop.onnx.read.sizes import number
-from wholestep.interop.onnx.read.table import Array, Node, onnx_op
+from wholestep.interop.onnx.read.table import Array, NodeContext, onnx_op
 
 
 def _beside(p: Tensor, x: Tensor) -> Tensor:
@@ -53,7 +53,7 @@ def layer_normalization(
     axis: int = -1,
     epsilon: float = 1e-5,
     stash_type: int = 1,
-    node: Node,
+    node: NodeContext,
 ) -> tuple[Tensor, ...]:
     axes = tuple(range(axis_of(axis, x.ndim), x.ndim))
     shape = tuple(x.shape[d] for d in axes)
@@ -76,7 +76,14 @@ def rms_normalization(
 
 @onnx_op("GroupNormalization")
 def group_normalization(
-    x: Tensor, scale: Tensor, bias: Tensor, *, num_groups: int, epsilon: float = 1e-5, stash_type: int = 1, node: Node
+    x: Tensor,
+    scale: Tensor,
+    bias: Tensor,
+    *,
+    num_groups: int,
+    epsilon: float = 1e-5,
+    stash_type: int = 1,
+    node: NodeContext,
 ) -> Tensor:
     if node.opset < 21:  # one number for each group, not for each channel
         each = int(x.shape[1]) // num_groups
@@ -117,7 +124,7 @@ def local_response(x: Tensor, *, size: int, alpha: float = 1e-4, beta: float = 0
 
 @onnx_op("Dropout", static=("ratio", "training"))
 def dropout(
-    x: Tensor, ratio: Array | None = None, training: Array | None = None, *, seed: int | None = None, node: Node
+    x: Tensor, ratio: Array | None = None, training: Array | None = None, *, seed: int | None = None, node: NodeContext
 ) -> tuple[Tensor, ...]:
     """By the mode of the step, whatever the file froze: dropped in training, passed on in evaluation."""
     rate = 0.5 if ratio is None or not ratio.size else float(number(ratio))
@@ -130,7 +137,7 @@ def dropout(
     return (_with_key(x, rate, node) if node.ours else ws.dropout(x, rate),)
 
 
-def _with_key(x: Tensor, rate: float, node: Node) -> Tensor:
+def _with_key(x: Tensor, rate: float, node: NodeContext) -> Tensor:
     """The dropout that was exported: its key, which random numbers follow, is the name of the node."""
     assert x.graph is not None
     scalar = x.graph.scalar(f"{node.name}.rate", rate)

@@ -13,7 +13,7 @@ from wholestep.compiler.frontend.tensor import Tensor, as_tensor
 from wholestep.compiler.ir.types import boolean
 from wholestep.interop.onnx.read.reading import dtype_name
 from wholestep.interop.onnx.read.sizes import tensor_of
-from wholestep.interop.onnx.read.table import Array, Node, onnx_op
+from wholestep.interop.onnx.read.table import Array, NodeContext, onnx_op
 
 
 def _of_one(function: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
@@ -102,7 +102,7 @@ for _name, _both in TWO.items():
 
 
 @onnx_op("Asin", "Acos")
-def inverse(x: Tensor, *, node: Node) -> Tensor:
+def inverse(x: Tensor, *, node: NodeContext) -> Tensor:
     # asin(x) = 2·atan(x / (1 + √(1 - x²))), which is finite at the ends too
     angle = ws.atan(x / (1.0 + ws.sqrt((1.0 - x) * (1.0 + x)))) * 2.0
     return angle if node.op == "Asin" else math.pi / 2 - angle

@@ -17,14 +17,14 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.types import product
 from wholestep.errors import ShapeError, UsageError
 from wholestep.interop.onnx.ops.scatters import put
-from wholestep.interop.onnx.ops.windows import Ints, Window, padded, spatial, window_of
+from wholestep.interop.onnx.ops.windows import Ints, WindowSpec, padded, spatial, window_of
 from wholestep.interop.onnx.read.sizes import extents
-from wholestep.interop.onnx.read.table import Array, Node, onnx_op
+from wholestep.interop.onnx.read.table import Array, NodeContext, onnx_op
 
 LARGEST = 2**14  # elements of a window, each of which is a node
 
 
-def counts_of(x: Tensor, w: Window, ceil_mode: int) -> list[int]:
+def counts_of(x: Tensor, w: WindowSpec, ceil_mode: int) -> list[int]:
     """How many windows there are along each axis; none begins behind the image and its first margin."""
     found = []
     for n, k, s, d, low, high in zip(spatial(x), w.size, w.stride, w.dilation, w.low, w.high, strict=True):
@@ -36,14 +36,14 @@ def counts_of(x: Tensor, w: Window, ceil_mode: int) -> list[int]:
     return found
 
 
-def _framed(x: Tensor, w: Window, counts: Sequence[int], value: float) -> Tensor:
+def _framed(x: Tensor, w: WindowSpec, counts: Sequence[int], value: float) -> Tensor:
     """x with its margins, as far as the last window reaches."""
     reach = [(c - 1) * s + d * (k - 1) + 1 for c, s, d, k in zip(counts, w.stride, w.dilation, w.size)]
     behind = [r - n - low for r, n, low in zip(reach, spatial(x), w.low)]
     return padded(x, w.low, [max(b, 0) for b in behind], value)
 
 
-def _taps(frame: Tensor, w: Window, counts: Sequence[int]) -> Iterator[tuple[tuple[int, ...], Tensor]]:
+def _taps(frame: Tensor, w: WindowSpec, counts: Sequence[int]) -> Iterator[tuple[tuple[int, ...], Tensor]]:
     """For each place in the window, the element that every window has there."""
     if math.prod(w.size) > LARGEST:
         raise ShapeError(f"windows of {' x '.join(map(str, w.size))} elements are more than are recorded one by one.")
@@ -55,7 +55,7 @@ def _taps(frame: Tensor, w: Window, counts: Sequence[int]) -> Iterator[tuple[tup
         yield place, frame[(slice(None), slice(None), *key)]
 
 
-def _positions(x: Tensor, w: Window, counts: Sequence[int], axis: int, place: int) -> Array:
+def _positions(x: Tensor, w: WindowSpec, counts: Sequence[int], axis: int, place: int) -> Array:
     """Where in the image a place of every window lies, along one axis."""
     found: Array = np.arange(counts[axis]) * w.stride[axis] + place * w.dilation[axis] - w.low[axis]
     return found
@@ -77,7 +77,7 @@ def max_pool(
     pads: Ints | None = None,
     storage_order: int = 0,
     strides: Ints | None = None,
-    node: Node,
+    node: NodeContext,
 ) -> tuple[Tensor, ...]:
     kind, y = x.dtype, x if x.dtype.is_float else x.astype("float32")
     w = window_of(x, kernel_shape, strides, dilations, pads, auto_pad)
@@ -97,7 +97,7 @@ def max_pool(
     return (reduce(ws.maximum, (tap for _, tap in _taps(frame, w, counts))).astype(kind),)
 
 
-def _with_indices(x: Tensor, y: Tensor, w: Window, counts: Sequence[int], columns: int) -> tuple[Tensor, Tensor]:
+def _with_indices(x: Tensor, y: Tensor, w: WindowSpec, counts: Sequence[int], columns: int) -> tuple[Tensor, Tensor]:
     """The maxima, and the number of each in the whole tensor, the first of equal ones."""
     sizes = spatial(x)
     strides = [math.prod(sizes[:d]) if columns else math.prod(sizes[d + 1 :]) for d in range(len(sizes))]
@@ -145,7 +145,7 @@ def average_pool(
     return total * as_tensor(share.astype(x.dtype.numpy))
 
 
-def _sum_of_taps(x: Tensor, w: Window, counts: Sequence[int]) -> Tensor:
+def _sum_of_taps(x: Tensor, w: WindowSpec, counts: Sequence[int]) -> Tensor:
     return reduce(add, (tap for _, tap in _taps(_framed(x, w, counts, 0.0), w, counts)))
 
 
@@ -167,7 +167,7 @@ def lp_pool(
 
 
 @onnx_op("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
-def global_pool(x: Tensor, *, p: int = 2, node: Node) -> Tensor:
+def global_pool(x: Tensor, *, p: int = 2, node: NodeContext) -> Tensor:
     behind = tuple(range(2, x.ndim))
     if node.op == "GlobalAveragePool":
         return x.mean(behind, True)

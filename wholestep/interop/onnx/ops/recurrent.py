@@ -9,8 +9,8 @@ import wholestep as ws
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.errors import OptionError, UsageError
 from wholestep.interop.onnx.ops.shapes import axis_of
-from wholestep.interop.onnx.read.network import Network
-from wholestep.interop.onnx.read.table import Node, onnx_op
+from wholestep.interop.onnx.read.network import OnnxGraph
+from wholestep.interop.onnx.read.table import NodeContext, onnx_op
 
 Activation = Callable[[Tensor], Tensor]
 State = tuple[Tensor, ...]
@@ -241,13 +241,13 @@ def lstm(
 @onnx_op("Scan")
 def scan(
     *given: Tensor,
-    body: Network,
+    body: OnnxGraph,
     num_scan_inputs: int,
     scan_input_axes: Sequence[int] | None = None,
     scan_input_directions: Sequence[int] | None = None,
     scan_output_axes: Sequence[int] | None = None,
     scan_output_directions: Sequence[int] | None = None,
-    node: Node,
+    node: NodeContext,
 ) -> tuple[Tensor, ...]:
     if node.opset < 9:
         raise UsageError("Scan of an opset before 9 has batches of its own; convert the file to opset 13 or newer.")

@@ -12,7 +12,7 @@ from wholestep.compiler.frontend.tensor import Tensor, as_tensor
 from wholestep.compiler.ir.types import boolean
 from wholestep.interop.onnx.ops.shapes import axes_of, axis_of
 from wholestep.interop.onnx.read.sizes import number
-from wholestep.interop.onnx.read.table import Array, Node, onnx_op
+from wholestep.interop.onnx.read.table import Array, NodeContext, onnx_op
 
 Axes = tuple[int, ...]
 Reduction = Callable[[Tensor, Axes, bool], Tensor]  # of x, axes, whether they stay with one element each
@@ -71,7 +71,7 @@ def reduce(
     axes: Any = None,
     keepdims: int = 1,
     noop_with_empty_axes: int = 0,
-    node: Node,
+    node: NodeContext,
 ) -> Tensor:
     chosen = axes if axes_given is None else axes_given
     empty = chosen is None or np.size(chosen) == 0
@@ -80,7 +80,7 @@ def reduce(
 
 
 @onnx_op("ArgMax", "ArgMin")
-def arg(x: Tensor, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0, node: Node) -> Tensor:
+def arg(x: Tensor, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0, node: NodeContext) -> Tensor:
     at = axis_of(axis, x.ndim)
     y = ws.flip(x, at) if select_last_index else x
     found = y.argmax(at, bool(keepdims)) if node.op == "ArgMax" else ws.argmin(y, at, bool(keepdims))
@@ -89,7 +89,7 @@ def arg(x: Tensor, *, axis: int = 0, keepdims: int = 1, select_last_index: int =
 
 
 @onnx_op("Softmax", "LogSoftmax")
-def softmax(x: Tensor, *, axis: int = -1, node: Node) -> Tensor:
+def softmax(x: Tensor, *, axis: int = -1, node: NodeContext) -> Tensor:
     return (ws.softmax if node.op == "Softmax" else ws.log_softmax)(x, axis_of(axis, x.ndim))
 
 
@@ -100,7 +100,7 @@ def hardmax(x: Tensor, *, axis: int = -1) -> Tensor:
 
 
 @onnx_op("CumSum", "CumProd", static=("axis",))
-def cumulative(x: Tensor, axis: Array, *, exclusive: int = 0, reverse: int = 0, node: Node) -> Tensor:
+def cumulative(x: Tensor, axis: Array, *, exclusive: int = 0, reverse: int = 0, node: NodeContext) -> Tensor:
     at = axis_of(int(number(axis)), x.ndim)
     if not exclusive and node.op == "CumSum":
         return ws.cumsum(x, at, reverse=bool(reverse))

@@ -14,7 +14,7 @@ from wholestep.compiler.ir.types import Dim, product
 from wholestep.errors import ShapeError, UsageError
 from wholestep.interop.onnx.read.reading import dtype_name
 from wholestep.interop.onnx.read.sizes import extents, need_room, number
-from wholestep.interop.onnx.read.table import Array, Node, onnx_op
+from wholestep.interop.onnx.read.table import Array, NodeContext, onnx_op
 
 FAR = 2**30  # a file says "to the end" by a number as large as any
 
@@ -46,7 +46,7 @@ def cut(x: Tensor, axis: int, start: Any, stop: Any, step: int = 1) -> Tensor:
 
 
 @onnx_op("Reshape", static=("shape",))
-def reshape(x: Tensor, shape: Array, *, allowzero: int = 0, node: Node) -> Tensor:
+def reshape(x: Tensor, shape: Array, *, allowzero: int = 0, node: NodeContext) -> Tensor:
     wanted = extents(shape)
     batch = node.batch
     if batch is not None and shape.dtype != object and wanted[:1] == [batch.fixed] and batch.is_in(x.shape):
@@ -88,7 +88,7 @@ def expand(x: Tensor, shape: Array) -> Tensor:
 
 
 @onnx_op("Concat")
-def concat(first: Tensor, *rest: Tensor, axis: int, node: Node) -> Tensor:
+def concat(first: Tensor, *rest: Tensor, axis: int, node: NodeContext) -> Tensor:
     parts, batch = [first, *rest], node.batch
     if batch is not None and axis_of(axis, first.ndim) and any(t.shape[0] == batch.given for t in parts):
         parts = [t.expand(batch.given, *t.shape[1:]) if t.shape[0] == batch.fixed == 1 else t for t in parts]
@@ -97,7 +97,7 @@ def concat(first: Tensor, *rest: Tensor, axis: int, node: Node) -> Tensor:
 
 @onnx_op("Split", static=("split",))
 def split(
-    x: Tensor, split: Array | None = None, *, axis: int = 0, num_outputs: int | None = None, node: Node
+    x: Tensor, split: Array | None = None, *, axis: int = 0, num_outputs: int | None = None, node: NodeContext
 ) -> tuple[Tensor, ...]:
     at = axis_of(axis, x.ndim)
     if split is not None:

@@ -10,7 +10,7 @@ from wholestep.errors import ShapeError
 from wholestep.interop.onnx.ops.shapes import along, axis_of, cut
 from wholestep.interop.onnx.read.reading import dtype_name
 from wholestep.interop.onnx.read.sizes import need_room, number
-from wholestep.interop.onnx.read.table import Array, Node, onnx_op
+from wholestep.interop.onnx.read.table import Array, NodeContext, onnx_op
 
 COSINES = {  # of 0, 1, 2 times the angle
     "HannWindow": (0.5, -0.5, 0.0),
@@ -20,7 +20,7 @@ COSINES = {  # of 0, 1, 2 times the angle
 
 
 @onnx_op(*COSINES, static=("size",))
-def window(size: Array, *, output_datatype: int = 1, periodic: int = 1, node: Node) -> Array:
+def window(size: Array, *, output_datatype: int = 1, periodic: int = 1, node: NodeContext) -> Array:
     n = int(number(size))
     need_room([n])
     angle = 2 * np.pi * np.arange(n) / (n if periodic else n - 1)
@@ -37,7 +37,7 @@ def dft(
     axis: int = 1,
     inverse: int = 0,
     onesided: int = 0,
-    node: Node,
+    node: NodeContext,
 ) -> Tensor:
     """The last axis of x has real parts, or real and imaginary ones."""
     default = axis if node.opset < 20 else -2

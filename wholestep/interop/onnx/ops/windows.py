@@ -52,7 +52,7 @@ def einsum(*operands: Tensor, equation: str) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Window:
+class WindowSpec:
     """Of a convolution or a pool along its axes."""
 
     size: tuple[int, ...]
@@ -64,7 +64,7 @@ class Window:
 
 def window_of(
     x: Tensor, size: Ints, strides: Ints | None, dilations: Ints | None, pads: Ints | None, auto_pad: str
-) -> Window:
+) -> WindowSpec:
     """A window by ONNX's attributes; `auto_pad` says its margins from the size of x."""
     n = len(size)
     stride, spread = tuple(strides or [1] * n), tuple(dilations or [1] * n)
@@ -76,7 +76,7 @@ def window_of(
         around = [0] * 2 * n
     need_room(size)
     need_room([e + max(low, 0) + max(high, 0) for e, low, high in zip(x.shape[2:], around[:n], around[n:])])
-    return Window(tuple(size), stride, spread, tuple(around[:n]), tuple(around[n:]))
+    return WindowSpec(tuple(size), stride, spread, tuple(around[:n]), tuple(around[n:]))
 
 
 def _same(size: int, window: int, stride: int, dilation: int) -> int:
@@ -125,7 +125,7 @@ def conv(
     if len(size) == 2:
         return with_bias(_conv2d(x, weight, w, group), bias)
     if w.low != w.high:
-        x, w = padded(x, w.low, w.high), Window(w.size, w.stride, w.dilation, (0,) * len(size), (0,) * len(size))
+        x, w = padded(x, w.low, w.high), WindowSpec(w.size, w.stride, w.dilation, (0,) * len(size), (0,) * len(size))
     if len(size) == 1:
         return ws.conv1d(x, weight, bias, w.stride[0], w.low[0], w.dilation[0], group)
     if len(size) == 3:
@@ -133,9 +133,9 @@ def conv(
     raise ShapeError(f"Conv of {len(size)} axes; 1 to 3 are known.")
 
 
-def _conv2d(x: Tensor, weight: Tensor, w: Window, groups: int) -> Tensor:
+def _conv2d(x: Tensor, weight: Tensor, w: WindowSpec, groups: int) -> Tensor:
     if min((*w.low, *w.high)) < 0:
-        x, w = padded(x, w.low, w.high), Window(w.size, w.stride, w.dilation, (0, 0), (0, 0))
+        x, w = padded(x, w.low, w.high), WindowSpec(w.size, w.stride, w.dilation, (0, 0), (0, 0))
     if w.low == w.high:
         return ws.conv2d(x, weight, None, w.stride, w.low, w.dilation, groups)
     nodes = promote("conv2d", [x.node, weight.node])

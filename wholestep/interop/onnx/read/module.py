@@ -16,14 +16,14 @@ from wholestep.compiler.frontend.step import Spec
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import UnsupportedOpError, UsageError
-from wholestep.interop.onnx.read.network import Call, Network
+from wholestep.interop.onnx.read.network import OnnxGraph, OnnxNode
 from wholestep.interop.onnx.read.reading import read_network
-from wholestep.interop.onnx.read.recording import Recorder, missing_operators, missing_text
+from wholestep.interop.onnx.read.recording import OnnxRecorder, missing_operators, missing_text
 from wholestep.interop.onnx.read.sizes import tensor_of
-from wholestep.interop.onnx.read.table import Batch, row_of
+from wholestep.interop.onnx.read.table import ExportedBatch, row_of
 from wholestep.nn.derived import derived
 from wholestep.nn.module import trace
-from wholestep.nn.module.graph_module import Holding, Program, Recorded, network_of
+from wholestep.nn.module.graph_module import Holding, Recorded, RecordedProgram, network_of
 from wholestep.nn.module.module import SEEN, Module
 from wholestep.nn.module.parameter import Buffer, Parameter
 from wholestep.steps.module import Inputs, forward_graph
@@ -59,7 +59,7 @@ def from_onnx(source: str | PathLike[str] | bytes, *, constants: Sequence[str] =
 class OnnxNetwork(Module):
     """A network of an ONNX file: see `from_onnx`."""
 
-    def __init__(self, network: Network, constants: Sequence[str] = ()) -> None:
+    def __init__(self, network: OnnxGraph, constants: Sequence[str] = ()) -> None:
         kinds, turned = _kinds(network, constants), _read_turned(network)
         frozen = set(network.notes.get(FROZEN, "").split("\n"))
         held = {name: array for name, array in network.constants.items() if name in kinds}
@@ -83,7 +83,7 @@ class OnnxNetwork(Module):
         for given, declared in zip(inputs, self.network.inputs, strict=True):
             wrong_kind = declared.dtype is not None and _is_other_integer(given, declared.dtype)
             values[declared.name] = given.astype(declared.dtype) if wrong_kind else given
-        recorder = Recorder(self.network, trace.graph_now(), _other_batch(self.network, inputs))
+        recorder = OnnxRecorder(self.network, trace.graph_now(), _other_batch(self.network, inputs))
         outputs = [tensor_of(v) for v in recorder.run(self.network, values)]
         if len(outputs) == 1:
             return outputs[0]
@@ -102,7 +102,7 @@ class OnnxNetwork(Module):
         graph, out = forward_graph(self, self.__dict__.get(SEEN) or self._declared())
         form: Any = "output" if isinstance(out, Tensor) else list(graph.outputs)
         form = {name: name for name in out} if isinstance(out, dict) else form
-        program = Program(graph.to_ir(), form, "OnnxNetwork", f"from ONNX, opset {self.network.opset}")
+        program = RecordedProgram(graph.to_ir(), form, "OnnxNetwork", f"from ONNX, opset {self.network.opset}")
         held = {
             name: Holding(p.trained, p.shape, p.dtype.name, frozen=p.frozen, by_columns=p.by_columns)
             for name, p in self.named_arrays().items()
@@ -125,16 +125,16 @@ class OnnxNetwork(Module):
         return f"{', '.join(i.name for i in self.network.inputs)} -> {', '.join(self.network.outputs)}"
 
 
-def _other_batch(network: Network, inputs: Sequence[Tensor]) -> Batch | None:
+def _other_batch(network: OnnxGraph, inputs: Sequence[Tensor]) -> ExportedBatch | None:
     """The rows of inputs that a file fixes and a network is given another number of; None where they are the same."""
     for declared, given in zip(network.inputs, inputs):
         fixed = declared.shape[0] if declared.shape else None
         if isinstance(fixed, int) and given.ndim and given.shape[0] != fixed:
-            return Batch(fixed, given.shape[0])
+            return ExportedBatch(fixed, given.shape[0])
     return None
 
 
-def _class_of(network: Network) -> type[OnnxNetwork]:
+def _class_of(network: OnnxGraph) -> type[OnnxNetwork]:
     """A class whose `forward` takes the file's inputs by their names."""
     names = [_identifier(i.name) for i in network.inputs]
     if len(set(names)) < len(names):
@@ -164,7 +164,7 @@ def _is_other_integer(x: Tensor, wanted: str) -> bool:
     return x.dtype.is_integer and x.dtype.name != wanted and wanted in ("int32", "int64", "uint8")
 
 
-def _kinds(network: Network, constants: Sequence[str]) -> dict[str, type[Parameter]]:
+def _kinds(network: OnnxGraph, constants: Sequence[str]) -> dict[str, type[Parameter]]:
     """What each initialiser of floats becomes; the others stay constants."""
     for pattern in constants:
         if not any(fnmatchcase(name, pattern) for name in network.constants):
@@ -193,7 +193,7 @@ def _kinds(network: Network, constants: Sequence[str]) -> dict[str, type[Paramet
     return found
 
 
-def _read_turned(network: Network) -> set[str]:
+def _read_turned(network: OnnxGraph) -> set[str]:
     """Matrices that are read as `x @ w.T` and not otherwise: their columns are stored side by side."""
     if network.ours:
         return set(network.notes.get(BY_COLUMNS, "").split("\n"))
@@ -212,12 +212,12 @@ def _read_turned(network: Network) -> set[str]:
     return {name for name in turned - other if name in network.constants and network.constants[name].ndim == 2}
 
 
-def _all_calls(network: Network) -> list[Call]:
+def _all_calls(network: OnnxGraph) -> list[OnnxNode]:
     """The nodes that are needed, those of graphs inside them too."""
     found = []
     for call in network.live():
         found.append(call)
         for value in call.attributes.values():
-            if isinstance(value, Network):
+            if isinstance(value, OnnxGraph):
                 found.extend(_all_calls(value))
     return found

@@ -19,7 +19,7 @@ class Reference:
 
 
 @dataclass(frozen=True)
-class Input:
+class OnnxInput:
     """What a graph is given: its name, dtype and shape as far as the file says them; a str names a dimension."""
 
     name: str
@@ -28,7 +28,7 @@ class Input:
 
 
 @dataclass(frozen=True)
-class Call:
+class OnnxNode:
     """One node: an operator, the names of its inputs ("" where one is left out) and outputs, its attributes."""
 
     op: str
@@ -46,31 +46,31 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Function:
+class OnnxFunction:
     """A model-local function: the names of its arguments, results and attributes, and its nodes."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: tuple[str, ...]
     defaults: Mapping[str, Any]
-    calls: tuple[Call, ...]
+    calls: tuple[OnnxNode, ...]
     opset: int
 
 
 @dataclass(frozen=True, eq=False)
-class Network:
+class OnnxGraph:
     """A graph of an ONNX file."""
 
-    inputs: tuple[Input, ...]
+    inputs: tuple[OnnxInput, ...]
     outputs: tuple[str, ...]
-    calls: tuple[Call, ...]
+    calls: tuple[OnnxNode, ...]
     constants: Mapping[str, Array]
     opset: int
-    functions: Mapping[tuple[str, str], Function] = field(default_factory=dict)
+    functions: Mapping[tuple[str, str], OnnxFunction] = field(default_factory=dict)
     ours: bool = False  # written by `ws.export_onnx`: indices are within range, random numbers have keys
     notes: Mapping[str, str] = field(default_factory=dict)  # what else the file says of itself
 
-    def live(self) -> tuple[Call, ...]:
+    def live(self) -> tuple[OnnxNode, ...]:
         """The nodes that the outputs need, in order."""
         needed, found = set(self.outputs), []
         for call in reversed(self.calls):
@@ -81,11 +81,11 @@ class Network:
         return tuple(reversed(found))
 
 
-def outside_names(call: Call) -> set[str]:
+def outside_names(call: OnnxNode) -> set[str]:
     """What the graphs among a node's attributes read from around them."""
     found: set[str] = set()
     for value in call.attributes.values():
-        if isinstance(value, Network):
+        if isinstance(value, OnnxGraph):
             inside = {i.name for i in value.inputs} | set(value.constants)
             for inner in value.calls:
                 found |= ({n for n in inner.inputs if n} | outside_names(inner)) - inside

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wholestep.errors import CheckpointError, DTypeError, UsageError
-from wholestep.interop.onnx.read.network import Array, Call, Function, Input, Network, Reference
+from wholestep.interop.onnx.read.network import Array, OnnxFunction, OnnxGraph, OnnxInput, OnnxNode, Reference
 from wholestep.interop.onnx.read.table import STANDARD
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def need_onnx() -> Any:
     return onnx
 
 
-def read_network(source: str | PathLike[str] | bytes) -> Network:
+def read_network(source: str | PathLike[str] | bytes) -> OnnxGraph:
     """The graph of a file, or of its bytes."""
     onnx = need_onnx()
     what, folder = (
@@ -54,9 +54,9 @@ def read_network(source: str | PathLike[str] | bytes) -> Network:
     return model_as_network(model, what, folder)
 
 
-def model_as_network(model: onnx.ModelProto, what: str = "the model", folder: Path | None = None) -> Network:
+def model_as_network(model: onnx.ModelProto, what: str = "the model", folder: Path | None = None) -> OnnxGraph:
     """A ModelProto as plain data."""
-    reader = _Reader(folder, what)
+    reader = _ProtobufReader(folder, what)
     try:
         return reader.model(model)
     except (CheckpointError, UsageError, DTypeError):
@@ -65,11 +65,11 @@ def model_as_network(model: onnx.ModelProto, what: str = "the model", folder: Pa
         raise CheckpointError(f"{what} is not a sound ONNX file: {error}. Nothing was imported.") from error
 
 
-class _Reader:
+class _ProtobufReader:
     def __init__(self, folder: Path | None, what: str) -> None:
         self.folder, self.what = folder, what
 
-    def model(self, model: Any) -> Network:
+    def model(self, model: Any) -> OnnxGraph:
         if not model.HasField("graph") or not model.graph.output:
             raise CheckpointError(f"{self.what} is not a whole ONNX file: it has no graph with outputs.")
         opset = self.opset(model.opset_import)
@@ -89,25 +89,25 @@ class _Reader:
             )
         return opset or NEWEST
 
-    def graph(self, graph: Any, opset: int, functions: Mapping[Any, Any]) -> Network:
+    def graph(self, graph: Any, opset: int, functions: Mapping[Any, Any]) -> OnnxGraph:
         constants = {t.name: self.array(t) for t in graph.initializer}
         if graph.sparse_initializer:
             raise UsageError(f"{self.what} has sparse initialisers, which are not read; make them dense.")
         inputs = tuple(self.input(i) for i in graph.input if i.name not in constants)
         calls = tuple(self.call(n, opset, functions) for n in graph.node)
-        return Network(inputs, tuple(o.name for o in graph.output), calls, constants, opset, functions)
+        return OnnxGraph(inputs, tuple(o.name for o in graph.output), calls, constants, opset, functions)
 
-    def function(self, f: Any) -> Function:
+    def function(self, f: Any) -> OnnxFunction:
         opset = self.opset(f.opset_import)
         defaults = {a.name: self.attribute(a, opset, {}) for a in f.attribute_proto}
         calls = tuple(self.call(n, opset, {}) for n in f.node)
         names = (*f.attribute, *defaults)
-        return Function(tuple(f.input), tuple(f.output), names, defaults, calls, opset)
+        return OnnxFunction(tuple(f.input), tuple(f.output), names, defaults, calls, opset)
 
-    def call(self, n: Any, opset: int, functions: Mapping[Any, Any]) -> Call:
+    def call(self, n: Any, opset: int, functions: Mapping[Any, Any]) -> OnnxNode:
         attributes = {a.name: self.attribute(a, opset, functions) for a in n.attribute}
         domain = "" if n.domain in STANDARD else n.domain
-        return Call(n.op_type, domain, n.name, tuple(n.input), tuple(n.output), attributes)
+        return OnnxNode(n.op_type, domain, n.name, tuple(n.input), tuple(n.output), attributes)
 
     def attribute(self, a: Any, opset: int, functions: Mapping[Any, Any]) -> Any:
         if a.ref_attr_name:
@@ -130,7 +130,7 @@ class _Reader:
             return _meant(value) if a.type == kinds.FLOAT else [_meant(v) for v in value]
         return list(value) if a.type == kinds.INTS else value
 
-    def input(self, value: Any) -> Input:
+    def input(self, value: Any) -> OnnxInput:
         kind = value.type.WhichOneof("value")
         if kind not in (None, "tensor_type"):
             raise UsageError(f"the input {value.name!r} of {self.what} is a {kind}; networks of tensors are read.")
@@ -138,7 +138,7 @@ class _Reader:
         shape = None
         if tensor.HasField("shape"):
             shape = tuple(_extent(d) for d in tensor.shape.dim)
-        return Input(value.name, self.dtype(tensor.elem_type, value.name) if tensor.elem_type else None, shape)
+        return OnnxInput(value.name, self.dtype(tensor.elem_type, value.name) if tensor.elem_type else None, shape)
 
     def dtype(self, kind: int, name: str) -> str:
         found = dtype_name(kind)
@@ -190,7 +190,7 @@ class _Reader:
             )
         return np.fromfile(path, kind, count, offset=start)
 
-    def _check_names(self, network: Network) -> None:
+    def _check_names(self, network: OnnxGraph) -> None:
         """Every name is there before it is read."""
         known = {"", *(i.name for i in network.inputs), *network.constants}
         for call in network.calls:

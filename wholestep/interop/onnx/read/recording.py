@@ -13,20 +13,20 @@ from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.errors import UnsupportedOpError, UsageError, WholestepError
 from wholestep.interop.onnx.read import sizes
-from wholestep.interop.onnx.read.network import Array, Call, Function, Network, Reference
+from wholestep.interop.onnx.read.network import Array, OnnxFunction, OnnxGraph, OnnxNode, Reference
 from wholestep.interop.onnx.read.sizes import tensor_of
-from wholestep.interop.onnx.read.table import Batch, Items, Node, Row, row_of
+from wholestep.interop.onnx.read.table import ExportedBatch, Items, NodeContext, OnnxRow, row_of
 
 Value = Tensor | Array  # what is known is an array; one of sizes may hold Dims
 
 
-class Recorder:
+class OnnxRecorder:
     """Records the nodes of a network in a graph."""
 
-    def __init__(self, network: Network, graph: Graph | None, batch: Batch | None = None) -> None:
+    def __init__(self, network: OnnxGraph, graph: Graph | None, batch: ExportedBatch | None = None) -> None:
         self.network, self.graph, self.batch = network, graph, batch
 
-    def run(self, network: Network, given: Mapping[str, Value]) -> list[Value]:
+    def run(self, network: OnnxGraph, given: Mapping[str, Value]) -> list[Value]:
         """The outputs of a network for values of its inputs and initialisers, and of what is around it."""
         values: dict[str, Any] = {"": None, **network.constants, **given}
         for call in network.live():
@@ -37,7 +37,7 @@ class Recorder:
                 raise UsageError(f"the output {name!r} has no value.")
         return [values[name] for name in network.outputs]
 
-    def call(self, call: Call, values: Mapping[str, Any], opset: int) -> Sequence[Any]:
+    def call(self, call: OnnxNode, values: Mapping[str, Any], opset: int) -> Sequence[Any]:
         """The results of one node."""
         try:
             inputs = [values[name] for name in call.inputs]
@@ -55,7 +55,7 @@ class Recorder:
         except Exception as error:
             raise UsageError(f"{_AT} {call.shown}: it could not be recorded: {error!r}.") from error
 
-    def branch(self, call: Call, inputs: Sequence[Any], values: Mapping[str, Any]) -> Sequence[Any]:
+    def branch(self, call: OnnxNode, inputs: Sequence[Any], values: Mapping[str, Any]) -> Sequence[Any]:
         """`If` of a condition that is known: one of its branches."""
         if not isinstance(inputs[0], np.ndarray):
             raise UsageError(
@@ -65,7 +65,7 @@ class Recorder:
         chosen = call.attributes["then_branch" if inputs[0].reshape(-1)[0] else "else_branch"]
         return self.run(chosen, {name: v for name, v in values.items() if v is not None})
 
-    def function(self, call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
+    def function(self, call: OnnxNode, inputs: Sequence[Any]) -> Sequence[Any]:
         """A model-local function, recorded where it is called."""
         function = self.network.functions.get((call.domain, call.op))
         if function is None:
@@ -77,7 +77,9 @@ class Recorder:
             values.update(zip(inner.outputs, results))
         return [values[name] for name in function.outputs]
 
-    def row(self, row: Row, call: Call, inputs: Sequence[Any], values: Mapping[str, Any], opset: int) -> Sequence[Any]:
+    def row(
+        self, row: OnnxRow, call: OnnxNode, inputs: Sequence[Any], values: Mapping[str, Any], opset: int
+    ) -> Sequence[Any]:
         unknown = call.attributes.keys() - row.attributes
         if unknown:
             raise UsageError(f"its attribute {sorted(unknown)[0]!r} is not known; known are {sorted(row.attributes)}.")
@@ -92,7 +94,7 @@ class Recorder:
         options = dict(call.attributes)
         if row.takes_node:
             read = max((i + 1 for i, name in enumerate(call.outputs) if name), default=0)
-            options["node"] = Node(
+            options["node"] = NodeContext(
                 call.op, call.name, opset, read, self.batch, self.network.ours, self.graph, self._inner(values)
             )
         found = row.function(*given, **options)
@@ -107,7 +109,7 @@ class Recorder:
         """Arrays of the file may be of any size, and so may what is computed from them element by element."""
         return any(isinstance(v, Tensor) and v.shape == made.shape for v in given)
 
-    def _argument(self, row: Row, position: int, value: Any) -> Any:
+    def _argument(self, row: OnnxRow, position: int, value: Any) -> Any:
         name = row.inputs[position] if position < len(row.inputs) else ""
         if value is None or (name in row.raw) or (not name and "rest" in row.raw):
             return value
@@ -123,7 +125,7 @@ class Recorder:
         return tensor_of(value)
 
     def _inner(self, values: Mapping[str, Any]) -> Any:
-        def run(network: Network, given: Sequence[Any]) -> list[Any]:
+        def run(network: OnnxGraph, given: Sequence[Any]) -> list[Any]:
             inside = dict(zip((i.name for i in network.inputs), given))
             return self.run(network, {**{k: v for k, v in values.items() if v is not None}, **inside})
 
@@ -133,7 +135,7 @@ class Recorder:
         """A tensor that is made of numbers alone as the array that it is."""
         if not isinstance(value, Tensor) or value.graph is not None:
             return np.asarray(value) if isinstance(value, int | float | bool | np.generic) else value
-        made = ir.Graph((ir.Output("value", value.node),))
+        made = ir.IRGraph((ir.Output("value", value.node),))
         if made.symbols or self.network.ours:  # ours computes what its network computed
             return value
         if any(t.elements > MOST for n in made.nodes for t in n.results):  # type: ignore[operator]
@@ -146,14 +148,14 @@ class Recorder:
 _AT = "ONNX"
 
 
-def _with_attributes(call: Call, chosen: Mapping[str, Any]) -> Call:
+def _with_attributes(call: OnnxNode, chosen: Mapping[str, Any]) -> OnnxNode:
     """A node of a function with the attributes that the function was given."""
     attributes = {
         name: chosen[value.name] if isinstance(value, Reference) else value
         for name, value in call.attributes.items()
         if not isinstance(value, Reference) or value.name in chosen
     }
-    return Call(call.op, call.domain, call.name, call.inputs, call.outputs, attributes)
+    return OnnxNode(call.op, call.domain, call.name, call.inputs, call.outputs, attributes)
 
 
 WITHOUT_ROW = {("", "If"), ("", "Shape"), ("", "Size")}  # recorded by the recorder itself, and by sizes.py
@@ -167,7 +169,7 @@ REFUSED = {
 }
 
 
-def missing_text(missing: Mapping[tuple[str, str], Sequence[Call]]) -> str:
+def missing_text(missing: Mapping[tuple[str, str], Sequence[OnnxNode]]) -> str:
     """What to do about operators that have no row: all of them at once."""
     parts = []
     for (domain, op), calls in missing.items():
@@ -183,21 +185,21 @@ def missing_text(missing: Mapping[tuple[str, str], Sequence[Call]]) -> str:
     )
 
 
-def missing_operators(network: Network) -> dict[tuple[str, str], list[Call]]:
+def missing_operators(network: OnnxGraph) -> dict[tuple[str, str], list[OnnxNode]]:
     """The nodes that the outputs need and nothing records, by operator."""
-    found: dict[tuple[str, str], list[Call]] = {}
+    found: dict[tuple[str, str], list[OnnxNode]] = {}
 
-    def look(calls: Sequence[Call]) -> None:
+    def look(calls: Sequence[OnnxNode]) -> None:
         for call in calls:
             key = (call.domain, call.op)
-            function: Function | None = network.functions.get(key)
+            function: OnnxFunction | None = network.functions.get(key)
             if row_of(*key) is None and key not in WITHOUT_ROW:
                 if function is None:
                     found.setdefault(key, []).append(call)
                 else:
                     look(function.calls)
             for value in call.attributes.values():
-                if isinstance(value, Network) and key != ("", "If"):
+                if isinstance(value, OnnxGraph) and key != ("", "If"):
                     look(value.live())
 
     look(network.live())

@@ -16,7 +16,7 @@ from wholestep.compiler.frontend.functions.primitives import stack
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor
 from wholestep.compiler.ir.types import Dim, divide, product
 from wholestep.errors import ShapeError, UsageError
-from wholestep.interop.onnx.read.network import Array, Call
+from wholestep.interop.onnx.read.network import Array, OnnxNode
 
 SMALL = 4096  # elements; larger arrays are no sizes, and are folded by the rows of tensors
 LIMIT = 2**32  # bytes of one value of a network, its batch counted as one row: more is a damaged or hostile file
@@ -32,7 +32,7 @@ def need_room(shape: Sequence[Any], itemsize: int = 8) -> None:
         )
 
 
-def computed(call: Call, inputs: Sequence[Any], opset: int) -> Sequence[Any] | None:
+def computed(call: OnnxNode, inputs: Sequence[Any], opset: int) -> Sequence[Any] | None:
     """The results of a node on sizes, None where it is about something else."""
     if call.domain or not inputs:
         return None
@@ -71,7 +71,7 @@ def _settled(value: Any) -> Array:
     return array
 
 
-def _shape(call: Call, x: Any) -> Sequence[Any]:
+def _shape(call: OnnxNode, x: Any) -> Sequence[Any]:
     shape = list(x.shape)
     if call.op == "Size":
         return [_settled(np.array(product(shape), object))]

@@ -16,7 +16,7 @@ from wholestep.errors import UsageError
 
 if TYPE_CHECKING:
     from wholestep.compiler.frontend.graph import Graph
-    from wholestep.interop.onnx.read.network import Network
+    from wholestep.interop.onnx.read.network import OnnxGraph
 
 Array = np.ndarray[Any, Any]
 Function = Callable[..., Any]
@@ -32,7 +32,7 @@ class Items(tuple[Any, ...]):
 
 
 @dataclass(frozen=True)
-class Batch:
+class ExportedBatch:
     """The number of rows that a file was exported for, and how many the network is given: another number."""
 
     fixed: int
@@ -46,21 +46,21 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Node:
+class NodeContext:
     """What a row may know of the node that it records, beside inputs and attributes."""
 
     op: str
     name: str
     opset: int
     outputs: int  # how many results somebody reads, counted to the last of them
-    batch: Batch | None
+    batch: ExportedBatch | None
     ours: bool  # was the file written by `ws.export_onnx`?
     graph: Graph | None  # that it is recorded in, for random numbers; None while constants are folded
-    run: Callable[[Network, Sequence[Any]], list[Any]]  # record a graph that is an attribute, on values
+    run: Callable[[OnnxGraph, Sequence[Any]], list[Any]]  # record a graph that is an attribute, on values
 
 
 @dataclass(frozen=True)
-class Row:
+class OnnxRow:
     """How one operator is recorded: positional arguments are its inputs, keywords its attributes."""
 
     function: Function
@@ -74,7 +74,7 @@ class Row:
     raw: frozenset[str]  # inputs that are arrays where they are known, and tensors elsewhere
 
 
-ROWS: dict[tuple[str, str], Row] = {}
+ROWS: dict[tuple[str, str], OnnxRow] = {}
 
 
 def onnx_op(
@@ -109,14 +109,14 @@ def onnx_op(
     return register
 
 
-def _row(function: Function, static: frozenset[str], raw: frozenset[str]) -> Row:
+def _row(function: Function, static: frozenset[str], raw: frozenset[str]) -> OnnxRow:
     given = inspect.signature(function).parameters.values()
     inputs = [p for p in given if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     keywords = frozenset(p.name for p in given if p.kind is p.KEYWORD_ONLY)
     unknown = (static | raw) - {p.name for p in given}
     if unknown:
         fail(UsageError, f"onnx_op: {', '.join(sorted(unknown))} is no argument of {function.__name__}.")
-    return Row(
+    return OnnxRow(
         function,
         tuple(p.name for p in inputs),
         any(p.kind is p.VAR_POSITIONAL for p in given),
@@ -129,7 +129,7 @@ def _row(function: Function, static: frozenset[str], raw: frozenset[str]) -> Row
     )
 
 
-def row_of(domain: str, op: str) -> Row | None:
+def row_of(domain: str, op: str) -> OnnxRow | None:
     """The row of an operator, None where there is none."""
     _load()
     return ROWS.get(("" if domain in STANDARD else domain, op))
@@ -149,7 +149,7 @@ def _load() -> None:
     ROWS.update(own)
 
 
-def known_operators() -> Mapping[tuple[str, str], Row]:
+def known_operators() -> Mapping[tuple[str, str], OnnxRow]:
     """Every row, by domain and name."""
     _load()
     return ROWS

@@ -6,11 +6,11 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.types import product
-from wholestep.interop.onnx.write.emitter import Emitter, kind_of
+from wholestep.interop.onnx.write.emitter import OnnxEmitter, kind_of
 from wholestep.interop.onnx.write.values import Row, value
 
 
-def conv_grad_weight(e: Emitter, node: ir.Node) -> str:
+def conv_grad_weight(e: OnnxEmitter, node: ir.Node) -> str:
     """Batch and channels change places: a convolution of x by the gradient, stride and dilation exchanged."""
     a, (x, g) = attrs_of(node, at.ConvGradAttrs), node.inputs
     groups = a.groups
@@ -20,13 +20,13 @@ def conv_grad_weight(e: Emitter, node: ir.Node) -> str:
     return made[0] if groups == 1 else e.add("Concat", made, {"axis": 0})
 
 
-def _parts(e: Emitter, name: str, each: int, groups: int) -> list[str]:
+def _parts(e: OnnxEmitter, name: str, each: int, groups: int) -> list[str]:
     if groups == 1:
         return [name]
     return e.add_many("Split", [name, e.constant([each] * groups)], {"axis": 1}, outputs=groups)
 
 
-def _one_group(e: Emitter, a: at.ConvGradAttrs, x: str, g: str) -> str:
+def _one_group(e: OnnxEmitter, a: at.ConvGradAttrs, x: str, g: str) -> str:
     swapped = [e.add("Transpose", [t], {"perm": [1, 0, 2, 3]}) for t in (x, g)]
     given = {"strides": list(a.dilation), "dilations": list(a.stride), "pads": [*a.low, *a.high]}
     out = e.add("Conv", swapped, given)  # (C, O, at least KH, at least KW)
@@ -34,26 +34,26 @@ def _one_group(e: Emitter, a: at.ConvGradAttrs, x: str, g: str) -> str:
     return e.add("Transpose", [cut], {"perm": [1, 0, 2, 3]})
 
 
-def pool_index(e: Emitter, node: ir.Node) -> str:
+def pool_index(e: OnnxEmitter, node: ir.Node) -> str:
     """Where each maximum stands in the whole of x: what the other two rows read, and nobody else."""
     a = attrs_of(node, at.PoolAttrs)
     given = {"kernel_shape": list(a.window), "strides": list(a.stride), "pads": [*a.low, *a.high]}
     return e.add_many("MaxPool", [value(e, node.inputs[0])], given, outputs=2)[1]
 
 
-def pool_grad(e: Emitter, node: ir.Node) -> str:
+def pool_grad(e: OnnxEmitter, node: ir.Node) -> str:
     a, (g, index) = attrs_of(node, at.PoolGradAttrs), node.inputs
     shape = (*g.type.shape[:2], *a.size)
     flat, place = (e.reshape(value(e, t), (product(t.type.shape),)) for t in (g, index))
     return e.reshape(e.own("scatter_add", [flat, place, e.shape((product(shape),))]), shape)
 
 
-def pool_pick(e: Emitter, node: ir.Node) -> str:
+def pool_pick(e: OnnxEmitter, node: ir.Node) -> str:
     x, index = node.inputs
     return e.add("Gather", [e.reshape(value(e, x), (product(x.type.shape),)), value(e, index)], {"axis": 0})
 
 
-def random(e: Emitter, node: ir.Node) -> str:
+def random(e: OnnxEmitter, node: ir.Node) -> str:
     """Uniform numbers, the runtime's own: equal keys are one draw."""
     a = attrs_of(node, at.RandomAttrs)
     key = f"{a.key}, {a.type}, {a.first}"

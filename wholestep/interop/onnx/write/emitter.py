@@ -30,10 +30,10 @@ def kind_of(dtype: DType) -> int:
     return int(KINDS[dtype.name])
 
 
-class Emitter:
+class OnnxEmitter:
     """The nodes of one graph; those of a loop's body have an emitter of their own, which sees the names around it."""
 
-    def __init__(self, opset: int, outer: Emitter | None = None) -> None:
+    def __init__(self, opset: int, outer: OnnxEmitter | None = None) -> None:
         self.opset, self.outer = opset, outer
         self.nodes: list[NodeProto] = []
         self.names: dict[ir.Node, str] = {}

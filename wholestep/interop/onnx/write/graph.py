@@ -11,7 +11,7 @@ from wholestep.compiler.ir.build import attrs_of
 from wholestep.errors import GraphError
 from wholestep.interop.onnx.write import layers, loops
 from wholestep.interop.onnx.write.adjoints import ADJOINTS
-from wholestep.interop.onnx.write.emitter import Emitter
+from wholestep.interop.onnx.write.emitter import OnnxEmitter
 from wholestep.interop.onnx.write.values import LAZY, ROWS, value
 
 ALL_ROWS = {**ROWS, **layers.LAYERS, **ADJOINTS}
@@ -19,13 +19,13 @@ WITH_BIAS = {"conv2d": layers.conv2d, "conv2d_grad_input": layers.conv_transpose
 
 
 @dataclass
-class Writer:
+class OnnxWriter:
     """Writes graphs; `updates` says how the running statistics of norms move."""
 
     updates: Mapping[str, ir.Node] = field(default_factory=dict)
     readers: dict[ir.Node, list[ir.Node]] = field(default_factory=dict)
 
-    def write(self, e: Emitter, graph: ir.Graph) -> None:
+    def write(self, e: OnnxEmitter, graph: ir.IRGraph) -> None:
         """Write what the outputs need."""
         order = self._order([o.node for o in graph.outputs])
         for node in order:
@@ -66,7 +66,7 @@ class Writer:
                     done[node] = None
         return list(done)
 
-    def _write_node(self, e: Emitter, node: ir.Node) -> None:
+    def _write_node(self, e: OnnxEmitter, node: ir.Node) -> None:
         if node.op in WITH_BIAS and self._bias_behind(node) is not None:
             return  # written together with its bias
         if node.op == "scan":
@@ -82,7 +82,7 @@ class Writer:
             return
         e.names[node] = self._value(e, node)
 
-    def _value(self, e: Emitter, node: ir.Node) -> str:
+    def _value(self, e: OnnxEmitter, node: ir.Node) -> str:
         if node.op == "stop_gradient":
             return value(e, node.inputs[0])
         if node.op == "by_mode":
@@ -110,11 +110,11 @@ class Writer:
             )
         return row(e, node)
 
-    def _item(self, e: Emitter, node: ir.Node) -> str:
+    def _item(self, e: OnnxEmitter, node: ir.Node) -> str:
         (made,), index = node.inputs, attrs_of(node, at.ItemAttrs).index
         return value(e, made.inputs[index]) if made.op == "custom_gradient" else e.results[made][index]
 
-    def _norm(self, e: Emitter, norm: layers.BatchNorm) -> str:
+    def _norm(self, e: OnnxEmitter, norm: layers.BatchNorm) -> str:
         mean = norm.inputs[3]
         momentum = layers.momentum_of(self.updates.get(attrs_of(mean, at.StateAttrs).name))
         given = {"epsilon": norm.eps, "momentum": momentum}

@@ -11,7 +11,7 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.errors import GraphError
-from wholestep.interop.onnx.write.emitter import Emitter
+from wholestep.interop.onnx.write.emitter import OnnxEmitter
 from wholestep.interop.onnx.write.values import Row, value
 
 
@@ -25,7 +25,7 @@ def _window(a: at.ConvAttrs | at.ConvGradAttrs, kernel: Sequence[int]) -> dict[s
     }
 
 
-def conv2d(e: Emitter, node: ir.Node, bias: ir.Node | None = None) -> str:
+def conv2d(e: OnnxEmitter, node: ir.Node, bias: ir.Node | None = None) -> str:
     a, (x, w) = attrs_of(node, at.ConvAttrs), node.inputs
     if a.last:
         raise GraphError("a convolution with channels last has no operator of ONNX.")
@@ -47,7 +47,7 @@ def _is_mean(node: ir.Node) -> bool:
     return max(a.dilation) == 1 and a.low == a.high and bool((numbers == share).all())
 
 
-def conv_transpose(e: Emitter, node: ir.Node, bias: ir.Node | None = None) -> str:
+def conv_transpose(e: OnnxEmitter, node: ir.Node, bias: ir.Node | None = None) -> str:
     a, (x, w) = attrs_of(node, at.ConvGradAttrs), node.inputs
     kernel = [int(k) for k in w.type.shape[2:]]
     full = [
@@ -59,51 +59,51 @@ def conv_transpose(e: Emitter, node: ir.Node, bias: ir.Node | None = None) -> st
     return e.add("ConvTranspose", inputs, {**_window(a, kernel), "output_padding": more})
 
 
-def gemm(e: Emitter, node: ir.Node, bias: ir.Node) -> str:
+def gemm(e: OnnxEmitter, node: ir.Node, bias: ir.Node) -> str:
     """A product of matrices and the bias behind it."""
     a = attrs_of(node, at.MatmulAttrs)
     turned = {"transA": int(a.transpose_a), "transB": int(a.transpose_b)}
     return e.add("Gemm", [*(value(e, i) for i in node.inputs), value(e, bias)], turned)
 
 
-def max_pool(e: Emitter, node: ir.Node) -> str:
+def max_pool(e: OnnxEmitter, node: ir.Node) -> str:
     a = attrs_of(node, at.PoolAttrs)
     given = {"kernel_shape": list(a.window), "strides": list(a.stride), "pads": [*a.low, *a.high]}
     return e.add("MaxPool", [value(e, node.inputs[0])], given)
 
 
-def _norm(op: str, e: Emitter, node: ir.Node, attributes: dict[str, object]) -> str:
+def _norm(op: str, e: OnnxEmitter, node: ir.Node, attributes: dict[str, object]) -> str:
     return e.own(f"{op}{len(node.inputs) - 1 or ''}", [value(e, i) for i in node.inputs], attributes)
 
 
-def layer_norm(e: Emitter, node: ir.Node) -> str:
+def layer_norm(e: OnnxEmitter, node: ir.Node) -> str:
     a = attrs_of(node, at.NormAttrs)
     if len(node.inputs) == 1:
         return _norm("layer_norm", e, node, {"eps": a.eps})
     return e.add("LayerNormalization", [value(e, i) for i in node.inputs], {"axis": -1, "epsilon": a.eps})
 
 
-def rms_norm(e: Emitter, node: ir.Node) -> str:
+def rms_norm(e: OnnxEmitter, node: ir.Node) -> str:
     a = attrs_of(node, at.NormAttrs)
     if e.opset >= 23 and len(node.inputs) == 2:
         return e.add("RMSNormalization", [value(e, i) for i in node.inputs], {"axis": -1, "epsilon": a.eps})
     return _norm("rms_norm", e, node, {"eps": a.eps})
 
 
-def group_norm(e: Emitter, node: ir.Node) -> str:
+def group_norm(e: OnnxEmitter, node: ir.Node) -> str:
     a = attrs_of(node, at.GroupNormAttrs)
     return _norm("group_norm", e, node, {"eps": a.eps, "groups": a.groups})
 
 
-def batch_norm(e: Emitter, node: ir.Node) -> str:
+def batch_norm(e: OnnxEmitter, node: ir.Node) -> str:
     return _norm("batch_norm", e, node, {"eps": attrs_of(node, at.NormAttrs).eps})
 
 
-def cross_entropy(e: Emitter, node: ir.Node) -> str:
+def cross_entropy(e: OnnxEmitter, node: ir.Node) -> str:
     return e.own("cross_entropy", [value(e, i) for i in node.inputs])
 
 
-def attention(e: Emitter, node: ir.Node) -> str:
+def attention(e: OnnxEmitter, node: ir.Node) -> str:
     a, (q, k, *_) = attrs_of(node, at.AttentionAttrs), node.inputs
     inputs = [value(e, i) for i in node.inputs]
     grouped = q.type.rank == 4 and q.type.shape[1] != k.type.shape[1]
@@ -116,7 +116,7 @@ def attention(e: Emitter, node: ir.Node) -> str:
     return e.own(f"{''.join(kinds)}attention{axes}", inputs, {"scale": a.scale})
 
 
-def dropout(e: Emitter, node: ir.Node) -> str:
+def dropout(e: OnnxEmitter, node: ir.Node) -> str:
     a, (x, rate) = attrs_of(node, at.DropoutAttrs), node.inputs
     default = rate.attrs.default if isinstance(rate.attrs, at.ScalarAttrs) else None
     if default is None:

@@ -10,10 +10,10 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.types import Dim, TensorType
-from wholestep.interop.onnx.write.emitter import Emitter, kind_of
+from wholestep.interop.onnx.write.emitter import OnnxEmitter, kind_of
 from wholestep.interop.onnx.write.values import value
 
-Write = Callable[[Emitter, ir.Graph], None]
+Write = Callable[[OnnxEmitter, ir.IRGraph], None]
 
 
 def tensor_info(name: str, type: TensorType) -> ValueInfoProto:
@@ -22,12 +22,12 @@ def tensor_info(name: str, type: TensorType) -> ValueInfoProto:
     return helper.make_tensor_value_info(name, kind_of(type.dtype), shape)
 
 
-def scan(e: Emitter, node: ir.Node, trails: set[int], write: Write) -> None:
+def scan(e: OnnxEmitter, node: ir.Node, trails: set[int], write: Write) -> None:
     """Write a loop: the last of each carry, then the stacked outputs; `trails` are carries of which all values are
     read, which the body gives as outputs as well."""
     a = attrs_of(node, at.ScanAttrs)
     given = [value(e, i) for i in node.inputs]
-    inner = Emitter(e.opset, e)
+    inner = OnnxEmitter(e.opset, e)
     parameters = a.graph.inputs
     moving = parameters[: a.carries + a.sequences]
     for i, p in enumerate(moving):

@@ -14,9 +14,9 @@ from wholestep.compiler.frontend.graph import is_by_columns
 from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.types import Dim
 from wholestep.interop.onnx.read.module import BUFFERS, BY_COLUMNS, FROZEN
-from wholestep.interop.onnx.write.emitter import Emitter
+from wholestep.interop.onnx.write.emitter import OnnxEmitter
 from wholestep.interop.onnx.write.functions import DOMAIN, function_protos
-from wholestep.interop.onnx.write.graph import Writer
+from wholestep.interop.onnx.write.graph import OnnxWriter
 from wholestep.interop.onnx.write.loops import tensor_info
 from wholestep.interop.onnx.write.values import value
 
@@ -35,10 +35,12 @@ class Named:
     frozen: Sequence[str] = ()  # parameters that are not, at present
 
 
-def make_model(graph: ir.Graph, named: Named, opset: int, title: str, *, states_are_inputs: bool = False) -> ModelProto:
+def make_model(
+    graph: ir.IRGraph, named: Named, opset: int, title: str, *, states_are_inputs: bool = False
+) -> ModelProto:
     """What a graph gives, as an ONNX model; its states are initialisers, which may be inputs as well: a runtime takes
     the initialiser of what it is not given."""
-    e = Emitter(opset)
+    e = OnnxEmitter(opset)
     for node in graph.inputs:
         name = node.attrs.name  # type: ignore[attr-defined]
         e.reserve(name)
@@ -52,7 +54,7 @@ def make_model(graph: ir.Graph, named: Named, opset: int, title: str, *, states_
         e.names[node] = name
     for output in graph.outputs:
         e.reserve(output.name)
-    Writer(named.updates).write(e, ir.Graph(graph.outputs, (), graph.inputs))
+    OnnxWriter(named.updates).write(e, ir.IRGraph(graph.outputs, (), graph.inputs))
     outputs = []
     for output in graph.outputs:
         e.nodes.append(helper.make_node("Identity", [value(e, output.node)], [output.name], output.name))

@@ -50,11 +50,11 @@ def step_model(session: Session, opset: int) -> ModelProto:
     changed = [ir.Output(f"{NEXT}{u.name}", u.node) for u in graph.updates]
     if "step" in scalars:
         changed.append(ir.Output(f"{NEXT}step", b.shift(scalars["step"], 1)))
-    whole = ir.Graph((*graph.outputs, *changed), (), graph.inputs)
+    whole = ir.IRGraph((*graph.outputs, *changed), (), graph.inputs)
     return make_model(whole, Named(numbers, {}), opset, "step", states_are_inputs=True)
 
 
-def lowered(graph: ir.Graph) -> ir.Graph:
+def lowered(graph: ir.IRGraph) -> ir.IRGraph:
     """A traced step without gradients, modes and what ONNX has no form for."""
     for one in (inline_calls, expand_gradients, strip_stop_gradients, lower_row_writes):
         graph = one(graph)

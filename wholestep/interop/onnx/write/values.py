@@ -11,14 +11,14 @@ from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.types import Extent, Shape, boolean, float64, product
 from wholestep.errors import GraphError
-from wholestep.interop.onnx.write.emitter import Emitter, kind_of
+from wholestep.interop.onnx.write.emitter import OnnxEmitter, kind_of
 
-Row = Callable[[Emitter, ir.Node], str]
+Row = Callable[[OnnxEmitter, ir.Node], str]
 LAZY = frozenset({"constant", "expand", "iota", "size", "scalar"})  # written where they are read, if at all
 ALIASES = frozenset({"stop_gradient"})  # the value of their input
 
 
-def value(e: Emitter, node: ir.Node) -> str:
+def value(e: OnnxEmitter, node: ir.Node) -> str:
     """The name of a value in its full shape."""
     found = e.name_of(node)
     if found is None:
@@ -28,7 +28,7 @@ def value(e: Emitter, node: ir.Node) -> str:
     return found
 
 
-def loose(e: Emitter, node: ir.Node) -> tuple[str, Shape]:
+def loose(e: OnnxEmitter, node: ir.Node) -> tuple[str, Shape]:
     """A value that broadcasts to the node's own, and its shape."""
     if node.op != "expand" or e.name_of(node) is not None:
         return value(e, node), node.type.shape
@@ -44,7 +44,7 @@ def _moves(x: ir.Node, shape: Shape) -> bool:
     return x.op == "expand" and x.type.shape != shape
 
 
-def broadcast(e: Emitter, nodes: Sequence[ir.Node], shape: Shape) -> list[str]:
+def broadcast(e: OnnxEmitter, nodes: Sequence[ir.Node], shape: Shape) -> list[str]:
     """Values that broadcast to a shape together."""
     parts = [loose(e, n) for n in nodes]
     rank = len(shape)
@@ -58,26 +58,26 @@ def broadcast(e: Emitter, nodes: Sequence[ir.Node], shape: Shape) -> list[str]:
 # -- leaves ------------------------------------------------------------------------------------------------------
 
 
-def _constant(e: Emitter, node: ir.Node) -> str:
+def _constant(e: OnnxEmitter, node: ir.Node) -> str:
     return e.constant(attrs_of(node, at.ConstantAttrs).array.value)
 
 
-def _expand(e: Emitter, node: ir.Node) -> str:
+def _expand(e: OnnxEmitter, node: ir.Node) -> str:
     name, shape = loose(e, node)
     return name if shape == node.type.shape else e.add("Expand", [name, e.shape(node.type.shape)])
 
 
-def _iota(e: Emitter, node: ir.Node) -> str:
+def _iota(e: OnnxEmitter, node: ir.Node) -> str:
     a = attrs_of(node, at.IotaAttrs)
     return e.own("iota", [e.shape(a.type.shape)], {"axis": a.axis, "dtype": kind_of(a.type.dtype)})
 
 
-def _size(e: Emitter, node: ir.Node) -> str:
+def _size(e: OnnxEmitter, node: ir.Node) -> str:
     length = e.reshape(e.extent(attrs_of(node, at.SizeAttrs).extent), ())
     return e.cast(length, float64)
 
 
-def _scalar(e: Emitter, node: ir.Node) -> str:
+def _scalar(e: OnnxEmitter, node: ir.Node) -> str:
     return e.constant(np.asarray(attrs_of(node, at.ScalarAttrs).default, np.float64))
 
 
@@ -131,17 +131,17 @@ BINARY = {
 OWN = ("exp2", "expm1", "log2", "log1p", "silu", "bce_with_logits")  # functions of functions.py, by the same name
 
 
-def _unary(e: Emitter, node: ir.Node) -> str:
+def _unary(e: OnnxEmitter, node: ir.Node) -> str:
     name, shape = loose(e, node.inputs[0])
     name = name if shape == node.type.shape else value(e, node.inputs[0])
     return e.add(UNARY[node.op], [name]) if node.op in UNARY else e.own(node.op, [name])
 
 
-def _binary(e: Emitter, node: ir.Node) -> str:
+def _binary(e: OnnxEmitter, node: ir.Node) -> str:
     return e.add(BINARY[node.op], broadcast(e, node.inputs, node.type.shape))
 
 
-def _ordered(e: Emitter, node: ir.Node) -> str:
+def _ordered(e: OnnxEmitter, node: ir.Node) -> str:
     """x < y and x <= y; of booleans, which ONNX does not order, ¬x ∧ y and ¬x ∨ y."""
     if node.inputs[0].type.dtype != boolean:
         return _binary(e, node)
@@ -149,15 +149,15 @@ def _ordered(e: Emitter, node: ir.Node) -> str:
     return e.add("And" if node.op == "less" else "Or", [e.add("Not", [x]), y])
 
 
-def _own(e: Emitter, node: ir.Node) -> str:
+def _own(e: OnnxEmitter, node: ir.Node) -> str:
     return e.own(node.op, [value(e, i) for i in node.inputs])
 
 
-def _not_equal(e: Emitter, node: ir.Node) -> str:
+def _not_equal(e: OnnxEmitter, node: ir.Node) -> str:
     return e.add("Not", [e.add("Equal", broadcast(e, node.inputs, node.type.shape))])
 
 
-def _where(e: Emitter, node: ir.Node) -> str:
+def _where(e: OnnxEmitter, node: ir.Node) -> str:
     mask, x, y = broadcast(e, node.inputs, node.type.shape)
     if node.type.dtype != boolean:
         return e.add("Where", [mask, x, y])
@@ -165,21 +165,21 @@ def _where(e: Emitter, node: ir.Node) -> str:
     return e.add("Or", [e.add("And", [mask, x]), e.add("And", [e.add("Not", [mask]), y])])
 
 
-def _cast(e: Emitter, node: ir.Node) -> str:
+def _cast(e: OnnxEmitter, node: ir.Node) -> str:
     (x,) = node.inputs
     return value(e, x) if x.type.dtype == node.type.dtype else e.cast(value(e, x), node.type.dtype)
 
 
-def _mod(e: Emitter, node: ir.Node) -> str:
+def _mod(e: OnnxEmitter, node: ir.Node) -> str:
     x, y = broadcast(e, node.inputs, node.type.shape)
     return e.own("mod", [x, y]) if node.type.dtype.is_float else e.add("Mod", [x, y])
 
 
-def _shift(e: Emitter, node: ir.Node) -> str:
+def _shift(e: OnnxEmitter, node: ir.Node) -> str:
     raise GraphError(f"{node.op} of signed whole numbers has no operator of ONNX.")
 
 
-def _floor_divide(e: Emitter, node: ir.Node) -> str:
+def _floor_divide(e: OnnxEmitter, node: ir.Node) -> str:
     x, y = broadcast(e, node.inputs, node.type.shape)
     rest = e.add("Mod", [x, y])  # of the divisor's sign: what is left divides exactly
     return e.add("Div", [e.add("Sub", [x, rest]), y])
@@ -188,13 +188,13 @@ def _floor_divide(e: Emitter, node: ir.Node) -> str:
 # -- reductions and products -------------------------------------------------------------------------------------
 
 
-def _sum(e: Emitter, node: ir.Node) -> str:
+def _sum(e: OnnxEmitter, node: ir.Node) -> str:
     a, (x,) = attrs_of(node, at.SumAttrs), node.inputs
     name = value(e, x) if x.type.dtype == a.accumulate else e.cast(value(e, x), a.accumulate)
     return e.add("ReduceSum", [name, e.constant(list(a.axes))], {"keepdims": 0})
 
 
-def _ratio(e: Emitter, node: ir.Node) -> str:
+def _ratio(e: OnnxEmitter, node: ir.Node) -> str:
     """A quotient; where it is the mean over axes, as `Tensor.mean` records it, ReduceMean."""
     above, below = node.inputs
     total = above.inputs[0] if above.op == "reshape" else above
@@ -220,21 +220,21 @@ def _count(node: ir.Node) -> Extent | None:
     return None
 
 
-def _max(e: Emitter, node: ir.Node) -> str:
+def _max(e: OnnxEmitter, node: ir.Node) -> str:
     a = attrs_of(node, at.MaxAttrs)
     return e.add("ReduceMax", [value(e, node.inputs[0]), e.constant(list(a.axes))], {"keepdims": 0})
 
 
-def _argmax(e: Emitter, node: ir.Node) -> str:
+def _argmax(e: OnnxEmitter, node: ir.Node) -> str:
     return e.own("argmax", [value(e, node.inputs[0])], {"axis": attrs_of(node, at.ArgmaxAttrs).axis})
 
 
-def matmul_operands(e: Emitter, node: ir.Node) -> list[str]:
+def matmul_operands(e: OnnxEmitter, node: ir.Node) -> list[str]:
     a = attrs_of(node, at.MatmulAttrs)
     return [_operand(e, x, flag) for x, flag in zip(node.inputs, (a.transpose_a, a.transpose_b))]
 
 
-def _operand(e: Emitter, x: ir.Node, swapped: bool) -> str:
+def _operand(e: OnnxEmitter, x: ir.Node, swapped: bool) -> str:
     # A stack of matrices that are one matrix is broadcast by MatMul itself.
     name, shape = loose(e, x)
     if len(shape) < 2 or shape[-2:] != x.type.shape[-2:]:
@@ -245,7 +245,7 @@ def _operand(e: Emitter, x: ir.Node, swapped: bool) -> str:
     return e.add("Transpose", [name], {"perm": order})
 
 
-def _matmul(e: Emitter, node: ir.Node) -> str:
+def _matmul(e: OnnxEmitter, node: ir.Node) -> str:
     both = matmul_operands(e, node)
     shapes = [loose(e, x)[1][:-2] for x in node.inputs]
     if all(s != node.type.shape[:-2] for s in shapes):
@@ -255,7 +255,7 @@ def _matmul(e: Emitter, node: ir.Node) -> str:
     return out if a.accumulate == node.inputs[0].type.dtype else e.cast(out, a.accumulate)
 
 
-def _operand_whole(e: Emitter, node: ir.Node) -> str:
+def _operand_whole(e: OnnxEmitter, node: ir.Node) -> str:
     x, name = node.inputs[0], value(e, node.inputs[0])
     order = [*range(x.type.rank - 2), x.type.rank - 1, x.type.rank - 2]
     return e.add("Transpose", [name], {"perm": order}) if attrs_of(node, at.MatmulAttrs).transpose_a else name
@@ -264,16 +264,16 @@ def _operand_whole(e: Emitter, node: ir.Node) -> str:
 # -- movement ----------------------------------------------------------------------------------------------------
 
 
-def _reshape(e: Emitter, node: ir.Node) -> str:
+def _reshape(e: OnnxEmitter, node: ir.Node) -> str:
     (x,) = node.inputs
     return e.reshape(value(e, x), node.type.shape)
 
 
-def _permute(e: Emitter, node: ir.Node) -> str:
+def _permute(e: OnnxEmitter, node: ir.Node) -> str:
     return e.add("Transpose", [value(e, node.inputs[0])], {"perm": list(attrs_of(node, at.PermuteAttrs).order)})
 
 
-def _slice(e: Emitter, node: ir.Node) -> str:
+def _slice(e: OnnxEmitter, node: ir.Node) -> str:
     a, (x,) = attrs_of(node, at.SliceAttrs), node.inputs
     axes = [
         d for d, (lo, hi, k) in enumerate(zip(a.starts, a.stops, a.steps)) if lo != 0 or hi != x.type.shape[d] or k != 1
@@ -284,17 +284,17 @@ def _slice(e: Emitter, node: ir.Node) -> str:
     return e.add("Slice", [value(e, x), *given, *([e.constant(steps)] if any(k != 1 for k in steps) else [])])
 
 
-def _pad(e: Emitter, node: ir.Node) -> str:
+def _pad(e: OnnxEmitter, node: ir.Node) -> str:
     a, (x,) = attrs_of(node, at.PadAttrs), node.inputs
     fill = e.constant(np.asarray(a.value, x.type.dtype.numpy))
     return e.add("Pad", [value(e, x), e.constant([*a.low, *a.high]), fill])
 
 
-def _concat(e: Emitter, node: ir.Node) -> str:
+def _concat(e: OnnxEmitter, node: ir.Node) -> str:
     return e.add("Concat", [value(e, x) for x in node.inputs], {"axis": attrs_of(node, at.ConcatAttrs).axis})
 
 
-def _gather(e: Emitter, node: ir.Node) -> str:
+def _gather(e: OnnxEmitter, node: ir.Node) -> str:
     data, index = node.inputs
     name = value(e, index)
     if index.type.dtype.name == "uint8":
@@ -302,7 +302,7 @@ def _gather(e: Emitter, node: ir.Node) -> str:
     return e.add("Gather", [value(e, data), name], {"axis": attrs_of(node, at.GatherAttrs).axis})
 
 
-def _scatter_add(e: Emitter, node: ir.Node) -> str:
+def _scatter_add(e: OnnxEmitter, node: ir.Node) -> str:
     """Zeros, and the updates added: the indexed axes first, then back."""
     a, (updates, index) = attrs_of(node, at.ScatterAddAttrs), node.inputs
     rank, inner = updates.type.rank, index.type.rank
@@ -316,17 +316,17 @@ def _scatter_add(e: Emitter, node: ir.Node) -> str:
     return e.add("Transpose", [out], {"perm": back})
 
 
-def _softmax(e: Emitter, node: ir.Node) -> str:
+def _softmax(e: OnnxEmitter, node: ir.Node) -> str:
     op = {"softmax": "Softmax", "log_softmax": "LogSoftmax"}[node.op]
     return e.add(op, [value(e, node.inputs[0])], {"axis": attrs_of(node, at.SoftmaxAttrs).axis})
 
 
-def _logsumexp(e: Emitter, node: ir.Node) -> str:
+def _logsumexp(e: OnnxEmitter, node: ir.Node) -> str:
     axes = e.constant([attrs_of(node, at.SoftmaxAttrs).axis])
     return e.add("ReduceLogSumExp", [value(e, node.inputs[0]), axes], {"keepdims": 0})
 
 
-def _gelu(e: Emitter, node: ir.Node) -> str:
+def _gelu(e: OnnxEmitter, node: ir.Node) -> str:
     how = "tanh" if attrs_of(node, at.GeluAttrs).approximate else "none"
     return e.add("Gelu", [value(e, node.inputs[0])], {"approximate": how})
 

@@ -28,20 +28,22 @@ from wholestep.interop.torch.aten.export import (
     PARAMETER,
     RESULT,
     TOKEN,
-    Call,
+    ExampleCall,
     Exported,
     export,
     warn_fixed,
 )
-from wholestep.interop.torch.aten.record import Pair, Recorder
+from wholestep.interop.torch.aten.record import AtenRecorder, Pair
 from wholestep.interop.torch.aten.repeated_calls import check_repeated_calls
 from wholestep.interop.torch.aten.weights import Held, held_arrays
-from wholestep.nn.module.graph_module import Holding, Program
+from wholestep.nn.module.graph_module import Holding, RecordedProgram
 
 Array = np.ndarray[Any, Any]
 
 
-def assembled(module: Any, call: Call, modes: tuple[str, ...]) -> tuple[Program, dict[str, Holding], dict[str, Array]]:
+def assembled(
+    module: Any, call: ExampleCall, modes: tuple[str, ...]
+) -> tuple[RecordedProgram, dict[str, Holding], dict[str, Array]]:
     """A module's program, what it holds, and the numbers of that.
 
     Where an op needs a number for what is a symbol, the sizes of the example are taken, and a warning says so.
@@ -54,7 +56,7 @@ def assembled(module: Any, call: Call, modes: tuple[str, ...]) -> tuple[Program,
         if not call.symbols:
             raise
         first = error
-    fixed = Call(call.args, call.named, {}, call.shared)
+    fixed = ExampleCall(call.args, call.named, {}, call.shared)
     try:
         found = _joint(module, fixed, _programs(module, fixed, modes))
     except WholestepError:
@@ -63,14 +65,16 @@ def assembled(module: Any, call: Call, modes: tuple[str, ...]) -> tuple[Program,
     return found
 
 
-def _programs(module: Any, call: Call, modes: tuple[str, ...]) -> list[Exported]:
+def _programs(module: Any, call: ExampleCall, modes: tuple[str, ...]) -> list[Exported]:
     programs = [export(module, call, modes[0]), *_evaluated(module, call, modes[1:])]
     for exported in programs:
         need_covered(exported)
     return programs
 
 
-def _joint(module: Any, call: Call, programs: list[Exported]) -> tuple[Program, dict[str, Holding], dict[str, Array]]:
+def _joint(
+    module: Any, call: ExampleCall, programs: list[Exported]
+) -> tuple[RecordedProgram, dict[str, Holding], dict[str, Array]]:
     held = held_arrays(module, programs)
     graph = Graph()
     symbols = _symbols(programs, call)
@@ -90,11 +94,13 @@ def _joint(module: Any, call: Call, programs: list[Exported]) -> tuple[Program, 
         fail(UsageError, f"{type(module).__name__} gives no tensor: its forward returns what it is trained on.")
     graph.set_outputs({f"out{i}": value for i, value in enumerate(_by_mode(module, results))})
     whole = share_common_nodes(graph.to_ir())
-    program = Program(_joined(whole), form, type(module).__name__, f"from torch {torch.__version__.split('+')[0]}")
+    program = RecordedProgram(
+        _joined(whole), form, type(module).__name__, f"from torch {torch.__version__.split('+')[0]}"
+    )
     return program, *_holdings(program.graph, held)
 
 
-def _evaluated(module: Any, call: Call, modes: tuple[str, ...]) -> list[Exported]:
+def _evaluated(module: Any, call: ExampleCall, modes: tuple[str, ...]) -> list[Exported]:
     """The program of the second mode; without one, what trains also predicts, and a warning says so."""
     try:
         return [export(module, call, mode) for mode in modes]
@@ -119,7 +125,7 @@ def is_leaf(exported: Exported, kind: Any, name: str | None) -> bool:
 # -- leaves ------------------------------------------------------------------------------------------------------
 
 
-def _symbols(programs: list[Exported], call: Call) -> dict[str, Extent]:
+def _symbols(programs: list[Exported], call: ExampleCall) -> dict[str, Extent]:
     """Torch's symbols by the names that the user gave them."""
     found: dict[str, Extent] = {}
     fixed: dict[str, None] = {}
@@ -141,7 +147,7 @@ def _symbols(programs: list[Exported], call: Call) -> dict[str, Extent]:
 
 def _declared_inputs(graph: Graph, exported: Exported, symbols: dict[str, Extent], shared: str) -> dict[str, Tensor]:
     """The inputs by the names of torch's placeholders."""
-    recorder, made = Recorder(graph, symbols), {}
+    recorder, made = AtenRecorder(graph, symbols), {}
     for node, kind, _ in exported.placeholders():
         meta = node.meta.get("val")
         if kind is not INPUT or not isinstance(meta, torch.Tensor):
@@ -177,7 +183,7 @@ def _recorded(
             values[node] = exported.number(name).detach()
         else:
             values[node] = None
-    recorder = Recorder(graph, symbols, exported.mode)
+    recorder = AtenRecorder(graph, symbols, exported.mode)
     recorder.run(exported.needed(), values)
     outputs, changes = [], {}
     for value, kind, name in exported.outputs():
@@ -191,7 +197,7 @@ def _recorded(
     return outputs, changes
 
 
-def _output(recorder: Recorder, node: Any, found: Any) -> Tensor:
+def _output(recorder: AtenRecorder, node: Any, found: Any) -> Tensor:
     recorder.node = node
     if isinstance(found, Pair):
         recorder.refuse("is a result of the network, and complex: return its real and imaginary parts")
@@ -250,7 +256,7 @@ def _by_mode(module: Any, results: list[list[Tensor]]) -> list[Tensor]:
     return [by_mode(a, b) for a, b in zip(training, evaluating)]
 
 
-def _joined(graph: ir.Graph) -> ir.Graph:
+def _joined(graph: ir.IRGraph) -> ir.IRGraph:
     """What does the same in both modes needs no choice."""
 
     def rule(node: Node) -> Node:
@@ -262,7 +268,7 @@ def _joined(graph: ir.Graph) -> ir.Graph:
 # -- what the network holds --------------------------------------------------------------------------------------
 
 
-def _holdings(graph: ir.Graph, held: dict[str, Held]) -> tuple[dict[str, Holding], dict[str, Array]]:
+def _holdings(graph: ir.IRGraph, held: dict[str, Held]) -> tuple[dict[str, Holding], dict[str, Array]]:
     trained, transposed = _with_gradient(graph), _only_transposed(graph)
     holdings, numbers = {}, {}
     for name, one in held.items():
@@ -281,7 +287,7 @@ def _holdings(graph: ir.Graph, held: dict[str, Held]) -> tuple[dict[str, Holding
     return holdings, numbers
 
 
-def _with_gradient(graph: ir.Graph) -> set[str]:
+def _with_gradient(graph: ir.IRGraph) -> set[str]:
     """The parameters that a loss of the outputs in training has a gradient for."""
     found: set[str] = set()
     todo, seen = [o.node for o in graph.outputs], set()
@@ -296,7 +302,7 @@ def _with_gradient(graph: ir.Graph) -> set[str]:
     return found
 
 
-def _only_transposed(graph: ir.Graph) -> set[str]:
+def _only_transposed(graph: ir.IRGraph) -> set[str]:
     """The matrices that are read as x @ w.T alone."""
     consumers = graph.consumers()
     return {

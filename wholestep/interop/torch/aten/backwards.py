@@ -17,7 +17,7 @@ from torch.utils.checkpoint import CheckpointFunction
 import wholestep as ws
 from wholestep.compiler.frontend.control.custom_gradient import arriving_at, told_gradient
 from wholestep.compiler.frontend.tensor import Tensor
-from wholestep.interop.torch.aten.record import Recorder
+from wholestep.interop.torch.aten.record import AtenRecorder
 from wholestep.interop.torch.aten.table import INTERRUPTED, row
 
 
@@ -50,12 +50,12 @@ def _(outputs: Any, upstream: Any, inputs: Any, slopes: Any, name: str) -> Any:
 
 
 @row("wholestep.arriving")
-def _arriving(r: Recorder, x: Any, number: int) -> Tensor:
+def _arriving(r: AtenRecorder, x: Any, number: int) -> Tensor:
     return arriving_at(r.tensor(x), number)
 
 
 @row("wholestep.told_gradient")
-def _told(r: Recorder, outputs: Any, upstream: Any, inputs: Any, slopes: Any, name: str) -> list[Tensor]:
+def _told(r: AtenRecorder, outputs: Any, upstream: Any, inputs: Any, slopes: Any, name: str) -> list[Tensor]:
     values = [ws.stop_gradient(r.tensor(x)) for x in outputs]
     pairs = [(x, r.tensor(s)) for x, s in zip(inputs, slopes) if isinstance(x, Tensor)]
     return told_gradient(name, values, [r.tensor(u) for u in upstream], pairs) if pairs else values

@@ -9,18 +9,18 @@ import torch
 
 import wholestep as ws
 from wholestep.compiler.frontend.tensor import Tensor
-from wholestep.interop.torch.aten.record import Pair, Recorder, is_live
+from wholestep.interop.torch.aten.record import AtenRecorder, Pair, is_live
 from wholestep.interop.torch.aten.table import row
 
 MOST_ROUNDS = 1000  # of a loop that is written out
 
 
-def _tensors(r: Recorder, values: Sequence[Any]) -> tuple[Tensor, ...]:
+def _tensors(r: AtenRecorder, values: Sequence[Any]) -> tuple[Tensor, ...]:
     return tuple(r.tensor(v) for v in values)
 
 
 @row("cond")
-def _cond(r: Recorder, asked: Any, then: Any, otherwise: Any, operands: Sequence[Any] = ()) -> list[Any]:
+def _cond(r: AtenRecorder, asked: Any, then: Any, otherwise: Any, operands: Sequence[Any] = ()) -> list[Any]:
     """Both branches are computed, and a value of one is taken: a step has no branches.
 
     A branch that is not taken has the gradient 0, but NaN where its own slope is not finite, as behind any `where`.
@@ -32,7 +32,7 @@ def _cond(r: Recorder, asked: Any, then: Any, otherwise: Any, operands: Sequence
     return [_chosen(r, condition.reshape(()), a, b) for a, b in zip(taken, other, strict=True)]
 
 
-def _chosen(r: Recorder, condition: Tensor, a: Any, b: Any) -> Any:
+def _chosen(r: AtenRecorder, condition: Tensor, a: Any, b: Any) -> Any:
     if isinstance(a, Pair) or isinstance(b, Pair):
         r.refuse("chooses between complex numbers: choose between their real and imaginary parts")
     if not isinstance(a, Tensor | torch.Tensor) or not isinstance(b, Tensor | torch.Tensor):
@@ -42,7 +42,7 @@ def _chosen(r: Recorder, condition: Tensor, a: Any, b: Any) -> Any:
 
 
 @row("scan")
-def _scan(r: Recorder, body: Any, init: Sequence[Any], xs: Sequence[Any], more: Sequence[Any] = ()) -> list[Tensor]:
+def _scan(r: AtenRecorder, body: Any, init: Sequence[Any], xs: Sequence[Any], more: Sequence[Any] = ()) -> list[Tensor]:
     start = _tensors(r, init)
 
     def step(carry: tuple[Tensor, ...], slices: tuple[Tensor, ...]) -> tuple[Any, Any]:
@@ -54,7 +54,7 @@ def _scan(r: Recorder, body: Any, init: Sequence[Any], xs: Sequence[Any], more: 
 
 
 @row("map_impl")
-def _map(r: Recorder, body: Any, xs: Sequence[Any], more: Sequence[Any] = ()) -> list[Tensor]:
+def _map(r: AtenRecorder, body: Any, xs: Sequence[Any], more: Sequence[Any] = ()) -> list[Tensor]:
     def step(_: Any, slices: tuple[Tensor, ...]) -> tuple[Any, Any]:
         return (), _tensors(r, r.inside(body, [*slices, *more]))
 
@@ -62,7 +62,7 @@ def _map(r: Recorder, body: Any, xs: Sequence[Any], more: Sequence[Any] = ()) ->
 
 
 @row("associative_scan")
-def _associative_scan(r: Recorder, body: Any, xs: Sequence[Any], more: Sequence[Any] = ()) -> list[Tensor]:
+def _associative_scan(r: AtenRecorder, body: Any, xs: Sequence[Any], more: Sequence[Any] = ()) -> list[Tensor]:
     """One after the other, from the first on: what is associative has the same value in every order."""
     given = _tensors(r, xs)
 
@@ -75,7 +75,7 @@ def _associative_scan(r: Recorder, body: Any, xs: Sequence[Any], more: Sequence[
 
 
 @row("while_loop", refuses="a number of rounds that depends on the data")
-def _while(r: Recorder, asks: Any, body: Any, carried: Sequence[Any], more: Sequence[Any] = ()) -> list[Any]:
+def _while(r: AtenRecorder, asks: Any, body: Any, carried: Sequence[Any], more: Sequence[Any] = ()) -> list[Any]:
     values, rounds = list(carried), 0
     while _goes_on(r, asks, [*values, *more]):
         if rounds == MOST_ROUNDS:
@@ -84,7 +84,7 @@ def _while(r: Recorder, asks: Any, body: Any, carried: Sequence[Any], more: Sequ
     return values
 
 
-def _goes_on(r: Recorder, asks: Any, operands: Sequence[Any]) -> bool:
+def _goes_on(r: AtenRecorder, asks: Any, operands: Sequence[Any]) -> bool:
     (going,) = r.inside(asks, operands)
     if is_live(going):
         r.refuse("runs as often as the data says; a step has a fixed number of rounds, by a loop of Python or scan")
@@ -92,12 +92,14 @@ def _goes_on(r: Recorder, asks: Any, operands: Sequence[Any]) -> bool:
 
 
 @row("invoke_subgraph")
-def _invoked(r: Recorder, body: Any, name: Any, *operands: Any) -> list[Any]:
+def _invoked(r: AtenRecorder, body: Any, name: Any, *operands: Any) -> list[Any]:
     return r.inside(body, operands)
 
 
 @row("wrap_with_autocast")
-def _autocast(r: Recorder, device: Any, dtype: Any, enabled: Any, caches: Any, body: Any, *operands: Any) -> list[Any]:
+def _autocast(
+    r: AtenRecorder, device: Any, dtype: Any, enabled: Any, caches: Any, body: Any, *operands: Any
+) -> list[Any]:
     if enabled:
         r.refuse("computes in another precision; leave autocast out, and say precision='bfloat16' to ws.fit")
     return r.inside(body, operands)

@@ -12,10 +12,12 @@ from torch.utils._pytree import tree_flatten_with_path, tree_unflatten
 
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import UsageError
-from wholestep.interop.torch.aten.export import Call
+from wholestep.interop.torch.aten.export import ExampleCall
 
 
-def example_call(module: Any, example: Any, batch: str | None, dynamic: Mapping[str, Mapping[int, str]] | None) -> Call:
+def example_call(
+    module: Any, example: Any, batch: str | None, dynamic: Mapping[str, Mapping[int, str]] | None
+) -> ExampleCall:
     """How the module is called; a batch of one row is made two, since torch takes a size of 1 for a constant.
 
     Arguments may be dicts, lists and tuples of tensors, nested.
@@ -51,7 +53,7 @@ def example_call(module: Any, example: Any, batch: str | None, dynamic: Mapping[
     by_id = {id(wide[name]): axes for name, axes in symbols.items() if axes}
     filled = tree_unflatten(list(wide.values()), structure)
     call = tuple(filled.values())
-    return Call(call[: len(args)], {name: filled[name] for name in named}, by_id, shared)
+    return ExampleCall(call[: len(args)], {name: filled[name] for name in named}, by_id, shared)
 
 
 def input_name(path: str, shared: str) -> str:

@@ -88,7 +88,7 @@ TOKEN = OutputKind.TOKEN  # orders the checks that torch would make; they are le
 
 
 @dataclass(frozen=True)
-class Call:
+class ExampleCall:
     """How a module is called in the example."""
 
     args: tuple[Any, ...]
@@ -97,7 +97,7 @@ class Call:
     shared: str = ""  # the one argument, a dict, that all inputs are in
 
 
-def export(module: Any, call: Call, mode: str) -> Exported:
+def export(module: Any, call: ExampleCall, mode: str) -> Exported:
     """A module as functional ATen ops; what has a row in the table is kept whole.
 
     One that makes buffers of its own in its first call is called once where it cannot be exported before.
@@ -115,7 +115,7 @@ def export(module: Any, call: Call, mode: str) -> Exported:
         raise first from None
 
 
-def called_once(module: Any, call: Call, mode: str) -> bool:
+def called_once(module: Any, call: ExampleCall, mode: str) -> bool:
     """Call a module on its example; does it hold anything now that it did not hold before?  Its numbers stay."""
     before = {m: _held_by(m) for m in module.modules()}
     numbers = {name: value.clone() for name, value in module.state_dict(keep_vars=True).items() if _is_tensor(value)}
@@ -142,7 +142,7 @@ def _is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
 
 
-def _export(module: Any, call: Call, mode: str) -> Exported:
+def _export(module: Any, call: ExampleCall, mode: str) -> Exported:
     with in_mode(module, mode), _restored(module) as state, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with kept_backwards() as forgotten, traceable(), watched_clocks() as clocks:
@@ -177,7 +177,7 @@ def _export(module: Any, call: Call, mode: str) -> Exported:
     return exported
 
 
-def _exported(module: Any, call: Call, mode: str) -> Any:
+def _exported(module: Any, call: ExampleCall, mode: str) -> Any:
     sizes = _collection(call)
     if sizes is not None:
         try:
@@ -228,7 +228,7 @@ def warn_fixed(what: str) -> None:
     )
 
 
-def _collection(call: Call) -> Any:
+def _collection(call: ExampleCall) -> Any:
     if not call.symbols:
         return None
     sizes = torch.export.ShapesCollection()

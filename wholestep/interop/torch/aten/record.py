@@ -49,7 +49,7 @@ class Pair:
         return self.real.ndim
 
 
-class Recorder:
+class AtenRecorder:
     """What the rows of the table see: the op that is being recorded, and how its operands become tensors."""
 
     def __init__(self, graph: Graph, symbols: dict[str, Extent], mode: str = "train") -> None:

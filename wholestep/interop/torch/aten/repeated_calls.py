@@ -18,7 +18,7 @@ import torch
 from wholestep.compiler.frontend.trace import fail, recorded_at
 from wholestep.compiler.ir.graph import SourceLine
 from wholestep.errors import TrainingWarning, UsageError
-from wholestep.interop.torch.aten.export import Call, Exported, in_mode
+from wholestep.interop.torch.aten.export import ExampleCall, Exported, in_mode
 from wholestep.interop.torch.aten.python_state import PythonState, Value, Values, differing
 from wholestep.interop.torch.aten.table import INTERRUPTED
 from wholestep.interop.torch.aten.user_lines import watched_clocks, watched_lines
@@ -45,7 +45,7 @@ class Repeated:
     tensors: tuple[Value, ...] = ()  # values that hold tensors: left for others to look at, nothing depends on them
 
 
-def check_repeated_calls(module: Any, call: Call, programs: Sequence[Exported]) -> None:
+def check_repeated_calls(module: Any, call: ExampleCall, programs: Sequence[Exported]) -> None:
     """Refuse a module whose second call computes something else; warn of state that may matter later."""
     warned: dict[str, None] = {}
     for exported in programs:
@@ -84,7 +84,7 @@ def _named(value: Value, lines: dict[Value, SourceLine]) -> str:
     return f"{value} ({lines[value]})" if value in lines else str(value)
 
 
-def _called_twice(module: Any, call: Call, exported: Exported) -> Repeated:
+def _called_twice(module: Any, call: ExampleCall, exported: Exported) -> Repeated:
     state = PythonState(module)
     arrays = {name: t.detach().clone() for name, t in [*module.named_parameters(), *module.named_buffers()]}
     touched = tuple(exported.touched)
@@ -119,7 +119,7 @@ class _Outputs:
 
 
 def _outputs(
-    module: Any, call: Call, mode: str, arrays: dict[str, Any], touched: Sequence[Value], seed: int
+    module: Any, call: ExampleCall, mode: str, arrays: dict[str, Any], touched: Sequence[Value], seed: int
 ) -> _Outputs:
     """One call, with torch's generator, parameters and buffers as in every other; the others are seeded by a number."""
     _load(module, arrays)

@@ -24,7 +24,7 @@ FAMILIES = (
 
 
 @dataclass(frozen=True)
-class Row:
+class AtenRow:
     """An op: its name (without an overload: all of them), what records it, what it refuses."""
 
     name: str
@@ -33,7 +33,7 @@ class Row:
     whole: bool = True  # is it kept where torch could decompose it?
 
 
-ROWS: dict[str, Row] = {}
+ROWS: dict[str, AtenRow] = {}
 _SHAPE = (
     "has a shape that depends on the data, and those of a step are fixed: keep all elements, and a mask beside them"
 )
@@ -46,7 +46,7 @@ REFUSED = {
     **dict.fromkeys(("linalg_eig", "_linalg_eigvals", "linalg_eigvals"), _EIGEN),
     **dict.fromkeys(("_pack_padded_sequence", "_ctc_loss"), "reads lengths from the data: mask what is padded instead"),
 }
-OWN: dict[str, Row] = {}  # registered by users; they come first
+OWN: dict[str, AtenRow] = {}  # registered by users; they come first
 
 
 def row(*names: str, refuses: str = "", whole: bool = True) -> Callable[[F], F]:
@@ -58,20 +58,20 @@ def row(*names: str, refuses: str = "", whole: bool = True) -> Callable[[F], F]:
     def register(function: F) -> F:
         for name in names:
             assert name not in ROWS, f"{name} has two rows"
-            ROWS[name] = Row(name, function, refuses, whole)
+            ROWS[name] = AtenRow(name, function, refuses, whole)
         return function
 
     return register
 
 
-def load_table() -> dict[str, Row]:
+def load_table() -> dict[str, AtenRow]:
     """All rows; the modules that hold them are loaded once."""
     for family in FAMILIES:
         import_module(f"wholestep.interop.torch.aten.{family}")
     return ROWS
 
 
-def find_row(target: str) -> Row | None:
+def find_row(target: str) -> AtenRow | None:
     """The row of an op by its full name, e.g. `aten.add.Tensor`, or `transformers.grouped_mm.default`."""
     short = target.removeprefix("aten.")
     for table in (OWN, ROWS):
@@ -108,7 +108,7 @@ def torch_op(name: str) -> Callable[[F], F]:
     def register(function: F) -> F:
         if not callable(function):
             fail(UsageError, f"@ws.torch_op({name!r}) stands before a function; received {function!r}.")
-        OWN[name] = Row(name, lambda r, *args, **named: r.applied(function, args, named))
+        OWN[name] = AtenRow(name, lambda r, *args, **named: r.applied(function, args, named))
         return function
 
     return register

@@ -11,12 +11,12 @@ from step_graphs import attention_step, clipped_step, convolution_step, kept_sco
 
 from tests.compiler.targets import make_plan
 from wholestep.compiler.backends.cpu.render.source import render
-from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.graph import IRGraph
 
 THREADS, CAPACITY = 3, 40
 ROWS = (CAPACITY, 13, CAPACITY)  # a partial batch between two full ones
 
-STEPS: dict[str, Callable[[], Graph]] = {
+STEPS: dict[str, Callable[[], IRGraph]] = {
     "adam": lambda: mlp_step(36, 40, 10),
     "clipped": lambda: clipped_step(36, 40, 24, 5),
     "sums in products": lambda: mlp_step(36, 80, 10),

@@ -14,14 +14,14 @@ from step_graphs import mlp_step
 import wholestep as ws
 from tests.compiler.targets import make_plan
 from wholestep.compiler.backends.cpu.render.source import render
-from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.graph import IRGraph
 
 CAPACITY = {"batch": 20, "time": 5}
 
 
 @settings(max_examples=40)
 @given(graphs(max_nodes=12))
-def test_no_name_of_the_users_is_in_the_source(graph: Graph) -> None:
+def test_no_name_of_the_users_is_in_the_source(graph: IRGraph) -> None:
     """Names and file names of random graphs hold quotes, newlines, backslashes and Greek."""
     source = render(make_plan(lower(graph), CAPACITY))
     assert source.isascii()
@@ -47,7 +47,7 @@ def test_equal_kernels_are_emitted_once() -> None:
 
 @settings(max_examples=3)
 @given(st.lists(graphs(max_nodes=14), min_size=8, max_size=8), st.integers(0, 2**31))
-def test_fused_and_unfused_plans_give_the_same_bits(many: list[Graph], seed: int) -> None:
+def test_fused_and_unfused_plans_give_the_same_bits(many: list[IRGraph], seed: int) -> None:
     plans = [[make_plan(lower(g), CAPACITY, fused=f) for f in (True, False)] for g in many]
     texts = [render(p, f"g{i}_{j}") for i, pair in enumerate(plans) for j, p in enumerate(pair)]
     source, sizes = "\n".join(texts), {"batch": 13, "time": 3}

@@ -16,7 +16,7 @@ from wholestep.compiler.backends.cpu.convolution.padding import (
     rounded,
 )
 from wholestep.compiler.backends.cpu.convolution.workspace import Rooms, area
-from wholestep.compiler.backends.cpu.kernel_schedule import Frame, Tiles
+from wholestep.compiler.backends.cpu.kernel_schedule import PaddedImage, Tiles
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Node
@@ -117,12 +117,14 @@ def _pooled_grad_input(rooms: Rooms) -> Tiles:
     return Tiles(frame=pooled_frame(a, rooms.image(0), a.size, rooms.image(2)))
 
 
-def pooled_frame(a: at.PooledConvAttrs, pooled: Sequence[int], size: Sequence[int], kernel: Sequence[int]) -> Frame:
+def pooled_frame(
+    a: at.PooledConvAttrs, pooled: Sequence[int], size: Sequence[int], kernel: Sequence[int]
+) -> PaddedImage:
     """The frame of an image of `size` whose windows are those of a pool's windows."""
     (rows, columns, _), (tall, wide, channels) = pooled, kernel
     height = max(a.low[0] + size[0], rows * a.window[0] + tall - 1)
     width = max(a.low[1] + size[1], columns * a.window[1] + wide - 1)
-    return Frame(a.low, width * channels, height * width * channels + SLACK)
+    return PaddedImage(a.low, width * channels, height * width * channels + SLACK)
 
 
 def framed_row(head: Node) -> int:

@@ -25,7 +25,7 @@ MOST_COLUMNS = 64  # of them
 
 
 @dataclass(frozen=True)
-class Span:
+class PixelSpan:
     """`count` pixels of a result, one after the other, and those of the images that they meet in a tap."""
 
     made: int
@@ -86,16 +86,16 @@ class Meetings:
         pairs = ((i, i * self.stride[d] + first) for i in range(self.windows[d]))
         return [(window, pixel) for window, pixel in pairs if 0 <= pixel < self.size[d]]
 
-    def spans(self, down: int, across: int) -> list[Span]:
+    def spans(self, down: int, across: int) -> list[PixelSpan]:
         """All that meets in a tap."""
-        columns, found = self.along(1, across), list[Span]()
+        columns, found = self.along(1, across), list[PixelSpan]()
         for window, row in self.along(0, down) if columns else ():
             windows = window * self.windows[1] + columns[0][0]
             pixels = row * self.line + self.place(columns[0][1])
-            span = Span(*(pixels, windows) if self.adjoint else (windows, pixels), len(columns))
-            last = found[-1] if found else Span(-1, -1, 0)
+            span = PixelSpan(*(pixels, windows) if self.adjoint else (windows, pixels), len(columns))
+            last = found[-1] if found else PixelSpan(-1, -1, 0)
             if (last.made + last.count, last.read + last.count) == (span.made, span.read):
-                found[-1] = Span(last.made, last.read, last.count + span.count)
+                found[-1] = PixelSpan(last.made, last.read, last.count + span.count)
             else:
                 found.append(span)
         return found

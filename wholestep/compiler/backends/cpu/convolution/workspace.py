@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from wholestep.compiler.backends.cpu.convolution import winograd
 from wholestep.compiler.backends.cpu.convolution.padding import SLACK
-from wholestep.compiler.backends.cpu.kernel_schedule import Frame
+from wholestep.compiler.backends.cpu.kernel_schedule import PaddedImage
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.ir.types import DType, Extent, TensorType, evaluate
@@ -39,7 +39,7 @@ class Rooms:
         assert isinstance(channels, int), "type rules ask for numbers"
         return height, width, channels
 
-    def frame(self, input: int, low: Sequence[int], high: Sequence[int]) -> Frame:
+    def frame(self, input: int, low: Sequence[int], high: Sequence[int]) -> PaddedImage:
         """The frame of images with margins; without a piece of workspace for it, the images where they lie."""
         height, width, channels = self.image(input)
         row = (low[1] + width + high[1]) * channels
@@ -47,7 +47,7 @@ class Rooms:
             step = self.steps(input)[1]
             assert isinstance(step, int), f"prepare() copies what a window kernel would read with a step of {step}"
             row = step
-        return Frame(tuple(low), row, (low[0] + height + high[0]) * row + SLACK)
+        return PaddedImage(tuple(low), row, (low[0] + height + high[0]) * row + SLACK)
 
     def is_dense(self, input: int) -> bool:
         """Do the rows of images lie in memory as a frame's would?"""

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from wholestep.compiler.backends.cpu.layout.panels import LANES, PANELS, state_layout
 from wholestep.compiler.ir.types import TensorType
-from wholestep.compiler.plan.lower.materialize import Operands, is_state
+from wholestep.compiler.plan.lower.materialize import ReadableViews, is_state
 from wholestep.compiler.plan.lower.routine_ops import has_contiguous_columns
 from wholestep.compiler.plan.model.access import Access, Indices, linear
 
 
-class CpuOperands(Operands):
+class CpuOperands(ReadableViews):
     """States lie in panels; a part of a panel has no step along its columns."""
 
     def is_dense(self, type: TensorType) -> bool:

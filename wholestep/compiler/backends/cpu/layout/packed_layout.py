@@ -19,7 +19,7 @@ from wholestep.compiler.plan.model.layout import layout_bytes
 
 
 @dataclass(frozen=True)
-class Value:
+class StoredValue:
     """What a buffer holds, or the slice of a stack that a step computes and reads."""
 
     buffer: int
@@ -27,16 +27,16 @@ class Value:
 
 
 @dataclass
-class Choice:
+class LayoutRequests:
     """What the kernels of a draft ask of each value's layout."""
 
     draft: Draft
     long_row: int
-    read: set[Value] = field(default_factory=set)
-    by_columns: set[Value] = field(default_factory=set)  # a contraction reads it by columns
-    refused: set[Value] = field(default_factory=set)  # somebody reads it in a way that panels do not have
-    between: set[Value] = field(default_factory=set)  # a product's result that is stored whole
-    elsewhere: set[Value] = field(default_factory=set)  # somebody reads it in another order than panel by panel
+    read: set[StoredValue] = field(default_factory=set)
+    by_columns: set[StoredValue] = field(default_factory=set)  # a contraction reads it by columns
+    refused: set[StoredValue] = field(default_factory=set)  # somebody reads it in a way that panels do not have
+    between: set[StoredValue] = field(default_factory=set)  # a product's result that is stored whole
+    elsewhere: set[StoredValue] = field(default_factory=set)  # somebody reads it in another order than panel by panel
 
     def __post_init__(self) -> None:
         self.shapes: dict[int, Shape] = {b.id: b.type.shape for b in self.draft.buffers}
@@ -48,11 +48,11 @@ class Choice:
                 if k.loop is not None and _moves(load, self.draft.loops[k.loop].symbol):
                     self.slots[k.loop, load.buffer] = load.index[0]
 
-    def value(self, kernel: Kernel, load: Load) -> Value:
+    def value(self, kernel: Kernel, load: Load) -> StoredValue:
         own = kernel.loop is not None and load.index[:1] == (self.slots.get((kernel.loop, load.buffer)),)
-        return Value(load.buffer, own)
+        return StoredValue(load.buffer, own)
 
-    def type(self, value: Value) -> TensorType:
+    def type(self, value: StoredValue) -> TensorType:
         shape = self.shapes[value.buffer]
         return TensorType(shape[1:] if value.own else shape, self.draft.buffers[value.buffer].type.dtype)
 
@@ -66,7 +66,7 @@ class Choice:
         if isinstance(body, Dot):
             self.look_at_product(kernel, body)
         elif isinstance(body, Scatter):
-            self.refused |= {Value(x.buffer) for x in (body.target, body.updates, body.index)}
+            self.refused |= {StoredValue(x.buffer) for x in (body.target, body.updates, body.index)}
         elif isinstance(body, Exchange):
             self.refused |= {self.value(kernel, load) for load in (*body.operands, *body.results)}
         elif isinstance(body, Window):
@@ -120,7 +120,7 @@ class Choice:
         return len(kernel.axes) == 2 and updates and not any(level.reduces for level in body.levels)
 
     # -- what follows ----------------------------------------------------------------------------------------------
-    def paneled(self) -> list[Value]:
+    def paneled(self) -> list[StoredValue]:
         asked = sorted(self.by_columns - self.refused, key=lambda v: (v.buffer, v.own))
         found = [v for v in asked if self.is_made(v)]
         passed = [
@@ -130,10 +130,10 @@ class Choice:
         ]
         return found + passed
 
-    def is_made(self, value: Value, *spaces: Space) -> bool:
+    def is_made(self, value: StoredValue, *spaces: Space) -> bool:
         return self.draft.buffers[value.buffer].space in (spaces or (Space.ARENA, Space.OUTPUT))
 
-    def is_small_in_panels(self, value: Value) -> bool:
+    def is_small_in_panels(self, value: StoredValue) -> bool:
         type, sizes = self.type(value), self.draft.sizes
         dense = layout_bytes(type, Layout.ROWS, sizes)
         return state_layout(type) == PANELS and layout_bytes(type, PANELS, sizes) <= dense
@@ -163,18 +163,18 @@ def _matrix(kernel: Kernel, axes: tuple[int, ...]) -> list[int]:
 
 def lay_out(draft: Draft, long_row: int) -> Draft:
     """The draft with its states, and what contractions read by columns, in panels."""
-    choice = Choice(draft, long_row)
+    choice = LayoutRequests(draft, long_row)
     for kernel in draft.kernels:
         choice.look_at(kernel)
     buffers = [_laid(b, state_layout(b.type), draft) if b.space is Space.STATE else b for b in draft.buffers]
-    second: dict[Value, int] = {}  # values with a second place in the arena
+    second: dict[StoredValue, int] = {}  # values with a second place in the arena
     stacks = {stack for _, stack in choice.slots}
     for value in choice.paneled():
         if value.own or buffers[value.buffer].space is Space.OUTPUT:
             second[value] = _add(buffers, choice.type(value), PANELS, draft)
             continue
         buffers[value.buffer] = _laid(buffers[value.buffer], PANELS, draft)
-        own = Value(value.buffer, own=True)
+        own = StoredValue(value.buffer, own=True)
         if value.buffer in stacks and own in choice.read and own not in second:
             # A step reads what it has computed in rows.
             second[own] = _add(buffers, choice.type(own), Layout.ROWS, draft)
@@ -192,7 +192,7 @@ def _add(buffers: list[Buffer], type: TensorType, layout: Layout, draft: Draft) 
     return id
 
 
-def _with_second(kernel: Kernel, choice: Choice, second: dict[Value, int]) -> Kernel:
+def _with_second(kernel: Kernel, choice: LayoutRequests, second: dict[StoredValue, int]) -> Kernel:
     """The kernel reading values in their second places, and storing them there too, first."""
 
     def place(load: Load) -> Load:

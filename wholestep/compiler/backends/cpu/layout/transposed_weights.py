@@ -15,7 +15,7 @@ from wholestep.compiler.backends.cpu.layout.panels import is_turned
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import Graph, Node, Output, Update
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
 from wholestep.compiler.ir.types import transposed
 from wholestep.compiler.plan.model.kernel import Draft, Space
 
@@ -23,7 +23,7 @@ REDUCTIONS = ("sum", "max")
 OTHER = (1, 0)  # the order of a matrix's axes in its transpose
 
 
-def turn_states(graph: Graph) -> tuple[Graph, frozenset[str]]:
+def turn_states(graph: IRGraph) -> tuple[IRGraph, frozenset[str]]:
     """The graph over states as they are stored, and the names of those that are turned."""
     leaves = [n for n in graph.nodes if isinstance(n.attrs, at.StateAttrs) and _is_turned(n.attrs)]
     if not leaves:
@@ -49,7 +49,7 @@ def _is_pointwise(node: Node) -> bool:
 class _Turner:
     """`plain` and `turned` hold what stands for a node and for its transpose in the new graph."""
 
-    def __init__(self, graph: Graph, names: frozenset[str]) -> None:
+    def __init__(self, graph: IRGraph, names: frozenset[str]) -> None:
         self.graph, self.names = graph, names
         self.plain: dict[Node, Node] = {}
         self.turned: dict[Node, Node] = {}
@@ -75,7 +75,7 @@ class _Turner:
                 stack += node.inputs
         return found
 
-    def result(self) -> Graph:
+    def result(self) -> IRGraph:
         for node in self.graph.nodes:
             if node in self.sideways:
                 self.turned[node] = self._turned_node(node)
@@ -85,7 +85,7 @@ class _Turner:
             Update(u.name, (self._of_turned if u.name in self.names else self._of)(u.node)) for u in self.graph.updates
         ]
         outputs = tuple(Output(o.name, self._of(o.node)) for o in self.graph.outputs)
-        return Graph(outputs, tuple(updates), tuple(self._of(i) for i in self.graph.inputs))
+        return IRGraph(outputs, tuple(updates), tuple(self._of(i) for i in self.graph.inputs))
 
     def _of(self, node: Node) -> Node:
         if node not in self.plain:

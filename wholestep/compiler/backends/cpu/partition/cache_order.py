@@ -17,11 +17,11 @@ from wholestep.compiler.plan.model.bodies import Window
 from wholestep.compiler.plan.model.kernel import Kernel, Kind, Space
 
 if TYPE_CHECKING:
-    from wholestep.compiler.backends.cpu.partition.threads import Splitter
+    from wholestep.compiler.backends.cpu.partition.threads import ThreadPartitioner
 
 
 @dataclass
-class Schedule:
+class RegionOrder:
     """The region of each kernel, and behind which kernel it stands there: itself unless it waited."""
 
     regions: list[int]
@@ -31,9 +31,9 @@ class Schedule:
         return sorted(range(len(self.regions)), key=lambda i: (self.regions[i], self.behind[i], self.behind[i] != i, i))
 
 
-def hold_back(splitter: Splitter, split: Sequence[int | None], regions: Sequence[int]) -> Schedule:
+def hold_back(splitter: ThreadPartitioner, split: Sequence[int | None], regions: Sequence[int]) -> RegionOrder:
     """Weight gradients one region later, where that brings two passes over large buffers together."""
-    schedule = Schedule([*regions], [*range(len(regions))])
+    schedule = RegionOrder([*regions], [*range(len(regions))])
     for i, kernel in enumerate(splitter.kernels):
         schedule.regions[i] = max(schedule.regions[i], splitter.region(i, split, schedule.regions))
         here = [j for j, _ in splitter.edges[i] if schedule.regions[j] == schedule.regions[i]]
@@ -45,7 +45,7 @@ def hold_back(splitter: Splitter, split: Sequence[int | None], regions: Sequence
     return schedule
 
 
-def put_off(splitter: Splitter, split: Sequence[int | None], schedule: Schedule) -> None:
+def put_off(splitter: ThreadPartitioner, split: Sequence[int | None], schedule: RegionOrder) -> None:
     """Where memory is short: what fills more bytes than it is the last to read runs as late as its readers let it.
 
     Without it, what is made again for the backward pass would be made as soon as it can be, and be kept after all.
@@ -72,7 +72,7 @@ def put_off(splitter: Splitter, split: Sequence[int | None], schedule: Schedule)
                 last[b] = max(last[b], latest)
 
 
-def _passing(splitter: Splitter, buffers: Iterable[int]) -> list[int]:
+def _passing(splitter: ThreadPartitioner, buffers: Iterable[int]) -> list[int]:
     """Those that share their bytes with others over time."""
     return [b for b in buffers if splitter.buffers[b].space is Space.ARENA]
 
@@ -81,7 +81,7 @@ def _can_wait(kernel: Kernel) -> bool:
     return isinstance(kernel.body, Window) and kernel.body.op in WEIGHTS
 
 
-def _second_pass(splitter: Splitter, i: int, regions: Sequence[int]) -> int | None:
+def _second_pass(splitter: ThreadPartitioner, i: int, regions: Sequence[int]) -> int | None:
     """Who passes, in the next region, over a large buffer that was touched before, and not by kernel i."""
     mine, after = splitter.touches[i].by_buffer, regions[i] + 1
     for j in (j for j, region in enumerate(regions) if region == after):

@@ -13,7 +13,7 @@ from itertools import groupby
 from wholestep.compiler.backends.cpu.cost_model import Settings
 from wholestep.compiler.backends.cpu.kernel_schedule import in_region, schedule_of, shared
 from wholestep.compiler.backends.cpu.partition.ownership import kernel_granule
-from wholestep.compiler.backends.cpu.partition.threads import Splitter, split_kernels
+from wholestep.compiler.backends.cpu.partition.threads import ThreadPartitioner, split_kernels
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.model.kernel import Buffer, Kernel, Loop
 
@@ -41,7 +41,7 @@ def split_with_loops(
     return out, [found.get(loop.id, replace(loop, barrier=False)) for loop in loops]
 
 
-class LoopSplitter(Splitter):
+class LoopSplitter(ThreadPartitioner):
     """Splits the kernels of one loop."""
 
     def __init__(

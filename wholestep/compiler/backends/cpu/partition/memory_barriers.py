@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from wholestep.compiler.plan.model.kernel import Space
 
 if TYPE_CHECKING:
-    from wholestep.compiler.backends.cpu.partition.threads import Splitter
+    from wholestep.compiler.backends.cpu.partition.threads import ThreadPartitioner
 
 
-def relieve(splitter: Splitter, split: Sequence[int | None]) -> list[int]:
+def relieve(splitter: ThreadPartitioner, split: Sequence[int | None]) -> list[int]:
     """The region of each kernel, with barriers added where kernels wait for one that would free much."""
     planned = splitter.regions(split)
     relief = Relief(splitter, split)
@@ -29,7 +29,7 @@ def relieve(splitter: Splitter, split: Sequence[int | None]) -> list[int]:
 class Relief:
     """Takes the kernels region by region; those that wait for the next one are taken early where that pays."""
 
-    def __init__(self, splitter: Splitter, split: Sequence[int | None]) -> None:
+    def __init__(self, splitter: ThreadPartitioner, split: Sequence[int | None]) -> None:
         self.splitter, self.split = splitter, split
         self.regions = [0] * len(splitter.kernels)
         self.level = 0  # what is taken next runs in this region, or a later one

@@ -21,7 +21,7 @@ from wholestep.compiler.plan.model.bodies import Dot, Window
 from wholestep.compiler.plan.model.kernel import Buffer, Kernel, Kind, Space
 
 
-class Splitter:
+class ThreadPartitioner:
     def __init__(
         self, kernels: Sequence[Kernel], buffers: Sequence[Buffer], sizes: Mapping[str, int], settings: Settings
     ) -> None:
@@ -191,7 +191,9 @@ class Splitter:
         if len(self.kernels) <= piece:
             return min((self.descend(s) for s in self.starts()), key=lambda found: found[0])[1]
         pieces = [self.kernels[i : i + piece] for i in range(0, len(self.kernels), piece)]
-        return [s for some in pieces for s in Splitter(some, self.buffers, self.sizes, self.settings).best_split()]
+        return [
+            s for some in pieces for s in ThreadPartitioner(some, self.buffers, self.sizes, self.settings).best_split()
+        ]
 
     def search(self) -> list[Kernel]:
         split = self.best_split()
@@ -208,7 +210,7 @@ class Splitter:
 class Attempt:
     """A choice of splits that gets better.  One change adds or removes at most two barriers on any path."""
 
-    def __init__(self, splitter: Splitter, start: list[int | None]) -> None:
+    def __init__(self, splitter: ThreadPartitioner, start: list[int | None]) -> None:
         self.splitter, self.split = splitter, [*start]
         self.regions = splitter.regions(start)
         self.sizes = Counter(self.regions)  # kernels of each region; none of those in use is empty
@@ -259,5 +261,5 @@ def split_kernels(
     kernels: Sequence[Kernel], buffers: Sequence[Buffer], sizes: Mapping[str, int], settings: Settings
 ) -> list[Kernel]:
     """Choose the split of every kernel and put the kernels in the order of their regions."""
-    chosen = Splitter(kernels, buffers, sizes, settings).search()
+    chosen = ThreadPartitioner(kernels, buffers, sizes, settings).search()
     return [replace(k, id=i) for i, k in enumerate(chosen)]

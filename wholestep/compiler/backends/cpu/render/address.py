@@ -12,7 +12,7 @@ from wholestep.compiler.plan.model.kernel import Buffer, Index, Layout, Load
 
 
 @dataclass
-class Scope:
+class AxisScope:
     """How the axes of a kernel are written at some point of its loops.
 
     `panels` gives, for an axis that is looped in panels, the text of (axis / 16, axis % 16); `written` gives values
@@ -88,10 +88,10 @@ class Scope:
         ]
 
 
-TERMS: Mapping[Layout, Callable[[Scope, Load], list[str]]] = {
-    Layout.ROWS: Scope.row_terms,
-    PANELS: Scope.panel_terms,
-    PAIRS: Scope.pair_terms,
+TERMS: Mapping[Layout, Callable[[AxisScope, Load], list[str]]] = {
+    Layout.ROWS: AxisScope.row_terms,
+    PANELS: AxisScope.panel_terms,
+    PAIRS: AxisScope.pair_terms,
 }
 
 

@@ -9,7 +9,7 @@ from wholestep.compiler.backends.cpu.layout.panels import LANES
 from wholestep.compiler.backends.cpu.render.address import axis_stride
 from wholestep.compiler.backends.cpu.render.language import SUFFIX
 from wholestep.compiler.backends.cpu.render.prefetch import ahead_of_next
-from wholestep.compiler.backends.cpu.render.writer import Writer
+from wholestep.compiler.backends.cpu.render.writer import CWriter
 from wholestep.compiler.ir.attrs import DATA, MODEL
 from wholestep.compiler.ir.types import evaluate, float64, symbols_of
 from wholestep.compiler.plan.model.bodies import Call, Exchange, Window
@@ -41,7 +41,7 @@ def has_half(plan: Plan) -> bool:
     return any(d.is_half for d in (*(b.type.dtype for b in plan.buffers), *computed, *hosted))
 
 
-def render_call(w: Writer) -> None:
+def render_call(w: CWriter) -> None:
     k, call = w.kernel, w.kernel.body
     assert isinstance(call, Call)
     suffix = SUFFIX[call.dtype]
@@ -67,7 +67,7 @@ def render_call(w: Writer) -> None:
         w.scope.axes.update(outside)
 
 
-def render_exchange(w: Writer) -> None:
+def render_exchange(w: CWriter) -> None:
     """Every tensor from end to end; one thread calls the group."""
     body, symbols = w.kernel.body, {"all_reduce", "reduce_scatter", "all_gather", "broadcast"}
     assert isinstance(body, Exchange)
@@ -82,7 +82,7 @@ def render_exchange(w: Writer) -> None:
     w.emit(f"{call}(call->group, WS_{body.collective.upper()}, shares, {len(body.operands)}, {carried});")
 
 
-def view_text(w: Writer, item: Operand) -> str:
+def view_text(w: CWriter, item: Operand) -> str:
     """{address, {steps along the routine's axes}, step from one panel of 16 columns to the next}."""
     buffer = w.buffers[item.load.buffer]
     steps = [axis_stride(item.load, axis, buffer) for axis in item.axes]

@@ -23,7 +23,7 @@ DECLARATION = re.compile(r"\s*(?:float|double|u?int\d+_t|int|long) \w+\[")
 
 
 @dataclass(frozen=True)
-class Form:
+class KernelTemplate:
     """The text of a kernel with names in the place of sizes, and the sizes."""
 
     text: str
@@ -35,7 +35,7 @@ def may_share(kernel: Kernel) -> bool:
     return kernel.kind in (Kind.NEST, Kind.COLUMNS)
 
 
-def form_of(text: str) -> Form:
+def form_of(text: str) -> KernelTemplate:
     """Sizes are numbers in indices and in the heads of loops, and the places of scalars."""
     kept, names = set(VECTOR_LOOP.findall(text)), dict[str, str]()
 
@@ -57,16 +57,16 @@ def form_of(text: str) -> Form:
         elif not DECLARATION.match(line):
             line = INDEX.sub(lambda index: NUMBER.sub(named, index.group()), line)
         lines.append(line)
-    return Form("\n".join(lines), tuple(size.removeprefix("slot ") for size in names))
+    return KernelTemplate("\n".join(lines), tuple(size.removeprefix("slot ") for size in names))
 
 
-def shared(texts: Iterable[str]) -> Mapping[str, Form]:
+def shared(texts: Iterable[str]) -> Mapping[str, KernelTemplate]:
     """Those of some different kernels that others share, and how."""
     forms = {text: form_of(text) for text in texts}
     users = Counter(form.text for form in forms.values())
-    return {text: Form(_with_sizes(form), form.sizes) for text, form in forms.items() if users[form.text] > 1}
+    return {text: KernelTemplate(_with_sizes(form), form.sizes) for text, form in forms.items() if users[form.text] > 1}
 
 
-def _with_sizes(form: Form) -> str:
+def _with_sizes(form: KernelTemplate) -> str:
     head, bracket, rest = form.text.partition(") {")
     return "".join([head, *(f", const long size{i}" for i in range(len(form.sizes))), bracket, rest])

@@ -14,7 +14,7 @@ from wholestep.compiler.backends.cpu.render.convolution.dispatch import render_w
 from wholestep.compiler.backends.cpu.render.language import LOWEST, OPS, STORED, SUFFIX
 from wholestep.compiler.backends.cpu.render.prefetch import ahead_of_epilogue, operand_start
 from wholestep.compiler.backends.cpu.render.transposes import render_transpose, transposes
-from wholestep.compiler.backends.cpu.render.writer import REDUCE_SUFFIX, Writer, panel
+from wholestep.compiler.backends.cpu.render.writer import REDUCE_SUFFIX, CWriter, panel
 from wholestep.compiler.ir.types import Extent, product
 from wholestep.compiler.plan.model.bodies import Columns, Dot, Scatter
 from wholestep.compiler.plan.model.kernel import Kind, Level, Load, Reduce
@@ -22,7 +22,7 @@ from wholestep.compiler.plan.model.kernel import Kind, Level, Load, Reduce
 UNROLLED = 16  # rounds of a loop that gcc may write out
 
 
-def render_nest(w: Writer) -> None:
+def render_nest(w: CWriter) -> None:
     k = w.kernel
     by_panel = (
         len(k.levels) == 1
@@ -44,7 +44,7 @@ def render_nest(w: Writer) -> None:
                 w.vector_loop(level)
 
 
-def render_panels_outside(w: Writer) -> None:
+def render_panels_outside(w: CWriter) -> None:
     """A pointwise nest over paneled buffers walks them in the order in which they lie in memory."""
     k, (whole,) = w.kernel, w.kernel.levels
     assert k.vector is not None
@@ -67,7 +67,7 @@ def render_panels_outside(w: Writer) -> None:
             render_transpose(w, copy.load, state.load, {row: w.span(row), k.vector: columns})
 
 
-def render_columns(w: Writer) -> None:
+def render_columns(w: CWriter) -> None:
     """Sums along an outer axis, 16 columns at a time: element i of a column goes to lane i % 16, as in a row."""
     body = w.kernel.body
     assert isinstance(body, Columns)
@@ -79,7 +79,7 @@ def render_columns(w: Writer) -> None:
         column_panels(w, sums, epilogue, body.reduced, lo, hi)
 
 
-def column_panels(w: Writer, sums: Level, epilogue: Level, along: int, lo: str, hi: str) -> None:
+def column_panels(w: CWriter, sums: Level, epilogue: Level, along: int, lo: str, hi: str) -> None:
     """The columns from `lo` to `hi` of the vector axis, summed along the axis `along`, and what follows the sums."""
     vector = w.kernel.vector
     assert vector is not None
@@ -99,7 +99,7 @@ def column_panels(w: Writer, sums: Level, epilogue: Level, along: int, lo: str, 
         w.scope.panels.clear()
 
 
-def panel_width(w: Writer) -> str:
+def panel_width(w: CWriter) -> str:
     """The columns of every panel where threads, and blocks of a product, own whole ones; else `w`, of each its own."""
     extent, granule = w.kernel.axes[w.kernel.vector or 0], w.schedule.granule
     blocks = blocks_of(w.kernel).columns if isinstance(w.kernel.body, Dot) else LANES
@@ -109,7 +109,7 @@ def panel_width(w: Writer) -> str:
     return str(min(extent, LANES))
 
 
-def reduce_columns(w: Writer, level: Level, along: int, width: str) -> None:
+def reduce_columns(w: CWriter, level: Level, along: int, width: str) -> None:
     """16 lanes of 16 columns, each lane a row of `r`; then the lanes are combined in the order of a row's."""
     for r in level.reduces:
         start_columns(w, r)
@@ -130,7 +130,7 @@ def reduce_columns(w: Writer, level: Level, along: int, width: str) -> None:
             w.values[r.id] = f"r{r.id}[0][l]"
 
 
-def add_columns(w: Writer, level: Level, along: int, width: str) -> None:
+def add_columns(w: CWriter, level: Level, along: int, width: str) -> None:
     """Every row of some columns to the lane it belongs to."""
     with w.loop(f"i{along}", "0", w.scope.extent(w.kernel.axes[along])):
         for r in level.reduces:  # argmax has one running maximum a column: the first of equals wins in any order
@@ -143,7 +143,7 @@ def add_columns(w: Writer, level: Level, along: int, width: str) -> None:
                 add_to_column(w, r, along)
 
 
-def start_columns(w: Writer, r: Reduce) -> None:
+def start_columns(w: CWriter, r: Reduce) -> None:
     dtype = w.dtypes[r.value]
     w.emit(f"{STORED[dtype]} r{r.id}[{LANES}][{LANES}];")
     if r.op == "sum":  # a loop of 256 stores would take the C compiler as long as all the rest
@@ -155,7 +155,7 @@ def start_columns(w: Writer, r: Reduce) -> None:
         w.emit(f"int32_t a{r.id}[{LANES}]; for (int l = 0; l < {LANES}; l++) a{r.id}[l] = 0;")
 
 
-def add_to_column(w: Writer, r: Reduce, along: int) -> None:
+def add_to_column(w: CWriter, r: Reduce, along: int) -> None:
     value, dtype, lane = w.values[r.value], w.dtypes[r.value], f"lane{r.id}[l]"
     if r.op == "argmax":
         w.emit(f"const int b{r.id} = ws_exceeds_{REDUCE_SUFFIX[dtype]}({value}, {lane});")
@@ -168,7 +168,7 @@ def add_to_column(w: Writer, r: Reduce, along: int) -> None:
 # -- contractions ------------------------------------------------------------------------------------------------------
 
 
-def render_dot(w: Writer) -> None:
+def render_dot(w: CWriter) -> None:
     """Blocks of the product, each followed by its epilogue while it is in the first-level cache."""
     dot, blocks = dot_of(w), blocks_of(w.kernel)
     with ExitStack() as stack:
@@ -188,12 +188,12 @@ def render_dot(w: Writer) -> None:
             render_epilogue(w)
 
 
-def dot_of(w: Writer) -> Dot:
+def dot_of(w: CWriter) -> Dot:
     assert isinstance(w.kernel.body, Dot)
     return w.kernel.body
 
 
-def pair_columns(w: Writer) -> None:
+def pair_columns(w: CWriter) -> None:
     """The columns of a right operand of half elements, two rows side by side: all blocks below them read that."""
     dot, t = dot_of(w), w.scope.extent
     outside = dict(w.scope.axes)
@@ -206,7 +206,7 @@ def pair_columns(w: Writer) -> None:
     w.scope.axes.update(outside)
 
 
-def right_steps(w: Writer, dot: Dot) -> tuple[Extent, Extent]:
+def right_steps(w: CWriter, dot: Dot) -> tuple[Extent, Extent]:
     """From one row of a right operand to the next (of pairs: to the next pair), and from one panel to the next."""
     buffer = w.buffers[dot.b.buffer]
     if buffer.layout == PAIRS:
@@ -217,7 +217,7 @@ def right_steps(w: Writer, dot: Dot) -> tuple[Extent, Extent]:
     return b_k, dot.b.shape[-2] * LANES if buffer.layout == PANELS else LANES
 
 
-def direct_target(w: Writer) -> tuple[str, str, str]:
+def direct_target(w: CWriter) -> tuple[str, str, str]:
     """The product goes where it is wanted: (pointer, stride of rows, stride of panels)."""
     dot, target = dot_of(w), w.kernel.levels[0].stores[0].load
     buffer = w.buffers[target.buffer]
@@ -226,11 +226,11 @@ def direct_target(w: Writer) -> tuple[str, str, str]:
     return operand_start(w, target), w.scope.extent(row), w.scope.extent(step)
 
 
-def block_target(w: Writer) -> tuple[str, str, str]:
+def block_target(w: CWriter) -> tuple[str, str, str]:
     return "block", str(LANES), str(blocks_of(w.kernel).rows * LANES)
 
 
-def call_gemm(w: Writer, c: str, c_m: str, c_p: str) -> None:
+def call_gemm(w: CWriter, c: str, c_m: str, c_p: str) -> None:
     dot = dot_of(w)
     a = w.buffers[dot.a.buffer]
     (a_m, across_panels), (a_k, by_panels) = axis_stride(dot.a, dot.m, a), axis_stride(dot.a, dot.k, a)
@@ -251,7 +251,7 @@ def call_gemm(w: Writer, c: str, c_m: str, c_p: str) -> None:
     w.emit(f"call->api->gemm_{SUFFIX[a.type.dtype]}(&product);")
 
 
-def render_epilogue(w: Writer) -> None:
+def render_epilogue(w: CWriter) -> None:
     dot, rows, whole = dot_of(w), blocks_of(w.kernel).rows, w.kernel.levels[0]
     turned = transposes(w)
     level = replace(whole, stores=tuple(s for s in whole.stores if s not in turned))
@@ -278,7 +278,7 @@ def render_epilogue(w: Writer) -> None:
 # -- scatter -----------------------------------------------------------------------------------------------------------
 
 
-def render_scatter(w: Writer) -> None:
+def render_scatter(w: CWriter) -> None:
     """Zeros, then every update in order; threads share out an axis that is not indexed."""
     k, scatter = w.kernel, w.kernel.body
     assert isinstance(scatter, Scatter)
@@ -302,12 +302,12 @@ def render_scatter(w: Writer) -> None:
         w.emit(f"{place} = {OPS['add'](dtype, (place, w.element(scatter.updates)))};")
 
 
-def scatter_element(w: Writer, target: Load, at: int) -> str:
+def scatter_element(w: CWriter, target: Load, at: int) -> str:
     base = w.scope.offset(target, w.buffers[target.buffer])
     return f"{w.params[target.buffer]}[{base} + {w.scope.times('at', product(target.shape[at + 1 :]))}]"
 
 
-RENDER: Mapping[Kind, Callable[[Writer], None]] = {
+RENDER: Mapping[Kind, Callable[[CWriter], None]] = {
     Kind.NEST: render_nest,
     Kind.COLUMNS: render_columns,
     Kind.DOT: render_dot,

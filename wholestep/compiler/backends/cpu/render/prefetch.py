@@ -7,7 +7,7 @@ from math import prod
 
 from wholestep.compiler.backends.cpu.layout.panels import LANES, PANELS
 from wholestep.compiler.backends.cpu.render.address import axis_stride
-from wholestep.compiler.backends.cpu.render.writer import Writer
+from wholestep.compiler.backends.cpu.render.writer import CWriter
 from wholestep.compiler.ir.types import Extent
 from wholestep.compiler.plan.model.bodies import Dot
 from wholestep.compiler.plan.model.kernel import Buffer, Layout, Load, Operand
@@ -15,12 +15,12 @@ from wholestep.compiler.plan.model.kernel import Buffer, Layout, Load, Operand
 MOST = 64 << 10  # bytes of one operand of a call: more would drive out what the call works on
 
 
-def operand_start(w: Writer, load: Load) -> str:
+def operand_start(w: CWriter, load: Load) -> str:
     """The address of the element at which the current block of an operand begins."""
     return f"{w.params[load.buffer]} + {w.scope.offset(load, w.buffers[load.buffer])}"
 
 
-def ahead_of_epilogue(w: Writer) -> list[str]:
+def ahead_of_epilogue(w: CWriter) -> list[str]:
     """Entries of type `ws_ahead` for the block m0 x n0 of every matrix that the epilogue reads or writes."""
     if not w.schedule.prefetch:
         return []
@@ -31,7 +31,7 @@ def ahead_of_epilogue(w: Writer) -> list[str]:
     return [text for text in entries if text]
 
 
-def entry(w: Writer, load: Load) -> str:
+def entry(w: CWriter, load: Load) -> str:
     """The block of one matrix, in pieces as it lies in memory; nothing where it is not a plain matrix of the block."""
     dot, buffer = w.kernel.body, w.buffers[load.buffer]
     assert isinstance(dot, Dot)
@@ -58,7 +58,7 @@ def panel_rows(load: Load, buffer: Buffer) -> Extent:
     return rows if buffer.layout == PANELS or not isinstance(rows, int) else -(-rows // 2) * 2
 
 
-def ahead_of_next(w: Writer, items: Sequence[Operand]) -> list[str]:
+def ahead_of_next(w: CWriter, items: Sequence[Operand]) -> list[str]:
     """Declares `ahead`: the matrices that the routine touches at the next point of the kernel's rows; its entries."""
     rows, here = w.kernel.rows, dict(w.scope.axes)
     carry = "1"
@@ -75,7 +75,7 @@ def ahead_of_next(w: Writer, items: Sequence[Operand]) -> list[str]:
     return entries
 
 
-def next_operand(w: Writer, item: Operand) -> str:
+def next_operand(w: CWriter, item: Operand) -> str:
     """One entry; nothing for a vector, for rows of unknown length, and for what is too large."""
     buffer = w.buffers[item.load.buffer]
     size, inner = buffer.type.dtype.size, item.axes[-2:]

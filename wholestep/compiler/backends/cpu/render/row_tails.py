@@ -15,7 +15,7 @@ from wholestep.compiler.ir.types import float32
 from wholestep.compiler.plan.model.kernel import Instr, Level, Load, Space, Store
 
 if TYPE_CHECKING:
-    from wholestep.compiler.backends.cpu.render.writer import Writer
+    from wholestep.compiler.backends.cpu.render.writer import CWriter
 
 
 def can_widen(level: Level) -> bool:
@@ -26,7 +26,7 @@ def can_widen(level: Level) -> bool:
     return plain and inside and all(r.op != "argmax" for r in level.reduces)
 
 
-def rounded_together(w: Writer, level: Level) -> dict[Store, Instr]:
+def rounded_together(w: CWriter, level: Level) -> dict[Store, Instr]:
     """Stores of consecutive half elements, each with the cast that it stores and that nothing else reads."""
     vector = w.kernel.vector
     casts = {i.id: i for i in level.body if i.op == "cast" and i.dtype.is_half and w.dtypes[i.args[0]] == float32}
@@ -49,7 +49,7 @@ def _walks(load: Load, axis: int | None) -> bool:
     return moves or any(i.value is not None for i in load.index)
 
 
-def is_padded(w: Writer, load: Load) -> bool:
+def is_padded(w: CWriter, load: Load) -> bool:
     """Is there room for all 16 lanes where this access ends?"""
     buffer = w.buffers[load.buffer]
     if not load.index or load.index[-1].plain != w.kernel.vector:
@@ -61,7 +61,7 @@ def is_padded(w: Writer, load: Load) -> bool:
     return buffer.space is Space.WORK and len(load.shape) == 1 and whole
 
 
-def widened_lanes(w: Writer, level: Level, count: int, simd: str) -> None:
+def widened_lanes(w: CWriter, level: Level, count: int, simd: str) -> None:
     """All 16 lanes of a level of which `count` exist."""
     exists = f"l < {count}"
     kept = dict(w.values)

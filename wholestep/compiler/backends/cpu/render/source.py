@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from wholestep.compiler.backends.cpu.kernel_schedule import schedule_of
 from wholestep.compiler.backends.cpu.layout.panels import LANES, PANELS
 from wholestep.compiler.backends.cpu.render.call import headers
-from wholestep.compiler.backends.cpu.render.dedup_kernels import Form, may_share, shared
+from wholestep.compiler.backends.cpu.render.dedup_kernels import KernelTemplate, may_share, shared
 from wholestep.compiler.backends.cpu.render.kernels import RENDER
 from wholestep.compiler.backends.cpu.render.language import HOST, STORED, cast_text, extent_text, literal
-from wholestep.compiler.backends.cpu.render.writer import Writer
+from wholestep.compiler.backends.cpu.render.writer import CWriter
 from wholestep.compiler.backends.cpu.runtime.compiler import ENTRY_FILE
 from wholestep.compiler.ir.types import float64
 from wholestep.compiler.plan.model.kernel import Buffer, HostValue, Kernel, Layout, Loop, Plan, Space
@@ -27,7 +27,7 @@ BARRIER = -1  # in the place of a kernel's number, where times are noted
 
 
 @dataclass(frozen=True)
-class Source:
+class CSource:
     """The source of a plan in parts."""
 
     prelude: str
@@ -65,7 +65,7 @@ def render(plan: Plan, prefix: str = "ws", profile: bool = False) -> str:
     return source(plan, prefix, profile).text
 
 
-def source(plan: Plan, prefix: str = "ws", profile: bool = False) -> Source:
+def source(plan: Plan, prefix: str = "ws", profile: bool = False) -> CSource:
     """The source of a plan: its kernels, the scalar prologue, the entry point, the refresh of copies.
 
     Kernels that differ in sizes alone are one.  `prefix` names what the object exports, so that several plans can stand
@@ -76,14 +76,14 @@ def source(plan: Plan, prefix: str = "ws", profile: bool = False) -> Source:
     written = []
     for kernel in plan.kernels:
         step = () if kernel.loop is None else (plan.loops[kernel.loop].symbol,)
-        writer = Writer(kernel, buffers, (*plan.symbols, *step))
+        writer = CWriter(kernel, buffers, (*plan.symbols, *step))
         RENDER[kernel.kind](writer)
         written.append((kernel, writer, writer.function("@")))
     forms = shared(dict.fromkeys(text for kernel, _, text in written if may_share(kernel)))
     functions: dict[str, str] = {}  # text of a kernel without its name -> name
     texts, calls = [], {}
     for kernel, writer, own in written:
-        form = forms.get(own, Form(own, ()))
+        form = forms.get(own, KernelTemplate(own, ()))
         if form.text not in functions:
             functions[form.text] = name = f"{prefix}_k{kernel.id}"
             texts.append(form.text.replace("@", name, 1))
@@ -92,7 +92,7 @@ def source(plan: Plan, prefix: str = "ws", profile: bool = False) -> Source:
     barrier = noted("call->api->barrier();", BARRIER, profile)
     begin = prelude(["ws.h", "reduce.h", "turn.h", *headers(plan)])
     host = "\n\n".join([prologue(plan, prefix), refresh(plan, prefix)])
-    return Source(begin, tuple(texts), notes + entry(plan, calls, prefix, barrier), host)
+    return CSource(begin, tuple(texts), notes + entry(plan, calls, prefix, barrier), host)
 
 
 def prelude(included: Sequence[str]) -> str:
@@ -100,7 +100,7 @@ def prelude(included: Sequence[str]) -> str:
     return PRELUDE.format("".join(f'#include "{name}"\n' for name in included))
 
 
-def call_text(kernel: Kernel, function: str, writer: Writer, sizes: Sequence[str]) -> str:
+def call_text(kernel: Kernel, function: str, writer: CWriter, sizes: Sequence[str]) -> str:
     step = [] if kernel.loop is None else ["step"]
     buffers = [f"b{b}" for b in writer.arguments().values()]
     return f"{function}({', '.join(['call', 'lo', 'hi', *step, *buffers, *sizes])});"

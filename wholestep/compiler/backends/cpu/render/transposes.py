@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from wholestep.compiler.backends.cpu.layout.panels import LANES, PANELS
 from wholestep.compiler.backends.cpu.render.language import SUFFIX, cast_text
 from wholestep.compiler.backends.cpu.render.prefetch import operand_start
-from wholestep.compiler.backends.cpu.render.writer import Writer
+from wholestep.compiler.backends.cpu.render.writer import CWriter
 from wholestep.compiler.ir.types import float32
 from wholestep.compiler.plan.model.kernel import Load, Store
 
 Span = tuple[str, str]
 
 
-def transposes(w: Writer) -> dict[Store, Store]:
+def transposes(w: CWriter) -> dict[Store, Store]:
     """Stores into a state's second layout, each with the store into the state itself."""
     level = w.kernel.levels[0]
     into = {s.load.buffer: s for s in level.stores}
@@ -25,7 +25,7 @@ def transposes(w: Writer) -> dict[Store, Store]:
     return {s: into[state] for s, state in source.items() if state is not None}
 
 
-def render_transpose(w: Writer, copy: Load, state: Load, spans: Mapping[int, Span]) -> None:
+def render_transpose(w: CWriter, copy: Load, state: Load, spans: Mapping[int, Span]) -> None:
     """The part of a state that was just written, in its second layout: 16 rows become one line of the copy at a time.
 
     `spans` has the part's rows and columns, by the kernel's axis; both begin at multiples of 16.
@@ -72,7 +72,7 @@ def block_of_pairs(copy: Load, state: Load) -> str:
     return f"{column}*{-(-rows // 2) * 2} + {row}*{LANES}"
 
 
-def turns_whole_blocks(w: Writer, state: Load) -> bool:
+def turns_whole_blocks(w: CWriter, state: Load) -> bool:
     """Does the state consist of 16 x 16 blocks, each in one piece?"""
     buffer = w.buffers[state.buffer]
     whole = all(isinstance(extent, int) and extent % LANES == 0 for extent in state.shape)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from wholestep.compiler.backends.cpu.kernel_schedule import Blocks, Inner, Queries, schedule_of
 from wholestep.compiler.backends.cpu.layout.panels import LANES, PANELS
-from wholestep.compiler.backends.cpu.render.address import Scope
+from wholestep.compiler.backends.cpu.render.address import AxisScope
 from wholestep.compiler.backends.cpu.render.language import LOCAL, LOWEST, OPS, STORED, SUFFIX, cast_text, literal
 from wholestep.compiler.backends.cpu.render.row_tails import can_widen, rounded_together, widened_lanes
 from wholestep.compiler.ir.ops import Trait, having
@@ -33,7 +33,7 @@ REDUCE_SUFFIX = {float32: "f32", float64: "f64", int32: "i32", int64: "i64", uin
 KEPT_APART = "__attribute__((noinline)) "
 
 
-class Writer:
+class CWriter:
     """Collects the lines of one kernel's function.  Its buffers are the parameters x0, x1, ... in order of use."""
 
     def __init__(self, kernel: Kernel, buffers: Mapping[int, Buffer], symbols: tuple[str, ...]) -> None:
@@ -59,7 +59,7 @@ class Writer:
             for r in level.reduces:
                 self.values[r.id], self.dtypes[r.id] = f"v{r.id}", r.dtype
         written = {i.id: self.values[i.id] for i in self.instrs if i.op in ("const", "scalar")}
-        self.scope = Scope(symbols, {a: f"i{a}" for a in range(len(kernel.axes))}, written=written)
+        self.scope = AxisScope(symbols, {a: f"i{a}" for a in range(len(kernel.axes))}, written=written)
 
     # -- lines -----------------------------------------------------------------------------------------------------
     def emit(self, text: str) -> None:

@@ -10,7 +10,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 from wholestep.compiler.runtime.background import run_all
-from wholestep.compiler.runtime.cache.content_store import Cache, key_of
+from wholestep.compiler.runtime.cache.content_store import ContentStore, key_of
 from wholestep.compiler.runtime.threads import default_threads
 from wholestep.compiler.spans import inner_span
 from wholestep.errors import CompilerError, PlanError
@@ -85,7 +85,7 @@ def flags_of(target: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Compiler:
+class CCompiler:
     """A C compiler: how to call it, and a fingerprint that changes when it does."""
 
     command: tuple[str, ...]
@@ -120,7 +120,7 @@ class CompileCounter:
 compile_counter = CompileCounter()
 
 
-def find_compiler(requested: str | None = None) -> Compiler:
+def find_compiler(requested: str | None = None) -> CCompiler:
     """The compiler `requested` (a name, a path, or a command line), else gcc, clang, cc, or the `ziglang` wheel."""
     if requested is not None:
         import shlex
@@ -146,7 +146,7 @@ def find_compiler(requested: str | None = None) -> Compiler:
     return zig
 
 
-def _on_path(command: tuple[str, ...]) -> Compiler | None:
+def _on_path(command: tuple[str, ...]) -> CCompiler | None:
     executable = _executable(command[0]) if command else None
     if executable is None:
         return None
@@ -155,7 +155,7 @@ def _on_path(command: tuple[str, ...]) -> Compiler | None:
     # The file's identity stands for the version: asking `--version` would cost a process on every start.
     fingerprint = f"{real} {status.st_size} {status.st_mtime_ns} {' '.join(command[1:])}"
     found = (executable, *command[1:])
-    return Compiler((*found, *_zig_target()) if _is_zig(found) and "-target" not in found else found, fingerprint)
+    return CCompiler((*found, *_zig_target()) if _is_zig(found) and "-target" not in found else found, fingerprint)
 
 
 def _is_zig(command: Sequence[str]) -> bool:
@@ -176,7 +176,7 @@ def _executable(name: str) -> str | None:
     return next((str(path) for path in candidates if path.is_file() and os.access(path, os.X_OK)), None)
 
 
-def _zig() -> Compiler | None:
+def _zig() -> CCompiler | None:
     import importlib.metadata
 
     try:
@@ -188,15 +188,15 @@ def _zig() -> Compiler | None:
             f"the ziglang wheel {version} is the only C compiler here, and it is too old: its clang does not take our "
             "flags for AVX-512. Run: pip install --upgrade 'ziglang>=0.16', or install gcc or clang."
         )
-    return Compiler((sys.executable, "-m", "ziglang", "cc", *_zig_target()), f"ziglang {version}")
+    return CCompiler((sys.executable, "-m", "ziglang", "cc", *_zig_target()), f"ziglang {version}")
 
 
 def compile_c(
     source: str,
     *,
     files: Mapping[str, str] | None = None,
-    cache: Cache | None = None,
-    compiler: Compiler | None = None,
+    cache: ContentStore | None = None,
+    compiler: CCompiler | None = None,
     target: str,
 ) -> Path:
     """The shared object of a plan's C `source` for a target by name: from the cache, or compiled and cached.
@@ -205,7 +205,7 @@ def compile_c(
     `files` are the same program cut into several, which are compiled side by side.
     """
     compiler = compiler or find_compiler()
-    cache = cache or Cache()
+    cache = cache or ContentStore()
     key = key_of("plan", source, *_plan_headers(), *flags_of(target), *EVERY_FLAG, compiler.fingerprint)
     found = cache.get(key, OBJECT_SUFFIX)
     if found is not None:
@@ -227,7 +227,7 @@ def _plan_headers() -> tuple[str, ...]:
     return tuple(text for path in files for text in (path.name, path.read_text()))
 
 
-def shared_object(name: str, cache: Cache, compiler: Compiler, target: str) -> Path:
+def shared_object(name: str, cache: ContentStore, compiler: CCompiler, target: str) -> Path:
     """The object of a file of functions that plans share, to be linked with them: from the cache, or compiled."""
     key = key_of("shared", name, *_plan_headers(), *flags_of(target), *EVERY_FLAG, compiler.fingerprint)
     found = cache.get(key, SHARED_SUFFIX)
@@ -244,7 +244,7 @@ def shared_object(name: str, cache: Cache, compiler: Compiler, target: str) -> P
 
 
 def run_compiler(
-    compiler: Compiler, target: str, sources: Mapping[str, str], shared: Sequence[Callable[[], Path]] = ()
+    compiler: CCompiler, target: str, sources: Mapping[str, str], shared: Sequence[Callable[[], Path]] = ()
 ) -> bytes:
     """Compile `sources` (file name -> text) into one shared object and return its bytes.
 

@@ -7,20 +7,20 @@ from contextvars import Context
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from wholestep.compiler.backend import MicroBatchShape, Place, Program, nothing
+from wholestep.compiler.backend import LoadContext, MicroBatchShape, Program, nothing
 from wholestep.compiler.backends.common.rank_shares import takes_part
 from wholestep.compiler.backends.cpu.layout.panels import MEMORY
 from wholestep.compiler.backends.cpu.runtime import library as native
 from wholestep.compiler.backends.cpu.runtime.object_loader import PlanCode, compiler_of, program_key
 from wholestep.compiler.backends.cpu.runtime.program import CpuProgram
-from wholestep.compiler.backends.cpu.runtime.scratch import Scratch
+from wholestep.compiler.backends.cpu.runtime.scratch import CpuScratch
 from wholestep.compiler.backends.cpu.target import TARGETS, detect_target, need_available
 from wholestep.compiler.plan.memory.peak_memory import pages_of
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.background import Background
 from wholestep.compiler.runtime.cache.content_store import cache_of
 from wholestep.compiler.runtime.memory import expect_region
-from wholestep.compiler.runtime.process_group import Group
+from wholestep.compiler.runtime.process_group import ProcessGroup
 from wholestep.compiler.target import Target
 from wholestep.errors import PlanError
 from wholestep.options import CompileOptions
@@ -40,9 +40,9 @@ class CpuDevice:
         self.name = target.name
         self._coming: Background[native.Library] | None = None
 
-    def scratch(self) -> Scratch:
+    def scratch(self) -> CpuScratch:
         """The arena and the threads' workspaces."""
-        return Scratch()
+        return CpuScratch()
 
     def prepare(self, options: CompileOptions) -> None:
         """Find or compile the runtime library on a thread of its own."""
@@ -57,7 +57,7 @@ class CpuDevice:
             coming.wait()
         return load_library(self.name, options)
 
-    def load(self, plan: Plan, place: Place, key: str = "", meanwhile: Callable[[], None] = nothing) -> Program:
+    def load(self, plan: Plan, place: LoadContext, key: str = "", meanwhile: Callable[[], None] = nothing) -> Program:
         """The program of a plan, compiled for the target that the plan was made for."""
         if plan.target != self.name:
             if plan.target not in TARGETS:
@@ -72,29 +72,31 @@ class CpuDevice:
         library = partial(device.library, options)
         code = PlanCode(plan, options, key=key, profile=place.profile, library=library, meanwhile=meanwhile)
         if _are_threads(place.where.group) and takes_part(plan):
-            from wholestep.compiler.backends.cpu.runtime.simulated_ranks import ShardedProgram, team_of
+            from wholestep.compiler.backends.cpu.runtime.simulated_ranks import ThreadRanksProgram, team_of
 
             team = team_of(place.where.group, code.library)
-            return ShardedProgram([CpuProgram(plan, own, code) for own in team.places(place, plan)], team)
+            return ThreadRanksProgram([CpuProgram(plan, own, code) for own in team.places(place, plan)], team)
         return CpuProgram(plan, place, code)
 
-    def load_micro_batches(self, plan: Plan, programs: Sequence[Any], place: Place, shape: MicroBatchShape) -> Program:
+    def load_micro_batches(
+        self, plan: Plan, programs: Sequence[Any], place: LoadContext, shape: MicroBatchShape
+    ) -> Program:
         from wholestep.compiler.backends.cpu.runtime.micro_batches import MicroBatchProgram  # most steps have none
 
         if _are_threads(place.where.group):
-            from wholestep.compiler.backends.cpu.runtime.simulated_ranks import ShardedProgram, team_of
+            from wholestep.compiler.backends.cpu.runtime.simulated_ranks import ThreadRanksProgram, team_of
 
             team = team_of(place.where.group, self.library(place.where.options))
             of_ranks: list[list[Any]] = [
-                [p.programs[r] if isinstance(p, ShardedProgram) else p for p in programs]
+                [p.programs[r] if isinstance(p, ThreadRanksProgram) else p for p in programs]
                 for r in range(len(team.members))
             ]
-            if any(isinstance(p, ShardedProgram) for p in programs):
+            if any(isinstance(p, ThreadRanksProgram) for p in programs):
                 own = [
                     MicroBatchProgram(plan, o, w, shape)
                     for o, w in zip(of_ranks, team.places(place, plan), strict=True)
                 ]
-                return ShardedProgram(own, team)
+                return ThreadRanksProgram(own, team)
         return MicroBatchProgram(plan, programs, place, shape)
 
     def program_key(self, plan: Plan, options: CompileOptions, key: str = "") -> str:
@@ -104,9 +106,9 @@ class CpuDevice:
         return plan.notes
 
 
-def _expect_memory(plan: Plan, place: Place) -> None:
+def _expect_memory(plan: Plan, place: LoadContext) -> None:
     """Begin to get what a program of its own and the scratch memory will take: the system may take seconds for it."""
-    assert isinstance(place.scratch, Scratch), "programs of the CPU share its scratch memory"
+    assert isinstance(place.scratch, CpuScratch), "programs of the CPU share its scratch memory"
     threads, segments = place.where.threads, place.scratch.segments
     wanted = segments.grown(plan.arena_bytes, plan.work_bytes, threads)
     if wanted != segments:
@@ -114,7 +116,7 @@ def _expect_memory(plan: Plan, place: Place) -> None:
     expect_region(pages_of(plan, threads).private_mapped)
 
 
-def _are_threads(group: Group | None) -> TypeGuard[Shards]:
+def _are_threads(group: ProcessGroup | None) -> TypeGuard[Shards]:
     """Are the ranks of a step threads of this process?"""
     return group is not None and group.engine == "threads"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from wholestep.compiler.backend import Epoch, Slice
+from wholestep.compiler.backend import Epoch, StepRange
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.model.kernel import Buffer
 from wholestep.compiler.plan.model.layout import unpack
@@ -32,7 +32,7 @@ class Outlet:
 
 
 @dataclass(frozen=True)
-class Kept:
+class StepOutputs:
     """A step whose outputs were put aside."""
 
     outlets: Mapping[str, Outlet]
@@ -49,7 +49,7 @@ class Kept:
         """An output, copied."""
         return self.outlets[name].read(self.sizes)
 
-    def keep(self) -> Kept:
+    def keep(self) -> StepOutputs:
         """As it is."""
         return self
 
@@ -65,9 +65,9 @@ class CpuEpoch:
     def __iter__(self) -> CpuEpoch:
         return self
 
-    def __next__(self) -> Slice:
+    def __next__(self) -> StepRange:
         epoch, done = self._epoch, self._done
         if done == len(self._losses):
             raise StopIteration
         self._done += self._run(self._losses, done)
-        return Slice.of(epoch, epoch.first + done, self._losses[done : self._done])
+        return StepRange.of(epoch, epoch.first + done, self._losses[done : self._done])

@@ -19,31 +19,31 @@ from wholestep.compiler.backends.cpu.runtime.compiler import (
     OBJECT_SUFFIX,
     PARTS,
     SHARED,
-    Compiler,
+    CCompiler,
     compile_counter,
     find_compiler,
     flags_of,
     run_compiler,
 )
 from wholestep.compiler.ir.semantics import random
-from wholestep.compiler.runtime.cache.content_store import Cache, key_of
+from wholestep.compiler.runtime.cache.content_store import ContentStore, key_of
 from wholestep.compiler.runtime.process_group import GroupFailedError
 from wholestep.compiler.runtime.threads import MAX_THREADS, default_threads
 
 __all__ = [
     "Ahead",
     "Body",
-    "Bound",
-    "Call",
+    "NativeBound",
+    "NativeCall",
     "Copy",
     "Gemm",
-    "Group",
+    "NativeGroup",
     "Library",
-    "Loop",
+    "NativeLoop",
     "LoopInput",
-    "Phase",
-    "Share",
-    "Step",
+    "NativePhase",
+    "NativeShare",
+    "NativeStep",
     "MicroBatchLoop",
     "SEQUENTIAL",
     "SHUFFLED",
@@ -102,7 +102,7 @@ class Pairs(Structure):
     ]
 
 
-class Call(Structure):
+class NativeCall(Structure):
     """`ws_call` of ws.h: what an entry point is given."""
 
     _fields_ = [
@@ -126,32 +126,32 @@ class LoopInput(Structure):
     _fields_ = [("source", c_void_p), ("row_bytes", c_long), ("slot", c_void_p), ("staging", c_void_p)]
 
 
-class Bound(Structure):
+class NativeBound(Structure):
     """`ws_bound` of runtime.h: indices that stay below a limit."""
 
     _fields_ = [("slot", c_void_p), ("count", c_long), ("limit", c_uint64), ("bytes", c_int)]
 
 
-class Step(Structure):
+class NativeStep(Structure):
     """`ws_step_call` of runtime.h: one step."""
 
     _fields_ = [
         ("prologue", c_void_p),
         ("entry", c_void_p),
-        ("call", POINTER(Call)),
-        ("bounds", POINTER(Bound)),
+        ("call", POINTER(NativeCall)),
+        ("bounds", POINTER(NativeBound)),
         ("bound_count", c_int),
         ("threads", c_int),
     ]
 
 
-class Loop(Structure):
+class NativeLoop(Structure):
     """`ws_loop` of runtime.h: many steps of one epoch."""
 
     _fields_ = [
         ("prologue", c_void_p),
         ("entry", c_void_p),
-        ("call", POINTER(Call)),
+        ("call", POINTER(NativeCall)),
         ("batch_dim", c_void_p),
         ("inputs", POINTER(LoopInput)),
         ("order", c_void_p),
@@ -187,13 +187,13 @@ class Copy(Structure):
 PHASE_DIMS = ("batch_dim", "first_dim", "rows_dim", "parts_dim", "own_dim", "whole_dim")
 
 
-class Phase(Structure):
+class NativePhase(Structure):
     """`ws_phase` of runtime.h: a program of a step over micro-batches."""
 
     _fields_ = [
         ("prologue", c_void_p),
         ("entry", c_void_p),
-        ("call", POINTER(Call)),
+        ("call", POINTER(NativeCall)),
         *[(name, c_void_p) for name in PHASE_DIMS],
         ("step_scalar", c_void_p),
         ("inputs", POINTER(LoopInput)),
@@ -206,7 +206,7 @@ class MicroBatchLoop(Structure):
     """`ws_micro_batch_loop` of runtime.h: many steps over micro-batches of one epoch."""
 
     _fields_ = [
-        ("phases", POINTER(Phase)),
+        ("phases", POINTER(NativePhase)),
         *[(name, c_void_p) for name in ("order", "loss", "refused", "losses", "bounds")],
         *[(name, c_uint64) for name in ("order_seed", "order_epoch", "step")],
         *[(name, c_long) for name in ("rows", "batch", "part", "position", "steps")],
@@ -216,16 +216,16 @@ class MicroBatchLoop(Structure):
     ]
 
 
-class Share(Structure):
+class NativeShare(Structure):
     """`ws_share` of group.h: a tensor of a collective."""
 
     _fields_ = [("source", c_void_p), ("to", c_void_p), ("count", c_long)]
 
 
-Collective = ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(Share), c_int, c_int)
+Collective = ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(NativeShare), c_int, c_int)
 
 
-class Group(Structure):
+class NativeGroup(Structure):
     """`ws_group` of group.h: the ranks that make a step together, seen from one of them."""
 
     _fields_ = [
@@ -254,7 +254,7 @@ class Library:
         self._pool_run = self._function("ws_pool_run", c_int, c_void_p, c_void_p, c_int)
         self.step = self.dll.ws_step  # of byref(Step); without types to convert to, a call is quickest
         # Runs steps until `loop.steps`, the end of the epoch or the time limit; returns how many were done.
-        self.run_loop = self._function("ws_run_loop", c_long, POINTER(Loop))
+        self.run_loop = self._function("ws_run_loop", c_long, POINTER(NativeLoop))
         self.run_loop.errcheck = _checked  # type: ignore[assignment]  # the stubs know no structures
         self.run_micro_batches = self._function("ws_run_micro_batches", c_long, POINTER(MicroBatchLoop))  # alike
         self.run_micro_batches.errcheck = _checked  # type: ignore[assignment]
@@ -264,9 +264,9 @@ class Library:
         function.restype, function.argtypes = result, list(arguments)
         return function  # type: ignore[no-any-return]
 
-    def run_step(self, prologue: int | None, entry: int, call: Call, threads: int) -> None:
+    def run_step(self, prologue: int | None, entry: int, call: NativeCall, threads: int) -> None:
         """Run one step: the prologue, then `entry` on every thread.  `call.step` is the caller's to advance."""
-        step = Step(prologue=prologue, entry=entry, call=ctypes.pointer(call), threads=threads)
+        step = NativeStep(prologue=prologue, entry=entry, call=ctypes.pointer(call), threads=threads)
         check(self.step(ctypes.byref(step)), threads)
 
     def pool_run(self, body: int | ctypes._CFunctionType, argument: int | None, threads: int) -> None:
@@ -306,7 +306,7 @@ class Part:
         self.dll[f"ws_add_{name}"](c_void_p(library.api))
 
 
-def _checked(done: int, function: object, given: tuple[Loop | MicroBatchLoop]) -> int:
+def _checked(done: int, function: object, given: tuple[NativeLoop | MicroBatchLoop]) -> int:
     """What a loop returns; an error where it is the negative of an error number."""
     if done == -errno.EDOM:
         raise IndexRefusedError
@@ -337,7 +337,7 @@ def library_sources(part: str = "") -> dict[str, str]:
     return {name: (NATIVE / name).read_text() for name in order}
 
 
-def build_library(cache: Cache, compiler: Compiler, target: str, part: str = "") -> Path:
+def build_library(cache: ContentStore, compiler: CCompiler, target: str, part: str = "") -> Path:
     """The shared object of the library for a target by name, or that of a part of it, cached."""
     sources = library_sources(part)
     texts = [text for pair in sources.items() for text in pair]
@@ -368,11 +368,11 @@ def is_loaded(target: str) -> bool:
     return target in _loaded
 
 
-def load_library(target: str, cache: Cache | None = None, compiler: Compiler | None = None) -> Library:
+def load_library(target: str, cache: ContentStore | None = None, compiler: CCompiler | None = None) -> Library:
     """The library of a target in this process.  The first call decides how it is built: a target has one pool, ever."""
     with _loading:
         if target not in _loaded:
-            _loaded[target] = Library(build_library(cache or Cache(), compiler or find_compiler(), target))
+            _loaded[target] = Library(build_library(cache or ContentStore(), compiler or find_compiler(), target))
             random.draw_by(_loaded[target].uniforms, _loaded[target].normals)
         return _loaded[target]
 

@@ -8,10 +8,10 @@ from ctypes import addressof, c_void_p
 from dataclasses import dataclass
 from functools import partial
 
-from wholestep.compiler.backend import Epoch, MicroBatchShape, Place
+from wholestep.compiler.backend import Epoch, LoadContext, MicroBatchShape
 from wholestep.compiler.backends.common.rank_shares import Pace, paced
 from wholestep.compiler.backends.cpu.runtime import library as native
-from wholestep.compiler.backends.cpu.runtime.launch_handles import CpuEpoch, Kept
+from wholestep.compiler.backends.cpu.runtime.launch_handles import CpuEpoch, StepOutputs
 from wholestep.compiler.backends.cpu.runtime.program import CpuProgram, bounds_of
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
@@ -19,7 +19,7 @@ from wholestep.compiler.runtime.memory import Region
 
 
 @dataclass(frozen=True)
-class Phase:
+class BoundPhase:
     """A program of a step and its inputs: those it takes row by row, those it is given whole."""
 
     program: CpuProgram
@@ -33,7 +33,7 @@ class MicroBatchProgram:
 
     synchronous = True
 
-    def __init__(self, plan: Plan, programs: Sequence[CpuProgram], place: Place, shape: MicroBatchShape) -> None:
+    def __init__(self, plan: Plan, programs: Sequence[CpuProgram], place: LoadContext, shape: MicroBatchShape) -> None:
         self.plan, self.shape, self._place, self._state = plan, shape, place, place.state
         self._library, self.threads = programs[0].library, programs[0].threads
         group = place.where.group
@@ -44,7 +44,7 @@ class MicroBatchProgram:
         self._cut = {name for name, type in types.items() if shape.is_cut(type.shape)}
         self._types = types
         self._phases = [self._phase(p) for p in programs]
-        self._native = (native.Phase * len(programs))(*(self._as_native(p) for p in self._phases))
+        self._native = (native.NativePhase * len(programs))(*(self._as_native(p) for p in self._phases))
         self._addresses = (c_void_p * max(1, len(types)))()
         self._slots = {name: i for i, name in enumerate(types)}
         self._bounded: Mapping[str, int] | None = None  # the sizes for which bounds were counted
@@ -54,12 +54,12 @@ class MicroBatchProgram:
         self.mapped_bytes = self._region.size + sum(p.mapped_bytes for p in programs)
         self.count_steps(True)
 
-    def _phase(self, program: CpuProgram) -> Phase:
+    def _phase(self, program: CpuProgram) -> BoundPhase:
         names = [name for name, _ in program.plan.inputs]
         rows = tuple(n for n in names if n in self._cut)
-        return Phase(program, rows, tuple(n for n in names if n not in self._cut), program.rows_of_inputs(rows))
+        return BoundPhase(program, rows, tuple(n for n in names if n not in self._cut), program.rows_of_inputs(rows))
 
-    def _as_native(self, phase: Phase) -> native.Phase:
+    def _as_native(self, phase: BoundPhase) -> native.NativePhase:
         made = phase.program.as_phase(self.shape.dims, once=phase is self._phases[-1])
         made.inputs, made.input_count = phase.inputs, len(phase.rows)
         return made
@@ -133,7 +133,7 @@ class MicroBatchProgram:
         """An output of the last step, copied."""
         return self._last.read(name)
 
-    def keep(self) -> Kept:
+    def keep(self) -> StepOutputs:
         """The outputs of the last step, copied as they are stored."""
         return self._last.keep()
 

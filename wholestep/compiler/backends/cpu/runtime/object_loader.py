@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wholestep.compiler.backends.cpu.runtime import library as native
-from wholestep.compiler.backends.cpu.runtime.compiler import OBJECT_SUFFIX, Compiler, compile_c, find_compiler
+from wholestep.compiler.backends.cpu.runtime.compiler import OBJECT_SUFFIX, CCompiler, compile_c, find_compiler
 from wholestep.compiler.ir.types import DType
 from wholestep.compiler.plan.io import serialize
 from wholestep.compiler.plan.model.bodies import Call, Dot
@@ -21,7 +21,7 @@ from wholestep.compiler.runtime.sources import compiler_version
 from wholestep.options import CompileOptions
 
 if TYPE_CHECKING:
-    from wholestep.compiler.backends.cpu.render.source import Source
+    from wholestep.compiler.backends.cpu.render.source import CSource
 
 KERNELS_OF_A_QUICK_FILE = 48  # 10 ms each: a process for a few of them would take longer than they do
 
@@ -55,7 +55,7 @@ class PlanCode:
             self.refresh.restype = None
 
     @cached_property
-    def source(self) -> Source:
+    def source(self) -> CSource:
         """The C that runs."""
         from wholestep.compiler.backends.cpu.render.source import source  # what is found in the cache is not rendered
 
@@ -85,7 +85,7 @@ def program_key(plan: Plan, options: CompileOptions, key: str = "") -> str:
     return key_of("program", key or serialize.dump(plan), compiler_version("cpu", options), fingerprint, plan.target)
 
 
-def compiler_of(options: CompileOptions) -> Compiler:
+def compiler_of(options: CompileOptions) -> CCompiler:
     """The C compiler that options ask for."""
     return find_compiler(options.compiler_command)
 

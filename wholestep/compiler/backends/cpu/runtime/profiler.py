@@ -29,7 +29,7 @@ class NativeLog(ctypes.Structure):
 
 
 @dataclass(frozen=True)
-class Event:
+class KernelEvent:
     """A kernel, or the wait at a barrier (kernel -1), on one thread or GPU; seconds of `time.perf_counter`'s clock."""
 
     kernel: int
@@ -42,7 +42,7 @@ class Event:
         return self.end - self.begin
 
 
-class Recorder:
+class KernelLog:
     """The logs of a profiled object."""
 
     row = "thread"  # what runs kernels: each has events of its own
@@ -56,10 +56,10 @@ class Recorder:
         for log, room in zip(self._logs, self._rooms, strict=False):
             log.events, log.room, log.count = room, ROOM, 0
 
-    def take(self) -> list[Event]:
+    def take(self) -> list[KernelEvent]:
         """What happened since `clear`; nothing is noted from here on."""
         found = []
         for thread, (log, room) in enumerate(zip(self._logs, self._rooms, strict=False)):
-            found += [Event(e.kernel, thread, 1e-9 * e.begin, 1e-9 * e.end) for e in room[: log.count]]
+            found += [KernelEvent(e.kernel, thread, 1e-9 * e.begin, 1e-9 * e.end) for e in room[: log.count]]
             log.room = log.count = 0
         return found

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from wholestep.compiler.backend import Epoch, IndexRefusedError, Place, check_indices
+from wholestep.compiler.backend import Epoch, IndexRefusedError, LoadContext, check_indices
 from wholestep.compiler.backends.common.rank_shares import (
     Pace,
     address_in,
@@ -26,9 +26,9 @@ from wholestep.compiler.backends.common.rank_shares import (
 )
 from wholestep.compiler.backends.cpu.layout.panels import MEMORY, PANELS
 from wholestep.compiler.backends.cpu.runtime import library as native
-from wholestep.compiler.backends.cpu.runtime.launch_handles import CpuEpoch, Kept, Outlet
+from wholestep.compiler.backends.cpu.runtime.launch_handles import CpuEpoch, Outlet, StepOutputs
 from wholestep.compiler.backends.cpu.runtime.object_loader import PlanCode
-from wholestep.compiler.backends.cpu.runtime.scratch import Scratch
+from wholestep.compiler.backends.cpu.runtime.scratch import CpuScratch
 from wholestep.compiler.ir.type_rules.collectives import MODEL_RANK, OWN, RANK, ROWS
 from wholestep.compiler.ir.types import Dim, TensorType, evaluate
 from wholestep.compiler.plan.memory.peak_memory import pages_of, staging_bytes
@@ -37,10 +37,10 @@ from wholestep.compiler.plan.model.layout import aligned
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.memory import Region
 from wholestep.compiler.runtime.process_group import rows_of_rank
-from wholestep.compiler.runtime.state.storage import HostArray, Memory
+from wholestep.compiler.runtime.state.storage import HostArray, StateMemory
 
 if TYPE_CHECKING:
-    from wholestep.compiler.backends.cpu.runtime.profiler import Recorder
+    from wholestep.compiler.backends.cpu.runtime.profiler import KernelLog
 
 
 class CpuProgram:
@@ -51,7 +51,7 @@ class CpuProgram:
 
     synchronous = True
 
-    def __init__(self, plan: Plan, place: Place, code: PlanCode) -> None:
+    def __init__(self, plan: Plan, place: LoadContext, code: PlanCode) -> None:
         group = place.where.group if takes_part(plan) else None
         self._places = {RANK: 0, MODEL_RANK: 0}  # where it stands among the ranks, rows or none
         if group is not None:
@@ -63,14 +63,14 @@ class CpuProgram:
         self._memory, self.threads = place.memory or MEMORY, native.APART if place.apart else place.where.threads
         divided = [name for name, id in plan.inputs if plan.buffers[id].type.shape[:1] == (Dim.symbol(plan.divided),)]
         self._cut = frozenset(divided if self.ranks > 1 else ())
-        self._parts: Mapping[str, Memory] = {}
+        self._parts: Mapping[str, StateMemory] = {}
         if parts := [b for b in plan.buffers if b.space is Space.STATE and b.is_part]:
             from wholestep.compiler.runtime.state.partitioned_state import memories_of_parts  # most have none
 
             assert group is not None, "a rank that is alone has no parts"
             self._parts = memories_of_parts(parts, MEMORY, group)
         self._given: dict[str, AnyArray] = {}  # of ranks: what all of them are given, whose indices each looks at
-        assert isinstance(place.scratch, Scratch), "programs of the CPU share its scratch memory"
+        assert isinstance(place.scratch, CpuScratch), "programs of the CPU share its scratch memory"
         self._scratch, self._code, self.library = place.scratch, code, code.library
         self.recorder = _recorder(code.path, place.where.threads) if place.profile else None
         self._seen = -1  # the version of the state that the copies show
@@ -128,7 +128,7 @@ class CpuProgram:
         assert isinstance(found, HostArray), "the CPU's memory is the host's"
         return found.flat
 
-    def _memory_of(self, state: str) -> Memory:
+    def _memory_of(self, state: str) -> StateMemory:
         return self._parts.get(state, self._memory)
 
     def _make_call(self) -> None:
@@ -151,7 +151,7 @@ class CpuProgram:
         self._step_index = self._scalar_index.get("step")
         self._epoch_index = self._scalar_index.get("epoch")
         self._derived = (c_double * max(1, plan.slots))()
-        self._call = native.Call(
+        self._call = native.NativeCall(
             api=self.library.api,
             dims=self._dims,
             buffers=self._addresses,
@@ -161,7 +161,7 @@ class CpuProgram:
             group=None if self._group is None else address_in(self._group, plan),
         )
         self._call_reference = byref(self._call)
-        self._step = native.Step(
+        self._step = native.NativeStep(
             prologue=self._code.prologue,
             entry=self._code.entry,
             call=ctypes.pointer(self._call),
@@ -298,9 +298,9 @@ class CpuProgram:
         """An output of the last step, copied."""
         return self._outlets[name].read(self._sizes_now())
 
-    def keep(self) -> Kept:
+    def keep(self) -> StepOutputs:
         """The outputs of the last step, copied as they are stored."""
-        return Kept({name: o.copy() for name, o in self._outlets.items()}, self._sizes_now())
+        return StepOutputs({name: o.copy() for name, o in self._outlets.items()}, self._sizes_now())
 
     def _sizes_now(self) -> dict[str, int]:
         return dict(zip(self.plan.symbols, self._dims, strict=False))
@@ -311,7 +311,7 @@ class CpuProgram:
         """Steps until the epoch's end, in slices of about 50 ms."""
         return CpuEpoch(epoch, partial(self._run_slice, epoch, self._loop(epoch)))
 
-    def _run_slice(self, epoch: Epoch, loop: native.Loop, losses: AnyArray, done: int) -> int:
+    def _run_slice(self, epoch: Epoch, loop: native.NativeLoop, losses: AnyArray, done: int) -> int:
         """Some steps of an epoch; returns how many.  All that a call reads is set anew: others may have made steps."""
         run = self.prepare_slice(epoch, loop, losses, done, self._pace.steps(len(losses) - done))
         made = run() if self._pace.alone else self._pace.timed(run)
@@ -320,7 +320,7 @@ class CpuProgram:
         return made
 
     def prepare_slice(
-        self, epoch: Epoch, loop: native.Loop, losses: AnyArray, done: int, most: int
+        self, epoch: Epoch, loop: native.NativeLoop, losses: AnyArray, done: int, most: int
     ) -> Callable[[], int]:
         """All of a slice that comes before its native call."""
         self.set_sizes(epoch.sizes)
@@ -351,11 +351,11 @@ class CpuProgram:
             item.staging = self._staging[name].ctypes.data
         return inputs
 
-    def as_phase(self, symbols: Mapping[str, str], once: bool) -> native.Phase:
+    def as_phase(self, symbols: Mapping[str, str], once: bool) -> native.NativePhase:
         """This program as a phase of a step over micro-batches; `symbols` says which field holds which dimension."""
         copies = [self._as_copy(b) for b in self.plan.buffers if b.space is Space.COPY]
         self._copies = (native.Copy * max(1, len(copies)))(*copies)
-        return native.Phase(
+        return native.NativePhase(
             prologue=self._code.prologue,
             entry=self._code.entry,
             call=ctypes.pointer(self._call),
@@ -409,21 +409,21 @@ class CpuProgram:
         if self._epoch_index is not None:
             self._scalars[self._epoch_index] = self._state.epoch
 
-    def _loop(self, epoch: Epoch) -> native.Loop:
+    def _loop(self, epoch: Epoch) -> native.NativeLoop:
         """What the native loop needs to know of an epoch, but for where a slice begins: most of it once in a run."""
         if self not in epoch.kept:
             epoch.kept[self] = self._loop_over(epoch)
-        loop: native.Loop = epoch.kept[self]
+        loop: native.NativeLoop = epoch.kept[self]
         loop.order_kind = native.SEQUENTIAL if epoch.order is None else native.SHUFFLED
         loop.order_epoch = epoch.order or 0
         return loop
 
-    def _loop_over(self, epoch: Epoch) -> native.Loop:
+    def _loop_over(self, epoch: Epoch) -> native.NativeLoop:
         inputs = self.rows_of_inputs(list(epoch.sources))
         for item, source in zip(inputs, epoch.sources.values(), strict=False):
             item.source, item.row_bytes = source.ctypes.data, source.nbytes // len(source)
         loss = self.plan.buffers[self.plan.outputs[0][1]]
-        return native.Loop(
+        return native.NativeLoop(
             prologue=self._code.prologue,
             entry=self._code.entry,
             call=ctypes.pointer(self._call),
@@ -447,7 +447,7 @@ class CpuProgram:
 
 def bounds_of(
     plan: Plan, sizes: Mapping[str, int], addresses: ctypes.Array[c_void_p], slots: Mapping[str, int]
-) -> ctypes.Array[native.Bound]:
+) -> ctypes.Array[native.NativeBound]:
     """What a native step checks: how many values of which input are indices, and below what."""
     found = []
     for name, id in plan.inputs:
@@ -456,15 +456,15 @@ def bounds_of(
         if limits:
             count = math.prod(evaluate(e, sizes) for e in type.shape)
             slot = addressof(addresses) + slots[name] * ctypes.sizeof(c_void_p)
-            found.append(native.Bound(slot, count, min(limits), type.dtype.size))
-    return (native.Bound * len(found))(*found)
+            found.append(native.NativeBound(slot, count, min(limits), type.dtype.size))
+    return (native.NativeBound * len(found))(*found)
 
 
 def _no_loss() -> NoReturn:
     raise AssertionError("a program without outputs has no loss")
 
 
-def _recorder(compiled: Path, threads: int) -> Recorder:
-    from wholestep.compiler.backends.cpu.runtime.profiler import Recorder  # only a profile reads what kernels noted
+def _recorder(compiled: Path, threads: int) -> KernelLog:
+    from wholestep.compiler.backends.cpu.runtime.profiler import KernelLog  # only a profile reads what kernels noted
 
-    return Recorder(compiled, threads)
+    return KernelLog(compiled, threads)

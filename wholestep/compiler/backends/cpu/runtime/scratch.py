@@ -12,20 +12,20 @@ from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.memory import Region
 
 
-class User(Protocol):
+class CpuScratchUser(Protocol):
     """A program that knows addresses of scratch memory."""
 
     def place_scratch(self) -> None:
         """Read them again."""
 
 
-class Scratch:
+class CpuScratch:
     """The arena and the threads' workspaces: shared by the entry points of a session, as large as the largest needs."""
 
     def __init__(self) -> None:
         self.segments = Segments()
         self.region = Region(0)
-        self.users: WeakSet[User] = WeakSet()
+        self.users: WeakSet[CpuScratchUser] = WeakSet()
 
     @property
     def mapped_bytes(self) -> int:

@@ -11,14 +11,14 @@ from functools import partial
 
 import numpy as np
 
-from wholestep.compiler.backend import Epoch, Place
+from wholestep.compiler.backend import Epoch, LoadContext
 from wholestep.compiler.backends.common.rank_shares import Pace
 from wholestep.compiler.backends.cpu.layout.panels import is_turned, state_layout
 from wholestep.compiler.backends.cpu.runtime import library as native
-from wholestep.compiler.backends.cpu.runtime.launch_handles import CpuEpoch, Kept
+from wholestep.compiler.backends.cpu.runtime.launch_handles import CpuEpoch, StepOutputs
 from wholestep.compiler.backends.cpu.runtime.micro_batches import MicroBatchProgram
 from wholestep.compiler.backends.cpu.runtime.program import CpuProgram
-from wholestep.compiler.backends.cpu.runtime.scratch import Scratch
+from wholestep.compiler.backends.cpu.runtime.scratch import CpuScratch
 from wholestep.compiler.ir.mesh import Grid
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
@@ -28,14 +28,14 @@ from wholestep.compiler.runtime.state.storage import HostMemory
 TIMEOUT = 600.0  # seconds: what a thread waits for the others
 
 
-class Member:
+class ThreadRank:
     """One of the threads, as programs see it."""
 
     engine = "threads"
 
     def __init__(self, first: int, rank: int, grid: Grid) -> None:
         self.rank, self.size, self.grid = rank, grid.size, grid
-        each = ctypes.sizeof(native.Group)
+        each = ctypes.sizeof(native.NativeGroup)
         self.address, self.whole_address = first + rank * each, first + (2 * grid.size + rank) * each
 
     def broadcast(self, data: bytes) -> bytes:
@@ -49,7 +49,7 @@ class Member:
         """What goes wrong is raised where it happens."""
 
 
-class Team:
+class ThreadRanks:
     """The threads of a session: where each has its states and its scratch memory."""
 
     def __init__(self, library: native.Library, grid: Grid) -> None:
@@ -60,19 +60,19 @@ class Team:
         if not first:
             raise MemoryError(f"no memory for {grid.size} ranks")
         weakref.finalize(self, free, first)
-        self.members = [Member(first, rank, grid) for rank in range(grid.size)]
+        self.members = [ThreadRank(first, rank, grid) for rank in range(grid.size)]
         self.threads = ThreadPoolExecutor(grid.size - 1, "shard") if grid.size > 1 else None
-        self._places: dict[bool, list[Place]] = {}  # of programs that are profiled, and of others
+        self._places: dict[bool, list[LoadContext]] = {}  # of programs that are profiled, and of others
 
-    def places(self, place: Place, plan: Plan) -> list[Place]:
+    def places(self, place: LoadContext, plan: Plan) -> list[LoadContext]:
         """Where the programs of each rank are loaded; the first has the session's own states."""
         found = self._places.setdefault(place.profile, [])
         if not found:
             for rank, member in enumerate(self.members):
                 where = replace(place.where, group=member, threads=1)
                 memory = HostMemory(f"cpu, shard {rank}", state_layout, is_turned) if rank else None
-                scratch = place.scratch if rank == 0 else Scratch()
-                found.append(Place(where, place.state, scratch, place.profile, memory, apart=True))
+                scratch = place.scratch if rank == 0 else CpuScratch()
+                found.append(LoadContext(where, place.state, scratch, place.profile, memory, apart=True))
         for own in found[1:]:
             own.scratch.reserve(plan, 1)
         return found
@@ -90,12 +90,12 @@ class Team:
         return [first, *(other.result() for other in others)]
 
 
-class ShardedProgram:
+class ThreadRanksProgram:
     """The programs of all ranks as one: all are given the same, and what the first leaves is the result."""
 
     synchronous = True
 
-    def __init__(self, programs: Sequence[CpuProgram | MicroBatchProgram], team: Team) -> None:
+    def __init__(self, programs: Sequence[CpuProgram | MicroBatchProgram], team: ThreadRanks) -> None:
         self.programs, self.team, self._first = tuple(programs), team, programs[0]
         self.plan, self.outputs, self.source = self._first.plan, self._first.outputs, self._first.source
         self.loss, self.staging, self.wait = self._first.loss, self._first.staging, self._first.wait
@@ -119,7 +119,7 @@ class ShardedProgram:
         for program in self.programs:
             program.bind(name, array)
 
-    def launch(self, sizes: Mapping[str, int]) -> ShardedProgram:
+    def launch(self, sizes: Mapping[str, int]) -> ThreadRanksProgram:
         """One step, to its end."""
         self._run([program.prepare(sizes) for program in self.programs], lambda program, made: program.count(made))
         return self
@@ -138,7 +138,7 @@ class ShardedProgram:
         """An output of the last step, copied."""
         return self._first.read(name)
 
-    def keep(self) -> Kept:
+    def keep(self) -> StepOutputs:
         """The outputs of the last step, copied as they are stored."""
         return self._first.keep()
 
@@ -157,9 +157,9 @@ class ShardedProgram:
         return self._pace.timed(lambda: self._run(runs, lambda program, made: program.count_slice(made)))
 
 
-def team_of(shards: Shards, library: native.Library) -> Team:
+def team_of(shards: Shards, library: native.Library) -> ThreadRanks:
     """The threads of a session, once it has the library."""
     if shards.team is None:
-        shards.team = Team(library, shards.grid)
-    assert isinstance(shards.team, Team)
+        shards.team = ThreadRanks(library, shards.grid)
+    assert isinstance(shards.team, ThreadRanks)
     return shards.team

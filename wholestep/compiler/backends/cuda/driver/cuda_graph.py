@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from wholestep.compiler.backends.cuda.driver import driver
-from wholestep.compiler.backends.cuda.driver.driver import Event, Gpu, allow_shared, call
+from wholestep.compiler.backends.cuda.driver.driver import CudaEvent, Gpu, allow_shared, call
 from wholestep.errors import DeviceError
 
 FILL_BLOCKS, FILL_BYTES = 528, 16 * 256  # of a kernel that fills memory: the most, and what one fills at a time
@@ -82,7 +82,7 @@ class Nodes:
         params.kernelParams = ctypes.addressof(pointers)
         return params, pointers
 
-    def event(self, event: Event, after: Sequence[int]) -> int:
+    def event(self, event: CudaEvent, after: Sequence[int]) -> int:
         """Add a moment that is noted."""
         before = [self._nodes[i] for i in after]
         self._nodes.append(call("cuGraphAddEventRecordNode", self.handle, before, len(before), event.handle))
@@ -151,7 +151,7 @@ def _listed(function: str, of: Any) -> list[Any]:
     return list(found)
 
 
-class Graph:
+class CudaGraph:
     """Kernels and what each waits for, as one launch."""
 
     def __init__(

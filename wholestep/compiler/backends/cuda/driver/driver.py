@@ -66,7 +66,7 @@ def _as_text(padded: bytes) -> str:
     return padded.partition(b"\0")[0].decode().strip()
 
 
-class Watch(Protocol):
+class StepWatch(Protocol):
     """Somebody who looks after steps that wait for other machines."""
 
     def until(self, is_done: Callable[[], bool]) -> None:
@@ -76,7 +76,7 @@ class Watch(Protocol):
 class Gpu:
     """One GPU: its context, and one stream in which everything happens in order."""
 
-    watch: Watch | None = None  # where its steps wait for other GPUs
+    watch: StepWatch | None = None  # where its steps wait for other GPUs
 
     def __init__(self, number: int) -> None:
         if number >= gpu_count():
@@ -120,7 +120,7 @@ class Gpu:
         """Does the driver say that something is not done?  Errors are told by those who wait for it."""
         return bool(answer[0] == bindings().CUresult.CUDA_ERROR_NOT_READY)
 
-    def wait_for(self, event: Event) -> None:
+    def wait_for(self, event: CudaEvent) -> None:
         """Let everything that comes next in the stream wait for a moment of another one; the host goes on."""
         call("cuStreamWaitEvent", self.stream, event.handle, 0)
 
@@ -220,7 +220,7 @@ class PinnedMemory:
         return self.bytes[offset : offset + count * dtype.itemsize].view(dtype)
 
 
-class Event:
+class CudaEvent:
     """A moment of the stream."""
 
     def __init__(self, owner: Gpu, timed: bool = False) -> None:
@@ -242,7 +242,7 @@ class Event:
         if error:
             raise DeviceError(f"the GPU's driver refused cuEventSynchronize: {error.name}.")
 
-    def milliseconds_since(self, earlier: Event) -> float:
+    def milliseconds_since(self, earlier: CudaEvent) -> float:
         found: float = call("cuEventElapsedTime", earlier.handle, self.handle)
         return found
 
@@ -261,12 +261,12 @@ class CopyStream:
         self._gpu.enter()
         call("cuMemcpyHtoDAsync", to, of, size, self._handle)
 
-    def record(self, event: Event) -> None:
+    def record(self, event: CudaEvent) -> None:
         """Let an event be the moment after all copies so far."""
         call("cuEventRecord", event.handle, self._handle)
 
 
-class Module:
+class CudaModule:
     """Machine code on a GPU."""
 
     def __init__(self, owner: Gpu, code: bytes) -> None:
@@ -284,7 +284,7 @@ def allow_shared(function: Any, size: int) -> None:
     call("cuFuncSetAttribute", function, attribute, size)
 
 
-class Together:
+class CooperativeKernel:
     """A kernel whose blocks are all there at once, so that they can wait for each other."""
 
     def __init__(self, owner: Gpu, function: Any, blocks: int, threads: int, shared: int) -> None:

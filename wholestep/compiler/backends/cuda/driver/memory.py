@@ -8,7 +8,7 @@ from weakref import WeakSet
 
 import numpy as np
 
-from wholestep.compiler.backends.cuda.driver.driver import DeviceMemory, Gpu, Module
+from wholestep.compiler.backends.cuda.driver.driver import CudaModule, DeviceMemory, Gpu
 from wholestep.compiler.backends.cuda.runtime.device_init import draw
 from wholestep.compiler.backends.cuda.runtime.program_memory import rounded
 from wholestep.compiler.backends.gpu.schedule import COUNTERS
@@ -56,7 +56,7 @@ class CudaMemory:
 
     def __init__(self, gpu: Gpu, whose: str = "") -> None:
         self.gpu, self.kind = gpu, f"cuda:{gpu.number}{whose}"
-        self.drawing: Callable[[], Module] | None = None  # the code that draws; a program that is loaded brings it
+        self.drawing: Callable[[], CudaModule] | None = None  # the code that draws; a program that is loaded brings it
 
     @property
     def free_bytes(self) -> int:
@@ -77,7 +77,7 @@ class CudaMemory:
         return self.drawing is not None and draw(self.drawing, into.block, into.offset, first)
 
 
-class User(Protocol):
+class ScratchUser(Protocol):
     """A program that knows addresses of scratch memory."""
 
     def place_scratch(self) -> None:
@@ -91,7 +91,7 @@ class CudaScratch:
         self._gpu = gpu
         self.arena = DeviceMemory(gpu, 1)
         self.counters = DeviceMemory(gpu, 4 * COUNTERS)
-        self.users: WeakSet[User] = WeakSet()
+        self.users: WeakSet[ScratchUser] = WeakSet()
 
     @property
     def mapped_bytes(self) -> int:

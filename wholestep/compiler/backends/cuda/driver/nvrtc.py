@@ -8,8 +8,8 @@ from functools import cache
 from typing import Any
 
 from wholestep.compiler.backends.cuda.driver.driver import INSTALL
-from wholestep.compiler.backends.gpu.render.source import Source, with_primitives
-from wholestep.compiler.runtime.cache.content_store import Cache, key_of
+from wholestep.compiler.backends.gpu.render.source import GpuSource, with_primitives
+from wholestep.compiler.runtime.cache.content_store import ContentStore, key_of
 from wholestep.errors import CompilerError
 
 SUFFIX = ".cubin"
@@ -70,7 +70,7 @@ def compile_text(text: str, architecture: str) -> bytes:
     return code
 
 
-def pieces(source: Source) -> list[tuple[list[str], str]]:
+def pieces(source: GpuSource) -> list[tuple[list[str], str]]:
     """The text in pieces that compile side by side, each with the functions in it."""
     texts = source.text.rstrip("\n").split("\n\n")
     names = source.functions
@@ -79,7 +79,7 @@ def pieces(source: Source) -> list[tuple[list[str], str]]:
     return [(names[i::count], "\n\n".join(texts[i::count])) for i in range(count)]
 
 
-def compile_kernels(body: str, architecture: str, cache: Cache) -> bytes:
+def compile_kernels(body: str, architecture: str, cache: ContentStore) -> bytes:
     """The machine code of some kernels; what was compiled before is found by its text."""
     text = with_primitives(body)
     key = key_of("cuda", text, architecture, nvrtc_version())
@@ -87,7 +87,7 @@ def compile_kernels(body: str, architecture: str, cache: Cache) -> bytes:
     return found.read_bytes()
 
 
-def compile_source(source: Source, architecture: str, cache: Cache) -> list[tuple[list[str], bytes]]:
+def compile_source(source: GpuSource, architecture: str, cache: ContentStore) -> list[tuple[list[str], bytes]]:
     """The functions of each piece and its machine code; what was compiled before is found by its text."""
 
     def make(piece: tuple[list[str], str]) -> tuple[list[str], bytes]:

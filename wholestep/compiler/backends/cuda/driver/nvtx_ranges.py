@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-from wholestep.compiler.backend import Epoch, Slice
+from wholestep.compiler.backend import Epoch, StepRange
 from wholestep.compiler.backends.cuda.driver.driver import INSTALL
 from wholestep.compiler.backends.cuda.runtime.launch_handles import CudaTicket
 from wholestep.compiler.backends.cuda.runtime.program import CudaProgram
@@ -55,7 +55,7 @@ class MarkedProgram(CudaProgram):
         with marked(f"{self._title} step {self._state.step}, {shown}"):
             return super().launch(sizes)
 
-    def epoch(self, epoch: Epoch) -> Iterator[Slice]:
+    def epoch(self, epoch: Epoch) -> Iterator[StepRange]:
         """The same, each slice as a range."""
         slices = super().epoch(epoch)
         while True:

@@ -15,12 +15,12 @@ from weakref import ref
 
 import numpy as np
 
-from wholestep.compiler.backends.cuda.driver.driver import DeviceMemory, Event, Gpu, PinnedMemory
+from wholestep.compiler.backends.cuda.driver.driver import CudaEvent, DeviceMemory, Gpu, PinnedMemory
 from wholestep.compiler.backends.cuda.driver.host_copies import HostCopies
 from wholestep.compiler.backends.cuda.runtime.launch_handles import CudaTicket
 from wholestep.compiler.backends.cuda.runtime.launch_list import RECORD, Order, Resource, write_record
 from wholestep.compiler.backends.cuda.runtime.program_memory import HEAD, OwnLayout, record_words
-from wholestep.compiler.backends.cuda.runtime.scalar_prologue import Scalars
+from wholestep.compiler.backends.cuda.runtime.scalar_prologue import PrologueScalars
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
@@ -44,7 +44,7 @@ class Records:
     Sizes are the same while they are one mapping.
     """
 
-    def __init__(self, plan: Plan, scalars: Scalars, seed: int) -> None:
+    def __init__(self, plan: Plan, scalars: PrologueScalars, seed: int) -> None:
         self._plan, self._scalars, self._seed = plan, scalars, seed % 2**64
         self._rows: list[AnyArray] = []
         self._block = np.zeros((0, record_words(plan)), np.uint64)  # all of them
@@ -92,10 +92,10 @@ class Landing:
     """Room on the host for outputs of one size."""
 
     def __init__(self, gpu: Gpu, size: int) -> None:
-        self.pinned, self.event = PinnedMemory(gpu, size), Event(gpu)
+        self.pinned, self.event = PinnedMemory(gpu, size), CudaEvent(gpu)
 
 
-class Kept:
+class DeferredOutput:
     """An output that the next launch writes over, on its way to the host."""
 
     def __init__(self, landing: Landing, free: list[Landing], shape: Sequence[int], dtype: np.dtype[Any]) -> None:
@@ -127,9 +127,9 @@ class Landings:
 
     def __init__(self, gpu: Gpu, size: int) -> None:
         self._gpu, self._size, self._free = gpu, size, [Landing(gpu, size)]
-        self._left, self._users = MOST_LANDINGS - 1, deque[ref[Kept]]()
+        self._left, self._users = MOST_LANDINGS - 1, deque[ref[DeferredOutput]]()
 
-    def keep(self, address: int, shape: Sequence[int], dtype: np.dtype[Any]) -> Kept:
+    def keep(self, address: int, shape: Sequence[int], dtype: np.dtype[Any]) -> DeferredOutput:
         """Have an output brought, in the stream's order."""
         while not self._free and self._left == 0:
             oldest = self._users.popleft()()
@@ -142,20 +142,20 @@ class Landings:
         if self._size:
             self._gpu.copy_out(landing.pinned.address, address, self._size)
         landing.event.record()
-        kept = Kept(landing, self._free, shape, dtype)
+        kept = DeferredOutput(landing, self._free, shape, dtype)
         if len(self._users) == MOST_LANDINGS:
             self._users.popleft()  # it has none any more
         self._users.append(ref(kept))
         return kept
 
 
-class Turn:
+class StagingSlot:
     """A place on the host for one launch: its record, its inputs, its small outputs."""
 
     def __init__(self, gpu: Gpu, plan: Plan, layout: OwnLayout, pinned: PinnedMemory, start: int) -> None:
         self.start, self.address = start, pinned.address + start
         self.record = pinned.view(start, record_words(plan), np.dtype(np.uint64))
-        self.event = Event(gpu)
+        self.event = CudaEvent(gpu)
         self.ticket: ref[CudaTicket] | None = None  # of the launch that had it last,
         self.launch = 0  # and its number
         self._places: dict[str, AnyArray] = {}
@@ -183,7 +183,7 @@ class Turn:
         self._large = [(name, place) for name, place in shaped if copies.takes(place.nbytes)]
 
 
-class Exchange:
+class StagingRing:
     """The turns of a program."""
 
     def __init__(
@@ -195,7 +195,7 @@ class Exchange:
         count = max(2, min(most, STAGING // max(1, layout.given_end)))
         size = layout.given_end + layout.small_bytes
         self._pinned = PinnedMemory(gpu, count * size)
-        self._turns = [Turn(gpu, plan, layout, self._pinned, i * size) for i in range(count)]
+        self._turns = [StagingSlot(gpu, plan, layout, self._pinned, i * size) for i in range(count)]
         self._turn, self._launch = 0, 0
         self._launched, self._done = 0, 0  # the numbers of the last launch, and of the last one known to be done
         if any(copies.takes(plan.buffers[id].bytes) for _, id in plan.inputs):
@@ -216,7 +216,7 @@ class Exchange:
         self._given: list[tuple[int, int]] = []  # bytes that are copied to the GPU, of the sizes
         self._sizes: Mapping[str, int] | None = None  # of the last launch
 
-    def next(self) -> tuple[int, Turn]:
+    def next(self) -> tuple[int, StagingSlot]:
         """The next turn, and its number."""
         number = self._turn = (self._turn + 1) % len(self._turns)
         turn = self._turns[number]
@@ -225,7 +225,7 @@ class Exchange:
         self._launch += 1
         return number, turn
 
-    def _free(self, number: int, turn: Turn) -> None:
+    def _free(self, number: int, turn: StagingSlot) -> None:
         """Wait until the launch that had a turn last is done, and some behind it: one call for the next turns, too."""
         if self.fetches:
             self._done = max(self._done, self._begun.item(0) - 1)
@@ -238,7 +238,7 @@ class Exchange:
             held.resolve()  # somebody may still read it
         turn.ticket = None
 
-    def wait_for(self, turn: Turn) -> None:
+    def wait_for(self, turn: StagingSlot) -> None:
         """Until the launch that had a turn last is done; those before it are then, too."""
         launch = turn.launch
         if launch > self._done:
@@ -255,7 +255,7 @@ class Exchange:
         """Where a launch of this turn writes a small output; None: where all others do."""
         return self._turns[number].address + self._layout.offsets[id] if id in self._direct else None
 
-    def output(self, turn: Turn, id: int, count: int) -> AnyArray:
+    def output(self, turn: StagingSlot, id: int, count: int) -> AnyArray:
         """A small output that a launch has brought back."""
         return self._pinned.view(turn.start + self._layout.offsets[id], count, self._plan.buffers[id].type.dtype.numpy)
 
@@ -277,7 +277,7 @@ class Exchange:
             grid = (min(FETCH_BLOCKS, -(-b.bytes // FETCH_BYTES)), 1)
             order.kernel(leave, grid, 256, [*given, ctypes.c_longlong(-(-b.bytes // 16))], {b.id}, set())
 
-    def give(self, turn: Turn, row: AnyArray, inputs: Mapping[str, AnyArray], sizes: Mapping[str, int]) -> None:
+    def give(self, turn: StagingSlot, row: AnyArray, inputs: Mapping[str, AnyArray], sizes: Mapping[str, int]) -> None:
         """The record and the inputs of a launch: a kernel fetches them, or they are copied."""
         if self.fetches:
             row[2] = self._launch  # in the place of a position, which only epochs have
@@ -300,14 +300,14 @@ class Exchange:
                 runs.append((at, inputs[name].nbytes))
         return runs
 
-    def keep(self, address: int, shape: Sequence[int], dtype: np.dtype[Any]) -> Kept:
+    def keep(self, address: int, shape: Sequence[int], dtype: np.dtype[Any]) -> DeferredOutput:
         """Have an output brought to a place of its own, in the stream's order."""
         size = prod(shape) * dtype.itemsize
         if size not in self._landings:
             self._landings[size] = Landings(self._gpu, size)
         return self._landings[size].keep(address, shape, dtype)
 
-    def take(self, turn: Turn, everything: bool = False) -> None:
+    def take(self, turn: StagingSlot, everything: bool = False) -> None:
         """Have small outputs brought back that are not written to the host by themselves, and note when it is done."""
         for at, size in self._all if everything else self._copied:
             self._gpu.copy_out(turn.address + at, self._own.address + at, size)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
-from wholestep.compiler.backends.cuda.libraries.cudnn import Array, Description, Op
-from wholestep.compiler.backends.cuda.libraries.cudnn_graphs import LibraryCall, Place
+from wholestep.compiler.backends.cuda.libraries.cudnn import CudnnOp, CudnnTensor, Description
+from wholestep.compiler.backends.cuda.libraries.cudnn_graphs import LibraryCall, TensorAddress
 from wholestep.compiler.backends.cuda.libraries.gemm_library import start_of, stride_of
 from wholestep.compiler.backends.gpu.kernel_schedule import ATTENTION, GRAPH, CudaSchedule
 from wholestep.compiler.ir.types import Extent, evaluate
@@ -112,7 +112,7 @@ def _is_taken(plan: Plan, kernel: Kernel, item: Operand, sizes: Mapping[str, int
     )
 
 
-def _array(plan: Plan, kernel: Kernel, item: Operand, sizes: Mapping[str, int]) -> Array:
+def _array(plan: Plan, kernel: Kernel, item: Operand, sizes: Mapping[str, int]) -> CudnnTensor:
     """An operand as the library has it: sequences, heads, rows, columns."""
     axes = Axes.of(kernel)
     outer: list[int | None] = [None, None, *axes.lead][-2:]
@@ -128,7 +128,7 @@ def _array(plan: Plan, kernel: Kernel, item: Operand, sizes: Mapping[str, int]) 
         shape, steps = [*shape, 1], [*steps, 1]
     for i in (1, 0):  # an axis of one element has a step nevertheless
         steps[i] = steps[i] or shape[i + 1] * steps[i + 1]
-    return Array(item.name, tuple(shape), tuple(steps), plan.buffers[item.load.buffer].type.dtype)
+    return CudnnTensor(item.name, tuple(shape), tuple(steps), plan.buffers[item.load.buffer].type.dtype)
 
 
 def _workspace(plan: Plan, kernel: Kernel) -> int:
@@ -155,14 +155,14 @@ def described(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> LibraryCa
     results = {r.name for r in call.results}
     if call.routine == "attention":
         made = tuple(n for n in ("out", "lse") if n in results)
-        op = Op("sdpa", tuple(FORWARD_NAMES.items()), made, (*numbers, ("generate_stats", "lse" in results)))
+        op = CudnnOp("sdpa", tuple(FORWARD_NAMES.items()), made, (*numbers, ("generate_stats", "lse" in results)))
     else:
         options = (*numbers, ("use_deterministic_algorithm", True))
-        op = Op("sdpa_backward", tuple(BACKWARD_NAMES.items()), ("dq", "dk", "dv"), options)
+        op = CudnnOp("sdpa_backward", tuple(BACKWARD_NAMES.items()), ("dq", "dk", "dv"), options)
     items = (*call.operands, *call.results)
     arrays = tuple(_array(plan, kernel, item, sizes) for item in items)
     places = tuple(
-        Place(i.name, i.load.buffer, evaluate(start_of(i.load), sizes) * a.dtype.size)
+        TensorAddress(i.name, i.load.buffer, evaluate(start_of(i.load), sizes) * a.dtype.size)
         for i, a in zip(items, arrays, strict=True)
     )
     # Which algorithm adds in order is said by an option; the notes are not about it.

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any, ClassVar
 
 from wholestep.compiler.backends.cuda.driver.driver import INSTALL
-from wholestep.compiler.backends.cuda.libraries.gemm_library import Matrix, Product
+from wholestep.compiler.backends.cuda.libraries.gemm_library import GemmOperand, Product
 from wholestep.compiler.ir.types import DType, bfloat16, float16, float32
 from wholestep.errors import DeviceError, OptionError
 
@@ -23,7 +23,7 @@ IN_ORDER = 2 | 4  # partial sums of a cut k are added behind it, not wherever th
 ALIGNMENT = 16  # bytes, of every operand
 
 
-class Found(ctypes.Structure):
+class GemmAlgorithm(ctypes.Structure):
     """What the library proposes: an algorithm, and the workspace that it takes."""
 
     _fields_: ClassVar[Any] = [
@@ -66,7 +66,7 @@ def _set(kind: str, of: c_void_p, attribute: int, value: Any) -> None:
     _call(f"cublasLt{kind}SetAttribute", of, attribute, byref(value), c_size_t(ctypes.sizeof(value)))
 
 
-def _layout(matrix: Matrix, rows: int, columns: int, step: int, batch: int) -> c_void_p:
+def _layout(matrix: GemmOperand, rows: int, columns: int, step: int, batch: int) -> c_void_p:
     """A matrix by columns, as the library sees it."""
     layout = c_void_p()
     kind = TYPES[matrix.dtype]
@@ -77,7 +77,7 @@ def _layout(matrix: Matrix, rows: int, columns: int, step: int, batch: int) -> c
     return layout
 
 
-class Prepared:
+class PreparedGemm:
     """A product with the algorithm that the library chooses for it, the first that adds in a fixed order.
 
     The library knows matrices by columns: what we have by rows is the transpose there, so b comes first.
@@ -102,8 +102,8 @@ class Prepared:
             _set("MatmulDesc", self._desc, BIAS_POINTER, c_void_p(ALIGNED))  # each call has its own
         self._found = self._chosen()
 
-    def _chosen(self) -> Found:
-        preference, count, found = c_void_p(), c_int(), Found()
+    def _chosen(self) -> GemmAlgorithm:
+        preference, count, found = c_void_p(), c_int(), GemmAlgorithm()
         _call("cublasLtMatmulPreferenceCreate", byref(preference))
         _set("MatmulPreference", preference, MOST_WORKSPACE, c_uint64(self.product.workspace))
         _set("MatmulPreference", preference, REDUCTIONS, c_uint32(IN_ORDER))
@@ -130,9 +130,9 @@ class Prepared:
 
 
 @cache
-def prepared(product: Product) -> Prepared:
+def prepared(product: Product) -> PreparedGemm:
     """Chosen once in a process."""
-    return Prepared(product)
+    return PreparedGemm(product)
 
 
 def run_product(product: Product, a: int, b: int, c: int, workspace: int, stream: int, bias: int = 0) -> None:

@@ -28,7 +28,7 @@ Option = bool | int | float | tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Array:
+class CudnnTensor:
     """A tensor in memory: where it is, is said when it is computed.  Steps are in elements."""
 
     name: str
@@ -38,7 +38,7 @@ class Array:
 
 
 @dataclass(frozen=True)
-class Op:
+class CudnnOp:
     """A function of the library's graphs: tensors by the names of its arguments, then those that it gives."""
 
     function: str
@@ -51,8 +51,8 @@ class Op:
 class Description:
     """Ops in order.  Tensors that are no arrays stay inside; sums are in float32."""
 
-    ops: tuple[Op, ...]
-    arrays: tuple[Array, ...]
+    ops: tuple[CudnnOp, ...]
+    arrays: tuple[CudnnTensor, ...]
     workspace: int  # the most bytes that it may use
     without: tuple[str, ...] = (IN_ANY_ORDER,)  # numerical notes of the library that an algorithm must not have
     prefers: str = ""  # the algorithm that is taken where the library proposes it, by its name; "": the first one
@@ -121,7 +121,7 @@ def _handle(number: int) -> int:
     return found
 
 
-class Prepared:
+class PreparedGraph:
     """A graph with the first algorithm that the library proposes among those that may be."""
 
     def __init__(self, description: Description, number: int) -> None:
@@ -199,9 +199,9 @@ class Prepared:
 
 
 @cache
-def prepared(description: Description, number: int) -> Prepared:
+def prepared(description: Description, number: int) -> PreparedGraph:
     """Built once in a process."""
-    return Prepared(description, number)
+    return PreparedGraph(description, number)
 
 
 def run_graph(description: Description, addresses: Mapping[str, int], workspace: int, stream: int) -> None:

@@ -12,8 +12,8 @@ from functools import cache
 from math import prod
 from pathlib import Path
 
-from wholestep.compiler.backends.cuda.libraries.cudnn import Array, Description, Op
-from wholestep.compiler.backends.cuda.libraries.cudnn_graphs import LibraryCall, Place
+from wholestep.compiler.backends.cuda.libraries.cudnn import CudnnOp, CudnnTensor, Description
+from wholestep.compiler.backends.cuda.libraries.cudnn_graphs import LibraryCall, TensorAddress
 from wholestep.compiler.backends.cuda.libraries.gemm_library import start_of, stride_of
 from wholestep.compiler.backends.cuda.target import uses_tf32
 from wholestep.compiler.backends.gpu.convolution.direct import fixed, operand, shape_of
@@ -170,7 +170,7 @@ def described(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> LibraryCa
     arrays = tuple(_array(plan, kernel, name, *of, sizes) for name, of in loads.items())
     places = tuple(_place(plan, name, load, sizes) for name, (load, _) in loads.items())
     options = (("dilation", window.dilation), ("padding", window.low), ("stride", window.stride))
-    op = Op(function, given, (name,), options)
+    op = CudnnOp(function, given, (name,), options)
     return LibraryCall(Description((op,), arrays, WORKSPACE, prefers=preferred(plan.target, op, arrays)), places)
 
 
@@ -182,7 +182,7 @@ def algorithms(kind: str) -> Mapping[str, str]:
     return found
 
 
-def preferred(target: str, op: Op, arrays: Sequence[Array]) -> str:
+def preferred(target: str, op: CudnnOp, arrays: Sequence[CudnnTensor]) -> str:
     """The algorithm for a convolution of many images; "": the library's first."""
     if arrays[0].shape[0] < MANY_IMAGES or not arrays[0].dtype.is_half:
         return ""
@@ -192,7 +192,9 @@ def preferred(target: str, op: Op, arrays: Sequence[Array]) -> str:
     return algorithms(target.partition("/")[2].partition("+")[0]).get(key, "")
 
 
-def _array(plan: Plan, kernel: Kernel, name: str, load: Load, axes: tuple[int, ...], sizes: Mapping[str, int]) -> Array:
+def _array(
+    plan: Plan, kernel: Kernel, name: str, load: Load, axes: tuple[int, ...], sizes: Mapping[str, int]
+) -> CudnnTensor:
     """(N, rows, columns, channels) as the library has it: (N, channels, rows, columns)."""
     shape = [evaluate(kernel.axes[a], sizes) for a in axes]
     steps = [evaluate(stride_of(load, a), sizes) for a in axes]
@@ -202,8 +204,8 @@ def _array(plan: Plan, kernel: Kernel, name: str, load: Load, axes: tuple[int, .
     n, rows, columns, channels = range(4)
     order = (n, channels, rows, columns)
     dtype = plan.buffers[load.buffer].type.dtype
-    return Array(name, tuple(shape[d] for d in order), tuple(steps[d] for d in order), dtype)
+    return CudnnTensor(name, tuple(shape[d] for d in order), tuple(steps[d] for d in order), dtype)
 
 
-def _place(plan: Plan, name: str, load: Load, sizes: Mapping[str, int]) -> Place:
-    return Place(name, load.buffer, evaluate(start_of(load), sizes) * plan.buffers[load.buffer].type.dtype.size)
+def _place(plan: Plan, name: str, load: Load, sizes: Mapping[str, int]) -> TensorAddress:
+    return TensorAddress(name, load.buffer, evaluate(start_of(load), sizes) * plan.buffers[load.buffer].type.dtype.size)

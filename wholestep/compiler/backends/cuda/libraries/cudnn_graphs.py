@@ -14,7 +14,7 @@ SCRATCH = -1  # the place of a tensor that a kernel of ours reads behind the lib
 
 
 @dataclass(frozen=True)
-class Place:
+class TensorAddress:
     """Where a tensor of a description is: bytes from the start of a buffer on."""
 
     name: str
@@ -27,7 +27,7 @@ class LibraryCall:
     """A description in a plan."""
 
     description: Description
-    places: tuple[Place, ...]
+    places: tuple[TensorAddress, ...]
 
     @property
     def written(self) -> set[int]:

@@ -17,7 +17,7 @@ MANY_TILES = 128 << 20  # bytes of such a result
 
 
 @dataclass(frozen=True)
-class Matrix:
+class GemmOperand:
     """Where an operand or the result is, in elements: rows or columns are contiguous."""
 
     buffer: int
@@ -37,11 +37,11 @@ class Product:
     n: int
     k: int
     batch: int
-    a: Matrix
-    b: Matrix
-    c: Matrix
+    a: GemmOperand
+    b: GemmOperand
+    c: GemmOperand
     outer: int = 1
-    bias: Matrix | None = None  # a row that is added to every row
+    bias: GemmOperand | None = None  # a row that is added to every row
     workspace: int = WORKSPACE  # bytes that the library may use
     adds: bool = False  # is the product added to what is there?
     tf32: bool = False  # do float32 numbers lose their last 13 bits before they are multiplied?
@@ -174,7 +174,7 @@ def product_of(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> Product:
     batch = evaluate(kernel.axes[dot.batch[-1]], sizes) if dot.batch else 1
     outer = evaluate(kernel.axes[dot.batch[0]], sizes) if len(dot.batch) == 2 else 1
 
-    def matrix(load: Load, row: int, column: int) -> Matrix:
+    def matrix(load: Load, row: int, column: int) -> GemmOperand:
         def number(extent: Extent) -> int:
             return evaluate(extent, sizes)
 
@@ -182,7 +182,7 @@ def product_of(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> Product:
         call = number(stride_of(load, dot.batch[0])) if outer > 1 else 0
         dtype = plan.buffers[load.buffer].type.dtype
         strides = number(stride_of(load, row)), number(stride_of(load, column))
-        return Matrix(load.buffer, dtype, number(start_of(load)), *strides, step, call)
+        return GemmOperand(load.buffer, dtype, number(start_of(load)), *strides, step, call)
 
     bias = None
     if is_direct(plan, dot):
@@ -191,7 +191,7 @@ def product_of(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> Product:
         c = matrix(dot.levels[0].stores[0].load, dot.m, dot.n)
     else:
         dtype = next(i.dtype for i in dot.levels[0].body if i.op == "acc")
-        c = Matrix(-1, dtype, 0, n, 1, m * n, batch * m * n)
+        c = GemmOperand(-1, dtype, 0, n, 1, m * n, batch * m * n)
     a, b = matrix(dot.a, dot.m, dot.k), matrix(dot.b, dot.k, dot.n)
     tf32 = a.dtype == float32 and uses_tf32(plan.target)
     return Product(m, n, k, batch, a, b, c, outer, bias, schedule_of(kernel).workspace, adds_up(dot), tf32)

@@ -93,7 +93,7 @@ def new_id() -> bytes:
 
 
 @dataclass(frozen=True)
-class Piece:
+class PeerBytes:
     """Bytes on this GPU, and the rank that they go to or come from."""
 
     address: int
@@ -124,7 +124,7 @@ class Communicator:
         if errors:
             raise errors[0]
 
-    def exchange(self, sends: Sequence[Piece], receives: Sequence[Piece], stream: int) -> None:
+    def exchange(self, sends: Sequence[PeerBytes], receives: Sequence[PeerBytes], stream: int) -> None:
         """Put pieces on their way, all at once, into a stream; between two ranks they come in their order."""
         call("ncclGroupStart")
         try:

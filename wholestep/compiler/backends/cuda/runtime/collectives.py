@@ -14,12 +14,12 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from weakref import WeakSet
 
-from wholestep.compiler.backends.cuda.driver.driver import Module
-from wholestep.compiler.backends.cuda.libraries.nccl import Communicator, Piece
+from wholestep.compiler.backends.cuda.driver.driver import CudaModule
+from wholestep.compiler.backends.cuda.libraries.nccl import Communicator, PeerBytes
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.model.bodies import Exchange
 from wholestep.compiler.plan.model.kernel import Kernel
-from wholestep.compiler.runtime.process_group import Group, rows_of_rank
+from wholestep.compiler.runtime.process_group import ProcessGroup, rows_of_rank
 from wholestep.errors import PlanError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def room_of(exchange: Exchange, sizes: Mapping[str, int]) -> int:
     return sum(evaluate(load.shape[0], sizes) for load in exchange.operands) * exchange.dtype.size + BESIDE
 
 
-class User(Protocol):
+class GraphOwner(Protocol):
     """Somebody whose graphs have exchanges in them."""
 
     def forget_graphs(self) -> None:
@@ -49,19 +49,19 @@ class User(Protocol):
 
 
 @runtime_checkable
-class Line(Group, Protocol):
+class Line(ProcessGroup, Protocol):
     """Ranks with a GPU each, seen from one of them."""
 
     communicator: Communicator
     step: int  # that is under way: errors name it
-    users: WeakSet[User]  # who let go of their graphs before it is closed
+    users: WeakSet[GraphOwner]  # who let go of their graphs before it is closed
 
     def along(self, axis: str) -> tuple[int, Sequence[int]]:
         """Where this rank stands, and the numbers of all that stand along an axis."""
 
 
 @dataclass(frozen=True)
-class Tensor:
+class CollectiveOperand:
     """What is exchanged: addresses, and the elements of the smaller end."""
 
     source: int
@@ -73,8 +73,8 @@ class Tensor:
 class Sent:
     """Pieces that go at once."""
 
-    sends: list[Piece]
-    receives: list[Piece]
+    sends: list[PeerBytes]
+    receives: list[PeerBytes]
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Sum:
 
 
 @dataclass(frozen=True)
-class Added:
+class RankSums:
     """Sums over ranks; those of one rank lie so many elements behind those of the one before."""
 
     sums: list[Sum]
@@ -97,13 +97,15 @@ class Added:
     ranks: int
 
 
-Phase = Sent | Added
+Phase = Sent | RankSums
 
 
 class Moves:
     """What a rank does for a collective: phases, each behind the one before."""
 
-    def __init__(self, tensors: Sequence[Tensor], bytes: int, place: int, peers: Sequence[int], room: int) -> None:
+    def __init__(
+        self, tensors: Sequence[CollectiveOperand], bytes: int, place: int, peers: Sequence[int], room: int
+    ) -> None:
         self.tensors, self.size, self.place, self.peers, self.room = tensors, bytes, place, peers, room
         self.ranks = len(peers)
         self.others = [p for p in range(self.ranks) if p != place] or [place]  # alone, it sends to itself
@@ -139,7 +141,7 @@ class Moves:
         sends = [self._piece(t.source, t.count, p) for p in told for t in self.tensors]
         return [Sent(sends, [self._piece(t.to, t.count, 0) for t in self.tensors])]
 
-    def _pieces(self, first: int, count: int) -> Iterator[tuple[Tensor, int, int, int]]:
+    def _pieces(self, first: int, count: int) -> Iterator[tuple[CollectiveOperand, int, int, int]]:
         """Of some of the elements: a tensor, the first of its elements, its place among those, and how many."""
         for tensor, start in zip(self.tensors, self.starts, strict=False):
             low, high = max(first, start), min(first + count, start + tensor.count)
@@ -148,8 +150,8 @@ class Moves:
 
     def _summed(
         self,
-        own: Sequence[tuple[Tensor, int, int, int]],
-        parts: Sequence[Sequence[tuple[Tensor, int, int, int]]] | None = None,
+        own: Sequence[tuple[CollectiveOperand, int, int, int]],
+        parts: Sequence[Sequence[tuple[CollectiveOperand, int, int, int]]] | None = None,
         scatters: bool = False,
     ) -> list[Phase]:
         """Send each of the others its part, or all; add what they send of one's own."""
@@ -172,7 +174,7 @@ class Moves:
             )
             for t, at, start, n in own
         ]
-        return [Sent(sends, receives), Added(sums, apart, self.place, self.ranks)]
+        return [Sent(sends, receives), RankSums(sums, apart, self.place, self.ranks)]
 
     def _apart(self, count: int) -> int:
         return -(-count * self.size // ALIGNMENT) * ALIGNMENT // self.size
@@ -180,8 +182,8 @@ class Moves:
     def _fits(self, count: int, bytes: int) -> bool:
         return len(self.others) * self._apart(count) * self.size <= bytes
 
-    def _piece(self, address: int, count: int, place: int) -> Piece:
-        return Piece(address, count * self.size, self.peers[place])
+    def _piece(self, address: int, count: int, place: int) -> PeerBytes:
+        return PeerBytes(address, count * self.size, self.peers[place])
 
 
 def phases_of(collective: str, moves: Moves) -> list[Phase]:
@@ -198,13 +200,13 @@ def phases_of(collective: str, moves: Moves) -> list[Phase]:
 def _without_nothing(phase: Phase) -> Phase:
     if isinstance(phase, Sent):
         return Sent([p for p in phase.sends if p.bytes], [p for p in phase.receives if p.bytes])
-    return Added([s for s in phase.sums if s.count], phase.apart, phase.place, phase.ranks)
+    return RankSums([s for s in phase.sums if s.count], phase.apart, phase.place, phase.ranks)
 
 
 class Collectives:
     """How a program exchanges: among the ranks of a line; without one it has what it gave."""
 
-    def __init__(self, line: Line | None, code: Callable[[], Module]) -> None:
+    def __init__(self, line: Line | None, code: Callable[[], CudaModule]) -> None:
         self.line, self._code = line, code
 
     def add(
@@ -221,7 +223,7 @@ class Collectives:
         assert isinstance(body, Exchange)
         operands, results = named({x.buffer for x in body.operands}), named({x.buffer for x in body.results})
         for phase in self._phases(body, address, room, sizes):
-            if isinstance(phase, Added):
+            if isinstance(phase, RankSums):
                 self.add_sums(order, phase, body.dtype.name, {*operands, room_name}, results)
             elif phase.sends or phase.receives:
                 assert self.line is not None
@@ -235,17 +237,17 @@ class Collectives:
         pairs = zip(body.operands, body.results, strict=True)
         counts = [(evaluate(a.shape[0], sizes), evaluate(b.shape[0], sizes)) for a, b in pairs]
         tensors = [
-            Tensor(address(a.buffer), address(b.buffer), min(n))
+            CollectiveOperand(address(a.buffer), address(b.buffer), min(n))
             for a, b, n in zip(body.operands, body.results, counts, strict=True)
         ]
         if self.line is None:
             if any(a != b for a, b in counts):
                 raise PlanError(f"`{body.collective}` is among several ranks, and this one is alone.")
-            return [Added([Sum(t.source, t.to, t.source, t.count) for t in tensors if t.count], 0, 0, 1)]
+            return [RankSums([Sum(t.source, t.to, t.source, t.count) for t in tensors if t.count], 0, 0, 1)]
         place, peers = self.line.along(body.axis)
         return phases_of(body.collective, Moves(tensors, body.dtype.size, place, peers, room))
 
-    def add_sums(self, order: Order, phase: Added, dtype: str, reads: set[Resource], writes: set[Resource]) -> None:
+    def add_sums(self, order: Order, phase: RankSums, dtype: str, reads: set[Resource], writes: set[Resource]) -> None:
         """Put sums over ranks into a graph; of one rank they are copies."""
         function = self._code().function(f"ws_add_{dtype}")
         for first in range(0, len(phase.sums), MOST_PIECES):
@@ -260,6 +262,8 @@ class Collectives:
 
 
 def _recorded(
-    run: Callable[[Sequence[Piece], Sequence[Piece], int], None], sends: Sequence[Piece], receives: Sequence[Piece]
+    run: Callable[[Sequence[PeerBytes], Sequence[PeerBytes], int], None],
+    sends: Sequence[PeerBytes],
+    receives: Sequence[PeerBytes],
 ) -> Callable[[int], None]:
     return lambda stream: run(sends, receives, stream)

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import TypeGuard
 
-from wholestep.compiler.backend import MicroBatchShape, Place, Program, nothing
-from wholestep.compiler.backends.common.micro_batches import MicroBatches
+from wholestep.compiler.backend import LoadContext, MicroBatchShape, Program, nothing
+from wholestep.compiler.backends.common.micro_batches import LaunchedMicroBatches
 from wholestep.compiler.backends.common.rank_shares import takes_part
 from wholestep.compiler.backends.cuda.driver import host_copies
-from wholestep.compiler.backends.cuda.driver.driver import Module, gpu
+from wholestep.compiler.backends.cuda.driver.driver import CudaModule, gpu
 from wholestep.compiler.backends.cuda.driver.memory import CudaMemory, CudaScratch
 from wholestep.compiler.backends.cuda.driver.nvrtc import compile_kernels, nvrtc_version
 from wholestep.compiler.backends.cuda.runtime.program import CudaProgram
@@ -20,7 +20,7 @@ from wholestep.compiler.backends.gpu.render.source import native
 from wholestep.compiler.plan.io import serialize
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.cache.content_store import cache_of, key_of
-from wholestep.compiler.runtime.process_group import Group
+from wholestep.compiler.runtime.process_group import ProcessGroup
 from wholestep.compiler.runtime.shards import Shards
 from wholestep.compiler.runtime.sources import compiler_version
 from wholestep.compiler.spans import inner_span
@@ -39,7 +39,7 @@ class CudaDevice:
         self.name = f"cuda:{number}"
         self.memory = CudaMemory(self.gpu)
         self.machine = f"{self.gpu.name}, NVRTC {nvrtc_version()}"  # what the bits of its steps depend on
-        self._modules: dict[str, Module] = {}  # what every program shares, by file
+        self._modules: dict[str, CudaModule] = {}  # what every program shares, by file
 
     @property
     def architecture(self) -> str:
@@ -51,32 +51,32 @@ class CudaDevice:
     def scratch(self) -> CudaScratch:
         return CudaScratch(self.gpu)
 
-    def moves(self, options: CompileOptions) -> Module:
+    def moves(self, options: CompileOptions) -> CudaModule:
         """The kernels that fetch what a launch is given, and the rows of an update."""
         return self._module("gather.h", options)
 
-    def draws(self, options: CompileOptions) -> Module:
+    def draws(self, options: CompileOptions) -> CudaModule:
         """The kernel that draws first values."""
         return self._module("draw.h", options)
 
-    def copies(self, options: CompileOptions) -> Module:
+    def copies(self, options: CompileOptions) -> CudaModule:
         """The kernel that makes half forms of states."""
         return self._module("copies.h", options)
 
-    def ranks(self, options: CompileOptions) -> Module:
+    def ranks(self, options: CompileOptions) -> CudaModule:
         """The kernels that add what ranks send."""
         return self._module("ranks.h", options)
 
-    def _module(self, file: str, options: CompileOptions) -> Module:
+    def _module(self, file: str, options: CompileOptions) -> CudaModule:
         if file not in self._modules:
             code = compile_kernels(native(file), self.architecture, cache_of(options))
-            self._modules[file] = Module(self.gpu, code)
+            self._modules[file] = CudaModule(self.gpu, code)
         return self._modules[file]
 
     def prepare(self, options: CompileOptions) -> None:
         """The compiler is a library: there is nothing to begin with."""
 
-    def load(self, plan: Plan, place: Place, key: str = "", meanwhile: Callable[[], None] = nothing) -> Program:
+    def load(self, plan: Plan, place: LoadContext, key: str = "", meanwhile: Callable[[], None] = nothing) -> Program:
         if plan.target != self.target.name:
             raise PlanError(
                 f"the plan is for {plan.target!r} and cannot run on {self.name!r} ({self.target.name}); plan it again "
@@ -85,16 +85,16 @@ class CudaDevice:
         with inner_span("gpu_init"):
             return self._loaded(plan, place, meanwhile)
 
-    def _loaded(self, plan: Plan, place: Place, meanwhile: Callable[[], None]) -> Program:
+    def _loaded(self, plan: Plan, place: LoadContext, meanwhile: Callable[[], None]) -> Program:
         self.memory.drawing = partial(self.draws, place.where.options)
         if _are_here(place.where.group) and takes_part(plan):
             from wholestep.compiler.backends.cuda.runtime.simulated_ranks import (  # most are alone
-                ShardedProgram,
+                GpuRanksProgram,
                 team_of,
             )
 
             team = team_of(place.where.group, self, self.scratch)
-            return ShardedProgram(self, plan, place, team, meanwhile)
+            return GpuRanksProgram(self, plan, place, team, meanwhile)
         if is_profiled():
             from wholestep.compiler.backends.cuda.driver.nvtx_ranges import MarkedProgram  # nobody else reads ranges
 
@@ -102,8 +102,8 @@ class CudaDevice:
         return CudaProgram(self, plan, place, meanwhile)
 
     def load_micro_batches(
-        self, plan: Plan, programs: Sequence[Program], place: Place, shape: MicroBatchShape
-    ) -> MicroBatches:
+        self, plan: Plan, programs: Sequence[Program], place: LoadContext, shape: MicroBatchShape
+    ) -> LaunchedMicroBatches:
         group = place.where.group if any(takes_part(p.plan) for p in programs) else None
         if _are_here(group):
             return self._micro_batches_here(plan, programs, place, shape)
@@ -111,18 +111,18 @@ class CudaDevice:
         for program in programs:
             assert isinstance(program, CudaProgram)
             program.share.is_given()
-        return MicroBatches(plan, programs, place.state, shape, group, needs_rows)
+        return LaunchedMicroBatches(plan, programs, place.state, shape, group, needs_rows)
 
     def _micro_batches_here(
-        self, plan: Plan, programs: Sequence[Program], place: Place, shape: MicroBatchShape
-    ) -> MicroBatches:
+        self, plan: Plan, programs: Sequence[Program], place: LoadContext, shape: MicroBatchShape
+    ) -> LaunchedMicroBatches:
         """Of ranks that are all here: their programs take their rows of each part by themselves."""
-        from wholestep.compiler.backends.cuda.runtime.simulated_ranks import ShardedProgram
+        from wholestep.compiler.backends.cuda.runtime.simulated_ranks import GpuRanksProgram
 
         for program in programs:
-            if isinstance(program, ShardedProgram):
+            if isinstance(program, GpuRanksProgram):
                 program.is_in_parts()
-        return MicroBatches(plan, programs, place.state, shape)
+        return LaunchedMicroBatches(plan, programs, place.state, shape)
 
     def program_key(self, plan: Plan, options: CompileOptions, key: str = "") -> str:
         """The plan, our version, the compiler and what it compiles for."""
@@ -139,7 +139,7 @@ class CudaDevice:
         return *eligibility.notes_on(plan, self.gpu.multiprocessors), *host_copies.notes_on(plan)
 
 
-def _are_here(group: Group | None) -> TypeGuard[Shards]:
+def _are_here(group: ProcessGroup | None) -> TypeGuard[Shards]:
     """Are all ranks of a step programs of this process?"""
     return group is not None and group.engine == "threads"
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from wholestep.compiler.backends.cuda.driver.cuda_graph import Graph, Nodes
-from wholestep.compiler.backends.cuda.driver.driver import DeviceMemory, Module
+from wholestep.compiler.backends.cuda.driver.cuda_graph import CudaGraph, Nodes
+from wholestep.compiler.backends.cuda.driver.driver import CudaModule, DeviceMemory
 from wholestep.compiler.frontend.initializers import FirstValue
 from wholestep.compiler.ir.semantics import random
 from wholestep.compiler.ir.types import float32
@@ -22,7 +22,7 @@ RELATIVE, ABSOLUTE = 2.0**-44, 2.0**-50
 THREADS, BLOCKS = 256, 1024
 
 
-def draw(code: Callable[[], Module], block: DeviceMemory, offset: int, first: FirstValue) -> bool:
+def draw(code: Callable[[], CudaModule], block: DeviceMemory, offset: int, first: FirstValue) -> bool:
     """Draw a first value at a place of a block; False where the host is to do it."""
     formula, count = first.formula, math.prod(first.shape)
     if formula is None or first.dtype != float32 or count < LEAST:
@@ -44,7 +44,7 @@ def draw(code: Callable[[], Module], block: DeviceMemory, offset: int, first: Fi
     def build(nodes: Nodes) -> None:
         nodes.kernel(code().function("ws_draw"), (blocks, 1), THREADS, given, [])
 
-    Graph(block.gpu, build).launch()
+    CudaGraph(block.gpu, build).launch()
     found = np.empty(1 + ROOM, np.int64)
     noted.read(0, found)
     if found[0] > ROOM:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wholestep.compiler.backend import SLICE_SECONDS, Epoch, IndexRefusedError, Slice, check_indices
-from wholestep.compiler.backends.cuda.driver.cuda_graph import Graph, Nodes
-from wholestep.compiler.backends.cuda.driver.driver import DeviceMemory, Event, Gpu, Module, PinnedMemory
+from wholestep.compiler.backend import SLICE_SECONDS, Epoch, IndexRefusedError, StepRange, check_indices
+from wholestep.compiler.backends.cuda.driver.cuda_graph import CudaGraph, Nodes
+from wholestep.compiler.backends.cuda.driver.driver import CudaEvent, CudaModule, DeviceMemory, Gpu, PinnedMemory
 from wholestep.compiler.backends.cuda.runtime.launch_list import Gathering, Order, Resource, in_second_place
 from wholestep.compiler.backends.cuda.runtime.program_memory import record_words
 from wholestep.compiler.backends.cuda.runtime.streaming import Streamed
@@ -64,7 +64,7 @@ def copy_sources(gpu: Gpu, sources: Mapping[str, AnyArray]) -> Resident:
 class Epochs:
     """What a program needs to run epochs by itself: made when the first one is asked for."""
 
-    def __init__(self, program: CudaProgram, gpu: Gpu, gather: Any, data: Module) -> None:
+    def __init__(self, program: CudaProgram, gpu: Gpu, gather: Any, data: CudaModule) -> None:
         self._program, self._gpu, self._gather, self._module = program, gpu, gather, data
         self._persistent = program.persistent()
         graph_steps = max(1, min(MOST_STEPS, NODES // max(1, program.launches)))
@@ -79,8 +79,8 @@ class Epochs:
         self._looked = False  # for a launch that may gather
         size = 8 * self._words * self.steps + LOSS_BYTES * self.steps
         self._pinned = [PinnedMemory(gpu, size) for _ in range(IN_FLIGHT + 1)]
-        self._events = [Event(gpu) for _ in self._pinned]
-        self._graphs: dict[tuple[int, frozenset[int], tuple[int, ...]], Graph] = {}
+        self._events = [CudaEvent(gpu) for _ in self._pinned]
+        self._graphs: dict[tuple[int, frozenset[int], tuple[int, ...]], CudaGraph] = {}
         self._resident: Resident | Streamed | None = None
         self.mapped_bytes = self._records.size + self._losses.size + self._data.size + self._inputs.size
         self.mapped_bytes += 0 if self._persistent is None else self._persistent.mapped_bytes
@@ -122,7 +122,7 @@ class Epochs:
 
     # -- an epoch ------------------------------------------------------------------------------------------------
 
-    def run(self, epoch: Epoch) -> Iterator[Slice]:
+    def run(self, epoch: Epoch) -> Iterator[StepRange]:
         """Slices of an epoch; all that a slice needs is set anew, since others may have made steps in between."""
         first, pace = epoch.first, self._program.pace
         try:
@@ -134,7 +134,7 @@ class Epochs:
                     updates = range(first, first + pace.steps(most))
                     pace.timed(partial(self._slice, epoch, updates, pace.seconds, losses))
                 found = np.concatenate(losses)
-                yield Slice.of(epoch, first, found)
+                yield StepRange.of(epoch, first, found)
                 first += len(found)
         finally:
             self._resident = None  # the run keeps it for its other epochs, and nobody after it
@@ -229,7 +229,7 @@ class Epochs:
         self._gpu.copy_out(to, self._losses.address, LOSS_BYTES * count)
         self._events[turn].record()
 
-    def _ready_graph(self, count: int, sizes: Mapping[str, int]) -> Graph:
+    def _ready_graph(self, count: int, sizes: Mapping[str, int]) -> CudaGraph:
         key = count, self._elsewhere, self._program.graph_key(sizes)
         if not self._looked:
             self._gathering, self._looked = self._program.gathering(GATHER_BLOCKS), True

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from wholestep.compiler.backends.cuda.driver.cuda_graph import Graph, Nodes
-from wholestep.compiler.backends.cuda.driver.driver import DeviceMemory, Gpu, Module
+from wholestep.compiler.backends.cuda.driver.cuda_graph import CudaGraph, Nodes
+from wholestep.compiler.backends.cuda.driver.driver import CudaModule, DeviceMemory, Gpu
 from wholestep.compiler.backends.cuda.driver.memory import CudaArray
 from wholestep.compiler.ir.types import bfloat16, evaluate, float32
 from wholestep.compiler.plan.model.kernel import Buffer, Plan, Space
@@ -19,7 +19,7 @@ from wholestep.compiler.plan.model.kernel import Buffer, Plan, Space
 THREADS, BLOCKS = 256, 1024
 
 
-class Copies:
+class HalfCopies:
     """Those of one program."""
 
     def __init__(
@@ -29,16 +29,18 @@ class Copies:
         copies = [b for b in plan.buffers if b.space is Space.COPY]
         self._rounded = [b for b in copies if self._is_rounded(b)]
         self._others = [b for b in copies if b not in self._rounded]
-        self._graph: Graph | None = None
+        self._graph: CudaGraph | None = None
 
     def _is_rounded(self, copy: Buffer) -> bool:
         """Is it the half form of a state, element by element?"""
         return self._plan.buffers[_source(copy)].type.dtype == float32 and copy.type.dtype.is_half and not copy.turned
 
-    def renew(self, code: Callable[[], Module]) -> None:
+    def renew(self, code: Callable[[], CudaModule]) -> None:
         """Make all of them from the states as they are now."""
         if self._rounded:
-            self._graph = self._graph or Graph(self._gpu, lambda nodes: self._add(nodes, code().function("ws_round")))
+            self._graph = self._graph or CudaGraph(
+                self._gpu, lambda nodes: self._add(nodes, code().function("ws_round"))
+            )
             self._graph.launch()
         for copy in self._others:
             state = self._states[_source(copy)].read()

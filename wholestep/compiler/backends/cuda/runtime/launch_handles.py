@@ -10,7 +10,7 @@ from wholestep.compiler.backends.cuda.runtime.program_memory import is_small
 from wholestep.compiler.runtime.arrays import AnyArray
 
 if TYPE_CHECKING:
-    from wholestep.compiler.backends.cuda.driver.staging_ring import Kept, Turn
+    from wholestep.compiler.backends.cuda.driver.staging_ring import DeferredOutput, StagingSlot
     from wholestep.compiler.backends.cuda.runtime.program import CudaProgram
 
 
@@ -23,10 +23,10 @@ class CudaTicket:
     __slots__ = ("__weakref__", "_coming", "_kept", "_program", "_resolved", "_sizes", "_turn")
 
     def __init__(
-        self, program: CudaProgram, turn: Turn, sizes: Mapping[str, int], kept: Mapping[str, AnyArray] = NOTHING
+        self, program: CudaProgram, turn: StagingSlot, sizes: Mapping[str, int], kept: Mapping[str, AnyArray] = NOTHING
     ) -> None:
         self._program, self._turn, self._sizes, self._kept = program, turn, sizes, kept
-        self._coming: Mapping[str, Kept] = NOTHING  # large outputs on their way
+        self._coming: Mapping[str, DeferredOutput] = NOTHING  # large outputs on their way
         self._resolved = False
 
     def wait(self) -> None:

@@ -18,7 +18,7 @@ from wholestep.compiler.backends.cuda.libraries.gemm_library import product_of
 from wholestep.compiler.backends.cuda.runtime.collectives import Collectives
 from wholestep.compiler.backends.cuda.runtime.program_memory import DIMS, HEAD
 from wholestep.compiler.backends.gpu.kernel_schedule import EXCHANGE, GRAPH, LIBRARY, schedule_of, sorting_blocks
-from wholestep.compiler.backends.gpu.render.source import Rendered, Source
+from wholestep.compiler.backends.gpu.render.source import GpuSource, Rendered
 from wholestep.compiler.backends.gpu.schedule import COUNTERS
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.model.bodies import Scatter
@@ -158,7 +158,7 @@ class Launches:
 
     gpu: Gpu
     plan: Plan
-    source: Source
+    source: GpuSource
     functions: Mapping[str, Any]
     collectives: Collectives
 

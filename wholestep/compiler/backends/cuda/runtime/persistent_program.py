@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wholestep.compiler.backends.cuda.driver.driver import DeviceMemory, Gpu, Module, Together
+from wholestep.compiler.backends.cuda.driver.driver import CooperativeKernel, CudaModule, DeviceMemory, Gpu
 from wholestep.compiler.backends.cuda.driver.nvrtc import compile_kernels
 from wholestep.compiler.backends.gpu.kernel_schedule import schedule_of
 from wholestep.compiler.backends.gpu.persistent.eligibility import THREADS, Staying, find_staying, has_room
 from wholestep.compiler.backends.gpu.render.persistent_step import NAME, render_staying
 from wholestep.compiler.backends.gpu.render.source import native
-from wholestep.compiler.runtime.cache.content_store import Cache
+from wholestep.compiler.runtime.cache.content_store import ContentStore
 
 if TYPE_CHECKING:
     from wholestep.compiler.backends.cuda.runtime.program import CudaProgram
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 class Persistent:
     """A kernel that runs some steps over data on the GPU in one launch."""
 
-    def __init__(self, program: CudaProgram, gpu: Gpu, found: Staying, architecture: str, cache: Cache) -> None:
+    def __init__(self, program: CudaProgram, gpu: Gpu, found: Staying, architecture: str, cache: ContentStore) -> None:
         self._program, self._gpu, self.input = program, gpu, found.input
         self._text = render_staying(program.plan, found)
         body = "\n".join([native("gather.h"), native("staying.h"), self._text.text])
-        self._module = Module(gpu, compile_kernels(body, architecture, cache))
-        self._kernel = Together(gpu, self._module.function(NAME), found.blocks, THREADS, self._text.bytes)
+        self._module = CudaModule(gpu, compile_kernels(body, architecture, cache))
+        self._kernel = CooperativeKernel(gpu, self._module.function(NAME), found.blocks, THREADS, self._text.bytes)
         self._partial = DeviceMemory(gpu, found.partial_bytes)
         self._come = DeviceMemory(gpu, 4)
         self._table = DeviceMemory(gpu, 16 * self._count)
@@ -68,7 +68,7 @@ class Persistent:
         self._of = elsewhere
 
 
-def persistent_of(program: CudaProgram, gpu: Gpu, architecture: str, cache: Cache) -> Persistent | None:
+def persistent_of(program: CudaProgram, gpu: Gpu, architecture: str, cache: ContentStore) -> Persistent | None:
     """The kernel of a program's steps, where its plan has one and the GPU has room for all blocks at once."""
     found = find_staying(program.plan)
     if isinstance(found, str) or not has_room(found, gpu.multiprocessors):

@@ -7,16 +7,18 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
-from wholestep.compiler.backends.cpu.runtime.profiler import Event as Noted
-from wholestep.compiler.backends.cuda.driver.cuda_graph import Graph, Nodes
-from wholestep.compiler.backends.cuda.driver.driver import Event, Gpu
+from wholestep.compiler.backends.cpu.runtime.profiler import KernelEvent as Noted
+from wholestep.compiler.backends.cuda.driver.cuda_graph import CudaGraph, Nodes
+from wholestep.compiler.backends.cuda.driver.driver import CudaEvent, Gpu
 from wholestep.compiler.backends.cuda.runtime.launch_list import Order, Resource
 from wholestep.compiler.plan.model.kernel import Kernel, Plan
 
-Moments = list[tuple[Sequence[Kernel], Event]]  # of one graph: kernels, and the moment behind; the first is before all
+Moments = list[
+    tuple[Sequence[Kernel], CudaEvent]
+]  # of one graph: kernels, and the moment behind; the first is before all
 
 
-class Recorder:
+class GpuKernelTimer:
     """When the kernels of launches began and ended."""
 
     row = "GPU"  # what runs them
@@ -30,7 +32,7 @@ class Recorder:
         """Begin anew."""
         self._found, self._launched = [], None
 
-    def graph(self, *given: Any) -> Graph:
+    def graph(self, *given: Any) -> CudaGraph:
         """A graph, given what any is, of which the order is `InTurn`."""
         return TimedGraph(self, *given)
 
@@ -62,10 +64,10 @@ def _work(kernel: Kernel) -> float:
     return 1 + kernel.bytes + kernel.flops / 16
 
 
-class TimedGraph(Graph):
+class TimedGraph(CudaGraph):
     """A graph whose launches a recorder reads."""
 
-    def __init__(self, recorder: Recorder, *given: Any) -> None:
+    def __init__(self, recorder: GpuKernelTimer, *given: Any) -> None:
         self._recorder, self._moments = recorder, Moments()
         recorder.moments = self._moments
         super().__init__(*given)
@@ -78,13 +80,13 @@ class TimedGraph(Graph):
 class InTurn(Order):
     """An order without anything side by side: each kernel is followed by a moment that is noted."""
 
-    def __init__(self, nodes: Nodes, plan: Plan, recorder: Recorder, gpu: Gpu) -> None:
+    def __init__(self, nodes: Nodes, plan: Plan, recorder: GpuKernelTimer, gpu: Gpu) -> None:
         super().__init__(nodes, plan)
         self._moments, self._gpu = recorder.moments, gpu
         self._last = self._event((), [])
 
     def _event(self, kernels: Sequence[Kernel], after: Sequence[int]) -> int:
-        event = Event(self._gpu, timed=True)
+        event = CudaEvent(self._gpu, timed=True)
         self._moments.append((kernels, event))
         return self._nodes.event(event, after)
 

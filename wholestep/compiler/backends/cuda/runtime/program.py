@@ -16,41 +16,41 @@ import numpy as np
 from wholestep.compiler.backend import (
     Epoch,
     IndexRefusedError,
-    Place,
-    Slice,
-    Ticket,
+    Launch,
+    LoadContext,
+    StepRange,
     epoch_of_launches,
     nothing,
 )
-from wholestep.compiler.backends.common.rank_shares import Pace, Share, paced, takes_part
-from wholestep.compiler.backends.cuda.driver.cuda_graph import Graph, Nodes
-from wholestep.compiler.backends.cuda.driver.driver import DeviceMemory, Event, Gpu, Module
+from wholestep.compiler.backends.common.rank_shares import Pace, RankShare, paced, takes_part
+from wholestep.compiler.backends.cuda.driver.cuda_graph import CudaGraph, Nodes
+from wholestep.compiler.backends.cuda.driver.driver import CudaEvent, CudaModule, DeviceMemory, Gpu
 from wholestep.compiler.backends.cuda.driver.host_copies import HostCopies
 from wholestep.compiler.backends.cuda.driver.memory import CudaArray, CudaMemory, CudaScratch
 from wholestep.compiler.backends.cuda.driver.nvrtc import compile_kernels, compile_source
-from wholestep.compiler.backends.cuda.driver.staging_ring import Exchange, Kept, Records, Turn
+from wholestep.compiler.backends.cuda.driver.staging_ring import DeferredOutput, Records, StagingRing, StagingSlot
 from wholestep.compiler.backends.cuda.runtime.collectives import Collectives, Line
 from wholestep.compiler.backends.cuda.runtime.epochs import Epochs
-from wholestep.compiler.backends.cuda.runtime.half_copies import Copies
+from wholestep.compiler.backends.cuda.runtime.half_copies import HalfCopies
 from wholestep.compiler.backends.cuda.runtime.launch_handles import CudaTicket
 from wholestep.compiler.backends.cuda.runtime.launch_list import Gathering, Launches, Order, Placed
 from wholestep.compiler.backends.cuda.runtime.persistent_program import Persistent, persistent_of
 from wholestep.compiler.backends.cuda.runtime.program_memory import is_small, lay_out
-from wholestep.compiler.backends.cuda.runtime.scalar_prologue import Scalars
+from wholestep.compiler.backends.cuda.runtime.scalar_prologue import PrologueScalars
 from wholestep.compiler.backends.cuda.target import begins_early
 from wholestep.compiler.backends.gpu.kernel_schedule import calls_library
-from wholestep.compiler.backends.gpu.render.source import Source, gathering, native, render
+from wholestep.compiler.backends.gpu.render.source import GpuSource, gathering, native, render
 from wholestep.compiler.backends.gpu.schedule import arena_end
 from wholestep.compiler.ir.types import Extent, TensorType, evaluate
 from wholestep.compiler.plan.model.kernel import Plan, Space
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.background import Background
 from wholestep.compiler.runtime.cache.content_store import cache_of
-from wholestep.compiler.runtime.state.storage import Memory
+from wholestep.compiler.runtime.state.storage import StateMemory
 from wholestep.options import CompileOptions
 
 if TYPE_CHECKING:
-    from wholestep.compiler.backends.cuda.runtime.profiler import Recorder
+    from wholestep.compiler.backends.cuda.runtime.profiler import GpuKernelTimer
     from wholestep.compiler.runtime.state.partitioned_state import PartsMemory
 
 # Launches of a step.  Of a longer one, copies are a small part and a graph for each turn a large one, and branches of
@@ -64,10 +64,10 @@ def bounds_of(plan: Plan) -> list[tuple[str, np.dtype[Any], Extent]]:
     return [(b.input, np.dtype(f"u{types[b.input].itemsize}"), b.size) for b in plan.bounds if b.is_plain]
 
 
-def _recorder(gpu: Gpu) -> Recorder:
-    from wholestep.compiler.backends.cuda.runtime.profiler import Recorder  # only a profile reads what was noted
+def _recorder(gpu: Gpu) -> GpuKernelTimer:
+    from wholestep.compiler.backends.cuda.runtime.profiler import GpuKernelTimer  # only a profile reads what was noted
 
-    return Recorder(gpu)
+    return GpuKernelTimer(gpu)
 
 
 class Holder(Protocol):
@@ -80,13 +80,13 @@ class Holder(Protocol):
     def architecture(self) -> str:
         """What code is compiled for."""
 
-    def moves(self, options: CompileOptions) -> Module:
+    def moves(self, options: CompileOptions) -> CudaModule:
         """The kernels that fetch what a launch is given, and the rows of an update."""
 
-    def copies(self, options: CompileOptions) -> Module:
+    def copies(self, options: CompileOptions) -> CudaModule:
         """The kernel that makes half forms of states."""
 
-    def ranks(self, options: CompileOptions) -> Module:
+    def ranks(self, options: CompileOptions) -> CudaModule:
         """The kernels that add what ranks send."""
 
 
@@ -95,11 +95,11 @@ class CudaProgram:
 
     synchronous = False
 
-    def __init__(self, device: Holder, plan: Plan, place: Place, meanwhile: Callable[[], None] = nothing) -> None:
+    def __init__(self, device: Holder, plan: Plan, place: LoadContext, meanwhile: Callable[[], None] = nothing) -> None:
         group = place.where.group if takes_part(plan) else None
         assert group is None or isinstance(group, Line), f"ranks by {group.engine} exchange on CPUs"
         self.has_library, self.begins_early = calls_library(plan), begins_early(device.architecture)
-        self.share = Share(plan, group, self.has_library)
+        self.share = RankShare(plan, group, self.has_library)
         # `plan` is what callers see, `_plan` that of this rank.
         self._plan, self.plan, self._place, self._state, self._device = (
             plan,
@@ -114,20 +114,20 @@ class CudaProgram:
         self.pace = None if together is None else Pace(together)
         assert isinstance(place.scratch, CudaScratch), "programs of a GPU share its scratch memory"
         self._scratch = place.scratch
-        self._modules: list[Module] = []
+        self._modules: list[CudaModule] = []
         self.functions = self._compiled(meanwhile)
         collectives = Collectives(group, lambda: device.ranks(place.where.options))
         self._launches = Launches(self._gpu, plan, self._rendered, self.functions, collectives)
         self.outputs: Mapping[str, TensorType] = {name: plan.buffers[id].type for name, id in plan.outputs}
         self.large_outputs = [name for name, id in plan.outputs if not is_small(plan.buffers[id])]
-        self._scalars = Scalars(plan)
+        self._scalars = PrologueScalars(plan)
         # Of steps one by one; of epochs, where a batch is smaller and where it is whole.
         self._records, *self._epoch_records = (Records(plan, self._scalars, place.where.seed) for _ in range(3))
         self._lay_out()
         self._epochs: Epochs | None = None
         self.recorder = _recorder(self._gpu) if place.profile else None
-        self._graphs: dict[tuple[int | None, tuple[int, ...]], Graph] = {}
-        self._ready: dict[int, Graph] = {}  # by turn, of the sizes of the last launch
+        self._graphs: dict[tuple[int | None, tuple[int, ...]], CudaGraph] = {}
+        self._ready: dict[int, CudaGraph] = {}  # by turn, of the sizes of the last launch
         self._sizes: Mapping[str, int] | None = None  # of the last launch
         self._last = CudaTicket(self, self._exchange.next()[1], {})
         self._seen = -1
@@ -142,12 +142,12 @@ class CudaProgram:
         coming = Background(lambda: compile_source(self._rendered, device.architecture, cache_of(options)))
         meanwhile()
         for names, code in coming.result():
-            self._modules.append(Module(self._gpu, code))
+            self._modules.append(CudaModule(self._gpu, code))
             found |= {name: self._modules[-1].function(name) for name in names}
         return found
 
     @cached_property
-    def _rendered(self) -> Source:
+    def _rendered(self) -> GpuSource:
         return render(self._plan, together=self._gpu.multiprocessors)
 
     @property
@@ -173,7 +173,7 @@ class CudaProgram:
         self._in_line = not few and self._line is None  # what ranks send goes beside what is computed
         # Where it is profiled, one graph has all launches: another would be built while times are noted.
         is_short = few and not self.has_library and not self._place.profile
-        self._exchange = Exchange(self._gpu, plan, layout, self._own, is_short, self.host_copies)
+        self._exchange = StagingRing(self._gpu, plan, layout, self._own, is_short, self.host_copies)
         self._staging = {
             name: np.empty(evaluate(plan.buffers[id].type.elements, self.plan.sizes), plan.buffers[id].type.dtype.numpy)
             for name, id in plan.inputs
@@ -182,7 +182,7 @@ class CudaProgram:
         self._bounds = bounds_of(plan)
         self._parts = self._memories_of_parts()
         self._states = {id: self._held(name) for name, id in plan.states}
-        self._copies = Copies(self._gpu, plan, self._own, self._offsets, self._states)
+        self._copies = HalfCopies(self._gpu, plan, self._own, self._offsets, self._states)
 
     def _memories_of_parts(self) -> Mapping[str, PartsMemory]:
         """Where states are that ranks have divided among them."""
@@ -194,7 +194,7 @@ class CudaProgram:
         assert self._line is not None, "a rank that is alone has no parts"
         return memories_of_parts(divided, self._device.memory, self._line)
 
-    def _memory_of(self, name: str) -> Memory:
+    def _memory_of(self, name: str) -> StateMemory:
         return self._parts.get(name, self._place.memory or self._device.memory)
 
     def _held(self, name: str) -> CudaArray:
@@ -295,13 +295,13 @@ class CudaProgram:
         """What a graph is for: any sizes, but where a library is told them; ranks make a new one together."""
         return tuple([sizes[s] for s in self.plan.symbols]) if self.has_library else ()
 
-    def _ready_graph(self, number: int, sizes: Mapping[str, int]) -> Graph:
+    def _ready_graph(self, number: int, sizes: Mapping[str, int]) -> CudaGraph:
         """The graph of a turn, for the sizes of the last launch."""
         key = number if self._exchange.fetches else None, self.graph_key(sizes)
         graph = self._ready[number] = self._graphs.get(key) or self._new_graph(key, sizes)
         return graph
 
-    def _new_graph(self, key: tuple[int | None, tuple[int, ...]], sizes: Mapping[str, int]) -> Graph:
+    def _new_graph(self, key: tuple[int | None, tuple[int, ...]], sizes: Mapping[str, int]) -> CudaGraph:
         """The graph of a turn."""
 
         def build(nodes: Nodes) -> None:
@@ -310,10 +310,10 @@ class CudaProgram:
         graph = self._graphs[key] = self.new_graph(build)
         return graph
 
-    def new_graph(self, build: Callable[[Nodes], None]) -> Graph:
+    def new_graph(self, build: Callable[[Nodes], None]) -> CudaGraph:
         """A graph of kernels of this program; where it is profiled, their times are noted."""
         given = self._gpu, build, self.begins_early, lambda: self._moving("ws_fill_bytes")
-        return Graph(*given) if self.recorder is None else self.recorder.graph(*given)
+        return CudaGraph(*given) if self.recorder is None else self.recorder.graph(*given)
 
     def order_of(self, nodes: Nodes) -> Order:
         """In which order a graph is built; where the program is profiled, one thing after the other."""
@@ -360,7 +360,7 @@ class CudaProgram:
         number, text, launch = found
         body = f"{native('gather.h')}\n{text}"
         code = compile_kernels(body, self._device.architecture, cache_of(self._place.where.options))
-        self._modules.append(Module(self._gpu, code))
+        self._modules.append(CudaModule(self._gpu, code))
         return Gathering(number, launch, self._modules[-1].function(launch.function))
 
     def persistent(self) -> Persistent | None:
@@ -371,7 +371,7 @@ class CudaProgram:
         """Launch the step over the inputs that lie on the GPU again; the seconds that it took by the GPU's clock."""
         key = None, self.graph_key(self.plan.sizes)
         graph = self._graphs.get(key) or self._new_graph(key, self.plan.sizes)
-        first, last = Event(self._gpu, timed=True), Event(self._gpu, timed=True)
+        first, last = CudaEvent(self._gpu, timed=True), CudaEvent(self._gpu, timed=True)
         first.record()
         for _ in range(steps):
             graph.launch()
@@ -381,7 +381,7 @@ class CudaProgram:
 
     # -- what it leaves ------------------------------------------------------------------------------------------
 
-    def output(self, name: str, turn: Turn, sizes: Mapping[str, int], latest: bool) -> AnyArray:
+    def output(self, name: str, turn: StagingSlot, sizes: Mapping[str, int], latest: bool) -> AnyArray:
         """A copy of an output of a launch that is done."""
         buffer = self.plan.buffers[dict(self.plan.outputs)[name]]
         shape = [evaluate(e, sizes) for e in self.outputs[name].shape]
@@ -394,7 +394,7 @@ class CudaProgram:
         self._own.read(self._offsets[buffer.id], found)
         return found
 
-    def keep_output(self, name: str, sizes: Mapping[str, int]) -> Kept:
+    def keep_output(self, name: str, sizes: Mapping[str, int]) -> DeferredOutput:
         """Have a large output of the last launch brought, before another one writes over it."""
         self._gpu.enter()
         buffer = self.plan.buffers[dict(self.plan.outputs)[name]]
@@ -408,7 +408,7 @@ class CudaProgram:
         """Until every launch is done."""
         self._exchange.wait()
 
-    def wait_for(self, turn: Turn) -> None:
+    def wait_for(self, turn: StagingSlot) -> None:
         """Until the launch that had a turn last is done."""
         self._exchange.wait_for(turn)
 
@@ -418,12 +418,12 @@ class CudaProgram:
     def read(self, name: str) -> AnyArray:
         return self._last.read(name)
 
-    def keep(self) -> Ticket:
+    def keep(self) -> Launch:
         return self._last.keep()
 
     # -- many steps ----------------------------------------------------------------------------------------------
 
-    def epoch(self, epoch: Epoch) -> Iterator[Slice]:
+    def epoch(self, epoch: Epoch) -> Iterator[StepRange]:
         """Steps over the rows of an epoch: by itself where its data fits the GPU, else launch by launch."""
         if self._unless is None and self.plan.outputs:
             if self._epochs is None:

@@ -72,7 +72,7 @@ CASTS: Mapping[DType, Function] = {int32: _whole, int64: _whole, boolean: lambda
 
 
 @dataclass(frozen=True)
-class Value:
+class PrologueOp:
     """One instruction: an op over values before it, by their positions, perhaps rounded to float32."""
 
     op: str
@@ -98,7 +98,7 @@ class Prologue:
         self._plan = plan
         self._sizes: Mapping[str, int] | None = None
         self._given: list[tuple[int, HostValue]] = []  # constants, scalars and sizes, by position
-        self._computed: list[tuple[int, Value]] = []
+        self._computed: list[tuple[int, PrologueOp]] = []
         self._plain = all(map(_is_plain, plan.host))
         position = {v.id: i for i, v in enumerate(plan.host)}
         for i, v in enumerate(plan.host if self._plain else ()):
@@ -106,7 +106,7 @@ class Prologue:
                 self._given.append((i, v))
             else:
                 args = tuple(position[a] for a in v.args)
-                self._computed.append((i, Value(v.op, args, v.dtype, v.slot)))
+                self._computed.append((i, PrologueOp(v.op, args, v.dtype, v.slot)))
         self._known = [0.0] * len(plan.host)
         self._slots = [0.0] * plan.slots
 
@@ -159,7 +159,7 @@ class Prologue:
         self._sizes = sizes
 
 
-def _one(value: Value, args: Sequence[float]) -> float:
+def _one(value: PrologueOp, args: Sequence[float]) -> float:
     try:
         x = value.function(*args)
     except (ArithmeticError, ValueError):  # infinities and NaN are values like others: NumPy knows them
@@ -169,7 +169,7 @@ def _one(value: Value, args: Sequence[float]) -> float:
     return _single(x) if value.single else x
 
 
-def _several(value: Value, args: Sequence[float | AnyArray], count: int) -> float | AnyArray:
+def _several(value: PrologueOp, args: Sequence[float | AnyArray], count: int) -> float | AnyArray:
     """The same for several steps: at once where NumPy rounds as Python does, else one by one."""
     arrays = [a for a in args if isinstance(a, np.ndarray)]
     if not arrays:
@@ -210,7 +210,7 @@ def _is_plain(value: HostValue) -> bool:
     return (value.op in FUNCTIONS or value.op in GIVEN) and value.dtype in (None, float32, float64)
 
 
-class Scalars:
+class PrologueScalars:
     """The runtime scalars of a program, and the slots of its steps."""
 
     def __init__(self, plan: Plan) -> None:

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakSet
 
-from wholestep.compiler.backend import Epoch, Place, Slice, Ticket, epoch_of_launches, nothing
-from wholestep.compiler.backends.cuda.driver.cuda_graph import Graph, Nodes
+from wholestep.compiler.backend import Epoch, Launch, LoadContext, StepRange, epoch_of_launches, nothing
+from wholestep.compiler.backends.cuda.driver.cuda_graph import CudaGraph, Nodes
 from wholestep.compiler.backends.cuda.driver.memory import CudaMemory
-from wholestep.compiler.backends.cuda.driver.staging_ring import Turn
-from wholestep.compiler.backends.cuda.libraries.nccl import Piece
-from wholestep.compiler.backends.cuda.runtime.collectives import RANKS, Added, Collectives, Sum, User
+from wholestep.compiler.backends.cuda.driver.staging_ring import StagingSlot
+from wholestep.compiler.backends.cuda.libraries.nccl import PeerBytes
+from wholestep.compiler.backends.cuda.runtime.collectives import RANKS, Collectives, GraphOwner, RankSums, Sum
 from wholestep.compiler.backends.cuda.runtime.launch_handles import CudaTicket
 from wholestep.compiler.backends.cuda.runtime.launch_list import LIBRARIES, MULTIPROCESSORS, Order, Resource
 from wholestep.compiler.backends.cuda.runtime.program import CudaProgram, Holder
@@ -25,7 +25,7 @@ from wholestep.compiler.ir.mesh import Grid
 from wholestep.compiler.plan.model.kernel import Kernel, Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.shards import Shards
-from wholestep.compiler.runtime.state.slot import Family
+from wholestep.compiler.runtime.state.slot import SlotFamily
 
 COMMON = (RANKS, LIBRARIES, MULTIPROCESSORS)  # what ranks of one GPU share
 WORD = 4  # bytes: all that ranks exchange is made of words, which one kernel copies
@@ -35,14 +35,14 @@ class Carrier:
     """In the place of a communicator: it notes what a rank would send and receive."""
 
     def __init__(self) -> None:
-        self.noted: tuple[Sequence[Piece], Sequence[Piece]] = ((), ())
+        self.noted: tuple[Sequence[PeerBytes], Sequence[PeerBytes]] = ((), ())
 
-    def exchange(self, sends: Sequence[Piece], receives: Sequence[Piece], stream: int) -> None:
+    def exchange(self, sends: Sequence[PeerBytes], receives: Sequence[PeerBytes], stream: int) -> None:
         """Note pieces, which `carried` puts together."""
         self.noted = sends, receives
 
 
-class Member:
+class GpuRank:
     """One of the ranks, as its programs see it."""
 
     engine = "threads"
@@ -51,7 +51,7 @@ class Member:
         self.rank, self.size, self.grid = rank, grid.size, grid
         self.address = self.whole_address = 0  # no native program calls it
         self.communicator, self.step = Carrier(), 0
-        self.users: WeakSet[User] = WeakSet()
+        self.users: WeakSet[GraphOwner] = WeakSet()
 
     def along(self, axis: str) -> tuple[int, Sequence[int]]:
         """Where it stands, and the numbers of all that stand along an axis."""
@@ -68,16 +68,16 @@ class Member:
         """What goes wrong is raised where it happens."""
 
 
-class Team:
+class GpuRanks:
     """The ranks of a session: where each has its states and its scratch memory; the first has the session's own."""
 
     def __init__(self, device: Holder, scratch: Callable[[], Any], grid: Grid) -> None:
-        self.members = [Member(rank, grid) for rank in range(grid.size)]
+        self.members = [GpuRank(rank, grid) for rank in range(grid.size)]
         self._memories = [CudaMemory(device.gpu, f", shard {rank}") for rank in range(1, grid.size)]
         self._scratches = [scratch() for _ in self._memories]
-        self.programs: WeakSet[ShardedProgram] = WeakSet()  # over these states
+        self.programs: WeakSet[GpuRanksProgram] = WeakSet()  # over these states
 
-    def places(self, place: Place, plan: Plan) -> list[Place]:
+    def places(self, place: LoadContext, plan: Plan) -> list[LoadContext]:
         """Where the programs of each rank are loaded."""
         wheres = [replace(place.where, group=member) for member in self.members]
         for scratch in self._scratches:
@@ -95,7 +95,7 @@ class Team:
         for program in list(self.programs):
             program.catch_up()
 
-    def changed(self, family: Family) -> None:
+    def changed(self, family: SlotFamily) -> None:
         """A program of all ranks has changed states, those of each alike."""
         family.version += 1
         for program in list(self.programs):
@@ -109,7 +109,7 @@ class OfRank(CudaProgram):
         self,
         device: Holder,
         plan: Plan,
-        place: Place,
+        place: LoadContext,
         meanwhile: Callable[[], None] = nothing,
         like: OfRank | None = None,
     ) -> None:
@@ -136,7 +136,7 @@ class OfRank(CudaProgram):
         if self._seen != self._state.family.version:
             self._copies.renew(lambda: self._device.copies(self._place.where.options))
 
-    def begin(self, sizes: Mapping[str, int]) -> tuple[int, Turn]:
+    def begin(self, sizes: Mapping[str, int]) -> tuple[int, StagingSlot]:
         """All of a launch that comes before its graph: the turn that it has."""
         if sizes is not self._sizes:
             self._resize(sizes)
@@ -147,7 +147,7 @@ class OfRank(CudaProgram):
         self._exchange.give(turn, row, inputs, self._own_sizes)
         return number if self._exchange.fetches else -1, turn
 
-    def end(self, turn: Turn, sizes: Mapping[str, int]) -> CudaTicket:
+    def end(self, turn: StagingSlot, sizes: Mapping[str, int]) -> CudaTicket:
         """What comes behind it."""
         self._exchange.take(turn)
         ticket = self._last = CudaTicket(self, turn, sizes)
@@ -172,12 +172,14 @@ class OfRank(CudaProgram):
         return self._launches.collectives
 
 
-class ShardedProgram:
+class GpuRanksProgram:
     """The programs of all ranks as one: all are given the same, and what the first leaves is the result."""
 
     synchronous = False
 
-    def __init__(self, device: Holder, plan: Plan, place: Place, team: Team, meanwhile: Callable[[], None]) -> None:
+    def __init__(
+        self, device: Holder, plan: Plan, place: LoadContext, team: GpuRanks, meanwhile: Callable[[], None]
+    ) -> None:
         places = team.places(place, plan)
         first = OfRank(device, plan, places[0], meanwhile)
         self.team, self.seen = team, -1  # the version of the states that all ranks have
@@ -187,7 +189,7 @@ class ShardedProgram:
         self.loss, self.read, self.keep, self.wait = first.loss, first.read, first.keep, first.wait
         self.recorder = first.recorder
         self._carriers = [member.communicator for member in team.members]
-        self._graphs: dict[tuple[tuple[int, ...], tuple[int, ...]], Graph] = {}
+        self._graphs: dict[tuple[tuple[int, ...], tuple[int, ...]], CudaGraph] = {}
         for program in self.programs:
             program.forgotten = self._graphs.clear
         self.count_steps(bool(plan.updated))
@@ -224,7 +226,7 @@ class ShardedProgram:
         for program in self.programs:
             program.share.is_in_parts()
 
-    def launch(self, sizes: Mapping[str, int]) -> Ticket:
+    def launch(self, sizes: Mapping[str, int]) -> Launch:
         """Give each rank its rows and queue the step of all."""
         self._first.check(sizes)
         self._gpu.enter()
@@ -238,11 +240,11 @@ class ShardedProgram:
             self._state.step += 1
         return tickets[0]
 
-    def epoch(self, epoch: Epoch) -> Iterator[Slice]:
+    def epoch(self, epoch: Epoch) -> Iterator[StepRange]:
         """Steps over the rows of an epoch, launch by launch."""
         return epoch_of_launches(self, epoch, self._unless if self._stop else None)
 
-    def _graph(self, turns: tuple[int, ...], sizes: Mapping[str, int]) -> Graph:
+    def _graph(self, turns: tuple[int, ...], sizes: Mapping[str, int]) -> CudaGraph:
         key = turns, self._first.graph_key(sizes)
         if key not in self._graphs:
 
@@ -265,7 +267,7 @@ class ShardedProgram:
 
 
 @dataclass(frozen=True)
-class Entry:
+class RankLaunch:
     """What a rank puts into its graph."""
 
     kernels: Sequence[Kernel]
@@ -284,7 +286,7 @@ class Log(Order):
     """Notes what would be put into a graph."""
 
     def __init__(self) -> None:
-        self.entries: list[Entry] = []
+        self.entries: list[RankLaunch] = []
         self.current: Sequence[Kernel] = ()
 
     def kernel(
@@ -300,15 +302,15 @@ class Log(Order):
         def add(order: Order, reads: set[Resource], writes: set[Resource]) -> None:
             order.kernel(function, grid, threads, given, reads, writes, *more)
 
-        self.entries.append(Entry(self.current, reads, writes, add))
+        self.entries.append(RankLaunch(self.current, reads, writes, add))
 
     def library(self, record: Callable[[int], None], reads: set[Resource], writes: set[Resource]) -> None:
         def add(order: Order, reads: set[Resource], writes: set[Resource]) -> None:
             order.library(record, reads, writes)
 
-        self.entries.append(Entry(self.current, reads, writes, add, record))
+        self.entries.append(RankLaunch(self.current, reads, writes, add, record))
 
-    def until_exchange(self) -> Iterator[Entry]:
+    def until_exchange(self) -> Iterator[RankLaunch]:
         """What stands before the next exchange, which then is the first that is left."""
         while self.entries and not self.entries[0].is_exchange:
             yield self.entries.pop(0)
@@ -348,12 +350,12 @@ def put_side_by_side(order: Order, logs: Sequence[Log], carriers: Sequence[Carri
             for entry in left:
                 assert entry.record is not None
                 entry.record(0)  # its rank's carrier notes the pieces
-            collectives.add_sums(order, Added(carried(carriers), 0, 0, 1), "int32", reads, writes)
+            collectives.add_sums(order, RankSums(carried(carriers), 0, 0, 1), "int32", reads, writes)
 
 
 def carried(carriers: Sequence[Carrier]) -> list[Sum]:
     """Who copies what: between two ranks, pieces come in the order in which they are sent."""
-    ways: dict[tuple[int, int], list[Piece]] = {}
+    ways: dict[tuple[int, int], list[PeerBytes]] = {}
     for rank, carrier in enumerate(carriers):
         for piece in carrier.noted[0]:
             ways.setdefault((rank, piece.peer), []).append(piece)
@@ -367,14 +369,14 @@ def carried(carriers: Sequence[Carrier]) -> list[Sum]:
     return found
 
 
-def _named(rank: int, entry: Entry) -> tuple[set[Resource], set[Resource]]:
+def _named(rank: int, entry: RankLaunch) -> tuple[set[Resource], set[Resource]]:
     reads, writes = ({of_rank(rank, r) for r in found} for found in (entry.reads, entry.writes))
     return reads, writes
 
 
-def team_of(shards: Shards, device: Holder, scratch: Callable[[], Any]) -> Team:
+def team_of(shards: Shards, device: Holder, scratch: Callable[[], Any]) -> GpuRanks:
     """The ranks of a session, once it has a device."""
     if shards.team is None:
-        shards.team = Team(device, scratch, shards.grid)
-    assert isinstance(shards.team, Team)
+        shards.team = GpuRanks(device, scratch, shards.grid)
+    assert isinstance(shards.team, GpuRanks)
     return shards.team

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from wholestep.compiler.backend import Epoch
-from wholestep.compiler.backends.cuda.driver.driver import CopyStream, DeviceMemory, Event, Gpu, PinnedMemory
+from wholestep.compiler.backends.cuda.driver.driver import CopyStream, CudaEvent, DeviceMemory, Gpu, PinnedMemory
 from wholestep.compiler.backends.cuda.driver.host_copies import HostCopies
 from wholestep.compiler.backends.cuda.runtime.program_memory import rounded
 from wholestep.compiler.runtime.arrays import AnyArray
@@ -26,7 +26,7 @@ class _Place:
 
     def __init__(self, gpu: Gpu, size: int, more: int) -> None:
         self.pinned, self.memory = PinnedMemory(gpu, size + more), DeviceMemory(gpu, size)
-        self.copied, self.used = Event(gpu), Event(gpu)
+        self.copied, self.used = CudaEvent(gpu), CudaEvent(gpu)
         self.busy = False  # may steps that were launched still read it?
 
 

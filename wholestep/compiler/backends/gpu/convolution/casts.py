@@ -17,7 +17,7 @@ from wholestep.compiler.backends.gpu.convolution.direct import fixed
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import Graph, Node, Output, Update, rewrite
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update, rewrite
 from wholestep.compiler.ir.ops import LEAVES, Trait, having
 from wholestep.compiler.ir.types import DType
 from wholestep.compiler.plan.lower.materialize import copied
@@ -27,7 +27,7 @@ VIEWS = having(Trait.VIEW)
 MANY = 32  # outputs of a convolution that is worth being filled up
 
 
-def fill_channels(graph: Graph) -> Graph:
+def fill_channels(graph: IRGraph) -> IRGraph:
     """Convolutions in half types of a few channels into many, a network's first, see channels of zeros beside them.
 
     Tensor cores multiply whole packs of channels: three take as long as eight.
@@ -57,7 +57,7 @@ def _filled(node: Node) -> Node:
         return b.slice_axes(made, (0, 0, 0, 0), node.type.shape)
 
 
-def round_images(graph: Graph) -> Graph:
+def round_images(graph: IRGraph) -> IRGraph:
     """The same graph where no library makes convolutions."""
     calls = {n: None for n in graph.nodes if is_for_library(n)}
     if not calls:
@@ -80,7 +80,7 @@ def round_images(graph: Graph) -> Graph:
                 halves[node] = b.cast(moved, rounded[node])
                 moved = b.cast(halves[node], node.type.dtype)
         new[node] = moved
-    return Graph(
+    return IRGraph(
         tuple(Output(o.name, new[o.node]) for o in graph.outputs),
         tuple(Update(u.name, new[u.node]) for u in graph.updates),
         tuple(new[i] for i in graph.inputs),
@@ -115,7 +115,7 @@ def _turned_first(operand: Node) -> Node:
         return b.cast(b.permute(cast.inputs[0], order), cast.type.dtype)
 
 
-def copy_operands(graph: Graph, target: Target) -> Graph:
+def copy_operands(graph: IRGraph, target: Target) -> IRGraph:
     """What the library multiplies in tf32 lies in its order, channels last: weights, and what a network is given."""
     if not uses_tf32(target.name):
         return graph

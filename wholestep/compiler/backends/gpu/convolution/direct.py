@@ -82,7 +82,7 @@ def shape(kernel: Kernel, window: Window) -> Shape:
 
 
 @dataclass(frozen=True)
-class Tile:
+class ConvTile:
     """What a block makes: rows and columns of items, which are pixels and outputs of a thread."""
 
     pixels: tuple[int, int]
@@ -112,16 +112,16 @@ class Tile:
         return 8 if self.each > 4 else 4 if self.each > 2 else self.each
 
 
-def _tiles(s: Shape) -> Iterator[Tile]:
+def _tiles(s: Shape) -> Iterator[ConvTile]:
     pixels = [(s.pool[0], s.pool[1])] if s.pool else [p for p in PIXELS if p[0] <= s.rows and p[1] <= s.columns]
     for (tall, wide), each, threads in combinations(pixels, OUTPUTS, (128, 256)):
         if tall * wide * each > 32 or s.seen((tall, wide)) > 64 or each >= 2 * s.made:
             continue  # registers
         down, across, most = ceil(s.rows / tall), ceil(s.columns / wide), ceil(s.made / each)
         for groups, band in combinations(_parts(most), _parts(down)):
-            yield Tile((tall, wide), band, across, groups, each, threads)
+            yield ConvTile((tall, wide), band, across, groups, each, threads)
         for columns in _parts(across):  # of wide images, a row at a time
-            yield Tile((tall, wide), 1, columns, 1, each, threads)
+            yield ConvTile((tall, wide), 1, columns, 1, each, threads)
 
 
 def _parts(count: int) -> set[int]:
@@ -129,7 +129,7 @@ def _parts(count: int) -> set[int]:
     return {ceil(count / parts) for parts in range(1, min(count, 16) + 1)} | {1}
 
 
-def _cycles(s: Shape, tile: Tile, images: int, size: int) -> float:
+def _cycles(s: Shape, tile: ConvTile, images: int, size: int) -> float:
     """About how long a GPU takes: instructions of its warps, or of one warp after the other."""
     pixels, each, taps = tile.pixels[0] * tile.pixels[1], tile.each, s.tall * s.wide
     warps = tile.groups * ceil(tile.band * tile.across / 32)
@@ -146,7 +146,7 @@ def _cycles(s: Shape, tile: Tile, images: int, size: int) -> float:
 
 
 @cache
-def best_tile(s: Shape, images: int, size: int) -> Tile | None:
+def best_tile(s: Shape, images: int, size: int) -> ConvTile | None:
     """The tile that a GPU is done with first; None where there is none, or weights are too many."""
     if s.tall * s.wide * s.channels * s.made > MOST_WEIGHTS:
         return None

@@ -7,7 +7,7 @@ from wholestep.compiler.backends.cuda.target import uses_tf32
 from wholestep.compiler.backends.gpu.convolution.direct import Shape, best_tile, fits_pool, fixed
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import Graph, Node, rewrite
+from wholestep.compiler.ir.graph import IRGraph, Node, rewrite
 from wholestep.compiler.passes.lower.max_pooling import through_pool
 from wholestep.compiler.target import Target
 
@@ -36,7 +36,7 @@ def _size(node: Node) -> int:
     return max(4, node.inputs[0].type.dtype.size)
 
 
-def through_small_pools(graph: Graph, target: Target) -> Graph:
+def through_small_pools(graph: IRGraph, target: Target) -> IRGraph:
     """Adjoints of convolutions and sums take the gradient of a pool as it is, where a block has room for it."""
     tf32 = uses_tf32(target.name)
     return rewrite(graph, lambda node: through_pool(node, BATCH_PARTS, lambda n, pool: _fits(n, pool, tf32)))

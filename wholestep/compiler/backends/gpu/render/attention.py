@@ -6,7 +6,7 @@ from wholestep.compiler.backends.cuda.libraries.attention import Axes, makes_key
 from wholestep.compiler.backends.cuda.libraries.gemm_library import start_of, stride_of
 from wholestep.compiler.backends.gpu.render.gemm import accumulator
 from wholestep.compiler.backends.gpu.render.language import STORED, cast_text, literal, widened
-from wholestep.compiler.backends.gpu.render.writer import Writer
+from wholestep.compiler.backends.gpu.render.writer import GpuWriter
 from wholestep.compiler.ir.types import Dim, Extent, bfloat16, float16, float32, float64
 from wholestep.compiler.plan.model.bodies import Call
 
@@ -20,7 +20,7 @@ def is_odd(extent: Extent, each: int) -> bool:
     return any(c % each for _, c in extent.terms) if isinstance(extent, Dim) else bool(extent % each)
 
 
-def render_call(w: Writer) -> None:
+def render_call(w: GpuWriter) -> None:
     call = w.kernel.body
     assert isinstance(call, Call)
     tile, own = w.schedule.tile
@@ -48,7 +48,7 @@ def render_call(w: Writer) -> None:
 class _Text:
     """The parts of a call: its template arguments, its elements as functions."""
 
-    def __init__(self, w: Writer, call: Call, tile: int, own: int) -> None:
+    def __init__(self, w: GpuWriter, call: Call, tile: int, own: int) -> None:
         self.w, self.call, self.tile, self.axes = w, call, tile, Axes.of(w.kernel)
         self.operands = {o.name: o.load for o in call.operands}
         self.results = {o.name: o.load for o in call.results}

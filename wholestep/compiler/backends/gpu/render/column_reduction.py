@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from wholestep.compiler.backends.gpu.render.language import STORED
 from wholestep.compiler.backends.gpu.render.vectorize import Packs
-from wholestep.compiler.backends.gpu.render.writer import Writer
+from wholestep.compiler.backends.gpu.render.writer import GpuWriter
 from wholestep.compiler.plan.model.bodies import Columns
 from wholestep.compiler.plan.model.kernel import Reduce
 
 PARTS = 8  # of a sum, where warps share it
 
 
-def render_columns(w: Writer) -> None:
+def render_columns(w: GpuWriter) -> None:
     """Part p of a block, a warp or less, adds up rows p, p + parts, ... of its columns; then parts are added in order.
 
     Of a long axis a block has one chunk; the block that comes last adds the chunks in the same way.
@@ -51,7 +51,7 @@ def render_columns(w: Writer) -> None:
             w.stores(epilogue.stores)
 
 
-def add_alone(w: Writer, columns: Columns, begin: str, end: str) -> None:
+def add_alone(w: GpuWriter, columns: Columns, begin: str, end: str) -> None:
     """A thread a column, all of it: it has the parts that warps would have one after the other."""
     sums = columns.levels[0]
     for r in sums.reduces:
@@ -70,7 +70,7 @@ def add_alone(w: Writer, columns: Columns, begin: str, end: str) -> None:
                 w.emit(f"t{r.id} = p == 0 ? r{r.id} : ws_{join}(t{r.id}, r{r.id});")
 
 
-def add_columns(w: Writer, columns: Columns, begin: str, end: str, parts: int) -> None:
+def add_columns(w: GpuWriter, columns: Columns, begin: str, end: str, parts: int) -> None:
     """A thread a column."""
     sums = columns.levels[0]
     with w.block(""):
@@ -88,7 +88,7 @@ def add_columns(w: Writer, columns: Columns, begin: str, end: str, parts: int) -
         w.emit("__syncthreads();")
 
 
-def add_packs(w: Writer, columns: Columns, begin: str, end: str, parts: int, each: int) -> None:
+def add_packs(w: GpuWriter, columns: Columns, begin: str, end: str, parts: int, each: int) -> None:
     """A thread some columns side by side; several rows are under way at a time."""
     sums, axis = columns.levels[0], columns.vector
     packs = Packs(w, axis, each)
@@ -110,7 +110,7 @@ def add_packs(w: Writer, columns: Columns, begin: str, end: str, parts: int, eac
         w.emit("__syncthreads();")
 
 
-def add_parts(w: Writer, reduces: tuple[Reduce, ...], parts: int) -> None:
+def add_parts(w: GpuWriter, reduces: tuple[Reduce, ...], parts: int) -> None:
     """What the warps have found of a column, in order, by one thread of the block."""
     for r in reduces:
         join, type = {"argmax": "better", "sum": "add", "max": "max"}[r.op], STORED[w.dtypes[r.value]]
@@ -123,7 +123,7 @@ def add_parts(w: Writer, reduces: tuple[Reduce, ...], parts: int) -> None:
             w.emit(f"for (int p = 1; p < {parts}; p++) t{r.id} = ws_{join}(t{r.id}, parts{r.id}[p][column]);")
 
 
-def chunks(w: Writer, columns: Columns) -> None:
+def chunks(w: GpuWriter, columns: Columns) -> None:
     """Which rows this block adds up; blocks behind the end of a call's axis have nothing to do."""
     if not w.schedule.chunk:
         return
@@ -134,7 +134,7 @@ def chunks(w: Writer, columns: Columns) -> None:
     w.emit(f"const {w.int} last = first + {chunk} < {length} ? first + {chunk} : {length};")
 
 
-def add_chunks(w: Writer, reduces: tuple[Reduce, ...], parts: int, wide: int, each: int) -> None:
+def add_chunks(w: GpuWriter, reduces: tuple[Reduce, ...], parts: int, wide: int, each: int) -> None:
     """Leave what this block has found; the last block adds the chunks, part by part, then the parts."""
     start = "scratch"
     for r in reduces:

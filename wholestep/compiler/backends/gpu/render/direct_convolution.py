@@ -9,13 +9,13 @@ from wholestep.compiler.backends.gpu.convolution.direct import PARTS, Shape, ope
 from wholestep.compiler.backends.gpu.kernel_schedule import DIRECT, GRADIENT, JOINED, POOLED_GRADIENT
 from wholestep.compiler.backends.gpu.render.gemm import accumulator
 from wholestep.compiler.backends.gpu.render.language import LOCAL, STORED, cast_text, widened
-from wholestep.compiler.backends.gpu.render.writer import Writer
+from wholestep.compiler.backends.gpu.render.writer import GpuWriter
 from wholestep.compiler.ir.types import DType
 from wholestep.compiler.plan.model.bodies import Window
 from wholestep.compiler.plan.model.kernel import POOL_AXES, Level, Store
 
 
-def read(w: Writer, window: Window, name: str, *places: str) -> str:
+def read(w: GpuWriter, window: Window, name: str, *places: str) -> str:
     """An element of an operand at places along its own axes, in the dtype that products add up in."""
     item = operand(window, name)
     kept = dict(w.axes)
@@ -26,7 +26,7 @@ def read(w: Writer, window: Window, name: str, *places: str) -> str:
     return text
 
 
-def give(w: Writer, level: Level, value: str, position: str | None) -> None:
+def give(w: GpuWriter, level: Level, value: str, position: str | None) -> None:
     """What the window has found, under the names of its epilogue."""
     for i in level.body:
         if i.op in ("acc", "position"):
@@ -35,17 +35,17 @@ def give(w: Writer, level: Level, value: str, position: str | None) -> None:
             w.emit(f"const {LOCAL[i.dtype]} v{i.id} = ({LOCAL[i.dtype]}){found};")
 
 
-def _dtype(w: Writer, window: Window) -> DType:
+def _dtype(w: GpuWriter, window: Window) -> DType:
     return accumulator(w.buffer_dtype(window.operands[0].load))
 
 
-def _function(w: Writer, head: str, lines: Sequence[str], end: str = "},") -> None:
+def _function(w: GpuWriter, head: str, lines: Sequence[str], end: str = "},") -> None:
     with w.block(head, end):
         for line in lines:
             w.emit(line)
 
 
-def _inside(w: Writer, window: Window, image: str, name: str, *places: str) -> list[str]:
+def _inside(w: GpuWriter, window: Window, image: str, name: str, *places: str) -> list[str]:
     """Lines that read the pixel (y, x) of an image, or return zero outside of it."""
     _, rows, columns, _ = shape_of(w.kernel, operand(window, name))
     return [
@@ -54,7 +54,7 @@ def _inside(w: Writer, window: Window, image: str, name: str, *places: str) -> l
     ]
 
 
-def _gradient(w: Writer, window: Window, image: str) -> list[str]:
+def _gradient(w: GpuWriter, window: Window, image: str) -> list[str]:
     """Lines that read the gradient at (y, x) of what a convolution made: between strides there is none."""
     down, across = window.stride
     strides = ["if (y < 0 || x < 0) return 0;"]
@@ -77,7 +77,7 @@ def _gradient(w: Writer, window: Window, image: str) -> list[str]:
 # -- pixels ----------------------------------------------------------------------------------------------------------
 
 
-def render_direct(w: Writer, window: Window) -> None:
+def render_direct(w: GpuWriter, window: Window) -> None:
     """A block has a band of an image and some outputs; an item of it is some pixels and outputs."""
     s, type = shape(w.kernel, window), STORED[_dtype(w, window)]
     tall, wide, band, across, groups, each = w.schedule.tile
@@ -109,7 +109,7 @@ def render_direct(w: Writer, window: Window) -> None:
     w.depth -= 1
 
 
-def _render_pixels(w: Writer, window: Window, s: Shape) -> None:
+def _render_pixels(w: GpuWriter, window: Window, s: Shape) -> None:
     tall, wide, *_, each = w.schedule.tile
     (level,) = window.levels
     acc = next(i for i in level.body if i.op == "acc")
@@ -129,7 +129,7 @@ def _render_pixels(w: Writer, window: Window, s: Shape) -> None:
     w.axes = kept
 
 
-def _render_pooled(w: Writer, window: Window, s: Shape) -> None:
+def _render_pooled(w: GpuWriter, window: Window, s: Shape) -> None:
     """The pixels of an item are those of a window of the pool: the first of equal ones wins, and the first NaN."""
     tall, wide, *_, each = w.schedule.tile
     before, behind = window.levels
@@ -161,7 +161,7 @@ def _render_pooled(w: Writer, window: Window, s: Shape) -> None:
 # -- weights ---------------------------------------------------------------------------------------------------------
 
 
-def render_gradient(w: Writer, window: Window) -> None:
+def render_gradient(w: GpuWriter, window: Window) -> None:
     """A block has some items of all taps and one part of the bands of all images."""
     s, type = shape(w.kernel, window), STORED[_dtype(w, window)]
     deep, across, own, split, band = w.schedule.tile
@@ -200,7 +200,7 @@ def render_gradient(w: Writer, window: Window) -> None:
     w.axes = kept
 
 
-def render_pooled_gradient(w: Writer, window: Window) -> None:
+def render_pooled_gradient(w: GpuWriter, window: Window) -> None:
     """A block has a part of the batch and some weights, of which only pixels that won have a gradient."""
     s, type = shape(w.kernel, window), STORED[_dtype(w, window)]
     images, parts = w.extent(shape_of(w.kernel, operand(window, "g"))[0]), w.axis_extent(0)
@@ -227,7 +227,7 @@ def render_pooled_gradient(w: Writer, window: Window) -> None:
     w.depth -= 1
 
 
-OWN: Mapping[str, Callable[[Writer, Window], None]] = {
+OWN: Mapping[str, Callable[[GpuWriter, Window], None]] = {
     DIRECT: render_direct,
     GRADIENT: render_gradient,
     POOLED_GRADIENT: render_pooled_gradient,

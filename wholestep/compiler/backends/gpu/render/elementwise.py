@@ -6,11 +6,11 @@ from wholestep.compiler.backends.gpu.kernel_schedule import ELEMENTS, SUMS
 from wholestep.compiler.backends.gpu.render.partial_column_sums import render_sums
 from wholestep.compiler.backends.gpu.render.row_reduction import render_rows
 from wholestep.compiler.backends.gpu.render.vectorize import Packs
-from wholestep.compiler.backends.gpu.render.writer import Writer
+from wholestep.compiler.backends.gpu.render.writer import GpuWriter
 from wholestep.compiler.plan.model.bodies import Nest
 
 
-def render_nest(w: Writer) -> None:
+def render_nest(w: GpuWriter) -> None:
     nest = w.kernel.body
     assert isinstance(nest, Nest)
     if w.schedule.form == ELEMENTS:
@@ -21,14 +21,14 @@ def render_nest(w: Writer) -> None:
         render_rows(w, nest)
 
 
-def over_elements(w: Writer, axes: tuple[int, ...]) -> str:
+def over_elements(w: GpuWriter, axes: tuple[int, ...]) -> str:
     """The head of a loop in which every point of some axes is one thread's."""
     w.emit(f"const {w.int} total = {w.count(axes)};")
     first, stride = f"({w.int})blockIdx.x*blockDim.x + threadIdx.x", f"({w.int})gridDim.x*blockDim.x"
     return f"for ({w.int} at = {first}; at < total; at += {stride})"
 
 
-def render_elements(w: Writer, nest: Nest) -> None:
+def render_elements(w: GpuWriter, nest: Nest) -> None:
     """Nothing is reduced: whatever a row needs once, each of its elements computes for itself."""
     count, inner = w.schedule.vector, () if nest.vector is None else (nest.vector,)
     if count > 1:
@@ -44,7 +44,7 @@ def render_elements(w: Writer, nest: Nest) -> None:
             w.pass_over(level)
 
 
-def render_packs(w: Writer, nest: Nest, count: int) -> None:
+def render_packs(w: GpuWriter, nest: Nest, count: int) -> None:
     """A thread has some elements side by side: it reads all that it needs before it writes the first."""
     assert nest.vector is not None
     assert len(nest.levels) == 1

@@ -8,7 +8,7 @@ from wholestep.compiler.backends.cuda.libraries.gemm_library import in_fours, li
 from wholestep.compiler.backends.gpu.kernel_schedule import LIBRARY, CudaSchedule
 from wholestep.compiler.backends.gpu.render.elementwise import over_elements
 from wholestep.compiler.backends.gpu.render.language import LOCAL, STORED, widened
-from wholestep.compiler.backends.gpu.render.writer import Writer
+from wholestep.compiler.backends.gpu.render.writer import GpuWriter
 from wholestep.compiler.ir.types import DType, float32
 from wholestep.compiler.plan.model.bodies import Dot
 from wholestep.compiler.plan.model.kernel import Instr, Level, Load
@@ -16,7 +16,7 @@ from wholestep.compiler.plan.model.kernel import Instr, Level, Load
 DEPTH = 16  # of k, that a group of threads has of every piece
 
 
-def render_dot(w: Writer) -> None:
+def render_dot(w: GpuWriter) -> None:
     dot = w.kernel.body
     assert isinstance(dot, Dot)
     (level,) = dot.levels
@@ -38,12 +38,12 @@ def render_dot(w: Writer) -> None:
     product_call(w, accumulate, along, [read(dot.a)], [read(dot.b)], level, acc.id, {}, fours=fours)
 
 
-def is_in_fours(w: Writer, load: Load, along: int) -> bool:
+def is_in_fours(w: GpuWriter, load: Load, along: int) -> bool:
     """Do elements along an axis lie in whole pieces of four, in memory as they are multiplied?"""
     return w.buffer_dtype(load) == float32 and in_fours(w.kernel.axes[along]) and lies_in_fours(load, along)
 
 
-def render_behind(w: Writer, dot: Dot, level: Level, acc: Instr) -> None:
+def render_behind(w: GpuWriter, dot: Dot, level: Level, acc: Instr) -> None:
     """What follows a product that the library has left in scratch memory."""
     axes = (*dot.batch, dot.m, dot.n)
     with w.block(over_elements(w, axes)):
@@ -58,7 +58,7 @@ def accumulator(dtype: DType) -> DType:
     return float32 if dtype.is_half else dtype
 
 
-def tiles(w: Writer, m: str, n: str, k: str, batch: tuple[int, ...], dtype: DType) -> None:
+def tiles(w: GpuWriter, m: str, n: str, k: str, batch: tuple[int, ...], dtype: DType) -> None:
     """Which tile, of which chunk, this block makes."""
     tall, wide, _ = w.schedule.tile
     w.emit(f"const int m = {m}, n = {n}, depth = {k};")
@@ -99,7 +99,7 @@ def is_whole(schedule: CudaSchedule) -> bool:
 
 
 def product_call(
-    w: Writer,
+    w: GpuWriter,
     dtype: DType,
     along: list[bool],
     a: list[str],

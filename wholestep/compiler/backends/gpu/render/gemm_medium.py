@@ -5,11 +5,11 @@ from __future__ import annotations
 from wholestep.compiler.backends.gpu.gemm_medium import along
 from wholestep.compiler.backends.gpu.render.gemm import early_loads
 from wholestep.compiler.backends.gpu.render.language import LOCAL, STORED
-from wholestep.compiler.backends.gpu.render.writer import Writer
+from wholestep.compiler.backends.gpu.render.writer import GpuWriter
 from wholestep.compiler.plan.model.bodies import Dot
 
 
-def render_middle(w: Writer) -> None:
+def render_middle(w: GpuWriter) -> None:
     dot = w.kernel.body
     assert isinstance(dot, Dot)
     (level,), (tall, wide, deep) = dot.levels, w.schedule.tile

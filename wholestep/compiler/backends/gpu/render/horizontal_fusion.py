@@ -16,7 +16,7 @@ from math import prod
 
 from wholestep.compiler.backends.gpu.kernel_schedule import schedule_of
 from wholestep.compiler.backends.gpu.render.language import STORED
-from wholestep.compiler.backends.gpu.render.writer import Writer
+from wholestep.compiler.backends.gpu.render.writer import GpuWriter
 from wholestep.compiler.plan.model.kernel import Kernel
 
 SHARED = re.compile(r"^(\s*)__shared__ (?:__align__\(16\) )?(.+?) (\w+)((?:\[\d+\])+);$")
@@ -63,7 +63,7 @@ def own_memory(lines: Sequence[str]) -> tuple[list[str], int]:
     return found, end
 
 
-def body_of(writer: Writer) -> Body:
+def body_of(writer: GpuWriter) -> Body:
     """A kernel that was written, as a function of its own block."""
     schedule = writer.schedule
     assert not schedule.ahead, "the shared memory of a launch is that of all of its kernels"

@@ -13,13 +13,13 @@ from wholestep.compiler.backends.gpu.render.direct_convolution import OWN, give,
 from wholestep.compiler.backends.gpu.render.elementwise import over_elements
 from wholestep.compiler.backends.gpu.render.gemm import accumulator, product_call, tiles
 from wholestep.compiler.backends.gpu.render.language import LOCAL, cast_text, literal
-from wholestep.compiler.backends.gpu.render.writer import Writer
+from wholestep.compiler.backends.gpu.render.writer import GpuWriter
 from wholestep.compiler.ir.types import Extent
 from wholestep.compiler.plan.model.bodies import Window
 from wholestep.compiler.plan.model.kernel import Level, Store
 
 
-def render_window(w: Writer) -> None:
+def render_window(w: GpuWriter) -> None:
     window = w.kernel.body
     assert isinstance(window, Window)
     if w.schedule.form in OWN:
@@ -28,7 +28,7 @@ def render_window(w: Writer) -> None:
         WINDOWS[window.op](w, window)
 
 
-def _pixel(w: Writer, number: str, rows: Extent, columns: Extent, prefix: str = "") -> list[str]:
+def _pixel(w: GpuWriter, number: str, rows: Extent, columns: Extent, prefix: str = "") -> list[str]:
     """Lines that find the image, row and column of a pixel."""
     n, r, c = (f"{prefix}{x}" for x in ("image", "row", "column"))
     return [
@@ -37,14 +37,14 @@ def _pixel(w: Writer, number: str, rows: Extent, columns: Extent, prefix: str = 
     ]
 
 
-def _taps(w: Writer, number: str, wide: Extent, channels: int) -> list[str]:
+def _taps(w: GpuWriter, number: str, wide: Extent, channels: int) -> list[str]:
     return [
         f"const int channel = {number} % {channels}, tap = {number} / {channels};",
         f"const int down = tap / {w.extent(wide)}, across = tap % {w.extent(wide)};",
     ]
 
 
-def _seen(w: Writer, window: Window, of: tuple[Extent, ...], row: str, column: str) -> list[str]:
+def _seen(w: GpuWriter, window: Window, of: tuple[Extent, ...], row: str, column: str) -> list[str]:
     """Where a tap looks in an image, and zero outside of it."""
     (down, across), (far, wide), (top, left) = window.stride, window.dilation, window.low
     return [
@@ -53,17 +53,17 @@ def _seen(w: Writer, window: Window, of: tuple[Extent, ...], row: str, column: s
     ]
 
 
-def _epilogue(w: Writer, window: Window) -> tuple[Level, int]:
+def _epilogue(w: GpuWriter, window: Window) -> tuple[Level, int]:
     (level,) = window.levels
     return level, next(i.id for i in level.body if i.op == "acc")
 
 
-def _grouped(w: Writer, window: Window, each: int, text: str) -> str:
+def _grouped(w: GpuWriter, window: Window, each: int, text: str) -> str:
     """The channel of all groups that a channel of this block's group is."""
     return text if window.groups == 1 else f"(each*{each} + {text})"
 
 
-def _begin(w: Writer, window: Window) -> None:
+def _begin(w: GpuWriter, window: Window) -> None:
     groups, m, n, k = product_sizes(w.kernel, window)
     dtype = accumulator(w.buffer_dtype(window.operands[0].load))
     tiles(w, w.extent(m), w.extent(n), w.extent(k), (), dtype)
@@ -71,7 +71,7 @@ def _begin(w: Writer, window: Window) -> None:
         w.lines[:] = [line.replace("if (each) return;", f"if (each >= {groups}) return;") for line in w.lines]
 
 
-def render_conv2d(w: Writer, window: Window) -> None:
+def render_conv2d(w: GpuWriter, window: Window) -> None:
     images, weight = (shape_of(w.kernel, operand(window, n)) for n in ("x", "weight"))
     outputs, _, wide, channels = map(fixed, weight)
     each = outputs // window.groups
@@ -89,7 +89,7 @@ def render_conv2d(w: Writer, window: Window) -> None:
     product_call(w, dtype, [True, True], a, b, level, acc, axes, tuple(at))
 
 
-def render_grad_input(w: Writer, window: Window) -> None:
+def render_grad_input(w: GpuWriter, window: Window) -> None:
     """A pixel gets from every window that saw it; with strides most taps of a pixel saw nothing."""
     g, weight = (shape_of(w.kernel, operand(window, n)) for n in ("g", "weight"))
     outputs, _, wide, channels = map(fixed, weight)
@@ -114,7 +114,7 @@ def render_grad_input(w: Writer, window: Window) -> None:
     product_call(w, dtype, [True, False], a, b, level, acc, axes, tuple(at))
 
 
-def render_grad_weight(w: Writer, window: Window) -> None:
+def render_grad_weight(w: GpuWriter, window: Window) -> None:
     images, g = (shape_of(w.kernel, operand(window, n)) for n in ("x", "g"))
     outputs, _, wide, channels = map(fixed, w.kernel.axes[:4])
     each = outputs // window.groups
@@ -136,11 +136,11 @@ def render_grad_weight(w: Writer, window: Window) -> None:
 # -- pools -----------------------------------------------------------------------------------------------------------
 
 
-def _over_pixels(w: Writer) -> str:
+def _over_pixels(w: GpuWriter) -> str:
     return over_elements(w, (0, 1, 2, 3))
 
 
-def _finish(w: Writer, level: Level) -> None:
+def _finish(w: GpuWriter, level: Level) -> None:
     w.instructions(level.body)
     w.stores(level.stores)
 
@@ -150,7 +150,7 @@ def _pool_place(window: Window) -> str:
     return f"const int y = i1*{down} + down - {top}, x = i2*{across} + across - {left};"
 
 
-def render_max_pool(w: Writer, window: Window) -> None:
+def render_max_pool(w: GpuWriter, window: Window) -> None:
     """The first of equal ones wins, and so does the first NaN."""
     (level,), images = window.levels, shape_of(w.kernel, operand(window, "x"))
     dtype = accumulator(w.buffer_dtype(window.operands[0].load))
@@ -169,7 +169,7 @@ def render_max_pool(w: Writer, window: Window) -> None:
         _finish(w, level)
 
 
-def render_max_pool_grad(w: Writer, window: Window) -> None:
+def render_max_pool_grad(w: GpuWriter, window: Window) -> None:
     """A pixel gets the gradient of every window whose maximum it is."""
     (level,), g = window.levels, shape_of(w.kernel, operand(window, "g"))
     dtype = accumulator(w.buffer_dtype(window.operands[0].load))
@@ -193,7 +193,7 @@ def render_max_pool_grad(w: Writer, window: Window) -> None:
         _finish(w, level)
 
 
-def render_max_pool_pick(w: Writer, window: Window) -> None:
+def render_max_pool_pick(w: GpuWriter, window: Window) -> None:
     """What an image has where a pool found its maximum."""
     (level,), images = window.levels, shape_of(w.kernel, operand(window, "x"))
     source = w.buffer_dtype(operand(window, "x").load)
@@ -209,7 +209,7 @@ def render_max_pool_pick(w: Writer, window: Window) -> None:
         _finish(w, level)
 
 
-WINDOWS: Mapping[str, Callable[[Writer, Window], None]] = {
+WINDOWS: Mapping[str, Callable[[GpuWriter, Window], None]] = {
     "conv2d": render_conv2d,
     "conv2d_grad_input": render_grad_input,
     "conv2d_grad_weight": render_grad_weight,

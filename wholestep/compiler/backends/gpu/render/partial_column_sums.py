@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from wholestep.compiler.backends.gpu.render.language import STORED
 from wholestep.compiler.backends.gpu.render.vectorize import Packs
-from wholestep.compiler.backends.gpu.render.writer import Writer
+from wholestep.compiler.backends.gpu.render.writer import GpuWriter
 from wholestep.compiler.backends.gpu.row_loads import is_plain_load
 from wholestep.compiler.backends.gpu.schedule import WARP
 from wholestep.compiler.plan.model.bodies import Nest
@@ -16,7 +16,7 @@ from wholestep.compiler.plan.model.kernel import Load, Store
 UNDER_WAY = 128  # bytes that a thread has asked for before it adds the first
 
 
-def render_sums(w: Writer, nest: Nest) -> None:
+def render_sums(w: GpuWriter, nest: Nest) -> None:
     """Rows go to the warps of all parts in turn; what the warps of a block have is added in order."""
     assert nest.vector is not None
     each, warps, length = w.schedule.vector, w.schedule.threads // WARP, w.kernel.axes[nest.vector]
@@ -33,7 +33,7 @@ def render_sums(w: Writer, nest: Nest) -> None:
     leave(w, sums, warps, wide, length)
 
 
-def add_rows(w: Writer, nest: Nest, sums: Mapping[Store, str], apart: int, first: str) -> None:
+def add_rows(w: GpuWriter, nest: Nest, sums: Mapping[Store, str], apart: int, first: str) -> None:
     """A thread has the same columns of every row; it reads some rows, then adds them in order.
 
     Behind the end it reads the last row again, so that no load waits for a branch, and adds nothing.
@@ -77,7 +77,7 @@ def read_of_rows(nest: Nest, packs: Packs) -> list[Load]:
     ]
 
 
-def leave(w: Writer, sums: Mapping[Store, str], warps: int, wide: int, length: int) -> None:
+def leave(w: GpuWriter, sums: Mapping[Store, str], warps: int, wide: int, length: int) -> None:
     """What a block has found of its columns is its part's."""
     each, column = w.schedule.vector, f"group*{wide} + threadIdx.x"
     assert wide <= w.schedule.threads

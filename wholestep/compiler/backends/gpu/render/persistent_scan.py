@@ -26,7 +26,7 @@ from wholestep.compiler.backends.gpu.persistent.scan import (
     unit_axis,
 )
 from wholestep.compiler.backends.gpu.render.language import LOCAL, STORED, widened
-from wholestep.compiler.backends.gpu.render.writer import Writer
+from wholestep.compiler.backends.gpu.render.writer import GpuWriter
 from wholestep.compiler.ir.types import float32
 from wholestep.compiler.plan.model.bodies import Dot
 from wholestep.compiler.plan.model.kernel import Instr, Kernel, Load, Plan, Store
@@ -66,7 +66,7 @@ def _width(loop: Looping, kernel: Kernel) -> int:
     return columns_of(kernel) // loop.units * loop.width
 
 
-class LoopWriter(Writer):
+class LoopWriter(GpuWriter):
     """A writer of what a block does with its own elements: `row` and `column` of its tile, `i` and `j` of all."""
 
     ends_loops = False
@@ -224,7 +224,7 @@ def _product(w: LoopWriter, dot: Dot, loop: Looping, room: Room, at: int) -> Non
     w.emit(f"    (float *)(memory + {room.rows}), ({type} *)(memory + {room.halves})}};")
     with w.block(f"rows.bring({batch} - m0, [&](int row, int k) -> const {type} *", "});"):
         w.emit("const int i = m0 + row;")
-        w.emit(f"return &{Writer.element(w, dot.a)};")
+        w.emit(f"return &{GpuWriter.element(w, dot.a)};")
     chunk = schedule_of(kernel).chunk or padded(depth)
     w.emit(f"ws_held_product<{loop.rows}, {w.width}, {depth}, {chunk}, {lanes[0]}, {lanes[1]}>(")
     w.emit(f"    (float *)(memory + {room.parts}), rows, (const float *)(memory + {at}),")

@@ -19,7 +19,7 @@ from wholestep.compiler.backends.gpu.persistent.eligibility import APART, DEEP, 
 from wholestep.compiler.backends.gpu.render.horizontal_fusion import Body, Called, body_of, dispatch, in_runs
 from wholestep.compiler.backends.gpu.render.language import LOCAL
 from wholestep.compiler.backends.gpu.render.source import work_of_a_block, written
-from wholestep.compiler.backends.gpu.render.writer import Writer
+from wholestep.compiler.backends.gpu.render.writer import GpuWriter
 from wholestep.compiler.plan.model.bodies import Dot
 from wholestep.compiler.plan.model.kernel import Kernel, Load, Plan
 
@@ -35,7 +35,7 @@ class StayingText:
     calls: tuple[tuple[Kernel, tuple[int, ...], bool], ...]  # kernels, their buffers; does it have scratch memory?
 
 
-class UpdateWriter(Writer):
+class UpdateWriter(GpuWriter):
     """A writer of an update whose states are a thread's own."""
 
     kept: tuple[int, ...] = ()
@@ -46,13 +46,13 @@ class UpdateWriter(Writer):
         return super().element(load)
 
 
-def function(w: Writer, head: str) -> str:
+def function(w: GpuWriter, head: str) -> str:
     return "\n".join([f"static __device__ __forceinline__ {head} {{", *w.declared(), *w.opening(), *w.lines, "}"])
 
 
-def assembling(plan: Plan, found: Staying) -> tuple[str, Writer]:
+def assembling(plan: Plan, found: Staying) -> tuple[str, GpuWriter]:
     """A row of the first product: its chunks are added, and what follows it is done."""
-    w, dot = Writer(plan, found.forward), found.forward.body
+    w, dot = GpuWriter(plan, found.forward), found.forward.body
     assert isinstance(dot, Dot)
     (level,) = dot.levels
     acc = next(i for i in level.body if i.op == "acc")
@@ -96,7 +96,7 @@ def updating(plan: Plan, found: Staying) -> tuple[str, UpdateWriter]:
 
 
 @dataclass(frozen=True)
-class Phase:
+class PersistentPhase:
     """Some blocks' work between two meetings."""
 
     function: str
@@ -105,7 +105,7 @@ class Phase:
     text: str
 
 
-def phase(plan: Plan, kernels: Sequence[Kernel], name: str) -> Phase:
+def phase(plan: Plan, kernels: Sequence[Kernel], name: str) -> PersistentPhase:
     """Kernels as one function of a block's number."""
     names: dict[str, str] = {}
     texts, parts = [], []
@@ -122,7 +122,7 @@ def phase(plan: Plan, kernels: Sequence[Kernel], name: str) -> Phase:
     given = "const ws_step *step, char *memory, int block, void *const *given"
     head = f"static __device__ __forceinline__ void {name}({given}) {{"
     text = "\n".join([*texts, head, *dispatch(ordered, "step", "given"), "}"])
-    return Phase(name, eligibility.others_blocks(kernels), tuple(c for part in ordered for c in part), text)
+    return PersistentPhase(name, eligibility.others_blocks(kernels), tuple(c for part in ordered for c in part), text)
 
 
 def render_staying(plan: Plan, found: Staying) -> StayingText:
@@ -190,7 +190,7 @@ def _place(found: Staying) -> str:
     return f"(first + feature)*{along} + (n0 + column)*{across}"
 
 
-def _middle(number: int, each: Phase, start: int) -> str:
+def _middle(number: int, each: PersistentPhase, start: int) -> str:
     """A phase of blocks; the rows of the first one begin with what follows the first product."""
     row = "" if number else f"{NAME}_row(step, partial, block, given);\n      __syncthreads();\n      "
     return f"""    for (int block = blockIdx.x; block < {each.blocks}; block += gridDim.x) {{

@@ -7,14 +7,14 @@ from wholestep.compiler.backends.gpu.fusion.row_fusion import row_axis
 from wholestep.compiler.backends.gpu.kernel_schedule import ELEMENTS
 from wholestep.compiler.backends.gpu.render.gemm import DEPTH, accumulator
 from wholestep.compiler.backends.gpu.render.language import STORED, widened
-from wholestep.compiler.backends.gpu.render.row_reduction import Row
-from wholestep.compiler.backends.gpu.render.writer import Writer
+from wholestep.compiler.backends.gpu.render.row_reduction import RowLevels
+from wholestep.compiler.backends.gpu.render.writer import GpuWriter
 from wholestep.compiler.plan.model.bodies import Dot, Nest
 
 GROUPS, WIDE = 8, 32  # of threads that share k, as in a tile; columns at a time
 
 
-def render_chained(w: Writer) -> None:
+def render_chained(w: GpuWriter) -> None:
     """The row of a kernel that a block has."""
     axis = row_axis(w.kernel)
     assert axis is not None
@@ -28,7 +28,7 @@ def render_chained(w: Writer) -> None:
         render_rows_of_row(w, w.kernel.body)
 
 
-def render_elements_of_row(w: Writer, nest: object) -> None:
+def render_elements_of_row(w: GpuWriter, nest: object) -> None:
     assert isinstance(nest, Nest)
     axes = (*nest.rows[1:], *(() if nest.vector is None else (nest.vector,)))
     with w.block(f"for (int at = threadIdx.x; at < {w.count(axes)}; at += {w.schedule.threads})"):
@@ -41,17 +41,17 @@ def render_elements_of_row(w: Writer, nest: object) -> None:
             w.pass_over(level)
 
 
-def render_rows_of_row(w: Writer, nest: object) -> None:
+def render_rows_of_row(w: GpuWriter, nest: object) -> None:
     """Its other axes are dealt to the warps, or it has all threads."""
     assert isinstance(nest, Nest)
     width, workers = w.schedule.width, w.schedule.threads // w.schedule.width
     w.emit(f"const int lane = threadIdx.x % {width}, worker = threadIdx.x / {width};")
     with w.block(f"for (int at = worker; at < {w.count(nest.rows[1:])}; at += {workers})"):
         w.decompose("at", nest.rows[1:])
-        Row(w, nest).render_all()
+        RowLevels(w, nest).render_all()
 
 
-def render_row_product(w: Writer, dot: Dot) -> None:
+def render_row_product(w: GpuWriter, dot: Dot) -> None:
     """A row of a product: `ws_row_product` of native/product.h."""
     (level,) = dot.levels
     acc = next(i for i in level.body if i.op == "acc")

@@ -9,7 +9,7 @@ from dataclasses import replace
 from wholestep.compiler.backends.gpu.render.language import LOCAL, STORED
 from wholestep.compiler.backends.gpu.render.row_cse import without_repeats
 from wholestep.compiler.backends.gpu.render.vectorize import Packs, values_used
-from wholestep.compiler.backends.gpu.render.writer import Writer
+from wholestep.compiler.backends.gpu.render.writer import GpuWriter
 from wholestep.compiler.backends.gpu.row_loads import (
     MOST_KEPT,
     MOST_PIECES,
@@ -27,7 +27,7 @@ from wholestep.compiler.plan.model.kernel import Instr, Level, Load, Reduce
 RESIDENT, RESIDENT_THREADS, RESIDENT_WORDS = 4, 256, 60
 
 
-def render_rows(w: Writer, nest: Nest) -> None:
+def render_rows(w: GpuWriter, nest: Nest) -> None:
     """Each thread has the same elements of the row in every level, so that what it keeps is its own."""
     width, workers = w.schedule.width, w.schedule.threads // w.schedule.width
     one = workers == 1
@@ -35,7 +35,7 @@ def render_rows(w: Writer, nest: Nest) -> None:
     w.emit(f"const {w.int} total = {w.count(nest.rows)};")
     first = "blockIdx.x" if one else f"({w.int})blockIdx.x*{workers} + threadIdx.x / {width}"
     step = "gridDim.x" if one else f"({w.int})gridDim.x*{workers}"
-    row = Row(w, nest)
+    row = RowLevels(w, nest)
     row.start_sums()
     row.begin_ahead()
     with w.block(f"for ({w.int} at = {first}; at < total; at += {step})"):
@@ -46,13 +46,13 @@ def render_rows(w: Writer, nest: Nest) -> None:
         w.resident = RESIDENT
 
 
-class Row:
+class RowLevels:
     """The levels of a row: what a thread reads of it stays in registers where that is little, and so do its values.
 
     A value that is too much for that is computed again where a later level wants it.
     """
 
-    def __init__(self, w: Writer, nest: Nest) -> None:
+    def __init__(self, w: GpuWriter, nest: Nest) -> None:
         self.w, self.nest = w, nest
         self.count = w.schedule.vector
         length = 1 if nest.vector is None else w.kernel.axes[nest.vector]
@@ -251,7 +251,7 @@ class Row:
         return replace(level, body=(*again.values(), *level.body)), known
 
 
-def joined(w: Writer, r: Reduce) -> str:
+def joined(w: GpuWriter, r: Reduce) -> str:
     """What the threads of a row have found, together."""
     warp, threads = w.schedule.width == WARP, w.schedule.threads
     if r.op == "argmax":

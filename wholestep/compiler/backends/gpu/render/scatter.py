@@ -8,14 +8,14 @@ from wholestep.compiler.backends.gpu.kernel_schedule import SCATTER_ROWS, SCATTE
 from wholestep.compiler.backends.gpu.render.elementwise import over_elements
 from wholestep.compiler.backends.gpu.render.gemm import accumulator
 from wholestep.compiler.backends.gpu.render.language import STORED, cast_text
-from wholestep.compiler.backends.gpu.render.writer import Writer
+from wholestep.compiler.backends.gpu.render.writer import GpuWriter
 from wholestep.compiler.backends.gpu.row_loads import PACKED
 from wholestep.compiler.backends.gpu.schedule import SORTED_PIECES, WARP
 from wholestep.compiler.ir.types import product
 from wholestep.compiler.plan.model.bodies import Scatter
 
 
-def render_scatter(w: Writer) -> None:
+def render_scatter(w: GpuWriter) -> None:
     """No atomics: the updates of an element are added in their order, whatever runs when."""
     scatter = w.kernel.body
     assert isinstance(scatter, Scatter)
@@ -50,7 +50,7 @@ def render_scatter(w: Writer) -> None:
         w.emit(f"{element} = {cast_text('sum', type, dtype)};")
 
 
-def render_rows(w: Writer, scatter: Scatter, kept: list[int], summed: list[int]) -> None:
+def render_rows(w: GpuWriter, scatter: Scatter, kept: list[int], summed: list[int]) -> None:
     """A block a row of the target.  Warp p looks at indices 32 p .. 32 p + 31, then 256 further, and so on; what it
     finds it adds in order, and then the warps are added in order."""
     target, row, parts = scatter.target, w.schedule.width, w.schedule.threads // WARP
@@ -91,7 +91,7 @@ def render_rows(w: Writer, scatter: Scatter, kept: list[int], summed: list[int])
             w.emit(f"{element} = {cast_text('all', type, dtype)};")
 
 
-def render_sorting(w: Writer) -> None:
+def render_sorting(w: GpuWriter) -> None:
     """What runs before a sorted scatter: each index finds its place among all, `place * indices + number` in order."""
     scatter = w.kernel.body
     assert isinstance(scatter, Scatter)
@@ -117,7 +117,7 @@ def render_sorting(w: Writer) -> None:
         w.emit("if (mine < total) sorted[before] = own;")
 
 
-def render_sorted(w: Writer, scatter: Scatter, kept: list[int], summed: list[int]) -> None:
+def render_sorted(w: GpuWriter, scatter: Scatter, kept: list[int], summed: list[int]) -> None:
     """A warp has a row of the target, or a part of it: it looks for the first of its indices and adds in order."""
     target, row, each = scatter.target, w.schedule.width, w.schedule.vector
     dtype = w.buffer_dtype(target)

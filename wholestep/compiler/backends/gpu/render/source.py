@@ -29,7 +29,7 @@ from wholestep.compiler.backends.gpu.render.implicit_gemm_convolution import ren
 from wholestep.compiler.backends.gpu.render.persistent_scan import render_loop
 from wholestep.compiler.backends.gpu.render.row_fusion import render_chained
 from wholestep.compiler.backends.gpu.render.scatter import render_scatter, render_sorting
-from wholestep.compiler.backends.gpu.render.writer import Writer
+from wholestep.compiler.backends.gpu.render.writer import GpuWriter
 from wholestep.compiler.plan.model.bodies import Dot
 from wholestep.compiler.plan.model.kernel import Kernel, Kind, Plan
 
@@ -39,7 +39,7 @@ MANY = 1 << 31  # blocks: more than any loop has
 GATHERING, GATHER_THREADS = "gathering", 256  # the function of a launch that gathers rows, and its threads
 KERNELS = "// ---- kernels"  # what stands before it is the same for every plan
 
-RENDER: Mapping[Kind, Callable[[Writer], None]] = {
+RENDER: Mapping[Kind, Callable[[GpuWriter], None]] = {
     Kind.NEST: render_nest,
     Kind.COLUMNS: render_columns,
     Kind.DOT: lambda w: render_middle(w) if w.schedule.form == MIDDLE else render_dot(w),
@@ -103,7 +103,7 @@ class Rendered:
 
 
 @dataclass(frozen=True)
-class Source:
+class GpuSource:
     """The text of a plan, and its launches in order."""
 
     text: str  # of the kernels alone
@@ -121,9 +121,9 @@ def native(name: str) -> str:
     return (NATIVE / name).read_text()
 
 
-def written(plan: Plan, kernel: Kernel) -> Writer:
+def written(plan: Plan, kernel: Kernel) -> GpuWriter:
     """The writer of a kernel, whose lines are written."""
-    writer = Writer(plan, kernel)
+    writer = GpuWriter(plan, kernel)
     (render_chained if schedule_of(kernel).chained else RENDER[kernel.kind])(writer)
     return writer
 
@@ -135,7 +135,7 @@ def is_plain_product(plan: Plan, kernel: Kernel) -> bool:
     return schedule_of(kernel).form == LIBRARY and isinstance(kernel.body, Dot) and is_direct(plan, kernel.body)
 
 
-def render(plan: Plan, prefix: str = "k", together: int = MANY) -> Source:
+def render(plan: Plan, prefix: str = "k", together: int = MANY) -> GpuSource:
     """Launches in order; equal ones have one function, which has the number of the first kernel.
 
     `together`: blocks that a GPU has room for at once.  A loop of more blocks has launches of its kernels in each step.
@@ -165,7 +165,7 @@ def render(plan: Plan, prefix: str = "k", together: int = MANY) -> Source:
             before = named(sorting_text(plan, own[0]), f"{name}_sort")
             ahead = schedule_of(own[0]).ahead
             rendered.append(Rendered(named(text, name), kernels, len(own) > 1, before=before, shared=ahead))
-    return Source("\n\n".join(texts) + "\n", tuple(rendered))
+    return GpuSource("\n\n".join(texts) + "\n", tuple(rendered))
 
 
 def is_loop(launch: Sequence[Kernel], together: int) -> bool:
@@ -196,7 +196,7 @@ def sorting_text(plan: Plan, kernel: Kernel) -> str:
     """What runs before a scatter whose indices are sorted; "" for other kernels."""
     if schedule_of(kernel).form != SCATTER_SORTED:
         return ""
-    writer = Writer(plan, kernel)
+    writer = GpuWriter(plan, kernel)
     render_sorting(writer)
     return f"// {' '.join(kernel.origin)}: indices\n{writer.function('NAME')}"
 
@@ -219,7 +219,7 @@ def shared_text(plan: Plan, kernels: Sequence[Kernel], gathers: int = 0) -> tupl
     return text, tuple((call.kernel, call.body.buffers) for part in ordered for call in part)
 
 
-def gathering(plan: Plan, source: Source, blocks: int) -> tuple[int, str, Rendered] | None:
+def gathering(plan: Plan, source: GpuSource, blocks: int) -> tuple[int, str, Rendered] | None:
     """The launch of a step that also gathers the rows of the next one: its number, its text and what it is then.
 
     It is the one with the fewest blocks of its own; None where all are a library's, or in loops.

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from wholestep.compiler.backends.gpu.render.language import LOCAL, STORED
-from wholestep.compiler.backends.gpu.render.writer import Writer
+from wholestep.compiler.backends.gpu.render.writer import GpuWriter
 from wholestep.compiler.backends.gpu.row_loads import is_plain_load, is_read_in_packs
 from wholestep.compiler.plan.model.kernel import Instr, Level, Load, Space, Store
 
@@ -33,7 +33,7 @@ def values_used(instr: Instr) -> Sequence[int]:
 class Packs:
     """The body of a level for some elements side by side, from `base` on."""
 
-    def __init__(self, w: Writer, axis: int, count: int) -> None:
+    def __init__(self, w: GpuWriter, axis: int, count: int) -> None:
         self.w, self.axis, self.count = w, axis, count
 
     def packs(self, load: Load) -> bool:

@@ -17,7 +17,7 @@ from wholestep.compiler.plan.model.kernel import Index, Instr, Kernel, Kind, Lev
 INT = 1 << 31
 
 
-class Writer:
+class GpuWriter:
     """Collects the lines of one kernel.  Its buffers are the parameters x0, x1, ... in order of use."""
 
     ends_loops = True  # does nothing of it run behind the end of a loop?

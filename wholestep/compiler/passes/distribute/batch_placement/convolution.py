@@ -6,21 +6,21 @@ from collections.abc import Sequence
 
 from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.passes.distribute.batch_placement.placements import (
-    Additive,
+    BatchSharded,
     Flow,
-    Free,
     Kind,
     Mixed,
-    Rows,
+    Partial,
+    Replicated,
     agree,
 )
 
 
 def by_image(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
-    if all(isinstance(k, Free) for k in inputs):
-        return Free()
-    if all(isinstance(k, Free) or agree(k, Rows(0)) for k in inputs):
-        return Rows(0)
+    if all(isinstance(k, Replicated) for k in inputs):
+        return Replicated()
+    if all(isinstance(k, Replicated) or agree(k, BatchSharded(0)) for k in inputs):
+        return BatchSharded(0)
     return Mixed(node, "slides windows over images that are not rows of the batch")
 
 
@@ -28,7 +28,7 @@ def filtered(weight: int) -> Flow:
     """Images under a weight that does not depend on the batch."""
 
     def flow(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
-        if not isinstance(inputs[weight], Free):
+        if not isinstance(inputs[weight], Replicated):
             return Mixed(node, "filters images with a weight that depends on the batch")
         return by_image(node, inputs, batch)
 
@@ -38,10 +38,10 @@ def filtered(weight: int) -> Flow:
 def correlated(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     """A sum over the images."""
     kind = by_image(node, inputs, batch)
-    return Additive() if kind == Rows(0) else kind
+    return Partial() if kind == BatchSharded(0) else kind
 
 
 def correlated_in_parts(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     """Sums over some of the images each: which image goes to which sum depends on its place in the batch."""
     kind = by_image(node, inputs, batch)
-    return Mixed(node, "adds up images by their place in the batch") if kind == Rows(0) else kind
+    return Mixed(node, "adds up images by their place in the batch") if kind == BatchSharded(0) else kind

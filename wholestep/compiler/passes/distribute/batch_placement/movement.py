@@ -9,11 +9,11 @@ from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.ir.types import divide, product
 from wholestep.compiler.passes.distribute.batch_placement.placements import (
-    Additive,
-    Free,
+    BatchSharded,
     Kind,
     Mixed,
-    Rows,
+    Partial,
+    Replicated,
     by_shape,
     is_multiple,
     mentions,
@@ -26,7 +26,7 @@ from wholestep.compiler.passes.distribute.batch_placement.pointwise import linea
 
 def reshaped(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     (kind,), old, new = inputs, node.inputs[0].type.shape, node.type.shape
-    if not isinstance(kind, Rows):
+    if not isinstance(kind, BatchSharded):
         return kind
     outside = product(old[: kind.axis])
     before = outside * (1 if kind.before is None else kind.before)
@@ -34,31 +34,31 @@ def reshaped(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
         inside = divide(before, product(new[:axis]))  # of all that is before the batch, what this axis holds
         if inside is not None and is_multiple(divide(extent, inside) or 1, batch):
             whole = kind.before is None and extent == old[kind.axis] and inside == 1
-            return Rows(axis, None if whole else inside)
+            return BatchSharded(axis, None if whole else inside)
     return Mixed(node, "tears the rows of the batch apart")
 
 
 def permuted(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     (kind,) = inputs
-    return kind.at(attrs_of(node, at.PermuteAttrs).order.index(kind.axis)) if isinstance(kind, Rows) else kind
+    return kind.at(attrs_of(node, at.PermuteAttrs).order.index(kind.axis)) if isinstance(kind, BatchSharded) else kind
 
 
 def expanded(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     (kind,), a = inputs, attrs_of(node, at.ExpandAttrs)
     new = any(mentions(e, batch) for d, e in enumerate(a.shape) if d not in a.axes)
-    if isinstance(kind, Free):
+    if isinstance(kind, Replicated):
         fresh = by_shape(node, a.shape, batch)
-        return Rows(fresh.axis, None) if isinstance(fresh, Rows) else fresh
-    if new and isinstance(kind, Rows):
+        return BatchSharded(fresh.axis, None) if isinstance(fresh, BatchSharded) else fresh
+    if new and isinstance(kind, BatchSharded):
         return Mixed(node, "pairs the rows of the batch with each other")
     if new:
         return Mixed(node, "gives each row a value of the whole batch")
-    return kind.at(a.axes[kind.axis]) if isinstance(kind, Rows) else kind
+    return kind.at(a.axes[kind.axis]) if isinstance(kind, BatchSharded) else kind
 
 
 def sliced(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     (kind,), a, shape = inputs, attrs_of(node, at.SliceAttrs), node.inputs[0].type.shape
-    if isinstance(kind, Rows):
+    if isinstance(kind, BatchSharded):
         d = kind.axis
         if (a.starts[d], a.stops[d], a.steps[d]) != (0, shape[d], 1):
             return Mixed(node, "picks rows by their place in the batch")
@@ -67,15 +67,15 @@ def sliced(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
 
 def padded(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     (kind,), a = inputs, attrs_of(node, at.PadAttrs)
-    if isinstance(kind, Rows) and (a.low[kind.axis] or a.high[kind.axis]):
+    if isinstance(kind, BatchSharded) and (a.low[kind.axis] or a.high[kind.axis]):
         return Mixed(node, "adds rows to the batch")
-    if kind == Additive() and a.value != 0:
+    if kind == Partial() and a.value != 0:
         return Mixed(node, "adds a constant to a sum over the batch")
     return kind
 
 
 def joined(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
-    if any(isinstance(k, Rows) and k.axis == attrs_of(node, at.ConcatAttrs).axis for k in inputs):
+    if any(isinstance(k, BatchSharded) and k.axis == attrs_of(node, at.ConcatAttrs).axis for k in inputs):
         return Mixed(node, "joins batches")
     return linear(node, inputs, batch)
 
@@ -85,33 +85,33 @@ def joined(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
 
 def gathered(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     (data, index), axis, rank = inputs, attrs_of(node, at.GatherAttrs).axis, node.inputs[1].type.rank
-    if isinstance(index, Rows) and isinstance(data, Free):
+    if isinstance(index, BatchSharded) and isinstance(data, Replicated):
         return index.at(axis + index.axis)
-    if isinstance(index, Free) and isinstance(data, Rows) and data.axis != axis:
+    if isinstance(index, Replicated) and isinstance(data, BatchSharded) and data.axis != axis:
         return data.at(data.axis if data.axis < axis else data.axis + rank - 1)
-    if isinstance(index, Free) and not isinstance(data, Rows):
+    if isinstance(index, Replicated) and not isinstance(data, BatchSharded):
         return data
     return Mixed(node, "picks rows of the batch by index")
 
 
 def scattered(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     (updates, index), axis, rank = inputs, attrs_of(node, at.ScatterAddAttrs).axis, node.inputs[1].type.rank
-    inside = isinstance(updates, Rows) and axis <= updates.axis < axis + rank
+    inside = isinstance(updates, BatchSharded) and axis <= updates.axis < axis + rank
     if mentions(attrs_of(node, at.ScatterAddAttrs).size, batch):
         return Mixed(node, "writes rows of the batch by index")
-    if isinstance(updates, Rows) and inside:
-        if index == Free() or same_rows([index, updates.at(updates.axis - axis)]) is not None:
-            return Additive()
-    elif isinstance(updates, Rows) and isinstance(index, Free):
+    if isinstance(updates, BatchSharded) and inside:
+        if index == Replicated() or same_rows([index, updates.at(updates.axis - axis)]) is not None:
+            return Partial()
+    elif isinstance(updates, BatchSharded) and isinstance(index, Replicated):
         return updates.at(updates.axis if updates.axis < axis else updates.axis - rank + 1)
-    if isinstance(index, Free) and not isinstance(updates, Rows):
+    if isinstance(index, Replicated) and not isinstance(updates, BatchSharded):
         return updates
     return Mixed(node, "adds up rows of the batch by index")
 
 
 def written(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
-    if all(isinstance(k, Free) for k in inputs):
-        return Free()
+    if all(isinstance(k, Replicated) for k in inputs):
+        return Replicated()
     return Mixed(node, "writes rows of the batch one behind the other")
 
 
@@ -120,21 +120,21 @@ def multiplied(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     # The role of the batch axis in each operand: "m" or "n", "k", or a leading axis by its number.
     role_a = _role(a, rank, flags.transpose_a, ("m", "k"))
     role_c = _role(c, rank, flags.transpose_b, ("k", "n"))
-    if isinstance(a, Rows) and isinstance(c, Rows) and role_a == role_c:
+    if isinstance(a, BatchSharded) and isinstance(c, BatchSharded) and role_a == role_c:
         same = same_rows([a.at(0), c.at(0)])
         if same is not None:
-            return Additive() if role_a == "k" else same.at(a.axis)
-    if isinstance(c, Free) and isinstance(a, Rows) and role_a == "m":
+            return Partial() if role_a == "k" else same.at(a.axis)
+    if isinstance(c, Replicated) and isinstance(a, BatchSharded) and role_a == "m":
         return a.at(rank - 2)
-    if isinstance(a, Free) and isinstance(c, Rows) and role_c == "n":
+    if isinstance(a, Replicated) and isinstance(c, BatchSharded) and role_c == "n":
         return c.at(rank - 1)
-    if isinstance(a, Rows) and isinstance(c, Rows):
+    if isinstance(a, BatchSharded) and isinstance(c, BatchSharded):
         return Mixed(node, "multiplies rows of the batch with other rows")
     return scaled(node, inputs, batch)
 
 
 def _role(kind: Kind, rank: int, transposed: bool, names: tuple[str, str]) -> str | int | None:
-    if not isinstance(kind, Rows):
+    if not isinstance(kind, BatchSharded):
         return None
     if kind.axis < rank - 2:
         return kind.axis

@@ -10,12 +10,12 @@ from wholestep.compiler.ir.types import Dim, Extent, Shape, divide
 
 
 @dataclass(frozen=True)
-class Free:
+class Replicated:
     """The same whatever the batch holds."""
 
 
 @dataclass(frozen=True)
-class Rows:
+class BatchSharded:
     """Row-wise along `axis`, whose extent is `before` times the batch times anything, in this order from outside.
 
     `before` is 1 but where axes in front of the batch were merged with it: a sequence with its time first.  None: the
@@ -25,18 +25,18 @@ class Rows:
     axis: int
     before: Extent | None = 1
 
-    def at(self, axis: int) -> Rows:
+    def at(self, axis: int) -> BatchSharded:
         """The same rows along another axis."""
         return replace(self, axis=axis)
 
 
 @dataclass(frozen=True)
-class Additive:
+class Partial:
     """A sum over the rows of something row-wise."""
 
 
 @dataclass(frozen=True)
-class Whole:
+class SumOfRatios:
     """A weighted sum of quotients of additive things, of additive and of free things."""
 
 
@@ -55,7 +55,7 @@ class Several:
     kinds: tuple[Kind, ...]
 
 
-Kind = Free | Rows | Additive | Whole | Mixed | Several
+Kind = Replicated | BatchSharded | Partial | SumOfRatios | Mixed | Several
 Flow = Callable[[Node, Sequence[Kind], str], Kind]
 
 
@@ -72,19 +72,19 @@ def by_shape(node: Node, shape: Shape, batch: str) -> Kind:
     """Fresh rows: of inputs, random numbers, and what is repeated for every row."""
     axes = [d for d, e in enumerate(shape) if mentions(e, batch)]
     if not axes:
-        return Free()
+        return Replicated()
     if len(axes) == 1 and is_multiple(shape[axes[0]], batch):
-        return Rows(axes[0])
+        return BatchSharded(axes[0])
     return Mixed(node, f"has a shape, {node.type}, that is not one row per element of {batch!r}")
 
 
-def same_rows(kinds: Sequence[Kind]) -> Rows | None:
+def same_rows(kinds: Sequence[Kind]) -> BatchSharded | None:
     """What several are together, if all of them are the same rows of the batch along the same axis."""
-    rows = [k for k in kinds if isinstance(k, Rows)]
+    rows = [k for k in kinds if isinstance(k, BatchSharded)]
     orders = {r.before for r in rows} - {None}
     if len(rows) < len(kinds) or len({r.axis for r in rows}) != 1 or len(orders) > 1:
         return None
-    return Rows(rows[0].axis, next(iter(orders), None))
+    return BatchSharded(rows[0].axis, next(iter(orders), None))
 
 
 def agree(one: Kind, other: Kind) -> bool:

@@ -8,13 +8,13 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of, constant_value
 from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.passes.distribute.batch_placement.placements import (
-    Additive,
+    BatchSharded,
     Flow,
-    Free,
     Kind,
     Mixed,
-    Rows,
-    Whole,
+    Partial,
+    Replicated,
+    SumOfRatios,
     by_shape,
     is_multiple,
     mentions,
@@ -29,7 +29,7 @@ def rows_of_shape(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
 
 
 def free(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
-    return Free()
+    return Replicated()
 
 
 def numbered(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
@@ -41,9 +41,9 @@ def numbered(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
 def size_of(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     extent = attrs_of(node, at.SizeAttrs).extent
     if not mentions(extent, batch):
-        return Free()
+        return Replicated()
     if is_multiple(extent, batch):
-        return Additive()
+        return Partial()
     return Mixed(node, f"is the size {extent}, which is not a multiple of {batch!r}")
 
 
@@ -52,13 +52,13 @@ def size_of(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
 
 def pointwise(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     distinct = set(inputs)
-    if distinct <= {Free()}:
-        return Free()
+    if distinct <= {Replicated()}:
+        return Replicated()
     if (rows := same_rows(inputs)) is not None:
         return rows
-    if Whole() in distinct:
+    if SumOfRatios() in distinct:
         return Mixed(node, "is not linear in a mean over the batch")
-    if Additive() in distinct:
+    if Partial() in distinct:
         return Mixed(node, "is not linear in a sum over the batch")
     return Mixed(node, "combines rows of the batch with other rows")
 
@@ -66,30 +66,32 @@ def pointwise(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
 def linear(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     """add, sub, neg, stop_gradient: sums of additive things are additive."""
     distinct = set(inputs)
-    if distinct == {Additive()}:
-        return Additive()
-    if distinct & {Additive(), Whole()} and distinct <= {Free(), Additive(), Whole()}:
-        return Whole()
+    if distinct == {Partial()}:
+        return Partial()
+    if distinct & {Partial(), SumOfRatios()} and distinct <= {Replicated(), Partial(), SumOfRatios()}:
+        return SumOfRatios()
     return pointwise(node, inputs, batch)
 
 
 def scaled(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     """mul: by something free it is linear."""
-    kind, other = inputs if inputs[1] == Free() else inputs[::-1]
-    return kind if other == Free() and kind in (Additive(), Whole()) else pointwise(node, inputs, batch)
+    kind, other = inputs if inputs[1] == Replicated() else inputs[::-1]
+    return kind if other == Replicated() and kind in (Partial(), SumOfRatios()) else pointwise(node, inputs, batch)
 
 
 def divided(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
-    if list(inputs) == [Additive(), Additive()]:
-        return Whole()
-    return scaled(node, inputs, batch) if inputs[1] == Free() else pointwise(node, inputs, batch)
+    if list(inputs) == [Partial(), Partial()]:
+        return SumOfRatios()
+    return scaled(node, inputs, batch) if inputs[1] == Replicated() else pointwise(node, inputs, batch)
 
 
 def chosen(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     """A choice that does not depend on the batch, between sums over it and zeros."""
-    zero = [kind == Free() and constant_value(x) == 0 for kind, x in zip(inputs[1:], node.inputs[1:], strict=True)]
+    zero = [
+        kind == Replicated() and constant_value(x) == 0 for kind, x in zip(inputs[1:], node.inputs[1:], strict=True)
+    ]
     sums = {kind for kind, is_zero in zip(inputs[1:], zero, strict=True) if not is_zero}
-    return Additive() if inputs[0] == Free() and sums == {Additive()} else pointwise(node, inputs, batch)
+    return Partial() if inputs[0] == Replicated() and sums == {Partial()} else pointwise(node, inputs, batch)
 
 
 def converted(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
@@ -106,9 +108,9 @@ def _without(axis: int, gone: Sequence[int]) -> int:
 
 def summed(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     (kind,), axes = inputs, attrs_of(node, at.SumAttrs).axes
-    if not isinstance(kind, Rows):
+    if not isinstance(kind, BatchSharded):
         return kind
-    return Additive() if kind.axis in axes else kind.at(_without(kind.axis, axes))
+    return Partial() if kind.axis in axes else kind.at(_without(kind.axis, axes))
 
 
 def over(axes_of: Callable[[Node], Sequence[int]], keeps_shape: bool) -> Flow:
@@ -116,7 +118,7 @@ def over(axes_of: Callable[[Node], Sequence[int]], keeps_shape: bool) -> Flow:
 
     def flow(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
         kind, axes = inputs[0], axes_of(node)
-        if not isinstance(kind, Rows):
+        if not isinstance(kind, BatchSharded):
             return pointwise(node, inputs[:1], batch)
         if kind.axis in axes:
             return Mixed(node, "runs along the batch")
@@ -126,6 +128,6 @@ def over(axes_of: Callable[[Node], Sequence[int]], keeps_shape: bool) -> Flow:
 
 
 def over_classes(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
-    if isinstance(inputs[0], Rows) and inputs[0].axis == node.inputs[0].type.rank - 1:
+    if isinstance(inputs[0], BatchSharded) and inputs[0].axis == node.inputs[0].type.rank - 1:
         return Mixed(node, "has its classes along the batch")
     return pointwise(node, inputs, batch)

@@ -12,14 +12,14 @@ from wholestep.compiler.ir.ops import OPS, Family, Trait, having
 from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.passes.distribute.batch_placement import convolution, movement, pointwise
 from wholestep.compiler.passes.distribute.batch_placement.placements import (
-    Additive,
+    BatchSharded,
     Flow,
-    Free,
     Kind,
     Mixed,
-    Rows,
+    Partial,
+    Replicated,
     Several,
-    Whole,
+    SumOfRatios,
     agree,
     by_shape,
     mentions,
@@ -76,15 +76,15 @@ def _told(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     if getattr(node.attrs, "axis", DATA) == MODEL:
         told = tuple(_told_beside(node, kind) for kind in inputs)
         return told[0] if isinstance(node.result, TensorType) else Several(told)
-    if any(isinstance(kind, Rows) for kind in inputs):
+    if any(isinstance(kind, BatchSharded) for kind in inputs):
         return Mixed(node, "adds up rows of the batch by their place")
-    return Free() if isinstance(node.result, TensorType) else Several(tuple(Free() for _ in inputs))
+    return Replicated() if isinstance(node.result, TensorType) else Several(tuple(Replicated() for _ in inputs))
 
 
 def _told_beside(node: Node, kind: Kind) -> Kind:
     """It is linear in what ranks with the same rows give; parts stand along its first axis, where rows must not."""
     kinds = {node.op, getattr(node.attrs, "kind", "")}
-    if isinstance(kind, Rows) and kind.axis == 0 and kinds & {"reduce_scatter", "all_gather"}:
+    if isinstance(kind, BatchSharded) and kind.axis == 0 and kinds & {"reduce_scatter", "all_gather"}:
         return Mixed(node, "puts rows of the batch together by their place")
     return kind
 
@@ -101,7 +101,7 @@ def _scan(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     for _ in range(first + 1):  # a carry that begins free may become rows: until nothing changes
         known = dict(zip(attrs.graph.inputs, (*carried, *cuts, *inputs[last:]), strict=True))
         for kind in known.values():
-            if isinstance(kind, Mixed | Additive | Whole):
+            if isinstance(kind, Mixed | Partial | SumOfRatios):
                 return kind if isinstance(kind, Mixed) else Mixed(node, "loops over a sum over the batch")
         kinds = kinds_of([o.node for o in attrs.graph.outputs], batch, known)
         after = [kinds[o.node] for o in attrs.graph.outputs]
@@ -111,14 +111,16 @@ def _scan(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
         if after[:first] == carried:
             break
         fresh = [by_shape(node.inputs[i], node.inputs[i].type.shape, batch) for i in range(first)]
-        carried = [new if old == Free() or agree(old, new) else old for old, new in zip(carried, fresh, strict=True)]
-    if not all(map(agree, after[:first], carried)) or any(isinstance(k, Additive | Whole) for k in after):
+        carried = [
+            new if old == Replicated() or agree(old, new) else old for old, new in zip(carried, fresh, strict=True)
+        ]
+    if not all(map(agree, after[:first], carried)) or any(isinstance(k, Partial | SumOfRatios) for k in after):
         return Mixed(node, "carries something from step to step that is not the same rows of the batch")
-    return Several(tuple(k.at(k.axis + 1) if isinstance(k, Rows) else k for k in after))
+    return Several(tuple(k.at(k.axis + 1) if isinstance(k, BatchSharded) else k for k in after))
 
 
 def _of_a_step(node: Node, kind: Kind) -> Kind:
-    if isinstance(kind, Rows):
+    if isinstance(kind, BatchSharded):
         return kind.at(kind.axis - 1) if kind.axis else Mixed(node, "takes the rows of the batch as its steps")
     return kind
 
@@ -130,7 +132,7 @@ def _custom_gradient(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     """Its results are what they were, if its gradient does to a part of a batch what it does to the whole."""
     attrs = attrs_of(node, at.CustomGradientAttrs)
     results, arguments = inputs[: attrs.results], [inputs[i] for i in attrs.arguments]
-    if Whole() in {*results, *arguments}:
+    if SumOfRatios() in {*results, *arguments}:
         return Mixed(node, "has a gradient of its own for a mean over the batch; give it the sum, and divide behind it")
     for draw in attrs.graph.nodes:
         if draw.op in having(Trait.DRAWS) and any(mentions(e, batch) for e in draw.type.shape[1:]):
@@ -148,7 +150,7 @@ def _custom_gradient(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
 
 def _arriving(kind: Kind) -> Kind:
     """The kind of a gradient: rows have rows, what all rows share has a sum over them, and a sum has one for all."""
-    return Additive() if kind == Free() else Free() if kind == Additive() else kind
+    return Partial() if kind == Replicated() else Replicated() if kind == Partial() else kind
 
 
 _BY_FAMILY: dict[Family, Flow] = {Family.POINTWISE: pointwise.pointwise, Family.LEAF: pointwise.free}

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.ir.state_partition import Cut
 
 
-def split(graph: Graph) -> Graph:
+def split(graph: IRGraph) -> IRGraph:
     """The step of a rank that has its part of the states which are marked; a graph without them as it is."""
     states = [attrs_of(n, at.StateAttrs) for n in graph.nodes if n.is_state]
     cuts = [Cut.of(a.split) for a in states if a.split]
     if not cuts:
         return graph
-    from wholestep.compiler.passes.distribute.tensor_parallel.propagate import Splitter
+    from wholestep.compiler.passes.distribute.tensor_parallel.propagate import ShardingPropagation
     from wholestep.compiler.passes.distribute.tensor_parallel.rules import rule_of  # few steps are divided so
 
     if any(cut.widths for cut in cuts):
@@ -28,4 +28,4 @@ def split(graph: Graph) -> Graph:
 
         graph = put_side_by_side(graph)
     (ranks,) = {cut.ranks for cut in cuts}
-    return Splitter(rule_of, ranks).on_a_rank(graph)
+    return ShardingPropagation(rule_of, ranks).on_a_rank(graph)

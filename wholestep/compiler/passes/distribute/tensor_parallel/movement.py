@@ -9,22 +9,22 @@ from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.ir.types import Extent, divide
 from wholestep.compiler.passes.distribute.tensor_parallel.placements import (
-    Share,
-    Split,
-    Whole,
+    OnAllRanks,
+    PartialTerm,
+    Sharded,
     padded,
     part_of,
     reshaped,
     sliced,
     widths_of,
 )
-from wholestep.compiler.passes.distribute.tensor_parallel.propagate import Made, Splitter
+from wholestep.compiler.passes.distribute.tensor_parallel.propagate import Made, ShardingPropagation
 
 
-def reshape(s: Splitter, node: Node) -> Made:
+def reshape(s: ShardingPropagation, node: Node) -> Made:
     (x,), a = node.inputs, attrs_of(node, at.ReshapeAttrs)
     kind = s.kinds[x]
-    if isinstance(kind, Split):
+    if isinstance(kind, Sharded):
         found = reshaped(x.type.shape, kind, a.shape, s.ranks)
         return (
             None
@@ -34,33 +34,33 @@ def reshape(s: Splitter, node: Node) -> Made:
     return _as_it_is(s, node)
 
 
-def permute(s: Splitter, node: Node) -> Made:
+def permute(s: ShardingPropagation, node: Node) -> Made:
     (x,), a = node.inputs, attrs_of(node, at.PermuteAttrs)
     kind = s.kinds[x]
-    if isinstance(kind, Split):
+    if isinstance(kind, Sharded):
         return s.local(node, [s.held[x]]), kind.at(a.order.index(kind.axis))
     return _as_it_is(s, node)
 
 
-def _as_it_is(s: Splitter, node: Node) -> Made:
+def _as_it_is(s: ShardingPropagation, node: Node) -> Made:
     """A share that is moved is one; so are some of its elements."""
     (x,) = node.inputs
-    return (s.local(node, [s.held[x]]), Share()) if isinstance(s.kinds[x], Share) else None
+    return (s.local(node, [s.held[x]]), PartialTerm()) if isinstance(s.kinds[x], PartialTerm) else None
 
 
-def expand(s: Splitter, node: Node) -> Made:
+def expand(s: ShardingPropagation, node: Node) -> Made:
     (x,), a = node.inputs, attrs_of(node, at.ExpandAttrs)
     kind = s.kinds[x]
-    if not isinstance(kind, Split):
+    if not isinstance(kind, Sharded):
         return None
     found = kind.at(a.axes[kind.axis])
     return s.local(node, [s.held[x]], at.ExpandAttrs(part_of(a.shape, found, s.ranks), a.axes)), found
 
 
-def slice_(s: Splitter, node: Node) -> Made:
+def slice_(s: ShardingPropagation, node: Node) -> Made:
     (x,), a = node.inputs, attrs_of(node, at.SliceAttrs)
     kind = s.kinds[x]
-    if not isinstance(kind, Split):
+    if not isinstance(kind, Sharded):
         return _as_it_is(s, node)
     axis, extent = kind.axis, x.type.shape[kind.axis]
     found = sliced(extent, kind, a.starts[axis], a.stops[axis]) if a.steps[axis] == 1 else None
@@ -76,10 +76,10 @@ def _with(shape: tuple[Extent, ...], axis: int, extent: Extent | None) -> tuple[
     return (*shape[:axis], extent, *shape[axis + 1 :])
 
 
-def pad(s: Splitter, node: Node) -> Made:
+def pad(s: ShardingPropagation, node: Node) -> Made:
     (x,), a = node.inputs, attrs_of(node, at.PadAttrs)
     kind = s.kinds[x]
-    if not isinstance(kind, Split):
+    if not isinstance(kind, Sharded):
         return None
     axis = kind.axis
     found = padded(x.type.shape[axis], kind, a.low[axis], a.high[axis])
@@ -89,7 +89,7 @@ def pad(s: Splitter, node: Node) -> Made:
     return s.local(node, [s.held[x]], at.PadAttrs(low, high, a.value)), found
 
 
-def concat(s: Splitter, node: Node) -> Made:
+def concat(s: ShardingPropagation, node: Node) -> Made:
     """Side by side along another axis, or block behind block."""
     axis, splits = attrs_of(node, at.ConcatAttrs).axis, s.splits(node.inputs)
     if not splits:
@@ -98,7 +98,7 @@ def concat(s: Splitter, node: Node) -> Made:
     if first.axis != axis:
         return s.local(node, [s.part(i, first) for i in node.inputs]), first
     kinds = [s.kinds[i] for i in node.inputs]
-    if Whole() in kinds or Share() in kinds or any(k.axis != axis for k in splits):
+    if OnAllRanks() in kinds or PartialTerm() in kinds or any(k.axis != axis for k in splits):
         return None
     extents = [i.type.shape[axis] for i in node.inputs]
     blocks = {divide(extent, k.outer) for extent, k in zip(extents, splits, strict=True)}
@@ -106,9 +106,9 @@ def concat(s: Splitter, node: Node) -> Made:
         widths = [widths_of(extent, k) for extent, k in zip(extents, splits, strict=True)]
         if None in widths:
             return None
-        found = Split.of_blocks(axis, [width for each in widths for width in each or ()])
+        found = Sharded.of_blocks(axis, [width for each in widths for width in each or ()])
         return s.local(node, [s.held[i] for i in node.inputs]), found
     outer: Extent = 0
     for k in splits:
         outer = k.outer + outer
-    return s.local(node, [s.held[i] for i in node.inputs]), Split(axis, outer)
+    return s.local(node, [s.held[i] for i in node.inputs]), Sharded(axis, outer)

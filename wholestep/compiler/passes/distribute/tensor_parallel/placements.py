@@ -10,12 +10,12 @@ from wholestep.compiler.ir.types import Extent, Shape, divide, product
 
 
 @dataclass(frozen=True)
-class Whole:
+class OnAllRanks:
     """The same on all of them."""
 
 
 @dataclass(frozen=True)
-class Split:
+class Sharded:
     """Divided along an axis: of each of its `outer` blocks a rank has the part at its place.
 
     So what lies side by side in one tensor is divided alike: queries, keys and values, by their heads.
@@ -26,43 +26,43 @@ class Split:
     widths: tuple[int, ...] = ()  # of the blocks, where they are not equal
 
     @staticmethod
-    def of_blocks(axis: int, widths: Sequence[int]) -> Split:
+    def of_blocks(axis: int, widths: Sequence[int]) -> Sharded:
         """Blocks of these widths, one behind the other."""
-        return Split(axis, len(widths), tuple(widths) if len(set(widths)) > 1 else ())
+        return Sharded(axis, len(widths), tuple(widths) if len(set(widths)) > 1 else ())
 
-    def at(self, axis: int) -> Split:
+    def at(self, axis: int) -> Sharded:
         """The same along another axis."""
         return replace(self, axis=axis)
 
 
 @dataclass(frozen=True)
-class Share:
+class PartialTerm:
     """A term of a sum over ranks."""
 
 
-Kind = Whole | Split | Share
+Kind = OnAllRanks | Sharded | PartialTerm
 
 
-def inner(shape: Shape, split: Split, ranks: int) -> Extent | None:
+def inner(shape: Shape, split: Sharded, ranks: int) -> Extent | None:
     """How much of each of equal blocks a rank has; None where blocks do not divide."""
     return divide(shape[split.axis], split.outer * ranks)
 
 
-def divides(shape: Shape, split: Split, ranks: int) -> bool:
+def divides(shape: Shape, split: Sharded, ranks: int) -> bool:
     """Does each block divide?"""
     if not split.widths:
         return inner(shape, split, ranks) is not None
     return sum(split.widths) == shape[split.axis] and not any(width % ranks for width in split.widths)
 
 
-def widths_of(extent: Extent, split: Split) -> tuple[int, ...] | None:
+def widths_of(extent: Extent, split: Sharded) -> tuple[int, ...] | None:
     """Of each block; None where they are not known."""
     if split.widths or not isinstance(extent, int) or not isinstance(split.outer, int):
         return split.widths or None
     return (extent // split.outer,) * split.outer
 
 
-def part_of(shape: Shape, split: Split, ranks: int) -> Shape:
+def part_of(shape: Shape, split: Sharded, ranks: int) -> Shape:
     """The shape of what a rank has."""
     own = divide(shape[split.axis], ranks)
     assert own is not None, f"{shape} does not divide among {ranks} ranks"
@@ -70,7 +70,7 @@ def part_of(shape: Shape, split: Split, ranks: int) -> Shape:
     return (*shape[: split.axis], own, *shape[split.axis + 1 :])
 
 
-def reshaped(old: Shape, split: Split, new: Shape, ranks: int) -> Split | None:
+def reshaped(old: Shape, split: Sharded, new: Shape, ranks: int) -> Sharded | None:
     """The same elements in another shape; None where a reshape tears the parts of ranks apart.
 
     In the order of elements, what is before the ranks' parts stays before them: at most one axis can hold them.
@@ -83,16 +83,16 @@ def reshaped(old: Shape, split: Split, new: Shape, ranks: int) -> Split | None:
     for axis, extent in enumerate(new):
         outer = divide(before, product(new[:axis]))
         if outer is not None and divide(extent, outer * ranks) is not None:
-            return Split(axis, outer)
+            return Sharded(axis, outer)
     return None
 
 
-def sliced(extent: Extent, split: Split, start: Extent, stop: Extent) -> Split | None:
+def sliced(extent: Extent, split: Sharded, start: Extent, stop: Extent) -> Sharded | None:
     """Some blocks of the axis that is divided, in a row; None where a slice cuts through one."""
     if split.widths:
         ends: list[Extent] = [0, *accumulate(split.widths)]
         known = start in ends and stop in ends and start != stop
-        return Split.of_blocks(split.axis, split.widths[ends.index(start) : ends.index(stop)]) if known else None
+        return Sharded.of_blocks(split.axis, split.widths[ends.index(start) : ends.index(stop)]) if known else None
     block = divide(extent, split.outer)
     length = stop - start
     if block is None or divide(start, block) is None:
@@ -101,7 +101,7 @@ def sliced(extent: Extent, split: Split, start: Extent, stop: Extent) -> Split |
     return None if outer is None or outer == 0 else replace(split, outer=outer)
 
 
-def padded(extent: Extent, split: Split, low: int, high: int) -> Split | None:
+def padded(extent: Extent, split: Sharded, low: int, high: int) -> Sharded | None:
     """With whole blocks before and behind those that there are."""
     block = None if split.widths else divide(extent, split.outer)
     counts = [None if block is None else divide(n, block) for n in (low, high)]

@@ -8,15 +8,15 @@ from itertools import accumulate
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import Graph, Node, Output, Update
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
 from wholestep.compiler.ir.mesh import MODEL
 from wholestep.compiler.ir.type_rules.collectives import CARRIED, MODEL_RANK
 from wholestep.compiler.ir.types import Dim, DType, Extent, TensorType, float32, int32
 from wholestep.compiler.passes.distribute.tensor_parallel.placements import (
     Kind,
-    Share,
-    Split,
-    Whole,
+    OnAllRanks,
+    PartialTerm,
+    Sharded,
     divides,
     inner,
     part_of,
@@ -25,10 +25,12 @@ from wholestep.compiler.passes.lower.decompose import decomposition_of
 
 Held = tuple[Node, Kind]
 Made = Held | tuple[Held, ...] | None
-Rule = Callable[["Splitter", Node], Made]  # what a node is here; a tuple where it has several results; None: as a whole
+Rule = Callable[
+    ["ShardingPropagation", Node], Made
+]  # what a node is here; a tuple where it has several results; None: as a whole
 
 
-class Splitter:
+class ShardingPropagation:
     """`held` has what stands for each node of the whole graph on this rank, and `kinds` how that is to be read."""
 
     def __init__(self, rules: Callable[[Node], Rule | None], ranks: int) -> None:
@@ -37,10 +39,10 @@ class Splitter:
         self.kinds: dict[Node, Kind] = {}
         self.several: dict[Node, tuple[Held, ...]] = {}
         self.wholes: dict[Node, Node] = {}  # of what is not held as a whole
-        self.parts: dict[tuple[Node, Split], Node] = {}
+        self.parts: dict[tuple[Node, Sharded], Node] = {}
         self.updated: dict[Node, Kind] = {}  # new and old values of states, element by element: how those are held
 
-    def on_a_rank(self, graph: Graph) -> Graph:
+    def on_a_rank(self, graph: IRGraph) -> IRGraph:
         """The graph of one rank."""
         changed = {u.name for u in graph.updates}
         states = {attrs_of(n, at.StateAttrs).name: n for n in graph.nodes if n.is_state}
@@ -50,7 +52,7 @@ class Splitter:
                 self.updated[node] = self.kinds[node]
         for node in graph.nodes:
             self.place(node)
-        return Graph(
+        return IRGraph(
             tuple(Output(o.name, self.whole(o.node)) for o in graph.outputs),
             tuple(Update(u.name, self.as_held(u.node, states.get(u.name))) for u in graph.updates),
             tuple(self.held[i] for i in graph.inputs),
@@ -58,8 +60,8 @@ class Splitter:
 
     def as_held(self, node: Node, state: Node | None) -> Node:
         """A new value as its state is held."""
-        kind = Whole() if state is None else self.kinds[state]
-        return self.part(node, kind) if isinstance(kind, Split) else self.whole(node)
+        kind = OnAllRanks() if state is None else self.kinds[state]
+        return self.part(node, kind) if isinstance(kind, Sharded) else self.whole(node)
 
     # -- nodes -----------------------------------------------------------------------------------------------------
 
@@ -86,8 +88,8 @@ class Splitter:
             return self.several[node.inputs[0]][attrs_of(node, at.ItemAttrs).index]
         made = node.with_inputs([self.whole(i) for i in node.inputs])
         if isinstance(node.result, TensorType):
-            return made, Whole()
-        return tuple((b.make("item", (made,), at.ItemAttrs(i)), Whole()) for i in range(len(node.results)))
+            return made, OnAllRanks()
+        return tuple((b.make("item", (made,), at.ItemAttrs(i)), OnAllRanks()) for i in range(len(node.results)))
 
     def taken_apart(self, node: Node) -> Held | tuple[Held, ...]:
         """A composite, primitive by primitive: along a divided axis it is sums over ranks; the rest stays divided."""
@@ -105,22 +107,22 @@ class Splitter:
 
     # -- how a value is held ---------------------------------------------------------------------------------------
 
-    def splits(self, nodes: Sequence[Node]) -> list[Split]:
+    def splits(self, nodes: Sequence[Node]) -> list[Sharded]:
         """How those are divided that are."""
-        return [k for k in (self.kinds[n] for n in nodes) if isinstance(k, Split)]
+        return [k for k in (self.kinds[n] for n in nodes) if isinstance(k, Sharded)]
 
-    def fits(self, node: Node, split: Split) -> bool:
+    def fits(self, node: Node, split: Sharded) -> bool:
         """Does it divide so?"""
         return divides(node.type.shape, split, self.ranks)
 
     def whole(self, node: Node) -> Node:
         """A value as all ranks have it."""
         kind = self.kinds[node]
-        if isinstance(kind, Whole):
+        if isinstance(kind, OnAllRanks):
             return self.held[node]
         if node not in self.wholes:
             with b.origin(node):
-                self.wholes[node] = self._summed(node) if isinstance(kind, Share) else self._gathered(node, kind)
+                self.wholes[node] = self._summed(node) if isinstance(kind, PartialTerm) else self._gathered(node, kind)
         return self.wholes[node]
 
     def _summed(self, node: Node) -> Node:
@@ -129,7 +131,7 @@ class Splitter:
         carried = own if own.type.dtype.name in CARRIED else b.cast(own, float32)
         return b.cast(b.make("all_reduce", (carried,), at.GroupAttrs(axis=MODEL)), own.type.dtype)
 
-    def _gathered(self, node: Node, split: Split) -> Node:
+    def _gathered(self, node: Node, split: Sharded) -> Node:
         """All parts of a value, put together."""
         own, shape, axis = self.held[node], node.type.shape, split.axis
         sent = _carried(own.type.dtype)
@@ -146,7 +148,7 @@ class Splitter:
         order = (*range(1, axis + 2), 0, *range(axis + 2, apart.type.rank))
         return b.cast(b.reshape(b.permute(apart, order), shape), own.type.dtype)
 
-    def _blocks_joined(self, parts: Node, split: Split) -> Node:
+    def _blocks_joined(self, parts: Node, split: Sharded) -> Node:
         """What each rank has, (ranks, ...), block by block."""
         axis, found, start = split.axis + 1, list[Node](), 0
         for width in split.widths:
@@ -158,7 +160,7 @@ class Splitter:
             start = stop
         return b.concat(found, split.axis)
 
-    def part(self, node: Node, split: Split) -> Node:
+    def part(self, node: Node, split: Sharded) -> Node:
         """This rank's part of a value."""
         if self.kinds[node] == split:
             return self.held[node]
@@ -168,10 +170,10 @@ class Splitter:
                 self.parts[key] = self._cut(node, split)
         return self.parts[key]
 
-    def _cut(self, node: Node, split: Split) -> Node:
+    def _cut(self, node: Node, split: Sharded) -> Node:
         """A part of what is held otherwise; what repeats or counts is made as large as the part."""
         shape = part_of(node.type.shape, split, self.ranks)
-        if node.op == "expand" and isinstance(self.kinds[node], Whole):
+        if node.op == "expand" and isinstance(self.kinds[node], OnAllRanks):
             (x,), a = node.inputs, attrs_of(node, at.ExpandAttrs)
             if split.axis not in a.axes:
                 return b.expand_to(self.whole(x), shape, a.axes)

@@ -9,10 +9,10 @@ from __future__ import annotations
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import Graph, Node, rewrite
+from wholestep.compiler.ir.graph import IRGraph, Node, rewrite
 
 
-def put_side_by_side(graph: Graph) -> Graph:
+def put_side_by_side(graph: IRGraph) -> IRGraph:
     """The graph with such sums as concatenations."""
     return rewrite(graph, _concatenated)
 

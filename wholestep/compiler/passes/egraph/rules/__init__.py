@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.passes.egraph.encode import FULL, Tables
 from wholestep.compiler.passes.egraph.report import described
 from wholestep.compiler.passes.egraph.rules import algebra, contractions, movement, reductions, regions, stability
 from wholestep.compiler.passes.egraph.rules.composites import INSTANCES, composite_rules
 from wholestep.compiler.passes.egraph.rules.from_nodes import InstanceLaw
 from wholestep.compiler.passes.egraph.rules.instances import profile
-from wholestep.compiler.passes.egraph.rules.rule import Exactness, Rule, Scope
+from wholestep.compiler.passes.egraph.rules.rule import Exactness, Rule, RuleScope
 from wholestep.compiler.passes.egraph.rules.tree import Apply, Tree, Variable, subtrees
 
 LAWS: tuple[Rule, ...] = (*algebra.RULES, *movement.RULES, *reductions.RULES, *stability.RULES)
@@ -19,7 +19,7 @@ INSTANCE_LAWS: tuple[InstanceLaw, ...] = (*regions.LAWS, *reductions.LAWS, *cont
 
 
 def rules_for(
-    graph: Graph,
+    graph: IRGraph,
     exactness: Exactness,
     tables: Tables,
     before_autodiff: bool,
@@ -38,7 +38,7 @@ def rules_for(
     return [
         r
         for r in (*LAWS, *instances, *named)
-        if r.exactness <= exactness and not (before_autodiff and r.scope is not Scope.ANYWHERE)
+        if r.exactness <= exactness and not (before_autodiff and r.scope is not RuleScope.ANYWHERE)
     ]
 
 

@@ -10,10 +10,10 @@ tensors tell (x·y + x·z = x·(y + z): what if y + z is too large?) the law is 
 
 from __future__ import annotations
 
-from wholestep.compiler.passes.egraph.rules.rule import Exactness, FamilyRows, Scope
+from wholestep.compiler.passes.egraph.rules.rule import Exactness, FamilyRows, RuleScope
 
 B, R, A = Exactness.BITWISE, Exactness.REASSOCIATING, Exactness.APPROXIMATE
-ANY = Scope.ANYWHERE
+ANY = RuleScope.ANYWHERE
 
 rows = FamilyRows("algebra")
 rule = rows.rule

@@ -19,8 +19,8 @@ from wholestep.compiler.ir.types import Dim, DType, Shape, TensorType, TupleType
 from wholestep.compiler.passes.autodiff.composites import attention_rule
 from wholestep.compiler.passes.egraph.encode import Tables
 from wholestep.compiler.passes.egraph.rules.from_nodes import exact_types, folded, leaf, side
-from wholestep.compiler.passes.egraph.rules.instances import Profile, Scores
-from wholestep.compiler.passes.egraph.rules.rule import Exactness, Rule, Scope
+from wholestep.compiler.passes.egraph.rules.instances import InstanceProfile, Scores
+from wholestep.compiler.passes.egraph.rules.rule import Exactness, Rule, RuleScope
 from wholestep.compiler.passes.egraph.rules.spellings import SPELLINGS, SPELT_OTHERWISE
 from wholestep.compiler.passes.egraph.rules.tree import Tree
 from wholestep.compiler.passes.lower.decompose import decomposition_of
@@ -35,7 +35,7 @@ class Instance:
     exact: bool = False
 
 
-Instances = Callable[[Profile], Iterator[Instance]]
+Instances = Callable[[InstanceProfile], Iterator[Instance]]
 
 
 # -- one axis, or none -------------------------------------------------------------------------------------------
@@ -48,7 +48,7 @@ def _tensor(name: str, rank: int, dtype: DType, width: int | None = None) -> Nod
 
 
 def _elementwise(op: str, *choices: at.Attrs) -> Instances:
-    def instances(p: Profile) -> Iterator[Instance]:
+    def instances(p: InstanceProfile) -> Iterator[Instance]:
         for dtype in p.dtypes:
             for attrs in choices or (at.NONE,):
                 yield Instance(f"{dtype} {attrs}", b.make(op, (_tensor("x", 1, dtype),), attrs))
@@ -56,14 +56,14 @@ def _elementwise(op: str, *choices: at.Attrs) -> Instances:
     return instances
 
 
-def _bce(p: Profile) -> Iterator[Instance]:
+def _bce(p: InstanceProfile) -> Iterator[Instance]:
     for dtype in p.dtypes:
         x = _tensor("x", 1, dtype)
         yield Instance(f"{dtype}", b.make("bce_with_logits", (x, leaf("y", x.type))))
 
 
 def _along_axis(op: str) -> Instances:
-    def instances(p: Profile) -> Iterator[Instance]:
+    def instances(p: InstanceProfile) -> Iterator[Instance]:
         for rank, axis in p.reduced:
             x = _tensor("x", rank, (p.dtypes or (float32,))[0])  # no numbers inside: one dtype stands for all
             yield Instance(f"rank {rank} axis {axis}", b.make(op, (x,), at.SoftmaxAttrs(axis)))
@@ -71,7 +71,7 @@ def _along_axis(op: str) -> Instances:
     return instances
 
 
-def _cross_entropy(p: Profile) -> Iterator[Instance]:
+def _cross_entropy(p: InstanceProfile) -> Iterator[Instance]:
     for rank, axis in p.reduced:
         if axis == rank - 1 and p.labels:
             x = _tensor("x", rank, (p.dtypes or (float32,))[0])
@@ -79,7 +79,7 @@ def _cross_entropy(p: Profile) -> Iterator[Instance]:
             yield Instance(f"rank {rank}", b.make("cross_entropy", (x, labels)))
 
 
-def _dropout(p: Profile) -> Iterator[Instance]:
+def _dropout(p: InstanceProfile) -> Iterator[Instance]:
     for i, draw in enumerate(d for d in p.draws if d.type.rank > 0):
         inputs = leaf("x", draw.type), leaf("rate", TensorType((), float64))
         yield Instance(f"draw {i}", b.make("dropout", inputs, at.DropoutAttrs(draw.key)), exact=True)
@@ -90,7 +90,7 @@ def _dropout(p: Profile) -> Iterator[Instance]:
 SMALLEST_EPS, LARGEST_EPS = 1e-12, 1e-2
 
 
-def _eps(p: Profile) -> list[float]:
+def _eps(p: InstanceProfile) -> list[float]:
     """Every small number of a program may be one."""
     return [n for n in p.numbers if SMALLEST_EPS <= n <= LARGEST_EPS]
 
@@ -98,7 +98,7 @@ def _eps(p: Profile) -> list[float]:
 def _norm(op: str, most: int) -> Instances:
     """Over rows of a width that the program divides by."""
 
-    def instances(p: Profile) -> Iterator[Instance]:
+    def instances(p: InstanceProfile) -> Iterator[Instance]:
         for dtype in p.dtypes:
             for rank, width in p.rows:
                 for eps in _eps(p) if float(width) in p.numbers else ():
@@ -112,7 +112,7 @@ def _norm(op: str, most: int) -> Instances:
 
 
 def _norm_grad(op: str) -> Instances:
-    def instances(p: Profile) -> Iterator[Instance]:
+    def instances(p: InstanceProfile) -> Iterator[Instance]:
         for type in p.projected:
             for eps in _eps(p):
                 for weights in (0, 1):
@@ -124,7 +124,7 @@ def _norm_grad(op: str) -> Instances:
     return instances
 
 
-def _group_norm(p: Profile) -> Iterator[Instance]:
+def _group_norm(p: InstanceProfile) -> Iterator[Instance]:
     for type, groups in p.grouped:
         for eps in _eps(p):
             for affine in range(3):
@@ -133,7 +133,7 @@ def _group_norm(p: Profile) -> Iterator[Instance]:
                 yield Instance(f"{type} groups {groups} eps {eps:g} inputs {affine + 1}", node, exact=True)
 
 
-def _group_norm_grad(p: Profile) -> Iterator[Instance]:
+def _group_norm_grad(p: InstanceProfile) -> Iterator[Instance]:
     for type, groups in p.grouped:
         for eps in _eps(p):
             for weights in (0, 1):
@@ -143,7 +143,7 @@ def _group_norm_grad(p: Profile) -> Iterator[Instance]:
                 yield Instance(f"{type} groups {groups} eps {eps:g} weights {weights}", node, exact=True)
 
 
-def _batch_norm(p: Profile) -> Iterator[Instance]:
+def _batch_norm(p: InstanceProfile) -> Iterator[Instance]:
     for type in p.batched:
         for eps in _eps(p):
             for affine in range(3):
@@ -152,7 +152,7 @@ def _batch_norm(p: Profile) -> Iterator[Instance]:
                 yield Instance(f"{type} eps {eps:g} inputs {affine + 1}", node, exact=True)
 
 
-def _batch_norm_grad(p: Profile) -> Iterator[Instance]:
+def _batch_norm_grad(p: InstanceProfile) -> Iterator[Instance]:
     for type in p.batched:
         for eps in _eps(p):
             for weights in (0, 1):
@@ -164,7 +164,7 @@ def _batch_norm_grad(p: Profile) -> Iterator[Instance]:
 # -- attention ---------------------------------------------------------------------------------------------------
 
 
-def _attention(p: Profile) -> Iterator[Instance]:
+def _attention(p: InstanceProfile) -> Iterator[Instance]:
     """With every number that a product is scaled by, causal or not, with a mask where something is added."""
     for dtype in p.dtypes:
         for rank in sorted({rank for rank, axis in p.reduced if axis == rank - 1 and rank >= 2}):
@@ -174,7 +174,7 @@ def _attention(p: Profile) -> Iterator[Instance]:
                 yield from _attentions(p, scores, scores.queries == scores.keys)
 
 
-def _attentions(p: Profile, s: Scores, causal: bool) -> Iterator[Instance]:
+def _attentions(p: InstanceProfile, s: Scores, causal: bool) -> Iterator[Instance]:
     for scale in p.scales:
         for masked in (False, True) if p.biased else (False,):
             label = f"{s.dtype} rank {len(s.lead) + 2} scale {scale:g} causal {causal} masked {masked}"
@@ -188,7 +188,7 @@ def _attended(s: Scores, masked: bool) -> list[Node]:
     return [leaf(name, TensorType((*s.lead, *shape), s.dtype)) for name, shape in shapes.items()]
 
 
-def _attention_grad(p: Profile) -> Iterator[Instance]:
+def _attention_grad(p: InstanceProfile) -> Iterator[Instance]:
     for i, s in enumerate(p.scores):
         g = leaf("g", TensorType((*s.lead, s.queries, s.value_width), s.dtype))
         for causal in (False, True) if s.queries == s.keys else (False,):
@@ -242,7 +242,7 @@ _OWN_KERNEL = _LAYERS | {"relu", "sigmoid", "tanh"}
 _OTHER_GRADIENT = frozenset({"relu"})
 
 
-def composite_rules(op: str, p: Profile, exactness: Exactness, tables: Tables) -> Iterator[Rule]:
+def composite_rules(op: str, p: InstanceProfile, exactness: Exactness, tables: Tables) -> Iterator[Rule]:
     """definition = name for every instance; equal ones once.  Attributes are numbered in the program's own tables."""
     found: set[tuple[Tree, Tree]] = set()
     for instance in INSTANCES[op](p):
@@ -312,7 +312,7 @@ def _naming_rule(
         right,
         "its definition",
         Exactness.BITWISE if bits and not tolerance else Exactness.REASSOCIATING,
-        scope=Scope.STEP if op in _OTHER_GRADIENT else Scope.ANYWHERE,
+        scope=RuleScope.STEP if op in _OTHER_GRADIENT else RuleScope.ANYWHERE,
         replaces=op in _NEVER_WRITTEN_OUT,
         types=exact_types((definition, name), tables) if exact else (),
     )

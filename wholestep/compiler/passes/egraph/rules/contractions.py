@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import Graph, Node, Output
+from wholestep.compiler.ir.graph import IRGraph, Node, Output
 from wholestep.compiler.ir.types import Dim, Extent, TensorType, evaluate, float64
 from wholestep.compiler.passes.egraph.rules.from_nodes import InstanceLaw, Pair, leaf
 from wholestep.compiler.passes.egraph.rules.rule import Exactness
@@ -23,7 +23,7 @@ MOST = 48
 LONGEST = 8  # a run of n products has as many orders as Catalan's number says: 1,430 of 8, 6 billion of 20
 
 
-def _orders(graph: Graph) -> Iterator[Pair]:
+def _orders(graph: IRGraph) -> Iterator[Pair]:
     """Nested products over leaves, and what they become."""
     readers: dict[Node, list[Node]] = {}
     products = [n for n in graph.nodes if n.op == "matmul"]
@@ -108,7 +108,7 @@ def _multiplications(*products: Node) -> int:
     return evaluate(count, dict.fromkeys(count.symbols, TYPICAL_SIZE)) if isinstance(count, Dim) else count
 
 
-def _sample() -> Graph:
+def _sample() -> IRGraph:
     def tensor(name: str, *shape: Extent) -> Node:
         return b.make("input", (), at.InputAttrs(name, TensorType(shape, float64)))
 
@@ -120,7 +120,7 @@ def _sample() -> Graph:
     left = b.matmul(b.matmul(tensor("r", 60, 2), tensor("s", 2, 40)), tensor("t", 40, 1))
     flipped = b.matmul(b.matmul(tensor("k", 2, 60), tensor("l", 40, 2), True, True), tensor("m", 60, 1), True)
     outputs = tuple(Output(f"y{i}", y) for i, y in enumerate((low_rank, chain, turned, left, flipped)))
-    return Graph(outputs, (), tuple(i for i in Graph(outputs).nodes if i.op == "input"))
+    return IRGraph(outputs, (), tuple(i for i in IRGraph(outputs).nodes if i.op == "input"))
 
 
 LAWS: tuple[InstanceLaw, ...] = (

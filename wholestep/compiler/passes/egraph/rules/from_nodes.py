@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.graph import Graph, Node, Output, toposort
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, toposort
 from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.passes.egraph.encode import Tables, full_value, is_opaque, slots_of
 from wholestep.compiler.passes.egraph.rules.expression import constant
-from wholestep.compiler.passes.egraph.rules.rule import Exactness, Rule, Scope
+from wholestep.compiler.passes.egraph.rules.rule import Exactness, Rule, RuleScope
 from wholestep.compiler.passes.egraph.rules.tree import Apply, Number, Tree, Variable, subtrees
 from wholestep.compiler.passes.simplify.fold import fold
 
@@ -33,12 +33,12 @@ class InstanceLaw:
     law: str
     reason: str
     exactness: Exactness
-    pairs: Callable[[Graph], Iterable[Pair]]
-    sample: Callable[[], Graph]
-    scope: Scope = Scope.STEP
+    pairs: Callable[[IRGraph], Iterable[Pair]]
+    sample: Callable[[], IRGraph]
+    scope: RuleScope = RuleScope.STEP
     replaces: bool = False
 
-    def rules(self, graph: Graph, tables: Tables) -> Iterator[Rule]:
+    def rules(self, graph: IRGraph, tables: Tables) -> Iterator[Rule]:
         """One exact rule for each distinct pair; pairs that are one node are no rules."""
         found: dict[tuple[Tree, Tree], None] = {}
         for left, right in self.pairs(graph):
@@ -71,7 +71,7 @@ def leaf(name: str, type: TensorType) -> Node:
 
 def folded(node: Node) -> Node:
     """With sizes that are known as numbers."""
-    return fold(Graph((Output("y", node),))).outputs[0].node
+    return fold(IRGraph((Output("y", node),))).outputs[0].node
 
 
 def side(root: Node, tables: Tables, tolerance: float = 0.0) -> Tree:

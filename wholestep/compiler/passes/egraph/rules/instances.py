@@ -8,7 +8,7 @@ from itertools import permutations
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import Graph, Node
+from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.ir.type_rules.layers import values_per_channel
 from wholestep.compiler.ir.types import DType, Extent, Shape, TensorType, product
 from wholestep.compiler.passes.egraph.encode import full_value
@@ -27,7 +27,7 @@ class Scores:
 
 
 @dataclass(frozen=True)
-class Profile:
+class InstanceProfile:
     """Read from the reductions, the named ops and the constants of a graph."""
 
     dtypes: tuple[DType, ...]
@@ -44,7 +44,7 @@ class Profile:
     draws: tuple[at.RandomAttrs, ...]
 
 
-def profile(graph: Graph) -> Profile:
+def profile(graph: IRGraph) -> InstanceProfile:
     """The profile of a graph; equal graphs have equal ones."""
     dtypes: set[DType] = set()
     reduced: set[tuple[int, int]] = set()
@@ -61,7 +61,7 @@ def profile(graph: Graph) -> Profile:
             numbers.add(_as_written(value, n.type.dtype))
     by_name = sorted(dtypes, key=lambda d: d.name)
     projected = dict.fromkeys(_projections(graph))
-    return Profile(
+    return InstanceProfile(
         tuple(d for d in by_name if _is_law_abiding(d)),
         tuple(d for d in by_name if d.is_integer),
         tuple(sorted(reduced)),
@@ -98,7 +98,7 @@ def _as_written(value: float, dtype: DType) -> float:
 # -- attention ---------------------------------------------------------------------------------------------------
 
 
-def _scales(graph: Graph) -> Iterator[float]:
+def _scales(graph: IRGraph) -> Iterator[float]:
     """Numbers that a product, or an operand of one, is multiplied with or divided by; 1 where scores may be plain."""
     for n in graph.nodes:
         if n.op in ("softmax", "max", "where") and any(_plain_product(i) for i in n.inputs):
@@ -133,7 +133,7 @@ def _scaled_product(node: Node) -> bool:
     return node.op == "matmul" or (node.op in ("mul", "div") and any(i.op == "matmul" for i in node.inputs))
 
 
-def _projections(graph: Graph) -> Iterator[TensorType]:
+def _projections(graph: IRGraph) -> Iterator[TensorType]:
     """Types whose rows are multiplied with other rows and summed: Σ p·dp, Σ g·n."""
     for n in graph.nodes:
         if n.op == "sum" and n.inputs[0].op == "mul" and len(set(n.inputs[0].inputs)) == 2:
@@ -142,7 +142,7 @@ def _projections(graph: Graph) -> Iterator[TensorType]:
                 yield x.type
 
 
-def _scores(graph: Graph, projected: frozenset[TensorType]) -> Iterator[Scores]:
+def _scores(graph: IRGraph, projected: frozenset[TensorType]) -> Iterator[Scores]:
     """Products with as many rows and columns: q·kᵀ, and g·vᵀ in the gradient, of which either may be the wider."""
     products = [n for n in graph.nodes if n.op == "matmul"]
     for t in dict.fromkeys(n.type for n in products if n.type in projected):
@@ -162,7 +162,7 @@ def _flags(node: Node) -> at.MatmulAttrs:
 # -- groups ------------------------------------------------------------------------------------------------------
 
 
-def _groupings(graph: Graph) -> Iterator[tuple[TensorType, int]]:
+def _groupings(graph: IRGraph) -> Iterator[tuple[TensorType, int]]:
     """(N, C, ...) as (N, groups, elements of a group), or as (N, groups, C / groups, ...)."""
     for n in graph.nodes:
         if n.op != "reshape" or n.inputs[0].type.rank < 2 or n.type.rank < 3 or not _is_law_abiding(n.type.dtype):
@@ -175,7 +175,7 @@ def _groupings(graph: Graph) -> Iterator[tuple[TensorType, int]]:
                 yield x, groups
 
 
-def _batches(graph: Graph) -> Iterator[TensorType]:
+def _batches(graph: IRGraph) -> Iterator[TensorType]:
     """Types of products that are summed over all axes but the second, at once or those behind it first."""
     for n in graph.nodes:
         x, axes = _summed(n)

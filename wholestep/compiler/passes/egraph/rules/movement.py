@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from wholestep.compiler.passes.egraph.rules.rule import Exactness, FamilyRows, Sample, Scope
+from wholestep.compiler.passes.egraph.rules.rule import Exactness, FamilyRows, RuleScope, Sample
 from wholestep.compiler.passes.egraph.terms import pack_axes, pack_order
 
 B, R = Exactness.BITWISE, Exactness.REASSOCIATING
-ANY = Scope.ANYWHERE
+ANY = RuleScope.ANYWHERE
 
 rows = FamilyRows("movement")
 rule = rows.rule

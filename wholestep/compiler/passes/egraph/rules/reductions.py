@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import Graph, Node, Output
+from wholestep.compiler.ir.graph import IRGraph, Node, Output
 from wholestep.compiler.ir.types import Dim, Extent, TensorType, float64, product
 from wholestep.compiler.passes.egraph.rules.from_nodes import InstanceLaw, Pair, folded, leaf
-from wholestep.compiler.passes.egraph.rules.rule import Exactness, FamilyRows, Sample, Scope
+from wholestep.compiler.passes.egraph.rules.rule import Exactness, FamilyRows, RuleScope, Sample
 from wholestep.compiler.passes.egraph.terms import pack_axes
 
 B, R, A = Exactness.BITWISE, Exactness.REASSOCIATING, Exactness.APPROXIMATE
@@ -44,10 +44,10 @@ rule(
     "-sum(x, A) = sum(-x, A)",
     "rounding does not see the sign; a sum of zeros does",
     R,
-    scope=Scope.ANYWHERE,
+    scope=RuleScope.ANYWHERE,
     samples=({"x": (3, 4), "A": 0b01},),
 )
-rule("neg-ratio", "-ratio(x, y) = ratio(-x, y)", "the sign of a quotient", B, scope=Scope.ANYWHERE, positive=("y",))
+rule("neg-ratio", "-ratio(x, y) = ratio(-x, y)", "the sign of a quotient", B, scope=RuleScope.ANYWHERE, positive=("y",))
 rule(
     "sum-factor",
     "sum(x * expand(y, P, T), A, R) = sum(x, A, R) * y",
@@ -64,7 +64,7 @@ RULES = tuple(rows.rows)
 # -- repeated values ---------------------------------------------------------------------------------------------
 
 
-def _reduced_expands(graph: Graph, op: str) -> Iterator[tuple[Node, Node, tuple[int, ...]]]:
+def _reduced_expands(graph: IRGraph, op: str) -> Iterator[tuple[Node, Node, tuple[int, ...]]]:
     """(expand, reduction over leaves, axes) for every placement and every reduction of its type in a program."""
     reductions: dict[TensorType, dict[tuple[int, ...], Node]] = {}
     for n in graph.nodes:
@@ -87,7 +87,7 @@ def _kept(expand: Node, axes: tuple[int, ...], op: str) -> Node:
     return b.expand_to(reduced, tuple(expand.type.shape[d] for d in left), where)
 
 
-def _sums_of_expands(graph: Graph) -> Iterator[Pair]:
+def _sums_of_expands(graph: IRGraph) -> Iterator[Pair]:
     for spread, total, axes in _reduced_expands(graph, "sum"):
         repeated = [d for d in axes if d not in attrs_of(spread, at.ExpandAttrs).axes]
         if repeated:
@@ -99,7 +99,7 @@ def _number_like(x: Node, count: Extent) -> Node:
     return folded(b.expand_to(b.count(count, x.type.dtype), x.type.shape, ()))
 
 
-def _maxima_of_expands(graph: Graph) -> Iterator[Pair]:
+def _maxima_of_expands(graph: IRGraph) -> Iterator[Pair]:
     for spread, largest, axes in _reduced_expands(graph, "max"):
         if any(d not in attrs_of(spread, at.ExpandAttrs).axes for d in axes):
             yield largest, _kept(spread, axes, "max")
@@ -108,7 +108,7 @@ def _maxima_of_expands(graph: Graph) -> Iterator[Pair]:
 # -- variances ---------------------------------------------------------------------------------------------------
 
 
-def _variances(graph: Graph) -> Iterator[Pair]:
+def _variances(graph: IRGraph) -> Iterator[Pair]:
     """Σx²/n - (Σx/n)² for every sum of squares of a program."""
     found: dict[tuple[TensorType, tuple[int, ...]], None] = {}
     for n in graph.nodes:
@@ -138,9 +138,9 @@ def _mean(x: Node, axes: tuple[int, ...]) -> Node:
 # -- samples -----------------------------------------------------------------------------------------------------
 
 
-def _sample(*nodes: Node) -> Graph:
+def _sample(*nodes: Node) -> IRGraph:
     outputs = tuple(Output(f"y{i}", n) for i, n in enumerate(nodes))
-    return Graph(outputs, (), tuple(n for n in Graph(outputs).nodes if n.op == "input"))
+    return IRGraph(outputs, (), tuple(n for n in IRGraph(outputs).nodes if n.op == "input"))
 
 
 def _tensor(name: str, *shape: Extent) -> Node:
@@ -155,17 +155,17 @@ def _repeated() -> list[Node]:
     return [b.expand_to(x, (_N, 5, 4), (0, 2)), b.expand_to(y, (_N, 3), (1,))]
 
 
-def _sum_sample() -> Graph:
+def _sum_sample() -> IRGraph:
     wide, rows = _repeated()
     return _sample(*(b.sum_axes(wide, axes) for axes in ((1,), (1, 2), (0, 1))), b.sum_axes(rows, (0,)))
 
 
-def _max_sample() -> Graph:
+def _max_sample() -> IRGraph:
     wide, rows = _repeated()
     return _sample(*(b.max_axes(wide, axes) for axes in ((1,), (1, 2))), b.max_axes(rows, (0,)))
 
 
-def _variance_sample() -> Graph:
+def _variance_sample() -> IRGraph:
     x, y = _tensor("x", _N, 6), _tensor("y", _N, 2, 3)
     nodes = [(x, (1,)), (y, (1, 2)), (x, (0,))]
     return _sample(*(b.sub(_mean(b.mul(v, v), a), b.mul(_mean(v, a), _mean(v, a))) for v, a in nodes))
@@ -200,7 +200,7 @@ LAWS: tuple[InstanceLaw, ...] = (
         R,
         _variances,
         _variance_sample,
-        Scope.ANYWHERE,
+        RuleScope.ANYWHERE,
         replaces=True,
     ),
 )

@@ -11,16 +11,16 @@ from itertools import pairwise
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import Graph, Node, Output
+from wholestep.compiler.ir.graph import IRGraph, Node, Output
 from wholestep.compiler.ir.types import Dim, Extent, Shape, TensorType, float64
 from wholestep.compiler.passes.egraph.rules.from_nodes import InstanceLaw, Pair, leaf
-from wholestep.compiler.passes.egraph.rules.rule import Exactness, Scope
+from wholestep.compiler.passes.egraph.rules.rule import Exactness, RuleScope
 
 B, R = Exactness.BITWISE, Exactness.REASSOCIATING
 MOST_PADS = 8  # that one sum is read as a concatenation of
 
 
-def _of(graph: Graph, op: str, over: str) -> Iterator[tuple[Node, Node]]:
+def _of(graph: IRGraph, op: str, over: str) -> Iterator[tuple[Node, Node]]:
     """Nodes of one op that read another."""
     return ((n, n.inputs[0]) for n in graph.nodes if n.op == op and n.inputs[0].op == over)
 
@@ -48,14 +48,14 @@ def _rebuilt(node: Node, *inputs: Node) -> Node:
 # -- slices ------------------------------------------------------------------------------------------------------
 
 
-def _whole(graph: Graph) -> Iterator[Pair]:
+def _whole(graph: IRGraph) -> Iterator[Pair]:
     for n in graph.nodes:
         if n.op == "slice" and n.type == n.inputs[0].type:
             x = leaf("x", n.type)
             yield _rebuilt(n, x), x
 
 
-def _slices_of_slices(graph: Graph) -> Iterator[Pair]:
+def _slices_of_slices(graph: IRGraph) -> Iterator[Pair]:
     for outer, inner in _of(graph, "slice", "slice"):
         o, i = attrs_of(outer, at.SliceAttrs), attrs_of(inner, at.SliceAttrs)
         if set(i.steps) != {1}:
@@ -66,7 +66,7 @@ def _slices_of_slices(graph: Graph) -> Iterator[Pair]:
         yield _rebuilt(outer, _rebuilt(inner, x)), _slice(x, starts, stops, o.steps)
 
 
-def _slices_of_concats(graph: Graph) -> Iterator[Pair]:
+def _slices_of_concats(graph: IRGraph) -> Iterator[Pair]:
     for cut, joined in _of(graph, "slice", "concat"):
         parts = [leaf(f"x{i}", x.type) for i, x in enumerate(joined.inputs)]
         if (right := _picked(attrs_of(cut, at.SliceAttrs), parts, attrs_of(joined, at.ConcatAttrs).axis)) is not None:
@@ -100,7 +100,7 @@ def _places(parts: Sequence[Node], axis: int) -> list[tuple[Extent, Extent]]:
     return list(pairwise(ends))
 
 
-def _slices_of_pads(graph: Graph) -> Iterator[Pair]:
+def _slices_of_pads(graph: IRGraph) -> Iterator[Pair]:
     """Only what is inside the padding, or wholly outside what was padded."""
     for cut, padded in _of(graph, "slice", "pad"):
         a, p = attrs_of(cut, at.SliceAttrs), attrs_of(padded, at.PadAttrs)
@@ -119,7 +119,7 @@ def _slices_of_pads(graph: Graph) -> Iterator[Pair]:
 # -- paddings and concatenations -----------------------------------------------------------------------------------
 
 
-def _pads_of_pads(graph: Graph) -> Iterator[Pair]:
+def _pads_of_pads(graph: IRGraph) -> Iterator[Pair]:
     for outer, inner in _of(graph, "pad", "pad"):
         o, i = attrs_of(outer, at.PadAttrs), attrs_of(inner, at.PadAttrs)
         if o.value == i.value:
@@ -128,7 +128,7 @@ def _pads_of_pads(graph: Graph) -> Iterator[Pair]:
             yield _rebuilt(outer, _rebuilt(inner, x)), b.pad(x, low, high, o.value)
 
 
-def _concats_of_slices(graph: Graph) -> Iterator[Pair]:
+def _concats_of_slices(graph: IRGraph) -> Iterator[Pair]:
     for n in graph.nodes:
         if n.op != "concat" or {i.op for i in n.inputs} != {"slice"} or len({i.inputs[0] for i in n.inputs}) != 1:
             continue
@@ -147,7 +147,7 @@ def _without(shape: Shape, axis: int) -> Shape:
     return (*shape[:axis], *shape[axis + 1 :])
 
 
-def _sums_of_pads(graph: Graph) -> Iterator[Pair]:
+def _sums_of_pads(graph: IRGraph) -> Iterator[Pair]:
     """pad(x) + pad(y) of neighbours, for any run of them: the gradient of a tensor that was cut into slices."""
     for n in graph.nodes:
         pads = _summands(n) if n.op == "add" else []
@@ -207,21 +207,21 @@ def _tensor(name: str, *shape: Extent) -> Node:
     return b.make("input", (), at.InputAttrs(name, TensorType(shape, float64)))
 
 
-def _sample(*nodes: Node) -> Graph:
+def _sample(*nodes: Node) -> IRGraph:
     outputs = tuple(Output(f"y{i}", n) for i, n in enumerate(nodes))
-    return Graph(outputs, (), tuple(n for n in Graph(outputs).nodes if n.op == "input"))
+    return IRGraph(outputs, (), tuple(n for n in IRGraph(outputs).nodes if n.op == "input"))
 
 
-def _whole_sample() -> Graph:
+def _whole_sample() -> IRGraph:
     return _sample(b.slice_axes(_tensor("x", _N, 5), (0, 0), (_N, 5)))
 
 
-def _slices_sample() -> Graph:
+def _slices_sample() -> IRGraph:
     x = _tensor("x", _N, 9)
     return _sample(b.slice_axes(b.slice_axes(x, (0, 2), (_N, 8)), (0, 1), (_N, 6), (1, 2)))
 
 
-def _concat_sample() -> Graph:
+def _concat_sample() -> IRGraph:
     joined = b.concat([_tensor("x", _N, 3), _tensor("y", _N, 4), _tensor("z", _N, 2)], 1)
     ranges = ((0, 3), (3, 7), (4, 6), (1, 8), (7, 9))
     rows = b.concat([_tensor("p", _N, 2), _tensor("q", 3, 2)], 0)
@@ -230,29 +230,29 @@ def _concat_sample() -> Graph:
     )
 
 
-def _pad_sample() -> Graph:
+def _pad_sample() -> IRGraph:
     padded = b.pad(_tensor("x", _N, 5), (0, 2), (0, 3), 1.5)
     return _sample(*(b.slice_axes(padded, (0, lo), (_N, hi)) for lo, hi in ((2, 7), (3, 6), (0, 2), (8, 10))))
 
 
-def _pads_sample() -> Graph:
+def _pads_sample() -> IRGraph:
     return _sample(b.pad(b.pad(_tensor("x", 3, 4), (1, 0), (0, 2), 0.5), (0, 1), (2, 0), 0.5))
 
 
-def _joined_slices_sample() -> Graph:
+def _joined_slices_sample() -> IRGraph:
     x = _tensor("x", _N, 9)
     cuts = [b.slice_axes(x, (0, lo), (_N, hi)) for lo, hi in ((0, 4), (4, 7), (7, 9))]
     return _sample(b.concat(cuts, 1), b.concat(cuts[:2], 1))
 
 
-def _sum_sample() -> Graph:
+def _sum_sample() -> IRGraph:
     x, y, z = _tensor("x", _N, 3), _tensor("y", _N, 4), _tensor("z", _N, 2)
     pads = b.pad(x, (0, 0), (0, 6)), b.pad(y, (0, 3), (0, 2)), b.pad(z, (0, 7), (0, 0))
     return _sample(b.add(b.add(pads[2], pads[1]), pads[0]), b.add(b.add(pads[0], pads[1]), pads[2]))
 
 
 def _law(name: str, law: str, reason: str, level: Exactness, pairs: object, sample: object) -> InstanceLaw:
-    return InstanceLaw(name, "regions", law, reason, level, pairs, sample, Scope.ANYWHERE)  # type: ignore[arg-type]
+    return InstanceLaw(name, "regions", law, reason, level, pairs, sample, RuleScope.ANYWHERE)  # type: ignore[arg-type]
 
 
 LAWS: tuple[InstanceLaw, ...] = (

@@ -27,7 +27,7 @@ class Exactness(enum.Enum):
         return levels.index(self) < levels.index(other)
 
 
-class Scope(enum.Enum):
+class RuleScope(enum.Enum):
     """Where a rule may run."""
 
     ANYWHERE = "anywhere"
@@ -61,7 +61,7 @@ class Rule:
     reason: str
     exactness: Exactness
     guard: Expression | None = None
-    scope: Scope = Scope.STEP
+    scope: RuleScope = RuleScope.STEP
     samples: tuple[Mapping[str, Sample], ...] = ({},)
     refused: tuple[Mapping[str, Sample], ...] = ()  # what the guard must not let through
     positive: tuple[str, ...] = ()  # tensors that the samples draw from (0, 3) instead of (-3, 3)
@@ -97,7 +97,7 @@ class FamilyRows:
         exactness: Exactness,
         *,
         guard: str = "",
-        scope: Scope = Scope.STEP,
+        scope: RuleScope = RuleScope.STEP,
         samples: tuple[Mapping[str, Sample], ...] = ({},),
         refused: tuple[Mapping[str, Sample], ...] = (),
         positive: tuple[str, ...] = (),

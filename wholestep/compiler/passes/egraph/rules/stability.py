@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from wholestep.compiler.passes.egraph.rules.rule import Exactness, FamilyRows, Scope
+from wholestep.compiler.passes.egraph.rules.rule import Exactness, FamilyRows, RuleScope
 from wholestep.compiler.passes.egraph.terms import pack_axes
 
 R, A = Exactness.REASSOCIATING, Exactness.APPROXIMATE
-ANY = Scope.ANYWHERE
+ANY = RuleScope.ANYWHERE
 
 rows = FamilyRows("stability")
 rule = rows.rule

@@ -11,7 +11,7 @@ import torch
 
 import wholestep as ws
 from wholestep.compiler.frontend.tensor import Tensor
-from wholestep.interop.torch.aten.record import Pair, Recorder
+from wholestep.interop.torch.aten.record import AtenRecorder, Pair
 from wholestep.interop.torch.aten.table import ROWS, row
 
 
@@ -20,11 +20,11 @@ def real_name(dtype: Any) -> str:
     return "float64" if dtype in (torch.complex128, torch.float64) else "float32"
 
 
-def _kind(r: Recorder) -> str:
+def _kind(r: AtenRecorder) -> str:
     return real_name(r.result.dtype)
 
 
-def parts(r: Recorder, x: Any, kind: str) -> tuple[Any, Any]:
+def parts(r: AtenRecorder, x: Any, kind: str) -> tuple[Any, Any]:
     """Real and imaginary part, tensors or numbers; the imaginary part of a real number is None."""
     if isinstance(x, Pair):
         return x.real.astype(kind), x.imag.astype(kind)
@@ -36,7 +36,7 @@ def parts(r: Recorder, x: Any, kind: str) -> tuple[Any, Any]:
     return r.operand(x, kind), None
 
 
-def pair(r: Recorder, x: Any) -> Pair:
+def pair(r: AtenRecorder, x: Any) -> Pair:
     kind = _kind(r) if r.result.dtype.is_complex else "float32" if not isinstance(x, Pair) else x.real.dtype.name
     real, imag = parts(r, x, kind)
     real = r.tensor(real, kind)
@@ -55,7 +55,7 @@ _LINEAR = (
 )
 
 
-def _part(r: Recorder, x: Any, which: int) -> Any:
+def _part(r: AtenRecorder, x: Any, which: int) -> Any:
     if isinstance(x, list | tuple):
         return type(x)(_part(r, item, which) for item in x)
     if isinstance(x, Pair):
@@ -78,7 +78,7 @@ def _register(name: str) -> None:
     real_row = ROWS[name]
 
     @row(f"complex.{name}")
-    def record(r: Recorder, *args: Any, **named: Any) -> Any:
+    def record(r: AtenRecorder, *args: Any, **named: Any) -> Any:
         found, meta = [], r.meta
         for which in (0, 1):
             chosen = [_part(r, a, which) for a in args]
@@ -97,7 +97,7 @@ def _register(name: str) -> None:
         return _joined(r, real, imag)
 
 
-def _joined(r: Recorder, real: Any, imag: Any) -> Pair:
+def _joined(r: AtenRecorder, real: Any, imag: Any) -> Pair:
     return Pair(r.tensor(real), r.tensor(imag))
 
 
@@ -117,18 +117,18 @@ for _name in _LINEAR:
 
 
 @row("complex.add")
-def _add(r: Recorder, a: Any, b: Any, alpha: Any = 1) -> Pair:
+def _add(r: AtenRecorder, a: Any, b: Any, alpha: Any = 1) -> Pair:
     x, y = pair(r, a), pair(r, b)
     return Pair(x.real + y.real * float(alpha), x.imag + y.imag * float(alpha))
 
 
 @row("complex.sub")
-def _sub(r: Recorder, a: Any, b: Any, alpha: Any = 1) -> Pair:
+def _sub(r: AtenRecorder, a: Any, b: Any, alpha: Any = 1) -> Pair:
     return _add(r, a, b, -alpha)
 
 
 @row("complex.mul")
-def _mul(r: Recorder, a: Any, b: Any) -> Pair:
+def _mul(r: AtenRecorder, a: Any, b: Any) -> Pair:
     (ar, ai), (br, bi) = (parts(r, x, _kind(r)) for x in (a, b))
     if bi is None:
         return Pair(ar * br, ai * br)
@@ -138,7 +138,7 @@ def _mul(r: Recorder, a: Any, b: Any) -> Pair:
 
 
 @row("complex.div")
-def _div(r: Recorder, a: Any, b: Any) -> Pair:
+def _div(r: AtenRecorder, a: Any, b: Any) -> Pair:
     (br, bi) = parts(r, b, _kind(r))
     if bi is None:
         x = pair(r, a)
@@ -148,13 +148,13 @@ def _div(r: Recorder, a: Any, b: Any) -> Pair:
 
 
 @row("complex.bmm", "complex.mm", "complex.matmul")
-def _matmul(r: Recorder, a: Any, b: Any) -> Pair:
+def _matmul(r: AtenRecorder, a: Any, b: Any) -> Pair:
     x, y = pair(r, a), pair(r, b)
     return Pair(x.real @ y.real - x.imag @ y.imag, x.real @ y.imag + x.imag @ y.real)
 
 
 @row("complex.einsum")
-def _einsum(r: Recorder, equation: str, operands: Any, path: Any = None) -> Pair:
+def _einsum(r: AtenRecorder, equation: str, operands: Any, path: Any = None) -> Pair:
     if len(operands) != 2:
         r.refuse("multiplies other than two complex tensors")
     x, y = pair(r, operands[0]), pair(r, operands[1])
@@ -163,31 +163,31 @@ def _einsum(r: Recorder, equation: str, operands: Any, path: Any = None) -> Pair
 
 
 @row("complex._conj", "complex.conj", "complex._conj_physical", "complex.conj_physical")
-def _conj(r: Recorder, x: Any) -> Pair:
+def _conj(r: AtenRecorder, x: Any) -> Pair:
     p = pair(r, x)
     return Pair(p.real, -p.imag)
 
 
 @row("complex.resolve_conj", "complex.resolve_neg", "complex.positive")
-def _same(r: Recorder, x: Any) -> Pair:
+def _same(r: AtenRecorder, x: Any) -> Pair:
     return pair(r, x)
 
 
 @row("complex.exp")
-def _exp(r: Recorder, x: Any) -> Pair:
+def _exp(r: AtenRecorder, x: Any) -> Pair:
     p = pair(r, x)
     size = ws.exp(p.real)
     return Pair(size * ws.cos(p.imag), size * ws.sin(p.imag))
 
 
 @row("complex.polar")
-def _polar(r: Recorder, size: Any, angle: Any) -> Pair:
+def _polar(r: AtenRecorder, size: Any, angle: Any) -> Pair:
     a, t = r.tensor(size, _kind(r)), r.tensor(angle, _kind(r))
     return Pair(a * ws.cos(t), a * ws.sin(t))
 
 
 @row("complex.abs")
-def _abs(r: Recorder, x: Any) -> Tensor:
+def _abs(r: AtenRecorder, x: Any) -> Tensor:
     from wholestep.interop.torch.aten.rows.reductions import _rooted
 
     p = x if isinstance(x, Pair) else pair(r, x)
@@ -195,35 +195,35 @@ def _abs(r: Recorder, x: Any) -> Tensor:
 
 
 @row("complex.complex")
-def _complex(r: Recorder, real: Any, imag: Any) -> Pair:
+def _complex(r: AtenRecorder, real: Any, imag: Any) -> Pair:
     return Pair(r.tensor(real, _kind(r)).expand(*r.shape), r.tensor(imag, _kind(r)).expand(*r.shape))
 
 
 @row("complex.view_as_complex", "complex.view_as_complex_copy")
-def _view_as_complex(r: Recorder, x: Any) -> Pair:
+def _view_as_complex(r: AtenRecorder, x: Any) -> Pair:
     t = r.tensor(x)
     return Pair(t[..., 0], t[..., 1])
 
 
 @row("complex.view_as_real", "complex.view_as_real_copy")
-def _view_as_real(r: Recorder, x: Any) -> Tensor:
+def _view_as_real(r: AtenRecorder, x: Any) -> Tensor:
     return ws.stack([x.real, x.imag], len(r.shape) - 1)
 
 
 @row("complex.real")
-def _real(r: Recorder, x: Any) -> Tensor:
+def _real(r: AtenRecorder, x: Any) -> Tensor:
     return x.real
 
 
 @row("complex.imag")
-def _imag(r: Recorder, x: Any) -> Tensor:
+def _imag(r: AtenRecorder, x: Any) -> Tensor:
     return x.imag
 
 
 # -- Fourier transforms ------------------------------------------------------------------------------------------
 
 
-def _factor(r: Recorder, sizes: Sequence[int], normalization: int) -> float:
+def _factor(r: AtenRecorder, sizes: Sequence[int], normalization: int) -> float:
     count = math.prod(sizes)
     return {0: 1.0, 1: 1.0 / math.sqrt(count), 2: 1.0 / count}[int(normalization)]
 
@@ -234,12 +234,12 @@ def _turns(n: int, m: int, kind: str) -> tuple[Any, Any]:
     return np.cos(angle).astype(kind), np.sin(angle).astype(kind)
 
 
-def _along(r: Recorder, x: Tensor, at: int, matrix: Any) -> Tensor:
+def _along(r: AtenRecorder, x: Tensor, at: int, matrix: Any) -> Tensor:
     order = [*(d for d in range(x.ndim) if d != at), at]
     return (x.permute(order) @ r.graph.constant(matrix)).permute([order.index(d) for d in range(x.ndim)])
 
 
-def _transformed(r: Recorder, x: Pair, at: int, forward: bool) -> Pair:
+def _transformed(r: AtenRecorder, x: Pair, at: int, forward: bool) -> Pair:
     n = r.fixed(x.shape[at], "the size of the axis")
     cos, sin = _turns(n, n, x.real.dtype.name)
     sin = sin if forward else -sin  # e^(-iφ) forward, e^(iφ) back
@@ -248,7 +248,7 @@ def _transformed(r: Recorder, x: Pair, at: int, forward: bool) -> Pair:
 
 
 @row("complex._fft_r2c")
-def _fft_r2c(r: Recorder, x: Any, dims: Any, normalization: int, onesided: bool) -> Pair:
+def _fft_r2c(r: AtenRecorder, x: Any, dims: Any, normalization: int, onesided: bool) -> Pair:
     t = r.tensor(x, _kind(r))
     axes = [d % t.ndim for d in dims]
     sizes = [r.fixed(t.shape[d], "the size of the axis") for d in axes]
@@ -262,7 +262,7 @@ def _fft_r2c(r: Recorder, x: Any, dims: Any, normalization: int, onesided: bool)
 
 
 @row("complex._fft_c2c")
-def _fft_c2c(r: Recorder, x: Any, dims: Any, normalization: int, forward: bool) -> Pair:
+def _fft_c2c(r: AtenRecorder, x: Any, dims: Any, normalization: int, forward: bool) -> Pair:
     out = pair(r, x)
     axes = [d % out.ndim for d in dims]
     scale = _factor(r, [r.fixed(out.shape[d], "the size of the axis") for d in axes], normalization)
@@ -272,7 +272,7 @@ def _fft_c2c(r: Recorder, x: Any, dims: Any, normalization: int, forward: bool) 
 
 
 @row("complex._fft_c2r")
-def _fft_c2r(r: Recorder, x: Any, dims: Any, normalization: int, last: Any) -> Tensor:
+def _fft_c2r(r: AtenRecorder, x: Any, dims: Any, normalization: int, last: Any) -> Tensor:
     out = x if isinstance(x, Pair) else pair(r, x)
     axes, n = [d % out.ndim for d in dims], r.fixed(last, "the size of the result")
     sizes = [*(r.fixed(out.shape[d], "the size of the axis") for d in axes[:-1]), n]

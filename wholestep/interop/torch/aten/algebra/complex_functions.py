@@ -8,7 +8,7 @@ from typing import Any
 import wholestep as ws
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.interop.torch.aten.algebra.complex import pair
-from wholestep.interop.torch.aten.record import Pair, Recorder
+from wholestep.interop.torch.aten.record import AtenRecorder, Pair
 from wholestep.interop.torch.aten.table import row
 
 
@@ -41,40 +41,40 @@ def _inverse(z: Pair) -> Pair:
 
 
 @row("complex.angle")
-def _angle(r: Recorder, x: Any) -> Tensor:
+def _angle(r: AtenRecorder, x: Any) -> Tensor:
     z = x if isinstance(x, Pair) else pair(r, x)
     return ws.atan2(z.imag, z.real)
 
 
 @row("angle")
-def _angle_of_real(r: Recorder, x: Any) -> Tensor:
+def _angle_of_real(r: AtenRecorder, x: Any) -> Tensor:
     t = r.tensor(x, r.dtype)
     return ws.where(t != t, t, ws.where(t < 0.0, math.pi, 0.0).astype(r.dtype))
 
 
 @row("_neg_view", "_neg_view_copy")
-def _negated(r: Recorder, x: Any) -> Tensor:
+def _negated(r: AtenRecorder, x: Any) -> Tensor:
     return -r.tensor(x)
 
 
 @row("complex.log")
-def _log(r: Recorder, x: Any) -> Pair:
+def _log(r: AtenRecorder, x: Any) -> Pair:
     return _logarithm(pair(r, x))
 
 
 @row("complex.sqrt")
-def _sqrt(r: Recorder, x: Any) -> Pair:
+def _sqrt(r: AtenRecorder, x: Any) -> Pair:
     z = _logarithm(pair(r, x))
     return _exponential(Pair(0.5 * z.real, 0.5 * z.imag))
 
 
 @row("complex.reciprocal")
-def _reciprocal(r: Recorder, x: Any) -> Pair:
+def _reciprocal(r: AtenRecorder, x: Any) -> Pair:
     return _inverse(pair(r, x))
 
 
 @row("complex.pow.Tensor_Scalar", refuses="complex powers")
-def _pow(r: Recorder, x: Any, power: Any) -> Pair:
+def _pow(r: AtenRecorder, x: Any, power: Any) -> Pair:
     z = pair(r, x)
     if isinstance(power, complex):
         r.refuse("has a complex power")
@@ -89,7 +89,7 @@ def _pow(r: Recorder, x: Any, power: Any) -> Pair:
 
 
 @row("complex.sgn")
-def _sgn(r: Recorder, x: Any) -> Pair:
+def _sgn(r: AtenRecorder, x: Any) -> Pair:
     z = pair(r, x)
     squared = z.real * z.real + z.imag * z.imag
     size = ws.where(squared == 0.0, 1.0, ws.sqrt(ws.where(squared == 0.0, 1.0, squared)))
@@ -97,29 +97,29 @@ def _sgn(r: Recorder, x: Any) -> Pair:
 
 
 @row("complex.sin")
-def _sin(r: Recorder, x: Any) -> Pair:
+def _sin(r: AtenRecorder, x: Any) -> Pair:
     z = pair(r, x)
     return Pair(ws.sin(z.real) * _even(z.imag), ws.cos(z.real) * _odd(z.imag))
 
 
 @row("complex.cos")
-def _cos(r: Recorder, x: Any) -> Pair:
+def _cos(r: AtenRecorder, x: Any) -> Pair:
     z = pair(r, x)
     return Pair(ws.cos(z.real) * _even(z.imag), -ws.sin(z.real) * _odd(z.imag))
 
 
 @row("complex.sinh")
-def _sinh(r: Recorder, x: Any) -> Pair:
+def _sinh(r: AtenRecorder, x: Any) -> Pair:
     z = pair(r, x)
     return Pair(_odd(z.real) * ws.cos(z.imag), _even(z.real) * ws.sin(z.imag))
 
 
 @row("complex.cosh")
-def _cosh(r: Recorder, x: Any) -> Pair:
+def _cosh(r: AtenRecorder, x: Any) -> Pair:
     z = pair(r, x)
     return Pair(_even(z.real) * ws.cos(z.imag), _odd(z.real) * ws.sin(z.imag))
 
 
 @row("complex.tanh")
-def _tanh(r: Recorder, x: Any) -> Pair:
+def _tanh(r: AtenRecorder, x: Any) -> Pair:
     return _times(_sinh(r, x), _inverse(_cosh(r, x)))

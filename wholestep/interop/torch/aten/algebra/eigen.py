@@ -12,7 +12,7 @@ import numpy as np
 import wholestep as ws
 from wholestep.compiler.frontend.control.custom_gradient import arriving_at, told_gradient
 from wholestep.compiler.frontend.tensor import Tensor
-from wholestep.interop.torch.aten.record import Recorder
+from wholestep.interop.torch.aten.record import AtenRecorder
 from wholestep.interop.torch.aten.table import row
 
 MOST = 64  # rows: a sweep is a round for each
@@ -53,7 +53,7 @@ def _turns(gram: Tensor, meets: Tensor, n: int) -> Tensor:
     return cosine.reshape((*own.shape, 1)) * unit + sine * meets
 
 
-def _swept(r: Recorder, start: tuple[Tensor, Tensor], n: int, step: Any) -> tuple[Tensor, Tensor]:
+def _swept(r: AtenRecorder, start: tuple[Tensor, Tensor], n: int, step: Any) -> tuple[Tensor, Tensor]:
     rounds = np.tile(_pairings(n), (SWEEPS, 1, 1)).astype(start[0].dtype.name)
     return ws.scan(lambda carry, meets: (step(carry, meets), ()), start, r.graph.constant(rounds))[0]
 
@@ -66,14 +66,14 @@ def _columns(x: Tensor, order: Tensor) -> Tensor:
     return ws.take_along_axis(x, order.reshape((*order.shape[:-1], 1, order.shape[-1])).expand(*x.shape), -1)
 
 
-def _sized(r: Recorder, x: Tensor) -> tuple[int, int]:
+def _sized(r: AtenRecorder, x: Tensor) -> tuple[int, int]:
     m, n = (r.fixed(e, "the size of its matrices") for e in x.shape[-2:])
     if max(m, n) > MOST:
         r.refuse(f"takes matrices of {m} rows and {n} columns, {MOST} at most")
     return m, n
 
 
-def eigen(r: Recorder, given: Tensor, n: int) -> tuple[Tensor, Tensor]:
+def eigen(r: AtenRecorder, given: Tensor, n: int) -> tuple[Tensor, Tensor]:
     """Eigenvalues in increasing order, and vectors as columns, of symmetric matrices."""
     unit = ws.eye(n, dtype=given.dtype).expand(*given.shape)
 
@@ -89,7 +89,7 @@ def eigen(r: Recorder, given: Tensor, n: int) -> tuple[Tensor, Tensor]:
 
 
 @row("_linalg_eigh", refuses=SIZES)
-def _eigh(r: Recorder, a: Any, uplo: str = "L", compute_v: bool = True) -> tuple[Any, Any]:
+def _eigh(r: AtenRecorder, a: Any, uplo: str = "L", compute_v: bool = True) -> tuple[Any, Any]:
     x = r.tensor(a)
     n, _ = _sized(r, x)
     kept = ws.iota((n, n), 0) >= ws.iota((n, n), 1) if uplo == "L" else ws.iota((n, n), 0) <= ws.iota((n, n), 1)
@@ -110,7 +110,7 @@ def _apart(values: Tensor, n: int) -> Tensor:
     return (1.0 - unit) / (values.reshape((*values.shape[:-1], 1, n)) - values.reshape((*values.shape, 1)) + unit)
 
 
-def singular(r: Recorder, given: Tensor, m: int, n: int) -> tuple[Tensor, Tensor, Tensor]:
+def singular(r: AtenRecorder, given: Tensor, m: int, n: int) -> tuple[Tensor, Tensor, Tensor]:
     """U, S in decreasing order, and V, of matrices with no more columns than rows, which are made orthogonal."""
     unit = ws.eye(n, dtype=given.dtype).expand(*given.shape[:-2], n, n)
 
@@ -129,7 +129,7 @@ def singular(r: Recorder, given: Tensor, m: int, n: int) -> tuple[Tensor, Tensor
 
 @row("_linalg_svd", refuses=f"{SIZES}; full bases of matrices that are not square")
 def _svd(
-    r: Recorder, a: Any, full_matrices: bool = False, compute_uv: bool = True, *, driver: Any = None
+    r: AtenRecorder, a: Any, full_matrices: bool = False, compute_uv: bool = True, *, driver: Any = None
 ) -> tuple[Any, Any, Any]:
     x = r.tensor(a)
     m, n = _sized(r, x)
@@ -165,7 +165,7 @@ def _svd_slope(left: Tensor, values: Tensor, right: Tensor, arriving: list[Tenso
 
 
 @row("linalg_pinv.atol_rtol_tensor", "linalg_pinv.atol_rtol_float", refuses=f"{SIZES}; hermitian=True")
-def _pinv(r: Recorder, a: Any, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Tensor:
+def _pinv(r: AtenRecorder, a: Any, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Tensor:
     if hermitian:
         r.refuse("takes a matrix as hermitian; leave hermitian out, the result is the same")
     x = r.tensor(a)

@@ -6,14 +6,14 @@ from typing import Any
 
 import wholestep as ws
 from wholestep.compiler.frontend.tensor import Tensor
-from wholestep.interop.torch.aten.record import Recorder
+from wholestep.interop.torch.aten.record import AtenRecorder
 from wholestep.interop.torch.aten.table import row
 
 MOST = 32  # rows: every column is a few ops of its own
 REFUSES = f"matrices of more than {MOST} rows"
 
 
-def _square(r: Recorder, x: Any) -> tuple[Tensor, int]:
+def _square(r: AtenRecorder, x: Any) -> tuple[Tensor, int]:
     t = r.tensor(x)
     n = r.fixed(t.shape[-1], "the size of its matrices")
     if n > MOST:
@@ -42,7 +42,7 @@ def _solved(a: Tensor, n: int, b: Tensor | None = None) -> tuple[Tensor, list[Te
 
 
 @row("_linalg_det", refuses=REFUSES)
-def _det(r: Recorder, x: Any) -> tuple[Any, ...]:
+def _det(r: AtenRecorder, x: Any) -> tuple[Any, ...]:
     total, *others = _solved(*_square(r, x))[1]
     for pivot in others:
         total = total * pivot
@@ -50,7 +50,7 @@ def _det(r: Recorder, x: Any) -> tuple[Any, ...]:
 
 
 @row("_linalg_slogdet", refuses=REFUSES)
-def _slogdet(r: Recorder, x: Any) -> tuple[Any, ...]:
+def _slogdet(r: AtenRecorder, x: Any) -> tuple[Any, ...]:
     pivots = _solved(*_square(r, x))[1]
     sign, size = ws.sign(pivots[0]), ws.log(ws.abs(pivots[0]))
     for pivot in pivots[1:]:
@@ -59,14 +59,14 @@ def _slogdet(r: Recorder, x: Any) -> tuple[Any, ...]:
 
 
 @row("linalg_inv_ex", refuses=REFUSES)
-def _inv(r: Recorder, x: Any, **_: Any) -> tuple[Any, ...]:
+def _inv(r: AtenRecorder, x: Any, **_: Any) -> tuple[Any, ...]:
     a, n = _square(r, x)
     unit = _identity(a, n)
     return _solved(a, n, unit.expand(*a.shape))[0], None
 
 
 @row("_linalg_solve_ex", refuses=REFUSES)
-def _solve(r: Recorder, x: Any, y: Any, *, left: bool = True, **_: Any) -> tuple[Any, ...]:
+def _solve(r: AtenRecorder, x: Any, y: Any, *, left: bool = True, **_: Any) -> tuple[Any, ...]:
     (a, n), b = _square(r, x), r.tensor(y)
     is_vector = b.ndim == 1 or (b.ndim == a.ndim - 1 and b.shape == a.shape[:-1])
     b = b.reshape((*b.shape, 1)) if is_vector else b
@@ -78,12 +78,12 @@ def _solve(r: Recorder, x: Any, y: Any, *, left: bool = True, **_: Any) -> tuple
 
 
 @row("cholesky", refuses=REFUSES)
-def _lower(r: Recorder, x: Any, upper: bool = False) -> Tensor:
+def _lower(r: AtenRecorder, x: Any, upper: bool = False) -> Tensor:
     return _cholesky(r, x, upper=upper)[0]
 
 
 @row("linalg_cholesky_ex", refuses=REFUSES)
-def _cholesky(r: Recorder, x: Any, *, upper: bool = False, **_: Any) -> tuple[Any, ...]:
+def _cholesky(r: AtenRecorder, x: Any, *, upper: bool = False, **_: Any) -> tuple[Any, ...]:
     a, n = _square(r, x)
     turned = a.transpose(-1, -2)
     both = (a + turned) * 0.5  # torch's gradient is that of a symmetric matrix
@@ -99,7 +99,7 @@ def _cholesky(r: Recorder, x: Any, *, upper: bool = False, **_: Any) -> tuple[An
 
 @row("linalg_solve_triangular", refuses=REFUSES)
 def _solve_triangular(
-    r: Recorder, x: Any, y: Any, *, upper: bool, left: bool = True, unitriangular: bool = False
+    r: AtenRecorder, x: Any, y: Any, *, upper: bool, left: bool = True, unitriangular: bool = False
 ) -> Tensor:
     (a, n), b = _square(r, x), r.tensor(y)
     if not left:
@@ -117,26 +117,26 @@ def _solve_triangular(
 
 @row("triangular_solve", refuses=REFUSES)
 def _triangular_solve(
-    r: Recorder, y: Any, x: Any, upper: bool = True, transpose: bool = False, unitriangular: bool = False
+    r: AtenRecorder, y: Any, x: Any, upper: bool = True, transpose: bool = False, unitriangular: bool = False
 ) -> tuple[Any, ...]:
     a = _turned(r, x, transpose)
     return _solve_triangular(r, a, y, upper=upper != transpose, unitriangular=unitriangular), r.tensor(x)
 
 
 @row("cholesky_solve", refuses=REFUSES)
-def _cholesky_solve(r: Recorder, y: Any, x: Any, upper: bool = False) -> Tensor:
+def _cholesky_solve(r: AtenRecorder, y: Any, x: Any, upper: bool = False) -> Tensor:
     half = _solve_triangular(r, _turned(r, x, upper), y, upper=False)
     return _solve_triangular(r, _turned(r, x, not upper), half, upper=True)
 
 
 @row("cholesky_inverse", refuses=REFUSES)
-def _cholesky_inverse(r: Recorder, x: Any, upper: bool = False) -> Tensor:
+def _cholesky_inverse(r: AtenRecorder, x: Any, upper: bool = False) -> Tensor:
     a, n = _square(r, x)
     unit = _identity(a, n)
     return _cholesky_solve(r, unit.expand(*a.shape), a, upper)
 
 
-def _turned(r: Recorder, x: Any, turn: bool) -> Tensor:
+def _turned(r: AtenRecorder, x: Any, turn: bool) -> Tensor:
     t = r.tensor(x)
     return t.transpose(-1, -2) if turn else t
 
@@ -145,7 +145,7 @@ HALVINGS, TERMS = 10, 14  # of a norm of 256: (256 / 2**10)**15 / 15! is below t
 
 
 @row("linalg_matrix_exp")
-def _matrix_exp(r: Recorder, x: Any) -> Tensor:
+def _matrix_exp(r: AtenRecorder, x: Any) -> Tensor:
     """The series of a small part of the matrix, squared back: exact to rounding for norms up to some hundreds."""
     a = r.tensor(x)
     n = r.fixed(a.shape[-1], "the size of its matrices")
@@ -159,7 +159,7 @@ def _matrix_exp(r: Recorder, x: Any) -> Tensor:
 
 
 @row("linalg_householder_product", "orgqr", refuses=REFUSES)
-def _householder_product(r: Recorder, x: Any, scales: Any) -> Tensor:
+def _householder_product(r: AtenRecorder, x: Any, scales: Any) -> Tensor:
     t, tau = r.tensor(x), r.tensor(scales)
     m, n = (r.fixed(e, "the size of its matrices") for e in t.shape[-2:])
     count = r.fixed(tau.shape[-1], "the number of reflections")
@@ -175,7 +175,7 @@ def _householder_product(r: Recorder, x: Any, scales: Any) -> Tensor:
 
 
 @row("linalg_qr", refuses="more columns than rows, and whole bases of fewer columns")
-def _qr(r: Recorder, x: Any, mode: str = "reduced") -> tuple[Tensor, Tensor]:
+def _qr(r: AtenRecorder, x: Any, mode: str = "reduced") -> tuple[Tensor, Tensor]:
     """By reflections, with LAPACK's signs."""
     t = r.tensor(x)
     m, n = (r.fixed(e, "the size of its matrices") for e in t.shape[-2:])
@@ -219,20 +219,20 @@ def _exchanged(x: Tensor, rows: Tensor, k: int, other: Tensor) -> Tensor:
 
 
 @row("linalg_lu_factor_ex", "_lu_with_info", refuses=f"{REFUSES}; matrices that are not square; pivot=False")
-def _lu_factor(r: Recorder, x: Any, *, pivot: bool = True, **_: Any) -> tuple[Any, ...]:
+def _lu_factor(r: AtenRecorder, x: Any, *, pivot: bool = True, **_: Any) -> tuple[Any, ...]:
     a, n = _factored(r, x, pivot)
     whole, pivots = _eliminated(a, n)
     return whole, (ws.concat(pivots, -1) + 1).astype("int32"), None
 
 
 @row("linalg_lu", refuses=f"{REFUSES}; matrices that are not square; pivot=False")
-def _lu(r: Recorder, x: Any, *, pivot: bool = True) -> tuple[Tensor, Tensor, Tensor]:
+def _lu(r: AtenRecorder, x: Any, *, pivot: bool = True) -> tuple[Tensor, Tensor, Tensor]:
     a, n = _factored(r, x, pivot)
     whole, pivots = _eliminated(a, n)
     return _unpacked(whole, pivots, n)
 
 
-def _factored(r: Recorder, x: Any, pivot: bool) -> tuple[Tensor, int]:
+def _factored(r: AtenRecorder, x: Any, pivot: bool) -> tuple[Tensor, int]:
     a, n = _square(r, x)
     if a.shape[-2] != n or not pivot:
         r.refuse(f"takes matrices of {a.shape[-2]} rows and {n} columns, pivot={pivot}")
@@ -250,14 +250,14 @@ def _unpacked(whole: Tensor, pivots: list[Tensor], n: int) -> tuple[Tensor, Tens
 
 @row("lu_unpack", refuses=REFUSES)
 def _lu_unpack(
-    r: Recorder, x: Any, pivots: Any, unpack_data: bool = True, unpack_pivots: bool = True
+    r: AtenRecorder, x: Any, pivots: Any, unpack_data: bool = True, unpack_pivots: bool = True
 ) -> tuple[Tensor, Tensor, Tensor]:
     (a, n), p = _square(r, x), r.tensor(pivots, "int64") - 1
     return _unpacked(a, [p[..., k : k + 1] for k in range(n)], n)
 
 
 @row("linalg_lu_solve", refuses=f"{REFUSES}; adjoint=True")
-def _lu_solve(r: Recorder, x: Any, pivots: Any, y: Any, *, left: bool = True, adjoint: bool = False) -> Tensor:
+def _lu_solve(r: AtenRecorder, x: Any, pivots: Any, y: Any, *, left: bool = True, adjoint: bool = False) -> Tensor:
     if adjoint or not left:
         r.refuse("solves from the other side, or for the adjoint: transpose the matrices instead")
     order, lower, upper = _lu_unpack(r, x, pivots)

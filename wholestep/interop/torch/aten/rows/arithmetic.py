@@ -8,22 +8,22 @@ from typing import Any
 
 import wholestep as ws
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor
-from wholestep.interop.torch.aten.record import Recorder
+from wholestep.interop.torch.aten.record import AtenRecorder
 from wholestep.interop.torch.aten.table import row
 
 
-def _scaled(r: Recorder, x: Any, alpha: Any) -> Any:
+def _scaled(r: AtenRecorder, x: Any, alpha: Any) -> Any:
     return r.operand(x) if alpha == 1 else r.operand(x) * r.operand(alpha)
 
 
-def _pair(r: Recorder, a: Any, b: Any) -> tuple[Any, Any]:
+def _pair(r: AtenRecorder, a: Any, b: Any) -> tuple[Any, Any]:
     """Two operands, of which one at least is a tensor."""
     x, y = r.operand(a), r.operand(b)
     return (x, y) if isinstance(x, Tensor) or isinstance(y, Tensor) else (r.tensor(a, r.dtype), y)
 
 
 @row("add", "add_")
-def _add(r: Recorder, a: Any, b: Any, alpha: Any = 1, **_: Any) -> Tensor:
+def _add(r: AtenRecorder, a: Any, b: Any, alpha: Any = 1, **_: Any) -> Tensor:
     if r.dtype == "bool":
         return r.tensor(a, "bool") | r.tensor(b, "bool")
     x, y = _pair(r, a, b)
@@ -31,18 +31,18 @@ def _add(r: Recorder, a: Any, b: Any, alpha: Any = 1, **_: Any) -> Tensor:
 
 
 @row("sub", "subtract")
-def _sub(r: Recorder, a: Any, b: Any, alpha: Any = 1, **_: Any) -> Tensor:
+def _sub(r: AtenRecorder, a: Any, b: Any, alpha: Any = 1, **_: Any) -> Tensor:
     x, y = _pair(r, a, b)
     return x - (y if alpha == 1 else y * r.operand(alpha))
 
 
 @row("rsub")
-def _rsub(r: Recorder, a: Any, b: Any, alpha: Any = 1) -> Tensor:
+def _rsub(r: AtenRecorder, a: Any, b: Any, alpha: Any = 1) -> Tensor:
     return r.operand(b) - _scaled(r, r.tensor(a, r.dtype), alpha)
 
 
 @row("mul", "multiply")
-def _mul(r: Recorder, a: Any, b: Any) -> Tensor:
+def _mul(r: AtenRecorder, a: Any, b: Any) -> Tensor:
     if r.dtype == "bool":
         return r.tensor(a, "bool") & r.tensor(b, "bool")
     x, y = _pair(r, a, b)
@@ -50,7 +50,7 @@ def _mul(r: Recorder, a: Any, b: Any) -> Tensor:
 
 
 @row("div", "divide", "true_divide")
-def _div(r: Recorder, a: Any, b: Any, rounding_mode: str | None = None) -> Tensor:
+def _div(r: AtenRecorder, a: Any, b: Any, rounding_mode: str | None = None) -> Tensor:
     if rounding_mode is None:
         x, y = _pair(r, a, b)
         return x / y
@@ -63,12 +63,12 @@ def _div(r: Recorder, a: Any, b: Any, rounding_mode: str | None = None) -> Tenso
 
 
 @row("floor_divide")
-def _floor_divide(r: Recorder, a: Any, b: Any) -> Tensor:
+def _floor_divide(r: AtenRecorder, a: Any, b: Any) -> Tensor:
     return _div(r, a, b, "floor")
 
 
 @row("remainder")
-def _remainder(r: Recorder, a: Any, b: Any) -> Tensor:
+def _remainder(r: AtenRecorder, a: Any, b: Any) -> Tensor:
     x, y = _pair(r, a, b)
     if not r.is_float:
         return ws.mod(x, y)
@@ -82,7 +82,7 @@ def _remainder_of(x: Any, y: Any) -> Tensor:
 
 
 @row("fmod")
-def _fmod(r: Recorder, a: Any, b: Any) -> Tensor:
+def _fmod(r: AtenRecorder, a: Any, b: Any) -> Tensor:
     x, y = _pair(r, a, b)
     if r.is_float:
         x = as_tensor(x)
@@ -93,7 +93,7 @@ def _fmod(r: Recorder, a: Any, b: Any) -> Tensor:
 
 def _register(names: tuple[str, ...], function: Callable[[Any, Any], Tensor]) -> None:
     @row(*names)
-    def record(r: Recorder, a: Any, b: Any) -> Tensor:
+    def record(r: AtenRecorder, a: Any, b: Any) -> Tensor:
         x, y = _pair(r, a, b)
         return function(x, y)
 
@@ -121,7 +121,7 @@ _register(("ldexp",), lambda x, y: x * ws.exp2(y))
 
 
 @row("pow", "float_power")
-def _pow(r: Recorder, a: Any, b: Any) -> Tensor:
+def _pow(r: AtenRecorder, a: Any, b: Any) -> Tensor:
     if not isinstance(b, int | float) or isinstance(a, int | float):
         return ws.pow(r.tensor(a, r.dtype), r.operand(b)) if r.is_float else _whole_power(r, a, b)
     x = r.tensor(a, r.dtype)
@@ -145,7 +145,7 @@ def _repeated(x: Tensor, times: int) -> Tensor:
     return half * half * x if times % 2 else half * half
 
 
-def _whole_power(r: Recorder, a: Any, b: Any) -> Tensor:
+def _whole_power(r: AtenRecorder, a: Any, b: Any) -> Tensor:
     if isinstance(b, int) and 0 <= b <= 62:
         x = r.tensor(a, r.dtype)
         return ws.ones_like(x) if b == 0 else _repeated(x, b)
@@ -153,23 +153,23 @@ def _whole_power(r: Recorder, a: Any, b: Any) -> Tensor:
 
 
 @row("addcmul")
-def _addcmul(r: Recorder, x: Any, a: Any, b: Any, value: Any = 1) -> Tensor:
+def _addcmul(r: AtenRecorder, x: Any, a: Any, b: Any, value: Any = 1) -> Tensor:
     return r.tensor(x, r.dtype) + _scaled(r, r.tensor(a, r.dtype) * r.operand(b), value)
 
 
 @row("addcdiv")
-def _addcdiv(r: Recorder, x: Any, a: Any, b: Any, value: Any = 1) -> Tensor:
+def _addcdiv(r: AtenRecorder, x: Any, a: Any, b: Any, value: Any = 1) -> Tensor:
     return r.tensor(x, r.dtype) + _scaled(r, r.tensor(a, r.dtype) / r.operand(b), value)
 
 
 @row("lerp")
-def _lerp(r: Recorder, a: Any, b: Any, weight: Any) -> Tensor:
+def _lerp(r: AtenRecorder, a: Any, b: Any, weight: Any) -> Tensor:
     start = r.tensor(a, r.dtype)
     return start + (r.tensor(b, r.dtype) - start) * r.operand(weight)
 
 
 @row("clamp", "clip")
-def _clamp(r: Recorder, x: Any, min: Any = None, max: Any = None) -> Tensor:
+def _clamp(r: AtenRecorder, x: Any, min: Any = None, max: Any = None) -> Tensor:
     t = r.tensor(x, r.dtype)
     low, high = (None if v is None or _endless(v) else r.operand(v) for v in (min, max))
     return t if low is None and high is None else ws.clip(t, low, high)
@@ -180,10 +180,10 @@ def _endless(value: Any) -> bool:
 
 
 @row("clamp_min")
-def _clamp_min(r: Recorder, x: Any, low: Any) -> Tensor:
+def _clamp_min(r: AtenRecorder, x: Any, low: Any) -> Tensor:
     return _clamp(r, x, low)
 
 
 @row("clamp_max")
-def _clamp_max(r: Recorder, x: Any, high: Any) -> Tensor:
+def _clamp_max(r: AtenRecorder, x: Any, high: Any) -> Tensor:
     return _clamp(r, x, None, high)

@@ -6,7 +6,7 @@ from typing import Any
 
 import wholestep as ws
 from wholestep.compiler.frontend.tensor import Tensor
-from wholestep.interop.torch.aten.record import Recorder
+from wholestep.interop.torch.aten.record import AtenRecorder
 from wholestep.interop.torch.aten.table import row
 
 _PLAIN: dict[int, Any] = {1: ws.conv1d, 2: ws.conv2d, 3: ws.conv3d}
@@ -21,7 +21,7 @@ def numbers(given: Any, count: int) -> tuple[int, ...]:
 
 @row("convolution", "_convolution", "convolution_overrideable", "mkldnn_convolution", refuses="more than three axes")
 def _convolution(
-    r: Recorder, x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
+    r: AtenRecorder, x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
     output_padding: Any, groups: int, *_: Any,
 ) -> Tensor:  # fmt: skip
     t, w, b = r.tensor(x), r.tensor(weight), r.optional(bias)

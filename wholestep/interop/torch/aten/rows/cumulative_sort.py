@@ -6,42 +6,42 @@ from typing import Any
 
 import wholestep as ws
 from wholestep.compiler.frontend.tensor import Tensor
-from wholestep.interop.torch.aten.record import Recorder
+from wholestep.interop.torch.aten.record import AtenRecorder
 from wholestep.interop.torch.aten.table import row
 
 
 @row("cumsum")
-def _cumsum(r: Recorder, x: Any, dim: int, dtype: Any = None) -> Tensor:
+def _cumsum(r: AtenRecorder, x: Any, dim: int, dtype: Any = None) -> Tensor:
     t = r.tensor(x, r.dtype)
     return t if t.ndim == 0 else ws.cumsum(t, dim)
 
 
 @row("cumprod")
-def _cumprod(r: Recorder, x: Any, dim: int, dtype: Any = None) -> Tensor:
+def _cumprod(r: AtenRecorder, x: Any, dim: int, dtype: Any = None) -> Tensor:
     t = r.tensor(x, r.dtype)
     return t if t.ndim == 0 else ws.cumprod(t, dim)
 
 
 @row("logcumsumexp")
-def _logcumsumexp(r: Recorder, x: Any, dim: int) -> Tensor:
+def _logcumsumexp(r: AtenRecorder, x: Any, dim: int) -> Tensor:
     return ws.logcumsumexp(r.tensor(x), dim)
 
 
 @row("cummax")
-def _cummax(r: Recorder, x: Any, dim: int) -> tuple[Tensor, Tensor]:
+def _cummax(r: AtenRecorder, x: Any, dim: int) -> tuple[Tensor, Tensor]:
     values, places = ws.cummax(r.tensor(x), dim)
     return values, places.astype("int64")
 
 
 @row("cummin")
-def _cummin(r: Recorder, x: Any, dim: int) -> tuple[Tensor, Tensor]:
+def _cummin(r: AtenRecorder, x: Any, dim: int) -> tuple[Tensor, Tensor]:
     values, places = ws.cummin(r.tensor(x), dim)
     return values, places.astype("int64")
 
 
 @row("topk")
 def _topk(
-    r: Recorder, x: Any, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True
+    r: AtenRecorder, x: Any, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> tuple[Tensor, Tensor]:
     t, k = r.tensor(x), r.fixed(k, "k")
     at = dim % t.ndim
@@ -55,7 +55,7 @@ def _topk(
 
 @row("sort")
 def _sort(
-    r: Recorder, x: Any, *args: Any, stable: Any = None, dim: Any = None, descending: Any = None
+    r: AtenRecorder, x: Any, *args: Any, stable: Any = None, dim: Any = None, descending: Any = None
 ) -> tuple[Tensor, Tensor]:
     given = [a for a in args if not (a is None or isinstance(a, bool))]
     flags = [a for a in args if isinstance(a, bool)]
@@ -69,25 +69,25 @@ def _sort(
 
 
 @row("argsort")
-def _argsort(r: Recorder, x: Any, *args: Any, **named: Any) -> Tensor:
+def _argsort(r: AtenRecorder, x: Any, *args: Any, **named: Any) -> Tensor:
     return _sort(r, x, *args, **named)[1]
 
 
 @row("kthvalue")
-def _kthvalue(r: Recorder, x: Any, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+def _kthvalue(r: AtenRecorder, x: Any, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     t = r.tensor(x)
     return _ranked(t, r.fixed(k, "k") - 1, dim % t.ndim, keepdim)
 
 
 @row("median.dim")
-def _median(r: Recorder, x: Any, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+def _median(r: AtenRecorder, x: Any, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     t = r.tensor(x)
     at = dim % t.ndim
     return _ranked(t, (r.fixed(t.shape[at], "the size of the axis") - 1) // 2, at, keepdim)
 
 
 @row("median.default")
-def _median_of_all(r: Recorder, x: Any) -> Tensor:
+def _median_of_all(r: AtenRecorder, x: Any) -> Tensor:
     t = r.tensor(x).reshape(-1)
     return _ranked(t, (r.fixed(t.shape[0], "the number of elements") - 1) // 2, 0, False)[0]
 
@@ -104,7 +104,7 @@ def _found(t: Tensor, index: Tensor, at: int, keepdim: bool) -> tuple[Tensor, Te
 
 
 @row("nanmedian.dim")
-def _nanmedian(r: Recorder, x: Any, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+def _nanmedian(r: AtenRecorder, x: Any, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     """NaN are last in order: the middle of those before them, which their number tells."""
     t = r.tensor(x)
     at = dim % t.ndim
@@ -115,12 +115,12 @@ def _nanmedian(r: Recorder, x: Any, dim: int, keepdim: bool = False) -> tuple[Te
 
 
 @row("nanmedian.default")
-def _nanmedian_of_all(r: Recorder, x: Any) -> Tensor:
+def _nanmedian_of_all(r: AtenRecorder, x: Any) -> Tensor:
     return _nanmedian(r, r.tensor(x).reshape(-1), 0)[0]
 
 
 @row("mode")
-def _mode(r: Recorder, x: Any, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+def _mode(r: AtenRecorder, x: Any, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     """The smallest of the values that occur most often, at its last place."""
     t = r.tensor(x)
     at = dim % t.ndim
@@ -136,14 +136,14 @@ def _mode(r: Recorder, x: Any, dim: int = -1, keepdim: bool = False) -> tuple[Te
 
 
 @row("bucketize", refuses="a sorter")
-def _bucketize(r: Recorder, values: Any, edges: Any, *, right: bool = False, **_: Any) -> Tensor:
+def _bucketize(r: AtenRecorder, values: Any, edges: Any, *, right: bool = False, **_: Any) -> Tensor:
     kind = r.common(*r.node.args[:2])
     return ws.bucketize(r.tensor(values, kind), r.tensor(edges, kind), right).astype(r.dtype)
 
 
 @row("searchsorted", refuses="a sorter")
 def _searchsorted(
-    r: Recorder, edges: Any, values: Any, *, right: bool = False, side: Any = None, sorter: Any = None, **_: Any
+    r: AtenRecorder, edges: Any, values: Any, *, right: bool = False, side: Any = None, sorter: Any = None, **_: Any
 ) -> Tensor:
     if sorter is not None:
         r.refuse("takes a sorter")
@@ -152,19 +152,19 @@ def _searchsorted(
 
 
 @row("histc", refuses="bounds that depend on the data")
-def _histc(r: Recorder, x: Any, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
+def _histc(r: AtenRecorder, x: Any, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
     t = r.tensor(x)
     return ws.histc(t if t.dtype.is_float else t.astype("float64"), bins, min, max).astype(r.dtype)
 
 
 @row("bincount", refuses="a length that depends on the data")
-def _bincount(r: Recorder, x: Any, weights: Any = None, minlength: int = 0) -> Tensor:
+def _bincount(r: AtenRecorder, x: Any, weights: Any = None, minlength: int = 0) -> Tensor:
     count = r.fixed(r.shape[0], "the length, which depends on the data,")
     return ws.bincount(r.tensor(x), count, r.optional(weights)).astype(r.dtype)
 
 
 @row("isin")
-def _isin(r: Recorder, elements: Any, test: Any, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
+def _isin(r: AtenRecorder, elements: Any, test: Any, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
     x = r.tensor(elements)
     y = r.tensor(test, x.dtype.name).reshape(-1)
     found = (x.reshape((*x.shape, 1)) == y).astype("int32").max(-1) != 0

@@ -10,12 +10,12 @@ import torch
 import wholestep as ws
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.ir.types import Dim, Extent, Shape, divide, product
-from wholestep.interop.torch.aten.record import Recorder
+from wholestep.interop.torch.aten.record import AtenRecorder
 from wholestep.interop.torch.aten.table import row
 
 
 @row("embedding")
-def _embedding(r: Recorder, weight: Any, index: Any, padding_idx: Any = -1, *_: Any, **__: Any) -> Tensor:
+def _embedding(r: AtenRecorder, weight: Any, index: Any, padding_idx: Any = -1, *_: Any, **__: Any) -> Tensor:
     w, i = r.tensor(weight), r.tensor(index)
     out = ws.gather(w, i)
     if padding_idx is None or padding_idx < 0:
@@ -26,7 +26,7 @@ def _embedding(r: Recorder, weight: Any, index: Any, padding_idx: Any = -1, *_: 
 
 @row("_embedding_bag", "_embedding_bag_forward_only", refuses="an index that is left out of the maximum of bags")
 def _embedding_bag(
-    r: Recorder, weight: Any, index: Any, offsets: Any, scale: bool = False, mode: int = 0, sparse: bool = False,
+    r: AtenRecorder, weight: Any, index: Any, offsets: Any, scale: bool = False, mode: int = 0, sparse: bool = False,
     weights: Any = None, last: bool = False, padding_idx: int = -1,
 ) -> tuple[Any, ...]:  # fmt: skip
     w, i = r.tensor(weight), r.tensor(index)
@@ -44,7 +44,7 @@ def _embedding_bag(
     return out, None, None, None
 
 
-def _by_bag(r: Recorder, rows: Tensor, offsets: Any, how: str) -> Tensor:
+def _by_bag(r: AtenRecorder, rows: Tensor, offsets: Any, how: str) -> Tensor:
     """The sum, or the maximum, of the rows of each bag; 0 of one without rows."""
     bags, width = r.extent(r.result.shape[0]), rows.shape[1]
     each = divide(rows.shape[0], bags)
@@ -59,7 +59,7 @@ def _by_bag(r: Recorder, rows: Tensor, offsets: Any, how: str) -> Tensor:
     return ws.where(out == -math.inf, 0.0, out) if how == "max" else out
 
 
-def _are_equal(r: Recorder, offsets: Any, each: Extent) -> bool:
+def _are_equal(r: AtenRecorder, offsets: Any, each: Extent) -> bool:
     """Are all bags of one size?  Those of a matrix of indices begin at a range of torch's."""
     if isinstance(offsets, torch.Tensor):
         return isinstance(each, int) and bool((offsets == torch.arange(len(offsets)) * each).all())
@@ -68,14 +68,14 @@ def _are_equal(r: Recorder, offsets: Any, each: Extent) -> bool:
 
 
 @row("index_select", "index_select_backward")
-def _index_select(r: Recorder, x: Any, dim: int, index: Any) -> Tensor:
+def _index_select(r: AtenRecorder, x: Any, dim: int, index: Any) -> Tensor:
     t, i = r.tensor(x), r.tensor(index)
     if t.ndim == 0:
         return t
     return ws.gather(t, i.reshape(-1) if i.ndim == 0 else i, dim % t.ndim)
 
 
-def from_start(r: Recorder, index: Any, size: Extent) -> Any:
+def from_start(r: AtenRecorder, index: Any, size: Extent) -> Any:
     """An index counted from the beginning where it is below 0."""
     if isinstance(index, torch.Tensor) and isinstance(size, int):
         return torch.where(index < 0, index + size, index).to(torch.int64)
@@ -89,7 +89,7 @@ def _never_negative(i: Tensor) -> bool:
     return i.node.op in ("iota", "argmax")
 
 
-def spread(r: Recorder, indices: Any) -> list[Any]:
+def spread(r: AtenRecorder, indices: Any) -> list[Any]:
     """Indices by axis; a constant mask is the indices of what it keeps."""
     out: list[Any] = []
     for i in indices:
@@ -102,7 +102,7 @@ def spread(r: Recorder, indices: Any) -> list[Any]:
     return out
 
 
-def linear(r: Recorder, indices: list[Any], used: list[int], shape: Shape) -> Any:
+def linear(r: AtenRecorder, indices: list[Any], used: list[int], shape: Shape) -> Any:
     """One index over the indexed axes together, in the order of their axes."""
     total: Any = None
     for d in used:
@@ -117,7 +117,7 @@ def linear(r: Recorder, indices: list[Any], used: list[int], shape: Shape) -> An
 
 
 @row("masked_select", refuses="masks that depend on the data")
-def _masked_select(r: Recorder, x: Any, mask: Any) -> Tensor:
+def _masked_select(r: AtenRecorder, x: Any, mask: Any) -> Tensor:
     t = r.tensor(x)
     if not isinstance(mask, torch.Tensor):
         r.refuse("selects by a mask that depends on the data: the shape of its result is not known")
@@ -127,7 +127,7 @@ def _masked_select(r: Recorder, x: Any, mask: Any) -> Tensor:
 
 
 @row("index", "_unsafe_index", "_unsafe_masked_index", refuses="masks that depend on the data")
-def _index(r: Recorder, x: Any, indices: Any, *more: Any) -> Tensor:
+def _index(r: AtenRecorder, x: Any, indices: Any, *more: Any) -> Tensor:
     if more:  # _unsafe_masked_index(x, mask, indices, fill)
         r.refuse("indexes by a mask")
     t, given = r.tensor(x), spread(r, indices)
@@ -148,7 +148,7 @@ def _index(r: Recorder, x: Any, indices: Any, *more: Any) -> Tensor:
     return found if i.ndim else found.reshape((*t.shape[:first], *t.shape[first + 1 :]))
 
 
-def grid(r: Recorder, index: Any, dim: int, shape: Shape) -> Tensor:
+def grid(r: AtenRecorder, index: Any, dim: int, shape: Shape) -> Tensor:
     """The place, in a tensor of a shape, that each element of an index of torch.gather means."""
     i = from_start(r, index, shape[dim]) if not isinstance(index, torch.Tensor) else index
     i = r.tensor(i, "int64")
@@ -163,7 +163,7 @@ def grid(r: Recorder, index: Any, dim: int, shape: Shape) -> Tensor:
 
 
 @row("gather")
-def _gather(r: Recorder, x: Any, dim: int, index: Any, **_: Any) -> Tensor:
+def _gather(r: AtenRecorder, x: Any, dim: int, index: Any, **_: Any) -> Tensor:
     t, i = r.tensor(x), r.tensor(index)
     if t.ndim == 0 or i.ndim == 0:
         return ws.gather(t.reshape(1) if t.ndim == 0 else t, i.reshape(-1), 0).reshape(r.shape)
@@ -178,7 +178,7 @@ def _gather(r: Recorder, x: Any, dim: int, index: Any, **_: Any) -> Tensor:
 
 
 @row("take_along_dim", whole=False)
-def _take_along_dim(r: Recorder, x: Any, index: Any, dim: int | None = None) -> Tensor:
+def _take_along_dim(r: AtenRecorder, x: Any, index: Any, dim: int | None = None) -> Tensor:
     t, i = r.tensor(x), r.tensor(index)
     if dim is None:
         return ws.gather(t.reshape(-1), i.reshape(-1))
@@ -186,18 +186,18 @@ def _take_along_dim(r: Recorder, x: Any, index: Any, dim: int | None = None) -> 
 
 
 @row("take")
-def _take(r: Recorder, x: Any, index: Any) -> Tensor:
+def _take(r: AtenRecorder, x: Any, index: Any) -> Tensor:
     t = r.tensor(x)
     return ws.gather(t.reshape(-1), r.tensor(from_start(r, index, product(t.shape)))).reshape(r.shape)
 
 
 @row("one_hot", refuses="a number of classes that depends on the data")
-def _one_hot(r: Recorder, x: Any, classes: int = -1) -> Tensor:
+def _one_hot(r: AtenRecorder, x: Any, classes: int = -1) -> Tensor:
     if classes < 0:
         r.refuse("has no number of classes: F.one_hot(x, num_classes=...)")
     return ws.one_hot(r.tensor(x), classes, r.dtype)
 
 
 @row("tril_indices", "triu_indices")
-def _triangle_indices(r: Recorder, *_: Any, **__: Any) -> Tensor:
+def _triangle_indices(r: AtenRecorder, *_: Any, **__: Any) -> Tensor:
     r.refuse("depends on a symbolic dimension")

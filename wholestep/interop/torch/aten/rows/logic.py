@@ -8,13 +8,13 @@ from typing import Any
 
 import wholestep as ws
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor
-from wholestep.interop.torch.aten.record import Recorder
+from wholestep.interop.torch.aten.record import AtenRecorder
 from wholestep.interop.torch.aten.table import REFUSED, row
 
 
 def _register(names: tuple[str, ...], function: Callable[[Any, Any], Tensor]) -> None:
     @row(*names)
-    def record(r: Recorder, a: Any, b: Any) -> Tensor:
+    def record(r: AtenRecorder, a: Any, b: Any) -> Tensor:
         kind = r.common(*r.node.args[:2])
         if kind == "bool":
             kind = "int32"
@@ -30,77 +30,77 @@ _register(("gt", "greater"), lambda a, b: as_tensor(a) > b)
 _register(("ge", "greater_equal"), lambda a, b: as_tensor(a) >= b)
 
 
-def truth(r: Recorder, x: Any) -> Tensor:
+def truth(r: AtenRecorder, x: Any) -> Tensor:
     """Is it not 0?"""
     t = r.tensor(x)
     return t if t.dtype.name == "bool" else t != 0
 
 
 @row("logical_and")
-def _and(r: Recorder, a: Any, b: Any) -> Tensor:
+def _and(r: AtenRecorder, a: Any, b: Any) -> Tensor:
     return truth(r, a) & truth(r, b)
 
 
 @row("logical_or")
-def _or(r: Recorder, a: Any, b: Any) -> Tensor:
+def _or(r: AtenRecorder, a: Any, b: Any) -> Tensor:
     return truth(r, a) | truth(r, b)
 
 
 @row("logical_xor")
-def _xor(r: Recorder, a: Any, b: Any) -> Tensor:
+def _xor(r: AtenRecorder, a: Any, b: Any) -> Tensor:
     return ws.logical_xor(truth(r, a), truth(r, b))
 
 
 @row("logical_not")
-def _not(r: Recorder, a: Any) -> Tensor:
+def _not(r: AtenRecorder, a: Any) -> Tensor:
     return ~truth(r, a)
 
 
 @row("isnan")
-def _isnan(r: Recorder, x: Any) -> Tensor:
+def _isnan(r: AtenRecorder, x: Any) -> Tensor:
     t = r.tensor(x)
     return ws.isnan(t) if t.dtype.is_float else t != t
 
 
 @row("isinf")
-def _isinf(r: Recorder, x: Any) -> Tensor:
+def _isinf(r: AtenRecorder, x: Any) -> Tensor:
     t = r.tensor(x)
     return ws.isinf(t) if t.dtype.is_float else t != t
 
 
 @row("isfinite")
-def _isfinite(r: Recorder, x: Any) -> Tensor:
+def _isfinite(r: AtenRecorder, x: Any) -> Tensor:
     t = r.tensor(x)
     return ws.isfinite(t) if t.dtype.is_float else t == t
 
 
 @row("isposinf")
-def _isposinf(r: Recorder, x: Any) -> Tensor:
+def _isposinf(r: AtenRecorder, x: Any) -> Tensor:
     return r.tensor(x) == math.inf
 
 
 @row("isneginf")
-def _isneginf(r: Recorder, x: Any) -> Tensor:
+def _isneginf(r: AtenRecorder, x: Any) -> Tensor:
     return r.tensor(x) == -math.inf
 
 
 @row("signbit")
-def _signbit(r: Recorder, x: Any) -> Tensor:
+def _signbit(r: AtenRecorder, x: Any) -> Tensor:
     return r.tensor(x) < 0
 
 
 @row("where.default", refuses="all uses: its shape depends on the data")
-def _places(r: Recorder, condition: Any) -> Tensor:
+def _places(r: AtenRecorder, condition: Any) -> Tensor:
     r.refuse(REFUSED["nonzero"])
 
 
 @row("where")
-def _where(r: Recorder, condition: Any, a: Any, b: Any) -> Tensor:
+def _where(r: AtenRecorder, condition: Any, a: Any, b: Any) -> Tensor:
     return ws.where(truth(r, condition), r.operand(a), r.operand(b))
 
 
 @row("masked_fill")
-def _masked_fill(r: Recorder, x: Any, mask: Any, value: Any) -> Tensor:
+def _masked_fill(r: AtenRecorder, x: Any, mask: Any, value: Any) -> Tensor:
     return ws.where(truth(r, mask), r.operand(value), r.tensor(x, r.dtype))
 
 
@@ -111,7 +111,7 @@ def _register_bits(
     names: tuple[str, ...], conditions: Callable[..., Tensor], numbers: Callable[[Any, Any], Tensor]
 ) -> None:
     @row(*names)
-    def record(r: Recorder, a: Any, b: Any) -> Tensor:
+    def record(r: AtenRecorder, a: Any, b: Any) -> Tensor:
         return conditions(r, a, b) if r.dtype == "bool" else numbers(r.tensor(a, r.dtype), r.operand(b))
 
 
@@ -123,5 +123,5 @@ _register_bits(("bitwise_right_shift", "__rshift__"), _and, ws.right_shift)
 
 
 @row("bitwise_not")
-def _bitwise_not(r: Recorder, a: Any) -> Tensor:
+def _bitwise_not(r: AtenRecorder, a: Any) -> Tensor:
     return ~truth(r, a) if r.dtype == "bool" else ws.bitwise_not(r.tensor(a, r.dtype))

@@ -9,13 +9,13 @@ import numpy as np
 import wholestep as ws
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.ir.types import Extent, Shape
-from wholestep.interop.torch.aten.record import Recorder
+from wholestep.interop.torch.aten.record import AtenRecorder
 from wholestep.interop.torch.aten.rows.logic import truth
 from wholestep.interop.torch.aten.rows.reductions import norm_of
 from wholestep.interop.torch.aten.table import row
 
 
-def _product(r: Recorder, a: Any, b: Any) -> Tensor:
+def _product(r: AtenRecorder, a: Any, b: Any) -> Tensor:
     x, y = r.tensor(a, r.dtype), r.tensor(b, r.dtype)
     if x.dtype.is_float:
         return ws.matmul(x, y)
@@ -23,13 +23,13 @@ def _product(r: Recorder, a: Any, b: Any) -> Tensor:
 
 
 @row("mm", "bmm", "matmul", "mv", "dot", "vdot", "linalg_vecdot")
-def _matmul(r: Recorder, a: Any, b: Any) -> Tensor:
+def _matmul(r: AtenRecorder, a: Any, b: Any) -> Tensor:
     if "vecdot" in str(r.node.target):
         return (r.tensor(a, r.dtype) * r.tensor(b, r.dtype)).sum(-1)
     return _product(r, a, b if "inner" not in str(r.node.target) else r.tensor(b).transpose())
 
 
-def _blend(r: Recorder, c: Any, out: Tensor, beta: Any, alpha: Any) -> Tensor:
+def _blend(r: AtenRecorder, c: Any, out: Tensor, beta: Any, alpha: Any) -> Tensor:
     out = out if alpha == 1 else out * r.operand(alpha)
     if beta == 0:
         return out
@@ -38,42 +38,42 @@ def _blend(r: Recorder, c: Any, out: Tensor, beta: Any, alpha: Any) -> Tensor:
 
 
 @row("addmm", "baddbmm", "addmv", "addmm_")
-def _addmm(r: Recorder, c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1, **_: Any) -> Tensor:
+def _addmm(r: AtenRecorder, c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1, **_: Any) -> Tensor:
     return _blend(r, c, _product(r, a, b), beta, alpha)
 
 
 @row("addbmm")
-def _addbmm(r: Recorder, c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+def _addbmm(r: AtenRecorder, c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     return _blend(r, c, _product(r, a, b).sum(0), beta, alpha)
 
 
 @row("outer", "ger")
-def _outer(r: Recorder, a: Any, b: Any) -> Tensor:
+def _outer(r: AtenRecorder, a: Any, b: Any) -> Tensor:
     x, y = r.tensor(a, r.dtype), r.tensor(b, r.dtype)
     return x.reshape((*x.shape, 1)) * y
 
 
 @row("addr")
-def _addr(r: Recorder, c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+def _addr(r: AtenRecorder, c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     return _blend(r, c, _outer(r, a, b), beta, alpha)
 
 
 @row("linear")
-def _linear(r: Recorder, x: Any, weight: Any, bias: Any = None) -> Tensor:
+def _linear(r: AtenRecorder, x: Any, weight: Any, bias: Any = None) -> Tensor:
     w = r.tensor(weight)
     out = ws.matmul(r.tensor(x), w.transpose(0, 1) if w.ndim == 2 else w)
     return out if bias is None else out + r.tensor(bias)
 
 
 @row("bilinear")
-def _bilinear(r: Recorder, x: Any, y: Any, weight: Any, bias: Any = None) -> Tensor:
+def _bilinear(r: AtenRecorder, x: Any, y: Any, weight: Any, bias: Any = None) -> Tensor:
     out = ws.einsum("...i,oij,...j->...o", r.tensor(x), r.tensor(weight), r.tensor(y))
     return out if bias is None else out + r.tensor(bias)
 
 
 @row("scaled_dot_product_attention", "_scaled_dot_product_attention_math")
 def _attention(
-    r: Recorder, q: Any, k: Any, v: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
+    r: AtenRecorder, q: Any, k: Any, v: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
     *_: Any, scale: float | None = None, enable_gqa: bool = False,
 ) -> Any:  # fmt: skip
     query, key, value = r.tensor(q), r.tensor(k), r.tensor(v)
@@ -95,7 +95,7 @@ def _broadcast(*shapes: Shape) -> list[Extent]:
 
 
 @row("_weight_norm_interface")
-def _weight_norm(r: Recorder, v: Any, g: Any, dim: int = 0) -> tuple[Tensor, Tensor]:
+def _weight_norm(r: AtenRecorder, v: Any, g: Any, dim: int = 0) -> tuple[Tensor, Tensor]:
     t = r.tensor(v)
     axes = tuple(d for d in range(t.ndim) if d != dim % t.ndim)
     norm = ws.sqrt((t * t).sum(axes, True))
@@ -103,26 +103,26 @@ def _weight_norm(r: Recorder, v: Any, g: Any, dim: int = 0) -> tuple[Tensor, Ten
 
 
 @row("_cdist_forward", "cdist")
-def _cdist(r: Recorder, a: Any, b: Any, p: float = 2.0, *_: Any) -> Tensor:
+def _cdist(r: AtenRecorder, a: Any, b: Any, p: float = 2.0, *_: Any) -> Tensor:
     x, y = r.tensor(a), r.tensor(b)
     apart = x.reshape((*x.shape[:-1], 1, x.shape[-1])) - y.reshape((*y.shape[:-2], 1, *y.shape[-2:]))
     return norm_of(r, apart, p, -1)
 
 
 @row("dist")
-def _dist(r: Recorder, a: Any, b: Any, p: float = 2.0) -> Tensor:
+def _dist(r: AtenRecorder, a: Any, b: Any, p: float = 2.0) -> Tensor:
     return norm_of(r, r.tensor(a, r.dtype) - r.tensor(b, r.dtype), p)
 
 
 @row("_pdist_forward", "pdist")
-def _pdist(r: Recorder, a: Any, p: float = 2.0) -> Tensor:
+def _pdist(r: AtenRecorder, a: Any, p: float = 2.0) -> Tensor:
     x = r.tensor(a)
     first, second = np.triu_indices(r.fixed(x.shape[0], "the number of rows"), 1)
     return norm_of(r, ws.gather(x, first.astype(np.int32)) - ws.gather(x, second.astype(np.int32)), p, -1)
 
 
 @row("linalg_cross", "cross")
-def _cross(r: Recorder, a: Any, b: Any, dim: Any = None) -> Tensor:
+def _cross(r: AtenRecorder, a: Any, b: Any, dim: Any = None) -> Tensor:
     x, y = r.tensor(a, r.dtype).expand(*r.shape), r.tensor(b, r.dtype).expand(*r.shape)
     at = (-1 if dim is None else dim) % x.ndim
     if dim is None and "linalg" not in str(r.node.target):
@@ -132,7 +132,7 @@ def _cross(r: Recorder, a: Any, b: Any, dim: Any = None) -> Tensor:
 
 
 @row("einsum")
-def _einsum(r: Recorder, equation: str, operands: Any, path: Any = None) -> Tensor:
+def _einsum(r: AtenRecorder, equation: str, operands: Any, path: Any = None) -> Tensor:
     return ws.einsum(equation, *(r.tensor(x, r.dtype) for x in operands))
 
 
@@ -142,7 +142,7 @@ def _einsum(r: Recorder, equation: str, operands: Any, path: Any = None) -> Tens
     "transformers.grouped_mm_fallback",
     refuses="anything but rows in runs times a matrix for each run",
 )
-def _grouped_mm(r: Recorder, a: Any, b: Any, offs: Any = None, bias: Any = None, *_: Any, **__: Any) -> Tensor:
+def _grouped_mm(r: AtenRecorder, a: Any, b: Any, offs: Any = None, bias: Any = None, *_: Any, **__: Any) -> Tensor:
     """Rows that come in runs, each run times a matrix of its own: `offs` says where each run ends.
 
     The number of a row's run is counted, and each run's product taken of the rows that are in it: as many products as

@@ -6,7 +6,7 @@ from typing import Any
 
 import wholestep as ws
 from wholestep.compiler.frontend.tensor import Tensor
-from wholestep.interop.torch.aten.record import Recorder
+from wholestep.interop.torch.aten.record import AtenRecorder
 from wholestep.interop.torch.aten.table import row
 
 
@@ -19,7 +19,7 @@ def _amounts(rank: int, pads: Any) -> tuple[list[int], list[int]]:
 
 
 @row("constant_pad_nd", refuses="amounts that depend on a symbolic dimension")
-def _constant_pad(r: Recorder, x: Any, pads: Any, value: Any = 0.0) -> Tensor:
+def _constant_pad(r: AtenRecorder, x: Any, pads: Any, value: Any = 0.0) -> Tensor:
     t = r.tensor(x)
     low, high = _amounts(t.ndim, [r.fixed(p, "an amount") for p in pads])
     if min([0, *low, *high]) < 0:
@@ -36,7 +36,7 @@ def _constant_pad(r: Recorder, x: Any, pads: Any, value: Any = 0.0) -> Tensor:
 
 
 @row("pad", whole=False)
-def _pad(r: Recorder, x: Any, pads: Any, mode: str = "constant", value: Any = None) -> Tensor:
+def _pad(r: AtenRecorder, x: Any, pads: Any, mode: str = "constant", value: Any = None) -> Tensor:
     if mode == "constant":
         return _constant_pad(r, x, pads, 0.0 if value is None else value)
     t = r.tensor(x)
@@ -44,21 +44,21 @@ def _pad(r: Recorder, x: Any, pads: Any, mode: str = "constant", value: Any = No
 
 
 @row("reflection_pad1d", "reflection_pad2d", "reflection_pad3d")
-def _reflection(r: Recorder, x: Any, pads: Any) -> Tensor:
+def _reflection(r: AtenRecorder, x: Any, pads: Any) -> Tensor:
     return _with_cuts(r, r.tensor(x), pads, "reflect")
 
 
 @row("replication_pad1d", "replication_pad2d", "replication_pad3d")
-def _replication(r: Recorder, x: Any, pads: Any) -> Tensor:
+def _replication(r: AtenRecorder, x: Any, pads: Any) -> Tensor:
     return _with_cuts(r, r.tensor(x), pads, "replicate")
 
 
 @row("_pad_circular")
-def _circular(r: Recorder, x: Any, pads: Any) -> Tensor:
+def _circular(r: AtenRecorder, x: Any, pads: Any) -> Tensor:
     return _with_cuts(r, r.tensor(x), pads, "circular")
 
 
-def _with_cuts(r: Recorder, t: Tensor, pads: Any, mode: str) -> Tensor:
+def _with_cuts(r: AtenRecorder, t: Tensor, pads: Any, mode: str) -> Tensor:
     low, high = _amounts(t.ndim, pads)
     if min([*low, *high]) < 0:
         t = t[tuple(slice(max(0, -a), -max(0, -b) or None) for a, b in zip(low, high))]
@@ -66,14 +66,14 @@ def _with_cuts(r: Recorder, t: Tensor, pads: Any, mode: str) -> Tensor:
 
 
 @row("im2col")
-def _im2col(r: Recorder, x: Any, kernel: Any, dilation: Any, padding: Any, stride: Any) -> Tensor:
+def _im2col(r: AtenRecorder, x: Any, kernel: Any, dilation: Any, padding: Any, stride: Any) -> Tensor:
     t = r.tensor(x)
     many = t if t.ndim == 4 else t.reshape((1, *t.shape))
     return ws.unfold(many, tuple(kernel), tuple(dilation), tuple(padding), tuple(stride)).reshape(r.shape)
 
 
 @row("col2im")
-def _col2im(r: Recorder, x: Any, size: Any, kernel: Any, dilation: Any, padding: Any, stride: Any) -> Tensor:
+def _col2im(r: AtenRecorder, x: Any, size: Any, kernel: Any, dilation: Any, padding: Any, stride: Any) -> Tensor:
     t = r.tensor(x)
     many = t if t.ndim == 3 else t.reshape((1, *t.shape))
     return ws.fold(many, tuple(size), tuple(kernel), tuple(dilation), tuple(padding), tuple(stride)).reshape(r.shape)

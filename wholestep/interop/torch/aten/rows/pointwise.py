@@ -8,7 +8,7 @@ from typing import Any
 
 import wholestep as ws
 from wholestep.compiler.frontend.tensor import Tensor
-from wholestep.interop.torch.aten.record import Recorder
+from wholestep.interop.torch.aten.record import AtenRecorder
 from wholestep.interop.torch.aten.table import row
 
 
@@ -65,7 +65,7 @@ _STEPS: dict[str, Callable[[Tensor], Tensor]] = {
 
 def _register(names: tuple[str, ...], function: Callable[[Tensor], Tensor]) -> None:
     @row(*names)
-    def record(r: Recorder, x: Any, **_: Any) -> Tensor:
+    def record(r: AtenRecorder, x: Any, **_: Any) -> Tensor:
         return function(r.tensor(x, r.dtype))
 
 
@@ -78,7 +78,7 @@ for _name, _function in _UNARY.items():
 
 def _register_step(name: str, function: Callable[[Tensor], Tensor]) -> None:
     @row(name)
-    def record(r: Recorder, x: Any, **_: Any) -> Tensor:
+    def record(r: AtenRecorder, x: Any, **_: Any) -> Tensor:
         t = r.tensor(x, r.dtype)
         if not t.dtype.is_float and name not in ("sign", "sgn"):
             return t
@@ -90,12 +90,12 @@ for _name, _function in _STEPS.items():
 
 
 @row("frac")
-def _frac(r: Recorder, x: Any) -> Tensor:
+def _frac(r: AtenRecorder, x: Any) -> Tensor:
     return _fraction(r.tensor(x))
 
 
 @row("round")
-def _round(r: Recorder, x: Any, decimals: int = 0) -> Tensor:
+def _round(r: AtenRecorder, x: Any, decimals: int = 0) -> Tensor:
     t = r.tensor(x)
     if not t.dtype.is_float:
         return t
@@ -105,17 +105,17 @@ def _round(r: Recorder, x: Any, decimals: int = 0) -> Tensor:
 
 @row("clone", "alias", "contiguous", "lift_fresh_copy", "lift_fresh", "positive", "conj", "_conj", "resolve_conj",
      "resolve_neg", "conj_physical", "_conj_physical", "view_as_real_copy", "real", "detach_copy")  # fmt: skip
-def _same(r: Recorder, x: Any, **_: Any) -> Tensor:
+def _same(r: AtenRecorder, x: Any, **_: Any) -> Tensor:
     return r.tensor(x)
 
 
 @row("wholestep.stop_gradient", "detach")
-def _stopped(r: Recorder, x: Any) -> Tensor:
+def _stopped(r: AtenRecorder, x: Any) -> Tensor:
     return ws.stop_gradient(r.tensor(x))
 
 
 @row("_to_copy", "to", "type_as", "_cast_Float", "_cast_Double", "_cast_Int", "_cast_Long")
-def _cast(r: Recorder, x: Any, *_: Any, **__: Any) -> Tensor:
+def _cast(r: AtenRecorder, x: Any, *_: Any, **__: Any) -> Tensor:
     t = r.tensor(x)
     if t.dtype.is_float and r.dtype == "bool":
         return t != 0.0
@@ -123,14 +123,14 @@ def _cast(r: Recorder, x: Any, *_: Any, **__: Any) -> Tensor:
 
 
 @row("copy")
-def _copied(r: Recorder, _: Any, source: Any, *__: Any) -> Tensor:
+def _copied(r: AtenRecorder, _: Any, source: Any, *__: Any) -> Tensor:
     t = r.tensor(source, r.dtype)
     return t.expand(*r.shape) if r.shape else t
 
 
 @row("nan_to_num")
 def _nan_to_num(
-    r: Recorder, x: Any, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
+    r: AtenRecorder, x: Any, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
 ) -> Tensor:
     t = r.tensor(x)
     if not t.dtype.is_float:
@@ -142,7 +142,7 @@ def _nan_to_num(
 
 
 @row("logit", "special_logit")
-def _logit(r: Recorder, x: Any, eps: float | None = None) -> Tensor:
+def _logit(r: AtenRecorder, x: Any, eps: float | None = None) -> Tensor:
     t = r.tensor(x, r.dtype)
     if eps is not None:
         t = ws.clip(t, float(eps), 1.0 - float(eps))
@@ -150,12 +150,12 @@ def _logit(r: Recorder, x: Any, eps: float | None = None) -> Tensor:
 
 
 @row("special_entr")
-def _entropy(r: Recorder, x: Any) -> Tensor:
+def _entropy(r: AtenRecorder, x: Any) -> Tensor:
     t = r.tensor(x, r.dtype)
     inside = t > 0.0
     return ws.where(inside, -t * ws.log(ws.where(inside, t, 1.0)), ws.where(t == 0.0, 0.0, -math.inf))
 
 
 @row("special_ndtr")
-def _ndtr(r: Recorder, x: Any) -> Tensor:
+def _ndtr(r: AtenRecorder, x: Any) -> Tensor:
     return 0.5 * (1.0 + ws.erf(r.tensor(x, r.dtype) * math.sqrt(0.5)))

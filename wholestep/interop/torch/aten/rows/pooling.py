@@ -10,19 +10,19 @@ import numpy as np
 import wholestep as ws
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.ir.types import product
-from wholestep.interop.torch.aten.record import Recorder
+from wholestep.interop.torch.aten.record import AtenRecorder
 from wholestep.interop.torch.aten.rows.convolution import numbers
 from wholestep.interop.torch.aten.rows.shape import along
 from wholestep.interop.torch.aten.table import row
 
 
-def _axes(r: Recorder) -> int:
+def _axes(r: AtenRecorder) -> int:
     """Over how many axes a pool goes, by its name."""
     name = str(r.node.target)
     return next(n for n in (1, 2, 3) if f"{n}d" in name)
 
 
-def _needs_indices(r: Recorder) -> bool:
+def _needs_indices(r: AtenRecorder) -> bool:
     return isinstance(r.meta, tuple | list) and any(u.args[1] == 1 for u in r.node.users)
 
 
@@ -30,7 +30,7 @@ def _batched(t: Tensor, axes: int) -> Tensor:
     return t.reshape((1, *t.shape)) if t.ndim == axes + 1 else t
 
 
-def _windows(r: Recorder, t: Tensor, size: Any, stride: Any, padding: Any, dilation: Any, fill: float) -> Tensor:
+def _windows(r: AtenRecorder, t: Tensor, size: Any, stride: Any, padding: Any, dilation: Any, fill: float) -> Tensor:
     """Every window's elements along a new last axis, for what is not computed as a pool: (..., *out, taps)."""
     outs, axes = r.shape[-len(size) :], len(size)
     first = t.ndim - axes
@@ -49,7 +49,7 @@ def _windows(r: Recorder, t: Tensor, size: Any, stride: Any, padding: Any, dilat
 @row("max_pool1d_with_indices", "max_pool2d_with_indices", "max_pool3d_with_indices", "max_pool2d", "max_pool1d",
      "max_pool3d")  # fmt: skip
 def _max_pool(
-    r: Recorder, x: Any, size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+    r: AtenRecorder, x: Any, size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
 ) -> Any:
     axes, t = _axes(r), r.tensor(x)
     size = numbers(size, axes)
@@ -70,7 +70,9 @@ def _max_pool(
     return (out, None) if several else out
 
 
-def _with_indices(r: Recorder, t: Tensor, size: Any, stride: Any, padding: Any, dilation: Any) -> tuple[Tensor, Tensor]:
+def _with_indices(
+    r: AtenRecorder, t: Tensor, size: Any, stride: Any, padding: Any, dilation: Any
+) -> tuple[Tensor, Tensor]:
     """The maximum of each window and its place in the image, numbered row by row."""
     space = tuple(r.fixed(e, "a size") for e in t.shape[2:])
     taps = _windows(r, t, size, stride, padding, dilation, -math.inf)
@@ -91,7 +93,7 @@ def _with_indices(r: Recorder, t: Tensor, size: Any, stride: Any, padding: Any, 
 
 @row("avg_pool1d", "avg_pool2d", "avg_pool3d")
 def _avg_pool(
-    r: Recorder, x: Any, size: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False,
+    r: AtenRecorder, x: Any, size: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False,
     count_include_pad: bool = True, divisor_override: Any = None,
 ) -> Tensor:  # fmt: skip
     axes, t = _axes(r), r.tensor(x)
@@ -123,7 +125,7 @@ def _spans(given: int, wanted: int) -> list[tuple[int, int]]:
 
 @row("_adaptive_avg_pool1d", "adaptive_avg_pool1d", "_adaptive_avg_pool2d", "adaptive_avg_pool2d",
      "_adaptive_avg_pool3d", "adaptive_avg_pool3d")  # fmt: skip
-def _adaptive_avg_pool(r: Recorder, x: Any, size: Any) -> Tensor:
+def _adaptive_avg_pool(r: AtenRecorder, x: Any, size: Any) -> Tensor:
     t, axes = r.tensor(x), _axes(r)
     wanted = r.shape[-axes:]
     first = t.ndim - axes
@@ -143,7 +145,7 @@ def _adaptive_avg_pool(r: Recorder, x: Any, size: Any) -> Tensor:
 
 
 @row("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d", refuses="indices")
-def _adaptive_max_pool(r: Recorder, x: Any, size: Any) -> tuple[Tensor, Any]:
+def _adaptive_max_pool(r: AtenRecorder, x: Any, size: Any) -> tuple[Tensor, Any]:
     t, axes = r.tensor(x), _axes(r)
     if _needs_indices(r):
         r.refuse("gives indices, which are not computed here")
@@ -156,7 +158,7 @@ def _adaptive_max_pool(r: Recorder, x: Any, size: Any) -> tuple[Tensor, Any]:
 
 
 @row("max_unpool2d", "max_unpool3d")
-def _max_unpool(r: Recorder, x: Any, indices: Any, size: Any, *_: Any) -> Tensor:
+def _max_unpool(r: AtenRecorder, x: Any, indices: Any, size: Any, *_: Any) -> Tensor:
     t, i, axes = r.tensor(x), r.tensor(indices, "int64"), _axes(r)
     rows, count = product(t.shape[: t.ndim - axes]), product(t.shape[-axes:])
     values, places = t.reshape((rows, count)), i.reshape((rows, count))

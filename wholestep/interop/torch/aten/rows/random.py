@@ -6,31 +6,31 @@ from typing import Any
 
 import wholestep as ws
 from wholestep.compiler.frontend.tensor import Tensor
-from wholestep.interop.torch.aten.record import Recorder
+from wholestep.interop.torch.aten.record import AtenRecorder
 from wholestep.interop.torch.aten.rows.creation import filled
 from wholestep.interop.torch.aten.table import row
 
 
-def _dtype(r: Recorder) -> str:
+def _dtype(r: AtenRecorder) -> str:
     return "float64" if r.dtype == "float64" else "float32"
 
 
-def _uniform(r: Recorder) -> Tensor:
+def _uniform(r: AtenRecorder) -> Tensor:
     return ws.random_uniform(r.graph, r.shape, dtype=_dtype(r)).astype(r.dtype)
 
 
-def _normal(r: Recorder) -> Tensor:
+def _normal(r: AtenRecorder) -> Tensor:
     return ws.random_normal(r.graph, r.shape, dtype=_dtype(r)).astype(r.dtype)
 
 
 @row("native_dropout")
-def _native_dropout(r: Recorder, x: Any, p: float, train: Any = True) -> tuple[Any, Any]:
+def _native_dropout(r: AtenRecorder, x: Any, p: float, train: Any = True) -> tuple[Any, Any]:
     if any(u.args[1] == 1 for u in r.node.users):
         r.refuse("gives its mask, which is not computed here")
     return (_dropped(r, r.tensor(x), float(p)) if train is not False else r.tensor(x)), None
 
 
-def _dropped(r: Recorder, x: Tensor, p: float) -> Tensor:
+def _dropped(r: AtenRecorder, x: Tensor, p: float) -> Tensor:
     """Dropout; one that `eval()` does not switch off, as F.dropout(x, p) without `training=`, drops in predict too."""
     if r.mode == "train":
         return ws.dropout(x, p)
@@ -39,14 +39,14 @@ def _dropped(r: Recorder, x: Tensor, p: float) -> Tensor:
 
 
 @row("dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout", whole=False)
-def _dropout(r: Recorder, x: Any, p: float, train: bool) -> Tensor:
+def _dropout(r: AtenRecorder, x: Any, p: float, train: bool) -> Tensor:
     if train and str(r.node.target) != "aten.dropout.default":
         r.refuse("drops in another way than element by element")
     return _dropped(r, r.tensor(x), float(p)) if train else r.tensor(x)
 
 
 @row("rand", "rand_like", "uniform", refuses="bounds of `uniform` that depend on the data")
-def _rand(r: Recorder, *args: Any, **named: Any) -> Any:
+def _rand(r: AtenRecorder, *args: Any, **named: Any) -> Any:
     numbers = [a for a in args if isinstance(a, int | float)] if "uniform" in str(r.node.target) else []
     low, high = numbers if len(numbers) == 2 else (0.0, 1.0)
     low, high = named.get("from", low), named.get("to", high)
@@ -55,19 +55,19 @@ def _rand(r: Recorder, *args: Any, **named: Any) -> Any:
 
 
 @row("randn", "randn_like", "normal_functional")
-def _randn(r: Recorder, *args: Any, **_: Any) -> Any:
+def _randn(r: AtenRecorder, *args: Any, **_: Any) -> Any:
     numbers = [a for a in args if isinstance(a, int | float)] if "normal" in str(r.node.target) else []
     mean, std = numbers if len(numbers) == 2 else (0.0, 1.0)
     return _normal(r) * float(std) + float(mean) if numbers else _normal(r)
 
 
 @row("normal")
-def _normals(r: Recorder, mean: Any = 0.0, std: Any = 1.0, *_: Any, **__: Any) -> Any:
+def _normals(r: AtenRecorder, mean: Any = 0.0, std: Any = 1.0, *_: Any, **__: Any) -> Any:
     return _normal(r) * r.operand(std) + r.operand(mean)
 
 
 @row("bernoulli", refuses="nothing")
-def _bernoulli(r: Recorder, x: Any, p: Any = None, **_: Any) -> Any:
+def _bernoulli(r: AtenRecorder, x: Any, p: Any = None, **_: Any) -> Any:
     if isinstance(p, int | float) and float(p) in (0.0, 1.0):
         return filled(r, float(p))
     draw = ws.random_uniform(r.graph, r.shape, dtype=_dtype(r))
@@ -75,24 +75,24 @@ def _bernoulli(r: Recorder, x: Any, p: Any = None, **_: Any) -> Any:
 
 
 @row("exponential")
-def _exponential(r: Recorder, x: Any, rate: float = 1.0, **_: Any) -> Any:
+def _exponential(r: AtenRecorder, x: Any, rate: float = 1.0, **_: Any) -> Any:
     return ws.log1p(-_uniform(r)) * (-1.0 / float(rate))
 
 
 @row("randint", "randint_like")
-def _randint(r: Recorder, *args: Any, **_: Any) -> Any:
+def _randint(r: AtenRecorder, *args: Any, **_: Any) -> Any:
     numbers = [a for a in args if isinstance(a, int)]
     low, high = (0, numbers[0]) if len(numbers) == 1 else numbers[:2]
     return ws.random_integers(r.graph, r.shape, low, high, "int64").astype(r.dtype)
 
 
 @row("randperm")
-def _randperm(r: Recorder, *_: Any, **__: Any) -> Any:
+def _randperm(r: AtenRecorder, *_: Any, **__: Any) -> Any:
     return ws.argsort(ws.random_uniform(r.graph, r.shape)).astype(r.dtype)
 
 
 @row("multinomial", refuses="several draws without replacement")
-def _multinomial(r: Recorder, x: Any, count: int, replacement: bool = False, **_: Any) -> Any:
+def _multinomial(r: AtenRecorder, x: Any, count: int, replacement: bool = False, **_: Any) -> Any:
     if count != 1:
         r.refuse("draws several at once")
     chances = r.tensor(x)
@@ -103,7 +103,7 @@ def _multinomial(r: Recorder, x: Any, count: int, replacement: bool = False, **_
 
 @row("rrelu_with_noise_functional", "rrelu_with_noise")
 def _rrelu(
-    r: Recorder, x: Any, noise: Any, low: float = 0.125, high: float = 1 / 3, training: bool = False, *_: Any
+    r: AtenRecorder, x: Any, noise: Any, low: float = 0.125, high: float = 1 / 3, training: bool = False, *_: Any
 ) -> Any:
     t = r.tensor(x)
     slope = _uniform(r) * float(high - low) + float(low) if training else (float(low) + float(high)) / 2.0

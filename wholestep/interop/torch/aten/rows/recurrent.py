@@ -7,7 +7,7 @@ from typing import Any
 
 import wholestep as ws
 from wholestep.compiler.frontend.tensor import Tensor
-from wholestep.interop.torch.aten.record import Recorder
+from wholestep.interop.torch.aten.record import AtenRecorder
 from wholestep.interop.torch.aten.table import row
 
 Weights = list[Tensor]
@@ -59,7 +59,7 @@ def _direction(cell: Cell, xs: Tensor, state: tuple[Tensor, ...], w: Weights, re
 
 
 def _layers(
-    r: Recorder, cell: Cell, states: list[Tensor], x: Any, params: Any, has_biases: bool, num_layers: int,
+    r: AtenRecorder, cell: Cell, states: list[Tensor], x: Any, params: Any, has_biases: bool, num_layers: int,
     dropout: float, train: bool, bidirectional: bool, batch_first: bool,
 ) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
     xs = r.tensor(x)
@@ -87,24 +87,24 @@ def _layers(
 
 
 @row("lstm.input", refuses="packed sequences")
-def _lstm(r: Recorder, x: Any, hx: Any, *options: Any) -> tuple[Tensor, ...]:
+def _lstm(r: AtenRecorder, x: Any, hx: Any, *options: Any) -> tuple[Tensor, ...]:
     out, ends = _layers(r, _lstm_cell, [r.tensor(h) for h in hx], x, *options)
     return out, *ends
 
 
 @row("gru.input", refuses="packed sequences")
-def _gru(r: Recorder, x: Any, hx: Any, *options: Any) -> tuple[Tensor, ...]:
+def _gru(r: AtenRecorder, x: Any, hx: Any, *options: Any) -> tuple[Tensor, ...]:
     out, ends = _layers(r, _gru_cell, [r.tensor(hx)], x, *options)
     return out, *ends
 
 
 @row("rnn_tanh.input", refuses="packed sequences")
-def _rnn_tanh(r: Recorder, x: Any, hx: Any, *options: Any) -> tuple[Tensor, ...]:
+def _rnn_tanh(r: AtenRecorder, x: Any, hx: Any, *options: Any) -> tuple[Tensor, ...]:
     out, ends = _layers(r, _plain_cell(ws.tanh), [r.tensor(hx)], x, *options)
     return out, *ends
 
 
 @row("rnn_relu.input", refuses="packed sequences")
-def _rnn_relu(r: Recorder, x: Any, hx: Any, *options: Any) -> tuple[Tensor, ...]:
+def _rnn_relu(r: AtenRecorder, x: Any, hx: Any, *options: Any) -> tuple[Tensor, ...]:
     out, ends = _layers(r, _plain_cell(ws.relu), [r.tensor(hx)], x, *options)
     return out, *ends

@@ -8,7 +8,7 @@ from typing import Any
 import wholestep as ws
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.ir.types import product
-from wholestep.interop.torch.aten.record import Recorder
+from wholestep.interop.torch.aten.record import AtenRecorder
 from wholestep.interop.torch.aten.rows.logic import truth
 from wholestep.interop.torch.aten.table import row
 
@@ -22,58 +22,58 @@ def axes_of(x: Tensor, dims: Any) -> tuple[int, ...]:
 
 
 @row("sum")
-def _sum(r: Recorder, x: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None, **_: Any) -> Tensor:
+def _sum(r: AtenRecorder, x: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None, **_: Any) -> Tensor:
     t = r.tensor(x, r.dtype)
     return t.sum(axes_of(t, dim), keepdim)
 
 
 @row("nansum")
-def _nansum(r: Recorder, x: Any, dim: Any = None, keepdim: bool = False, **_: Any) -> Tensor:
+def _nansum(r: AtenRecorder, x: Any, dim: Any = None, keepdim: bool = False, **_: Any) -> Tensor:
     t = r.tensor(x, r.dtype)
     return ws.where(ws.isnan(t), 0.0, t).sum(axes_of(t, dim), keepdim)
 
 
 @row("mean")
-def _mean(r: Recorder, x: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None, **_: Any) -> Tensor:
+def _mean(r: AtenRecorder, x: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None, **_: Any) -> Tensor:
     t = r.tensor(x, r.dtype)
     return t.mean(axes_of(t, dim), keepdim)
 
 
 @row("nanmean")
-def _nanmean(r: Recorder, x: Any, dim: Any = None, keepdim: bool = False, **_: Any) -> Tensor:
+def _nanmean(r: AtenRecorder, x: Any, dim: Any = None, keepdim: bool = False, **_: Any) -> Tensor:
     t = r.tensor(x, r.dtype)
     bad, axes = ws.isnan(t), axes_of(t, dim)
     return ws.where(bad, 0.0, t).sum(axes, keepdim) / (~bad).astype(r.dtype).sum(axes, keepdim)
 
 
 @row("amax")
-def _amax(r: Recorder, x: Any, dim: Any = (), keepdim: bool = False) -> Tensor:
+def _amax(r: AtenRecorder, x: Any, dim: Any = (), keepdim: bool = False) -> Tensor:
     t = r.tensor(x)
     return t.max(axes_of(t, dim), keepdim)
 
 
 @row("amin")
-def _amin(r: Recorder, x: Any, dim: Any = (), keepdim: bool = False) -> Tensor:
+def _amin(r: AtenRecorder, x: Any, dim: Any = (), keepdim: bool = False) -> Tensor:
     t = r.tensor(x)
     return t.min(axes_of(t, dim), keepdim)
 
 
 @row("aminmax")
-def _aminmax(r: Recorder, x: Any, dim: Any = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+def _aminmax(r: AtenRecorder, x: Any, dim: Any = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     return _amin(r, x, dim, keepdim), _amax(r, x, dim, keepdim)
 
 
 @row("max.default")
-def _max(r: Recorder, x: Any) -> Tensor:
+def _max(r: AtenRecorder, x: Any) -> Tensor:
     return r.tensor(x).max()
 
 
 @row("min.default")
-def _min(r: Recorder, x: Any) -> Tensor:
+def _min(r: AtenRecorder, x: Any) -> Tensor:
     return r.tensor(x).min()
 
 
-def _found(r: Recorder, x: Any, dim: int, keepdim: bool, least: bool) -> tuple[Tensor, Tensor]:
+def _found(r: AtenRecorder, x: Any, dim: int, keepdim: bool, least: bool) -> tuple[Tensor, Tensor]:
     """The value at the first extreme, to which all of its gradient goes, and its index."""
     t = r.tensor(x)
     if t.dtype.name == "bool":
@@ -94,26 +94,26 @@ def _argmax_of(x: Tensor, axis: int | None, keepdims: bool = False) -> Tensor:
 
 
 @row("max.dim")
-def _max_dim(r: Recorder, x: Any, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+def _max_dim(r: AtenRecorder, x: Any, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     return _found(r, x, dim, keepdim, least=False)
 
 
 @row("min.dim")
-def _min_dim(r: Recorder, x: Any, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+def _min_dim(r: AtenRecorder, x: Any, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     return _found(r, x, dim, keepdim, least=True)
 
 
 @row("argmax")
-def _argmax(r: Recorder, x: Any, dim: int | None = None, keepdim: bool = False) -> Tensor:
+def _argmax(r: AtenRecorder, x: Any, dim: int | None = None, keepdim: bool = False) -> Tensor:
     return _index(r, x, dim, keepdim, least=False)
 
 
 @row("argmin")
-def _argmin(r: Recorder, x: Any, dim: int | None = None, keepdim: bool = False) -> Tensor:
+def _argmin(r: AtenRecorder, x: Any, dim: int | None = None, keepdim: bool = False) -> Tensor:
     return _index(r, x, dim, keepdim, least=True)
 
 
-def _index(r: Recorder, x: Any, dim: int | None, keepdim: bool, least: bool) -> Tensor:
+def _index(r: AtenRecorder, x: Any, dim: int | None, keepdim: bool, least: bool) -> Tensor:
     t = r.tensor(x)
     t = t.astype("int32") if t.dtype.name == "bool" else t
     if dim is None:
@@ -124,7 +124,7 @@ def _index(r: Recorder, x: Any, dim: int | None, keepdim: bool, least: bool) -> 
 
 @row("var")
 def _var(
-    r: Recorder, x: Any, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = None
+    r: AtenRecorder, x: Any, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = None
 ) -> Tensor:
     if isinstance(dim, bool):  # var(x, unbiased)
         dim, unbiased = None, dim
@@ -138,33 +138,35 @@ def _var(
 
 
 @row("std")
-def _std(r: Recorder, *args: Any, **named: Any) -> Tensor:
+def _std(r: AtenRecorder, *args: Any, **named: Any) -> Tensor:
     return ws.sqrt(_var(r, *args, **named))
 
 
 @row("var_mean")
 def _var_mean(
-    r: Recorder, x: Any, dim: Any = None, unbiased: Any = None, keepdim: bool = False, **named: Any
+    r: AtenRecorder, x: Any, dim: Any = None, unbiased: Any = None, keepdim: bool = False, **named: Any
 ) -> tuple[Tensor, Tensor]:
     over = None if isinstance(dim, bool) else dim
     return _var(r, x, dim, unbiased, keepdim, **named), _mean(r, x, over, keepdim)
 
 
 @row("std_mean")
-def _std_mean(r: Recorder, *args: Any, **named: Any) -> tuple[Tensor, Tensor]:
+def _std_mean(r: AtenRecorder, *args: Any, **named: Any) -> tuple[Tensor, Tensor]:
     variance, mean = _var_mean(r, *args, **named)
     return ws.sqrt(variance), mean
 
 
 @row("linalg_vector_norm")
 def _vector_norm(
-    r: Recorder, x: Any, order: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None
+    r: AtenRecorder, x: Any, order: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None
 ) -> Tensor:
     return norm_of(r, x, order, dim, keepdim)
 
 
 @row("norm")
-def norm_of(r: Recorder, x: Any, order: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
+def norm_of(
+    r: AtenRecorder, x: Any, order: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None
+) -> Tensor:
     """The norm of vectors, of an order."""
     t = r.tensor(x, r.dtype)
     axes, p = axes_of(t, dim), 2.0 if order is None else float(order)
@@ -192,31 +194,31 @@ def _rooted(total: Tensor, power: float) -> Tensor:
 
 
 @row("any")
-def _any(r: Recorder, x: Any, dim: Any = None, keepdim: bool = False) -> Tensor:
+def _any(r: AtenRecorder, x: Any, dim: Any = None, keepdim: bool = False) -> Tensor:
     t = truth(r, x).astype("int32")
     return t.max(axes_of(t, dim), keepdim) != 0
 
 
 @row("all")
-def _all(r: Recorder, x: Any, dim: Any = None, keepdim: bool = False) -> Tensor:
+def _all(r: AtenRecorder, x: Any, dim: Any = None, keepdim: bool = False) -> Tensor:
     t = (~truth(r, x)).astype("int32")
     return t.max(axes_of(t, dim), keepdim) == 0
 
 
 @row("count_nonzero")
-def _count_nonzero(r: Recorder, x: Any, dim: Any = None) -> Tensor:
+def _count_nonzero(r: AtenRecorder, x: Any, dim: Any = None) -> Tensor:
     t = truth(r, x).astype("int64")
     return t.sum(axes_of(t, dim))
 
 
 @row("prod")
-def _prod(r: Recorder, x: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
+def _prod(r: AtenRecorder, x: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
     t = r.tensor(x, r.dtype)
     return ws.prod(t, dim, keepdim) if t.ndim else t
 
 
 @row("logsumexp", "special_logsumexp")
-def _logsumexp(r: Recorder, x: Any, dim: Any, keepdim: bool = False) -> Tensor:
+def _logsumexp(r: AtenRecorder, x: Any, dim: Any, keepdim: bool = False) -> Tensor:
     t = r.tensor(x, r.dtype)
     axes = axes_of(t, dim)
     if len(axes) == 1:
@@ -227,7 +229,7 @@ def _logsumexp(r: Recorder, x: Any, dim: Any, keepdim: bool = False) -> Tensor:
 
 
 @row("trace")
-def _trace(r: Recorder, x: Any) -> Tensor:
+def _trace(r: AtenRecorder, x: Any) -> Tensor:
     t = r.tensor(x, r.dtype)
     size = t.shape
     return ws.where(ws.iota(size, 0) == ws.iota(size, 1), t, r.operand(0)).sum()

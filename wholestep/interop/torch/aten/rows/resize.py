@@ -8,7 +8,7 @@ import torch
 
 import wholestep as ws
 from wholestep.compiler.frontend.tensor import Tensor
-from wholestep.interop.torch.aten.record import Recorder
+from wholestep.interop.torch.aten.record import AtenRecorder
 from wholestep.interop.torch.aten.rows.shape import along
 from wholestep.interop.torch.aten.table import row
 
@@ -19,7 +19,7 @@ _SMOOTH = ("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa")
 
 
 @row(*_NEAREST, *_EXACT, *_LINEAR, "upsample_bicubic2d", *_SMOOTH)
-def _upsample(r: Recorder, x: Any, *rest: Any, **named: Any) -> Tensor:
+def _upsample(r: AtenRecorder, x: Any, *rest: Any, **named: Any) -> Tensor:
     """Axis by axis: rows of the result are rows, or weighted sums of rows, as torch itself says of one axis."""
     t, packet = r.tensor(x), str(r.node.target).split(".")[1]
     outs = r.shape[2:]
@@ -61,13 +61,13 @@ def _one_axis(packet: str, given: int, wanted: int, scale: float | None, align: 
     return torch.nn.functional.interpolate(unit, **size, **options)[0, 0]
 
 
-def _mixed(r: Recorder, t: Tensor, at: int, matrix: Any) -> Tensor:
+def _mixed(r: AtenRecorder, t: Tensor, at: int, matrix: Any) -> Tensor:
     order = [*(d for d in range(t.ndim) if d != at), at]
     weights = r.graph.constant(matrix.numpy().astype(t.dtype.numpy))
     return ws.matmul(t.permute(order), weights).permute([order.index(d) for d in range(t.ndim)])
 
 
 @row("grid_sampler_2d", "grid_sampler_3d", "grid_sampler")
-def _grid_sample(r: Recorder, x: Any, grid: Any, mode: int = 0, padding: int = 0, align: bool = False) -> Tensor:
+def _grid_sample(r: AtenRecorder, x: Any, grid: Any, mode: int = 0, padding: int = 0, align: bool = False) -> Tensor:
     how, around = ("bilinear", "nearest", "bicubic")[mode], ("zeros", "border", "reflection")[padding]
     return ws.grid_sample(r.tensor(x), r.tensor(grid), how, around, bool(align))

@@ -9,14 +9,14 @@ import numpy as np
 
 import wholestep as ws
 from wholestep.compiler.frontend.tensor import Tensor
-from wholestep.interop.torch.aten.record import Recorder
+from wholestep.interop.torch.aten.record import AtenRecorder
 from wholestep.interop.torch.aten.rows.indexing import spread
 from wholestep.interop.torch.aten.rows.logic import truth
 from wholestep.interop.torch.aten.table import row
 
 
 @row("index_put", "_unsafe_index_put", refuses="several values at a mask that depends on the data")
-def _index_put(r: Recorder, x: Any, indices: Any, values: Any, accumulate: bool = False) -> Tensor:
+def _index_put(r: AtenRecorder, x: Any, indices: Any, values: Any, accumulate: bool = False) -> Tensor:
     t = r.tensor(x, r.dtype)
     used = [(at, i) for at, i in enumerate(indices) if i is not None]
     if len(used) == 1 and isinstance(used[0][1], Tensor) and used[0][1].dtype.name == "bool":
@@ -25,7 +25,7 @@ def _index_put(r: Recorder, x: Any, indices: Any, values: Any, accumulate: bool 
     return _numbers(t, lambda n, kind: ws.index_put(n, given, r.tensor(values, r.dtype).astype(kind), accumulate))
 
 
-def _put_at_mask(r: Recorder, t: Tensor, mask: Tensor, at: int, value: Tensor, accumulate: bool) -> Tensor:
+def _put_at_mask(r: AtenRecorder, t: Tensor, mask: Tensor, at: int, value: Tensor, accumulate: bool) -> Tensor:
     """Where the mask holds, one value, or one for each place along the axes behind it."""
     behind = t.ndim - at - mask.ndim
     lead = value.shape[: max(value.ndim - behind, 0)]
@@ -47,7 +47,7 @@ _HOW = {None: "replace", "add": "sum", "multiply": "prod", "amax": "max", "amin"
 
 @row("scatter", "scatter_add", "scatter_reduce")
 def _scatter(
-    r: Recorder,
+    r: AtenRecorder,
     x: Any,
     dim: int,
     index: Any,
@@ -70,13 +70,13 @@ def _scatter(
 
 
 @row("index_add")
-def _index_add(r: Recorder, x: Any, dim: int, index: Any, source: Any, alpha: Any = 1) -> Tensor:
+def _index_add(r: AtenRecorder, x: Any, dim: int, index: Any, source: Any, alpha: Any = 1) -> Tensor:
     return ws.index_add(r.tensor(x, r.dtype), dim, r.tensor(index), r.tensor(source, r.dtype), r.operand(alpha))
 
 
 @row("index_reduce")
 def _index_reduce(
-    r: Recorder, x: Any, dim: int, index: Any, source: Any, reduce: str, *, include_self: bool = True
+    r: AtenRecorder, x: Any, dim: int, index: Any, source: Any, reduce: str, *, include_self: bool = True
 ) -> Tensor:
     values, i = r.tensor(source, r.dtype), r.tensor(index).reshape(-1)
     shape = tuple(e if d == dim % values.ndim else 1 for d, e in enumerate(values.shape))
@@ -84,12 +84,12 @@ def _index_reduce(
 
 
 @row("index_copy")
-def _index_copy(r: Recorder, x: Any, dim: int, index: Any, source: Any) -> Tensor:
+def _index_copy(r: AtenRecorder, x: Any, dim: int, index: Any, source: Any) -> Tensor:
     return ws.index_copy(r.tensor(x, r.dtype), dim, r.tensor(index), r.tensor(source, r.dtype))
 
 
 @row("index_fill")
-def _index_fill(r: Recorder, x: Any, dim: int, index: Any, value: Any) -> Tensor:
+def _index_fill(r: AtenRecorder, x: Any, dim: int, index: Any, value: Any) -> Tensor:
     return _numbers(
         r.tensor(x, r.dtype), lambda n, kind: ws.index_fill(n, dim, r.tensor(index), r.operand(value, kind))
     )
@@ -97,7 +97,7 @@ def _index_fill(r: Recorder, x: Any, dim: int, index: Any, value: Any) -> Tensor
 
 @row("slice_scatter")
 def _slice_scatter(
-    r: Recorder, x: Any, src: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+    r: AtenRecorder, x: Any, src: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> Tensor:
     t, s = r.tensor(x, r.dtype), r.tensor(src, r.dtype)
     if s.shape == t.shape:
@@ -107,7 +107,7 @@ def _slice_scatter(
 
 
 @row("select_scatter")
-def _select_scatter(r: Recorder, x: Any, src: Any, dim: int, index: int) -> Tensor:
+def _select_scatter(r: AtenRecorder, x: Any, src: Any, dim: int, index: int) -> Tensor:
     t, s = r.tensor(x, r.dtype), r.tensor(src, r.dtype)
     at = dim % t.ndim
     size = t.shape[at]
@@ -117,7 +117,7 @@ def _select_scatter(r: Recorder, x: Any, src: Any, dim: int, index: int) -> Tens
 
 
 @row("diagonal_scatter")
-def _diagonal_scatter(r: Recorder, x: Any, src: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+def _diagonal_scatter(r: AtenRecorder, x: Any, src: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
     t, s = r.tensor(x, r.dtype), r.tensor(src, r.dtype)
     a, b = dim1 % t.ndim, dim2 % t.ndim
     order = [*(d for d in range(t.ndim) if d not in (a, b)), a, b]
@@ -131,7 +131,7 @@ def _diagonal_scatter(r: Recorder, x: Any, src: Any, offset: int = 0, dim1: int 
 
 
 @row("as_strided_scatter", refuses="what is not contiguous")
-def _as_strided_scatter(r: Recorder, x: Any, src: Any, size: Any, stride: Any, offset: Any = None) -> Tensor:
+def _as_strided_scatter(r: AtenRecorder, x: Any, src: Any, size: Any, stride: Any, offset: Any = None) -> Tensor:
     t, s = r.tensor(x, r.dtype), r.tensor(src, r.dtype)
     if not r.node.args[0].meta["val"].is_contiguous():
         r.refuse("writes memory that is not contiguous")
@@ -143,6 +143,6 @@ def _as_strided_scatter(r: Recorder, x: Any, src: Any, size: Any, stride: Any, o
 
 
 @row("masked_scatter")
-def _masked_scatter(r: Recorder, x: Any, mask: Any, source: Any) -> Tensor:
+def _masked_scatter(r: AtenRecorder, x: Any, mask: Any, source: Any) -> Tensor:
     t = r.tensor(x, r.dtype).expand(*r.shape)
     return ws.masked_scatter(t, truth(r, mask).expand(*r.shape), r.tensor(source, r.dtype))

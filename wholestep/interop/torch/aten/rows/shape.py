@@ -11,7 +11,7 @@ import numpy as np
 import wholestep as ws
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.ir.types import Dim, product
-from wholestep.interop.torch.aten.record import Recorder
+from wholestep.interop.torch.aten.record import AtenRecorder
 from wholestep.interop.torch.aten.table import row
 
 
@@ -23,7 +23,7 @@ def before(axis: int) -> tuple[slice, ...]:
 @row("view", "reshape", "_unsafe_view", "view_copy", "_reshape_copy", "squeeze", "squeeze_copy", "unsqueeze",
      "unsqueeze_copy", "flatten", "unflatten", "view_as", "reshape_as", "_reshape_alias", "ravel",
      "atleast_1d", "atleast_2d", "atleast_3d", refuses="a view as another dtype")  # fmt: skip
-def _view(r: Recorder, x: Any, *_: Any) -> Tensor:
+def _view(r: AtenRecorder, x: Any, *_: Any) -> Tensor:
     t = r.tensor(x)
     if t.dtype.name != r.dtype:
         r.refuse(f"reads the bits of {t.dtype} as {r.dtype}")
@@ -31,42 +31,42 @@ def _view(r: Recorder, x: Any, *_: Any) -> Tensor:
 
 
 @row("atleast_1d.Sequence", "atleast_2d.Sequence", "atleast_3d.Sequence")
-def _views(r: Recorder, tensors: Any) -> tuple[Tensor, ...]:
+def _views(r: AtenRecorder, tensors: Any) -> tuple[Tensor, ...]:
     shapes = (tuple(map(r.extent, m.shape)) for m in r.meta)
     return tuple(r.tensor(x).reshape(shape) for x, shape in zip(tensors, shapes))
 
 
 @row("expand", "expand_copy", "broadcast_to", "expand_as")
-def _expand(r: Recorder, x: Any, *_: Any, **__: Any) -> Tensor:
+def _expand(r: AtenRecorder, x: Any, *_: Any, **__: Any) -> Tensor:
     t = r.tensor(x)
     return t.expand(*r.shape) if r.shape else t
 
 
 @row("permute", "permute_copy")
-def _permute(r: Recorder, x: Any, dims: Any) -> Tensor:
+def _permute(r: AtenRecorder, x: Any, dims: Any) -> Tensor:
     t = r.tensor(x)
     return t.permute(list(dims)) if t.ndim else t
 
 
 @row("transpose", "transpose_copy", "swapaxes", "swapdims")
-def _transpose(r: Recorder, x: Any, a: int, b: int) -> Tensor:
+def _transpose(r: AtenRecorder, x: Any, a: int, b: int) -> Tensor:
     t = r.tensor(x)
     return t.transpose(a, b) if t.ndim > 1 else t
 
 
 @row("t", "t_copy", "numpy_T", "adjoint", "mT", "mH")
-def _t(r: Recorder, x: Any) -> Tensor:
+def _t(r: AtenRecorder, x: Any) -> Tensor:
     t = r.tensor(x)
     return t.transpose(-2, -1) if t.ndim > 1 else t
 
 
 @row("movedim", "moveaxis")
-def _movedim(r: Recorder, x: Any, source: Any, destination: Any) -> Tensor:
+def _movedim(r: AtenRecorder, x: Any, source: Any, destination: Any) -> Tensor:
     return ws.movedim(r.tensor(x), source, destination)
 
 
 @row("slice", "slice_copy")
-def _slice(r: Recorder, x: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Tensor:
+def _slice(r: AtenRecorder, x: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Tensor:
     t = r.tensor(x)
     at = dim % t.ndim
     size = t.shape[at]
@@ -83,7 +83,7 @@ def _slice(r: Recorder, x: Any, dim: int = 0, start: Any = None, end: Any = None
     return t[(*before(at), slice(start, end, step))]
 
 
-def _numbers(r: Recorder, at: int, start: Any, end: Any, size: int) -> tuple[Any, Any]:
+def _numbers(r: AtenRecorder, at: int, start: Any, end: Any, size: int) -> tuple[Any, Any]:
     """Bounds that depend on a symbol, of an axis whose size does not: the size of the result tells them."""
     count = r.fixed(r.shape[at], "the size of the slice")
     if isinstance(start, Dim):
@@ -91,7 +91,7 @@ def _numbers(r: Recorder, at: int, start: Any, end: Any, size: int) -> tuple[Any
     return start, (start or 0) + count
 
 
-def _of_symbol(r: Recorder, t: Tensor, at: int, start: Any, end: Any, step: int) -> Tensor:
+def _of_symbol(r: AtenRecorder, t: Tensor, at: int, start: Any, end: Any, step: int) -> Tensor:
     """A part of a symbolic axis: by numbers of rows, where a slice might not exist."""
     if step == 1:
         try:
@@ -109,18 +109,18 @@ def _of_symbol(r: Recorder, t: Tensor, at: int, start: Any, end: Any, step: int)
 
 
 @row("narrow", "narrow_copy")
-def _narrow(r: Recorder, x: Any, dim: int, start: Any, length: Any) -> Tensor:
+def _narrow(r: AtenRecorder, x: Any, dim: int, start: Any, length: Any) -> Tensor:
     return _slice(r, x, dim, start, start + length)
 
 
 @row("select", "select_copy")
-def _select(r: Recorder, x: Any, dim: int, index: Any) -> Tensor:
+def _select(r: AtenRecorder, x: Any, dim: int, index: Any) -> Tensor:
     t = r.tensor(x)
     return t[(*before(dim % t.ndim), index)]
 
 
 @row("cat", "concat", "concatenate")
-def _cat(r: Recorder, tensors: Any, dim: int = 0) -> Tensor:
+def _cat(r: AtenRecorder, tensors: Any, dim: int = 0) -> Tensor:
     rank = len(r.shape)
     at = dim % rank
     kept = [x for x in tensors if not (len(x.shape) == 1 and x.shape[0] == 0 and rank > 1)]
@@ -130,7 +130,7 @@ def _cat(r: Recorder, tensors: Any, dim: int = 0) -> Tensor:
 
 
 @row("stack")
-def _stack(r: Recorder, tensors: Any, dim: int = 0) -> Tensor:
+def _stack(r: AtenRecorder, tensors: Any, dim: int = 0) -> Tensor:
     return ws.stack([r.tensor(x, r.dtype) for x in tensors], dim % len(r.shape))
 
 
@@ -142,7 +142,7 @@ def _pieces(t: Tensor, sizes: list[Any], at: int) -> tuple[Tensor, ...]:
 
 
 @row("split_with_sizes", "split_with_sizes_copy")
-def _split_with_sizes(r: Recorder, x: Any, sizes: Any, dim: int = 0) -> tuple[Tensor, ...]:
+def _split_with_sizes(r: AtenRecorder, x: Any, sizes: Any, dim: int = 0) -> tuple[Tensor, ...]:
     t = r.tensor(x)
     return _pieces(t, list(sizes), dim % t.ndim)
 
@@ -158,21 +158,21 @@ def _split_with_sizes(r: Recorder, x: Any, sizes: Any, dim: int = 0) -> tuple[Te
     "vsplit",
     "unsafe_split_with_sizes",
 )
-def _split(r: Recorder, x: Any, _: Any, dim: int = 0) -> tuple[Tensor, ...]:
+def _split(r: AtenRecorder, x: Any, _: Any, dim: int = 0) -> tuple[Tensor, ...]:
     t = r.tensor(x)
     at = dim % t.ndim
     return _pieces(t, [r.extent(m.shape[at]) for m in r.meta], at)
 
 
 @row("unbind", "unbind_copy")
-def _unbind(r: Recorder, x: Any, dim: int = 0) -> tuple[Tensor, ...]:
+def _unbind(r: AtenRecorder, x: Any, dim: int = 0) -> tuple[Tensor, ...]:
     t = r.tensor(x)
     at = dim % t.ndim
     return tuple(t[(*before(at), i)] for i in range(r.fixed(t.shape[at], "the size of the axis")))
 
 
 @row("repeat", "tile")
-def _repeat(r: Recorder, x: Any, times: Any) -> Tensor:
+def _repeat(r: AtenRecorder, x: Any, times: Any) -> Tensor:
     t = r.tensor(x)
     counts = [*[1] * (t.ndim - len(times)), *times]
     shape = (*[1] * (len(counts) - t.ndim), *t.shape)
@@ -181,7 +181,7 @@ def _repeat(r: Recorder, x: Any, times: Any) -> Tensor:
 
 
 @row("repeat_interleave.self_int", "repeat_interleave.self_Tensor", refuses="counts that differ")
-def _repeat_interleave(r: Recorder, x: Any, repeats: Any, dim: int | None = None, **_: Any) -> Tensor:
+def _repeat_interleave(r: AtenRecorder, x: Any, repeats: Any, dim: int | None = None, **_: Any) -> Tensor:
     import torch
 
     t = r.tensor(x) if dim is not None else r.tensor(x).reshape(-1)
@@ -200,14 +200,14 @@ def along(t: Tensor, table: Any, at: int) -> Tensor:
 
 
 @row("flip", "fliplr", "flipud")
-def _flip(r: Recorder, x: Any, dims: Any = None) -> Tensor:
+def _flip(r: AtenRecorder, x: Any, dims: Any = None) -> Tensor:
     t = r.tensor(x)
     given = {"aten.fliplr": [1], "aten.flipud": [0]}.get(str(r.node.target).rpartition(".")[0], dims)
     return ws.flip(t, [d % t.ndim for d in given])
 
 
 @row("rot90")
-def _rot90(r: Recorder, x: Any, k: int = 1, dims: Any = (0, 1)) -> Tensor:
+def _rot90(r: AtenRecorder, x: Any, k: int = 1, dims: Any = (0, 1)) -> Tensor:
     t, (a, b) = r.tensor(x), dims
     k %= 4
     if k == 0:
@@ -218,7 +218,7 @@ def _rot90(r: Recorder, x: Any, k: int = 1, dims: Any = (0, 1)) -> Tensor:
 
 
 @row("roll")
-def _roll(r: Recorder, x: Any, shifts: Any, dims: Any = ()) -> Tensor:
+def _roll(r: AtenRecorder, x: Any, shifts: Any, dims: Any = ()) -> Tensor:
     t = r.tensor(x)
     if not isinstance(dims, int) and not dims:
         return _rolled(r, t.reshape(-1), [shifts] if isinstance(shifts, int) else shifts, [0]).reshape(t.shape)
@@ -226,7 +226,7 @@ def _roll(r: Recorder, x: Any, shifts: Any, dims: Any = ()) -> Tensor:
     return _rolled(r, t, as_list(shifts), as_list(dims))
 
 
-def _rolled(r: Recorder, t: Tensor, shifts: Any, dims: Any) -> Tensor:
+def _rolled(r: AtenRecorder, t: Tensor, shifts: Any, dims: Any) -> Tensor:
     for shift, dim in zip(shifts, dims):
         at = dim % t.ndim
         size = r.fixed(t.shape[at], "the size of the axis")
@@ -237,14 +237,14 @@ def _rolled(r: Recorder, t: Tensor, shifts: Any, dims: Any) -> Tensor:
 
 
 @row("unfold", "unfold_copy")
-def _unfold(r: Recorder, x: Any, dim: int, size: int, step: int) -> Tensor:
+def _unfold(r: AtenRecorder, x: Any, dim: int, size: int, step: int) -> Tensor:
     t = r.tensor(x)
     at = dim % t.ndim
     return ws.windows_along(t, at, size, step)
 
 
 @row("diagonal", "diagonal_copy")
-def _diagonal(r: Recorder, x: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+def _diagonal(r: AtenRecorder, x: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
     t = r.tensor(x)
     a, b = dim1 % t.ndim, dim2 % t.ndim
     moved = t.permute([*(d for d in range(t.ndim) if d not in (a, b)), a, b])
@@ -255,7 +255,7 @@ def _diagonal(r: Recorder, x: Any, offset: int = 0, dim1: int = 0, dim2: int = 1
 
 
 @row("diag_embed")
-def _diag_embed(r: Recorder, x: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
+def _diag_embed(r: AtenRecorder, x: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
     t, rank = r.tensor(x), len(r.shape)
     a, b = dim1 % rank, dim2 % rank
     size = r.shape[a]
@@ -271,7 +271,7 @@ def _diag_embed(r: Recorder, x: Any, offset: int = 0, dim1: int = -2, dim2: int 
 
 
 @row("as_strided", "as_strided_copy", refuses="what is not contiguous")
-def _as_strided(r: Recorder, x: Any, size: Any, stride: Any, offset: Any = None) -> Tensor:
+def _as_strided(r: AtenRecorder, x: Any, size: Any, stride: Any, offset: Any = None) -> Tensor:
     t, given = r.tensor(x), r.node.args[0].meta["val"]
     if not given.is_contiguous():
         r.refuse("reads memory that is not contiguous")
@@ -284,7 +284,7 @@ def _as_strided(r: Recorder, x: Any, size: Any, stride: Any, offset: Any = None)
 
 
 @row("pixel_shuffle")
-def _pixel_shuffle(r: Recorder, x: Any, factor: int) -> Tensor:
+def _pixel_shuffle(r: AtenRecorder, x: Any, factor: int) -> Tensor:
     t = r.tensor(x)
     lead, (c, h, w) = t.shape[:-3], t.shape[-3:]
     apart = t.reshape((*lead, c // (factor * factor), factor, factor, h, w))  # type: ignore[operator]
@@ -293,7 +293,7 @@ def _pixel_shuffle(r: Recorder, x: Any, factor: int) -> Tensor:
 
 
 @row("pixel_unshuffle")
-def _pixel_unshuffle(r: Recorder, x: Any, factor: int) -> Tensor:
+def _pixel_unshuffle(r: AtenRecorder, x: Any, factor: int) -> Tensor:
     t = r.tensor(x)
     lead, (c, h, w) = t.shape[:-3], t.shape[-3:]
     apart = t.reshape((*lead, c, h // factor, factor, w // factor, factor))  # type: ignore[operator]
@@ -302,7 +302,7 @@ def _pixel_unshuffle(r: Recorder, x: Any, factor: int) -> Tensor:
 
 
 @row("channel_shuffle", "native_channel_shuffle")
-def _channel_shuffle(r: Recorder, x: Any, groups: int) -> Tensor:
+def _channel_shuffle(r: AtenRecorder, x: Any, groups: int) -> Tensor:
     t = r.tensor(x)
     n, c = t.shape[:2]
     apart = t.reshape((n, groups, c // groups, *t.shape[2:]))  # type: ignore[operator]
@@ -310,7 +310,7 @@ def _channel_shuffle(r: Recorder, x: Any, groups: int) -> Tensor:
 
 
 @row("meshgrid")
-def _meshgrid(r: Recorder, tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
+def _meshgrid(r: AtenRecorder, tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
     parts, rank = [r.tensor(t).reshape(-1) for t in tensors], len(tensors)
     out = []
     for d, (part, meta) in enumerate(zip(parts, r.meta)):

@@ -12,7 +12,7 @@ import wholestep as ws
 from wholestep.compiler.frontend.control.custom_gradient import arriving_at, told_gradient
 from wholestep.compiler.frontend.functions.special import _trigamma
 from wholestep.compiler.frontend.tensor import Tensor
-from wholestep.interop.torch.aten.record import Recorder
+from wholestep.interop.torch.aten.record import AtenRecorder
 from wholestep.interop.torch.aten.table import row
 
 # -- modified Bessel functions -----------------------------------------------------------------------------------
@@ -41,7 +41,7 @@ def bessel(x: Tensor, order: int) -> Tensor:
 
 def _register_bessel(names: Sequence[str], order: int, scaled: bool) -> None:
     @row(*names)
-    def record(r: Recorder, x: Any) -> Tensor:
+    def record(r: AtenRecorder, x: Any) -> Tensor:
         t = r.tensor(x, r.dtype)
         found = bessel(t, order)
         return found if scaled else found * ws.exp(ws.abs(t))
@@ -77,7 +77,7 @@ def zeta(s: Any, q: Tensor) -> Tensor:
 
 
 @row("special_zeta", refuses="s that is not above 1; the gradient is that of the series")
-def _zeta(r: Recorder, s: Any, q: Any) -> Tensor:
+def _zeta(r: AtenRecorder, s: Any, q: Any) -> Tensor:
     kind = r.dtype
     given = float(s) if isinstance(s, int | float) else ws.stop_gradient(r.tensor(s, kind))
     at = r.tensor(q, kind)
@@ -87,7 +87,7 @@ def _zeta(r: Recorder, s: Any, q: Any) -> Tensor:
 
 
 @row("polygamma", "special_polygamma")
-def _polygamma(r: Recorder, *args: Any) -> Tensor:
+def _polygamma(r: AtenRecorder, *args: Any) -> Tensor:
     order, x = args if isinstance(args[0], int) else args[::-1]
     t = r.tensor(x, r.dtype)
     if order < 2:
@@ -140,7 +140,7 @@ def _incomplete(a: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
 
 def _register_gamma(names: Sequence[str], which: int) -> None:
     @row(*names, refuses="a gradient of its first argument, which torch has none of either")
-    def record(r: Recorder, a: Any, x: Any) -> Tensor:
+    def record(r: AtenRecorder, a: Any, x: Any) -> Tensor:
         first, second = (r.tensor(v, r.dtype).expand(*r.shape) for v in (a, x))
         order, at = ws.stop_gradient(first), ws.stop_gradient(second)
         value = ws.stop_gradient(_incomplete(order, at)[which])
@@ -159,12 +159,12 @@ WIDTH = 0.5  # of the steps of the rule below: its error is e^-(π / WIDTH)²
 
 
 @row("special_erfcx")
-def _erfcx(r: Recorder, x: Any) -> Tensor:
+def _erfcx(r: AtenRecorder, x: Any) -> Tensor:
     return scaled_erfc(r.tensor(x, r.dtype))
 
 
 @row("special_log_ndtr")
-def _log_ndtr(r: Recorder, x: Any) -> Tensor:
+def _log_ndtr(r: AtenRecorder, x: Any) -> Tensor:
     t = r.tensor(x, r.dtype)
     low = t < -1.0
     below, above = ws.where(low, t, -1.0), ws.where(low, 0.0, t)
@@ -187,14 +187,14 @@ def scaled_erfc(t: Tensor) -> Tensor:
 
 
 @row("special_ndtri")
-def _ndtri(r: Recorder, x: Any) -> Tensor:
+def _ndtri(r: AtenRecorder, x: Any) -> Tensor:
     return math.sqrt(2.0) * ws.erfinv(2.0 * r.tensor(x, r.dtype) - 1.0)
 
 
 # -- numbers as few bits would hold them -------------------------------------------------------------------------
 
 
-def _quantized(r: Recorder, x: Any, scale: Any, zero: Any, low: int, high: int) -> tuple[Tensor, Tensor]:
+def _quantized(r: AtenRecorder, x: Any, scale: Any, zero: Any, low: int, high: int) -> tuple[Tensor, Tensor]:
     """Rounded to whole steps; the gradient passes where the range reaches."""
     t = r.tensor(x)
     # torch keeps scales, their inverses and what is multiplied with them in float32
@@ -208,24 +208,24 @@ def _quantized(r: Recorder, x: Any, scale: Any, zero: Any, low: int, high: int) 
 
 
 @row("fake_quantize_per_tensor_affine", "fake_quantize_per_tensor_affine_cachemask")
-def _per_tensor(r: Recorder, x: Any, scale: Any, zero: Any, low: int, high: int) -> Any:
+def _per_tensor(r: AtenRecorder, x: Any, scale: Any, zero: Any, low: int, high: int) -> Any:
     return _several(r, _quantized(r, x, scale, zero, low, high))
 
 
 @row("_fake_quantize_per_tensor_affine_cachemask_tensor_qparams")
-def _per_tensor_where(r: Recorder, x: Any, scale: Any, zero: Any, on: Any, low: int, high: int) -> Any:
+def _per_tensor_where(r: AtenRecorder, x: Any, scale: Any, zero: Any, on: Any, low: int, high: int) -> Any:
     value, inside = _quantized(r, x, scale, zero, low, high)
     is_on = r.tensor(on).astype("bool").reshape(())
     return ws.where(is_on, value, r.tensor(x)), inside
 
 
 @row("fake_quantize_per_channel_affine", "fake_quantize_per_channel_affine_cachemask")
-def _per_channel(r: Recorder, x: Any, scale: Any, zero: Any, axis: int, low: int, high: int) -> Any:
+def _per_channel(r: AtenRecorder, x: Any, scale: Any, zero: Any, axis: int, low: int, high: int) -> Any:
     t = r.tensor(x)
     shape = tuple(e if d == axis % t.ndim else 1 for d, e in enumerate(t.shape))
     found = _quantized(r, x, r.tensor(scale).reshape(shape), r.tensor(zero).reshape(shape), low, high)
     return _several(r, found)
 
 
-def _several(r: Recorder, found: tuple[Tensor, Tensor]) -> Any:
+def _several(r: AtenRecorder, found: tuple[Tensor, Tensor]) -> Any:
     return found[0] if isinstance(r.meta, torch.Tensor) else found

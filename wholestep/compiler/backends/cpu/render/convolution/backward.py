@@ -15,7 +15,7 @@ from wholestep.compiler.backends.cpu.render.convolution.common import (
 )
 from wholestep.compiler.backends.cpu.render.convolution.gemm import render_weight_in_place
 from wholestep.compiler.backends.cpu.render.convolution.winograd import render_weight_by_tiles
-from wholestep.compiler.backends.cpu.render.writer import Writer
+from wholestep.compiler.backends.cpu.render.writer import CWriter
 from wholestep.compiler.ir.type_rules.convolution import SMALL_WINDOW
 
 
@@ -32,7 +32,7 @@ def _finish_weight(pen: Pen, lo: str, hi: str, tall: int, count: int, length: in
         w.emit(f"for (long l = 0; l < {each}; l++) {target} = {source};")
 
 
-def render_conv2d_grad_weight(w: Writer) -> None:
+def render_conv2d_grad_weight(w: CWriter) -> None:
     pen = Pen(w)
     a = pen.window
     if pen.tiles.rows:
@@ -111,7 +111,7 @@ def _weight_of_channels(pen: Pen) -> None:
             w.emit(f"for (long k = 0; k < {wide}; k++) ({pen.at('result')})[o*{o} + r*{y} + k*{x}] = {source};")
 
 
-def _in_tiles(w: Writer, size: int, outputs: int, tile: Callable[[int], None]) -> None:
+def _in_tiles(w: CWriter, size: int, outputs: int, tile: Callable[[int], None]) -> None:
     """Outputs from lo to hi, `size` at a time; ranges of threads begin at whole tiles."""
     lo, hi = w.span(0)
     with w.loop("o", lo, f"{hi} - {size - 1}" if size > 1 else hi, str(size)):
@@ -122,7 +122,7 @@ def _in_tiles(w: Writer, size: int, outputs: int, tile: Callable[[int], None]) -
             tile(outputs % size)
 
 
-def render_pooled_grad_weight(w: Writer) -> None:
+def render_pooled_grad_weight(w: CWriter) -> None:
     """Every part of the batch has sums of its own."""
     pen = Pen(w)
     a = pen.window
@@ -177,7 +177,7 @@ def _dense_cells(pen: Pen) -> int:
     return outputs
 
 
-def render_pooled_grad_input(w: Writer) -> None:
+def render_pooled_grad_input(w: CWriter) -> None:
     pen = Pen(w)
     a = pen.window
     rows, columns, outputs = pen.sizes("g")

@@ -7,10 +7,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from wholestep.compiler.backends.cpu.convolution.padding import columns_of
-from wholestep.compiler.backends.cpu.kernel_schedule import Frame, tiles_of
+from wholestep.compiler.backends.cpu.kernel_schedule import PaddedImage, tiles_of
 from wholestep.compiler.backends.cpu.render.address import axis_stride
 from wholestep.compiler.backends.cpu.render.language import LOCAL, STORED, SUFFIX
-from wholestep.compiler.backends.cpu.render.writer import Writer, simd
+from wholestep.compiler.backends.cpu.render.writer import CWriter, simd
 from wholestep.compiler.ir.types import DType, Extent
 from wholestep.compiler.plan.model.bodies import Window
 from wholestep.compiler.plan.model.kernel import Instr, Layout, Level, Load, Operand, Store
@@ -22,7 +22,7 @@ COLUMN = 2  # the axis of a pixel's column in kernels that make images
 class Pen:
     """What all window kernels ask of their kernel: sizes, steps and addresses."""
 
-    def __init__(self, w: Writer) -> None:
+    def __init__(self, w: CWriter) -> None:
         assert isinstance(w.kernel.body, Window)
         self.w, self.window, self.tiles = w, w.kernel.body, tiles_of(w.kernel)
         self.operands: Mapping[str, Operand] = {o.name: o for o in (*self.window.operands, *self.window.results)}
@@ -32,7 +32,7 @@ class Pen:
         self.work = {name for name, _ in self.tiles.work}
 
     @property
-    def frame(self) -> Frame:
+    def frame(self) -> PaddedImage:
         assert self.tiles.frame is not None, f"{self.window.op} has a frame"
         return self.tiles.frame
 
@@ -88,7 +88,7 @@ def _number(extent: Extent) -> int:
 
 
 @dataclass(frozen=True)
-class Run:
+class ChannelRun:
     """`columns` channels of a pixel from channel `first` on of a group of `channels`, which begins at `group`."""
 
     columns: int
@@ -110,7 +110,7 @@ class Run:
 class Lanes:
     """A loop over a run of channels."""
 
-    def __init__(self, pen: Pen, run: Run) -> None:
+    def __init__(self, pen: Pen, run: ChannelRun) -> None:
         self.pen, self.columns, self.base, self.left = pen, run.columns, run.base, run.left
         self.whole = run.channels % run.columns == 0
 
@@ -187,7 +187,7 @@ def _axes(load: Instr) -> set[int]:
     return {a for i in indices for a, _ in i.terms} | ({-1} if any(i.value is not None for i in indices) else set())
 
 
-def lanes(pen: Pen, run: Run, sources: Mapping[str, str]) -> None:
+def lanes(pen: Pen, run: ChannelRun, sources: Mapping[str, str]) -> None:
     """The epilogue of some channels of a pixel that lie at `sources`."""
     (level,) = pen.w.kernel.levels
     loop = Lanes(pen, run)
@@ -203,7 +203,7 @@ def name_sources(pen: Pen, level: Level, sources: Mapping[str, str]) -> None:
             pen.w.values[i.id] = sources[i.op]
 
 
-def pixels(pen: Pen, count: int, run: Run, at: str = "block") -> None:
+def pixels(pen: Pen, count: int, run: ChannelRun, at: str = "block") -> None:
     """The epilogue of a row of pixels that lies in the workspace."""
     w = pen.w
     Lanes(pen, run).hoist()
@@ -219,14 +219,14 @@ def image_epilogue(pen: Pen, height: int, width: int, channels: int, row: int, l
         with w.loop("i1", "0", str(height)):
             w.emit(f"const {pen.real} *const acc = image + (i1 + {low[0]})*{row} + {low[1] * channels};")
             column, w.scope.axes[COLUMN] = w.scope.axes[COLUMN], "0"
-            lanes(pen, Run(width * channels, width * channels), {"acc": "acc[l]"})
+            lanes(pen, ChannelRun(width * channels, width * channels), {"acc": "acc[l]"})
             w.scope.axes[COLUMN] = column
         return
     with ExitStack() as stack:
-        run = Run(columns, channels)
+        run = ChannelRun(columns, channels)
         if channels > columns:
             stack.enter_context(w.loop("p", "0", str(-(-channels // columns))))
-            run = Run(columns, channels, f"p*{columns}")
+            run = ChannelRun(columns, channels, f"p*{columns}")
         Lanes(pen, run).hoist()
         stack.enter_context(w.loop("i1", "0", str(height)))
         stack.enter_context(w.loop("i2", "0", str(width)))

@@ -15,10 +15,10 @@ from wholestep.compiler.backends.cpu.render.convolution.pooling import (
     render_max_pool2d_grad,
     render_max_pool2d_pick,
 )
-from wholestep.compiler.backends.cpu.render.writer import Writer
+from wholestep.compiler.backends.cpu.render.writer import CWriter
 from wholestep.compiler.plan.model.bodies import Window
 
-_RENDER: Mapping[str, Callable[[Writer], None]] = {
+_RENDER: Mapping[str, Callable[[CWriter], None]] = {
     "conv2d": render_conv2d,
     "conv2d_grad_input": render_conv2d_grad_input,
     "conv2d_grad_weight": render_conv2d_grad_weight,
@@ -31,7 +31,7 @@ _RENDER: Mapping[str, Callable[[Writer], None]] = {
 }
 
 
-def render_window(w: Writer) -> None:
+def render_window(w: CWriter) -> None:
     """The loops of a window kernel."""
     assert isinstance(w.kernel.body, Window)
     _RENDER[w.kernel.body.op](w)

@@ -20,7 +20,7 @@ from wholestep.compiler.backends.cpu.render.convolution.common import (
 from wholestep.compiler.backends.cpu.render.convolution.gemm import render_products
 from wholestep.compiler.backends.cpu.render.convolution.weight_packing import Panels, enter_panels, pack, packed_at
 from wholestep.compiler.backends.cpu.render.convolution.winograd import image_by_tiles, transform_weights
-from wholestep.compiler.backends.cpu.render.writer import Writer
+from wholestep.compiler.backends.cpu.render.writer import CWriter
 from wholestep.compiler.plan.model.kernel import POOL_AXES
 
 
@@ -43,7 +43,7 @@ def conv_row(pen: Pen, panels: Panels, count: int, out: str, step: int, x: str, 
     )
 
 
-def render_conv2d(w: Writer) -> None:
+def render_conv2d(w: CWriter) -> None:
     pen = Pen(w)
     if pen.tiles.images:
         render_products(pen, adjoint=False)
@@ -146,7 +146,7 @@ def candidate(pen: Pen, run: Lanes, i: int, j: int, acc: str) -> None:
         w.emit(f"best = wins ? value : best, at = wins ? {i * a.pool[1] + j} : at;")
 
 
-def render_conv2d_grad_input(w: Writer) -> None:
+def render_conv2d_grad_input(w: CWriter) -> None:
     pen = Pen(w)
     if pen.tiles.images:
         render_products(pen, adjoint=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wholestep.compiler.backends.cpu.convolution.implicit_gemm import Meetings, pixel_step
 from wholestep.compiler.backends.cpu.layout.panels import LANES
-from wholestep.compiler.backends.cpu.render.convolution.common import Lanes, Pen, Run, copy_image, lanes
+from wholestep.compiler.backends.cpu.render.convolution.common import ChannelRun, Lanes, Pen, copy_image, lanes
 
 
 def render_products(pen: Pen, adjoint: bool) -> None:
@@ -69,7 +69,7 @@ def _epilogue(pen: Pen, m: Meetings) -> None:
     w = pen.w
     rows, columns, channels = (e for e in w.kernel.axes[1:4] if isinstance(e, int))
     with w.loop("p", "0", f"(cb + {LANES - 1})/{LANES}"):
-        run = Run(LANES, channels, f"c0 + p*{LANES}")
+        run = ChannelRun(LANES, channels, f"c0 + p*{LANES}")
         Lanes(pen, run).hoist()
         with w.loop("i0", "n0", "n0 + nb"), w.loop("i1", "0", str(rows)), w.loop("i2", "0", str(columns)):
             at = f"((p*{m.made} + {_place(m, m.adjoint, 'i1', 'i2')})*nb + i0 - n0)*{LANES}"

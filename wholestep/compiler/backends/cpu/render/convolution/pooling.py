@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from wholestep.compiler.backends.cpu.convolution.padding import columns_of
-from wholestep.compiler.backends.cpu.render.convolution.common import Lanes, Pen, Run, image_epilogue, lanes
-from wholestep.compiler.backends.cpu.render.writer import Writer
+from wholestep.compiler.backends.cpu.render.convolution.common import ChannelRun, Lanes, Pen, image_epilogue, lanes
+from wholestep.compiler.backends.cpu.render.writer import CWriter
 from wholestep.compiler.ir.types import uint8
 
 
@@ -20,18 +20,18 @@ def _by_channels(pen: Pen, channels: int, sources: Mapping[str, str]) -> None:
     """The epilogue of one pixel whose channels lie in the workspace."""
     w, columns = pen.w, columns_of(channels)
     if channels <= columns:
-        run = Run(columns, channels)
+        run = ChannelRun(columns, channels)
         Lanes(pen, run).hoist()
         lanes(pen, run, {op: f"{text}[l]" for op, text in sources.items()})
         return
     with w.loop("p", "0", str(-(-channels // columns))):
-        run = Run(columns, channels, f"p*{columns}")
+        run = ChannelRun(columns, channels, f"p*{columns}")
         Lanes(pen, run).hoist()
         at_panel = {op: f"{text}[p*{columns} + l]" for op, text in sources.items()}
         lanes(pen, run, at_panel)
 
 
-def render_max_pool2d(w: Writer) -> None:
+def render_max_pool2d(w: CWriter) -> None:
     pen = Pen(w)
     a = pen.window
     height, width, channels = pen.sizes("x")
@@ -45,7 +45,7 @@ def render_max_pool2d(w: Writer) -> None:
         _by_channels(pen, channels, {"acc": "best", "position": "positions"})
 
 
-def render_max_pool2d_grad(w: Writer) -> None:
+def render_max_pool2d_grad(w: CWriter) -> None:
     pen = Pen(w)
     a = pen.window
     rows, columns, channels = pen.sizes("g")
@@ -66,7 +66,7 @@ def _cell(pen: Pen, name: str) -> str:
     return f"({pen.at(name)})[i*{row} + j*{pixel} + c*{channel}]"
 
 
-def render_max_pool2d_pick(w: Writer) -> None:
+def render_max_pool2d_pick(w: CWriter) -> None:
     pen = Pen(w)
     a = pen.window
     height, width, channels = pen.sizes("x")

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 from wholestep.compiler.backends.cpu.convolution.padding import is_depthwise, panel_columns
 from wholestep.compiler.backends.cpu.layout.panels import LANES
-from wholestep.compiler.backends.cpu.render.convolution.common import Pen, Run
+from wholestep.compiler.backends.cpu.render.convolution.common import ChannelRun, Pen
 
 
 class Panels:
@@ -20,10 +20,10 @@ class Panels:
         self.loops = 1 if self.depthwise else groups
         self.count = -(-self.each // self.columns)
 
-    def run(self) -> Run:
+    def run(self) -> ChannelRun:
         """The channels of panel p of group q."""
         first, group = f"p*{self.columns}" if self.count > 1 else "0", f"q*{self.each}" if self.loops > 1 else "0"
-        return Run(self.columns, self.each, first, group)
+        return ChannelRun(self.columns, self.each, first, group)
 
 
 def enter_panels(pen: Pen, stack: ExitStack, panels: Panels) -> None:
