@@ -72,7 +72,7 @@ def _section(table: Names) -> str:
 
 
 def _exports(table: Names) -> Iterable[str]:
-    return names.found(table.ours).__all__ if table.ours.startswith("ws") else ()
+    return names.resolve_path(table.ours).__all__ if table.ours.startswith("ws") else ()
 
 
 def _answer(table: Names, name: str) -> str | None:

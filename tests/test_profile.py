@@ -91,10 +91,10 @@ def test_training_with_a_profile_in_between_ends_with_the_same_bits() -> None:
 
 
 def test_a_profiled_build_computes_the_same_bits() -> None:
-    from wholestep.session.inspect.profile import _profiled
+    from wholestep.session.inspect.profile import _profiled_program
 
     plain, profiled = (ws.build_session(mlp(), optimizer=ws.Adam(), batch_size=16, threads=2) for _ in range(2))
-    entry, _ = _profiled(profiled._programs)
+    entry, _ = _profiled_program(profiled._programs)
     for i in range(3):
         plain.step(data(16, seed=i))
         entry(data(16, seed=i))

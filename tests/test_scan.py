@@ -14,7 +14,7 @@ from oracles import assert_close
 import wholestep as ws
 from tests.compiler.targets import HERE
 from wholestep.compiler.ir.fingerprint import fingerprint
-from wholestep.compiler.ir.graph import IRGraph, held_graph
+from wholestep.compiler.ir.graph import IRGraph, body_of
 from wholestep.compiler.ir.printer import parse_graph, print_graph
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.verify import verify
@@ -245,7 +245,7 @@ def test_text_and_fingerprint_hold_the_body() -> None:
 
 
 def bodies(graph: IRGraph) -> list[IRGraph]:
-    found = [held_graph(n) for n in graph.nodes if n.op == "scan"]
+    found = [body_of(n) for n in graph.nodes if n.op == "scan"]
     return [b for b in found if b is not None]
 
 

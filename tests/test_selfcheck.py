@@ -29,11 +29,11 @@ from wholestep.compiler.runtime.state.slot import Slot
 from wholestep.errors import OptionError, VerificationError
 from wholestep.session.building.placement import where_to
 from wholestep.session.verify import check as selfcheck
-from wholestep.session.verify.check import Subject, check, estimated_seconds
+from wholestep.session.verify.check import Subject, check, estimate_seconds
 from wholestep.session.verify.expected import Demand, demand_of, evaluation
 from wholestep.session.verify.random_inputs import SEED, STEP, RepeatedState, TrialDraw, small_sizes
-from wholestep.session.verify.state_samples import grid, looked_at, positions
-from wholestep.session.verify.trials import Trials, TrialSession, _meaning
+from wholestep.session.verify.state_samples import grid, positions, sample_state
+from wholestep.session.verify.trials import Trials, TrialSession, _expected_graph
 from wholestep.session.verify.verdict import Verdict, parse_verdict
 
 ALWAYS = ws.CompileOptions(cache=False, verify=True)
@@ -233,7 +233,7 @@ def test_a_plan_cached_unchecked_is_checked_when_asked(tmp_path: Path) -> None:
 def test_small_sizes_are_always_checked_and_the_capacity_where_it_is_cheap() -> None:
     graph = mlp(inputs=784, hidden=1024)
     session = ws.build_session(graph, batch_size=256, options=ws.CompileOptions(cache=False))
-    assert estimated_seconds(session.plan) > 0.05
+    assert estimate_seconds(session.plan) > 0.05
     assert verdict(session).sizes == ({"batch": 3},)
     assert note(session).startswith("note: checked against the interpreter at batch=3: worst error")
     assert verdict(ws.build_session(graph, batch_size=256, options=ALWAYS)).sizes == ({"batch": 3}, {"batch": 256})
@@ -292,7 +292,7 @@ def test_a_large_state_is_looked_at_on_a_grid_that_has_its_edges() -> None:
     (stored,) = MEMORY.hold([type])
     stored.fill(np.arange(65521, dtype=np.float32))
     whole = stored.read()
-    np.testing.assert_array_equal(looked_at(Slot(type, stored, MEMORY.kind)), whole[np.ix_(at, positions(50))])
+    np.testing.assert_array_equal(sample_state(Slot(type, stored, MEMORY.kind)), whole[np.ix_(at, positions(50))])
     assert (pack(whole, stored.layout) == stored.flat).all()  # what pads the last panel is zero
 
 
@@ -304,7 +304,7 @@ def test_updates_on_a_grid_are_those_of_the_whole(optimizer: ws.Optimizer) -> No
     logits = ws.relu(x @ g.parameter("w", (190, 200)).T.T) @ g.parameter("u", (200, 10))
     g.set_outputs({"loss": ws.losses.cross_entropy(logits, labels)})
     session = ws.build_session(g, optimizer=optimizer, batch_size=8, options=ALWAYS)
-    graph = _meaning(session._programs.compiled.definition.trace("train"))
+    graph = _expected_graph(session._programs.compiled.definition.trace("train"))
     whole = Demand(frozenset(graph.nodes), frozenset())
     picked = demand_of(graph, {"batch": 3})
     assert next(u.node for u in graph.updates if u.name == "w") in picked.picked
@@ -330,7 +330,7 @@ def deep(init: object = 0.0) -> ws.Graph:
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_the_numbers_of_a_deep_network_of_zeros_are_finite() -> None:
     session = ws.build_session(deep(), optimizer=ws.AdamW(), batch_size=8, options=ALWAYS, device="reference")
-    graph = _meaning(session._programs.compiled.definition.trace("train"))
+    graph = _expected_graph(session._programs.compiled.definition.trace("train"))
     drawn = TrialDraw(graph, ())
     first = drawn.trial({"batch": 3}, 0)
     seen = interpret(graph, inputs=first.inputs, state=first.state, scalars=first.scalars, sizes=first.sizes, step=STEP)
@@ -366,7 +366,7 @@ def lookup() -> ws.Graph:
 
 def test_large_states_are_read_by_rows_and_mean_what_the_interpreter_says() -> None:
     session = ws.build_session(lookup(), optimizer=ws.AdamW(), batch_size=8, options=ALWAYS)
-    graph = _meaning(session._programs.compiled.definition.trace("train"))
+    graph = _expected_graph(session._programs.compiled.definition.trace("train"))
     trial = TrialDraw(graph, session.plan.bounds).trial({"batch": 3}, 0)
     bench = TrialSession(subject_of(session))
     bench.place(trial)

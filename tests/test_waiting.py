@@ -35,7 +35,7 @@ def test_a_long_build_says_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("sys.stderr", terminal)
     monkeypatch.setattr(build_progress, "PATIENCE", 0.0)
     monkeypatch.setattr(build_progress, "EVERY", 0.01)
-    with build_progress.told_to_wait(spans):
+    with build_progress.show_build_progress(spans):
         words = {"optimize_full": "planning", "gcc": "compiling", "self_check": "checking the numbers"}
         for name, word in words.items():
             assert word not in terminal.getvalue() or name == "optimize_full", "it says what is being done"
@@ -60,7 +60,7 @@ def test_an_error_ends_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build_progress, "PATIENCE", 0.0)
 
     def failing() -> None:
-        with build_progress.told_to_wait(Spans()):
+        with build_progress.show_build_progress(Spans()):
             terminal.wait_for("planning")
             raise KeyError
 

@@ -63,6 +63,6 @@ def stratified_split(y: ArrayLike, test_fraction: float, seed: int) -> tuple[NDA
 def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from wholestep.compat.names import missing
+    from wholestep.compat.names import answer_missing
 
-    return missing(__name__, name)
+    return answer_missing(__name__, name)

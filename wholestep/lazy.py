@@ -43,9 +43,9 @@ class Exports:
         if name not in self.home_of:
             if name.startswith("_") or self._is_file(name):  # `from package import file` asks for it before it loads it
                 raise AttributeError(f"module {self._package!r} has no attribute {name!r}")
-            from wholestep.compat.names import missing
+            from wholestep.compat.names import answer_missing
 
-            return missing(self._package, name)
+            return answer_missing(self._package, name)
         home, own = self.home_of[name]
         found = None if home == self._package else getattr(import_module(home), own, None)
         if found is None:  # it is a module itself

@@ -126,7 +126,7 @@ LAUNCHERS = (
 )
 
 
-def launched() -> Launch | None:
+def read_launch() -> Launch | None:
     """What a launcher has said; None in a process that was started alone."""
     told = os.environ.get
     for rank, count in LAUNCHERS:
@@ -166,7 +166,7 @@ def rank_variables(rank: int, rendezvous: tuple[str, int], secret: bytes, node: 
     }
 
 
-def noting_variables(file: int) -> dict[str, str]:
+def notes_variables(file: int) -> dict[str, str]:
     """What a rank is told by a process that watches it."""
     return {"WHOLESTEP_NOTES": str(file)}
 

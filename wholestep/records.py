@@ -92,7 +92,7 @@ def _put(cls: Any, name: str, write: Callable[[Any], tuple[str, dict[str, Any]]]
     setattr(cls, name, first)
 
 
-def _shown(self: Any) -> str:
+def _repr(self: Any) -> str:
     shown = (f"{field.name}={getattr(self, field.name)!r}" for field in dataclasses.fields(self) if field.repr)
     return f"{type(self).__qualname__}({', '.join(shown)})"
 
@@ -135,7 +135,7 @@ else:
         else:
             dataclasses.fields(cls)  # its first instance will not ask for them
         if "__repr__" not in members:
-            cls.__repr__ = _shown
+            cls.__repr__ = _repr
         if eq:
             explicit = members.get("__hash__") is not None or ("__hash__" in members and "__eq__" not in members)
             if "__eq__" not in members:

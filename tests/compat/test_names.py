@@ -48,7 +48,7 @@ def is_for_nobody(theirs: str, name: str) -> bool:
 
 @pytest.mark.parametrize("theirs", PLACES)
 def test_every_public_name_is_taken_or_answered(theirs: str) -> None:
-    place = names.found(PLACES[theirs])
+    place = names.resolve_path(PLACES[theirs])
     silent = []
     for name in public_names(theirs):
         try:
@@ -82,7 +82,7 @@ def paths() -> list[tuple[str, str, str]]:
 
 def test_what_is_the_same_exists() -> None:
     for theirs, name, path in paths():
-        assert names.found(path) is not None, f"{theirs}.{name} -> {path}"
+        assert names.resolve_path(path) is not None, f"{theirs}.{name} -> {path}"
 
 
 def test_advice_names_what_exists() -> None:
@@ -98,7 +98,7 @@ def test_advice_names_what_exists() -> None:
     for text in texts:
         for path in re.findall(r"\bws(?:\.\w+)+", text.replace("{plain}", "relu").replace("{name}", "normal")):
             try:
-                names.found(path)
+                names.resolve_path(path)
             except AttributeError as error:
                 wrong.append(f"{path} of {text!r}: {error}")
     assert wrong == []
@@ -110,7 +110,7 @@ def test_a_name_is_in_a_table_once() -> None:
         assert not set(table.same) & set(table.say), table.theirs
         assert not set(table.differs) & {*table.same, *table.say}, table.theirs
         if table.ours.startswith("ws"):
-            ours = names.found(table.ours).__all__
+            ours = names.resolve_path(table.ours).__all__
             assert set(table.differs) <= set(ours), f"{table.theirs}: only what is here can differ"
             assert not set(table.same) & set(ours), f"{table.theirs}: ours come first"
 

@@ -11,7 +11,7 @@ import onnx
 from onnx import TensorProto, numpy_helper
 
 import wholestep as ws
-from wholestep.compiler.frontend.layers.composites import evaluated
+from wholestep.compiler.frontend.layers.composites import evaluation_graph
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
@@ -112,7 +112,7 @@ def _outputs(network: OnnxGraph, arrays: dict[str, np.ndarray]) -> list[np.ndarr
             values[name] = graph.input(name, a.shape, a.dtype.name)
     found = [tensor_of(v) for v in OnnxRecorder(network, graph).run(network, values)]
     graph.set_outputs({f"output {i}": Tensor(t.node, graph) for i, t in enumerate(found)})
-    whole = expand_gradients(evaluated(graph.to_ir(updates=False)))
+    whole = expand_gradients(evaluation_graph(graph.to_ir(updates=False)))
     feeds = {name: arrays[name] for name in graph.inputs}
     return list(interpret(whole, inputs=feeds).outputs.values())
 

@@ -14,7 +14,7 @@ from tests.compilers import judged_by_an_oracle
 from tests.metrics.cases import CASES, IN_STEP, ROWS, case_data, expected
 from wholestep import metrics as M
 from wholestep.metrics.row_buffers import KeptRows
-from wholestep.schedules.monitor_modes import known_mode
+from wholestep.schedules.monitor_modes import mode_of_name
 
 CUTS = [0, 1, 8, 9, 24, ROWS]
 
@@ -41,9 +41,9 @@ def test_every_metric_of_the_table_says_what_is_better() -> None:
     better = {kind: cls.__dict__["higher_is_better"] for kind, cls in M.METRICS.items()}
     none = dict.fromkeys(("confusion_matrix", "roc_curve", "pr_curve"))
     assert better == {kind: kind not in falling for kind in M.METRICS} | none
-    assert known_mode("val_variance") is None  # of which nobody says what is better
+    assert mode_of_name("val_variance") is None  # of which nobody says what is better
     for kind, up in better.items():
-        assert known_mode(f"val_{kind}") == {True: "max", False: "min", None: None}[up]
+        assert mode_of_name(f"val_{kind}") == {True: "max", False: "min", None: None}[up]
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -99,14 +99,14 @@ def test_every_so_many_steps(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_held_out_rows_of_ordered_data_are_the_last_ones() -> None:
-    from wholestep.train.data.loaders import prepared
+    from wholestep.train.data.loaders import prepare_data
 
     rows = np.arange(20.0)[:, None]
-    loader, held = prepared((rows, rows), 0.25, 5, False, 0)
+    loader, held = prepare_data((rows, rows), 0.25, 5, False, 0)
     assert held is not None
     assert held.columns["x"][:, 0].tolist() == list(range(15, 20))
     assert loader.source.columns["x"][:, 0].tolist() == list(range(15))  # type: ignore[union-attr]
-    _, drawn = prepared((rows, rows), 0.25, 5, True, 0)
+    _, drawn = prepare_data((rows, rows), 0.25, 5, True, 0)
     assert drawn is not None
     assert drawn.columns["x"][:, 0].tolist() != list(range(15, 20))
     with pytest.raises(

@@ -7,7 +7,7 @@ import signal
 import sys
 
 import wholestep as ws
-from wholestep.options import launched
+from wholestep.options import read_launch
 
 how, folder, weights = sys.argv[1:4]
 x, y = ws.datasets.digits()
@@ -19,14 +19,14 @@ class Killer(ws.Callback):
     every = 5
 
     def on_step(self, metrics: ws.StepMetrics) -> None:
-        told = launched()
+        told = read_launch()
         if told is not None and (told.rank, told.attempt, metrics.epoch, metrics.step) == (1, 0, 1, 15):
             os.kill({"rank": os.getpid(), "worker": os.getppid()}[how], signal.SIGKILL)
 
 
 model = ws.nn.Sequential(ws.nn.Linear(64, 32), ws.nn.ReLU(), ws.nn.Dropout(0.1), ws.nn.Linear(32, 10))
 where = {"shards": 2} if how == "shards" else {"workers": ws.Workers(2, engine="ray", checkpoint=folder, restarts=2)}
-if how == "error" and launched() is not None:
+if how == "error" and read_launch() is not None:
     raise ValueError("a mistake of the script")
 callbacks = [Killer()] if how in ("rank", "worker") else []
 history = ws.fit(

@@ -14,14 +14,14 @@ import pytest
 from wholestep.distributed.launch import joining
 from wholestep.distributed.transport.mpi import MPITransport
 from wholestep.distributed.transport.process_group import ProcessGroup, Transport
-from wholestep.options import launched
+from wholestep.options import read_launch
 
 ROOT = Path(__file__).parent.parent.parent
 
 
 def transport() -> Transport:
     """What carries data between the ranks that this process is one of."""
-    told = launched()
+    told = read_launch()
     assert told is not None
     if told.rendezvous:
         return joining.transport_of(told, timeout=60.0)

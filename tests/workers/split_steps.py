@@ -25,7 +25,7 @@ from wholestep.compiler.passes.simplify.cse import share_common_nodes
 from wholestep.compiler.passes.simplify.dead_code import drop_dead_code
 from wholestep.compiler.passes.simplify.inline import inline_calls, strip_stop_gradients
 from wholestep.compiler.runtime.process_group import rows_of_rank
-from wholestep.steps.define import as_graph, defined
+from wholestep.steps.define import as_graph, define_step
 from wholestep.steps.distributed import with_divided_states, with_split_states
 from wholestep.steps.recipe import StepOptions
 
@@ -82,7 +82,7 @@ def traced(
     chosen = optimizer or ws.AdamW(lr=1e-2)
     made: list[dict[str, IRGraph]] = []
     for ranks in (0, data if data > 1 else 0):
-        definition = defined(graph, chosen, BATCH, None, StepOptions(**recipe), ranks)
+        definition = define_step(graph, chosen, BATCH, None, StepOptions(**recipe), ranks)
         phases = definition.micro_batches("train").phases if definition.has_micro_batches else {}
         names = [f"train.{phase}" for phase in phases] or ["train"]
         made.append({name: definition.trace(name) for name in names})

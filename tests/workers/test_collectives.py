@@ -91,7 +91,7 @@ def test_a_gradient_is_that_of_the_losses_of_all_ranks(op: str) -> None:
 def traced(case: str, ranks: int) -> tuple[IRGraph, list[np.ndarray]]:
     """A training step with its gradients expanded: as it is, or that of one of several ranks."""
     import wholestep as ws
-    from wholestep.steps.define import as_graph, defined
+    from wholestep.steps.define import as_graph, define_step
     from wholestep.steps.recipe import StepOptions
 
     make, data, settings = CASES[case]
@@ -99,7 +99,7 @@ def traced(case: str, ranks: int) -> tuple[IRGraph, list[np.ndarray]]:
     specs = [ws.Spec(("batch", *a.shape[1:]), str(a.dtype)) for a in data[:2]]
     graph = as_graph(model, specs[0], specs[1], settings["loss"])
     recipe = StepOptions(clip_norm=0.5)
-    definition = defined(graph, ws.AdamW(lr=1e-2), ROWS, None, recipe, ranks)
+    definition = define_step(graph, ws.AdamW(lr=1e-2), ROWS, None, recipe, ranks)
     expanded = strip_stop_gradients(expand_gradients(inline_calls(definition.trace("train"))))
     return (bucket(divide(expanded)) if ranks else expanded), list(data[:2])
 

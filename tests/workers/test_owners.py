@@ -23,7 +23,7 @@ from wholestep.errors import CheckpointError
 from wholestep.train.checkpoint import load_checkpoint
 from wholestep.train.checkpoint import sharded_write as together
 from wholestep.train.checkpoint.folder import checkpoints_in
-from wholestep.train.checkpoint.format import owned_file
+from wholestep.train.checkpoint.format import shard_file_name
 from wholestep.train.checkpoint.sharded_write import ShardedWrite, meet
 
 OWNED = [f"training-0000{n}-of-00003.safetensors" for n in (1, 2, 3)]
@@ -139,7 +139,7 @@ def test_parts_of_layers_are_written_by_one_of_those_who_have_them(
         "layer": StatePiece(numbers, *about),
     }  # the first by shard="optimizer"
     ShardedWrite(group, tmp_path, 1, pieces, None).wait()
-    with safe_open(tmp_path / owned_file(rank, 4), "np") as file:
+    with safe_open(tmp_path / shard_file_name(rank, 4), "np") as file:
         assert sorted(file.keys()) == sorted(written)
 
 

@@ -62,7 +62,7 @@ def test_ranks_are_started_as_this_program_was(monkeypatch: pytest.MonkeyPatch, 
 def test_what_ranks_write_is_shown_line_by_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, second = ray.log_of(tmp_path, 0), ray.log_of(tmp_path, 1)
     first.write_text("of an earlier run\n")
-    with ray.shown(tmp_path):
+    with ray.show_rank_output(tmp_path):
         with first.open("a") as file:
             file.write("epoch 1\nepo")
         second.write_text("a warning\n")

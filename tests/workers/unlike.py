@@ -28,12 +28,12 @@ def fit(weight: float = 0.1, rows: int = 40, **settings: Any) -> str:
 
 def installed(**versions: str) -> str:
     """A run of which worker 1 has other versions of something."""
-    plain = digest.described
-    digest.described = lambda *given: {**plain(*given), **(versions if rank else {})}
+    plain = digest.describe_run
+    digest.describe_run = lambda *given: {**plain(*given), **(versions if rank else {})}
     try:
         return fit()
     finally:
-        digest.described = plain
+        digest.describe_run = plain
 
 
 said = [

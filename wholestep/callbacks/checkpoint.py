@@ -18,7 +18,7 @@ from wholestep.callbacks.monitor import Best, not_measured, read_monitor
 from wholestep.callbacks.run import Logs
 from wholestep.compat.arguments import takes_their_words
 from wholestep.errors import CheckpointError, OptionError, UsageError
-from wholestep.schedules.monitor_modes import MODES, canonical, known_mode, mode_of
+from wholestep.schedules.monitor_modes import MODES, canonical, mode_of, mode_of_name
 
 if TYPE_CHECKING:
     from wholestep.train.checkpoint import Checkpoint
@@ -79,7 +79,7 @@ class ModelCheckpoint(Callback):
             raise UsageError("ModelCheckpoint takes one place to write to: ModelCheckpoint('runs/digits').")
         self._asks = mode is None  # the metric that it watches, what is better
         if mode is None:
-            mode = known_mode(monitor) or ("" if best else "min")
+            mode = mode_of_name(monitor) or ("" if best else "min")
         Best(mode)  # refuses another word
         self.folder, self.monitor, self.mode = Path(place), canonical(monitor), mode
         self.best, self.last, self.every, self.seconds = best, last, every, seconds
@@ -327,9 +327,9 @@ class ModelCheckpoint(Callback):
     @property
     def best_path(self) -> Path | None:
         """The best checkpoint so far."""
-        from wholestep.train.checkpoint.folder import checkpoints_in, ranked
+        from wholestep.train.checkpoint.folder import checkpoints_in, rank_checkpoints
 
-        found = ranked(checkpoints_in(self.folder), self.monitor, self.mode)
+        found = rank_checkpoints(checkpoints_in(self.folder), self.monitor, self.mode)
         return found[0].path if found else None
 
     def state_dict(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from wholestep.callbacks.weights import Histogram
 START = 1  # SessionLog.status
 
 
-def framed(event: bytes) -> bytes:
+def frame_record(event: bytes) -> bytes:
     """A record as it stands in a file."""
     length = struct.pack("<Q", len(event))
     return length + _masked_crc(length) + event + _masked_crc(event)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from wholestep.callbacks.base import Callback
-from wholestep.callbacks.event_records import START, event, framed
+from wholestep.callbacks.event_records import START, event, frame_record
 from wholestep.callbacks.run import Logs, StepMetrics
 from wholestep.callbacks.weights import Histogram, WeightStatistics
 from wholestep.compat.arguments import takes_their_words
@@ -183,7 +183,7 @@ class TensorBoardLogger(Callback):
 
     def _write(self, record: bytes) -> None:
         assert self._file is not None, "on_train_begin opens the file"
-        self._file.write(framed(record))
+        self._file.write(frame_record(record))
 
     def state_dict(self) -> dict[str, Any]:
         return {"count": self._count}

@@ -12,7 +12,7 @@ from wholestep.callbacks.monitor import Best, not_measured, read_monitor
 from wholestep.callbacks.run import Logs, StepMetrics
 from wholestep.compat.arguments import takes_their_words
 from wholestep.errors import OptionError
-from wholestep.schedules.monitor_modes import canonical, known_mode, mode_of
+from wholestep.schedules.monitor_modes import canonical, mode_of, mode_of_name
 
 
 class EarlyStopping(Callback):
@@ -45,7 +45,7 @@ class EarlyStopping(Callback):
         if not isinstance(patience, int) or isinstance(patience, bool) or patience < 1:
             raise OptionError(f"EarlyStopping: patience is a whole number of at least 1; received {patience!r}.")
         self.monitor, self.patience, self.restore_best = canonical(monitor), patience, restore_best
-        self.best = Best(known_mode(monitor) or "" if mode is None else mode, min_delta)
+        self.best = Best(mode_of_name(monitor) or "" if mode is None else mode, min_delta)
         self.baseline, self.divergence = need_limit("baseline", baseline), need_limit("divergence", divergence)
         self._asks = mode is None  # the metric that it watches, what is better
         self.wait, self.stopped_epoch, self.best_epoch = 0, None, None

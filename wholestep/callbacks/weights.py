@@ -103,7 +103,7 @@ class WeightStatistics(Callback):
         return {name: h for name, kept in self.histograms.items() for h in kept if h.epoch == epoch}
 
     def state_dict(self) -> dict[str, Any]:
-        kept = {name: _stacked(each) for name, each in self.histograms.items()}
+        kept = {name: _stack_histograms(each) for name, each in self.histograms.items()}
         return {"per": self.per, "bins": self.bins, "before": self._before, "histograms": kept}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -113,7 +113,7 @@ class WeightStatistics(Callback):
                 f"per={self.per!r}, bins={self.bins}. Give it the same to go on."
             )
         self._before, self._resumed = dict(state["before"]), True
-        self.histograms = {name: _unstacked(each) for name, each in state["histograms"].items()}
+        self.histograms = {name: _unstack_histograms(each) for name, each in state["histograms"].items()}
 
 
 def _norm(values: AnyArray) -> float:
@@ -121,7 +121,7 @@ def _norm(values: AnyArray) -> float:
         return float(np.sqrt((values**2).sum()))
 
 
-def _stacked(kept: list[Histogram]) -> dict[str, Any]:
+def _stack_histograms(kept: list[Histogram]) -> dict[str, Any]:
     """Histograms as a checkpoint holds them: a few arrays, however many epochs there were."""
     return {
         "epochs": [h.epoch for h in kept],
@@ -131,6 +131,6 @@ def _stacked(kept: list[Histogram]) -> dict[str, Any]:
     }
 
 
-def _unstacked(state: Mapping[str, Any]) -> list[Histogram]:
+def _unstack_histograms(state: Mapping[str, Any]) -> list[Histogram]:
     rows = zip(state["epochs"], state["counts"], state["edges"], state["sums"].tolist(), strict=True)
     return [Histogram(epoch, counts, edges, *sums) for epoch, counts, edges, sums in rows]

@@ -21,7 +21,7 @@ def read_config(path: Path) -> dict[str, Any]:
             f"{path} is no TOML: {error}. Expected lines like epochs = 5, or [optimizer], lr = 3e-4."
         ) from None
     settings: dict[str, Any] = {}
-    for name, value in _flattened(tables, ""):
+    for name, value in _flatten_table(tables, ""):
         if name in settings:
             raise UsageError(f"{path} says {name} twice, in a table and under its dotted name; say it once.")
         try:
@@ -34,16 +34,16 @@ def read_config(path: Path) -> dict[str, Any]:
     return settings
 
 
-def _flattened(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+def _flatten_table(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
     for name, value in table.items():
         if isinstance(value, dict):
-            yield from _flattened(value, f"{prefix}{name}.")
+            yield from _flatten_table(value, f"{prefix}{name}.")
         else:
             yield prefix + name, value
 
 
 @contextlib.contextmanager
-def naming(path: Path | None, name: str) -> Iterator[None]:
+def name_setting_in_errors(path: Path | None, name: str) -> Iterator[None]:
     """Prefix errors about a setting with the file that it comes from, if it comes from one."""
     try:
         yield
@@ -54,7 +54,7 @@ def naming(path: Path | None, name: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def naming_passed(path: Path | None, said: Mapping[str, Any]) -> Iterator[None]:
+def name_script_settings_in_errors(path: Path | None, said: Mapping[str, Any]) -> Iterator[None]:
     """Append the file's settings to errors of a script's build(): only build() knows which of them is wrong."""
     try:
         yield
@@ -66,7 +66,7 @@ def naming_passed(path: Path | None, said: Mapping[str, Any]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def naming_later(path: Path | None, names: Iterable[str]) -> Iterator[None]:
+def name_run_settings_in_errors(path: Path | None, names: Iterable[str]) -> Iterator[None]:
     """Prefix errors about a setting that appear only when the run starts; these begin with its name: `epochs=-1: …`."""
     try:
         yield

@@ -112,7 +112,7 @@ def _compiler() -> str:
 def _gpu() -> str:
     """The GPUs, NVIDIA's libraries, and two steps on the first; a machine without one is well too."""
     from wholestep.compiler.backends.cuda.driver.driver import gpu, gpu_count
-    from wholestep.compiler.backends.cuda.libraries.versions import found_libraries
+    from wholestep.compiler.backends.cuda.libraries.versions import library_versions
     from wholestep.compiler.backends.cuda.target import target_of
 
     try:
@@ -120,7 +120,7 @@ def _gpu() -> str:
     except OptionError as error:
         return f"none can be used: {error}"
     named = ", ".join(f"cuda:{g.number} {g.name} ({target_of(g.capability).name}, {g.bytes >> 30} GiB)" for g in found)
-    return "; ".join([named, *found_libraries(), f"two steps: {_two_steps('cuda')}"])
+    return "; ".join([named, *library_versions(), f"two steps: {_two_steps('cuda')}"])
 
 
 def _cache() -> str:
@@ -135,12 +135,12 @@ def _cache() -> str:
 
 def _workers(count: int, hosts: str | None) -> str:
     """What the processes said; their errors stand above."""
-    from wholestep.distributed.launch.launcher import Job, named_hosts, run_job
+    from wholestep.distributed.launch.launcher import Job, parse_hosts, run_job
 
     said: list[str] = []
     command = (sys.executable, "-m", "wholestep.distributed.probe")
     with tempfile.TemporaryFile("w+") as output:
-        code = run_job(Job(count, command, named_hosts(hosts), output=output), said.append)
+        code = run_job(Job(count, command, parse_hosts(hosts), output=output), said.append)
         output.seek(0)
         found = output.read().strip()
     if code or not found:

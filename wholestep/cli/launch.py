@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from wholestep.cli.shared import told
+from wholestep.cli.shared import report_errors
 from wholestep.errors import UsageError
-from wholestep.options import launched
+from wholestep.options import read_launch
 
 Hosts = Annotated[
     str | None, typer.Option(help="Machines, by commas, that ssh reaches and that have the same folders.")
@@ -21,7 +21,7 @@ Restarts = Annotated[
 PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
 
 
-@told
+@report_errors
 def launch(
     context: typer.Context,
     script: Annotated[Path, typer.Argument(help="A Python file that calls ws.fit; what follows it are its arguments.")],
@@ -40,22 +40,22 @@ def launch(
 
 def start(command: tuple[str, ...], count: int, hosts: str | None, restarts: int, threads: int | None = None) -> None:
     """Run a command as ranks to its end, and exit as it did."""
-    from wholestep.distributed.launch.launcher import Job, named_hosts, run_job
+    from wholestep.distributed.launch.launcher import Job, parse_hosts, run_job
 
-    code = run_job(Job(count, command, named_hosts(hosts), restarts, threads), _say)
+    code = run_job(Job(count, command, parse_hosts(hosts), restarts, threads), _say)
     if code:
         raise typer.Exit(code)
 
 
 def is_first() -> bool:
     """Is this the process that speaks and writes for all?"""
-    found = launched()
+    found = read_launch()
     return found is None or found.rank == 0
 
 
 def is_started_again() -> bool:
     """Was this job started before?  It goes on with what it has kept."""
-    found = launched()
+    found = read_launch()
     return found is not None and found.attempt > 0
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wholestep.cli.shared import Device, Precision, experiment_of, parse_settings, told
+from wholestep.cli.shared import Device, Precision, experiment_of, parse_settings, report_errors
 from wholestep.errors import PlanError, UsageError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def plans_at(path: Path) -> list[tuple[str, Plan]]:
         raise PlanError(f"{path}: {error}") from None
 
 
-def described(plans: list[tuple[str, Plan]]) -> str:
+def describe_plans(plans: list[tuple[str, Plan]]) -> str:
     """The reports of plans, one after the other."""
     from wholestep.compiler.plan.io.report import plan_report
     from wholestep.compiler.runtime.threads import default_threads
@@ -44,17 +44,19 @@ def described(plans: list[tuple[str, Plan]]) -> str:
 
 
 @app.command()
-@told
+@report_errors
 def show(path: Where) -> None:
     """Print the kernels and the memory of a plan."""
-    print(described(plans_at(path)))
+    print(describe_plans(plans_at(path)))
 
 
 @app.command()
-@told
+@report_errors
 def diff(first: Where, second: Where) -> None:
     """Print how two plans differ; exit code 1 where they do."""
-    sides = [(str(p), described([("plan", plan) for _, plan in plans_at(p)]).splitlines()) for p in (first, second)]
+    sides = [
+        (str(p), describe_plans([("plan", plan) for _, plan in plans_at(p)]).splitlines()) for p in (first, second)
+    ]
     (left, old), (right, new) = sides
     lines = list(difflib.unified_diff(old, new, left, right, lineterm="", n=1))
     print("\n".join(lines) if lines else "the plans have the same kernels and memory")
@@ -63,7 +65,7 @@ def diff(first: Where, second: Where) -> None:
 
 
 @app.command()
-@told
+@report_errors
 def explain(
     script: Annotated[Path, typer.Argument(help="A Python file whose build() returns a ws.Experiment.")],
     name: Annotated[str, typer.Argument(help="An output, a state that the step changes, or a gradient: w1.grad.")],

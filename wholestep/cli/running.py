@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wholestep.cli.config_file import naming_later, read_config
+from wholestep.cli.config_file import name_run_settings_in_errors, read_config
 from wholestep.cli.launch import Hosts, Restarts, is_first, is_started_again, say, start
-from wholestep.cli.shared import Device, Memory, Precision, experiment_in, experiment_of, parse_settings, told
+from wholestep.cli.shared import Device, Memory, Precision, experiment_in, experiment_of, parse_settings, report_errors
 from wholestep.distributed.workers import Workers
 from wholestep.errors import CheckpointError, TrainingInterrupted, UsageError
-from wholestep.options import launched
+from wholestep.options import read_launch
 
 if TYPE_CHECKING:
     from wholestep.train import Experiment
@@ -26,7 +26,7 @@ Script = Annotated[
 Mode = Annotated[str | None, typer.Option(help="Of --best: min or max; max for accuracies and their like, else min.")]
 
 
-@told
+@report_errors
 def train(
     script: Annotated[Path | None, typer.Argument(help="A Python file whose build() returns a ws.Experiment.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the data, instead of the script's.")] = None,
@@ -54,11 +54,11 @@ def train(
     restarts: Restarts = 0,
 ) -> None:
     """Train what a script describes, keeping checkpoints; or go on where a run stopped."""
-    if workers is not None and launched() is None:
+    if workers is not None and read_launch() is None:
         place = resume or folder or (Path("runs") / script.stem if script is not None else Path("runs"))
         _start_workers(Workers(workers, engine, model=model, checkpoint=place, restarts=restarts), hosts)
         return
-    if model > 1 and launched() is None:
+    if model > 1 and read_launch() is None:
         raise UsageError(f"--model {model} is among workers, and there are none: give --workers {2 * model}, too.")
     own = {"workers": Workers(model=model)} if model > 1 else {}
     settings = parse_settings(set or [], device if resume is None else None, precision, memory)
@@ -79,7 +79,7 @@ def train(
     said = {} if config is None else {n: v for n, v in read_config(config).items() if n not in settings}
     settings = {**said, **settings}  # in this order: what is set later may be a field of what was set before
     target, experiment = folder or Path("runs") / script.stem, experiment_of(script, settings, config, said).having(own)
-    with naming_later(config, said):
+    with name_run_settings_in_errors(config, said):
         _start(experiment, script, settings, target, folds, exact, progress)
 
 
@@ -126,13 +126,13 @@ def _resume(
     progress: bool,
     own: dict[str, Any],
 ) -> None:
-    from wholestep.cli.trust import started_as
+    from wholestep.cli.trust import script_of_run
     from wholestep.train import load_checkpoint
     from wholestep.train.checkpoint.folder import is_checkpoint
 
     stored = load_checkpoint(run)
     assert stored.path is not None
-    own_script, own_settings = started_as(stored.config, run, stored.path.parent, script)
+    own_script, own_settings = script_of_run(stored.config, run, stored.path.parent, script)
     if epochs is not None:
         own_settings["epochs"] = epochs
     own_settings |= parse_settings([], device)
@@ -184,12 +184,12 @@ def _fit(
         say(f"checkpoints: {folder}, the newest {kept[-1].path.name}")
 
 
-@told
+@report_errors
 def evaluate(run: Run, best: Best = None, mode: Mode = None, script: Script = None, device: Device = None) -> None:
     """Measure a run's weights on its test data, or on its validation data where it has no other."""
     from wholestep.nn.module.module import Module
     from wholestep.train import load_checkpoint
-    from wholestep.train.data.frames import measured
+    from wholestep.train.data.frames import encode_for_evaluation
     from wholestep.train.data.loaders import table_of
 
     experiment, path = experiment_in(run, which=best, mode=mode, script=script, device=device)
@@ -198,7 +198,11 @@ def evaluate(run: Run, best: Best = None, mode: Mode = None, script: Script = No
         load_checkpoint(path).restore(trainer.session)
     held, name = trainer.validation, "validation"
     if experiment.test is not None:
-        test = measured(experiment.model, experiment.test) if isinstance(experiment.model, Module) else experiment.test
+        test = (
+            encode_for_evaluation(experiment.model, experiment.test)
+            if isinstance(experiment.model, Module)
+            else experiment.test
+        )
         held, name = table_of(test), "test"
     if held is None:
         raise UsageError("the experiment has neither test nor validation data; give ws.Experiment(test=(x, y)).")
@@ -208,7 +212,7 @@ def evaluate(run: Run, best: Best = None, mode: Mode = None, script: Script = No
         print(f"  {each:<16}{value:.6g}" if isinstance(value, float) else f"  {each}\n{value}")
 
 
-@told
+@report_errors
 def predict(
     run: Run,
     inputs: Annotated[Path, typer.Argument(help="Rows to predict: a .npy file, or a .csv file of a table.")],

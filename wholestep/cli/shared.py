@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
 import typer
 
-from wholestep.cli.config_file import naming, naming_passed
+from wholestep.cli.config_file import name_script_settings_in_errors, name_setting_in_errors
 from wholestep.errors import UsageError, WholestepError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ Memory = Annotated[
 ]
 
 
-def told(command: Callable[P, R]) -> Callable[P, R]:
+def report_errors(command: Callable[P, R]) -> Callable[P, R]:
     """Print a `WholestepError` or `OSError` as one line and exit with code 1; other exceptions keep their traceback."""
 
     @functools.wraps(command)
@@ -109,7 +109,10 @@ def experiment_of(
     if not callable(build):
         raise UsageError(f"{script} has no function {BUILD}(); it returns what to train: a ws.Experiment.")
     own = inspect.signature(build).parameters
-    with naming_passed(config, {name: value for name, value in said.items() if name in own}), _blamed(script):
+    with (
+        name_script_settings_in_errors(config, {name: value for name, value in said.items() if name in own}),
+        _blame_script(script),
+    ):
         made = build(**{name: value for name, value in settings.items() if name in own})
     from wholestep.train import Experiment
 
@@ -117,7 +120,7 @@ def experiment_of(
         raise UsageError(f"{BUILD}() of {script} returned {type(made).__name__}; expected a ws.Experiment.")
     for name, value in settings.items():
         if name not in own:
-            with naming(config if name in said else None, name):
+            with name_setting_in_errors(config if name in said else None, name):
                 made = made.having({name: value})
     return made
 
@@ -134,13 +137,13 @@ def load_script(script: Path) -> object:
     if folder not in sys.path:
         sys.path.insert(0, folder)
     sys.modules[spec.name] = module
-    with _blamed(script):
+    with _blame_script(script):
         spec.loader.exec_module(module)
     return module
 
 
 @contextlib.contextmanager
-def _blamed(script: Path) -> Iterator[None]:
+def _blame_script(script: Path) -> Iterator[None]:
     """Print an exception of the script with the traceback of the script's own lines."""
     try:
         yield
@@ -166,14 +169,14 @@ def experiment_in(
 
     `script` is what the command line names; without it the run's own, where this user has started the run.
     """
-    from wholestep.cli.trust import started_as
+    from wholestep.cli.trust import script_of_run
     from wholestep.nn.module.module import Module
     from wholestep.train import load_checkpoint
     from wholestep.train.checkpoint.format import WEIGHTS
 
     stored = load_checkpoint(run, best=which, mode=mode)
     assert stored.path is not None
-    own_script, settings = started_as(stored.config, run, stored.path.parent, script)
+    own_script, settings = script_of_run(stored.config, run, stored.path.parent, script)
     experiment = experiment_of(own_script, {**settings, **parse_settings([], device)}).having({"workers": None})
     if isinstance(experiment.model, Module):  # a step's numbers are its session's: see `evaluate`
         experiment.model.load(stored.path / WEIGHTS)

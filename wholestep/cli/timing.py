@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wholestep.cli.shared import Device, Memory, Precision, experiment_of, parse_settings, told
+from wholestep.cli.shared import Device, Memory, Precision, experiment_of, parse_settings, report_errors
 from wholestep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ Script = Annotated[Path, typer.Argument(help="A Python file whose build() return
 Set = Annotated[list[str] | None, typer.Option("--set", help="e.g. batch_size=128 or a parameter of build.")]
 
 
-@told
+@report_errors
 def trace(
     script: Script,
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the trace.")] = Path("trace.json"),
@@ -41,7 +41,7 @@ def trace(
     print(f"{output}: {len(trainer.session.spans)} spans, {len(found.timeline)} kernel runs")
 
 
-@told
+@report_errors
 def bench(
     script: Script,
     seconds: Annotated[float, typer.Option(help="How long to measure.")] = 3.0,

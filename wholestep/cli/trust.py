@@ -33,7 +33,9 @@ def starts_of(folder: Path) -> list[Any]:
     return found if isinstance(found, list) else []
 
 
-def started_as(config: Mapping[str, Any], run: Path, folder: Path, given: Path | None) -> tuple[Path, dict[str, Any]]:
+def script_of_run(
+    config: Mapping[str, Any], run: Path, folder: Path, given: Path | None
+) -> tuple[Path, dict[str, Any]]:
     """The script and the settings to resume a run with: the script of --script, or that of a recorded start.
 
     Args:

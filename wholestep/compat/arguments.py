@@ -35,7 +35,7 @@ def takes_their_words(function: F) -> F:
             return None
         if named and not named.keys() <= own:
             kinds = [kind.__name__ for kind in type(args[0]).__mro__] if of_class else [name]
-            named = translated(kinds, [n for n in known if n != "self"], named)
+            named = translate_arguments(kinds, [n for n in known if n != "self"], named)
         if len(args) > most:
             words = [n for n in known[:most] if n != "self"]
             received = len(args) - most + len(words)
@@ -53,7 +53,7 @@ def take_their_words(module: dict[str, Any], names: list[str]) -> None:
     module.update({name: taking[module[name]] for name in names})  # two names of one function stay one
 
 
-def translated(kinds: list[str], known: list[str], named: Mapping[str, Any]) -> dict[str, Any]:
+def translate_arguments(kinds: list[str], known: list[str], named: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments under our names; one that cannot be taken is an error that says what to write."""
     from wholestep.compat.rows import Only, Say
     from wholestep.compat.tables.keywords import EVERYWHERE, KEYWORDS

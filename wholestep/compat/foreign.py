@@ -20,21 +20,21 @@ def instead(value: object, place: str) -> str:
     name = value.__name__ if isinstance(value, type) else type(value).__name__
     if not library:
         return ""
-    from wholestep.compat.names import answer_to, found, path_of
+    from wholestep.compat.names import answer_to, path_of, resolve_path
 
     path = path_of(place, name)
-    here = path or (f"{place}.{name}" if name in getattr(found(place), "__all__", ()) else None)
+    here = path or (f"{place}.{name}" if name in getattr(resolve_path(place), "__all__", ()) else None)
     text = f"write {here}(...)" if here else answer_to(place, name)
     return f"That is {library}'s {name}" + (f": {text}." if text else "; layers and functions are those of ws.")
 
 
 def torch_function(function: Any) -> str:
     """What to write for a function of torch that was called on a tensor of ours."""
-    from wholestep.compat.names import answer_to, found, path_of
+    from wholestep.compat.names import answer_to, path_of, resolve_path
 
     name = str(getattr(function, "__name__", function))
     for place in ("ws", "ws.nn.functional"):
-        if path_of(place, name) or name in getattr(found(place), "__all__", ()):
+        if path_of(place, name) or name in getattr(resolve_path(place), "__all__", ()):
             return f"write {place}.{name}(...)"
         text = answer_to(place, name)
         if text is not None:

@@ -36,7 +36,7 @@ def answer_to(place: str, name: str) -> str | None:
     return next((text for t in tables().get(place, ()) if (text := t.answer(name)) is not None), None)
 
 
-def found(path: str) -> Any:
+def resolve_path(path: str) -> Any:
     """The object that a path of the tables names: `ws.nn.Linear`, or `wholestep.compiler.ir.types:boolean`."""
     if ":" in path:
         home, _, own = path.partition(":")
@@ -47,12 +47,12 @@ def found(path: str) -> Any:
     return value
 
 
-def missing(package: str, name: str) -> Any:
+def answer_missing(package: str, name: str) -> Any:
     """What a package gives for a name that it does not export."""
     place = "ws" + package.removeprefix("wholestep")
     path = None if name.startswith("_") else path_of(place, name)
     if path is not None:
-        return found(path)
+        return resolve_path(path)
     text = None if name.startswith("_") else answer_to(place, name)
     home = None if name.startswith("_") else _home(package, name)
     if text is None and home is None and not name.startswith("_"):
@@ -84,7 +84,7 @@ def _home(package: str, name: str) -> str | None:
     """The package of ours that has the name."""
     places = (*(f"ws.{folder}" for folder in _FOLDERS), "ws")
     others = (place for place in places if place != "ws" + package.removeprefix("wholestep"))
-    return next((place for place in others if name in found(place).__all__), None)
+    return next((place for place in others if name in resolve_path(place).__all__), None)
 
 
 def _close(package: str, name: str) -> str:
@@ -99,7 +99,7 @@ def attribute(place: str, owner: object, name: str, what: str = "") -> Any:
     """What an object of ours gives for an attribute that it does not have: a method of theirs, or what to write."""
     path = None if name.startswith("_") else path_of(place, name)
     if path is not None:
-        value = found(path)
+        value = resolve_path(path)
         return MethodType(value, owner) if isinstance(value, FunctionType) else value
     text = None if name.startswith("_") else answer_to(place, name)
     if text is None and place == "a tensor" and not name.startswith("_"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from wholestep.compat.names import answer_to, found, path_of
+from wholestep.compat.names import answer_to, path_of, resolve_path
 from wholestep.compiler.frontend.trace import locate
 from wholestep.errors import HabitError
 
@@ -22,7 +22,7 @@ class Namespace:
             raise AttributeError(f"{self._place} has no attribute {name!r}")
         path = path_of(self._place, name)
         if path is not None:
-            return found(path)
+            return resolve_path(path)
         text = answer_to(self._place, name) or self._purpose
         raise locate(HabitError(f"there is no `{self._place}.{name}`: {text}."))
 

@@ -41,7 +41,7 @@ FUNCTIONS = frozenset({
 })  # fmt: skip
 
 
-def applied(function: Any, method: str, inputs: tuple[Any, ...], options: dict[str, Any]) -> Tensor:
+def apply_ufunc(function: Any, method: str, inputs: tuple[Any, ...], options: dict[str, Any]) -> Tensor:
     """What a function of NumPy gives for tensors among its inputs."""
     from wholestep.compat import names
     from wholestep.compiler.frontend.tensor import Tensor
@@ -53,7 +53,7 @@ def applied(function: Any, method: str, inputs: tuple[Any, ...], options: dict[s
         out: Tensor = getattr(first, left)(second) if isinstance(first, Tensor) else getattr(second, right)(first)
         return out
     if method == "__call__" and not options and name in FUNCTIONS:
-        made: Tensor = names.found(f"ws.{name}")(*inputs)
+        made: Tensor = names.resolve_path(f"ws.{name}")(*inputs)
         return made
     text = names.answer_to("ws", name) or "functions of tensors are in ws"
     raise locate(UsageError(f"np.{name} was called on a tensor of a program, which has no value yet: {text}."))

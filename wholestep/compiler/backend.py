@@ -274,7 +274,7 @@ def _make_slice(
     deadline = time.monotonic() + seconds
     begun: deque[Launch] = deque()
     for update in updates:
-        ticket = _launched(program, epoch, update)
+        ticket = _launch_step(program, epoch, update)
         begun.append(ticket if program.synchronous else ticket.keep())
         if program.synchronous or len(begun) == IN_FLIGHT:
             losses.append(begun.popleft().loss())
@@ -284,7 +284,7 @@ def _make_slice(
     return len(losses)
 
 
-def _launched(program: Program, epoch: Epoch, update: int) -> Launch:
+def _launch_step(program: Program, epoch: Epoch, update: int) -> Launch:
     for name, array in epoch.inputs_of(update).items():
         program.bind(name, array)
     return program.launch(epoch.sizes_of(update))
@@ -306,7 +306,7 @@ class MicroBatchShape:
 # -- backends ----------------------------------------------------------------------------------------------------
 
 
-def nothing() -> None:
+def do_nothing() -> None:
     """What there is to do meanwhile, unless a caller knows better."""
 
 
@@ -324,7 +324,9 @@ class Device(Protocol):
     def prepare(self, options: CompileOptions) -> None:
         """Begin with what every plan needs, beside whatever the caller does next."""
 
-    def load(self, plan: Plan, place: LoadContext, key: str = "", meanwhile: Callable[[], None] = nothing) -> Program:
+    def load(
+        self, plan: Plan, place: LoadContext, key: str = "", meanwhile: Callable[[], None] = do_nothing
+    ) -> Program:
         """Make a plan runnable.  `key` stands for the plan in caches; without one it is computed.
 
         `meanwhile` is called while the plan is compiled, before its states and scratch memory are looked for.

@@ -73,7 +73,7 @@ def _step_text(step: ExplainedStep) -> str:
 
 def explain_tensor(graph: IRGraph, options: CompileOptions, target: Target, name: str) -> Explanation:
     """Run the e-graph's stages for a target again and tell what they did for one output, update, state or gradient."""
-    known = _named_nodes(graph)
+    known = _nodes_by_name(graph)
     if name not in known:
         raise UnknownNameError(
             f"there is nothing named {name!r} to explain; there are: {', '.join(map(repr, known)) or 'none'}."
@@ -84,7 +84,7 @@ def explain_tensor(graph: IRGraph, options: CompileOptions, target: Target, name
     if forward is not None:
         told.append(runner.stage("before autodiff", forward, [known[name]]))
     graph = graph if forward is None else forward.after
-    step, ends = _expanded(graph, name, target)
+    step, ends = _expand_gradients(graph, name, target)
     whole = runner.rewrite(step, before_autodiff=False)
     if whole is not None:
         told.append(runner.stage("whole step", whole, ends))
@@ -134,7 +134,7 @@ def _operation_text(node: Node) -> str:
     return f"{node.op}{f' in {node.line.layer}' if node.line.layer else ''} at {node.line}"
 
 
-def _named_nodes(graph: IRGraph) -> dict[str, Node]:
+def _nodes_by_name(graph: IRGraph) -> dict[str, Node]:
     """Outputs, kept tensors, updates of states, and gradients that a step is made of."""
     found = {o.name: o.node for o in graph.outputs}
     for update in graph.updates:
@@ -145,9 +145,9 @@ def _named_nodes(graph: IRGraph) -> dict[str, Node]:
     return found
 
 
-def _expanded(graph: IRGraph, name: str, target: Target) -> tuple[IRGraph, list[Node]]:
+def _expand_gradients(graph: IRGraph, name: str, target: Target) -> tuple[IRGraph, list[Node]]:
     """The step with its gradients written out, as the compiler's stages leave it, and the node of one name in it."""
-    node = _named_nodes(graph)[name]
+    node = _nodes_by_name(graph)[name]
     marked = IRGraph((*graph.outputs, Output("explained", node)), graph.updates, graph.inputs)
     for stage in STAGES:
         if stage.name in ("autodiff", "simplify"):

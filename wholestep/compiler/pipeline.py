@@ -18,7 +18,7 @@ from wholestep.compiler.passes.distribute.data_parallel import divide
 from wholestep.compiler.passes.distribute.shard_optimizer import shard
 from wholestep.compiler.passes.distribute.tensor_parallel import split
 from wholestep.compiler.passes.egraph.optimize import optimize
-from wholestep.compiler.passes.egraph.report import EGraphReport, described
+from wholestep.compiler.passes.egraph.report import EGraphReport, describe_error
 from wholestep.compiler.passes.egraph.rules.rule import Exactness
 from wholestep.compiler.passes.egraph.saturate import Budget, Worker, shared_worker
 from wholestep.compiler.passes.layout.merge_batch_axes import flatten
@@ -39,7 +39,7 @@ from wholestep.compiler.plan.check.soundness import check
 from wholestep.compiler.plan.memory.peak_memory import Limit
 from wholestep.compiler.plan.model.input_bounds import index_bounds, least_sizes
 from wholestep.compiler.plan.model.kernel import Plan
-from wholestep.compiler.plan.model.request import PlanRequest, called
+from wholestep.compiler.plan.model.request import PlanRequest, origin_of
 from wholestep.compiler.plan.model.supported_dtypes import need_dtypes
 from wholestep.compiler.plan.model.target_formats import footprint
 from wholestep.compiler.spans import Integers, OptimizeReport, Spans
@@ -136,7 +136,7 @@ class Compiler:
     egraph_reports: list[EGraphReport] = field(default_factory=list)
     worker: Worker = field(default_factory=shared_worker)
     given_up: list[str] = field(default_factory=list)  # passes that failed and were left out, and why
-    label: Callable[[Node], str] = called  # what a kernel's origin says of a node
+    label: Callable[[Node], str] = origin_of  # what a kernel's origin says of a node
     _known: set[Node] = field(default_factory=set, init=False, repr=False)  # nodes that were found well formed
 
     def run_stages(self, graph: IRGraph, target: Target, until: str | None = None) -> IRGraph:
@@ -163,7 +163,7 @@ class Compiler:
             if graph is plain:
                 raise
             found = self._run_stage(stage, plain, target)
-            self.given_up.append(f"rewrites of the forward pass were left out: {described(error)}")
+            self.given_up.append(f"rewrites of the forward pass were left out: {describe_error(error)}")
             return found
 
     def _run_stage(self, stage: Stage, graph: IRGraph, target: Target) -> IRGraph:
@@ -183,7 +183,7 @@ class Compiler:
         except Exception as error:
             if rewrite not in optional_passes(target):
                 raise
-            self.given_up.append(f"{rewrite.__name__} was left out: {described(error)}")
+            self.given_up.append(f"{rewrite.__name__} was left out: {describe_error(error)}")
             log.warning("%s", self.given_up[-1], exc_info=True)
             return graph
 
@@ -209,7 +209,7 @@ class Compiler:
         try:
             self._checked(rewritten)
         except GraphError as error:  # the program itself was checked before: the rewriting is wrong
-            rewritten, report = graph, report.given_up(described(error))
+            rewritten, report = graph, report.given_up(describe_error(error))
         self.egraph_reports.append(report)
         if not report.complete:
             log.warning("%s: %s", stage.name, report)

@@ -40,7 +40,7 @@ def passes_at(place: Pass | ForTarget, target: Target) -> tuple[Pass, ...]:
 
 def with_target(rewrite: Callable[[IRGraph, Target], IRGraph]) -> ForTarget:
     """A pass that reads the target."""
-    return ForTarget(lambda target: (_bound(rewrite, target),))
+    return ForTarget(lambda target: (_bind_target(rewrite, target),))
 
 
 def own(name: str) -> ForTarget:
@@ -53,11 +53,11 @@ def own_pass(found: OwnPass, target: Target) -> Pass:
     """A pass that a target names."""
     module, _, name = found.path.partition(":")
     rewrite: Callable[..., IRGraph] = getattr(import_module(module), name)
-    return _bound(rewrite, target) if found.takes_target else rewrite
+    return _bind_target(rewrite, target) if found.takes_target else rewrite
 
 
 @cache  # the same object every time: passes are told apart by identity
-def _bound(rewrite: Callable[[IRGraph, Target], IRGraph], target: Target) -> Pass:
+def _bind_target(rewrite: Callable[[IRGraph, Target], IRGraph], target: Target) -> Pass:
     def bound(graph: IRGraph) -> IRGraph:
         return rewrite(graph, target)
 

@@ -72,7 +72,7 @@ def columns_of(data: Any) -> dict[str, Column]:
     capsule = data.__arrow_c_stream__()
     with _stream_in(capsule) as stream:
         schema = _Schema()
-        _asked(stream, stream.get_schema(ctypes.byref(stream), ctypes.byref(schema)))
+        _check_code(stream, stream.get_schema(ctypes.byref(stream), ctypes.byref(schema)))
         try:
             fields = _fields(schema)
             parts: dict[str, list[Column]] = {name: [] for name, _ in fields}
@@ -83,7 +83,7 @@ def columns_of(data: Any) -> dict[str, Column]:
                     # A struct array has an offset and a length of its own, which its children do not know of.
                     first = 0 if children is None else int(chunk.offset)
                     parts[name].append(_column(name, field, array, first, int(chunk.length)))
-            return {name: _joined(name, field, parts[name]) for name, field in fields}
+            return {name: _concat_columns(name, field, parts[name]) for name, field in fields}
         finally:
             if schema.release:
                 schema.release(ctypes.byref(schema))
@@ -97,7 +97,7 @@ def _stream_in(capsule: object) -> Iterator[_Stream]:
     yield _Stream.from_address(pointer(capsule, b"arrow_array_stream"))
 
 
-def _asked(stream: _Stream, code: int) -> None:
+def _check_code(stream: _Stream, code: int) -> None:
     if code:
         text = stream.get_last_error(ctypes.byref(stream)) or b"no reason given"
         raise InputError(f"the Arrow data could not be read: {text.decode(errors='replace')}.")
@@ -106,7 +106,7 @@ def _asked(stream: _Stream, code: int) -> None:
 def _chunks(stream: _Stream) -> Iterator[_Array]:
     while True:
         chunk = _Array()
-        _asked(stream, stream.get_next(ctypes.byref(stream), ctypes.byref(chunk)))
+        _check_code(stream, stream.get_next(ctypes.byref(stream), ctypes.byref(chunk)))
         if not chunk.release:
             return
         try:
@@ -231,7 +231,7 @@ def _objects(values: list[str]) -> Array:
     return out
 
 
-def _joined(name: str, field: _Schema, parts: list[Column]) -> Column:
+def _concat_columns(name: str, field: _Schema, parts: list[Column]) -> Column:
     if not parts:
         raise InputError(f"the column {name!r} has no rows; a table needs at least one.")
     return Column(

@@ -174,7 +174,7 @@ def _of_objects(name: str, array: Array) -> Column:
                 values = values.astype(np.float64)
                 values[~missing] = present.astype(np.float64)
             return Column(values, missing)
-    strange = next(i for i, v in enumerate(array) if not _is_gap(v) and not isinstance(v, _known_beside(kinds)))
+    strange = next(i for i, v in enumerate(array) if not _is_gap(v) and not isinstance(v, _dominant_kind(kinds)))
     others = sorted(k.__name__ for k in kinds if k is not type(array[strange]))
     raise InputError(
         f"the column {name!r} holds {type(array[strange]).__name__} {array[strange]!r} in row "
@@ -183,7 +183,7 @@ def _of_objects(name: str, array: Array) -> Column:
     )
 
 
-def _known_beside(kinds: set[type]) -> tuple[type, ...]:
+def _dominant_kind(kinds: set[type]) -> tuple[type, ...]:
     """The types that a mixed column was probably meant to hold: text if it has any, else numbers, else dates."""
     for types in ((str,), (int, float, Decimal, np.number), (datetime, date, np.datetime64)):
         if any(issubclass(k, types) for k in kinds):

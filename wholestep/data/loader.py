@@ -11,7 +11,7 @@ import numpy as np
 
 from wholestep.compat.arguments import takes_their_words
 from wholestep.data.order import Rows, Sampler, Sequential, Shuffled
-from wholestep.data.prefetch import prefetched
+from wholestep.data.prefetch import prefetch_items
 from wholestep.data.sources import RowSource, Stream, as_source
 from wholestep.data.table import Array, Batch, Table
 from wholestep.data.transforms import Transform, TransformDraw
@@ -155,7 +155,7 @@ class DataLoader:
         if not self.prefetch:
             yield from iter(self.next_batch, None)
             return
-        for batch in prefetched(self._made_ahead(), self.prefetch):
+        for batch in prefetch_items(self._made_ahead(), self.prefetch):
             yield self._handed_out(batch)
 
     def _made_ahead(self) -> Iterator[Batch]:

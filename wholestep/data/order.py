@@ -90,11 +90,11 @@ def keyed_uniform(seed: int, epoch: int, rows: ArrayLike, draw: int) -> NDArray[
     """A uniform number in [0, 1) for each row: a function of (seed, epoch, row, draw) alone."""
     x = np.asarray(rows).astype(np.uint64)
     for word in (seed, epoch, draw):
-        x = _mixed(x ^ np.uint64((word * 0x9E3779B97F4A7C15 + 0xD1342543DE82EF95) % 2**64))
-    return (_mixed(x) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        x = _splitmix64(x ^ np.uint64((word * 0x9E3779B97F4A7C15 + 0xD1342543DE82EF95) % 2**64))
+    return (_splitmix64(x) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _splitmix64(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """One step of the splitmix64 generator."""
     x = x + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

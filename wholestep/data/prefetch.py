@@ -20,7 +20,7 @@ class _Failed:
         self.error = error
 
 
-def prefetched(items: Iterator[T], ahead: int) -> Iterator[T]:
+def prefetch_items(items: Iterator[T], ahead: int) -> Iterator[T]:
     """The items in order, up to `ahead` of them computed in advance by a thread.
 
     An exception of the thread is raised here, after the items before it.  If the consumer stops early, the thread ends.

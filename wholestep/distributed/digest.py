@@ -37,7 +37,7 @@ def need_same(
     group: ProcessGroup, session: Session, loader: Any, settings: Mapping[str, Any], validation: Table | None = None
 ) -> None:
     """UsageError, in every worker, where one of them would train something else; it names the worker and the field."""
-    own = dict(_flat("", described(session, loader, settings, validation)))
+    own = dict(_flat("", describe_run(session, loader, settings, validation)))
     told = [json.loads(text) for text in group.gather(json.dumps(own).encode())]
     first = told[0]
     for rank, other in enumerate(told):
@@ -47,7 +47,7 @@ def need_same(
                 raise UsageError(_differ(group, session, rank, field, there, here))
 
 
-def described(
+def describe_run(
     session: Session, loader: Any, settings: Mapping[str, Any], validation: Table | None = None
 ) -> dict[str, Any]:
     """What decides a run: versions, the plan, rows, seeds, settings, and the numbers that it begins with."""

@@ -11,7 +11,7 @@ from wholestep.compiler.backend import Placement
 from wholestep.compiler.ir.mesh import MODEL, Grid
 from wholestep.compiler.ir.types import Dim, evaluate
 from wholestep.compiler.plan.io.report import PlanReport
-from wholestep.compiler.plan.io.traffic import exchanged, priced
+from wholestep.compiler.plan.io.traffic import collectives_of, price_kernel
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.plan.model.target_formats import footprint
 from wholestep.compiler.target import Target
@@ -114,13 +114,13 @@ def workers_report(
 
 def compute_seconds(plan: Plan, target: Target, threads: int) -> float:
     """What the kernels of a step take by the target's prices: of one thread on a CPU, of the whole device elsewhere."""
-    total = sum(max(priced(kernel, plan.buffers, target.costs)) for kernel in plan.kernels)
+    total = sum(max(price_kernel(kernel, plan.buffers, target.costs)) for kernel in plan.kernels)
     return 1e-9 * total / (threads if target.family == "cpu" else 1)
 
 
 def exchanges_of(plan: Plan) -> Iterator[CollectiveCost]:
     """The collectives of a rank's plan, in the order in which it runs them."""
-    return (CollectiveCost(*found) for found in exchanged(plan))
+    return (CollectiveCost(*found) for found in collectives_of(plan))
 
 
 def _grid_of(asked: object) -> Grid:

@@ -7,7 +7,7 @@ from os import PathLike
 from typing import TYPE_CHECKING
 
 from wholestep.errors import OptionError
-from wholestep.options import launched
+from wholestep.options import read_launch
 
 if TYPE_CHECKING:
     from wholestep.compiler.runtime.process_group import ProcessGroup
@@ -86,7 +86,7 @@ class Workers:
     @property
     def rank(self) -> int:
         """Of this process, from 0; 0 too where it was started alone."""
-        found = launched()
+        found = read_launch()
         return 0 if found is None else found.rank
 
     def join(self) -> ProcessGroup | None:

@@ -10,13 +10,13 @@ from wholestep.errors import OptionError, ShapeError
 from wholestep.losses.forms import (
     Meaning,
     answers,
-    asked,
     by_score,
     class_axis,
     class_numbers,
     classes_last,
     lint,
     need_classes,
+    resolve_class_axis,
     takes_as,
 )
 from wholestep.losses.shared import (
@@ -24,7 +24,7 @@ from wholestep.losses.shared import (
     Number,
     Target,
     is_off,
-    matching,
+    match_target,
     on_arrays,
     option,
     reduce,
@@ -63,14 +63,14 @@ def cross_entropy(
     Example: `ws.losses.cross_entropy(logits, labels)`.
     """
     labels = as_tensor(target)
-    at = asked("cross_entropy", logits, labels, axis)
+    at = resolve_class_axis("cross_entropy", logits, labels, axis)
     takes_as(logits, Meaning(each=False, axis=at, ignore_index=ignore_index))
     scores = classes_last(logits, at)
     weights, smoothing = _class_weights(scores, class_weight), _smoothing(scores, label_smoothing)
     if labels.dtype.is_float:
         if ignore_index is not None:
             fail(OptionError, "cross_entropy: ignore_index needs class indices; the target holds probabilities.")
-        t = classes_last(matching("cross_entropy", logits, target), at)
+        t = classes_last(match_target("cross_entropy", logits, target), at)
         return reduce("cross_entropy", _probability_rows(scores, t, smoothing, weights), reduction, sample_weight)
     labels = class_numbers("cross_entropy", scores, labels)
     if ignore_index is None and smoothing is None and weights is None:
@@ -82,7 +82,7 @@ def cross_entropy(
     outer = _importance(rows, counted, sample_weight)
     if smoothing is None:
         return _reduce_counted(rows, _times(own, outer), None, reduction)
-    return _reduce_counted(_smoothed(rows, scores, own, smoothing, weights), outer, own, reduction)
+    return _reduce_counted(_smooth_labels(rows, scores, own, smoothing, weights), outer, own, reduction)
 
 
 def class_rows(logits: Tensor, labels: Tensor) -> Tensor:
@@ -90,7 +90,9 @@ def class_rows(logits: Tensor, labels: Tensor) -> Tensor:
     return Tensor(record("cross_entropy", [logits.node, labels.node]), common_graph(logits, labels))
 
 
-def _smoothed(rows: Tensor, logits: Tensor, own: Tensor | None, smoothing: Tensor, weights: Tensor | None) -> Tensor:
+def _smooth_labels(
+    rows: Tensor, logits: Tensor, own: Tensor | None, smoothing: Tensor, weights: Tensor | None
+) -> Tensor:
     """(1 - s)·w[y]·(-log p[y]) + s/C·Σ w[c]·(-log p[c]): a row whose own class counts nothing still has the second."""
     logs = fn.log_softmax(logits)
     spread = -(logs if weights is None else logs * weights).sum(-1)
@@ -179,7 +181,7 @@ def kl_div_with_logits_loss(
     Example: `ws.losses.kl_div_with_logits_loss(logits, probabilities)`.
     """
     name = "kl_div_with_logits_loss"
-    given, at = matching(name, logits, target), class_axis(name, logits.shape, logits.shape, axis)
+    given, at = match_target(name, logits, target), class_axis(name, logits.shape, logits.shape, axis)
     need_classes(name, logits.shape, at)
     lint(name, logits, each=False)
     takes_as(logits, Meaning(each=False, axis=at))
@@ -211,7 +213,7 @@ def binary_cross_entropy_with_logits_loss(
     Example: `ws.losses.binary_cross_entropy_with_logits_loss(logits, targets)`.
     """
     name = "binary_cross_entropy_with_logits_loss"
-    t = matching(name, logits, answers(logits, target))
+    t = match_target(name, logits, answers(logits, target))
     lint(name, logits, each=True)
     takes_as(logits, Meaning(each=True))
     values = yes_or_no_values(logits, t)
@@ -258,7 +260,7 @@ def focal_loss(
             fail(OptionError, "focal_loss: class_weight is for class indices; for targets 0 and 1 use alpha=.")
         lint("focal_loss", logits, each=True)
         takes_as(logits, Meaning(each=True))
-        t = matching("focal_loss", logits, answers(logits, target))
+        t = match_target("focal_loss", logits, answers(logits, target))
         values = yes_or_no_values(logits, t)
         wrong = fn.sigmoid(logits) * (1.0 - t) + fn.sigmoid(-logits) * t
         scale = None
@@ -268,7 +270,7 @@ def focal_loss(
     else:
         if alpha is not None:
             fail(OptionError, "focal_loss: alpha is for targets 0 and 1; for class indices use class_weight=.")
-        at = asked("focal_loss", logits, labels, axis)
+        at = resolve_class_axis("focal_loss", logits, labels, axis)
         takes_as(logits, Meaning(each=False, axis=at))
         scores = classes_last(logits, at)
         labels = class_numbers("focal_loss", scores, labels)
@@ -306,9 +308,9 @@ def hinge_loss(
     room = option(scores, "hinge_loss", "margin", margin)
     if by_score(scores, target):
         takes_as(scores, Meaning(each=True, logits=False, signs=True))
-        values = fn.relu(room - matching("hinge_loss", scores, answers(scores, target)) * scores)
+        values = fn.relu(room - match_target("hinge_loss", scores, answers(scores, target)) * scores)
         return reduce("hinge_loss", values, reduction, sample_weight)
-    at = asked("hinge_loss", scores, labels, axis)
+    at = resolve_class_axis("hinge_loss", scores, labels, axis)
     takes_as(scores, Meaning(each=False, axis=at, logits=False))
     scores = classes_last(scores, at)
     own = fn.one_hot(class_numbers("hinge_loss", scores, labels), int(scores.shape[-1]), scores.dtype)

@@ -8,7 +8,7 @@ from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import DTypeError, OptionError, ShapeError
 from wholestep.losses.forms import answers
-from wholestep.losses.shared import Number, Target, matching, on_arrays, option, reduce
+from wholestep.losses.shared import Number, Target, match_target, on_arrays, option, reduce
 
 FAR = 1e30  # farther than any two vectors are
 _EPS = 1e-6  # added to every difference, as in torch
@@ -38,7 +38,7 @@ def triplet_margin_loss(
     loss = "triplet_margin_loss"
     if p not in (1, 2):
         fail(OptionError, f"{loss}: p is 1 or 2; received {p!r}.")
-    near, far = matching(loss, anchor, positive), matching(loss, anchor, negative)
+    near, far = match_target(loss, anchor, positive), match_target(loss, anchor, negative)
     apart = _distance(loss, anchor, far, p)
     if swap:
         apart = fn.minimum(apart, _distance(loss, near, far, p))
@@ -110,7 +110,7 @@ def margin_ranking_loss(
     Example: `ws.losses.margin_ranking_loss(x, x * 0.5, 1.0)`.
     """
     loss = "margin_ranking_loss"
-    other, t = matching(loss, first, second), matching(loss, first, answers(first, target))
+    other, t = match_target(loss, first, second), match_target(loss, first, answers(first, target))
     room = option(first, loss, "margin", margin, -1e-300, text="at least 0")
     return reduce(loss, fn.relu(room - t * (first - other)), reduction, sample_weight)
 
@@ -134,6 +134,6 @@ def contrastive_loss(
     Example: `ws.losses.contrastive_loss(ws.sqrt((x * x).sum(-1) + 1e-12), labels == 0)`.
     """
     loss = "contrastive_loss"
-    t = matching(loss, distances, answers(distances, target))
+    t = match_target(loss, distances, answers(distances, target))
     room = fn.relu(option(distances, loss, "margin", margin) - distances)
     return reduce(loss, t * distances * distances + (1.0 - t) * room * room, reduction, sample_weight)

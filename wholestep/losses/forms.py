@@ -11,13 +11,13 @@ import warnings
 
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor
 from wholestep.compiler.frontend.trace import fail, user_line
-from wholestep.compiler.ir.ops import Trait, having
+from wholestep.compiler.ir.ops import Trait, ops_with
 from wholestep.compiler.ir.types import Shape, shape_text
 from wholestep.errors import DTypeError, OptionError, ShapeError, TrainingWarning
 from wholestep.losses.shared import Target
 from wholestep.records import dataclass
 
-SAME_VALUES = having(Trait.VIEW) | {"cast"}
+SAME_VALUES = ops_with(Trait.VIEW) | {"cast"}
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def need_classes(loss: str, scores: Shape, axis: int) -> None:
         )
 
 
-def asked(loss: str, logits: Tensor, labels: Tensor, axis: int | None) -> int:
+def resolve_class_axis(loss: str, logits: Tensor, labels: Tensor, axis: int | None) -> int:
     """The axis of classes of scores that are raw and of targets that can be class indices or probabilities."""
     if not labels.dtype.is_float:
         _refuse_whole_rows(loss, logits, labels)
@@ -140,7 +140,7 @@ def _refuse_whole_rows(loss: str, logits: Tensor, labels: Tensor) -> None:
 # -- yes or no ---------------------------------------------------------------------------------------------------
 
 
-def aligned(a: Shape, b: Shape) -> bool:
+def shapes_match(a: Shape, b: Shape) -> bool:
     """One shape, or one with an axis of 1 behind the other: no pairs are made."""
     return a == b or (*a, 1) == b or (*b, 1) == a
 
@@ -150,7 +150,7 @@ def answers(scores: Tensor, target: Target) -> Target:
     if isinstance(target, int | float):
         return target
     t = as_tensor(target)
-    if t.shape != scores.shape and aligned(t.shape, scores.shape):
+    if t.shape != scores.shape and shapes_match(t.shape, scores.shape):
         t = t.reshape(scores.shape)
     return t if t.dtype.is_float else t.astype(scores.dtype)
 
@@ -159,7 +159,7 @@ def by_score(scores: Tensor, target: Target) -> bool:
     """Has each score a target of its own?  Class indices lack the axis of classes, which is never of size 1."""
     if isinstance(target, int | float):
         return True
-    return aligned(scores.shape, as_tensor(target).shape)
+    return shapes_match(scores.shape, as_tensor(target).shape)
 
 
 # -- what is written twice ---------------------------------------------------------------------------------------

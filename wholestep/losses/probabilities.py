@@ -10,7 +10,7 @@ from wholestep.compiler.frontend.trace import fail, user_line
 from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import DTypeError, ShapeError, TrainingWarning
 from wholestep.losses.forms import SAME_VALUES, Meaning, answers, class_axis, class_numbers, classes_last, takes_as
-from wholestep.losses.shared import Target, matching, on_arrays, reduce, spread_weight
+from wholestep.losses.shared import Target, match_target, on_arrays, reduce, spread_weight
 
 LEAST = -100.0  # of a logarithm, as in torch: the loss of a probability of 0 is finite
 
@@ -96,7 +96,7 @@ def bce_of_probabilities_loss(
     Example: `ws.losses.bce_of_probabilities_loss(ws.sigmoid(x), targets)`.
     """
     name = "bce_of_probabilities_loss"
-    t = matching(name, probabilities, answers(probabilities, target))
+    t = match_target(name, probabilities, answers(probabilities, target))
     takes_as(probabilities, Meaning(each=True, logits=False, probabilities=True))
     values = -(t * _log(probabilities) + (1.0 - t) * _log(1.0 - probabilities))
     return reduce(name, values, reduction, sample_weight)

@@ -9,7 +9,7 @@ from wholestep.compiler.frontend.tensor import Tensor, as_tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import OptionError, ShapeError
-from wholestep.losses.shared import Number, Target, matching, on_arrays, option, reduce
+from wholestep.losses.shared import Number, Target, match_target, on_arrays, option, reduce
 
 
 @on_arrays
@@ -20,7 +20,7 @@ def mse_loss(
 
     Example: `ws.losses.mse_loss(x @ w, y)`.
     """
-    error = prediction - matching("mse_loss", prediction, target)
+    error = prediction - match_target("mse_loss", prediction, target)
     return reduce("mse_loss", error * error, reduction, sample_weight)
 
 
@@ -30,7 +30,7 @@ def rmse_loss(prediction: Tensor, target: Target, *, sample_weight: Tensor | Non
 
     Example: `ws.losses.rmse_loss(x @ w, y)`.
     """
-    error = prediction - matching("rmse_loss", prediction, target)
+    error = prediction - match_target("rmse_loss", prediction, target)
     mean = reduce("rmse_loss", error * error, "mean", sample_weight)
     wrong = mean > 0.0
     # The inner `where` keeps the root's infinite slope at 0 out of the product that the chain rule forms.
@@ -45,7 +45,9 @@ def mae_loss(
 
     Example: `ws.losses.mae_loss(x @ w, y)`.
     """
-    return reduce("mae_loss", fn.abs(prediction - matching("mae_loss", prediction, target)), reduction, sample_weight)
+    return reduce(
+        "mae_loss", fn.abs(prediction - match_target("mae_loss", prediction, target)), reduction, sample_weight
+    )
 
 
 @on_arrays
@@ -83,7 +85,7 @@ def smooth_l1_loss(
 
 def _huber(loss: str, prediction: Tensor, target: Target, delta: Number) -> tuple[Tensor, Tensor]:
     limit = option(prediction, loss, "delta", delta)
-    error = prediction - matching(loss, prediction, target)
+    error = prediction - match_target(loss, prediction, target)
     size = fn.abs(error)
     return fn.where(size < limit, 0.5 * error * error, limit * (size - 0.5 * limit)), limit
 
@@ -96,7 +98,7 @@ def log_cosh_loss(
 
     Example: `ws.losses.log_cosh_loss(x @ w, y)`.
     """
-    size = fn.abs(prediction - matching("log_cosh_loss", prediction, target))
+    size = fn.abs(prediction - match_target("log_cosh_loss", prediction, target))
     return reduce("log_cosh_loss", size + fn.log1p(fn.exp(-2.0 * size)) - math.log(2.0), reduction, sample_weight)
 
 
@@ -116,7 +118,7 @@ def quantile_loss(
     Example: `ws.losses.quantile_loss(x @ w, y, quantile=0.9)`.
     """
     q = option(prediction, "quantile_loss", "quantile", quantile, 0.0, 1.0)
-    error = matching("quantile_loss", prediction, target) - prediction
+    error = match_target("quantile_loss", prediction, target) - prediction
     # |d|/2 + (q - 1/2)·d has the two slopes, and half their sum where they meet; there, |d|'s slope is 0 and so the
     # other one's must be.
     tilt = fn.where(error == 0.0, 0.0, (q - 0.5) * error)
@@ -149,7 +151,7 @@ def poisson_nll_loss(
 
     Example: `ws.losses.poisson_nll_loss(x @ w, y)`.
     """
-    t = matching("poisson_nll_loss", prediction, target)
+    t = match_target("poisson_nll_loss", prediction, target)
     if log_input:
         tangent = math.exp(_STEEPEST) * (prediction + (1.0 - _STEEPEST))
         rate = fn.where(prediction < _STEEPEST, fn.exp(fn.minimum(prediction, _STEEPEST)), tangent)
@@ -187,7 +189,7 @@ def gaussian_nll_loss(
     if not eps > 0:
         fail(OptionError, f"gaussian_nll_loss: eps must be above 0; received {eps!r}.")
     mean, log_variance, precision = _normal(prediction, variance, eps)
-    error = mean - matching("gaussian_nll_loss", mean, target)
+    error = mean - match_target("gaussian_nll_loss", mean, target)
     values = 0.5 * (log_variance + error * error * precision)
     if full:
         values = values + 0.5 * math.log(2.0 * math.pi)

@@ -6,7 +6,7 @@ import math
 
 from wholestep.compiler.frontend.control.scan import scan
 from wholestep.compiler.frontend.functions import primitives as fn
-from wholestep.compiler.frontend.precision import pinning
+from wholestep.compiler.frontend.precision import pin_float32
 from wholestep.compiler.frontend.shape.padding import pad
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor, where
 from wholestep.compiler.frontend.trace import fail
@@ -45,7 +45,7 @@ def ctc_loss(
 
     Example: `ws.losses.ctc_loss(x.reshape(2, 2, 3), labels.reshape(2, 2))`.
     """
-    labels = _checked(logits, target, blank, reduction)
+    labels = _check_target(logits, target, blank, reduction)
     rows = logits.shape[0]
     spoken = (labels >= 0) & (labels != blank)
     count = (
@@ -75,7 +75,7 @@ def _forward(logs: Tensor, may_skip: Tensor, ends: Tensor | None) -> Tensor:
         emitted, number = now
         one = pad(before, [(0, 0), (1, 0)], NEVER)[:, :-1]
         two = where(may_skip, pad(before, [(0, 0), (2, 0)], NEVER)[:, :-2], NEVER)
-        after = _added(before, one, two) + emitted
+        after = _log_add_exp(before, one, two) + emitted
         if ends is not None:
             after = where((number < ends).reshape((rows, 1)), after, before)
         return after, number
@@ -88,11 +88,11 @@ def _forward(logs: Tensor, may_skip: Tensor, ends: Tensor | None) -> Tensor:
 def _at(logs: Tensor, states: Tensor) -> Tensor:
     """(rows, time, states): what each step gives the class of each state.  A product: it is linear in the classes."""
     chosen = fn.iota((*states.shape, logs.shape[2]), 2) == states.reshape((*states.shape, 1))
-    with pinning():  # half of the digits would be gone
+    with pin_float32():  # half of the digits would be gone
         return logs @ chosen.astype(logs.dtype).transpose(1, 2)
 
 
-def _added(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+def _log_add_exp(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     """log(eᵃ + eᵇ + eᶜ)"""
     most = fn.stop_gradient(fn.maximum(fn.maximum(a, b), c))
     return most + fn.log(fn.exp(a - most) + fn.exp(b - most) + fn.exp(c - most))
@@ -110,7 +110,7 @@ def _may_skip(states: Tensor, blank: int) -> Tensor:
     return (states != blank) & (states != before)
 
 
-def _checked(logits: Tensor, target: Target, blank: int, reduction: str) -> Tensor:
+def _check_target(logits: Tensor, target: Target, blank: int, reduction: str) -> Tensor:
     labels = as_tensor(target)
     if logits.ndim != 3 or labels.ndim != 2 or logits.shape[0] != labels.shape[0]:
         fail(

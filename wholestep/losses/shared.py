@@ -34,7 +34,7 @@ def on_arrays(loss: LossOf) -> LossOf:
     return cast("LossOf", either)
 
 
-def matching(loss: str, prediction: Tensor, target: Target) -> Tensor:
+def match_target(loss: str, prediction: Tensor, target: Target) -> Tensor:
     """The target as a tensor of the prediction's shape; a single number stands for all elements."""
     if isinstance(target, int | float):
         return as_tensor(target)

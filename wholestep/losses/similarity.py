@@ -8,8 +8,17 @@ from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import ShapeError
 from wholestep.losses.classification import cross_entropy
-from wholestep.losses.forms import Meaning, answers, asked, by_score, class_numbers, classes_last, lint, takes_as
-from wholestep.losses.shared import Number, Target, matching, on_arrays, option, reduce
+from wholestep.losses.forms import (
+    Meaning,
+    answers,
+    by_score,
+    class_numbers,
+    classes_last,
+    lint,
+    resolve_class_axis,
+    takes_as,
+)
+from wholestep.losses.shared import Number, Target, match_target, on_arrays, option, reduce
 
 _EPS = 1e-12  # added to a squared length, as torch does: a vector of zeros has the cosine 0
 
@@ -35,11 +44,11 @@ def cosine_embedding_loss(
     Example: `ws.losses.cosine_embedding_loss(x, x * 2.0)`.
     """
     loss = "cosine_embedding_loss"
-    other = matching(loss, prediction, target)
+    other = match_target(loss, prediction, target)
     cosine = _dot(prediction, other) / fn.sqrt((_dot(prediction, prediction) + _EPS) * (_dot(other, other) + _EPS))
     if similar is None:
         return reduce(loss, 1.0 - cosine, reduction, sample_weight)
-    together = matching(loss, cosine, similar)
+    together = match_target(loss, cosine, similar)
     room = option(prediction, loss, "margin", margin, -1.0 - 1e-12, 1.0)
     values = fn.where(together > 0.0, 1.0 - cosine, fn.relu(cosine - room))
     return reduce(loss, values, reduction, sample_weight)
@@ -116,9 +125,9 @@ def _regions(loss: str, logits: Tensor, target: Target, axis: int | None) -> tup
     if by_score(logits, target):
         lint(loss, logits, each=True)
         takes_as(logits, Meaning(each=True))
-        return fn.sigmoid(logits), matching(loss, logits, answers(logits, target)), tuple(range(logits.ndim))
+        return fn.sigmoid(logits), match_target(loss, logits, answers(logits, target)), tuple(range(logits.ndim))
     labels = as_tensor(target)
-    at = asked(loss, logits, labels, axis)
+    at = resolve_class_axis(loss, logits, labels, axis)
     takes_as(logits, Meaning(each=False, axis=at))
     scores = classes_last(logits, at)
     t = fn.one_hot(class_numbers(loss, scores, labels), int(scores.shape[-1]), logits.dtype)
@@ -145,7 +154,7 @@ def info_nce_loss(
 
     Example: `ws.losses.info_nce_loss(x, x * 2.0)`.
     """
-    others = matching("info_nce_loss", queries, keys)
+    others = match_target("info_nce_loss", queries, keys)
     if queries.ndim != 2:
         fail(
             ShapeError,

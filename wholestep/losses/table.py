@@ -9,7 +9,7 @@ from inspect import signature
 from typing import Any
 
 from wholestep.compiler.frontend.tensor import Tensor
-from wholestep.compiler.frontend.trace import fail, reading_config
+from wholestep.compiler.frontend.trace import fail, report_config_errors
 from wholestep.errors import OptionError, UnknownNameError, UsageError
 from wholestep.records import dataclass
 
@@ -136,7 +136,7 @@ class Loss:
         """The loss that `to_config` described.  Example: `ws.losses.Loss.from_config({"kind": "mse"})`."""
         if "kind" not in config:
             fail(OptionError, f"the description of a loss needs a 'kind', e.g. 'mse'; received {dict(config)}.")
-        with reading_config(config["kind"]):
+        with report_config_errors(config["kind"]):
             return Loss(config["kind"], **{k: v for k, v in config.items() if k != "kind"})
 
 

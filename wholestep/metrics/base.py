@@ -17,7 +17,7 @@ import numpy as np
 
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.tensor import Tensor
-from wholestep.compiler.frontend.trace import fail, reading_config
+from wholestep.compiler.frontend.trace import fail, report_config_errors
 from wholestep.compiler.ir.masked_arrays import refuse_mask
 from wholestep.errors import HabitError, OptionError, UsageError
 
@@ -176,7 +176,7 @@ class Metric(ABC):
         known = {f.name for f in fields(cls) if f.init}
         for option in options.keys() - known:
             fail(OptionError, f"{cls.kind} has no option {option!r}; it has: {', '.join(sorted(known))}.")
-        with reading_config(cls.kind):
+        with report_config_errors(cls.kind):
             return cls(**options)
 
     def copy(self) -> Self:
@@ -192,8 +192,8 @@ def alike(a: Array, b: Array) -> tuple[Array, Array]:
     if a.shape == b.shape:
         return a, b
     shape = tuple(max(n, m) for n, m in zip(a.shape, b.shape, strict=True))
-    return _padded(a, shape), _padded(b, shape)
+    return _pad_to(a, shape), _pad_to(b, shape)
 
 
-def _padded(array: Array, shape: tuple[int, ...]) -> Array:
+def _pad_to(array: Array, shape: tuple[int, ...]) -> Array:
     return np.pad(array, [(0, n - have) for n, have in zip(shape, array.shape, strict=True)])

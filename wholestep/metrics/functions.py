@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from wholestep.compiler.frontend.graph import Graph, recording
+from wholestep.compiler.frontend.graph import Graph, record_into
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import product
@@ -137,7 +137,7 @@ class Function(OfFunction, Mean):
         from wholestep.compiler.ir.semantics.interpret import interpret
 
         given = {"prediction": prediction, "target": target, **({} if weight is None else {WEIGHT: weight})}
-        with recording(Graph()) as g:
+        with record_into(Graph()) as g:
             tensors = {name: g.input(name, a.shape, a.dtype) for name, a in given.items()}
             found = self.contributions(tensors["prediction"], tensors["target"], tensors.get(WEIGHT))
             g.set_outputs({part: value * 1 for part, value in found.items()})

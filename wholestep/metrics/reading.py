@@ -17,7 +17,7 @@ from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import Shape, letter_of, product, shape_text
 from wholestep.errors import DTypeError, InputError, ShapeError
-from wholestep.losses.forms import Meaning, aligned, class_axis, without
+from wholestep.losses.forms import Meaning, class_axis, shapes_match, without
 from wholestep.metrics.base import Array, Metric
 
 X = TypeVar("X", Array, Tensor)
@@ -93,7 +93,7 @@ class OfScores(Metric):
             return self._of_each(prediction, target)
         if known is not None:
             return self._of_classes(prediction, target, known.axis)
-        if not aligned(p.shape, t.shape):
+        if not shapes_match(p.shape, t.shape):
             return self._of_classes(prediction, target, class_axis(self.kind, p.shape, t.shape))
         if t.whole or len(p.shape) < 2 or p.shape[-1] == 1 or p.shape != t.shape:
             return self._of_each(prediction, target)
@@ -103,17 +103,17 @@ class OfScores(Metric):
 
     def _of_predicted(self, prediction: X, target: X) -> Seen[X]:
         p, t = ArrayKind.of(prediction), ArrayKind.of(target)
-        if not aligned(p.shape, t.shape):
+        if not shapes_match(p.shape, t.shape):
             self._refuse(p, t)
         if not t.whole:
             self._refuse_floats(t)
-        return Seen(PredictionForm.CLASSES, prediction, _shaped(target, p.shape))
+        return Seen(PredictionForm.CLASSES, prediction, _reshape(target, p.shape))
 
     def _of_each(self, prediction: X, target: X) -> Seen[X]:
         p, t = ArrayKind.of(prediction), ArrayKind.of(target)
-        if not aligned(p.shape, t.shape):
+        if not shapes_match(p.shape, t.shape):
             self._refuse(p, t)
-        return Seen(PredictionForm.EACH, prediction, _shaped(target, p.shape))
+        return Seen(PredictionForm.EACH, prediction, _reshape(target, p.shape))
 
     def _of_classes(self, prediction: X, target: X, axis: int) -> Seen[X]:
         p, t = ArrayKind.of(prediction), ArrayKind.of(target)
@@ -129,7 +129,7 @@ class OfScores(Metric):
         if t.shape in (rows, (*rows, 1)):
             if not t.whole:
                 self._refuse_floats(t)
-            return Seen(PredictionForm.SCORES, _last(prediction, axis), _shaped(target, rows))
+            return Seen(PredictionForm.SCORES, _last(prediction, axis), _reshape(target, rows))
         if t.shape != p.shape:
             self._refuse(p, t)
         return Seen(PredictionForm.ROWS, _last(prediction, axis), _last(target, axis))
@@ -138,7 +138,7 @@ class OfScores(Metric):
         expected = ", ".join(f.value for f in (PredictionForm.SCORES, PredictionForm.CLASSES, PredictionForm.EACH))
         by_loss = ""
         if self.meaning is not None:
-            by_loss = f" The loss takes the scores for {_named(self.meaning)}."
+            by_loss = f" The loss takes the scores for {_describe_meaning(self.meaning)}."
         fail(
             ShapeError,
             f"{self.kind}: received a prediction of {prediction} and a target of {target}. Expected {expected}; "
@@ -170,15 +170,15 @@ class OfScores(Metric):
             )
         if given == rows:
             return weight
-        wide = _shaped(weight, (*given, *(1 for _ in rows[len(given) :])))
+        wide = _reshape(weight, (*given, *(1 for _ in rows[len(given) :])))
         return wide.expand(rows) if isinstance(wide, Tensor) else np.broadcast_to(wide, cast("tuple[int, ...]", rows))
 
 
-def _named(meaning: Meaning) -> str:
+def _describe_meaning(meaning: Meaning) -> str:
     return "answers of yes or no" if meaning.each else f"classes on axis {meaning.axis}"
 
 
-def _shaped(x: X, shape: Shape) -> X:
+def _reshape(x: X, shape: Shape) -> X:
     return x if x.shape == shape else x.reshape(shape)
 
 

@@ -158,7 +158,7 @@ class LanguageModel(Module):
                 f"of {self.context}; cut the prompt, or ask for fewer.",
             )
         if max_new_tokens:
-            text = _written(self, text, max_new_tokens, how, seed, stop, device)
+            text = _generate_tokens(self, text, max_new_tokens, how, seed, stop, device)
         return text[0] if tokens.ndim == 1 else text
 
 
@@ -171,7 +171,7 @@ def _tokens(prompt: object) -> np.ndarray[Any, Any]:
     return tokens.astype(np.int32)
 
 
-def _written(
+def _generate_tokens(
     model: LanguageModel,
     text: np.ndarray[Any, Any],
     count: int,

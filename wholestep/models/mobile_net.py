@@ -36,10 +36,10 @@ class MobileNetV2(Module):
 
     def __init__(self, classes: int, width: float, dropout: float | Switchable, dtype: object) -> None:
         positive("mobilenet_v2", classes=classes)
-        inputs, last = rounded(FIRST * width), rounded(LAST * max(1.0, width))
+        inputs, last = round_channels(FIRST * width), round_channels(LAST * max(1.0, width))
         layers: list[Module] = [unit(3, inputs, 3, 2, 1, dtype)]
         for expansion, channels, blocks, stride in STAGES:
-            outputs = rounded(channels * width)
+            outputs = round_channels(channels * width)
             for i in range(blocks):
                 layers.append(InvertedResidual(inputs, outputs, stride if i == 0 else 1, expansion, dtype))
                 inputs = outputs
@@ -85,7 +85,7 @@ def convolution(inputs: int, outputs: int, kernel: int, stride: int, groups: int
     )
 
 
-def rounded(channels: float, to: int = 8) -> int:
+def round_channels(channels: float, to: int = 8) -> int:
     """The nearest multiple of 8, and not less than nine tenths."""
     near = max(to, int(channels + to / 2) // to * to)
     return near + to if near < 0.9 * channels else near

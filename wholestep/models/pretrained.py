@@ -53,7 +53,7 @@ def load_pretrained(folder: str | PathLike[str], *, strict: bool = True, dtype: 
     settings = Config(config, place / CONFIG, most if strict else max(most, MOST_LAYERS))
     model = kind.build(settings, dtype)
     report = model.load_state_dict(
-        values, strict=strict, rename=_renaming(kind, {name for name, _ in model.all_names()})
+        values, strict=strict, rename=_rename_function(kind, {name for name, _ in model.all_names()})
     )
     if report.missing or report.unexpected or report.other_shape:
         warnings.warn(f"{place}: {report}", TrainingWarning, stacklevel=2)
@@ -158,7 +158,7 @@ class Architecture:
     parts: str = ""  # a pattern of arrays that the files have and a model without that part leaves out
 
 
-def _renaming(kind: Architecture, known: set[str]) -> Callable[[str], str | None]:
+def _rename_function(kind: Architecture, known: set[str]) -> Callable[[str], str | None]:
     patterns = [(re.compile(pattern), new) for pattern, new in kind.names]
 
     def other(name: str) -> str | None:

@@ -286,7 +286,7 @@ def binary_cross_entropy_with_logits(
     plain = classification.binary_cross_entropy_with_logits_loss
     if weight is None:
         return plain(x, target, reduction, pos_weight=pos_weight)
-    return _reduced(plain(x, target, "none", pos_weight=pos_weight) * weight, reduction)
+    return _reduce(plain(x, target, "none", pos_weight=pos_weight) * weight, reduction)
 
 
 def nll_loss(
@@ -300,10 +300,10 @@ def binary_cross_entropy(x: Tensor, target: Target, weight: Target | None = None
     """`ws.losses.bce_of_probabilities_loss`, of probabilities; raw scores are better"""
     if weight is None:
         return probabilities.bce_of_probabilities_loss(x, target, reduction)
-    return _reduced(probabilities.bce_of_probabilities_loss(x, target, "none") * weight, reduction)
+    return _reduce(probabilities.bce_of_probabilities_loss(x, target, "none") * weight, reduction)
 
 
-def _reduced(values: Tensor, reduction: str) -> Tensor:
+def _reduce(values: Tensor, reduction: str) -> Tensor:
     return values if reduction == "none" else values.sum() if reduction == "sum" else values.mean()
 
 
@@ -357,6 +357,6 @@ def __getattr__(name: str) -> Any:
     """Functions that mean the same as those of `ws`; what is not here is answered."""
     if name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from wholestep.compat.names import missing
+    from wholestep.compat.names import answer_missing
 
-    return missing(__name__, name)
+    return answer_missing(__name__, name)

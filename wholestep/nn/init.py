@@ -158,6 +158,6 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
 def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from wholestep.compat.names import missing
+    from wholestep.compat.names import answer_missing
 
-    return missing(__name__, name)
+    return answer_missing(__name__, name)

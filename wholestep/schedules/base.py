@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from wholestep.compiler.frontend.trace import fail, reading_config
+from wholestep.compiler.frontend.trace import fail, report_config_errors
 from wholestep.errors import OptionError, UsageError
 
 if TYPE_CHECKING:
@@ -176,8 +176,8 @@ class Schedule(ABC):
         unknown = [k for k in config if k != "kind" and k not in {f.name for f in fields(cls)}]
         if unknown:
             fail(OptionError, f"{kind} has no field {unknown[0]!r}; it has: {', '.join(f.name for f in fields(cls))}.")
-        with reading_config(kind):
-            return cls(**{k: _restored(v) for k, v in config.items() if k != "kind"})
+        with report_config_errors(kind):
+            return cls(**{k: _from_config(v) for k, v in config.items() if k != "kind"})
 
     # -- checks --------------------------------------------------------------------------------------------------
 
@@ -233,7 +233,7 @@ def _plain(value: object) -> Any:
     return [_plain(x) for x in value] if isinstance(value, tuple) else value
 
 
-def _restored(value: Any) -> Any:
+def _from_config(value: Any) -> Any:
     if isinstance(value, Mapping):
         return Schedule.from_config(value)
-    return tuple(_restored(x) for x in value) if isinstance(value, list | tuple) else value
+    return tuple(_from_config(x) for x in value) if isinstance(value, list | tuple) else value

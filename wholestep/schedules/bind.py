@@ -20,7 +20,7 @@ def scalar_name(target: str, number: str) -> str:
     return f"{PREFIX}{target}.{number}"
 
 
-def bound_schedules(graph: ir.IRGraph, schedules: Mapping[str, Schedule]) -> dict[str, Schedule]:
+def bind_schedules(graph: ir.IRGraph, schedules: Mapping[str, Schedule]) -> dict[str, Schedule]:
     """Schedules whose lr was left open take the default of the scalar that they govern."""
     scalars = graph.leaves("scalar")
     for target in schedules:
@@ -34,7 +34,7 @@ def with_schedules(graph: ir.IRGraph, schedules: Mapping[str, Schedule]) -> ir.I
     """The graph with every governed scalar computed from the session's steps (or the epoch), in the scalar prologue."""
     if not schedules:
         return graph
-    found = bound_schedules(graph, schedules)
+    found = bind_schedules(graph, schedules)
     scratch = Graph()
     formulas = {target: _formula(scratch, target, schedule) for target, schedule in found.items()}
     shared = {name: graph.leaves("scalar").get(name) for name in ("step", "epoch", START)}
@@ -44,7 +44,7 @@ def with_schedules(graph: ir.IRGraph, schedules: Mapping[str, Schedule]) -> ir.I
         return formulas.get(name, node)
 
     governed = rewrite(graph, govern)
-    return rewrite(governed, lambda n: _shared(n, shared))
+    return rewrite(governed, lambda n: _share_leaf(n, shared))
 
 
 def _formula(graph: Graph, target: str, schedule: Schedule) -> Node:
@@ -54,7 +54,7 @@ def _formula(graph: Graph, target: str, schedule: Schedule) -> Node:
     return value.astype("float64").node  # type: ignore[no-any-return]
 
 
-def _shared(node: Node, shared: Mapping[str, Node | None]) -> Node:
+def _share_leaf(node: Node, shared: Mapping[str, Node | None]) -> Node:
     """One leaf for the step, whoever asked for it first."""
     known = shared.get(node.attrs.name) if node.op == "scalar" else None  # type: ignore[attr-defined]
     return known or node

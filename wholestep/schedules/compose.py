@@ -8,7 +8,7 @@ from math import ceil
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError, UsageError
 from wholestep.schedules.base import FormulaNumbers, Schedule
-from wholestep.schedules.curves import Constant, rising
+from wholestep.schedules.curves import Constant, check_milestones
 from wholestep.schedules.maths import Value, choose, most
 from wholestep.schedules.plateau import ReduceOnPlateau
 
@@ -67,7 +67,7 @@ class Sequence(Schedule):
         for schedule in self.schedules:
             _need_schedule("Sequence", schedule, self.unit)
         object.__setattr__(self, "schedules", tuple(self.schedules))
-        object.__setattr__(self, "milestones", rising("Sequence", self.milestones))
+        object.__setattr__(self, "milestones", check_milestones("Sequence", self.milestones))
         if len(self.milestones) != len(self.schedules) - 1:
             fail(
                 OptionError,

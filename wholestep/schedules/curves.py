@@ -179,7 +179,7 @@ class MultiStep(Schedule):
     def check(self) -> None:
         self.need("lr")
         self.need("gamma", above=0)
-        object.__setattr__(self, "milestones", rising("MultiStep", self.milestones))
+        object.__setattr__(self, "milestones", check_milestones("MultiStep", self.milestones))
 
     @property
     def length(self) -> int:
@@ -218,7 +218,7 @@ class InverseSqrt(Schedule):
         return v.lr * sqrt(v.steps / (n + v.steps))
 
 
-def rising(kind: str, milestones: object) -> tuple[float, ...]:
+def check_milestones(kind: str, milestones: object) -> tuple[float, ...]:
     """Milestones: at least one, each above the one before, the first above 0."""
     items = tuple(milestones) if isinstance(milestones, tuple | list) else ()
     numbers = all(isinstance(x, int | float) and not isinstance(x, bool) for x in items)

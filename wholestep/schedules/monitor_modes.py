@@ -27,7 +27,7 @@ def canonical(monitor: str) -> str:
     return ALIASES.get(monitor, monitor)
 
 
-def known_mode(monitor: str) -> str | None:
+def mode_of_name(monitor: str) -> str | None:
     """ "min" or "max"; None where the name does not tell."""
     falling, rising, whole = _words()
     name = canonical(monitor).lower()
@@ -51,7 +51,7 @@ def _words() -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
 
 def mode_of(kind: str, monitor: str, known: Mapping[str, str] | None = None) -> str:
     """What is better of a number that somebody watches and says no more about; `known` are the run's own numbers."""
-    found = (known or {}).get(canonical(monitor)) or known_mode(monitor)
+    found = (known or {}).get(canonical(monitor)) or mode_of_name(monitor)
     if found is None:
         raise UsageError(
             f"{kind} watches {monitor!r}, of which it cannot tell whether less or more is better. Say mode='min' or "

@@ -28,7 +28,7 @@ def rates_of(optimizer: Any, kind: str) -> dict[str, float]:
     if OWN not in now:
         first = f"{kind} takes the optimizer first, e.g. {kind}(session.optimizer, ...); received {optimizer!r}."
         fail(UsageError, first + _unbound(kind))
-    kept, prefix = _kept_with(optimizer)
+    kept, prefix = _rates_of(optimizer)
     found = {}
     for name, value in now.items():
         begun, left = kept.get(prefix + name, (value, value))
@@ -53,7 +53,7 @@ def set_rate(optimizer: Any, lr: float, name: str = OWN) -> None:
         optimizer.set_lr(lr)
     else:
         optimizer.lr = lr
-    kept, prefix = _kept_with(optimizer)
+    kept, prefix = _rates_of(optimizer)
     kept[prefix + name] = begun, _rates_now(optimizer)[name]
 
 
@@ -82,7 +82,7 @@ def _rates_now(optimizer: Any) -> dict[str, float]:
     return {**own, **{prefix + n: v for n, v in optimizer._fields().items() if n.endswith(".lr")}}
 
 
-def _kept_with(optimizer: Any) -> tuple[dict[str, Any], str]:
+def _rates_of(optimizer: Any) -> tuple[dict[str, Any], str]:
     """Where, and as what, rates are kept as long as the optimizer is; live ones are made anew when asked for."""
     own = vars(optimizer)
     return vars(own.get("_scalars", optimizer)), f"_rates_of_schedules {own.get('_prefix', '')}"

@@ -47,7 +47,7 @@ def _need_rate(name: str, lr: float | None) -> None:
         )
 
 
-def _planned(
+def _with_run_length(
     name: str, steps: int | None, warmup: int, length: str, curve: Callable[..., Schedule]
 ) -> Schedule | Planned:
     if not isinstance(warmup, int) or isinstance(warmup, bool) or warmup < 0:
@@ -64,7 +64,7 @@ def cosine(
     Example: `ws.fit(..., schedule=ws.schedules.cosine(warmup=100))`.
     """
     _need_rate("cosine", lr)
-    return _planned("cosine", steps, warmup, "T_max", partial(Cosine, lr, eta_min=eta_min))
+    return _with_run_length("cosine", steps, warmup, "T_max", partial(Cosine, lr, eta_min=eta_min))
 
 
 def linear(
@@ -72,7 +72,7 @@ def linear(
 ) -> Schedule | Planned:
     """Warm-up, then a line down to `end` at the end of the run.  Example: `ws.schedules.linear(warmup=100)`."""
     _need_rate("linear", lr)
-    return _planned("linear", steps, warmup, "steps", partial(Linear, lr, end))
+    return _with_run_length("linear", steps, warmup, "steps", partial(Linear, lr, end))
 
 
 def polynomial(
@@ -80,7 +80,7 @@ def polynomial(
 ) -> Schedule | Planned:
     """Warm-up, then lr·(1 - n/steps)^power.  Example: `ws.schedules.polynomial(power=0.9)`."""
     _need_rate("polynomial", lr)
-    return _planned("polynomial", steps, warmup, "steps", partial(Polynomial, lr, power=power))
+    return _with_run_length("polynomial", steps, warmup, "steps", partial(Polynomial, lr, power=power))
 
 
 def constant(lr: float | None = None, *, warmup: int = 0) -> Schedule:
@@ -94,4 +94,4 @@ def one_cycle(max_lr: float, steps: int | None = None) -> Schedule | Planned:
 
     Example: `ws.schedules.one_cycle(0.1)`.
     """
-    return _planned("one_cycle", steps, 0, "total_steps", partial(OneCycle, max_lr))
+    return _with_run_length("one_cycle", steps, 0, "total_steps", partial(OneCycle, max_lr))

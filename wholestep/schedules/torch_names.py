@@ -10,7 +10,7 @@ from wholestep.errors import OptionError, UsageError
 from wholestep.schedules import compose, curves, cycles, functions, plateau
 from wholestep.schedules.base import CALL, Schedule
 from wholestep.schedules.rates import OWN, for_each, rates_of, set_rate
-from wholestep.schedules.torch_schedule import Each, TorchSchedule, combined, unit_of
+from wholestep.schedules.torch_schedule import Each, TorchSchedule, combine_schedules, unit_of
 
 
 class ConstantLR(TorchSchedule):
@@ -128,7 +128,7 @@ class SequentialLR(TorchSchedule):
         unit: str | None = None,
     ) -> None:
         unit = unit or unit_of("SequentialLR", schedulers)
-        make = combined(
+        make = combine_schedules(
             optimizer, schedulers, unit, lambda s, lr: compose.Sequence(s, tuple(milestones), unit=unit or CALL)
         )
         super().__init__(optimizer, make, unit)
@@ -153,7 +153,7 @@ class ChainedScheduler(TorchSchedule):
                 )
         unit = unit or unit_of("ChainedScheduler", schedulers)
         chosen = schedulers[0].optimizer if optimizer is None else optimizer
-        make = combined(chosen, schedulers, unit, lambda s, lr: compose.Chained(s, lr, unit=unit or CALL))
+        make = combine_schedules(chosen, schedulers, unit, lambda s, lr: compose.Chained(s, lr, unit=unit or CALL))
         super().__init__(chosen, make, unit)
 
 

@@ -119,7 +119,7 @@ def unit_of(kind: str, schedulers: Several[Any]) -> str | None:
     return next(iter(told), None)
 
 
-def combined(
+def combine_schedules(
     optimizer: Any, schedulers: Several[Any], unit: str | None, of: Callable[[tuple[Any, ...], float], Schedule]
 ) -> Make:
     """For each rate the schedules that these have for it, as one."""

@@ -12,7 +12,7 @@ from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.update_counters import AVERAGE, RAW, START, Clocks, is_counter
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.memory import explained
+from wholestep.compiler.runtime.memory import explain_memory_errors
 from wholestep.compiler.runtime.state.state import State
 from wholestep.compiler.runtime.state.step_counters import Counting, SessionCounter
 from wholestep.compiler.runtime.state.storage import StateMemory
@@ -245,9 +245,9 @@ class Programs:
         plans = {n: (known or {}).get(n) or compiled.plan(n) for n in names}
         programs = [self._load_program(*found) for found in plans.values()]
         part, last = plans[f"{kind}.part"][0], plans[names[-1]][0]
-        from wholestep.session.running.micro_batches import seen_from_outside, shape_of  # most steps have none
+        from wholestep.session.running.micro_batches import outer_plan, shape_of  # most steps have none
 
-        outside = seen_from_outside(definition, kind, part, last)
+        outside = outer_plan(definition, kind, part, last)
         program = self.where.device.load_micro_batches(outside, programs, self.place, shape_of(definition, kind))
         if name == "main":
             self.of_micro_batches = programs
@@ -271,7 +271,7 @@ class Programs:
         return entry
 
     def _load_program(self, plan: Plan, key: str) -> Program:
-        with explained(plan, self.where.threads):
+        with explain_memory_errors(plan, self.where.threads):
             program = self.where.device.load(plan, self.place, key, partial(self._reserve, plan))
         for scalar in plan.scalars:
             if not is_counter(scalar.name):

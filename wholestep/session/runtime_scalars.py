@@ -59,7 +59,7 @@ class RuntimeScalars:
             )
         if name not in self._values:
             raise self._unknown(name)
-        number = checked_number(name, value)
+        number = check_number(name, value)
         self._values[name] = number
         self._changed(name, number)
 
@@ -71,7 +71,7 @@ class RuntimeScalars:
         return schedule.with_numbers({k: self[scalar_name(target, k)] for k in schedule.numbers()})
 
 
-def checked_number(name: str, value: object) -> float:
+def check_number(name: str, value: object) -> float:
     """`value` as a float; an error where it is no finite number."""
     try:
         number = float(value)  # type: ignore[arg-type]

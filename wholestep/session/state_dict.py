@@ -15,7 +15,7 @@ from wholestep.compiler.runtime.state.state import State
 from wholestep.compiler.runtime.state.step_counters import SessionCounter
 from wholestep.errors import UnknownNameError, UsageError
 from wholestep.session.programs import Programs
-from wholestep.session.runtime_scalars import checked_number
+from wholestep.session.runtime_scalars import check_number
 from wholestep.steps.capacity import PREFIX
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class StateAccess:
     def share_parts(self, *, without: Container[str] = ()) -> None:
         """Of states that workers have divided, bring this one's parts where another one reads them: `state_dict`."""
         state = self._programs.state
-        for name in _lasting(state):
+        for name in _persistent_names(state):
             if name not in without and state.is_divided(name):
                 state.get(name)
 
@@ -107,11 +107,11 @@ def state_dict(programs: Programs, without: Container[str] = ()) -> dict[str, An
     counts |= {f"{UPDATES}/{key}": state.updates_of(key) for key in clocks.starts}
     counters = {name: np.array(count, np.int64) for name, count in counts.items()}
     numbers = {SESSION + name: np.array(value) for name, value in scalars.items()}
-    states = {name: state.get(name) for name in _lasting(state) if name not in without}
+    states = {name: state.get(name) for name in _persistent_names(state) if name not in without}
     return {**states, **counters, **numbers}
 
 
-def _lasting(state: State) -> list[str]:
+def _persistent_names(state: State) -> list[str]:
     """The states that mean something between steps."""
     return [name for name in state.names if not name.startswith(PREFIX)]
 
@@ -123,7 +123,7 @@ def load_state_dict(programs: Programs, values: Mapping[str, object], *, strict:
     counted = {UPDATES, *(f"{UPDATES}/{key}" for key in clocks.starts)}
     # What others have left in the model's state, as a validation of a run before, nobody need bring along.
     needed = {*programs.lasting_states, STEP, EPOCH, *numbers}
-    unexpected = [name for name in values if name not in needed | counted | {*_lasting(state)}]
+    unexpected = [name for name in values if name not in needed | counted | {*_persistent_names(state)}]
     missing = [name for name in needed if name not in values]
     if unexpected or (strict and missing):
         raise UnknownNameError(
@@ -131,7 +131,7 @@ def load_state_dict(programs: Programs, values: Mapping[str, object], *, strict:
             f"{sorted(unexpected) or 'nothing'}. Nothing was loaded. Build from the same graph and optimizer"
             + ("." if unexpected else ", or pass strict=False to load what is there.")
         )
-    found = {name: checked_number(name, value) for name, value in values.items() if name not in state}
+    found = {name: check_number(name, value) for name, value in values.items() if name not in state}
     for name in values.keys() - found.keys():
         state.fit(name, values[name])
     for name in values.keys() - found.keys():
@@ -145,7 +145,7 @@ def load_state_dict(programs: Programs, values: Mapping[str, object], *, strict:
 def counts_in(values: Mapping[str, object]) -> Callable[[str], int]:
     """The updates of parameters in a state dict; where they are not in it, it was saved when all were the step."""
     step = values.get(STEP, 0)
-    return lambda key: int(checked_number(key, values.get(f"{UPDATES}/{key}", step)))
+    return lambda key: int(check_number(key, values.get(f"{UPDATES}/{key}", step)))
 
 
 def _load_counts(state: State, turn: SessionCounter, clocks: Clocks, counts: Mapping[str, int]) -> None:

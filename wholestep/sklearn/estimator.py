@@ -235,14 +235,14 @@ class Estimator(BaseEstimator, ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         """Parameters and what was learnt: numbers, texts, and the weights as the bytes of a safetensors file."""
-        from wholestep.sklearn.state import packed
+        from wholestep.sklearn.state import pack_state
 
-        return packed({**super().__getstate__()})
+        return pack_state({**super().__getstate__()})
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
-        from wholestep.sklearn.state import unpacked
+        from wholestep.sklearn.state import unpack_state
 
-        super().__setstate__(unpacked(dict(state)))
+        super().__setstate__(unpack_state(dict(state)))
 
 
 NUMBERS: tuple[tuple[str, Any, float, float], ...] = (

@@ -15,7 +15,7 @@ from wholestep.sklearn.networks import InputColumns, NetworkKey
 WEIGHTS, COLUMNS, KIND = "_weights", "_columns", "_kind_used"
 
 
-def packed(state: dict[str, Any]) -> dict[str, Any]:
+def pack_state(state: dict[str, Any]) -> dict[str, Any]:
     """A fitted estimator's attributes, with nothing in them but numbers, texts, arrays and bytes."""
     if WEIGHTS in state:
         from safetensors.numpy import save
@@ -26,7 +26,7 @@ def packed(state: dict[str, Any]) -> dict[str, Any]:
     return state
 
 
-def unpacked(state: dict[str, Any]) -> dict[str, Any]:
+def unpack_state(state: dict[str, Any]) -> dict[str, Any]:
     """The attributes again."""
     if WEIGHTS in state:
         from safetensors.numpy import load

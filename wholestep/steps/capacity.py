@@ -47,7 +47,7 @@ def capacity_of(graph: ir.IRGraph, given: Mapping[str, int]) -> dict[str, int]:
     return {s: given[s] for s in graph.symbols}
 
 
-def merged_capacity(graph: ir.IRGraph, batch_size: int | None, capacity: Mapping[str, int] | None) -> dict[str, int]:
+def merge_capacity(graph: ir.IRGraph, batch_size: int | None, capacity: Mapping[str, int] | None) -> dict[str, int]:
     """`batch_size=n` is `capacity={"batch": n}`; both are checked against the graph's own dimensions."""
     out = dict(capacity or {})
     if batch_size is not None:

@@ -13,7 +13,7 @@ from wholestep.compiler.ir.types import DType
 from wholestep.errors import UsageError
 from wholestep.nn.module.module import Module
 from wholestep.optim import SGD, Optimizer
-from wholestep.steps.capacity import merged_capacity
+from wholestep.steps.capacity import merge_capacity
 from wholestep.steps.definition import Definition
 from wholestep.steps.evaluate import has_own_updates_only
 from wholestep.steps.loss_scale import LossScale
@@ -54,7 +54,7 @@ def as_graph(
     return model
 
 
-def defined(
+def define_step(
     model: Graph | Step,
     optimizer: Optimizer | str | None,
     batch_size: int | None,
@@ -76,7 +76,7 @@ def defined(
                 "alone."
             )
         made = Definition(model, None, {}, recipe, ranks=ranks, shard=shard, model_ranks=model_ranks)
-        return sized(made, batch_size, capacity)
+        return with_capacity(made, batch_size, capacity)
     need_graph(model, "build_session")
     if optimizer is not None and has_own_updates_only(model):
         raise UsageError(
@@ -90,7 +90,7 @@ def defined(
 
         optimizer = get(optimizer)
     made = Definition(model, optimizer or SGD(), {}, recipe, ranks=ranks, shard=shard, model_ranks=model_ranks)
-    return sized(made, batch_size, capacity)
+    return with_capacity(made, batch_size, capacity)
 
 
 def need_graph(model: object, what: str) -> None:
@@ -102,10 +102,10 @@ def need_graph(model: object, what: str) -> None:
         )
 
 
-def sized(definition: Definition, batch_size: int | None, capacity: Mapping[str, int] | None) -> Definition:
+def with_capacity(definition: Definition, batch_size: int | None, capacity: Mapping[str, int] | None) -> Definition:
     """A definition with the largest sizes; an error names a dimension that has none."""
     definition = replace(definition, clocks=clocks_of(definition.model))
     graph = definition.trace(definition.main)
-    fitted = replace(definition, capacity=merged_capacity(graph, batch_size, capacity))
+    fitted = replace(definition, capacity=merge_capacity(graph, batch_size, capacity))
     fitted.sizes_of(graph)
     return fitted

@@ -177,21 +177,21 @@ class Definition:
                 traced = lower_precision(traced, self.recipe.precision)
             if self.ranks and (kind := entry.partition(".")[0]) in TOGETHER:
                 from wholestep.steps.distributed import (  # most are alone
-                    divided,
+                    mark_batch_inputs,
                     with_divided_states,
                     with_split_states,
                 )
 
                 if self._rows_divided:
-                    traced = divided(traced, batch_symbol(self.graph, "a step of several workers"))
+                    traced = mark_batch_inputs(traced, batch_symbol(self.graph, "a step of several workers"))
                 if self.model_ranks > 1:
                     traced = with_split_states(traced, self.graph.owners, self.model_ranks)
                 if self.shard is not None and self.ranks > 1 and kind == TRAIN:
                     traced = with_divided_states(traced, self.ranks)
             if self._trains(entry):
-                from wholestep.optim.core.averages import showing_averages  # few average
+                from wholestep.optim.core.averages import with_averages_as_weights  # few average
 
-                traced = showing_averages(traced, self.averaged)
+                traced = with_averages_as_weights(traced, self.averaged)
             self.traced[entry] = traced
         return self.traced[entry]
 

@@ -24,7 +24,7 @@ log = logging.getLogger("wholestep")
 KEPT = (RAW, AVERAGE)  # how the names of weights end, beside those that are shown
 
 
-def divided(graph: IRGraph, batch: str) -> IRGraph:
+def mark_batch_inputs(graph: IRGraph, batch: str) -> IRGraph:
     """The graph with the inputs marked that have one row for each of the batch.
 
     An output that has rows is left out, as it is with micro-batches: no rank has all of them, and `predict` does.

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 
 from wholestep.compiler.frontend.graph import Graph
-from wholestep.compiler.frontend.layers.composites import evaluated
+from wholestep.compiler.frontend.layers.composites import evaluation_graph
 from wholestep.compiler.frontend.tensor import Tensor
-from wholestep.compiler.frontend.trace import METRICS, fail, recorded_for
+from wholestep.compiler.frontend.trace import METRICS, fail, record_for_layer
 from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.graph import toposort
 from wholestep.compiler.ir.types import shape_text
@@ -51,12 +51,14 @@ def evaluate_graph(graph: Graph, recipe: StepOptions = PLAIN) -> ir.IRGraph:
     """The outputs and kept tensors, and what metrics count, in states of their own; nothing else, nothing dropped."""
     loss_of(graph)
     if not recipe.measures:
-        return evaluated(graph.to_ir(updates=False))
+        return evaluation_graph(graph.to_ir(updates=False))
     counting = graph.copy()
     with counting.scope(EVALUATE):
         record_metrics(counting, recipe.measures)
     whole, own = counting.to_ir(), graph.updates
-    return evaluated(ir.IRGraph(whole.outputs, tuple(u for u in whole.updates if u.name not in own), whole.inputs))
+    return evaluation_graph(
+        ir.IRGraph(whole.outputs, tuple(u for u in whole.updates if u.name not in own), whole.inputs)
+    )
 
 
 def predict_graph(graph: Graph) -> ir.IRGraph:
@@ -70,12 +72,12 @@ def predict_graph(graph: Graph) -> ir.IRGraph:
         )
     needed = set(toposort([t.node for _, t in outputs]))
     inputs = tuple(t.node for t in graph.inputs.values() if t.node in needed)
-    return evaluated(ir.IRGraph(tuple(ir.Output(name, t.node) for name, t in outputs), (), inputs))
+    return evaluation_graph(ir.IRGraph(tuple(ir.Output(name, t.node) for name, t in outputs), (), inputs))
 
 
 def forward_only(graph: Graph) -> ir.IRGraph:
     """The outputs and kept tensors with the inputs that they need, without any update."""
-    whole = evaluated(graph.to_ir(updates=False))
+    whole = evaluation_graph(graph.to_ir(updates=False))
     if not graph.outputs:
         raise GraphError("the graph has no outputs; say what it returns: g.set_outputs([logits]).")
     needed = set(toposort([o.node for o in whole.outputs]))
@@ -90,7 +92,7 @@ def record_metrics(step: Graph, measures: Sequence[Measure]) -> None:
     if not measures:
         return
     weight = step.inputs.get(WEIGHT)
-    with step.scope(WEIGHTED) if weight is not None else nullcontext(), recorded_for(METRICS):
+    with step.scope(WEIGHTED) if weight is not None else nullcontext(), record_for_layer(METRICS):
         for measure in measures:
             metric, target = measure.metric, _target(step, measure)
             prediction = _loss(step, measure) if metric.takes_loss else _prediction(step, measure)
@@ -107,7 +109,7 @@ def _loss(step: Graph, measure: Measure) -> Tensor:
 def _prediction(step: Graph, measure: Measure) -> Tensor:
     outputs = step.outputs
     if measure.prediction is not None:
-        return _named("output", measure.prediction, outputs, measure)
+        return _tensor_of_name("output", measure.prediction, outputs, measure)
     if len(outputs) < 2:
         fail(
             GraphError,
@@ -120,7 +122,7 @@ def _prediction(step: Graph, measure: Measure) -> Tensor:
 def _target(step: Graph, measure: Measure) -> Tensor:
     inputs = step.inputs
     if measure.target is not None:
-        return _named("input", measure.target, inputs, measure)
+        return _tensor_of_name("input", measure.target, inputs, measure)
     found = next((name for name in TARGETS if name in inputs), None)
     if found is None:
         fail(
@@ -131,7 +133,7 @@ def _target(step: Graph, measure: Measure) -> Tensor:
     return inputs[found]
 
 
-def _named(kind: str, name: str, known: dict[str, Tensor], measure: Measure) -> Tensor:
+def _tensor_of_name(kind: str, name: str, known: dict[str, Tensor], measure: Measure) -> Tensor:
     if name not in known:
         fail(GraphError, f"the metric {measure.metric.name!r} is about the {kind} {name!r}; there are: {list(known)}.")
     return known[name]

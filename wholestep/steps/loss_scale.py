@@ -74,10 +74,10 @@ class LossScale:
     def gradients(self, graph: Graph, loss: Tensor, params: Any) -> Any:
         """`ws.gradients` of the scaled loss, divided by the scale: what underflows in float16 is kept."""
         scale = self.now(graph)
-        found = gradients(scaled(loss, scale), params)
+        found = gradients(scale_loss(loss, scale), params)
         if isinstance(found, Mapping):
-            return dict(zip(found, unscaled(list(found.values()), scale), strict=True))
-        return unscaled(found, scale)
+            return dict(zip(found, unscale_gradients(list(found.values()), scale), strict=True))
+        return unscale_gradients(found, scale)
 
     def update(self, graph: Graph, optimizer: Optimizer, params: Any, grads: Any) -> Tensor:
         """The optimizer's update where all gradients are finite, else none; then the scale's own.
@@ -129,9 +129,9 @@ def _state(graph: Graph, name: str, init: float, dtype: str) -> Tensor:
         return graph.state(name, (), init, dtype)
 
 
-def scaled(loss: Tensor, scale: Tensor | None) -> Tensor:
+def scale_loss(loss: Tensor, scale: Tensor | None) -> Tensor:
     return loss if scale is None else loss * scale.astype(loss.dtype)
 
 
-def unscaled(grads: Sequence[Tensor], scale: Tensor | None) -> list[Tensor]:
+def unscale_gradients(grads: Sequence[Tensor], scale: Tensor | None) -> list[Tensor]:
     return list(grads) if scale is None else [g * (1.0 / scale).astype(g.dtype) for g in grads]

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 
 from wholestep.compiler.frontend.gradients import gradients
 from wholestep.compiler.frontend.graph import Graph
-from wholestep.compiler.frontend.layers.composites import evaluated
+from wholestep.compiler.frontend.layers.composites import evaluation_graph
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.graph import toposort
-from wholestep.compiler.ir.ops import Trait, having
+from wholestep.compiler.ir.ops import Trait, ops_with
 from wholestep.errors import GraphError
 from wholestep.optim.core.base import Optimizer
 from wholestep.optim.core.gradient_transforms import clip_by_global_norm
@@ -66,14 +66,14 @@ def _gradients(step: Graph, scalar: Tensor) -> ir.IRGraph:
     return ir.IRGraph(tuple(ir.Output(PREFIX + p.name, g.node) for p, g in found), (), inputs)
 
 
-def _given(step: Graph, params: Sequence[Tensor]) -> list[Tensor]:
+def _gradient_inputs(step: Graph, params: Sequence[Tensor]) -> list[Tensor]:
     return [step.input(PREFIX + p.name, p.shape, p.dtype) for p in params]
 
 
 def clip_graph(graph: Graph) -> ir.IRGraph:
     """Gradients, shortened together, and the norm before."""
     step = Graph()
-    given = _given(step, list(graph.parameters.values()))
+    given = _gradient_inputs(step, list(graph.parameters.values()))
     clipped, norm = clip_by_global_norm(given, step.scalar(MAX_NORM, 1.0))
     outputs = [ir.Output(t.name, g.node) for t, g in zip(given, clipped, strict=True)]
     return ir.IRGraph((ir.Output(NORM, norm.node), *outputs), (), tuple(t.node for t in given))
@@ -84,7 +84,7 @@ def apply_graph(graph: Graph, optimizer: Optimizer) -> ir.IRGraph:
     step = graph.copy()
     own = set(step.updates)
     params = optimizer.trainable(list(step.parameters.values()))
-    given = _given(step, params)
+    given = _gradient_inputs(step, params)
     optimizer.update(step, params, given)
     whole = step.to_ir()
     return ir.IRGraph((), tuple(u for u in whole.updates if u.name not in own), tuple(t.node for t in given))
@@ -98,8 +98,8 @@ def observe_graph(graph: Graph) -> ir.IRGraph:
     outputs = known or {f"{i}.{n.op}": n for i, n in enumerate(n for n in toposort(roots) if _is_layer(n))}
     needed = set(toposort(outputs.values()))
     inputs = tuple(t.node for t in graph.inputs.values() if t.node in needed)
-    return evaluated(ir.IRGraph(tuple(ir.Output(name, node) for name, node in outputs.items()), (), inputs))
+    return evaluation_graph(ir.IRGraph(tuple(ir.Output(name, node) for name, node in outputs.items()), (), inputs))
 
 
 def _is_layer(node: ir.Node) -> bool:
-    return node.op in having(Trait.LAYER) and node.type.dtype.is_float
+    return node.op in ops_with(Trait.LAYER) and node.type.dtype.is_float

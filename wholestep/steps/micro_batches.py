@@ -15,14 +15,14 @@ from dataclasses import dataclass, replace
 from wholestep.compiler.frontend.functions.primitives import where
 from wholestep.compiler.frontend.gradients import gradients
 from wholestep.compiler.frontend.graph import Graph
-from wholestep.compiler.frontend.layers.composites import evaluated
+from wholestep.compiler.frontend.layers.composites import evaluation_graph
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.graph import Node, rewrite, toposort
-from wholestep.compiler.ir.ops import Trait, having
+from wholestep.compiler.ir.ops import Trait, ops_with
 from wholestep.compiler.ir.type_rules.collectives import FIRST, ROWS, SHARES
 from wholestep.compiler.ir.types import Dim, divide, product
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
@@ -33,10 +33,10 @@ from wholestep.errors import GraphError
 from wholestep.optim import Optimizer
 from wholestep.steps.capacity import PREFIX, batch_symbol
 from wholestep.steps.evaluate import EVALUATE, loss_of, record_metrics
-from wholestep.steps.loss_scale import scaled, unscaled
+from wholestep.steps.loss_scale import scale_loss, unscale_gradients
 from wholestep.steps.recipe import StepOptions
 from wholestep.steps.separable_loss import depends_on, need_plain_gradients, read_loss, rewritten, symbols_in
-from wholestep.steps.train import Slopes, declared_parameters, finish, reached_parameters
+from wholestep.steps.train import Slopes, finish, reachable_parameters, select_parameters
 
 
 @dataclass(frozen=True)
@@ -83,12 +83,12 @@ class _Splitter:
         self.step = graph.copy(updates=optimizer is not None)
         self.params: list[Tensor] = []
         if optimizer is not None:
-            declared = optimizer.trainable(declared_parameters(self.step))
-            self.params = reached_parameters(loss_of(self.step), declared, recipe.unused)
+            declared = optimizer.trainable(select_parameters(self.step))
+            self.params = reachable_parameters(loss_of(self.step), declared, recipe.unused)
             need_plain_gradients(graph, optimizer, recipe)
         with self.step.scope(EVALUATE) if optimizer is None else nullcontext():
             record_metrics(self.step, recipe.measures)
-        traced = self.step.to_ir() if optimizer is not None else evaluated(self.step.to_ir())
+        traced = self.step.to_ir() if optimizer is not None else evaluation_graph(self.step.to_ir())
         if recipe.precision.is_half:
             traced = lower_precision(traced, recipe.precision)
         whole = expand_gradients(inline_calls(traced))
@@ -211,18 +211,18 @@ class _Splitter:
         if rest is None:
             return loss, dict(sums)
         free = self._inside(rest)
-        return loss + rest, _added(sums, free, self._slopes(rest, free))
+        return loss + rest, _add_gradients(sums, free, self._slopes(rest, free))
 
     def _outer(
         self, outer: Node, term: LossTerm, quotient: Tensor, sums: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """loss = f(q, parameters):  its gradient is ∂f/∂q·∂q, which the parts have added up, plus ∂f."""
         sides = (term.numerator, term.denominator)
-        old = next(n for n in toposort([outer]) if n.op in having(Trait.QUOTIENT) and n.inputs == sides)
+        old = next(n for n in toposort([outer]) if n.op in ops_with(Trait.QUOTIENT) and n.inputs == sides)
         loss = self._tensor(rewritten(outer, lambda n: n, {old: b.cast(quotient.node, old.type.dtype)}))
         free = self._inside(loss)
         factor, *own = self._slopes(loss, [quotient, *free])
-        return loss, _added({name: g * factor for name, g in sums.items()}, free, own)
+        return loss, _add_gradients({name: g * factor for name, g in sums.items()}, free, own)
 
     # -- programs ------------------------------------------------------------------------------------------------
 
@@ -241,7 +241,7 @@ class _Splitter:
 
     def _numbered(self, node: Node) -> Node:
         """Random numbers are those of the element's place in the large batch."""
-        if node.op not in having(Trait.DRAWS) or self.batch not in symbols_in(node):
+        if node.op not in ops_with(Trait.DRAWS) or self.batch not in symbols_in(node):
             return node
         a, row = node.attrs, divide(product(node.type.shape), Dim.symbol(self.batch))
         assert isinstance(a, at.RandomAttrs | at.DropoutAttrs)
@@ -251,7 +251,7 @@ class _Splitter:
 
     def _slopes(self, value: Tensor, params: Sequence[Tensor]) -> list[Tensor]:
         """The gradients of a part of the loss; where the loss is scaled, by way of that."""
-        return unscaled(gradients(scaled(value, self.scale), params), self.scale)
+        return unscale_gradients(gradients(scale_loss(value, self.scale), params), self.scale)
 
     def _inside(self, value: Tensor) -> list[Tensor]:
         """The parameters that a value depends on."""
@@ -268,7 +268,7 @@ class _Splitter:
         return None if total is None else self._tensor(total)
 
 
-def _added(sums: Mapping[str, Tensor], params: Sequence[Tensor], grads: Sequence[Tensor]) -> dict[str, Tensor]:
+def _add_gradients(sums: Mapping[str, Tensor], params: Sequence[Tensor], grads: Sequence[Tensor]) -> dict[str, Tensor]:
     """Gradients by parameter, those of two ways added."""
     out = dict(sums)
     for p, g in zip(params, grads, strict=True):

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from wholestep import losses
-from wholestep.compiler.frontend.graph import Graph, recording
+from wholestep.compiler.frontend.graph import Graph, record_into
 from wholestep.compiler.frontend.step import Spec
 from wholestep.compiler.frontend.tensor import Tensor
-from wholestep.compiler.frontend.trace import LOSS, fail, recorded_for
+from wholestep.compiler.frontend.trace import LOSS, fail, record_for_layer
 from wholestep.errors import OptionError, ShapeError, UsageError
 from wholestep.losses.table import LossFunction
 from wholestep.nn.module.module import MEANINGS, SEEN, Module
@@ -33,10 +33,10 @@ def record_inputs(graph: Graph, inputs: Inputs) -> dict[str, Tensor]:
 
 def record_outputs(model: Module, inputs: Inputs, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The model's outputs by name: `output` for a single one, `output0` and so on for several."""
-    return _named_outputs(model, _called(model, inputs, tensors))
+    return _outputs_by_name(model, _call_model(model, inputs, tensors))
 
 
-def _called(model: Module, inputs: Inputs, tensors: Mapping[str, Tensor]) -> Any:
+def _call_model(model: Module, inputs: Inputs, tensors: Mapping[str, Tensor]) -> Any:
     known = inspect.signature(model.forward).parameters.values()
     if isinstance(inputs, Spec):
         _need_one_argument(model, known)
@@ -75,7 +75,7 @@ def by_argument(model: Module, inputs: Mapping[str, T]) -> dict[str, T]:
     return dict(zip(takes, inputs.values()))
 
 
-def _named_outputs(model: Module, out: Any) -> dict[str, Tensor]:
+def _outputs_by_name(model: Module, out: Any) -> dict[str, Tensor]:
     if isinstance(out, Tensor):
         return {"output": out}
     if isinstance(out, Mapping):
@@ -83,15 +83,15 @@ def _named_outputs(model: Module, out: Any) -> dict[str, Tensor]:
     if not isinstance(out, Sequence) or not out:
         kind = type(model).__name__
         fail(UsageError, f"{kind}.forward must return a tensor, or a tuple or dict of tensors; it returned {out!r}.")
-    return dict(_numbered("output", out))
+    return dict(_number_outputs("output", out))
 
 
-def _numbered(name: str, outputs: Sequence[Any]) -> Iterator[tuple[str, Tensor]]:
+def _number_outputs(name: str, outputs: Sequence[Any]) -> Iterator[tuple[str, Tensor]]:
     """`output0`, `output1`; of a tuple inside, as a recurrent layer's states, `output1.0`, `output1.1`."""
     for i, out in enumerate(outputs):
         own = f"{name}{i}"
         if isinstance(out, tuple | list):
-            yield from _numbered(f"{own}.", out)
+            yield from _number_outputs(f"{own}.", out)
         else:
             yield own, out
 
@@ -112,10 +112,10 @@ def _need_arguments(model: Module, named: Mapping[str, object]) -> None:
 
 def forward_graph(model: Module, inputs: Inputs) -> tuple[Graph, Any]:
     """The graph that computes a model's outputs, over the model's own state, and what its forward returned."""
-    with recording(Graph()) as graph:
+    with record_into(Graph()) as graph:
         trace_of(graph, model)
-        out = _called(model, inputs, record_inputs(graph, inputs))
-        graph.set_outputs(_named_outputs(model, out))
+        out = _call_model(model, inputs, record_inputs(graph, inputs))
+        graph.set_outputs(_outputs_by_name(model, out))
     model.__dict__[SEEN] = by_argument(model, inputs) if isinstance(inputs, Mapping) else inputs
     share_state(graph, model)
     return graph, out
@@ -132,13 +132,13 @@ def training_graph(
     if inputs is None or loss is None:
         missing = 'inputs=ws.Spec(("batch", 784))' if inputs is None else 'loss="cross_entropy"'
         raise UsageError(f"a session over a model needs to know its inputs, targets and loss; add {missing}.")
-    with recording(Graph()) as graph:
+    with record_into(Graph()) as graph:
         graph.recorded_by = loss if callable(loss) else None  # modules that it calls have the names of its variables
         trace_of(graph, model)
         outputs = record_outputs(model, inputs, record_inputs(graph, inputs))
         aims = record_inputs(graph, {"labels": targets} if isinstance(targets, Spec) else targets or {})
-        with recorded_for(LOSS):
-            total = summed(graph, _with_penalties(graph, _loss(loss, outputs, aims)), weights)
+        with record_for_layer(LOSS):
+            total = sum_losses(graph, _with_penalties(graph, _loss(loss, outputs, aims)), weights)
         graph.set_outputs({"loss": total, **outputs})
     model.__dict__[SEEN] = by_argument(model, inputs) if isinstance(inputs, Mapping) else inputs
     if known := {name: m for name, t in outputs.items() if (m := graph.meanings.get(t.node)) is not None}:
@@ -158,7 +158,7 @@ def _with_penalties(graph: Graph, loss: Tensor | Mapping[str, Tensor]) -> Tensor
     return {**parts, **graph.penalties}
 
 
-def summed(graph: Graph, loss: Tensor | Mapping[str, Tensor], weights: Mapping[str, float] | None) -> Tensor:
+def sum_losses(graph: Graph, loss: Tensor | Mapping[str, Tensor], weights: Mapping[str, float] | None) -> Tensor:
     """The loss: Σ weight·part where it has parts, which the graph then knows; weights are runtime scalars."""
     if not isinstance(loss, Mapping):
         if weights is not None:
@@ -178,11 +178,11 @@ def summed(graph: Graph, loss: Tensor | Mapping[str, Tensor], weights: Mapping[s
             )
     if len(loss) > 1:
         graph.loss_parts = {name: part.node for name, part in loss.items()}
-    first, *rest = (_weighted(graph, name, part, weights) for name, part in loss.items())
+    first, *rest = (_weight_part(graph, name, part, weights) for name, part in loss.items())
     return sum(rest, start=first)
 
 
-def _weighted(graph: Graph, name: str, part: Tensor, weights: Mapping[str, float] | None) -> Tensor:
+def _weight_part(graph: Graph, name: str, part: Tensor, weights: Mapping[str, float] | None) -> Tensor:
     if weights is None or name not in weights:
         return part
     value = weights[name]
@@ -199,9 +199,9 @@ def _loss(loss: Any, outputs: Mapping[str, Tensor], aims: dict[str, Tensor]) -> 
             if name not in outputs or name not in aims:
                 known = f"outputs: {', '.join(outputs)}; targets: {', '.join(aims) or 'none'}"
                 raise UsageError(f"loss[{name!r}] needs an output and a target of that name; there are {known}.")
-        functions = {name: _weighing(losses.get(one), weight) for name, one in loss.items()}
+        functions = {name: _with_row_weights(losses.get(one), weight) for name, one in loss.items()}
         return {name: one(outputs[name], aims[name], **weight) for name, one in functions.items()}
-    function = _weighing(losses.get(loss), weight)
+    function = _with_row_weights(losses.get(loss), weight)
     if len(outputs) == 1 and len(aims) <= 1:
         return function(*outputs.values(), *aims.values(), **weight)
     if isinstance(function, losses.Loss):
@@ -213,7 +213,7 @@ def _loss(loss: Any, outputs: Mapping[str, Tensor], aims: dict[str, Tensor]) -> 
     return function(dict(outputs), dict(aims), **weight)
 
 
-def _weighing(function: LossFunction, weight: Mapping[str, Tensor]) -> LossFunction:
+def _with_row_weights(function: LossFunction, weight: Mapping[str, Tensor]) -> LossFunction:
     """A loss; where rows have weights, one that takes them: a loss of the user's own says itself what they mean."""
     if not weight or isinstance(function, losses.Loss):
         return function

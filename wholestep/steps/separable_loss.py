@@ -11,7 +11,7 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.graph import Node, toposort
-from wholestep.compiler.ir.ops import Trait, having
+from wholestep.compiler.ir.ops import Trait, ops_with
 from wholestep.compiler.ir.types import Dim, shape_text, symbols_of
 from wholestep.compiler.passes.distribute.separability import LossTerm, Separation, analyse
 from wholestep.errors import GraphError, UsageError
@@ -19,7 +19,7 @@ from wholestep.optim import Optimizer
 from wholestep.steps.capacity import PARTS
 from wholestep.steps.evaluate import loss_of
 from wholestep.steps.recipe import StepOptions
-from wholestep.steps.train import declared_parameters, reached_parameters
+from wholestep.steps.train import reachable_parameters, select_parameters
 
 
 def read_loss(whole: ir.IRGraph, batch: str, recipe: StepOptions, what: str, *, trains: bool) -> Separation:
@@ -49,7 +49,7 @@ def _refuse(read: Separation, what: str, trains: bool) -> NoReturn:
 def _with_numbered_draws(whole: ir.IRGraph, batch: str, read: Separation) -> Separation:
     """Not separable where the elements of a random tensor cannot be numbered over all micro-batches."""
     for node in whole.nodes:
-        if node.op in having(Trait.DRAWS) and batch in symbols_of(node.type.shape[1:]):
+        if node.op in ops_with(Trait.DRAWS) and batch in symbols_of(node.type.shape[1:]):
             shape = shape_text(node.type.shape)
             why = f"draws random numbers of shape {shape}, whose first axis is not the batch"
             return Separation(False, blame=node, reason=why)
@@ -60,7 +60,7 @@ def need_plain_gradients(graph: Graph, optimizer: Optimizer, recipe: StepOptions
     """An optimizer that follows other gradients than the loss's (SAM) needs the whole batch for them."""
     scratch = graph.copy()
     loss = loss_of(scratch)
-    params = reached_parameters(loss, optimizer.trainable(declared_parameters(scratch)), recipe.unused)
+    params = reachable_parameters(loss, optimizer.trainable(select_parameters(scratch)), recipe.unused)
     for g in optimizer.gradients(loss, params[:1]):
         source = g.node.inputs[0] if g.node.op == "item" else g.node
         if source.op != "gradient" or source.inputs[0] is not loss.node:
@@ -73,7 +73,7 @@ def need_plain_gradients(graph: Graph, optimizer: Optimizer, recipe: StepOptions
 
 def depends_on(node: Node, batch: str) -> bool:
     """Does a value depend on the batch: on its data, its size, or what is drawn for it?"""
-    leaves = ("input", "size", *having(Trait.DRAWS))
+    leaves = ("input", "size", *ops_with(Trait.DRAWS))
     return any(n.op in leaves and batch in symbols_in(n) for n in toposort([node]))
 
 

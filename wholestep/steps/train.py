@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from wholestep.compiler.frontend.functions.primitives import where
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.tensor import Tensor
-from wholestep.compiler.frontend.trace import UPDATE, fail, recorded_for
+from wholestep.compiler.frontend.trace import UPDATE, fail, record_for_layer
 from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.graph import Node, toposort
 from wholestep.errors import GradientError, GraphError, OptionError
@@ -24,7 +24,7 @@ from wholestep.optim.core.gradient_transforms import (
 )
 from wholestep.records import dataclass
 from wholestep.steps.evaluate import has_own_updates_only, loss_of, record_metrics
-from wholestep.steps.loss_scale import LOSS_SCALE, scaled, unscaled
+from wholestep.steps.loss_scale import LOSS_SCALE, scale_loss, unscale_gradients
 from wholestep.steps.recipe import GRAD_NORM, PLAIN, StepOptions
 
 NONFINITE, SKIPPED = "nonfinite", "nonfinite.skipped"
@@ -45,14 +45,14 @@ def train_graph(
         recipe: clipping, metrics and what else happens in the step.
     """
     step = graph.copy()
-    declared = declared_parameters(step, trainable)
+    declared = select_parameters(step, trainable)
     if has_own_updates_only(step):
         step.set_outputs({"loss": step.constant(math.nan, "float32")})
         declared = []  # nothing but the recorded updates changes
     loss = loss_of(step)
-    params = reached_parameters(loss, optimizer.trainable(declared), recipe.unused)
+    params = reachable_parameters(loss, optimizer.trainable(declared), recipe.unused)
     scale = None if recipe.loss_scale is None else recipe.loss_scale.now(step)
-    grads = unscaled(optimizer.gradients(scaled(loss, scale), params), scale)
+    grads = unscale_gradients(optimizer.gradients(scale_loss(loss, scale), params), scale)
     record_metrics(step, recipe.measures)
     return finish(step, Slopes(loss, params, grads), optimizer, recipe)
 
@@ -68,16 +68,16 @@ class Slopes:
 
 def finish(step: Graph, slopes: Slopes, optimizer: Optimizer, recipe: StepOptions) -> ir.IRGraph:
     """Clip, update, and leave everything alone where gradients are not finite; `step` is the caller's copy."""
-    with recorded_for(UPDATE):
-        return _finished(step, slopes, optimizer, recipe)
+    with record_for_layer(UPDATE):
+        return _finish_step(step, slopes, optimizer, recipe)
 
 
-def _finished(step: Graph, slopes: Slopes, optimizer: Optimizer, recipe: StepOptions) -> ir.IRGraph:
+def _finish_step(step: Graph, slopes: Slopes, optimizer: Optimizer, recipe: StepOptions) -> ir.IRGraph:
     params, grads = slopes.params, slopes.grads
     for p, g in zip(params, grads, strict=True):
         if p.name in step.kept:
             step.keep(g, f"{p.name}.grad")
-    clipped, extra = _clipped(step, grads, recipe)
+    clipped, extra = _clip_gradients(step, grads, recipe)
     if recipe.gradient_norm:
         from wholestep.steps.gradient_norm import GradientNorm
 
@@ -97,11 +97,13 @@ def _finished(step: Graph, slopes: Slopes, optimizer: Optimizer, recipe: StepOpt
         fail(GraphError, f"the output {name!r} has the name of what clipping or nonfinite= reports; call it otherwise.")
     outputs = tuple(ir.Output(name, t.node) for name, t in extra.items())
     done = ir.IRGraph((*done.outputs, *outputs), done.updates, done.inputs)
-    skipping = _skipping(step, done, extra[NONFINITE]) if NONFINITE in extra else done
+    skipping = _skip_bad_steps(step, done, extra[NONFINITE]) if NONFINITE in extra else done
     return replace(skipping, updates=(*skipping.updates, *(ir.Update(s.name, value.node) for s, value in scale)))
 
 
-def _clipped(step: Graph, grads: Sequence[Tensor], recipe: StepOptions) -> tuple[Sequence[Tensor], dict[str, Tensor]]:
+def _clip_gradients(
+    step: Graph, grads: Sequence[Tensor], recipe: StepOptions
+) -> tuple[Sequence[Tensor], dict[str, Tensor]]:
     """By value, then each parameter, then all together: the norm that is reported is that before the last."""
     if recipe.clip_value is not None:
         grads = clip_by_value(grads, step.scalar("clip.value", recipe.clip_value))
@@ -113,7 +115,7 @@ def _clipped(step: Graph, grads: Sequence[Tensor], recipe: StepOptions) -> tuple
     return grads, {GRAD_NORM: norm}
 
 
-def _skipping(step: Graph, graph: ir.IRGraph, bad: Tensor) -> ir.IRGraph:
+def _skip_bad_steps(step: Graph, graph: ir.IRGraph, bad: Tensor) -> ir.IRGraph:
     """Every state keeps its value, bit for bit, where `bad` is not 0; the skipped steps are counted."""
     count = step.state(SKIPPED, (), 0, "int64")
     fine = bad == 0.0
@@ -130,7 +132,7 @@ def _unless(fine: Tensor, new: Node, old: Tensor) -> Tensor:
 # -- parameters ---------------------------------------------------------------------------------------------------
 
 
-def declared_parameters(graph: Graph, patterns: Sequence[str] | None = None) -> list[Tensor]:
+def select_parameters(graph: Graph, patterns: Sequence[str] | None = None) -> list[Tensor]:
     """The parameters whose names match; all of them without patterns."""
     params = graph.parameters
     for pattern in patterns or ():
@@ -143,7 +145,7 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(name == pattern or fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def reached_parameters(loss: Tensor, params: list[Tensor], unused: Sequence[str] = ()) -> list[Tensor]:
+def reachable_parameters(loss: Tensor, params: list[Tensor], unused: Sequence[str] = ()) -> list[Tensor]:
     """The parameters that the loss depends on; one that it does not must be named in `unused`."""
     needed: set[Node] = set(toposort([loss.node]))
     owners = {} if loss.graph is None else loss.graph.owners

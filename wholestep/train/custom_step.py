@@ -16,7 +16,7 @@ from wholestep.errors import ShapeError, UsageError, WholestepError
 from wholestep.session import Session, build_session
 from wholestep.steps.recipe import as_measures, modes_of
 from wholestep.train.data.loaders import batch_capacity, rows_to_measure, sample_of, with_room
-from wholestep.train.learning_rates import resolved
+from wholestep.train.learning_rates import resolve_schedule
 from wholestep.train.step_source import updates_of
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def capacity_for(step: Step, batch: Batch, names: Mapping[str, str], rows: int) 
     return found
 
 
-def logged_outputs(step: Step) -> list[Any]:
+def outputs_as_metrics(step: Step) -> list[Any]:
     """A metric for each number that a step returns beside its loss: its mean over an epoch, by rows."""
     from wholestep.metrics.means import LossTracker
 
@@ -113,11 +113,11 @@ def build_step(run: Experiment, step: Step, loader: DataLoader, held: Table | No
             check_data(step, held.columns, names, takes_nan=takes_nan)
         except WholestepError as error:
             raise type(error)(f"validation: {error}") from None
-    asked = [*with_room(run.metrics, rows_to_measure(loader, held)), *logged_outputs(step)]
+    asked = [*with_room(run.metrics, rows_to_measure(loader, held)), *outputs_as_metrics(step)]
     session = build_session(
         step,
         metrics=asked,
-        schedule=resolved(run.schedule, run.epochs, updates_of(loader, 1), modes_of(as_measures(asked))),
+        schedule=resolve_schedule(run.schedule, run.epochs, updates_of(loader, 1), modes_of(as_measures(asked))),
         capacity=capacity_for(step, batch, names, batch_capacity(loader, batch.rows, exact=False)),
         precision=run.precision,
         memory=run.memory,

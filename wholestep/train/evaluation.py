@@ -23,7 +23,7 @@ from wholestep.session.building.build import build_measuring_session
 from wholestep.steps.recipe import as_measures
 from wholestep.steps.states import state_with_numbers, structure
 from wholestep.train.data.data_spec import Described
-from wholestep.train.data.frames import measured
+from wholestep.train.data.frames import encode_for_evaluation
 from wholestep.train.data.loaders import table_of, with_room
 from wholestep.train.step_source import need_batches
 
@@ -62,7 +62,7 @@ def evaluate(
         raise OptionError(f"evaluate: batch_size is a whole number of at least 1; received {batch_size!r}.")
     if nonfinite not in ("raise", "ignore"):
         raise OptionError(f"evaluate: nonfinite={nonfinite!r}: expected 'raise' or 'ignore'.")
-    given = measured(model, data)
+    given = encode_for_evaluation(model, data)
     loader = given if isinstance(given, DataLoader) else DataLoader(given, None, batch_size, shuffle=False)
     need_batches(loader)
     # A metric that keeps every score needs to know how many there will be: then the data is read once, whole.

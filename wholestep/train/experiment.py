@@ -17,11 +17,11 @@ from wholestep.compiler.frontend.step import Step
 from wholestep.data.loader import DataLoader
 from wholestep.data.table import Table
 from wholestep.errors import OptionError, UnknownNameError, UsageError
-from wholestep.nn.layers.table_encoding import noted_encoding
+from wholestep.nn.layers.table_encoding import encoding_metadata
 from wholestep.nn.module.freezing import refuse_all_frozen
 from wholestep.nn.module.module import Module
 from wholestep.optim import AdamW, Optimizer
-from wholestep.options import CompileOptions, launched
+from wholestep.options import CompileOptions, read_launch
 from wholestep.session import Session, build_session
 from wholestep.session.building.placement import need_workers
 from wholestep.steps.loss_scale import LossScale
@@ -37,7 +37,7 @@ from wholestep.train.data.data_spec import Described
 from wholestep.train.data.loaders import batch_capacity, rows_to_measure, sample_of, with_room
 from wholestep.train.evaluation import remember_loss
 from wholestep.train.history import TrainHistory
-from wholestep.train.learning_rates import optimizer_of, resolved
+from wholestep.train.learning_rates import optimizer_of, resolve_schedule
 from wholestep.train.run_limits import fed, trial_of
 from wholestep.train.step_source import need_batches, updates_of
 from wholestep.train.trainer import Trainer, check_epochs
@@ -195,7 +195,7 @@ class Experiment:
         """The same with other settings: `experiment.having({"optimizer.lr": 3e-4, "epochs": 5})`."""
         changed: Any = self
         for name, value in settings.items():
-            changed = _replaced(changed, name.split("."), value, name)
+            changed = _replace_field(changed, name.split("."), value, name)
         assert isinstance(changed, Experiment)
         return changed
 
@@ -209,7 +209,7 @@ class Experiment:
             from wholestep.distributed.launch.ray import fit_on_ray  # few have a cluster
 
             return fit_on_ray(run, config)
-        launch = launched()
+        launch = read_launch()
         if run.checkpoint is not None and (launch is None or launch.rank == 0):
             need_free(Path(run.checkpoint))  # before anything is compiled
         trainer, loader = run.trainer()
@@ -280,7 +280,7 @@ class Experiment:
             build_session,
             loss_weights=self.loss_weights,
             optimizer=self.optimizer,
-            schedule=resolved(self.schedule, self.epochs, updates, modes_of(as_measures(self.metrics))),
+            schedule=resolve_schedule(self.schedule, self.epochs, updates, modes_of(as_measures(self.metrics))),
             metrics=with_room(self.metrics, rows_to_measure(loader, held)),
             batch_size=batch_capacity(loader, described.batch.rows, exact=self.per_micro_batch),
             accumulate=self.accumulate,
@@ -312,7 +312,7 @@ class Experiment:
             "optimizer": self.optimizer.to_config() if isinstance(self.optimizer, Optimizer) else None,
             "schedule": None if self.schedule is None else str(self.schedule),
             "batch_size": loader.batch_size,
-            **(noted_encoding(self.model) if isinstance(self.model, Module) else {}),
+            **(encoding_metadata(self.model) if isinstance(self.model, Module) else {}),
         }
 
 
@@ -345,12 +345,12 @@ def _need_trainable(run: Experiment) -> None:
         refuse_all_frozen(run.model)
 
 
-def _replaced(owner: Any, path: list[str], value: Any, whole: str) -> Any:
+def _replace_field(owner: Any, path: list[str], value: Any, whole: str) -> Any:
     """A copy of a description with one field, at the end of a path of names, replaced."""
     if owner is None and whole == f"{BY_NAME}.{path[0]}":
         owner = {}
     if isinstance(owner, Mapping):
-        inner = value if len(path) == 1 else _replaced(owner.get(path[0]), path[1:], value, whole)
+        inner = value if len(path) == 1 else _replace_field(owner.get(path[0]), path[1:], value, whole)
         return {**owner, path[0]: inner}
     if not is_dataclass(owner) or isinstance(owner, type):
         raise UsageError(f"{whole!r} cannot be set: {type(owner).__name__} {owner!r} has no fields to replace.")
@@ -361,5 +361,5 @@ def _replaced(owner: Any, path: list[str], value: Any, whole: str) -> Any:
         raise UnknownNameError(
             f"{whole!r} cannot be set: {type(owner).__name__} has no {path[0]!r}.{hint} It has: {', '.join(known)}."
         )
-    inner = value if len(path) == 1 else _replaced(getattr(owner, path[0]), path[1:], value, whole)
+    inner = value if len(path) == 1 else _replace_field(getattr(owner, path[0]), path[1:], value, whole)
     return replace(owner, **{path[0]: inner})

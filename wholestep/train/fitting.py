@@ -53,7 +53,7 @@ def fit(model: Module | Step, data: object = None, *more: object, loss: Any = No
             f"data is one argument: ws.fit(model, (x, y), loss=...); received {1 + len(more)} by position."
         )
     data = _data(data, settings)
-    return Experiment(model=model, data=data, loss=loss, **known_settings("fit", settings)).fit()
+    return Experiment(model=model, data=data, loss=loss, **check_settings("fit", settings)).fit()
 
 
 def _data(data: object, settings: dict[str, Any]) -> object:
@@ -71,7 +71,7 @@ def trainer_for(model: Module, data: object, *, loss: Any, **settings: Any) -> t
     return Experiment(model=model, data=data, loss=loss, **settings).trainer()
 
 
-def known_settings(function: str, settings: dict[str, Any]) -> dict[str, Any]:
+def check_settings(function: str, settings: dict[str, Any]) -> dict[str, Any]:
     """Arguments by the names of an experiment's fields; what they may mean in other libraries is taken or told."""
     if settings.keys() <= SETTINGS.keys():
         return settings

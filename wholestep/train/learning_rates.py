@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from wholestep.session import Session
 
 
-def resolved(schedule: Any, epochs: int, steps_per_epoch: int | None, modes: Mapping[str, str] | None = None) -> Any:
+def resolve_schedule(
+    schedule: Any, epochs: int, steps_per_epoch: int | None, modes: Mapping[str, str] | None = None
+) -> Any:
     """A schedule resolved for a run: with the run's length, and counted in epochs unless it says otherwise.
 
     `modes` maps metrics to "min" or "max", for plateaus that monitor one without a mode of their own.
@@ -28,7 +30,7 @@ def resolved(schedule: Any, epochs: int, steps_per_epoch: int | None, modes: Map
     from wholestep.schedules import Planned, ReduceOnPlateau, TorchSchedule  # these bring every schedule along
 
     if isinstance(schedule, Mapping):
-        return {name: resolved(s, epochs, steps_per_epoch, modes) for name, s in schedule.items()}
+        return {name: resolve_schedule(s, epochs, steps_per_epoch, modes) for name, s in schedule.items()}
     if isinstance(schedule, Planned):
         if steps_per_epoch is None:
             raise UsageError(
@@ -36,7 +38,7 @@ def resolved(schedule: Any, epochs: int, steps_per_epoch: int | None, modes: Map
             ) from None
         return schedule.over(epochs * steps_per_epoch)
     if isinstance(schedule, TorchSchedule) and schedule.of_groups:
-        return resolved({RATE: schedule.schedule, **schedule.of_groups}, epochs, steps_per_epoch, modes)
+        return resolve_schedule({RATE: schedule.schedule, **schedule.of_groups}, epochs, steps_per_epoch, modes)
     plain = schedule.schedule if isinstance(schedule, TorchSchedule) else schedule
     if not isinstance(plain, Schedule):
         return plain
@@ -68,7 +70,7 @@ def count_epochs(session: Session) -> None:
     """Before training by epochs: let torch-style schedules of a session count epochs."""
     own = {target: live.description for target, live in session.schedules.items()}
     if any(s.unit == CALL for s in own.values()):
-        session.set_schedule(resolved(own, 0, None))
+        session.set_schedule(resolve_schedule(own, 0, None))
 
 
 def check_horizons(session: Session, epochs: int, steps_per_epoch: int | None, first_epoch: int) -> None:
@@ -124,7 +126,7 @@ def _rate(session: Session, name: str, epoch: int) -> float:
     return live(epoch if live.description.unit == "epoch" else max(session.updates_made - 1, 0))
 
 
-def told(session: Session) -> str:
+def describe_schedules(session: Session) -> str:
     """`optimizer.lr follows Cosine by epoch`: a line for logs; "" without schedules."""
     live = session.schedules.items()
     return ", ".join(f"{target} follows {type(s.description).__name__} by {s.description.unit}" for target, s in live)

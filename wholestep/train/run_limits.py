@@ -17,8 +17,8 @@ from wholestep.data.sources import Stream
 from wholestep.data.table import Table, as_table
 from wholestep.errors import InputError, OptionError, UsageError
 from wholestep.nn.module.module import Module
-from wholestep.train.data.frames import encoded
-from wholestep.train.data.loaders import joined, prepared
+from wholestep.train.data.frames import encode_data
+from wholestep.train.data.loaders import concat_tables, prepare_data
 
 if TYPE_CHECKING:
     from wholestep.train.experiment import Experiment
@@ -48,8 +48,8 @@ def fed(run: Experiment) -> tuple[DataLoader, Table | None]:
     """The data of a run, as much of it as its limits leave."""
     data, validation = run.data, run.validation
     if isinstance(run.model, Module):
-        data, validation = encoded(run.model, data, validation, run.encoder, run.loss, run.shuffle, run.data_seed)
-    loader, held = prepared(data, validation, run.batch_size, run.shuffle, run.data_seed)
+        data, validation = encode_data(run.model, data, validation, run.encoder, run.loss, run.shuffle, run.data_seed)
+    loader, held = prepare_data(data, validation, run.batch_size, run.shuffle, run.data_seed)
     if run.drop_last and not loader.drop_last:
         loader = without_rest(loader)
     if run.overfit_batches is not None:
@@ -57,9 +57,9 @@ def fed(run: Experiment) -> tuple[DataLoader, Table | None]:
             raise UsageError(
                 "overfit_batches= says how much data there is; leave limit_batches and limit_validation out."
             )
-        return overfitting(loader, run.overfit_batches, validates=held is not None)
+        return overfit_batches(loader, run.overfit_batches, validates=held is not None)
     if run.limit_batches is not None:
-        loader = limited(loader, run.limit_batches)
+        loader = limit_batches(loader, run.limit_batches)
     if run.limit_validation is not None:
         held = _first_batches(held, run.limit_validation, loader.batch_size)
     return loader, held
@@ -74,7 +74,7 @@ def without_rest(loader: DataLoader) -> DataLoader:
     return full
 
 
-def limited(loader: DataLoader, limit: object) -> DataLoader:
+def limit_batches(loader: DataLoader, limit: object) -> DataLoader:
     """The same data with shorter epochs."""
     streams = isinstance(loader.source, Stream)
     if streams and isinstance(limit, float):
@@ -105,7 +105,7 @@ def _count(name: str, limit: object, known: int | None) -> int:
     raise OptionError(f"{name}={limit!r}: expected a number of batches, e.g. 10, or a share of them, e.g. 0.1.")
 
 
-def overfitting(loader: DataLoader, batches: object, *, validates: bool) -> tuple[DataLoader, Table | None]:
+def overfit_batches(loader: DataLoader, batches: object, *, validates: bool) -> tuple[DataLoader, Table | None]:
     """The first batches alone, in one order, as often as there are epochs; they are the validation data, too."""
     if not isinstance(batches, int) or isinstance(batches, bool) or batches < 1:
         raise OptionError(f"overfit_batches={batches!r}: expected a whole number of at least 1 batch, or None.")
@@ -120,6 +120,6 @@ def overfitting(loader: DataLoader, batches: object, *, validates: bool) -> tupl
         loader.reset()
         if not parts:
             raise InputError("the data is empty: it gave no batches. Training needs at least one example.")
-        table = joined(parts)
+        table = concat_tables(parts)
     size = min(loader.batch_size, len(table))
     return DataLoader(table, None, size, shuffle=False, seed=loader.seed), table if validates else None

@@ -30,7 +30,7 @@ def finish_before_exit(run: Run) -> Iterator[None]:
     """
     saves = run.callbacks is not None and run.callbacks.saves
     if saves and threading.current_thread() is threading.main_thread():
-        with _handled(run):
+        with _handle_signals(run):
             yield
     else:
         yield
@@ -39,7 +39,7 @@ def finish_before_exit(run: Run) -> Iterator[None]:
 
 
 @contextmanager
-def _handled(run: Run) -> Iterator[None]:
+def _handle_signals(run: Run) -> Iterator[None]:
     received: list[int] = []
 
     def ask_to_stop(number: int, frame: FrameType | None) -> None:

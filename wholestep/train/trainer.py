@@ -26,7 +26,14 @@ from wholestep.steps.recipe import GRAD_NORM
 from wholestep.train.checkpoint import Checkpoint
 from wholestep.train.config import TrainConfig
 from wholestep.train.history import TrainHistory
-from wholestep.train.learning_rates import check_horizons, count_epochs, need_monitors, observe, rate_used, told
+from wholestep.train.learning_rates import (
+    check_horizons,
+    count_epochs,
+    describe_schedules,
+    need_monitors,
+    observe,
+    rate_used,
+)
 from wholestep.train.nonfinite import LossWatch, policy_of
 from wholestep.train.signals import finish_before_exit
 from wholestep.train.step_source import Loader, StepSource, arrays_of, need_batches
@@ -162,7 +169,7 @@ class Trainer:
             callbacks=self.callbacks,
             loader=loader,
             config=self.started_with,
-            schedules=told(self.session),
+            schedules=describe_schedules(self.session),
             numbers=self._so_far,
         )
 
@@ -194,7 +201,7 @@ class Trainer:
             for part in self.feed.of_epoch(loader, epoch, start, self._every(), self._pause):
                 if in_memory and isinstance(loader, DataLoader):
                     self.feed.seek(loader, epoch, part.end)
-                before, at = at, _advanced(at, part.losses, part.rows)
+                before, at = at, _advance(at, part.losses, part.rows)
                 self._watch.check_growth(at, part.losses)
                 if not isfinite(at.loss_sum):
                     at = self._watch.judged(before, at, part.losses, part.rows)
@@ -324,7 +331,7 @@ def _with_own_position(loader: Loader) -> Loader:
     return copy(loader) if isinstance(loader, DataLoader) else loader
 
 
-def _advanced(at: Position, losses: Any, rows: Any) -> Position:
+def _advance(at: Position, losses: Any, rows: Any) -> Position:
     """The position after some steps.  Losses are added one by one: how steps were cut into slices changes no bit."""
     total, count = at.loss_sum, at.rows
     for loss, size in zip(losses.tolist(), rows.tolist(), strict=True):  # a few of them: quicker than NumPy's calls

@@ -21,7 +21,7 @@ from wholestep.callbacks.progress import Progress
 from wholestep.callbacks.run import Run
 from wholestep.compiler.ir.attrs import DATA
 from wholestep.errors import UsageError
-from wholestep.options import Launch, launched
+from wholestep.options import Launch, read_launch
 from wholestep.train.checkpoint.folder import checkpoints_in
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def quieten(callbacks: CallbackList) -> None:
 
 def as_launched(run: Experiment) -> Experiment:
     """A run in a process that a launcher has started trains with the others, and goes on where they were stopped."""
-    launch = launched()
+    launch = read_launch()
     if launch is None:
         return run
     if run.workers is None and run.shards is None and launch.ours and launch.count != 1:

@@ -25,8 +25,8 @@ from wholestep.compiler.backend import (
     Program,
     StepRange,
     check_indices,
+    do_nothing,
     epoch_of_launches,
-    nothing,
 )
 from wholestep.compiler.backends.common.micro_batches import LaunchedMicroBatches
 from wholestep.compiler.backends.common.numpy_program import ROWS
@@ -259,7 +259,7 @@ class LaterDevice:
         """Nothing is needed."""
 
     def load(
-        self, plan: Plan, place: LoadContext, key: str = "", meanwhile: Callable[[], None] = nothing
+        self, plan: Plan, place: LoadContext, key: str = "", meanwhile: Callable[[], None] = do_nothing
     ) -> LaterProgram:
         return LaterProgram(plan, place, meanwhile)
 

@@ -14,7 +14,7 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.fingerprint import fingerprint
 from wholestep.compiler.ir.graph import IRGraph, Node, Output
-from wholestep.compiler.ir.ops import OPS, Trait, having
+from wholestep.compiler.ir.ops import OPS, Trait, ops_with
 from wholestep.compiler.ir.printer import parse_graph, print_graph
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import (
@@ -83,9 +83,9 @@ MEANING: dict[str, str] = {
     ),
     **dict.fromkeys((name for name, op in OPS.items() if op.family.value in ("movement", "control", "loop")), CARRIES),
     **dict.fromkeys(("input", "parameter", "state", "constant"), CARRIES),
-    **dict.fromkeys(having(Trait.COPIES), COPIES),
-    **dict.fromkeys(having(Trait.PRODUCT), ACCUMULATES),
-    **dict.fromkeys(having(Trait.COMPARES), EXACT),
+    **dict.fromkeys(ops_with(Trait.COPIES), COPIES),
+    **dict.fromkeys(ops_with(Trait.PRODUCT), ACCUMULATES),
+    **dict.fromkeys(ops_with(Trait.COMPARES), EXACT),
     **dict.fromkeys(("argmax", "max_pool2d_index"), EXACT),
     **dict.fromkeys(("logical_and", "logical_or", "logical_not", "iota", "random", "scalar", "size"), REFUSES),
     **dict.fromkeys(("floor_divide", "bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift"), REFUSES),

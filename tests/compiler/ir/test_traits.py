@@ -10,7 +10,7 @@ import pytest
 
 import wholestep
 from wholestep.compiler.ir import ops
-from wholestep.compiler.ir.ops import OPS, Family, Trait, having
+from wholestep.compiler.ir.ops import OPS, Family, Trait, ops_with
 
 ROOT = Path(wholestep.__file__).parent
 TRAITS = [trait for trait in Trait if trait]
@@ -26,7 +26,7 @@ def literal_names(tree: ast.AST) -> Iterator[tuple[int, frozenset[str]]]:
 
 
 def test_no_file_spells_a_trait_again() -> None:
-    spelled = {having(trait): trait for trait in TRAITS}
+    spelled = {ops_with(trait): trait for trait in TRAITS}
     found = [
         f"{path.relative_to(ROOT)}:{line} spells {spelled[names]}"
         for path in ROOT.rglob("*.py")
@@ -38,16 +38,16 @@ def test_no_file_spells_a_trait_again() -> None:
 
 
 def test_a_spelled_trait_would_be_seen() -> None:
-    assert [names for _, names in literal_names(ast.parse('x = ("dropout", "random")'))] == [having(Trait.DRAWS)]
+    assert [names for _, names in literal_names(ast.parse('x = ("dropout", "random")'))] == [ops_with(Trait.DRAWS)]
 
 
 @pytest.mark.parametrize("trait", TRAITS, ids=lambda t: t.name)
 def test_every_trait_has_ops_and_every_op_of_a_trait_exists(trait: Trait) -> None:
-    assert having(trait)
-    assert set(ops._TRAITS[trait]) == having(trait)
+    assert ops_with(trait)
+    assert set(ops._TRAITS[trait]) == ops_with(trait)
 
 
 def test_elementwise_ops_are_the_pointwise_ones_and_activations() -> None:
-    composites = {name for name in having(Trait.ELEMENTWISE) if OPS[name].family is not Family.POINTWISE}
+    composites = {name for name in ops_with(Trait.ELEMENTWISE) if OPS[name].family is not Family.POINTWISE}
     assert composites == {"relu", "sigmoid", "tanh", "silu", "softplus", "gelu", "bce_with_logits"}
-    assert having(Trait.STATE | Trait.DRAWS) == {"parameter", "state", "random", "dropout"}
+    assert ops_with(Trait.STATE | Trait.DRAWS) == {"parameter", "state", "random", "dropout"}

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Node
-from wholestep.compiler.ir.type_rules.convolution import joined, window_count
+from wholestep.compiler.ir.type_rules.convolution import image_shape, window_count
 from wholestep.compiler.ir.types import Dim, Extent, TensorType
 
 
@@ -31,9 +31,9 @@ def make_convolution(p: Pool) -> None:
     channels, outputs, n = groups * p.pick([1, 2]), groups * p.pick([1, 3]), _batch(p)
     counts = tuple(window_count(*of) for of in zip(size, kernel, stride, low, high, dilation, strict=True))
     shapes = {
-        "x": joined(n, channels, size, last),
-        "w": joined(outputs, channels // groups, kernel, last),
-        "g": joined(n, outputs, counts, last),
+        "x": image_shape(n, channels, size, last),
+        "w": image_shape(outputs, channels // groups, kernel, last),
+        "g": image_shape(n, outputs, counts, last),
     }
     op, inputs, of = p.pick(
         [("conv2d", "xw", ()), ("conv2d_grad_input", "gw", size), ("conv2d_grad_weight", "xg", kernel)]
@@ -49,7 +49,7 @@ def make_pool(p: Pool) -> None:
     around = (p.draw(st.integers(0, 1)), 0)
     size, channels = _pair(p, 4, 7), p.pick([1, 3])
     attrs = at.PoolAttrs(window, stride, around, around, last)
-    x = _fit(p, *joined(n, channels, size, last), exact=True)
+    x = _fit(p, *image_shape(n, channels, size, last), exact=True)
     index = p.node("max_pool2d_index", x, attrs=attrs)
     chosen = p.pick(["max_pool2d", "max_pool2d_grad", "max_pool2d_pick"])
     if chosen == "max_pool2d":

@@ -7,8 +7,8 @@ import pytest
 
 import wholestep as ws
 from tests.compiler.targets import HERE
-from wholestep.compiler.ir.graph import IRGraph, Node, held_graph
-from wholestep.compiler.ir.ops import Trait, having
+from wholestep.compiler.ir.graph import IRGraph, Node, body_of
+from wholestep.compiler.ir.ops import Trait, ops_with
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import DType, bfloat16, float16, float32
 from wholestep.compiler.ir.verify import verify
@@ -26,8 +26,8 @@ RNG = np.random.default_rng(0)
 
 
 def products(graph: IRGraph) -> list[Node]:
-    inner = [held_graph(n) for n in graph.nodes]
-    return [n for n in graph.nodes if n.op in having(Trait.PRODUCT)] + [
+    inner = [body_of(n) for n in graph.nodes]
+    return [n for n in graph.nodes if n.op in ops_with(Trait.PRODUCT)] + [
         n for g in inner if g is not None for n in products(g)
     ]
 
@@ -57,7 +57,7 @@ def test_all_products_of_a_step_are_half_and_nothing_else_is(half: DType):
     assert all(n.type.dtype == float32 for n in products(graph))
     for node in graph.nodes:
         if node.type.dtype == half:
-            assert node.op == "cast" or node.op in having(Trait.VIEW), node
+            assert node.op == "cast" or node.op in ops_with(Trait.VIEW), node
     assert all(u.node.type.dtype == float32 for u in graph.updates)
 
 
@@ -112,12 +112,12 @@ def test_loops_cast_their_weights_outside(half: DType):
     g.set_outputs([(out * out).mean()])
     traced = lower_precision(train_graph(g, ws.SGD(lr=0.1)), half)
     before = [n for n in traced.nodes if n.op == "scan"]
-    assert any(m.op == "cast" for n in before for m in held_graph(n).nodes)
+    assert any(m.op == "cast" for n in before for m in body_of(n).nodes)
     moved = in_bodies(hoist_projections)(in_bodies(hoist_casts)(traced))
     verify(moved)
     for node in moved.nodes:
         if node.op == "scan":
-            body = held_graph(node)
+            body = body_of(node)
             carries = set(body.inputs[: node.attrs.carries])
             assert not [n for n in body.nodes if n.op == "cast" and n.inputs[0] in set(body.inputs) - carries]
     graph = merge_scans(expand_gradients(moved))

@@ -95,7 +95,7 @@ def test_a_weight_that_no_machine_holds_is_named() -> None:
 
 
 def test_what_a_build_gives_up_serves_the_next_that_wants_as_much() -> None:
-    with memory.recycled():
+    with memory.recycle_pages():
         first = memory.Region(memory.LARGE)
         first.view(0, 1, np.dtype(np.uint8))[:] = 7
         address, other = first.address, memory.Region(2 * memory.LARGE)
@@ -113,12 +113,12 @@ def test_what_a_build_gives_up_serves_the_next_that_wants_as_much() -> None:
 def test_nothing_is_kept_behind_a_build() -> None:
     spares = memory.Spares()
     spares.close()
-    spares.put(memory._mapped(memory.LARGE))
+    spares.put(memory._map_memory(memory.LARGE))
     assert spares.take(memory.LARGE) is None
 
 
 def test_what_a_build_expects_is_there_when_it_is_asked_for() -> None:
-    with memory.recycled():
+    with memory.recycle_pages():
         memory.expect_region(memory.PIECE + 1)
         spares = memory._SPARES.get()
         assert spares is not None

@@ -12,7 +12,7 @@ import wholestep as ws
 from tests.importers.aten import rare_cases
 from tests.importers.aten.cases import FAMILIES as COMMON
 from tests.importers.aten.cases import Case
-from wholestep.compiler.frontend.graph import Graph, recording
+from wholestep.compiler.frontend.graph import Graph, record_into
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.nn.module.trace import trace_of
@@ -60,7 +60,7 @@ def test_rows_have_torch_s_values_and_gradients(family: str) -> None:
 
 
 def _computed(net: Any, weights: list[Any]) -> tuple[list[Any], dict[str, Any]]:
-    with recording(Graph()) as graph:
+    with record_into(Graph()) as graph:
         trace_of(graph, net)
         outputs = net(graph.input("unit", (), "float64"))
         total = sum((o.astype("float64") * w).sum() for o, w in zip(outputs, weights))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NoReturn
 
-from wholestep.compiler.backend import Epoch, LoadContext, MicroBatchShape, NoScratch, Program, StepRange, nothing
+from wholestep.compiler.backend import Epoch, LoadContext, MicroBatchShape, NoScratch, Program, StepRange, do_nothing
 from wholestep.compiler.backends.cpu.target import detect_target
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
@@ -80,7 +80,7 @@ class NullDevice:
         """Nothing is needed."""
 
     def load(
-        self, plan: Plan, place: LoadContext, key: str = "", meanwhile: Callable[[], None] = nothing
+        self, plan: Plan, place: LoadContext, key: str = "", meanwhile: Callable[[], None] = do_nothing
     ) -> NullProgram:
         return NullProgram(plan)
 

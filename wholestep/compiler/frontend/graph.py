@@ -25,7 +25,7 @@ from wholestep.errors import DTypeError, GraphError, ShapeError, UsageError
 _RECORDED: ContextVar[Graph | None] = ContextVar("recorded", default=None)
 
 
-def recorded_graph() -> Graph | None:
+def current_graph() -> Graph | None:
     """The graph that a step, or a model with its loss, is recorded in right now."""
     return _RECORDED.get()
 
@@ -36,7 +36,7 @@ def is_by_columns(node: Node) -> bool:
 
 
 @contextmanager
-def recording(graph: Graph) -> Iterator[Graph]:
+def record_into(graph: Graph) -> Iterator[Graph]:
     """What happens inside is recorded in a graph: there the parameters of modules are its tensors."""
     token = _RECORDED.set(graph)
     try:

@@ -41,7 +41,7 @@ def half_parameter(what: str) -> str:
 
 
 @contextmanager
-def pinning() -> Iterator[None]:
+def pin_float32() -> Iterator[None]:
     """Products recorded inside stay in float32."""
     token = _IN_FLOAT32.set(True)
     try:

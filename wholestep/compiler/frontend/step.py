@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import update_wrapper
 from typing import overload
 
-from wholestep.compiler.frontend.graph import Graph, recording
+from wholestep.compiler.frontend.graph import Graph, record_into
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.frontend.update_counters import Clocks
@@ -46,7 +46,7 @@ class Step:
         g = Graph()
         g.clocks, g.recorded_by = clocks or g.clocks, self.body
         arguments = {name: g.input(name, spec.shape, spec.dtype) for name, spec in self.inputs.items()}
-        with recording(g):
+        with record_into(g):
             outputs = self.body(g, **arguments)
         named = {"loss": outputs} if isinstance(outputs, Tensor) else outputs
         if not isinstance(named, Mapping):

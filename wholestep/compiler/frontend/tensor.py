@@ -40,9 +40,9 @@ class Tensor(Unreadable):
 
     def __array_ufunc__(self, function: Any, method: str, *inputs: Any, **options: Any) -> Tensor:
         """`array + tensor`: NumPy leaves the operation to us, as it does `np.exp(tensor)`."""
-        from wholestep.compat.ufuncs import applied
+        from wholestep.compat.ufuncs import apply_ufunc
 
-        return applied(function, method, inputs, options)
+        return apply_ufunc(function, method, inputs, options)
 
     @property
     def shape(self) -> Shape:
@@ -191,7 +191,7 @@ class Tensor(Unreadable):
 
     # -- reductions: functions/reductions.py -------------------------------------------------------------------------------
 
-    _axes, _mirrored = reductions.axes_of, reductions.mirrored
+    _axes, _mirrored = reductions.axes_of, reductions.order_reversed
     sum = reductions.sum
     mean = reductions.mean
     max = reductions.max

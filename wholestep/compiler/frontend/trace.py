@@ -22,7 +22,7 @@ _PLACE: ContextVar[SourceLine | None] = ContextVar("place", default=None)
 
 
 @contextmanager
-def recorded_for(layer: str) -> Iterator[None]:
+def record_for_layer(layer: str) -> Iterator[None]:
     """Nodes recorded inside belong to a layer, the path of a module, or to what else a step consists of."""
     token = _LAYER.set(layer)
     try:
@@ -32,7 +32,7 @@ def recorded_for(layer: str) -> Iterator[None]:
 
 
 @contextmanager
-def recorded_at(place: SourceLine | None) -> Iterator[None]:
+def record_at_line(place: SourceLine | None) -> Iterator[None]:
     """Nodes recorded inside, and errors, have the line of another program: that of a network being imported."""
     token = _PLACE.set(place)
     try:
@@ -41,7 +41,7 @@ def recorded_at(place: SourceLine | None) -> Iterator[None]:
         _PLACE.reset(token)
 
 
-def joined_layer(inner: str) -> str:
+def layer_path(inner: str) -> str:
     """The path of a layer below what is being recorded now."""
     outer = _LAYER.get()
     return inner if not outer or outer.startswith("(") else f"{outer}.{inner}" if inner else outer
@@ -85,7 +85,7 @@ class located:  # noqa: N801  (reads as a phrase: `with located():`)
 
 
 @contextmanager
-def reading_config(kind: object) -> Iterator[None]:
+def report_config_errors(kind: object) -> Iterator[None]:
     """What is wrong inside a description that `to_config` gave is an error of ours, whatever it broke."""
     try:
         yield

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field, replace
 from functools import cached_property
 
-from wholestep.compiler.ir.ops import LEAVES, OPS, Attrs, Family, Trait, having
+from wholestep.compiler.ir.ops import LEAVES, OPS, Attrs, Family, Trait, ops_with
 from wholestep.compiler.ir.types import TensorType, Type, symbols_of
 from wholestep.records import dataclass
 
-STATES, DRAWS, ELEMENTWISE = having(Trait.STATE), having(Trait.DRAWS), having(Trait.ELEMENTWISE)
+STATES, DRAWS, ELEMENTWISE = ops_with(Trait.STATE), ops_with(Trait.DRAWS), ops_with(Trait.ELEMENTWISE)
 
 
 @dataclass(frozen=True)
@@ -173,17 +173,17 @@ class IRGraph:
         return out
 
 
-HOLDERS = having(Trait.HOLDS_GRAPH)
+HOLDERS = ops_with(Trait.HOLDS_GRAPH)
 
 
-def held_graph(node: Node) -> IRGraph | None:
+def body_of(node: Node) -> IRGraph | None:
     """The graph that a node holds, if it holds one."""
     return node.attrs.graph if node.op in HOLDERS else None  # type: ignore[attr-defined]
 
 
 def with_held_graph(node: Node, graph: IRGraph) -> Node:
     """The same node with another graph inside; itself where nothing changed."""
-    if graph is held_graph(node):
+    if graph is body_of(node):
         return node
     attrs = replace(node.attrs, graph=graph)  # type: ignore[call-arg]
     return Node(node.op, node.inputs, attrs, node.name, node.line)
@@ -197,7 +197,7 @@ def rewrite(graph: IRGraph, rule: Callable[[Node], Node]) -> IRGraph:
     new: dict[Node, Node] = {}
     for n in graph.nodes:
         moved = n.with_inputs([new[i] for i in n.inputs])
-        inner = held_graph(n)
+        inner = body_of(n)
         if inner is not None:
             moved = with_held_graph(moved, rewrite(inner, rule))
         new[n] = rule(moved)

@@ -18,7 +18,7 @@ from wholestep.compiler.ir.types import TensorType, TupleType, Type, as_dtype, f
 from wholestep.errors import DTypeError
 from wholestep.records import dataclass
 
-__all__ = ["LEAVES", "OPS", "Attrs", "Family", "Op", "Trait", "having"]
+__all__ = ["LEAVES", "OPS", "Attrs", "Family", "Op", "Trait", "ops_with"]
 
 
 class Family(enum.Enum):
@@ -80,11 +80,11 @@ class Op:
             assert isinstance(given, taken), f"{self.name} takes a {taken.__name__}; received {inputs}"
         if self.family in (Family.LEAF, Family.CONTROL, Family.LOOP):
             return self.rule(attrs, *inputs)
-        return _known_type(self.rule, attrs, inputs)
+        return _apply_type_rule(self.rule, attrs, inputs)
 
 
 @lru_cache(maxsize=16384)  # equal layers have equal types, and every pass makes nodes again
-def _known_type(rule: Callable[..., Type], attrs: Attrs, inputs: tuple[Type, ...]) -> Type:
+def _apply_type_rule(rule: Callable[..., Type], attrs: Attrs, inputs: tuple[Type, ...]) -> Type:
     return rule(attrs, *inputs)
 
 
@@ -220,8 +220,8 @@ _ROWS = [
     Op("max_pool2d_index", Family.WINDOW, 1, at.PoolAttrs, convolution.max_pool2d_index),
     Op("max_pool2d_grad", Family.WINDOW, 2, at.PoolGradAttrs, convolution.max_pool2d_grad),
     Op("max_pool2d_pick", Family.WINDOW, 2, at.PoolAttrs, convolution.max_pool2d_pick),
-    Op("pooled_grad_weight", Family.WINDOW, 3, at.PooledConvAttrs, convolution.pooled_grad_weight),
-    Op("pooled_grad_input", Family.WINDOW, 3, at.PooledConvAttrs, convolution.pooled_grad_input),
+    Op("pooled_grad_weight", Family.WINDOW, 3, at.PooledConvAttrs, convolution.grad_weight_through_pool),
+    Op("pooled_grad_input", Family.WINDOW, 3, at.PooledConvAttrs, convolution.grad_input_through_pool),
     Op("ratio", Family.RATIO, 2, Attrs, arithmetic.binary("ratio", floats_only=True)),
     Op("stop_gradient", C, 1, Attrs, _same),
     Op("by_mode", C, 2, Attrs, _by_mode),
@@ -294,6 +294,6 @@ LEAVES = frozenset(row.name for row in _ROWS if row.family is Family.LEAF)
 
 
 @lru_cache
-def having(trait: Trait) -> frozenset[str]:
+def ops_with(trait: Trait) -> frozenset[str]:
     """The names of the ops with a trait; of a union of traits, of those with any of them."""
     return frozenset(name for name, op in OPS.items() if op.traits & trait)

@@ -109,7 +109,7 @@ def _initializer_text(init: Initializer) -> str:
     return f"{_word_text(init.kind)}({', '.join(map(_float_text, init.args))})"
 
 
-def _held_text(graph: IRGraph) -> str:
+def _body_text(graph: IRGraph) -> str:
     return "\n".join(_graph_lines(graph))
 
 
@@ -126,5 +126,5 @@ PRINTERS: dict[str, Callable[[Any], str]] = {
     "TensorType": _type_text,
     "Array": _array_text,
     "Initializer": _initializer_text,
-    "IRGraph": _held_text,
+    "IRGraph": _body_text,
 }

@@ -272,7 +272,7 @@ class TensorType:
         return f"{self.dtype}[{', '.join(str(e) for e in self.shape)}]"
 
 
-def transposed(t: TensorType) -> TensorType:
+def transpose_type(t: TensorType) -> TensorType:
     """The type of a matrix's transpose."""
     return TensorType(tuple(reversed(t.shape)), t.dtype)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from wholestep.compiler.ir.graph import IRGraph, Node, held_graph
+from wholestep.compiler.ir.graph import IRGraph, Node, body_of
 from wholestep.compiler.ir.ops import OPS
 from wholestep.compiler.ir.types import TensorType, Type
 from wholestep.errors import GraphError, WholestepError
@@ -36,7 +36,7 @@ def _check_node(node: Node) -> None:
     expected = OPS[node.op].attrs
     if type(node.attrs) is not expected:
         raise GraphError(f"{_where(node)} has attributes {type(node.attrs).__name__}; expected {expected.__name__}.")
-    inner = held_graph(node)
+    inner = body_of(node)
     if inner is not None:
         _check_held(node, inner)
     derived = _derive(node)

@@ -37,7 +37,7 @@ class Region:
             self._bytes = np.empty(0, np.uint8)
         else:
             spares = _SPARES.get() if self.size >= LARGE else None
-            zeroing = (spares and spares.take(self.size)) or Zeroing(_mapped(self.size))
+            zeroing = (spares and spares.take(self.size)) or Zeroing(_map_memory(self.size))
             zeroing.finish()
             self._bytes = np.frombuffer(zeroing.mapped, np.uint8)
             if spares is not None:  # every view keeps the array alive
@@ -108,7 +108,7 @@ class Spares:
         if size in self._coming or any(len(mapped) == size for mapped in self._kept or ()):
             return
         with suppress(OutOfMemoryError):
-            self._coming[size] = Zeroing(_mapped(size))
+            self._coming[size] = Zeroing(_map_memory(size))
             self._coming[size].begin()
 
     def take(self, size: int) -> Zeroing | None:
@@ -140,7 +140,7 @@ _SPARES: ContextVar[Spares | None] = ContextVar("spares", default=None)
 
 
 @contextmanager
-def recycled() -> Iterator[None]:
+def recycle_pages() -> Iterator[None]:
     """Around a build: what is expected, and what its check has made resident, serves the session that wants as much."""
     spares = Spares()
     outer = _SPARES.set(spares)
@@ -151,7 +151,7 @@ def recycled() -> Iterator[None]:
         spares.close()
 
 
-def _mapped(size: int) -> mmap.mmap:
+def _map_memory(size: int) -> mmap.mmap:
     """Anonymous memory.  What the machine does not have is refused here: touching it would end the process."""
     try:
         if size > _machine_bytes():
@@ -177,7 +177,7 @@ def free_bytes() -> int:
 
 
 @contextmanager
-def explained(plan: Plan, threads: int) -> Iterator[None]:
+def explain_memory_errors(plan: Plan, threads: int) -> Iterator[None]:
     """Where memory for a plan cannot be had, the error names what takes it, and a size that would fit."""
     try:
         yield

@@ -29,7 +29,7 @@ from wholestep.distributed.launch.rank_processes import (
     start_rank,
     write_line,
 )
-from wholestep.options import noting_variables, rank_variables
+from wholestep.options import notes_variables, rank_variables
 
 MARK = "wholestep: rank ended: "  # before what our launcher is told
 SIGNAL = "signal "  # before the number of a signal for the ranks
@@ -59,7 +59,7 @@ def main() -> int:
     try:
         for rank, note in zip(task.ranks, notes, strict=True):
             address, secret = (task.rendezvous[0], task.rendezvous[1]), bytes.fromhex(task.secret)
-            own = {**rank_variables(rank, address, secret, task.node), **noting_variables(note)}
+            own = {**rank_variables(rank, address, secret, task.node), **notes_variables(note)}
             environment = {**os.environ, **task.variables, **own}
             child = start_rank(task.command, environment, rank, stdin=subprocess.DEVNULL, notes=note)
             started.append(child)

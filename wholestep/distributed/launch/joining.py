@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from wholestep.distributed.launch.rank_processes import STEP_BYTES
 from wholestep.errors import UsageError, WorkerError
-from wholestep.options import Launch, launched
+from wholestep.options import Launch, read_launch
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -34,11 +34,11 @@ _grids: dict[int, ProcessGrid] = {}  # by how many ranks stand along the model a
 
 def join(workers: Workers) -> ProcessGroup | ProcessGrid | None:
     """The group that this process is a rank of; None where it is alone and need not be more."""
-    launch = launched()
+    launch = read_launch()
     if launch is None:
         if workers.count == 1:
             return None
-        raise UsageError(_started_alone(workers))
+        raise UsageError(_not_launched_text(workers))
     _need_count(workers.count, launch.count)
     group = _joined or _join(launch, workers.timeout)
     group.wait_for(workers.timeout)
@@ -71,7 +71,7 @@ def _in_grid(group: ProcessGroup, workers: Workers) -> ProcessGroup | ProcessGri
     return _grids[model]
 
 
-def _started_alone(workers: Workers) -> str:
+def _not_launched_text(workers: Workers) -> str:
     count = workers.count or workers.model or 2
     shown = "" if workers.count is None else workers.count
     shards: object = count

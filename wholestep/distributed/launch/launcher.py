@@ -46,7 +46,7 @@ class Job:
         return -(-self.count // max(1, len(self.hosts)))
 
 
-def named_hosts(text: str | None) -> tuple[str, ...]:
+def parse_hosts(text: str | None) -> tuple[str, ...]:
     """`"a, b"` as names."""
     return tuple(host.strip() for host in (text or "").split(",") if host.strip())
 

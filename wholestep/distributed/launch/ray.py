@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from wholestep.compiler.runtime.threads import default_threads
 from wholestep.errors import TrainingInterrupted, UsageError, WorkerError
-from wholestep.options import launched, ray_address
+from wholestep.options import ray_address, read_launch
 
 if TYPE_CHECKING:
     from wholestep.distributed.workers import Workers
@@ -69,7 +69,7 @@ def fit_on_ray(experiment: Experiment, config: Mapping[str, Any] | None) -> Trai
         )
     if workers.checkpoint is None and experiment.checkpoint is not None:
         workers = replace(workers, checkpoint=experiment.checkpoint)
-    program, is_rank = this_program(workers), launched() is not None
+    program, is_rank = this_program(workers), read_launch() is not None
     finished = Path(program.logs) / FINISHED
     if is_rank and not finished.exists():
         own = replace(workers, engine="mpi", checkpoint=None, restarts=0)
@@ -79,10 +79,10 @@ def fit_on_ray(experiment: Experiment, config: Mapping[str, Any] | None) -> Trai
         finished.unlink(missing_ok=True)
         run_on_ray(workers)
         finished.touch()
-    return _collected(experiment, workers)
+    return _collect_results(experiment, workers)
 
 
-def _collected(experiment: Experiment, workers: Workers) -> TrainHistory:
+def _collect_results(experiment: Experiment, workers: Workers) -> TrainHistory:
     """What a run has left in its folder, given to the model."""
     from wholestep.train.checkpoint import load_checkpoint
 
@@ -110,7 +110,7 @@ def run_on_ray(workers: Workers) -> None:
         room = {} if address else {"num_cpus": max(default_threads(), workers.count)}  # workers may share cores
         ray.init(address=address or "local", logging_level="error", log_to_driver=False, **room)
     try:
-        with shown(Path(program.logs)):
+        with show_rank_output(Path(program.logs)):
             _supervise(program, workers.count)
     finally:
         if own:
@@ -180,7 +180,7 @@ def log_of(folder: Path, rank: int) -> Path:
 
 
 @contextmanager
-def shown(folder: Path) -> Iterator[None]:
+def show_rank_output(folder: Path) -> Iterator[None]:
     """Meanwhile show what ranks write: that of the first as it is, that of the others behind their number."""
     folder.mkdir(parents=True, exist_ok=True)
     seen = {path: path.stat().st_size for path in folder.glob("rank-*.log")}

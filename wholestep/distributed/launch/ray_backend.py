@@ -25,7 +25,7 @@ from wholestep.distributed.launch.joining import LOST
 from wholestep.distributed.launch.rank_processes import DIES_WITH_PARENT, FINISHED, Ended
 from wholestep.distributed.launch.ray import FAILED, RankProgram, log_of
 from wholestep.distributed.launch.rendezvous import LOOPBACK, Rendezvous
-from wholestep.options import launch_variables, launched, rank_variables
+from wholestep.options import launch_variables, rank_variables, read_launch
 
 KEPT_LINES = 20  # of what a rank wrote last, in the error about it
 
@@ -78,7 +78,7 @@ def run_rank(config: Mapping[str, RankProgram]) -> None:
     """On a worker: the program as one of the ranks, to its end.  It ends when the worker does."""
     program, rank = config["program"], get_context().get_world_rank()
     path, libc = log_of(Path(program.logs), rank), ctypes.CDLL(None)
-    launch, failed = launched(), Path(program.logs) / FAILED
+    launch, failed = read_launch(), Path(program.logs) / FAILED
     assert launch is not None, "the backend has said so"
     if failed.exists():  # Ray knows no errors that starting again does not mend
         report({"code": 1})

@@ -83,7 +83,7 @@ class MPITransport:
         """Addresses of MPI's functions in the library that mpi4py has loaded, and handles as they are in C."""
         from mpi4py import MPI
 
-        dll = ctypes.CDLL(_loaded())
+        dll = ctypes.CDLL(_mpi_library_path())
         named = {name: getattr(dll, f"MPI_{name.capitalize()}") for name in ("isend", "irecv", "test")}
         functions = {name: ctypes.cast(function, c_void_p).value for name, function in named.items()}
         handles = {"comm": MPI._handleof(self.comm), "byte": MPI._handleof(MPI.BYTE)}
@@ -102,7 +102,7 @@ class MPITransport:
         return True
 
 
-def _loaded() -> str:
+def _mpi_library_path() -> str:
     libraries = sorted(path for path in files_of() if Path(path).name.startswith(("libmpi.so", "libmpi_abi.so")))
     if not libraries:
         raise UsageError("mpi4py has loaded no libmpi.so: install one with it, pip install 'wholestep[mpi]'.")

@@ -12,7 +12,7 @@ from wholestep.errors import UsageError
 from wholestep.nn.module.module import Module
 
 
-def _checked(kind: str, module: Any) -> Any:
+def _check_module(kind: str, module: Any) -> Any:
     if not isinstance(module, Module | ModuleList | ModuleDict):
         fail(UsageError, f"{kind} holds modules; received {module!r}. For a function write ws.nn.Lambda(f).")
     return module
@@ -25,10 +25,10 @@ class ModuleList(list[Any]):
     """
 
     def __init__(self, modules: Iterable[Any] = ()) -> None:
-        super().__init__(_checked("ModuleList", m) for m in modules)
+        super().__init__(_check_module("ModuleList", m) for m in modules)
 
     def append(self, module: Any) -> None:
-        super().append(_checked("ModuleList", module))
+        super().append(_check_module("ModuleList", module))
 
 
 class ModuleDict(dict[str, Any]):
@@ -38,10 +38,10 @@ class ModuleDict(dict[str, Any]):
     """
 
     def __init__(self, modules: Mapping[str, Any] | Iterable[tuple[str, Any]] = ()) -> None:
-        super().__init__({name: _checked("ModuleDict", m) for name, m in dict(modules).items()})
+        super().__init__({name: _check_module("ModuleDict", m) for name, m in dict(modules).items()})
 
     def __setitem__(self, name: str, module: Any) -> None:
-        super().__setitem__(name, _checked("ModuleDict", module))
+        super().__setitem__(name, _check_module("ModuleDict", module))
 
     def __getattr__(self, name: str) -> Any:
         """`self.blocks.first` is `self.blocks["first"]`."""

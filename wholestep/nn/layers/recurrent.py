@@ -112,7 +112,7 @@ class Recurrent(Module):
                 last.append(end)
                 outputs.append(out)
             steps = outputs[0] if len(outputs) == 1 else concat(outputs, axis=-1)
-        ends = tuple(_stacked([end[i] for end in last]) for i in range(self.states))
+        ends = tuple(_stack_states([end[i] for end in last]) for i in range(self.states))
         return (steps.transpose(0, 1) if self.batch_first else steps), (ends if self.states > 1 else ends[0])
 
     def _check(self, x: Tensor) -> None:
@@ -177,7 +177,7 @@ def first_values(hidden: int) -> Initializer:
     return initializers.uniform(-1.0 / math.sqrt(hidden), 1.0 / math.sqrt(hidden))
 
 
-def _stacked(ends: list[Tensor]) -> Tensor:
+def _stack_states(ends: list[Tensor]) -> Tensor:
     """(batch, hidden) each -> (layers · directions, batch, hidden)"""
     placed = [e.reshape(1, *e.shape) for e in ends]
     return placed[0] if len(placed) == 1 else concat(placed, axis=0)

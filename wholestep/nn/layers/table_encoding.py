@@ -28,7 +28,7 @@ def encoding_of(model: Module) -> Encoding | None:
     return found
 
 
-def noted_encoding(model: Module) -> dict[str, str]:
+def encoding_metadata(model: Module) -> dict[str, str]:
     """What the model has learnt of the columns of tables, for those who write its weights."""
     found = encoding_of(model)
     return {} if found is None else {HEADER: found.to_json()}
@@ -42,7 +42,7 @@ def keep_encoding(model: Module, encoding: Encoding) -> None:
     model.__dict__[ATTRIBUTE] = encoding
 
 
-def encoded_inputs(
+def encode_inputs(
     model: Module, inputs: tuple[Any, ...], named: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
     """The arguments of `predict`, a frame among them as arrays."""

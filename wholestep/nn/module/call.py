@@ -34,7 +34,7 @@ def functional_call(module: Module, parameters: Mapping[str, Tensor], /, *inputs
         fail(UsageError, "functional_call records a module on tensors, in a @ws.step or a graph; received none.")
     here, owned = trace_of(graph), module.parameters()
     here.open(module)
-    before = {owned[_known(module, name, value)]: here.tensors[owned[name]] for name, value in parameters.items()}
+    before = {owned[_check_name(module, name, value)]: here.tensors[owned[name]] for name, value in parameters.items()}
     here.tensors.update({owned[name]: value for name, value in parameters.items()})
     try:
         return module(*inputs, **named)
@@ -42,7 +42,7 @@ def functional_call(module: Module, parameters: Mapping[str, Tensor], /, *inputs
         here.tensors.update(before)
 
 
-def _known(module: Module, name: str, value: Tensor) -> str:
+def _check_name(module: Module, name: str, value: Tensor) -> str:
     owned = module.parameters().get(name)
     if owned is None:
         known = ", ".join(module.parameters()) or "none"

@@ -20,7 +20,7 @@ from wholestep.compiler.ir.printer import print_graph
 from wholestep.compiler.ir.types import Dim, as_dtype
 from wholestep.errors import CheckpointError, DTypeError, InputError, UsageError, WholestepError
 from wholestep.nn.derived import derived
-from wholestep.nn.layers.table_encoding import noted_encoding
+from wholestep.nn.layers.table_encoding import encoding_metadata
 from wholestep.nn.module import trace
 from wholestep.nn.module.module import Module
 from wholestep.nn.module.parameter import Buffer, Parameter
@@ -85,7 +85,7 @@ class Recorded(Module):
         self.fixed_inputs = frozenset(name for name, symbolic in zip(names, by_rows) if not symbolic)
         made: dict[str, Parameter] = {}
         for name, holding in holdings.items():
-            made[name] = made[holding.same_as] if holding.same_as else _owned(holding)
+            made[name] = made[holding.same_as] if holding.same_as else _parameter_of(holding)
             setattr(self, name, made[name])
         self._unchecked_load({name: a for name, a in arrays.items() if name in made})
 
@@ -107,7 +107,7 @@ class Recorded(Module):
             states[name] = tensor
         outputs = replay(program.graph, into, given, states)
         by_name = {o.name: tensor for o, tensor in zip(program.graph.outputs, outputs)}
-        return _formed(program.form, by_name)
+        return _build_outputs(program.form, by_name)
 
     def _bound(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Tensor]:
         leaves = self._program.graph.leaves("input")
@@ -141,7 +141,7 @@ class Recorded(Module):
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the network, its graph and all its arrays, as one safetensors file; `ws.load_network` reads it."""
-        save_arrays(self.state_dict(), path, {**(noted_encoding(self) or {}), HEADER: self._header()})
+        save_arrays(self.state_dict(), path, {**(encoding_metadata(self) or {}), HEADER: self._header()})
 
     def _header(self) -> str:
         program: RecordedProgram = self._program
@@ -165,7 +165,7 @@ class Recorded(Module):
         return f"{self._program.origin}, {elements:,} parameters"
 
 
-def _owned(holding: Holding) -> Parameter:
+def _parameter_of(holding: Holding) -> Parameter:
     if not holding.trained:
         return Buffer(holding.shape, 0.0, holding.dtype)
     made = Parameter(holding.shape, 0.0, holding.dtype, by_columns=holding.by_columns)
@@ -186,11 +186,11 @@ def _as_recorded(name: str, given: Any, node: ir.Node) -> Tensor:
     return given.astype(wanted)
 
 
-def _formed(form: Any, outputs: Mapping[str, Tensor]) -> Any:
+def _build_outputs(form: Any, outputs: Mapping[str, Tensor]) -> Any:
     if isinstance(form, dict):
-        return {key: _formed(part, outputs) for key, part in form.items()}
+        return {key: _build_outputs(part, outputs) for key, part in form.items()}
     if isinstance(form, list | tuple):
-        return tuple(_formed(part, outputs) for part in form)
+        return tuple(_build_outputs(part, outputs) for part in form)
     return outputs[form]
 
 
@@ -263,4 +263,4 @@ def _check(program: RecordedProgram, holdings: Mapping[str, Holding]) -> None:
         h = holdings[name]
         if (h.shape, h.dtype) != (node.type.shape, node.type.dtype.name):
             raise ValueError(f"the graph takes {name!r} as {node.type}; the file holds {h.dtype}{list(h.shape)}")
-    _formed(program.form, {o.name: o.node for o in program.graph.outputs})  # type: ignore[misc]
+    _build_outputs(program.form, {o.name: o.node for o in program.graph.outputs})  # type: ignore[misc]

@@ -79,9 +79,9 @@ class Module:
             graph = trace.graph_now()  # of tensors that are made of numbers alone: ws.arange(n)
         if graph is None:
             if not tensors:
-                from wholestep.nn.module.outputs import remembered
+                from wholestep.nn.module.outputs import remember_outputs
 
-                return remembered(self, inputs, named, self.predict(*inputs, **named))
+                return remember_outputs(self, inputs, named, self.predict(*inputs, **named))
             fail(UsageError, f"{type(self).__name__} was called on tensors of no graph; record an input: g.input(...).")
         here = trace.trace_of(graph)
         here.open(self)

@@ -25,7 +25,7 @@ class Outputs(np.ndarray[Any, Any]):
         return np.asarray(array)[()]
 
 
-def remembered(model: Module, inputs: tuple[object, ...], named: Mapping[str, object], computed: Any) -> Any:
+def remember_outputs(model: Module, inputs: tuple[object, ...], named: Mapping[str, object], computed: Any) -> Any:
     """The outputs with what they come from; several outputs as they are."""
     if not isinstance(computed, np.ndarray):
         return computed

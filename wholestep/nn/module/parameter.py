@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from wholestep.compiler.frontend import initializers
-from wholestep.compiler.frontend.graph import recorded_graph
+from wholestep.compiler.frontend.graph import current_graph
 from wholestep.compiler.frontend.precision import half_parameter
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail, located
@@ -89,7 +89,7 @@ class Parameter:
         initializers.check_fits(chosen, self.shape, self._kind)
         self.init = initializers.outputs_first(chosen, self.shape) if outputs_first else chosen
         self.by_columns, self.frozen = by_columns, not requires_grad
-        self.adopts = recorded_graph() is not None  # made anew by every recording of a step: the step has its numbers
+        self.adopts = current_graph() is not None  # made anew by every recording of a step: the step has its numbers
 
     @property
     def _kind(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from wholestep.compiler.frontend.graph import Graph, recorded_graph
+from wholestep.compiler.frontend.graph import Graph, current_graph
 from wholestep.compiler.frontend.tensor import Tensor, ratio
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError, ShapeError, UsageError
@@ -147,7 +147,7 @@ def penalties(graph: Graph | None = None) -> dict[str, Tensor]:
 
     Example: `parts = ws.penalties(g)`.
     """
-    found = graph if graph is not None else recorded_graph()
+    found = graph if graph is not None else current_graph()
     if found is None:
         fail(UsageError, "penalties: give the graph of the step, ws.penalties(g).")
     found.penalties_read = True

@@ -8,10 +8,10 @@ from contextvars import ContextVar
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
-from wholestep.compiler.frontend.graph import Graph, recorded_graph, recording
-from wholestep.compiler.frontend.precision import pinning
+from wholestep.compiler.frontend.graph import Graph, current_graph, record_into
+from wholestep.compiler.frontend.precision import pin_float32
 from wholestep.compiler.frontend.tensor import Tensor, common_graph
-from wholestep.compiler.frontend.trace import recorded_for
+from wholestep.compiler.frontend.trace import record_for_layer
 from wholestep.nn.module.parameter import Parameter
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def tensor_now(module: Module, owned: Parameter) -> Tensor | None:
     """What a parameter of a module is where this is asked: a tensor while a graph is recorded, else None."""
     here = _CURRENT.get()
     if here is None:
-        graph = recorded_graph()
+        graph = current_graph()
         here = None if graph is None else trace_of(graph)
     if here is None:
         return None
@@ -146,7 +146,7 @@ def tensor_now(module: Module, owned: Parameter) -> Tensor | None:
 def graph_now() -> Graph | None:
     """The graph in which a module runs, or that is being recorded."""
     here = _CURRENT.get()
-    return recorded_graph() if here is None else here.graph
+    return current_graph() if here is None else here.graph
 
 
 def recorded_method(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -154,14 +154,14 @@ def recorded_method(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def method(module: Module, *inputs: Any, **named: Any) -> Any:
-        graph = None if _CURRENT.get() is not None else common_graph(*inputs, *named.values()) or recorded_graph()
+        graph = None if _CURRENT.get() is not None else common_graph(*inputs, *named.values()) or current_graph()
         if graph is None:
             return function(module, *inputs, **named)
         here = trace_of(graph)
         here.know(module)
         outer, here.caller = here.caller, here.caller or module
         try:
-            with recording(graph):
+            with record_into(graph):
                 return function(module, *inputs, **named)
         finally:
             here.caller = outer
@@ -175,7 +175,7 @@ def forward_of_arrays_too(forward: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(forward)
     def method(module: Module, *inputs: Any, **named: Any) -> Any:
         given = (*inputs, *named.values())
-        if _CURRENT.get() is None and given and common_graph(*given) is None and recorded_graph() is None:
+        if _CURRENT.get() is None and given and common_graph(*given) is None and current_graph() is None:
             return module(*inputs, **named)
         return forward(module, *inputs, **named)
 
@@ -215,8 +215,12 @@ def running(trace: Trace, module: Module) -> Iterator[None]:
     relative = trace.relative_path(module)
     tokens, outer = (_CURRENT.set(trace), _INSIDE.set(trace.paths[module])), trace.scope
     try:
-        pinned = pinning() if module.products_in_float32 else nullcontext()
-        with trace.graph.scope(relative) if relative else nullcontext(), pinned, recorded_for(_layer(trace, module)):
+        pinned = pin_float32() if module.products_in_float32 else nullcontext()
+        with (
+            trace.graph.scope(relative) if relative else nullcontext(),
+            pinned,
+            record_for_layer(_layer(trace, module)),
+        ):
             trace.scope = trace.graph.open_scope
             yield
     finally:

@@ -14,7 +14,7 @@ import numpy as np
 from wholestep.compiler.ir.types import letter_of
 from wholestep.compiler.runtime.arrays import as_array
 from wholestep.errors import CheckpointError, DTypeError, InputError, ShapeError, UnknownNameError, UsageError
-from wholestep.nn.layers.table_encoding import ATTRIBUTE, HEADER, keep_encoding, noted_encoding
+from wholestep.nn.layers.table_encoding import ATTRIBUTE, HEADER, encoding_metadata, keep_encoding
 from wholestep.nn.state.state_dict_diff import SHOWN, LoadReport, OtherShape, Rename, hint_for, rename_names
 from wholestep.nn.state.weight_files import is_torch_file, read_weights
 
@@ -109,7 +109,7 @@ def _array(value: object, name: str) -> Array:
 
 def save(model: Module, path: str | PathLike[str]) -> None:
     """Write a model's numbers as safetensors."""
-    save_arrays(model.state_dict(), path, noted_encoding(model))
+    save_arrays(model.state_dict(), path, encoding_metadata(model))
 
 
 def save_arrays(

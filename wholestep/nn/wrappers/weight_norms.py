@@ -29,7 +29,7 @@ def weight_norm(layer: Layer, name: str = "weight", axis: int = 0) -> Layer:
 
     Example: `ws.nn.weight_norm(ws.nn.Conv1d(8, 8, 3))`.
     """
-    owned, array = _taken(layer, name, "weight_norm")
+    owned, array = _take_parameter(layer, name, "weight_norm")
     if not -array.ndim <= axis < array.ndim:
         fail(OptionError, f"weight_norm: axis {axis} does not exist in {name!r} of shape {array.shape}.")
     others = tuple(d for d in range(array.ndim) if d != axis % array.ndim)
@@ -49,7 +49,7 @@ def spectral_norm(layer: Layer, name: str = "weight", iterations: int = 1, eps: 
 
     Example: `ws.nn.spectral_norm(ws.nn.Linear(8, 1))`.
     """
-    owned, array = _taken(layer, name, "spectral_norm")
+    owned, array = _take_parameter(layer, name, "spectral_norm")
     if not isinstance(iterations, int) or iterations < 1:
         fail(OptionError, f"spectral_norm: iterations is a whole number of at least 1; received {iterations!r}.")
     rows = array.reshape(len(array), -1)
@@ -90,7 +90,7 @@ def _unit_array(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.asarray(x / np.linalg.norm(x))
 
 
-def _taken(layer: Module, name: str, what: str) -> tuple[Parameter, np.ndarray[Any, Any]]:
+def _take_parameter(layer: Module, name: str, what: str) -> tuple[Parameter, np.ndarray[Any, Any]]:
     """A parameter of a layer that will be computed from now on, and its numbers."""
     owned = layer.__dict__.get("_owned", {}).get(name) if isinstance(layer, Module) else None
     if owned is None or len(owned.shape) < 2:

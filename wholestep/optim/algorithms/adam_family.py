@@ -52,7 +52,7 @@ class NAdam(Optimizer):
         for w, g, (mu, mu_next, root) in zip(params, grads, self._momenta(graph, s, params), strict=True):
             product = self._product(graph, w, mu)
             along_g, along_m = s["lr"] * (1.0 - mu) / (1.0 - product), s["lr"] * mu_next / (1.0 - product * mu_next)
-            start, g = _decayed(self, s, w, g)
+            start, g = _apply_decay(self, s, w, g)
             m, v = self.state(graph, w, "m"), self.state(graph, w, "v")
             new_m = beta1 * m + (1.0 - beta1) * g
             new_v = beta2 * v + (1.0 - beta2) * g * g
@@ -113,7 +113,7 @@ class RAdam(Optimizer):
         factors = self.by_update(graph, params, lambda t: (s["lr"] / (1.0 - beta1**t), *self._rectified(beta2, t)))
         new = []
         for w, g, (rate, adaptive, scale) in zip(params, grads, factors, strict=True):
-            start, g = _decayed(self, s, w, g)
+            start, g = _apply_decay(self, s, w, g)
             m, v = self.state(graph, w, "m"), self.state(graph, w, "v")
             new_m = beta1 * m + (1.0 - beta1) * g
             new_v = beta2 * v + (1.0 - beta2) * g * g
@@ -176,7 +176,7 @@ class Adamax(Optimizer):
         return new
 
 
-def _decayed(optimizer: NAdam | RAdam, s: Scalars, w: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+def _apply_decay(optimizer: NAdam | RAdam, s: Scalars, w: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
     """Where the step starts from and along which gradient: decay apart from the gradient, or through it."""
     if optimizer.decoupled_weight_decay:
         return optimizer.shrunk(s, w), g

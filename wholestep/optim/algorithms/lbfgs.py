@@ -20,7 +20,7 @@ from wholestep.compiler.ir.types import product
 from wholestep.errors import OptionError, UsageError
 from wholestep.optim.core.base import Optimizer
 from wholestep.optim.core.options import Number, number, whole, with_aliases
-from wholestep.optim.wrappers.sam import substituted
+from wholestep.optim.wrappers.sam import substitute_tensors
 
 Vector = Sequence[Tensor]  # one tensor for each parameter
 LEAST_CURVATURE = 1e-10  # of y·s, below which a pair says nothing
@@ -33,7 +33,7 @@ TORCHS = {
 }
 
 
-def _refusing_torchs(cls: type[LBFGS]) -> type[LBFGS]:
+def _refuse_torch_options(cls: type[LBFGS]) -> type[LBFGS]:
     """What torch's has and a step that is compiled once has not."""
     original: Callable[..., None] = cls.__init__
 
@@ -47,7 +47,7 @@ def _refusing_torchs(cls: type[LBFGS]) -> type[LBFGS]:
     return cls
 
 
-@_refusing_torchs
+@_refuse_torch_options
 @with_aliases(learning_rate="lr", tolerance_gradient="tolerance_grad")
 @dataclass(frozen=True)
 class LBFGS(Optimizer):
@@ -215,7 +215,7 @@ class LBFGS(Optimizer):
         for k in reversed(range(self.line_search)):  # the longest is looked at last and wins
             tried = length * 0.5**k
             moved = {w: w + tried.astype(w.dtype) * d for w, d in zip(params, direction, strict=True)}
-            there = substituted(loss, moved).astype("float64")
+            there = substitute_tensors(loss, moved).astype("float64")
             found = fn.where(there <= here + ENOUGH * tried * slope, tried, found)
         return found
 

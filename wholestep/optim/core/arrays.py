@@ -56,12 +56,16 @@ class ArrayForm:
         if isinstance(model, Model):
             self._step_of(model, grads)
         else:
-            self._step(_named("params", params), _named("grads", grads))
+            self._step(_as_named_arrays("params", params), _as_named_arrays("grads", grads))
 
     def _step_of(self, model: Model, grads: Arrays) -> None:
         """An update of a model's numbers; frozen ones have no gradient."""
         trained = [name for name, owned in model.parameters().items() if not owned.frozen]
-        slopes = dict(zip(trained, grads, strict=False)) if isinstance(grads, list | tuple) else _named("grads", grads)
+        slopes = (
+            dict(zip(trained, grads, strict=False))
+            if isinstance(grads, list | tuple)
+            else _as_named_arrays("grads", grads)
+        )
         if isinstance(grads, list | tuple) and len(grads) != len(trained):
             raise UsageError(f"each of {trained} needs one gradient, in this order; received {len(grads)}.")
         values = model.state_dict()
@@ -136,7 +140,7 @@ class ArrayForm:
     @staticmethod
     def zero(grads: Arrays | None) -> None:
         """Fill gradients with zeros."""
-        for array in _named("grads", grads).values() if grads is not None else ():
+        for array in _as_named_arrays("grads", grads).values() if grads is not None else ():
             array[...] = 0
 
     # -- saving ------------------------------------------------------------------------------------------------------
@@ -163,7 +167,7 @@ class ArrayForm:
         self._waiting = {}
 
 
-def _named(what: str, arrays: Any) -> dict[str, Array]:
+def _as_named_arrays(what: str, arrays: Any) -> dict[str, Array]:
     if isinstance(arrays, np.ndarray):
         return {"param0": arrays}
     if isinstance(arrays, Mapping):

@@ -21,7 +21,7 @@ from wholestep.errors import UnknownNameError, UsageError
 State = Any  # of a session: weights and what an optimizer keeps beside them, by name
 
 
-def showing_averages(graph: ir.IRGraph, weights: Collection[str]) -> ir.IRGraph:
+def with_averages_as_weights(graph: ir.IRGraph, weights: Collection[str]) -> ir.IRGraph:
     """The program under other names: a weight `w` becomes `w.raw`, and its average `w.ema` becomes `w`."""
     starts = {name: node.attrs.init for name, node in graph.states().items() if name in weights}  # type: ignore[attr-defined]
     names = {**{w: w + RAW for w in weights}, **{w + AVERAGE: w for w in weights}}
@@ -50,7 +50,7 @@ def averaged(source: Any) -> dict[str, Any]:
         found = {n: source[n] for n in source if n + RAW in source}
         found |= {n.removesuffix(AVERAGE): source[n] for n in source if n.endswith(AVERAGE) and "/" not in n}
     else:
-        found = {name: state.get(own) for name, (state, own) in _shown(source).items()}
+        found = {name: state.get(own) for name, (state, own) in _averaged_states(source).items()}
     if not found:
         raise _none()
     return found
@@ -67,7 +67,7 @@ def raw_weights(source: Any) -> Iterator[None]:
         with ws.optim.raw_weights(model):
             model.save("raw.safetensors")
     """
-    shown = list(_shown(source).values())
+    shown = list(_averaged_states(source).values())
     if not shown:
         raise _none()
     if any(state.shows_raw for state, _ in shown):
@@ -88,7 +88,7 @@ def _swap(shown: Sequence[tuple[State, str]], *, raw: bool) -> None:
         state.set(name + RAW, average)
 
 
-def _shown(source: Any) -> dict[str, tuple[State, str]]:
+def _averaged_states(source: Any) -> dict[str, tuple[State, str]]:
     """The weights of a model, graph or session that are averages, and where they are known as such under which name."""
     state: State = source.state if hasattr(source, "state") else _state_of(source)
     found = {name: place for name in state.names for place in state.averaging(name)}

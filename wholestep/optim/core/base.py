@@ -12,7 +12,7 @@ from wholestep.compiler.frontend.gradients import gradients
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.precision import half_parameter
 from wholestep.compiler.frontend.tensor import Tensor
-from wholestep.compiler.frontend.trace import UPDATE, fail, recorded_for
+from wholestep.compiler.frontend.trace import UPDATE, fail, record_for_layer
 from wholestep.compiler.ir.graph import Node
 from wholestep.errors import DTypeError, OptionError, UsageError
 from wholestep.optim.core.config import REGISTRY, as_config, optimizer_from_config
@@ -109,7 +109,7 @@ class Optimizer(ABC):
         for pattern in self.decay_on or ():
             if not any(fnmatchcase(p.name, pattern) for p in chosen):
                 fail(OptionError, f"decay_on={pattern!r} matches none of the parameters {[p.name for p in chosen]}.")
-        with recorded_for(UPDATE):
+        with record_for_layer(UPDATE):
             for p, new in zip(chosen, self.apply(graph, chosen, slopes), strict=True):
                 if new is not p:
                     graph.update(p, new)

@@ -8,7 +8,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from wholestep.compiler.frontend.trace import reading_config
+from wholestep.compiler.frontend.trace import report_config_errors
 from wholestep.errors import OptionError, UsageError
 from wholestep.optim.core.groups import Group, group_from_config
 from wholestep.optim.core.options import Runtime, trials_of
@@ -70,5 +70,5 @@ def optimizer_from_config(config: Mapping[str, Any]) -> Optimizer:
     unknown = [name for name in config if name != "kind" and name not in known]
     if unknown:
         raise OptionError(f"{kind} has no option {unknown[0]!r}; it has: {', '.join(known)}.")
-    with reading_config(kind):
+    with report_config_errors(kind):
         return cls(**{name: from_plain(value) for name, value in config.items() if name != "kind"})

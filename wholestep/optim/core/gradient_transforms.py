@@ -19,14 +19,14 @@ def global_norm(grads: Gradients) -> Tensor:
 
     Example: `norm = ws.optim.global_norm(ws.gradients(loss, params))`.
     """
-    first, *rest = _checked(grads)
+    first, *rest = _check_gradients(grads)
     total = (first * first).sum()
     for g in rest:
         total = total + (g * g).sum().astype(total.dtype)
     return total.sqrt()
 
 
-def _checked(grads: Gradients) -> list[Tensor]:
+def _check_gradients(grads: Gradients) -> list[Tensor]:
     """The gradients in order."""
     found = list(grads.values()) if isinstance(grads, Mapping) else grads
     if not isinstance(found, list | tuple) or not all(isinstance(g, Tensor) for g in found):
@@ -54,8 +54,8 @@ def clip_by_global_norm(grads: Gradients, max_norm: Limit) -> tuple[Any, Tensor]
     Example: `grads, norm = ws.optim.clip_by_global_norm(grads, 1.0)`.
     """
     norm = global_norm(grads)
-    scale = _shortening(norm, max_norm)
-    return _alike(grads, [g * scale.astype(g.dtype) for g in _checked(grads)]), norm
+    scale = _clip_factor(norm, max_norm)
+    return _alike(grads, [g * scale.astype(g.dtype) for g in _check_gradients(grads)]), norm
 
 
 @overload
@@ -67,7 +67,7 @@ def clip_by_norm(grads: Gradients, max_norm: Limit) -> Any:
 
     Example: `grads = ws.optim.clip_by_norm(grads, 1.0)`.
     """
-    return _alike(grads, [g * _shortening(global_norm([g]), max_norm) for g in _checked(grads)])
+    return _alike(grads, [g * _clip_factor(global_norm([g]), max_norm) for g in _check_gradients(grads)])
 
 
 @overload
@@ -79,7 +79,7 @@ def clip_by_value(grads: Gradients, limit: Limit) -> Any:
 
     Example: `grads = ws.optim.clip_by_value(grads, 0.5)`.
     """
-    return _alike(grads, [maximum(minimum(g, limit), -limit) for g in _checked(grads)])
+    return _alike(grads, [maximum(minimum(g, limit), -limit) for g in _check_gradients(grads)])
 
 
 @overload
@@ -96,13 +96,13 @@ def clip_adaptively(grads: Gradients, params: Any, limit: Limit = 0.01, eps: Lim
 
     Example: `grads = ws.optim.clip_adaptively(grads, params, 0.01)`.
     """
-    chosen, slopes = _checked(params), _checked(grads)
+    chosen, slopes = _check_gradients(params), _check_gradients(grads)
     if len(chosen) != len(slopes):
         fail(UsageError, f"clip_adaptively: {len(slopes)} gradients of {len(chosen)} parameters; give one for each.")
     new = []
     for w, g in zip(chosen, slopes, strict=True):
         most = maximum(_unit_norm(w), eps) * limit
-        new.append(g * _shortening(_unit_norm(g), most).astype(g.dtype))
+        new.append(g * _clip_factor(_unit_norm(g), most).astype(g.dtype))
     return _alike(grads, new)
 
 
@@ -130,5 +130,5 @@ def count_nonfinite(tensors: Sequence[Tensor]) -> Tensor:
     return total
 
 
-def _shortening(norm: Tensor, max_norm: Limit) -> Tensor:
+def _clip_factor(norm: Tensor, max_norm: Limit) -> Tensor:
     return where(norm > max_norm, max_norm / norm, 1.0)

@@ -61,7 +61,7 @@ class SAM(Wrapper):
         for w, g in zip(params, grads, strict=True):
             direction = w * w * g if self.adaptive else g
             moved.append(w + rho * direction / fn.maximum(norm, 1e-12).astype(w.dtype))
-        there = substituted(loss, dict(zip(params, moved, strict=True)))
+        there = substitute_tensors(loss, dict(zip(params, moved, strict=True)))
         slopes: list[Tensor] = gradients(there, moved)
         return slopes
 
@@ -85,7 +85,7 @@ def _root_of_sum(squares: Sequence[Tensor]) -> Tensor:
     return total.sqrt()
 
 
-def substituted(value: Tensor, replacements: Mapping[Tensor, Tensor]) -> Tensor:
+def substitute_tensors(value: Tensor, replacements: Mapping[Tensor, Tensor]) -> Tensor:
     """`value` recorded again with other tensors in place of some of those it is computed from.
 
     Example: `substituted(loss, {w: w + e})` is the loss at w + e.

@@ -11,7 +11,7 @@ from wholestep.compiler.frontend.graph import Graph as UserGraph
 from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.plan.memory.peak_memory import page_rounded
 from wholestep.compiler.plan.model.kernel import Plan
-from wholestep.compiler.plan.model.layout import aligned
+from wholestep.compiler.plan.model.layout import align_up
 from wholestep.compiler.plan.model.target_formats import footprint
 from wholestep.compiler.runtime.memory import free_bytes, largest_tensors
 from wholestep.errors import OutOfMemoryError, UsageError, WholestepError
@@ -133,7 +133,7 @@ class LoweredStep:
             return 0
         part = max(plans, key=lambda p: len(p.inputs))
         sizes = {**part.sizes, self.symbol: batch * self.definition.recipe.accumulate}
-        return page_rounded(sum(aligned(part.buffers[id].type.bytes(sizes)) for _, id in part.inputs))
+        return page_rounded(sum(align_up(part.buffers[id].type.bytes(sizes)) for _, id in part.inputs))
 
 
 def with_one_row(model: Model, arguments: Mapping[str, Any]) -> tuple[Model, dict[str, Any]]:

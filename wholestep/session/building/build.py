@@ -14,17 +14,17 @@ from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.precision import as_precision
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.plan.model.kernel import Plan
-from wholestep.compiler.runtime.memory import recycled
+from wholestep.compiler.runtime.memory import recycle_pages
 from wholestep.compiler.spans import OptimizeReport
 from wholestep.errors import LimitError, OutOfMemoryError, UsageError
 from wholestep.nn.module.module import Module
 from wholestep.optim import Optimizer
 from wholestep.options import CompileOptions
-from wholestep.session.building.build_progress import told_to_wait
+from wholestep.session.building.build_progress import show_build_progress
 from wholestep.session.building.placement import need_shard, where_to
 from wholestep.session.building.plans import Plans
 from wholestep.session.session import Session
-from wholestep.steps.define import Model, as_graph, defined, need_graph, precision_of, sized
+from wholestep.steps.define import Model, as_graph, define_step, need_graph, precision_of, with_capacity
 from wholestep.steps.definition import TRAIN, Definition
 from wholestep.steps.loss_scale import LossScale
 from wholestep.steps.module import Inputs, forward_graph, training_graph
@@ -126,7 +126,7 @@ def build_session(
         session = ws.build_session(g, optimizer=ws.Adam(lr=1e-3), batch_size=32)
         print(float(session.step(x=xb, labels=yb)))
     """
-    where = _prepared(where_to(device, threads, seed, options, precision, shards, workers, shard))
+    where = _prepare_device(where_to(device, threads, seed, options, precision, shards, workers, shard))
     recipe = StepOptions(
         clip_norm,
         clip_value,
@@ -142,7 +142,7 @@ def build_session(
         _limit_of(memory),
     )
     model = as_graph(model_or_graph, inputs, targets, loss, loss_weights)
-    session, report = build(defined(model, optimizer, batch_size, capacity, recipe, *where.among), where)
+    session, report = build(define_step(model, optimizer, batch_size, capacity, recipe, *where.among), where)
     log.info("%s", report)
     return session
 
@@ -150,7 +150,7 @@ def build_session(
 def build_session_with_report(model_or_graph: Model, **arguments: Any) -> tuple[Session, OptimizeReport]:
     """`build_session`, and what the build did."""
     definition, where = split_arguments(model_or_graph, **arguments)
-    return build(definition, _prepared(where))
+    return build(definition, _prepare_device(where))
 
 
 def build_session_unoptimized(model_or_graph: Model, **arguments: Any) -> Session:
@@ -189,9 +189,9 @@ def build_inference_session(
         state_with_numbers(graph, seed)
         graph, _ = forward_graph(graph, inputs)
     need_graph(graph, "build_inference_session")
-    where = _prepared(where_to(device, threads, seed, options, precision))
+    where = _prepare_device(where_to(device, threads, seed, options, precision))
     definition = Definition(graph, None, recipe=StepOptions(precision=as_precision(precision)))
-    return build(sized(definition, batch_size, capacity), where)[0]
+    return build(with_capacity(definition, batch_size, capacity), where)[0]
 
 
 def build_measuring_session(
@@ -211,7 +211,7 @@ def build_measuring_session(
     graph = training_graph(model, inputs, targets, loss, loss_weights)
     recipe = with_parts(StepOptions(measures=as_measures(metrics)), graph)
     definition = Definition(graph, None, {}, recipe, measures_only=True)
-    return build(sized(definition, batch_size, None), where_to(device, threads, 0, options))[0]
+    return build(with_capacity(definition, batch_size, None), where_to(device, threads, 0, options))[0]
 
 
 def compile_training_graph(
@@ -236,7 +236,7 @@ def compile_training_graph(
         plan, report = ws.compile_training_graph(g, batch_size=32, device="null:cuda/sm_90")
     """
     recipe = StepOptions(memory=_limit_of(memory))
-    definition = defined(as_graph(graph, inputs, targets, loss), optimizer, batch_size, capacity, recipe)
+    definition = define_step(as_graph(graph, inputs, targets, loss), optimizer, batch_size, capacity, recipe)
     compiled = Plans(definition, replace(options or CompileOptions(), cache=False), target_named(device))
     return compiled.plan_with_report(TRAIN)
 
@@ -298,7 +298,7 @@ def estimate(
 # -- what they share ---------------------------------------------------------------------------------------------
 
 
-def _prepared(where: Placement) -> Placement:
+def _prepare_device(where: Placement) -> Placement:
     """The same, with the device's own work begun: a first start traces and plans beside it."""
     where.device.prepare(where.options)
     return where
@@ -335,7 +335,7 @@ def split_arguments(
     recipe |= {"schedules": as_schedules(schedule), "precision": half, "loss_scale": scale, "memory": _limit_of(memory)}
     known = StepOptions(measures=as_measures(metrics), **recipe)
     model = as_graph(model_or_graph, inputs, targets, loss, loss_weights)
-    return defined(model, optimizer, batch_size, capacity, known, *where.among), where
+    return define_step(model, optimizer, batch_size, capacity, known, *where.among), where
 
 
 def _limit_of(memory: object) -> int | float | None:
@@ -365,8 +365,8 @@ def build(definition: Definition, where: Placement) -> tuple[Session, OptimizeRe
     if where.group is not None and not where.seeded:
         agree_on_network(state_of(definition.model), where.group)
     try:
-        with compiled.spans.span("build_session"), told_to_wait(compiled.spans), recycled():
-            compiled, plan, report = _planned(compiled)
+        with compiled.spans.span("build_session"), show_build_progress(compiled.spans), recycle_pages():
+            compiled, plan, report = _plan_main(compiled)
             session = load(compiled, plan)
     except LimitError:
         raise
@@ -377,13 +377,13 @@ def build(definition: Definition, where: Placement) -> tuple[Session, OptimizeRe
     return session, replace(report, spans=tuple(compiled.spans.all))
 
 
-def _planned(compiled: Plans) -> tuple[Plans, Plan, OptimizeReport]:
+def _plan_main(compiled: Plans) -> tuple[Plans, Plan, OptimizeReport]:
     """The main plan; where no plan keeps the limit of `memory=`, that of a part of the batch, as small as it asks."""
     if compiled.definition.recipe.memory is None:
         return (compiled, *compiled.plan_with_report(compiled.definition.main))
-    from wholestep.session.building.memory_budget import planned_within
+    from wholestep.session.building.memory_budget import plan_within_budget
 
-    return planned_within(compiled)
+    return plan_within_budget(compiled)
 
 
 def load(compiled: Plans, plan: Plan) -> Session:

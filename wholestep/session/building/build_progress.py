@@ -18,7 +18,7 @@ WORDS = {"gcc": "compiling", "nvrtc": "compiling", "self_check": "checking the n
 
 
 @contextmanager
-def told_to_wait(spans: Spans) -> Iterator[None]:
+def show_build_progress(spans: Spans) -> Iterator[None]:
     """Around a build; standard error that is no terminal is left alone."""
     if not sys.stderr.isatty():
         yield

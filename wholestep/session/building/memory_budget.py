@@ -12,7 +12,7 @@ from dataclasses import replace
 from wholestep.compiler.frontend.step import Step
 from wholestep.compiler.plan.memory.peak_memory import ADVICE, page_rounded
 from wholestep.compiler.plan.model.kernel import Plan
-from wholestep.compiler.plan.model.layout import aligned
+from wholestep.compiler.plan.model.layout import align_up
 from wholestep.compiler.plan.model.target_formats import footprint
 from wholestep.compiler.runtime.cache.content_store import cache_of
 from wholestep.compiler.spans import OptimizeReport
@@ -24,9 +24,9 @@ from wholestep.steps.definition import PART, TRAIN, Definition
 SUFFIX = ".parts"  # of a step that keeps its limit in so many parts: their number, and the limit in bytes
 
 
-def planned_within(compiled: Plans) -> tuple[Plans, Plan, OptimizeReport]:
+def plan_within_budget(compiled: Plans) -> tuple[Plans, Plan, OptimizeReport]:
     """The main plan of a session that keeps its limit, and the plans it is one of."""
-    known = _known(compiled)
+    known = _cached_choice(compiled)
     if known is not None:
         parts, limit = known
         cut = compiled.of(_in_parts(compiled.definition, parts, limit), compiled.spans)
@@ -85,10 +85,10 @@ def bytes_beside(compiled: Plans) -> int:
         total += own.rounded(own.state) + own.private_mapped
     sizes = {**definition.sizes_of(part)}
     sizes[definition.micro_batches(TRAIN).batch] *= definition.recipe.accumulate
-    return total + page_rounded(sum(aligned(i.type.bytes(sizes)) for i in part.inputs))
+    return total + page_rounded(sum(align_up(i.type.bytes(sizes)) for i in part.inputs))
 
 
-def _known(compiled: Plans) -> tuple[int, int] | None:
+def _cached_choice(compiled: Plans) -> tuple[int, int] | None:
     if not compiled.options.cache:
         return None
     path = cache_of(compiled.options).get(compiled.key(compiled.definition.main), SUFFIX)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 
-from wholestep.compiler.plan.io.report import described, printable
+from wholestep.compiler.plan.io.report import describe_kernel, printable
 from wholestep.compiler.plan.model.kernel import Buffer, Kernel, Plan
 
 _DEFINITION = re.compile(r"^static\b.*_k(\d+)\(")
 _CALL = re.compile(r"_k(\d+)\(call\b")
 
 
-def annotated(source: str, plan: Plan) -> str:
+def annotate_source(source: str, plan: Plan) -> str:
     """`source` with a comment over every kernel's function and behind every call: the nodes it came from."""
     by_id = {k.id: k for k in plan.kernels}
     in_order = iter(plan.kernels)
@@ -29,17 +29,17 @@ def annotated(source: str, plan: Plan) -> str:
 
 
 def _label(kernel: Kernel, plan: Plan) -> str:
-    return f"kernel {kernel.id}: {described(kernel, plan)}"
+    return f"kernel {kernel.id}: {describe_kernel(kernel, plan)}"
 
 
 def _buffer_names(plan: Plan) -> str:
     named = [
-        f" * b{b.id}: {b.space.value} {printable(b.name)}, {b.shown}, {b.layout.name}{_turned(b)}"
+        f" * b{b.id}: {b.space.value} {printable(b.name)}, {b.shown}, {b.layout.name}{_transposed_note(b)}"
         for b in plan.buffers
         if b.name
     ]
     return "\n".join(["/* buffers", *named, " */"])
 
 
-def _turned(buffer: Buffer) -> str:
+def _transposed_note(buffer: Buffer) -> str:
     return " of its transpose" if buffer.shown != buffer.type else ""

@@ -118,11 +118,11 @@ class Inspect:
     @property
     def source(self) -> str:
         """The text that runs, with names."""
-        from wholestep.session.inspect.annotated_source import annotated
+        from wholestep.session.inspect.annotated_source import annotate_source
 
         running = self._programs.of_micro_batches or [self._programs.main.program]
         plans = self._programs.plans
-        return "\n".join(annotated(p.source, plan) for p, plan in zip(running, plans, strict=True))
+        return "\n".join(annotate_source(p.source, plan) for p, plan in zip(running, plans, strict=True))
 
     def activation_stats(self, given: Mapping[str, object] | None = None, /, **inputs: object) -> dict[str, Stats]:
         """Statistics of every layer's output, in the order in which they are computed.

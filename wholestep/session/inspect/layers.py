@@ -85,7 +85,7 @@ def _line(row: LayerTime, width: int) -> str:
     return f"{row.layer:<{width}}  {times}  {row.share:>6.1%}"
 
 
-def summed(parts: Mapping[Place, Parts], seconds: Mapping[Place, float]) -> LayerProfile:
+def sum_by_layer(parts: Mapping[Place, Parts], seconds: Mapping[Place, float]) -> LayerProfile:
     """The times of layers, given those of kernels; what no module recorded stands last."""
     spent: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
     for place, of_kernel in parts.items():
@@ -110,7 +110,7 @@ def parts_of(compiled: Plans, plans: Sequence[Plan]) -> dict[Place, Parts]:
     for i, (kernels, plan) in enumerate(zip(made, plans, strict=True)):
         work = _Work(compiled, plan)
         for kernel, nodes in zip(plan.kernels, kernels, strict=True):
-            found[i, kernel.id] = _parts(nodes, work, _written(kernel, plan, layers))
+            found[i, kernel.id] = _parts(nodes, work, _written_bytes(kernel, plan, layers))
     return found
 
 
@@ -163,7 +163,7 @@ def _parts(nodes: Sequence[Node], work: _Work, written: Mapping[str, float]) -> 
     return {key: part / total for key, part in found.items()} if total else {(OUTSIDE, FORWARD): 1.0}
 
 
-def _written(kernel: Kernel, plan: Plan, layers: set[str]) -> dict[str, float]:
+def _written_bytes(kernel: Kernel, plan: Plan, layers: set[str]) -> dict[str, float]:
     """Whose states a kernel changes, by their bytes: an update is one of the layer whose parameter it is."""
     states = {a.buffer: plan.buffers[a.buffer] for a in stores(kernel) if plan.buffers[a.buffer].space is Space.STATE}
     found: defaultdict[str, float] = defaultdict(float)

@@ -15,7 +15,7 @@ import numpy as np
 
 from wholestep.compiler.frontend.step import Step
 from wholestep.compiler.frontend.trace import LOSS, UPDATE
-from wholestep.compiler.ir.graph import IRGraph, Node, SourceLine, held_graph
+from wholestep.compiler.ir.graph import IRGraph, Node, SourceLine, body_of
 from wholestep.compiler.ir.semantics.interpret import infer_sizes, interpret
 from wholestep.compiler.ir.types import TensorType, evaluate
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
@@ -114,7 +114,7 @@ def _need_memory(graph: IRGraph, inputs: Mapping[str, Array]) -> None:
 
 
 def _scalars(graph: IRGraph) -> set[str]:
-    inner = (held_graph(node) for node in graph.nodes)
+    inner = (body_of(node) for node in graph.nodes)
     return {*graph.leaves("scalar"), *(name for g in inner if g is not None for name in _scalars(g))}
 
 
@@ -161,7 +161,7 @@ class _Values:
         first = next((n for n in graph.nodes if n in seen and not any(map(self.is_bad, n.inputs))), None)
         if first is None:
             return None
-        inner = held_graph(first)
+        inner = body_of(first)
         inside = [] if inner is None else [n for n in self._bad if n in _nodes(inner) and self.is_bad(n)]
         return self._described(inside[0] if inside else first)
 
@@ -175,5 +175,5 @@ class _Values:
 
 
 def _nodes(graph: IRGraph) -> set[Node]:
-    inner = (held_graph(node) for node in graph.nodes)
+    inner = (body_of(node) for node in graph.nodes)
     return {*graph.nodes, *(n for g in inner if g is not None for n in _nodes(g))}

@@ -12,8 +12,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Protocol
 
 from wholestep.compiler.backends.cpu.runtime.profiler import KernelEvent
-from wholestep.compiler.plan.io.report import described
-from wholestep.compiler.plan.io.traffic import priced
+from wholestep.compiler.plan.io.report import describe_kernel
+from wholestep.compiler.plan.io.traffic import price_kernel
 from wholestep.compiler.plan.model.kernel import Buffer, Kernel, Plan
 from wholestep.compiler.target import CostTable
 from wholestep.errors import OptionError, UsageError
@@ -117,9 +117,9 @@ class Profile:
 
         Example: `print(session.profile(x=xb, labels=yb).by_layer())`.
         """
-        from wholestep.session.inspect.layers import summed
+        from wholestep.session.inspect.layers import sum_by_layer
 
-        return summed(self.layers.parts, {(k.program, k.kernel): k.seconds for k in self.kernels})
+        return sum_by_layer(self.layers.parts, {(k.program, k.kernel): k.seconds for k in self.kernels})
 
     def __str__(self) -> str:
         head = (
@@ -165,7 +165,7 @@ def profile(programs: Programs, inputs: Mapping[str, object], steps: int) -> Pro
     """Run some steps with times noted.  The state is put back afterwards: training goes on as if nothing had been."""
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
         raise OptionError(f"profile: steps is a whole number of at least 1; received {steps!r}.")
-    entry, recorders = _profiled(programs)
+    entry, recorders = _profiled_program(programs)
     programs.take_turn()  # the steps are counted where they are taken back
     counted, state = state_dict(programs), programs.state
     before = {n: state.get(n) for n in state.names}
@@ -181,7 +181,7 @@ def profile(programs: Programs, inputs: Mapping[str, object], steps: int) -> Pro
     return _summary(runs, times, recorders[0].row, layers, programs.where.device.target.costs)
 
 
-def _profiled(programs: Programs) -> tuple[EntryPoint, list[ProfileRecorder]]:
+def _profiled_program(programs: Programs) -> tuple[EntryPoint, list[ProfileRecorder]]:
     """The main entry point with profiled programs, over the same state and scratch memory; their logs."""
     place, device, main_plan = replace(programs.place, profile=True), programs.where.device, programs.main.plan
     if not device.runs:
@@ -242,11 +242,11 @@ def _summary(runs: Sequence[Run], times: Sequence[int], row: str, layers: Kernel
         KernelTime(
             i,
             k.id,
-            described(k, plan),
+            describe_kernel(k, plan),
             typical.get((i, k.id), 0.0),
             times[i] * k.flops,
             times[i] * k.bytes,
-            *_expected(k, plan.buffers, costs, times[i] / working),
+            *_expected_seconds(k, plan.buffers, costs, times[i] / working),
         )
         for i, plan in enumerate(layers.plans)
         for k in plan.kernels
@@ -263,9 +263,9 @@ def _summary(runs: Sequence[Run], times: Sequence[int], row: str, layers: Kernel
     )
 
 
-def _expected(kernel: Kernel, buffers: Sequence[Buffer], costs: CostTable, times: float) -> tuple[float, str]:
+def _expected_seconds(kernel: Kernel, buffers: Sequence[Buffer], costs: CostTable, times: float) -> tuple[float, str]:
     """Seconds that a kernel takes by a table of one thread, and whether its flops or its bytes decide it."""
-    computing, moving = priced(kernel, buffers, costs)
+    computing, moving = price_kernel(kernel, buffers, costs)
     return 1e-9 * times * max(computing, moving), "flops" if computing > moving else "bytes"
 
 

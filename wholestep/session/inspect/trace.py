@@ -16,11 +16,14 @@ PYTHON, NATIVE = 1, 2  # process numbers: rows of the trace are grouped by them
 
 def chrome_trace(spans: Iterable[Span], origin: float, profile: Profile | None = None) -> dict[str, Any]:
     """The trace as a JSON value; times are microseconds since `origin`, which is on `time.perf_counter`'s clock."""
-    events = [_named("process_name", "Wholestep", PYTHON, 0), _named("thread_name", "Python", PYTHON, 0)]
+    events = [
+        _metadata_event("process_name", "Wholestep", PYTHON, 0),
+        _metadata_event("thread_name", "Python", PYTHON, 0),
+    ]
     events += [_span(s) for s in spans]
     if profile is not None:
-        events.append(_named("process_name", "kernels", NATIVE, 0))
-        events += [_named("thread_name", name, NATIVE, number) for number, name in profile.rows.items()]
+        events.append(_metadata_event("process_name", "kernels", NATIVE, 0))
+        events += [_metadata_event("thread_name", name, NATIVE, number) for number, name in profile.rows.items()]
         events += _kernels(profile, origin)
     return {"displayTimeUnit": "ms", "traceEvents": events}
 
@@ -32,7 +35,7 @@ def write_trace(
     Path(path).write_text(json.dumps(chrome_trace(spans, origin, profile)), encoding="utf-8")
 
 
-def _named(what: str, name: str, process: int, thread: int) -> dict[str, Any]:
+def _metadata_event(what: str, name: str, process: int, thread: int) -> dict[str, Any]:
     return {"ph": "M", "name": what, "pid": process, "tid": thread, "args": {"name": name}}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from wholestep.compiler.frontend.graph import recording
+from wholestep.compiler.frontend.graph import record_into
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.nn.module.module import Module
 from wholestep.nn.module.trace import trace_of
@@ -29,7 +29,7 @@ def activations(model: Module, inputs: Sequence[object], named: Mapping[str, obj
         state_with_numbers(model)
         graph, _ = forward_graph(model, as_one(specs))
         seen = trace_of(graph).outputs
-        with recording(graph):
+        with record_into(graph):
             graph.set_outputs({f"layer{i}": tensor for i, tensor in enumerate(seen.values())})
         made = build_inference_session(graph, capacity=sizes_of(graph, capacity))
         kept[key] = made, {path: f"layer{i}" for i, path in enumerate(seen)}

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from wholestep.compiler.frontend.gradients import gradients
-from wholestep.compiler.frontend.graph import recording
+from wholestep.compiler.frontend.graph import record_into
 from wholestep.compiler.frontend.step import Spec
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import UsageError
@@ -69,7 +69,7 @@ def _session(model: Module, specs: dict[str, Spec], loss: LossProgram, capacity:
             "on arrays is what it gives in evaluation. Train it with ws.fit, session.step or a step of your own "
             "(@ws.step): they know the difference.",
         )
-    with recording(graph):
+    with record_into(graph):
         value = loss.record(prediction, graph, OF_THE_LOSS)
         found = gradients(value, model.traced(graph))
         graph.set_outputs({"loss": value, **{f"{GRADIENT}{name}": g for name, g in found.items()}})

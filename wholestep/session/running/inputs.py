@@ -185,12 +185,12 @@ class Inputs:
         missing = [n for n in names if n not in given]
         if missing:
             raise UnknownNameError(
-                f"the input {missing[0]!r} is missing: expected {_listed(names)}; received {_listed(given)}."
+                f"the input {missing[0]!r} is missing: expected {_list_names(names)}; received {_list_names(given)}."
             )
         return {i.name: i.accept(given[i.name]) for i in self.all}
 
     def _unknown(self, names: Sequence[str]) -> UnknownNameError:
-        expected = _listed(i.name for i in self.all)
+        expected = _list_names(i.name for i in self.all)
         return UnknownNameError(f"there is no input named {names[0]!r}; expected {expected}. Correct the name.")
 
     def solve(self, arrays: Mapping[str, AnyArray]) -> dict[str, int]:
@@ -199,7 +199,7 @@ class Inputs:
         origin: dict[str, str] = {}
         for item in self.all:
             for extent, length in zip(item.type.shape, arrays[item.name].shape, strict=True):
-                symbol, value = _solved(extent, length)
+                symbol, value = _solve_symbol(extent, length)
                 if symbol is not None and symbol not in sizes:
                     sizes[symbol], origin[symbol] = value, item.what
         for item in self.all:
@@ -256,11 +256,11 @@ class Inputs:
                 )
 
 
-def _listed(names: Any) -> str:
+def _list_names(names: Any) -> str:
     return ", ".join(map(repr, names)) or "none"
 
 
-def _solved(extent: Extent, length: int) -> tuple[str | None, int]:
+def _solve_symbol(extent: Extent, length: int) -> tuple[str | None, int]:
     """The symbol that an extent of one symbol determines, and its value."""
     if isinstance(extent, Dim) and len(extent.terms) == 1:
         ((names, coefficient),) = extent.terms
@@ -270,7 +270,7 @@ def _solved(extent: Extent, length: int) -> tuple[str | None, int]:
 
 
 def _need_inferable(plan: Plan, inputs: Sequence[BoundInput]) -> None:
-    found = {_solved(e, 0)[0] for i in inputs for e in i.type.shape}
+    found = {_solve_symbol(e, 0)[0] for i in inputs for e in i.type.shape}
     for symbol in plan.symbols:
         if symbol not in found and symbol not in MICRO_BATCH_DIMS:
             raise GraphError(

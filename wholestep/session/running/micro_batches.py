@@ -19,7 +19,7 @@ def shape_of(definition: Definition, kind: str) -> MicroBatchShape:
     return MicroBatchShape(batch, definition.capacity[batch], dims)
 
 
-def seen_from_outside(definition: Definition, kind: str, part: Plan, update: Plan) -> Plan:
+def outer_plan(definition: Definition, kind: str, part: Plan, update: Plan) -> Plan:
     """The plan of a micro-batch with the inputs of the whole step and the states that the update changes."""
     parts = definition.recipe.accumulate if kind == TRAIN else 1
     batch = definition.micro_batches(kind).batch

@@ -16,7 +16,7 @@ from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import Shape, int32, letter_of, symbols_of
 from wholestep.compiler.runtime.arrays import AnyArray, as_array
 from wholestep.errors import InputError, OptionError, ShapeError, UsageError, WholestepError
-from wholestep.nn.layers.table_encoding import encoded_inputs
+from wholestep.nn.layers.table_encoding import encode_inputs
 from wholestep.nn.module.module import Module
 from wholestep.steps.evaluate import forward_only
 from wholestep.steps.module import Inputs, forward_graph
@@ -43,7 +43,7 @@ class Predictor:
         ]
         outputs = parts[0] if len(parts) == 1 else {n: np.concatenate([p[n] for p in parts]) for n in parts[0]}
         if self.form is not None:
-            return _filled(self.form, outputs)
+            return _fill_outputs(self.form, outputs)
         return next(iter(outputs.values())) if len(outputs) == 1 else outputs
 
 
@@ -115,7 +115,7 @@ def read_inputs(
     model: Module, inputs: Sequence[object], named: Mapping[str, object]
 ) -> tuple[dict[str, AnyArray], dict[int, str], dict[str, Spec]]:
     """What a model is called on: arrays by name, the dimension of each number of rows, and what a graph knows."""
-    arrays = _arrays(model, *encoded_inputs(model, tuple(inputs), named))
+    arrays = _arrays(model, *encode_inputs(model, tuple(inputs), named))
     fixed = _fixed_inputs(model)
     symbols = _symbols({name: a for name, a in arrays.items() if name not in fixed})
     return (
@@ -171,10 +171,10 @@ def _form(name: str, out: Any) -> Any:
     return type(out)(*items) if hasattr(out, "_fields") else type(out)(items)
 
 
-def _filled(form: Any, outputs: Mapping[str, AnyArray]) -> Any:
+def _fill_outputs(form: Any, outputs: Mapping[str, AnyArray]) -> Any:
     if isinstance(form, str):
         return outputs[form]
-    items = [_filled(item, outputs) for item in form]
+    items = [_fill_outputs(item, outputs) for item in form]
     return type(form)(*items) if hasattr(form, "_fields") else type(form)(items)
 
 

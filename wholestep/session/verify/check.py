@@ -111,7 +111,7 @@ def least_seconds(plan: Plan) -> float:
     return share * (called + others * LARGE_FLOP + plan.bytes_moved * BYTE)
 
 
-def estimated_seconds(plan: Plan) -> float:
+def estimate_seconds(plan: Plan) -> float:
     """What a check at capacity will take: a function of the plan, so that equal builds decide alike."""
     nodes = sum(len(k.origin) for k in plan.kernels)
     dots = sum(k.flops for k in plan.kernels if isinstance(k.body, Dot))
@@ -174,7 +174,7 @@ def _sizes_to_try(subject: Subject, graph: IRGraph) -> list[dict[str, int]]:
         small = small_sizes(graph, capacity, plan.least, first)
         if flops * math.prod(small.values()) <= HEAVY_FLOPS:
             break
-    wanted = subject.where.options.verify or estimated_seconds(plan) <= CHEAP_SECONDS
+    wanted = subject.where.options.verify or estimate_seconds(plan) <= CHEAP_SECONDS
     every = [small, capacity] if wanted and small != capacity else [small]
     return [_of_one_rank(plan, sizes) for sizes in every]
 

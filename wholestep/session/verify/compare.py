@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from wholestep.compiler.ir.graph import IRGraph, Node
-from wholestep.compiler.ir.ops import OPS, Family, Trait, having
+from wholestep.compiler.ir.ops import OPS, Family, Trait, ops_with
 from wholestep.compiler.ir.semantics.interpret import Result
 from wholestep.compiler.ir.types import TensorType, TupleType, as_dtype, bfloat16, float16, float32, float64, letter_of
 from wholestep.session.verify.random_inputs import scale
@@ -31,7 +31,7 @@ DRAWN = (
 PIECE = 1 << 16  # positions that are compared at a time: what is made of them on the way stays in the cache
 NOISE = 10.0  # times what rounding does there is no mismatch
 # These copy values, unrounded: what picks the largest keeps the equality that its gradient asks for.
-MOVES = having(Trait.VIEW | Trait.GATHERS) | {"item", "max", "maximum", "minimum", "relu"}
+MOVES = ops_with(Trait.VIEW | Trait.GATHERS) | {"item", "max", "maximum", "minimum", "relu"}
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def tolerance_of(graph: IRGraph, exactness: str, tf32: bool = False) -> float:
     return max(TOLERANCE[coarse], TF32_TOLERANCE if tf32 else 0.0) * WIDENED[exactness]
 
 
-def compared(
+def compare_step(
     shapes: Mapping[str, tuple[int, ...]],
     before: Mapping[str, Array],
     got: Result,
@@ -150,7 +150,7 @@ def compared(
 # -- what rounding alone may do ----------------------------------------------------------------------------------
 
 
-def shaking(seed: int, tf32: bool = False) -> Callable[[Node, Any], Any]:
+def perturb_by_rounding(seed: int, tf32: bool = False) -> Callable[[Node, Any], Any]:
     """Changes a node's value by a few roundings of its dtype, or of what its products read.
 
     How far outputs and states move by that is what rounding may do to them.

@@ -13,17 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from wholestep.compiler.ir.graph import IRGraph, Node, held_graph
-from wholestep.compiler.ir.ops import OPS, Family, Trait, having
+from wholestep.compiler.ir.graph import IRGraph, Node, body_of
+from wholestep.compiler.ir.ops import OPS, Family, Trait, ops_with
 from wholestep.compiler.ir.semantics.interpret import Result
-from wholestep.compiler.ir.semantics.values import StepValues, rounded, value_of
+from wholestep.compiler.ir.semantics.values import StepValues, round_to, value_of
 from wholestep.compiler.ir.types import TupleType, evaluate
 from wholestep.session.verify.state_samples import InterpretedStates, Large, grid, is_large, positions
 
 Array = np.ndarray[Any, Any]
 Settle = Callable[[Node, Any], Any]
 
-STATES = having(Trait.STATE)
+STATES = ops_with(Trait.STATE)
 VIEWS = STATES | {"permute", "reshape"}  # of large states stay in float32: converting them costs more than a product
 
 
@@ -108,9 +108,9 @@ def evaluation(
                 continue
             if node in demand.whole:
                 large = _large_state(node, run) if settle is None else None
-                values[node] = large or _settled(node, _value(node, run, [values[i] for i in node.inputs]), settle)
+                values[node] = large or _settle(node, _value(node, run, [values[i] for i in node.inputs]), settle)
             if node in demand.picked:
-                picks[node] = _picked(node, run, before, values, picks, settle)
+                picks[node] = _pick_rows(node, run, before, values, picks, settle)
             uses.subtract(node.inputs)
             for done in (i for i in node.inputs if not uses[i] and i not in ends):
                 values.pop(done, None)
@@ -163,7 +163,7 @@ def _keep(node: Node, known: ExpectedValues, values: dict[Node, Any], picks: dic
         picks[node] = known.picks[node]
 
 
-def _picked(
+def _pick_rows(
     node: Node,
     run: StepValues,
     before: Mapping[str, Array],
@@ -183,14 +183,14 @@ def _picked(
         rows, columns = (positions(n) for n in shape)
         value = a[rows] @ b[:, columns]
     elif _adds_rows(node):
-        value = _added_rows(shape, *(_read(values[i]) for i in node.inputs))
+        value = _add_rows(shape, *(_read(values[i]) for i in node.inputs))
     else:
         value = value_of(node, run, [picks[i] for i in node.inputs])
-    out: Array = _settled(node, value, settle)
+    out: Array = _settle(node, value, settle)
     return out
 
 
-def _added_rows(shape: tuple[int, ...], updates: Array, index: Array) -> Array:
+def _add_rows(shape: tuple[int, ...], updates: Array, index: Array) -> Array:
     """A grid of the table to whose rows, by index, updates are added; outside its bounds means its first, or last."""
     size, *row = shape
     looked_at, indices = positions(size), np.clip(index.reshape(-1).astype(np.int64), 0, size - 1)
@@ -213,22 +213,22 @@ def _operands(node: Node) -> list[tuple[Node, bool]]:
     return list(zip(node.inputs, (a.transpose_a, a.transpose_b), strict=True))  # type: ignore[attr-defined]
 
 
-def _settled(node: Node, value: Any, settle: Settle | None) -> Any:
+def _settle(node: Node, value: Any, settle: Settle | None) -> Any:
     if (node.op in VIEWS or _is_half_copy(node)) and value.dtype == np.float32:
         return value if settle is None else settle(node, value)
     several = isinstance(node.result, TupleType)
     given = value if several else (value,)
-    arrays = [rounded(v, t.dtype) for v, t in zip(given, node.results, strict=True)]
+    arrays = [round_to(v, t.dtype) for v, t in zip(given, node.results, strict=True)]
     out: Any = tuple(arrays) if several else arrays[0]
     return out if settle is None else settle(node, out)
 
 
-def depending_on(graph: IRGraph, names: Iterable[str]) -> frozenset[Node]:
+def dependents_of(graph: IRGraph, names: Iterable[str]) -> frozenset[Node]:
     """The nodes that may change when runtime scalars or states of these names do."""
     changed, reached = set(names), set[Node]()
     for node in graph.nodes:
         leaf = node.op in (*STATES, "scalar") and node.attrs.name in changed  # type: ignore[attr-defined]
-        inner = held_graph(node)
+        inner = body_of(node)
         inside = inner is not None and not changed.isdisjoint(inner.leaves("scalar"))
         if leaf or inside or any(i in reached for i in node.inputs):
             reached.add(node)

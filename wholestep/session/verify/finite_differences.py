@@ -16,7 +16,7 @@ from wholestep.compiler.frontend.step import Spec, Step
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.graph import toposort
-from wholestep.compiler.ir.ops import Trait, having
+from wholestep.compiler.ir.ops import Trait, ops_with
 from wholestep.compiler.ir.types import as_dtype, letter_of
 from wholestep.errors import OptionError, UsageError
 from wholestep.nn.module.module import Module
@@ -111,7 +111,7 @@ def gradcheck(
             OptionError,
             f"gradcheck: dtype is 'float32' or 'float64', elements at least 1; received {dtype!r}, {elements}.",
         )
-    probe = _Probe(_called(function, loss, targets), [np.asarray(a) for a in inputs], dtype, seed)
+    probe = _Probe(_call_function(function, loss, targets), [np.asarray(a) for a in inputs], dtype, seed)
     session = probe.session(device)
     far = (1e-6 if exact else 1e-2) if eps is None else eps
     rng = np.random.default_rng(seed)
@@ -189,7 +189,7 @@ class _Probe:
         else:
             out = self.function(*tensors)
         value = self._weighted(_flat(out))
-        drawing = [n for n in toposort([value.node]) if n.op in having(Trait.DRAWS)]
+        drawing = [n for n in toposort([value.node]) if n.op in ops_with(Trait.DRAWS)]
         if drawing:
             fail(
                 UsageError,
@@ -234,7 +234,7 @@ def _in_dtype(module: Module, dtype: str) -> Module:
     return twin
 
 
-def _called(function: Any, loss: Any, targets: object) -> Any:
+def _call_function(function: Any, loss: Any, targets: object) -> Any:
     if isinstance(function, str):
         function = losses.get(function)
     if not callable(function):
@@ -243,10 +243,12 @@ def _called(function: Any, loss: Any, targets: object) -> Any:
         )
     if loss is None:
         return function
-    return _WithLoss(function, loss, targets) if isinstance(function, Module) else _composed(function, loss, targets)
+    return (
+        _WithLoss(function, loss, targets) if isinstance(function, Module) else _compose_loss(function, loss, targets)
+    )
 
 
-def _composed(function: Any, loss: Any, targets: object) -> Callable[..., Any]:
+def _compose_loss(function: Any, loss: Any, targets: object) -> Callable[..., Any]:
     measure = losses.get(loss)
     return lambda *tensors: measure(function(*tensors), targets)
 

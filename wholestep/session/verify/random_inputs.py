@@ -144,14 +144,14 @@ def _scalar(name: str, default: float, rate: float, tried: Mapping[str, float]) 
 # -- a first look ------------------------------------------------------------------------------------------------
 
 
-def suited(draw: TrialDraw, first: Mapping[str, Array], seen: Result) -> TrialDraw:
+def adapt_draw(draw: TrialDraw, first: Mapping[str, Array], seen: Result) -> TrialDraw:
     """The draw whose updates depend on all that they read, from what a first step made of its states."""
     graph = draw.graph
     moved = {u.name: scale(seen.state[u.name] - first[u.name]) for u in graph.updates if u.node.type.dtype.is_float}
     return replace(draw, spread=moved, rate=_rate(graph, first, moved))
 
 
-def changed_by_suiting(graph: IRGraph) -> set[str]:
+def names_changed_by_adapting(graph: IRGraph) -> set[str]:
     """The runtime scalars and states that `suited` draws anew: rates, and what an optimizer begins at 0."""
     states = {
         name

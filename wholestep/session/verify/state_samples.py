@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from wholestep.compiler.ir.semantics.values import computed_dtype
+from wholestep.compiler.ir.semantics.values import interpreter_dtype
 from wholestep.compiler.ir.types import float32, float64
 from wholestep.compiler.runtime.state.slot import Slot
 from wholestep.compiler.runtime.state.state import State
@@ -81,7 +81,7 @@ class InterpretedStates(Mapping[str, Array]):
         slot = self._state.slot(name)
         if is_large(shape_of(slot)):
             return slot.read()
-        return slot.read().astype(computed_dtype(slot.type.dtype), copy=False)
+        return slot.read().astype(interpreter_dtype(slot.type.dtype), copy=False)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._state.names)
@@ -90,7 +90,7 @@ class InterpretedStates(Mapping[str, Array]):
         return len(self._state.names)
 
 
-def looked_at(slot: Slot) -> Array:
+def sample_state(slot: Slot) -> Array:
     """A state, or the grid of a large one."""
     shape = shape_of(slot)
     return slot.newest.take(grid(shape)) if is_large(shape) else slot.read()

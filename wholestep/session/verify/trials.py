@@ -11,14 +11,14 @@ from wholestep.compiler.backend import LoadContext
 from wholestep.compiler.frontend.precision import TF32
 from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.ir.semantics.interpret import Result
-from wholestep.compiler.ir.semantics.values import StepValues, computed_dtype
+from wholestep.compiler.ir.semantics.values import StepValues, interpreter_dtype
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.lower.decompose import decompose
 from wholestep.compiler.passes.simplify.inline import inline_calls, strip_stop_gradients
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.background import run_all
 from wholestep.compiler.runtime.blas_threads import on_one_thread
-from wholestep.compiler.runtime.memory import explained
+from wholestep.compiler.runtime.memory import explain_memory_errors
 from wholestep.compiler.runtime.shards import Shards
 from wholestep.compiler.runtime.state.state import State
 from wholestep.compiler.runtime.threads import default_threads
@@ -26,19 +26,19 @@ from wholestep.session.lock import Turns
 from wholestep.session.programs import memories
 from wholestep.session.running.results import EntryPoint
 from wholestep.session.verify.check import Subject, axes_of
-from wholestep.session.verify.compare import Comparison, compared, distances, shaking, tolerance_of
-from wholestep.session.verify.expected import ExpectedValues, Settle, demand_of, depending_on, evaluation
+from wholestep.session.verify.compare import Comparison, compare_step, distances, perturb_by_rounding, tolerance_of
+from wholestep.session.verify.expected import ExpectedValues, Settle, demand_of, dependents_of, evaluation
 from wholestep.session.verify.random_inputs import (
     SEED,
     STEP,
     RepeatedState,
     Trial,
     TrialDraw,
+    adapt_draw,
     all_finite,
-    changed_by_suiting,
-    suited,
+    names_changed_by_adapting,
 )
-from wholestep.session.verify.state_samples import InterpretedStates, looked_at, shape_of
+from wholestep.session.verify.state_samples import InterpretedStates, sample_state, shape_of
 from wholestep.steps.capacity import MICRO_BATCH_DIMS
 
 Sizes = Mapping[str, int]
@@ -51,7 +51,7 @@ class Trials:
     """Steps of a plan beside what they mean."""
 
     def __init__(self, subject: Subject) -> None:
-        self.graph, self._subject = _meaning(subject.graph), subject
+        self.graph, self._subject = _expected_graph(subject.graph), subject
         self.draw = TrialDraw(self.graph, subject.plan.bounds)
         self._tf32 = subject.plan.target.endswith(f"+{TF32}")
         self._tolerance = tolerance_of(self.graph, subject.where.options.exactness, self._tf32)
@@ -68,7 +68,7 @@ class Trials:
             # Logarithms, roots, probabilities: numbers between 0 and 1 suit them.
             self.draw = replace(self.draw, centred=False)
             found, before = self._rehearsed(sizes)
-        self.draw = suited(self.draw, before, found.result(self.graph, before))
+        self.draw = adapt_draw(self.draw, before, found.result(self.graph, before))
         self._first = sizes, found
 
     def _rehearsed(self, sizes: Sizes) -> tuple[ExpectedValues, Mapping[str, AnyArray]]:
@@ -81,7 +81,7 @@ class Trials:
         self, graph: IRGraph, trial: Trial, before: Mapping[str, AnyArray], settle: Settle | None = None
     ) -> ExpectedValues:
         first = trial.seed == SEED and graph is self.graph
-        later = depending_on(graph, changed_by_suiting(graph)) if first else frozenset()
+        later = dependents_of(graph, names_changed_by_adapting(graph)) if first else frozenset()
         known = self._first[1] if first and self._first is not None and self._first[0] == trial.sizes else None
         reading = self._session.reading(graph, trial)
         with on_one_thread() if default_threads() <= FEW_CORES else nullcontext():
@@ -99,11 +99,11 @@ class Trials:
             before = self._session.looked_at()
             wanted = self._evaluated(self.graph, trial, before).result(self.graph, before)
             got, shapes = self._session.run(trial), self._session.shapes
-            comparison = compared(shapes, before, got, wanted, self._tolerance)
+            comparison = compare_step(shapes, before, got, wanted, self._tolerance)
             if comparison.mismatches:
                 self._session.place(trial)  # the step has changed the states
                 noise = self._noise(trial, before, attempt)
-                comparison = compared(shapes, before, got, wanted, self._tolerance, noise)
+                comparison = compare_step(shapes, before, got, wanted, self._tolerance, noise)
             if not comparison.mismatches:
                 return comparison
         return comparison
@@ -117,14 +117,14 @@ class Trials:
         graph, found = decompose(self.graph), dict[bool, Result]()
 
         def evaluate(is_shaken: bool) -> None:
-            settle = shaking(seed, self._tf32) if is_shaken else None
+            settle = perturb_by_rounding(seed, self._tf32) if is_shaken else None
             found[is_shaken] = self._evaluated(graph, trial, before, settle).result(graph, before)
 
         run_all([partial(evaluate, is_shaken) for is_shaken in (True, False)], default_threads())
         return distances(found[False], found[True])
 
 
-def _meaning(graph: IRGraph) -> IRGraph:
+def _expected_graph(graph: IRGraph) -> IRGraph:
     """The trace with its gradients, and nothing else, written out."""
     return strip_stop_gradients(expand_gradients(inline_calls(graph)))
 
@@ -148,13 +148,13 @@ class TrialSession:
         self._entry = EntryPoint(subject.where.device.load(subject.plan, place, subject.key, get_ready), Turns())
 
     def _make_scratch(self, subject: Subject) -> None:
-        with explained(subject.plan, subject.where.threads):
+        with explain_memory_errors(subject.plan, subject.where.threads):
             self._scratch.reserve(subject.plan, subject.where.threads)
         self._scratch.spoil()
 
     def _make_room(self, subject: Subject) -> None:
         plan = subject.plan
-        with explained(plan, subject.where.threads):
+        with explain_memory_errors(plan, subject.where.threads):
             buffers = {n: plan.buffers[id] for n, id in plan.states}
             by_columns = {n for n, b in buffers.items() if b.by_columns}
             for names, memory in memories(plan, self._where):
@@ -178,12 +178,12 @@ class TrialSession:
 
     def looked_at(self) -> dict[str, AnyArray]:
         """Every state as it is now; large ones on their grids."""
-        return {name: looked_at(self._state.slot(name)) for name in self._state.names}
+        return {name: sample_state(self._state.slot(name)) for name in self._state.names}
 
     def reading(self, graph: IRGraph, trial: Trial) -> StepValues:
         """What the leaves of a graph read."""
         leaves = graph.leaves("input").items()
-        inputs = {name: trial.inputs[name].astype(computed_dtype(node.type.dtype)) for name, node in leaves}
+        inputs = {name: trial.inputs[name].astype(interpreter_dtype(node.type.dtype)) for name, node in leaves}
         scalars = {**trial.scalars, "step": float(STEP)}
         return StepValues(inputs, InterpretedStates(self._state), scalars, trial.sizes, SEED, STEP)
 

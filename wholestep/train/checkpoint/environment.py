@@ -53,7 +53,7 @@ def git_revision(folder: Path | None = None) -> str | None:
     try:
         here = (folder or Path.cwd()).resolve()
         found = next((each / ".git" for each in (here, *here.parents) if (each / ".git").exists()), None)
-        return None if found is None else _checked_out(_own_files(found))
+        return None if found is None else _git_revision(_own_files(found))
     except (OSError, UnicodeDecodeError):  # a folder that is gone, or files that are not git's
         return None
 
@@ -65,7 +65,7 @@ def _own_files(git: Path) -> Path:
     return git.parent / git.read_text().strip().removeprefix("gitdir: ")
 
 
-def _checked_out(git: Path) -> str | None:
+def _git_revision(git: Path) -> str | None:
     head = (git / "HEAD").read_text().strip()
     if not head.startswith("ref: "):
         return _revision(head)

@@ -30,7 +30,7 @@ def checkpoints_in(folder: str | PathLike[str]) -> list[StoredCheckpoint]:
     return sorted(listed, key=lambda f: (f.step, f.attempt))
 
 
-def ranked(order: list[StoredCheckpoint], monitor: str, mode: str) -> list[StoredCheckpoint]:
+def rank_checkpoints(order: list[StoredCheckpoint], monitor: str, mode: str) -> list[StoredCheckpoint]:
     """Those that know a number, best first."""
     if mode not in ("min", "max"):
         raise OptionError(f"mode is 'min' or 'max'; received {mode!r}.")
@@ -53,11 +53,11 @@ def is_checkpoint(path: Path) -> bool:
 
 def rotate(folder: Path, writer: str, last: int, best: int, monitor: str, mode: str) -> None:
     """Remove what one writer wrote but for its last ones and its best ones; only whole ones count as kept."""
-    own = [f for f in checkpoints_in(folder) if _written_by(f.path, writer)]
+    own = [f for f in checkpoints_in(folder) if _is_from_writer(f.path, writer)]
     newest = {f.step: f for f in own}  # the last attempt of each step
     order = list(newest.values())
     keep = {f.path for f in order[max(len(order) - last, 0) :]}
-    keep |= {f.path for f in ranked(order, monitor, mode)[:best]}
+    keep |= {f.path for f in rank_checkpoints(order, monitor, mode)[:best]}
     keep |= {own[-1].path} if own else set()
     for found in own:
         if found.path not in keep:
@@ -76,7 +76,7 @@ def set_aside(found: Sequence[StoredCheckpoint]) -> None:
             each.path.rename(target)
 
 
-def _written_by(path: Path, writer: str) -> bool:
+def _is_from_writer(path: Path, writer: str) -> bool:
     try:
         return bool(read_manifest(path)["writer"] == writer)
     except CheckpointError:

@@ -64,10 +64,10 @@ def _are_files(value: Any) -> bool:
     if not _is_dict_of(lambda v: type(v) is str)(value):
         return False
     owned = sorted(value.keys() - {WEIGHTS, TRAINING})
-    return value.keys() >= {WEIGHTS, TRAINING} and owned == [owned_file(n, len(owned)) for n in range(len(owned))]
+    return value.keys() >= {WEIGHTS, TRAINING} and owned == [shard_file_name(n, len(owned)) for n in range(len(owned))]
 
 
-def owned_file(rank: int, size: int) -> str:
+def shard_file_name(rank: int, size: int) -> str:
     """Where one of several workers writes what it has of divided states."""
     return f"training-{rank + 1:05d}-of-{size:05d}.safetensors"
 

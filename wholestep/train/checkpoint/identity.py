@@ -113,10 +113,10 @@ def describe_data(loader: Any) -> dict[str, Any]:
 
 def describe_table(table: Table) -> dict[str, Any]:
     """Rows, and a fingerprint of some of them."""
-    return {"rows": len(table), "sample": _sampled(table)}
+    return {"rows": len(table), "sample": _sample_digest(table)}
 
 
-def _sampled(table: Table) -> str:
+def _sample_digest(table: Table) -> str:
     digest = hashlib.sha256()
     rows = np.unique(np.linspace(0, len(table) - 1, min(SAMPLE, len(table))).astype(np.int64))
     for name, column in sorted(table.columns.items()):

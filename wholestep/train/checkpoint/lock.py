@@ -23,7 +23,7 @@ from pathlib import Path
 from threading import RLock
 
 from wholestep.errors import CheckpointError, TrainingWarning
-from wholestep.options import launched
+from wholestep.options import read_launch
 
 LOCK = ".lock"
 REFUSED = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)  # another process holds the lock
@@ -111,7 +111,7 @@ def need_free(folder: Path) -> None:
 def _acquire(folder: Path) -> int:
     """A descriptor of the lock file, locked; it is closed on exec, and in forked children."""
     descriptor = _open(folder / LOCK)
-    launch = launched()
+    launch = read_launch()
     deadline = time.monotonic() + (RESTART_SECONDS if launch is not None and launch.attempt else 0.0)
     while True:
         try:

@@ -23,7 +23,7 @@ def save_among(group: ProcessGroup, folder: Path, session: Session, **run: Any) 
         return folder / f"step-{session.state.step:08d}"
     try:
         taken = capture(session, **run)  # all gather
-        told = group.broadcast(_written(folder, taken) if group.rank == 0 else b"")
+        told = group.broadcast(_write_gathered(folder, taken) if group.rank == 0 else b"")
     except WorkerError as error:
         raise WorkerError(
             f"ws.save_checkpoint: {error} All workers call it where they have divided states or layers, since each has "
@@ -36,7 +36,7 @@ def save_among(group: ProcessGroup, folder: Path, session: Session, **run: Any) 
     return Path(told[1:].decode())
 
 
-def _written(folder: Path, taken: Any) -> bytes:
+def _write_gathered(folder: Path, taken: Any) -> bytes:
     try:
         return WRITTEN + str(write_alone(folder, taken)).encode()
     except CheckpointError as error:

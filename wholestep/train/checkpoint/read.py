@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from wholestep.callbacks.run import Position
 from wholestep.errors import CheckpointError, InputError
-from wholestep.schedules.monitor_modes import MODES, canonical, known_mode, mode_of
-from wholestep.train.checkpoint.folder import StoredCheckpoint, checkpoints_in, is_checkpoint, ranked
+from wholestep.schedules.monitor_modes import MODES, canonical, mode_of, mode_of_name
+from wholestep.train.checkpoint.folder import StoredCheckpoint, checkpoints_in, is_checkpoint, rank_checkpoints
 from wholestep.train.checkpoint.format import (
     CALLBACKS,
     KEEPS_BEST,
@@ -26,7 +26,7 @@ from wholestep.train.checkpoint.format import (
 )
 from wholestep.train.checkpoint.resume import Checkpoint
 from wholestep.train.checkpoint.shard_files import read_whole
-from wholestep.train.checkpoint.tensors import checked_arrays, checksum
+from wholestep.train.checkpoint.tensors import checksum, read_checked_arrays
 from wholestep.train.history import TrainHistory
 
 log = logging.getLogger("wholestep")
@@ -62,7 +62,7 @@ def load_checkpoint(path: str | PathLike[str], *, best: str | None = None, mode:
     order = everything = checkpoints_in(folder)[::-1]
     if best is not None:
         name, noted = canonical(best), _modes(everything) if mode is None else {}
-        order = ranked(order, name, mode or noted.get(name) or known_mode(best) or "min")
+        order = rank_checkpoints(order, name, mode or noted.get(name) or mode_of_name(best) or "min")
         if order and mode is None:
             mode_of("load_checkpoint", best, noted)
     if order:
@@ -98,7 +98,7 @@ def weights_in_run(path: Path) -> Path | None:
     if not newest_first or any(path.glob("*.safetensors")):  # the latter: a published model
         return None
     watched = _kept_by(newest_first)
-    best = ranked(newest_first, watched["monitor"], watched["mode"]) if watched else []
+    best = rank_checkpoints(newest_first, watched["monitor"], watched["mode"]) if watched else []
     return _first_whole(path, best or newest_first, _checked_weights)
 
 
@@ -123,7 +123,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     """One checkpoint, with every file checked against its checksum."""
     body = read_manifest(folder)
     files: dict[str, str] = body["files"]
-    weights, training = (checked_arrays(folder, name, files[name]) for name in (WEIGHTS, TRAINING))
+    weights, training = (read_checked_arrays(folder, name, files[name]) for name in (WEIGHTS, TRAINING))
     divided = read_whole(folder, {n: sum for n, sum in files.items() if n not in (WEIGHTS, TRAINING)})
     arrays = {**weights, **training, **divided}
     counted = arrays.get(STEP)

@@ -118,20 +118,20 @@ def check_fits(arrays: Mapping[str, Array], session: Session, name: str) -> None
     missing = [n for n in here if n not in there]
     unexpected = [n for n in there if n not in here]
     if wrong or any(n in own for n in missing):
-        what = f"{name} is of another model: " + "; ".join(_listed(wrong, missing, unexpected))
+        what = f"{name} is of another model: " + "; ".join(_list_problems(wrong, missing, unexpected))
         raise CheckpointError(
             f"{what}. Nothing was loaded. Build the model as it was, or start anew in another folder."
         )
     if missing or unexpected:
         what = f"{name} was made with another model, optimizer or metrics: " + "; ".join(
-            _listed([], missing, unexpected)
+            _list_problems([], missing, unexpected)
         )
         raise CheckpointError(
             f"{what}. Nothing was loaded. Train as before, or take the weights alone: model.load('{name}')."
         )
 
 
-def _listed(wrong: list[str], missing: list[str], unexpected: list[str]) -> list[str]:
+def _list_problems(wrong: list[str], missing: list[str], unexpected: list[str]) -> list[str]:
     parts = [_some(wrong)] if wrong else []
     parts += [f"it lacks {_some(missing)}"] if missing else []
     return [*parts, *([f"it has {_some(unexpected)} too"] if unexpected else [])]

@@ -9,7 +9,7 @@ from pathlib import Path
 from wholestep.compiler.runtime.state.state_pieces import StatePiece, put_together
 from wholestep.errors import CheckpointError
 from wholestep.train.checkpoint.format import PLACES
-from wholestep.train.checkpoint.tensors import Array, checked_arrays, read_notes, write_tensors
+from wholestep.train.checkpoint.tensors import Array, read_checked_arrays, read_notes, write_tensors
 
 
 def write_pieces(path: Path, pieces: Mapping[str, StatePiece]) -> str:
@@ -22,7 +22,7 @@ def read_whole(folder: Path, files: Mapping[str, str]) -> dict[str, Array]:
     """The full arrays, by name, assembled from the shard files of all workers; checksums are verified."""
     found: dict[str, list[StatePiece]] = {}
     for file, wanted in files.items():
-        arrays = checked_arrays(folder, file, wanted)
+        arrays = read_checked_arrays(folder, file, wanted)
         try:
             places = json.loads(read_notes(folder / file)[PLACES])
             if places.keys() != arrays.keys():

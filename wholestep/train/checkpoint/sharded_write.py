@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 
 from wholestep.compiler.ir.mesh import DATA
 from wholestep.compiler.runtime.state.state_pieces import StatePiece
-from wholestep.train.checkpoint.format import owned_file
+from wholestep.train.checkpoint.format import shard_file_name
 from wholestep.train.checkpoint.resume import Checkpoint
 from wholestep.train.checkpoint.shard_files import write_pieces
 from wholestep.train.checkpoint.tensors import sync_folder
-from wholestep.train.checkpoint.write import new_name, publish, refused, write_whole
+from wholestep.train.checkpoint.write import new_name, publish, write_error, write_whole
 
 if TYPE_CHECKING:
     from wholestep.compiler.runtime.process_group import ProcessGroup
@@ -68,7 +68,7 @@ class ShardedWrite:
     def _write(self, pieces: Mapping[str, StatePiece]) -> None:
         try:
             sums = {} if self.taken is None else write_whole(self.place, self.taken)
-            name = owned_file(self.group.rank, self.group.size)
+            name = shard_file_name(self.group.rank, self.group.size)
             sums[name] = write_pieces(self.place / name, self._own(pieces))
             sync_folder(self.place)
             self._said = {"files": sums}
@@ -96,7 +96,7 @@ class ShardedWrite:
         told = [json.loads(text) for text in self.group.gather(json.dumps(self._said).encode())]
         for rank, said in enumerate(told):
             if "files" not in said:
-                raise refused(self.place.parent, self.step, f"worker {rank}: {said.get('error')}")
+                raise write_error(self.place.parent, self.step, f"worker {rank}: {said.get('error')}")
         return {name: checksum for said in told for name, checksum in said["files"].items()}
 
     def publish(self, files: Mapping[str, str]) -> Path:
@@ -107,7 +107,7 @@ class ShardedWrite:
         except Exception as error:
             self.remove()
             if isinstance(error, OSError):
-                raise refused(self.place.parent, self.step, error) from error
+                raise write_error(self.place.parent, self.step, error) from error
             raise
 
     def remove(self) -> None:

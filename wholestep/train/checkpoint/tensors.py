@@ -75,7 +75,7 @@ def checksum(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def checked_arrays(folder: Path, name: str, wanted: str) -> dict[str, Array]:
+def read_checked_arrays(folder: Path, name: str, wanted: str) -> dict[str, Array]:
     """The arrays of a checkpoint's file, after its checksum was verified."""
     from safetensors import SafetensorError
     from safetensors.numpy import load_file

@@ -105,7 +105,7 @@ def write_alone(folder: Path, taken: Checkpoint) -> Path:
     except CheckpointError:
         raise
     except OSError as error:
-        raise refused(folder, taken.step, error) from error
+        raise write_error(folder, taken.step, error) from error
 
 
 def write_checkpoint(folder: Path, taken: Checkpoint) -> Path:
@@ -117,11 +117,11 @@ def write_checkpoint(folder: Path, taken: Checkpoint) -> Path:
     except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
         if isinstance(error, OSError):
-            raise refused(folder, taken.step, error) from error
+            raise write_error(folder, taken.step, error) from error
         raise
 
 
-def refused(folder: Path, step: int, why: object) -> CheckpointError:
+def write_error(folder: Path, step: int, why: object) -> CheckpointError:
     """The error about a checkpoint that could not be written."""
     return CheckpointError(
         f"the checkpoint of step {step} could not be written to {folder}: {why}. Those before it are untouched. Free "

@@ -71,7 +71,7 @@ def _classes(described: Described, loss: losses.Loss) -> int:
 def _numbers(given: Any, classes: int, labels: Array | None) -> list[float]:
     """One weight per class: from a dict (1 for classes it lacks), from a list, or "balanced" by class frequency."""
     if given == BALANCED if isinstance(given, str) else False:
-        return _balanced(labels, classes)
+        return _balanced_weights(labels, classes)
     if isinstance(given, Mapping):
         named = {_class_number(name, given): value for name, value in given.items()}
         if beyond := [c for c in named if not 0 <= c < classes]:
@@ -106,7 +106,7 @@ def _class_number(name: object, given: Any) -> int:
         ) from None
 
 
-def _balanced(labels: Array | None, classes: int) -> list[float]:
+def _balanced_weights(labels: Array | None, classes: int) -> list[float]:
     """rows / (classes · rows of the class), as scikit-learn has it."""
     if labels is None or (letter_of(labels.dtype) not in "iub" and not _are_whole(labels)):
         raise UsageError(

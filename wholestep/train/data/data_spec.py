@@ -14,7 +14,7 @@ from wholestep.compiler.ir.types import letter_of
 from wholestep.data.loader import DataLoader
 from wholestep.data.table import Array, Batch, Table, check_finite
 from wholestep.errors import DTypeError, InputError, ShapeError, UsageError, WholestepError
-from wholestep.losses.forms import aligned, class_axis
+from wholestep.losses.forms import class_axis, shapes_match
 from wholestep.nn.module.module import Module
 from wholestep.session import Session
 from wholestep.train.data.targets import ANSWERS, check_targets
@@ -95,7 +95,9 @@ class Described:
         seen, given = self.batch.named(), held.columns
         try:
             if seen.keys() != given.keys():
-                raise ShapeError(f"it has {_listed(given)}, the training data has {_listed(seen)}. Give the same.")
+                raise ShapeError(
+                    f"it has {_list_names(given)}, the training data has {_list_names(seen)}. Give the same."
+                )
             for name, array in given.items():
                 if array.shape[1:] != seen[name].shape[1:]:
                     raise ShapeError(
@@ -115,7 +117,7 @@ class Described:
             if y is None or scores is None or not loss.takes_classes or letter_of(y.dtype) not in "iu":
                 continue
             shape = (*scores[:1], *y.shape[1:])
-            if loss.kind in ANSWERS and aligned(scores, shape):
+            if loss.kind in ANSWERS and shapes_match(scores, shape):
                 ANSWERS[loss.kind](loss, y)
             else:
                 _check_range(loss, y, scores[class_axis(loss.kind, scores, shape, loss.options.get("axis"))])
@@ -161,7 +163,7 @@ def _as_table(batch: Batch) -> Table:
     return Table(inputs, {n: a for n, a in targets.items() if a is not None}, batch.weights)
 
 
-def _listed(names: Mapping[str, Array]) -> str:
+def _list_names(names: Mapping[str, Array]) -> str:
     return ", ".join(map(repr, names))
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 ANSWERS = ("binary_cross_entropy",)
 
 
-def encoded(
+def encode_data(
     model: Module, data: Any, validation: Any, encoder: Encoder | None, loss: Any, shuffle: bool, seed: int
 ) -> tuple[Any, Any]:
     """Training and validation data as arrays; data that is no frame is returned unchanged."""
@@ -35,7 +35,7 @@ def encoded(
         return data, validation
     held: Any = None
     if isinstance(validation, float | Holdout):
-        framed, held = held_out(framed, validation, seed, shuffle)
+        framed, held = split_holdout(framed, validation, seed, shuffle)
     elif validation is not None:
         held = as_framed(validation, dicts=True)
         if held is None:
@@ -50,7 +50,7 @@ def encoded(
     return table_for(model, framed), None if held is None else table_for(model, held)
 
 
-def held_out(data: Any, validation: float | Holdout, seed: int, shuffle: bool) -> tuple[Any, Any]:
+def split_holdout(data: Any, validation: float | Holdout, seed: int, shuffle: bool) -> tuple[Any, Any]:
     """Training rows and validation rows; with `shuffle=False` the last rows are held out."""
     how = validation if isinstance(validation, Holdout) else Holdout(validation)
     if how.shuffle is None and not shuffle and how.groups is None and how.stratify is False:
@@ -74,7 +74,7 @@ def table_for(model: Module, data: Framed) -> Table:
     return plain_table(data) if encoding is None else encoding.table(data)
 
 
-def measured(model: Module, data: Any) -> Any:
+def encode_for_evaluation(model: Module, data: Any) -> Any:
     """Data for `evaluate`: a frame as arrays by the model's encoder, anything else unchanged."""
     framed = as_framed(data, dicts=encoding_of(model) is not None)
     return data if framed is None else table_for(model, framed)

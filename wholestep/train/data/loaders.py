@@ -15,20 +15,20 @@ from wholestep.data.splits import Holdout
 from wholestep.data.table import Array, Batch, Table, as_table
 from wholestep.errors import InputError, UsageError, WholestepError
 from wholestep.steps.recipe import Measure, as_measures
-from wholestep.train.data.frames import held_out
+from wholestep.train.data.frames import split_holdout
 from wholestep.train.step_source import need_batches, rows_of_batch
 
 if TYPE_CHECKING:
     from wholestep.metrics import Metric
 
 
-def prepared(
+def prepare_data(
     data: object, validation: object, batch_size: int, shuffle: bool, seed: int
 ) -> tuple[DataLoader, Table | None]:
     """A loader of the training data, and the validation data as a table."""
     held: Table | None = None
     if isinstance(validation, float | Holdout):
-        data, held_rows = _held_out(data, validation, seed, shuffle)
+        data, held_rows = _split_holdout(data, validation, seed, shuffle)
         held = table_of(held_rows)
     elif validation is not None:
         held = _validation_table(validation)
@@ -37,7 +37,7 @@ def prepared(
     return DataLoader(data, None, batch_size, shuffle=shuffle, seed=seed), held
 
 
-def _held_out(data: object, validation: float | Holdout, seed: int, shuffle: bool) -> tuple[Any, Any]:
+def _split_holdout(data: object, validation: float | Holdout, seed: int, shuffle: bool) -> tuple[Any, Any]:
     fraction = validation.fraction if isinstance(validation, Holdout) else validation
     if isinstance(data, DataLoader):
         ordered = "" if data.shuffles else ", shuffle=False"
@@ -51,7 +51,7 @@ def _held_out(data: object, validation: float | Holdout, seed: int, shuffle: boo
             f"validation={fraction} holds out rows of arrays or a data set; received {type(data).__name__}, an "
             "iterable of batches. Give other data to validation=: (x, y), or another iterable."
         )
-    return held_out(data, validation, seed, shuffle)
+    return split_holdout(data, validation, seed, shuffle)
 
 
 def _validation_table(data: object) -> Table:
@@ -70,10 +70,10 @@ def table_of(data: object) -> Table:
     parts = [as_table(batch) for batch in loader]
     if not parts:
         raise InputError("the data is empty: it gave no batches. There is nothing to measure.")
-    return joined(parts)
+    return concat_tables(parts)
 
 
-def joined(parts: list[Table]) -> Table:
+def concat_tables(parts: list[Table]) -> Table:
     """The rows of several tables, one after the other."""
     weights = [p.weights for p in parts if p.weights is not None]
     return Table(

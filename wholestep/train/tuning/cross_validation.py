@@ -14,7 +14,7 @@ from wholestep.data.splits import folds as folds_of
 from wholestep.errors import UnknownNameError, UsageError
 from wholestep.nn.module.module import Module
 from wholestep.train.experiment import Experiment
-from wholestep.train.fitting import known_settings, takes_settings
+from wholestep.train.fitting import check_settings, takes_settings
 from wholestep.train.history import TrainHistory
 
 
@@ -95,5 +95,5 @@ def cross_validate(
         found = ws.cross_validate(model, (x, y), loss="cross_entropy", metrics=["accuracy"], folds=5, stratify=True)
         print(found.mean("val_accuracy"), found.std("val_accuracy"))
     """
-    own = known_settings("cross_validate", settings)
+    own = check_settings("cross_validate", settings)
     return train_folds(Experiment(model=model, data=data, loss=loss, **own), folds, stratify, groups)

@@ -22,7 +22,7 @@ from wholestep.session.building.batch_size import MOST, largest_batch, with_one_
 from wholestep.session.building.build import split_arguments
 from wholestep.steps.recipe import RATE
 from wholestep.train.data.data_spec import Described
-from wholestep.train.data.loaders import prepared, sample_of
+from wholestep.train.data.loaders import prepare_data, sample_of
 from wholestep.train.experiment import Experiment
 
 NEAR = 4  # losses on either side that a smoothed one is a mean of
@@ -54,20 +54,20 @@ def find_batch_size(
         raise OptionError(f"find_batch_size: most is a whole number of at least 1; received {most!r}.")
     rows = MOST
     if data is not None:
-        arguments, rows = _described(model, data, arguments)
+        arguments, rows = _describe_data(model, data, arguments)
     graph, told = with_one_row(model, arguments)
     definition, where = split_arguments(graph, **told)
     return largest_batch(definition, where, memory, min(rows, most or rows))
 
 
-def _described(model: Any, data: object, arguments: dict[str, Any]) -> tuple[dict[str, Any], int]:
+def _describe_data(model: Any, data: object, arguments: dict[str, Any]) -> tuple[dict[str, Any], int]:
     """The inputs and targets of data, as `fit` reads them, and its rows."""
     if not isinstance(model, Module):
         raise UsageError(f"data describes the inputs of a model; {type(model).__name__} has its own. Leave data out.")
     for name in ("inputs", "targets"):
         if name in arguments:
             raise UsageError(f"{name}= and data say the same; give one of them.")
-    loader = data if isinstance(data, DataLoader) else prepared(data, None, 1, False, 0)[0]
+    loader = data if isinstance(data, DataLoader) else prepare_data(data, None, 1, False, 0)[0]
     described = Described(model, sample_of(loader), arguments.get("loss"))
     specs = {"inputs": described.inputs(), "targets": described.targets(), "optimizer": AdamW(lr=1e-3)}
     try:

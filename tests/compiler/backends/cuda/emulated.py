@@ -21,7 +21,7 @@ import numpy as np
 from filelock import FileLock
 from numpy.lib.stride_tricks import as_strided
 
-from wholestep.compiler.backend import LoadContext, nothing
+from wholestep.compiler.backend import LoadContext, do_nothing
 from wholestep.compiler.backends.common.numpy_program import HostDevice, HostProgram, LaunchMemory
 from wholestep.compiler.backends.cuda.libraries import cudnn_graphs
 from wholestep.compiler.backends.cuda.libraries.cudnn import Description
@@ -36,7 +36,7 @@ from wholestep.compiler.backends.gpu.kernel_schedule import (
     LIBRARY,
     SCATTER,
     schedule_of,
-    sorting_blocks,
+    sort_grid_blocks,
 )
 from wholestep.compiler.backends.gpu.render.source import GpuSource, Rendered, render, with_primitives
 from wholestep.compiler.backends.gpu.schedule import arena_end
@@ -295,7 +295,7 @@ class Emulated:
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
         own = [schedule_of(k) for k, _ in launch.kernels]
         meets = any(s.chained or s.form not in (ELEMENTS, SCATTER, LIBRARY) for s in own)
-        grid = (sorting_blocks(own[0]), 1) if name == launch.before else launch.grid
+        grid = (sort_grid_blocks(own[0]), 1) if name == launch.before else launch.grid
         given = 0 if name == launch.before else launch.shared
         geometry = (ctypes.c_int * 7)(*grid, launch.threads, 2 if launch.together else meets, *orders, given)
         wrong = self.dll[f"run_{name}"](geometry, pointers)
@@ -303,7 +303,7 @@ class Emulated:
 
 
 class EmulatedProgram(HostProgram):
-    def __init__(self, plan: Plan, place: LoadContext, meanwhile: Callable[[], None] = nothing) -> None:
+    def __init__(self, plan: Plan, place: LoadContext, meanwhile: Callable[[], None] = do_nothing) -> None:
         super().__init__(plan, place, meanwhile)
         self._emulated = Emulated(plan)
 

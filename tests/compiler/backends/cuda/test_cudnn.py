@@ -62,7 +62,7 @@ def test_graphs_are_recorded_and_the_package_is_not_imported(tmp_path: Path, mon
     sdpa = CudnnOp("sdpa", tuple((n, n) for n in "qkv"), ("out", "lse"), options)
     prepared = object.__new__(cudnn.PreparedGraph)
     prepared._handle, prepared._uids = 4096, {a.name: uid for uid, a in enumerate(arrays, 1)}
-    with cudnn._named(module):
+    with cudnn._under_package_name(module):
         recorded = json.loads(str(prepared._recorded(module, Description((sdpa,), arrays, 1 << 20))))
     tensors = recorded["tensors"]
     assert {t["uid"]: tuple(t["stride"]) for t in tensors.values() if t["uid_assigned"]} == {

@@ -20,10 +20,10 @@ from wholestep.compiler.backends.cuda.runtime import epochs, program
 from wholestep.compiler.backends.cuda.runtime.program import CudaProgram
 from wholestep.compiler.backends.gpu import gemm_medium, schedule
 from wholestep.compiler.backends.gpu.fusion import horizontal
-from wholestep.compiler.backends.gpu.fusion.horizontal import by_launch, check_launches, touched
+from wholestep.compiler.backends.gpu.fusion.horizontal import by_launch, check_launches, reads_and_writes
 from wholestep.compiler.backends.gpu.kernel_schedule import MIDDLE, schedule_of
 from wholestep.compiler.backends.gpu.render.source import render
-from wholestep.compiler.backends.gpu.schedule import arena_end, scheduled_kernels
+from wholestep.compiler.backends.gpu.schedule import arena_end, schedule_kernels
 from wholestep.compiler.plan.io import serialize
 from wholestep.compiler.plan.model.kernel import Plan, Schedule, Space
 from wholestep.errors import PlanError
@@ -43,8 +43,8 @@ def planned(graph: ws.Graph, rows: int = 8) -> Plan:
 def alone(plan: Plan) -> Plan:
     """The same kernels, a launch each."""
     bare = replace(plan, kernels=tuple(replace(k, schedule=Schedule()) for k in plan.kernels))
-    own = [[[k]] for k in scheduled_kernels(bare)]
-    kernels = scheduled_kernels(replace(plan, kernels=horizontal.renumbered(own)))
+    own = [[[k]] for k in schedule_kernels(bare)]
+    kernels = schedule_kernels(replace(plan, kernels=horizontal.renumber_by_launch(own)))
     scratch = max((schedule_of(k).scratch_at + schedule_of(k).scratch for k in kernels), default=0)
     return replace(plan, kernels=kernels, arena_bytes=arena_end(plan) + scratch)
 
@@ -252,7 +252,7 @@ def test_large_plans_share_scratch_memory_and_update_more_often(name: str, monke
 
     def updates(plan: Plan) -> set[int]:
         """Launches that write states."""
-        return {schedule_of(k).launch for k in plan.kernels if updated & touched(k)[1]}
+        return {schedule_of(k).launch for k in plan.kernels if updated & reads_and_writes(k)[1]}
 
     assert len(updates(plan)) > len(updates(once))
     assert scratch_end(plan) <= scratch_end(plain)

@@ -225,7 +225,7 @@ def test_a_row_that_is_written_elsewhere_is_not_read_ahead(plans: tuple[IRGraph,
     kernel = plan.kernels[0]
     nest, own = kernel.body, schedule_of(kernel)
     assert isinstance(nest, Nest)
-    read = next(iter(row_loads.held_at_once(plan, kernel, nest, own)))
+    read = next(iter(row_loads.register_loads(plan, kernel, nest, own)))
 
     def bytes_with(place: Load) -> int:
         (*first, last), store = nest.levels, replace(nest.levels[-1].stores[0], load=place)

@@ -102,7 +102,7 @@ def test_a_divided_plan_is_checked_against_the_interpreter(
 def test_ranks_that_are_given_each_others_parts_are_noticed(
     gpu: FakeDriver | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    carried = here.carried
+    carried = here.match_transfers
 
     def wrong(carriers: Any) -> list[Sum]:
         """Of two pieces of one length each comes where the other should."""
@@ -110,7 +110,7 @@ def test_ranks_that_are_given_each_others_parts_are_noticed(
         alike = {s.count: [o.own for o in found if o.count == s.count] for s in found}
         return [replace(s, own=alike[s.count].pop()) for s in found]
 
-    monkeypatch.setattr(here, "carried", wrong)
+    monkeypatch.setattr(here, "match_transfers", wrong)
     with pytest.raises(VerificationError, match=r"does not compute what the graph means"):
         session_of(shards=2, **PARTS, options=checked(tmp_path))
 

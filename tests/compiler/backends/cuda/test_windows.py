@@ -13,7 +13,7 @@ from tests.compiler.backends.cuda.emulated import TARGET, Emulated
 from tests.compiler.backends.cuda.fake_gpu import fake_gpu
 from tests.compiler.backends.cuda.test_graphs import ORDERS, run, together
 from wholestep.compiler.backends.cuda.libraries.cudnn import CudnnOp, CudnnTensor, PreparedGraph
-from wholestep.compiler.backends.cuda.libraries.cudnn_convolution import OPS, preferred
+from wholestep.compiler.backends.cuda.libraries.cudnn_convolution import OPS, preferred_engine
 from wholestep.compiler.backends.cuda.target import TARGETS
 from wholestep.compiler.backends.gpu.convolution.direct import SHARED, Shape, best_tile, schedule_weights
 from wholestep.compiler.backends.gpu.kernel_schedule import schedule_of
@@ -196,7 +196,7 @@ def test_a_measured_algorithm_is_taken_where_the_library_proposes_it() -> None:
         named = zip(("x", "weight", "y"), shapes, strict=True)
         arrays = [CudnnTensor(name, shape, (1, 1, 1, 1), bfloat16) for name, shape in named]
         options = tuple((name, (1, 1)) for name in ("dilation", "padding", "stride"))
-        return preferred(target, CudnnOp("conv_fprop", (), ("y",), options), arrays)
+        return preferred_engine(target, CudnnOp("conv_fprop", (), ("y",), options), arrays)
 
     name = wanted(256)
     assert name.startswith("eng")

@@ -11,7 +11,7 @@ from wholestep.compiler.ir.types import DType, float32, float64
 from wholestep.compiler.passes.egraph.egraph import EGraph
 from wholestep.compiler.passes.egraph.encode import Encoded, encode
 from wholestep.compiler.passes.egraph.rules import rules_for
-from wholestep.compiler.passes.egraph.rules.composites import defined_composites
+from wholestep.compiler.passes.egraph.rules.composites import composites_with_definition
 from wholestep.compiler.passes.egraph.rules.rule import Exactness
 from wholestep.compiler.passes.egraph.saturate import Budget, Worker, saturate
 
@@ -87,6 +87,6 @@ def example(name: str, dtype: DType = float64) -> Node:
 
 
 def saturated(graph: IRGraph, worker: Worker, exactness: Exactness = Exactness.REASSOCIATING) -> tuple[Encoded, EGraph]:
-    encoded = encode(graph, defined_composites(exactness))
+    encoded = encode(graph, composites_with_definition(exactness))
     rules = rules_for(graph, exactness, encoded.tables, before_autodiff=False)
     return encoded, saturate(encoded, rules, Budget(), worker).egraph

@@ -16,7 +16,7 @@ from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.passes.egraph.applicable_rules import only_reorders, reachable_rules
 from wholestep.compiler.passes.egraph.encode import Encoded, encode
 from wholestep.compiler.passes.egraph.rules import rules_for
-from wholestep.compiler.passes.egraph.rules.composites import defined_composites
+from wholestep.compiler.passes.egraph.rules.composites import composites_with_definition
 from wholestep.compiler.passes.egraph.rules.rule import Exactness, Rule
 from wholestep.compiler.passes.egraph.saturate import Budget, Worker, saturate
 
@@ -31,7 +31,7 @@ def _worker() -> Iterator[None]:
 
 
 def rules_of(graph: IRGraph) -> tuple[Encoded, list[Rule], list[Rule]]:
-    encoded = encode(graph, defined_composites(LEVEL))
+    encoded = encode(graph, composites_with_definition(LEVEL))
     rules = rules_for(graph, LEVEL, encoded.tables, before_autodiff=False)
     return encoded, rules, reachable_rules(rules, encoded.terms, encoded.definitions)
 

@@ -21,8 +21,8 @@ from wholestep.compiler.backend import (
     Program,
     StepRange,
     check_indices,
+    do_nothing,
     epoch_of_launches,
-    nothing,
 )
 from wholestep.compiler.backends.common.micro_batches import LaunchedMicroBatches
 from wholestep.compiler.ir.attrs import NONE, CastAttrs
@@ -83,7 +83,7 @@ class HostProgram(ABC):
 
     synchronous = True
 
-    def __init__(self, plan: Plan, place: LoadContext, meanwhile: Callable[[], None] = nothing) -> None:
+    def __init__(self, plan: Plan, place: LoadContext, meanwhile: Callable[[], None] = do_nothing) -> None:
         meanwhile()
         self.plan, self._place = plan, place
         self.outputs: Mapping[str, TensorType] = {name: plan.buffers[id].type for name, id in plan.outputs}
@@ -267,7 +267,7 @@ class HostDevice:
         """Nothing is compiled."""
 
     def load(
-        self, plan: Plan, place: LoadContext, key: str = "", meanwhile: Callable[[], None] = nothing
+        self, plan: Plan, place: LoadContext, key: str = "", meanwhile: Callable[[], None] = do_nothing
     ) -> HostProgram:
         """The program of a plan that was made for this target."""
         if plan.target != self.target.name:

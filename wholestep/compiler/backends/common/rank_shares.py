@@ -57,7 +57,7 @@ def places_of(group: ProcessGroup) -> dict[str, int]:
     return {s: group.grid.place(axis, group.rank) for s, axis in ((RANK, DATA), (MODEL_RANK, MODEL))}
 
 
-def paced(group: ProcessGroup | None, plan: Plan) -> ProcessGroup | None:
+def lockstep_group(group: ProcessGroup | None, plan: Plan) -> ProcessGroup | None:
     """Those who make the steps of a plan in lock-step; None: this rank makes them alone."""
     if group is None or group.size == 1:
         return None

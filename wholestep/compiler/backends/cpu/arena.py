@@ -50,7 +50,7 @@ def lives(buffers: Sequence[Buffer], kernels: Sequence[Kernel]) -> Lives:
         for id in touch.by_buffer:
             span[id] = (span.get(id, (k.id, k.id))[0], k.id)
             ways = touch.walked(split, id) if split is not None else frozenset[Way]()
-            mine = frozenset(owned_bytes(buffers[id], way) for way in ways)
+            mine = frozenset(byte_owners(buffers[id], way) for way in ways)
             owners[id, region] = owners.get((id, region), mine) & mine
         if k.loop is not None:
             in_loops |= touch.by_buffer.keys()
@@ -75,7 +75,7 @@ def cover_loops(span: dict[int, tuple[int, int]], kernels: Sequence[Kernel], buf
                     span[id] = (min(begin, first), max(end, last))
 
 
-def owned_bytes(buffer: Buffer, way: Way) -> Owners:
+def byte_owners(buffer: Buffer, way: Way) -> Owners:
     """Which bytes of a buffer belong to which thread, as something to compare."""
     kind, extent = way
     size = buffer.type.dtype.size

@@ -100,7 +100,7 @@ def tiles_of(kernel: Kernel) -> Tiles:
     return inner
 
 
-def shared(kernel: Kernel, split: int | None, granule: int, region: int) -> Kernel:
+def partition_among_threads(kernel: Kernel, split: int | None, granule: int, region: int) -> Kernel:
     """The kernel with its axis `split` partitioned among the threads, in a region."""
     return replace(kernel, schedule=replace(schedule_of(kernel), split=split, granule=granule, region=region))
 

@@ -18,7 +18,7 @@ from wholestep.compiler.backends.cpu.layout.transposed_copies import store_trans
 from wholestep.compiler.backends.cpu.layout.transposed_weights import mark_turned, turn_states
 from wholestep.compiler.backends.cpu.partition.loops import split_with_loops
 from wholestep.compiler.backends.cpu.tiling import block_kernels
-from wholestep.compiler.plan.lower.draft import counted, make_draft
+from wholestep.compiler.plan.lower.draft import count_work, make_draft
 from wholestep.compiler.plan.memory.first_fit import place_copies
 from wholestep.compiler.plan.model.kernel import Buffer, Draft, Kernel, Plan, Space
 from wholestep.compiler.plan.model.request import PlanRequest
@@ -31,7 +31,7 @@ def schedule(draft: Draft, settings: Settings) -> Plan:
     draft = store_transposes(draft)  # a state that is read by rows has its transpose beside it
     draft, work_bytes = block_kernels(draft, settings)  # every kernel has its blocks and its workspace
     # Who computes what, and where the barriers are: kernels stand in the order of their regions.
-    kernels, loops = split_with_loops(counted(draft), draft.loops, draft.buffers, sizes, settings)
+    kernels, loops = split_with_loops(count_work(draft), draft.loops, draft.buffers, sizes, settings)
     buffers, arena_bytes = place(draft.buffers, kernels, settings.overwrite)  # every byte has its place
     buffers, copy_bytes = place_copies(buffers)
     kernels = with_prefetches(kernels, buffers, arena_bytes, settings.prefetched)  # memory is idle while products run

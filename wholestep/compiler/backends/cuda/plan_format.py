@@ -16,7 +16,7 @@ def _check(plan: Plan) -> None:
     """Every grid is the one that we would choose: nothing of it is anybody's word."""
     from wholestep.compiler.backends.cuda.libraries.check_attention import check_call
     from wholestep.compiler.backends.gpu.fusion.horizontal import check_launches
-    from wholestep.compiler.backends.gpu.schedule import arena_end, scheduled_kernels
+    from wholestep.compiler.backends.gpu.schedule import arena_end, schedule_kernels
 
     for buffer in plan.buffers:
         if buffer.is_part and buffer.type.shape != _part_of(buffer):
@@ -26,7 +26,7 @@ def _check(plan: Plan) -> None:
             check_call(plan, kernel)
     check_launches(plan)
     end = arena_end(plan)
-    for kernel, ours in zip(plan.kernels, scheduled_kernels(plan), strict=True):
+    for kernel, ours in zip(plan.kernels, schedule_kernels(plan), strict=True):
         if kernel.schedule != ours.schedule:
             raise PlanError(f"the plan is not sound: kernel {kernel.id} has another grid than {plan.target} gives it.")
         own = schedule_of(kernel)

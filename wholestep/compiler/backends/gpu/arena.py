@@ -112,8 +112,8 @@ def place(buffers: Sequence[Buffer], kernels: Sequence[Kernel]) -> Arena:
         slot.last = b.last
         ends.setdefault(b.last, []).append(slot)
     calls = [k for k in kernels if schedule_of(k).workspace]
-    spans = [Lifetime(s.first, s.last, _rounded(s.buffers[0].bytes)) for s in slots]
-    spans += [Lifetime(k.id, k.id, _rounded(schedule_of(k).workspace)) for k in calls]
+    spans = [Lifetime(s.first, s.last, _align_bytes(s.buffers[0].bytes)) for s in slots]
+    spans += [Lifetime(k.id, k.id, _align_bytes(schedule_of(k).workspace)) for k in calls]
     order = sorted(range(len(spans)), key=lambda i: (-spans[i].bytes, spans[i].first, i))
     starts, total = first_fit([spans[i] for i in order])
     start_of = dict(zip(order, starts, strict=True))
@@ -122,7 +122,7 @@ def place(buffers: Sequence[Buffer], kernels: Sequence[Kernel]) -> Arena:
     return Arena(tuple(replace(b, offset=offsets.get(b.id, b.offset)) for b in buffers), workspaces, total)
 
 
-def _rounded(bytes: int) -> int:
+def _align_bytes(bytes: int) -> int:
     return -(-bytes // ALIGNMENT) * ALIGNMENT
 
 

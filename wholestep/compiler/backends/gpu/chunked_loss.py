@@ -51,12 +51,12 @@ def in_parts(draft: Draft, halvings: int = 0) -> Draft:
 
 
 def _find(draft: Draft, values: int, parts: int) -> _Cut | None:
-    writers, readers = _touching(draft, values)
+    writers, readers = _writers_and_readers(draft, values)
     if len(writers) != 1 or len(readers) != 1 or not isinstance(readers[0].body, Nest):
         return None
     product, middle = writers[0], readers[0]
     rows = draft.buffers[values].type.shape[0]
-    part = _divided(rows, parts)
+    part = _divide_extent(rows, parts)
     same = [
         s.load.buffer
         for level in middle.levels
@@ -71,7 +71,7 @@ def _find(draft: Draft, values: int, parts: int) -> _Cut | None:
     ):
         return None
     (gradient,) = same
-    made, behind = _touching(draft, gradient)
+    made, behind = _writers_and_readers(draft, gradient)
     if [k.id for k in made] != [middle.id] or not all(isinstance(k.body, Dot) for k in behind):
         return None
     axes: dict[int, int] = {}
@@ -81,20 +81,20 @@ def _find(draft: Draft, values: int, parts: int) -> _Cut | None:
             return None
         axes[kernel.id] = axis
     summed = frozenset(k.id for k in behind if isinstance(k.body, Dot) and axes[k.id] == k.body.k)
-    made_later = {x.buffer for k in _waiting(draft, axes) for x in draft.kernels[k].body.stores()}
+    made_later = {x.buffer for k in _dependents_of_chunks(draft, axes) for x in draft.kernels[k].body.stores()}
     needed = {x.buffer for id in axes for x, _ in draft.kernels[id].body.reads()}
     plain = all(_is_plain(draft.kernels[k]) for k in summed)
     return _Cut(values, gradient, rows, part, parts, axes, summed) if plain and not made_later & needed else None
 
 
-def _touching(draft: Draft, buffer: int) -> tuple[list[Kernel], list[Kernel]]:
+def _writers_and_readers(draft: Draft, buffer: int) -> tuple[list[Kernel], list[Kernel]]:
     """Who writes a buffer, and who reads it."""
     writers = [k for k in draft.kernels if any(x.buffer == buffer for x in k.body.stores())]
     readers = [k for k in draft.kernels if any(x.buffer == buffer for x, _ in k.body.reads())]
     return writers, readers
 
 
-def _waiting(draft: Draft, cut: Mapping[int, int]) -> set[int]:
+def _dependents_of_chunks(draft: Draft, cut: Mapping[int, int]) -> set[int]:
     """Kernels that stand among those that are cut and need one of them: they wait for all parts."""
     made = {x.buffer for id in cut for x in draft.kernels[id].body.stores()}
     found: set[int] = set()
@@ -105,7 +105,7 @@ def _waiting(draft: Draft, cut: Mapping[int, int]) -> set[int]:
     return found
 
 
-def _divided(extent: Extent, parts: int) -> Extent | None:
+def _divide_extent(extent: Extent, parts: int) -> Extent | None:
     if isinstance(extent, Dim):
         even = all(c % parts == 0 for _, c in extent.terms)
         return Dim(tuple((names, c // parts) for names, c in extent.terms)) if even else None
@@ -146,7 +146,7 @@ def _cut(draft: Draft, cut: _Cut) -> Draft:
     own = [draft.kernels[id] for id in ids]
     elsewhere = _further(draft, cut)
     parts = [_part(k, cut, n, elsewhere[n]) for n in range(cut.parts) for k in sorted(own, key=lambda k: k.id)]
-    late = {*_waiting(draft, cut.axes), *range(max(ids), len(draft.kernels))}
+    late = {*_dependents_of_chunks(draft, cut.axes), *range(max(ids), len(draft.kernels))}
     others = [k for k in draft.kernels if k.id not in cut.axes]
     ordered = [*(k for k in others if k.id not in late), *parts, *(k for k in others if k.id in late)]
     buffers = list(draft.buffers)
@@ -194,7 +194,7 @@ def _part(kernel: Kernel, cut: _Cut, number: int, elsewhere: Mapping[int, int]) 
     assert isinstance(body, Nest | Dot)
     levels = tuple(map(level, body.levels))
     if kernel.id in cut.summed and number:
-        levels = (_added(levels[0]),)
+        levels = (_accumulate_into(levels[0]),)
     if isinstance(body, Dot):
         new: Nest | Dot = replace(body, a=place(body.a), b=place(body.b), levels=levels)
     else:
@@ -203,7 +203,7 @@ def _part(kernel: Kernel, cut: _Cut, number: int, elsewhere: Mapping[int, int]) 
     return replace(kernel, axes=axes, body=new)
 
 
-def _added(level: Level) -> Level:
+def _accumulate_into(level: Level) -> Level:
     """A product that is added to what is there."""
     (acc,), (store,) = level.body, level.stores
     held = Instr(acc.id + 1, "load", acc.dtype, load=store.load)

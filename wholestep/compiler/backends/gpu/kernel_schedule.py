@@ -74,7 +74,7 @@ class CudaSchedule(Schedule):
         return f"{self.launch:>6} {form:<10}{grid:>9} {self.threads:>7}"
 
 
-def sorting_blocks(schedule: CudaSchedule) -> int:
+def sort_grid_blocks(schedule: CudaSchedule) -> int:
     """The grid that sorts the indices of a scatter: each has 8 bytes of scratch memory and a thread."""
     return -(-schedule.scratch // (8 * schedule.threads))
 

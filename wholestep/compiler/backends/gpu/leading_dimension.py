@@ -49,7 +49,7 @@ def _pitches(draft: Draft) -> dict[int, int]:
         for load in (*(x for x, _ in k.body.reads()), *k.body.stores()):
             places.setdefault(load.buffer, []).append((k, load))
     found = {}
-    for id in sorted(_multiplied(draft)):
+    for id in sorted(_half_gemm_operands(draft)):
         buffer = draft.buffers[id]
         columns = buffer.type.shape[-1] if buffer.type.rank > 1 else 0
         size = buffer.type.dtype.size
@@ -61,7 +61,7 @@ def _pitches(draft: Draft) -> dict[int, int]:
     return _in_pairs(draft, found)
 
 
-def _multiplied(draft: Draft) -> set[int]:
+def _half_gemm_operands(draft: Draft) -> set[int]:
     """What a library reads and writes in half precision."""
     found: set[int] = set()
     for k in draft.kernels:

@@ -79,7 +79,7 @@ def is_held(plan: Draft, kernel: Kernel, nest: Nest, schedule: CudaSchedule, ins
     return of_row and words <= MOST_KEPT and is_read_in_packs(load, dtype, axis, schedule.vector)
 
 
-def held_at_once(plan: Draft, kernel: Kernel, nest: Nest, schedule: CudaSchedule) -> dict[Load, Instr]:
+def register_loads(plan: Draft, kernel: Kernel, nest: Nest, schedule: CudaSchedule) -> dict[Load, Instr]:
     """What a row holds whose place follows from its number, and who reads it first."""
     sources, found = sources_of(nest), dict[Load, Instr]()
     for i in (i for level in nest.levels for i in level.body):
@@ -102,7 +102,7 @@ def bytes_ahead(plan: Draft, kernel: Kernel, nest: Nest, schedule: CudaSchedule)
 
     Whoever stores into a buffer that is read, or over it (`plan/memory/inplace.py`), does so where the row itself was read.
     """
-    loads = held_at_once(plan, kernel, nest, schedule)
+    loads = register_loads(plan, kernel, nest, schedule)
     if any(plan.buffers[x.buffer].type.dtype not in AHEAD for x in loads):
         return 0
     if kernel.loop is not None or any(s.buffer == x.buffer and s != x for s in nest.stores() for x in loads):

@@ -13,7 +13,7 @@ from dataclasses import replace
 from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.plan.model.bodies import Nest, Scatter
 from wholestep.compiler.plan.model.kernel import Draft, Instr, Kernel, Level, Space
-from wholestep.compiler.plan.model.layout import aligned
+from wholestep.compiler.plan.model.layout import align_up
 
 
 def add_onto(draft: Draft, wanted: Sequence[int]) -> Draft:
@@ -26,7 +26,7 @@ def add_onto(draft: Draft, wanted: Sequence[int]) -> Draft:
         readers = [k for k in kernels if any(load.buffer == target for load, _ in k.body.reads())]
         if len(readers) != 1 or buffers[target].space is not Space.ARENA:
             continue
-        found = _added_to(readers[0], target)
+        found = _without_addition(readers[0], target)
         if found is None or not _is_own(kernels, buffers[found[1]].space, found[1], readers[0], id):
             continue
         reader, other = found
@@ -36,7 +36,7 @@ def add_onto(draft: Draft, wanted: Sequence[int]) -> Draft:
         onto = replace(scatter, target=replace(scatter.target, buffer=other), onto=True)
         kernels[id] = replace(kernels[id], body=onto)
         unused = TensorType((), buffers[target].type.dtype)
-        buffers[target] = replace(buffers[target], type=unused, bytes=aligned(unused.dtype.size))
+        buffers[target] = replace(buffers[target], type=unused, bytes=align_up(unused.dtype.size))
     return replace(draft, kernels=tuple(kernels), buffers=tuple(buffers))
 
 
@@ -47,7 +47,7 @@ def _is_own(kernels: Sequence[Kernel], space: Space, buffer: int, reader: Kernel
     return space is Space.ARENA and len(writers) == 1 and writers[0] < scatter < reader.id and readers == [reader.id]
 
 
-def _added_to(kernel: Kernel, target: int) -> tuple[Kernel, int] | None:
+def _without_addition(kernel: Kernel, target: int) -> tuple[Kernel, int] | None:
     """A kernel without the sum of a buffer and another one, which is read in its place; and that other one."""
     body = kernel.body
     if not isinstance(body, Nest) or len(body.levels) != 1 or kernel.loop is not None:

@@ -42,7 +42,7 @@ from wholestep.compiler.plan.lower.draft import make_draft
 from wholestep.compiler.plan.memory import sequential_schedule
 from wholestep.compiler.plan.model.bodies import Call, Columns, Dot, Exchange, Nest, Scatter, Window
 from wholestep.compiler.plan.model.kernel import Draft, Kernel, Plan, Reduce, Space
-from wholestep.compiler.plan.model.layout import aligned
+from wholestep.compiler.plan.model.layout import align_up
 from wholestep.compiler.plan.model.request import PlanRequest
 from wholestep.errors import PlanError
 
@@ -84,7 +84,7 @@ def schedule(draft: Draft, frugal: bool = False, halvings: int = 0) -> Plan:
     """A barrier lies between any two launches: the end of the one before."""
     sorting = [k.id for k in draft.kernels if isinstance(k.body, Scatter) and _scatter(draft, k).form == SCATTER_SORTED]
     draft = in_good_order(align_rows(in_parts(add_onto(draft, sorting), halvings)))
-    own = scheduled_kernels(sequential_schedule.schedule(draft, place=False))
+    own = schedule_kernels(sequential_schedule.schedule(draft, place=False))
     plain = _together(draft, [[[k]] for k in own])
     large = frugal or plain.arena_bytes > LARGE or _shares_scratch(own)
     launches = horizontal.updates_last(draft, own) if large else horizontal.launches_of(draft, own)
@@ -97,7 +97,7 @@ def schedule(draft: Draft, frugal: bool = False, halvings: int = 0) -> Plan:
     most = (1 + horizontal.SHARE) * plain.arena_bytes + horizontal.ROOM + gradients
     if plan.arena_bytes > (most if not frugal else (1 + LITTLE) * plain.arena_bytes):
         plan = plain
-    kernels = scheduled_kernels(plan)
+    kernels = schedule_kernels(plan)
     scratch = max((schedule_of(k).scratch_at + schedule_of(k).scratch for k in kernels), default=0)
     plan = replace(plan, kernels=kernels)
     own_notes = (
@@ -112,7 +112,7 @@ def schedule(draft: Draft, frugal: bool = False, halvings: int = 0) -> Plan:
 
 def _together(draft: Draft, launches: Sequence[horizontal.Launch]) -> Plan:
     """The plan of kernels in the order of their launches; what a launch uses is nobody else's meanwhile."""
-    kernels = horizontal.renumbered(launches)
+    kernels = horizontal.renumber_by_launch(launches)
     plan = sequential_schedule.schedule(replace(draft, kernels=kernels), horizontal.together(kernels), place=False)
     arena = place(plan.buffers, plan.kernels)
     placed = tuple(
@@ -127,7 +127,7 @@ def _shares_scratch(kernels: Sequence[Kernel]) -> bool:
     return sum(s.scratch for s in used) > SCRATCH or sum(s.counters for s in used) > COUNTERS
 
 
-def scheduled_kernels(plan: Plan) -> tuple[Kernel, ...]:
+def schedule_kernels(plan: Plan) -> tuple[Kernel, ...]:
     """Kernels with their grids.
 
     What chunks leave lies side by side where they may run at once: in a launch, and in small plans everywhere.
@@ -156,7 +156,7 @@ def arena_end(plan: Plan) -> int:
     """Where the scratch memory of chunks begins."""
     used = [b.offset + b.bytes for b in plan.buffers if b.space is Space.ARENA]
     used += [schedule_of(k).workspace_at + schedule_of(k).workspace for k in plan.kernels]
-    return aligned(max(used, default=0))
+    return align_up(max(used, default=0))
 
 
 def schedule_kernel(plan: Plan, kernel: Kernel) -> CudaSchedule:
@@ -243,7 +243,7 @@ def _columns(plan: Plan, kernel: Kernel) -> CudaSchedule:
     if length <= chunk or any(r.op == "argmax" for r in reduces):
         return CudaSchedule(COLUMNS, THREADS, _blocks(tiles, 1), width=lanes, vector=each)
     chunks = -(-length // chunk)
-    bytes = sum(aligned(chunks * tiles * lanes * each * r.dtype.size) for r in reduces)
+    bytes = sum(align_up(chunks * tiles * lanes * each * r.dtype.size) for r in reduces)
     one = CudaSchedule(COLUMNS, THREADS, max(1, tiles), width=lanes, vector=each)
     return replace(one, chunk=chunk, chunks=chunks, scratch=bytes)
 
@@ -302,7 +302,7 @@ def _product(
         whole = next((t for t in WHOLE_TILES if blocks(t) >= ENOUGH), WHOLE_TILES[-1])
         if blocks(whole) <= TINY_BLOCKS // 2:
             return CudaSchedule(PRODUCT, THREADS, blocks(whole), tile=whole, chunk=chunk)
-    bytes = aligned(chunks * blocks(tile) * tile[0] * tile[1] * dtype.size)
+    bytes = align_up(chunks * blocks(tile) * tile[0] * tile[1] * dtype.size)
     return CudaSchedule(PRODUCT, THREADS, blocks(tile), tile=tile, chunk=chunk, chunks=chunks, scratch=bytes)
 
 
@@ -318,7 +318,7 @@ def _dot(plan: Plan, kernel: Kernel) -> CudaSchedule:
     own_dtypes = {plan.buffers[load.buffer].type.dtype for load in (dot.a, dot.b)}
     if gemm_library.takes(plan, kernel, sizes):
         elements = prod(evaluate(axes[a], sizes) for a in (*dot.batch, dot.m, dot.n))
-        scratch = 0 if gemm_library.is_direct(plan, dot) else aligned(elements * acc.size)
+        scratch = 0 if gemm_library.is_direct(plan, dot) else align_up(elements * acc.size)
         blocks, result = _blocks(elements, THREADS), plan.buffers[next(dot.stores()).buffer].type.dtype.size
         workspace = gemm_library.workspace_of(elements * (acc.size if scratch else result))
         return CudaSchedule(LIBRARY, THREADS, blocks, scratch=scratch, workspace=workspace)
@@ -346,7 +346,7 @@ def _scatter(plan: Draft, kernel: Kernel) -> CudaSchedule:
         if count * indices >= MANY_PLACES and indices <= MOST_SORTED and kernel.loop is None:
             across = -(-row // (WARP * each * SORTED_PIECES))
             blocks = _blocks((indices if scatter.onto else count) * across, THREADS // WARP, MOST_PACKS)
-            scratch = aligned(8 * indices)
+            scratch = align_up(8 * indices)
             return CudaSchedule(SCATTER_SORTED, THREADS, blocks, width=row, vector=each, scratch=scratch)
         return CudaSchedule(SCATTER_ROWS, THREADS, _blocks(count, 1), width=row)
     elements = prod(evaluate(e, sizes) for e in scatter.target.shape)

@@ -70,7 +70,7 @@ def taps(tall: int, wide: int) -> Iterator[tuple[int, int, int]]:
         yield number, *divmod(number, wide)
 
 
-def seen(frame: Array, row: int, column: int, count: Pair, window: Window) -> Array:
+def tap_view(frame: Array, row: int, column: int, count: Pair, window: Window) -> Array:
     """What a tap sees of every window: a view of the frame."""
     (down, across), (far_down, far_across) = window.stride, window.dilation
     top, left = row * far_down, column * far_across
@@ -90,15 +90,15 @@ def frame_size(count: Pair, kernel: Pair, window: Window, inside: Pair) -> tuple
     return sizes[0], sizes[1]
 
 
-def framed(x: Array, count: Pair, kernel: Pair, window: Window, outside: float = 0.0) -> Array:
+def pad_images(x: Array, count: Pair, kernel: Pair, window: Window, outside: float = 0.0) -> Array:
     """Images with their margins."""
     size = x.shape[1], x.shape[2]
     frame = np.full((x.shape[0], *frame_size(count, kernel, window, size), x.shape[3]), outside, x.dtype)
-    cropped(frame, size, window)[...] = x
+    crop_padding(frame, size, window)[...] = x
     return frame
 
 
-def cropped(frame: Array, size: Pair, window: Window) -> Array:
+def crop_padding(frame: Array, size: Pair, window: Window) -> Array:
     top, left = window.low
     return frame[:, top : top + size[0], left : left + size[1]]
 
@@ -122,11 +122,11 @@ Made = tuple[Array, Array | None]  # pixels, and where in its window each was fo
 def conv2d(window: Window, operands: Operands, size: Pair) -> Made:
     x, weight = operands["x"], operands["weight"]
     outputs, tall, wide, _ = weight.shape
-    frame = framed(sums(x), size, (tall, wide), window)
+    frame = pad_images(sums(x), size, (tall, wide), window)
     weights = sums(weight).reshape(window.groups, outputs // window.groups, *weight.shape[1:])
     total = np.zeros((window.groups, x.shape[0] * size[0] * size[1], outputs // window.groups), frame.dtype)
     for _, row, column in taps(tall, wide):
-        pixels = by_groups(seen(frame, row, column, size, window), window.groups)
+        pixels = by_groups(tap_view(frame, row, column, size, window), window.groups)
         total += pixels @ weights[:, :, row, column].swapaxes(1, 2)
     return total.swapaxes(0, 1).reshape(x.shape[0], *size, outputs), None
 
@@ -144,39 +144,39 @@ def _spread(window: Window, g: Array, weight: Array, size: Pair) -> Array:
     frame = np.zeros((g.shape[0], *frame_size(count, (tall, wide), window, size), channels), pixels.dtype)
     for _, row, column in taps(tall, wide):
         given = (pixels @ weights[:, :, row, column]).swapaxes(0, 1)
-        seen(frame, row, column, count, window)[...] += given.reshape(g.shape[0], *count, channels)
-    return cropped(frame, size, window)
+        tap_view(frame, row, column, count, window)[...] += given.reshape(g.shape[0], *count, channels)
+    return crop_padding(frame, size, window)
 
 
 def max_pool2d(window: Window, operands: Operands, size: Pair) -> Made:
     tall, wide = window.pool
-    frame = framed(operands["x"], size, (tall, wide), window, -np.inf)
-    pixels = np.stack([seen(frame, row, column, size, window) for _, row, column in taps(tall, wide)])
+    frame = pad_images(operands["x"], size, (tall, wide), window, -np.inf)
+    pixels = np.stack([tap_view(frame, row, column, size, window) for _, row, column in taps(tall, wide)])
     return pixels.max(axis=0), pixels.argmax(axis=0)  # the first of equal ones
 
 
 def max_pool2d_grad(window: Window, operands: Operands, size: Pair) -> Made:
-    return _unpooled(window, operands["g"], operands["index"], size), None
+    return _scatter_to_maxima(window, operands["g"], operands["index"], size), None
 
 
-def _unpooled(window: Window, g: Array, index: Array, size: Pair) -> Array:
+def _scatter_to_maxima(window: Window, g: Array, index: Array, size: Pair) -> Array:
     """The gradient of a pool at the positions of the maxima, zeros elsewhere."""
     count, (tall, wide) = (g.shape[1], g.shape[2]), window.pool
     frame = np.zeros((g.shape[0], *frame_size(count, (tall, wide), window, size), g.shape[3]), sums(g).dtype)
     for number, row, column in taps(tall, wide):
-        seen(frame, row, column, count, window)[...] += np.where(index == number, g, 0.0)
-    return cropped(frame, size, window)
+        tap_view(frame, row, column, count, window)[...] += np.where(index == number, g, 0.0)
+    return crop_padding(frame, size, window)
 
 
 def max_pool2d_pick(window: Window, operands: Operands, size: Pair) -> Made:
     x, index, (tall, wide) = operands["x"], operands["index"], window.pool
-    frame, picked = framed(x, size, (tall, wide), window), np.zeros(index.shape, x.dtype)
+    frame, picked = pad_images(x, size, (tall, wide), window), np.zeros(index.shape, x.dtype)
     for number, row, column in taps(tall, wide):
-        picked = np.where(index == number, seen(frame, row, column, size, window), picked)
+        picked = np.where(index == number, tap_view(frame, row, column, size, window), picked)
     return picked, None
 
 
-def pooled_grad_input(window: Window, operands: Operands, size: Pair) -> Made:
+def grad_input_through_pool(window: Window, operands: Operands, size: Pair) -> Made:
     behind = _behind_pool(window, operands["g"], operands["index"])
     return _spread(window, behind, operands["weight"], size), None
 
@@ -185,13 +185,13 @@ def _behind_pool(window: Window, g: Array, index: Array) -> Array:
     """The gradient between a convolution and the pool behind it, whose windows lie side by side."""
     (tall, wide), (rows, columns) = window.pool, g.shape[1:3]
     pool = Window("max_pool2d_grad", (), stride=window.pool, pool=window.pool)
-    return _unpooled(pool, g, index, (rows * tall, columns * wide))
+    return _scatter_to_maxima(pool, g, index, (rows * tall, columns * wide))
 
 
 IMAGES: Mapping[str, Callable[[Window, Operands, Pair], Made]] = {
     "conv2d": conv2d,
     "conv2d_grad_input": conv2d_grad_input,
-    "pooled_grad_input": pooled_grad_input,
+    "pooled_grad_input": grad_input_through_pool,
     "max_pool2d": max_pool2d,
     "max_pool2d_index": max_pool2d,
     "max_pool2d_grad": max_pool2d_grad,
@@ -205,30 +205,33 @@ Sizes = tuple[int, ...]
 
 
 def conv2d_grad_weight(window: Window, operands: Operands, shape: Sizes) -> Array:
-    return _correlated(window, operands["x"], operands["g"], shape)
+    return _correlate_taps(window, operands["x"], operands["g"], shape)
 
 
-def _correlated(window: Window, x: Array, g: Array, shape: Sizes) -> Array:
+def _correlate_taps(window: Window, x: Array, g: Array, shape: Sizes) -> Array:
     """What every tap saw, times the gradients of what it was seen for."""
     _, tall, wide, inner = shape
     count = g.shape[1], g.shape[2]
-    frame, gradients = framed(sums(x), count, (tall, wide), window), by_groups(sums(g), window.groups).swapaxes(1, 2)
+    frame, gradients = (
+        pad_images(sums(x), count, (tall, wide), window),
+        by_groups(sums(g), window.groups).swapaxes(1, 2),
+    )
     out = np.zeros(shape, frame.dtype)
     for _, row, column in taps(tall, wide):
-        pixels = by_groups(seen(frame, row, column, count, window), window.groups)
+        pixels = by_groups(tap_view(frame, row, column, count, window), window.groups)
         out[:, row, column] = (gradients @ pixels).reshape(-1, inner)
     return out
 
 
-def pooled_grad_weight(window: Window, operands: Operands, shape: Sizes) -> Array:
+def grad_weight_through_pool(window: Window, operands: Operands, shape: Sizes) -> Array:
     """The gradient of each part of the batch."""
     parts, *weight = shape
     x, behind = operands["x"], _behind_pool(window, operands["g"], operands["index"])
     cuts = [p * len(x) // parts for p in range(parts + 1)]
-    return np.stack([_correlated(window, x[lo:hi], behind[lo:hi], tuple(weight)) for lo, hi in pairwise(cuts)])
+    return np.stack([_correlate_taps(window, x[lo:hi], behind[lo:hi], tuple(weight)) for lo, hi in pairwise(cuts)])
 
 
 WEIGHTS: Mapping[str, Callable[[Window, Operands, Sizes], Array]] = {
     "conv2d_grad_weight": conv2d_grad_weight,
-    "pooled_grad_weight": pooled_grad_weight,
+    "pooled_grad_weight": grad_weight_through_pool,
 }

@@ -14,7 +14,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from wholestep.compiler.backends.common.numpy_program import LaunchMemory, pointwise
 from wholestep.compiler.backends.reference.target import REFERENCE
-from wholestep.compiler.ir.semantics.random import hashed_uniform
+from wholestep.compiler.ir.semantics.random import uniform_of_hash
 from wholestep.compiler.ir.types import DType, Extent, Shape, evaluate
 from wholestep.compiler.plan.model.kernel import Guard, Index, Instr, Load, Reduce, Space, Store
 
@@ -202,7 +202,7 @@ def _index(values: Values, instr: Instr) -> Array:
 def _random(values: Values, instr: Instr) -> Array:
     assert instr.index is not None
     elements = values.index(instr.index).astype(np.uint64)
-    return hashed_uniform(values.memory.seed, instr.key, values.memory.step, elements)
+    return uniform_of_hash(values.memory.seed, instr.key, values.memory.step, elements)
 
 
 SOURCES: Mapping[str, Callable[[Values, Instr], Array]] = {

@@ -8,7 +8,7 @@ from wholestep.compiler.frontend.trace import record
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.graph import Node, toposort
-from wholestep.compiler.ir.ops import Trait, having
+from wholestep.compiler.ir.ops import Trait, ops_with
 from wholestep.compiler.ir.types import TensorType
 from wholestep.records import dataclass
 
@@ -36,7 +36,7 @@ def close(
     nothing there.  `known` nodes from outside have one of the parameters already.
     """
     order = toposort(results)
-    varying = _depending(order, set(parameters))
+    varying = _dependents(order, set(parameters))
     new = {p: p for p in parameters} | {n: p for n, p in (known or {}).items() if n not in varying}
     outside: dict[Node, Node] = {}
 
@@ -56,7 +56,7 @@ def close(
     return Closed(graph, list(outside), [n for n in order if n in varying])
 
 
-def _depending(order: Sequence[Node], varying: set[Node]) -> set[Node]:
+def _dependents(order: Sequence[Node], varying: set[Node]) -> set[Node]:
     """What depends on the given nodes, and whatever a gradient among it is taken through."""
     for node in order:
         if any(i in varying for i in node.inputs):
@@ -74,5 +74,5 @@ def _depending(order: Sequence[Node], varying: set[Node]) -> set[Node]:
 
 def _is_repeated(node: Node) -> bool:
     """Is a value from outside cheap to have inside: a view, or made of constants alone?"""
-    steady = having(Trait.STEADY)
-    return node.op in having(Trait.VIEW) or all(n.inputs or n.op in steady for n in toposort([node]))
+    steady = ops_with(Trait.STEADY)
+    return node.op in ops_with(Trait.VIEW) or all(n.inputs or n.op in steady for n in toposort([node]))

@@ -58,7 +58,7 @@ def custom_gradient(function: Callable[P, tuple[R, Callable[..., Any]]]) -> Call
         result, gradient = _pair(name, function(*args, **kwargs))
         outputs = _outputs(name, result)
         made = iter(_Recorder(name, _tensors((args, kwargs)), outputs).record(gradient))
-        return _built(result, [next(made) if t.dtype.is_float else t for t in outputs])  # type: ignore[no-any-return]
+        return _rebuild_outputs(result, [next(made) if t.dtype.is_float else t for t in outputs])  # type: ignore[no-any-return]
 
     return recorded
 
@@ -84,7 +84,7 @@ class _Recorder:
             return self.floats  # numbers, which take the dtype of what they meet
         arriving = [Tensor(parameter("upstream", i, t.node.type), self.graph) for i, t in enumerate(self.floats)]
         pairs = self._differentiated(gradient, arriving) if self.arguments else []
-        return told_gradient(self.name, self.floats, arriving, pairs)
+        return custom_gradient_outputs(self.name, self.floats, arriving, pairs)
 
     def _differentiated(self, gradient: Callable[..., Any], arriving: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
         """The arguments that get a gradient, each with its gradient."""
@@ -120,12 +120,12 @@ class _Recorder:
         return slope
 
 
-def arriving_at(output: Tensor, number: int) -> Tensor:
+def upstream_gradient(output: Tensor, number: int) -> Tensor:
     """Stands for the gradient that will arrive at an output of a function."""
     return Tensor(parameter("upstream", number, output.node.type), output.graph)
 
 
-def told_gradient(
+def custom_gradient_outputs(
     name: str, outputs: Sequence[Tensor], arriving: Sequence[Tensor], pairs: Sequence[tuple[Tensor, Tensor]]
 ) -> list[Tensor]:
     """Float outputs as results of a node that knows their gradient: arguments, each with its slope.
@@ -171,7 +171,7 @@ def _outputs(name: str, result: Any) -> list[Tensor]:
     return outputs
 
 
-def _built(like: Any, tensors: Sequence[Tensor]) -> Any:
+def _rebuild_outputs(like: Any, tensors: Sequence[Tensor]) -> Any:
     """The outputs as the function returned them."""
     if isinstance(like, Tensor):
         return tensors[0]
@@ -206,12 +206,12 @@ def _refuse_lost(name: str, outputs: Sequence[Node], arguments: set[Node], graph
                 "would be lost. Pass it as an argument and return a gradient for it, or write ws.stop_gradient(...) "
                 "around it to use it as a constant",
             )
-        new = [n for n in _followed(node) if n not in seen]
+        new = [n for n in _differentiable_inputs(node) if n not in seen]
         seen.update(new)
         stack += new
 
 
-def _followed(node: Node) -> list[Node]:
+def _differentiable_inputs(node: Node) -> list[Node]:
     """The inputs that a gradient may go on to."""
     if node.op == "stop_gradient":
         return []

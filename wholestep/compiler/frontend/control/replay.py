@@ -8,11 +8,11 @@ from typing import Any
 
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.tensor import Tensor
-from wholestep.compiler.frontend.trace import fail, joined_layer
+from wholestep.compiler.frontend.trace import fail, layer_path
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.graph import Node, SourceLine, toposort
-from wholestep.compiler.ir.ops import Trait, having
+from wholestep.compiler.ir.ops import Trait, ops_with
 from wholestep.compiler.ir.types import Dim, Extent, Shape, TensorType, shape_text
 from wholestep.errors import ShapeError
 
@@ -24,7 +24,7 @@ def replay(graph: ir.IRGraph, into: Graph, inputs: Mapping[str, Tensor], states:
 
     Its random numbers get keys of their own in each replay, and sizes are those of the inputs that it is given.
     """
-    sizes = bound_sizes(graph, inputs)
+    sizes = bind_sizes(graph, inputs)
     leaves = {"input": inputs, "parameter": states, "state": states}
     memo = _Memo(into, sizes, lambda node: leaves[node.op][node.attrs.name].node)  # type: ignore[attr-defined]
     outputs = [memo.of(o.node) for o in graph.outputs]
@@ -64,9 +64,9 @@ class _Memo:
         if node.op == "scalar":
             return self._scalar(node.attrs)  # type: ignore[arg-type]
         attrs = self._attrs(node.attrs)
-        if node.op in having(Trait.DRAWS):
+        if node.op in ops_with(Trait.DRAWS):
             attrs = dataclasses.replace(attrs, key=self._key(node.attrs.key))  # type: ignore[call-arg, attr-defined]
-        return Node(node.op, [self._new[i] for i in node.inputs], attrs, node.name, _placed(node.line))
+        return Node(node.op, [self._new[i] for i in node.inputs], attrs, node.name, _map_line(node.line))
 
     def _key(self, recorded: str) -> str:
         if recorded not in self.draws:
@@ -86,14 +86,14 @@ class _Memo:
         return with_sizes(attrs, self._sizes)
 
 
-def _placed(line: SourceLine | None) -> SourceLine | None:
-    return None if line is None else dataclasses.replace(line, layer=joined_layer(line.layer))
+def _map_line(line: SourceLine | None) -> SourceLine | None:
+    return None if line is None else dataclasses.replace(line, layer=layer_path(line.layer))
 
 
 # -- sizes -------------------------------------------------------------------------------------------------------
 
 
-def bound_sizes(graph: ir.IRGraph, inputs: Mapping[str, Tensor]) -> dict[str, Extent]:
+def bind_sizes(graph: ir.IRGraph, inputs: Mapping[str, Tensor]) -> dict[str, Extent]:
     """What each symbol of a recorded graph is, by the inputs it is given; an error where their shapes do not fit."""
     sizes: dict[str, Extent] = {}
     for node in graph.inputs:
@@ -117,10 +117,10 @@ def _unify(recorded: Extent, given: Extent, sizes: dict[str, Extent]) -> bool:
     ((names, factor), *more) = recorded.terms
     if not more and factor == 1 and len(names) == 1:
         return sizes.setdefault(names[0], given) == given
-    return substituted(recorded, sizes) == given
+    return substitute_sizes(recorded, sizes) == given
 
 
-def substituted(extent: Extent, sizes: Sizes) -> Extent:
+def substitute_sizes(extent: Extent, sizes: Sizes) -> Extent:
     """An extent with symbols replaced."""
     if not isinstance(extent, Dim):
         return extent
@@ -134,7 +134,7 @@ def substituted(extent: Extent, sizes: Sizes) -> Extent:
 
 
 def _shape(shape: Iterable[Extent], sizes: Sizes) -> Shape:
-    return tuple(substituted(e, sizes) for e in shape)
+    return tuple(substitute_sizes(e, sizes) for e in shape)
 
 
 def _type(type: TensorType, sizes: Sizes) -> TensorType:
@@ -144,7 +144,7 @@ def _type(type: TensorType, sizes: Sizes) -> TensorType:
 def _graph(graph: ir.IRGraph, sizes: Sizes) -> ir.IRGraph:
     new: dict[Node, Node] = {}
     for n in graph.nodes:
-        new[n] = Node(n.op, [new[i] for i in n.inputs], with_sizes(n.attrs, sizes), n.name, _placed(n.line))
+        new[n] = Node(n.op, [new[i] for i in n.inputs], with_sizes(n.attrs, sizes), n.name, _map_line(n.line))
     return ir.IRGraph(
         tuple(ir.Output(o.name, new[o.node]) for o in graph.outputs), (), tuple(new[i] for i in graph.inputs)
     )
@@ -152,7 +152,7 @@ def _graph(graph: ir.IRGraph, sizes: Sizes) -> ir.IRGraph:
 
 # By the annotation of an attribute in attrs.py; the others hold no extents.
 _BY_TYPE: dict[str, Callable[[Any, Sizes], Any]] = {
-    "Extent": substituted,
+    "Extent": substitute_sizes,
     "Shape": _shape,
     "TensorType": _type,
     "Graph": _graph,

@@ -9,8 +9,8 @@ from wholestep.compiler.frontend.control.closure import close, parameter
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor, common_graph
 from wholestep.compiler.frontend.trace import fail, record
 from wholestep.compiler.ir import attrs as at
-from wholestep.compiler.ir.graph import Node, held_graph
-from wholestep.compiler.ir.ops import Trait, having
+from wholestep.compiler.ir.graph import Node, body_of
+from wholestep.compiler.ir.ops import Trait, ops_with
 from wholestep.compiler.ir.types import Extent, TensorType, as_shape
 from wholestep.errors import GraphError, ShapeError, UsageError
 
@@ -50,8 +50,8 @@ def scan(
         *(parameter("slice", i, TensorType(t.shape[1:], t.dtype)) for i, t in enumerate(sequences)),
     ]
     inside = [Tensor(p, graph) for p in parameters]
-    carry, y = _call(body, _built(init, inside[: len(first)]), _built(xs, inside[len(first) :]))
-    carried, outputs = _carried(init, carry, first), _flat(y, "what the body returns second")
+    carry, y = _call(body, _rebuild_nested(init, inside[: len(first)]), _rebuild_nested(xs, inside[len(first) :]))
+    carried, outputs = _check_carry(init, carry, first), _flat(y, "what the body returns second")
     results = [*carried, *outputs]
     closed = close([r.node for r in results], parameters)
     for inner in closed.varying:
@@ -61,7 +61,7 @@ def scan(
     graph = common_graph(*first, *sequences, *results)
     items = [Tensor(record("item", [node], at.ItemAttrs(i)), graph) for i in range(len(results))]
     last = [_last(trail, steps, reverse) for trail in items[: len(first)]]
-    return _built(carry, last), _built(y, items[len(first) :])
+    return _rebuild_nested(carry, last), _rebuild_nested(y, items[len(first) :])
 
 
 def _last(trail: Tensor, steps: Extent, reverse: bool) -> Tensor:
@@ -88,7 +88,7 @@ def _flat(value: Any, what: str) -> list[Tensor]:
     return [as_tensor(value)]
 
 
-def _built(like: Any, tensors: Sequence[Tensor]) -> Any:
+def _rebuild_nested(like: Any, tensors: Sequence[Tensor]) -> Any:
     """A value nested like another, of these tensors."""
     left = iter(tensors)
 
@@ -138,7 +138,7 @@ def _call(body: Body, carry: Any, x: Any) -> tuple[Any, Any]:
     return found
 
 
-def _carried(init: Any, carry: Any, first: Sequence[Tensor]) -> list[Tensor]:
+def _check_carry(init: Any, carry: Any, first: Sequence[Tensor]) -> list[Tensor]:
     """The carries after a step, which must be what they were before it."""
     if _form(init) != _form(carry):
         fail(
@@ -158,7 +158,7 @@ def _carried(init: Any, carry: Any, first: Sequence[Tensor]) -> list[Tensor]:
 
 def _check(node: Node) -> None:
     _check_draw(node)
-    inner = held_graph(node) if node.op == "custom_gradient" else None
+    inner = body_of(node) if node.op == "custom_gradient" else None
     for n in inner.nodes if inner is not None else ():
         _check_draw(n)
     if node.op == "gradient":
@@ -166,7 +166,7 @@ def _check(node: Node) -> None:
 
 
 def _check_draw(node: Node) -> None:
-    if node.op in having(Trait.DRAWS):
+    if node.op in ops_with(Trait.DRAWS):
         fail(
             GraphError,
             "scan: random numbers inside the body would be the same in every step. Draw them outside with the steps as "

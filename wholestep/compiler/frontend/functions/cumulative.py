@@ -28,11 +28,11 @@ def prod(x: Operand, axis: Axes = None, keepdims: bool = False) -> Tensor:
     t = t.astype("int32") if t.dtype == boolean else t
     axes = t._axes(axis)
     for d in axes:
-        t = _halved(t, d)
+        t = _first_half(t, d)
     return t if keepdims else t.reshape(tuple(e for d, e in enumerate(t.shape) if d not in axes))
 
 
-def _halved(x: Tensor, axis: int) -> Tensor:
+def _first_half(x: Tensor, axis: int) -> Tensor:
     size = x.shape[axis]
     if not isinstance(size, int):
         return cumprod(x, axis)[(*(slice(None),) * axis, slice(-1, None))]
@@ -45,18 +45,18 @@ def _halved(x: Tensor, axis: int) -> Tensor:
         if size % 2:
             rest = x[(*before, slice(2 * half, size))]
             first = both[(*before, slice(0, 1))] * rest
-            both = first if half == 1 else _joined(first, both[(*before, slice(1, half))], axis)
+            both = first if half == 1 else _interleave(first, both[(*before, slice(1, half))], axis)
         x, size = both, half
     return x
 
 
-def _joined(a: Tensor, b: Tensor, axis: int) -> Tensor:
+def _interleave(a: Tensor, b: Tensor, axis: int) -> Tensor:
     from wholestep.compiler.frontend.functions.primitives import concat
 
     return concat([a, b], axis)
 
 
-def _carried(op: str, x: Tensor, axis: int, step: Callable[[Any, Any], tuple[Any, Any]], start: Any) -> Any:
+def _scan_axis(op: str, x: Tensor, axis: int, step: Callable[[Any, Any], tuple[Any, Any]], start: Any) -> Any:
     """A scan along an axis; what it gives, with the axis back in its place."""
     at = along(op, x, axis)
     order = [at, *(d for d in range(x.ndim) if d != at)]
@@ -67,7 +67,7 @@ def _carried(op: str, x: Tensor, axis: int, step: Callable[[Any, Any], tuple[Any
     return tuple(t.permute(back) for t in out) if isinstance(out, tuple) else out.permute(back)
 
 
-def _filled(like: Tensor, value: float) -> Tensor:
+def _full_like(like: Tensor, value: float) -> Tensor:
     number = as_tensor(value).astype(like.dtype)
     return number.expand(*like.shape) if like.ndim else number
 
@@ -79,7 +79,7 @@ def cumprod(x: Tensor, axis: int = -1) -> Tensor:
         total = total * given[0]
         return total, total
 
-    out: Tensor = _carried("cumprod", x, axis, step, lambda first: _filled(first, 1))
+    out: Tensor = _scan_axis("cumprod", x, axis, step, lambda first: _full_like(first, 1))
     return out
 
 
@@ -100,7 +100,7 @@ def cummax(x: Tensor, axis: int = -1) -> tuple[Tensor, Tensor]:
         zero = as_tensor(0).astype("int32")
         return first, zero.expand(*first.shape) if first.ndim else zero
 
-    best, at = _carried("cummax", x, axis, step, start)
+    best, at = _scan_axis("cummax", x, axis, step, start)
     return best, at
 
 
@@ -123,7 +123,7 @@ def logcumsumexp(x: Tensor, axis: int = -1) -> Tensor:
         total = where(top == -math.inf, top, top + log1p(exp(where(top == -math.inf, 0.0, apart))))
         return total, total
 
-    out: Tensor = _carried("logcumsumexp", x, axis, step, lambda first: _filled(first, -math.inf))
+    out: Tensor = _scan_axis("logcumsumexp", x, axis, step, lambda first: _full_like(first, -math.inf))
     return out
 
 

@@ -44,7 +44,7 @@ def einsum(equation: str, *operands: Operand | Sequence[Operand]) -> Tensor:
     """
     given = operands[0] if len(operands) == 1 and isinstance(operands[0], list | tuple) else operands
     tensors = [as_tensor(t) for t in given]  # type: ignore[arg-type]
-    terms, result = _parsed(equation, tensors)
+    terms, result = _parse_equation(equation, tensors)
     sizes = _sizes(equation, terms)
     parts = [_diagonal(_without_ones(term, sizes)) for term in terms]
     left = parts[0].summed({*result, *(c for p in parts[1:] for c in p.letters)})
@@ -60,7 +60,7 @@ def einsum(equation: str, *operands: Operand | Sequence[Operand]) -> Tensor:
 # -- reading -----------------------------------------------------------------------------------------------------
 
 
-def _parsed(equation: str, tensors: Sequence[Tensor]) -> tuple[list[Lettered], str]:
+def _parse_equation(equation: str, tensors: Sequence[Tensor]) -> tuple[list[Lettered], str]:
     text = equation.replace(" ", "")
     inputs, arrow, result = text.partition("->")
     names = inputs.split(",")

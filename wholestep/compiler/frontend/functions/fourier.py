@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from wholestep.compat.arguments import take_their_words
-from wholestep.compiler.frontend.precision import pinning
+from wholestep.compiler.frontend.precision import pin_float32
 from wholestep.compiler.frontend.shape.index_math import along, last_and_back
 from wholestep.compiler.frontend.shape.padding import pad
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor
@@ -119,7 +119,7 @@ def _rows(op: str, x: Tensor, n: int | None, axis: int) -> tuple[Tensor, int, li
 
 
 def _times(x: Tensor, matrix: np.ndarray) -> Tensor:
-    with pinning():  # no weights of the model
+    with pin_float32():  # no weights of the model
         return x @ as_tensor(matrix.astype(x.dtype.numpy))
 
 

@@ -48,12 +48,12 @@ def _rows_times_matrix(a: Node, b: Node) -> Node:
 
 
 def _product(a: Node, b: Node) -> Node:
-    a, transpose_a = _stored(a)
-    b, transpose_b = _stored(b)
+    a, transpose_a = _untransposed(a)
+    b, transpose_b = _untransposed(b)
     return record("matmul", [operand(a), b], at.MatmulAttrs(transpose_a, transpose_b, a.type.dtype.accumulate))
 
 
-def _stored(x: Node) -> tuple[Node, bool]:
+def _untransposed(x: Node) -> tuple[Node, bool]:
     """x, or the tensor that x swaps the last two axes of: the contraction reads that one with a flag."""
     swap = (*range(x.type.rank - 2), x.type.rank - 1, x.type.rank - 2)
     if isinstance(x.attrs, at.PermuteAttrs) and x.attrs.order == swap:

@@ -26,7 +26,7 @@ def axes_of(self: Tensor, axis: Axes) -> tuple[int, ...]:
     return out
 
 
-def _reduced(x: Tensor, op: str, axes: tuple[int, ...], attrs: at.Attrs, keepdims: bool) -> Tensor:
+def _reduce(x: Tensor, op: str, axes: tuple[int, ...], attrs: at.Attrs, keepdims: bool) -> Tensor:
     if not axes:
         return x
     out = x._unary(op, attrs)
@@ -37,7 +37,7 @@ def _reduced(x: Tensor, op: str, axes: tuple[int, ...], attrs: at.Attrs, keepdim
 def sum(self: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Σ x over the axes (all of them when none is given); of a half type added in float32, then rounded."""
     axes = self._axes(axis)
-    return _reduced(self, "sum", axes, at.SumAttrs(axes, self.dtype.accumulate), keepdims).astype(self.dtype)
+    return _reduce(self, "sum", axes, at.SumAttrs(axes, self.dtype.accumulate), keepdims).astype(self.dtype)
 
 
 @takes_their_words
@@ -56,7 +56,7 @@ def mean(self: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
 def max(self: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """The largest element; its gradient is split evenly among tied elements."""
     axes = self._axes(axis)
-    return _reduced(self, "max", axes, at.MaxAttrs(axes), keepdims)
+    return _reduce(self, "max", axes, at.MaxAttrs(axes), keepdims)
 
 
 @takes_their_words
@@ -67,7 +67,7 @@ def min(self: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     return self._mirrored().max(axis, keepdims)._mirrored()
 
 
-def mirrored(self: Tensor) -> Tensor:
+def order_reversed(self: Tensor) -> Tensor:
     """The same numbers in the opposite order.  An integer's negative is no such thing: 0 and the lowest stay."""
     if self.dtype.is_float:
         return -self
@@ -80,7 +80,7 @@ def argmax(self: Tensor, axis: int | None = None, keepdims: bool = False) -> Ten
     if axis is None:
         return self.reshape(-1).argmax(0)
     axes = self._axes(axis)
-    return _reduced(self, "argmax", axes, at.ArgmaxAttrs(axes[0]), keepdims)
+    return _reduce(self, "argmax", axes, at.ArgmaxAttrs(axes[0]), keepdims)
 
 
 def sum_reduce(self: Tensor, axis: Axes = None) -> Tensor:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend.control.custom_gradient import custom_gradient
 from wholestep.compiler.frontend.functions.primitives import cos, erf, exp, floor, log, sin
-from wholestep.compiler.frontend.functions.trigonometry import _floats, _known
+from wholestep.compiler.frontend.functions.trigonometry import _floats, _with_derivative
 from wholestep.compiler.frontend.tensor import Operand, Tensor, where
 
 __all__ = ["digamma", "erfinv", "lgamma"]
@@ -36,14 +36,14 @@ def _at_least(x: Tensor, start: float) -> Tensor:
     return where(x < start, start, x)
 
 
-def _reflected(x: Tensor, above: Callable[[Tensor], Tensor], below: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+def _reflect(x: Tensor, above: Callable[[Tensor], Tensor], below: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
     """`above` for x ≥ ½, and for less `below`, of x and what `above` is at 1 - x."""
     left = x < 0.5
     known = above(where(left, 1.0 - x, x))
     return where(left, below(where(left, x, 0.25), known), known)
 
 
-def _shifted(x: Tensor, series: Callable[[Tensor], Tensor], term: Callable[[Tensor], Tensor]) -> Tensor:
+def _shift_series(x: Tensor, series: Callable[[Tensor], Tensor], term: Callable[[Tensor], Tensor]) -> Tensor:
     """f(x) = f(x + SHIFT) - Σ term(x + i), where x is small; else the series at x itself."""
     small = x < SHIFT
     near = where(small, x, 1.0)
@@ -72,7 +72,7 @@ def lgamma(x: Operand) -> Tensor:
         return math.log(math.pi) - log(abs(sin(math.pi * (x - floor(x))))) - known
 
     t = _floats("lgamma", x)
-    return _known(t, lambda x: _reflected(x, above, below), digamma)
+    return _with_derivative(t, lambda x: _reflect(x, above, below), digamma)
 
 
 def digamma(x: Operand) -> Tensor:
@@ -87,7 +87,9 @@ def digamma(x: Operand) -> Tensor:
         return known - math.pi * cos(angle) / sin(angle)
 
     t = _floats("digamma", x)
-    return _known(t, lambda x: _reflected(x, lambda z: _shifted(z, series, lambda v: v.recip()), below), _trigamma)
+    return _with_derivative(
+        t, lambda x: _reflect(x, lambda z: _shift_series(z, series, lambda v: v.recip()), below), _trigamma
+    )
 
 
 def _trigamma(x: Tensor) -> Tensor:
@@ -96,13 +98,13 @@ def _trigamma(x: Tensor) -> Tensor:
         return r + 0.5 * r * r + r * r * r * _polynomial(r * r, _TRIGAMMA)
 
     def above(z: Tensor) -> Tensor:
-        return _shifted(z, series, lambda v: -(v * v).recip())
+        return _shift_series(z, series, lambda v: -(v * v).recip())
 
     def below(x: Tensor, known: Tensor) -> Tensor:
         sine = sin(math.pi * (x - floor(x)))
         return math.pi**2 / (sine * sine) - known
 
-    return _reflected(x, above, below)
+    return _reflect(x, above, below)
 
 
 # Giles (2010), Approximating the erfinv function: for single precision

@@ -25,7 +25,7 @@ def _floats(op: str, x: Operand) -> Tensor:
     return t
 
 
-def _known(x: Tensor, value: Callable[[Tensor], Tensor], slope: Callable[[Tensor], Tensor]) -> Tensor:
+def _with_derivative(x: Tensor, value: Callable[[Tensor], Tensor], slope: Callable[[Tensor], Tensor]) -> Tensor:
     """A function of x whose derivative is known, and not to be taken of the formula."""
 
     @custom_gradient
@@ -38,7 +38,7 @@ def _known(x: Tensor, value: Callable[[Tensor], Tensor], slope: Callable[[Tensor
 def asin(x: Operand) -> Tensor:
     """The angle whose sine is x, from -π/2 to π/2; NaN outside of -1 ... 1.  Example: `ws.asin(0.0)` is 0."""
     t = _floats("asin", x)
-    return _known(
+    return _with_derivative(
         t, lambda x: atan(x / ((1.0 - x) * (1.0 + x)).sqrt()), lambda x: ((1.0 - x) * (1.0 + x)).sqrt().recip()
     )
 
@@ -46,7 +46,7 @@ def asin(x: Operand) -> Tensor:
 def acos(x: Operand) -> Tensor:
     """The angle whose cosine is x, from 0 to π; NaN outside of -1 ... 1.  Example: `ws.acos(1.0)` is 0."""
     t = _floats("acos", x)
-    return _known(
+    return _with_derivative(
         t,
         lambda x: 2.0 * atan(((1.0 - x) / (1.0 + x)).sqrt()),
         lambda x: -((1.0 - x) * (1.0 + x)).sqrt().recip(),
@@ -89,7 +89,7 @@ def asinh(x: Operand) -> Tensor:
         near = log1p(inner + inner * inner / (1.0 + (1.0 + inner * inner).sqrt()))
         return sign(x) * where(size > LARGE, log(where(size > LARGE, size, 1.0)) + math.log(2.0), near)
 
-    return _known(t, value, lambda x: (x * x + 1.0).sqrt().recip())
+    return _with_derivative(t, value, lambda x: (x * x + 1.0).sqrt().recip())
 
 
 def acosh(x: Operand) -> Tensor:
@@ -101,13 +101,13 @@ def acosh(x: Operand) -> Tensor:
         near = log1p(far + (far * (far + 2.0)).sqrt())
         return where(x > LARGE, log(where(x > LARGE, x, 1.0)) + math.log(2.0), near)
 
-    return _known(t, value, lambda x: ((x - 1.0) * (x + 1.0)).sqrt().recip())
+    return _with_derivative(t, value, lambda x: ((x - 1.0) * (x + 1.0)).sqrt().recip())
 
 
 def atanh(x: Operand) -> Tensor:
     """The number whose hyperbolic tangent is x; NaN outside of -1 ... 1.  Example: `ws.atanh(0.0)` is 0."""
     t = _floats("atanh", x)
-    return _known(
+    return _with_derivative(
         t,
         lambda x: 0.5 * sign(x) * log1p(2.0 * abs(x) / (1.0 - abs(x))),
         lambda x: ((1.0 - x) * (1.0 + x)).recip(),

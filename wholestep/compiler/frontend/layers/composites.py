@@ -37,7 +37,7 @@ def layer_norm(
     Example: `ws.layer_norm(x, gain, shift)`.
     """
     if weight is None and bias is not None:  # the op has a bias only beside a weight
-        return layer_norm(x, axis=axis, eps=eps) + _placed("layer_norm", x, bias, axis)
+        return layer_norm(x, axis=axis, eps=eps) + _broadcast_bias("layer_norm", x, bias, axis)
     return _over_axes("layer_norm", x, (weight, bias), axis, at.NormAttrs(float(eps)))
 
 
@@ -174,7 +174,7 @@ def _over_axes(op: str, x: Tensor, affine: Sequence[Operand | None], axis: Axes,
     """A norm over the last axis, applied to the given axes: they are moved behind the others and merged."""
     axes = x._axes(axis)
     named = zip(("weight", "bias"), affine)
-    params = [_checked(op, x, name, p, axes).reshape(-1) for name, p in named if p is not None]
+    params = [_check_operand(op, x, name, p, axes).reshape(-1) for name, p in named if p is not None]
     if axes == (x.ndim - 1,):
         return _record(op, [x, *params], attrs)
     if not axes:
@@ -189,7 +189,7 @@ def _over_axes(op: str, x: Tensor, affine: Sequence[Operand | None], axis: Axes,
     return out.permute(*(order.index(d) for d in range(x.ndim)))
 
 
-def _checked(op: str, x: Tensor, name: str, value: Operand, axes: Sequence[int]) -> Tensor:
+def _check_operand(op: str, x: Tensor, name: str, value: Operand, axes: Sequence[int]) -> Tensor:
     p, expected = as_tensor(value), tuple(x.shape[d] for d in axes)
     if p.shape != expected:
         fail(
@@ -200,10 +200,10 @@ def _checked(op: str, x: Tensor, name: str, value: Operand, axes: Sequence[int])
     return p
 
 
-def _placed(op: str, x: Tensor, bias: Operand, axis: Axes) -> Tensor:
+def _broadcast_bias(op: str, x: Tensor, bias: Operand, axis: Axes) -> Tensor:
     """A bias over some axes, with an extent of 1 for each other, so that it broadcasts against x."""
     axes = x._axes(axis)
-    p = _checked(op, x, "bias", bias, axes)
+    p = _check_operand(op, x, "bias", bias, axes)
     return p.reshape(tuple(e if d in axes else 1 for d, e in enumerate(x.shape)))
 
 
@@ -260,7 +260,7 @@ def outside_of_training() -> Iterator[None]:
 _OUTSIDE_OF_TRAINING = {"dropout": 0, "by_mode": 1}  # op -> the input that it is
 
 
-def evaluated(graph: IRGraph) -> IRGraph:
+def evaluation_graph(graph: IRGraph) -> IRGraph:
     """A traced graph under its meaning outside of training: nothing is dropped, statistics are the running ones."""
     chosen = _OUTSIDE_OF_TRAINING
     return rewrite(graph, lambda node: node.inputs[chosen[node.op]] if node.op in chosen else node)
@@ -320,10 +320,10 @@ def attention(
         whole = Tensor(out, common_graph(q, k, v, *added)).astype(dtype)
     if not isinstance(dropout, Tensor | Switchable) and dropout == 0:
         return whole
-    return by_mode(_attended(q, k, v, added, attrs, dropout), whole)
+    return by_mode(_attention_from_primitives(q, k, v, added, attrs, dropout), whole)
 
 
-def _attended(
+def _attention_from_primitives(
     q: Tensor, k: Tensor, v: Tensor, added: list[Tensor], attrs: at.AttentionAttrs, p: float | Switchable | Tensor
 ) -> Tensor:
     """Attention written out, with some of the weights dropped."""

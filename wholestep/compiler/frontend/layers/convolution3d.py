@@ -139,7 +139,7 @@ def max_pool3d(
     x: Tensor, window: Triple, stride: Triple | None = None, padding: Triple = 0, ceil_mode: bool = False
 ) -> Tensor:
     """`max_pool2d` along three axes: height and width, then depth.  Example: `ws.max_pool3d(video, 2)`."""
-    return _pooled("max_pool3d", x, window, stride, padding, ceil_mode)
+    return _pool_volume("max_pool3d", x, window, stride, padding, ceil_mode)
 
 
 def avg_pool3d(
@@ -151,10 +151,10 @@ def avg_pool3d(
     count_padding: bool = True,
 ) -> Tensor:
     """`avg_pool2d` along three axes: height and width, then depth.  Example: `ws.avg_pool3d(video, 2)`."""
-    return _pooled("avg_pool3d", x, window, stride, padding, ceil_mode, count_padding)
+    return _pool_volume("avg_pool3d", x, window, stride, padding, ceil_mode, count_padding)
 
 
-def _pooled(op: str, x: Tensor, window: Triple, stride: Triple | None, padding: Triple, *options: bool) -> Tensor:
+def _pool_volume(op: str, x: Tensor, window: Triple, stride: Triple | None, padding: Triple, *options: bool) -> Tensor:
     """Images one behind the other are channels; then their pixels are the columns of images of one row for each."""
     need_axes(op, "volumes", x, "(N, C, D, H, W)")
     size = triple(op, "window", window)

@@ -10,7 +10,7 @@ import numpy as np
 from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend.functions.elementwise import round as rounded
 from wholestep.compiler.frontend.functions.primitives import floor, maximum, minimum
-from wholestep.compiler.frontend.precision import pinning
+from wholestep.compiler.frontend.precision import pin_float32
 from wholestep.compiler.frontend.shape.sort_topk import take_along_axis
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor, where
 from wholestep.compiler.frontend.trace import fail
@@ -42,7 +42,7 @@ def affine_grid(theta: Tensor, size: Sequence[Extent], align_corners: bool = Fal
     lines = [_line(n, align_corners) for n in sizes]
     axes = np.meshgrid(*lines, indexing="ij")
     points = np.stack([*reversed(axes), np.ones(sizes)], -1).reshape(-1, rank + 1)
-    with pinning():
+    with pin_float32():
         out = as_tensor(points.astype(theta.dtype.numpy)) @ theta.transpose(1, 2)
     return out.reshape((theta.shape[0], *sizes, rank))
 
@@ -83,7 +83,7 @@ def grid_sample(
     points = grid.reshape((grid.shape[0], product(grid.shape[1:-1]), rank))
     places = [_pixels(points[..., rank - 1 - d], n, align_corners) for d, n in enumerate(sizes)]
     if mode != "bicubic":
-        places = [_kept(p, n, padding_mode, align_corners) for p, n in zip(places, sizes, strict=True)]
+        places = [_clamp_to_image(p, n, padding_mode, align_corners) for p, n in zip(places, sizes, strict=True)]
     taps = [_taps(p, mode) for p in places]
     flat = x.reshape((*x.shape[:2], product(sizes)))
     total: Tensor | None = None
@@ -99,12 +99,12 @@ def _pixels(point: Tensor, size: int, corners: bool) -> Tensor:
     return (point + 1.0) * ((size - 1) / 2) if corners else ((point + 1.0) * size - 1.0) * 0.5
 
 
-def _kept(place: Tensor, size: int, padding: str, corners: bool) -> Tensor:
+def _clamp_to_image(place: Tensor, size: int, padding: str, corners: bool) -> Tensor:
     """Within the image, where the padding says so."""
     if padding == "zeros":
         return place
     if padding == "reflection":
-        place = _reflected(place, size, corners)
+        place = _reflect(place, size, corners)
     return _between(place, float(size - 1))
 
 
@@ -112,7 +112,7 @@ def _between(place: Tensor, last: float) -> Tensor:
     return where(place < 0, 0.0, where(place > last, last, place))
 
 
-def _reflected(place: Tensor, size: int, corners: bool) -> Tensor:
+def _reflect(place: Tensor, size: int, corners: bool) -> Tensor:
     low, span = (0.0, float(size - 1)) if corners else (-0.5, float(size))
     if span == 0:
         return place * 0.0
@@ -151,7 +151,7 @@ def _read(flat: Tensor, corner: Sequence[Tap], sizes: Sequence[int], padding: st
     seen: Tensor | None = None
     for (place, share), size in zip(corner, sizes, strict=True):
         if mode == "bicubic":
-            place = _kept(place, size, padding, corners)
+            place = _clamp_to_image(place, size, padding, corners)
         if padding == "zeros":
             here = (place >= 0) & (place <= float(size - 1))
             seen = here if seen is None else seen & here

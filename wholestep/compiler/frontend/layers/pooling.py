@@ -9,7 +9,7 @@ import numpy as np
 from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend.functions.primitives import stack
 from wholestep.compiler.frontend.layers.convolution import Padding, Pair, conv2d, margins, need_axes, pair
-from wholestep.compiler.frontend.precision import pinning
+from wholestep.compiler.frontend.precision import pin_float32
 from wholestep.compiler.frontend.shape.padding import pad
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor
 from wholestep.compiler.frontend.trace import fail, record
@@ -94,7 +94,7 @@ def avg_pool2d(
     counts_all = count_padding and not isinstance(padding, str)
     even = low == high == around and (counts_all or max(low) == 0)
     share = np.full((channels, 1, *size), 1.0 / (size[0] * size[1]) if even else 1.0, x.dtype.numpy)
-    with pinning():  # a mean, not a product with weights
+    with pin_float32():  # a mean, not a product with weights
         if even:
             return conv2d(x, share, stride=steps, padding=low, groups=channels)
         counted = around if counts_all else (0, 0)
@@ -205,7 +205,7 @@ def adaptive_avg_pool2d(x: Tensor, size: Pair) -> Tensor:
             return x.mean((2, 3), keepdims=True)
         return avg_pool2d(x, tuple(n // m for n, m in zip(given, wanted, strict=True)))
     rows, columns = (_averages(n, m, x) for n, m in zip(given, wanted, strict=True))
-    with pinning():
+    with pin_float32():
         return rows @ x @ columns.T
 
 

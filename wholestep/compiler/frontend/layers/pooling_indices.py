@@ -11,7 +11,7 @@ from wholestep.compiler.frontend.functions.primitives import stack
 from wholestep.compiler.frontend.layers.convolution import Padding, Pair, need_axes, pair
 from wholestep.compiler.frontend.layers.convolution3d import Triple, triple
 from wholestep.compiler.frontend.layers.pooling import LOWEST, _averages, _margins, _spans, avg_pool2d, max_pool2d
-from wholestep.compiler.frontend.precision import pinning
+from wholestep.compiler.frontend.precision import pin_float32
 from wholestep.compiler.frontend.shape.padding import pad
 from wholestep.compiler.frontend.shape.scatter import put_along_axis
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor
@@ -104,7 +104,7 @@ def adaptive_avg_pool3d(x: Tensor, size: Triple) -> Tensor:
         if m == 1:
             x = x.mean(axis, keepdims=True)
         elif n != m:
-            with pinning():
+            with pin_float32():
                 behind = x.shape[axis + 1 :]
                 flat = x.reshape((*x.shape[: axis + 1], -1)) if behind else x.reshape((*x.shape, 1))
                 x = (_averages(n, m, x) @ flat).reshape((*x.shape[:axis], m, *behind))

@@ -11,7 +11,7 @@ import numpy as np
 from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend.functions.primitives import gather
 from wholestep.compiler.frontend.layers.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d
-from wholestep.compiler.frontend.precision import pinning
+from wholestep.compiler.frontend.precision import pin_float32
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import shape_text
@@ -41,7 +41,7 @@ def interpolate(
 
     Example: `ws.interpolate(images, scale=2)`.
     """
-    given = _given(x)
+    given = _image_size(x)
     sizes, ratios = _targets(given, size, scale, align_corners)
     kind = _MODES.get(mode)
     if kind is None:
@@ -56,7 +56,7 @@ def interpolate(
         return _nearest(x, given, sizes, ratios, 0.5 if kind == "nearest-exact" else 0.0)
     for axis, (n, m, ratio) in enumerate(zip(given, sizes, ratios, strict=True), start=2):
         if n != m or ratio != 1.0:
-            x = _mixed(x, axis, _matrix(_TAPS[kind], n, m, ratio, align_corners))
+            x = _interpolate_axis(x, axis, _matrix(_TAPS[kind], n, m, ratio, align_corners))
     return x
 
 
@@ -67,7 +67,7 @@ _MODES = {
 }  # fmt: skip
 
 
-def _given(x: Tensor) -> tuple[int, ...]:
+def _image_size(x: Tensor) -> tuple[int, ...]:
     if not 3 <= x.ndim <= 5 or not all(isinstance(e, int) for e in x.shape[2:]):
         fail(
             ShapeError,
@@ -114,9 +114,9 @@ def _nearest(x: Tensor, given: Sequence[int], sizes: Sequence[int], ratios: Sequ
 # -- weighted sums of neighbours: a matrix for each axis ---------------------------------------------------------
 
 
-def _mixed(x: Tensor, axis: int, matrix: Array) -> Tensor:
+def _interpolate_axis(x: Tensor, axis: int, matrix: Array) -> Tensor:
     weights = as_tensor(matrix.astype(x.dtype.numpy))
-    with pinning():  # an average, not a product with weights of the model
+    with pin_float32():  # an average, not a product with weights of the model
         if axis == x.ndim - 1:
             return x @ weights.T
         behind = x.shape[axis + 1 :]

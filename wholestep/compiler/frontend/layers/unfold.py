@@ -9,7 +9,7 @@ import numpy as np
 from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend.functions.primitives import gather, stack
 from wholestep.compiler.frontend.layers.convolution import Pair, conv_transpose2d, need_axes, pair
-from wholestep.compiler.frontend.precision import pinning
+from wholestep.compiler.frontend.precision import pin_float32
 from wholestep.compiler.frontend.shape.index_math import along
 from wholestep.compiler.frontend.shape.padding import pad
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor
@@ -74,7 +74,7 @@ def fold(x: Tensor, size: Pair, kernel: Pair, dilation: Pair = 1, padding: Pair 
     images = x.reshape((x.shape[0], columns, *counts))
     full = [(n - 1) * s - 2 * p + d * (k - 1) + 1 for n, s, p, d, k in zip(counts, steps, around, spread, window)]
     more = tuple(n - f for n, f in zip(given, full, strict=True))
-    with pinning():
+    with pin_float32():
         return conv_transpose2d(images, weight, None, steps, around, more, spread, channels)
 
 

@@ -36,7 +36,7 @@ def inside(index: Tensor, size: Extent) -> Tensor:
     return minimum(maximum(where(index < 0, index + count, index), 0), count - 1)
 
 
-def numbered(index: Tensor, x: Tensor) -> Tensor:
+def flat_row_index(index: Tensor, x: Tensor) -> Tensor:
     """Indices into the rows of x as numbers of elements in all of it."""
     size, count = x.shape[-1], product(x.shape)
     kind = "int64" if isinstance(count, int) and count >= MANY else "int32"
@@ -45,7 +45,7 @@ def numbered(index: Tensor, x: Tensor) -> Tensor:
     return index.astype(kind) + first
 
 
-def counted(x: Tensor, given: Sequence[Tensor | None]) -> Tensor:
+def flat_index(x: Tensor, given: Sequence[Tensor | None]) -> Tensor:
     """The number of each place among the axes of x that have an index, in row-major order."""
     named = [(inside(i, x.shape[d]), x.shape[d]) for d, i in enumerate(given) if i is not None]
     linear = named[0][0]

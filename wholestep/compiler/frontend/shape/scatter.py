@@ -10,7 +10,14 @@ import numpy as np
 from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend.functions.cumulative import prod
 from wholestep.compiler.frontend.functions.primitives import concat, gather, iota, maximum, minimum, scatter_add
-from wholestep.compiler.frontend.shape.index_math import along, as_indices, counted, inside, last_and_back, numbered
+from wholestep.compiler.frontend.shape.index_math import (
+    along,
+    as_indices,
+    flat_index,
+    flat_row_index,
+    inside,
+    last_and_back,
+)
 from wholestep.compiler.frontend.shape.padding import pad
 from wholestep.compiler.frontend.shape.sequences import cumsum
 from wholestep.compiler.frontend.shape.sort_topk import SHORT, take_along_axis
@@ -108,13 +115,15 @@ def _put(x: Tensor, index: Tensor, values: Tensor, reduce: str, include_self: bo
     """Along the last axis."""
     size, many = x.shape[-1], index.shape[-1]
     if reduce in ("sum", "mean") and not (isinstance(size, int) and size <= SHORT):
-        flat = numbered(index, x).reshape((product(index.shape),))
+        flat = flat_row_index(index, x).reshape((product(index.shape),))
         total = product(x.shape)
 
         def added(v: Tensor) -> Tensor:
             return scatter_add(v.reshape((product(v.shape),)), flat, total).reshape(x.shape)
 
-        return _joined(x, added(values), added(as_tensor(1).astype(x.dtype).expand(*index.shape)), reduce, include_self)
+        return _combine_with_self(
+            x, added(values), added(as_tensor(1).astype(x.dtype).expand(*index.shape)), reduce, include_self
+        )
     places = iota((*x.shape, many), x.ndim - 1)
     here = places == index.reshape((*index.shape[:-1], 1, many))
     spread = values.reshape((*values.shape[:-1], 1, many))
@@ -123,7 +132,9 @@ def _put(x: Tensor, index: Tensor, values: Tensor, reduce: str, include_self: bo
         return where(chosen >= 0, take_along_axis(values, maximum(chosen, 0), -1), x)
     if reduce in ("sum", "mean"):
         nothing = as_tensor(0).astype(x.dtype)
-        return _joined(x, where(here, spread, nothing).sum(-1), here.astype(x.dtype).sum(-1), reduce, include_self)
+        return _combine_with_self(
+            x, where(here, spread, nothing).sum(-1), here.astype(x.dtype).sum(-1), reduce, include_self
+        )
     found = here.astype("int32").max(-1) > 0
     neutral = as_tensor(_NEUTRAL[reduce](x.dtype)).astype(x.dtype)
     terms = where(here, spread, neutral)
@@ -135,7 +146,7 @@ def _put(x: Tensor, index: Tensor, values: Tensor, reduce: str, include_self: bo
     return where(found, both if include_self else made, x)
 
 
-def _joined(x: Tensor, total: Tensor, count: Tensor, reduce: str, include_self: bool) -> Tensor:
+def _combine_with_self(x: Tensor, total: Tensor, count: Tensor, reduce: str, include_self: bool) -> Tensor:
     """A sum or a mean with x, or in its place where something was put."""
     if reduce == "sum":
         return x + total if include_self else where(count > 0, total, x)
@@ -178,7 +189,7 @@ def index_copy(x: Tensor, axis: int, index: Operand, source: Operand) -> Tensor:
     Example: `ws.index_copy(table, 0, changed, rows)`.
     """
     at, i, s = _slices("index_copy", x, axis, index, source)
-    return _replaced(x, at, i, s)
+    return _replace_slices(x, at, i, s)
 
 
 def index_fill(x: Tensor, axis: int, index: Operand, value: Operand) -> Tensor:
@@ -187,7 +198,7 @@ def index_fill(x: Tensor, axis: int, index: Operand, value: Operand) -> Tensor:
     i = as_indices(index)
     _need_integers("index_fill", i)
     number = as_tensor(value)
-    return _replaced(x, at, inside(i.reshape((-1,)), x.shape[at]), number.astype(x.dtype))
+    return _replace_slices(x, at, inside(i.reshape((-1,)), x.shape[at]), number.astype(x.dtype))
 
 
 def _slices(op: str, x: Tensor, axis: int, index: Operand, source: Operand) -> tuple[int, Tensor, Tensor]:
@@ -204,7 +215,7 @@ def _slices(op: str, x: Tensor, axis: int, index: Operand, source: Operand) -> t
     return at, inside(i, x.shape[at]), s
 
 
-def _replaced(x: Tensor, axis: int, index: Tensor, source: Tensor) -> Tensor:
+def _replace_slices(x: Tensor, axis: int, index: Tensor, source: Tensor) -> Tensor:
     """index is a vector; source has its slices, or is one number."""
     size, many = x.shape[axis], index.shape[0]
     here = iota((size, many), 0) == index
@@ -230,11 +241,11 @@ def index_put(x: Tensor, indices: Sequence[Operand | None], values: Operand, acc
         fail(ShapeError, f"{op}: one index, or more, for the axes of {shape_text(x.shape)}; received {len(given)}.")
     masks = [i for i in given if i is not None and i.dtype == boolean]
     if masks:
-        return _masked(op, x, given, values, accumulate)
+        return _put_by_mask(op, x, given, values, accumulate)
     for i in given:
         if i is not None:
             _need_integers(op, i)
-    order, linear, rest, kept = _addressed(x, given)
+    order, linear, rest, kept = _flatten_indices(x, given)
     v = as_tensor(values)
     v = (v.astype(x.dtype) if v.ndim == 0 else v).expand(*kept)
     v = v.permute(_values_first(len(kept), linear.ndim, order, [d for d, i in enumerate(given) if i is not None]))
@@ -242,17 +253,17 @@ def index_put(x: Tensor, indices: Sequence[Operand | None], values: Operand, acc
     flat = x.permute(order).reshape((places, *rest))
     number = product(linear.shape)
     v, linear = v.reshape((number, *rest)), linear.reshape((number,))
-    made = flat + scatter_add(v, linear, places) if accumulate else _replaced(flat, 0, linear, v)
+    made = flat + scatter_add(v, linear, places) if accumulate else _replace_slices(flat, 0, linear, v)
     shape = [x.shape[d] for d in order]
     return made.reshape(shape).permute([order.index(d) for d in range(x.ndim)])
 
 
-def _addressed(x: Tensor, given: Sequence[Tensor | None]) -> tuple[list[int], Tensor, list[Extent], list[Extent]]:
+def _flatten_indices(x: Tensor, given: Sequence[Tensor | None]) -> tuple[list[int], Tensor, list[Extent], list[Extent]]:
     """The axes, the indexed ones first; the number of each place among those; the sizes of the others; the shape of
     x[given]."""
     named = [d for d, i in enumerate(given) if i is not None]
     others = [d for d in range(x.ndim) if d not in named]
-    linear = counted(x, given)
+    linear = flat_index(x, given)
     rest = [x.shape[d] for d in others]
     if named[-1] - named[0] == len(named) - 1:  # side by side: what they give stands in their place
         kept = [*x.shape[: named[0]], *linear.shape, *x.shape[named[-1] + 1 :]]
@@ -268,7 +279,7 @@ def _values_first(rank: int, indexed: int, order: Sequence[int], named: Sequence
     return [*own, *(d for d in range(rank) if d not in own)]
 
 
-def _masked(op: str, x: Tensor, given: Sequence[Tensor | None], values: Operand, accumulate: bool) -> Tensor:
+def _put_by_mask(op: str, x: Tensor, given: Sequence[Tensor | None], values: Operand, accumulate: bool) -> Tensor:
     mask = given[0]
     if len(given) != 1 or mask is None or mask.shape != x.shape[: mask.ndim]:
         fail(

@@ -78,7 +78,7 @@ def cumsum(x: Tensor, axis: int = -1, reverse: bool = False) -> Tensor:
     order = [position, *(d for d in range(x.ndim) if d != position)]
     if isinstance(x.shape[position], int):
         last = [*order[1:], position]
-        return _summed(x.permute(*last), reverse).permute(*(last.index(d) for d in range(x.ndim)))
+        return _running_sums(x.permute(*last), reverse).permute(*(last.index(d) for d in range(x.ndim)))
     steps = x.permute(*order)
 
     def add(total: Tensor, element: Tensor) -> tuple[Tensor, Tensor]:
@@ -94,7 +94,7 @@ def cumsum(x: Tensor, axis: int = -1, reverse: bool = False) -> Tensor:
 BLOCK = 64  # so many elements are summed by comparing places: as many additions for each, all beside each other
 
 
-def _summed(x: Tensor, reverse: bool, skip: int = 0) -> Tensor:
+def _running_sums(x: Tensor, reverse: bool, skip: int = 0) -> Tensor:
     """Running sums along the last axis, without the last `skip` elements of each."""
     size = x.shape[-1]
     assert isinstance(size, int)
@@ -112,8 +112,8 @@ def _by_blocks(x: Tensor, size: int, reverse: bool, skip: int) -> Tensor:
     rest = [(0, 0)] * (x.ndim - 1)
     whole = x if not low + high else _zeros_around(x, [*rest, (low, high)])
     parts = whole.reshape((*x.shape[:-1], blocks, BLOCK))
-    before = _summed(parts.sum(-1), reverse, 1)  # of the blocks before each
-    out = (_summed(parts, reverse, skip) + before.reshape((*before.shape, 1))).reshape(whole.shape)
+    before = _running_sums(parts.sum(-1), reverse, 1)  # of the blocks before each
+    out = (_running_sums(parts, reverse, skip) + before.reshape((*before.shape, 1))).reshape(whole.shape)
     return out[(..., slice(low, low + size))]
 
 

@@ -21,7 +21,14 @@ from wholestep.compiler.frontend.functions.primitives import (
     random_uniform,
     scatter_add,
 )
-from wholestep.compiler.frontend.shape.index_math import MANY, along, as_indices, counted, last_and_back, numbered
+from wholestep.compiler.frontend.shape.index_math import (
+    MANY,
+    along,
+    as_indices,
+    flat_index,
+    flat_row_index,
+    last_and_back,
+)
 from wholestep.compiler.frontend.tensor import Operand, Tensor, as_tensor, where
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import Extent, boolean, product, shape_text
@@ -77,11 +84,11 @@ def _from_rows(x: Tensor, index: Tensor) -> Tensor:
     end = size - 1 if isinstance(size, int) else as_tensor(size).astype(kind) - 1
     within = minimum(maximum(index.astype(kind), 0), end)
     if isinstance(size, int) and size <= SHORT:
-        return _chosen(x, within.astype("int32"))
-    return gather(x.reshape((count,)), numbered(within, x))
+        return _take_along_last(x, within.astype("int32"))
+    return gather(x.reshape((count,)), flat_row_index(within, x))
 
 
-def _chosen(x: Tensor, index: Tensor) -> Tensor:
+def _take_along_last(x: Tensor, index: Tensor) -> Tensor:
     """x at the indices along the last axis, each compared with all that there are: one loop, and one back."""
     size, picked = x.shape[-1], index.shape[-1]
     places = iota((*x.shape[:-1], picked, size), x.ndim)
@@ -127,7 +134,7 @@ def _together(x: Tensor, indices: Sequence[Tensor], axes: Sequence[int]) -> Tens
     given: list[Tensor | None] = [None] * x.ndim
     for axis, index in zip(axes, indices, strict=True):
         given[axis] = index
-    linear = counted(x, given)
+    linear = flat_index(x, given)
     order = [*front, *axes, *behind]
     moved = x if order == list(range(x.ndim)) else x.permute(order)
     together = product(x.shape[d] for d in axes)
@@ -207,11 +214,11 @@ def topk(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tenso
     if isinstance(size, int) and (size <= FEW or not x.dtype.is_float):
         indices = argsort(x, at, largest)[(*(slice(None),) * at, slice(0, k))]
     else:
-        indices = _found(x if largest else -x, k, at)
+        indices = _largest_indices(x if largest else -x, k, at)
     return take_along_axis(x, indices, at), indices
 
 
-def _found(x: Tensor, k: int, axis: int) -> Tensor:
+def _largest_indices(x: Tensor, k: int, axis: int) -> Tensor:
     """The indices of the k largest, one after another; what was found is remembered, so that -inf counts as well."""
     places = iota(x.shape, axis)
 

@@ -24,7 +24,7 @@ def _back(x: Array, last: bool) -> Array:
     return x.transpose(0, 2, 3, 1) if last else x
 
 
-def _framed(x: Array, a: Any, value: float = 0.0) -> Array:
+def _pad_image(x: Array, a: Any, value: float = 0.0) -> Array:
     margins = [(0, 0), (0, 0), *zip(a.low, a.high, strict=True)]
     return np.pad(x, margins, constant_values=value)
 
@@ -36,7 +36,7 @@ def _windows(x: Array, window: tuple[int, ...], stride: tuple[int, ...], dilatio
     return seen[:, :, :: stride[0], :: stride[1], :: dilation[0], :: dilation[1]]
 
 
-def _grouped(x: Array, groups: int) -> Array:
+def _split_groups(x: Array, groups: int) -> Array:
     """(N, C, ...) as (N, groups, C / groups, ...)."""
     return x.reshape(x.shape[0], groups, x.shape[1] // groups, *x.shape[2:])
 
@@ -46,14 +46,14 @@ def _grouped(x: Array, groups: int) -> Array:
 
 def conv2d(run: Any, a: at.ConvAttrs, x: Array, weight: Array) -> Array:
     x, w = _first(x, a.last), _first(weight, a.last)
-    seen = _grouped(_windows(_framed(x, a), w.shape[2:], a.stride, a.dilation), a.groups)
+    seen = _split_groups(_windows(_pad_image(x, a), w.shape[2:], a.stride, a.dilation), a.groups)
     w = w.reshape(a.groups, w.shape[0] // a.groups, *w.shape[1:])
     out = np.einsum("ngcyxhw,gochw->ngoyx", seen, w, optimize=True)
     return _back(out.reshape(out.shape[0], -1, *out.shape[3:]), a.last)
 
 
 def conv2d_grad_input(run: Any, a: at.ConvGradAttrs, g: Array, weight: Array) -> Array:
-    g, w = _grouped(_first(g, a.last), a.groups), _first(weight, a.last)
+    g, w = _split_groups(_first(g, a.last), a.groups), _first(weight, a.last)
     w = w.reshape(a.groups, w.shape[0] // a.groups, *w.shape[1:])
     spread = np.einsum("ngoyx,gochw->ngcyxhw", g, w, optimize=True)
     spread = spread.reshape(spread.shape[0], -1, *spread.shape[3:])
@@ -74,8 +74,8 @@ def _inside(framed: Array, a: Any) -> Array:
 
 
 def conv2d_grad_weight(run: Any, a: at.ConvGradAttrs, x: Array, g: Array) -> Array:
-    x, g = _first(x, a.last), _grouped(_first(g, a.last), a.groups)
-    seen = _grouped(_windows(_framed(x, a), a.size, a.stride, a.dilation), a.groups)
+    x, g = _first(x, a.last), _split_groups(_first(g, a.last), a.groups)
+    seen = _split_groups(_windows(_pad_image(x, a), a.size, a.stride, a.dilation), a.groups)
     out = np.einsum("ngcyxhw,ngoyx->gochw", seen, g, optimize=True)
     return _back(out.reshape(-1, *out.shape[2:]), a.last)
 
@@ -85,7 +85,7 @@ def conv2d_grad_weight(run: Any, a: at.ConvGradAttrs, x: Array, g: Array) -> Arr
 
 def _candidates(a: Any, x: Array, outside: float) -> Array:
     """(N, C, rows, columns, KH·KW)."""
-    seen = _windows(_framed(_first(x, a.last), a, outside), a.window, a.stride)
+    seen = _windows(_pad_image(_first(x, a.last), a, outside), a.window, a.stride)
     return seen.reshape(*seen.shape[:4], -1)
 
 
@@ -117,13 +117,13 @@ def max_pool2d_grad(run: Any, a: at.PoolGradAttrs, g: Array, index: Array) -> Ar
 # -- both at once ------------------------------------------------------------------------------------------------
 
 
-def pooled_grad_weight(run: Any, a: at.PooledConvAttrs, x: Array, g: Array, index: Array) -> Array:
+def grad_weight_through_pool(run: Any, a: at.PooledConvAttrs, x: Array, g: Array, index: Array) -> Array:
     middle = max_pool2d_grad(run, pool_grad_attrs(a), g, index)
     cuts = [p * len(x) // a.parts for p in range(a.parts + 1)]
     attrs = conv_grad_attrs(a)
     return np.stack([conv2d_grad_weight(run, attrs, x[lo:hi], middle[lo:hi]) for lo, hi in pairwise(cuts)])
 
 
-def pooled_grad_input(run: Any, a: at.PooledConvAttrs, g: Array, index: Array, weight: Array) -> Array:
+def grad_input_through_pool(run: Any, a: at.PooledConvAttrs, g: Array, index: Array, weight: Array) -> Array:
     middle = max_pool2d_grad(run, pool_grad_attrs(a), g, index)
     return conv2d_grad_input(run, conv_grad_attrs(a), middle, weight)

@@ -14,16 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from wholestep.compiler.ir.graph import IRGraph, Node, held_graph
+from wholestep.compiler.ir.graph import IRGraph, Node, body_of
 from wholestep.compiler.ir.mesh import Grid
 from wholestep.compiler.ir.semantics.values import (
     VALUES,
     Array,
     Ranks,
     StepValues,
-    computed_dtype,
     evaluate_graph,
-    rounded,
+    interpreter_dtype,
+    round_to,
 )
 from wholestep.compiler.ir.type_rules.collectives import value_on
 from wholestep.compiler.ir.types import Dim, Extent, evaluate, letter_of
@@ -169,7 +169,7 @@ def _scalar_names(graph: IRGraph) -> Iterator[str]:
     """Runtime scalars, those of held graphs included."""
     yield from graph.leaves("scalar")
     for node in graph.nodes:
-        inner = held_graph(node)
+        inner = body_of(node)
         if inner is not None:
             yield from _scalar_names(inner)
 
@@ -181,7 +181,7 @@ def _accept(node: Node, given: Array, sizes: Mapping[str, int]) -> Array:
     expected = tuple(evaluate(e, sizes) for e in node.type.shape)
     if array.shape != expected:
         raise InputError(f"{node.op} {name!r} is {node.type}, here of shape {expected}; received {array.shape}.")
-    value = rounded(array, dtype) if dtype.is_half else array.astype(computed_dtype(dtype))
+    value = round_to(array, dtype) if dtype.is_half else array.astype(interpreter_dtype(dtype))
     if not dtype.is_float and not (letter_of(array.dtype) in "iub" and np.array_equal(value, array)):
         raise InputError(f"{node.op} {name!r} is {node.type}; received values of {array.dtype} that it cannot hold.")
     return value

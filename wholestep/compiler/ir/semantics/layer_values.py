@@ -22,7 +22,7 @@ def _mean(x: Array, axes: Axes) -> Array:
     return out
 
 
-def _normalised(x: Array, axes: Axes, eps: float, centred: bool) -> tuple[Array, Array]:
+def _normalize(x: Array, axes: Axes, eps: float, centred: bool) -> tuple[Array, Array]:
     """x brought to mean 0 (where centred) and to variance 1, and the factor that did the latter."""
     if centred:
         x = x - _mean(x, axes)
@@ -39,7 +39,7 @@ def _input_gradient(normal: Array, factor: Array, upstream: Array, axes: Axes, c
 
 def _last_axis(centred: bool) -> Any:
     def norm(run: Any, a: at.NormAttrs, x: Array, *affine: Array) -> Array:
-        return _affine(_normalised(x, (-1,), a.eps, centred)[0], *affine)
+        return _affine(_normalize(x, (-1,), a.eps, centred)[0], *affine)
 
     return norm
 
@@ -52,7 +52,7 @@ def _affine(normal: Array, weight: Any = 1.0, bias: Any = 0.0) -> Array:
 def _last_axis_grad(centred: bool) -> Any:
     def grad(run: Any, a: at.NormAttrs, x: Array, *rest: Array) -> tuple[Array, ...]:
         weight, upstream = rest[:-1], rest[-1]
-        normal, factor = _normalised(x, (-1,), a.eps, centred)
+        normal, factor = _normalize(x, (-1,), a.eps, centred)
         scaled = upstream * weight[0] if weight else upstream
         dx = _input_gradient(normal, factor, scaled, (-1,), centred)
         rows = tuple(range(x.ndim - 1))
@@ -78,14 +78,14 @@ def _per_channel(value: Array, x: Array) -> Array:
 
 def group_norm(run: Any, a: at.GroupNormAttrs, x: Array, *affine: Array) -> Array:
     split, axes = _in_groups(x, a.groups)
-    normal = _normalised(split, axes, a.eps, centred=True)[0].reshape(x.shape)
+    normal = _normalize(split, axes, a.eps, centred=True)[0].reshape(x.shape)
     return _affine(normal, *(_per_channel(p, x) for p in affine))
 
 
 def group_norm_grad(run: Any, a: at.GroupNormAttrs, x: Array, *rest: Array) -> tuple[Array, ...]:
     weight, upstream = rest[:-1], rest[-1]
     split, axes = _in_groups(x, a.groups)
-    normal, factor = _normalised(split, axes, a.eps, centred=True)
+    normal, factor = _normalize(split, axes, a.eps, centred=True)
     scaled = upstream * _per_channel(weight[0], x) if weight else upstream
     dx = _input_gradient(normal, factor, scaled.reshape(split.shape), axes, centred=True).reshape(x.shape)
     others = (0, *range(2, x.ndim))
@@ -97,13 +97,13 @@ def _but_channels(x: Array) -> Axes:
 
 
 def batch_norm(run: Any, a: at.NormAttrs, x: Array, *affine: Array) -> Array:
-    normal = _normalised(x, _but_channels(x), a.eps, centred=True)[0]
+    normal = _normalize(x, _but_channels(x), a.eps, centred=True)[0]
     return _affine(normal, *(_per_channel(p, x) for p in affine))
 
 
 def batch_norm_grad(run: Any, a: at.NormAttrs, x: Array, *rest: Array) -> tuple[Array, ...]:
     weight, upstream, axes = rest[:-1], rest[-1], _but_channels(x)
-    normal, factor = _normalised(x, axes, a.eps, centred=True)
+    normal, factor = _normalize(x, axes, a.eps, centred=True)
     scaled = upstream * _per_channel(weight[0], x) if weight else upstream
     dx = _input_gradient(normal, factor, scaled, axes, centred=True)
     return dx, *(((upstream * normal).sum(axes), upstream.sum(axes)) if weight else ())
@@ -135,7 +135,7 @@ def _scores(a: at.AttentionAttrs, q: Array, k: Array, mask: tuple[Array, ...]) -
 
 
 def attention(run: Any, a: at.AttentionAttrs, q: Array, k: Array, v: Array, *mask: Array) -> Array:
-    return _rounded_attention(_keep, a, q, k, v, *mask)
+    return _half_attention(_keep, a, q, k, v, *mask)
 
 
 Round = Callable[[Array], Array]  # to the type of the operands of the products
@@ -145,7 +145,7 @@ def _keep(x: Array) -> Array:
     return x
 
 
-def _rounded_attention(half: Round, a: at.AttentionAttrs, q: Array, k: Array, v: Array, *mask: Array) -> Array:
+def _half_attention(half: Round, a: at.AttentionAttrs, q: Array, k: Array, v: Array, *mask: Array) -> Array:
     scores = _scores(a, q, k, mask)
     weights = np.exp(scores - _most(scores))
     total = weights.sum(axis=-1, keepdims=True)
@@ -169,10 +169,10 @@ def attention_lse(run: Any, a: at.AttentionAttrs, q: Array, k: Array, v: Array, 
 
 
 def attention_grad(run: Any, a: at.AttentionAttrs, q: Array, k: Array, v: Array, *rest: Array) -> tuple[Array, ...]:
-    return _rounded_attention_grad(_keep, a, q, k, v, *rest)
+    return _half_attention_grad(_keep, a, q, k, v, *rest)
 
 
-def _rounded_attention_grad(
+def _half_attention_grad(
     half: Round, a: at.AttentionAttrs, q: Array, k: Array, v: Array, *rest: Array
 ) -> tuple[Array, ...]:
     at_lse = lse_position([x.ndim for x in (q, k, v, *rest)]) - 3
@@ -187,4 +187,4 @@ def _rounded_attention_grad(
 
 
 # Ops whose products have operands that are no inputs of theirs: of half inputs these are rounded as well.
-ROUNDED: dict[str, Callable[..., Any]] = {"attention": _rounded_attention, "attention_grad": _rounded_attention_grad}
+ROUNDED: dict[str, Callable[..., Any]] = {"attention": _half_attention, "attention_grad": _half_attention_grad}

@@ -64,10 +64,10 @@ def philox(counter: tuple[Words, Words, Words, Words], key: tuple[int, int]) -> 
 
 def words(seed: int, key: str, step: int, elements: Words) -> Words:
     """The 32-bit word of each element."""
-    return hashed_words(seed, key_hash(key), step, elements)
+    return words_of_hash(seed, key_hash(key), step, elements)
 
 
-def hashed_words(seed: int, hash: int, step: int, elements: Words) -> Words:
+def words_of_hash(seed: int, hash: int, step: int, elements: Words) -> Words:
     """The same, of a key that is given by its hash, as plans have it."""
     mixed = hash ^ splitmix64(seed)
     block, lane = elements >> np.uint64(2), elements & np.uint64(3)
@@ -113,9 +113,9 @@ def uniform(seed: int, key: str, step: int, shape: tuple[int, ...], first: int =
     return drawn[first - 4 * block :][:count].reshape(shape)
 
 
-def hashed_uniform(seed: int, hash: int, step: int, elements: Words) -> Floats:
+def uniform_of_hash(seed: int, hash: int, step: int, elements: Words) -> Floats:
     """The numbers of these elements, under a key that is given by its hash."""
-    return _unit(hashed_words(seed, hash, step, elements))
+    return _unit(words_of_hash(seed, hash, step, elements))
 
 
 def normal(seed: int, key: str, step: int, shape: tuple[int, ...], first: int = 0) -> Floats:

@@ -49,7 +49,7 @@ class StepValues:
         return tuple(evaluate(e, self.sizes) for e in shape)
 
 
-def computed_dtype(dtype: DType) -> np.dtype[Any]:
+def interpreter_dtype(dtype: DType) -> np.dtype[Any]:
     """The dtype the interpreter computes in."""
     return np.dtype(np.float64) if dtype.is_float else dtype.numpy
 
@@ -70,13 +70,13 @@ def value_of(node: Node, run: StepValues, given: Sequence[Any]) -> Any:
     """What a node computes of the values of its inputs, before its own rounding."""
     if node.op in layer_values.ROUNDED and node.inputs[0].type.dtype.is_half:
         kind = node.inputs[0].type.dtype
-        return layer_values.ROUNDED[node.op](lambda x: rounded(x, kind), node.attrs, *given)
+        return layer_values.ROUNDED[node.op](lambda x: round_to(x, kind), node.attrs, *given)
     return VALUES[node.op](run, node.attrs, *given)
 
 
-def rounded(value: Any, dtype: DType) -> Array:
+def round_to(value: Any, dtype: DType) -> Array:
     """The value in the dtype that the interpreter computes in; of a half type, the nearest number that it holds."""
-    out: Array = np.asarray(value, dtype=computed_dtype(dtype))
+    out: Array = np.asarray(value, dtype=interpreter_dtype(dtype))
     if not dtype.is_half:
         return out
     with np.errstate(all="ignore"):  # what is too large becomes infinite
@@ -84,7 +84,7 @@ def rounded(value: Any, dtype: DType) -> Array:
 
 
 def _settle(node: Node, type: TensorType, value: Array, run: StepValues) -> Array:
-    out = rounded(value, type.dtype)
+    out = round_to(value, type.dtype)
     assert out.shape == run.shape(type.shape), f"{node} gave shape {out.shape} at sizes {dict(run.sizes)}"
     return out if run.observe is None else run.observe(node, out)
 
@@ -95,10 +95,10 @@ Row = Callable[..., Any]  # (run, attrs, *values of the inputs) -> value
 
 
 def _collective(kind: str) -> Callable[..., Any]:
-    return lambda run, a, x: _exchanged(run, kind, a.axis, x)
+    return lambda run, a, x: _collective_value(run, kind, a.axis, x)
 
 
-def _exchanged(run: StepValues, kind: str, axis: str, x: Array) -> Array:
+def _collective_value(run: StepValues, kind: str, axis: str, x: Array) -> Array:
     """Alone, a rank has what it gave."""
     return x if run.ranks is None else run.ranks.exchange(kind, axis, x)
 
@@ -143,7 +143,7 @@ def _gelu(run: StepValues, a: at.GeluAttrs, x: Array) -> Any:
 
 def _cast(run: StepValues, a: at.CastAttrs, x: Array) -> Any:
     if letter_of(x.dtype) != "f" or not a.dtype.is_integer:
-        return x.astype(computed_dtype(a.dtype))
+        return x.astype(interpreter_dtype(a.dtype))
     # A float is cut off towards 0; what the integers do not hold becomes the nearest that they do, and NaN 0.
     limits = np.iinfo(a.dtype.numpy)
     inside = np.where((x > limits.min) & (x < limits.max), x, 0.0).astype(a.dtype.numpy)
@@ -177,12 +177,12 @@ def _pad(run: StepValues, a: at.PadAttrs, x: Array) -> Array:
     return out
 
 
-def _clamped(index: Array, size: int) -> Array:
+def _clamp_index(index: Array, size: int) -> Array:
     return np.clip(index.astype(np.int64), 0, size - 1)
 
 
 def _gather(run: StepValues, a: at.GatherAttrs, data: Array, index: Array) -> Array:
-    return np.take(data, _clamped(index, data.shape[a.axis]), axis=a.axis)
+    return np.take(data, _clamp_index(index, data.shape[a.axis]), axis=a.axis)
 
 
 def _scatter_add(run: StepValues, a: at.ScatterAddAttrs, updates: Array, index: Array) -> Array:
@@ -190,7 +190,7 @@ def _scatter_add(run: StepValues, a: at.ScatterAddAttrs, updates: Array, index: 
     before, after = updates.shape[: a.axis], updates.shape[a.axis + index.ndim :]
     out = np.zeros((*before, size, *after), updates.dtype)
     rows = updates.reshape(*before, index.size, *after)
-    np.add.at(np.moveaxis(out, a.axis, 0), _clamped(index.reshape(-1), size), np.moveaxis(rows, a.axis, 0))
+    np.add.at(np.moveaxis(out, a.axis, 0), _clamp_index(index.reshape(-1), size), np.moveaxis(rows, a.axis, 0))
     return out
 
 
@@ -239,7 +239,7 @@ def _logsumexp(x: Array, axis: int) -> Array:
 
 
 def _cross_entropy(logits: Array, labels: Array) -> Array:
-    index = _clamped(labels, logits.shape[-1])[..., None]
+    index = _clamp_index(labels, logits.shape[-1])[..., None]
     return -np.take_along_axis(_log_softmax(logits, -1), index, axis=-1)[..., 0]
 
 
@@ -316,8 +316,8 @@ VALUES: dict[str, Row] = {
     "max_pool2d_index": convolution_values.max_pool2d_index,
     "max_pool2d_grad": convolution_values.max_pool2d_grad,
     "max_pool2d_pick": convolution_values.max_pool2d_pick,
-    "pooled_grad_weight": convolution_values.pooled_grad_weight,
-    "pooled_grad_input": convolution_values.pooled_grad_input,
+    "pooled_grad_weight": convolution_values.grad_weight_through_pool,
+    "pooled_grad_input": convolution_values.grad_input_through_pool,
     "ratio": _plain(np.divide),
     "stop_gradient": _plain(lambda x: x),
     "by_mode": _plain(lambda training, evaluating: training),
@@ -330,7 +330,7 @@ VALUES: dict[str, Row] = {
     "reduce_scatter": _collective("reduce_scatter"),
     "all_gather": _collective("all_gather"),
     "broadcast": _collective("broadcast"),
-    "exchange": lambda run, a, *xs: tuple(_exchanged(run, a.kind, a.axis, x) for x in xs),
+    "exchange": lambda run, a, *xs: tuple(_collective_value(run, a.kind, a.axis, x) for x in xs),
     "relu": _plain(lambda x: np.maximum(x, 0.0)),
     "sigmoid": _plain(_sigmoid),
     "tanh": _plain(np.tanh),

@@ -29,7 +29,7 @@ def parts(t: TensorType, last: bool) -> tuple[Extent, Extent, tuple[Extent, Exte
     return n, channels, (rest[0], rest[1])
 
 
-def joined(n: Extent, channels: Extent, size: tuple[Extent, ...], last: bool) -> Shape:
+def image_shape(n: Extent, channels: Extent, size: tuple[Extent, ...], last: bool) -> Shape:
     return (n, *size, channels) if last else (n, channels, *size)
 
 
@@ -96,7 +96,7 @@ def conv2d(a: at.ConvAttrs, x: TensorType, weight: TensorType) -> Type:
     assert isinstance(out, int), "the number of outputs is a number"
     _check_numbers("conv2d", a)
     _check_channels("conv2d", a.groups, channels, out, inner, weight)
-    return TensorType(joined(n, out, _counts("conv2d", a, size, kernel), a.last), x.dtype.accumulate)
+    return TensorType(image_shape(n, out, _counts("conv2d", a, size, kernel), a.last), x.dtype.accumulate)
 
 
 def _need_result(op: str, a: at.ConvGradAttrs, x: TensorType, weight: TensorType, g: TensorType) -> None:
@@ -111,7 +111,7 @@ def _need_result(op: str, a: at.ConvGradAttrs, x: TensorType, weight: TensorType
 def conv2d_grad_input(a: at.ConvGradAttrs, g: TensorType, weight: TensorType) -> Type:
     n, _, _ = _images("conv2d_grad_input", "a gradient", g, a.last)
     _, inner, _ = _images("conv2d_grad_input", "a weight", weight, a.last)
-    x = TensorType(joined(n, inner * a.groups, a.size, a.last), g.dtype)
+    x = TensorType(image_shape(n, inner * a.groups, a.size, a.last), g.dtype)
     _need_result("conv2d_grad_input", a, x, weight, g)
     return TensorType(x.shape, g.dtype.accumulate)
 
@@ -119,7 +119,7 @@ def conv2d_grad_input(a: at.ConvGradAttrs, g: TensorType, weight: TensorType) ->
 def conv2d_grad_weight(a: at.ConvGradAttrs, x: TensorType, g: TensorType) -> Type:
     _, channels, _ = _images("conv2d_grad_weight", "an input", x, a.last)
     _, out, _ = _images("conv2d_grad_weight", "a gradient", g, a.last)
-    weight = TensorType(joined(out, channels // a.groups, a.size, a.last), g.dtype)
+    weight = TensorType(image_shape(out, channels // a.groups, a.size, a.last), g.dtype)
     _need_result("conv2d_grad_weight", a, x, weight, g)
     return TensorType(weight.shape, g.dtype.accumulate)
 
@@ -136,7 +136,7 @@ def max_pool2d(a: at.PoolAttrs, x: TensorType) -> Type:
         "nothing of the image; use less.",
         OptionError,
     )
-    return TensorType(joined(n, channels, _counts("max_pool2d", a, size, a.window), a.last), x.dtype)
+    return TensorType(image_shape(n, channels, _counts("max_pool2d", a, size, a.window), a.last), x.dtype)
 
 
 def max_pool2d_index(a: at.PoolAttrs, x: TensorType) -> Type:
@@ -154,7 +154,7 @@ def _need_index(op: str, pooled: TensorType, index: TensorType, window: tuple[in
 def max_pool2d_grad(a: at.PoolGradAttrs, g: TensorType, index: TensorType) -> Type:
     n, channels, _ = _images("max_pool2d_grad", "a gradient", g, a.last)
     _need_index("max_pool2d_grad", g, index, a.window)
-    x = TensorType(joined(n, channels, a.size, a.last), g.dtype)
+    x = TensorType(image_shape(n, channels, a.size, a.last), g.dtype)
     pooled = max_pool2d(a.forward, x)
     need(pooled == g, f"max_pool2d_grad: the gradient of {x} is {pooled}; received {g}.")
     return x
@@ -179,7 +179,7 @@ def conv_grad_attrs(a: at.PooledConvAttrs) -> at.ConvGradAttrs:
     return at.ConvGradAttrs((1, 1), a.low, a.high, (1, 1), 1, True, a.size)
 
 
-def pooled_grad_weight(a: at.PooledConvAttrs, x: TensorType, g: TensorType, index: TensorType) -> Type:
+def grad_weight_through_pool(a: at.PooledConvAttrs, x: TensorType, g: TensorType, index: TensorType) -> Type:
     """conv2d_grad_weight(x, max_pool2d_grad(g, index)) of each part of the batch; the gradient is their sum."""
     middle = max_pool2d_grad(pool_grad_attrs(a), g, index)
     assert isinstance(middle, TensorType)
@@ -189,7 +189,7 @@ def pooled_grad_weight(a: at.PooledConvAttrs, x: TensorType, g: TensorType, inde
     return TensorType((a.parts, *weight.shape), weight.dtype)
 
 
-def pooled_grad_input(a: at.PooledConvAttrs, g: TensorType, index: TensorType, weight: TensorType) -> Type:
+def grad_input_through_pool(a: at.PooledConvAttrs, g: TensorType, index: TensorType, weight: TensorType) -> Type:
     """conv2d_grad_input(max_pool2d_grad(g, index), weight)."""
     middle = max_pool2d_grad(pool_grad_attrs(a), g, index)
     assert isinstance(middle, TensorType)

@@ -29,7 +29,7 @@ def trail_type(carry: TensorType, length: Extent) -> TensorType:
     return TensorType((length + 1, *carry.shape), carry.dtype)
 
 
-def stacked_type(step: TensorType, length: Extent) -> TensorType:
+def type_over_steps(step: TensorType, length: Extent) -> TensorType:
     """The type of one value per step."""
     return TensorType((length, *step.shape), step.dtype)
 
@@ -62,7 +62,7 @@ def scan(a: at.ScanAttrs, *xs: TensorType) -> Type:
             f"(shape {shape_text(before.shape)}, {before.dtype}).",
         )
     trails = tuple(trail_type(t, a.length) for t in given)
-    return TupleType((*trails, *(stacked_type(t, a.length) for t in results[a.carries :])))
+    return TupleType((*trails, *(type_over_steps(t, a.length) for t in results[a.carries :])))
 
 
 def scan_value(

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build
-from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update, held_graph, toposort, with_held_graph
-from wholestep.compiler.ir.ops import Trait, having
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update, body_of, toposort, with_held_graph
+from wholestep.compiler.ir.ops import Trait, ops_with
 from wholestep.compiler.ir.types import TensorType, adjoint_type
 from wholestep.compiler.passes.autodiff.rules import (
     GRADIENTS,
@@ -28,7 +28,7 @@ from wholestep.compiler.passes.autodiff.rules import (
 )
 from wholestep.compiler.passes.autodiff.scan import scan_gradients
 from wholestep.compiler.passes.lower.decompose import decomposition_of
-from wholestep.compiler.passes.simplify.inline import inlined
+from wholestep.compiler.passes.simplify.inline import inline_graph
 from wholestep.errors import GradientError
 
 Seed = Callable[[Node], Node]
@@ -45,14 +45,14 @@ def expand_gradients(graph: IRGraph, seed: Seed = one) -> IRGraph:
     `seed` gives the gradient of a loss with respect to itself: a scalar node, so that a part of a batch can be
     weighted without touching anything else.  Calls must have been inlined.  Graphs that nodes hold are expanded too.
     """
-    if all(n.op != "gradient" and held_graph(n) is None for n in graph.nodes):
+    if all(n.op != "gradient" and body_of(n) is None for n in graph.nodes):
         return graph
     new: dict[Node, Node] = {}
     expanded: dict[Node, tuple[Node, ...]] = {}
     for node in graph.nodes:
         # In topological order, so a gradient's inputs hold no gradient any more.
         moved = node.with_inputs([new[i] for i in node.inputs])
-        inner = held_graph(node)
+        inner = body_of(node)
         if inner is not None:
             moved = with_held_graph(moved, expand_gradients(inner))
         if node.op == "gradient":
@@ -72,9 +72,9 @@ def expand_gradients(graph: IRGraph, seed: Seed = one) -> IRGraph:
 def gradients(loss: Node, params: Sequence[Node], seed: Node) -> tuple[Node, ...]:
     """One gradient per parameter; parameters may be any nodes the loss is computed from, the loss itself included."""
     if missing := find_unreached(loss, params):
-        raise _unreached_error(loss, missing[0])
+        raise _unreachable_error(loss, missing[0])
     order = toposort([loss])
-    totals = _pull_back({loss: [seed]}, order, _depending_on(order, params), params)
+    totals = _pull_back({loss: [seed]}, order, _dependents_of(order, params), params)
     return tuple(build.cast(totals[p], p.type.dtype) for p in params)
 
 
@@ -119,7 +119,7 @@ def _through_all(
 
 def _through_loop(node: Node, upstream: dict[int, Node], wanted: set[int], params: Sequence[Node]) -> dict[int, Node]:
     def inside(arrived: dict[Node, list[Node]], order: Sequence[Node], inputs: Sequence[Node]) -> dict[Node, Node]:
-        return _pull_back(arrived, order, _depending_on(order, inputs), params)
+        return _pull_back(arrived, order, _dependents_of(order, inputs), params)
 
     return scan_gradients(node, upstream, wanted, inside)
 
@@ -131,7 +131,7 @@ def _as_told(node: Node, upstream: dict[int, Node], wanted: set[int], params: Se
         for i, kind in enumerate(node.results)
     ]
     attrs = build.attrs_of(node, at.CustomGradientAttrs)
-    found = zip(attrs.arguments, inlined(attrs.graph, [*given, *node.inputs[attrs.results :]]), strict=True)
+    found = zip(attrs.arguments, inline_graph(attrs.graph, [*given, *node.inputs[attrs.results :]]), strict=True)
     return {i: build.cast(gradient, gradient.type.dtype.accumulate) for i, gradient in found if i in wanted}
 
 
@@ -150,7 +150,7 @@ def find_unreached(loss: Node, params: Iterable[Node]) -> list[Node]:
     return [p for p in params if p not in reached]
 
 
-def _depending_on(order: Sequence[Node], params: Sequence[Node]) -> set[Node]:
+def _dependents_of(order: Sequence[Node], params: Sequence[Node]) -> set[Node]:
     """The nodes, given in order, whose gradient some parameter needs."""
     useful = set(params)
     for node in order:
@@ -170,11 +170,11 @@ def _apply_rule(node: Node, upstream: Node, wanted: Sequence[int], params: Seque
     row = GRADIENTS[node.op]
     assert not isinstance(row, Blocked), f"a gradient was sent on to {node!r}, which passes none"
     if isinstance(row, Refused):
-        raise _refused_error(node, row, params)
+        raise _no_gradient_error(node, row, params)
     if isinstance(row, ThroughDecomposition):
-        found = _through_decomposition(_seen_wide(node), upstream, wanted, params)
+        found = _through_decomposition(_widen_for_rule(node), upstream, wanted, params)
     else:
-        found = row(_seen_wide(node), upstream)
+        found = row(_widen_for_rule(node), upstream)
     assert len(found) == len(operands(node)), f"the gradient rule of {node.op} gave {len(found)} for {node!r}"
     out = []
     for i in wanted:
@@ -185,10 +185,10 @@ def _apply_rule(node: Node, upstream: Node, wanted: Sequence[int], params: Seque
     return out
 
 
-def _seen_wide(node: Node) -> Node:
+def _widen_for_rule(node: Node) -> Node:
     """The node as its rule sees it: of float32 where it is of half, unless it is a product."""
     of = source(node)
-    if of.op == "cast" or of.op in having(Trait.PRODUCT) or not any(i.type.dtype.is_half for i in of.inputs):
+    if of.op == "cast" or of.op in ops_with(Trait.PRODUCT) or not any(i.type.dtype.is_half for i in of.inputs):
         return node
     wide = of.with_inputs([build.cast(i, i.type.dtype.accumulate) for i in of.inputs])
     return wide if node.op != "item" else node.with_inputs([wide])
@@ -203,7 +203,7 @@ def _through_decomposition(
     # Between the inputs and the result only: an input may itself be computed from another one.
     behind = set(toposort(inputs))
     between = [n for n in toposort([result]) if n not in behind]
-    totals = _pull_back({result: [upstream]}, between, _depending_on(between, inputs), params)
+    totals = _pull_back({result: [upstream]}, between, _dependents_of(between, inputs), params)
     # An input that stands at several positions has its whole gradient at the first of those that want one.
     return tuple(
         totals.pop(x, None) or build.full(0, adjoint_type(x.type)) if i in wanted else None
@@ -214,7 +214,7 @@ def _through_decomposition(
 # -- errors ------------------------------------------------------------------------------------------------------
 
 
-def _refused_error(node: Node, row: Refused, params: Sequence[Node]) -> GradientError:
+def _no_gradient_error(node: Node, row: Refused, params: Sequence[Node]) -> GradientError:
     paths = [_path(p, node) for p in params]
     path = next(p for p in paths if p)
     return GradientError(
@@ -223,7 +223,7 @@ def _refused_error(node: Node, row: Refused, params: Sequence[Node]) -> Gradient
     )
 
 
-def _unreached_error(loss: Node, param: Node) -> GradientError:
+def _unreachable_error(loss: Node, param: Node) -> GradientError:
     wall = _last_wall(loss, param)
     if wall is None:
         return GradientError(

@@ -47,7 +47,7 @@ class ThroughDecomposition:
 Row = Rule | Blocked | Refused | ThroughDecomposition
 
 
-def _gone_by_now(node: Node, upstream: Node) -> Gradients:
+def _expanded_before(node: Node, upstream: Node) -> Gradients:
     raise AssertionError(f"{node.op} must be expanded or inlined before a gradient is taken through it")
 
 
@@ -128,21 +128,21 @@ GRADIENTS: dict[str, Row] = {
     "max_pool2d_index": Blocked("gives a position, not a number"),
     "max_pool2d_grad": convolution.max_pool2d_grad_rule,
     "max_pool2d_pick": convolution.max_pool2d_pick_rule,
-    "pooled_grad_weight": _gone_by_now,
-    "pooled_grad_input": _gone_by_now,
+    "pooled_grad_weight": _expanded_before,
+    "pooled_grad_input": _expanded_before,
     "ratio": pointwise.div_rule,
     "stop_gradient": Blocked("was asked to let no gradient through"),
     "by_mode": pointwise.by_mode_rule,
-    "gradient": _gone_by_now,
+    "gradient": _expanded_before,
     "item": ThroughDecomposition(),
-    "call": _gone_by_now,
+    "call": _expanded_before,
     "scan": _read_through_items,  # by scan.py, for all of them together
     "custom_gradient": _read_through_items,  # by reverse.py, for all of them together
     "all_reduce": structural.all_reduce_rule,
     "reduce_scatter": structural.reduce_scatter_rule,
     "all_gather": structural.all_gather_rule,
     "broadcast": Blocked("is the same whatever the other ranks have"),
-    "exchange": _gone_by_now,
+    "exchange": _expanded_before,
     "relu": composites.relu_rule,
     "sigmoid": composites.sigmoid_rule,
     "tanh": composites.tanh_rule,

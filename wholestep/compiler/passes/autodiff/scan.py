@@ -13,13 +13,13 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import IRGraph, Node, Output, toposort
-from wholestep.compiler.ir.ops import Trait, having
-from wholestep.compiler.ir.type_rules.scan import stacked_type
+from wholestep.compiler.ir.ops import Trait, ops_with
+from wholestep.compiler.ir.type_rules.scan import type_over_steps
 from wholestep.compiler.ir.types import Extent, TensorType, adjoint_type, boolean
 from wholestep.compiler.passes.autodiff.scan_sums import sum_over_steps
 
 PullBack = Callable[[dict[Node, list[Node]], Sequence[Node], Sequence[Node]], Mapping[Node, Node]]
-_VIEWS = having(Trait.VIEW) | {"cast"}
+_VIEWS = ops_with(Trait.VIEW) | {"cast"}
 
 
 def scan_gradients(node: Node, upstream: Mapping[int, Node], wanted: set[int], pull_back: PullBack) -> dict[int, Node]:
@@ -150,7 +150,7 @@ class _Gradient:
     def _note(self, node: Node) -> Node:
         """Stands for the stack of a node while it is found out which ones are needed."""
         self._keep(node)
-        return Node("input", (), at.InputAttrs("stack", stacked_type(node.type, self.attrs.length)))
+        return Node("input", (), at.InputAttrs("stack", type_over_steps(node.type, self.attrs.length)))
 
     # -- putting it together -------------------------------------------------------------------------------------------
     def result(self) -> dict[int, Node]:

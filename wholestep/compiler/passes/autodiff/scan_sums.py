@@ -12,11 +12,11 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Node
-from wholestep.compiler.ir.ops import Trait, having
+from wholestep.compiler.ir.ops import Trait, ops_with
 from wholestep.compiler.ir.types import Extent
 
 Stack = Callable[[Node], Node]
-VIEWS = having(Trait.VIEW)
+VIEWS = ops_with(Trait.VIEW)
 
 
 def sum_over_steps(node: Node, length: Extent, stack: Stack) -> Node:
@@ -51,12 +51,12 @@ def _product(node: Node, stack: Stack) -> Node:
     """Steps become part of the axis that is summed over: (T, .., k, m) is seen as (.., T·k, m)."""
     attrs = attrs_of(node, at.MatmulAttrs)
     a, b = node.inputs
-    left = _merged(stack(a), inner_first=attrs.transpose_a)
-    right = _merged(stack(b), inner_first=not attrs.transpose_b)
+    left = _merge_step_axis(stack(a), inner_first=attrs.transpose_a)
+    right = _merge_step_axis(stack(b), inner_first=not attrs.transpose_b)
     return build.matmul(left, right, transpose_a=attrs.transpose_a, transpose_b=attrs.transpose_b)
 
 
-def _merged(x: Node, inner_first: bool) -> Node:
+def _merge_step_axis(x: Node, inner_first: bool) -> Node:
     """The steps, first of all axes, merged with the axis of a matrix that a product sums over."""
     steps, *lead, rows, columns = x.type.shape
     axes = range(1, 1 + len(lead))

@@ -15,8 +15,8 @@ from typing import NoReturn
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update, held_graph, rewrite, toposort, with_held_graph
-from wholestep.compiler.ir.ops import Trait, having
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update, body_of, rewrite, toposort, with_held_graph
+from wholestep.compiler.ir.ops import Trait, ops_with
 from wholestep.compiler.ir.type_rules.collectives import BATCH, CARRIED, FIRST, OWN, ROWS, SHARES
 from wholestep.compiler.ir.types import Dim, Extent, TensorType, float32, int64, product
 from wholestep.compiler.ir.types import divide as quotient
@@ -37,7 +37,7 @@ from wholestep.errors import GraphError
 # Through these a share stays one: they are linear, and make nothing larger.
 LINEAR = frozenset({"add", "sub", "neg", "reshape", "permute", "sum", "where"})
 SCALED = frozenset({"mul", "div", "ratio"})  # linear too; but a gradient is scaled for each of its moments
-DRAWS = having(Trait.DRAWS)
+DRAWS = ops_with(Trait.DRAWS)
 
 
 def divide(graph: IRGraph) -> IRGraph:
@@ -170,12 +170,12 @@ class _Divider:
 
     def of_whole_batch(self, node: Node) -> Node:
         """A size as that of all ranks' rows together, random numbers by a row's place among them; in loops, too."""
-        body = held_graph(node)
+        body = body_of(node)
         if body is not None:
             return with_held_graph(node, rewrite(body, self.of_whole_batch))
         if node.op == "size":
             extent = attrs_of(node, at.SizeAttrs).extent
-            found = _renamed(extent, self.batch, self.whole)
+            found = _rename_symbol(extent, self.batch, self.whole)
             return node if found == extent else Node("size", (), at.SizeAttrs(found), node.name, node.line)
         if node.op in DRAWS and any(mentions(e, self.batch) for e in node.type.shape):
             return self.drawn(node)
@@ -235,7 +235,7 @@ def _elements(node: Node) -> int:
     return count
 
 
-def _renamed(extent: Extent, old: str, new: str) -> Extent:
+def _rename_symbol(extent: Extent, old: str, new: str) -> Extent:
     """The extent with another symbol in the place of one."""
     if not isinstance(extent, Dim) or old not in extent.symbols:
         return extent

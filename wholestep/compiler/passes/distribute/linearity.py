@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of, constant_value
 from wholestep.compiler.ir.graph import Node
-from wholestep.compiler.ir.ops import Trait, having
+from wholestep.compiler.ir.ops import Trait, ops_with
 from wholestep.compiler.ir.types import TensorType
 
 # Of an op's inputs, which are multiplied by the factor -> is its result?  Only asked where some are.
@@ -49,12 +49,12 @@ def _first(node: Node, scaled: Sequence[bool]) -> bool:
     return scaled[0] and not any(scaled[1:])
 
 
-def _chosen(node: Node, scaled: Sequence[bool]) -> bool:
+def _where_is_linear(node: Node, scaled: Sequence[bool]) -> bool:
     branches = zip(scaled[1:], node.inputs[1:], strict=True)
     return not scaled[0] and all(s or _is_zero(x) for s, x in branches)
 
 
-def _padded(node: Node, scaled: Sequence[bool]) -> bool:
+def _pad_is_linear(node: Node, scaled: Sequence[bool]) -> bool:
     return attrs_of(node, at.PadAttrs).value == 0
 
 
@@ -64,10 +64,10 @@ def _cast(node: Node, scaled: Sequence[bool]) -> bool:
 
 _RULES: dict[str, Rule] = {
     **dict.fromkeys(("add", "sub", "neg", "sum", "concat", "stop_gradient"), _every),
-    **dict.fromkeys(having(Trait.VIEW), _every),
+    **dict.fromkeys(ops_with(Trait.VIEW), _every),
     **dict.fromkeys(("mul", "matmul", "conv2d", "conv2d_grad_input", "conv2d_grad_weight"), _one),
     **dict.fromkeys(("div", "ratio", "gather", "scatter_add", "max_pool2d_grad", "dropout"), _first),
-    "where": _chosen,
-    "pad": _padded,
+    "where": _where_is_linear,
+    "pad": _pad_is_linear,
     "cast": _cast,
 }

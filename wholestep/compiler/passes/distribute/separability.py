@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import IRGraph, Node
-from wholestep.compiler.ir.ops import Trait, having
+from wholestep.compiler.ir.ops import Trait, ops_with
 from wholestep.compiler.passes.distribute.batch_placement.placements import Kind, Mixed, Partial, Replicated
 from wholestep.compiler.passes.distribute.batch_placement.rules import kinds_of
 from wholestep.compiler.passes.distribute.linearity import scales
@@ -75,7 +75,7 @@ def _split(node: Node, weight: Node | None, kinds: Mapping[Node, Kind]) -> Itera
     """weight·node as terms and, for what does not depend on the batch, nodes."""
     kind = kinds[node]
     if isinstance(kind, Replicated):
-        yield _weighted(weight, node)
+        yield _times_weight(weight, node)
     elif isinstance(kind, Partial):
         yield _term(weight, node, None)
     elif node.op in _QUOTIENTS and not isinstance(kinds[node.inputs[1]], Replicated):
@@ -107,7 +107,7 @@ def _term(weight: Node | None, numerator: Node, denominator: Node | None) -> Los
     return LossTerm(weight, numerator, denominator)
 
 
-def _weighted(weight: Node | None, node: Node) -> Node:
+def _times_weight(weight: Node | None, node: Node) -> Node:
     return node if weight is None else b.mul(weight, node)
 
 
@@ -135,7 +135,7 @@ def _neg(node: Node, weight: Node | None, kinds: Mapping[Node, Kind]) -> Parts:
 def _mul(node: Node, weight: Node | None, kinds: Mapping[Node, Kind]) -> Parts:
     for x, factor in (node.inputs, node.inputs[::-1]):
         if isinstance(kinds[factor], Replicated):
-            yield x, _weighted(weight, factor)
+            yield x, _times_weight(weight, factor)
             return
     raise _not_linear(node, kinds[node])
 
@@ -158,7 +158,7 @@ def _not_linear(node: Node, kind: Kind) -> _NotSeparableError:
     return _NotSeparableError(node, "is not a weighted sum of means over the batch")
 
 
-_QUOTIENTS = having(Trait.QUOTIENT)
+_QUOTIENTS = ops_with(Trait.QUOTIENT)
 _OUTER_RULES = {
     "add": _add,
     "sub": _sub,
@@ -195,13 +195,13 @@ def _depends_on_parameters(node: Node) -> bool:
         if node.op == "parameter":
             return True
         if node.op != "stop_gradient":
-            new = [i for i in _followed(node) if i not in seen]
+            new = [i for i in _differentiable_inputs(node) if i not in seen]
             seen.update(new)
             stack.extend(new)
     return False
 
 
-def _followed(node: Node) -> Sequence[Node]:
+def _differentiable_inputs(node: Node) -> Sequence[Node]:
     """The inputs that a gradient may go on to."""
     if node.op != "custom_gradient":
         return node.inputs

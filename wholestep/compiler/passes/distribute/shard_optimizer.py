@@ -234,19 +234,19 @@ class _Sharder:
     def _filled_up(self, node: Node, by_columns: bool) -> Node:
         """A whole value as ranks divide it, the last part as large as the others."""
         divided = as_divided(_shape(node), by_columns, self.ranks)
-        seen = _transposed(node) if by_columns and node.type.rank == 2 else node
+        seen = _transpose(node) if by_columns and node.type.rank == 2 else node
         more = -divided[0] % self.ranks
         return b.pad(b.reshape(seen, divided), (0,) * len(divided), (more, *(0 for _ in divided[1:])))
 
 
-def _transposed(node: Node) -> Node:
+def _transpose(node: Node) -> Node:
     """The transpose of a matrix; that of a product has its operands exchanged, and adds the same in the same order."""
     if node.op == "matmul":
         a, (x, y) = attrs_of(node, at.MatmulAttrs), node.inputs
         turned = at.MatmulAttrs(not a.transpose_b, not a.transpose_a, a.accumulate)
         return Node(node.op, (y, x), turned, node.name, node.line)
     if node.op in ("add", "cast"):
-        return Node(node.op, [_transposed(i) for i in node.inputs], node.attrs, node.name, node.line)
+        return Node(node.op, [_transpose(i) for i in node.inputs], node.attrs, node.name, node.line)
     return b.permute(node, (1, 0))
 
 

@@ -45,13 +45,13 @@ def steps(
             yield _step(egraph, *known[firing.rule], firing)
 
 
-def changed_classes(egraph: EGraph, chosen: Sequence[ENode]) -> dict[int, int]:
+def find_changed_classes(egraph: EGraph, chosen: Sequence[ENode]) -> dict[int, int]:
     """The classes where something else than the program's own was chosen, once each."""
     own = egraph.original_choice()
     return {c: 1 for c in live_classes(egraph.roots, chosen) if chosen[c] != own[c]}
 
 
-def applied(
+def count_applications(
     egraph: EGraph, rules: Sequence[Rule], emitted: Emitted, chosen: Sequence[ENode], changed: Mapping[int, int]
 ) -> dict[str, int]:
     """In how many places each rule made the chosen e-node; `changed`: classes, and the places that each stands for.
@@ -73,7 +73,7 @@ def applied(
     return dict(counts)
 
 
-def replaced_nodes(egraph: EGraph, rules: Sequence[Rule], emitted: Emitted) -> frozenset[ENode]:
+def find_replaced_nodes(egraph: EGraph, rules: Sequence[Rule], emitted: Emitted) -> frozenset[ENode]:
     """What rules that are not about cost forbid: in a class where one fired, everything but its right sides.
 
     Other e-nodes of such a class were made from the left side and are no steadier; but for composites, which are

@@ -88,11 +88,11 @@ def canonical(
     located: list[int] = []
     for term in terms:
         located.append(rows.nodes[ENode(term.head, term.slots, term.type, tuple(located[c] for c in term.children))])
-    number = _numbering(located, rows)
+    number = _number_classes(located, rows)
     classes: list[list[ENode]] = [[] for _ in number]
     class_of: dict[ENode, int] = {}
     for raw, output in rows.nodes.items():
-        node = _renumbered(raw, number)
+        node = _renumber(raw, number)
         class_of[node] = number[output]
         classes[number[output]].append(node)
     placed = [ENode(t.head, t.slots, t.type, tuple(number[located[c]] for c in t.children)) for t in terms]
@@ -107,11 +107,11 @@ def canonical(
     )
 
 
-def _renumbered(node: ENode, number: dict[int, int]) -> ENode:
+def _renumber(node: ENode, number: dict[int, int]) -> ENode:
     return ENode(node.head, node.slots, node.type, tuple(number[c] for c in node.children))
 
 
-def _numbering(located: Sequence[int], rows: WorkerTables) -> dict[int, int]:
+def _number_classes(located: Sequence[int], rows: WorkerTables) -> dict[int, int]:
     """Every class has an e-node over classes that were made before it: take them in rounds, sorted in each."""
     number: dict[int, int] = {}
     for raw in located:
@@ -121,7 +121,7 @@ def _numbering(located: Sequence[int], rows: WorkerTables) -> dict[int, int]:
         smallest: dict[int, ENode] = {}
         for node, output in waiting:
             if all(c in number for c in node.children):
-                candidate = _renumbered(node, number)
+                candidate = _renumber(node, number)
                 smallest[output] = min(smallest.get(output, candidate), candidate)
         assert smallest, "an e-node that is not built from the program's terms"
         for output in sorted(smallest, key=lambda c: smallest[c]):

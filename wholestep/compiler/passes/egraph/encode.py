@@ -11,7 +11,7 @@ from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.attrs import NONE, Attrs
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import IRGraph, Node, toposort
-from wholestep.compiler.ir.ops import OPS, Family, Trait, having
+from wholestep.compiler.ir.ops import OPS, Family, Trait, ops_with
 from wholestep.compiler.ir.types import DTYPES, TensorType, Type, boolean
 from wholestep.compiler.passes.egraph.egraph import ENode, Equality, Slot
 from wholestep.compiler.passes.egraph.terms import RANK, TERMS
@@ -75,7 +75,7 @@ def encode(graph: IRGraph, defined: frozenset[str] = frozenset(), cuts: Mapping[
     """
     encoder = _Encoder(cut_nodes(graph) if cuts is None else cuts)
     ends = [*(o.node for o in graph.outputs), *(u.node for u in graph.updates)]
-    for node in _needed(graph.nodes, ends):
+    for node in _reachable_from(graph.nodes, ends):
         encoder.add(node)
     term_of, program = dict(encoder.term_of), len(encoder.numbers)
     definitions = (*encoder.spread(graph.nodes), *encoder.define(graph.nodes, defined))
@@ -128,7 +128,7 @@ class _Encoder:
             composite = _composite_of(node)
             if self.term_of[composite] not in parts:
                 results = parts[self.term_of[composite]] = decomposition_of(composite)
-                new = [n for n in _needed(toposort(results), results) if n not in self.term_of]
+                new = [n for n in _reachable_from(toposort(results), results) if n not in self.term_of]
                 for n in new:
                     self.add(n)
                 waiting += [n for n in new if _composite_of(n).op in defined]
@@ -152,7 +152,7 @@ def _composite_of(node: Node) -> Node:
     return node.inputs[0] if node.op == "item" else node
 
 
-def _needed(nodes: Sequence[Node], ends: Sequence[Node]) -> list[Node]:
+def _reachable_from(nodes: Sequence[Node], ends: Sequence[Node]) -> list[Node]:
     """What the ends need; of a number that is repeated, not the number itself."""
     wanted = set(ends)
     for node in reversed(nodes):
@@ -222,7 +222,7 @@ def is_opaque(node: Node) -> bool:
     return arithmetic and not node.result.dtype.is_float and node.op not in _EXACT_ON_INTEGERS
 
 
-_EXACT_ON_INTEGERS = having(Trait.EXACT)
+_EXACT_ON_INTEGERS = ops_with(Trait.EXACT)
 
 
 def _types(node: Node) -> list[TensorType]:

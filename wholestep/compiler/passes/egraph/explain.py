@@ -193,12 +193,12 @@ def explain(rewriting: Rewriting, ends: Sequence[Node], worker: Worker) -> tuple
         for node in (change.own, *justifier.choices(change.chosen)):
             for link in justifier.behind(node):
                 named.add(link.name)
-                told = _told(link, change.node)
+                told = _explain_link(link, change.node)
                 found.setdefault((told.rule, told.node, told.line), told)
     return list(found.values()), _sufficient(rewriting, changed, named, worker)
 
 
-def _told(link: Link, node: Node) -> ExplainedStep:
+def _explain_link(link: Link, node: Node) -> ExplainedStep:
     name = f"{node.op} {node.name!r}" if node.name else node.op
     if link.rule is not None:
         rule = link.rule

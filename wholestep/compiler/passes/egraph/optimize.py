@@ -11,7 +11,12 @@ from dataclasses import dataclass, field, replace
 from wholestep.compiler.garbage import without_collections
 from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.passes.egraph.applicable_rules import only_reorders, reachable_rules
-from wholestep.compiler.passes.egraph.certificate import Emitted, applied, changed_classes, replaced_nodes
+from wholestep.compiler.passes.egraph.certificate import (
+    Emitted,
+    count_applications,
+    find_changed_classes,
+    find_replaced_nodes,
+)
 from wholestep.compiler.passes.egraph.cost import CostModel
 from wholestep.compiler.passes.egraph.egraph import EGraph, ENode
 from wholestep.compiler.passes.egraph.encode import Encoded, encode
@@ -19,9 +24,9 @@ from wholestep.compiler.passes.egraph.extract import WORTHWHILE, Extraction, ext
 from wholestep.compiler.passes.egraph.outline import FEWEST_NODES, Outlined, outline
 from wholestep.compiler.passes.egraph.rebuild import rebuild
 from wholestep.compiler.passes.egraph.replay import Replay
-from wholestep.compiler.passes.egraph.report import EGraphReport, described
+from wholestep.compiler.passes.egraph.report import EGraphReport, describe_error
 from wholestep.compiler.passes.egraph.rules import rules_for
-from wholestep.compiler.passes.egraph.rules.composites import defined_composites
+from wholestep.compiler.passes.egraph.rules.composites import composites_with_definition
 from wholestep.compiler.passes.egraph.rules.rule import Exactness, Rule
 from wholestep.compiler.passes.egraph.saturate import (
     Budget,
@@ -86,10 +91,10 @@ def optimize(
     """The cheapest equal program that the rules reach, and a report; the graph itself where there is none."""
     request = Request(capacity, costs, exactness, before_autodiff, budget or Budget(), outline_from)
     with without_collections():
-        return _told(graph, request, worker or shared_worker())
+        return _optimize_or_report(graph, request, worker or shared_worker())
 
 
-def _told(graph: IRGraph, request: Request, worker: Worker) -> tuple[IRGraph, EGraphReport]:
+def _optimize_or_report(graph: IRGraph, request: Request, worker: Worker) -> tuple[IRGraph, EGraphReport]:
     """Whatever goes wrong in here costs the rewriting, never the build."""
     seconds: dict[str, float] = {}
     dropped: dict[str, str] = {}
@@ -103,7 +108,7 @@ def _told(graph: IRGraph, request: Request, worker: Worker) -> tuple[IRGraph, EG
         return graph, replace(unchanged, failure=str(error))
     except Exception as error:
         log.debug("the e-graph failed", exc_info=True)
-        return graph, replace(unchanged, failure=described(error))
+        return graph, replace(unchanged, failure=describe_error(error))
     if found is None:
         return graph, replace(unchanged, skipped="no rule can match but those that exchange operands")
     return found.after, replace(found.report, dropped=dropped)
@@ -122,7 +127,7 @@ def rewrite_by_equality(
     outlined = outline(graph, request.outline_from)
     clock("outline")
     program = graph if outlined is None else outlined.graph
-    defined = frozenset[str]() if request.before_autodiff else defined_composites(request.exactness)
+    defined = frozenset[str]() if request.before_autodiff else composites_with_definition(request.exactness)
     encoded = encode(program, defined, None if outlined is None else outlined.cuts)
     rules = rules_for(program, request.exactness, encoded.tables, request.before_autodiff, dropped)
     rules = reachable_rules(rules, encoded.terms, encoded.definitions)
@@ -137,18 +142,18 @@ def rewrite_by_equality(
     egraph = result.egraph
     # Before autodiff the aim is the canonical form, whatever it saves: equal programs must stay equal.
     least_gain = 0.0 if request.before_autodiff else WORTHWHILE
-    replaced = replaced_nodes(egraph, rules, result.emitted)
+    replaced = find_replaced_nodes(egraph, rules, result.emitted)
     extraction = extract(egraph, lambda node: model.cost(node, egraph), replaced, least_gain)
     clock("extract")
     replay = None
     if outlined is None:
         rebuilt = rebuild(graph, encoded, egraph, extraction.chosen)
-        changed: Mapping[int, int] = changed_classes(egraph, extraction.chosen)
+        changed: Mapping[int, int] = find_changed_classes(egraph, extraction.chosen)
     else:
         replay = Replay(outlined, encoded, egraph, extraction.chosen)
         rebuilt, changed = replay.graph(graph), replay.changed()
     clock("rebuild")
-    used = applied(egraph, rules, result.emitted, extraction.chosen, changed)
+    used = count_applications(egraph, rules, result.emitted, extraction.chosen, changed)
     clock("certificates")
     told = _report(request, (graph, program, rebuilt), result, extraction, used, seconds)
     return Rewriting(graph, rebuilt, outlined, encoded, rules, result.emitted, egraph, extraction.chosen, told, replay)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from wholestep.compiler.ir.attrs import Attrs
 from wholestep.compiler.ir.graph import IRGraph, Node
-from wholestep.compiler.ir.ops import Trait, having
+from wholestep.compiler.ir.ops import Trait, ops_with
 from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.passes.egraph.encode import full_value, is_opaque
 
@@ -90,7 +90,7 @@ def read_program(graph: IRGraph, cuts: Mapping[Node, int]) -> NumberedGraph:
     return p
 
 
-_PLAIN_OPS = having(Trait.STEADY) | {"expand"}
+_PLAIN_OPS = ops_with(Trait.STEADY) | {"expand"}
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ class EGraphReport:
         return f"{1e3 * total:.0f} ms ({parts})"
 
 
-def described(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """An exception of ours in one line: what it says and where it was raised."""
     last = error.__traceback__
     while last is not None and last.tb_next is not None:

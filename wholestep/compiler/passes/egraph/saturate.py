@@ -92,7 +92,7 @@ class Worker:
                 raise SaturationError(f"the e-graph worker could not be started: {error}") from error
             assert self._process.stdin is not None
             os.set_blocking(self._process.stdin.fileno(), False)
-            self._unsent = _line(_shared())
+            self._unsent = _line(_common_program())
             with contextlib.suppress(BrokenPipeError):  # `ask` tells how it ended
                 self._send()
 
@@ -221,9 +221,9 @@ def _line(message: Mapping[str, Any]) -> bytes:
 
 
 @cache
-def _shared() -> Mapping[str, Any]:
+def _common_program() -> Mapping[str, Any]:
     """The laws, and what they are about: the same in every program."""
-    laws = [_emitted(law, 0) for law in LAWS]
+    laws = [_emit_rule(law, 0) for law in LAWS]
     common = [*DECLARATIONS, *(c.declaration() for c in signatures(laws, ()).values())]
     return {"common": common, "laws": {law.relation: law.lines() for law in laws}}
 
@@ -240,8 +240,8 @@ def _default_command() -> tuple[str, ...]:
 def saturate(encoded: Encoded, rules: Sequence[Rule], budget: Budget, process: Worker) -> Saturated:
     """Apply the rules until nothing changes or the rounds are spent; a SaturationError says why there is no result."""
     constructors = constructors_of(encoded.terms)
-    emitted = [_emitted(rule, len(LAWS) + i) for i, rule in enumerate(rules)]
-    tables, laws = signatures(emitted, constructors), _shared()
+    emitted = [_emit_rule(rule, len(LAWS) + i) for i, rule in enumerate(rules)]
+    tables, laws = signatures(emitted, constructors), _common_program()
     declared = {*laws["common"]}
     own = [line for c in tables.values() if (line := c.declaration()) not in declared]
     own += [line for e in emitted if e.relation not in laws["laws"] for line in e.lines()]
@@ -275,7 +275,7 @@ _MOST_KNOWN = 4096
 _known: dict[tuple[int, int], tuple[Rule, EmittedRule]] = {}  # by id and number; what has an id is kept with it
 
 
-def _emitted(rule: Rule, number: int) -> EmittedRule:
+def _emit_rule(rule: Rule, number: int) -> EmittedRule:
     """A rule as text; what is the same in every program is written once for each number that it had in one."""
     number = _LAW_NUMBERS.get(id(rule), number)
     if rule.types:

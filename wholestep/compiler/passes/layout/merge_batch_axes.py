@@ -22,12 +22,12 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
-from wholestep.compiler.ir.ops import LEAVES, OPS, Family, Trait, having
+from wholestep.compiler.ir.ops import LEAVES, OPS, Family, Trait, ops_with
 from wholestep.compiler.ir.types import Shape, TensorType, boolean, product
 from wholestep.compiler.target import Target
 
 REDUCTIONS = frozenset(name for name, op in OPS.items() if op.family is Family.REDUCE)
-VIEWS = having(Trait.VIEW)
+VIEWS = ops_with(Trait.VIEW)
 
 
 def flatten(graph: IRGraph, target: Target) -> IRGraph:
@@ -282,7 +282,7 @@ class _Attempt:
     def _is_in_memory(self, node: Node) -> bool:
         # Another shape of a matrix that lies in blocks of columns is a copy.
         blocked = self.target.blocks_columns and node.type.rank <= 2
-        dense = node.op in having(Trait.GIVEN) or (node.is_state and not blocked)
+        dense = node.op in ops_with(Trait.GIVEN) or (node.is_state and not blocked)
         return dense or (node in self.stored and _is_stored_op(node))
 
 

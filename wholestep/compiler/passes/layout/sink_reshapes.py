@@ -17,7 +17,7 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
-from wholestep.compiler.ir.ops import Trait, having
+from wholestep.compiler.ir.ops import Trait, ops_with
 from wholestep.compiler.ir.shapes import quotients
 from wholestep.compiler.ir.types import Shape
 from wholestep.compiler.passes.layout.merge_batch_axes import (
@@ -37,7 +37,7 @@ def keep_rows(graph: IRGraph) -> IRGraph:
     readers, stays = graph.consumers(), set[Node]()
     while True:
         new, moved = _attempt(graph, stays)
-        in_vain = _moved_in_vain(graph, readers, moved)
+        in_vain = _useless_moves(graph, readers, moved)
         if not in_vain:
             break
         stays |= in_vain
@@ -60,7 +60,7 @@ def _attempt(graph: IRGraph, stays: set[Node]) -> tuple[dict[Node, Node], set[No
         node = old.with_inputs([new[i] for i in old.inputs])
         if old.is_elementwise:
             with b.origin(old):
-                reshaped = None if old in fixed else _moved(node, in_rows)
+                reshaped = None if old in fixed else _sink_reshape(node, in_rows)
             if reshaped is not None:
                 node = reshaped
                 moved.add(old)
@@ -71,7 +71,7 @@ def _attempt(graph: IRGraph, stays: set[Node]) -> tuple[dict[Node, Node], set[No
     return new, moved
 
 
-def _moved_in_vain(graph: IRGraph, readers: Mapping[Node, Sequence[Node]], moved: set[Node]) -> set[Node]:
+def _useless_moves(graph: IRGraph, readers: Mapping[Node, Sequence[Node]], moved: set[Node]) -> set[Node]:
     in_vain: set[Node] = set()
     for old in reversed(graph.nodes):
         followers = [r for r in readers[old] if may_follow(r)] if old in moved else []
@@ -93,7 +93,7 @@ def _spreads_a_reduction(node: Node, shape: Shape) -> bool:
     return x.op in REDUCTIONS and reduced_axis(x) == x.inputs[0].type.rank - 1
 
 
-def _moved(node: Node, in_rows: set[Node]) -> Node | None:
+def _sink_reshape(node: Node, in_rows: set[Node]) -> Node | None:
     """The node as a reshape of its form in rows; None where it has none."""
     for i in node.inputs:
         if is_reinterpretation(i) and i.inputs[0] in in_rows:
@@ -117,4 +117,4 @@ def _in_rows(node: Node, shape: Shape) -> Node | None:
         places = quotients(shape, node.type.shape)
         free = base.op not in (*VIEWS, "iota", "random") and places is not None and all(places[d] for d in kept)
         return b.reshape(node, shape) if free else None
-    return b.reshape(node, shape) if node.op in having(Trait.GIVEN) else None
+    return b.reshape(node, shape) if node.op in ops_with(Trait.GIVEN) else None

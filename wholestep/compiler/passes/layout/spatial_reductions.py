@@ -23,15 +23,15 @@ HEIGHT, WIDTH, CHANNELS = 1, 2, 3  # axes of images
 
 def sum_pixels(graph: IRGraph) -> IRGraph:
     """Write sums over both axes of images as sums over one; the same graph where there are none."""
-    return _merged(graph, _PixelMerger, _is_over_pixels)
+    return _merge_pixels(graph, _PixelMerger, _is_over_pixels)
 
 
 def sum_all_pixels(graph: IRGraph) -> IRGraph:
     """Write sums over images and both of their axes as sums over one axis: for devices that cut long sums anyway."""
-    return _merged(graph, _AllMerger, _is_over_all_pixels)
+    return _merge_pixels(graph, _AllMerger, _is_over_all_pixels)
 
 
-def _merged(graph: IRGraph, merge: Callable[[IRGraph], _PixelMerger], is_sum: Callable[[Node], bool]) -> IRGraph:
+def _merge_pixels(graph: IRGraph, merge: Callable[[IRGraph], _PixelMerger], is_sum: Callable[[Node], bool]) -> IRGraph:
     if not any(is_sum(n) for n in graph.nodes):
         return graph
     merger = merge(graph)
@@ -149,7 +149,7 @@ def variances_in_one_pass(graph: IRGraph) -> IRGraph:
     Both are made of sums of y = x - s and y², where s is the first row: m = s + Σy/n and Σ(x - m)² = Σy² - (Σy)²/n.
     With s among the values, the difference loses no more digits than s is far from their mean.
     """
-    found = {m: (x, squares) for squares in graph.nodes for m, x in _centred(squares)}
+    found = {m: (x, squares) for squares in graph.nodes for m, x in _variance_terms(squares)}
     if not found:
         return graph
     new: dict[Node, Node] = {}
@@ -170,7 +170,7 @@ def variances_in_one_pass(graph: IRGraph) -> IRGraph:
     )
 
 
-def _centred(node: Node) -> Iterator[tuple[Node, Node]]:
+def _variance_terms(node: Node) -> Iterator[tuple[Node, Node]]:
     """The mean and x where a node is the sum over rows of (x - mean)²."""
     if not _is_sum(node, 0) or node.inputs[0].op != "mul" or node.type.rank != 1:
         return

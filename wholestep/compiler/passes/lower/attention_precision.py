@@ -55,18 +55,18 @@ def _by_rounding(node: Node, made: set[Node], early: dict[Node, Node]) -> Node:
     masked = node.inputs[3:] if node.op != "attention_grad" else node.inputs[3 : _at_lse(node)]
     if not node.inputs[0].type.dtype.is_half or masked:
         return node
-    inputs = [early.setdefault(i, _lifted(i)) for i in node.inputs]
+    inputs = [early.setdefault(i, _cast_before_view(i)) for i in node.inputs]
     rounded = b.make(node.op, inputs, replace(attrs_of(node, at.AttentionAttrs), rounded=True))
     made.add(rounded)
     return b.cast(rounded, node.type.dtype) if node.op == "attention" else rounded
 
 
-def _lifted(node: Node) -> Node:
+def _cast_before_view(node: Node) -> Node:
     """cast(view(x)) = view(cast(x)): whoever computes x rounds it, and the routine reads the view."""
     if node.op != "cast" or not node.type.dtype.is_half or node.inputs[0].op not in ("permute", "reshape"):
         return node
     (view,) = node.inputs
-    return view.with_inputs([_lifted(b.cast(view.inputs[0], node.type.dtype))])
+    return view.with_inputs([_cast_before_view(b.cast(view.inputs[0], node.type.dtype))])
 
 
 def _at_lse(node: Node) -> int:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update, held_graph, rewrite, with_held_graph
-from wholestep.compiler.ir.ops import OPS, Family, Trait, having
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update, body_of, rewrite, with_held_graph
+from wholestep.compiler.ir.ops import OPS, Family, Trait, ops_with
 from wholestep.compiler.ir.types import DType, TensorType, TupleType, Type, float32
 
 # Op -> how many of its inputs, from the first, are operands of its products.  Their gradients follow: a gradient of a
@@ -29,11 +29,11 @@ def lower_precision(graph: IRGraph, half: DType) -> IRGraph:
         moved = node.with_inputs([new[i] for i in node.inputs])
         if node.op == "gradient" or any(i in late for i in node.inputs):
             late.add(node)
-        elif (inner := held_graph(node)) is not None:
+        elif (inner := body_of(node)) is not None:
             moved = with_held_graph(moved, lower_precision(inner, half))
         elif _is_lowered(moved):
             count = OPERANDS[node.op]
-            operands = [_halved(i, half, casts) for i in moved.inputs[:count]]
+            operands = [_cast_to_half(i, half, casts) for i in moved.inputs[:count]]
             moved = moved.with_inputs([*operands, *moved.inputs[count:]])
         new[node] = moved
     return IRGraph(
@@ -53,11 +53,11 @@ def _is_pinned(node: Node) -> bool:
     return node.op == "cast" and node.inputs[0].type == node.type
 
 
-def _halved(node: Node, half: DType, casts: dict[Node, Node]) -> Node:
+def _cast_to_half(node: Node, half: DType, casts: dict[Node, Node]) -> Node:
     """The node in a half type.  What it is a view of is cast, once for all of its views."""
     if node not in casts:
-        if node.op in having(Trait.VIEW):
-            casts[node] = node.with_inputs([_halved(node.inputs[0], half, casts)])
+        if node.op in ops_with(Trait.VIEW):
+            casts[node] = node.with_inputs([_cast_to_half(node.inputs[0], half, casts)])
         elif node.op == "cast" and node.inputs[0].type.dtype == half:
             casts[node] = node.inputs[0]
         else:
@@ -96,7 +96,7 @@ def widen_half_arithmetic(graph: IRGraph) -> IRGraph:
 
 def computes_in_half(node: Node) -> bool:
     """Does a node do arithmetic with half values, other than that of a product?"""
-    if node.op in having(Trait.PRODUCT | Trait.COPIES) or OPS[node.op].family in _MOVES:
+    if node.op in ops_with(Trait.PRODUCT | Trait.COPIES) or OPS[node.op].family in _MOVES:
         return False
     return any(t.dtype.is_half for n in (node, *node.inputs) for t in _tensors(n.result))
 

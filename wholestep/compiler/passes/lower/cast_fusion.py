@@ -8,11 +8,11 @@ from __future__ import annotations
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update, rewrite
-from wholestep.compiler.ir.ops import Trait, having
+from wholestep.compiler.ir.ops import Trait, ops_with
 from wholestep.compiler.ir.types import DType
 
-VIEWS = having(Trait.VIEW)
-ROUTINES = having(Trait.PRODUCT) - {"matmul"}
+VIEWS = ops_with(Trait.VIEW)
+ROUTINES = ops_with(Trait.PRODUCT) - {"matmul"}
 
 
 def round_early(graph: IRGraph) -> IRGraph:
@@ -21,7 +21,7 @@ def round_early(graph: IRGraph) -> IRGraph:
     A slice stays before the rounding unless all that is read of x is rounded alike.  What a routine computes is rounded
     behind its views: it is written where its readers look for it, and a kernel of its own rounds it there.
     """
-    return _behind_routines(_lifted(graph))
+    return _behind_routines(_cast_before_views(graph))
 
 
 def _behind_routines(graph: IRGraph) -> IRGraph:
@@ -44,7 +44,7 @@ def _is_routines(node: Node) -> bool:
     return node.op in ROUTINES
 
 
-def _lifted(graph: IRGraph) -> IRGraph:
+def _cast_before_views(graph: IRGraph) -> IRGraph:
     readers = graph.consumers()
     roots = {o.node for o in graph.outputs} | {u.node for u in graph.updates}
     new: dict[Node, Node] = {}

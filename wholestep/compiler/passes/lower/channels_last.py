@@ -120,16 +120,16 @@ def _steps_between(node: Node) -> list[int] | None:
     return known if same else None
 
 
-def _ordered(values: Sequence[object]) -> tuple[object, ...]:
+def _channels_last_order(values: Sequence[object]) -> tuple[object, ...]:
     return tuple(values[d] for d in LAST)
 
 
 def _slice(a: at.SliceAttrs) -> at.Attrs:
-    return at.SliceAttrs(_ordered(a.starts), _ordered(a.stops), _ordered(a.steps))  # type: ignore[arg-type]
+    return at.SliceAttrs(_channels_last_order(a.starts), _channels_last_order(a.stops), _channels_last_order(a.steps))  # type: ignore[arg-type]
 
 
 def _pad(a: at.PadAttrs) -> at.Attrs:
-    return at.PadAttrs(_ordered(a.low), _ordered(a.high), a.value)  # type: ignore[arg-type]
+    return at.PadAttrs(_channels_last_order(a.low), _channels_last_order(a.high), a.value)  # type: ignore[arg-type]
 
 
 def _concat(a: at.ConcatAttrs) -> at.Attrs:

@@ -72,13 +72,13 @@ def _gelu(y: Node) -> Node:
 # e^(x - max x) / Σ e^(x - max x): the largest exponent is 0, so nothing overflows and the sum is at least 1
 def _softmax(y: Node) -> Node:
     exponentials = b.unary("exp", _below_the_maximum(y))
-    return b.div(exponentials, _summed(exponentials, y))
+    return b.div(exponentials, _sum_to(exponentials, y))
 
 
 # x - max x - log Σ e^(x - max x)
 def _log_softmax(y: Node) -> Node:
     shifted = _below_the_maximum(y)
-    return b.sub(shifted, b.unary("log", _summed(b.unary("exp", shifted), y)))
+    return b.sub(shifted, b.unary("log", _sum_to(b.unary("exp", shifted), y)))
 
 
 # max x + log Σ e^(x - max x)
@@ -94,7 +94,7 @@ def _below_the_maximum(y: Node) -> Node:
     return b.sub(x, b.restore_axes(b.max_axes(x, axes), axes, x.type.shape))
 
 
-def _summed(terms: Node, y: Node) -> Node:
+def _sum_to(terms: Node, y: Node) -> Node:
     axes = (attrs_of(y, at.SoftmaxAttrs).axis,)
     return b.restore_axes(b.sum_axes(terms, axes), axes, y.type.shape)
 

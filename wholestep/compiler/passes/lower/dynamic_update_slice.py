@@ -15,7 +15,7 @@ def lower_row_writes(graph: IRGraph) -> IRGraph:
     """Leave `write_rows` where it is the update of a state that it alone reads; decompose it elsewhere."""
     if not any(n.op == "write_rows" for n in graph.nodes):
         return graph
-    kept = _written_in_place(graph)
+    kept = _in_place_states(graph)
 
     def rule(node: Node) -> Node:
         if node.op != "write_rows" or _state_name(node.inputs[0]) in kept:
@@ -30,7 +30,7 @@ def _state_name(node: Node) -> str | None:
     return node.attrs.name if node.is_state else None  # type: ignore[attr-defined]
 
 
-def _written_in_place(graph: IRGraph) -> set[str]:
+def _in_place_states(graph: IRGraph) -> set[str]:
     """The states that a write of rows updates, and that nothing else reads or gives."""
     readers = graph.consumers()
     outputs = {o.node for o in graph.outputs}

@@ -28,7 +28,9 @@ def project_tables(graph: IRGraph) -> IRGraph:
 
     def rule(node: Node) -> Node:
         with b.origin(node):
-            found = _multiplied(node) if node.op == "matmul" else _shifted(node, made) if node.op == "add" else None
+            found = (
+                _project_table(node) if node.op == "matmul" else _shift_table(node, made) if node.op == "add" else None
+            )
         if found is None:
             return node
         made.add(_lookup(found))
@@ -44,7 +46,7 @@ def _lookup(node: Node) -> Node:
     return node
 
 
-def _multiplied(node: Node) -> Node | None:
+def _project_table(node: Node) -> Node | None:
     attrs, (rows, weight) = attrs_of(node, at.MatmulAttrs), node.inputs
     found = _lookup(rows)
     if found.op == "cast" and found.type.dtype.is_half:  # rows of a product in half precision
@@ -59,7 +61,7 @@ def _multiplied(node: Node) -> Node | None:
     return b.reshape(b.gather(product_, index, 0), node.type.shape)
 
 
-def _shifted(node: Node, made: set[Node]) -> Node | None:
+def _shift_table(node: Node, made: set[Node]) -> Node | None:
     rows, shift = node.inputs
     found = _lookup(rows)
     if found not in made or shift.op != "expand" or attrs_of(shift, at.ExpandAttrs).axes != (node.type.rank - 1,):

@@ -13,21 +13,21 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
-from wholestep.compiler.ir.ops import Trait, having
+from wholestep.compiler.ir.ops import Trait, ops_with
 from wholestep.compiler.ir.types import DType
 from wholestep.compiler.passes.rematerialize.late_readers import Again
 
-VIEWS, PRODUCTS = having(Trait.VIEW), having(Trait.PRODUCT)
+VIEWS, PRODUCTS = ops_with(Trait.VIEW), ops_with(Trait.PRODUCT)
 
 
 def round_products(graph: IRGraph) -> IRGraph:
     """The graph with the results of its half products in half types; the same one where there are none."""
-    shown = {viewed(n) for n in (*(o.node for o in graph.outputs), *(u.node for u in graph.updates))}
+    shown = {base_of_view(n) for n in (*(o.node for o in graph.outputs), *(u.node for u in graph.updates))}
     rounded = {n for n in graph.nodes if _may_be_half(n) and n not in shown}
     if not rounded:
         return graph
-    graph = _summed_as_read(graph)
-    biased = _biased(graph, rounded)
+    graph = _sum_half_operands(graph)
+    biased = _bias_sums(graph, rounded)
     new: dict[Node, Node] = {}
     narrow: dict[Node, Node] = {}  # what was float32 -> the half value that it is a copy of
     for node in graph.nodes:
@@ -56,7 +56,7 @@ def round_products(graph: IRGraph) -> IRGraph:
     )
 
 
-def _biased(graph: IRGraph, rounded: set[Node]) -> set[Node]:
+def _bias_sums(graph: IRGraph, rounded: set[Node]) -> set[Node]:
     """Sums of a product and a bias that only products and routines read, rounded: the library adds the bias itself.
 
     What anything else reads gets its bias from the kernel that reads it.
@@ -85,7 +85,7 @@ def _half_bias(spread: Node, half: DType) -> Node:
     return Again("cast", (spread.with_inputs([b.cast(bias, half)]),), at.CastAttrs(spread.type.dtype), "", spread.line)
 
 
-def _summed_as_read(graph: IRGraph) -> IRGraph:
+def _sum_half_operands(graph: IRGraph) -> IRGraph:
     """The gradient of a bias adds up what the products of its layer read, rounded: nobody stores it whole as well."""
     rounds: dict[Node, Node] = {}  # what is rounded -> the cast
     for n in graph.nodes:
@@ -111,7 +111,7 @@ def half_of(node: Node) -> DType:
     return next(i.inputs[0].type.dtype for i in node.inputs if i.op == "matmul")
 
 
-def viewed(node: Node) -> Node:
+def base_of_view(node: Node) -> Node:
     """What a view is a view of; any other node is itself."""
     while node.op in VIEWS:
         node = node.inputs[0]

@@ -26,7 +26,7 @@ def _rows(x: Node, like: Node) -> Node:
 
 
 # n = (x - mean x)·f with f = 1/√(mean (x - mean x)² + eps), over the last axis; without the means of x: rms
-def _normalised(x: Node, eps: float, centred: bool) -> tuple[Node, Node]:
+def _normalize(x: Node, eps: float, centred: bool) -> tuple[Node, Node]:
     if centred:
         x = b.sub(x, _rows(_mean(x), x))
     factor = b.unary("recip", b.unary("sqrt", b.shift(_mean(b.mul(x, x)), eps)))
@@ -54,14 +54,14 @@ def _affine(normal: Node, affine: tuple[Node, ...], axis: int) -> Node:
 # n·weight + bias
 def _last_axis_norm(y: Node, centred: bool) -> Node:
     x, *affine = y.inputs
-    normal, _ = _normalised(x, attrs_of(y, at.NormAttrs).eps, centred)
+    normal, _ = _normalize(x, attrs_of(y, at.NormAttrs).eps, centred)
     return _affine(normal, tuple(affine), x.type.rank - 1)
 
 
 def _last_axis_norm_grad(y: Node, centred: bool) -> tuple[Node, ...]:
     x, *weight, g = y.inputs
     axis = x.type.rank - 1
-    normal, factor = _normalised(x, attrs_of(y, at.NormAttrs).eps, centred)
+    normal, factor = _normalize(x, attrs_of(y, at.NormAttrs).eps, centred)
     dx = _input_gradient(normal, factor, _affine(g, tuple(weight), axis), centred)
     return dx, *(_weight_gradients(normal, g, axis, centred) if weight else ())
 
@@ -99,13 +99,13 @@ def _in_groups(x: Node, groups: int) -> Node:
 # each group normalised as a row, then weight and bias per channel
 def group_norm(y: Node) -> Node:
     (x, *affine), a = y.inputs, attrs_of(y, at.GroupNormAttrs)
-    normal, _ = _normalised(_in_groups(x, a.groups), a.eps, centred=True)
+    normal, _ = _normalize(_in_groups(x, a.groups), a.eps, centred=True)
     return _affine(b.reshape(normal, x.type.shape), tuple(affine), 1)
 
 
 def group_norm_grad(y: Node) -> tuple[Node, ...]:
     (x, *weight, g), a = y.inputs, attrs_of(y, at.GroupNormAttrs)
-    normal, factor = _normalised(_in_groups(x, a.groups), a.eps, centred=True)
+    normal, factor = _normalize(_in_groups(x, a.groups), a.eps, centred=True)
     upstream = _in_groups(_affine(g, tuple(weight), 1), a.groups)
     dx = b.reshape(_input_gradient(normal, factor, upstream, centred=True), x.type.shape)
     flat = b.reshape(normal, x.type.shape)
@@ -122,7 +122,7 @@ def _mean_per_channel(x: Node) -> Node:
     return b.div(total, b.expand_to(b.count(values_per_channel(x.type.shape), x.type.dtype), total.type.shape, ()))
 
 
-def _centred(x: Node) -> Node:
+def _center(x: Node) -> Node:
     return b.sub(x, _along(_mean_per_channel(x), x, 1))
 
 
@@ -135,7 +135,7 @@ def _factor(centred: Node, eps: float) -> Node:
 # a channel is multiplied first, once
 def batch_norm(y: Node) -> Node:
     x, *affine = y.inputs
-    centred = _centred(x)
+    centred = _center(x)
     slope = _factor(centred, attrs_of(y, at.NormAttrs).eps)
     slope = b.mul(slope, affine[0]) if affine else slope
     return _affine(centred, (slope, *affine[1:]), 1)
@@ -146,7 +146,7 @@ def batch_norm(y: Node) -> Node:
 # nothing but g itself can be stored for dx.
 def batch_norm_grad(y: Node) -> tuple[Node, ...]:
     x, *weight, g = y.inputs
-    centred = _centred(x)
+    centred = _center(x)
     factor = _factor(centred, attrs_of(y, at.NormAttrs).eps)
     dweight, dbias = b.mul(_sum_per_channel(b.mul(g, centred)), factor), _sum_per_channel(g)
     count = b.expand_to(b.count(values_per_channel(x.type.shape), x.type.dtype), dbias.type.shape, ())

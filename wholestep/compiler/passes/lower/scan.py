@@ -8,7 +8,7 @@ from dataclasses import replace
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update, held_graph, toposort, with_held_graph
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update, body_of, toposort, with_held_graph
 from wholestep.compiler.ir.types import TensorType
 
 Pass = Callable[[IRGraph], IRGraph]
@@ -31,7 +31,7 @@ def _with_bodies(graph: IRGraph, rewrite: Pass) -> IRGraph:
     new: dict[Node, Node] = {}
     for node in graph.nodes:
         moved = node.with_inputs([new[i] for i in node.inputs])
-        body = held_graph(node) if node.op != "call" else None
+        body = body_of(node) if node.op != "call" else None
         new[node] = moved if body is None else with_held_graph(moved, rewrite(body))
     return _rebuilt(graph, new)
 
@@ -127,7 +127,7 @@ def hoist_projections(graph: IRGraph) -> IRGraph:
     new: dict[Node, Node] = {}
     for node in graph.nodes:
         moved = node.with_inputs([new[i] for i in node.inputs])
-        new[node] = _hoisted(moved) if node.op == "scan" else moved
+        new[node] = _hoist(moved) if node.op == "scan" else moved
     return _rebuilt(graph, new)
 
 
@@ -165,7 +165,7 @@ def _without_casts(node: Node) -> Node:
     return Node("scan", around(node.inputs, outside), changed, node.name, node.line)
 
 
-def _hoisted(node: Node) -> Node:
+def _hoist(node: Node) -> Node:
     attrs = attrs_of(node, at.ScanAttrs)
     body, first, last = attrs.graph, attrs.carries, attrs.carries + attrs.sequences
     outside = dict(zip(body.inputs[first:], node.inputs[first:], strict=True))

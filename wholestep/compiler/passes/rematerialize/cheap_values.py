@@ -22,7 +22,7 @@ def remake(graph: IRGraph) -> IRGraph:
     """Give every reader of such a node its own; the same graph where there is none.  To be done after equal nodes were
     made one, and not to be followed by that."""
     roots = {o.node for o in graph.outputs} | {u.node for u in graph.updates}
-    summed = _summed(graph)
+    summed = _column_sums_behind(graph)
     again = {n for n in graph.nodes if n not in roots and _is_cheap(n, summed)}
     if not again:
         return graph
@@ -55,7 +55,7 @@ def _is_cheap(node: Node, summed: Mapping[Node, frozenset[Node]]) -> bool:
     return len(whole) == len(spread) == 1 and whole[0] in summed[spread[0].inputs[0]]
 
 
-def _summed(graph: IRGraph) -> dict[Node, frozenset[Node]]:
+def _column_sums_behind(graph: IRGraph) -> dict[Node, frozenset[Node]]:
     """What was added up along columns to make each node, looking no further than something of as many axes."""
     found: dict[Node, frozenset[Node]] = {}
     for node in graph.nodes:

@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
-from wholestep.compiler.ir.ops import LEAVES, Trait, having
+from wholestep.compiler.ir.ops import LEAVES, Trait, ops_with
 from wholestep.compiler.ir.types import TensorType
 
-VIEWS = having(Trait.VIEW)
-BARRIERS = having(Trait.PRODUCT) | {"scan"}
+VIEWS = ops_with(Trait.VIEW)
+BARRIERS = ops_with(Trait.PRODUCT) | {"scan"}
 MADE = frozenset({"iota", "random"})  # wherever they are needed
 
 
@@ -94,7 +94,7 @@ class _Found:
 
     def is_again(self, node: Node, reader: Node) -> bool:
         """Shall a reader make an input of its own?"""
-        made = _unmoved(node)
+        made = _skip_views(node)
         if not made.is_elementwise or made in self.sources[made] or reader.op in BARRIERS:
             return False
         if len(self.sources[made]) != 1:
@@ -117,7 +117,7 @@ class _Found:
         return copies[node]
 
 
-def _unmoved(node: Node) -> Node:
+def _skip_views(node: Node) -> Node:
     while node.op == "reshape":
         node = node.inputs[0]
     return node

@@ -21,12 +21,12 @@ from itertools import accumulate
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
-from wholestep.compiler.ir.ops import LEAVES, Trait, having
+from wholestep.compiler.ir.ops import LEAVES, Trait, ops_with
 from wholestep.compiler.ir.types import TensorType, boolean, evaluate
 from wholestep.compiler.passes.rematerialize.late_readers import BARRIERS, MADE, Again
 from wholestep.compiler.target import CostTable
 
-VIEWS = having(Trait.VIEW)
+VIEWS = ops_with(Trait.VIEW)
 SMALLEST = 512  # parts of what is kept: a value that is less is not worth a choice
 LEAST_GAIN = 0.25  # of the bytes of values: where they are made of something that had not to be kept
 
@@ -72,7 +72,7 @@ class RecomputeCandidates:
         self.number = {n: i for i, n in enumerate(graph.nodes)}
         self.readers = graph.consumers()
         self._find_times()
-        self.waiting = _waiting(graph)
+        self.waiting = _computed_by_reader(graph)
         uses = {n: self._late_uses(n) for n in graph.nodes if self._is_stored(n)}
         spans = {n: (self.made[n], max(found), self._bytes(n)) for n, found in uses.items() if found}
         self.bytes, self.peak = _peak(spans.values(), len(graph.nodes))
@@ -291,7 +291,7 @@ def _is_at_hand(node: Node) -> bool:
     return node.op in LEAVES or node.op in MADE or node.host
 
 
-def _waiting(graph: IRGraph) -> set[Node]:
+def _computed_by_reader(graph: IRGraph) -> set[Node]:
     """What is made of leaves alone, element by element: in the kernel of its reader, whenever that is."""
     found: set[Node] = set()
     for n in graph.nodes:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from wholestep.compiler.ir.graph import IRGraph, Node, rewrite
-from wholestep.compiler.ir.ops import Trait, having
+from wholestep.compiler.ir.ops import Trait, ops_with
 
-COMMUTATIVE = having(Trait.COMMUTES)
+COMMUTATIVE = ops_with(Trait.COMMUTES)
 
 
 def share_common_nodes(graph: IRGraph) -> IRGraph:

@@ -21,7 +21,7 @@ def inline_calls(graph: IRGraph) -> IRGraph:
     )
 
 
-def inlined(graph: IRGraph, arguments: Sequence[Node]) -> tuple[Node, ...]:
+def inline_graph(graph: IRGraph, arguments: Sequence[Node]) -> tuple[Node, ...]:
     """What a held graph gives, over its arguments."""
     inside = _copy(graph.nodes, dict(zip(graph.inputs, arguments, strict=True)))
     return tuple(inside[o.node] for o in graph.outputs)
@@ -35,7 +35,7 @@ def _copy(nodes: Iterable[Node], known: dict[Node, Node]) -> dict[Node, Node]:
         if node in new:
             continue
         if node.op == "call":
-            results[node] = inlined(attrs_of(node, at.CallAttrs).graph, [new[i] for i in node.inputs])
+            results[node] = inline_graph(attrs_of(node, at.CallAttrs).graph, [new[i] for i in node.inputs])
             new[node] = node  # read by items only, which are replaced
         elif node.op == "item" and node.inputs[0] in results:
             new[node] = results[node.inputs[0]][attrs_of(node, at.ItemAttrs).index]
@@ -50,10 +50,10 @@ def strip_stop_gradients(graph: IRGraph) -> IRGraph:
     A `stop_gradient` becomes its input, a result of a `custom_gradient` the value it is, and every `by_mode` that is
     left its value in training.  Runs after autodiff; programs that do not train were rewritten when they were traced.
     """
-    return rewrite(graph, _stripped)
+    return rewrite(graph, _strip)
 
 
-def _stripped(node: Node) -> Node:
+def _strip(node: Node) -> Node:
     return node.inputs[0] if node.op in ("stop_gradient", "by_mode") else _as_it_is(node)
 
 

@@ -29,7 +29,7 @@ def regroup(graph: IRGraph) -> IRGraph:
             if old.op == "add":
                 node = side_by_side([new[t] for t in terms(old, inner)]) or node
             elif old.op == "reshape" and is_read_as(old, readers[old.inputs[0]]) and old.inputs[0] not in roots:
-                node = reshaped_parts(node) or node
+                node = reshape_parts(node) or node
         new[old] = node
     if all(a is b for a, b in new.items()):
         return graph
@@ -75,7 +75,7 @@ def _margins(pad: Node) -> list[tuple[int, int]]:
     return list(zip(a.low, a.high, strict=True))
 
 
-def reshaped_parts(node: Node) -> Node | None:
+def reshape_parts(node: Node) -> Node | None:
     """A reshape of the axes in front of a concatenation's, done to each part instead."""
     (whole,) = node.inputs
     if whole.op != "concat":

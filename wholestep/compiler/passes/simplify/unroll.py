@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update, held_graph, with_held_graph
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update, body_of, with_held_graph
 from wholestep.errors import GraphError
 
 
@@ -21,25 +21,25 @@ def unroll_inner_loops(graph: IRGraph) -> IRGraph:
     new: dict[Node, Node] = {}
     for node in graph.nodes:
         moved = node.with_inputs([new[i] for i in node.inputs])
-        body = held_graph(node) if node.op == "scan" else None
+        body = body_of(node) if node.op == "scan" else None
         new[node] = moved if body is None else with_held_graph(moved, unroll_loops(body))
     return _rebuilt(graph, new)
 
 
 def unroll_loops(graph: IRGraph) -> IRGraph:
     """The graph with every loop written out, step after step; those in gradients of a user's own too."""
-    if all(held_graph(n) is None for n in graph.nodes):
+    if all(body_of(n) is None for n in graph.nodes):
         return graph
     new: dict[Node, Node] = {}
     results: dict[Node, list[Node]] = {}
     for node in graph.nodes:
         if node.op == "scan":
-            results[node] = _unrolled(node, [new[i] for i in node.inputs])
+            results[node] = _unroll(node, [new[i] for i in node.inputs])
             new[node] = node  # read by items only, which are replaced
         elif node.op == "item" and node.inputs[0] in results:
             new[node] = results[node.inputs[0]][attrs_of(node, at.ItemAttrs).index]
         else:
-            inner, moved = held_graph(node), node.with_inputs([new[i] for i in node.inputs])
+            inner, moved = body_of(node), node.with_inputs([new[i] for i in node.inputs])
             new[node] = moved if inner is None else with_held_graph(moved, unroll_loops(inner))
     return _rebuilt(graph, new)
 
@@ -52,7 +52,7 @@ def _rebuilt(graph: IRGraph, new: dict[Node, Node]) -> IRGraph:
     )
 
 
-def _unrolled(node: Node, inputs: Sequence[Node]) -> list[Node]:
+def _unroll(node: Node, inputs: Sequence[Node]) -> list[Node]:
     """All results of a loop, by one copy of its body per step."""
     a = attrs_of(node, at.ScanAttrs)
     if not isinstance(a.length, int):

@@ -78,25 +78,25 @@ def _check_scope(kernel: Kernel, need: Need) -> None:
         need(nest or not (level.row or level.row_stores), f"kernel {kernel.id} computes rows in a nest alone")
         need(kernel.vector is not None or not (level.body or level.stores or level.reduces), rule)
         for instr in level.row:
-            need(outer.issuperset(used(instr)), rule)
+            need(outer.issuperset(operands_of(instr)), rule)
             outer.add(instr.id)
-        need(outer.issuperset(_stored(level, rows=True)), rule)
+        need(outer.issuperset(_stored_values(level, rows=True)), rule)
         inner = set(outer)
         for instr in level.body:
-            need(inner.issuperset(used(instr)), rule)
+            need(inner.issuperset(operands_of(instr)), rule)
             inner.add(instr.id)
-        need(inner.issuperset([*_stored(level, rows=False), *(r.value for r in level.reduces)]), rule)
+        need(inner.issuperset([*_stored_values(level, rows=False), *(r.value for r in level.reduces)]), rule)
         outer = (outer if nest else set(anywhere)) | {r.id for r in level.reduces}
 
 
-def used(instr: Instr) -> list[int]:
+def operands_of(instr: Instr) -> list[int]:
     """The values that an instruction reads."""
     places = instr.load.index if instr.load else ()
     fill = () if instr.fill is None else (instr.fill,)
     return [*instr.args, *fill, *(i.value for i in places if i.value is not None)]
 
 
-def _stored(level: Level, rows: bool) -> list[int]:
+def _stored_values(level: Level, rows: bool) -> list[int]:
     stores = level.row_stores if rows else (*level.stores, *level.sums)
     return [*(s.value for s in stores), *(i.value for s in stores for i in s.load.index if i.value is not None)]
 

@@ -14,7 +14,7 @@ from math import prod
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import IRGraph, Node
-from wholestep.compiler.ir.ops import LEAVES, OPS, Family, Trait, having
+from wholestep.compiler.ir.ops import LEAVES, OPS, Family, Trait, ops_with
 from wholestep.compiler.ir.types import Extent, Shape, boolean, evaluate
 from wholestep.compiler.passes.rematerialize.late_readers import Again
 from wholestep.compiler.passes.rematerialize.memory_budget import Recomputed, Repeated
@@ -35,7 +35,7 @@ from wholestep.compiler.plan.model.access import VIEWS, Access, identity, resolv
 from wholestep.compiler.plan.model.kernel import Kind
 from wholestep.compiler.target import Fusion
 
-GATHERS = having(Trait.GATHERS)
+GATHERS = ops_with(Trait.GATHERS)
 MAPS = GATHERS | {
     name for name, op in OPS.items() if op.family in (Family.POINTWISE, Family.COMPOSITE) and name not in ROUTINES
 }

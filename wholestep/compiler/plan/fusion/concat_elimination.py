@@ -42,7 +42,7 @@ def _makes_each(maker: Cluster, node: Node) -> bool:
     return maker.kind is Kind.NEST and whole and len(set(node.inputs)) == len(node.inputs)
 
 
-def laid(cluster: Cluster) -> list[Node]:
+def in_place_concats(cluster: Cluster) -> list[Node]:
     """The concatenations among a cluster's ops whose parts are stored in place."""
     inside = set(cluster.nodes)
     return [n for n in cluster.nodes if n.op == "concat" and all(i in inside for i in n.inputs)]

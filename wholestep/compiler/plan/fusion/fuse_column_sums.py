@@ -49,7 +49,7 @@ class _Joiner:
             if summed or operand not in dots or not self.may_share(dots[operand], c):
                 continue
             dot = dots[operand]
-            dot.sums = c if dot.sums is None else joined(dot.sums, c)
+            dot.sums = c if dot.sums is None else merge_clusters(dot.sums, c)
             self.move(c, dot)
 
     def with_each_other(self) -> None:
@@ -65,7 +65,7 @@ class _Joiner:
                 None,
             )
             if other is not None:
-                joined(other, c)
+                merge_clusters(other, c)
                 self.move(c, other)
             last |= dict.fromkeys(places, c if other is None else other)
 
@@ -96,7 +96,7 @@ class _Joiner:
         return left
 
 
-def joined(a: Cluster, b: Cluster) -> Cluster:
+def merge_clusters(a: Cluster, b: Cluster) -> Cluster:
     """Two column sums over one space: what both compute before they add is computed once."""
     a.prologue += [n for n in b.prologue if n not in a.prologue]
     a.nodes += b.nodes

@@ -63,7 +63,7 @@ class _UpdateFuser:
         if any(r is not other and self.reach.depends(r, other) for r in map(self.now, later.reads)):
             return False  # a third one stands between them
         ops = [*other.nodes, *later.nodes]
-        return is_read_in_place(ops, set(other.nodes)) and touched(ops) <= self.most_buffers
+        return is_read_in_place(ops, set(other.nodes)) and count_buffers(ops) <= self.most_buffers
 
     def join(self, other: Cluster, later: Cluster) -> None:
         later.nodes = [*other.nodes, *later.nodes]
@@ -94,7 +94,7 @@ def is_read_in_place(ops: Sequence[Node], made: set[Node]) -> bool:
     return all(is_whole(a) for n in ops for a in accesses(n) if a.base in made)
 
 
-def touched(ops: Sequence[Node]) -> int:
+def count_buffers(ops: Sequence[Node]) -> int:
     """How many buffers a loop over these ops may read."""
     inside = set(ops)
     return len({a.base for n in ops for a in accesses(n)} - inside)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wholestep.compiler.passes.rematerialize.memory_budget import Recomputed
 from wholestep.compiler.plan.fusion.clusters import Cluster, absorb, makes_again, reach_of
-from wholestep.compiler.plan.fusion.fuse_updates import touched
+from wholestep.compiler.plan.fusion.fuse_updates import count_buffers
 from wholestep.compiler.plan.fusion.partial_column_sums import read_whole
 from wholestep.compiler.plan.memory.cluster_order import topological
 from wholestep.compiler.plan.model.kernel import Kind
@@ -29,7 +29,7 @@ def join_recomputed(clusters: list[Cluster], fusion: Fusion) -> list[Cluster]:
             c
             for c in rows
             if c.shape == guest.shape and place[c] > due[guest] and wanted & read_whole(c)
-            if touched([*c.nodes, *guest.nodes]) < fusion.most_buffers
+            if count_buffers([*c.nodes, *guest.nodes]) < fusion.most_buffers
             if not (reach.depends(c, guest) or reach.depends(guest, c))
         ]
         if not homes:

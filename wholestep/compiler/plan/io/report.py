@@ -9,7 +9,7 @@ from math import ceil
 
 from wholestep.compiler.ir.attrs import AXES, DATA, MODEL
 from wholestep.compiler.ir.ops import OPS, Family
-from wholestep.compiler.plan.io.traffic import SENT, exchanged, stores
+from wholestep.compiler.plan.io.traffic import SENT, collectives_of, stores
 from wholestep.compiler.plan.memory.peak_memory import Footprint
 from wholestep.compiler.plan.model.bodies import Exchange
 from wholestep.compiler.plan.model.kernel import Kernel, Kind, Plan, Space
@@ -48,13 +48,13 @@ class PlanReport:
     def wire_bytes_along(self, axis: str) -> Fraction:
         """What of it goes along an axis of the grid in which ranks stand, "data" or "model"."""
         along = {DATA: self.ranks, MODEL: self.model_ranks}[axis]
-        sent = (size * SENT[kind](along) for kind, size, of in exchanged(self.plan, self.ranks) if of == axis)
+        sent = (size * SENT[kind](along) for kind, size, of in collectives_of(self.plan, self.ranks) if of == axis)
         return sum(sent, Fraction(0)) if along > 1 else Fraction(0)
 
     @property
     def collectives(self) -> tuple[tuple[str, int], ...]:
         """The collectives of a step, in order, and the bytes of each: those of all ranks' parts together."""
-        return tuple((kind, size) for kind, size, _ in exchanged(self.plan, self.ranks))
+        return tuple((kind, size) for kind, size, _ in collectives_of(self.plan, self.ranks))
 
     @property
     def parted(self) -> tuple[int, int]:
@@ -71,7 +71,7 @@ class PlanReport:
     @property
     def gathers(self) -> int:
         """Exchanges that put parts of layers together: where there are many, `split=` marks the wrong ones."""
-        return sum(kind == "all_gather" and axis == MODEL for kind, _, axis in exchanged(self.plan, self.ranks))
+        return sum(kind == "all_gather" and axis == MODEL for kind, _, axis in collectives_of(self.plan, self.ranks))
 
     @property
     def peak_bytes(self) -> int:
@@ -142,10 +142,10 @@ class PlanReport:
 
 def _kernel_line(kernel: Kernel, plan: Plan) -> str:
     place = f"{kernel.id:>6}  {kernel.kind.value:<8}{kernel.schedule.text}"
-    return f"{place}{kernel.flops:>14,}{kernel.bytes:>12,}  {described(kernel, plan)}"
+    return f"{place}{kernel.flops:>14,}{kernel.bytes:>12,}  {describe_kernel(kernel, plan)}"
 
 
-def described(kernel: Kernel, plan: Plan) -> str:
+def describe_kernel(kernel: Kernel, plan: Plan) -> str:
     """What a kernel computes and which of the user's tensors it writes: 'matmul, add, relu -> logits'."""
     often = Counter(kernel.origin)
     nodes = printable(", ".join(f"{n} x{often[n]}" if often[n] > 1 else n for n in dict.fromkeys(kernel.origin)))

@@ -151,14 +151,14 @@ def _extent(value: Any) -> Extent:
 
 
 def _many(each: Decoder) -> Decoder:
-    return lambda values: tuple([each(v) for v in _listed(values)])
+    return lambda values: tuple([each(v) for v in _as_list(values)])
 
 
 def _each(*decoders: Decoder) -> Decoder:
-    return lambda values: tuple([d(v) for d, v in zip(decoders, _listed(values), strict=True)])
+    return lambda values: tuple([d(v) for d, v in zip(decoders, _as_list(values), strict=True)])
 
 
-def _listed(values: Any) -> list[Any]:
+def _as_list(values: Any) -> list[Any]:
     if type(values) is not list:
         raise TypeError(f"{values!r} stands where a list was expected")
     return values

@@ -53,7 +53,7 @@ SENT: Mapping[str, Callable[[int], Fraction]] = {
 }
 
 
-def exchanged(plan: Plan, ranks: int = 1) -> Iterator[tuple[str, int, str]]:
+def collectives_of(plan: Plan, ranks: int = 1) -> Iterator[tuple[str, int, str]]:
     """The collectives of a step, in order, the bytes of each, those of all ranks' parts together, and its axis.
 
     Of a plan as callers see it, who give all rows, a rank of so many has its own.
@@ -66,14 +66,14 @@ def exchanged(plan: Plan, ranks: int = 1) -> Iterator[tuple[str, int, str]]:
             yield kernel.body.collective, sum(counts) * kernel.body.dtype.size, kernel.body.axis
 
 
-def priced(kernel: Kernel, buffers: Sequence[Buffer], costs: CostTable) -> tuple[float, float]:
+def price_kernel(kernel: Kernel, buffers: Sequence[Buffer], costs: CostTable) -> tuple[float, float]:
     """Nanoseconds at capacity by a target's table: of its operations, and of the bytes that it moves."""
-    factors = multiplied(kernel, buffers)  # multiply-adds are two operations each
+    factors = gemm_dtype(kernel, buffers)  # multiply-adds are two operations each
     flop = costs.operation if factors is None else costs.product_of(factors) / 2
     return kernel.flops * flop, kernel.bytes * costs.byte
 
 
-def multiplied(kernel: Kernel, buffers: Sequence[Buffer]) -> DType | None:
+def gemm_dtype(kernel: Kernel, buffers: Sequence[Buffer]) -> DType | None:
     """The wider dtype of what a kernel multiplies; None where it does not mostly multiply and add."""
     body = kernel.body
     if isinstance(body, Call):
@@ -108,7 +108,7 @@ def elements_touched(load: Load, guards: tuple[Guard, ...], kernel: Kernel, size
     for d, (index, extent) in enumerate(zip(load.index, load.shape, strict=True)):
         whole = evaluate(extent, sizes)
         if index.value is not None and not index.is_behind_start:
-            whole = min(whole, looked_up(load, points))
+            whole = min(whole, gathered_rows(load, points))
         elif d != indexed:
             whole = min(whole, _places(index, points, sizes))
         touched *= whole
@@ -123,7 +123,7 @@ def _places(index: Index, points: Sequence[int], sizes: Mapping[str, int]) -> in
     return min(count, 1 + sum(evaluate(c, sizes) * max(0, points[a] - 1) for a, c in index.terms) // index.over)
 
 
-def looked_up(load: Load, points: Sequence[int]) -> int:
+def gathered_rows(load: Load, points: Sequence[int]) -> int:
     """How many rows a gather can pick: one for each point of the axes that address nothing else."""
     used = {a for i in load.index for a, _ in i.terms}
     return prod(p for a, p in enumerate(points) if a not in used)

@@ -65,7 +65,7 @@ def _emit_pooled(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
     first.drafts[0].stores.append(Store(Load(-1, (), ()), value))  # the pool is its reader
     (level,) = first.levels()
     second = _epilogue(cluster, behind, pools, buffers, first.count)
-    levels = (_unpooled(level, size), *second.levels())
+    levels = (_over_pool_axes(level, size), *second.levels())
     fields = {"levels": levels, "pool": size, "middle": head.type.shape[1:3], "pooled": value}
     return _kernel(id, head, buffers, (*shape, *size), fields)
 
@@ -92,7 +92,7 @@ def _source(op: str, dtype: DType, id: int) -> Instr:
     return Instr(id, op, dtype)
 
 
-def _unpooled(level: Level, window: Sequence[int]) -> Level:
+def _over_pool_axes(level: Level, window: Sequence[int]) -> Level:
     """A level over full rows and columns, over the pool's axes: row = pooled row * window + row in the window."""
 
     def index(i: Index) -> Index:

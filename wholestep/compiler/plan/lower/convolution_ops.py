@@ -75,7 +75,7 @@ def window_attrs(window: Window, made: Shape) -> at.Attrs:
     return at.ConvGradAttrs(w.stride, w.low, w.high, w.dilation, w.groups, True, size)
 
 
-def made_axes(window: Window) -> int:
+def count_output_axes(window: Window) -> int:
     """How many axes of a window kernel are those of what it makes."""
     if window.pooled is not None:
         return 6  # the pool's windows have two

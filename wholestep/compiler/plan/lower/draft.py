@@ -11,7 +11,7 @@ from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.ir.type_rules.collectives import ROWS
 from wholestep.compiler.ir.types import Dim, evaluate
 from wholestep.compiler.plan.fusion.clusters import Cluster, fuse
-from wholestep.compiler.plan.fusion.concat_elimination import laid
+from wholestep.compiler.plan.fusion.concat_elimination import in_place_concats
 from wholestep.compiler.plan.fusion.fuse_column_sums import join_column_sums
 from wholestep.compiler.plan.fusion.fuse_updates import merge_maps
 from wholestep.compiler.plan.fusion.partial_column_sums import join_parts, leave_parts
@@ -37,7 +37,7 @@ def make_draft(request: PlanRequest, operands: ReadableViews | None = None) -> D
         operands: which views the backend's kernels read where they lie; by default any.
     """
     graph, target, fused = request.graph, request.target, request.fused
-    sizes = _checked_sizes(graph, request.capacity, request.least)
+    sizes = _check_sizes(graph, request.capacity, request.least)
     rules, fusion = operands or ReadableViews(), target.fusion
     prepared = prepare(assemble(graph), rules)  # every kernel's operands are laid out as it needs them
     prepared = leave_parts(prepared, fusion, sizes)  # sums over columns may begin in other kernels
@@ -102,7 +102,7 @@ def half_notes(kernels: Sequence[Kernel], buffers: Sequence[Buffer], target: Tar
     )
 
 
-def _checked_sizes(graph: IRGraph, capacity: Mapping[str, int], least: Sequence[Least]) -> dict[str, int]:
+def _check_sizes(graph: IRGraph, capacity: Mapping[str, int], least: Sequence[Least]) -> dict[str, int]:
     """The capacity of each symbol of a graph that can be planned for it."""
     missing = [s for s in graph.symbols if s not in capacity]
     if missing:
@@ -126,7 +126,7 @@ def _checked_sizes(graph: IRGraph, capacity: Mapping[str, int], least: Sequence[
 
 
 def emit(id: int, cluster: Cluster, buffers: Buffers, label: Callable[[Node], str]) -> Kernel:
-    stored_in_place = set(laid(cluster)) if cluster.loop is not None else set()
+    stored_in_place = set(in_place_concats(cluster)) if cluster.loop is not None else set()
     computed = replace(cluster, nodes=[n for n in cluster.nodes if n not in stored_in_place])
     kernel = EMIT[cluster.kind](id, computed if stored_in_place else cluster, buffers)
     if cluster.loop is not None:
@@ -135,7 +135,7 @@ def emit(id: int, cluster: Cluster, buffers: Buffers, label: Callable[[Node], st
     return replace(kernel, origin=origin, loop=cluster.loop)
 
 
-def counted(draft: Draft) -> list[Kernel]:
+def count_work(draft: Draft) -> list[Kernel]:
     """The kernels with their flops and the bytes that they move, in all steps of their loops."""
     sizes, out = draft.sizes, []
     for kernel in draft.kernels:

@@ -9,7 +9,7 @@ from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.plan.fusion.clusters import Cluster, reduced_axis
 from wholestep.compiler.plan.lower.convolution import emit_window
 from wholestep.compiler.plan.lower.nest_builder import NestBuilder
-from wholestep.compiler.plan.lower.renumber import moved
+from wholestep.compiler.plan.lower.renumber import renumber_level
 from wholestep.compiler.plan.lower.routine_ops import ROUTINES
 from wholestep.compiler.plan.lower.routines import EMIT_CALL
 from wholestep.compiler.plan.memory.buffers import Buffers
@@ -79,7 +79,9 @@ def emit_dot(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
     depth = head.inputs[0].type.shape[rank - 2 if attrs.transpose_a else rank - 1]
     levels = emitter.levels()
     if cluster.sums is not None:  # its axes are (n, k), ours (m, n, k)
-        levels += tuple(moved(level, 1, emitter.count) for level in emit_columns(id, cluster.sums, buffers).levels)
+        levels += tuple(
+            renumber_level(level, 1, emitter.count) for level in emit_columns(id, cluster.sums, buffers).levels
+        )
     return Kernel(id, (*head.type.shape, depth), Dot(a, b, tuple(batch), m, n, k, levels))
 
 

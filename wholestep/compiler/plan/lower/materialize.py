@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
-from wholestep.compiler.ir.ops import Trait, having
+from wholestep.compiler.ir.ops import Trait, ops_with
 from wholestep.compiler.ir.types import DType, TensorType
 from wholestep.compiler.passes.rematerialize.late_readers import Again
 from wholestep.compiler.plan.lower.convolution_ops import KERNELS, WEIGHTS, WINDOWS
@@ -31,7 +31,7 @@ from wholestep.compiler.plan.model.access import (
     resolve,
 )
 
-STORED_LEAVES = having(Trait.STATE | Trait.GIVEN)
+STORED_LEAVES = ops_with(Trait.STATE | Trait.GIVEN)
 
 
 def is_state(node: Node) -> bool:
@@ -58,7 +58,7 @@ def is_generated(node: Node) -> bool:
     return node.host or node.op in ("iota", "random")
 
 
-def copied(node: Node) -> Node:
+def copy_of(node: Node) -> Node:
     """A node that stores another one's value."""
     return _copy(node)
 
@@ -199,7 +199,7 @@ class _Preparer:
         return node.with_inputs([self.call_operand(i) for i in node.inputs]) if is_call(node) else node
 
 
-def _computed(node: Node) -> Node:
+def _stored_result(node: Node) -> Node:
     """A result must be the value of an op that stores it; a routine stores each value in one place."""
     moved = node.op in VIEWS or node.op in STORED_LEAVES or is_generated(node)
     in_one_place = is_result(node) or is_loop_result(node) or isinstance(node, Assembled)
@@ -208,9 +208,9 @@ def _computed(node: Node) -> Node:
 
 def _output(node: Node) -> Node:
     """An output is written in its own shape by the op that computes it in another."""
-    while node.op == "reshape" and _computed(node.inputs[0]) is node.inputs[0]:
+    while node.op == "reshape" and _stored_result(node.inputs[0]) is node.inputs[0]:
         (node,) = node.inputs
-    return _computed(node)
+    return _stored_result(node)
 
 
 def prepare(graph: IRGraph, rules: ReadableViews) -> IRGraph:
@@ -222,6 +222,6 @@ def prepare(graph: IRGraph, rules: ReadableViews) -> IRGraph:
     kept = [u for u in graph.updates if not (is_state(u.node) and u.node.attrs.name == u.name)]  # type: ignore[attr-defined]
     return IRGraph(
         tuple(Output(o.name, _output(new[o.node])) for o in graph.outputs),
-        tuple(Update(u.name, _computed(new[u.node])) for u in kept),
+        tuple(Update(u.name, _stored_result(new[u.node])) for u in kept),
         tuple(new[i] for i in graph.inputs),
     )

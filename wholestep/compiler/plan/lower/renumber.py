@@ -7,7 +7,7 @@ from dataclasses import replace
 from wholestep.compiler.plan.model.kernel import Guard, Index, Instr, Level, Load, Store
 
 
-def moved(level: Level, axes: int, ids: int) -> Level:
+def renumber_level(level: Level, axes: int, ids: int) -> Level:
     """The level with `axes` added to the number of every axis, and `ids` to that of every value."""
 
     def index(i: Index) -> Index:

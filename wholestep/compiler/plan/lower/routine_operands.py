@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.plan.fusion.clusters import Cluster
-from wholestep.compiler.plan.lower.routine_ops import STEPPED, Assembled, composed, has_contiguous_columns
+from wholestep.compiler.plan.lower.routine_ops import STEPPED, Assembled, compose_indices, has_contiguous_columns
 from wholestep.compiler.plan.memory.buffers import Buffers
 from wholestep.compiler.plan.model.access import Indices, resolve
 from wholestep.compiler.plan.model.kernel import Load, Operand
@@ -23,10 +23,10 @@ def result(name: str, node: Node, index: Indices, axes: Sequence[int], cluster: 
     for whole in cluster.nodes:
         if isinstance(whole, Assembled) and node in whole.inputs:
             place = whole.places[whole.inputs.index(node)]
-            index, node = composed(place, index), whole
+            index, node = compose_indices(place, index), whole
             break
     (target,) = buffers.targets(node)
-    return _operand(name, Load(target.buffer, target.shape, composed(target.index, index)), axes)
+    return _operand(name, Load(target.buffer, target.shape, compose_indices(target.index, index)), axes)
 
 
 def _operand(name: str, load: Load, axes: Sequence[int]) -> Operand:

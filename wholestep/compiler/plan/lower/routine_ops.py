@@ -12,7 +12,7 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import IRGraph, Node, Output, SourceLine, Update
 from wholestep.compiler.ir.types import Extent, TensorType
-from wholestep.compiler.plan.model.access import Indices, identity, merged
+from wholestep.compiler.plan.model.access import Indices, identity, merge_index
 from wholestep.compiler.plan.model.kernel import Index
 
 # op -> the routine that computes it
@@ -126,7 +126,7 @@ class _Finder:
         base, index = below
         if node.op == "permute":
             return base, tuple(index[d] for d in attrs_of(node, at.PermuteAttrs).order)
-        moved = merged(node.inputs[0].type.shape, node.type.shape, index)
+        moved = merge_index(node.inputs[0].type.shape, node.type.shape, index)
         return None if moved is None else (base, moved)
 
 
@@ -143,7 +143,7 @@ def _is_one_call(results: Sequence[Node]) -> bool:
     return len(set(results)) == len(results) and len({call_of(n) for n in results}) == 1
 
 
-def composed(outer: Indices, inner: Indices) -> Indices:
+def compose_indices(outer: Indices, inner: Indices) -> Indices:
     """`outer`, whose axes are positions in `inner`, over the axes of `inner`."""
     out = []
     for i in outer:

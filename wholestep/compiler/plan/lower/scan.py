@@ -17,9 +17,9 @@ from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import IRGraph, Node, Update
 from wholestep.compiler.ir.types import Dim, Extent, product, symbols_of
 from wholestep.compiler.plan.fusion.clusters import Cluster, accesses, fuse, is_op
-from wholestep.compiler.plan.fusion.concat_elimination import laid, lay_beside, parts
+from wholestep.compiler.plan.fusion.concat_elimination import in_place_concats, lay_beside, parts
 from wholestep.compiler.plan.fusion.fuse_updates import merge_maps
-from wholestep.compiler.plan.lower.materialize import ReadableViews, copied, prepare
+from wholestep.compiler.plan.lower.materialize import ReadableViews, copy_of, prepare
 from wholestep.compiler.plan.memory.cluster_order import topological
 from wholestep.compiler.plan.model.access import VIEWS, Indices
 from wholestep.compiler.plan.model.bodies import Body
@@ -125,7 +125,7 @@ class _Body:
             if node not in new:
                 new[node] = node.with_inputs([new[i] for i in node.inputs])
         slots = [after if i < a.carries else self.step for i in range(len(self.items))]
-        results = [copied(new[o.node]) if new[o.node].op == "scatter_add" else new[o.node] for o in a.graph.outputs]
+        results = [copy_of(new[o.node]) if new[o.node].op == "scatter_add" else new[o.node] for o in a.graph.outputs]
         one = prepare(IRGraph((), tuple(Update(f"y{i}", n) for i, n in enumerate(results))), self.rules)
         for update, item, slot in zip(one.updates, self.items, slots, strict=True):
             self.opened.places.setdefault(update.node, []).append((item, slot))
@@ -138,7 +138,7 @@ class _Body:
         clusters = fuse(graph, self.fusion, self.fused)
         if self.fused:
             clusters = lay_beside(merge_maps(clusters, (), self.fusion), graph)
-        for whole in (n for c in clusters for n in laid(c)):
+        for whole in (n for c in clusters for n in in_place_concats(c)):
             self.opened.parts.update({part: (whole, index) for part, index in parts(whole)})
         inside = topological(clusters)
         steady = self.steady(inside)
@@ -150,7 +150,7 @@ class _Body:
     def first_values(self) -> None:
         """Each carry's trail begins with its first value."""
         for i in range(self.attrs.carries):
-            copy = copied(self.scan.inputs[i])
+            copy = copy_of(self.scan.inputs[i])
             self.opened.places[copy] = [(self.items[i], self.attrs.length if self.attrs.reverse else 0)]
             shape = copy.type.shape
             self.opened.clusters.append(Cluster(Kind.NEST, shape[:-1], shape[-1] if shape else None, [copy]))

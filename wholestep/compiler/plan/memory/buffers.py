@@ -11,7 +11,7 @@ from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
 from wholestep.compiler.ir.types import DType, Extent, TensorType
 from wholestep.compiler.plan.fusion.clusters import Cluster, accesses
 from wholestep.compiler.plan.lower.materialize import half_copy_under, is_state
-from wholestep.compiler.plan.lower.routine_ops import composed
+from wholestep.compiler.plan.lower.routine_ops import compose_indices
 from wholestep.compiler.plan.lower.scalar_prologue import ScalarPrologue
 from wholestep.compiler.plan.lower.scan import Opened
 from wholestep.compiler.plan.model.access import identity
@@ -145,7 +145,7 @@ class Buffers:
             loads.append(Load(self.stored[stack], stack.type.shape, (Index(offset=slot), *axes)))
         if node in self.loops.parts:
             whole, index = self.loops.parts[node]
-            loads += [Load(t.buffer, t.shape, composed(t.index, index)) for t in self.targets(whole)]
+            loads += [Load(t.buffer, t.shape, compose_indices(t.index, index)) for t in self.targets(whole)]
         for name in self.updates.get(node, []):
             state = self.states[name]
             copies = [copy for (of, _), copy in self.copies.items() if of == state]

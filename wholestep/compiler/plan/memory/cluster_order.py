@@ -33,7 +33,7 @@ def place_updates(graph: IRGraph, clusters: list[Cluster]) -> list[Update]:
         others = [r for r in readers.get(update.name, []) if r is not writer]
         if reads_elsewhere(writer, update) or any(reach.depends(r, writer) for r in others):
             node = Node("cast", (node,), at.CastAttrs(node.type.dtype), node.name, node.line)
-            writer = copying_cluster(node, writer)
+            writer = copy_cluster(node, writer)
             clusters.append(writer)
             reach.add(writer)
             reach.link(writer, writer.reads)
@@ -44,7 +44,7 @@ def place_updates(graph: IRGraph, clusters: list[Cluster]) -> list[Update]:
     return placed
 
 
-def copying_cluster(node: Node, source: Cluster) -> Cluster:
+def copy_cluster(node: Node, source: Cluster) -> Cluster:
     shape = node.type.shape
     cluster = Cluster(Kind.NEST, shape[:-1], shape[-1] if shape else None, [node])
     cluster.reads.add(source)

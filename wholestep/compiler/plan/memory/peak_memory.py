@@ -6,7 +6,7 @@ import mmap
 from collections.abc import Collection
 
 from wholestep.compiler.plan.model.kernel import Buffer, Layout, Plan, Space
-from wholestep.compiler.plan.model.layout import aligned, layout_bytes
+from wholestep.compiler.plan.model.layout import align_up, layout_bytes
 from wholestep.records import dataclass
 
 
@@ -50,7 +50,7 @@ class Segments:
 
     def grown(self, arena: int, work: int, threads: int) -> Segments:
         """Segments that hold these and what they held before."""
-        return Segments(max(self.arena, aligned(arena)), max(self.work, aligned(work)), max(self.threads, threads))
+        return Segments(max(self.arena, align_up(arena)), max(self.work, align_up(work)), max(self.threads, threads))
 
 
 @dataclass(frozen=True)
@@ -98,11 +98,11 @@ def pages_of(plan: Plan, threads: int, states: Collection[str] | None = None) ->
     """The bytes that a session maps on a CPU to run `plan` on `threads` threads, with these of its states alone."""
     scratch = Segments().grown(plan.arena_bytes, plan.work_bytes, threads)
     return Footprint(
-        state=sum(aligned(b.bytes) for b in states_in(plan, states) if not b.is_part),
-        parts=sum(aligned(b.bytes) for b in states_in(plan, states) if b.is_part),
+        state=sum(align_up(b.bytes) for b in states_in(plan, states) if not b.is_part),
+        parts=sum(align_up(b.bytes) for b in states_in(plan, states) if b.is_part),
         arena=scratch.arena,
         workspace=scratch.work * threads,
-        copies=aligned(plan.copy_bytes),
+        copies=align_up(plan.copy_bytes),
         outputs=space_bytes(plan, Space.OUTPUT),
         constants=space_bytes(plan, Space.CONSTANT),
         staging=sum(staging_bytes(plan, b) for b in plan.buffers if b.space is Space.INPUT),
@@ -116,7 +116,7 @@ def states_in(plan: Plan, names: Collection[str] | None) -> list[Buffer]:
 
 def space_bytes(plan: Plan, space: Space) -> int:
     """The bytes of all buffers of one space, each in whole multiples of the alignment."""
-    return sum(aligned(b.bytes) for b in plan.buffers if b.space is space)
+    return sum(align_up(b.bytes) for b in plan.buffers if b.space is space)
 
 
 def staging_bytes(plan: Plan, buffer: Buffer) -> int:

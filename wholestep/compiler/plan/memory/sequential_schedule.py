@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from types import MappingProxyType
 
-from wholestep.compiler.plan.lower.draft import counted, make_draft
+from wholestep.compiler.plan.lower.draft import count_work, make_draft
 from wholestep.compiler.plan.memory.first_fit import Lifetime, first_fit, place_copies
 from wholestep.compiler.plan.model.kernel import Buffer, Draft, Kernel, Plan, Space
 from wholestep.compiler.plan.model.request import PlanRequest
@@ -24,11 +24,11 @@ def schedule(draft: Draft, together: Mapping[int, tuple[int, int]] = NOTHING, *,
         together: of kernels that run together, the first and the last of them.
         place: shall buffers of the arena have their places?  Else the caller gives them some.
     """
-    kernels = counted(draft)
+    kernels = count_work(draft)
     spans = lifetimes(draft, kernels, together)
     alive = [replace(b, first=spans[b.id][0], last=spans[b.id][1]) for b in draft.buffers]
-    buffers, arena_bytes = _placed(alive, Space.ARENA) if place else (alive, 0)
-    buffers, work_bytes = _placed(buffers, Space.WORK)
+    buffers, arena_bytes = _place_buffers(alive, Space.ARENA) if place else (alive, 0)
+    buffers, work_bytes = _place_buffers(buffers, Space.WORK)
     buffers, copy_bytes = place_copies(buffers)
     loops = tuple(replace(loop, barrier=True) for loop in draft.loops)
     kept = {f.name: getattr(draft, f.name) for f in fields(draft)}
@@ -51,7 +51,7 @@ def lifetimes(
     return spans | {b: (min(at), max(at)) for b, at in touched.items()}
 
 
-def _placed(buffers: Sequence[Buffer], space: Space) -> tuple[list[Buffer], int]:
+def _place_buffers(buffers: Sequence[Buffer], space: Space) -> tuple[list[Buffer], int]:
     """The buffers with the offsets of those of one space, and its bytes."""
     own = sorted((b for b in buffers if b.space is space), key=lambda b: (-b.bytes, b.first, b.id))
     starts, total = first_fit([Lifetime(b.first, b.last, b.bytes) for b in own])

@@ -38,7 +38,7 @@ def is_reinterpretation(node: Node) -> bool:
     return node.op == "reshape" and without_units(node.type.shape) != without_units(node.inputs[0].type.shape)
 
 
-def _scaled(index: Index, start: Extent, step: int) -> Index:
+def _scale_index(index: Index, start: Extent, step: int) -> Index:
     return Index(tuple((a, c * step) for a, c in index.terms), index.offset * step + start)
 
 
@@ -51,7 +51,7 @@ def _permute(attrs: Any, _: Shape, index: Indices) -> Indices:
 
 
 def _slice(attrs: Any, _: Shape, index: Indices) -> Indices:
-    return tuple(_scaled(i, lo, step) for i, lo, step in zip(index, attrs.starts, attrs.steps, strict=True))
+    return tuple(_scale_index(i, lo, step) for i, lo, step in zip(index, attrs.starts, attrs.steps, strict=True))
 
 
 def _units(attrs: Any, shape: Shape, index: Indices) -> Indices:
@@ -87,7 +87,7 @@ def linear(index: Sequence[Index], shape: Shape) -> Index:
     return Index(tuple(sorted(terms.items())), offset)
 
 
-def merged(shape: Shape, into: Shape, index: Indices) -> Indices | None:
+def merge_index(shape: Shape, into: Shape, index: Indices) -> Indices | None:
     """Element `index` of `shape` in a reshape to `into`; None where an axis is cut: its position is not affine."""
     out, axes = [], list(zip(index, shape, strict=True))
     for extent in into:
@@ -103,7 +103,7 @@ def merged(shape: Shape, into: Shape, index: Indices) -> Indices | None:
 def cuts_axes(node: Node) -> bool:
     """A reshape that writes each axis of its input as one or more axes: an index into it says where an element is."""
     shape = node.type.shape
-    return merged(shape, node.inputs[0].type.shape, identity(len(shape))) is not None
+    return merge_index(shape, node.inputs[0].type.shape, identity(len(shape))) is not None
 
 
 def repeats(node: Node) -> bool:
@@ -120,7 +120,7 @@ def repeats(node: Node) -> bool:
     return base.op not in (*VIEWS, "iota", "random") and places is not None and all(places[d] for d in kept)
 
 
-def _repeated(node: Node, index: Indices) -> Access:
+def _repeat_access(node: Node, index: Indices) -> Access:
     (source,) = node.inputs
     places = quotients(node.type.shape, source.type.shape)
     assert places is not None, "prepare() puts a copy under a reshape of a view that merges axes"
@@ -141,9 +141,9 @@ def resolve(node: Node, index: Indices) -> Access:
         if is_reinterpretation(node):
             if source.op not in VIEWS:
                 return Access(source, node.type.shape, index)
-            below = merged(node.type.shape, source.type.shape, index)
+            below = merge_index(node.type.shape, source.type.shape, index)
             if below is None:
-                return _repeated(node, index)
+                return _repeat_access(node, index)
             index = below
         else:
             index = VIEWS[node.op](node.attrs, source.type.shape, index)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of, constant_value
-from wholestep.compiler.ir.graph import IRGraph, Node, held_graph
+from wholestep.compiler.ir.graph import IRGraph, Node, body_of
 from wholestep.compiler.ir.type_rules.layers import values_per_channel
 from wholestep.compiler.ir.types import Dim, Extent, Shape, evaluate, symbols_of
 from wholestep.compiler.plan.model.kernel import Bound, Least
@@ -27,7 +27,7 @@ class _Used:
     excused: int | None = None
 
 
-def _indexed(node: Node) -> tuple[Node, Extent] | None:
+def _index_operand(node: Node) -> tuple[Node, Extent] | None:
     """(index tensor, size of the axis it points into) of an op that looks something up."""
     if node.op == "cross_entropy":
         return node.inputs[1], node.inputs[0].type.shape[-1]
@@ -46,13 +46,13 @@ def index_bounds(graph: IRGraph) -> tuple[Bound, ...]:
     """
     found: dict[tuple[Node, Extent, int | None], dict[Part, None]] = {}
     for node in graph.nodes:
-        inner, looked_up = held_graph(node), _indexed(node)
+        inner, looked_up = body_of(node), _index_operand(node)
         bounded: list[tuple[_Used, Extent]] = []
         if looked_up is not None:
             bounded.append((_all_of(looked_up[0]), looked_up[1]))
         if inner is not None:  # a bound on a parameter of its own is one on what is passed for it
             passed = dict(zip((i.attrs.name for i in inner.inputs), node.inputs, strict=True))  # type: ignore[attr-defined]
-            bounded += [(_passed(passed[b.input], b), b.size) for b in index_bounds(inner)]
+            bounded += [(_use_in_body(passed[b.input], b), b.size) for b in index_bounds(inner)]
         for used, size in bounded:
             origin = _origin(used)
             if origin is not None and origin.node.op == "input" and origin.node.type.dtype.is_integer:
@@ -81,7 +81,7 @@ def _all_of(node: Node, excused: int | None = None) -> _Used:
     return _Used(node, (WHOLE,) * node.type.rank, excused)
 
 
-def _passed(node: Node, bound: Bound) -> _Used:
+def _use_in_body(node: Node, bound: Bound) -> _Used:
     """What a held graph uses of an argument; a loop's body sees one step of a sequence: an axis less."""
     if not bound.part:
         return _all_of(node, bound.excused)
@@ -94,7 +94,7 @@ def _origin(used: _Used | None) -> _Used | None:
         if used.node.op in _BEFORE:
             used = _BEFORE[used.node.op](used)
             continue
-        replaced = _replaced(used.node)
+        replaced = _masked_index(used.node)
         if replaced is None or used.excused not in (None, replaced):
             return used
         used = replace(used, node=used.node.inputs[1], excused=replaced)
@@ -127,14 +127,14 @@ def _before_slice(used: _Used) -> _Used | None:
     (x,), a = used.node.inputs, attrs_of(used.node, at.SliceAttrs)
     cuts = zip(used.part, a.starts, a.stops, a.steps, x.type.shape, strict=True)
     part = [
-        _combined(cut, WHOLE if (start, stop, step) == (0, e, 1) else _taken(start, stop, step, e))
+        _compose_cuts(cut, WHOLE if (start, stop, step) == (0, e, 1) else _slice_cut(start, stop, step, e))
         for cut, start, stop, step, e in cuts
     ]
     known = [c for c in part if c is not None]
     return replace(used, node=x, part=tuple(known)) if len(known) == len(part) else None
 
 
-def _taken(start: Extent, stop: Extent, step: int, extent: Extent) -> Cut | None:
+def _slice_cut(start: Extent, stop: Extent, step: int, extent: Extent) -> Cut | None:
     first, last = _place(start, extent), 0 if stop == extent and isinstance(stop, Dim) else _place(stop, extent)
     return None if first is None or last is None else (first, last, step)
 
@@ -147,7 +147,7 @@ def _place(place: Extent, extent: Extent) -> int | None:
     return left if isinstance(left, int) and left < 0 else None
 
 
-def _combined(cut: Cut, taken: Cut | None) -> Cut | None:
+def _compose_cuts(cut: Cut, taken: Cut | None) -> Cut | None:
     """A cut of what a slice took, as one of the axis that it was taken from."""
     if taken is None or cut == WHOLE:
         return taken
@@ -168,7 +168,7 @@ _BEFORE: dict[str, Callable[[_Used], _Used | None]] = {
 }
 
 
-def _replaced(node: Node) -> int | None:
+def _masked_index(node: Node) -> int | None:
     """The value that a choice between an index and 0 leaves out."""
     if node.op != "where" or node.inputs[0].op != "not_equal" or constant_value(node.inputs[2]) != 0:
         return None
@@ -181,7 +181,7 @@ def least_sizes(graph: IRGraph) -> tuple[Least, ...]:
     """The extents of which an op needs more elements than the smallest call would give it."""
     found: dict[Least, None] = {}
     for node in graph.nodes:
-        inner = held_graph(node)
+        inner = body_of(node)
         if inner is not None:
             found |= dict.fromkeys(least_sizes(inner))
         if node.op in ("batch_norm", "batch_norm_grad"):

@@ -12,7 +12,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING, ClassVar
 
 from wholestep.compiler.ir.attrs import Initializer
-from wholestep.compiler.ir.types import DType, Extent, Shape, TensorType, evaluate, transposed
+from wholestep.compiler.ir.types import DType, Extent, Shape, TensorType, evaluate, transpose_type
 from wholestep.records import dataclass
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Buffer:
     @property
     def held(self) -> TensorType:
         """The type of what one rank has, as it was declared and not as it is stored."""
-        return transposed(self.type) if self.turned and self.space is Space.STATE else self.type
+        return transpose_type(self.type) if self.turned and self.space is Space.STATE else self.type
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,10 @@ Flat = np.ndarray[Any, Any]
 def layout_bytes(type: TensorType, layout: Layout, sizes: Mapping[str, int]) -> int:
     """The bytes of a buffer, padding included: blocks have all their columns, buffers whole multiples of 64 bytes."""
     shape = [evaluate(e, sizes) for e in type.shape]
-    return aligned(prod(stored_shape(shape, layout)) * type.dtype.size)
+    return align_up(prod(stored_shape(shape, layout)) * type.dtype.size)
 
 
-def aligned(size: int) -> int:
+def align_up(size: int) -> int:
     """`size` rounded up to the alignment."""
     return -(-size // ALIGNMENT) * ALIGNMENT
 

@@ -10,7 +10,7 @@ from wholestep.compiler.plan.model.kernel import Bound, Least
 from wholestep.compiler.target import Target
 
 
-def called(node: Node) -> str:
+def origin_of(node: Node) -> str:
     """A node in a kernel's origin: its name, which says whose gradient it is, or its op."""
     return node.name or node.op
 
@@ -27,4 +27,4 @@ class PlanRequest:
     least: tuple[Least, ...] = ()  # sizes that a step may not be smaller than
     frugal: bool = False  # do fewer bytes matter more than time?
     halvings: int = 0  # of the largest value, beyond what a backend does anyway: to save memory, where it can
-    label: Callable[[Node], str] = called  # what a kernel's origin says of a node
+    label: Callable[[Node], str] = origin_of  # what a kernel's origin says of a node

@@ -11,7 +11,7 @@ from wholestep.compiler.plan.model.kernel import Plan, Schedule
 from wholestep.records import dataclass
 
 
-def _nothing(plan: Plan) -> None:
+def _no_check(plan: Plan) -> None:
     """There is nothing more to check."""
 
 
@@ -22,8 +22,8 @@ class Format:
     schedule: type[Schedule] = Schedule
     records: tuple[type, ...] = ()  # the dataclasses that a schedule is made of
     unions: Mapping[str, Mapping[str, type]] = field(default_factory=dict)  # annotation of a field -> kind -> record
-    check: Callable[[Plan], None] = _nothing  # raises PlanError unless what we have planned is sound
-    check_file: Callable[[Plan], None] = _nothing  # the same of what someone may have written
+    check: Callable[[Plan], None] = _no_check  # raises PlanError unless what we have planned is sound
+    check_file: Callable[[Plan], None] = _no_check  # the same of what someone may have written
     footprint: Callable[[Plan, int, Collection[str] | None], Footprint] = pages_of  # mapped or allocated to run a plan
 
 

@@ -114,10 +114,10 @@ class Slot:
 
     def __reduce__(self) -> tuple[object, ...]:
         """A copy of a slot has memory of its own: what `copy.deepcopy` of a module makes."""
-        return _copied, (self.type, self.read(), self.by_columns)
+        return _copy_slot, (self.type, self.read(), self.by_columns)
 
 
-def _copied(type: TensorType, value: AnyArray, by_columns: bool) -> Slot:
+def _copy_slot(type: TensorType, value: AnyArray, by_columns: bool) -> Slot:
     memory = host_memory()
     (stored,) = memory.hold([type], [by_columns])
     slot = Slot(type, stored, memory.kind, by_columns=by_columns)

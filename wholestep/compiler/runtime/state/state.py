@@ -109,7 +109,7 @@ class State(Counting):
                 stored.draw(value)
                 return
             numbers = value.array() if isinstance(value, FirstValue) else value
-            made[name].write(_fitted(made[name], numbers, name))
+            made[name].write(_check_value(made[name], numbers, name))
 
         firsts, waiting = {name: initial(name) for name in made}, []
         for name in sorted(made, key=lambda name: -_bytes(types[name])):
@@ -187,10 +187,10 @@ class State(Counting):
 
     def fit(self, name: str, value: object) -> AnyArray:
         """`value` as an array of the state's dtype; an error where its shape or dtype does not fit.  Writes nothing."""
-        return _fitted(self.slot(name), value, name)
+        return _check_value(self.slot(name), value, name)
 
 
-def _fitted(slot: Slot, value: object, name: str) -> AnyArray:
+def _check_value(slot: Slot, value: object, name: str) -> AnyArray:
     what = f"the state {name!r}"
     array = as_array(value, what)
     if array.shape != slot.type.shape:

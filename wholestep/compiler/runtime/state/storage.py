@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from wholestep.compiler.frontend.initializers import FirstValue
-from wholestep.compiler.ir.types import TensorType, transposed
+from wholestep.compiler.ir.types import TensorType, transpose_type
 from wholestep.compiler.plan.model.kernel import Layout
 from wholestep.compiler.plan.model.layout import layout_bytes, pack, stored_shape, unpack
 from wholestep.compiler.runtime.arrays import AnyArray
@@ -106,7 +106,7 @@ class HostMemory:
     def _stored(self, types: Sequence[TensorType], by_columns: Sequence[bool]) -> list[_StoredForm]:
         every = zip(types, by_columns or [False] * len(types), strict=True)
         turned = [self._is_turned(type, by) for type, by in every]
-        stored = [transposed(type) if is_so else type for type, is_so in zip(types, turned, strict=True)]
+        stored = [transpose_type(type) if is_so else type for type, is_so in zip(types, turned, strict=True)]
         return [_StoredForm(type, self._layout(type), is_so) for type, is_so in zip(stored, turned, strict=True)]
 
     def draw(self, into: HostArray, first: FirstValue) -> bool:

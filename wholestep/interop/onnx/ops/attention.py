@@ -22,7 +22,7 @@ def heads_together(x: Tensor) -> Tensor:
     return x.permute(0, 2, 1, 3).reshape((batch, time, heads * width))
 
 
-def _repeated(x: Tensor, heads: int) -> Tensor:
+def _repeat_heads(x: Tensor, heads: int) -> Tensor:
     batch, shared, time, width = x.shape
     if shared == heads:
         return x
@@ -66,7 +66,9 @@ def attention(
         out = ws.attention(q, k, v, causal=bool(is_causal), scale=scale, mask=whole)
     else:
         factor = 1.0 / math.sqrt(int(q.shape[-1])) if scale is None else scale
-        out, scores = _written_out(q, k, v, mask, key_lengths, windows, before, factor, softcap, qk_matmul_output_mode)
+        out, scores = _attention_from_primitives(
+            q, k, v, mask, key_lengths, windows, before, factor, softcap, qk_matmul_output_mode
+        )
     out = heads_together(out) if flat else out
     return (out, k, v) if scores is None else (out, k, v, scores)
 
@@ -82,7 +84,7 @@ def _as_long_as(mask: Tensor, k: Tensor) -> Tensor:
     return ws.pad(mask, around, -math.inf)
 
 
-def _written_out(
+def _attention_from_primitives(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -96,7 +98,7 @@ def _written_out(
 ) -> tuple[Tensor, Tensor]:
     """Attention by its parts, where one of them is asked for or has an option of its own."""
     heads = int(q.shape[1])
-    k, v = _repeated(k, heads), _repeated(v, heads)
+    k, v = _repeat_heads(k, heads), _repeat_heads(v, heads)
     raw = ws.matmul(q * scale, k.mT)
     capped = ws.tanh(raw * (1.0 / softcap)) * softcap if softcap else raw
     scores = capped

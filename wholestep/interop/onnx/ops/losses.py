@@ -7,7 +7,7 @@ from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.interop.onnx.read.table import onnx_op
 
 
-def _picked(
+def _negative_log_likelihood(
     log_probabilities: Tensor, labels: Tensor, weight: Tensor | None, ignore: int | None, reduction: str
 ) -> Tensor:
     x = log_probabilities
@@ -33,7 +33,7 @@ def negative_log_likelihood(
     ignore_index: int | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    return _picked(x, labels, weight, ignore_index, reduction)
+    return _negative_log_likelihood(x, labels, weight, ignore_index, reduction)
 
 
 @onnx_op("SoftmaxCrossEntropyLoss")
@@ -46,4 +46,4 @@ def softmax_cross_entropy(
     reduction: str = "mean",
 ) -> tuple[Tensor, Tensor]:
     log_probabilities = ws.log_softmax(x, 1)
-    return _picked(log_probabilities, labels, weight, ignore_index, reduction), log_probabilities
+    return _negative_log_likelihood(log_probabilities, labels, weight, ignore_index, reduction), log_probabilities

@@ -41,7 +41,7 @@ def number_like(value: object, x: Tensor) -> Tensor:
     return as_tensor(x.dtype.numpy.type(value))
 
 
-def _halved(a: Tensor, b: Tensor) -> Tensor:
+def _bisect(a: Tensor, b: Tensor) -> Tensor:
     return (a + b) * 0.5
 
 
@@ -232,16 +232,16 @@ def gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
 
 @onnx_op("Swish")
 def swish(x: Tensor, *, alpha: float = 1.0) -> Tensor:
-    return _swished(x, alpha)
+    return _swish(x, alpha)
 
 
-def _swished(x: Tensor, alpha: float) -> Tensor:
+def _swish(x: Tensor, alpha: float) -> Tensor:
     return ws.silu(x) if alpha == 1 else x * ws.sigmoid(x * alpha)
 
 
 @onnx_op("SwiGLU")
 def swiglu(gate: Tensor, up: Tensor, *, alpha: float = 1.0) -> Tensor:
-    return _swished(gate, alpha) * up
+    return _swish(gate, alpha) * up
 
 
 @onnx_op("IsInf")

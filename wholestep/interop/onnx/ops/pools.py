@@ -17,7 +17,7 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.types import product
 from wholestep.errors import ShapeError, UsageError
 from wholestep.interop.onnx.ops.scatters import put
-from wholestep.interop.onnx.ops.windows import Ints, WindowSpec, padded, spatial, window_of
+from wholestep.interop.onnx.ops.windows import Ints, WindowSpec, pad_spatial, spatial, window_of
 from wholestep.interop.onnx.read.sizes import extents
 from wholestep.interop.onnx.read.table import Array, NodeContext, onnx_op
 
@@ -36,11 +36,11 @@ def counts_of(x: Tensor, w: WindowSpec, ceil_mode: int) -> list[int]:
     return found
 
 
-def _framed(x: Tensor, w: WindowSpec, counts: Sequence[int], value: float) -> Tensor:
+def _pad_for_windows(x: Tensor, w: WindowSpec, counts: Sequence[int], value: float) -> Tensor:
     """x with its margins, as far as the last window reaches."""
     reach = [(c - 1) * s + d * (k - 1) + 1 for c, s, d, k in zip(counts, w.stride, w.dilation, w.size)]
     behind = [r - n - low for r, n, low in zip(reach, spatial(x), w.low)]
-    return padded(x, w.low, [max(b, 0) for b in behind], value)
+    return pad_spatial(x, w.low, [max(b, 0) for b in behind], value)
 
 
 def _taps(frame: Tensor, w: WindowSpec, counts: Sequence[int]) -> Iterator[tuple[tuple[int, ...], Tensor]]:
@@ -88,7 +88,7 @@ def max_pool(
     if len(w.size) == 2 and max(w.dilation) == 1 and not ceil_mode and half and min((*w.low, *w.high)) >= 0:
         attrs = at.PoolAttrs(w.size, w.stride, w.low, w.high, False)
         return (Tensor(record("max_pool2d", [y.node], attrs), y.graph).astype(kind),)
-    frame = _framed(y, w, counts, -math.inf)
+    frame = _pad_for_windows(y, w, counts, -math.inf)
     if len(w.size) <= 2 and max(w.dilation) == 1:
         pool = (
             ws.max_pool1d(frame, w.size[0], w.stride[0]) if len(w.size) == 1 else ws.max_pool2d(frame, w.size, w.stride)
@@ -102,7 +102,7 @@ def _with_indices(x: Tensor, y: Tensor, w: WindowSpec, counts: Sequence[int], co
     sizes = spatial(x)
     strides = [math.prod(sizes[:d]) if columns else math.prod(sizes[d + 1 :]) for d in range(len(sizes))]
     best = found = None
-    for place, tap in _taps(_framed(y, w, counts, -math.inf), w, counts):
+    for place, tap in _taps(_pad_for_windows(y, w, counts, -math.inf), w, counts):
         number = np.zeros(counts, np.int64)
         for d, p in enumerate(place):
             number = number + _along(_positions(x, w, counts, d, p), d, len(counts)) * strides[d]
@@ -146,7 +146,7 @@ def average_pool(
 
 
 def _sum_of_taps(x: Tensor, w: WindowSpec, counts: Sequence[int]) -> Tensor:
-    return reduce(add, (tap for _, tap in _taps(_framed(x, w, counts, 0.0), w, counts)))
+    return reduce(add, (tap for _, tap in _taps(_pad_for_windows(x, w, counts, 0.0), w, counts)))
 
 
 @onnx_op("LpPool")
@@ -200,4 +200,4 @@ def max_unpool(
     more = [b - a for a, b in zip(own, wanted[2:])]
     if any(not isinstance(m, int) or m < 0 for m in more):
         raise UsageError(f"MaxUnpool to {wanted}, which is smaller than the {inner} that its windows cover.")
-    return padded(flat, [0] * n, [int(m) for m in more])
+    return pad_spatial(flat, [0] * n, [int(m) for m in more])

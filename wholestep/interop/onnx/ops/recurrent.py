@@ -118,7 +118,7 @@ def _sum(*terms: Tensor | None) -> Tensor:
     return sum(rest, start=first)
 
 
-def _clipped(x: Tensor, clip: float | None) -> Tensor:
+def _clip(x: Tensor, clip: float | None) -> Tensor:
     return x if not clip else ws.clip(x, -clip, clip)
 
 
@@ -146,7 +146,7 @@ def rnn(
         (bias_w, bias_r), (f,) = _parts(b, d, 2, units), functions[d]
 
         def step(now: Tensor, state: State) -> State:
-            return (f(_clipped(_sum(now @ w[d].T, state[0] @ r[d].T, bias_w, bias_r), clip)),)
+            return (f(_clip(_sum(now @ w[d].T, state[0] @ r[d].T, bias_w, bias_r), clip)),)
 
         return step
 
@@ -181,13 +181,13 @@ def gru(
 
         def step(now: Tensor, state: State) -> State:
             old = state[0]
-            update = f(_clipped(_sum(now @ wz.T, old @ rz.T, bz, cz), clip))
-            reset = f(_clipped(_sum(now @ wr.T, old @ rr.T, br, cr), clip))
+            update = f(_clip(_sum(now @ wz.T, old @ rz.T, bz, cz), clip))
+            reset = f(_clip(_sum(now @ wr.T, old @ rr.T, br, cr), clip))
             if linear_before_reset:
                 new = _sum(now @ wh.T, bh, reset * _sum(old @ rh.T, ch))
             else:
                 new = _sum(now @ wh.T, (reset * old) @ rh.T, bh, ch)
-            return ((1.0 - update) * g(_clipped(new, clip)) + update * old,)
+            return ((1.0 - update) * g(_clip(new, clip)) + update * old,)
 
         return step
 
@@ -228,10 +228,10 @@ def lstm(
             old, memory = state
             gates = _sum(now @ w[d].T, old @ r[d].T, bias)
             i, o, fg, new = (gates[:, k * units : (k + 1) * units] for k in range(4))
-            enter = f(_clipped(_sum(i, seen(pi, memory)), clip))
-            keep = 1.0 - enter if input_forget else f(_clipped(_sum(fg, seen(pf, memory)), clip))
-            after = keep * memory + enter * g(_clipped(new, clip))
-            return f(_clipped(_sum(o, seen(po, after)), clip)) * last(after), after
+            enter = f(_clip(_sum(i, seen(pi, memory)), clip))
+            keep = 1.0 - enter if input_forget else f(_clip(_sum(fg, seen(pf, memory)), clip))
+            after = keep * memory + enter * g(_clip(new, clip))
+            return f(_clip(_sum(o, seen(po, after)), clip)) * last(after), after
 
         return step
 

@@ -102,14 +102,14 @@ def weights(a: Axis, how: How) -> Array:
     return matrix
 
 
-def mixed(x: Tensor, axis: int, matrix: Array) -> Tensor:
+def apply_matrix(x: Tensor, axis: int, matrix: Array) -> Tensor:
     """x with one axis multiplied by a matrix."""
     order = [*(d for d in range(x.ndim) if d != axis), axis]
     out = ws.matmul(x.permute(order), as_tensor(np.ascontiguousarray(matrix.T).astype(x.dtype.numpy)))
     return out.permute([order.index(d) for d in range(x.ndim)])
 
 
-def resized(x: Tensor, axis: int, a: Axis, how: How) -> Tensor:
+def resize_axis(x: Tensor, axis: int, a: Axis, how: How) -> Tensor:
     """One axis of x in its new size."""
     crop = how.places == "tf_crop_and_resize"
     if a.given == a.wanted and a.scale == 1 and not crop:
@@ -119,7 +119,7 @@ def resized(x: Tensor, axis: int, a: Axis, how: How) -> Tensor:
     if how.mode == "nearest":
         x = along(x, nearest_places(where, a.given, how.nearest), axis)
     else:
-        x = mixed(x, axis, weights(a, how))
+        x = apply_matrix(x, axis, weights(a, how))
     if not crop:
         return x
     inside = ((where >= 0) & (where <= a.given - 1)).reshape([-1 if d == axis else 1 for d in range(x.ndim)])
@@ -158,7 +158,7 @@ def resize(
             if roi is not None and roi.size and how.places == "tf_crop_and_resize":
                 ends = roi.reshape(-1)
                 a = Axis(a.given, a.wanted, a.scale, float(ends[i]), float(ends[i + len(places)]))
-            x = resized(x, d, a, how)
+            x = resize_axis(x, d, a, how)
     return x
 
 
@@ -192,5 +192,5 @@ def _axes(
 def upsample(x: Tensor, scales: Array, *, mode: str = "nearest") -> Tensor:
     how = How(mode, "asymmetric", "floor", -0.75, False, False, 0.0)
     for d, a in enumerate(_axes(x, range(x.ndim), scales, None, "stretch")):
-        x = x if a is None else resized(x, d, a, how)
+        x = x if a is None else resize_axis(x, d, a, how)
     return x

@@ -10,7 +10,7 @@ import numpy as np
 import wholestep as ws
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor
 from wholestep.errors import OptionError
-from wholestep.interop.onnx.ops.signals import fetched
+from wholestep.interop.onnx.ops.signals import gather_pixels
 from wholestep.interop.onnx.ops.windows import Ints, spatial, with_bias
 from wholestep.interop.onnx.read.sizes import need_room
 from wholestep.interop.onnx.read.table import onnx_op
@@ -24,7 +24,7 @@ def corners(x: Tensor, places: Sequence[Tensor]) -> list[Tensor]:
         share: Tensor = as_tensor(x.dtype.numpy.type(1))
         for p, f, tap in zip(places, first, taps):
             share = share * ((p - f) if tap else (1.0 - (p - f)))
-        values = fetched(x, [f + float(tap) for f, tap in zip(first, taps)], "zeros")
+        values = gather_pixels(x, [f + float(tap) for f, tap in zip(first, taps)], "zeros")
         found.append(values * share.reshape((x.shape[0], 1, *places[0].shape[1:])))
     return found
 

@@ -14,7 +14,7 @@ from wholestep.compiler.frontend.tensor import Tensor, as_tensor
 from wholestep.compiler.ir.types import product
 from wholestep.errors import OptionError
 from wholestep.interop.onnx.ops.attention import heads_apart, heads_together
-from wholestep.interop.onnx.ops.windows import Ints, padded, spatial
+from wholestep.interop.onnx.ops.windows import Ints, pad_spatial, spatial
 from wholestep.interop.onnx.read.sizes import extents, need_room
 from wholestep.interop.onnx.read.table import Array, onnx_op
 
@@ -47,7 +47,7 @@ def col2im(
     flat = x.reshape((x.shape[0], channels, places.size))
     added = ws.scatter_add(flat, as_tensor(places.reshape(-1)), math.prod(whole), 2)
     out = added.reshape((x.shape[0], channels, *whole))
-    return padded(out, [-p for p in around[:n]], [-p for p in around[n:]])
+    return pad_spatial(out, [-p for p in around[:n]], [-p for p in around[n:]])
 
 
 @onnx_op("AffineGrid", static=("size",))
@@ -77,7 +77,7 @@ def grid_sample(
     at = [(p + 1.0) * ((s - 1) / 2) if align_corners else ((p + 1.0) * s - 1.0) * 0.5 for p, s in zip(places, sizes)]
     mode = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
     if mode == "nearest":
-        return fetched(
+        return gather_pixels(
             x, [ws.round(_inside(p, s, padding_mode, align_corners)) for p, s in zip(at, sizes)], padding_mode
         )
     if mode == "linear":
@@ -90,7 +90,7 @@ def grid_sample(
         if mode == "cubic":
             where = [_inside(p, s, padding_mode, align_corners) for p, s in zip(where, sizes)]
         weight = math.prod([s[t] for s, t in zip(shares, taps)], start=as_tensor(x.dtype.numpy.type(1)))
-        part = fetched(x, where, padding_mode) * weight.reshape((x.shape[0], 1, *grid.shape[1:-1]))
+        part = gather_pixels(x, where, padding_mode) * weight.reshape((x.shape[0], 1, *grid.shape[1:-1]))
         total = part if total is None else total + part
     assert total is not None
     return total
@@ -130,7 +130,7 @@ def _inside(p: Tensor, size: int, mode: str, corners: int) -> Tensor:
     return ws.clip(ws.where(turned > span, 2 * span - turned, turned) + low, 0.0, float(size - 1))
 
 
-def fetched(x: Tensor, places: Sequence[Tensor], mode: str) -> Tensor:
+def gather_pixels(x: Tensor, places: Sequence[Tensor], mode: str) -> Tensor:
     """The elements at whole places, the same for every channel; 0 outside of the image."""
     sizes, inside = spatial(x), None
     together: Any = None

@@ -97,7 +97,7 @@ def spatial(x: Tensor) -> list[int]:
     return [int(n) for n in x.shape[2:]]
 
 
-def padded(x: Tensor, low: Ints, high: Ints, value: float = 0.0) -> Tensor:
+def pad_spatial(x: Tensor, low: Ints, high: Ints, value: float = 0.0) -> Tensor:
     """x with margins around the axes behind the channels; negative ones are cut off."""
     for d, (a, b) in enumerate(zip(low, high), start=2):
         if min(a, b) < 0:
@@ -125,7 +125,10 @@ def conv(
     if len(size) == 2:
         return with_bias(_conv2d(x, weight, w, group), bias)
     if w.low != w.high:
-        x, w = padded(x, w.low, w.high), WindowSpec(w.size, w.stride, w.dilation, (0,) * len(size), (0,) * len(size))
+        x, w = (
+            pad_spatial(x, w.low, w.high),
+            WindowSpec(w.size, w.stride, w.dilation, (0,) * len(size), (0,) * len(size)),
+        )
     if len(size) == 1:
         return ws.conv1d(x, weight, bias, w.stride[0], w.low[0], w.dilation[0], group)
     if len(size) == 3:
@@ -135,7 +138,7 @@ def conv(
 
 def _conv2d(x: Tensor, weight: Tensor, w: WindowSpec, groups: int) -> Tensor:
     if min((*w.low, *w.high)) < 0:
-        x, w = padded(x, w.low, w.high), WindowSpec(w.size, w.stride, w.dilation, (0, 0), (0, 0))
+        x, w = pad_spatial(x, w.low, w.high), WindowSpec(w.size, w.stride, w.dilation, (0, 0), (0, 0))
     if w.low == w.high:
         return ws.conv2d(x, weight, None, w.stride, w.low, w.dilation, groups)
     nodes = promote("conv2d", [x.node, weight.node])
@@ -181,7 +184,7 @@ def conv_transpose(
         made = Tensor(record("conv2d_grad_input", nodes, attrs), common_graph(x, weight))
         return with_bias(made, bias)
     whole = _whole_transposed(x, weight, stride, spread, group)
-    cropped = padded(whole, [-a for a in low], [m - b for m, b in zip(more, high)])
+    cropped = pad_spatial(whole, [-a for a in low], [m - b for m, b in zip(more, high)])
     return with_bias(cropped, bias)
 
 

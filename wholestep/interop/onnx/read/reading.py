@@ -127,7 +127,7 @@ class _ProtobufReader:
             raise UsageError(f"the attribute {a.name!r} of {self.what} is of kind {kind}, which is not read.")
         value = getattr(a, simple[a.type])
         if a.type in (kinds.FLOAT, kinds.FLOATS):  # float32 in the file; 1e-5 was meant, not 9.99999974e-06
-            return _meant(value) if a.type == kinds.FLOAT else [_meant(v) for v in value]
+            return _shortest_decimal(value) if a.type == kinds.FLOAT else [_shortest_decimal(v) for v in value]
         return list(value) if a.type == kinds.INTS else value
 
     def input(self, value: Any) -> OnnxInput:
@@ -216,7 +216,7 @@ def dtype_name(kind: int) -> str:
     return WIDENED.get(name, name)
 
 
-def _meant(value: float) -> float:
+def _shortest_decimal(value: float) -> float:
     """A number of few digits that is this float32, where there is one."""
     short = str(np.float32(value))
     digits = sum(c.isdigit() for c in short.partition("e")[0].lstrip("-0."))

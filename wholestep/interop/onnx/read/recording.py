@@ -44,7 +44,7 @@ class OnnxRecorder:
             row = row_of(call.domain, call.op)
             if call.op == "If" and not call.domain:
                 return self.branch(call, inputs, values)
-            found = sizes.computed(call, inputs, opset)
+            found = sizes.compute_sizes(call, inputs, opset)
             if found is not None:
                 return found
             return self.function(call, inputs) if row is None else self.row(row, call, inputs, values, opset)

@@ -32,7 +32,7 @@ def need_room(shape: Sequence[Any], itemsize: int = 8) -> None:
         )
 
 
-def computed(call: OnnxNode, inputs: Sequence[Any], opset: int) -> Sequence[Any] | None:
+def compute_sizes(call: OnnxNode, inputs: Sequence[Any], opset: int) -> Sequence[Any] | None:
     """The results of a node on sizes, None where it is about something else."""
     if call.domain or not inputs:
         return None
@@ -44,7 +44,7 @@ def computed(call: OnnxNode, inputs: Sequence[Any], opset: int) -> Sequence[Any]
     if rule is None or not all(v is None or _is_size(v) for v in inputs):
         return None
     found = rule(call.attributes, *inputs)
-    return None if found is None else [_settled(found)]
+    return None if found is None else [_as_integers(found)]
 
 
 def extents(value: Array, what: str = "a shape") -> list[Any]:
@@ -56,7 +56,7 @@ def array_of(values: Sequence[Any]) -> Array:
     """Sizes as an array: of int64, or of objects where one has no number yet."""
     out = np.empty(len(values), object)
     out[:] = list(values)
-    settled: Array = _settled(out)
+    settled: Array = _as_integers(out)
     return settled
 
 
@@ -64,7 +64,7 @@ def _is_size(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.size <= SMALL and (value.dtype == object or value.dtype.kind in "ib")
 
 
-def _settled(value: Any) -> Array:
+def _as_integers(value: Any) -> Array:
     array = np.asarray(value)
     if array.dtype == object and not any(isinstance(e, Dim) for e in array.reshape(-1)):
         return array.astype(np.int64)
@@ -74,7 +74,7 @@ def _settled(value: Any) -> Array:
 def _shape(call: OnnxNode, x: Any) -> Sequence[Any]:
     shape = list(x.shape)
     if call.op == "Size":
-        return [_settled(np.array(product(shape), object))]
+        return [_as_integers(np.array(product(shape), object))]
     return [array_of(shape[call.attributes.get("start", 0) : call.attributes.get("end")])]
 
 
@@ -107,7 +107,7 @@ def _divide(_: Any, x: Array, y: Array) -> Any:
     pairs = np.broadcast(_objects(x), _objects(y))
     out = np.empty(pairs.shape, object)
     out.reshape(-1)[:] = [_quotient(a, b) for a, b in pairs]
-    settled = _settled(out)
+    settled = _as_integers(out)
     return (
         settled if settled.dtype == object else settled.astype(np.result_type(x, y) if x.dtype != object else np.int64)
     )

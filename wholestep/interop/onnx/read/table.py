@@ -149,7 +149,7 @@ def _load() -> None:
     ROWS.update(own)
 
 
-def known_operators() -> Mapping[tuple[str, str], OnnxRow]:
+def all_operators() -> Mapping[tuple[str, str], OnnxRow]:
     """Every row, by domain and name."""
     _load()
     return ROWS

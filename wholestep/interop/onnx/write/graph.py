@@ -40,7 +40,7 @@ class OnnxWriter:
         """The values that a node is written with."""
         if node.op == "by_mode":
             return node.inputs[1:]
-        if node.op == "add" and (norm := layers.evaluated_norm(node)) is not None:
+        if node.op == "add" and (norm := layers.match_batch_norm(node)) is not None:
             return norm.inputs
         if node.op == "dropout":
             return node.inputs[:1]
@@ -95,7 +95,7 @@ class OnnxWriter:
             readers = self.readers.get(trail, [])
             if index < attrs_of(scan, at.ScanAttrs).carries and all(loops.is_last(r, trail) for r in readers):
                 return e.reshape(e.results[scan][index], node.type.shape)
-        if node.op == "add" and (norm := layers.evaluated_norm(node)) is not None:
+        if node.op == "add" and (norm := layers.match_batch_norm(node)) is not None:
             return self._norm(e, norm)
         if node.op == "add":
             for product, other in (node.inputs, reversed(node.inputs)):

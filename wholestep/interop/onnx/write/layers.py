@@ -133,7 +133,7 @@ class BatchNorm:
     eps: float
 
 
-def evaluated_norm(node: ir.Node) -> BatchNorm | None:
+def match_batch_norm(node: ir.Node) -> BatchNorm | None:
     """(x - mean)·(1 / √(variance + eps)·weight) + bias of running statistics, as `ws.batch_norm` records it for
     evaluation; None where a sum is something else."""
     if node.op != "add" or node.inputs[0].op != "mul" or node.inputs[0].inputs[0].op != "sub":

@@ -59,7 +59,7 @@ def make_model(
     for output in graph.outputs:
         e.nodes.append(helper.make_node("Identity", [value(e, output.node)], [output.name], output.name))
         outputs.append(tensor_info(output.name, output.node.type))
-    read = {i for n in e.nodes for i in n.input} | {i for n in e.nodes for i in _captured(n)}
+    read = {i for n in e.nodes for i in n.input} | {i for n in e.nodes for i in _outer_references(n)}
     made = helper.make_graph(
         e.nodes,
         title,
@@ -91,6 +91,6 @@ def make_model(
     return model
 
 
-def _captured(node: Any) -> list[str]:
+def _outer_references(node: Any) -> list[str]:
     """What the graphs inside a node read."""
-    return [i for a in node.attribute if a.HasField("g") for n in a.g.node for i in (*n.input, *_captured(n))]
+    return [i for a in node.attribute if a.HasField("g") for n in a.g.node for i in (*n.input, *_outer_references(n))]

@@ -39,7 +39,7 @@ def step_model(session: Session, opset: int) -> ModelProto:
             f"{'accumulates over several' if definition.has_micro_batches else 'trains nothing'}. Export its model, or "
             "build it without accumulate=."
         )
-    graph = lowered(definition.trace(TRAIN))
+    graph = lower_for_onnx(definition.trace(TRAIN))
     numbers: dict[str, Any] = {name: session.state.get(name) for name in graph.states()}
     scalars = graph.leaves("scalar")
     counted = {"step": float(session.state.step), "epoch": float(session.state.epoch)}
@@ -54,7 +54,7 @@ def step_model(session: Session, opset: int) -> ModelProto:
     return make_model(whole, Named(numbers, {}), opset, "step", states_are_inputs=True)
 
 
-def lowered(graph: ir.IRGraph) -> ir.IRGraph:
+def lower_for_onnx(graph: ir.IRGraph) -> ir.IRGraph:
     """A traced step without gradients, modes and what ONNX has no form for."""
     for one in (inline_calls, expand_gradients, strip_stop_gradients, lower_row_writes):
         graph = one(graph)

@@ -35,13 +35,13 @@ from wholestep.interop.torch.aten.export import (
 )
 from wholestep.interop.torch.aten.record import AtenRecorder, Pair
 from wholestep.interop.torch.aten.repeated_calls import check_repeated_calls
-from wholestep.interop.torch.aten.weights import Held, held_arrays
+from wholestep.interop.torch.aten.weights import Held, state_arrays
 from wholestep.nn.module.graph_module import Holding, RecordedProgram
 
 Array = np.ndarray[Any, Any]
 
 
-def assembled(
+def assemble_program(
     module: Any, call: ExampleCall, modes: tuple[str, ...]
 ) -> tuple[RecordedProgram, dict[str, Holding], dict[str, Array]]:
     """A module's program, what it holds, and the numbers of that.
@@ -66,7 +66,7 @@ def assembled(
 
 
 def _programs(module: Any, call: ExampleCall, modes: tuple[str, ...]) -> list[Exported]:
-    programs = [export(module, call, modes[0]), *_evaluated(module, call, modes[1:])]
+    programs = [export(module, call, modes[0]), *_export_evaluation(module, call, modes[1:])]
     for exported in programs:
         need_covered(exported)
     return programs
@@ -75,32 +75,32 @@ def _programs(module: Any, call: ExampleCall, modes: tuple[str, ...]) -> list[Ex
 def _joint(
     module: Any, call: ExampleCall, programs: list[Exported]
 ) -> tuple[RecordedProgram, dict[str, Holding], dict[str, Array]]:
-    held = held_arrays(module, programs)
+    held = state_arrays(module, programs)
     graph = Graph()
     symbols = _symbols(programs, call)
-    inputs = _declared_inputs(graph, programs[0], symbols, call.shared)
-    leaves = {name: _declared(graph, name, one) for name, one in held.items() if one.live and not one.same_as}
+    inputs = _declare_inputs(graph, programs[0], symbols, call.shared)
+    leaves = {name: _declare_state(graph, name, one) for name, one in held.items() if one.live and not one.same_as}
     results: list[list[Tensor]] = []
     form: Any = None
     for exported in programs:
-        outputs, changes = _recorded(exported, graph, symbols, inputs, held, leaves)
+        outputs, changes = _record_program(exported, graph, symbols, inputs, held, leaves)
         form = form or _form(exported)
         results.append(outputs)
         if exported.mode == "train" or len(programs) == 1:
             for name, value in changes.items():
                 leaf = leaves[held[name].same_as or name]
-                graph.update(leaf, _read(leaf, _settled(value, leaf)))
+                graph.update(leaf, _read(leaf, _match_leaf(value, leaf)))
     if not results[0]:
         fail(UsageError, f"{type(module).__name__} gives no tensor: its forward returns what it is trained on.")
     graph.set_outputs({f"out{i}": value for i, value in enumerate(_by_mode(module, results))})
     whole = share_common_nodes(graph.to_ir())
     program = RecordedProgram(
-        _joined(whole), form, type(module).__name__, f"from torch {torch.__version__.split('+')[0]}"
+        _merge_equal_modes(whole), form, type(module).__name__, f"from torch {torch.__version__.split('+')[0]}"
     )
     return program, *_holdings(program.graph, held)
 
 
-def _evaluated(module: Any, call: ExampleCall, modes: tuple[str, ...]) -> list[Exported]:
+def _export_evaluation(module: Any, call: ExampleCall, modes: tuple[str, ...]) -> list[Exported]:
     """The program of the second mode; without one, what trains also predicts, and a warning says so."""
     try:
         return [export(module, call, mode) for mode in modes]
@@ -145,7 +145,7 @@ def _symbols(programs: list[Exported], call: ExampleCall) -> dict[str, Extent]:
     return found
 
 
-def _declared_inputs(graph: Graph, exported: Exported, symbols: dict[str, Extent], shared: str) -> dict[str, Tensor]:
+def _declare_inputs(graph: Graph, exported: Exported, symbols: dict[str, Extent], shared: str) -> dict[str, Tensor]:
     """The inputs by the names of torch's placeholders."""
     recorder, made = AtenRecorder(graph, symbols), {}
     for node, kind, _ in exported.placeholders():
@@ -158,12 +158,12 @@ def _declared_inputs(graph: Graph, exported: Exported, symbols: dict[str, Extent
     return made
 
 
-def _declared(graph: Graph, name: str, one: Held) -> Tensor:
+def _declare_state(graph: Graph, name: str, one: Held) -> Tensor:
     declare = graph.parameter if one.trained else graph.state
     return declare(name, one.shape, 0.0, one.dtype)
 
 
-def _recorded(
+def _record_program(
     exported: Exported,
     graph: Graph,
     symbols: dict[str, Extent],
@@ -204,7 +204,7 @@ def _output(recorder: AtenRecorder, node: Any, found: Any) -> Tensor:
     return recorder.tensor(found)
 
 
-def _settled(value: Tensor, leaf: Tensor) -> Tensor:
+def _match_leaf(value: Tensor, leaf: Tensor) -> Tensor:
     return stop_gradient(value.astype(leaf.dtype)) if value.shape == leaf.shape else value
 
 
@@ -256,7 +256,7 @@ def _by_mode(module: Any, results: list[list[Tensor]]) -> list[Tensor]:
     return [by_mode(a, b) for a, b in zip(training, evaluating)]
 
 
-def _joined(graph: ir.IRGraph) -> ir.IRGraph:
+def _merge_equal_modes(graph: ir.IRGraph) -> ir.IRGraph:
     """What does the same in both modes needs no choice."""
 
     def rule(node: Node) -> Node:

@@ -15,25 +15,25 @@ import torch
 from torch.utils.checkpoint import CheckpointFunction
 
 import wholestep as ws
-from wholestep.compiler.frontend.control.custom_gradient import arriving_at, told_gradient
+from wholestep.compiler.frontend.control.custom_gradient import custom_gradient_outputs, upstream_gradient
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.interop.torch.aten.record import AtenRecorder
 from wholestep.interop.torch.aten.table import INTERRUPTED, row
 
 
 @torch.library.custom_op("wholestep::arriving", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
-def arriving(x: torch.Tensor, number: int) -> torch.Tensor:
+def upstream_placeholder(x: torch.Tensor, number: int) -> torch.Tensor:
     """Stands for the gradient that will arrive at x; tagged as a draw, so that it is neither shared nor computed."""
     return torch.zeros_like(x)
 
 
-@arriving.register_fake
+@upstream_placeholder.register_fake
 def _(x: Any, number: int) -> Any:
     return torch.empty_like(x)
 
 
 @torch.library.custom_op("wholestep::told_gradient", mutates_args=())
-def told(
+def with_gradients(
     outputs: Sequence[torch.Tensor],
     upstream: Sequence[torch.Tensor],
     inputs: Sequence[torch.Tensor],
@@ -44,37 +44,39 @@ def told(
     return [x.clone() for x in outputs]
 
 
-@told.register_fake
+@with_gradients.register_fake
 def _(outputs: Any, upstream: Any, inputs: Any, slopes: Any, name: str) -> Any:
     return [torch.empty_like(x) for x in outputs]
 
 
 @row("wholestep.arriving")
-def _arriving(r: AtenRecorder, x: Any, number: int) -> Tensor:
-    return arriving_at(r.tensor(x), number)
+def _record_upstream(r: AtenRecorder, x: Any, number: int) -> Tensor:
+    return upstream_gradient(r.tensor(x), number)
 
 
 @row("wholestep.told_gradient")
-def _told(r: AtenRecorder, outputs: Any, upstream: Any, inputs: Any, slopes: Any, name: str) -> list[Tensor]:
+def _record_with_gradients(
+    r: AtenRecorder, outputs: Any, upstream: Any, inputs: Any, slopes: Any, name: str
+) -> list[Tensor]:
     values = [ws.stop_gradient(r.tensor(x)) for x in outputs]
     pairs = [(x, r.tensor(s)) for x, s in zip(inputs, slopes) if isinstance(x, Tensor)]
-    return told_gradient(name, values, [r.tensor(u) for u in upstream], pairs) if pairs else values
+    return custom_gradient_outputs(name, values, [r.tensor(u) for u in upstream], pairs) if pairs else values
 
 
 # -- while a module is exported ----------------------------------------------------------------------------------
 
 
 @contextmanager
-def kept_backwards() -> Iterator[set[str]]:
+def keep_autograd_functions() -> Iterator[set[str]]:
     """Autograd functions keep their backward; gives the names of those whose backward could not be traced."""
     known, forgotten = torch.autograd.Function.__dict__["apply"], set()
 
     def apply(cls: Any, *args: Any, **named: Any) -> Any:
         if cls is CheckpointFunction:
-            return _checkpointed(*args)
+            return _run_checkpointed(*args)
         if cls.__module__.startswith("torch."):
             return known.__func__(cls, *args, **named)
-        with _differentiated():
+        with _ignore_no_grad():
             context, result = _forward(cls, args, named)
             try:
                 return _with_backward(cls, context, args, result)
@@ -91,7 +93,7 @@ def kept_backwards() -> Iterator[set[str]]:
         torch.autograd.Function.apply = known
 
 
-def _checkpointed(function: Any, _: Any, *args: Any) -> Any:
+def _run_checkpointed(function: Any, _: Any, *args: Any) -> Any:
     """What it saves is memory; it gives no gradient at all where no argument has one."""
     found = function(*args)
     if any(isinstance(a, torch.Tensor) and a.requires_grad for a in args):
@@ -101,14 +103,14 @@ def _checkpointed(function: Any, _: Any, *args: Any) -> Any:
 
 
 @contextmanager
-def _differentiated() -> Iterator[None]:
+def _ignore_no_grad() -> Iterator[None]:
     """`no_grad` means nothing: in the forward of an autograd function it saves memory, and no gradient stops there.
 
     A backward that lets autograd differentiate what it computes again, as that of reversible layers, has no trace.
     """
     kept, backward = (torch.no_grad.__enter__, torch.no_grad.__exit__), torch.autograd.backward
     torch.no_grad.__enter__, torch.no_grad.__exit__ = lambda self: None, lambda self, *error: None
-    torch.autograd.backward = _refused
+    torch.autograd.backward = _refuse
     try:
         yield
     finally:
@@ -116,7 +118,7 @@ def _differentiated() -> Iterator[None]:
         torch.autograd.backward = backward
 
 
-def _refused(*_: Any, **__: Any) -> None:
+def _refuse(*_: Any, **__: Any) -> None:
     raise NotImplementedError("autograd runs inside a backward")
 
 
@@ -167,11 +169,11 @@ def _with_backward(cls: Any, context: _Context, args: Sequence[Any], result: Any
     if not places:
         return result
     upstream = {i: torch.ops.wholestep.arriving(outputs[i], n) for n, i in enumerate(places)}
-    given = [upstream.get(i, _nothing(x, context.materialize)) for i, x in enumerate(outputs)]
+    given = [upstream.get(i, _zero_gradient(x, context.materialize)) for i, x in enumerate(outputs)]
     found = inspect.unwrap(cls.backward)(context, *given)
     slopes = found if isinstance(found, tuple | list) else (found,)
     pairs = [
-        (x, _fitted(slope, x)) for x, slope, needed in zip(args, slopes, context.needs_input_grad)
+        (x, _reduce_to_shape(slope, x)) for x, slope, needed in zip(args, slopes, context.needs_input_grad)
         if needed and slope is not None
     ]  # fmt: skip
     made = torch.ops.wholestep.told_gradient(
@@ -186,10 +188,10 @@ def _with_backward(cls: Any, context: _Context, args: Sequence[Any], result: Any
     return type(result)(outputs) if isinstance(result, tuple | list) else outputs[0]
 
 
-def _nothing(x: Any, materialize: bool) -> Any:
+def _zero_gradient(x: Any, materialize: bool) -> Any:
     return torch.zeros_like(x) if materialize and isinstance(x, torch.Tensor) and x.is_floating_point() else None
 
 
-def _fitted(slope: Any, x: Any) -> Any:
+def _reduce_to_shape(slope: Any, x: Any) -> Any:
     """As autograd does: summed over the axes along which the argument was repeated, in its dtype."""
     return (slope if slope.shape == x.shape else slope.sum_to_size(x.shape)).to(x.dtype)

@@ -11,7 +11,7 @@ import torch
 from torch.nn.modules import transformer
 from torch.overrides import TorchFunctionMode
 
-from wholestep.compiler.frontend.trace import fail, recorded_at
+from wholestep.compiler.frontend.trace import fail, record_at_line
 from wholestep.errors import UsageError
 from wholestep.interop.torch.aten.user_lines import calling_line
 
@@ -69,5 +69,5 @@ _REFUSED = {
 
 
 def _refuse(reason: str) -> NoReturn:
-    with recorded_at(calling_line()):
+    with record_at_line(calling_line()):
         fail(NotTraceableError, f"{reason}.")

@@ -29,10 +29,10 @@ def _cond(r: AtenRecorder, asked: Any, then: Any, otherwise: Any, operands: Sequ
         return r.inside(then if bool(asked) else otherwise, operands)
     taken, other = r.inside(then, operands), r.inside(otherwise, operands)
     condition = r.tensor(asked)
-    return [_chosen(r, condition.reshape(()), a, b) for a, b in zip(taken, other, strict=True)]
+    return [_select(r, condition.reshape(()), a, b) for a, b in zip(taken, other, strict=True)]
 
 
-def _chosen(r: AtenRecorder, condition: Tensor, a: Any, b: Any) -> Any:
+def _select(r: AtenRecorder, condition: Tensor, a: Any, b: Any) -> Any:
     if isinstance(a, Pair) or isinstance(b, Pair):
         r.refuse("chooses between complex numbers: choose between their real and imaginary parts")
     if not isinstance(a, Tensor | torch.Tensor) or not isinstance(b, Tensor | torch.Tensor):
@@ -92,7 +92,7 @@ def _goes_on(r: AtenRecorder, asks: Any, operands: Sequence[Any]) -> bool:
 
 
 @row("invoke_subgraph")
-def _invoked(r: AtenRecorder, body: Any, name: Any, *operands: Any) -> list[Any]:
+def _invoke(r: AtenRecorder, body: Any, name: Any, *operands: Any) -> list[Any]:
     return r.inside(body, operands)
 
 

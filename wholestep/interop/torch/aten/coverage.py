@@ -9,8 +9,8 @@ from typing import Any
 from wholestep.errors import UnsupportedOpError
 from wholestep.interop.torch.aten.export import Exported
 from wholestep.interop.torch.aten.record import (
-    described,
-    held_programs,
+    describe_op,
+    inner_programs,
     is_check,
     is_size,
     layer_of,
@@ -72,7 +72,7 @@ def _with_held(nodes: list[Any]) -> list[Any]:
     """Ops, each followed by those of the programs that it holds."""
     found: list[Any] = []
     for node in nodes:
-        inner = [n for module in held_programs(node) for n in module.graph.nodes if n.op == "call_function"]
+        inner = [n for module in inner_programs(node) for n in module.graph.nodes if n.op == "call_function"]
         found += [node, *_with_held(inner)]
     return found
 
@@ -100,4 +100,4 @@ def need_covered(exported: Exported) -> None:
     )
     others = "".join(f"\n  {op}" for op in found.missing[1:])
     more = f"\nOther ops without a row:{others}" if others else ""
-    raise UnsupportedOpError(described(first, why_missing(row_name(first))) + more)
+    raise UnsupportedOpError(describe_op(first, why_missing(row_name(first))) + more)

@@ -49,7 +49,7 @@ def example_call(
         if name not in leaves:
             fail(UsageError, f"dynamic: the module takes {', '.join(leaves)}; received {name!r}.")
         symbols[name] = {**symbols.get(name, {}), **axes}
-    wide = {name: _widened(t, symbols.get(name, {})) for name, t in leaves.items()}
+    wide = {name: _widen_symbolic_axes(t, symbols.get(name, {})) for name, t in leaves.items()}
     by_id = {id(wide[name]): axes for name, axes in symbols.items() if axes}
     filled = tree_unflatten(list(wide.values()), structure)
     call = tuple(filled.values())
@@ -91,7 +91,7 @@ def _as_tensor(value: Any, kind: Any) -> Any:
     return value.detach() if isinstance(value, torch.Tensor) else value
 
 
-def _widened(value: Any, axes: Mapping[int, str]) -> Any:
+def _widen_symbolic_axes(value: Any, axes: Mapping[int, str]) -> Any:
     """At least two along each symbolic axis, and a tensor of its own: symbols are told by identity."""
     if not isinstance(value, torch.Tensor) or not axes:
         return value

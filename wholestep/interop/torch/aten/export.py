@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch.export.graph_signature import InputKind, OutputKind
 
-from wholestep.compiler.frontend.trace import fail, recorded_at
+from wholestep.compiler.frontend.trace import fail, record_at_line
 from wholestep.errors import TrainingWarning, UsageError
-from wholestep.interop.torch.aten.backwards import kept_backwards
+from wholestep.interop.torch.aten.backwards import keep_autograd_functions
 from wholestep.interop.torch.aten.branches import NotTraceableError, traceable
 from wholestep.interop.torch.aten.python_state import PythonState, Value
 from wholestep.interop.torch.aten.stop_gradient import mark_stopped
@@ -107,7 +107,7 @@ def export(module: Any, call: ExampleCall, mode: str) -> Exported:
         return _export(module, call, mode)
     except UsageError as error:
         first = error
-    if not called_once(module, call, mode):
+    if not creates_state_when_called(module, call, mode):
         raise first
     try:
         return _export(module, call, mode)
@@ -115,9 +115,9 @@ def export(module: Any, call: ExampleCall, mode: str) -> Exported:
         raise first from None
 
 
-def called_once(module: Any, call: ExampleCall, mode: str) -> bool:
+def creates_state_when_called(module: Any, call: ExampleCall, mode: str) -> bool:
     """Call a module on its example; does it hold anything now that it did not hold before?  Its numbers stay."""
-    before = {m: _held_by(m) for m in module.modules()}
+    before = {m: _state_names(m) for m in module.modules()}
     numbers = {name: value.clone() for name, value in module.state_dict(keep_vars=True).items() if _is_tensor(value)}
     try:
         with in_mode(module, mode), torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -130,10 +130,10 @@ def called_once(module: Any, call: ExampleCall, mode: str) -> bool:
         for name, value in module.state_dict(keep_vars=True).items():
             if name in numbers and _is_tensor(value) and value.shape == numbers[name].shape:
                 value.copy_(numbers[name])
-    return any(_held_by(m) - before.get(m, set()) for m in module.modules())
+    return any(_state_names(m) - before.get(m, set()) for m in module.modules())
 
 
-def _held_by(module: Any) -> set[str]:
+def _state_names(module: Any) -> set[str]:
     parts = {**vars(module), **module._buffers}
     return {name for name, value in parts.items() if value is not None}
 
@@ -145,8 +145,8 @@ def _is_tensor(value: Any) -> bool:
 def _export(module: Any, call: ExampleCall, mode: str) -> Exported:
     with in_mode(module, mode), _restored(module) as state, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with kept_backwards() as forgotten, traceable(), watched_clocks() as clocks:
-            program = _exported(module, call, mode)
+        with keep_autograd_functions() as forgotten, traceable(), watched_clocks() as clocks:
+            program = _export_mode(module, call, mode)
         touched = (*state.seen, *(Value("", name, "clock") for name in clocks))
         mark_stopped(program)
         _hide_clamps(program)
@@ -177,7 +177,7 @@ def _export(module: Any, call: ExampleCall, mode: str) -> Exported:
     return exported
 
 
-def _exported(module: Any, call: ExampleCall, mode: str) -> Any:
+def _export_mode(module: Any, call: ExampleCall, mode: str) -> Any:
     sizes = _collection(call)
     if sizes is not None:
         try:
@@ -192,7 +192,7 @@ def _exported(module: Any, call: ExampleCall, mode: str) -> Any:
         raise
     except Exception as error:
         _refuse_untraceable(error)
-        with recorded_at(failing_line(error)):
+        with record_at_line(failing_line(error)):
             fail(UsageError, f"torch.export cannot export {type(module).__name__} in {mode} mode: {_reason(error)}")
 
 

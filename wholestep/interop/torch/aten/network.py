@@ -82,15 +82,15 @@ def from_torch(
         net.to_torch()
     """
     _need_torch()
-    from wholestep.interop.torch.aten.assemble import assembled
+    from wholestep.interop.torch.aten.assemble import assemble_program
     from wholestep.interop.torch.aten.examples import example_call
 
     if mode not in ("both", "train", "eval"):
         fail(UsageError, f"from_torch: mode is 'both', 'train' or 'eval'; received {mode!r}.")
     _need_module(module)
-    with _named_errors(module):
+    with _wrap_errors(module):
         call = example_call(module, example, batch, dynamic)
-        program, holdings, numbers = assembled(module, call, ("train", "eval") if mode == "both" else (mode,))
+        program, holdings, numbers = assemble_program(module, call, ("train", "eval") if mode == "both" else (mode,))
         network = network_of(program, TorchNetwork)(program, holdings, numbers)
     assert isinstance(network, TorchNetwork)
     network.__dict__["_module"] = module
@@ -98,7 +98,7 @@ def from_torch(
 
 
 @contextmanager
-def _named_errors(module: Any) -> Iterator[None]:
+def _wrap_errors(module: Any) -> Iterator[None]:
     """What nobody thought of is an error of this library too: it names the module, and keeps what happened."""
     try:
         yield
@@ -124,7 +124,7 @@ def torch_coverage(module: Any, example: Any, *, batch: str | None = "batch", mo
     from wholestep.interop.torch.aten.export import export
 
     _need_module(module)
-    with _named_errors(module):
+    with _wrap_errors(module):
         return coverage_of(export(module, example_call(module, example, batch, None), mode))
 
 

@@ -18,7 +18,7 @@ import torch
 from wholestep.compiler.frontend.functions.primitives import size as size_of
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor
-from wholestep.compiler.frontend.trace import recorded_at, recorded_for
+from wholestep.compiler.frontend.trace import record_at_line, record_for_layer
 from wholestep.compiler.ir.graph import SourceLine
 from wholestep.compiler.ir.types import Dim, Extent, Shape
 from wholestep.errors import UnsupportedOpError, WholestepError
@@ -91,7 +91,7 @@ class AtenRecorder:
             return self._computed(node, args, named)
         self.node, self.meta = node, meta
         place, layer = place_of(node), layer_of(node)
-        with recorded_at(place), recorded_for(layer), self.graph.at_scope(tuple(filter(None, (layer,)))):
+        with record_at_line(place), record_for_layer(layer), self.graph.at_scope(tuple(filter(None, (layer,)))):
             return self._recorded(args, named)
 
     def _recorded(self, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
@@ -144,7 +144,7 @@ class AtenRecorder:
         """What an argument of an op is."""
         if isinstance(arg, torch.fx.Node):
             if arg.op == "get_attr":
-                return held_by(arg)
+                return attribute_of(arg)
             meta = arg.meta.get("val")
             if isinstance(meta, torch.SymInt):
                 return self.extent(meta)
@@ -183,7 +183,7 @@ class AtenRecorder:
 
     def refuse(self, what: str, cause: BaseException | None = None) -> NoReturn:
         """An error that names the op, its module and the user's line."""
-        raise UnsupportedOpError(described(self.node, what)) from cause
+        raise UnsupportedOpError(describe_op(self.node, what)) from cause
 
     # -- what rows ask -----------------------------------------------------------------------------------------------
 
@@ -291,7 +291,7 @@ def is_live(x: Any) -> bool:
     return isinstance(x, Tensor | Dim | Pair)
 
 
-def held_by(node: Any) -> Any:
+def attribute_of(node: Any) -> Any:
     """What a node names that reads something of its own module: a program, or a tensor."""
     found = node.graph.owning_module
     for part in node.target.split("."):
@@ -299,9 +299,9 @@ def held_by(node: Any) -> Any:
     return found
 
 
-def held_programs(node: Any) -> list[Any]:
+def inner_programs(node: Any) -> list[Any]:
     """The programs that an op holds: the branches of a condition, the body of a loop."""
-    held = [held_by(n) for n in node.all_input_nodes if n.op == "get_attr"]
+    held = [attribute_of(n) for n in node.all_input_nodes if n.op == "get_attr"]
     return [module for module in held if isinstance(module, torch.fx.GraphModule)]
 
 
@@ -349,7 +349,7 @@ def layer_of(node: Any) -> str:
     return re.sub(r"^L\['[^']*'\]\.?", "", paths[-1]) if paths else ""
 
 
-def described(node: Any, what: str) -> str:
+def describe_op(node: Any, what: str) -> str:
     """An op that cannot be recorded, where it is, and what can be done."""
     name, layer = str(node.target), layer_of(node)
     within = f" in the module {layer!r}" if layer else ""

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from wholestep.compiler.frontend.trace import fail, recorded_at
+from wholestep.compiler.frontend.trace import fail, record_at_line
 from wholestep.compiler.ir.graph import SourceLine
 from wholestep.errors import TrainingWarning, UsageError
 from wholestep.interop.torch.aten.export import ExampleCall, Exported, in_mode
@@ -71,7 +71,7 @@ def _refuse(module: Any, mode: str, found: Repeated) -> None:
         return  # outputs that differ by themselves: uninitialised memory, another process
     place = next((found.lines[v] for v in blamed if v in found.lines), None)
     fix = _FIXES[blamed[0].kind].format(name=blamed[0].name) if found.again else _SETTLED
-    with recorded_at(place):
+    with record_at_line(place):
         fail(
             UsageError,
             f"{type(module).__name__} in {mode} mode gives other outputs when it is called again on the same inputs, "

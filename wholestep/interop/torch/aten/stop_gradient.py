@@ -10,7 +10,7 @@ import torch
 
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import UsageError
-from wholestep.interop.torch.aten.record import held_programs
+from wholestep.interop.torch.aten.record import inner_programs
 
 
 @torch.library.custom_op("wholestep::stop_gradient", mutates_args=())
@@ -28,7 +28,7 @@ def mark_stopped(program: Any) -> None:
     """Put a mark where gradients stop, that decomposition does not remove."""
     marker = torch.ops.wholestep.stop_gradient.default
     nodes = list(program.graph_module.graph.nodes)
-    through = _written(nodes, [n for n in nodes if n.target is torch.ops.aten.detach.default])
+    through = _mutated_values(nodes, [n for n in nodes if n.target is torch.ops.aten.detach.default])
     for node in nodes:
         if node.op != "call_function":
             continue
@@ -46,7 +46,7 @@ def mark_stopped(program: Any) -> None:
 
 def _mark_held(node: Any) -> None:
     """`detach` in the programs that an op holds: branches, and bodies of loops, write nothing."""
-    for module in held_programs(node):
+    for module in inner_programs(node):
         for inner in module.graph.nodes:
             if inner.target is torch.ops.aten.detach.default:
                 inner.target = torch.ops.wholestep.stop_gradient.default
@@ -59,7 +59,7 @@ def _mark_region(program: Any, region: Any) -> None:
     graph = program.graph_module.graph
     inner = list(getattr(program.graph_module, region.args[1].target).graph.nodes)
     given = [n for n in inner if n.op == "placeholder"]
-    written = _written(inner, given)
+    written = _mutated_values(inner, given)
     for place, operand in enumerate(region.args[2:]):
         meta = operand.meta.get("val") if isinstance(operand, torch.fx.Node) else None
         if not isinstance(meta, torch.Tensor) or not meta.is_floating_point():
@@ -96,7 +96,7 @@ def _views(node: Any) -> bool:
     return schema is not None and bool(schema.arguments) and schema.arguments[0].alias_info is not None
 
 
-def _written(nodes: Iterable[Any], bases: Iterable[Any]) -> set[Any]:
+def _mutated_values(nodes: Iterable[Any], bases: Iterable[Any]) -> set[Any]:
     """Those of some values that are changed in place, themselves or through views."""
     of: dict[Any, set[Any]] = {base: {base} for base in bases}
     found: set[Any] = set()

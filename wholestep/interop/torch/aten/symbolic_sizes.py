@@ -18,7 +18,7 @@ def extent_of(expression: Any, symbols: Mapping[str, Extent]) -> Extent | None:
     parts = [extent_of(a, symbols) for a in expression.args]
     known = [p for p in parts if p is not None]
     if len(known) < len(parts):
-        return _cancelled(expression, symbols) if kind == "Mul" else None
+        return _cancel_fraction(expression, symbols) if kind == "Mul" else None
     if kind == "Add":
         total: Extent = 0
         for part in known:
@@ -35,7 +35,7 @@ def extent_of(expression: Any, symbols: Mapping[str, Extent]) -> Extent | None:
     return None
 
 
-def _cancelled(expression: Any, symbols: Mapping[str, Extent]) -> Extent | None:
+def _cancel_fraction(expression: Any, symbols: Mapping[str, Extent]) -> Extent | None:
     """A product with a fraction in it: 1/2 of 2·n."""
     numerator, denominator = expression.as_numer_denom()
     above, below = extent_of(numerator, symbols), extent_of(denominator, symbols)

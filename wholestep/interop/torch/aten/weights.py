@@ -36,7 +36,7 @@ class Held:
         return str(self.array.dtype.name)
 
 
-def held_arrays(module: Any, programs: Any) -> dict[str, Held]:
+def state_arrays(module: Any, programs: Any) -> dict[str, Held]:
     """Everything of a module's state_dict, and buffers that a call changes, by torch's names."""
     from wholestep.interop.torch.aten.assemble import is_leaf
 

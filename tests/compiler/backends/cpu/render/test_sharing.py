@@ -11,7 +11,7 @@ import pytest
 
 import wholestep as ws
 from wholestep.compiler.backends.cpu.render import source as render
-from wholestep.compiler.backends.cpu.render.dedup_kernels import form_of, shared
+from wholestep.compiler.backends.cpu.render.dedup_kernels import find_templates, form_of
 
 KERNEL = """\
 static void @(const ws_call *call, long lo, long hi, float *restrict x0, float *restrict x1) {{
@@ -32,7 +32,7 @@ USUAL = {"slot": 3, "rows": 196, "room": 64, "lanes": 128, "step": 4096, "diviso
 @pytest.mark.parametrize("other", [{"rows": 784}, {"step": 512}, {"slot": 5}, {"rows": 49, "step": 1024, "slot": 0}])
 def test_loops_strides_and_places_of_scalars_are_arguments(other: dict[str, int]) -> None:
     one, two = KERNEL.format(**USUAL), KERNEL.format(**{**USUAL, **other})
-    forms = shared([one, two])
+    forms = find_templates([one, two])
     assert forms[one].text == forms[two].text
     assert "float *restrict x1, const long size0, const long size1, const long size2) {" in forms[one].text
     order = ("slot", "rows", "step")
@@ -41,17 +41,17 @@ def test_loops_strides_and_places_of_scalars_are_arguments(other: dict[str, int]
 
 @pytest.mark.parametrize("other", [{"lanes": 256}, {"divisor": 28}, {"room": 32}, {"rows": 16}])
 def test_what_gcc_makes_use_of_stays_in_the_text(other: dict[str, int]) -> None:
-    assert shared([KERNEL.format(**USUAL), KERNEL.format(**{**USUAL, **other})]) == {}
+    assert find_templates([KERNEL.format(**USUAL), KERNEL.format(**{**USUAL, **other})]) == {}
 
 
 def test_sizes_that_are_equal_in_one_kernel_alone_are_not_mixed_up() -> None:
     one, two = KERNEL.format(**USUAL), KERNEL.format(**{**USUAL, "rows": 4096})
     assert form_of(two).text.count("size1") == 3
-    assert shared([one, two]) == {}
+    assert find_templates([one, two]) == {}
 
 
 def test_a_kernel_that_nobody_shares_keeps_its_numbers() -> None:
-    assert shared([KERNEL.format(**USUAL)]) == {}
+    assert find_templates([KERNEL.format(**USUAL)]) == {}
 
 
 def images() -> ws.nn.Module:

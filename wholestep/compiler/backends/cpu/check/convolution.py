@@ -19,8 +19,8 @@ from wholestep.compiler.plan.lower.convolution_ops import (
     POOLED,
     WEIGHTS,
     WINDOWS,
+    count_output_axes,
     geometry,
-    made_axes,
     operand_axes,
 )
 from wholestep.compiler.plan.model.access import linear
@@ -44,7 +44,7 @@ def check_window(plan: Plan, kernel: Kernel, need: Need) -> None:
         _check_view(plan, kernel, item, need)
     _check_levels(kernel, window, need)
     _check_pool(window, where, need)
-    made = kernel.axes[: made_axes(window)]
+    made = kernel.axes[: count_output_axes(window)]
     axes = operand_axes(window.op, len(made))
     need([o.axes for o in window.operands] == axes, f"{where} has operands over axes of their own")
     need(len(kernel.axes) == axes[-1][-1] + 1, f"{where} has no axes but theirs")

@@ -13,7 +13,7 @@ from wholestep.compiler.backends.cpu.convolution.padding import (
     forward_margin,
     panel_columns,
     reads_past,
-    rounded,
+    round_up,
 )
 from wholestep.compiler.backends.cpu.convolution.workspace import Rooms, area
 from wholestep.compiler.backends.cpu.kernel_schedule import PaddedImage, Tiles
@@ -46,7 +46,7 @@ def _conv2d(rooms: Rooms) -> Tiles:
     margins = [
         forward_margin(*of)
         for of in zip(
-            *((height, width), (rounded(rows, step), rounded(columns, step)), (kernel_height, kernel_width)),
+            *((height, width), (round_up(rows, step), round_up(columns, step)), (kernel_height, kernel_width)),
             *(a.stride, a.low, a.dilation),
             strict=True,
         )
@@ -56,7 +56,7 @@ def _conv2d(rooms: Rooms) -> Tiles:
         rooms.room("frame", area((height, width), a.low, margins) * channels + SLACK)
     _pack(rooms, a.groups, outputs, kernel_height * kernel_width * inner)
     size = rows // rooms.pool[0] * rooms.pool[0], columns // rooms.pool[1] * rooms.pool[1]  # what a pool leaves over
-    seen = [rounded(n, step) for n in size]
+    seen = [round_up(n, step) for n in size]
     sides = zip((height, width), seen, (kernel_height, kernel_width), a.stride, a.low, a.dilation, strict=True)
     frame = rooms.frame(0, a.low, [forward_margin(*of) for of in sides])
     if by_tiles:
@@ -74,7 +74,7 @@ def _by_tiles(rooms: Rooms, batch: Extent, size: Sequence[int], depth: int, outp
 def _pack(rooms: Rooms, groups: int, channels: int, depth: int) -> None:
     """Room for a weight in panels of output channels."""
     panel = columns_of(channels // groups)
-    rooms.room("packed", groups * rounded(channels // groups, panel) * depth)
+    rooms.room("packed", groups * round_up(channels // groups, panel) * depth)
 
 
 def _conv2d_grad_input(rooms: Rooms) -> Tiles:
@@ -108,18 +108,16 @@ def _conv2d_grad_input(rooms: Rooms) -> Tiles:
     return replace(Tiles(), **geometry)  # type: ignore[arg-type]
 
 
-def _pooled_grad_input(rooms: Rooms) -> Tiles:
+def _grad_input_through_pool(rooms: Rooms) -> Tiles:
     a = attrs_of(rooms.head, at.PooledConvAttrs)
     _, _, outputs = rooms.image(0)
     kernel_height, _, channels = rooms.image(2)
-    rooms.room("image", area(a.size, a.low, a.high) * channels + framed_row(rooms.head) + SLACK)
-    rooms.room("packed", outputs * (kernel_height + 2 * a.window[0] - 2) * framed_row(rooms.head) + SLACK)
-    return Tiles(frame=pooled_frame(a, rooms.image(0), a.size, rooms.image(2)))
+    rooms.room("image", area(a.size, a.low, a.high) * channels + padded_row_length(rooms.head) + SLACK)
+    rooms.room("packed", outputs * (kernel_height + 2 * a.window[0] - 2) * padded_row_length(rooms.head) + SLACK)
+    return Tiles(frame=pool_frame(a, rooms.image(0), a.size, rooms.image(2)))
 
 
-def pooled_frame(
-    a: at.PooledConvAttrs, pooled: Sequence[int], size: Sequence[int], kernel: Sequence[int]
-) -> PaddedImage:
+def pool_frame(a: at.PooledConvAttrs, pooled: Sequence[int], size: Sequence[int], kernel: Sequence[int]) -> PaddedImage:
     """The frame of an image of `size` whose windows are those of a pool's windows."""
     (rows, columns, _), (tall, wide, channels) = pooled, kernel
     height = max(a.low[0] + size[0], rows * a.window[0] + tall - 1)
@@ -127,15 +125,15 @@ def pooled_frame(
     return PaddedImage(a.low, width * channels, height * width * channels + SLACK)
 
 
-def framed_row(head: Node) -> int:
+def padded_row_length(head: Node) -> int:
     """Elements of a row of a kernel with zeros around it, wide enough to be moved within a pool's window."""
     a, weight = attrs_of(head, at.PooledConvAttrs), head.inputs[2].type
     _, _, width, channels = (e for e in weight.shape if isinstance(e, int))
-    return framed_length(width, channels, a.window[1], VECTOR_BYTES // weight.dtype.size)
+    return padded_length(width, channels, a.window[1], VECTOR_BYTES // weight.dtype.size)
 
 
-def framed_length(width: int, channels: int, window: int, lanes: int) -> int:
-    return (window - 1) * channels + rounded((width + window - 1) * channels, lanes)
+def padded_length(width: int, channels: int, window: int, lanes: int) -> int:
+    return (window - 1) * channels + round_up((width + window - 1) * channels, lanes)
 
 
 def _pool(rooms: Rooms) -> Tiles:
@@ -162,7 +160,7 @@ def _pool_pick(rooms: Rooms) -> Tiles:
 FRAMES: Mapping[str, Callable[[Rooms], Tiles]] = {
     "conv2d": _conv2d,
     "conv2d_grad_input": _conv2d_grad_input,
-    "pooled_grad_input": _pooled_grad_input,
+    "pooled_grad_input": _grad_input_through_pool,
     "max_pool2d": _pool,
     "max_pool2d_index": _pool,
     "max_pool2d_grad": _pool_grad,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wholestep.compiler.backends.cpu.convolution.padding import rounded
+from wholestep.compiler.backends.cpu.convolution.padding import round_up
 from wholestep.compiler.backends.cpu.convolution.workspace import Rooms
 from wholestep.compiler.backends.cpu.kernel_schedule import Tiles
 from wholestep.compiler.backends.cpu.layout.panels import LANES
@@ -123,4 +123,4 @@ def reserve(rooms: Rooms, meetings: Meetings, depth: int, channels: int) -> Tile
 
 def pixel_step(channels: int) -> int:
     """Elements from one pixel to the next: a line more than there are, so that pixels do not share cache sets."""
-    return rounded(channels) + LANES
+    return round_up(channels) + LANES

@@ -44,7 +44,7 @@ def reads_past(channels: int, groups: int, outputs: int, inner: int, by_tiles: b
     return is_depthwise(groups, outputs, inner) and channels % panel_columns(groups, outputs, inner) > 0
 
 
-def rounded(length: int, unit: int = LANES) -> int:
+def round_up(length: int, unit: int = LANES) -> int:
     return -(-length // unit) * unit
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wholestep.compiler.backends.cpu.convolution import winograd
-from wholestep.compiler.backends.cpu.convolution.forward import pooled_frame
+from wholestep.compiler.backends.cpu.convolution.forward import pool_frame
 from wholestep.compiler.backends.cpu.convolution.implicit_gemm import Meetings
 from wholestep.compiler.backends.cpu.convolution.padding import (
     NARROW,
@@ -12,7 +12,7 @@ from wholestep.compiler.backends.cpu.convolution.padding import (
     depth_columns,
     forward_margin,
     is_depthwise,
-    rounded,
+    round_up,
     runs,
 )
 from wholestep.compiler.backends.cpu.convolution.workspace import Rooms, area
@@ -29,7 +29,7 @@ SMALL_IMAGE = 8  # pixels of a gradient: of more, those of all images crowd each
 def weight_tiles(rooms: Rooms) -> Tiles:
     """Operands and workspace of a weight's gradient; gives how it is computed."""
     head = rooms.head
-    tiles = _pooled_weight(rooms) if head.op == "pooled_grad_weight" else _plain_weight(rooms)
+    tiles = _weight_gradient_through_pool(rooms) if head.op == "pooled_grad_weight" else _plain_weight(rooms)
     if not tiles.rows and not tiles.in_place:
         rooms.room("sums", _sums(head, rooms.image(0)[2], tiles.runs is None and head.op == "conv2d_grad_weight"))
     return tiles
@@ -39,9 +39,9 @@ def _sums(head: Node, channels: int, by_channels: bool) -> int:
     """Elements of all outputs, in whole vectors."""
     outputs, height, width, inner = (e for e in head.type.shape[-4:] if isinstance(e, int))
     if by_channels:
-        return rounded(outputs, depth_columns(outputs)) * height * width + SLACK
+        return round_up(outputs, depth_columns(outputs)) * height * width + SLACK
     of = runs(width, getattr(head.attrs, "dilation", (1, 1))[1], channels, inner)
-    return outputs * height * of.count * rounded(of.length) + SLACK
+    return outputs * height * of.count * round_up(of.length) + SLACK
 
 
 def _plain_weight(rooms: Rooms) -> Tiles:
@@ -82,7 +82,7 @@ def _weight_by_tiles(rooms: Rooms, a: at.ConvGradAttrs) -> Tiles:
     (batch, height, width, channels), (_, rows, columns, outputs) = (i.type.shape for i in rooms.head.inputs)
     assert isinstance(height, int) and isinstance(width, int) and isinstance(channels, int)  # noqa: PT018
     assert isinstance(rows, int) and isinstance(columns, int) and isinstance(outputs, int)  # noqa: PT018
-    even = rounded(rows, 2), rounded(columns, 2)
+    even = round_up(rows, 2), round_up(columns, 2)
     margins = [
         forward_margin(*of) for of in zip((height, width), even, a.size, a.stride, a.low, a.dilation, strict=True)
     ]
@@ -94,9 +94,9 @@ def _weight_by_tiles(rooms: Rooms, a: at.ConvGradAttrs) -> Tiles:
     return Tiles(tile_rows, winograd.TILE_OUTPUTS, frame=rooms.frame(0, a.low, margins))
 
 
-def _pooled_weight(rooms: Rooms) -> Tiles:
+def _weight_gradient_through_pool(rooms: Rooms) -> Tiles:
     a = attrs_of(rooms.head, at.PooledConvAttrs)
     height, width, channels = rooms.image(0)
     rooms.room("frame", area((height, width), a.low, a.high) * channels + SLACK)
     weight = [e for e in rooms.head.type.shape[-3:] if isinstance(e, int)]
-    return Tiles(granule=1, frame=pooled_frame(a, rooms.image(1), (height, width), weight))
+    return Tiles(granule=1, frame=pool_frame(a, rooms.image(1), (height, width), weight))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from wholestep.compiler.backends.cpu.convolution.padding import NARROW, SLACK, rounded
+from wholestep.compiler.backends.cpu.convolution.padding import NARROW, SLACK, round_up
 from wholestep.compiler.backends.cpu.layout.panels import LANES
 from wholestep.compiler.ir.types import DType
 
@@ -53,13 +53,13 @@ def block_rows(size: Sequence[int], least: int, pool: int = 1) -> int:
 
 def position_step(tiles: int, channels: int) -> int:
     """Elements from one position to the next: a line more than there are, so that positions do not share cache sets."""
-    return tiles * rounded(channels) + LANES
+    return tiles * round_up(channels) + LANES
 
 
 def reserve(room: Callable[[str, int], None], size: Sequence[int], depth: int, outputs: int, pool: int) -> int:
     """Workspace of a convolution that sums over `depth` channels; gives the rows of tiles computed at a time."""
     rows, (_, across) = block_rows(size, BLOCK_TILES, pool), tiles_of(size)
-    room("parts", POSITIONS * depth * rounded(outputs))
+    room("parts", POSITIONS * depth * round_up(outputs))
     room("tiles", POSITIONS * position_step(rows * across, depth))
     room("products", POSITIONS * position_step(rows * across, LANES))
     room("block", 2 * rows * 2 * across * LANES)
@@ -71,7 +71,7 @@ def reserve_weight(room: Callable[[str, int], None], size: Sequence[int], channe
     rows, (_, across) = block_rows(size, BLOCK_TILES_OF_WEIGHTS), tiles_of(size)
     room("tiles", POSITIONS * position_step(rows * across, channels))
     room("gradients", POSITIONS * position_step(rows * across, outputs))
-    room("sums", rounded(outputs, TILE_OUTPUTS) * POSITIONS * rounded(channels) + SLACK)
+    room("sums", round_up(outputs, TILE_OUTPUTS) * POSITIONS * round_up(channels) + SLACK)
     return rows
 
 

@@ -166,14 +166,14 @@ def lay_out(draft: Draft, long_row: int) -> Draft:
     choice = LayoutRequests(draft, long_row)
     for kernel in draft.kernels:
         choice.look_at(kernel)
-    buffers = [_laid(b, state_layout(b.type), draft) if b.space is Space.STATE else b for b in draft.buffers]
+    buffers = [_with_layout(b, state_layout(b.type), draft) if b.space is Space.STATE else b for b in draft.buffers]
     second: dict[StoredValue, int] = {}  # values with a second place in the arena
     stacks = {stack for _, stack in choice.slots}
     for value in choice.paneled():
         if value.own or buffers[value.buffer].space is Space.OUTPUT:
             second[value] = _add(buffers, choice.type(value), PANELS, draft)
             continue
-        buffers[value.buffer] = _laid(buffers[value.buffer], PANELS, draft)
+        buffers[value.buffer] = _with_layout(buffers[value.buffer], PANELS, draft)
         own = StoredValue(value.buffer, own=True)
         if value.buffer in stacks and own in choice.read and own not in second:
             # A step reads what it has computed in rows.
@@ -182,7 +182,7 @@ def lay_out(draft: Draft, long_row: int) -> Draft:
     return replace(draft, buffers=tuple(buffers), kernels=tuple(kernels))
 
 
-def _laid(buffer: Buffer, layout: Layout, draft: Draft) -> Buffer:
+def _with_layout(buffer: Buffer, layout: Layout, draft: Draft) -> Buffer:
     return replace(buffer, layout=layout, bytes=layout_bytes(buffer.type, layout, draft.sizes))
 
 

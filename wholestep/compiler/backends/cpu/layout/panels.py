@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wholestep.compiler.ir.types import TensorType, symbols_of, transposed
+from wholestep.compiler.ir.types import TensorType, symbols_of, transpose_type
 from wholestep.compiler.plan.model.kernel import Layout
 from wholestep.compiler.plan.model.layout import layout_bytes
 from wholestep.compiler.runtime.state.storage import HostMemory
@@ -27,7 +27,7 @@ def is_turned(type: TensorType, by_columns: bool) -> bool:
     """Is the transpose of a state stored in its place?  Where products read that, and padding takes little more."""
     if not by_columns or type.rank != 2 or symbols_of(type.shape):
         return False
-    there = transposed(type)
+    there = transpose_type(type)
     most = PADDING * layout_bytes(type, state_layout(type), {})
     return state_layout(there) == PANELS and layout_bytes(there, PANELS, {}) <= most
 

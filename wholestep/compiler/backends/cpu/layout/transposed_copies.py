@@ -19,7 +19,10 @@ Copies = dict[tuple[int, DType], int]  # (state, dtype) -> its transpose
 
 def store_transposes(draft: Draft) -> Draft:
     """The draft with a copy of each state whose transpose is a right operand."""
-    buffers, copies = [_laid(b, draft) if b.space is Space.COPY else b for b in draft.buffers], Copies()
+    buffers, copies = (
+        [_with_transposed_layout(b, draft) if b.space is Space.COPY else b for b in draft.buffers],
+        Copies(),
+    )
     for kernel in draft.kernels:
         dot = kernel.body
         if not isinstance(dot, Dot) or _is_by_columns(dot):
@@ -30,7 +33,7 @@ def store_transposes(draft: Draft) -> Draft:
             copies[state.id, read.type.dtype] = len(buffers)
             type = TensorType(tuple(reversed(state.type.shape)), read.type.dtype)
             copy = Buffer(len(buffers), state.name, type, Space.COPY, Layout.ROWS, 0, source=state.id, turned=True)
-            buffers.append(_laid(copy, draft))
+            buffers.append(_with_transposed_layout(copy, draft))
     kernels = tuple(_with_copies(k, copies, buffers) for k in draft.kernels) if copies else draft.kernels
     return replace(draft, buffers=tuple(buffers), kernels=kernels)
 
@@ -39,7 +42,7 @@ def _is_by_columns(dot: Dot) -> bool:
     return dot.b.index[-1].plain == dot.n
 
 
-def _laid(copy: Buffer, draft: Draft) -> Buffer:
+def _with_transposed_layout(copy: Buffer, draft: Draft) -> Buffer:
     layout = PAIRS if copy.type.dtype.is_half else PANELS
     return replace(copy, layout=layout, bytes=layout_bytes(copy.type, layout, draft.sizes))
 
@@ -56,14 +59,14 @@ def _state(read: Buffer) -> int:
 def _with_copies(kernel: Kernel, copies: Copies, buffers: list[Buffer]) -> Kernel:
     def all_of(store: Store) -> list[Store]:
         own = [copy for (state, _), copy in copies.items() if state == store.load.buffer]
-        return [store, *(Store(_transposed(store.load, copy), store.value) for copy in own)]
+        return [store, *(Store(_transpose_load(store.load, copy), store.value) for copy in own)]
 
     body = with_stores(kernel.body, all_of)
     if isinstance(body, Dot) and not _is_by_columns(body):
         read = buffers[body.b.buffer]
-        body = replace(body, b=_transposed(body.b, copies[_state(read), read.type.dtype]))
+        body = replace(body, b=_transpose_load(body.b, copies[_state(read), read.type.dtype]))
     return kernel if body is kernel.body else replace(kernel, body=body)
 
 
-def _transposed(load: Load, copy: int) -> Load:
+def _transpose_load(load: Load, copy: int) -> Load:
     return Load(copy, tuple(reversed(load.shape)), tuple(reversed(load.index)))

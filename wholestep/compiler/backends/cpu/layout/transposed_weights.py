@@ -16,7 +16,7 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
-from wholestep.compiler.ir.types import transposed
+from wholestep.compiler.ir.types import transpose_type
 from wholestep.compiler.plan.model.kernel import Draft, Space
 
 REDUCTIONS = ("sum", "max")
@@ -108,7 +108,7 @@ class _Turner:
     def _turned_node(self, node: Node) -> Node:
         if self._is_leaf(node):
             attrs = attrs_of(node, at.StateAttrs)
-            return Node(node.op, (), replace(attrs, type=transposed(attrs.type)), node.name, node.line)
+            return Node(node.op, (), replace(attrs, type=transpose_type(attrs.type)), node.name, node.line)
         if node.op == "matmul":
             (x, flip_x), (y, flip_y) = (self._operand(i) for i in node.inputs)
             a = attrs_of(node, at.MatmulAttrs)
@@ -146,13 +146,13 @@ class _Turner:
         (x,) = node.inputs
         if x in self.sideways:
             (axis,) = _axes(node)
-            return _reduced(node, self.turned[x], 1 - axis)
-        return _reduced(node, _reduced(x, self.turned[x.inputs[0]], *_axes(x)), 0)
+            return _sum_like(node, self.turned[x], 1 - axis)
+        return _sum_like(node, _sum_like(x, self.turned[x.inputs[0]], *_axes(x)), 0)
 
 
 def _axes(node: Node) -> tuple[int, ...]:
     return node.attrs.axes  # type: ignore[attr-defined, no-any-return]
 
 
-def _reduced(like: Node, x: Node, axis: int) -> Node:
+def _sum_like(like: Node, x: Node, axis: int) -> Node:
     return Node(like.op, (x,), replace(like.attrs, axes=(axis,)), like.name, like.line)  # type: ignore[call-arg]

@@ -61,7 +61,7 @@ def put_off(splitter: ThreadPartitioner, split: Sequence[int | None], schedule: 
             (regions[j] - (not splitter.free(i, split[i], j, split[j], b)) for j, b in readers), default=regions[i]
         )
         written, read = (
-            _passing(splitter, ids) for ids in (splitter.touches[i].written_ids, splitter.touches[i].read_ids)
+            _reused_buffers(splitter, ids) for ids in (splitter.touches[i].written_ids, splitter.touches[i].read_ids)
         )
         made = sum(splitter.buffers[b].bytes for b in written)
         if made <= sum(splitter.buffers[b].bytes for b in read if last[b] < latest):
@@ -72,7 +72,7 @@ def put_off(splitter: ThreadPartitioner, split: Sequence[int | None], schedule: 
                 last[b] = max(last[b], latest)
 
 
-def _passing(splitter: ThreadPartitioner, buffers: Iterable[int]) -> list[int]:
+def _reused_buffers(splitter: ThreadPartitioner, buffers: Iterable[int]) -> list[int]:
     """Those that share their bytes with others over time."""
     return [b for b in buffers if splitter.buffers[b].space is Space.ARENA]
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from wholestep.compiler.backends.cpu.cost_model import Settings
-from wholestep.compiler.backends.cpu.kernel_schedule import in_region, schedule_of, shared
+from wholestep.compiler.backends.cpu.kernel_schedule import in_region, partition_among_threads, schedule_of
 from wholestep.compiler.backends.cpu.partition.ownership import kernel_granule
 from wholestep.compiler.backends.cpu.partition.threads import ThreadPartitioner, split_kernels
 from wholestep.compiler.ir.types import evaluate
@@ -83,7 +83,7 @@ class LoopSplitter(ThreadPartitioner):
         best = min((self.improved(list(s)) for s in self.starts()), key=self.loop_price)
         regions = self.regions(best)
         chosen = [
-            shared(k, s, 1 if s is None else kernel_granule(k, s), r)
+            partition_among_threads(k, s, 1 if s is None else kernel_granule(k, s), r)
             for k, s, r in zip(self.kernels, best, regions, strict=True)
         ]
         return sorted(chosen, key=lambda k: schedule_of(k).region), replace(self.loop, barrier=self.meets(best))

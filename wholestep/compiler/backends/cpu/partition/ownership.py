@@ -40,7 +40,7 @@ def own_granule(kernel: Kernel) -> int:
     return inner.granule if isinstance(inner, Tiles) else 0
 
 
-def shared(accesses: Sequence[Load], buffers: Sequence[Buffer]) -> list[Load]:
+def shared_accesses(accesses: Sequence[Load], buffers: Sequence[Buffer]) -> list[Load]:
     return [a for a in accesses if buffers[a.buffer].space is not Space.WORK]
 
 
@@ -53,8 +53,8 @@ class Touch:
 
     def __init__(self, kernel: Kernel, buffers: Sequence[Buffer]) -> None:
         self.kernel = kernel
-        self.reads = shared(list(loads(kernel)), buffers)
-        self.writes = shared(list(stores(kernel)), buffers)
+        self.reads = shared_accesses(list(loads(kernel)), buffers)
+        self.writes = shared_accesses(list(stores(kernel)), buffers)
         self.read_ids = {a.buffer for a in self.reads}
         self.written_ids = {a.buffer for a in self.writes}
         self.by_buffer: dict[int, list[Load]] = {}

@@ -12,7 +12,7 @@ from functools import cache
 from heapq import heappop, heappush
 
 from wholestep.compiler.backends.cpu.cost_model import Settings
-from wholestep.compiler.backends.cpu.kernel_schedule import shared
+from wholestep.compiler.backends.cpu.kernel_schedule import partition_among_threads
 from wholestep.compiler.backends.cpu.partition.cache_order import hold_back, put_off
 from wholestep.compiler.backends.cpu.partition.memory_barriers import relieve
 from wholestep.compiler.backends.cpu.partition.ownership import Touch, free, kernel_granule
@@ -201,7 +201,7 @@ class ThreadPartitioner:
         if self.settings.frugal:
             put_off(self, split, schedule)
         chosen = [
-            shared(k, s, 1 if s is None else kernel_granule(k, s), r)
+            partition_among_threads(k, s, 1 if s is None else kernel_granule(k, s), r)
             for k, s, r in zip(self.kernels, split, schedule.regions, strict=True)
         ]
         return [chosen[i] for i in schedule.order()]

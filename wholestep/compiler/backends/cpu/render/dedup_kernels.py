@@ -60,7 +60,7 @@ def form_of(text: str) -> KernelTemplate:
     return KernelTemplate("\n".join(lines), tuple(size.removeprefix("slot ") for size in names))
 
 
-def shared(texts: Iterable[str]) -> Mapping[str, KernelTemplate]:
+def find_templates(texts: Iterable[str]) -> Mapping[str, KernelTemplate]:
     """Those of some different kernels that others share, and how."""
     forms = {text: form_of(text) for text in texts}
     users = Counter(form.text for form in forms.values())

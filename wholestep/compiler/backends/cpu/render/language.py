@@ -85,7 +85,7 @@ def _infix(symbol: str) -> Row:
 _UNSIGNED = {int32: "uint32_t", int64: "uint64_t", uint8: "uint8_t"}
 
 
-def _wrapping(symbol: str) -> Row:
+def _wraparound_op(symbol: str) -> Row:
     def row(t: DType, x: tuple[str, ...]) -> str:
         if t.is_float:
             return f"({x[0]} {symbol} {x[1]})"
@@ -116,9 +116,9 @@ OPS: dict[str, Row] = {
     "sign": _by_kind(_call("sign"), lambda t, x: f"(({x[0]} > 0) - ({x[0]} < 0))"),
     "recip": lambda t, x: f"({literal(1.0, t)} / {x[0]})",
     "relu": lambda t, x: f"({x[0]} <= 0 ? {literal(0.0, t)} : {x[0]})",  # a NaN stays one
-    "add": _wrapping("+"),
-    "sub": _wrapping("-"),
-    "mul": _wrapping("*"),
+    "add": _wraparound_op("+"),
+    "sub": _wraparound_op("-"),
+    "mul": _wraparound_op("*"),
     "div": _infix("/"),
     "maximum": _by_kind(_call("max"), lambda t, x: f"({x[0]} > {x[1]} ? {x[0]} : {x[1]})"),
     "minimum": _by_kind(_call("min"), lambda t, x: f"({x[0]} < {x[1]} ? {x[0]} : {x[1]})"),

@@ -26,7 +26,7 @@ def can_widen(level: Level) -> bool:
     return plain and inside and all(r.op != "argmax" for r in level.reduces)
 
 
-def rounded_together(w: CWriter, level: Level) -> dict[Store, Instr]:
+def stores_rounded_as_vector(w: CWriter, level: Level) -> dict[Store, Instr]:
     """Stores of consecutive half elements, each with the cast that it stores and that nothing else reads."""
     vector = w.kernel.vector
     casts = {i.id: i for i in level.body if i.op == "cast" and i.dtype.is_half and w.dtypes[i.args[0]] == float32}
@@ -61,7 +61,7 @@ def is_padded(w: CWriter, load: Load) -> bool:
     return buffer.space is Space.WORK and len(load.shape) == 1 and whole
 
 
-def widened_lanes(w: CWriter, level: Level, count: int, simd: str) -> None:
+def write_masked_lanes(w: CWriter, level: Level, count: int, simd: str) -> None:
     """All 16 lanes of a level of which `count` exist."""
     exists = f"l < {count}"
     kept = dict(w.values)

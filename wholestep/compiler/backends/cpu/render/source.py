@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from wholestep.compiler.backends.cpu.kernel_schedule import schedule_of
 from wholestep.compiler.backends.cpu.layout.panels import LANES, PANELS
 from wholestep.compiler.backends.cpu.render.call import headers
-from wholestep.compiler.backends.cpu.render.dedup_kernels import KernelTemplate, may_share, shared
+from wholestep.compiler.backends.cpu.render.dedup_kernels import KernelTemplate, find_templates, may_share
 from wholestep.compiler.backends.cpu.render.kernels import RENDER
 from wholestep.compiler.backends.cpu.render.language import HOST, STORED, cast_text, extent_text, literal
 from wholestep.compiler.backends.cpu.render.writer import CWriter
@@ -79,7 +79,7 @@ def source(plan: Plan, prefix: str = "ws", profile: bool = False) -> CSource:
         writer = CWriter(kernel, buffers, (*plan.symbols, *step))
         RENDER[kernel.kind](writer)
         written.append((kernel, writer, writer.function("@")))
-    forms = shared(dict.fromkeys(text for kernel, _, text in written if may_share(kernel)))
+    forms = find_templates(dict.fromkeys(text for kernel, _, text in written if may_share(kernel)))
     functions: dict[str, str] = {}  # text of a kernel without its name -> name
     texts, calls = [], {}
     for kernel, writer, own in written:
@@ -87,9 +87,11 @@ def source(plan: Plan, prefix: str = "ws", profile: bool = False) -> CSource:
         if form.text not in functions:
             functions[form.text] = name = f"{prefix}_k{kernel.id}"
             texts.append(form.text.replace("@", name, 1))
-        calls[kernel.id] = noted(call_text(kernel, functions[form.text], writer, form.sizes), kernel.id, profile)
+        calls[kernel.id] = with_timestamps(
+            call_text(kernel, functions[form.text], writer, form.sizes), kernel.id, profile
+        )
     notes = '#include "profile.h"\n\n' if profile else ""
-    barrier = noted("call->api->barrier();", BARRIER, profile)
+    barrier = with_timestamps("call->api->barrier();", BARRIER, profile)
     begin = prelude(["ws.h", "reduce.h", "turn.h", *headers(plan)])
     host = "\n\n".join([prologue(plan, prefix), refresh(plan, prefix)])
     return CSource(begin, tuple(texts), notes + entry(plan, calls, prefix, barrier), host)
@@ -106,7 +108,7 @@ def call_text(kernel: Kernel, function: str, writer: CWriter, sizes: Sequence[st
     return f"{function}({', '.join(['call', 'lo', 'hi', *step, *buffers, *sizes])});"
 
 
-def noted(statement: str, what: int, profile: bool) -> str:
+def with_timestamps(statement: str, what: int, profile: bool) -> str:
     """A statement, with its times noted under a kernel's number where that is asked for."""
     if not profile:
         return statement
@@ -199,7 +201,7 @@ def refresh(plan: Plan, prefix: str) -> str:
             continue
         assert copy.source is not None
         state = plan.buffers[copy.source]
-        name = ways.setdefault(_copying(state, copy), f"{prefix}_copy{len(ways)}")
+        name = ways.setdefault(_copy_statement(state, copy), f"{prefix}_copy{len(ways)}")
         lines += [p for p in (pointer(state, position), pointer(copy, position)) if p not in lines]
         rows, columns = state.type.shape
         assert copy.type.shape == ((columns, rows) if copy.turned else (rows, columns)), "a copy is of all of its state"
@@ -208,7 +210,7 @@ def refresh(plan: Plan, prefix: str) -> str:
     return "\n\n".join([*(text.replace("@", name) for text, name in ways.items()), "\n".join([*head, *lines, "}"])])
 
 
-def _copying(state: Buffer, copy: Buffer) -> str:
+def _copy_statement(state: Buffer, copy: Buffer) -> str:
     """Writes one copy."""
     source, to = STORED[state.type.dtype], STORED[copy.type.dtype]
     at = "i*columns + j" if state.layout == Layout.ROWS else panel_offset("i", "j", "rows")

@@ -9,8 +9,8 @@ from wholestep.compiler.backends.cpu.kernel_schedule import Blocks, Inner, Queri
 from wholestep.compiler.backends.cpu.layout.panels import LANES, PANELS
 from wholestep.compiler.backends.cpu.render.address import AxisScope
 from wholestep.compiler.backends.cpu.render.language import LOCAL, LOWEST, OPS, STORED, SUFFIX, cast_text, literal
-from wholestep.compiler.backends.cpu.render.row_tails import can_widen, rounded_together, widened_lanes
-from wholestep.compiler.ir.ops import Trait, having
+from wholestep.compiler.backends.cpu.render.row_tails import can_widen, stores_rounded_as_vector, write_masked_lanes
+from wholestep.compiler.ir.ops import Trait, ops_with
 from wholestep.compiler.ir.types import DType, Extent, bfloat16, float32, float64, int32, int64, uint8
 from wholestep.compiler.plan.io.traffic import loads, stores
 from wholestep.compiler.plan.model.bodies import Window
@@ -26,7 +26,7 @@ from wholestep.compiler.plan.model.kernel import (
     Store,
 )
 
-TRANSCENDENTAL = having(Trait.TRANSCENDENTAL)
+TRANSCENDENTAL = ops_with(Trait.TRANSCENDENTAL)
 REDUCE_SUFFIX = {float32: "f32", float64: "f64", int32: "i32", int64: "i64", uint8: "u8"}
 
 # Inlined into the entry, the many tiles of windows in one function would take gcc minutes.
@@ -179,8 +179,8 @@ class CWriter:
         if not base:
             self.scope.panels[vector] = (p, "l")
         if count.isdigit() and int(count) < LANES and can_widen(level):
-            widened_lanes(self, level, int(count), simd(level))
-        elif count == str(LANES) and (rounded := rounded_together(self, level)):
+            write_masked_lanes(self, level, int(count), simd(level))
+        elif count == str(LANES) and (rounded := stores_rounded_as_vector(self, level)):
             self.round_behind(level, rounded, p, base)
         else:
             self.emit(simd(level))
@@ -231,7 +231,7 @@ class CWriter:
         assert vector is not None
         lo, hi = self.span(vector)
         self.start_reductions(level.reduces)
-        if level.reduces or self.is_paneled(level) or rounded_together(self, level):
+        if level.reduces or self.is_paneled(level) or stores_rounded_as_vector(self, level):
             self.panels(level, lo, hi)
         else:
             self.emit(simd(level))

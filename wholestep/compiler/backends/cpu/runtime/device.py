@@ -7,7 +7,7 @@ from contextvars import Context
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from wholestep.compiler.backend import LoadContext, MicroBatchShape, Program, nothing
+from wholestep.compiler.backend import LoadContext, MicroBatchShape, Program, do_nothing
 from wholestep.compiler.backends.common.rank_shares import takes_part
 from wholestep.compiler.backends.cpu.layout.panels import MEMORY
 from wholestep.compiler.backends.cpu.runtime import library as native
@@ -57,7 +57,9 @@ class CpuDevice:
             coming.wait()
         return load_library(self.name, options)
 
-    def load(self, plan: Plan, place: LoadContext, key: str = "", meanwhile: Callable[[], None] = nothing) -> Program:
+    def load(
+        self, plan: Plan, place: LoadContext, key: str = "", meanwhile: Callable[[], None] = do_nothing
+    ) -> Program:
         """The program of a plan, compiled for the target that the plan was made for."""
         if plan.target != self.name:
             if plan.target not in TARGETS:

@@ -255,9 +255,9 @@ class Library:
         self.step = self.dll.ws_step  # of byref(Step); without types to convert to, a call is quickest
         # Runs steps until `loop.steps`, the end of the epoch or the time limit; returns how many were done.
         self.run_loop = self._function("ws_run_loop", c_long, POINTER(NativeLoop))
-        self.run_loop.errcheck = _checked  # type: ignore[assignment]  # the stubs know no structures
+        self.run_loop.errcheck = _check_result  # type: ignore[assignment]  # the stubs know no structures
         self.run_micro_batches = self._function("ws_run_micro_batches", c_long, POINTER(MicroBatchLoop))  # alike
-        self.run_micro_batches.errcheck = _checked  # type: ignore[assignment]
+        self.run_micro_batches.errcheck = _check_result  # type: ignore[assignment]
 
     def _function(self, name: str, result: type | None, *arguments: type) -> ctypes._NamedFuncPointer:
         function = getattr(self.dll, name)
@@ -306,7 +306,7 @@ class Part:
         self.dll[f"ws_add_{name}"](c_void_p(library.api))
 
 
-def _checked(done: int, function: object, given: tuple[NativeLoop | MicroBatchLoop]) -> int:
+def _check_result(done: int, function: object, given: tuple[NativeLoop | MicroBatchLoop]) -> int:
     """What a loop returns; an error where it is the negative of an error number."""
     if done == -errno.EDOM:
         raise IndexRefusedError

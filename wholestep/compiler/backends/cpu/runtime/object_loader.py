@@ -92,10 +92,10 @@ def compiler_of(options: CompileOptions) -> CCompiler:
 
 def parts_of(plan: Plan) -> list[str]:
     """The parts of the library whose products a plan calls."""
-    return sorted({native.PART_OF[dtype.name] for dtype in _multiplied(plan) if dtype.name in native.PART_OF})
+    return sorted({native.PART_OF[dtype.name] for dtype in _gemm_dtypes(plan) if dtype.name in native.PART_OF})
 
 
-def _multiplied(plan: Plan) -> Iterable[DType]:
+def _gemm_dtypes(plan: Plan) -> Iterable[DType]:
     for kernel in plan.kernels:
         if isinstance(kernel.body, Dot):
             yield plan.buffers[kernel.body.a.buffer].type.dtype

@@ -18,9 +18,9 @@ from wholestep.compiler.backend import Epoch, IndexRefusedError, LoadContext, ch
 from wholestep.compiler.backends.common.rank_shares import (
     Pace,
     address_in,
+    lockstep_group,
     of_all_ranks,
     of_rank,
-    paced,
     places_of,
     takes_part,
 )
@@ -33,7 +33,7 @@ from wholestep.compiler.ir.type_rules.collectives import MODEL_RANK, OWN, RANK, 
 from wholestep.compiler.ir.types import Dim, TensorType, evaluate
 from wholestep.compiler.plan.memory.peak_memory import pages_of, staging_bytes
 from wholestep.compiler.plan.model.kernel import Buffer, Plan, Space
-from wholestep.compiler.plan.model.layout import aligned
+from wholestep.compiler.plan.model.layout import align_up
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.memory import Region
 from wholestep.compiler.runtime.process_group import rows_of_rank
@@ -94,7 +94,7 @@ class CpuProgram:
         for buffer in plan.buffers:
             if buffer.space in (Space.OUTPUT, Space.CONSTANT):
                 self._offset[buffer.id] = end
-                end += aligned(buffer.bytes)
+                end += align_up(buffer.bytes)
         for id, data in plan.constants:
             self._region.view(self._offset[id], len(data), np.dtype(np.uint8))[:] = np.frombuffer(data, np.uint8)
         self._staging: dict[str, AnyArray] = {}
@@ -169,7 +169,7 @@ class CpuProgram:
         )
         self._run, self._step_reference = self.library.step, byref(self._step)
         self.count_steps(bool(plan.updated))
-        self._pace = Pace(paced(self._group, plan))
+        self._pace = Pace(lockstep_group(self._group, plan))
 
     def place_scratch(self) -> None:
         """Read the scratch memory's addresses again."""

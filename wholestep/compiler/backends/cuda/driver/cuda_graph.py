@@ -112,7 +112,10 @@ class Nodes:
         if self._fill is None:
             return
         for fills in self._fills(graph):
-            before, behind = _listed("cuGraphNodeGetDependencies", fills[0]), _listed(DEPENDENT, fills[-1])
+            before, behind = (
+                _list_from_driver("cuGraphNodeGetDependencies", fills[0]),
+                _list_from_driver(DEPENDENT, fills[-1]),
+            )
             asked = [call("cuGraphMemsetNodeGetParams", node) for node in fills]
             sizes = [int(of.width) * int(of.elementSize) for of in asked]
             words = [w for of, size in zip(asked, sizes, strict=True) for w in (int(of.dst), size, int(of.value))]
@@ -128,23 +131,23 @@ class Nodes:
     def _fills(self, graph: Any) -> list[list[Any]]:
         """The nodes that fill memory with a byte; those that only follow each other stand together."""
         is_fill, found = self._driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_MEMSET, list[list[Any]]()
-        for node in _listed("cuGraphGetNodes", graph):
+        for node in _list_from_driver("cuGraphGetNodes", graph):
             if call("cuGraphNodeGetType", node) != is_fill:
                 continue
             asked = call("cuGraphMemsetNodeGetParams", node)
             if asked.height != 1 or (asked.elementSize != 1 and asked.value):
                 continue  # a rectangle, or words
-            before = [int(n) for n in _listed("cuGraphNodeGetDependencies", node)]
+            before = [int(n) for n in _list_from_driver("cuGraphNodeGetDependencies", node)]
             last = found[-1] if found else []
             follows = len(last) in range(1, MOST_FILLS) and before == [int(last[-1])]
-            if follows and len(_listed(DEPENDENT, last[-1])) == 1:
+            if follows and len(_list_from_driver(DEPENDENT, last[-1])) == 1:
                 last.append(node)
             else:
                 found.append([node])
         return found
 
 
-def _listed(function: str, of: Any) -> list[Any]:
+def _list_from_driver(function: str, of: Any) -> list[Any]:
     """What the driver lists: it is asked how many there are first."""
     *_, count = call(function, of)
     found, *_ = call(function, of, count)

@@ -52,7 +52,7 @@ class HostCopies:
         key = options.cache, options.cache_folder, options.compiler_command
         if key not in _coming:
             # In no context: its spans are no part of the build that happens to come first, and that is in a hurry.
-            _coming[key] = Background(lambda: Context().run(_compiled, options), patient=True)
+            _coming[key] = Background(lambda: Context().run(_compile_native, options), patient=True)
         return _coming[key]
 
     def copy(self, to: AnyArray, array: AnyArray) -> None:
@@ -89,7 +89,7 @@ def _parts(count: int, size: int) -> list[slice]:
     return [slice(start, start + step) for start in range(0, count, step)]
 
 
-def _compiled(options: CompileOptions) -> Native | str:
+def _compile_native(options: CompileOptions) -> Native | str:
     """What is in C, or why it cannot be had."""
     from wholestep.compiler.backends.cpu.runtime.compiler import find_compiler  # most steps copy little
     from wholestep.compiler.backends.cpu.runtime.library import build_library

@@ -10,7 +10,7 @@ import numpy as np
 
 from wholestep.compiler.backends.cuda.driver.driver import CudaModule, DeviceMemory, Gpu
 from wholestep.compiler.backends.cuda.runtime.device_init import draw
-from wholestep.compiler.backends.cuda.runtime.program_memory import rounded
+from wholestep.compiler.backends.cuda.runtime.program_memory import align_size
 from wholestep.compiler.backends.gpu.schedule import COUNTERS
 from wholestep.compiler.frontend.initializers import FirstValue
 from wholestep.compiler.ir.types import TensorType
@@ -68,7 +68,7 @@ class CudaMemory:
         offsets, end = [], 0
         for type in types:
             offsets.append(end)
-            end += rounded(layout_bytes(type, Layout.ROWS, {}))
+            end += align_size(layout_bytes(type, Layout.ROWS, {}))
         block = DeviceMemory(self.gpu, end)
         return [CudaArray(type, block, offset) for type, offset in zip(types, offsets, strict=True)]
 

@@ -29,7 +29,7 @@ def _nvtx() -> Any:
 
 
 @contextmanager
-def marked(name: str) -> Iterator[None]:
+def nvtx_range(name: str) -> Iterator[None]:
     """Let a profiler show what happens inside under a name."""
     nvtx = _nvtx()
     if nvtx is None:
@@ -52,14 +52,14 @@ class MarkedProgram(CudaProgram):
     def launch(self, sizes: Mapping[str, int]) -> CudaTicket:
         """The same, as a range: "train step 12, batch=64"."""
         shown = ", ".join(f"{name}={size}" for name, size in sizes.items())
-        with marked(f"{self._title} step {self._state.step}, {shown}"):
+        with nvtx_range(f"{self._title} step {self._state.step}, {shown}"):
             return super().launch(sizes)
 
     def epoch(self, epoch: Epoch) -> Iterator[StepRange]:
         """The same, each slice as a range."""
         slices = super().epoch(epoch)
         while True:
-            with marked(f"{self._title} epoch {epoch.number}, from step {self._state.step}"):
+            with nvtx_range(f"{self._title} epoch {epoch.number}, from step {self._state.step}"):
                 found = next(slices, None)
             if found is None:
                 return

@@ -55,7 +55,7 @@ def schedule_attention(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> 
     """A graph of the library, or a grid of ours: blocks for tiles of keys, where they have results, and of queries."""
     call, axes = kernel.body, Axes.of(kernel)
     assert isinstance(call, Call)
-    if refused(plan, kernel, sizes) is None:
+    if why_not_cudnn(plan, kernel, sizes) is None:
         return CudaSchedule(GRAPH, workspace=_workspace(plan, kernel))
     tile = tile_of(call, kernel.axes[axes.width], kernel.axes[axes.values])
     lead = prod(evaluate(kernel.axes[a], sizes) for a in axes.lead)
@@ -77,7 +77,7 @@ def makes_queries(call: Call) -> bool:
     return any(r.name not in ("dk", "dv") for r in call.results)
 
 
-def refused(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> str | None:
+def why_not_cudnn(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> str | None:
     """Why an attention is not the library's; None where it is."""
     call, axes = kernel.body, Axes.of(kernel)
     assert isinstance(call, Call)
@@ -147,7 +147,7 @@ FORWARD_NAMES = {"q": "q", "k": "k", "v": "v"}  # argument of the library -> ope
 BACKWARD_NAMES = {**FORWARD_NAMES, "o": "out", "dO": "gradient", "stats": "lse"}
 
 
-def described(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> LibraryCall:
+def describe_call(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> LibraryCall:
     """What cuDNN is told of an attention in a call of these sizes."""
     call = kernel.body
     assert isinstance(call, Call)
@@ -174,7 +174,7 @@ def notes_of(plan: Plan) -> tuple[str, ...]:
     found: dict[str, int] = {}
     for kernel in plan.kernels:
         if isinstance(kernel.body, Call):
-            why = refused(plan, kernel, plan.sizes)
+            why = why_not_cudnn(plan, kernel, plan.sizes)
             kind = "attention" if kernel.body.routine == "attention" else "gradients of attention"
             who = f"{kind} by cuDNN, adding in a fixed order" if why is None else f"{kind} by a kernel of ours: {why}"
             found[who] = found.get(who, 0) + 1

@@ -130,14 +130,14 @@ class PreparedGemm:
 
 
 @cache
-def prepared(product: Product) -> PreparedGemm:
+def prepare_gemm(product: Product) -> PreparedGemm:
     """Chosen once in a process."""
     return PreparedGemm(product)
 
 
 def run_product(product: Product, a: int, b: int, c: int, workspace: int, stream: int, bias: int = 0) -> None:
     """Put a product into a stream that is captured."""
-    found = prepared(product)
+    found = prepare_gemm(product)
     for i in range(product.outer):
         a_at, b_at, c_at = (i * x.outer * x.dtype.size for x in (product.a, product.b, product.c))
         found.run(a + a_at, b + b_at, c + c_at, workspace, stream, bias)

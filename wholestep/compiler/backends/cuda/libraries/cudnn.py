@@ -103,7 +103,7 @@ def _module() -> Any:
 
 
 @contextmanager
-def _named(module: Any) -> Iterator[None]:
+def _under_package_name(module: Any) -> Iterator[None]:
     """Some functions of the module look for it under the package's name."""
     before = sys.modules.get("cudnn")
     sys.modules.setdefault("cudnn", module)
@@ -128,7 +128,7 @@ class PreparedGraph:
         self._handle, module = _handle(number), library()
         self._uids = {a.name: uid for uid, a in enumerate(description.arrays, 1)}
         try:
-            with _named(module):
+            with _under_package_name(module):
                 self._graph = self._recorded(module, description)
                 self._graph.validate()
                 self._graph.build_operation_graph()
@@ -199,11 +199,11 @@ class PreparedGraph:
 
 
 @cache
-def prepared(description: Description, number: int) -> PreparedGraph:
+def prepare_graph(description: Description, number: int) -> PreparedGraph:
     """Built once in a process."""
     return PreparedGraph(description, number)
 
 
 def run_graph(description: Description, addresses: Mapping[str, int], workspace: int, stream: int) -> None:
     """Put a graph into a stream that is captured."""
-    prepared(description, HERE.gpu.number).run(addresses, workspace, stream)
+    prepare_graph(description, HERE.gpu.number).run(addresses, workspace, stream)

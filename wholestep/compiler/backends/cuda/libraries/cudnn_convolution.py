@@ -16,7 +16,7 @@ from wholestep.compiler.backends.cuda.libraries.cudnn import CudnnOp, CudnnTenso
 from wholestep.compiler.backends.cuda.libraries.cudnn_graphs import LibraryCall, TensorAddress
 from wholestep.compiler.backends.cuda.libraries.gemm_library import start_of, stride_of
 from wholestep.compiler.backends.cuda.target import uses_tf32
-from wholestep.compiler.backends.gpu.convolution.direct import fixed, operand, shape_of
+from wholestep.compiler.backends.gpu.convolution.direct import operand, shape_of, static_extent
 from wholestep.compiler.backends.gpu.kernel_schedule import GRAPH, PRODUCT, CudaSchedule, schedule_of
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Node
@@ -71,10 +71,10 @@ def takes_epilogue(convolution: Node, node: Node, alone: bool, tf32: bool = Fals
 
 def takes(plan: Plan, kernel: Kernel, window: Window) -> bool:
     """Is a window kernel one that the library makes whole?"""
-    return window.op in OPS and refused(plan, kernel, window) is None
+    return window.op in OPS and why_not_cudnn(plan, kernel, window) is None
 
 
-def refused(plan: Plan, kernel: Kernel, window: Window) -> str | None:
+def why_not_cudnn(plan: Plan, kernel: Kernel, window: Window) -> str | None:
     """Why a convolution or an adjoint is no call of the library; None: it is one."""
     made = result_of(window)
     if made is None or window.op not in OPS:
@@ -101,7 +101,7 @@ def notes_of(plan: Plan) -> tuple[str, ...]:
     for kernel in plan.kernels:
         window = kernel.body
         if isinstance(window, Window) and "max_pool" not in window.op:
-            why = refused(plan, kernel, window)
+            why = why_not_cudnn(plan, kernel, window)
             form = "products of ours" if schedule_of(kernel).form == PRODUCT else "kernels of ours"
             who = "cuDNN, channels last, adding in a fixed order" if why is None else f"{form}: {why}"
             found[who] = found.get(who, 0) + 1
@@ -114,7 +114,12 @@ def _is_symmetric(kernel: Kernel, window: Window) -> bool:
     counts = [
         (size + 2 * low - dilation * (tap - 1) - 1) // stride + 1
         for size, low, dilation, tap, stride in zip(
-            map(fixed, images[1:3]), window.low, window.dilation, map(fixed, weight[1:3]), window.stride, strict=True
+            map(static_extent, images[1:3]),
+            window.low,
+            window.dilation,
+            map(static_extent, weight[1:3]),
+            window.stride,
+            strict=True,
         )
     ]
     return counts == list(made[1:3])
@@ -159,7 +164,7 @@ def schedule(kernel: Kernel) -> CudaSchedule:
     return CudaSchedule(GRAPH, 1, 1, workspace=WORKSPACE)
 
 
-def described(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> LibraryCall:
+def describe_call(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> LibraryCall:
     """The call of a convolution: tensors as the library names their axes, with steps that say how they lie."""
     window = kernel.body
     assert isinstance(window, Window)
@@ -171,7 +176,7 @@ def described(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> LibraryCa
     places = tuple(_place(plan, name, load, sizes) for name, (load, _) in loads.items())
     options = (("dilation", window.dilation), ("padding", window.low), ("stride", window.stride))
     op = CudnnOp(function, given, (name,), options)
-    return LibraryCall(Description((op,), arrays, WORKSPACE, prefers=preferred(plan.target, op, arrays)), places)
+    return LibraryCall(Description((op,), arrays, WORKSPACE, prefers=preferred_engine(plan.target, op, arrays)), places)
 
 
 @cache
@@ -182,7 +187,7 @@ def algorithms(kind: str) -> Mapping[str, str]:
     return found
 
 
-def preferred(target: str, op: CudnnOp, arrays: Sequence[CudnnTensor]) -> str:
+def preferred_engine(target: str, op: CudnnOp, arrays: Sequence[CudnnTensor]) -> str:
     """The algorithm for a convolution of many images; "": the library's first."""
     if arrays[0].shape[0] < MANY_IMAGES or not arrays[0].dtype.is_half:
         return ""

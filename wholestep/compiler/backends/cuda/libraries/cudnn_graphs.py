@@ -53,7 +53,7 @@ def describers() -> Mapping[type, Describe]:
         cudnn_convolution,  # which describe by the records above
     )
 
-    return {Call: attention.described, Window: cudnn_convolution.described}
+    return {Call: attention.describe_call, Window: cudnn_convolution.describe_call}
 
 
 def call_of(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> LibraryCall:

@@ -26,7 +26,7 @@ def _cublas() -> str:
 
     ask = library().cublasLtGetVersion
     ask.restype = ctypes.c_size_t
-    return _numbered(ask(), 10_000)
+    return _version_text(ask(), 10_000)
 
 
 def _cudnn() -> str:
@@ -37,7 +37,7 @@ def _cudnn() -> str:
     library()  # the frontend too
     ask = ctypes.CDLL(load_nvidia_dynamic_lib("cudnn").abs_path).cudnnGetVersion
     ask.restype = ctypes.c_size_t
-    return f"{_numbered(ask(), 10_000)} through {PACKAGE} {VERSION}"
+    return f"{_version_text(ask(), 10_000)} through {PACKAGE} {VERSION}"
 
 
 def _nccl() -> str:
@@ -46,7 +46,7 @@ def _nccl() -> str:
     return version()
 
 
-def _numbered(version: int, major: int) -> str:
+def _version_text(version: int, major: int) -> str:
     return f"{version // major}.{version % major // 100}.{version % 100}"
 
 
@@ -63,15 +63,15 @@ LIBRARIES: Mapping[str, Callable[[], str]] = {
 OF_WORKERS: Mapping[str, Callable[[], str]] = {"NCCL": _nccl}
 
 
-def found_libraries() -> list[str]:
+def library_versions() -> list[str]:
     """Each with its version, or that it is missing and how to install it."""
-    found, missing = _asked(LIBRARIES)
+    found, missing = _query_versions(LIBRARIES)
     found += [f"install what is missing: {INSTALL}"] if missing else []
-    more, missing = _asked(OF_WORKERS)
+    more, missing = _query_versions(OF_WORKERS)
     return [*found, *more, *([f"workers on GPUs need it: {NCCL}"] if missing else [])]
 
 
-def _asked(libraries: Mapping[str, Callable[[], str]]) -> tuple[list[str], bool]:
+def _query_versions(libraries: Mapping[str, Callable[[], str]]) -> tuple[list[str], bool]:
     """What they say, and whether one is missing."""
     found, missing = [], False
     for name, ask in libraries.items():

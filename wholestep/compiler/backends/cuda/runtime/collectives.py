@@ -228,7 +228,7 @@ class Collectives:
             elif phase.sends or phase.receives:
                 assert self.line is not None
                 run, sends, receives = self.line.communicator.exchange, phase.sends, phase.receives
-                record = _recorded(run, sends, receives)
+                record = _record_transfers(run, sends, receives)
                 order.library(record, {*operands}, {RANKS, room_name, *results})
 
     def _phases(
@@ -261,7 +261,7 @@ class Collectives:
             order.kernel(function, grid, THREADS, [table, *more], reads, writes)
 
 
-def _recorded(
+def _record_transfers(
     run: Callable[[Sequence[PeerBytes], Sequence[PeerBytes], int], None],
     sends: Sequence[PeerBytes],
     receives: Sequence[PeerBytes],

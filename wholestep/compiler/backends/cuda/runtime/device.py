@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import TypeGuard
 
-from wholestep.compiler.backend import LoadContext, MicroBatchShape, Program, nothing
+from wholestep.compiler.backend import LoadContext, MicroBatchShape, Program, do_nothing
 from wholestep.compiler.backends.common.micro_batches import LaunchedMicroBatches
 from wholestep.compiler.backends.common.rank_shares import takes_part
 from wholestep.compiler.backends.cuda.driver import host_copies
@@ -76,7 +76,9 @@ class CudaDevice:
     def prepare(self, options: CompileOptions) -> None:
         """The compiler is a library: there is nothing to begin with."""
 
-    def load(self, plan: Plan, place: LoadContext, key: str = "", meanwhile: Callable[[], None] = nothing) -> Program:
+    def load(
+        self, plan: Plan, place: LoadContext, key: str = "", meanwhile: Callable[[], None] = do_nothing
+    ) -> Program:
         if plan.target != self.target.name:
             raise PlanError(
                 f"the plan is for {plan.target!r} and cannot run on {self.name!r} ({self.target.name}); plan it again "

@@ -17,7 +17,7 @@ from wholestep.compiler.backends.cuda.libraries import cublas, cudnn, cudnn_grap
 from wholestep.compiler.backends.cuda.libraries.gemm_library import product_of
 from wholestep.compiler.backends.cuda.runtime.collectives import Collectives
 from wholestep.compiler.backends.cuda.runtime.program_memory import DIMS, HEAD
-from wholestep.compiler.backends.gpu.kernel_schedule import EXCHANGE, GRAPH, LIBRARY, schedule_of, sorting_blocks
+from wholestep.compiler.backends.gpu.kernel_schedule import EXCHANGE, GRAPH, LIBRARY, schedule_of, sort_grid_blocks
 from wholestep.compiler.backends.gpu.render.source import GpuSource, Rendered
 from wholestep.compiler.backends.gpu.schedule import COUNTERS
 from wholestep.compiler.ir.types import evaluate
@@ -52,7 +52,7 @@ class Order:
     """
 
     def __init__(self, nodes: Nodes, plan: Plan, in_line: bool = False) -> None:
-        self._nodes, self._overlapping, self._in_line = nodes, overlapping(plan), in_line
+        self._nodes, self._overlapping, self._in_line = nodes, overlaps_of(plan), in_line
         self.current: Sequence[Kernel] = ()  # the kernels of the plan that are put in
         self._written: dict[Resource, int] = {}
         self._read: dict[Resource, list[int]] = {}
@@ -113,7 +113,7 @@ def in_second_place(resources: set[Resource], elsewhere: frozenset[int]) -> set[
     return {f"second {r}" if r in elsewhere else r for r in resources} if elsewhere else resources
 
 
-def overlapping(plan: Plan) -> dict[Resource, tuple[Resource, ...]]:
+def overlaps_of(plan: Plan) -> dict[Resource, tuple[Resource, ...]]:
     """Buffer of the arena, or workspace -> those that share bytes with it, itself among them."""
     held: list[tuple[Resource, int, int]] = [
         (b.id, b.offset, b.offset + b.bytes) for b in plan.buffers if b.space is Space.ARENA
@@ -230,7 +230,7 @@ class Launches:
         ((kernel, _),) = launch.kernels
         assert isinstance(kernel.body, Scatter)
         reads = {RECORD, *in_second_place({kernel.body.index.buffer}, place.elsewhere)}
-        grid, writes = (sorting_blocks(schedule_of(kernel)), 1), {self._scratch_of(kernel)}
+        grid, writes = (sort_grid_blocks(schedule_of(kernel)), 1), {self._scratch_of(kernel)}
         order.kernel(self.functions[launch.before], grid, launch.threads, given, reads, set(writes))
 
     def _add_product(self, order: Order, place: Placed, kernel: Kernel, sizes: Mapping[str, int]) -> None:

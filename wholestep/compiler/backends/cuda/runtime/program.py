@@ -19,10 +19,10 @@ from wholestep.compiler.backend import (
     Launch,
     LoadContext,
     StepRange,
+    do_nothing,
     epoch_of_launches,
-    nothing,
 )
-from wholestep.compiler.backends.common.rank_shares import Pace, RankShare, paced, takes_part
+from wholestep.compiler.backends.common.rank_shares import Pace, RankShare, lockstep_group, takes_part
 from wholestep.compiler.backends.cuda.driver.cuda_graph import CudaGraph, Nodes
 from wholestep.compiler.backends.cuda.driver.driver import CudaEvent, CudaModule, DeviceMemory, Gpu
 from wholestep.compiler.backends.cuda.driver.host_copies import HostCopies
@@ -39,7 +39,7 @@ from wholestep.compiler.backends.cuda.runtime.program_memory import is_small, la
 from wholestep.compiler.backends.cuda.runtime.scalar_prologue import PrologueScalars
 from wholestep.compiler.backends.cuda.target import begins_early
 from wholestep.compiler.backends.gpu.kernel_schedule import calls_library
-from wholestep.compiler.backends.gpu.render.source import GpuSource, gathering, native, render
+from wholestep.compiler.backends.gpu.render.source import GpuSource, gather_launch, native, render
 from wholestep.compiler.backends.gpu.schedule import arena_end
 from wholestep.compiler.ir.types import Extent, TensorType, evaluate
 from wholestep.compiler.plan.model.kernel import Plan, Space
@@ -95,7 +95,9 @@ class CudaProgram:
 
     synchronous = False
 
-    def __init__(self, device: Holder, plan: Plan, place: LoadContext, meanwhile: Callable[[], None] = nothing) -> None:
+    def __init__(
+        self, device: Holder, plan: Plan, place: LoadContext, meanwhile: Callable[[], None] = do_nothing
+    ) -> None:
         group = place.where.group if takes_part(plan) else None
         assert group is None or isinstance(group, Line), f"ranks by {group.engine} exchange on CPUs"
         self.has_library, self.begins_early = calls_library(plan), begins_early(device.architecture)
@@ -110,7 +112,7 @@ class CudaProgram:
         )
         self._gpu, self._line = device.gpu, group
         self.host_copies = HostCopies(place.where.threads, place.where.options)
-        together = paced(group, plan)
+        together = lockstep_group(group, plan)
         self.pace = None if together is None else Pace(together)
         assert isinstance(place.scratch, CudaScratch), "programs of a GPU share its scratch memory"
         self._scratch = place.scratch
@@ -354,7 +356,7 @@ class CudaProgram:
 
     def gathering(self, blocks: int) -> Gathering | None:
         """The launch that may gather the rows of the next step besides; it is compiled when epochs first ask for it."""
-        found = gathering(self._plan, self._rendered, blocks)
+        found = gather_launch(self._plan, self._rendered, blocks)
         if found is None:
             return None
         number, text, launch = found

@@ -16,7 +16,7 @@ HEAD = 4 + DIMS  # words before the slots
 SMALL = 16 << 10  # bytes of an output that every launch brings back to the host
 
 
-def rounded(size: int) -> int:
+def align_size(size: int) -> int:
     """`size` in whole multiples of the alignment."""
     return -(-size // ALIGNMENT) * ALIGNMENT
 
@@ -47,13 +47,13 @@ class OwnLayout:
 def lay_out(plan: Plan) -> OwnLayout:
     """Place what is a program's alone."""
     offsets: dict[int, int] = {}
-    end = rounded(8 * record_words(plan))
+    end = align_size(8 * record_words(plan))
 
     def place(buffers: Sequence[Buffer]) -> int:
         nonlocal end
         for b in buffers:
             offsets[b.id] = end
-            end += rounded(b.bytes)
+            end += align_size(b.bytes)
         return end
 
     given_end = place([plan.buffers[id] for _, id in plan.inputs])
@@ -63,20 +63,20 @@ def lay_out(plan: Plan) -> OwnLayout:
     outputs_end = place([b for b in outputs if not is_small(b)])
     constants_end = place([b for b in plan.buffers if b.space is Space.CONSTANT])
     offsets |= {b.id: constants_end + b.offset for b in plan.buffers if b.space is Space.COPY}
-    whole = constants_end + rounded(plan.copy_bytes)
+    whole = constants_end + align_size(plan.copy_bytes)
     return OwnLayout(offsets, given_end, small, small_bytes, outputs_end, constants_end, whole)
 
 
-def _held_bytes(state: Buffer) -> int:
-    return rounded(layout_bytes(state.held, Layout.ROWS, {}))
+def _state_bytes(state: Buffer) -> int:
+    return align_size(layout_bytes(state.held, Layout.ROWS, {}))
 
 
 def footprint(plan: Plan, threads: int, states: Collection[str] | None = None) -> Footprint:
     """What a session allocates on a GPU to run a plan; the data of a run comes on top."""
-    own, records = lay_out(plan), rounded(8 * record_words(plan))
+    own, records = lay_out(plan), align_size(8 * record_words(plan))
     return Footprint(
-        state=sum(map(_held_bytes, (b for b in states_in(plan, states) if not b.is_part))),
-        parts=sum(map(_held_bytes, (b for b in states_in(plan, states) if b.is_part))),
+        state=sum(map(_state_bytes, (b for b in states_in(plan, states) if not b.is_part))),
+        parts=sum(map(_state_bytes, (b for b in states_in(plan, states) if b.is_part))),
         arena=max(1, plan.arena_bytes),
         workspace=4 * COUNTERS,
         copies=own.end - own.constants_end,

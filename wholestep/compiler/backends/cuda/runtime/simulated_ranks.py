@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakSet
 
-from wholestep.compiler.backend import Epoch, Launch, LoadContext, StepRange, epoch_of_launches, nothing
+from wholestep.compiler.backend import Epoch, Launch, LoadContext, StepRange, do_nothing, epoch_of_launches
 from wholestep.compiler.backends.cuda.driver.cuda_graph import CudaGraph, Nodes
 from wholestep.compiler.backends.cuda.driver.memory import CudaMemory
 from wholestep.compiler.backends.cuda.driver.staging_ring import StagingSlot
@@ -110,11 +110,11 @@ class OfRank(CudaProgram):
         device: Holder,
         plan: Plan,
         place: LoadContext,
-        meanwhile: Callable[[], None] = nothing,
+        meanwhile: Callable[[], None] = do_nothing,
         like: OfRank | None = None,
     ) -> None:
         """`like`: the program of another rank, which has compiled the same kernels."""
-        self._like, self.forgotten = like, nothing
+        self._like, self.forgotten = like, do_nothing
         super().__init__(device, plan, place, meanwhile)
 
     def _compiled(self, meanwhile: Callable[[], None]) -> Mapping[str, Any]:
@@ -339,21 +339,21 @@ def put_side_by_side(order: Order, logs: Sequence[Log], carriers: Sequence[Carri
         for rank, log in enumerate(logs):
             for entry in log.until_exchange():
                 order.current = entry.kernels if rank == 0 else ()
-                entry.add(order, *_named(rank, entry))
+                entry.add(order, *_resources_of(rank, entry))
         left = [log.entries.pop(0) for log in logs if log.entries]
         if left:
             assert len(left) == len(logs), "ranks exchange the same things"
             order.current = left[0].kernels
-            named = [_named(rank, entry) for rank, entry in enumerate(left)]
+            named = [_resources_of(rank, entry) for rank, entry in enumerate(left)]
             reads = set[Resource]().union(*(reads for reads, _ in named))
             writes = set[Resource]().union(*(writes for _, writes in named))
             for entry in left:
                 assert entry.record is not None
                 entry.record(0)  # its rank's carrier notes the pieces
-            collectives.add_sums(order, RankSums(carried(carriers), 0, 0, 1), "int32", reads, writes)
+            collectives.add_sums(order, RankSums(match_transfers(carriers), 0, 0, 1), "int32", reads, writes)
 
 
-def carried(carriers: Sequence[Carrier]) -> list[Sum]:
+def match_transfers(carriers: Sequence[Carrier]) -> list[Sum]:
     """Who copies what: between two ranks, pieces come in the order in which they are sent."""
     ways: dict[tuple[int, int], list[PeerBytes]] = {}
     for rank, carrier in enumerate(carriers):
@@ -369,7 +369,7 @@ def carried(carriers: Sequence[Carrier]) -> list[Sum]:
     return found
 
 
-def _named(rank: int, entry: RankLaunch) -> tuple[set[Resource], set[Resource]]:
+def _resources_of(rank: int, entry: RankLaunch) -> tuple[set[Resource], set[Resource]]:
     reads, writes = ({of_rank(rank, r) for r in found} for found in (entry.reads, entry.writes))
     return reads, writes
 

@@ -13,7 +13,7 @@ import numpy as np
 from wholestep.compiler.backend import Epoch
 from wholestep.compiler.backends.cuda.driver.driver import CopyStream, CudaEvent, DeviceMemory, Gpu, PinnedMemory
 from wholestep.compiler.backends.cuda.driver.host_copies import HostCopies
-from wholestep.compiler.backends.cuda.runtime.program_memory import rounded
+from wholestep.compiler.backends.cuda.runtime.program_memory import align_size
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.epoch_permutation import epoch_order
 
@@ -37,12 +37,12 @@ class Streamed:
         self, gpu: Gpu, sources: Mapping[str, AnyArray], batch: int, most: int, words: int, host: HostCopies
     ) -> None:
         self._gpu, self._sources, self._copies, self._host = gpu, sources, CopyStream(gpu), host
-        update = sum(rounded(batch * array[:1].nbytes) for array in sources.values())
+        update = sum(align_size(batch * array[:1].nbytes) for array in sources.values())
         self.updates = max(1, min(most, CHUNK // max(1, update)))  # of a chunk
         self._offsets, end = {}, 0
         for name, array in sources.items():
             self._offsets[name] = end
-            end += rounded(self.updates * batch * array[:1].nbytes)
+            end += align_size(self.updates * batch * array[:1].nbytes)
         self._end, self._words = end, words
         self._places = [_Place(gpu, end, 8 * words) for _ in range(PLACES)]
         self._next = 0

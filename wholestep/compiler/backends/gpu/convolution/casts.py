@@ -13,17 +13,17 @@ from collections.abc import Iterable
 
 from wholestep.compiler.backends.cuda.libraries.cudnn_convolution import CHANNELS, OPS, is_for_library
 from wholestep.compiler.backends.cuda.target import uses_tf32
-from wholestep.compiler.backends.gpu.convolution.direct import fixed
+from wholestep.compiler.backends.gpu.convolution.direct import static_extent
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update, rewrite
-from wholestep.compiler.ir.ops import LEAVES, Trait, having
+from wholestep.compiler.ir.ops import LEAVES, Trait, ops_with
 from wholestep.compiler.ir.types import DType
-from wholestep.compiler.plan.lower.materialize import copied
+from wholestep.compiler.plan.lower.materialize import copy_of
 from wholestep.compiler.target import Target
 
-VIEWS = having(Trait.VIEW)
+VIEWS = ops_with(Trait.VIEW)
 MANY = 32  # outputs of a convolution that is worth being filled up
 
 
@@ -32,16 +32,16 @@ def fill_channels(graph: IRGraph) -> IRGraph:
 
     Tensor cores multiply whole packs of channels: three take as long as eight.
     """
-    return rewrite(graph, _filled)
+    return rewrite(graph, _pad_channels)
 
 
-def _filled(node: Node) -> Node:
+def _pad_channels(node: Node) -> Node:
     if node.op not in OPS or is_for_library(node):
         return node
     a = node.attrs
     assert isinstance(a, at.ConvAttrs | at.ConvGradAttrs)
     weight = node if node.op == "conv2d_grad_weight" else node.inputs[1]
-    outputs, _, _, channels = map(fixed, weight.type.shape)
+    outputs, _, _, channels = map(static_extent, weight.type.shape)
     missing = -channels % CHANNELS
     if not (a.last and node.inputs[0].type.dtype.is_half and a.groups == 1 and missing and outputs % MANY == 0):
         return node
@@ -62,7 +62,7 @@ def round_images(graph: IRGraph) -> IRGraph:
     calls = {n: None for n in graph.nodes if is_for_library(n)}
     if not calls:
         return graph
-    rounded = _rounded(calls)
+    rounded = _half_results(calls)
     new: dict[Node, Node] = {}
     halves: dict[Node, Node] = {}
     for node in graph.nodes:
@@ -70,7 +70,7 @@ def round_images(graph: IRGraph) -> IRGraph:
             new[node] = halves[node.inputs[0]]
             continue
         inputs = [new[i] for i in node.inputs]
-        moved = node.with_inputs([_turned_first(i) for i in inputs] if node in calls else inputs)
+        moved = node.with_inputs([_cast_after_view(i) for i in inputs] if node in calls else inputs)
         if node.op in VIEWS and node.inputs[0] in halves:
             with b.origin(node):
                 halves[node] = node.with_inputs([halves[node.inputs[0]]])
@@ -87,7 +87,7 @@ def round_images(graph: IRGraph) -> IRGraph:
     )
 
 
-def _rounded(calls: Iterable[Node]) -> dict[Node, DType]:
+def _half_results(calls: Iterable[Node]) -> dict[Node, DType]:
     """Results of the library, and what it reads in a half type."""
     found: dict[Node, DType] = {}
     for node in calls:
@@ -98,11 +98,11 @@ def _rounded(calls: Iterable[Node]) -> dict[Node, DType]:
     return found
 
 
-def _turned_first(operand: Node) -> Node:
+def _cast_after_view(operand: Node) -> Node:
     """A view of something rounded, perhaps filled up, as something rounded in the order of the view."""
     if operand.op == "pad":
         (inner,) = operand.inputs
-        turned = _turned_first(inner)
+        turned = _cast_after_view(inner)
         if turned is inner or turned.op != "cast":
             return operand
         with b.origin(operand):
@@ -124,6 +124,6 @@ def copy_operands(graph: IRGraph, target: Target) -> IRGraph:
     def rule(node: Node) -> Node:
         if not is_for_library(node, tf32=True):
             return node
-        return node.with_inputs([copies.setdefault(i, copied(i)) if i.op == "permute" else i for i in node.inputs])
+        return node.with_inputs([copies.setdefault(i, copy_of(i)) if i.op == "permute" else i for i in node.inputs])
 
     return rewrite(graph, rule)

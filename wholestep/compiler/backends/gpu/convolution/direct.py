@@ -29,7 +29,7 @@ def shape_of(kernel: Kernel, item: Operand) -> tuple[Extent, ...]:
     return tuple(kernel.axes[a] for a in item.axes)
 
 
-def fixed(extent: Extent) -> int:
+def static_extent(extent: Extent) -> int:
     """An extent that no call changes."""
     assert isinstance(extent, int), f"only the number of images may differ from call to call, not {extent}"
     return extent
@@ -64,12 +64,12 @@ class Shape:
 def shape(kernel: Kernel, window: Window) -> Shape:
     """What a window kernel makes of what: of an adjoint, pixels see gradients, with the kernel turned round."""
     if window.op in ("conv2d_grad_weight", "pooled_grad_weight"):
-        outputs, tall, wide, channels = map(fixed, kernel.axes[:5][-4:] if window.pool else kernel.axes[:4])
+        outputs, tall, wide, channels = map(static_extent, kernel.axes[:5][-4:] if window.pool else kernel.axes[:4])
         _, rows, columns, _ = shape_of(kernel, operand(window, "g"))
-        size = fixed(rows), fixed(columns)
+        size = static_extent(rows), static_extent(columns)
         return Shape(tall, wide, window.stride, window.dilation, channels, outputs, *size, window.low, window.pool)
-    outputs, tall, wide, channels = map(fixed, shape_of(kernel, operand(window, "weight")))
-    rows, columns = fixed(kernel.axes[1]), fixed(kernel.axes[2])
+    outputs, tall, wide, channels = map(static_extent, shape_of(kernel, operand(window, "weight")))
+    rows, columns = static_extent(kernel.axes[1]), static_extent(kernel.axes[2])
     if window.op == "conv2d":
         pool = window.pool if window.pooled is not None else ()
         size = (rows, columns) if not pool else (rows * pool[0], columns * pool[1])
@@ -228,8 +228,8 @@ def product_sizes(kernel: Kernel, window: Window) -> tuple[int, Extent, Extent, 
     if window.op == "conv2d_grad_weight":
         outputs, tall, wide, channels = kernel.axes[:4]
         images, rows, columns, _ = shape_of(kernel, operand(window, "g"))
-        return groups, fixed(outputs) // groups, tall * wide * channels, images * rows * columns
-    outputs, tall, wide, channels = map(fixed, shape_of(kernel, operand(window, "weight")))
+        return groups, static_extent(outputs) // groups, tall * wide * channels, images * rows * columns
+    outputs, tall, wide, channels = map(static_extent, shape_of(kernel, operand(window, "weight")))
     images, rows, columns = kernel.axes[0], kernel.axes[1], kernel.axes[2]
     if window.op == "conv2d":
         return groups, images * rows * columns, outputs // groups, tall * wide * channels

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wholestep.compiler.backends.cuda.libraries.cudnn_convolution import is_for_library
 from wholestep.compiler.backends.cuda.target import uses_tf32
-from wholestep.compiler.backends.gpu.convolution.direct import Shape, best_tile, fits_pool, fixed
+from wholestep.compiler.backends.gpu.convolution.direct import Shape, best_tile, fits_pool, static_extent
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import IRGraph, Node, rewrite
@@ -25,9 +25,9 @@ def takes_pool(convolution: Node, pool: Node, tf32: bool = False) -> bool:
     if is_for_library(convolution, tf32):
         return False
     a, window = attrs_of(convolution, at.ConvAttrs), attrs_of(pool, at.PoolAttrs).window
-    outputs, tall, wide, channels = map(fixed, convolution.inputs[1].type.shape)
+    outputs, tall, wide, channels = map(static_extent, convolution.inputs[1].type.shape)
     _, rows, columns, _ = convolution.type.shape
-    size = fixed(rows) // window[0] * window[0], fixed(columns) // window[1] * window[1]
+    size = static_extent(rows) // window[0] * window[0], static_extent(columns) // window[1] * window[1]
     shape = Shape(tall, wide, a.stride, a.dilation, channels, outputs, *size, a.low, window)
     return a.groups == 1 and best_tile(shape, IMAGES, _size(convolution)) is not None
 
@@ -47,10 +47,10 @@ def _fits(node: Node, spread: Node, tf32: bool) -> bool:
         return False
     a, pool = attrs_of(node, at.ConvGradAttrs), attrs_of(spread, at.PoolGradAttrs).window
     if node.op == "conv2d_grad_weight":
-        outputs, tall, wide, channels = map(fixed, node.type.shape)
+        outputs, tall, wide, channels = map(static_extent, node.type.shape)
         _, rows, columns, _ = map(_number, spread.inputs[0].type.shape)
         return fits_pool(Shape(tall, wide, (1, 1), (1, 1), channels, outputs, rows, columns, a.low, pool), _size(node))
-    outputs, tall, wide, channels = map(fixed, node.inputs[1].type.shape)
+    outputs, tall, wide, channels = map(static_extent, node.inputs[1].type.shape)
     _, rows, columns, _ = map(_number, node.type.shape)
     shape = Shape(tall, wide, (1, 1), (1, 1), outputs, channels, rows, columns, (0, 0))
     return best_tile(shape, IMAGES, _size(node)) is not None

@@ -35,7 +35,7 @@ ROOM = 16 << 20  # bytes of the arena, and this share of it, that standing later
 SHARE = 0.1
 
 
-def touched(kernel: Kernel) -> tuple[set[int], set[int]]:
+def reads_and_writes(kernel: Kernel) -> tuple[set[int], set[int]]:
     """The buffers that a kernel reads and those that it writes; its own rows are nobody else's."""
     return {load.buffer for load, _ in kernel.body.reads()}, {load.buffer for load in kernel.body.stores()}
 
@@ -46,7 +46,7 @@ def waits(kernels: Sequence[Kernel], work: frozenset[int]) -> dict[int, set[int]
     readers: dict[int, list[int]] = {}
     found: dict[int, set[int]] = {}
     for k in kernels:
-        reads, writes = (buffers - work for buffers in touched(k))
+        reads, writes = (buffers - work for buffers in reads_and_writes(k))
         found[k.id] = {writer[b] for b in reads | writes if b in writer}
         found[k.id] |= {r for b in writes for r in readers.get(b, ())}
         for b in writes:
@@ -110,9 +110,9 @@ def is_late_product(draft: Draft, kernel: Kernel) -> bool:
     )
 
 
-def given_count(kernel: Kernel) -> int:
+def count_addresses(kernel: Kernel) -> int:
     """Addresses that a kernel is given, at most."""
-    reads, writes = touched(kernel)
+    reads, writes = reads_and_writes(kernel)
     return len(reads | writes) + 2
 
 
@@ -136,7 +136,7 @@ def side_by_side(draft: Draft, parts: Sequence[Part]) -> list[list[Part]]:
         kind = (schedule_of(part[0]).threads, updates or late, late)
         group = open.get(kind, [])
         blocks = 0 if updates else sum(blocks_of(draft, p) for p in (*group, part))
-        given = sum(given_count(k) for p in (*group, part) for k in p)
+        given = sum(count_addresses(k) for p in (*group, part) for k in p)
         if not group or blocks > MOST_BLOCKS or given > MOST_GIVEN:
             group = open[kind] = []
             launches.append(group)
@@ -208,7 +208,7 @@ def in_equal_parts(kernels: Sequence[Kernel], parts: int) -> list[list[Kernel]]:
     return list(found.values())
 
 
-def renumbered(launches: Sequence[Launch]) -> tuple[Kernel, ...]:
+def renumber_by_launch(launches: Sequence[Launch]) -> tuple[Kernel, ...]:
     """Kernels in the order of their launches."""
     found: list[Kernel] = []
     for number, launch in enumerate(launches):
@@ -275,9 +275,9 @@ def check_launches(plan: Plan) -> None:
         sound &= all(is_chain(plan, part) for part in parts_of(launch))
         used = [(number, k) for number, part in enumerate(parts_of(launch)) for k in part]
         for i, (part, k) in enumerate(used):
-            reads, writes = (buffers - work for buffers in touched(k))
+            reads, writes = (buffers - work for buffers in reads_and_writes(k))
             for other, o in used[:i]:
-                others, written = (buffers - work for buffers in touched(o))
+                others, written = (buffers - work for buffers in reads_and_writes(o))
                 same = part == other  # what one of a chain writes, those behind it may use, but no other in its place
                 sound &= not any(meet(a, b) for a in writes for b in others | written if not (same and a == b))
                 sound &= not any(meet(a, b) for a in reads for b in written if not (same and a == b))

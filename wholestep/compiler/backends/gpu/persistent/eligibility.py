@@ -12,7 +12,7 @@ from math import prod
 
 from wholestep.compiler.backends.cuda.libraries.gemm_library import start_of, stride_of
 from wholestep.compiler.backends.cuda.target import TARGETS
-from wholestep.compiler.backends.gpu.fusion.horizontal import FORMS, by_launch, may_share, parts_of, touched
+from wholestep.compiler.backends.gpu.fusion.horizontal import FORMS, by_launch, may_share, parts_of, reads_and_writes
 from wholestep.compiler.backends.gpu.fusion.row_fusion import row_axis, row_extent, stays_in_row
 from wholestep.compiler.backends.gpu.kernel_schedule import PRODUCT, schedule_of
 from wholestep.compiler.backends.gpu.persistent import scan
@@ -91,17 +91,17 @@ def find_staying(plan: Plan) -> Staying | str:
     if any(schedule_of(k).threads != THREADS for k in plan.kernels):
         return "blocks have other numbers of threads"
     forward = launches[0][0]
-    why = _refused_forward(plan, forward)
+    why = _why_not_forward(plan, forward)
     if why:
         return why
     dot = forward.body
     assert isinstance(dot, Dot)
-    gradient = next((k for k in launches[-1] if dot.b.buffer in touched(k)[1]), None)
+    gradient = next((k for k in launches[-1] if dot.b.buffer in reads_and_writes(k)[1]), None)
     if gradient is None or not _is_update(plan, forward, gradient):
         return "the weights are not updated by the kernel of their gradient"
-    kept = _kept(plan, forward, gradient)
+    kept = _elementwise_states(plan, forward, gradient)
     others = [k for k in plan.kernels if k not in (forward, gradient)]
-    used = set[int]().union(*(reads | writes for reads, writes in map(touched, others)))
+    used = set[int]().union(*(reads | writes for reads, writes in map(reads_and_writes, others)))
     if dot.b.buffer not in kept or len(kept) > MOST_KEPT or used & {*kept, dot.a.buffer}:
         return "others use the weights, their states or the rows that they are multiplied by"
     chain = parts_of(launches[1])
@@ -127,7 +127,7 @@ def find_staying(plan: Plan) -> Staying | str:
     return found
 
 
-def _refused_forward(plan: Plan, kernel: Kernel) -> str:
+def _why_not_forward(plan: Plan, kernel: Kernel) -> str:
     """Why a kernel is not a product of rows of an input with weights that can stay; "" where it is."""
     dot, own = kernel.body, schedule_of(kernel)
     if not isinstance(dot, Dot) or dot.batch or own.form != PRODUCT or len(dot.levels) != 1:
@@ -193,7 +193,7 @@ def feature_axis(forward: Kernel, gradient: Kernel) -> tuple[int, Load, Load]:
     return (dot.m, dot.a, dot.b) if dot.a.buffer == first.a.buffer else (dot.n, dot.b, dot.a)
 
 
-def _kept(plan: Plan, forward: Kernel, gradient: Kernel) -> tuple[int, ...]:
+def _elementwise_states(plan: Plan, forward: Kernel, gradient: Kernel) -> tuple[int, ...]:
     """States that an update reads and writes at the place of its element alone."""
     dot, first = gradient.body, forward.body
     assert isinstance(dot, Dot)

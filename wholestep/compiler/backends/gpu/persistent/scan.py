@@ -77,7 +77,7 @@ def columns_of(kernel: Kernel) -> int:
     return found
 
 
-def padded(depth: int) -> int:
+def padded_row_stride(depth: int) -> int:
     """From one row of an operand to the next in shared memory."""
     return -(-depth // PIECE) * PIECE + APART
 
@@ -102,7 +102,7 @@ def chunks_of(kernel: Kernel) -> int:
 
 def find_loop(draft: Draft, kernels: Sequence[Kernel]) -> Looping | str:
     """The kernels of a loop as one, or why they are not."""
-    why = next((why for k in kernels if (why := _refused(draft, k))), "")
+    why = next((why for k in kernels if (why := _why_not_persistent(draft, k))), "")
     if why:
         return why
     batch = {kernel.axes[row_axis(kernel)] for kernel in kernels}
@@ -114,14 +114,14 @@ def find_loop(draft: Draft, kernels: Sequence[Kernel]) -> Looping | str:
     ):
         return "its kernels do not run over the same rows and units"
     written = {load.buffer for k in kernels for load in k.body.stores()}
-    if not all(_is_own(load, k, units) for k, load in _owned(kernels) if load.buffer in written):
+    if not all(_is_own(load, k, units) for k, load in _owned_accesses(kernels) if load.buffer in written):
         return "an element of it needs others than its own row and unit"
     if not _is_stepwise(kernels, written):
         return "its products multiply what changes in ways that blocks cannot share"
     return _with_tiles(draft, kernels, batch.pop(), units, written)
 
 
-def _refused(draft: Draft, kernel: Kernel) -> str:
+def _why_not_persistent(draft: Draft, kernel: Kernel) -> str:
     """Why a kernel cannot be shared out by rows and units; "" where it can."""
     body = kernel.body
     if isinstance(body, Nest):
@@ -142,7 +142,7 @@ def _refused(draft: Draft, kernel: Kernel) -> str:
     return "" if lies_in(body.a, body.k, count) else "the rows of its products do not lie in pieces of 16 bytes"
 
 
-def _owned(kernels: Sequence[Kernel]) -> Iterator[tuple[Kernel, Load]]:
+def _owned_accesses(kernels: Sequence[Kernel]) -> Iterator[tuple[Kernel, Load]]:
     """All places that kernels read or write but for the operands of products."""
     for k in kernels:
         operands = [k.body.a, k.body.b] if isinstance(k.body, Dot) else []
@@ -234,7 +234,7 @@ def _inside(draft: Draft, kernels: Sequence[Kernel], written: set[int]) -> froze
     return frozenset(found & written)
 
 
-def _carried(draft: Draft, kernels: Sequence[Kernel], written: set[int]) -> frozenset[int]:
+def _loop_carried_buffers(draft: Draft, kernels: Sequence[Kernel], written: set[int]) -> frozenset[int]:
     """Buffers of which a step reads what the same block wrote in the step before, under the next number."""
     found = set[int]()
     for b in written:
@@ -278,7 +278,7 @@ def _with_tiles(draft: Draft, kernels: Sequence[Kernel], batch: Extent, units: i
     """The loop with the tile whose blocks have least to do and are all there at once."""
     capacity, limits = evaluate(batch, draft.sizes), TARGETS[draft.target].limits
     meets, inside = _meetings(kernels, written), _inside(draft, kernels, written)
-    carried, dots = _carried(draft, kernels, written), [k for k in kernels if isinstance(k.body, Dot)]
+    carried, dots = _loop_carried_buffers(draft, kernels, written), [k for k in kernels if isinstance(k.body, Dot)]
     found: list[tuple[int, Looping]] = []
     for rows in ROWS:
         for width in UNITS:
@@ -289,9 +289,9 @@ def _with_tiles(draft: Draft, kernels: Sequence[Kernel], batch: Extent, units: i
                 continue
             sums = [rows * n // WARP * chunks_of(k) for k, n in zip(dots, wide, strict=True)]
             work = sum(rows * n * depth_of(k) for k, n in zip(dots, wide, strict=True))
-            held = sum(n * padded(depth_of(k)) for k, n in zip(dots, wide, strict=True))
-            held += rows * max(padded(depth_of(k)) for k in dots)
-            halves = max(rows * (padded(depth_of(k)) - APART) * 2 * is_half(draft, k) for k in dots)
+            held = sum(n * padded_row_stride(depth_of(k)) for k, n in zip(dots, wide, strict=True))
+            held += rows * max(padded_row_stride(depth_of(k)) for k in dots)
+            halves = max(rows * (padded_row_stride(depth_of(k)) - APART) * 2 * is_half(draft, k) for k in dots)
             held += max(8 * chunks_of(k) * rows * n for k, n in zip(dots, wide, strict=True)) + halves // 4
             held += sum(rows * width * tile_of(kernels, b, units) for b in (*inside, *carried))
             if max(sums) > MOST_SUMS or work > MOST_WORK or 4 * held > limits.nearest_cache:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from wholestep.compiler.backends.cuda.libraries.attention import Axes, makes_keys, makes_queries
 from wholestep.compiler.backends.cuda.libraries.gemm_library import start_of, stride_of
 from wholestep.compiler.backends.gpu.render.gemm import accumulator
-from wholestep.compiler.backends.gpu.render.language import STORED, cast_text, literal, widened
+from wholestep.compiler.backends.gpu.render.language import STORED, cast_text, literal, widen_operand
 from wholestep.compiler.backends.gpu.render.writer import GpuWriter
 from wholestep.compiler.ir.types import Dim, Extent, bfloat16, float16, float32, float64
 from wholestep.compiler.plan.model.bodies import Call
@@ -90,7 +90,7 @@ class _Text:
         dtype = self.w.buffer_dtype(load)
         if name in ROWS:
             return f"[&]({given}) -> const {STORED[dtype]} * {{ return &{self.w.element(load)}; }}"
-        return f"[&]({given}) -> {self.type} {{ return {widened(self.w.element(load), dtype, self.dtype)}; }}"
+        return f"[&]({given}) -> {self.type} {{ return {widen_operand(self.w.element(load), dtype, self.dtype)}; }}"
 
     def writes(self, name: str) -> str:
         """A function that gives a row of a result, or takes an element."""

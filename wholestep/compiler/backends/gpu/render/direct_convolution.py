@@ -8,7 +8,7 @@ from math import ceil
 from wholestep.compiler.backends.gpu.convolution.direct import PARTS, Shape, operand, shape, shape_of
 from wholestep.compiler.backends.gpu.kernel_schedule import DIRECT, GRADIENT, JOINED, POOLED_GRADIENT
 from wholestep.compiler.backends.gpu.render.gemm import accumulator
-from wholestep.compiler.backends.gpu.render.language import LOCAL, STORED, cast_text, widened
+from wholestep.compiler.backends.gpu.render.language import LOCAL, STORED, cast_text, widen_operand
 from wholestep.compiler.backends.gpu.render.writer import GpuWriter
 from wholestep.compiler.ir.types import DType
 from wholestep.compiler.plan.model.bodies import Window
@@ -21,7 +21,7 @@ def read(w: GpuWriter, window: Window, name: str, *places: str) -> str:
     kept = dict(w.axes)
     w.axes |= dict(zip(item.axes, places, strict=True))
     dtype = w.buffer_dtype(item.load)
-    text = widened(w.element(item.load), dtype, accumulator(dtype))
+    text = widen_operand(w.element(item.load), dtype, accumulator(dtype))
     w.axes = kept
     return text
 
@@ -150,7 +150,7 @@ def _render_pooled(w: GpuWriter, window: Window, s: Shape) -> None:
         with w.block(f"for (int p = 0; p < {tall * wide}; p++)"):
             w.emit(f"const {LOCAL[acc.dtype]} v{acc.id} = sums[p][e];")
             w.instructions((*before.row, *before.body))
-            w.emit(f"const {LOCAL[dtype]} seen = {widened(w.values[window.pooled], source, dtype)};")
+            w.emit(f"const {LOCAL[dtype]} seen = {widen_operand(w.values[window.pooled], source, dtype)};")
             w.emit("if (ws_exceeds(seen, best)) best = seen, position = p;")
         give(w, behind, cast_text("best", dtype, source), "position")
         w.instructions(behind.body)

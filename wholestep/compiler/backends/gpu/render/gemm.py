@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from wholestep.compiler.backends.cuda.libraries.gemm_library import in_fours, lies_in_fours, stride_of
 from wholestep.compiler.backends.gpu.kernel_schedule import LIBRARY, CudaSchedule
 from wholestep.compiler.backends.gpu.render.elementwise import over_elements
-from wholestep.compiler.backends.gpu.render.language import LOCAL, STORED, widened
+from wholestep.compiler.backends.gpu.render.language import LOCAL, STORED, widen_operand
 from wholestep.compiler.backends.gpu.render.writer import GpuWriter
 from wholestep.compiler.ir.types import DType, float32
 from wholestep.compiler.plan.model.bodies import Dot
@@ -29,7 +29,7 @@ def render_dot(w: GpuWriter) -> None:
     accumulate = accumulator(w.buffer_dtype(dot.a))
 
     def read(load: Load) -> str:
-        return f"return {widened(w.element(load), w.buffer_dtype(load), accumulate)};"
+        return f"return {widen_operand(w.element(load), w.buffer_dtype(load), accumulate)};"
 
     along = [stride_of(dot.a, dot.k) == 1, stride_of(dot.b, dot.k) == 1]
     tiles(w, w.axis_extent(dot.m), w.axis_extent(dot.n), w.axis_extent(dot.k), dot.batch, accumulate)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from wholestep.compiler.backends.gpu.convolution.direct import fixed, operand, product_sizes, shape_of
+from wholestep.compiler.backends.gpu.convolution.direct import operand, product_sizes, shape_of, static_extent
 from wholestep.compiler.backends.gpu.render.direct_convolution import OWN, give, read
 from wholestep.compiler.backends.gpu.render.elementwise import over_elements
 from wholestep.compiler.backends.gpu.render.gemm import accumulator, product_call, tiles
@@ -44,7 +44,7 @@ def _taps(w: GpuWriter, number: str, wide: Extent, channels: int) -> list[str]:
     ]
 
 
-def _seen(w: GpuWriter, window: Window, of: tuple[Extent, ...], row: str, column: str) -> list[str]:
+def _tap_access(w: GpuWriter, window: Window, of: tuple[Extent, ...], row: str, column: str) -> list[str]:
     """Where a tap looks in an image, and zero outside of it."""
     (down, across), (far, wide), (top, left) = window.stride, window.dilation, window.low
     return [
@@ -58,7 +58,7 @@ def _epilogue(w: GpuWriter, window: Window) -> tuple[Level, int]:
     return level, next(i.id for i in level.body if i.op == "acc")
 
 
-def _grouped(w: GpuWriter, window: Window, each: int, text: str) -> str:
+def _group_channel(w: GpuWriter, window: Window, each: int, text: str) -> str:
     """The channel of all groups that a channel of this block's group is."""
     return text if window.groups == 1 else f"(each*{each} + {text})"
 
@@ -73,16 +73,16 @@ def _begin(w: GpuWriter, window: Window) -> None:
 
 def render_conv2d(w: GpuWriter, window: Window) -> None:
     images, weight = (shape_of(w.kernel, operand(window, n)) for n in ("x", "weight"))
-    outputs, _, wide, channels = map(fixed, weight)
+    outputs, _, wide, channels = map(static_extent, weight)
     each = outputs // window.groups
     _begin(w, window)
     level, acc = _epilogue(w, window)
     at = _pixel(w, "i", w.kernel.axes[1], w.kernel.axes[2])
     taps = _taps(w, "k", wide, channels)
-    inside = _grouped(w, window, channels, "channel")
-    a = [*at, *taps, *_seen(w, window, images, "row", "column")]
+    inside = _group_channel(w, window, channels, "channel")
+    a = [*at, *taps, *_tap_access(w, window, images, "row", "column")]
     a.append(f"return {read(w, window, 'x', 'image', 'y', 'x', inside)};")
-    output = _grouped(w, window, each, "j")
+    output = _group_channel(w, window, each, "j")
     b = [*taps, f"return {read(w, window, 'weight', output, 'down', 'across', 'channel')};"]
     axes = {0: "image", 1: "row", 2: "column", 3: output}
     dtype = accumulator(w.buffer_dtype(window.operands[0].load))
@@ -92,14 +92,14 @@ def render_conv2d(w: GpuWriter, window: Window) -> None:
 def render_grad_input(w: GpuWriter, window: Window) -> None:
     """A pixel gets from every window that saw it; with strides most taps of a pixel saw nothing."""
     g, weight = (shape_of(w.kernel, operand(window, n)) for n in ("g", "weight"))
-    outputs, _, wide, channels = map(fixed, weight)
+    outputs, _, wide, channels = map(static_extent, weight)
     each = outputs // window.groups
     _begin(w, window)
     level, acc = _epilogue(w, window)
     at = _pixel(w, "i", w.kernel.axes[1], w.kernel.axes[2])
     taps = _taps(w, "k", wide, each)
     (down, across), (far, far_wide), (top, left) = window.stride, window.dilation, window.low
-    output = _grouped(w, window, each, "channel")
+    output = _group_channel(w, window, each, "channel")
     a = [
         *at,
         *taps,
@@ -109,22 +109,22 @@ def render_grad_input(w: GpuWriter, window: Window) -> None:
         f"return {read(w, window, 'g', 'image', f'(y / {down})', f'(x / {across})', output)};",
     ]
     b = [*taps, f"return {read(w, window, 'weight', output, 'down', 'across', 'j')};"]
-    axes = {0: "image", 1: "row", 2: "column", 3: _grouped(w, window, channels, "j")}
+    axes = {0: "image", 1: "row", 2: "column", 3: _group_channel(w, window, channels, "j")}
     dtype = accumulator(w.buffer_dtype(window.operands[0].load))
     product_call(w, dtype, [True, False], a, b, level, acc, axes, tuple(at))
 
 
 def render_grad_weight(w: GpuWriter, window: Window) -> None:
     images, g = (shape_of(w.kernel, operand(window, n)) for n in ("x", "g"))
-    outputs, _, wide, channels = map(fixed, w.kernel.axes[:4])
+    outputs, _, wide, channels = map(static_extent, w.kernel.axes[:4])
     each = outputs // window.groups
     _begin(w, window)
     at = _pixel(w, "k", g[1], g[2])
     taps = _taps(w, "j", wide, channels)
-    output = _grouped(w, window, each, "i")
+    output = _group_channel(w, window, each, "i")
     a = [*at, f"return {read(w, window, 'g', 'image', 'row', 'column', output)};"]
-    b = [*at, *taps, *_seen(w, window, images, "row", "column")]
-    b.append(f"return {read(w, window, 'x', 'image', 'y', 'x', _grouped(w, window, channels, 'channel'))};")
+    b = [*at, *taps, *_tap_access(w, window, images, "row", "column")]
+    b.append(f"return {read(w, window, 'x', 'image', 'y', 'x', _group_channel(w, window, channels, 'channel'))};")
     (result,) = window.results
     axes = dict(zip(result.axes, (output, "down", "across", "channel"), strict=True))
     dtype = accumulator(w.buffer_dtype(window.operands[0].load))

@@ -124,6 +124,6 @@ def cast_text(value: str, of: DType, to: DType) -> str:
     return f"({LOCAL[to]}){value}"
 
 
-def widened(value: str, of: DType, to: DType) -> str:
+def widen_operand(value: str, of: DType, to: DType) -> str:
     """An operand in the dtype that products add up in."""
     return cast_text(value, of, to) if of.is_half else value

@@ -20,12 +20,12 @@ from wholestep.compiler.backends.gpu.persistent.scan import (
     columns_of,
     depth_of,
     lanes_of,
-    padded,
+    padded_row_stride,
     row_axis,
     tile_of,
     unit_axis,
 )
-from wholestep.compiler.backends.gpu.render.language import LOCAL, STORED, widened
+from wholestep.compiler.backends.gpu.render.language import LOCAL, STORED, widen_operand
 from wholestep.compiler.backends.gpu.render.writer import GpuWriter
 from wholestep.compiler.ir.types import float32
 from wholestep.compiler.plan.model.bodies import Dot
@@ -50,8 +50,8 @@ class Room:
         dots = {place: k for place, k in enumerate(loop.kernels) if isinstance(k.body, Dot)}
         for place, k in dots.items():
             weights[place] = at
-            at += 4 * _width(loop, k) * padded(depth_of(k))
-        rows, at = at, at + 4 * loop.rows * max(padded(depth_of(k)) for k in dots.values())
+            at += 4 * _width(loop, k) * padded_row_stride(depth_of(k))
+        rows, at = at, at + 4 * loop.rows * max(padded_row_stride(depth_of(k)) for k in dots.values())
         halves, at = at, at + loop.half_bytes
         parts, at = at, at + 4 * max(8 * chunks_of(k) * loop.rows * _width(loop, k) for k in dots.values())
         for buffer in (*sorted(loop.inside), *sorted(loop.carried)):
@@ -169,9 +169,9 @@ def render_loop(plan: Plan, loop: Looping) -> LoopText:
     for place, kernel in enumerate(loop.kernels):
         name, w = f"NAME_{place}", LoopWriter(plan, kernel, loop, room)
         texts.append(f"// {' '.join(kernel.origin)}")
-        texts += _reading(plan, kernel, loop, room, name)
+        texts += _prefetch_lines(plan, kernel, loop, room, name)
         if isinstance(kernel.body, Dot):
-            texts.append(_holding(plan, kernel, loop, room, name, room.weights[place]))
+            texts.append(_load_weights_text(plan, kernel, loop, room, name, room.weights[place]))
             _product(w, kernel.body, loop, room, room.weights[place])
         else:
             with w.elements():
@@ -183,7 +183,7 @@ def render_loop(plan: Plan, loop: Looping) -> LoopText:
     return LoopText("\n".join(texts), tuple(buffers))
 
 
-def _reading(plan: Plan, kernel: Kernel, loop: Looping, room: Room, name: str) -> list[str]:
+def _prefetch_lines(plan: Plan, kernel: Kernel, loop: Looping, room: Room, name: str) -> list[str]:
     """What a thread reads of its elements before the kernel runs."""
     w = LoopWriter(plan, kernel, loop, room)
     if not w.early:
@@ -199,7 +199,7 @@ def _reading(plan: Plan, kernel: Kernel, loop: Looping, room: Room, name: str) -
     ]
 
 
-def _holding(plan: Plan, kernel: Kernel, loop: Looping, room: Room, name: str, at: int) -> str:
+def _load_weights_text(plan: Plan, kernel: Kernel, loop: Looping, room: Room, name: str, at: int) -> str:
     """A block's columns of the weights."""
     w, dot = LoopWriter(plan, kernel, loop, room), kernel.body
     assert isinstance(dot, Dot)
@@ -208,7 +208,7 @@ def _holding(plan: Plan, kernel: Kernel, loop: Looping, room: Room, name: str, a
     with w.block(head, "});"):
         w.emit("const int row = 0;")
         w.place()
-        w.emit(f"return {widened(w.element(dot.b), w.buffer_dtype(dot.b), float32)};")
+        w.emit(f"return {widen_operand(w.element(dot.b), w.buffer_dtype(dot.b), float32)};")
     return w.function_of(f"void {name}_hold({GIVEN})")
 
 
@@ -219,13 +219,13 @@ def _product(w: LoopWriter, dot: Dot, loop: Looping, room: Room, at: int) -> Non
     assert lanes is not None, "it was looked at"
     w.axes[dot.k] = "k"
     dtype = w.buffer_dtype(dot.a)
-    type, wide = STORED[dtype], widened("x", dtype, float32)
+    type, wide = STORED[dtype], widen_operand("x", dtype, float32)
     w.emit(f"const ws_rows<{type}, {loop.rows}, {depth}> rows = {{")
     w.emit(f"    (float *)(memory + {room.rows}), ({type} *)(memory + {room.halves})}};")
     with w.block(f"rows.bring({batch} - m0, [&](int row, int k) -> const {type} *", "});"):
         w.emit("const int i = m0 + row;")
         w.emit(f"return &{GpuWriter.element(w, dot.a)};")
-    chunk = schedule_of(kernel).chunk or padded(depth)
+    chunk = schedule_of(kernel).chunk or padded_row_stride(depth)
     w.emit(f"ws_held_product<{loop.rows}, {w.width}, {depth}, {chunk}, {lanes[0]}, {lanes[1]}>(")
     w.emit(f"    (float *)(memory + {room.parts}), rows, (const float *)(memory + {at}),")
     w.emit(f"    []({type} x) -> float {{ return {wide}; }},")

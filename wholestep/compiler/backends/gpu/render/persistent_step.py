@@ -18,7 +18,7 @@ from wholestep.compiler.backends.gpu.persistent import eligibility
 from wholestep.compiler.backends.gpu.persistent.eligibility import APART, DEEP, RECORDS, WIDE, Staying
 from wholestep.compiler.backends.gpu.render.horizontal_fusion import Body, Called, body_of, dispatch, in_runs
 from wholestep.compiler.backends.gpu.render.language import LOCAL
-from wholestep.compiler.backends.gpu.render.source import work_of_a_block, written
+from wholestep.compiler.backends.gpu.render.source import work_of_a_block, write_kernel
 from wholestep.compiler.backends.gpu.render.writer import GpuWriter
 from wholestep.compiler.plan.model.bodies import Dot
 from wholestep.compiler.plan.model.kernel import Kernel, Load, Plan
@@ -50,7 +50,7 @@ def function(w: GpuWriter, head: str) -> str:
     return "\n".join([f"static __device__ __forceinline__ {head} {{", *w.declared(), *w.opening(), *w.lines, "}"])
 
 
-def assembling(plan: Plan, found: Staying) -> tuple[str, GpuWriter]:
+def assemble_text(plan: Plan, found: Staying) -> tuple[str, GpuWriter]:
     """A row of the first product: its chunks are added, and what follows it is done."""
     w, dot = GpuWriter(plan, found.forward), found.forward.body
     assert isinstance(dot, Dot)
@@ -71,7 +71,7 @@ def assembling(plan: Plan, found: Staying) -> tuple[str, GpuWriter]:
     return function(w, head), w
 
 
-def updating(plan: Plan, found: Staying) -> tuple[str, UpdateWriter]:
+def update_text(plan: Plan, found: Staying) -> tuple[str, UpdateWriter]:
     """An element of the weights: the slope of a column in a row, and what is done with the sum of all."""
     dot = found.gradient.body
     assert isinstance(dot, Dot)
@@ -112,7 +112,7 @@ def phase(plan: Plan, kernels: Sequence[Kernel], name: str) -> PersistentPhase:
     for part in sorted(parts_of(kernels), key=work_of_a_block, reverse=True):
         calls = []
         for kernel in part:
-            body: Body = body_of(written(plan, kernel))
+            body: Body = body_of(write_kernel(plan, kernel))
             if body.text not in names:
                 names[body.text] = f"{name}_{len(names)}"
                 texts.append(f"// {' '.join(kernel.origin)}\n{body.text.replace('NAME', names[body.text])}")
@@ -127,8 +127,8 @@ def phase(plan: Plan, kernels: Sequence[Kernel], name: str) -> PersistentPhase:
 
 def render_staying(plan: Plan, found: Staying) -> StayingText:
     """The kernel, under the name `many_steps`."""
-    row, first = assembling(plan, found)
-    update, last = updating(plan, found)
+    row, first = assemble_text(plan, found)
+    update, last = update_text(plan, found)
     between = [phase(plan, kernels, f"{NAME}_{n}") for n, kernels in enumerate(found.between)]
     beside = phase(plan, found.beside, f"{NAME}_beside")
     calls: list[tuple[Kernel, tuple[int, ...], bool]] = [

@@ -6,7 +6,7 @@ from wholestep.compiler.backends.cuda.libraries.gemm_library import lies_in_four
 from wholestep.compiler.backends.gpu.fusion.row_fusion import row_axis
 from wholestep.compiler.backends.gpu.kernel_schedule import ELEMENTS
 from wholestep.compiler.backends.gpu.render.gemm import DEPTH, accumulator
-from wholestep.compiler.backends.gpu.render.language import STORED, widened
+from wholestep.compiler.backends.gpu.render.language import STORED, widen_operand
 from wholestep.compiler.backends.gpu.render.row_reduction import RowLevels
 from wholestep.compiler.backends.gpu.render.writer import GpuWriter
 from wholestep.compiler.plan.model.bodies import Dot, Nest
@@ -74,7 +74,7 @@ def render_row_product(w: GpuWriter, dot: Dot) -> None:
         w.emit(f"ws_short_row_product<{type}, {n}, {depth}>(")
     w.depth += 1
     with w.block(f"[&](int k) -> {type}", "},"):
-        w.emit(f"return {widened(w.element(dot.a), w.buffer_dtype(dot.a), dtype)};")
+        w.emit(f"return {widen_operand(w.element(dot.a), w.buffer_dtype(dot.a), dtype)};")
     with w.block(f"[&](int k, int j) -> const {type} *", "},"):
         w.emit(f"return &{w.element(dot.b)};")
     with w.block(f"[&](int j, {type} v{acc.id})", "});"):

@@ -13,9 +13,9 @@ from wholestep.compiler.backends.gpu.render.writer import GpuWriter
 from wholestep.compiler.backends.gpu.row_loads import (
     MOST_KEPT,
     MOST_PIECES,
-    held_at_once,
     is_held,
     pieces_of,
+    register_loads,
     row_bytes,
     sources_of,
 )
@@ -72,7 +72,7 @@ class RowLevels:
             wanted = set(self.sources.values())
         self.kept = {v: f"c{v}[j*{self.count} + e]" for v in wanted} if fits else {}
         self.held: dict[Load, str] = {}
-        self.ahead = held_at_once(w.plan, w.kernel, nest, w.schedule) if w.schedule.ahead else {}
+        self.ahead = register_loads(w.plan, w.kernel, nest, w.schedule) if w.schedule.ahead else {}
         sums = [s for level in nest.levels for s in level.sums]
         self.sums = {s: f"z{n}" for n, s in enumerate(sums)}
 
@@ -148,7 +148,7 @@ class RowLevels:
                     into = {s: f"{self.sums[s]}[j*{self.count} + e]" for s in level.sums}
                     self.packs.render(level, {k: f"{x}[j]" for k, x in self.held.items()}, known, here, into)
         for r in level.reduces:
-            w.finish(r, joined(w, r))
+            w.finish(r, combine_threads(w, r))
 
     def hold(self, n: int) -> None:
         """Read what the row needs of memory once, as early as it can be."""
@@ -251,7 +251,7 @@ class RowLevels:
         return replace(level, body=(*again.values(), *level.body)), known
 
 
-def joined(w: GpuWriter, r: Reduce) -> str:
+def combine_threads(w: GpuWriter, r: Reduce) -> str:
     """What the threads of a row have found, together."""
     warp, threads = w.schedule.width == WARP, w.schedule.threads
     if r.op == "argmax":

@@ -121,7 +121,7 @@ def native(name: str) -> str:
     return (NATIVE / name).read_text()
 
 
-def written(plan: Plan, kernel: Kernel) -> GpuWriter:
+def write_kernel(plan: Plan, kernel: Kernel) -> GpuWriter:
     """The writer of a kernel, whose lines are written."""
     writer = GpuWriter(plan, kernel)
     (render_chained if schedule_of(kernel).chained else RENDER[kernel.kind])(writer)
@@ -161,8 +161,8 @@ def render(plan: Plan, prefix: str = "k", together: int = MANY) -> GpuSource:
             one = Rendered(named(found.text, name), kernels, shares=True, shared=loop.bytes, together=True)
             rendered.append(one)
         else:
-            text, kernels = shared_text(plan, own) if len(own) > 1 else single_text(plan, own[0])
-            before = named(sorting_text(plan, own[0]), f"{name}_sort")
+            text, kernels = fused_launch_text(plan, own) if len(own) > 1 else single_text(plan, own[0])
+            before = named(sort_kernel_text(plan, own[0]), f"{name}_sort")
             ahead = schedule_of(own[0]).ahead
             rendered.append(Rendered(named(text, name), kernels, len(own) > 1, before=before, shared=ahead))
     return GpuSource("\n\n".join(texts) + "\n", tuple(rendered))
@@ -188,11 +188,11 @@ Kernels = tuple[tuple[Kernel, tuple[int, ...]], ...]
 
 def single_text(plan: Plan, kernel: Kernel) -> tuple[str, Kernels]:
     """A kernel that has a launch for itself, under the name NAME."""
-    writer = written(plan, kernel)
+    writer = write_kernel(plan, kernel)
     return f"// {' '.join(kernel.origin)}\n{writer.function('NAME')}", ((kernel, writer.buffers),)
 
 
-def sorting_text(plan: Plan, kernel: Kernel) -> str:
+def sort_kernel_text(plan: Plan, kernel: Kernel) -> str:
     """What runs before a scatter whose indices are sorted; "" for other kernels."""
     if schedule_of(kernel).form != SCATTER_SORTED:
         return ""
@@ -201,14 +201,14 @@ def sorting_text(plan: Plan, kernel: Kernel) -> str:
     return f"// {' '.join(kernel.origin)}: indices\n{writer.function('NAME')}"
 
 
-def shared_text(plan: Plan, kernels: Sequence[Kernel], gathers: int = 0) -> tuple[str, Kernels]:
+def fused_launch_text(plan: Plan, kernels: Sequence[Kernel], gathers: int = 0) -> tuple[str, Kernels]:
     """Kernels that share a launch: those whose blocks have most to do have the first of them."""
     names: dict[str, str] = {}
     texts, parts = [], []
     for part in sorted(parts_of(kernels), key=work_of_a_block, reverse=True):
         calls = []
         for kernel in part:
-            body = body_of(written(plan, kernel))
+            body = body_of(write_kernel(plan, kernel))
             if body.text not in names:
                 names[body.text] = f"NAME_{len(names)}"
                 texts.append(f"// {' '.join(kernel.origin)}\n{body.text.replace('NAME', names[body.text])}")
@@ -219,7 +219,7 @@ def shared_text(plan: Plan, kernels: Sequence[Kernel], gathers: int = 0) -> tupl
     return text, tuple((call.kernel, call.body.buffers) for part in ordered for call in part)
 
 
-def gathering(plan: Plan, source: GpuSource, blocks: int) -> tuple[int, str, Rendered] | None:
+def gather_launch(plan: Plan, source: GpuSource, blocks: int) -> tuple[int, str, Rendered] | None:
     """The launch of a step that also gathers the rows of the next one: its number, its text and what it is then.
 
     It is the one with the fewest blocks of its own; None where all are a library's, or in loops.
@@ -234,7 +234,7 @@ def gathering(plan: Plan, source: GpuSource, blocks: int) -> tuple[int, str, Ren
     if not able:
         return None
     number = min(able)[1]
-    text, kernels = shared_text(plan, [k for k, _ in source.launches[number].kernels], blocks)
+    text, kernels = fused_launch_text(plan, [k for k, _ in source.launches[number].kernels], blocks)
     return number, text.replace("NAME", GATHERING), Rendered(GATHERING, kernels, shares=True, gathers=blocks)
 
 

@@ -24,7 +24,7 @@ def by_image(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     return Mixed(node, "slides windows over images that are not rows of the batch")
 
 
-def filtered(weight: int) -> Flow:
+def convolution_rule(weight: int) -> Flow:
     """Images under a weight that does not depend on the batch."""
 
     def flow(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
@@ -35,13 +35,13 @@ def filtered(weight: int) -> Flow:
     return flow
 
 
-def correlated(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+def weight_gradient_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     """A sum over the images."""
     kind = by_image(node, inputs, batch)
     return Partial() if kind == BatchSharded(0) else kind
 
 
-def correlated_in_parts(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+def partial_weight_gradient_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     """Sums over some of the images each: which image goes to which sum depends on its place in the batch."""
     kind = by_image(node, inputs, batch)
     return Mixed(node, "adds up images by their place in the batch") if kind == BatchSharded(0) else kind

@@ -19,12 +19,12 @@ from wholestep.compiler.passes.distribute.batch_placement.placements import (
     mentions,
     same_rows,
 )
-from wholestep.compiler.passes.distribute.batch_placement.pointwise import linear, scaled
+from wholestep.compiler.passes.distribute.batch_placement.pointwise import linear, mul_rule
 
 # -- movement ----------------------------------------------------------------------------------------------------
 
 
-def reshaped(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+def reshape_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     (kind,), old, new = inputs, node.inputs[0].type.shape, node.type.shape
     if not isinstance(kind, BatchSharded):
         return kind
@@ -38,12 +38,12 @@ def reshaped(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     return Mixed(node, "tears the rows of the batch apart")
 
 
-def permuted(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+def permute_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     (kind,) = inputs
     return kind.at(attrs_of(node, at.PermuteAttrs).order.index(kind.axis)) if isinstance(kind, BatchSharded) else kind
 
 
-def expanded(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+def expand_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     (kind,), a = inputs, attrs_of(node, at.ExpandAttrs)
     new = any(mentions(e, batch) for d, e in enumerate(a.shape) if d not in a.axes)
     if isinstance(kind, Replicated):
@@ -56,7 +56,7 @@ def expanded(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     return kind.at(a.axes[kind.axis]) if isinstance(kind, BatchSharded) else kind
 
 
-def sliced(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+def slice_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     (kind,), a, shape = inputs, attrs_of(node, at.SliceAttrs), node.inputs[0].type.shape
     if isinstance(kind, BatchSharded):
         d = kind.axis
@@ -65,7 +65,7 @@ def sliced(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     return kind
 
 
-def padded(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+def pad_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     (kind,), a = inputs, attrs_of(node, at.PadAttrs)
     if isinstance(kind, BatchSharded) and (a.low[kind.axis] or a.high[kind.axis]):
         return Mixed(node, "adds rows to the batch")
@@ -74,7 +74,7 @@ def padded(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     return kind
 
 
-def joined(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+def concat_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     if any(isinstance(k, BatchSharded) and k.axis == attrs_of(node, at.ConcatAttrs).axis for k in inputs):
         return Mixed(node, "joins batches")
     return linear(node, inputs, batch)
@@ -83,7 +83,7 @@ def joined(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
 # -- indexing and contraction ------------------------------------------------------------------------------------
 
 
-def gathered(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+def gather_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     (data, index), axis, rank = inputs, attrs_of(node, at.GatherAttrs).axis, node.inputs[1].type.rank
     if isinstance(index, BatchSharded) and isinstance(data, Replicated):
         return index.at(axis + index.axis)
@@ -94,7 +94,7 @@ def gathered(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     return Mixed(node, "picks rows of the batch by index")
 
 
-def scattered(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+def scatter_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     (updates, index), axis, rank = inputs, attrs_of(node, at.ScatterAddAttrs).axis, node.inputs[1].type.rank
     inside = isinstance(updates, BatchSharded) and axis <= updates.axis < axis + rank
     if mentions(attrs_of(node, at.ScatterAddAttrs).size, batch):
@@ -109,13 +109,13 @@ def scattered(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     return Mixed(node, "adds up rows of the batch by index")
 
 
-def written(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+def update_slice_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     if all(isinstance(k, Replicated) for k in inputs):
         return Replicated()
     return Mixed(node, "writes rows of the batch one behind the other")
 
 
-def multiplied(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+def matmul_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     (a, c), flags, rank = inputs, attrs_of(node, at.MatmulAttrs), node.type.rank
     # The role of the batch axis in each operand: "m" or "n", "k", or a leading axis by its number.
     role_a = _role(a, rank, flags.transpose_a, ("m", "k"))
@@ -130,7 +130,7 @@ def multiplied(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
         return c.at(rank - 1)
     if isinstance(a, BatchSharded) and isinstance(c, BatchSharded):
         return Mixed(node, "multiplies rows of the batch with other rows")
-    return scaled(node, inputs, batch)
+    return mul_rule(node, inputs, batch)
 
 
 def _role(kind: Kind, rank: int, transposed: bool, names: tuple[str, str]) -> str | int | None:

@@ -32,7 +32,7 @@ def free(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     return Replicated()
 
 
-def numbered(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+def iota_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     if mentions(node.type.shape[attrs_of(node, at.IotaAttrs).axis], batch):
         return Mixed(node, "numbers the rows of the batch, and a part of a batch has other numbers")
     return rows_of_shape(node, inputs, batch)
@@ -73,19 +73,19 @@ def linear(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     return pointwise(node, inputs, batch)
 
 
-def scaled(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+def mul_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     """mul: by something free it is linear."""
     kind, other = inputs if inputs[1] == Replicated() else inputs[::-1]
     return kind if other == Replicated() and kind in (Partial(), SumOfRatios()) else pointwise(node, inputs, batch)
 
 
-def divided(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+def div_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     if list(inputs) == [Partial(), Partial()]:
         return SumOfRatios()
-    return scaled(node, inputs, batch) if inputs[1] == Replicated() else pointwise(node, inputs, batch)
+    return mul_rule(node, inputs, batch) if inputs[1] == Replicated() else pointwise(node, inputs, batch)
 
 
-def chosen(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+def where_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     """A choice that does not depend on the batch, between sums over it and zeros."""
     zero = [
         kind == Replicated() and constant_value(x) == 0 for kind, x in zip(inputs[1:], node.inputs[1:], strict=True)
@@ -94,7 +94,7 @@ def chosen(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     return Partial() if inputs[0] == Replicated() and sums == {Partial()} else pointwise(node, inputs, batch)
 
 
-def converted(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+def cast_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     exact = node.type.dtype.is_float or not node.inputs[0].type.dtype.is_float
     return inputs[0] if exact else pointwise(node, inputs, batch)
 
@@ -106,7 +106,7 @@ def _without(axis: int, gone: Sequence[int]) -> int:
     return axis - sum(d < axis for d in gone)
 
 
-def summed(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+def sum_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     (kind,), axes = inputs, attrs_of(node, at.SumAttrs).axes
     if not isinstance(kind, BatchSharded):
         return kind

@@ -8,7 +8,7 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Node, toposort
 from wholestep.compiler.ir.mesh import DATA, MODEL
-from wholestep.compiler.ir.ops import OPS, Family, Trait, having
+from wholestep.compiler.ir.ops import OPS, Family, Trait, ops_with
 from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.passes.distribute.batch_placement import convolution, movement, pointwise
 from wholestep.compiler.passes.distribute.batch_placement.placements import (
@@ -71,17 +71,17 @@ def _item(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
 # -- collectives -------------------------------------------------------------------------------------------------
 
 
-def _told(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+def _collective_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     """What all ranks have been told is the same for all of them.  Those along the model axis have the same rows."""
     if getattr(node.attrs, "axis", DATA) == MODEL:
-        told = tuple(_told_beside(node, kind) for kind in inputs)
+        told = tuple(_model_collective_rule(node, kind) for kind in inputs)
         return told[0] if isinstance(node.result, TensorType) else Several(told)
     if any(isinstance(kind, BatchSharded) for kind in inputs):
         return Mixed(node, "adds up rows of the batch by their place")
     return Replicated() if isinstance(node.result, TensorType) else Several(tuple(Replicated() for _ in inputs))
 
 
-def _told_beside(node: Node, kind: Kind) -> Kind:
+def _model_collective_rule(node: Node, kind: Kind) -> Kind:
     """It is linear in what ranks with the same rows give; parts stand along its first axis, where rows must not."""
     kinds = {node.op, getattr(node.attrs, "kind", "")}
     if isinstance(kind, BatchSharded) and kind.axis == 0 and kinds & {"reduce_scatter", "all_gather"}:
@@ -135,20 +135,20 @@ def _custom_gradient(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     if SumOfRatios() in {*results, *arguments}:
         return Mixed(node, "has a gradient of its own for a mean over the batch; give it the sum, and divide behind it")
     for draw in attrs.graph.nodes:
-        if draw.op in having(Trait.DRAWS) and any(mentions(e, batch) for e in draw.type.shape[1:]):
+        if draw.op in ops_with(Trait.DRAWS) and any(mentions(e, batch) for e in draw.type.shape[1:]):
             return Mixed(node, "draws random numbers in its gradient whose first axis is not the batch")
-    known = dict(zip(attrs.graph.inputs, (*map(_arriving, results), *inputs[attrs.results :]), strict=True))
+    known = dict(zip(attrs.graph.inputs, (*map(_gradient_placement, results), *inputs[attrs.results :]), strict=True))
     kinds = kinds_of([o.node for o in attrs.graph.outputs], batch, known)
     for output, argument in zip(attrs.graph.outputs, arguments, strict=True):
         kind = kinds[output.node]
         if isinstance(kind, Mixed):
             return Mixed(node, f"has a gradient of its own in which `{kind.blame.op}` {kind.reason}")
-        if not agree(kind, _arriving(argument)):
+        if not agree(kind, _gradient_placement(argument)):
             return Mixed(node, "has a gradient of its own that does not add up over the parts of a batch")
     return Several(tuple(results))
 
 
-def _arriving(kind: Kind) -> Kind:
+def _gradient_placement(kind: Kind) -> Kind:
     """The kind of a gradient: rows have rows, what all rows share has a sum over them, and a sum has one for all."""
     return Partial() if kind == Replicated() else Replicated() if kind == Partial() else kind
 
@@ -158,19 +158,19 @@ _BY_FAMILY: dict[Family, Flow] = {Family.POINTWISE: pointwise.pointwise, Family.
 FLOWS: dict[str, Flow] = {
     "input": pointwise.rows_of_shape,
     "random": pointwise.rows_of_shape,
-    "iota": pointwise.numbered,
+    "iota": pointwise.iota_rule,
     "size": pointwise.size_of,
     "add": pointwise.linear,
     "sub": pointwise.linear,
     "neg": pointwise.linear,
     "stop_gradient": pointwise.linear,
     "by_mode": lambda node, inputs, batch: inputs[0],
-    "mul": pointwise.scaled,
-    "div": pointwise.divided,
-    "ratio": pointwise.divided,
-    "where": pointwise.chosen,
-    "cast": pointwise.converted,
-    "sum": pointwise.summed,
+    "mul": pointwise.mul_rule,
+    "div": pointwise.div_rule,
+    "ratio": pointwise.div_rule,
+    "where": pointwise.where_rule,
+    "cast": pointwise.cast_rule,
+    "sum": pointwise.sum_rule,
     "max": pointwise.over(lambda n: attrs_of(n, at.MaxAttrs).axes, keeps_shape=False),
     "argmax": pointwise.over(lambda n: (attrs_of(n, at.ArgmaxAttrs).axis,), keeps_shape=False),
     "softmax": pointwise.over(lambda n: (attrs_of(n, at.SoftmaxAttrs).axis,), keeps_shape=True),
@@ -197,26 +197,26 @@ FLOWS: dict[str, Flow] = {
     "attention_lse": _like_its_decomposition,
     "attention_grad": _like_its_decomposition,
     "scan": _scan,
-    **dict.fromkeys(("all_reduce", "broadcast", "reduce_scatter", "all_gather", "exchange"), _told),
+    **dict.fromkeys(("all_reduce", "broadcast", "reduce_scatter", "all_gather", "exchange"), _collective_rule),
     "custom_gradient": _custom_gradient,
     "item": _item,
-    "reshape": movement.reshaped,
-    "permute": movement.permuted,
-    "expand": movement.expanded,
-    "slice": movement.sliced,
-    "pad": movement.padded,
-    "concat": movement.joined,
-    "gather": movement.gathered,
-    "scatter_add": movement.scattered,
-    "write_rows": movement.written,
-    "matmul": movement.multiplied,
-    "conv2d": convolution.filtered(weight=1),
-    "conv2d_grad_input": convolution.filtered(weight=1),
-    "conv2d_grad_weight": convolution.correlated,
+    "reshape": movement.reshape_rule,
+    "permute": movement.permute_rule,
+    "expand": movement.expand_rule,
+    "slice": movement.slice_rule,
+    "pad": movement.pad_rule,
+    "concat": movement.concat_rule,
+    "gather": movement.gather_rule,
+    "scatter_add": movement.scatter_rule,
+    "write_rows": movement.update_slice_rule,
+    "matmul": movement.matmul_rule,
+    "conv2d": convolution.convolution_rule(weight=1),
+    "conv2d_grad_input": convolution.convolution_rule(weight=1),
+    "conv2d_grad_weight": convolution.weight_gradient_rule,
     "max_pool2d": convolution.by_image,
     "max_pool2d_index": convolution.by_image,
     "max_pool2d_grad": convolution.by_image,
     "max_pool2d_pick": convolution.by_image,
-    "pooled_grad_weight": convolution.correlated_in_parts,
-    "pooled_grad_input": convolution.filtered(weight=2),
+    "pooled_grad_weight": convolution.partial_weight_gradient_rule,
+    "pooled_grad_input": convolution.convolution_rule(weight=2),
 }

@@ -12,10 +12,10 @@ from wholestep.compiler.passes.distribute.tensor_parallel.placements import (
     OnAllRanks,
     PartialTerm,
     Sharded,
-    padded,
+    pad_sharding,
     part_of,
-    reshaped,
-    sliced,
+    reshape_sharding,
+    slice_sharding,
     widths_of,
 )
 from wholestep.compiler.passes.distribute.tensor_parallel.propagate import Made, ShardingPropagation
@@ -25,7 +25,7 @@ def reshape(s: ShardingPropagation, node: Node) -> Made:
     (x,), a = node.inputs, attrs_of(node, at.ReshapeAttrs)
     kind = s.kinds[x]
     if isinstance(kind, Sharded):
-        found = reshaped(x.type.shape, kind, a.shape, s.ranks)
+        found = reshape_sharding(x.type.shape, kind, a.shape, s.ranks)
         return (
             None
             if found is None
@@ -63,7 +63,7 @@ def slice_(s: ShardingPropagation, node: Node) -> Made:
     if not isinstance(kind, Sharded):
         return _as_it_is(s, node)
     axis, extent = kind.axis, x.type.shape[kind.axis]
-    found = sliced(extent, kind, a.starts[axis], a.stops[axis]) if a.steps[axis] == 1 else None
+    found = slice_sharding(extent, kind, a.starts[axis], a.stops[axis]) if a.steps[axis] == 1 else None
     ends = [None if found is None else divide(end, s.ranks) for end in (a.starts[axis], a.stops[axis])]
     if found is None or ends[0] is None or ends[1] is None:
         return None
@@ -82,7 +82,7 @@ def pad(s: ShardingPropagation, node: Node) -> Made:
     if not isinstance(kind, Sharded):
         return None
     axis = kind.axis
-    found = padded(x.type.shape[axis], kind, a.low[axis], a.high[axis])
+    found = pad_sharding(x.type.shape[axis], kind, a.low[axis], a.high[axis])
     if found is None or a.low[axis] % s.ranks or a.high[axis] % s.ranks:
         return None
     low, high = ((*of[:axis], of[axis] // s.ranks, *of[axis + 1 :]) for of in (a.low, a.high))

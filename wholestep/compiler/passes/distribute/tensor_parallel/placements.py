@@ -70,7 +70,7 @@ def part_of(shape: Shape, split: Sharded, ranks: int) -> Shape:
     return (*shape[: split.axis], own, *shape[split.axis + 1 :])
 
 
-def reshaped(old: Shape, split: Sharded, new: Shape, ranks: int) -> Sharded | None:
+def reshape_sharding(old: Shape, split: Sharded, new: Shape, ranks: int) -> Sharded | None:
     """The same elements in another shape; None where a reshape tears the parts of ranks apart.
 
     In the order of elements, what is before the ranks' parts stays before them: at most one axis can hold them.
@@ -87,7 +87,7 @@ def reshaped(old: Shape, split: Sharded, new: Shape, ranks: int) -> Sharded | No
     return None
 
 
-def sliced(extent: Extent, split: Sharded, start: Extent, stop: Extent) -> Sharded | None:
+def slice_sharding(extent: Extent, split: Sharded, start: Extent, stop: Extent) -> Sharded | None:
     """Some blocks of the axis that is divided, in a row; None where a slice cuts through one."""
     if split.widths:
         ends: list[Extent] = [0, *accumulate(split.widths)]
@@ -101,7 +101,7 @@ def sliced(extent: Extent, split: Sharded, start: Extent, stop: Extent) -> Shard
     return None if outer is None or outer == 0 else replace(split, outer=outer)
 
 
-def padded(extent: Extent, split: Sharded, low: int, high: int) -> Sharded | None:
+def pad_sharding(extent: Extent, split: Sharded, low: int, high: int) -> Sharded | None:
     """With whole blocks before and behind those that there are."""
     block = None if split.widths else divide(extent, split.outer)
     counts = [None if block is None else divide(n, block) for n in (low, high)]

@@ -134,7 +134,7 @@ class ShardingPropagation:
     def _gathered(self, node: Node, split: Sharded) -> Node:
         """All parts of a value, put together."""
         own, shape, axis = self.held[node], node.type.shape, split.axis
-        sent = _carried(own.type.dtype)
+        sent = _wire_dtype(own.type.dtype)
         if axis == 0 and split.outer == 1:
             found = b.make("all_gather", (b.cast(own, sent),), at.GroupAttrs(self.ranks, MODEL))
             return b.cast(found, own.type.dtype)
@@ -153,7 +153,7 @@ class ShardingPropagation:
         axis, found, start = split.axis + 1, list[Node](), 0
         for width in split.widths:
             stop = start + width // self.ranks
-            block = _sliced(parts, axis, start, stop)
+            block = _slice_axis(parts, axis, start, stop)
             turned = b.permute(block, (*range(1, axis), 0, *range(axis, block.type.rank)))
             shape = block.type.shape
             found.append(b.reshape(turned, (*shape[1:axis], width, *shape[axis + 1 :])))
@@ -184,7 +184,7 @@ class ShardingPropagation:
         if split.widths:
             firsts = zip(accumulate(split.widths, initial=0), split.widths, strict=False)
             places = [(first + width // self.ranks * Dim.symbol(MODEL_RANK), width) for first, width in firsts]
-            own_blocks = [_sliced(found, axis, at, at + width // self.ranks) for at, width in places]
+            own_blocks = [_slice_axis(found, axis, at, at + width // self.ranks) for at, width in places]
             return b.concat(own_blocks, axis)
         own = inner(whole, split, self.ranks)
         assert own is not None
@@ -192,17 +192,17 @@ class ShardingPropagation:
             found = b.reshape(found, (*whole[:axis], split.outer, own * self.ranks, *whole[axis + 1 :]))
             axis += 1
         first = own * Dim.symbol(MODEL_RANK)
-        return b.reshape(_sliced(found, axis, first, first + own), shape)
+        return b.reshape(_slice_axis(found, axis, first, first + own), shape)
 
 
-def _sliced(x: Node, axis: int, start: Extent, stop: Extent) -> Node:
+def _slice_axis(x: Node, axis: int, start: Extent, stop: Extent) -> Node:
     """Some places along an axis."""
     before, behind = x.type.shape[:axis], x.type.shape[axis + 1 :]
     starts = (*(0 for _ in before), start, *(0 for _ in behind))
     return b.slice_axes(x, starts, (*before, stop, *behind))
 
 
-def _carried(dtype: DType) -> DType:
+def _wire_dtype(dtype: DType) -> DType:
     """What ranks send elements of a type as."""
     if dtype.name in CARRIED:
         return dtype

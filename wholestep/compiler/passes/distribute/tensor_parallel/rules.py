@@ -193,14 +193,14 @@ def matmul(s: ShardingPropagation, node: Node) -> Made:
         return s.local(node, [s.part(i, split) for i in node.inputs]), split
     given: list[Node] = list(node.inputs)
     given[found] = s.held[node.inputs[found]]
-    if split.axis == _summed_axis(node, found):
-        given[other] = s.part(node.inputs[other], split.at(_summed_axis(node, other)))
+    if split.axis == _contracted_axis(node, found):
+        given[other] = s.part(node.inputs[other], split.at(_contracted_axis(node, other)))
         return s.local(node, given), PartialTerm()
     given[other] = s.whole(node.inputs[other])
     return s.local(node, given), split.at(rank - 2 + found)
 
 
-def _summed_axis(node: Node, operand: int) -> int:
+def _contracted_axis(node: Node, operand: int) -> int:
     """The axis of an operand along which a product is summed."""
     a = attrs_of(node, at.MatmulAttrs)
     last = not a.transpose_a if operand == 0 else a.transpose_b
@@ -243,7 +243,7 @@ def scatter_add(s: ShardingPropagation, node: Node) -> Made:
 # -- what ranks of the data axis tell each other ----------------------------------------------------------------------
 
 
-def told(s: ShardingPropagation, node: Node) -> Made:
+def collective_rule(s: ShardingPropagation, node: Node) -> Made:
     """Ranks with the same part of layers add up their parts."""
     (x,) = node.inputs
     kind = s.kinds[x]
@@ -278,8 +278,8 @@ RULES: dict[str, Rule] = {
     "concat": concat,
     "gather": gather,
     "scatter_add": scatter_add,
-    "all_reduce": told,
-    "broadcast": told,
+    "all_reduce": collective_rule,
+    "broadcast": collective_rule,
 }
 
 

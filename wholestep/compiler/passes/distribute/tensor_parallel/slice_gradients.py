@@ -14,14 +14,14 @@ from wholestep.compiler.ir.graph import IRGraph, Node, rewrite
 
 def put_side_by_side(graph: IRGraph) -> IRGraph:
     """The graph with such sums as concatenations."""
-    return rewrite(graph, _concatenated)
+    return rewrite(graph, _as_concat)
 
 
-def _concatenated(node: Node) -> Node:
+def _as_concat(node: Node) -> Node:
     if node.op != "add":
         return node
     terms = _terms(node)
-    axes = {axis for term in terms for axis in _padded_axes(term)}
+    axes = {axis for term in terms for axis in _pad_axes(term)}
     if len(axes) != 1 or any(term.op != "pad" or attrs_of(term, at.PadAttrs).value for term in terms):
         return node
     (axis,), end = axes, 0
@@ -41,7 +41,7 @@ def _terms(node: Node) -> list[Node]:
     return [term for i in node.inputs for term in _terms(i)] if node.op == "add" else [node]
 
 
-def _padded_axes(node: Node) -> list[int]:
+def _pad_axes(node: Node) -> list[int]:
     if node.op != "pad":
         return []
     a = attrs_of(node, at.PadAttrs)

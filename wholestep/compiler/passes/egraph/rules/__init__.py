@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.passes.egraph.encode import FULL, Tables
-from wholestep.compiler.passes.egraph.report import described
+from wholestep.compiler.passes.egraph.report import describe_error
 from wholestep.compiler.passes.egraph.rules import algebra, contractions, movement, reductions, regions, stability
 from wholestep.compiler.passes.egraph.rules.composites import INSTANCES, composite_rules
 from wholestep.compiler.passes.egraph.rules.from_nodes import InstanceLaw
@@ -48,7 +48,7 @@ def _rules(law: str, rules: Iterable[Rule], dropped: dict[str, str] | None) -> l
     except Exception as error:
         if dropped is None:
             raise
-        dropped[law] = described(error)
+        dropped[law] = describe_error(error)
         return []
 
 

@@ -18,7 +18,7 @@ from wholestep.compiler.ir.graph import Node, toposort
 from wholestep.compiler.ir.types import Dim, DType, Shape, TensorType, TupleType, float32, float64
 from wholestep.compiler.passes.autodiff.composites import attention_rule
 from wholestep.compiler.passes.egraph.encode import Tables
-from wholestep.compiler.passes.egraph.rules.from_nodes import exact_types, folded, leaf, side
+from wholestep.compiler.passes.egraph.rules.from_nodes import exact_types, fold_sizes, leaf, side
 from wholestep.compiler.passes.egraph.rules.instances import InstanceProfile, Scores
 from wholestep.compiler.passes.egraph.rules.rule import Exactness, Rule, RuleScope
 from wholestep.compiler.passes.egraph.rules.spellings import SPELLINGS, SPELT_OTHERWISE
@@ -178,10 +178,12 @@ def _attentions(p: InstanceProfile, s: Scores, causal: bool) -> Iterator[Instanc
     for scale in p.scales:
         for masked in (False, True) if p.biased else (False,):
             label = f"{s.dtype} rank {len(s.lead) + 2} scale {scale:g} causal {causal} masked {masked}"
-            yield Instance(label, b.make("attention", _attended(s, masked), at.AttentionAttrs(causal, scale)))
+            yield Instance(
+                label, b.make("attention", _attention_definitions(s, masked), at.AttentionAttrs(causal, scale))
+            )
 
 
-def _attended(s: Scores, masked: bool) -> list[Node]:
+def _attention_definitions(s: Scores, masked: bool) -> list[Node]:
     shapes = {"q": (s.queries, s.width), "k": (s.keys, s.width), "v": (s.keys, s.value_width)}
     if masked:
         shapes["mask"] = s.queries, s.keys
@@ -246,13 +248,13 @@ def composite_rules(op: str, p: InstanceProfile, exactness: Exactness, tables: T
     """definition = name for every instance; equal ones once.  Attributes are numbered in the program's own tables."""
     found: set[tuple[Tree, Tree]] = set()
     for instance in INSTANCES[op](p):
-        for rule in naming_rules(op, instance, exactness, tables):
+        for rule in recognition_rules(op, instance, exactness, tables):
             if (rule.left, rule.right) not in found:
                 found.add((rule.left, rule.right))
                 yield rule
 
 
-def defined_composites(exactness: Exactness) -> frozenset[str]:
+def composites_with_definition(exactness: Exactness) -> frozenset[str]:
     """The composites whose definition may stand in for them; the encoder adds it for each that a program holds."""
     return frozenset(INSTANCES) - _NEVER_WRITTEN_OUT - (_OWN_KERNEL if exactness is Exactness.BITWISE else frozenset())
 
@@ -263,7 +265,7 @@ _known: dict[
 ] = {}  # rules that are the same in every program; none where a program numbers some
 
 
-def naming_rules(op: str, instance: Instance, exactness: Exactness, tables: Tables) -> Iterator[Rule]:
+def recognition_rules(op: str, instance: Instance, exactness: Exactness, tables: Tables) -> Iterator[Rule]:
     """The rules of one instance; those that speak of no type or attribute by its number are written once."""
     node = instance.node
     key = op, instance.label, exactness, repr(node.attrs), tuple(leaf.attrs for leaf in node.inputs)
@@ -287,7 +289,7 @@ def rules_of_instance(op: str, instance: Instance, exactness: Exactness, tables:
             name = b.make("item", (node,), at.ItemAttrs(i)) if several else node
             label = f"{op}@{instance.label}{f' result {i}' if several else ''}{f' spelled {s}' if s else ''}"
             bits = op not in _OWN_KERNEL | SPELT_OTHERWISE and s == 0
-            rule = _naming_rule(op, label, folded(definition), name, instance.exact, bits, exactness, tables)
+            rule = _recognition_rule(op, label, fold_sizes(definition), name, instance.exact, bits, exactness, tables)
             if _leaves(name) <= _leaves(definition):
                 yield rule
             elif several:  # a result that does not read all inputs is named where another result was
@@ -298,7 +300,7 @@ def _leaves(node: Node) -> set[Node]:
     return {n for n in toposort([node]) if n.op == "input"}
 
 
-def _naming_rule(
+def _recognition_rule(
     op: str, label: str, definition: Node, name: Node, exact: bool, bits: bool, exactness: Exactness, tables: Tables
 ) -> Rule:
     dtype = definition.type.dtype

@@ -35,7 +35,7 @@ def _orders(graph: IRGraph) -> Iterator[Pair]:
     found = 0
     for node in waiting:  # grows
         for position in (0, 1):
-            other = _regrouped(node, position)
+            other = _reassociate(node, position)
             if other is None or found == MOST or _signature(node, position) in too_long:
                 continue
             if other not in seen:
@@ -67,7 +67,7 @@ def _signature(node: Node, position: int) -> Hashable:
     return position, node.attrs, inner.attrs, *(n.type for n in (*inner.inputs, other))
 
 
-def _regrouped(node: Node, position: int) -> Node | None:
+def _reassociate(node: Node, position: int) -> Node | None:
     """The product with the other grouping, where its operand at `position` is a product and it is cheaper."""
     inner = node.inputs[position]
     if inner.op != "matmul" or any(i.type.dtype != node.type.dtype for i in (*inner.inputs, *node.inputs)):
@@ -90,7 +90,7 @@ def _over_leaves(node: Node, position: int) -> Pair:
     x, y, z = (leaf(name, n.type) for name, n in zip("xyz", (*inner.inputs, other), strict=True))
     product = b.make("matmul", (x, y), inner.attrs)
     left = b.make("matmul", (product, z) if position == 0 else (z, product), node.attrs)
-    right = _regrouped(left, position)
+    right = _reassociate(left, position)
     assert right is not None, f"{node!r} was cheaper the other way"
     return left, right
 

@@ -212,7 +212,7 @@ class _Emitter:
         forced = Types(self.rule, both=False)
         for variable in (t for t in subtrees(self.rule.left) if isinstance(t, Variable)):
             type = self.types.of("left", variable)
-            known = {self.types.of("left", t) for t in subtrees(self.rule.left) if forced_same(forced, variable, t)}
+            known = {self.types.of("left", t) for t in subtrees(self.rule.left) if has_type_of(forced, variable, t)}
             if not known and (type not in self.type_names or not self.rule.guard) and self._asks_for(type, variable):
                 self.facts.append(f"(= {self._bind_type(type)} (type_of {self.tensors[variable.name]}))")
 
@@ -247,7 +247,7 @@ class _Emitter:
         self.heads.setdefault(tree.head, Constructor(tree.head, len(tree.children), ("i64",) * len(tree.slots)))
 
 
-def forced_same(types: Types, variable: Variable, tree: Tree) -> bool:
+def has_type_of(types: Types, variable: Variable, tree: Tree) -> bool:
     """Does the left side alone give an op the type of this variable?"""
     return isinstance(tree, Apply) and types.of("left", tree) == types.of("left", variable)
 

@@ -69,7 +69,7 @@ def leaf(name: str, type: TensorType) -> Node:
     return b.make("input", (), at.InputAttrs(name, type))
 
 
-def folded(node: Node) -> Node:
+def fold_sizes(node: Node) -> Node:
     """With sizes that are known as numbers."""
     return fold(IRGraph((Output("y", node),))).outputs[0].node
 

@@ -68,7 +68,7 @@ def profile(graph: IRGraph) -> InstanceProfile:
         tuple(sorted(rows)),
         tuple(sorted(numbers)),
         tuple(sorted(set(_scales(graph)))),
-        any(n.op == "add" and any(_scaled_product(i) for i in n.inputs) for n in graph.nodes),
+        any(n.op == "add" and any(_is_scaled_product(i) for i in n.inputs) for n in graph.nodes),
         tuple(t for t in projected if isinstance(t.shape[-1], int)),
         tuple(dict.fromkeys(_scores(graph, frozenset(projected)))),
         tuple(dict.fromkeys(_groupings(graph))),
@@ -103,7 +103,7 @@ def _scales(graph: IRGraph) -> Iterator[float]:
     for n in graph.nodes:
         if n.op in ("softmax", "max", "where") and any(_plain_product(i) for i in n.inputs):
             yield 1.0
-        scaled = [_unmoved(i) for i in n.inputs] if n.op == "matmul" else []
+        scaled = [_skip_views(i) for i in n.inputs] if n.op == "matmul" else []
         for node in (n, *scaled) if any(i.op == "matmul" for i in n.inputs) else scaled:
             yield from _factors(node)
 
@@ -116,7 +116,7 @@ def _factors(node: Node) -> Iterator[float]:
             yield written if node.op == "mul" else 1.0 / written
 
 
-def _unmoved(node: Node) -> Node:
+def _skip_views(node: Node) -> Node:
     while node.op in ("permute", "reshape"):
         (node,) = node.inputs
     return node
@@ -126,10 +126,10 @@ def _plain_product(node: Node) -> bool:
     """A product, maybe with a mask, of operands that are not scaled themselves."""
     if node.op == "add":
         return any(i.op == "matmul" and _plain_product(i) for i in node.inputs)
-    return node.op == "matmul" and not any(list(_factors(_unmoved(i))) for i in node.inputs)
+    return node.op == "matmul" and not any(list(_factors(_skip_views(i))) for i in node.inputs)
 
 
-def _scaled_product(node: Node) -> bool:
+def _is_scaled_product(node: Node) -> bool:
     return node.op == "matmul" or (node.op in ("mul", "div") and any(i.op == "matmul" for i in node.inputs))
 
 
@@ -178,14 +178,14 @@ def _groupings(graph: IRGraph) -> Iterator[tuple[TensorType, int]]:
 def _batches(graph: IRGraph) -> Iterator[TensorType]:
     """Types of products that are summed over all axes but the second, at once or those behind it first."""
     for n in graph.nodes:
-        x, axes = _summed(n)
+        x, axes = _summand(n)
         if x.op not in ("mul", "pow") or x.type.rank < 2 or not _is_law_abiding(x.type.dtype):
             continue
         if axes == (0, *range(2, x.type.rank)) and values_per_channel(x.type.shape) != 1:
             yield x.type
 
 
-def _summed(node: Node) -> tuple[Node, tuple[int, ...]]:
+def _summand(node: Node) -> tuple[Node, tuple[int, ...]]:
     """What a sum, or one of a sum, adds up, and along which axes."""
     if node.op != "sum":
         return node, ()

@@ -12,7 +12,7 @@ from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import IRGraph, Node, Output
 from wholestep.compiler.ir.types import Dim, Extent, TensorType, float64, product
-from wholestep.compiler.passes.egraph.rules.from_nodes import InstanceLaw, Pair, folded, leaf
+from wholestep.compiler.passes.egraph.rules.from_nodes import InstanceLaw, Pair, fold_sizes, leaf
 from wholestep.compiler.passes.egraph.rules.rule import Exactness, FamilyRows, RuleScope, Sample
 from wholestep.compiler.passes.egraph.terms import pack_axes
 
@@ -64,7 +64,7 @@ RULES = tuple(rows.rows)
 # -- repeated values ---------------------------------------------------------------------------------------------
 
 
-def _reduced_expands(graph: IRGraph, op: str) -> Iterator[tuple[Node, Node, tuple[int, ...]]]:
+def _reductions_of_expands(graph: IRGraph, op: str) -> Iterator[tuple[Node, Node, tuple[int, ...]]]:
     """(expand, reduction over leaves, axes) for every placement and every reduction of its type in a program."""
     reductions: dict[TensorType, dict[tuple[int, ...], Node]] = {}
     for n in graph.nodes:
@@ -77,7 +77,7 @@ def _reduced_expands(graph: IRGraph, op: str) -> Iterator[tuple[Node, Node, tupl
                 yield spread, b.make(op, (spread,), reduction.attrs), axes
 
 
-def _kept(expand: Node, axes: tuple[int, ...], op: str) -> Node:
+def _reduce_before_expand(expand: Node, axes: tuple[int, ...], op: str) -> Node:
     """The reduction over those of the axes that the expand's input has, spread over what is left of the others."""
     (x,), places = expand.inputs, attrs_of(expand, at.ExpandAttrs).axes
     inner = tuple(d for d, place in enumerate(places) if place in axes)
@@ -88,21 +88,21 @@ def _kept(expand: Node, axes: tuple[int, ...], op: str) -> Node:
 
 
 def _sums_of_expands(graph: IRGraph) -> Iterator[Pair]:
-    for spread, total, axes in _reduced_expands(graph, "sum"):
+    for spread, total, axes in _reductions_of_expands(graph, "sum"):
         repeated = [d for d in axes if d not in attrs_of(spread, at.ExpandAttrs).axes]
         if repeated:
-            kept = _kept(spread, axes, "sum")
+            kept = _reduce_before_expand(spread, axes, "sum")
             yield total, b.mul(kept, _number_like(kept, product(spread.type.shape[d] for d in repeated)))
 
 
 def _number_like(x: Node, count: Extent) -> Node:
-    return folded(b.expand_to(b.count(count, x.type.dtype), x.type.shape, ()))
+    return fold_sizes(b.expand_to(b.count(count, x.type.dtype), x.type.shape, ()))
 
 
 def _maxima_of_expands(graph: IRGraph) -> Iterator[Pair]:
-    for spread, largest, axes in _reduced_expands(graph, "max"):
+    for spread, largest, axes in _reductions_of_expands(graph, "max"):
         if any(d not in attrs_of(spread, at.ExpandAttrs).axes for d in axes):
-            yield largest, _kept(spread, axes, "max")
+            yield largest, _reduce_before_expand(spread, axes, "max")
 
 
 # -- variances ---------------------------------------------------------------------------------------------------
@@ -150,18 +150,18 @@ def _tensor(name: str, *shape: Extent) -> Node:
 _N = Dim.symbol("n")
 
 
-def _repeated() -> list[Node]:
+def _repeat_samples() -> list[Node]:
     x, y = _tensor("x", _N, 4), _tensor("y", 3)
     return [b.expand_to(x, (_N, 5, 4), (0, 2)), b.expand_to(y, (_N, 3), (1,))]
 
 
 def _sum_sample() -> IRGraph:
-    wide, rows = _repeated()
+    wide, rows = _repeat_samples()
     return _sample(*(b.sum_axes(wide, axes) for axes in ((1,), (1, 2), (0, 1))), b.sum_axes(rows, (0,)))
 
 
 def _max_sample() -> IRGraph:
-    wide, rows = _repeated()
+    wide, rows = _repeat_samples()
     return _sample(*(b.max_axes(wide, axes) for axes in ((1,), (1, 2))), b.max_axes(rows, (0,)))
 
 

@@ -69,11 +69,13 @@ def _slices_of_slices(graph: IRGraph) -> Iterator[Pair]:
 def _slices_of_concats(graph: IRGraph) -> Iterator[Pair]:
     for cut, joined in _of(graph, "slice", "concat"):
         parts = [leaf(f"x{i}", x.type) for i, x in enumerate(joined.inputs)]
-        if (right := _picked(attrs_of(cut, at.SliceAttrs), parts, attrs_of(joined, at.ConcatAttrs).axis)) is not None:
+        if (
+            right := _slice_of_parts(attrs_of(cut, at.SliceAttrs), parts, attrs_of(joined, at.ConcatAttrs).axis)
+        ) is not None:
             yield _rebuilt(cut, _rebuilt(joined, *parts)), right
 
 
-def _picked(a: at.SliceAttrs, parts: Sequence[Node], axis: int) -> Node | None:
+def _slice_of_parts(a: at.SliceAttrs, parts: Sequence[Node], axis: int) -> Node | None:
     """What a slice takes of each part; None where that depends on symbols or steps over a seam."""
     if a.steps[axis] != 1:
         return None
@@ -180,7 +182,7 @@ def _runs(pads: Sequence[Node], axis: int) -> Iterator[Pair]:
             for k in range(j + 1, len(pads) + 1):
                 if all(ends[m] == begins[m + 1] for m in range(i, k - 1)):
                     x, y = (_run(pads[p:q], axis, name) for name, p, q in (("x", i, j), ("y", j, k)))
-                    yield b.add(x, y), _padded(pads[i:k], axis, b.concat([x.inputs[0], y.inputs[0]], axis))
+                    yield b.add(x, y), _pad_along(pads[i:k], axis, b.concat([x.inputs[0], y.inputs[0]], axis))
 
 
 def _run(pads: Sequence[Node], axis: int, name: str) -> Node:
@@ -188,10 +190,10 @@ def _run(pads: Sequence[Node], axis: int, name: str) -> Node:
     shape = list(pads[0].inputs[0].type.shape)
     for p in pads[1:]:
         shape[axis] = p.inputs[0].type.shape[axis] + shape[axis]
-    return _padded(pads, axis, leaf(name, TensorType(tuple(shape), pads[0].type.dtype)))
+    return _pad_along(pads, axis, leaf(name, TensorType(tuple(shape), pads[0].type.dtype)))
 
 
-def _padded(pads: Sequence[Node], axis: int, x: Node) -> Node:
+def _pad_along(pads: Sequence[Node], axis: int, x: Node) -> Node:
     low, high = [0] * x.type.rank, [0] * x.type.rank
     low[axis] = attrs_of(pads[0], at.PadAttrs).low[axis]
     high[axis] = attrs_of(pads[-1], at.PadAttrs).high[axis]
@@ -239,7 +241,7 @@ def _pads_sample() -> IRGraph:
     return _sample(b.pad(b.pad(_tensor("x", 3, 4), (1, 0), (0, 2), 0.5), (0, 1), (2, 0), 0.5))
 
 
-def _joined_slices_sample() -> IRGraph:
+def _sample_of_joined_slices() -> IRGraph:
     x = _tensor("x", _N, 9)
     cuts = [b.slice_axes(x, (0, lo), (_N, hi)) for lo, hi in ((0, 4), (4, 7), (7, 9))]
     return _sample(b.concat(cuts, 1), b.concat(cuts[:2], 1))
@@ -276,7 +278,7 @@ LAWS: tuple[InstanceLaw, ...] = (
         "neighbours put together again",
         B,
         _concats_of_slices,
-        _joined_slices_sample,
+        _sample_of_joined_slices,
     ),
     _law(
         "sum-of-pads",

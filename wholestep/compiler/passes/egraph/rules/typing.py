@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from wholestep.compiler.ir.ops import OPS, Family, Trait, having
+from wholestep.compiler.ir.ops import OPS, Family, Trait, ops_with
 from wholestep.compiler.passes.egraph.rules.rule import Rule
 from wholestep.compiler.passes.egraph.rules.tree import Apply, Number, Tree, Variable, subtrees
 
-_COMPARE = having(Trait.COMPARES)
-_LIKE_INPUT = {n for n in having(Trait.ELEMENTWISE) if OPS[n].family is Family.COMPOSITE} | {"softmax", "log_softmax"}
+_COMPARE = ops_with(Trait.COMPARES)
+_LIKE_INPUT = {n for n in ops_with(Trait.ELEMENTWISE) if OPS[n].family is Family.COMPOSITE} | {"softmax", "log_softmax"}
 
 
 class Types:

@@ -93,11 +93,11 @@ def _register(name: str) -> None:
             r.meta = meta
         real, imag = found
         if isinstance(real, tuple):
-            return tuple(_joined(r, a, b) for a, b in zip(real, imag))
-        return _joined(r, real, imag)
+            return tuple(_make_pair(r, a, b) for a, b in zip(real, imag))
+        return _make_pair(r, real, imag)
 
 
-def _joined(r: AtenRecorder, real: Any, imag: Any) -> Pair:
+def _make_pair(r: AtenRecorder, real: Any, imag: Any) -> Pair:
     return Pair(r.tensor(real), r.tensor(imag))
 
 
@@ -188,10 +188,10 @@ def _polar(r: AtenRecorder, size: Any, angle: Any) -> Pair:
 
 @row("complex.abs")
 def _abs(r: AtenRecorder, x: Any) -> Tensor:
-    from wholestep.interop.torch.aten.rows.reductions import _rooted
+    from wholestep.interop.torch.aten.rows.reductions import _norm_root
 
     p = x if isinstance(x, Pair) else pair(r, x)
-    return _rooted(p.real * p.real + p.imag * p.imag, 0.5)
+    return _norm_root(p.real * p.real + p.imag * p.imag, 0.5)
 
 
 @row("complex.complex")
@@ -239,7 +239,7 @@ def _along(r: AtenRecorder, x: Tensor, at: int, matrix: Any) -> Tensor:
     return (x.permute(order) @ r.graph.constant(matrix)).permute([order.index(d) for d in range(x.ndim)])
 
 
-def _transformed(r: AtenRecorder, x: Pair, at: int, forward: bool) -> Pair:
+def _fourier_transform(r: AtenRecorder, x: Pair, at: int, forward: bool) -> Pair:
     n = r.fixed(x.shape[at], "the size of the axis")
     cos, sin = _turns(n, n, x.real.dtype.name)
     sin = sin if forward else -sin  # e^(-iφ) forward, e^(iφ) back
@@ -256,7 +256,7 @@ def _fft_r2c(r: AtenRecorder, x: Any, dims: Any, normalization: int, onesided: b
     cos, sin = _turns(n, n // 2 + 1 if onesided else n, t.dtype.name)
     out = Pair(_along(r, t, axes[-1], cos), _along(r, t, axes[-1], -sin))
     for at in axes[:-1]:
-        out = _transformed(r, out, at, True)
+        out = _fourier_transform(r, out, at, True)
     scale = _factor(r, sizes, normalization)
     return out if scale == 1.0 else Pair(out.real * scale, out.imag * scale)
 
@@ -267,7 +267,7 @@ def _fft_c2c(r: AtenRecorder, x: Any, dims: Any, normalization: int, forward: bo
     axes = [d % out.ndim for d in dims]
     scale = _factor(r, [r.fixed(out.shape[d], "the size of the axis") for d in axes], normalization)
     for at in axes:
-        out = _transformed(r, out, at, forward)
+        out = _fourier_transform(r, out, at, forward)
     return out if scale == 1.0 else Pair(out.real * scale, out.imag * scale)
 
 
@@ -277,7 +277,7 @@ def _fft_c2r(r: AtenRecorder, x: Any, dims: Any, normalization: int, last: Any) 
     axes, n = [d % out.ndim for d in dims], r.fixed(last, "the size of the result")
     sizes = [*(r.fixed(out.shape[d], "the size of the axis") for d in axes[:-1]), n]
     for at in axes[:-1]:
-        out = _transformed(r, out, at, False)
+        out = _fourier_transform(r, out, at, False)
     half = n // 2 + 1
     cos, sin = _turns(n, half, out.real.dtype.name)
     twice = np.where((np.arange(half) == 0) | (2 * np.arange(half) == n), 1.0, 2.0).astype(cos.dtype)

@@ -53,7 +53,7 @@ def _angle_of_real(r: AtenRecorder, x: Any) -> Tensor:
 
 
 @row("_neg_view", "_neg_view_copy")
-def _negated(r: AtenRecorder, x: Any) -> Tensor:
+def _negate(r: AtenRecorder, x: Any) -> Tensor:
     return -r.tensor(x)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import wholestep as ws
-from wholestep.compiler.frontend.control.custom_gradient import arriving_at, told_gradient
+from wholestep.compiler.frontend.control.custom_gradient import custom_gradient_outputs, upstream_gradient
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.interop.torch.aten.record import AtenRecorder
 from wholestep.interop.torch.aten.table import row
@@ -58,7 +58,7 @@ def _swept(r: AtenRecorder, start: tuple[Tensor, Tensor], n: int, step: Any) -> 
     return ws.scan(lambda carry, meets: (step(carry, meets), ()), start, r.graph.constant(rounds))[0]
 
 
-def _turned(x: Tensor) -> Tensor:
+def _transpose(x: Tensor) -> Tensor:
     return x.transpose(-1, -2)
 
 
@@ -66,7 +66,7 @@ def _columns(x: Tensor, order: Tensor) -> Tensor:
     return ws.take_along_axis(x, order.reshape((*order.shape[:-1], 1, order.shape[-1])).expand(*x.shape), -1)
 
 
-def _sized(r: AtenRecorder, x: Tensor) -> tuple[int, int]:
+def _matrix_size(r: AtenRecorder, x: Tensor) -> tuple[int, int]:
     m, n = (r.fixed(e, "the size of its matrices") for e in x.shape[-2:])
     if max(m, n) > MOST:
         r.refuse(f"takes matrices of {m} rows and {n} columns, {MOST} at most")
@@ -80,7 +80,7 @@ def eigen(r: AtenRecorder, given: Tensor, n: int) -> tuple[Tensor, Tensor]:
     def step(carry: tuple[Tensor, Tensor], meets: Tensor) -> tuple[Tensor, Tensor]:
         matrix, vectors = carry
         turn = _turns(matrix, meets, n)
-        return ws.matmul(_turned(turn), ws.matmul(matrix, turn)), ws.matmul(vectors, turn)
+        return ws.matmul(_transpose(turn), ws.matmul(matrix, turn)), ws.matmul(vectors, turn)
 
     matrix, vectors = _swept(r, (given, unit), n, step)
     values = (matrix * ws.eye(n, dtype=given.dtype)).sum(-1)
@@ -91,16 +91,16 @@ def eigen(r: AtenRecorder, given: Tensor, n: int) -> tuple[Tensor, Tensor]:
 @row("_linalg_eigh", refuses=SIZES)
 def _eigh(r: AtenRecorder, a: Any, uplo: str = "L", compute_v: bool = True) -> tuple[Any, Any]:
     x = r.tensor(a)
-    n, _ = _sized(r, x)
+    n, _ = _matrix_size(r, x)
     kept = ws.iota((n, n), 0) >= ws.iota((n, n), 1) if uplo == "L" else ws.iota((n, n), 0) <= ws.iota((n, n), 1)
     fixed = ws.stop_gradient(x)
-    values, vectors = map(ws.stop_gradient, eigen(r, ws.where(kept, fixed, _turned(fixed)), n))
-    arriving = [arriving_at(values, 0), arriving_at(vectors, 1)][: 2 if compute_v else 1]
+    values, vectors = map(ws.stop_gradient, eigen(r, ws.where(kept, fixed, _transpose(fixed)), n))
+    arriving = [upstream_gradient(values, 0), upstream_gradient(vectors, 1)][: 2 if compute_v else 1]
     inner = arriving[0].reshape((*values.shape, 1)) * ws.eye(n, dtype=x.dtype)
     if compute_v:
-        inner = inner + ws.matmul(_turned(vectors), arriving[1]) * _apart(values, n)
-    slope = ws.matmul(vectors, ws.matmul(inner, _turned(vectors)))
-    told = told_gradient("eigh", [values, vectors][: len(arriving)], arriving, [(x, slope)])
+        inner = inner + ws.matmul(_transpose(vectors), arriving[1]) * _apart(values, n)
+    slope = ws.matmul(vectors, ws.matmul(inner, _transpose(vectors)))
+    told = custom_gradient_outputs("eigh", [values, vectors][: len(arriving)], arriving, [(x, slope)])
     return told[0], told[1] if compute_v else None
 
 
@@ -116,7 +116,7 @@ def singular(r: AtenRecorder, given: Tensor, m: int, n: int) -> tuple[Tensor, Te
 
     def step(carry: tuple[Tensor, Tensor], meets: Tensor) -> tuple[Tensor, Tensor]:
         columns, vectors = carry
-        turn = _turns(ws.matmul(_turned(columns), columns), meets, n)
+        turn = _turns(ws.matmul(_transpose(columns), columns), meets, n)
         return ws.matmul(columns, turn), ws.matmul(vectors, turn)
 
     columns, vectors = _swept(r, (given, unit), n, step)
@@ -132,18 +132,18 @@ def _svd(
     r: AtenRecorder, a: Any, full_matrices: bool = False, compute_uv: bool = True, *, driver: Any = None
 ) -> tuple[Any, Any, Any]:
     x = r.tensor(a)
-    m, n = _sized(r, x)
+    m, n = _matrix_size(r, x)
     if compute_uv and full_matrices and m != n:
         r.refuse(f"asks for full bases of matrices of {m} rows and {n} columns: say full_matrices=False")
-    found = singular(r, ws.stop_gradient(x if m >= n else _turned(x)), max(m, n), min(m, n))
+    found = singular(r, ws.stop_gradient(x if m >= n else _transpose(x)), max(m, n), min(m, n))
     left, values, right = map(ws.stop_gradient, found if m >= n else found[::-1])
     if not compute_uv:
-        arriving = [arriving_at(values, 0)]
-        slope = ws.matmul(left * arriving[0].reshape((*values.shape[:-1], 1, -1)), _turned(right))
-        return None, told_gradient("svdvals", [values], arriving, [(x, slope)])[0], None
-    outputs = [left, values, _turned(right)]
-    arriving = [arriving_at(t, i) for i, t in enumerate(outputs)]
-    return tuple(told_gradient("svd", outputs, arriving, [(x, _svd_slope(left, values, right, arriving))]))  # type: ignore[return-value]
+        arriving = [upstream_gradient(values, 0)]
+        slope = ws.matmul(left * arriving[0].reshape((*values.shape[:-1], 1, -1)), _transpose(right))
+        return None, custom_gradient_outputs("svdvals", [values], arriving, [(x, slope)])[0], None
+    outputs = [left, values, _transpose(right)]
+    arriving = [upstream_gradient(t, i) for i, t in enumerate(outputs)]
+    return tuple(custom_gradient_outputs("svd", outputs, arriving, [(x, _svd_slope(left, values, right, arriving))]))  # type: ignore[return-value]
 
 
 def _svd_slope(left: Tensor, values: Tensor, right: Tensor, arriving: list[Tensor]) -> Tensor:
@@ -152,15 +152,15 @@ def _svd_slope(left: Tensor, values: Tensor, right: Tensor, arriving: list[Tenso
     unit = ws.eye(k, dtype=values.dtype)
     flat, upright = values.reshape((*values.shape[:-1], 1, k)), values.reshape((*values.shape, 1))
     gap = (1.0 - unit) / (flat * flat - upright * upright + unit)  # 1 / (σj² - σi²)
-    by_left, by_right = ws.matmul(_turned(left), arriving[0]), ws.matmul(_turned(right), _turned(arriving[2]))
-    inner = (by_left - _turned(by_left)) * gap * flat + upright * ((by_right - _turned(by_right)) * gap)
+    by_left, by_right = ws.matmul(_transpose(left), arriving[0]), ws.matmul(_transpose(right), _transpose(arriving[2]))
+    inner = (by_left - _transpose(by_left)) * gap * flat + upright * ((by_right - _transpose(by_right)) * gap)
     inner = inner + arriving[1].reshape((*values.shape, 1)) * unit
-    slope = ws.matmul(left, ws.matmul(inner, _turned(right)))
+    slope = ws.matmul(left, ws.matmul(inner, _transpose(right)))
     if left.shape[-2] != k:
-        slope = slope + ws.matmul((arriving[0] - ws.matmul(left, by_left)) / flat, _turned(right))
+        slope = slope + ws.matmul((arriving[0] - ws.matmul(left, by_left)) / flat, _transpose(right))
     if right.shape[-2] != k:
-        outside = (_turned(arriving[2]) - ws.matmul(right, by_right)) / flat
-        slope = slope + ws.matmul(left, _turned(outside))
+        outside = (_transpose(arriving[2]) - ws.matmul(right, by_right)) / flat
+        slope = slope + ws.matmul(left, _transpose(outside))
     return slope
 
 
@@ -169,8 +169,8 @@ def _pinv(r: AtenRecorder, a: Any, *, atol: Any = None, rtol: Any = None, hermit
     if hermitian:
         r.refuse("takes a matrix as hermitian; leave hermitian out, the result is the same")
     x = r.tensor(a)
-    m, n = _sized(r, x)
-    found = singular(r, ws.stop_gradient(x if m >= n else _turned(x)), max(m, n), min(m, n))
+    m, n = _matrix_size(r, x)
+    found = singular(r, ws.stop_gradient(x if m >= n else _transpose(x)), max(m, n), min(m, n))
     left, values, right = found if m >= n else found[::-1]
     least = 0.0 if atol is None else r.tensor(atol, x.dtype.name)
     part = max(m, n) * float(np.finfo(x.dtype.name).eps) if atol is None and rtol is None else rtol
@@ -179,14 +179,14 @@ def _pinv(r: AtenRecorder, a: Any, *, atol: Any = None, rtol: Any = None, hermit
     bound = ws.maximum(bound, least) if atol is not None else bound
     kept = values > bound
     inverse = ws.where(kept, 1.0 / ws.where(kept, values, 1.0), 0.0)
-    whole = ws.stop_gradient(ws.matmul(right * inverse.reshape((*values.shape[:-1], 1, -1)), _turned(left)))
-    arriving = arriving_at(whole, 0)
-    fixed, back = ws.stop_gradient(x), _turned(arriving)
-    turned = _turned(whole)
+    whole = ws.stop_gradient(ws.matmul(right * inverse.reshape((*values.shape[:-1], 1, -1)), _transpose(left)))
+    arriving = upstream_gradient(whole, 0)
+    fixed, back = ws.stop_gradient(x), _transpose(arriving)
+    turned = _transpose(whole)
     # dP = -P dA P + P Pᵀ dAᵀ (1 - A P) + (1 - P A) dAᵀ Pᵀ P
     beside = ws.eye(m, dtype=x.dtype) - ws.matmul(fixed, whole)
     ahead = ws.eye(n, dtype=x.dtype) - ws.matmul(whole, fixed)
     slope = ws.matmul(beside, ws.matmul(back, ws.matmul(whole, turned)))
     slope = slope + ws.matmul(ws.matmul(turned, whole), ws.matmul(back, ahead))
     slope = slope - ws.matmul(turned, ws.matmul(arriving, turned))
-    return told_gradient("pinv", [whole], [arriving], [(x, slope)])[0]
+    return custom_gradient_outputs("pinv", [whole], [arriving], [(x, slope)])[0]

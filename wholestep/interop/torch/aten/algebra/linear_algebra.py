@@ -25,7 +25,7 @@ def _identity(like: Tensor, n: int) -> Tensor:
     return (ws.iota((n, n), 0) == ws.iota((n, n), 1)).astype(like.dtype)
 
 
-def _solved(a: Tensor, n: int, b: Tensor | None = None) -> tuple[Tensor, list[Tensor]]:
+def _gauss_jordan(a: Tensor, n: int, b: Tensor | None = None) -> tuple[Tensor, list[Tensor]]:
     """What a's inverse makes of b, by elimination with the largest pivot of each column; and the signed pivots."""
     whole, pivots = a if b is None else ws.concat([a, b], -1), []
     rows = ws.iota((n,), 0, "int64")
@@ -43,7 +43,7 @@ def _solved(a: Tensor, n: int, b: Tensor | None = None) -> tuple[Tensor, list[Te
 
 @row("_linalg_det", refuses=REFUSES)
 def _det(r: AtenRecorder, x: Any) -> tuple[Any, ...]:
-    total, *others = _solved(*_square(r, x))[1]
+    total, *others = _gauss_jordan(*_square(r, x))[1]
     for pivot in others:
         total = total * pivot
     return total, None, None
@@ -51,7 +51,7 @@ def _det(r: AtenRecorder, x: Any) -> tuple[Any, ...]:
 
 @row("_linalg_slogdet", refuses=REFUSES)
 def _slogdet(r: AtenRecorder, x: Any) -> tuple[Any, ...]:
-    pivots = _solved(*_square(r, x))[1]
+    pivots = _gauss_jordan(*_square(r, x))[1]
     sign, size = ws.sign(pivots[0]), ws.log(ws.abs(pivots[0]))
     for pivot in pivots[1:]:
         sign, size = sign * ws.sign(pivot), size + ws.log(ws.abs(pivot))
@@ -62,7 +62,7 @@ def _slogdet(r: AtenRecorder, x: Any) -> tuple[Any, ...]:
 def _inv(r: AtenRecorder, x: Any, **_: Any) -> tuple[Any, ...]:
     a, n = _square(r, x)
     unit = _identity(a, n)
-    return _solved(a, n, unit.expand(*a.shape))[0], None
+    return _gauss_jordan(a, n, unit.expand(*a.shape))[0], None
 
 
 @row("_linalg_solve_ex", refuses=REFUSES)
@@ -72,7 +72,7 @@ def _solve(r: AtenRecorder, x: Any, y: Any, *, left: bool = True, **_: Any) -> t
     b = b.reshape((*b.shape, 1)) if is_vector else b
     a, b = (a, b) if left else (a.transpose(-1, -2), b.transpose(-1, -2))
     lead = r.shape[: r.result.ndim - (1 if is_vector else 2)]
-    found = _solved(a.expand(*lead, n, n), n, b.expand(*lead, *b.shape[-2:]))[0]
+    found = _gauss_jordan(a.expand(*lead, n, n), n, b.expand(*lead, *b.shape[-2:]))[0]
     found = found if left else found.transpose(-1, -2)
     return found.reshape(r.shape), None, None, None
 
@@ -119,14 +119,14 @@ def _solve_triangular(
 def _triangular_solve(
     r: AtenRecorder, y: Any, x: Any, upper: bool = True, transpose: bool = False, unitriangular: bool = False
 ) -> tuple[Any, ...]:
-    a = _turned(r, x, transpose)
+    a = _transpose_if(r, x, transpose)
     return _solve_triangular(r, a, y, upper=upper != transpose, unitriangular=unitriangular), r.tensor(x)
 
 
 @row("cholesky_solve", refuses=REFUSES)
 def _cholesky_solve(r: AtenRecorder, y: Any, x: Any, upper: bool = False) -> Tensor:
-    half = _solve_triangular(r, _turned(r, x, upper), y, upper=False)
-    return _solve_triangular(r, _turned(r, x, not upper), half, upper=True)
+    half = _solve_triangular(r, _transpose_if(r, x, upper), y, upper=False)
+    return _solve_triangular(r, _transpose_if(r, x, not upper), half, upper=True)
 
 
 @row("cholesky_inverse", refuses=REFUSES)
@@ -136,7 +136,7 @@ def _cholesky_inverse(r: AtenRecorder, x: Any, upper: bool = False) -> Tensor:
     return _cholesky_solve(r, unit.expand(*a.shape), a, upper)
 
 
-def _turned(r: AtenRecorder, x: Any, turn: bool) -> Tensor:
+def _transpose_if(r: AtenRecorder, x: Any, turn: bool) -> Tensor:
     t = r.tensor(x)
     return t.transpose(-1, -2) if turn else t
 
@@ -198,14 +198,14 @@ def _qr(r: AtenRecorder, x: Any, mode: str = "reduced") -> tuple[Tensor, Tensor]
     return base[..., :n], triangle
 
 
-def _eliminated(a: Tensor, n: int) -> tuple[Tensor, list[Tensor]]:
+def _lu_decompose(a: Tensor, n: int) -> tuple[Tensor, list[Tensor]]:
     """L below the diagonal and U above, of rows in another order; the row, from 0 on, that each was exchanged with."""
     whole, pivots = a, []
     rows, columns = ws.iota((n,), 0, "int64"), ws.iota((n,), 0)
     for k in range(n):
         largest = ws.abs(ws.stop_gradient(whole)[..., k:, k]).argmax(-1, True).astype("int64") + k
         pivots.append(largest)
-        whole = _exchanged(whole, rows, k, largest)
+        whole = _swap_rows(whole, rows, k, largest)
         factors = ws.where(rows > k, whole[..., k] / whole[..., k : k + 1, k], 0.0)
         upright = factors.reshape((*factors.shape, 1))
         after = whole - upright * whole[..., k : k + 1, :]
@@ -213,38 +213,38 @@ def _eliminated(a: Tensor, n: int) -> tuple[Tensor, list[Tensor]]:
     return whole, pivots
 
 
-def _exchanged(x: Tensor, rows: Tensor, k: int, other: Tensor) -> Tensor:
+def _swap_rows(x: Tensor, rows: Tensor, k: int, other: Tensor) -> Tensor:
     order = ws.where(rows == k, other, ws.where(rows == other, k, rows))
     return ws.take_along_axis(x, order.reshape((*order.shape, 1)).expand(*x.shape), -2)
 
 
 @row("linalg_lu_factor_ex", "_lu_with_info", refuses=f"{REFUSES}; matrices that are not square; pivot=False")
 def _lu_factor(r: AtenRecorder, x: Any, *, pivot: bool = True, **_: Any) -> tuple[Any, ...]:
-    a, n = _factored(r, x, pivot)
-    whole, pivots = _eliminated(a, n)
+    a, n = _factor_matrix(r, x, pivot)
+    whole, pivots = _lu_decompose(a, n)
     return whole, (ws.concat(pivots, -1) + 1).astype("int32"), None
 
 
 @row("linalg_lu", refuses=f"{REFUSES}; matrices that are not square; pivot=False")
 def _lu(r: AtenRecorder, x: Any, *, pivot: bool = True) -> tuple[Tensor, Tensor, Tensor]:
-    a, n = _factored(r, x, pivot)
-    whole, pivots = _eliminated(a, n)
-    return _unpacked(whole, pivots, n)
+    a, n = _factor_matrix(r, x, pivot)
+    whole, pivots = _lu_decompose(a, n)
+    return _unpack_lu(whole, pivots, n)
 
 
-def _factored(r: AtenRecorder, x: Any, pivot: bool) -> tuple[Tensor, int]:
+def _factor_matrix(r: AtenRecorder, x: Any, pivot: bool) -> tuple[Tensor, int]:
     a, n = _square(r, x)
     if a.shape[-2] != n or not pivot:
         r.refuse(f"takes matrices of {a.shape[-2]} rows and {n} columns, pivot={pivot}")
     return a, n
 
 
-def _unpacked(whole: Tensor, pivots: list[Tensor], n: int) -> tuple[Tensor, Tensor, Tensor]:
+def _unpack_lu(whole: Tensor, pivots: list[Tensor], n: int) -> tuple[Tensor, Tensor, Tensor]:
     unit = _identity(whole, n)
     below = (ws.iota((n, n), 0) > ws.iota((n, n), 1)).astype(whole.dtype)
     order, rows = unit.expand(*whole.shape), ws.iota((n,), 0, "int64")
     for k, other in enumerate(pivots):
-        order = _exchanged(order, rows, k, other)
+        order = _swap_rows(order, rows, k, other)
     return order.transpose(-1, -2), whole * below + unit, whole * (1.0 - below)
 
 
@@ -253,7 +253,7 @@ def _lu_unpack(
     r: AtenRecorder, x: Any, pivots: Any, unpack_data: bool = True, unpack_pivots: bool = True
 ) -> tuple[Tensor, Tensor, Tensor]:
     (a, n), p = _square(r, x), r.tensor(pivots, "int64") - 1
-    return _unpacked(a, [p[..., k : k + 1] for k in range(n)], n)
+    return _unpack_lu(a, [p[..., k : k + 1] for k in range(n)], n)
 
 
 @row("linalg_lu_solve", refuses=f"{REFUSES}; adjoint=True")

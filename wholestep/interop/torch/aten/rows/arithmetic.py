@@ -12,7 +12,7 @@ from wholestep.interop.torch.aten.record import AtenRecorder
 from wholestep.interop.torch.aten.table import row
 
 
-def _scaled(r: AtenRecorder, x: Any, alpha: Any) -> Any:
+def _scale(r: AtenRecorder, x: Any, alpha: Any) -> Any:
     return r.operand(x) if alpha == 1 else r.operand(x) * r.operand(alpha)
 
 
@@ -38,7 +38,7 @@ def _sub(r: AtenRecorder, a: Any, b: Any, alpha: Any = 1, **_: Any) -> Tensor:
 
 @row("rsub")
 def _rsub(r: AtenRecorder, a: Any, b: Any, alpha: Any = 1) -> Tensor:
-    return r.operand(b) - _scaled(r, r.tensor(a, r.dtype), alpha)
+    return r.operand(b) - _scale(r, r.tensor(a, r.dtype), alpha)
 
 
 @row("mul", "multiply")
@@ -132,34 +132,34 @@ def _pow(r: AtenRecorder, a: Any, b: Any) -> Tensor:
     if b == -0.5:
         return ws.rsqrt(x)
     if float(b).is_integer() and 1 <= abs(b) <= 8:
-        whole = _repeated(x, abs(int(b)))
+        whole = _power_by_squaring(x, abs(int(b)))
         return whole if b > 0 else ws.recip(whole)
     return x ** float(b)
 
 
-def _repeated(x: Tensor, times: int) -> Tensor:
+def _power_by_squaring(x: Tensor, times: int) -> Tensor:
     """A whole power by squares: defined for numbers below 0, too."""
     if times == 1:
         return x
-    half = _repeated(x, times // 2)
+    half = _power_by_squaring(x, times // 2)
     return half * half * x if times % 2 else half * half
 
 
 def _whole_power(r: AtenRecorder, a: Any, b: Any) -> Tensor:
     if isinstance(b, int) and 0 <= b <= 62:
         x = r.tensor(a, r.dtype)
-        return ws.ones_like(x) if b == 0 else _repeated(x, b)
+        return ws.ones_like(x) if b == 0 else _power_by_squaring(x, b)
     return ws.round(ws.pow(r.tensor(a, "float64"), r.operand(b, "float64"))).astype(r.dtype)
 
 
 @row("addcmul")
 def _addcmul(r: AtenRecorder, x: Any, a: Any, b: Any, value: Any = 1) -> Tensor:
-    return r.tensor(x, r.dtype) + _scaled(r, r.tensor(a, r.dtype) * r.operand(b), value)
+    return r.tensor(x, r.dtype) + _scale(r, r.tensor(a, r.dtype) * r.operand(b), value)
 
 
 @row("addcdiv")
 def _addcdiv(r: AtenRecorder, x: Any, a: Any, b: Any, value: Any = 1) -> Tensor:
-    return r.tensor(x, r.dtype) + _scaled(r, r.tensor(a, r.dtype) / r.operand(b), value)
+    return r.tensor(x, r.dtype) + _scale(r, r.tensor(a, r.dtype) / r.operand(b), value)
 
 
 @row("lerp")

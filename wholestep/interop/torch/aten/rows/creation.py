@@ -12,7 +12,7 @@ from wholestep.interop.torch.aten.record import AtenRecorder
 from wholestep.interop.torch.aten.table import row
 
 
-def filled(r: AtenRecorder, value: Any) -> Any:
+def full(r: AtenRecorder, value: Any) -> Any:
     """One number everywhere; of a known size one of torch's tensors, which may go on being computed with."""
     import torch
 
@@ -29,22 +29,22 @@ def filled(r: AtenRecorder, value: Any) -> Any:
 @row("zeros_like", "zeros", "new_zeros", "empty_like", "empty", "new_empty", "empty_strided", "new_empty_strided",
      "empty_permuted")  # fmt: skip
 def _zeros(r: AtenRecorder, *_: Any, **__: Any) -> Any:
-    return filled(r, 0)
+    return full(r, 0)
 
 
 @row("ones_like", "ones", "new_ones")
 def _ones(r: AtenRecorder, *_: Any, **__: Any) -> Any:
-    return filled(r, 1)
+    return full(r, 1)
 
 
 @row("full_like", "full", "fill")
 def _full(r: AtenRecorder, _: Any, value: Any, **__: Any) -> Any:
-    return filled(r, value)
+    return full(r, value)
 
 
 @row("new_full")
 def _new_full(r: AtenRecorder, _: Any, __: Any, value: Any, **___: Any) -> Any:
-    return filled(r, value)
+    return full(r, value)
 
 
 @row("scalar_tensor")

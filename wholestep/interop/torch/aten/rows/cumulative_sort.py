@@ -76,27 +76,27 @@ def _argsort(r: AtenRecorder, x: Any, *args: Any, **named: Any) -> Tensor:
 @row("kthvalue")
 def _kthvalue(r: AtenRecorder, x: Any, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     t = r.tensor(x)
-    return _ranked(t, r.fixed(k, "k") - 1, dim % t.ndim, keepdim)
+    return _element_of_rank(t, r.fixed(k, "k") - 1, dim % t.ndim, keepdim)
 
 
 @row("median.dim")
 def _median(r: AtenRecorder, x: Any, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     t = r.tensor(x)
     at = dim % t.ndim
-    return _ranked(t, (r.fixed(t.shape[at], "the size of the axis") - 1) // 2, at, keepdim)
+    return _element_of_rank(t, (r.fixed(t.shape[at], "the size of the axis") - 1) // 2, at, keepdim)
 
 
 @row("median.default")
 def _median_of_all(r: AtenRecorder, x: Any) -> Tensor:
     t = r.tensor(x).reshape(-1)
-    return _ranked(t, (r.fixed(t.shape[0], "the number of elements") - 1) // 2, 0, False)[0]
+    return _element_of_rank(t, (r.fixed(t.shape[0], "the number of elements") - 1) // 2, 0, False)[0]
 
 
-def _ranked(t: Tensor, rank: int, at: int, keepdim: bool) -> tuple[Tensor, Tensor]:
-    return _found(t, ws.argsort(t, at)[(slice(None),) * at + (slice(rank, rank + 1),)], at, keepdim)
+def _element_of_rank(t: Tensor, rank: int, at: int, keepdim: bool) -> tuple[Tensor, Tensor]:
+    return _element_at(t, ws.argsort(t, at)[(slice(None),) * at + (slice(rank, rank + 1),)], at, keepdim)
 
 
-def _found(t: Tensor, index: Tensor, at: int, keepdim: bool) -> tuple[Tensor, Tensor]:
+def _element_at(t: Tensor, index: Tensor, at: int, keepdim: bool) -> tuple[Tensor, Tensor]:
     """The element at an index along an axis, and the index."""
     value, index = ws.take_along_axis(t, index, at), index.astype("int64")
     shape = t.shape[:at] + t.shape[at + 1 :]
@@ -111,7 +111,7 @@ def _nanmedian(r: AtenRecorder, x: Any, dim: int, keepdim: bool = False) -> tupl
     known = (~ws.isnan(t)).astype("int32").sum(at, True)
     rank = ws.maximum(known - 1, 0) // 2
     index = ws.take_along_axis(ws.argsort(t, at), rank, at)
-    return _found(t, index, at, keepdim)
+    return _element_at(t, index, at, keepdim)
 
 
 @row("nanmedian.default")
@@ -132,7 +132,7 @@ def _mode(r: AtenRecorder, x: Any, dim: int = -1, keepdim: bool = False) -> tupl
     least = ws.where(is_most, fixed, most).min(at, True)
     place = ws.iota(t.shape, at)
     index = ws.where(is_most & (fixed == least), place, -1).max(at, True)
-    return _found(t, ws.clip(index, 0, n - 1), at, keepdim)
+    return _element_at(t, ws.clip(index, 0, n - 1), at, keepdim)
 
 
 @row("bucketize", refuses="a sorter")

@@ -52,7 +52,7 @@ def _batch_norm_functional(
     r: AtenRecorder, x: Any, weight: Any, bias: Any, mean: Any, var: Any, *more: Any
 ) -> tuple[Any, ...]:
     training, momentum, eps = more if len(more) == 3 else (True, *more)
-    out = _normalised(r, x, weight, bias, mean, var, training, eps)
+    out = _normalize(r, x, weight, bias, mean, var, training, eps)
     if not training:
         return out, None, None, mean, var
     average, unbiased = batch_statistics(r.tensor(x))
@@ -65,7 +65,7 @@ def _beside(p: Tensor, x: Tensor) -> Tensor:
     return p.reshape((p.shape[0], *[1] * (x.ndim - 2)))
 
 
-def _normalised(
+def _normalize(
     r: AtenRecorder, x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, eps: float
 ) -> Tensor:
     t = r.tensor(x)
@@ -82,18 +82,18 @@ def _normalised(
 def _batch_norm_without(
     r: AtenRecorder, x: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float
 ) -> tuple[Any, ...]:
-    return _normalised(r, x, weight, bias, None, None, True, eps), None, None
+    return _normalize(r, x, weight, bias, None, None, True, eps), None, None
 
 
 @row("_native_batch_norm_legit_no_training", "_batch_norm_no_update")
 def _batch_norm_evaluated(
     r: AtenRecorder, x: Any, weight: Any, bias: Any, mean: Any, var: Any, momentum: float, eps: float
 ) -> tuple[Any, ...]:
-    return _normalised(r, x, weight, bias, mean, var, False, eps), None, None, None
+    return _normalize(r, x, weight, bias, mean, var, False, eps), None, None, None
 
 
 @row("native_batch_norm", "_native_batch_norm_legit.default", "cudnn_batch_norm", "miopen_batch_norm")
 def _native_batch_norm(
     r: AtenRecorder, x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
 ) -> tuple[Any, ...]:
-    return _normalised(r, x, weight, bias, mean, var, training or mean is None, eps), None, None
+    return _normalize(r, x, weight, bias, mean, var, training or mean is None, eps), None, None

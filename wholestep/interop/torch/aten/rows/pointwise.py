@@ -110,7 +110,7 @@ def _same(r: AtenRecorder, x: Any, **_: Any) -> Tensor:
 
 
 @row("wholestep.stop_gradient", "detach")
-def _stopped(r: AtenRecorder, x: Any) -> Tensor:
+def _detach(r: AtenRecorder, x: Any) -> Tensor:
     return ws.stop_gradient(r.tensor(x))
 
 
@@ -123,7 +123,7 @@ def _cast(r: AtenRecorder, x: Any, *_: Any, **__: Any) -> Tensor:
 
 
 @row("copy")
-def _copied(r: AtenRecorder, _: Any, source: Any, *__: Any) -> Tensor:
+def _copy(r: AtenRecorder, _: Any, source: Any, *__: Any) -> Tensor:
     t = r.tensor(source, r.dtype)
     return t.expand(*r.shape) if r.shape else t
 

@@ -26,7 +26,7 @@ def _needs_indices(r: AtenRecorder) -> bool:
     return isinstance(r.meta, tuple | list) and any(u.args[1] == 1 for u in r.node.users)
 
 
-def _batched(t: Tensor, axes: int) -> Tensor:
+def _add_batch_axis(t: Tensor, axes: int) -> Tensor:
     return t.reshape((1, *t.shape)) if t.ndim == axes + 1 else t
 
 
@@ -56,7 +56,7 @@ def _max_pool(
     steps = numbers(stride, axes) if isinstance(stride, int) or stride else size
     around, apart = numbers(padding, axes), numbers(dilation, axes)
     several = isinstance(r.meta, tuple | list)
-    t = _batched(t, axes)
+    t = _add_batch_axis(t, axes)
     if max(apart) > 1 or _needs_indices(r):
         out, index = _with_indices(r, t, size, steps, around, apart)
         return (out.reshape(r.shape), index.reshape(r.shape)) if several else out.reshape(r.shape)
@@ -100,7 +100,7 @@ def _avg_pool(
     size = numbers(size, axes)
     steps = numbers(stride, axes) if isinstance(stride, int) or stride else size
     around = numbers(padding, axes)
-    t = _batched(t, axes)
+    t = _add_batch_axis(t, axes)
     if divisor_override is not None:
         taps = _windows(r, t, size, steps, around, (1,) * axes, 0.0)
         return (taps.sum(-1) / float(divisor_override)).reshape(r.shape)

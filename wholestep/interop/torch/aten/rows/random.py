@@ -7,7 +7,7 @@ from typing import Any
 import wholestep as ws
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.interop.torch.aten.record import AtenRecorder
-from wholestep.interop.torch.aten.rows.creation import filled
+from wholestep.interop.torch.aten.rows.creation import full
 from wholestep.interop.torch.aten.table import row
 
 
@@ -69,7 +69,7 @@ def _normals(r: AtenRecorder, mean: Any = 0.0, std: Any = 1.0, *_: Any, **__: An
 @row("bernoulli", refuses="nothing")
 def _bernoulli(r: AtenRecorder, x: Any, p: Any = None, **_: Any) -> Any:
     if isinstance(p, int | float) and float(p) in (0.0, 1.0):
-        return filled(r, float(p))
+        return full(r, float(p))
     draw = ws.random_uniform(r.graph, r.shape, dtype=_dtype(r))
     return (draw < (r.tensor(x, _dtype(r)) if p is None else r.operand(p, _dtype(r)))).astype(r.dtype)
 

@@ -73,11 +73,11 @@ def _min(r: AtenRecorder, x: Any) -> Tensor:
     return r.tensor(x).min()
 
 
-def _found(r: AtenRecorder, x: Any, dim: int, keepdim: bool, least: bool) -> tuple[Tensor, Tensor]:
+def _extreme_with_index(r: AtenRecorder, x: Any, dim: int, keepdim: bool, least: bool) -> tuple[Tensor, Tensor]:
     """The value at the first extreme, to which all of its gradient goes, and its index."""
     t = r.tensor(x)
     if t.dtype.name == "bool":
-        values, index = _found(r, t.astype("int32"), dim, keepdim, least)
+        values, index = _extreme_with_index(r, t.astype("int32"), dim, keepdim, least)
         return values != 0, index
     if t.ndim == 0:
         return t, ws.zeros_like(t, "int64")
@@ -95,12 +95,12 @@ def _argmax_of(x: Tensor, axis: int | None, keepdims: bool = False) -> Tensor:
 
 @row("max.dim")
 def _max_dim(r: AtenRecorder, x: Any, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    return _found(r, x, dim, keepdim, least=False)
+    return _extreme_with_index(r, x, dim, keepdim, least=False)
 
 
 @row("min.dim")
 def _min_dim(r: AtenRecorder, x: Any, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    return _found(r, x, dim, keepdim, least=True)
+    return _extreme_with_index(r, x, dim, keepdim, least=True)
 
 
 @row("argmax")
@@ -180,13 +180,13 @@ def norm_of(
     if p == 1:
         return size.sum(axes, keepdim)
     if p == 2:
-        return _rooted((t * t).sum(axes, keepdim), 0.5)
+        return _norm_root((t * t).sum(axes, keepdim), 0.5)
     safe = ws.where(size == 0.0, 1.0, size) if p < 1 or not p.is_integer() else size
     powers = ws.where(size == 0.0, 0.0, safe**p) if safe is not size else size**p
-    return _rooted(powers.sum(axes, keepdim), 1.0 / p)
+    return _norm_root(powers.sum(axes, keepdim), 1.0 / p)
 
 
-def _rooted(total: Tensor, power: float) -> Tensor:
+def _norm_root(total: Tensor, power: float) -> Tensor:
     """A root whose gradient at 0 is 0, as that of torch's norms."""
     nothing = total == 0.0
     safe = ws.where(nothing, 1.0, total)

@@ -35,7 +35,7 @@ def _upsample(r: AtenRecorder, x: Any, *rest: Any, **named: Any) -> Tensor:
         if packet in (*_NEAREST, *_EXACT):
             t = along(t, matrix.argmax(0).numpy(), at)
         else:
-            t = _mixed(r, t, at, matrix)
+            t = _apply_matrix(r, t, at, matrix)
     return t
 
 
@@ -61,7 +61,7 @@ def _one_axis(packet: str, given: int, wanted: int, scale: float | None, align: 
     return torch.nn.functional.interpolate(unit, **size, **options)[0, 0]
 
 
-def _mixed(r: AtenRecorder, t: Tensor, at: int, matrix: Any) -> Tensor:
+def _apply_matrix(r: AtenRecorder, t: Tensor, at: int, matrix: Any) -> Tensor:
     order = [*(d for d in range(t.ndim) if d != at), at]
     weights = r.graph.constant(matrix.numpy().astype(t.dtype.numpy))
     return ws.matmul(t.permute(order), weights).permute([order.index(d) for d in range(t.ndim)])

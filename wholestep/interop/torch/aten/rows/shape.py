@@ -221,12 +221,12 @@ def _rot90(r: AtenRecorder, x: Any, k: int = 1, dims: Any = (0, 1)) -> Tensor:
 def _roll(r: AtenRecorder, x: Any, shifts: Any, dims: Any = ()) -> Tensor:
     t = r.tensor(x)
     if not isinstance(dims, int) and not dims:
-        return _rolled(r, t.reshape(-1), [shifts] if isinstance(shifts, int) else shifts, [0]).reshape(t.shape)
+        return _roll_axes(r, t.reshape(-1), [shifts] if isinstance(shifts, int) else shifts, [0]).reshape(t.shape)
     as_list = lambda v: [v] if isinstance(v, int) else list(v)  # noqa: E731
-    return _rolled(r, t, as_list(shifts), as_list(dims))
+    return _roll_axes(r, t, as_list(shifts), as_list(dims))
 
 
-def _rolled(r: AtenRecorder, t: Tensor, shifts: Any, dims: Any) -> Tensor:
+def _roll_axes(r: AtenRecorder, t: Tensor, shifts: Any, dims: Any) -> Tensor:
     for shift, dim in zip(shifts, dims):
         at = dim % t.ndim
         size = r.fixed(t.shape[at], "the size of the axis")

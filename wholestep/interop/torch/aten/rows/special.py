@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import wholestep as ws
-from wholestep.compiler.frontend.control.custom_gradient import arriving_at, told_gradient
+from wholestep.compiler.frontend.control.custom_gradient import custom_gradient_outputs, upstream_gradient
 from wholestep.compiler.frontend.functions.special import _trigamma
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.interop.torch.aten.record import AtenRecorder
@@ -91,14 +91,14 @@ def _polygamma(r: AtenRecorder, *args: Any) -> Tensor:
     order, x = args if isinstance(args[0], int) else args[::-1]
     t = r.tensor(x, r.dtype)
     if order < 2:
-        return ws.digamma(t) if order == 0 else _known(t, _trigamma, lambda v: -2.0 * zeta(3.0, v))
+        return ws.digamma(t) if order == 0 else _with_derivative(t, _trigamma, lambda v: -2.0 * zeta(3.0, v))
     return (-1.0) ** (order + 1) * math.factorial(order) * zeta(float(order + 1), t)
 
 
-def _known(x: Tensor, function: Callable[[Tensor], Tensor], slope: Callable[[Tensor], Tensor]) -> Tensor:
+def _with_derivative(x: Tensor, function: Callable[[Tensor], Tensor], slope: Callable[[Tensor], Tensor]) -> Tensor:
     value = ws.stop_gradient(function(ws.stop_gradient(x)))
-    arriving = arriving_at(value, 0)
-    return told_gradient("polygamma", [value], [arriving], [(x, arriving * slope(ws.stop_gradient(x)))])[0]
+    arriving = upstream_gradient(value, 0)
+    return custom_gradient_outputs("polygamma", [value], [arriving], [(x, arriving * slope(ws.stop_gradient(x)))])[0]
 
 
 # -- incomplete gamma functions ----------------------------------------------------------------------------------
@@ -144,10 +144,10 @@ def _register_gamma(names: Sequence[str], which: int) -> None:
         first, second = (r.tensor(v, r.dtype).expand(*r.shape) for v in (a, x))
         order, at = ws.stop_gradient(first), ws.stop_gradient(second)
         value = ws.stop_gradient(_incomplete(order, at)[which])
-        arriving = arriving_at(value, 0)
+        arriving = upstream_gradient(value, 0)
         density = ws.exp((order - 1.0) * ws.log(at) - at - ws.lgamma(order))
         slope = arriving * density * (-1.0 if which else 1.0)
-        return told_gradient(names[0], [value], [arriving], [(second, slope)])[0]
+        return custom_gradient_outputs(names[0], [value], [arriving], [(second, slope)])[0]
 
 
 _register_gamma(("igamma", "special_gammainc"), 0)
@@ -194,7 +194,7 @@ def _ndtri(r: AtenRecorder, x: Any) -> Tensor:
 # -- numbers as few bits would hold them -------------------------------------------------------------------------
 
 
-def _quantized(r: AtenRecorder, x: Any, scale: Any, zero: Any, low: int, high: int) -> tuple[Tensor, Tensor]:
+def _fake_quantize(r: AtenRecorder, x: Any, scale: Any, zero: Any, low: int, high: int) -> tuple[Tensor, Tensor]:
     """Rounded to whole steps; the gradient passes where the range reaches."""
     t = r.tensor(x)
     # torch keeps scales, their inverses and what is multiplied with them in float32
@@ -209,12 +209,12 @@ def _quantized(r: AtenRecorder, x: Any, scale: Any, zero: Any, low: int, high: i
 
 @row("fake_quantize_per_tensor_affine", "fake_quantize_per_tensor_affine_cachemask")
 def _per_tensor(r: AtenRecorder, x: Any, scale: Any, zero: Any, low: int, high: int) -> Any:
-    return _several(r, _quantized(r, x, scale, zero, low, high))
+    return _several(r, _fake_quantize(r, x, scale, zero, low, high))
 
 
 @row("_fake_quantize_per_tensor_affine_cachemask_tensor_qparams")
 def _per_tensor_where(r: AtenRecorder, x: Any, scale: Any, zero: Any, on: Any, low: int, high: int) -> Any:
-    value, inside = _quantized(r, x, scale, zero, low, high)
+    value, inside = _fake_quantize(r, x, scale, zero, low, high)
     is_on = r.tensor(on).astype("bool").reshape(())
     return ws.where(is_on, value, r.tensor(x)), inside
 
@@ -223,7 +223,7 @@ def _per_tensor_where(r: AtenRecorder, x: Any, scale: Any, zero: Any, on: Any, l
 def _per_channel(r: AtenRecorder, x: Any, scale: Any, zero: Any, axis: int, low: int, high: int) -> Any:
     t = r.tensor(x)
     shape = tuple(e if d == axis % t.ndim else 1 for d, e in enumerate(t.shape))
-    found = _quantized(r, x, r.tensor(scale).reshape(shape), r.tensor(zero).reshape(shape), low, high)
+    found = _fake_quantize(r, x, r.tensor(scale).reshape(shape), r.tensor(zero).reshape(shape), low, high)
     return _several(r, found)
 
 

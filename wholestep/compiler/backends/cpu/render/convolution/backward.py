@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from wholestep.compiler.backends.cpu.convolution.forward import VECTOR_BYTES, framed_length
-from wholestep.compiler.backends.cpu.convolution.padding import depth_columns, rounded
+from wholestep.compiler.backends.cpu.convolution.forward import VECTOR_BYTES, padded_length
+from wholestep.compiler.backends.cpu.convolution.padding import depth_columns, round_up
 from wholestep.compiler.backends.cpu.render.convolution.common import (
     Pen,
     clear_frame,
@@ -49,7 +49,7 @@ def render_conv2d_grad_weight(w: CWriter) -> None:
     tall, _, inner = pen.sizes("result")
     row, of = pen.frame.row, pen.tiles.runs
     assert of is not None, "a gradient of a weight has runs"
-    padded = rounded(of.length)
+    padded = round_up(of.length)
     output = tall * of.count * padded
     g_row, g_pixel, g_channel = pen.steps("g")
     lo, hi = w.span(0)
@@ -129,7 +129,7 @@ def render_pooled_grad_weight(w: CWriter) -> None:
     _, _, channels = pen.sizes("x")
     outputs, (tall, wide, _) = pen.outputs("result"), pen.sizes("result")
     row = pen.frame.row
-    padded = rounded(wide * channels)
+    padded = round_up(wide * channels)
     places = [i * row + j * channels for i in range(a.pool[0]) for j in range(a.pool[1])]
     pen.table("offsets", places, SMALL_WINDOW)  # whatever byte a position is, it is a place of the table
     clear_frame(pen)
@@ -140,11 +140,11 @@ def render_pooled_grad_weight(w: CWriter) -> None:
         pen.call(f"ws_clear_{pen.suffix}", "sums", outputs * tall * padded)
         with w.loop("n", f"q*{images}/{parts}", f"(q + 1)*{images}/{parts}"):
             stage(pen, "x", "n")
-            _winning_windows(pen, row, padded)
+            _add_image_gradients(pen, row, padded)
         _finish_weight(pen, "0", str(outputs), tall, 1, wide * channels, padded)
 
 
-def _winning_windows(pen: Pen, row: int, padded: int) -> None:
+def _add_image_gradients(pen: Pen, row: int, padded: int) -> None:
     """What image n adds to the sums of all outputs, some neighbouring ones at a time."""
     w, a = pen.w, pen.window
     channels, (rows, columns, _) = pen.sizes("x")[2], pen.sizes("g")
@@ -183,7 +183,7 @@ def render_pooled_grad_input(w: CWriter) -> None:
     rows, columns, outputs = pen.sizes("g")
     tall, wide, channels = pen.sizes("weight")
     height, width, _ = (e for e in w.kernel.axes[1:4] if isinstance(e, int))
-    line = framed_length(wide, channels, a.pool[1], VECTOR_BYTES // pen.dtype.size)
+    line = padded_length(wide, channels, a.pool[1], VECTOR_BYTES // pen.dtype.size)
     lines, seen = tall + 2 * (a.pool[0] - 1), (wide + a.pool[1] - 1) * channels
     row, elements = pen.frame.row, pen.frame.elements
     _frame_kernels(pen, outputs, tall, wide, channels, lines, line)

@@ -18,7 +18,12 @@ from wholestep.compiler.backends.cpu.render.convolution.common import (
     stage,
 )
 from wholestep.compiler.backends.cpu.render.convolution.gemm import render_products
-from wholestep.compiler.backends.cpu.render.convolution.weight_packing import Panels, enter_panels, pack, packed_at
+from wholestep.compiler.backends.cpu.render.convolution.weight_packing import (
+    Panels,
+    enter_panels,
+    pack,
+    packed_weight_address,
+)
 from wholestep.compiler.backends.cpu.render.convolution.winograd import image_by_tiles, transform_weights
 from wholestep.compiler.backends.cpu.render.writer import CWriter
 from wholestep.compiler.plan.model.kernel import POOL_AXES
@@ -72,7 +77,7 @@ def render_conv2d(w: CWriter) -> None:
             stack.enter_context(w.loop("i1", "0", str(rows)))
             enter_panels(pen, stack, panels)
             walk = (a.stride[1] * channels, tall, a.dilation[0] * row, wide, a.dilation[1], channels)
-            packed = packed_at(panels, 0, size)
+            packed = packed_weight_address(panels, 0, size)
             if a.pooled is None:
                 conv_row(pen, panels, columns, "block", panels.columns, f"frame + i1*{a.stride[0] * row}", walk, packed)
                 pixels(pen, columns, panels.run())
@@ -178,7 +183,7 @@ def render_conv2d_grad_input(w: CWriter) -> None:
                         walk = (outputs, len(y.taps), y.step * row, len(x.taps), x.step, outputs)
                         out = f"block + {x.first * panels.columns}"
                         at = f"frame + (t + {y.start})*{row} + {x.start * outputs}"
-                        packed = packed_at(panels, places[i, j], sizes[i, j])
+                        packed = packed_weight_address(panels, places[i, j], sizes[i, j])
                         conv_row(pen, panels, x.pixels, out, a.stride[1] * panels.columns, at, walk, packed)
                 pixels(pen, width, panels.run())
 

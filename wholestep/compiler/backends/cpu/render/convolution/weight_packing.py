@@ -59,7 +59,7 @@ def pack(pen: Pen, panels: Panels, taps: tuple[str, int, str, int], depth: int, 
     return size
 
 
-def packed_at(panels: Panels, offset: int, size: int) -> str:
+def packed_weight_address(panels: Panels, offset: int, size: int) -> str:
     terms = ["packed", str(offset)] if offset else ["packed"]
     terms += [f"q*{panels.count * size}"] * (panels.loops > 1) + [f"p*{size}"] * (panels.count > 1)
     return " + ".join(terms)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from wholestep.compiler.backends.cpu.convolution.padding import rounded
+from wholestep.compiler.backends.cpu.convolution.padding import round_up
 from wholestep.compiler.backends.cpu.convolution.winograd import POSITIONS, TILE_OUTPUTS, position_step, tiles_of
 from wholestep.compiler.backends.cpu.layout.panels import LANES
 from wholestep.compiler.backends.cpu.render.convolution.common import Pen, clear_frame, copy_image, stage
@@ -30,7 +30,7 @@ def image_by_tiles(
     """All tiles of an image, some rows at a time; `finish` gets the first of the rows of pixels that lie in `block`."""
     w, some = pen.w, pen.tiles.rows
     down, across = tiles_of(size)
-    tiles, padded, line = some * across, rounded(depth), 2 * across * LANES
+    tiles, padded, line = some * across, round_up(depth), 2 * across * LANES
     step, product_step = position_step(tiles, depth), position_step(tiles, LANES)
     with w.loop("y", "0", str(down), str(some)):
         with w.loop("r", "0", str(some)):
@@ -63,7 +63,7 @@ def render_weight_by_tiles(pen: Pen) -> None:
     _, _, channels = pen.sizes("x")
     rows, columns, outputs = pen.sizes("g")
     down, across = tiles_of((rows, columns))
-    row, padded = pen.frame.row, rounded(channels)
+    row, padded = pen.frame.row, round_up(channels)
     lo, hi = w.span(0)
     output = POSITIONS * padded
     pen.call(
@@ -105,7 +105,7 @@ def _tiles_of_weight(pen: Pen, row: int, g_row: int) -> None:
     w, some = pen.w, pen.tiles.rows
     rows, columns, outputs = pen.sizes("g")
     channels = pen.sizes("x")[2]
-    (down, across), padded, lanes = tiles_of((rows, columns)), rounded(channels), rounded(outputs)
+    (down, across), padded, lanes = tiles_of((rows, columns)), round_up(channels), round_up(outputs)
     step, g_step = position_step(some * across, channels), position_step(some * across, outputs)
     lo, hi = w.span(0)
     with w.loop("y", "0", str(down), str(some)):
