@@ -192,15 +192,15 @@ class CallbackList:
 
     def state_dict(self) -> dict[str, Any]:
         """The states of those that have one, by class and number: one more of another class changes no name."""
-        return {name: s for name, c in self._named() if (s := c.state_dict())}
+        return {name: s for name, c in self._callbacks_by_name() if (s := c.state_dict())}
 
     def load_state_dict(self, states: Mapping[str, Any]) -> None:
         """Restore what `state_dict` gave."""
-        for name, c in self._named():
+        for name, c in self._callbacks_by_name():
             if (state := states.get(name)) is not None:
                 c.load_state_dict(state)
 
-    def _named(self) -> Iterator[tuple[str, Callback]]:
+    def _callbacks_by_name(self) -> Iterator[tuple[str, Callback]]:
         seen: Counter[str] = Counter()
         for c in self.callbacks:
             kind = type(c).__name__

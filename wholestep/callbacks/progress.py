@@ -93,7 +93,9 @@ class Progress(Callback):
         if pause is None or now - self._shown < pause:
             return
         if self._live is None:
-            sys.stderr.write(f"{self._name(self._epoch)}  {self._done()}  {self._going(now - self._began, loss)}\n")
+            sys.stderr.write(
+                f"{self._name(self._epoch)}  {self._finished_line()}  {self._running_line(now - self._began, loss)}\n"
+            )
             sys.stderr.flush()
         else:
             self._live.update(self._line(now - self._began, loss), refresh=True)
@@ -107,23 +109,23 @@ class Progress(Callback):
         if total := self._total:
             filled = WIDTH * self._steps // total
             line.append(" ").append("━" * filled, "cyan").append("━" * (WIDTH - filled), "bright_black")
-        return line.append(f" {self._done()}  {self._going(spent, loss)}")
+        return line.append(f" {self._finished_line()}  {self._running_line(spent, loss)}")
 
     @property
     def _total(self) -> int | None:
         return self.run.steps_per_epoch if self.run is not None else None
 
-    def _done(self) -> str:
+    def _finished_line(self) -> str:
         return f"{self._steps}/{self._total}" if self._total else f"{self._steps}"
 
-    def _going(self, spent: float, loss: float) -> str:
+    def _running_line(self, spent: float, loss: float) -> str:
         """What a line says while an epoch is under way; what matters most comes first, lines may be cut."""
         total = self._total
         left = f"{duration(spent * (total - self._steps) / max(self._steps, 1))} left" if total else ""
-        said = (left, f"loss {loss:.4f}", self._measured(), *self._speeds(spent), self._memory)
+        said = (left, f"loss {loss:.4f}", self._metrics_text(), *self._speeds(spent), self._memory)
         return "  ".join(part for part in said if part)
 
-    def _measured(self) -> str:
+    def _metrics_text(self) -> str:
         """Metrics and rates, read as often as costs nothing."""
         read, now = self.run.numbers if self.run is not None else None, time.monotonic()
         if read is not None and now >= self._next_numbers:

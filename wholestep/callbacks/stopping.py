@@ -85,7 +85,7 @@ class EarlyStopping(Callback):
 
     def _judge(self, epoch: int, value: float) -> None:
         self._need_mode()
-        if self._diverged(value) and self.run is not None:
+        if self._is_divergent(value) and self.run is not None:
             self.stopped_epoch = epoch
             self.run.stop(f"{self.monitor} is {value:g}, beyond the divergence of {self.divergence:g}")
         if self.best.improves(value):
@@ -100,7 +100,7 @@ class EarlyStopping(Callback):
             self.stopped_epoch = epoch
             self._stop()
 
-    def _diverged(self, value: float) -> bool:
+    def _is_divergent(self, value: float) -> bool:
         """Worse than what is borne at all; NaN is."""
         return self.divergence is not None and not (
             math.isfinite(value) and (value <= self.divergence if self.mode == "min" else value >= self.divergence)

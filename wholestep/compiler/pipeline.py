@@ -145,14 +145,14 @@ class Compiler:
         plain = graph
         for stage in STAGES:
             if stage.name == "autodiff":
-                graph = self._differentiated(stage, graph, plain, target)
+                graph = self._expand_gradients(stage, graph, plain, target)
             elif stage.name != "optimize_full" or self.options.optimize:
                 graph = self._run_stage(stage, graph, target)
             if stage.name == until:
                 break
         return graph
 
-    def _differentiated(self, stage: Stage, graph: IRGraph, plain: IRGraph, target: Target) -> IRGraph:
+    def _expand_gradients(self, stage: Stage, graph: IRGraph, plain: IRGraph, target: Target) -> IRGraph:
         """The graph without gradients; the plain one, where a rewrite has dropped a parameter's part of the loss.
 
         Of `concat([a, b])[:, :1]` no rewrite leaves b: its gradient is 0, and not missing.
@@ -179,7 +179,7 @@ class Compiler:
     def _apply(self, rewrite: Pass, graph: IRGraph, target: Target) -> IRGraph:
         """The graph after a pass; where one that only makes a program faster fails, the graph as it was."""
         try:
-            return self._checked(in_bodies(rewrite)(graph))
+            return self._check(in_bodies(rewrite)(graph))
         except Exception as error:
             if rewrite not in optional_passes(target):
                 raise
@@ -187,7 +187,7 @@ class Compiler:
             log.warning("%s", self.given_up[-1], exc_info=True)
             return graph
 
-    def _checked(self, graph: IRGraph) -> IRGraph:
+    def _check(self, graph: IRGraph) -> IRGraph:
         if self.options.check_passes:
             verify(graph, self._known)
         return graph
@@ -207,7 +207,7 @@ class Compiler:
             worker=self.worker,
         )
         try:
-            self._checked(rewritten)
+            self._check(rewritten)
         except GraphError as error:  # the program itself was checked before: the rewriting is wrong
             rewritten, report = graph, report.given_up(describe_error(error))
         self.egraph_reports.append(report)
@@ -223,7 +223,7 @@ class Compiler:
         log.info("traced graph: %d nodes", len(graph.nodes))
         if log.isEnabledFor(logging.DEBUG):
             log.debug("traced graph:\n%s", print_graph(graph))
-        self._checked(graph)
+        self._check(graph)
         need_dtypes(graph, target)
         # Indices are bounded by what the user wrote: a rewrite may replace a lookup by arithmetic on its index.
         bounds, least = index_bounds(graph), least_sizes(graph)

@@ -45,14 +45,14 @@ class Holdout:
     def split(self, data: object, seed: int = 0) -> tuple[Any, Any]:
         """The rows to train on and those held out, each in the order that they had."""
         found = _as_data(data)
-        held = self._held(found, np.random.default_rng(seed), seed)
+        held = self._held_out_rows(found, np.random.default_rng(seed), seed)
         if not 0 < len(held) < len(found):
             raise OptionError(
                 f"split: {self.fraction} of {len(found)} rows leaves one part empty; choose another fraction."
             )
         return _apart(found, held)
 
-    def _held(self, data: Data, rng: np.random.Generator, seed: int) -> Rows:
+    def _held_out_rows(self, data: Data, rng: np.random.Generator, seed: int) -> Rows:
         if self.groups is not None:
             groups = _values(data, self.groups, "groups")
             shares = np.array([1 - self.fraction, self.fraction])

@@ -58,11 +58,11 @@ class Accuracy(RightRows):
     ignore_index: int | None = None
     exact: bool = field(default=False, kw_only=True)
 
-    def _reading(self) -> Reading:
+    def _read_prediction(self) -> Reading:
         return Reading(self, self.threshold, self.ignore_index, together=self.exact)
 
     def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
-        rows = self._reading().tensors(prediction, target, weight)
+        rows = self._read_prediction().tensors(prediction, target, weight)
         right = rows.predicted == rows.actual
         if not self.exact:
             return {"correct": rows.tally(right), "total": rows.total()}
@@ -72,7 +72,7 @@ class Accuracy(RightRows):
         return {"correct": fn.where(wrong == 0, amounts, 0).astype(amounts.dtype).sum(), "total": amounts.sum()}
 
     def measure(self, prediction: Array, target: Array, weight: Array | None) -> dict[str, Array]:
-        rows = self._reading().arrays(prediction, target, weight)
+        rows = self._read_prediction().arrays(prediction, target, weight)
         right = rows.predicted == rows.actual
         if not self.exact:
             return {"correct": rows.tally(right), "total": rows.total()}
@@ -112,7 +112,7 @@ class TopKAccuracy(RightRows):
     def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
         seen = self.see(prediction, target)
         self._need_scores(seen)
-        rows = self._reading().tensors(prediction, target, weight)
+        rows = self._read_prediction().tensors(prediction, target, weight)
         classes = seen.prediction.shape[-1]
         scores = seen.prediction.reshape((product(seen.rows), classes))  # (N, C)
         own = rows.actual.reshape((-1, 1))  # (N, 1)
@@ -125,14 +125,14 @@ class TopKAccuracy(RightRows):
     def measure(self, prediction: Array, target: Array, weight: Array | None) -> dict[str, Array]:
         seen = self.see(prediction, target)
         self._need_scores(seen)
-        rows = self._reading().arrays(prediction, target, weight)
+        rows = self._read_prediction().arrays(prediction, target, weight)
         scores = seen.prediction.reshape(-1, seen.prediction.shape[-1])
         own = rows.actual[:, None]
         best = np.take_along_axis(scores, own, 1)
         worse = (scores < best) | ((scores == best) & (np.arange(scores.shape[1]) >= own))
         return {"correct": rows.tally((~worse).sum(1) < self.k), "total": rows.total()}
 
-    def _reading(self) -> Reading:
+    def _read_prediction(self) -> Reading:
         return Reading(self, ignore_index=self.ignore_index)
 
     def _need_scores(self, seen: Seen[Array] | Seen[Tensor]) -> None:

@@ -100,11 +100,11 @@ class CohenKappa(ConfusionMatrix):
             fail(OptionError, f"cohen_kappa: weights is None, 'linear' or 'quadratic'; received {self.weights!r}.")
 
     def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
-        self._need_classes(self._reading().tensors(prediction, target, weight))
+        self._need_classes(self._read_prediction().tensors(prediction, target, weight))
         return super().contributions(prediction, target, weight)
 
     def measure(self, prediction: Array, target: Array, weight: Array | None) -> dict[str, Array]:
-        self._need_classes(self._reading().arrays(prediction, target, weight))
+        self._need_classes(self._read_prediction().arrays(prediction, target, weight))
         return super().measure(prediction, target, weight)
 
     def _need_classes(self, rows: ClassTensors | ClassArrays) -> None:

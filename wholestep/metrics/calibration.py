@@ -37,8 +37,8 @@ class ECE(OfProbabilities):
             fail(OptionError, f"ece: bins is a whole number of at least 1; received {self.bins!r}.")
 
     def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
-        seen = self._scored(prediction, target)
-        sure, right = self._judged(seen)
+        seen = self._score_rows(prediction, target)
+        sure, right = self._confidence_and_hits(seen)
         flat = (product(seen.rows),)
         amounts = fn.where(sure > -1.0, 1.0, 0.0) if weight is None else self.spread(weight, seen.rows)
         amounts = amounts.astype("float64")
@@ -51,7 +51,7 @@ class ECE(OfProbabilities):
         parts = {"count": amounts, "confidence": amounts * sure, "right": fn.where(right, amounts, 0.0)}
         return {part: fn.scatter_add(value.reshape(flat), index, self.bins) for part, value in parts.items()}
 
-    def _judged(self, seen: Seen[Tensor]) -> tuple[Tensor, Tensor]:
+    def _confidence_and_hits(self, seen: Seen[Tensor]) -> tuple[Tensor, Tensor]:
         """How sure each row is, in float64, and whether it is right."""
         x, t = seen.prediction.astype("float64"), seen.target
         if seen.form is PredictionForm.EACH:
@@ -63,7 +63,7 @@ class ECE(OfProbabilities):
         return p.max(-1), p.argmax(-1).astype(true.dtype) == true
 
     def measure(self, prediction: Array, target: Array, weight: Array | None) -> dict[str, Array]:
-        seen = self._scored(prediction, target)
+        seen = self._score_rows(prediction, target)
         x, t = seen.prediction.astype(np.float64), seen.target
         if seen.form is PredictionForm.EACH:
             p = 1.0 / (1.0 + np.exp(-x)) if self.from_logits else x

@@ -34,14 +34,14 @@ class OfClasses(OfScores):
     ignore_index: int | None = field(default=None, kw_only=True)
 
     def _tensors(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> tuple[ClassTensors, int]:
-        rows = self._reading().tensors(prediction, target, weight)
+        rows = self._read_prediction().tensors(prediction, target, weight)
         if rows.classes is None:
             fail(
                 OptionError, f"{self.kind}: say how many classes there are, classes=10: predicted classes do not tell."
             )
         return rows, rows.classes
 
-    def _reading(self) -> Reading:
+    def _read_prediction(self) -> Reading:
         return Reading(self, self.threshold, self.ignore_index, self.classes)
 
 
@@ -83,7 +83,7 @@ class ConfusionMatrix(OfClasses):
         return {"matrix": fn.scatter_add(across, rows.actual.reshape(flat), classes)}
 
     def measure(self, prediction: Array, target: Array, weight: Array | None) -> dict[str, Array]:
-        rows = self._reading().arrays(prediction, target, weight)
+        rows = self._read_prediction().arrays(prediction, target, weight)
         if rows.questions > 1:
             return _answers_of(rows)
         cells = rows.by(rows.actual * rows.classes + rows.predicted, rows.classes**2)
@@ -113,7 +113,7 @@ class Counted(OfClasses):
         }
 
     def measure(self, prediction: Array, target: Array, weight: Array | None) -> dict[str, Array]:
-        rows = self._reading().arrays(prediction, target, weight)
+        rows = self._read_prediction().arrays(prediction, target, weight)
         if self._asks(rows):
             return _answers_of(rows)
         return {

@@ -84,7 +84,7 @@ class Function(OfFunction, Mean):
     kind: ClassVar[str] = "function"
 
     def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
-        value = self._called(prediction, target, weight)
+        value = self._call_function(prediction, target, weight)
         if not value.shape:
             return self._number(value, prediction, weight)
         if value.shape[0] != prediction.shape[0]:
@@ -101,7 +101,7 @@ class Function(OfFunction, Mean):
         rows = values.sum(tuple(range(1, values.ndim))) if values.ndim > 1 else values
         return {"sum": (w * rows).sum(), "weight": w.sum() * inside}
 
-    def _called(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> Tensor:
+    def _call_function(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> Tensor:
         own = {WEIGHT: weight} if weight is not None and self.takes_weight else {}
         try:
             value = self.function(prediction, target, **own)

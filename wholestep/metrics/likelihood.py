@@ -29,7 +29,7 @@ class OfProbabilities(OfScores):
         """The class that is left out: the metric's own, or the loss's."""
         return Reading(self, ignore_index=self.ignore_index).ignored(form)
 
-    def _scored(self, prediction: X, target: X) -> Seen[X]:
+    def _score_rows(self, prediction: X, target: X) -> Seen[X]:
         seen, known = self.see(prediction, target), self.meaning
         if seen.form is PredictionForm.CLASSES:
             fail(DTypeError, f"{self.kind} needs scores or probabilities, floats; received {ArrayKind.of(prediction)}.")
@@ -70,7 +70,7 @@ class LogLoss(OfProbabilities, Mean):
     # -- inside the step -----------------------------------------------------------------------------------------
 
     def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
-        seen = self._scored(prediction, target)
+        seen = self._score_rows(prediction, target)
         ignored = self.ignored(seen.form)
         counted = None if ignored is None else seen.target != ignored
         labels = seen.target if counted is None else fn.where(counted, seen.target, 0)
@@ -102,7 +102,7 @@ class LogLoss(OfProbabilities, Mean):
     # -- on arrays -----------------------------------------------------------------------------------------------
 
     def measure(self, prediction: Array, target: Array, weight: Array | None) -> dict[str, Array]:
-        seen = self._scored(prediction, target)
+        seen = self._score_rows(prediction, target)
         ignored = self.ignored(seen.form)
         given = np.ones(seen.target.shape[: len(seen.rows)]) if weight is None else self.spread(weight, seen.rows)
         each = given.astype(np.float64)

@@ -51,21 +51,21 @@ class Ranked(OfScores, KeptRows):
     # -- inside the step -----------------------------------------------------------------------------------------
 
     def rows_each(self, prediction: Tensor, target: Tensor) -> Extent:
-        pair = self._ranked(prediction, target)
+        pair = self._rank_scores(prediction, target)
         return 1 if pair.questions > 1 else product(pair.rows[1:])
 
     def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
-        seen = self._ranked(prediction, target)
+        seen = self._rank_scores(prediction, target)
         p, t, asks = seen.prediction, seen.target, seen.questions > 1
         flat = tuple(p.shape[:1]) if asks else (product(seen.rows),)
         rows = tuple(p.shape) if asks else flat
         if seen.form is PredictionForm.EACH:
             scores = p.reshape(rows)
-            labels = t.astype("int32") if self._plain(ArrayKind.of(t)) else self._told_apart(t)
+            labels = t.astype("int32") if self._plain(ArrayKind.of(t)) else self._binary_labels(t)
         else:
             scores = self._columns(p).reshape((*flat, *self._columns(p).shape[len(seen.rows) :]))
             labels = (t.argmax(-1) if seen.form is PredictionForm.ROWS else t).astype("int32")
-        counted = None if self._ignored(seen) is None else labels != self._ignored(seen)
+        counted = None if self._ignore_class(seen) is None else labels != self._ignore_class(seen)
         if counted is not None:
             labels = fn.where(counted, labels, 0)
         out = {"scores": scores, "labels": labels.reshape(rows)}
@@ -90,17 +90,17 @@ class Ranked(OfScores, KeptRows):
     # -- on arrays -----------------------------------------------------------------------------------------------
 
     def measure(self, prediction: Array, target: Array, weight: Array | None) -> dict[str, Array]:
-        seen = self._ranked(prediction, target)
+        seen = self._rank_scores(prediction, target)
         p, t, asks = seen.prediction, seen.target, seen.questions > 1
         if seen.form is PredictionForm.EACH:
             scores = p if asks else p.reshape(-1)
-            labels = t.astype(np.int64) if self._plain(ArrayKind.of(t)) else self._told_apart_of(t)
+            labels = t.astype(np.int64) if self._plain(ArrayKind.of(t)) else self._binary_labels_of_arrays(t)
             labels = labels if asks else labels.reshape(-1)
         else:
             columns = self._columns(p)
             scores = columns.reshape(-1, *columns.shape[len(seen.rows) :])
             labels = (t.argmax(-1) if seen.form is PredictionForm.ROWS else t).reshape(-1)
-        ignored = self._ignored(seen)
+        ignored = self._ignore_class(seen)
         counted = np.ones(labels.shape, bool) if ignored is None else labels != ignored
         classes = 2 if seen.form is PredictionForm.EACH else p.shape[-1]
         if (labels == NEITHER).any() and not self._plain(ArrayKind.of(t)):
@@ -121,20 +121,20 @@ class Ranked(OfScores, KeptRows):
     def _plain(self, target: ArrayKind) -> bool:
         return target.whole and self._answers == (0, 1)
 
-    def _told_apart(self, t: Tensor) -> Tensor:
+    def _binary_labels(self, t: Tensor) -> Tensor:
         """0 and 1, or what is neither: a probability has no place in an order, and `result` refuses it."""
         no, yes = self._answers
         return fn.where(t == yes, 1, fn.where(t == no, 0, NEITHER)).astype("int32")
 
-    def _told_apart_of(self, t: Array) -> Array:
+    def _binary_labels_of_arrays(self, t: Array) -> Array:
         """The same on arrays."""
         no, yes = self._answers
         return np.where(t == yes, 1, np.where(t == no, 0, NEITHER))
 
-    def _ignored(self, seen: Seen[Any]) -> int | None:
+    def _ignore_class(self, seen: Seen[Any]) -> int | None:
         return Reading(self, ignore_index=self.ignore_index).ignored(seen.form)
 
-    def _ranked(self, prediction: X, target: X) -> Seen[X]:
+    def _rank_scores(self, prediction: X, target: X) -> Seen[X]:
         seen = self.see(prediction, target)
         if seen.form is PredictionForm.CLASSES:
             fail(

@@ -50,7 +50,7 @@ class KeyValueCache:
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """All keys and values (batch, heads, capacity, d), with those of this step, (batch, heads, time, d)."""
         self._calls += 1
-        return self._kept(f"cache.{self._calls - 1}.k", k), self._kept(f"cache.{self._calls - 1}.v", v)
+        return self._cache_entry(f"cache.{self._calls - 1}.k", k), self._cache_entry(f"cache.{self._calls - 1}.v", v)
 
     def carried(self, name: str, shape: tuple[int | Dim, ...], dtype: object) -> Tensor:
         """What `carry` kept after the tokens before these; zeros before the first of a text."""
@@ -62,7 +62,7 @@ class KeyValueCache:
         """Keep a value for the tokens behind these."""
         self._graph.update(self._states[name], value)
 
-    def _kept(self, name: str, rows: Tensor) -> Tensor:
+    def _cache_entry(self, name: str, rows: Tensor) -> Tensor:
         batch, heads, _, width = rows.shape
         state = self._graph.state(name, (self.capacity, batch, heads, width), 0.0, rows.dtype)
         whole = write_rows(state, rows.permute(2, 0, 1, 3), self.start)

@@ -95,14 +95,14 @@ class Tabular(Module):
         if self.layers is None:
             fail(UsageError, f"Tabular {UNMET}")
         parts = [] if x is None else [x]
-        parts += [] if categories is None else [self._looked_up(self.categories, categories)]
+        parts += [] if categories is None else [self._embed_category(self.categories, categories)]
         parts += [] if words is None else [self._mean(words)]
         out: Tensor = self.layers(parts[0] if len(parts) == 1 else concat(parts, axis=1))  # (batch, outputs)
         if self.in_units:
             out = out * self.spread + self.middle
         return out.reshape((out.shape[0],)) if self.outputs == 1 else out
 
-    def _looked_up(self, table: Module, codes: Tensor) -> Tensor:
+    def _embed_category(self, table: Module, codes: Tensor) -> Tensor:
         """Zeros for what training has not seen, whose number is 0."""
         known = (codes > 0).astype("float32")
         found: Tensor = table(codes) * known.reshape((*known.shape, 1))  # (batch, columns, width)

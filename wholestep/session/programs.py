@@ -157,7 +157,7 @@ class Programs:
         if not state.family.averages or not self.where.device.runs:
             return
         for name in {name for plan in self.plans for name in plan.updated} - averaged:
-            for other, own in state.averaging(name):
+            for other, own in state.averages_of(name):
                 other.set_updates({own + AVERAGE: 0})
         for name in averaged:
             if not state.updates_of(name + AVERAGE):

@@ -98,7 +98,7 @@ class Estimator(BaseEstimator, ABC):
         self._columns = ColumnStatistics.learnt(X, self.standardize, weight)
         return {"x": self._columns.encode(X)}, y, weight
 
-    def _encoded(self, X: Any) -> dict[str, Array]:
+    def _encode(self, X: Any) -> dict[str, Array]:
         check_is_fitted(self)
         if isinstance(self._columns, Encoding):
             validate_data(self, X, reset=False, skip_check_array=True)
@@ -112,11 +112,11 @@ class Estimator(BaseEstimator, ABC):
         self._check_parameters()
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         data = {**arrays, "labels": y} | ({} if weight is None else {"sample_weight": weight})
-        data, held = self._parted(data, seed)
+        data, held = self._split_columns(data, seed)
         rows = len(data["labels"])
         batch = min(AUTO, rows) if self.batch_size == "auto" else min(int(self.batch_size), rows)
         kind = self._kind(outputs, weighted=weight is not None)
-        with POOL.borrowed(kind) as network:
+        with POOL.borrow(kind) as network:
             network.restart(seed)
             live = network.session.optimizer
             live.lr = float(self.learning_rate_init)
@@ -156,7 +156,7 @@ class Estimator(BaseEstimator, ABC):
             )
         return network.weights() if best is None else best
 
-    def _parted(self, data: dict[str, Array], seed: int) -> tuple[dict[str, Array], dict[str, Array] | None]:
+    def _split_columns(self, data: dict[str, Array], seed: int) -> tuple[dict[str, Array], dict[str, Array] | None]:
         if not self.early_stopping:
             return data, None
         from sklearn.model_selection import train_test_split
@@ -199,8 +199,8 @@ class Estimator(BaseEstimator, ABC):
         )
 
     def _outputs(self, X: Any) -> Array:
-        arrays = self._encoded(X)
-        with POOL.borrowed(self._kind_used) as network:
+        arrays = self._encode(X)
+        with POOL.borrow(self._kind_used) as network:
             network.load(self._weights)
             return network.outputs(arrays)
 

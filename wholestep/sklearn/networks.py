@@ -135,14 +135,14 @@ class Pool:
         self._lock = threading.Lock()
 
     @contextmanager
-    def borrowed(self, kind: NetworkKey) -> Iterator[SharedNetwork]:
+    def borrow(self, kind: NetworkKey) -> Iterator[SharedNetwork]:
         """A network of a kind, for one thread at a time; it is handed back unless something went wrong."""
-        network = self._taken(kind) or SharedNetwork(kind)
+        network = self._take(kind) or SharedNetwork(kind)
         yield network
         with self._lock:
             self._idle = [*self._idle, network][-KEPT:]
 
-    def _taken(self, kind: NetworkKey) -> SharedNetwork | None:
+    def _take(self, kind: NetworkKey) -> SharedNetwork | None:
         with self._lock:
             found = next((n for n in reversed(self._idle) if n.kind == kind), None)
             if found is not None:

@@ -103,7 +103,7 @@ class Definition:
 
             assert kind != TRAIN or isinstance(self.model, Graph), "a step written by hand is not split"
             self.splits[kind] = split_step(
-                self._recording,
+                self._record_update,
                 self.optimizer if kind == TRAIN else None,
                 self.recipe,
                 self._rows_divided if kind in TOGETHER else 0,
@@ -210,7 +210,7 @@ class Definition:
         return bool(self.averaged) and (entry.partition(".")[0] == TRAIN or entry in BY_HAND or entry == FORWARD)
 
     @property
-    def _recording(self) -> Graph:
+    def _record_update(self) -> Graph:
         """The user's graph, to record an update in."""
         graph = self.graph.copy()
         graph.clocks = self.clocks
@@ -231,12 +231,12 @@ class Definition:
             return self._trace_phase(kind, phase)
         if entry == TRAIN:
             assert self.optimizer is not None
-            graph = train_graph(self._recording, self.optimizer, recipe=self.recipe)
+            graph = train_graph(self._record_update, self.optimizer, recipe=self.recipe)
             return with_schedules(graph, self.recipe.schedules)
         if entry in (EVALUATE, VALIDATE):
             return evaluate_graph(self.graph, self.recipe)
         if entry in BY_HAND:
-            return BY_HAND[entry](self._recording, self.optimizer or SGD())
+            return BY_HAND[entry](self._record_update, self.optimizer or SGD())
         predicts = entry in ("predict", FORWARD)
         return predict_graph(self.graph) if predicts and _has_loss(self.graph) else forward_only(self.graph)
 
@@ -264,17 +264,17 @@ class Definition:
         """The same model trained by another optimizer."""
         if isinstance(self.model, Step):
             raise UsageError("a @ws.step function names its own optimizers; change them there and build again.")
-        return replace(self, optimizer=optimizer, **self._unrecorded())
+        return replace(self, optimizer=optimizer, **self._without_recordings())
 
     def with_recipe(self, recipe: StepOptions) -> Definition:
         """The same model trained by another recipe."""
-        return replace(self, recipe=recipe, **self._unrecorded())
+        return replace(self, recipe=recipe, **self._without_recordings())
 
     def recounted(self, count_of: Callable[[str], int] | None = None) -> Definition:
         """The same, to be recorded for the updates that the parameters have had by now, or for given ones."""
-        return replace(self, **{**self._unrecorded(), "clocks": clocks_of(self.model, count_of)})
+        return replace(self, **{**self._without_recordings(), "clocks": clocks_of(self.model, count_of)})
 
-    def _unrecorded(self) -> dict[str, Any]:
+    def _without_recordings(self) -> dict[str, Any]:
         return {"recorded": [], "traced": {}, "splits": {}, "clocks": clocks_of(self.model)}
 
     def reset_optimizer_state(self, state: State, own: Container[str], plans: Sequence[Plan]) -> None:

@@ -237,9 +237,9 @@ class _Splitter:
         needed = set(toposort([*(o.node for o in outputs), *(u.node for u in updates)]))
         inputs = tuple(t.node for t in self.graph.inputs.values() if every_input or t.node in needed)
         made = ir.IRGraph(tuple(outputs), tuple(updates), inputs)
-        return rewrite(made, self._numbered) if parts else made
+        return rewrite(made, self._offset_random) if parts else made
 
-    def _numbered(self, node: Node) -> Node:
+    def _offset_random(self, node: Node) -> Node:
         """Random numbers are those of the element's place in the large batch."""
         if node.op not in ops_with(Trait.DRAWS) or self.batch not in symbols_in(node):
             return node

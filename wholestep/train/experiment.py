@@ -220,13 +220,13 @@ class Experiment:
             monitor = "loss" if trainer.validation is None else "val_loss"
             trainer.callbacks.append(ModelCheckpoint(run.checkpoint, monitor, last=2, seconds=SECONDS))
         with locked_folders(trainer):
-            stored = run._stored()
+            stored = run._stored_checkpoint()
             if stored is not None:
                 trainer.resume(stored, loader, exact=run.exact)
             begin_together(trainer, loader)
             return trainer.train(loader, run.epochs)
 
-    def _stored(self) -> Checkpoint | None:
+    def _stored_checkpoint(self) -> Checkpoint | None:
         """The checkpoint to go on from, if any."""
         if self.resume is None or self.resume is False:
             return None
@@ -250,7 +250,7 @@ class Experiment:
             trainer = Trainer(session, config_for(self._config, names), self.callbacks, held)
         else:
             trainer = Trainer(self._over_module(self.model, loader, held), self._config, self.callbacks, held)
-        trainer.started_with = self._noted(loader)
+        trainer.started_with = self._notes(loader)
         return trainer, loader
 
     def _over_module(self, model: Module, loader: DataLoader, held: Table | None) -> Session:
@@ -301,7 +301,7 @@ class Experiment:
             options=self.options,
         )
 
-    def _noted(self, loader: DataLoader) -> dict[str, Any]:
+    def _notes(self, loader: DataLoader) -> dict[str, Any]:
         """What checkpoints keep for people."""
         plain = {f.name: value for f in fields(self) if isinstance(value := getattr(self, f.name), int | float | str)}
         return {

@@ -54,7 +54,7 @@ class TrainHistory:
         return [n for n in self.names if not any(isinstance(e.logs.get(n), list) for e in self.epochs)]
 
     @property
-    def _shown(self) -> list[str]:
+    def _text(self) -> list[str]:
         return [name for name in self.scalars if not is_detail(name)]
 
     def __getitem__(self, name: str) -> list[Any]:
@@ -122,7 +122,7 @@ class TrainHistory:
         """
         if not self.epochs:
             raise UsageError("there is nothing to plot: the history has no epochs.")
-        chosen = self._shown if names is None else [canonical(name) for name in names]
+        chosen = self._text if names is None else [canonical(name) for name in names]
         for name in set(chosen) & set(self.names) - set(self.scalars):
             raise UsageError(f"{name!r} is an array in every epoch and no curve; draw history[{name!r}] yourself.")
         curves = {name: self[name] for name in chosen}
@@ -132,7 +132,7 @@ class TrainHistory:
         return str(path)
 
     def __str__(self) -> str:
-        names = self._shown
+        names = self._text
         head = ["epoch", *names]
         body = [
             [f"{e.epoch}{' (part)' if e.partial else ''}", *(short(name, self[name][i]) for name in names)]

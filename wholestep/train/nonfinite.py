@@ -98,7 +98,7 @@ class LossWatch:
                 *(at.step, at.epoch, mean, self._first_loss, self._rate()),
             )
 
-    def judged(self, before: Position, after: Position, losses: Any, rows: Any) -> Position:
+    def judge(self, before: Position, after: Position, losses: Any, rows: Any) -> Position:
         """The position after steps of which one has a loss that is not finite, if training goes on."""
         bad = [i for i, loss in enumerate(losses.tolist()) if not math.isfinite(loss)]
         if not bad or self.policy == "ignore":
@@ -107,7 +107,7 @@ class LossWatch:
             at = Position(before.epoch, before.step + bad[0])
             done = _sum_of(before, losses[: bad[0]], rows[: bad[0]])
             self._record(at, done)
-            raise NonFiniteError(self._told(at, float(losses[bad[0]])))
+            raise NonFiniteError(self._report(at, float(losses[bad[0]])))
         fine = np.isfinite(losses)
         total, count = _sum_of(before, losses[fine], rows[fine])
         return Position(before.epoch, after.step, total, count)
@@ -118,7 +118,7 @@ class LossWatch:
         if self.policy == "raise" and (odd or last) and (names := spoilt(self.trainer.session)):
             at = Position(stats.epoch + 1)
             raise NonFiniteError(
-                self._text(f"after epoch {stats.epoch} {_are(names)}", *self._looked_at(at, made=False))
+                self._text(f"after epoch {stats.epoch} {_are(names)}", *self._inspect_weights(at, made=False))
             )
 
     def _record(self, at: Position, done: tuple[float, int]) -> None:
@@ -128,9 +128,9 @@ class LossWatch:
 
     # -- why -----------------------------------------------------------------------------------------------------
 
-    def _told(self, at: Position, loss: float) -> str:
+    def _report(self, at: Position, loss: float) -> str:
         what = f"the loss of step {at.step} of epoch {at.epoch} (both counted from 0) is {loss}"
-        return self._text(what, *self._looked_at(at))
+        return self._text(what, *self._inspect_weights(at))
 
     def _text(self, what: str, why: Cause, weights: str) -> str:
         return (
@@ -142,7 +142,7 @@ class LossWatch:
         optimizers = self.trainer.session.optimizers
         return f" (it is {next(iter(optimizers.values())).lr:.3g})" if len(optimizers) == 1 else ""
 
-    def _looked_at(self, at: Position, *, made: bool = True) -> tuple[Cause, str]:
+    def _inspect_weights(self, at: Position, *, made: bool = True) -> tuple[Cause, str]:
         """Why, and what the weights are now; `made`: the step at the position was made."""
         names = spoilt(self.trainer.session)
         saved = any(c.saves for c in self.trainer.callbacks)
@@ -151,7 +151,7 @@ class LossWatch:
         why = Cause()
         try:
             if self._kept:
-                why = self._repeated(at, made)
+                why = self._replay_steps(at, made)
             elif made:
                 why = Cause(_of_inputs(self._batch(at)))
         except Exception as error:  # of the user's data too: what is told is the loss
@@ -164,7 +164,7 @@ class LossWatch:
                 weights = f"The weights are put back to those before step {kept.step} of epoch {kept.epoch}{where}."
         return why if why.text else Cause(f"by then {_are(names)}" if names else "the parameters are finite"), weights
 
-    def _repeated(self, at: Position, made: bool) -> Cause:
+    def _replay_steps(self, at: Position, made: bool) -> Cause:
         """Why, from making the steps before it again; the session is left as it was before what spoilt it.
 
         It is empty where that does not come to the same, since somebody changed something in between.

@@ -173,14 +173,14 @@ class StepSource:
         if isinstance(batch, Batch):
             single = not isinstance(batch.inputs, Mapping)
             named = batch.named()
-            return self._renamed(named) if single else named
+            return self._rename(named) if single else named
         return {self.config.data_input: batch.data, self.config.label_input: batch.labels}
 
     def named_table(self, table: Table) -> dict[str, Any]:
         """Columns under the names of the session's inputs."""
-        return dict(self._renamed(table.columns))
+        return dict(self._rename(table.columns))
 
-    def _renamed(self, named: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _rename(self, named: Mapping[str, Any]) -> Mapping[str, Any]:
         other = {"x": self.config.data_input, "labels": self.config.label_input}
         return {other.get(name, name): array for name, array in named.items()}
 

@@ -204,7 +204,7 @@ class Trainer:
                 before, at = at, _advance(at, part.losses, part.rows)
                 self._watch.check_growth(at, part.losses)
                 if not isfinite(at.loss_sum):
-                    at = self._watch.judged(before, at, part.losses, part.rows)
+                    at = self._watch.judge(before, at, part.losses, part.rows)
                 run.position = at
                 self._tell(run, epoch, before.step, part.losses)
                 agree(run)
@@ -259,7 +259,7 @@ class Trainer:
 
     def _stats(self, at: Position, skipped: int, *, partial: bool = False, held: Table | None = None) -> EpochStats:
         average = at.loss_sum / at.rows if at.rows else nan
-        found = self._measured(held)
+        found = self._measure(held)
         if self._skips:
             found[SKIPPED] = float(self.session.skipped_steps - skipped)
             if found[SKIPPED] and self.session.loss_scale is None:  # a scale that is too large is nothing to warn of
@@ -291,7 +291,7 @@ class Trainer:
     def _at_end(run: Run, steps: int) -> bool:
         return run.steps_per_epoch is not None and steps >= run.steps_per_epoch
 
-    def _measured(self, held: Table | None) -> dict[str, Value]:
+    def _measure(self, held: Table | None) -> dict[str, Value]:
         """The metrics of the epoch, and of the validation data; those that are arrays as lists."""
         found = dict(self.session.metrics())
         if held is not None:
@@ -301,7 +301,7 @@ class Trainer:
 
     def _so_far(self) -> dict[str, Value]:
         """The metrics of the epoch so far, and the rates."""
-        return {**self._measured(None), **rate_used(self.session, self.session.state.epoch)}
+        return {**self._measure(None), **rate_used(self.session, self.session.state.epoch)}
 
     def _names(self) -> tuple[str, ...]:
         own = ("loss", *self.session.metrics())

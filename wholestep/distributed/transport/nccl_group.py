@@ -104,10 +104,12 @@ class NcclGroup:
         seen: dict[tuple[str, str], int] = {}
         for rank, other in enumerate(told):
             if "missing" in other:
-                raise UsageError(other["missing"] if self.size == 1 else f"{self._named(rank)}: {other['missing']}")
+                raise UsageError(
+                    other["missing"] if self.size == 1 else f"{self._describe_rank(rank)}: {other['missing']}"
+                )
             if other["nccl"] != told[0]["nccl"]:
                 raise UsageError(
-                    f"{self._named(rank)} has NCCL {other['nccl']}, and rank 0 has {told[0]['nccl']}: install the same "
+                    f"{self._describe_rank(rank)} has NCCL {other['nccl']}, and rank 0 has {told[0]['nccl']}: install the same "
                     "version everywhere."
                 )
             first = seen.setdefault((self._machine(rank), other["gpu"]), rank)
@@ -124,7 +126,7 @@ class NcclGroup:
         """By the boot of its kernel: containers of one machine have its GPUs."""
         return "" if self._control is None else self._control.ranks[rank].machine.partition(" ")[0]
 
-    def _named(self, rank: int) -> str:
+    def _describe_rank(self, rank: int) -> str:
         return "rank 0" if self._control is None else self._control.ranks[rank].named(rank, self.size)
 
     def along(self, axis: str) -> tuple[int, Sequence[int]]:
@@ -169,10 +171,10 @@ class NcclGroup:
             time.sleep(SLEEP)
 
     def _look(self, waited: float) -> None:
-        lost = self._lost()
+        lost = self._lost_rank()
         if lost is not None:
             self._abort()
-            raise WorkerError(f"{self._named(lost)} {GONE[0]}. {self._so_far} {GONE[1]}", lost, self.step)
+            raise WorkerError(f"{self._describe_rank(lost)} {GONE[0]}. {self._so_far} {GONE[1]}", lost, self.step)
         error = self.communicator.error()
         if error:
             self._abort()
@@ -183,7 +185,7 @@ class NcclGroup:
 
     def _say_late(self) -> NoReturn:
         absent = self._absent()
-        named = "a rank" if absent is None else self._named(absent)
+        named = "a rank" if absent is None else self._describe_rank(absent)
         what, how = LATE[0].format(timeout=self.timeout, others=""), LATE[1]
         raise WorkerError(f"{named} {what}. {self._so_far} {how}", absent, self.step)
 
@@ -191,7 +193,7 @@ class NcclGroup:
     def _so_far(self) -> str:
         return f"All had made {self.step} steps."
 
-    def _lost(self) -> int | None:
+    def _lost_rank(self) -> int | None:
         """A rank of this machine whose process is gone."""
         if self._control is None:
             return None

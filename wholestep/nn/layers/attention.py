@@ -107,7 +107,7 @@ class MultiHeadAttention(Module):
             if given is not None and (given.ndim != 3 or given.shape[-1] != self.width):
                 expected = f"(batch, time, {self.width})"
                 fail(ShapeError, f"MultiHeadAttention takes {expected}; received {shape_text(given.shape)}.")
-        q, k, v = self._projected(x, memory)
+        q, k, v = self._project_qkv(x, memory)
         q, k = (turn(q), turn(k)) if self.rotary else (q, k)
         mixed = attention(
             q, k, v, causal=self.causal or causal, mask=mask, dropout=self.dropout
@@ -115,7 +115,7 @@ class MultiHeadAttention(Module):
         out: Tensor = self.out_proj(mixed.transpose(1, 2).reshape((*x.shape[:2], self.heads * self.head_width)))
         return out
 
-    def _projected(self, x: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _project_qkv(self, x: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         own, shared = self.heads * self.head_width, self.kv_heads * self.head_width
         cuts = (0, own, own + shared, own + 2 * shared)
         if memory is None:

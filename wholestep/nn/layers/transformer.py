@@ -29,7 +29,7 @@ class Layered(Module):
         out: Tensor = self.linear2(self.dropout(self.activation(self.linear1(x))))
         return out
 
-    def _added(self, x: Tensor, number: int, part: Callable[[Tensor], Tensor]) -> Tensor:
+    def _add_residual(self, x: Tensor, number: int, part: Callable[[Tensor], Tensor]) -> Tensor:
         """x and a part of it, the norm before the part or behind the sum."""
         norm: Any = getattr(self, f"norm{number}")
         drop: Any = getattr(self, f"dropout{number}")
@@ -95,8 +95,8 @@ class TransformerBlock(_Block):
 
     def forward(self, x: Tensor, mask: Operand | None = None) -> Tensor:
         """x (batch, time, width); a mask as of `ws.attention`."""
-        x = self._added(x, 1, lambda y: self.self_attn(y, mask=mask))
-        return self._added(x, 2, self._inner)
+        x = self._add_residual(x, 1, lambda y: self.self_attn(y, mask=mask))
+        return self._add_residual(x, 2, self._inner)
 
 
 class TransformerDecoderBlock(_Block):
@@ -131,9 +131,9 @@ class TransformerDecoderBlock(_Block):
         self, x: Tensor, memory: Tensor, mask: Operand | None = None, memory_mask: Operand | None = None
     ) -> Tensor:
         """x (batch, time, width), memory (batch, time', width); masks as of `ws.attention`."""
-        x = self._added(x, 1, lambda y: self.self_attn(y, mask=mask))
-        x = self._added(x, 2, lambda y: self.multihead_attn(y, memory, memory_mask))
-        return self._added(x, 3, self._inner)
+        x = self._add_residual(x, 1, lambda y: self.self_attn(y, mask=mask))
+        x = self._add_residual(x, 2, lambda y: self.multihead_attn(y, memory, memory_mask))
+        return self._add_residual(x, 3, self._inner)
 
 
 class Transformer(Module):

@@ -85,7 +85,7 @@ class _Layer(Layered):
         if self.has_memory:
             self.multihead_attn = MultiHeadAttention(width, heads, bias=bias, dropout=dropout, dtype=dtype, split=split)
 
-    def _turned(self, x: Tensor) -> Tensor:
+    def _batch_first(self, x: Tensor) -> Tensor:
         return x if self.batch_first else x.transpose(0, 1)
 
 
@@ -107,11 +107,11 @@ class TransformerEncoderLayer(_Layer):
     ) -> Tensor:
         """Masks: bool, True where a query may not look, or numbers that are added; (time, time), (batch · heads, time,
         time), and for keys (batch, time)."""
-        x = self._turned(src)
+        x = self._batch_first(src)
         mask = _open("TransformerEncoderLayer", x, self.heads, src_mask, src_key_padding_mask)
         causal = is_causal and src_mask is None
-        x = self._added(x, 1, lambda y: self.self_attn(y, mask=mask, causal=causal))
-        return self._turned(self._added(x, 2, self._inner))
+        x = self._add_residual(x, 1, lambda y: self.self_attn(y, mask=mask, causal=causal))
+        return self._batch_first(self._add_residual(x, 2, self._inner))
 
 
 class TransformerDecoderLayer(_Layer):
@@ -135,14 +135,14 @@ class TransformerDecoderLayer(_Layer):
         memory_is_causal: bool = False,
     ) -> Tensor:
         """Masks as of `TransformerEncoderLayer`."""
-        x, seen = self._turned(tgt), self._turned(memory)
+        x, seen = self._batch_first(tgt), self._batch_first(memory)
         own = _open("TransformerDecoderLayer", x, self.heads, tgt_mask, tgt_key_padding_mask)
         other = _open("TransformerDecoderLayer", x, self.heads, memory_mask, memory_key_padding_mask)
         causal = tgt_is_causal and tgt_mask is None
         beside = memory_is_causal and memory_mask is None
-        x = self._added(x, 1, lambda y: self.self_attn(y, mask=own, causal=causal))
-        x = self._added(x, 2, lambda y: self.multihead_attn(y, seen, other, causal=beside))
-        return self._turned(self._added(x, 3, self._inner))
+        x = self._add_residual(x, 1, lambda y: self.self_attn(y, mask=own, causal=causal))
+        x = self._add_residual(x, 2, lambda y: self.multihead_attn(y, seen, other, causal=beside))
+        return self._batch_first(self._add_residual(x, 3, self._inner))
 
 
 class _Stack(Module):

@@ -96,7 +96,7 @@ class Recorded(Module):
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """What the recorded graph computes."""
         program: RecordedProgram = self._program
-        given = self._bound(inputs, named)
+        given = self._bind(inputs, named)
         into = common_graph(*given.values()) or trace.graph_now()
         assert into is not None, "a module records itself in a graph"
         owned: dict[str, Parameter] = self.__dict__["_owned"]
@@ -109,7 +109,7 @@ class Recorded(Module):
         by_name = {o.name: tensor for o, tensor in zip(program.graph.outputs, outputs)}
         return _build_outputs(program.form, by_name)
 
-    def _bound(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Tensor]:
+    def _bind(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Tensor]:
         leaves = self._program.graph.leaves("input")
         given = {**dict(zip(leaves, inputs)), **named}
         if len(inputs) > len(leaves) or given.keys() != leaves.keys() or len(given) < len(inputs) + len(named):

@@ -52,7 +52,7 @@ class Adam(Optimizer):
         fresh1, fresh2 = 1.0 - beta1, 1.0 - beta2
         new = []
         for w, g, (rate, root) in zip(params, grads, factors, strict=True):
-            start, g = self._decayed(s, w, g)
+            start, g = self._apply_decay(s, w, g)
             m, v = self.state(graph, w, "m"), self.state(graph, w, "v")
             new_m = beta1 * m + fresh1 * g
             new_v = beta2 * v + fresh2 * g * g
@@ -70,7 +70,7 @@ class Adam(Optimizer):
         graph.update(largest, new)
         return new
 
-    def _decayed(self, s: Scalars, w: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    def _apply_decay(self, s: Scalars, w: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
         """Where the step starts from, and along which gradient."""
         return w, self.penalised(s, w, g)
 
@@ -87,7 +87,7 @@ class AdamW(Adam):
 
     weight_decay: Number = number(0.01, optional=True, trial=0.1)
 
-    def _decayed(self, s: Scalars, w: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    def _apply_decay(self, s: Scalars, w: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
         return self.shrunk(s, w), g
 
 

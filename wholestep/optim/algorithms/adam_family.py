@@ -110,7 +110,7 @@ class RAdam(Optimizer):
     def descend(self, graph: Graph, params: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
         s = self.scalars(graph)
         beta1, beta2 = s["beta1"], s["beta2"]
-        factors = self.by_update(graph, params, lambda t: (s["lr"] / (1.0 - beta1**t), *self._rectified(beta2, t)))
+        factors = self.by_update(graph, params, lambda t: (s["lr"] / (1.0 - beta1**t), *self._rectification(beta2, t)))
         new = []
         for w, g, (rate, adaptive, scale) in zip(params, grads, factors, strict=True):
             start, g = _apply_decay(self, s, w, g)
@@ -125,7 +125,7 @@ class RAdam(Optimizer):
         return new
 
     @staticmethod
-    def _rectified(beta2: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+    def _rectification(beta2: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
         """1 where the second moment is used, else 0; and the factor of the step."""
         limit = 2.0 / (1.0 - beta2) - 1.0
         correction = 1.0 - beta2**t

@@ -108,7 +108,7 @@ class LBFGS(Optimizer):
         slope = _dot(grads, direction)
         length = s["lr"] * fn.where(first, fn.minimum(_total([g.abs().sum() for g in grads]).recip(), 1.0), 1.0)
         if self.line_search:
-            length = self._searched(graph, params, direction, (length, slope))
+            length = self._line_search(graph, params, direction, (length, slope))
         largest = reduce(fn.maximum, [g.abs().max().astype("float64") for g in grads])
         rests = (largest <= s["tolerance_grad"]) | (slope > -s["tolerance_change"])
         length = fn.where(rests, 0.0, length)
@@ -138,9 +138,9 @@ class LBFGS(Optimizer):
         along_s, along_y = (_total([a @ g for a, g in zip(rows, flat, strict=True)]) for rows in (steps, changes))
         diagonal = (crossed * self._identity()).sum(1)
         whole = fn.where(diagonal > 0.0, diagonal, 1.0)
-        p = self._solved(crossed, along_s, whole, reverse=True)
+        p = self._solve_triangular(crossed, along_s, whole, reverse=True)
         inner = diagonal * p + h * (squares * p).sum(1) - h * along_y
-        q = self._solved(crossed.permute(1, 0), inner, whole, reverse=False)
+        q = self._solve_triangular(crossed.permute(1, 0), inner, whole, reverse=False)
         out = []
         for g, s, y in zip(grads, steps, changes, strict=True):
             in_s, in_y = (c.astype(g.dtype) for c in (q, h * p))
@@ -151,7 +151,7 @@ class LBFGS(Optimizer):
         pairs = (self.history_size, self.history_size)
         return (fn.iota(pairs, 0) == fn.iota(pairs, 1)).astype("float64")
 
-    def _solved(self, rows: Tensor, right: Tensor, diagonal: Tensor, *, reverse: bool) -> Tensor:
+    def _solve_triangular(self, rows: Tensor, right: Tensor, diagonal: Tensor, *, reverse: bool) -> Tensor:
         """x of R·x = right, R a triangle of `rows`, element by element: those that come later are still 0."""
 
         def next_element(x: Tensor, given: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
@@ -177,12 +177,12 @@ class LBFGS(Optimizer):
         scale = fn.where(first, 1.0, fn.where(kept, along / square, known))
         graph.update(known, scale)
         steps, changes = (
-            [self._shifted(graph, w, what, new, (kept, first)) for w, new in zip(params, newest, strict=True)]
+            [self._shift_history(graph, w, what, new, (kept, first)) for w, new in zip(params, newest, strict=True)]
             for what, newest in (("s", newest_s), ("y", newest_y))
         )
         return steps, changes, scale
 
-    def _shifted(self, graph: Graph, w: Tensor, what: str, newest: Tensor, now: tuple[Tensor, Tensor]) -> Tensor:
+    def _shift_history(self, graph: Graph, w: Tensor, what: str, newest: Tensor, now: tuple[Tensor, Tensor]) -> Tensor:
         """A history in which the newest has taken the last place, where it is kept; empty in the first step."""
         kept, first = now
         size = product(w.shape)
@@ -199,7 +199,7 @@ class LBFGS(Optimizer):
 
     # -- the line search ---------------------------------------------------------------------------------------------
 
-    def _searched(self, graph: Graph, params: Vector, direction: Vector, ray: tuple[Tensor, Tensor]) -> Tensor:
+    def _line_search(self, graph: Graph, params: Vector, direction: Vector, ray: tuple[Tensor, Tensor]) -> Tensor:
         """The longest of the halved lengths whose loss has fallen enough; 0 where none has."""
         length, slope = ray
         node = LOSSES.get(graph)

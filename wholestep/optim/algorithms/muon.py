@@ -73,10 +73,10 @@ class Muon(Optimizer):
             graph.update(velocity, moved)
             u = (1.0 - s["momentum"]) * g + s["momentum"] * moved if self.nesterov else moved
             rate = s["lr"] * self._adjust(int(w.shape[0]), int(w.shape[1]))
-            new.append(self.shrunk(s, w) - rate * self._equalised(s, u))
+            new.append(self.shrunk(s, w) - rate * self._orthogonalize(s, u))
         return new
 
-    def _equalised(self, s: Scalars, u: Tensor) -> Tensor:
+    def _orthogonalize(self, s: Scalars, u: Tensor) -> Tensor:
         """Newton-Schulz on the side where x·xᵀ is small."""
         tall = int(u.shape[0]) > int(u.shape[1])
         x = u.T if tall else u

@@ -58,7 +58,7 @@ class Prodigy(Optimizer):
         known = {what: self._shared(graph, what) for what in ("d", "d_max", "r")}
         d, d_max = (fn.where(first, s["d0"], known[what]) for what in ("d", "d_max"))
         r = fn.where(first, 0.0, known["r"])
-        rate = d * s["lr"] * self._unbiased(graph, s, params)
+        rate = d * s["lr"] * self._bias_correction(graph, s, params)
         pull = d / s["d0"] * rate
         starts, sums = self._sums(graph, s, params, grads, pull)
         away = _total([(g * (start - w)).sum() for w, g, start in zip(params, grads, starts, strict=True)])
@@ -67,12 +67,12 @@ class Prodigy(Optimizer):
         new_d, new_max = self._estimate(s, d, d_max, new_r, length)
         for what, value in (("d", new_d), ("d_max", new_max), ("r", new_r)):
             graph.update(known[what], value)
-        return [self._moved(graph, s, (w, g), (d, new_d, rate)) for w, g in zip(params, grads, strict=True)]
+        return [self._step_from_start(graph, s, (w, g), (d, new_d, rate)) for w, g in zip(params, grads, strict=True)]
 
     def _shared(self, graph: Graph, what: str) -> Tensor:
         return graph.state(f"{self.prefix}.{self.slot}.{what}", (), 0.0, dtype="float64")
 
-    def _unbiased(self, graph: Graph, s: Scalars, params: Sequence[Tensor]) -> Tensor | float:
+    def _bias_correction(self, graph: Graph, s: Scalars, params: Sequence[Tensor]) -> Tensor | float:
         if not self.bias_correction:
             return 1.0
         beta1, beta2 = s["beta1"], s["beta2"]
@@ -105,7 +105,7 @@ class Prodigy(Optimizer):
         new_max = fn.maximum(d_max, found)
         return fn.where(known, fn.minimum(new_max, begun * s["growth_rate"]), d), new_max
 
-    def _moved(
+    def _step_from_start(
         self, graph: Graph, s: Scalars, pair: tuple[Tensor, Tensor], rates: tuple[Tensor, Tensor, Tensor]
     ) -> Tensor:
         w, g = pair

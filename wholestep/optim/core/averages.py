@@ -91,7 +91,7 @@ def _swap(shown: Sequence[tuple[State, str]], *, raw: bool) -> None:
 def _averaged_states(source: Any) -> dict[str, tuple[State, str]]:
     """The weights of a model, graph or session that are averages, and where they are known as such under which name."""
     state: State = source.state if hasattr(source, "state") else _state_of(source)
-    found = {name: place for name in state.names for place in state.averaging(name)}
+    found = {name: place for name in state.names for place in state.averages_of(name)}
     return {name: (other, own) for name, (other, own) in found.items() if other.updates_of(own + AVERAGE)}
 
 

@@ -125,9 +125,9 @@ class LoweredStep:
             parts = footprint(plan, threads, names)
             arena, workspace = max(arena, parts.arena), max(workspace, parts.workspace)
             total += parts.rounded(parts.state) + parts.private_mapped
-        return total + parts.rounded(arena + workspace) + self._staged_bytes(plans, batch)
+        return total + parts.rounded(arena + workspace) + self._staging_bytes(plans, batch)
 
-    def _staged_bytes(self, plans: Sequence[Plan], batch: int) -> int:
+    def _staging_bytes(self, plans: Sequence[Plan], batch: int) -> int:
         """Room for the inputs of all micro-batches together."""
         if len(plans) == 1:
             return 0

@@ -361,7 +361,7 @@ def _refuse_unknown(recipe: Mapping[str, Any]) -> None:
 
 def build(definition: Definition, where: Placement) -> tuple[Session, OptimizeReport]:
     """Have the main entry point planned, and load it."""
-    compiled = Plans.made_for(definition, where)
+    compiled = Plans.for_definition(definition, where)
     if where.group is not None and not where.seeded:
         agree_on_network(state_of(definition.model), where.group)
     try:

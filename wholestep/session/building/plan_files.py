@@ -60,7 +60,7 @@ def build_session_cached(model_or_graph: Model, path: str | PathLike[str], **arg
         raise UsageError(
             "build_session_cached keeps one plan, and accumulate needs several; ws.build_session caches all."
         )
-    compiled, file = Plans.made_for(definition, where), Path(path)
+    compiled, file = Plans.for_definition(definition, where), Path(path)
     key = compiled.key(definition.main)
     plan = _read_cached(file, key)
     if plan is not None:

@@ -39,7 +39,7 @@ class Plans:
     reports: dict[str, OptimizeReport] = field(default_factory=dict)  # entry point -> what its build did
 
     @staticmethod
-    def made_for(definition: Definition, where: Placement) -> Plans:
+    def for_definition(definition: Definition, where: Placement) -> Plans:
         """Those that will run, and are checked, where a session is to run."""
         return Plans(definition, where.options, where.device.target, where)
 

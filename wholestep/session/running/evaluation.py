@@ -74,7 +74,7 @@ class Evaluation:
         if isinstance(given, Module):
             return given.evaluate(*data, **{"device": self._programs.where.device.name, **inputs})
         named = {**(self._programs.by_name("evaluate", given, data) if given is not None else {}), **inputs}
-        return self._measured(named)
+        return self._measure(named)
 
     def _outputs(self, named: Mapping[str, object]) -> dict[str, AnyArray]:
         """The outputs of any number of rows, by name; an error where a part of them would have other outputs."""
@@ -97,7 +97,7 @@ class Evaluation:
                 f"{self._mixes_rows}. Give fewer rows at once, or build the session with a larger batch_size."
             )
 
-    def _measured(self, named: Mapping[str, object], kind: str = EVALUATE) -> StepResult:
+    def _measure(self, named: Mapping[str, object], kind: str = EVALUATE) -> StepResult:
         """The loss, outputs and metrics; of more rows than the capacity batch by batch."""
         entry, fits = self._entry_for(named, kind)
         self._measurements.reset_metrics(EVALUATE)
@@ -163,7 +163,7 @@ class Evaluation:
     def _evaluate_all(self, arrays: Mapping[str, object], kind: str) -> dict[str, Any]:
         if not self._takes_batches("evaluate_all"):
             try:
-                return {"loss": self._measured(arrays, kind).loss, **self._measurements.metrics(EVALUATE)}
+                return {"loss": self._measure(arrays, kind).loss, **self._measurements.metrics(EVALUATE)}
             except GraphError as error:
                 self._take_batches(error)
         loss = self._mean_of_batches(arrays)

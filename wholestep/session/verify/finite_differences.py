@@ -188,7 +188,7 @@ class _Probe:
             moved |= {t.name: t for t in self.module.traced(g).values()}
         else:
             out = self.function(*tensors)
-        value = self._weighted(_flat(out))
+        value = self._weighted_output(_flat(out))
         drawing = [n for n in toposort([value.node]) if n.op in ops_with(Trait.DRAWS)]
         if drawing:
             fail(
@@ -199,7 +199,7 @@ class _Probe:
         slopes = gradients(value, moved)
         return {"value": value, **{f"{name}.grad": slope for name, slope in slopes.items()}}
 
-    def _weighted(self, outputs: Sequence[Any]) -> Tensor:
+    def _weighted_output(self, outputs: Sequence[Any]) -> Tensor:
         rng = np.random.default_rng(self.seed)
         terms = []
         for out in outputs:

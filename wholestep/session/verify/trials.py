@@ -63,21 +63,21 @@ class Trials:
 
     def _rehearse(self, session: TrialSession, sizes: Sizes) -> None:
         self._session = session
-        found, before = self._rehearsed(sizes)
+        found, before = self._run_rehearsal(sizes)
         if not all_finite(found.result(self.graph, before)):
             # Logarithms, roots, probabilities: numbers between 0 and 1 suit them.
             self.draw = replace(self.draw, centred=False)
-            found, before = self._rehearsed(sizes)
+            found, before = self._run_rehearsal(sizes)
         self.draw = adapt_draw(self.draw, before, found.result(self.graph, before))
         self._first = sizes, found
 
-    def _rehearsed(self, sizes: Sizes) -> tuple[ExpectedValues, Mapping[str, AnyArray]]:
+    def _run_rehearsal(self, sizes: Sizes) -> tuple[ExpectedValues, Mapping[str, AnyArray]]:
         trial = self.draw.trial(sizes, SEED)
         self._session.place(trial)
         before = self._session.looked_at()
-        return self._evaluated(self.graph, trial, before), before
+        return self._evaluate(self.graph, trial, before), before
 
-    def _evaluated(
+    def _evaluate(
         self, graph: IRGraph, trial: Trial, before: Mapping[str, AnyArray], settle: Settle | None = None
     ) -> ExpectedValues:
         first = trial.seed == SEED and graph is self.graph
@@ -97,7 +97,7 @@ class Trials:
             trial = self.draw.trial(sizes, SEED + attempt)
             self._session.place(trial)
             before = self._session.looked_at()
-            wanted = self._evaluated(self.graph, trial, before).result(self.graph, before)
+            wanted = self._evaluate(self.graph, trial, before).result(self.graph, before)
             got, shapes = self._session.run(trial), self._session.shapes
             comparison = compare_step(shapes, before, got, wanted, self._tolerance)
             if comparison.mismatches:
@@ -118,7 +118,7 @@ class Trials:
 
         def evaluate(is_shaken: bool) -> None:
             settle = perturb_by_rounding(seed, self._tf32) if is_shaken else None
-            found[is_shaken] = self._evaluated(graph, trial, before, settle).result(graph, before)
+            found[is_shaken] = self._evaluate(graph, trial, before, settle).result(graph, before)
 
         run_all([partial(evaluate, is_shaken) for is_shaken in (True, False)], default_threads())
         return distances(found[False], found[True])

@@ -153,7 +153,7 @@ class HostProgram(ABC):
         if buffer.space is Space.CONSTANT:
             return self._constants[buffer.id]
         if buffer.space is Space.STATE:
-            return self._held(buffer.name).flat
+            return self._state_array(buffer.name).flat
         made = self._empty(buffer)
         made[:] = np.nan if buffer.type.dtype.is_float else 1  # nothing may rely on what was there before
         return made
@@ -161,7 +161,7 @@ class HostProgram(ABC):
     def _empty(self, buffer: Buffer) -> AnyArray:
         return np.empty(evaluate(buffer.type.elements, self.plan.sizes), buffer.type.dtype.numpy)
 
-    def _held(self, state: str) -> HostArray:
+    def _state_array(self, state: str) -> HostArray:
         found = self._place.state.slot(state).on(ROWS)
         assert isinstance(found, HostArray), "it is the host's memory"
         return found

@@ -46,7 +46,7 @@ class _Blocker:
 
     def block(self, kernel: Kernel) -> Kernel:
         self.used = 0
-        body = self.renumbered(with_stores(kernel.body, lambda s: [] if s.load.buffer in self.unread else [s]))
+        body = self.renumber_body(with_stores(kernel.body, lambda s: [] if s.load.buffer in self.unread else [s]))
         kernel = replace(kernel, body=body)
         if isinstance(body, Dot):
             return replace(kernel, schedule=CpuSchedule(inner=self.product(body, kernel.axes[body.k])))
@@ -56,7 +56,7 @@ class _Blocker:
             return self.window(kernel)
         return replace(kernel, schedule=CpuSchedule())
 
-    def renumbered(self, body: Body) -> Body:
+    def renumber_body(self, body: Body) -> Body:
         """The body with the numbers that its buffers have now; the rows that it keeps are its workspace."""
         for kept in sorted({load.buffer for load in body.stores()} - self.moved.keys()):
             self.moved[kept] = self.work(self.given[kept].type, Layout.ROWS)

@@ -83,10 +83,12 @@ class _Recorder:
         if not self.arguments and all(t.node.host for t in self.floats):
             return self.floats  # numbers, which take the dtype of what they meet
         arriving = [Tensor(parameter("upstream", i, t.node.type), self.graph) for i, t in enumerate(self.floats)]
-        pairs = self._differentiated(gradient, arriving) if self.arguments else []
+        pairs = self._arguments_with_gradient(gradient, arriving) if self.arguments else []
         return custom_gradient_outputs(self.name, self.floats, arriving, pairs)
 
-    def _differentiated(self, gradient: Callable[..., Any], arriving: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    def _arguments_with_gradient(
+        self, gradient: Callable[..., Any], arriving: Sequence[Tensor]
+    ) -> list[tuple[Tensor, Tensor]]:
         """The arguments that get a gradient, each with its gradient."""
         leaves = iter(arriving)
         given = [next(leaves) if t.dtype.is_float else None for t in self.outputs]
@@ -99,10 +101,12 @@ class _Recorder:
                 f"{self.name} takes {len(self.arguments)} tensors, and its gradient returned {len(slopes)} values. "
                 "Return one tensor for each, in order; None where no gradient goes on",
             )
-        checked = [self._checked(i, x, slope) for i, (x, slope) in enumerate(zip(self.arguments, slopes, strict=True))]
+        checked = [
+            self._check_gradient(i, x, slope) for i, (x, slope) in enumerate(zip(self.arguments, slopes, strict=True))
+        ]
         return [(x, slope) for x, slope in zip(self.arguments, checked, strict=True) if slope is not None]
 
-    def _checked(self, number: int, x: Tensor, slope: Any) -> Tensor | None:
+    def _check_gradient(self, number: int, x: Tensor, slope: Any) -> Tensor | None:
         """What the gradient returned for one of the tensors, if it can be its gradient."""
         if slope is None:
             return None

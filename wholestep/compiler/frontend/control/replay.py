@@ -55,10 +55,10 @@ class _Memo:
     def of(self, root: Node) -> Node:
         for node in toposort([root]):
             if node not in self._new:
-                self._new[node] = self._made(node)
+                self._new[node] = self._replay_node(node)
         return self._new[root]
 
-    def _made(self, node: Node) -> Node:
+    def _replay_node(self, node: Node) -> Node:
         if node.op in ("input", "parameter", "state"):
             return self._leaf(node)
         if node.op == "scalar":

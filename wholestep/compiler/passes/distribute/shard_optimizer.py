@@ -72,7 +72,7 @@ class _Divisible:
         for u in graph.updates:
             self.updates.setdefault(u.node, []).append(u.name)
         self.origins: dict[Node, int] = {}
-        while bad := self._needed_whole():
+        while bad := self._whole_sources():
             self.sources = [s for i, s in enumerate(self.sources) if not bad >> i & 1]
         self.states = {_name(s) for s in self.sources if s.is_state}
 
@@ -92,7 +92,7 @@ class _Divisible:
         """Are the states that it is about stored by columns?"""
         return self._columns[self.origins[node]]
 
-    def _needed_whole(self) -> int:
+    def _whole_sources(self) -> int:
         """The sources that are none, as bits."""
         self.states = {_name(s) for s in self.sources if s.is_state}
         self.origins = {s: 1 << i for i, s in enumerate(self.sources)}
@@ -158,25 +158,25 @@ class _Sharder:
                     self.whole[node] = self._whole(node)
         return IRGraph(
             tuple(Output(o.name, self.whole[o.node]) for o in self.graph.outputs),
-            tuple(Update(u.name, self._updated(u)) for u in self.graph.updates),
+            tuple(Update(u.name, self._update_state(u)) for u in self.graph.updates),
             tuple(self.whole[i] for i in self.graph.inputs),
         )
 
-    def _updated(self, update: Update) -> Node:
+    def _update_state(self, update: Update) -> Node:
         if update.name not in self.found.states:
             return self.whole[update.node]
         return self._part(update.node, self.found.is_by_columns(update.name))
 
     def _whole(self, node: Node) -> Node:
         if self.found.is_gathered(node):
-            return self._gathered(node)
+            return self._gather(node)
         if node.is_state and attrs_of(node, at.StateAttrs).parts:  # it stays whole
             return Node(node.op, (), replace(attrs_of(node, at.StateAttrs), parts=0), node.name, node.line)
         if _is_total(node) and self.found.is_part(node.inputs[0]):
             return self._total(node)
         return node.with_inputs([self.whole[i] for i in node.inputs])
 
-    def _gathered(self, node: Node) -> Node:
+    def _gather(self, node: Node) -> Node:
         """All parts of a value, put together."""
         by_columns = self.found.by_columns(node)
         divided = as_divided(_shape(node), by_columns, self.ranks)
@@ -220,18 +220,18 @@ class _Sharder:
             held = replace(a, type=TensorType(shape, a.type.dtype), whole=a.whole or a.type.shape)
             return Node(node.op, (), held, node.name, node.line)
         if own and _is_sum_of_ranks(node):
-            given = self._filled_up(self.whole[node.inputs[0]], by_columns)
+            given = self._pad_to_parts(self.whole[node.inputs[0]], by_columns)
             return b.make("reduce_scatter", (given,), at.GroupAttrs(self.ranks))
         if node.is_elementwise and node.inputs:
             parts = [self._part(i, by_columns) for i in node.inputs]
             return Node(node.op, parts, node.attrs, node.name, node.line)
         if node.op == "expand" and not node.inputs[0].type.rank:
             return b.expand_to(self.whole[node.inputs[0]], shape, ())
-        filled, first = self._filled_up(self.whole[node], by_columns), shape[0] * Dim.symbol(RANK)
+        filled, first = self._pad_to_parts(self.whole[node], by_columns), shape[0] * Dim.symbol(RANK)
         rest: Shape = shape[1:]
         return b.slice_axes(filled, (first, *(0 for _ in rest)), (first + shape[0], *rest))
 
-    def _filled_up(self, node: Node, by_columns: bool) -> Node:
+    def _pad_to_parts(self, node: Node, by_columns: bool) -> Node:
         """A whole value as ranks divide it, the last part as large as the others."""
         divided = as_divided(_shape(node), by_columns, self.ranks)
         seen = _transpose(node) if by_columns and node.type.rank == 2 else node

@@ -99,9 +99,9 @@ class _Pattern:
     def fits(self, edges: _Edges) -> bool:
         if not isinstance(self.rule.left, Apply) or not self.heads <= edges.heads:
             return False  # a left side that is a number says nothing: instances of a law may come to that
-        return all(self._found(edges, head, i, child) for head, i, child in self.needs)
+        return all(self._find(edges, head, i, child) for head, i, child in self.needs)
 
-    def _found(self, edges: _Edges, head: str, i: int, child: Tree) -> bool:
+    def _find(self, edges: _Edges, head: str, i: int, child: Tree) -> bool:
         if isinstance(child, Variable):
             return True
         known = edges.read.get((head, i), ())

@@ -136,7 +136,7 @@ class _Instance:
         if isinstance(tree, Number):
             return ENode(FULL, (self._value(tree),), type, ())
         children = tuple(self._class(side, child, tree, i) for i, child in enumerate(tree.children))
-        return ENode(tree.head, tuple(s.evaluate(self._named()) for s in tree.slots), type, children)
+        return ENode(tree.head, tuple(s.evaluate(self._name_of()) for s in tree.slots), type, children)
 
     def _class(self, side: str, tree: Tree, parent: Apply, position: int) -> int:
         if isinstance(tree, Variable):
@@ -148,7 +148,7 @@ class _Instance:
     def _value(self, number: Number) -> float:
         if number in self.emitted.loose:
             return self.numbers[self.emitted.loose[number]]
-        return float(number.value.evaluate(self._named()))
+        return float(number.value.evaluate(self._name_of()))
 
-    def _named(self) -> Mapping[str, Slot]:
+    def _name_of(self) -> Mapping[str, Slot]:
         return self.numbers

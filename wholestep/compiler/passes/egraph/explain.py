@@ -97,7 +97,7 @@ class Justifier:
     def __init__(self, rewriting: Rewriting) -> None:
         self.rewriting, self.egraph = rewriting, rewriting.egraph
         self.own = set(self.egraph.originals)
-        self.exists = dict.fromkeys(self._given(rewriting.encoded.terms))
+        self.exists = dict.fromkeys(self._request_nodes(rewriting.encoded.terms))
         self.anchored: set[int] = set()
         self.reason: dict[ENode, tuple[Link, ENode | None] | None] = {}  # connected -> by which link, from where
         for node in self.exists:
@@ -105,7 +105,7 @@ class Justifier:
                 self._anchor(node, None)
         self._connect(self._links())
 
-    def _given(self, terms: Sequence[ENode]) -> list[ENode]:
+    def _request_nodes(self, terms: Sequence[ENode]) -> list[ENode]:
         """The e-nodes of the request: the program's, and those of the definitions behind it."""
         placed: list[ENode] = []
         for term in terms:

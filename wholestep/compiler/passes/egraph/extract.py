@@ -191,7 +191,7 @@ class Selection:
             if change < -SMALLEST_GAIN * abs(self.total):
                 self.total += change
                 moved = True
-                self._moved(c, current)
+                self._update_readers(c, current)
             else:
                 self._switch(c, current)
         return moved
@@ -205,7 +205,7 @@ class Selection:
             change = self._switch(c, node)
             if change <= SMALLEST_GAIN * abs(self.total):
                 self.total += change
-                self._moved(c, current)
+                self._update_readers(c, current)
             else:
                 self._switch(c, current)
 
@@ -220,7 +220,7 @@ class Selection:
                     price = self._price(node)
                     if price < held * (1 - 1e-9):
                         before, self.chosen[c], held = self.chosen[c], node, price
-                        self._moved(c, before)
+                        self._update_readers(c, before)
 
     def _price(self, node: ENode) -> float:
         children = self.problem.children[node]
@@ -241,7 +241,7 @@ class Selection:
             for x in children:
                 self._parents[x].add(c)
 
-    def _moved(self, c: int, before: ENode) -> None:
+    def _update_readers(self, c: int, before: ENode) -> None:
         """A class has chosen another e-node: it and those that read it may have to rise."""
         for x in self.problem.children[before]:
             self._parents[x].discard(c)

@@ -215,15 +215,15 @@ class _Recipe:
         for i in self.maker.members.get(c, ()):
             if below >> i & 1:
                 if c == self.root:
-                    self._changed(c)
+                    self._changed_classes(c)
                 return i
         choice = self.maker.chosen[c]
         if choice.head == f"{OPAQUE}_0":
             raise _ForeignError
-        self._changed(c)
+        self._changed_classes(c)
         self.steps.append(RecipeStep(choice, tuple(self._read(x) for x in choice.children)))
         return -len(self.steps)
 
-    def _changed(self, c: int) -> None:
+    def _changed_classes(self, c: int) -> None:
         if self.maker.chosen[c] != self.maker.first[c]:
             self.classes.add(c)

@@ -99,7 +99,7 @@ class Worker:
     def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
         """The answer to one request; a worker that gives none is ended."""
         with self._turn:
-            text = self._answered(_line(request), seconds) or self._answered(_line(request), seconds)
+            text = self._await_answer(_line(request), seconds) or self._await_answer(_line(request), seconds)
             if not text:
                 raise SaturationError("the e-graph worker ended without an answer, twice")
         answer = json.loads(text)
@@ -108,7 +108,7 @@ class Worker:
         assert isinstance(answer, dict)
         return answer
 
-    def _answered(self, message: bytes, seconds: float) -> bytes:
+    def _await_answer(self, message: bytes, seconds: float) -> bytes:
         """The answer; nothing where the process had just decided that it is no longer needed."""
         self.start()
         assert self._process is not None

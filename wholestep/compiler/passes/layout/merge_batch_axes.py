@@ -39,7 +39,7 @@ def flatten(graph: IRGraph, target: Target) -> IRGraph:
     stays: set[Node] = set()
     while True:
         attempt = _Attempt(graph, stays, target)
-        taken_back = attempt.moved_in_vain() | attempt.moved_apart()
+        taken_back = attempt.useless_moves() | attempt.separated_moves()
         if not taken_back:
             return attempt.result()
         stays |= taken_back
@@ -133,7 +133,7 @@ class _Attempt:
             tuple(new[i] for i in self.graph.inputs),
         )
 
-    def moved_in_vain(self) -> set[Node]:
+    def useless_moves(self) -> set[Node]:
         """Moved ops that could share a kernel with a follower in parts, and have none that is flat."""
         in_vain: set[Node] = set()
         for old in reversed(self.graph.nodes):
@@ -144,7 +144,7 @@ class _Attempt:
                     in_vain.add(old)
         return in_vain
 
-    def moved_apart(self) -> set[Node]:
+    def separated_moves(self) -> set[Node]:
         """Moved ops that would be cut from the rows they belong to.
 
         The kernel of a product may hold what follows element by element (near), but no reduction along a row nor what

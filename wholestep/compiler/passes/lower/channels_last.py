@@ -54,10 +54,10 @@ class _Mover:
 
     def last(self, node: Node) -> Node:
         if node not in self.with_last:
-            self.with_last[node] = self.moved_expand(node) or b.permute(self.as_it_was[node], LAST)
+            self.with_last[node] = self.permute_expand(node) or b.permute(self.as_it_was[node], LAST)
         return self.with_last[node]
 
-    def moved_expand(self, node: Node) -> Node | None:
+    def permute_expand(self, node: Node) -> Node | None:
         """An expand has its axes wherever they are wanted, as long as they keep their order."""
         if node.op != "expand":
             return None

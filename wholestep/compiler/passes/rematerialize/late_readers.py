@@ -70,9 +70,9 @@ class _Found:
                 self.behind[n] |= self.behind[r]
         self.stored = {n for n in graph.nodes if any(self._is_late(n, r) for r in _beyond_views(n, readers))}
         for n in graph.nodes:
-            self.sources[n] = self._made_of(n)
+            self.sources[n] = self._sources_of(n)
 
-    def _made_of(self, node: Node) -> frozenset[Node]:
+    def _sources_of(self, node: Node) -> frozenset[Node]:
         """The values of as many elements that a chain of pointwise ops begins with."""
         if not isinstance(node.result, TensorType):
             return frozenset((node,))

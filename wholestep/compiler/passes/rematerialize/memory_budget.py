@@ -236,7 +236,7 @@ class _Rewriting:
     def _late(self, node: Node, copies: dict[Node, Node]) -> Node:
         """An input of a reader behind the peak: made again, where it is made of what was chosen."""
         if node in self.again:
-            return self._made(node, copies)
+            return self._recompute(node, copies)
         if not _passes(node):
             return self.new[node]
         inputs = [self._late(i, copies) for i in node.inputs]
@@ -246,7 +246,7 @@ class _Rewriting:
             copies[node] = Recomputed(node.op, inputs, node.attrs, node.name, node.line)
         return copies[node]
 
-    def _made(self, node: Node, copies: dict[Node, Node]) -> Node:
+    def _recompute(self, node: Node, copies: dict[Node, Node]) -> Node:
         """A value once more, and what it is made of, up to what is in memory."""
         ends = self._ends_product(node)
         found = self.shared if ends else copies
@@ -265,7 +265,7 @@ class _Rewriting:
         if _is_at_hand(node) or kept:
             return self.new[node]
         made = _is_map(node) or node.op in VIEWS or node in self.products
-        return self._made(node, copies) if made else self.new[node]
+        return self._recompute(node, copies) if made else self.new[node]
 
     def _ends_product(self, node: Node) -> bool:
         """Is it a product, or what its kernel stores in its place: rounded to a half type, perhaps behind a bias?"""

@@ -156,7 +156,7 @@ class Fuser:
         )
 
     def place(self, node: Node) -> None:
-        waiting = self.waiting_for(node)
+        waiting = self.deferred_ops_of(node)
         needed = [a.base for n in (*waiting, node) for a in accesses(n)]
         producers = dict.fromkeys(self.of[base] for base in needed if base in self.of)
         cluster = self.choose(node, waiting, producers) if self.fuse else None
@@ -170,7 +170,7 @@ class Fuser:
             self.reach.add(cluster)
         if call is not None:
             self.calls[call] = cluster
-        joining = self.joining(waiting, node, cluster)
+        joining = self.ops_to_join(waiting, node, cluster)
         if cluster.kind is Kind.COLUMNS and not cluster.nodes:
             cluster.prologue = self.prologue(waiting, node)
             waiting = [n for n in waiting if n not in cluster.prologue]
@@ -182,7 +182,7 @@ class Fuser:
                 self.place(n)
         self.join(node, cluster)
 
-    def joining(self, waiting: list[Node], node: Node, cluster: Cluster) -> set[Node]:
+    def ops_to_join(self, waiting: list[Node], node: Node, cluster: Cluster) -> set[Node]:
         """Which deferred ops go into the kernel of their reader: those whose every reader here is in it too."""
         joined: set[Node] = set()
         if not cluster.nodes and cluster.kind is not Kind.NEST:
@@ -215,7 +215,7 @@ class Fuser:
         row = reader.op not in REDUCTIONS and cluster.is_row(reader)
         return all(self.reads_in_place(a, row, cluster) for a in accesses(reader) if a.base is base)
 
-    def waiting_for(self, node: Node) -> list[Node]:
+    def deferred_ops_of(self, node: Node) -> list[Node]:
         """The deferred ops that a node needs, in order."""
         found: dict[Node, None] = {}
 
@@ -249,7 +249,7 @@ class Fuser:
 
     def is_read_from_inside_only(self, cluster: Cluster, node: Node, waiting: list[Node]) -> bool:
         """No deferred op that must stay outside reads the cluster: it would have to run before and after it."""
-        outside = set(waiting) - self.joining(waiting, node, cluster)
+        outside = set(waiting) - self.ops_to_join(waiting, node, cluster)
         return not any(self.of.get(a.base) is cluster for n in outside for a in accesses(n))
 
     def join(self, node: Node, cluster: Cluster) -> None:

@@ -109,14 +109,14 @@ class PlanReport:
             f"{shown} ranks, each with {rows}: {rounds} exchanges of "
             f"{total:,} bytes, of which each sends {self.wire_bytes:,} a step",
             *along,
-            *self._parted(),
+            *self._unfused_by_collectives(),
             *(
                 [f"{self.gathers} of them put parts of layers together, which something needs whole"]
                 * bool(self.gathers)
             ),
         ]
 
-    def _parted(self) -> list[str]:
+    def _unfused_by_collectives(self) -> list[str]:
         products, size = self.parted
         if not products:
             return []

@@ -89,11 +89,11 @@ class AttentionOperands:
     def shared(self, name: str, node: Node, *axes: str) -> Operand:
         return operand(name, node, self.head.shared(*axes), self.head.inner(*axes), self.buffers)
 
-    def queried_result(self, name: str, node: Node, *axes: str) -> Operand:
+    def query_result(self, name: str, node: Node, *axes: str) -> Operand:
         inner = self.head.inner("group", *axes)
         return result(name, node, self.head.queried(*axes), inner, self.cluster, self.buffers)
 
-    def shared_result(self, name: str, node: Node, *axes: str) -> Operand:
+    def key_result(self, name: str, node: Node, *axes: str) -> Operand:
         return result(name, node, self.head.shared(*axes), self.head.inner(*axes), self.cluster, self.buffers)
 
     def inputs(self, nodes: Sequence[Node]) -> list[Operand]:
@@ -110,9 +110,9 @@ def emit_attention(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
     results = []
     for n in cluster.nodes:
         if n.op == "attention":
-            results.append(find.queried_result("out", n, "queries", "values"))
+            results.append(find.query_result("out", n, "queries", "values"))
         elif n.op == "attention_lse":
-            results.append(find.queried_result("lse", n, "queries"))
+            results.append(find.query_result("lse", n, "queries"))
     each = 2 * head.width + FLOPS_OF_SOFTMAX
     if results[0].name == "out" or len(results) > 1:
         each = each + 2 * head.values
@@ -133,12 +133,12 @@ def emit_attention_grad(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
     for n in (n for n in cluster.nodes if n.op == "item"):
         index = attrs_of(n, at.ItemAttrs).index
         if index == 0:
-            results.append(find.queried_result("dq", n, "queries", "width"))
+            results.append(find.query_result("dq", n, "queries", "width"))
         elif index in (1, 2):
             axis = ("width", "values")[index - 1]
-            results.append(find.shared_result(("dk", "dv")[index - 1], n, "keys", axis))
+            results.append(find.key_result(("dk", "dv")[index - 1], n, "keys", axis))
         else:
-            results.append(find.queried_result("dmask", n, "queries", "keys"))
+            results.append(find.query_result("dmask", n, "queries", "keys"))
         each = each + 2 * (head.width, head.width, head.values, 0)[index]
     return _kernel(id, "attention_grad", head, attrs, operands, results, each, buffers, sizes)
 

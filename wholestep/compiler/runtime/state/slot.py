@@ -35,7 +35,7 @@ class SlotFamily:
         self.averages = False  # does one of them train weights whose averages are shown?
         self.members: WeakSet[SlotMember] = WeakSet([first])
 
-    def joined_by(self, member: SlotMember) -> SlotFamily:
+    def with_member(self, member: SlotMember) -> SlotFamily:
         """This family, with a new member."""
         self.members.add(member)
         return self
@@ -52,7 +52,7 @@ def relate(one: SlotMember, other: SlotMember) -> None:
     kept.averages |= gone.averages
     kept.spread |= gone.spread
     for member in list(gone.members):
-        member.family = kept.joined_by(member)
+        member.family = kept.with_member(member)
 
 
 class Slot:
@@ -66,7 +66,7 @@ class Slot:
     ) -> None:
         self.type, self._stored, self._newest = type, {kind: stored}, kind
         self.by_columns = by_columns  # as it was declared: every memory follows from it how the state is stored
-        self.family = SlotFamily(self) if family is None else family.joined_by(self)
+        self.family = SlotFamily(self) if family is None else family.with_member(self)
 
     @property
     def blocks(self) -> list[StateBlock]:

@@ -53,7 +53,7 @@ class State(Counting):
         None stands for zeros, and for the host's memory.  `by_columns` are those that products read transposed.
         """
         memory = memory or host_memory()
-        known = {name: slot for name in types if (slot := self._known(name, owners.get(name))) is not None}
+        known = {name: slot for name in types if (slot := self._existing_slot(name, owners.get(name))) is not None}
         for name, slot in known.items():
             if slot.type != types[name]:
                 raise GraphError(
@@ -75,7 +75,7 @@ class State(Counting):
                 owners[name].slot = slot
         self.family.version += bool(made)
 
-    def _known(self, name: str, owner: Owner | None) -> Slot | None:
+    def _existing_slot(self, name: str, owner: Owner | None) -> Slot | None:
         """The slot that has the numbers already."""
         if owner is None or (owner.slot is None and owner.adopts):
             return self._slots.get(name)
@@ -176,10 +176,10 @@ class State(Counting):
     def replace(self, name: str, value: object) -> None:
         """Give a weight other numbers; where its average is shown under the name, what is trained has them as well."""
         self.set(name, value)
-        for state, own in self.averaging(name):
+        for state, own in self.averages_of(name):
             state.set(own + RAW, value)
 
-    def averaging(self, name: str) -> list[tuple[State, str]]:
+    def averages_of(self, name: str) -> list[tuple[State, str]]:
         """The States in which this weight is the average of what is trained, and its name there."""
         slot = self.slot(name)
         states = [m for m in list(self.family.members) if isinstance(m, State)] if self.family.averages else []

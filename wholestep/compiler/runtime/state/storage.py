@@ -92,7 +92,7 @@ class HostMemory:
 
     def hold(self, types: Sequence[TensorType], by_columns: Sequence[bool] = ()) -> list[HostArray]:
         """Views of one mapping."""
-        ways = self._stored(types, by_columns)
+        ways = self._store(types, by_columns)
         region, offset, made = Region(sum(way.bytes for way in ways)), 0, []
         for way in ways:
             made.append(HostArray(way.type, way.layout, region, offset, way.bytes, way.turned))
@@ -101,9 +101,9 @@ class HostMemory:
 
     def expect(self, types: Sequence[TensorType], by_columns: Sequence[bool] = ()) -> None:
         """Begin to make room for states that a build will hold."""
-        expect_region(sum(way.bytes for way in self._stored(types, by_columns)))
+        expect_region(sum(way.bytes for way in self._store(types, by_columns)))
 
-    def _stored(self, types: Sequence[TensorType], by_columns: Sequence[bool]) -> list[_StoredForm]:
+    def _store(self, types: Sequence[TensorType], by_columns: Sequence[bool]) -> list[_StoredForm]:
         every = zip(types, by_columns or [False] * len(types), strict=True)
         turned = [self._is_turned(type, by) for type, by in every]
         stored = [transpose_type(type) if is_so else type for type, is_so in zip(types, turned, strict=True)]

@@ -95,11 +95,11 @@ class OnnxNetwork(Module):
     def save(self, path: str | PathLike[str]) -> None:
         """Write the network, its graph and all its arrays, as one safetensors file; `ws.load_network` reads it without
         the onnx package.  Sizes that have no name in the ONNX file, and have not been seen yet, are fixed."""
-        self._recorded().save(path)
+        self._record().save(path)
 
-    def _recorded(self) -> Recorded:
+    def _record(self) -> Recorded:
         """The same network as a graph: for the inputs that it met last, or those that the file says."""
-        graph, out = forward_graph(self, self.__dict__.get(SEEN) or self._declared())
+        graph, out = forward_graph(self, self.__dict__.get(SEEN) or self._declare_inputs())
         form: Any = "output" if isinstance(out, Tensor) else list(graph.outputs)
         form = {name: name for name in out} if isinstance(out, dict) else form
         program = RecordedProgram(graph.to_ir(), form, "OnnxNetwork", f"from ONNX, opset {self.network.opset}")
@@ -109,7 +109,7 @@ class OnnxNetwork(Module):
         }
         return network_of(program)(program, held, self.state_dict())
 
-    def _declared(self) -> Inputs:
+    def _declare_inputs(self) -> Inputs:
         specs = {}
         for one in self.network.inputs:
             if one.shape is None or one.dtype is None or None in one.shape:

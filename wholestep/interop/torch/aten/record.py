@@ -88,18 +88,18 @@ class AtenRecorder:
         args = self.value(tuple(node.args))
         named = {key: self.value(value) for key, value in node.kwargs.items()}
         if not is_live([args, list(named.values())]) and not draws(node.target):
-            return self._computed(node, args, named)
+            return self._compute_now(node, args, named)
         self.node, self.meta = node, meta
         place, layer = place_of(node), layer_of(node)
         with record_at_line(place), record_for_layer(layer), self.graph.at_scope(tuple(filter(None, (layer,)))):
-            return self._recorded(args, named)
+            return self._record_node(args, named)
 
-    def _recorded(self, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def _record_node(self, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         found = find_row(row_name(self.node))
         if found is None:
             self.refuse(why_missing(row_name(self.node)))
         try:
-            return self._checked(found.record(self, *args, **named))
+            return self._check_shape(found.record(self, *args, **named))
         except WholestepError as error:
             if isinstance(error, UnsupportedOpError):
                 raise
@@ -110,26 +110,26 @@ class AtenRecorder:
         except Exception as error:  # whatever a row did not expect of its arguments
             self.refuse(f"has arguments that its row does not take ({type(error).__name__}: {error})", error)
 
-    def _checked(self, value: Any) -> Any:
+    def _check_shape(self, value: Any) -> Any:
         """What a row gave, if it has the shape that torch says: a row that misreads its arguments gives another.
 
         Of several results the first: torch 2.11 says a wrong shape of an LSTM's last states.
         """
         first = value[0] if isinstance(value, tuple | list) and value else value
         if isinstance(self.result, torch.Tensor) and isinstance(first, Tensor | Pair):
-            sizes = [self._known(size) for size in self.result.shape]
+            sizes = [self._known_size(size) for size in self.result.shape]
             if len(sizes) != first.ndim or any(s is not None and s != e for s, e in zip(sizes, first.shape)):
                 self.refuse(f"was recorded with the shape {first.shape}, and torch's is {tuple(self.result.shape)}")
         return value
 
-    def _known(self, size: Any) -> Extent | None:
+    def _known_size(self, size: Any) -> Extent | None:
         """A size, unless torch knows it when it sees the data."""
         if not isinstance(size, torch.SymInt):
             return int(size)
         named = all(str(symbol) in self.symbols for symbol in size.node.expr.free_symbols)
         return extent_of(size.node.expr, self.symbols) if named else None
 
-    def _computed(self, node: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def _compute_now(self, node: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """What depends on nothing that is given: torch computes it now."""
         try:
             with torch.no_grad():

@@ -78,7 +78,7 @@ class _Turner:
     def result(self) -> IRGraph:
         for node in self.graph.nodes:
             if node in self.sideways:
-                self.turned[node] = self._turned_node(node)
+                self.turned[node] = self._transpose_node(node)
             else:
                 self.plain[node] = self._plain_node(node)
         updates = [
@@ -94,10 +94,10 @@ class _Turner:
 
     def _of_turned(self, node: Node) -> Node:
         if node not in self.turned:
-            self.turned[node] = self._moved_expand(node) or b.permute(self._of(node), OTHER)
+            self.turned[node] = self._transpose_expand(node) or b.permute(self._of(node), OTHER)
         return self.turned[node]
 
-    def _moved_expand(self, node: Node) -> Node | None:
+    def _transpose_expand(self, node: Node) -> Node | None:
         """One number, or a vector, in all places of the transpose."""
         if node.op != "expand" or node.inputs[0].type.rank > 1:
             return None
@@ -105,7 +105,7 @@ class _Turner:
         kept = [1 - axis for axis in a.axes]
         return b.expand_to(self._of(node.inputs[0]), tuple(reversed(a.shape)), kept)
 
-    def _turned_node(self, node: Node) -> Node:
+    def _transpose_node(self, node: Node) -> Node:
         if self._is_leaf(node):
             attrs = attrs_of(node, at.StateAttrs)
             return Node(node.op, (), replace(attrs, type=transpose_type(attrs.type)), node.name, node.line)

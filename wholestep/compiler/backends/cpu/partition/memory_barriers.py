@@ -46,7 +46,7 @@ class Relief:
         for i in ahead:
             waiting += [j for j in self.take(i) if j not in kernels]
             new -= sum(self.bytes(b) for b in self.splitter.touches[i].written_ids)
-            if new >= worth and self.freed_by(waiting) >= worth:
+            if new >= worth and self.bytes_freed_by(waiting) >= worth:
                 self.level = 1 + max(self.level, self.regions[i])
                 for j in waiting:
                     self.take(j)
@@ -61,7 +61,7 @@ class Relief:
             self.missing[j] -= 1
         return [j for j in self.splitter.later[i] if not self.missing[j]]
 
-    def freed_by(self, kernels: Sequence[int]) -> int:
+    def bytes_freed_by(self, kernels: Sequence[int]) -> int:
         """The bytes that nobody else will touch."""
         mine = Counter(b for i in kernels for b in self.splitter.touches[i].by_buffer)
         return sum(self.bytes(b) for b, count in mine.items() if self.uses[b] == count)

@@ -32,7 +32,7 @@ class ThreadPartitioner:
         self.edges = self._edges()
         self.crossings = [
             (i, j, b) for j, edges in enumerate(self.edges) for i, b in edges if b in self.touches[i].written_ids
-        ] + self._carried()
+        ] + self._loop_carried_buffers()
         self.incident: list[list[tuple[int, int, int]]] = [[] for _ in kernels]
         for c in self.crossings:
             self.incident[c[0]].append(c)
@@ -61,7 +61,7 @@ class ThreadPartitioner:
                 writing.setdefault(b, []).append(j)
         return edges
 
-    def _carried(self) -> list[tuple[int, int, int]]:
+    def _loop_carried_buffers(self) -> list[tuple[int, int, int]]:
         """(writer, reader, buffer): what a step leaves in the caches for the next one."""
         reading: dict[int, list[int]] = {}
         for j, v in enumerate(self.touches):
@@ -122,19 +122,19 @@ class ThreadPartitioner:
         """Seconds of a kernel under each of its options."""
         k, p = self.kernels[i], self.prices
         seconds = k.flops * (p.flop if k.kind in (Kind.DOT, Kind.CALL, Kind.WINDOW) else p.point) + k.bytes * p.byte
-        return {s: seconds / self.parallelism(i, s) + self._repeated(i, s) for s in self.options[i]}
+        return {s: seconds / self.parallelism(i, s) + self._repeated_reads_cost(i, s) for s in self.options[i]}
 
-    def _repeated(self, i: int, split: int | None) -> float:
+    def _repeated_reads_cost(self, i: int, split: int | None) -> float:
         """Of two splits of a product that cost the same, threads share the larger operand in the better one."""
         dot = self.kernels[i].body
         if isinstance(dot, Window) and split is not None:
-            return self._copied(dot, split)
+            return self._weight_copy_cost(dot, split)
         if not isinstance(dot, Dot) or split is None:
             return 0.0
         read_by_all = [x.buffer for x in (dot.a, dot.b) if all(a != split for i in x.index for a, _ in i.terms)]
         return sum(self.buffers[b].bytes for b in read_by_all) * self.prices.repeated_byte
 
-    def _copied(self, window: Window, split: int) -> float:
+    def _weight_copy_cost(self, window: Window, split: int) -> float:
         """Threads that share images copy the whole weight each, those that share channels all images."""
         read_by_all = (o.load.buffer for o in window.operands if (o.name == "weight") == (split == 0))
         return sum(self.buffers[b].bytes for b in read_by_all) * self.prices.byte

@@ -109,17 +109,17 @@ class CpuProgram:
         self.loss: Callable[[], float] = _no_loss if first is None else first.stored[:1].item  # type: ignore[assignment]
 
     def _outlet(self, buffer: Buffer) -> Outlet:
-        stored = self._stored(buffer)
+        stored = self._persistent_array(buffer)
         return Outlet(buffer, stored[:1] if buffer.type.shape == () else stored)  # one number, without what pads it
 
-    def _stored(self, buffer: Buffer) -> AnyArray:
+    def _persistent_array(self, buffer: Buffer) -> AnyArray:
         """The flat array behind a buffer that outlives the step."""
         if buffer.space is Space.STATE:
-            return self._held(buffer.name)
+            return self._state_array(buffer.name)
         dtype = buffer.type.dtype
         return self._region.view(self._offset[buffer.id], buffer.bytes // dtype.size, dtype.numpy)
 
-    def _held(self, state: str) -> AnyArray:
+    def _state_array(self, state: str) -> AnyArray:
         """A state's numbers as they are stored, flat."""
         found: Any = self._state.slot(state).on(self._memory_of(state))
         if state in self._parts:
@@ -138,7 +138,7 @@ class CpuProgram:
         self._addresses = (c_void_p * max(1, len(pointers)))()
         for i, buffer in enumerate(pointers):
             if buffer.space is Space.STATE:
-                self._addresses[i] = self._held(state_names[buffer.id]).ctypes.data
+                self._addresses[i] = self._state_array(state_names[buffer.id]).ctypes.data
             elif buffer.space is not Space.INPUT:
                 self._addresses[i] = self._region.address + self._offset[buffer.id]
         place_of = {buffer.id: i for i, buffer in enumerate(pointers)}
@@ -375,7 +375,7 @@ class CpuProgram:
         state = next(b for b in self.plan.buffers if b.id == copy.source)
         rows, columns = (int(e) for e in state.type.shape)
         return native.Copy(
-            state=self._held(state.name).ctypes.data,
+            state=self._state_array(state.name).ctypes.data,
             copy=self._region.address + self._offset[copy.id],
             rows=rows,
             columns=columns,
@@ -429,7 +429,7 @@ class CpuProgram:
             call=ctypes.pointer(self._call),
             batch_dim=self._dim(epoch.symbol),
             inputs=inputs,
-            loss=self._stored(loss).ctypes.data,
+            loss=self._persistent_array(loss).ctypes.data,
             refused=None if self._refused is None else self._refused.ctypes.data,
             step_scalar=self._step_scalar(),
             order_seed=epoch.seed,

@@ -47,7 +47,7 @@ class Nodes:
             shared: bytes of shared memory that a block is given besides what its text says.
             together: are its blocks all there at once, so that they can wait for each other?
         """
-        params, pointers = self._described(function, grid, threads, arguments, shared)
+        params, pointers = self._kernel_parameters(function, grid, threads, arguments, shared)
         ending = [i for i in after if i in self._kernels] if self._early and not together else []
         before = [self._nodes[i] for i in after if i not in ending]
         if shared:
@@ -69,7 +69,7 @@ class Nodes:
         self._kernels.add(len(self._nodes) - 1)
         return len(self._nodes) - 1
 
-    def _described(
+    def _kernel_parameters(
         self, function: Any, grid: Sequence[int], threads: int, arguments: Sequence[Any], shared: int = 0
     ) -> tuple[Any, Any]:
         """A kernel as the driver wants it, and the table of where its arguments are."""
@@ -121,7 +121,7 @@ class Nodes:
             words = [w for of, size in zip(asked, sizes, strict=True) for w in (int(of.dst), size, int(of.value))]
             given = ((ctypes.c_void_p * (3 * MOST_FILLS))(*words),)
             grid = min(FILL_BLOCKS, -(-max(sizes) // FILL_BYTES)), 1
-            params, pointers = self._described(self._fill(), grid, 256, given)
+            params, pointers = self._kernel_parameters(self._fill(), grid, 256, given)
             kernel = call("cuGraphAddKernelNode", graph, before, len(before), params)
             self._kept.append((given, pointers))
             for node in fills:

@@ -100,9 +100,9 @@ class PreparedGemm:
         if p.bias is not None:
             _set("MatmulDesc", self._desc, EPILOGUE, c_int32(ADD_BIAS))
             _set("MatmulDesc", self._desc, BIAS_POINTER, c_void_p(ALIGNED))  # each call has its own
-        self._found = self._chosen()
+        self._found = self._choose_algorithm()
 
-    def _chosen(self) -> GemmAlgorithm:
+    def _choose_algorithm(self) -> GemmAlgorithm:
         preference, count, found = c_void_p(), c_int(), GemmAlgorithm()
         _call("cublasLtMatmulPreferenceCreate", byref(preference))
         _set("MatmulPreference", preference, MOST_WORKSPACE, c_uint64(self.product.workspace))

@@ -139,7 +139,7 @@ class PreparedGraph:
                     self._graph.deselect_numeric_notes([getattr(module.numerical_note, n) for n in description.without])
                 self._graph.deselect_workspace_greater_than(description.workspace)
                 self._graph.check_support()
-                self._number = self._found(description.prefers)
+                self._number = self._build_engine(description.prefers)
         except Exception as error:  # the module's own, and whatever pybind makes of others
             what = ", ".join(op.function for op in description.ops)
             raise DeviceError(
@@ -152,7 +152,7 @@ class PreparedGraph:
         )
         assert self.workspace <= description.workspace, f"cuDNN takes {self.workspace:,} bytes for {description}"
 
-    def _found(self, preferred: str) -> int | None:
+    def _build_engine(self, preferred: str) -> int | None:
         """The proposal of a name, built; None: the first one that can be built is."""
         proposed = range(self._graph.get_execution_plan_count()) if preferred else ()
         for number in proposed:

@@ -113,10 +113,10 @@ class Moves:
 
     def all_reduce(self) -> list[Phase]:
         if self.starts[-1] * self.size <= LITTLE and self._fits(self.starts[-1], BESIDE):
-            return self._summed([(t, 0, start, t.count) for t, start in zip(self.tensors, self.starts, strict=False)])
+            return self._reduce([(t, 0, start, t.count) for t, start in zip(self.tensors, self.starts, strict=False)])
         parts = [list(self._pieces(*rows_of_rank(self.starts[-1], p, self.ranks))) for p in range(self.ranks)]
         own = parts[self.place]
-        found = self._summed(own, parts)
+        found = self._reduce(own, parts)
         if self.ranks > 1:
             sends = [self._piece(t.to + at * self.size, n, p) for p in self.others for t, at, _, n in own]
             receives = [self._piece(t.to + at * self.size, n, p) for p in self.others for t, at, _, n in parts[p]]
@@ -128,7 +128,7 @@ class Moves:
             [(t, p * t.count, start, t.count) for t, start in zip(self.tensors, self.starts, strict=False)]
             for p in range(self.ranks)
         ]
-        return self._summed(parts[self.place], parts, scatters=True)
+        return self._reduce(parts[self.place], parts, scatters=True)
 
     def all_gather(self) -> list[Phase]:
         everyone, own = range(self.ranks), self.tensors
@@ -148,7 +148,7 @@ class Moves:
             if low < high:
                 yield tensor, low - start, low - first, high - low
 
-    def _summed(
+    def _reduce(
         self,
         own: Sequence[tuple[CollectiveOperand, int, int, int]],
         parts: Sequence[Sequence[tuple[CollectiveOperand, int, int, int]]] | None = None,

@@ -148,7 +148,7 @@ class Epochs:
         most = self._most_steps()
         if isinstance(self._resident, Resident):
             start, offsets = self._resident.memory.address, self._resident.offsets
-            self._data.write(0, self._described(epoch, {name: start + at for name, at in offsets.items()}))
+            self._data.write(0, self._data_record(epoch, {name: start + at for name, at in offsets.items()}))
         deadline, first, end = time.monotonic() + seconds, updates.start, updates.stop
         begun: deque[tuple[int, int]] = deque()
         update, turn = first, 0
@@ -176,7 +176,7 @@ class Epochs:
         most = self.steps if self._persists() else self._graph_steps
         return min(most, self._resident.updates) if isinstance(self._resident, Streamed) else most
 
-    def _described(self, epoch: Epoch, begins: Mapping[str, int]) -> AnyArray:
+    def _data_record(self, epoch: Epoch, begins: Mapping[str, int]) -> AnyArray:
         """Where rows are and in which order they come: `ws_data` of native/gather.h.
 
         It is that of the first place of inputs, of the second, and of those that a kernel reads where they are.
@@ -216,7 +216,7 @@ class Epochs:
         graph = None if self._persists() else self._ready_graph(count, epoch.sizes_of(update))
         if isinstance(self._resident, Streamed):
             begins = self._resident.bring(epoch, update, count, self._program.share.rows)
-            self._resident.write(self._data.address, self._described(epoch, begins))
+            self._resident.write(self._data.address, self._data_record(epoch, begins))
         self._gpu.copy_in(self._records.address, pinned.address, records.nbytes)
         if graph is not None:
             graph.launch()
@@ -247,11 +247,11 @@ class Epochs:
         """Put one step into a graph: its kernels, one of which gathers the rows of the next step besides."""
         loss, elsewhere = self._losses.address + LOSS_BYTES * i, self._elsewhere if i % 2 else frozenset()
         if i == 0 or self._gathering is None:
-            given, writes = self._gathered(i)
+            given, writes = self._gather_arguments(i)
             order.kernel(self._gather, (GATHER_BLOCKS, 1), 256, list(map(ctypes.c_void_p, given)), set(), set(writes))
         ahead = None
         if not is_last and self._gathering is not None:
-            given, writes = self._gathered(i + 1)
+            given, writes = self._gather_arguments(i + 1)
             ahead = replace(self._gathering, given=given, writes=writes)
         first = self._program.plan.outputs[0][1]
 
@@ -263,7 +263,7 @@ class Epochs:
         placed = self._program.placed(address, self._records.address + 8 * self._words * i, elsewhere)
         self._program.add_step(order, placed, sizes, ahead)
 
-    def _gathered(self, i: int) -> tuple[tuple[int, int], frozenset[Resource]]:
+    def _gather_arguments(self, i: int) -> tuple[tuple[int, int], frozenset[Resource]]:
         """What gathering the rows of a step is given, and what it writes: steps have two places in turn."""
         given = self._records.address + 8 * self._words * i, self._data.address + i % 2 * DATA_BYTES
         elsewhere = self._elsewhere if i % 2 else frozenset()

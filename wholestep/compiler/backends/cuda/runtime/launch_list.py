@@ -71,12 +71,12 @@ class Order:
     ) -> None:
         after = self._after(reads, writes)
         node = self._nodes.kernel(function, grid, threads, given, after, shared, together)
-        self._done(node, after, reads, writes)
+        self._finish(node, after, reads, writes)
 
     def library(self, record: Callable[[int], None], reads: set[Resource], writes: set[Resource]) -> None:
         """What a library puts into a stream."""
         after = self._after(reads, writes)
-        self._done(self._nodes.captured(record, after), after, reads, writes)
+        self._finish(self._nodes.captured(record, after), after, reads, writes)
 
     def _after(self, reads: set[Resource], writes: set[Resource]) -> list[int]:
         if self._in_line:
@@ -90,7 +90,7 @@ class Order:
                     wanted.update(self._read.get(other, ()))
         return self._nearest(wanted)
 
-    def _done(self, node: int, after: Sequence[int], reads: set[Resource], writes: set[Resource]) -> None:
+    def _finish(self, node: int, after: Sequence[int], reads: set[Resource], writes: set[Resource]) -> None:
         before = 0
         for n in after:
             before |= self._before[n] | 1 << n
@@ -197,13 +197,13 @@ class Launches:
         """The launch that gathers rows of the next step besides."""
         launch, (next, data) = gathering.launch, gathering.given
         given = launch.arguments(place.address, place.step, place.scratch, place.counters, 0)
-        reads, writes = self._used(place, launch)
+        reads, writes = self._accesses_of_launch(place, launch)
         more = [ctypes.c_void_p(next), ctypes.c_void_p(data)]
         order.kernel(gathering.function, launch.grid, launch.threads, [*given, *more], reads, writes | gathering.writes)
 
     def _add_launch(self, order: Order, place: Placed, launch: Rendered, turn: int) -> None:
         given = launch.arguments(place.address, place.step, place.scratch, place.counters, turn)
-        reads, writes = self._used(place, launch)
+        reads, writes = self._accesses_of_launch(place, launch)
         if launch.before:
             self._add_sorting(order, place, launch, given)
         if launch.together:
@@ -216,12 +216,12 @@ class Launches:
         loop = launch.kernels[0][0].loop
         return range(1 if loop is None or launch.together else evaluate(self.plan.loops[loop].length, self.plan.sizes))
 
-    def _used(self, place: Placed, launch: Rendered) -> tuple[set[Resource], set[Resource]]:
+    def _accesses_of_launch(self, place: Placed, launch: Rendered) -> tuple[set[Resource], set[Resource]]:
         """What a launch reads and writes."""
         reads: set[Resource] = {RECORD}
         writes: set[Resource] = set()
         for kernel, _ in launch.kernels:
-            read, written = (in_second_place(found, place.elsewhere) for found in self._touched(kernel))
+            read, written = (in_second_place(found, place.elsewhere) for found in self._accesses_of_kernel(kernel))
             reads, writes = reads | read, writes | written
         return reads, writes
 
@@ -272,7 +272,7 @@ class Launches:
             order, kernel, place.address, room, sizes, lambda used: in_second_place(used, place.elsewhere)
         )
 
-    def _touched(self, kernel: Kernel) -> tuple[set[Resource], set[Resource]]:
+    def _accesses_of_kernel(self, kernel: Kernel) -> tuple[set[Resource], set[Resource]]:
         """What a kernel reads and writes: buffers, and scratch memory."""
         reads: set[Resource] = {load.buffer for load, _ in kernel.body.reads()}
         writes: set[Resource] = {load.buffer for load in kernel.body.stores()}

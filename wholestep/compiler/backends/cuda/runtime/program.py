@@ -117,9 +117,9 @@ class CudaProgram:
         assert isinstance(place.scratch, CudaScratch), "programs of a GPU share its scratch memory"
         self._scratch = place.scratch
         self._modules: list[CudaModule] = []
-        self.functions = self._compiled(meanwhile)
+        self.functions = self._compile_kernels(meanwhile)
         collectives = Collectives(group, lambda: device.ranks(place.where.options))
-        self._launches = Launches(self._gpu, plan, self._rendered, self.functions, collectives)
+        self._launches = Launches(self._gpu, plan, self._render, self.functions, collectives)
         self.outputs: Mapping[str, TensorType] = {name: plan.buffers[id].type for name, id in plan.outputs}
         self.large_outputs = [name for name, id in plan.outputs if not is_small(plan.buffers[id])]
         self._scalars = PrologueScalars(plan)
@@ -138,10 +138,10 @@ class CudaProgram:
         if group is not None:
             group.users.add(self)
 
-    def _compiled(self, meanwhile: Callable[[], None]) -> Mapping[str, Any]:
+    def _compile_kernels(self, meanwhile: Callable[[], None]) -> Mapping[str, Any]:
         """The kernels by name, compiled while something else is done."""
         device, options, found = self._device, self._place.where.options, dict[str, Any]()
-        coming = Background(lambda: compile_source(self._rendered, device.architecture, cache_of(options)))
+        coming = Background(lambda: compile_source(self._render, device.architecture, cache_of(options)))
         meanwhile()
         for names, code in coming.result():
             self._modules.append(CudaModule(self._gpu, code))
@@ -149,13 +149,13 @@ class CudaProgram:
         return found
 
     @cached_property
-    def _rendered(self) -> GpuSource:
+    def _render(self) -> GpuSource:
         return render(self._plan, together=self._gpu.multiprocessors)
 
     @property
     def source(self) -> str:
         """The kernels that run."""
-        return self._rendered.text
+        return self._render.text
 
     # -- memory --------------------------------------------------------------------------------------------------
 
@@ -183,7 +183,7 @@ class CudaProgram:
         self._inputs: dict[str, AnyArray] = {}
         self._bounds = bounds_of(plan)
         self._parts = self._memories_of_parts()
-        self._states = {id: self._held(name) for name, id in plan.states}
+        self._states = {id: self._state_memory(name) for name, id in plan.states}
         self._copies = HalfCopies(self._gpu, plan, self._own, self._offsets, self._states)
 
     def _memories_of_parts(self) -> Mapping[str, PartsMemory]:
@@ -199,7 +199,7 @@ class CudaProgram:
     def _memory_of(self, name: str) -> StateMemory:
         return self._parts.get(name, self._place.memory or self._device.memory)
 
-    def _held(self, name: str) -> CudaArray:
+    def _state_memory(self, name: str) -> CudaArray:
         found: Any = self._state.slot(name).on(self._memory_of(name))
         if name in self._parts:
             assert self._line is not None
@@ -314,7 +314,7 @@ class CudaProgram:
 
     def new_graph(self, build: Callable[[Nodes], None]) -> CudaGraph:
         """A graph of kernels of this program; where it is profiled, their times are noted."""
-        given = self._gpu, build, self.begins_early, lambda: self._moving("ws_fill_bytes")
+        given = self._gpu, build, self.begins_early, lambda: self._copies_between_steps("ws_fill_bytes")
         return CudaGraph(*given) if self.recorder is None else self.recorder.graph(*given)
 
     def order_of(self, nodes: Nodes) -> Order:
@@ -334,12 +334,12 @@ class CudaProgram:
             return self.address(id) if own is None else own
 
         if turn is not None:
-            exchange.add_fetch(order, turn, self._moving("ws_fetch"))
+            exchange.add_fetch(order, turn, self._copies_between_steps("ws_fetch"))
         self.add_step(order, self.placed(address, self._own.address), sizes)
         if turn is not None:
-            exchange.add_leave(order, turn, self._moving("ws_leave"))
+            exchange.add_leave(order, turn, self._copies_between_steps("ws_leave"))
 
-    def _moving(self, name: str) -> Any:
+    def _copies_between_steps(self, name: str) -> Any:
         return self._device.moves(self._place.where.options).function(name)
 
     def placed(self, address: Callable[[int], int], record: int, elsewhere: frozenset[int] = frozenset()) -> Placed:
@@ -356,7 +356,7 @@ class CudaProgram:
 
     def gathering(self, blocks: int) -> Gathering | None:
         """The launch that may gather the rows of the next step besides; it is compiled when epochs first ask for it."""
-        found = gather_launch(self._plan, self._rendered, blocks)
+        found = gather_launch(self._plan, self._render, blocks)
         if found is None:
             return None
         number, text, launch = found

@@ -97,13 +97,13 @@ class Prologue:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._sizes: Mapping[str, int] | None = None
-        self._given: list[tuple[int, HostValue]] = []  # constants, scalars and sizes, by position
+        self._scalar_values: list[tuple[int, HostValue]] = []  # constants, scalars and sizes, by position
         self._computed: list[tuple[int, PrologueOp]] = []
         self._plain = all(map(_is_plain, plan.host))
         position = {v.id: i for i, v in enumerate(plan.host)}
         for i, v in enumerate(plan.host if self._plain else ()):
             if v.op in GIVEN:
-                self._given.append((i, v))
+                self._scalar_values.append((i, v))
             else:
                 args = tuple(position[a] for a in v.args)
                 self._computed.append((i, PrologueOp(v.op, args, v.dtype, v.slot)))
@@ -134,7 +134,7 @@ class Prologue:
         columns = many.T
         known: list[float | AnyArray] = list(self._known)
         found = np.zeros((len(many), self._plan.slots))
-        for i, v in self._given:
+        for i, v in self._scalar_values:
             if v.op == "scalar" and (columns[v.index] != columns[v.index][0]).any():
                 known[i] = columns[v.index]
             if v.slot is not None:
@@ -149,7 +149,7 @@ class Prologue:
     def _give(self, sizes: Mapping[str, int], scalars: Sequence[float]) -> None:
         """Constants, scalars and sizes; a size is computed when it changes."""
         known, slots = self._known, self._slots
-        for i, v in self._given:
+        for i, v in self._scalar_values:
             if v.op == "scalar":
                 known[i] = scalars[v.index]
             elif sizes is not self._sizes:
@@ -234,16 +234,16 @@ class PrologueScalars:
 
     def slots(self, sizes: Mapping[str, int], step: int) -> Sequence[float]:
         """Those of one step."""
-        return self._prologue.slots(sizes, self._given(step))
+        return self._prologue.slots(sizes, self._scalar_values(step))
 
     def table(self, sizes: Mapping[str, int], steps: Sequence[int]) -> AnyArray:
         """A row for each of several steps."""
-        many = np.tile(np.array(self._given(0), np.float64), (len(steps), 1))
+        many = np.tile(np.array(self._scalar_values(0), np.float64), (len(steps), 1))
         if self._step is not None:
             many[:, self._step] = steps
         return self._prologue.table(sizes, many)
 
-    def _given(self, step: int) -> list[float]:
+    def _scalar_values(self, step: int) -> list[float]:
         given = list(self._values.values())
         if self._step is not None:
             given[self._step] = float(step)

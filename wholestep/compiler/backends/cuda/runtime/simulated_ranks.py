@@ -117,8 +117,8 @@ class OfRank(CudaProgram):
         self._like, self.forgotten = like, do_nothing
         super().__init__(device, plan, place, meanwhile)
 
-    def _compiled(self, meanwhile: Callable[[], None]) -> Mapping[str, Any]:
-        return super()._compiled(meanwhile) if self._like is None else self._like.functions
+    def _compile_kernels(self, meanwhile: Callable[[], None]) -> Mapping[str, Any]:
+        return super()._compile_kernels(meanwhile) if self._like is None else self._like.functions
 
     @property
     def is_first(self) -> bool:

@@ -133,7 +133,7 @@ class RowLevels:
         assert axis is not None
         for r in level.reduces:
             w.start(r)
-        level, known = self.completed(n)
+        level, known = self.with_earlier_levels(n)
         if self.length is None:
             with w.loop(f"i{axis}", "lane", w.axis_extent(axis), str(w.schedule.width)):
                 w.values |= known
@@ -223,7 +223,7 @@ class RowLevels:
         first = f"slots + {start}" if start else "slots"
         return f"{first} + j*{16 * self.w.schedule.width}, {16 * (self.length // self.count)}"
 
-    def completed(self, n: int) -> tuple[Level, dict[int, str]]:
+    def with_earlier_levels(self, n: int) -> tuple[Level, dict[int, str]]:
         """A level with what it takes from earlier ones: kept in registers, or computed again."""
         level, known, again = self.nest.levels[n], dict[int, str](), dict[int, Instr]()
 

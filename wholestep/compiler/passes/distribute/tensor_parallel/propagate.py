@@ -122,16 +122,16 @@ class ShardingPropagation:
             return self.held[node]
         if node not in self.wholes:
             with b.origin(node):
-                self.wholes[node] = self._summed(node) if isinstance(kind, PartialTerm) else self._gathered(node, kind)
+                self.wholes[node] = self._reduce(node) if isinstance(kind, PartialTerm) else self._gather(node, kind)
         return self.wholes[node]
 
-    def _summed(self, node: Node) -> Node:
+    def _reduce(self, node: Node) -> Node:
         """The sum of all terms."""
         own = self.held[node]
         carried = own if own.type.dtype.name in CARRIED else b.cast(own, float32)
         return b.cast(b.make("all_reduce", (carried,), at.GroupAttrs(axis=MODEL)), own.type.dtype)
 
-    def _gathered(self, node: Node, split: Sharded) -> Node:
+    def _gather(self, node: Node, split: Sharded) -> Node:
         """All parts of a value, put together."""
         own, shape, axis = self.held[node], node.type.shape, split.axis
         sent = _wire_dtype(own.type.dtype)

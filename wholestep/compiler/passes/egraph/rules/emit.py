@@ -105,7 +105,7 @@ class _Emitter:
         row = " ".join(["root", *self.tensors.values(), *numbers])
         text = (
             f"(rule ({' '.join([*self.facts, *self.conditions])})"
-            f" ({' '.join(self.actions)} (union root {right}) ({relation} {row}){self._subsumed()})"
+            f" ({' '.join(self.actions)} (union root {right}) ({relation} {row}){self._subsume()})"
             f' :ruleset {ruleset} :name "{self.rule.name}")'
         )
         return EmittedRule(
@@ -167,7 +167,7 @@ class _Emitter:
     def _bind_type(self, type: object) -> str:
         return self.type_names.setdefault(type, f"t{len(self.type_names)}")
 
-    def _subsumed(self) -> str:
+    def _subsume(self) -> str:
         """egglog's way to hide an e-node from further matches; it stays in its class."""
         return f" (subsume {self.root})" if self.rule.simplifies else ""
 
@@ -177,7 +177,7 @@ class _Emitter:
         if isinstance(tree, Variable):
             assert tree.name in self.tensors, f"{self.rule.name}: {tree.name} is not bound by the left side"
             return self.tensors[tree.name]
-        type = self._bound_type(tree, parent, position)
+        type = self._type_binding(tree, parent, position)
         if isinstance(tree, Number):
             self.heads.setdefault(FULL, Constructor(FULL, 0, ("f64",)))
             return f"({symbol(FULL)} {tree.value.egglog(self._number)} {type})"
@@ -232,7 +232,7 @@ class _Emitter:
         applied = (t for t in subtrees(right) if isinstance(t, Apply) and variable in t.children)
         return any(self.types.of("right", t) == type for t in applied)
 
-    def _bound_type(self, tree: Tree, parent: Apply | None, position: int) -> str:
+    def _type_binding(self, tree: Tree, parent: Apply | None, position: int) -> str:
         type = self.types.of("right", tree, parent, position)
         assert type in self.type_names, f"{self.rule.name}: the left side does not tell the type of {tree}"
         return self.type_names[type]
