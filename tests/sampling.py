@@ -23,23 +23,28 @@ STEPS = ("wholestep/steps/", "wholestep/session/")
 LIBRARY = tuple(f"wholestep/{name}/" for name in ("losses", "metrics", "nn", "optim", "schedules"))
 SHARED = tuple(f"wholestep/compiler/{name}/" for name in ("ir", "passes", "plan", "runtime"))  # by all backends
 COLLECTIVES = (
-    *(
-        f"wholestep/compiler/passes/{name}"
-        for name in ("data_parallel.py", "staging_ring.py", "rowwise/", "shard_optimizer.py", "split/")
-    ),
-    *(f"wholestep/compiler/ir/{name}.py" for name in ("collectives", "grid", "parts")),
-    *(f"wholestep/compiler/backends/{name}.py" for name in ("ranks", "cpu/shards", "cuda/shards")),
+    "wholestep/compiler/passes/distribute/",
+    *(f"wholestep/compiler/ir/{name}.py" for name in ("type_rules/collectives", "mesh", "state_partition")),
+    "wholestep/compiler/backends/common/",
+    *(f"wholestep/compiler/backends/{name}/runtime/simulated_ranks.py" for name in ("cpu", "cuda")),
     *("wholestep/compiler/plan/lower/collective_kernels.py", "wholestep/compiler/runtime/"),
 )
 # Catalogue, by the beginning of its tests' names -> what it is about, by the beginning of paths.
 CATALOGUES: dict[str, tuple[str, ...]] = {
-    "tests/compiler/backends/cuda/": (*SHARED, *STEPS, "wholestep/compiler/backends/cuda/"),
+    "tests/compiler/backends/cuda/": (
+        *(*SHARED, *STEPS),
+        *(f"wholestep/compiler/backends/{name}/" for name in ("common", "cuda", "gpu")),
+    ),
     "tests/fuzz/": (*COMPILER, *STEPS, *LIBRARY),
-    "tests/importers/aten/": ("wholestep/importers/", "wholestep/compiler/frontend/", "wholestep/nn/"),
+    "tests/importers/aten/": ("wholestep/interop/", "wholestep/compiler/frontend/", "wholestep/nn/"),
     "tests/optim/test_contract.py": (*STEPS, *LIBRARY),
     "tests/train/test_classification.py": (*STEPS, *LIBRARY, "wholestep/train/"),
     "tests/train/test_schedules_in_loops.py": (*STEPS, *LIBRARY, "wholestep/train/"),
-    "tests/workers/": (*COLLECTIVES, *STEPS, *(f"wholestep/{name}/" for name in ("workers", "train", "data", "cli"))),
+    "tests/workers/": (
+        *COLLECTIVES,
+        *STEPS,
+        *(f"wholestep/{name}/" for name in ("distributed", "train", "data", "cli")),
+    ),
 }
 # What everything is about: the tests' own machinery and the versions of what is installed.
 EVERYWHERE = ("tests/conftest.py", "tests/sampling.py", "pyproject.toml")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from wholestep.callbacks.list import CallbackList
-    from wholestep.compiler.runtime.process_group import ProcessGroup
+    from wholestep.compiler.runtime.process_group import RankGroup
     from wholestep.session import Session
     from wholestep.train.history import TrainHistory
 
@@ -82,7 +82,7 @@ class Run:
     numbers: Callable[[], Logs] | None = None  # reads metrics and rates of the epoch so far
 
     @property
-    def group(self) -> ProcessGroup | None:
+    def group(self) -> RankGroup | None:
         """The workers that make the steps together; None where this process is alone."""
         return self.session.group if self.session is not None else None
 

@@ -14,7 +14,7 @@ import numpy as np
 from wholestep.compiler.ir.types import Dim, Shape, TensorType, evaluate
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.process_group import ProcessGroup
+from wholestep.compiler.runtime.process_group import RankGroup
 from wholestep.compiler.runtime.state.state import State
 from wholestep.compiler.runtime.state.storage import StateMemory
 from wholestep.compiler.target import Target
@@ -59,7 +59,7 @@ class Placement:
     threads: int
     seed: int
     options: CompileOptions
-    group: ProcessGroup | None = None  # the ranks that make a step together; None: this one alone
+    group: RankGroup | None = None  # the ranks that make a step together; None: this one alone
     shard: str | None = None  # "optimizer": of its state each has a part
     seeded: bool = True  # was the seed given, or is it the default of the process?
 

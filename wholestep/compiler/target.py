@@ -118,7 +118,7 @@ class Target:
     stored: frozenset[str] = (
         frozenset()
     )  # dtypes that may also lie in its memory: its passes widen what computes with them
-    planner: str = "wholestep.compiler.plan.memory.sequential_schedule:make_plan"  # who makes plans for it: "package.module:function"
+    planner: str = "wholestep.compiler.plan.memory.sequential_schedule:make_plan"  # "package.module:function"
     blocks_columns: bool = False  # do products and matrices among the states lie in blocks of columns, not in rows?
     lowering: Lowering = Lowering()
     fusion: Fusion = Fusion()

@@ -16,7 +16,7 @@ from wholestep.errors import UsageError
 from wholestep.train.checkpoint.identity import describe_table, identity_of
 
 if TYPE_CHECKING:
-    from wholestep.compiler.runtime.process_group import ProcessGroup
+    from wholestep.compiler.runtime.process_group import RankGroup
     from wholestep.data.table import Table
     from wholestep.session import Session
 
@@ -34,7 +34,7 @@ ADVICE = {
 
 
 def need_same(
-    group: ProcessGroup, session: Session, loader: Any, settings: Mapping[str, Any], validation: Table | None = None
+    group: RankGroup, session: Session, loader: Any, settings: Mapping[str, Any], validation: Table | None = None
 ) -> None:
     """UsageError, in every worker, where one of them would train something else; it names the worker and the field."""
     own = dict(_flat("", describe_run(session, loader, settings, validation)))
@@ -78,7 +78,7 @@ def _flat(prefix: str, value: Any) -> Iterator[tuple[str, str]]:
         yield prefix, ADDRESS.sub("", str(value))
 
 
-def _differ(group: ProcessGroup, session: Session, rank: int, field: str, there: object, here: object) -> str:
+def _differ(group: RankGroup, session: Session, rank: int, field: str, there: object, here: object) -> str:
     if field == "weights":  # in every worker: all of them see the same texts
         sums = [json.loads(text) for text in group.gather(json.dumps(_sums(session)).encode())]
         field = next((f"weights of {name!r}" for name in sums[0] if sums[0][name] != sums[rank].get(name)), field)

@@ -10,7 +10,7 @@ from wholestep.errors import OptionError
 from wholestep.options import read_launch
 
 if TYPE_CHECKING:
-    from wholestep.compiler.runtime.process_group import ProcessGroup
+    from wholestep.compiler.runtime.process_group import RankGroup
 
 ENGINES = ("mpi", "nccl", "ray")
 SHARDS = (None, "optimizer")
@@ -89,7 +89,7 @@ class Workers:
         found = read_launch()
         return 0 if found is None else found.rank
 
-    def join(self) -> ProcessGroup | None:
+    def join(self) -> RankGroup | None:
         """The group that this process is a rank of; None where it is alone."""
         from wholestep.distributed.launch.joining import join  # most run alone
 

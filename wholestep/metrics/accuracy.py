@@ -140,7 +140,8 @@ class TopKAccuracy(RightRows):
             fail(
                 ShapeError,
                 f"top_k_accuracy ranks scores of shape (..., C) for classes of shape (...); received "
-                f"{ArrayKind.of(seen.prediction)} and {ArrayKind.of(seen.target)}. For answers of yes or no use 'accuracy'.",
+                f"{ArrayKind.of(seen.prediction)} and {ArrayKind.of(seen.target)}. For "
+                "answers of yes or no use 'accuracy'.",
             )
         if self.k > int(seen.prediction.shape[-1]):
             text = shape_text(seen.prediction.shape)

@@ -139,7 +139,7 @@ class Ranked(OfScores, KeptRows):
         if seen.form is PredictionForm.CLASSES:
             fail(
                 DTypeError,
-                f"{self.kind} needs scores (floats) and classes (whole numbers); received {ArrayKind.of(prediction)} and "
+                f"{self.kind} needs scores (floats) and classes (integers); received {ArrayKind.of(prediction)} and "
                 f"{ArrayKind.of(target)}.",
             )
         if seen.questions > 1 and self.ignore_index is not None:

@@ -22,7 +22,7 @@ from weakref import WeakSet
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.precision import TF32
 from wholestep.compiler.plan.model.kernel import Plan
-from wholestep.compiler.runtime.process_group import ProcessGroup
+from wholestep.compiler.runtime.process_group import RankGroup
 from wholestep.compiler.runtime.state.state import State
 from wholestep.compiler.spans import Span
 from wholestep.compiler.target import Target
@@ -321,7 +321,7 @@ class Session:
         return self._programs.where.threads
 
     @property
-    def group(self) -> ProcessGroup | None:
+    def group(self) -> RankGroup | None:
         """The processes that make its steps together; None where this one makes them alone."""
         group = self._programs.where.group
         return None if group is None or group.engine == "threads" else group

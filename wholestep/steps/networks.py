@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Lock
 
-from wholestep.compiler.runtime.process_group import ProcessGroup
+from wholestep.compiler.runtime.process_group import RankGroup
 from wholestep.compiler.runtime.state.state import State
 from wholestep.errors import OptionError
 
@@ -61,7 +61,7 @@ def network_of(state: State) -> int:
         return state.network
 
 
-def agree_on_network(state: State, group: ProcessGroup) -> None:
+def agree_on_network(state: State, group: RankGroup) -> None:
     """Give a network the same number on all ranks, whatever else each of them has built; all ranks call this."""
     own = -1 if state.network is None else state.network
     gathered = [_unpacked(data) for data in group.gather(f"{own} {_process.networks}".encode())]

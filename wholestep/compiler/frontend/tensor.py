@@ -189,7 +189,7 @@ class Tensor(Unreadable):
     def __rrshift__(self, other: Operand) -> Tensor:
         return pointwise("right_shift", other, self)
 
-    # -- reductions: functions/reductions.py -------------------------------------------------------------------------------
+    # -- reductions: functions/reductions.py -----------------------------------------------------------------------
 
     _axes, _mirrored = reductions.axes_of, reductions.order_reversed
     sum = reductions.sum

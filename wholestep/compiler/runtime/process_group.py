@@ -13,7 +13,7 @@ class GroupFailedError(Exception):
     """A collective did not come to its end; `Group.check` tells why."""
 
 
-class ProcessGroup(Protocol):
+class RankGroup(Protocol):
     """The ranks of a run, seen from one of them.  All ranks call the same methods in the same order."""
 
     engine: str  # for people: "threads", "mpi", ...

@@ -22,7 +22,7 @@ from wholestep.errors import UsageError, WorkerError
 
 if TYPE_CHECKING:
     from wholestep.compiler.backends.cuda.runtime.collectives import GraphOwner
-    from wholestep.compiler.runtime.process_group import ProcessGroup
+    from wholestep.compiler.runtime.process_group import RankGroup
     from wholestep.distributed.workers import Workers
 
 SPINS = 200  # looks at the GPU, one after the other, before somebody who waits sleeps in between:
@@ -43,7 +43,7 @@ def take_gpu(workers: Workers) -> None:
         prefer_gpu(before % gpu_count())  # where a launcher shows each its own alone, that one is number 0
 
 
-def join_gpus(workers: Workers, control: ProcessGroup | None, number: int) -> NcclGroup | NcclGrid | None:
+def join_gpus(workers: Workers, control: RankGroup | None, number: int) -> NcclGroup | NcclGrid | None:
     """The group whose ranks exchange by NCCL, this one with the GPU of a number; None for a process that is alone and
     has not asked for it.
     """
@@ -57,7 +57,7 @@ def join_gpus(workers: Workers, control: ProcessGroup | None, number: int) -> Nc
     return found if control is None or control.grid == found.grid else NcclGrid(found, control.grid)
 
 
-def _whole(control: ProcessGroup | None) -> ProcessGroup | None:
+def _whole(control: RankGroup | None) -> ProcessGroup | None:
     """All processes, however they stand."""
     found = control.whole if isinstance(control, ProcessGrid) else control
     assert found is None or isinstance(found, ProcessGroup)
@@ -109,8 +109,8 @@ class NcclGroup:
                 )
             if other["nccl"] != told[0]["nccl"]:
                 raise UsageError(
-                    f"{self._describe_rank(rank)} has NCCL {other['nccl']}, and rank 0 has {told[0]['nccl']}: install the same "
-                    "version everywhere."
+                    f"{self._describe_rank(rank)} has NCCL {other['nccl']}, and rank 0 has {told[0]['nccl']}: install the "
+                    "same version everywhere."
                 )
             first = seen.setdefault((self._machine(rank), other["gpu"]), rank)
             if first != rank:

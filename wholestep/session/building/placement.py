@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from wholestep.compiler.backend import Device, Placement
 from wholestep.compiler.devices import device_named, device_text
 from wholestep.compiler.frontend.precision import TF32
-from wholestep.compiler.runtime.process_group import ProcessGroup
+from wholestep.compiler.runtime.process_group import RankGroup
 from wholestep.compiler.runtime.threads import MAX_THREADS, default_threads
 from wholestep.errors import OptionError
 from wholestep.options import CompileOptions, thread_count
@@ -82,7 +82,7 @@ def _has_ranks(device: Device) -> bool:
     return device.name.startswith("cpu") or _is_gpu(device.name)
 
 
-def group_of(shards: Shards, workers: Workers | None, device: Device) -> ProcessGroup | None:
+def group_of(shards: Shards, workers: Workers | None, device: Device) -> RankGroup | None:
     """The ranks that make a step together."""
     if workers is not None and shards is not None:
         raise OptionError("shards= makes the steps of workers in one process, and workers= has them; give one of both.")

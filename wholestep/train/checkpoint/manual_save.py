@@ -9,13 +9,13 @@ from wholestep.errors import CheckpointError, WorkerError
 from wholestep.train.checkpoint.write import capture, write_alone
 
 if TYPE_CHECKING:
-    from wholestep.compiler.runtime.process_group import ProcessGroup
+    from wholestep.compiler.runtime.process_group import RankGroup
     from wholestep.session import Session
 
 WRITTEN, FAILED = b"+", b"-"  # before what rank 0 tells
 
 
-def save_among(group: ProcessGroup, folder: Path, session: Session, **run: Any) -> Path:
+def save_among(group: RankGroup, folder: Path, session: Session, **run: Any) -> Path:
     """Write a checkpoint together; returns its folder on every rank."""
     if not any(map(session.state.is_divided, session.lasting_states)):  # nobody needs the others
         if group.rank == 0:

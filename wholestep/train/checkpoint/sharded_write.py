@@ -24,12 +24,12 @@ from wholestep.train.checkpoint.tensors import sync_folder
 from wholestep.train.checkpoint.write import new_name, publish, write_error, write_whole
 
 if TYPE_CHECKING:
-    from wholestep.compiler.runtime.process_group import ProcessGroup
+    from wholestep.compiler.runtime.process_group import RankGroup
 
 log = logging.getLogger("wholestep")
 
 
-def meet(group: ProcessGroup, folder: Path, step: int) -> Path | None:
+def meet(group: RankGroup, folder: Path, step: int) -> Path | None:
     """A new folder that all workers can write to; None if they do not share a file system."""
     name = new_name(step)
     if group.rank == 0:
@@ -58,7 +58,7 @@ class ShardedWrite:
     """
 
     def __init__(
-        self, group: ProcessGroup, place: Path, step: int, pieces: Mapping[str, StatePiece], taken: Checkpoint | None
+        self, group: RankGroup, place: Path, step: int, pieces: Mapping[str, StatePiece], taken: Checkpoint | None
     ) -> None:
         self.group, self.place, self.step, self.taken = group, place, step, taken
         self._said: dict[str, object] = {}

@@ -20,7 +20,7 @@ from wholestep.compiler.ir.attrs import DATA
 from wholestep.compiler.ir.types import TensorType, evaluate
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.process_group import ProcessGroup, rows_of_rank
+from wholestep.compiler.runtime.process_group import RankGroup, rows_of_rank
 from wholestep.compiler.runtime.state.state import State
 
 
@@ -37,7 +37,7 @@ class LaunchedMicroBatches:
         programs: Sequence[Program],
         state: State,
         shape: MicroBatchShape,
-        group: ProcessGroup | None = None,
+        group: RankGroup | None = None,
         needs_rows: bool = False,
     ) -> None:
         self.plan, self._programs, self._state, self._shape = plan, tuple(programs), state, shape

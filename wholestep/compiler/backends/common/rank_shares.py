@@ -14,7 +14,7 @@ from wholestep.compiler.ir.types import Dim
 from wholestep.compiler.plan.model.bodies import Exchange
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.process_group import GroupFailedError, ProcessGroup, rows_of_rank
+from wholestep.compiler.runtime.process_group import GroupFailedError, RankGroup, rows_of_rank
 from wholestep.errors import UsageError
 
 NEVER = 1e9  # seconds: ranks end a slice by its number of steps, which they have agreed on
@@ -32,7 +32,7 @@ def axes_of(plan: Plan) -> frozenset[str]:
     return frozenset(k.body.axis for k in plan.kernels if isinstance(k.body, Exchange))
 
 
-def address_in(group: ProcessGroup, plan: Plan) -> int:
+def address_in(group: RankGroup, plan: Plan) -> int:
     """The native group of a plan: of one that has all rows, and exchanges along the model axis alone, no other."""
     if group.grid.model == 1 or plan.divided or DATA in axes_of(plan):
         return group.address
@@ -52,12 +52,12 @@ def of_rank(divided: str, sizes: Mapping[str, int], rank: int, ranks: int) -> di
     return {divided: count, OWN: first, ROWS: rows}
 
 
-def places_of(group: ProcessGroup) -> dict[str, int]:
+def places_of(group: RankGroup) -> dict[str, int]:
     """Where a rank stands along each axis, by the symbols that steps have for it."""
     return {s: group.grid.place(axis, group.rank) for s, axis in ((RANK, DATA), (MODEL_RANK, MODEL))}
 
 
-def lockstep_group(group: ProcessGroup | None, plan: Plan) -> ProcessGroup | None:
+def lockstep_group(group: RankGroup | None, plan: Plan) -> RankGroup | None:
     """Those who make the steps of a plan in lock-step; None: this rank makes them alone."""
     if group is None or group.size == 1:
         return None
@@ -79,7 +79,7 @@ class RankShare:
     Where `needs_rows`, it cannot run without any.
     """
 
-    def __init__(self, plan: Plan, group: ProcessGroup | None, needs_rows: bool = False) -> None:
+    def __init__(self, plan: Plan, group: RankGroup | None, needs_rows: bool = False) -> None:
         places = {} if group is None else places_of(group)
         self._places = {s: number for s, number in places.items() if s in plan.symbols}
         self.rank, self.ranks = (places[RANK], group.grid.data) if group is not None and plan.divided else (0, 1)
@@ -127,7 +127,7 @@ class RankShare:
 class Pace:
     """How many steps a slice has.  Alone, a program looks at the clock; ranks agree on a number, by that of rank 0."""
 
-    def __init__(self, group: ProcessGroup | None) -> None:
+    def __init__(self, group: RankGroup | None) -> None:
         self._group, self._next = group, 1
         self.alone = group is None  # there is nothing to learn from the time of a slice
         self.seconds = SLICE_SECONDS if group is None else NEVER

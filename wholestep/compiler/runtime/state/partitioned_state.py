@@ -17,7 +17,7 @@ from wholestep.compiler.ir.state_partition import Division
 from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.plan.model.kernel import Buffer
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.process_group import ProcessGroup
+from wholestep.compiler.runtime.process_group import RankGroup
 from wholestep.compiler.runtime.state.state_pieces import StatePiece
 from wholestep.compiler.runtime.state.storage import StateBlock, StateMemory, Stored
 
@@ -28,7 +28,7 @@ class PartsMemory:
     `ranks` and `cut` say how they are divided (`ir/state_partition.py`): one memory holds what is divided in one way.
     """
 
-    def __init__(self, memory: StateMemory, group: ProcessGroup, ranks: int, cut: tuple[int, ...] = ()) -> None:
+    def __init__(self, memory: StateMemory, group: RankGroup, ranks: int, cut: tuple[int, ...] = ()) -> None:
         self.group = group
         how = [str(ranks)] * bool(ranks) + [f"cut {cut}"] * bool(cut)
         self.kind = f"{memory.kind}, parts of {group.grid} {group.engine}: {', '.join(how)}"
@@ -53,7 +53,7 @@ class PartsMemory:
         return False
 
 
-def memories_of_parts(buffers: Sequence[Buffer], memory: StateMemory, group: ProcessGroup) -> dict[str, PartsMemory]:
+def memories_of_parts(buffers: Sequence[Buffer], memory: StateMemory, group: RankGroup) -> dict[str, PartsMemory]:
     """Where those states are that ranks have divided, by name."""
     found: dict[tuple[int, tuple[int, ...]], PartsMemory] = {}
     for buffer in buffers:
@@ -65,7 +65,7 @@ def memories_of_parts(buffers: Sequence[Buffer], memory: StateMemory, group: Pro
 class Parts:
     """A state of which every rank has a part; `of` are those that are here, by rank."""
 
-    def __init__(self, division: Division, of: dict[int, Stored], group: ProcessGroup) -> None:
+    def __init__(self, division: Division, of: dict[int, Stored], group: RankGroup) -> None:
         self.of, self._division, self._group = of, division, group
 
     @property

@@ -20,7 +20,7 @@ from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.background import Background
 from wholestep.compiler.runtime.cache.content_store import cache_of
 from wholestep.compiler.runtime.memory import expect_region
-from wholestep.compiler.runtime.process_group import ProcessGroup
+from wholestep.compiler.runtime.process_group import RankGroup
 from wholestep.compiler.target import Target
 from wholestep.errors import PlanError
 from wholestep.options import CompileOptions
@@ -118,7 +118,7 @@ def _expect_memory(plan: Plan, place: LoadContext) -> None:
     expect_region(pages_of(plan, threads).private_mapped)
 
 
-def _are_threads(group: ProcessGroup | None) -> TypeGuard[Shards]:
+def _are_threads(group: RankGroup | None) -> TypeGuard[Shards]:
     """Are the ranks of a step threads of this process?"""
     return group is not None and group.engine == "threads"
 

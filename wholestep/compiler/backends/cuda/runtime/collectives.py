@@ -19,7 +19,7 @@ from wholestep.compiler.backends.cuda.libraries.nccl import Communicator, PeerBy
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.model.bodies import Exchange
 from wholestep.compiler.plan.model.kernel import Kernel
-from wholestep.compiler.runtime.process_group import ProcessGroup, rows_of_rank
+from wholestep.compiler.runtime.process_group import RankGroup, rows_of_rank
 from wholestep.errors import PlanError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class GraphOwner(Protocol):
 
 
 @runtime_checkable
-class Line(ProcessGroup, Protocol):
+class Line(RankGroup, Protocol):
     """Ranks with a GPU each, seen from one of them."""
 
     communicator: Communicator

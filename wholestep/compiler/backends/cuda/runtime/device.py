@@ -20,7 +20,7 @@ from wholestep.compiler.backends.gpu.render.source import native
 from wholestep.compiler.plan.io import serialize
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.cache.content_store import cache_of, key_of
-from wholestep.compiler.runtime.process_group import ProcessGroup
+from wholestep.compiler.runtime.process_group import RankGroup
 from wholestep.compiler.runtime.shards import Shards
 from wholestep.compiler.runtime.sources import compiler_version
 from wholestep.compiler.spans import inner_span
@@ -141,7 +141,7 @@ class CudaDevice:
         return *eligibility.notes_on(plan, self.gpu.multiprocessors), *host_copies.notes_on(plan)
 
 
-def _are_here(group: ProcessGroup | None) -> TypeGuard[Shards]:
+def _are_here(group: RankGroup | None) -> TypeGuard[Shards]:
     """Are all ranks of a step programs of this process?"""
     return group is not None and group.engine == "threads"
 

@@ -1,4 +1,6 @@
-"""Convolutions and their adjoints in the image as products over the pixels of several images (cpu/convolution/implicit_gemm.py)."""
+"""Convolutions and their adjoints in the image as products over the pixels of several images
+(cpu/convolution/implicit_gemm.py).
+"""
 
 from __future__ import annotations
 
