@@ -94,7 +94,7 @@ def test_attention_in_half_precision_is_cudnns(monkeypatch: pytest.MonkeyPatch, 
     assert all(len(buffers) <= 1 for buffers in packed), "nothing is transposed"
     assert ours.plan.arena_bytes > max(k.schedule.workspace for k in calls) > 0
     text = str(ours.report())
-    assert "x gradients of attention by cuDNN, adding in a fixed order" in text
+    assert "x attention backward by cuDNN, with a deterministic algorithm" in text
     assert "note: checked against the interpreter" in text
     for rows in (3, 2, 3):
         batch = MODELS["gpt"][1](rows)
@@ -141,14 +141,14 @@ def test_a_report_says_who_computes_attention_and_why() -> None:
         session = ws.build_session(g, optimizer=ws.SGD(lr=0.1), batch_size=rows, **given)
         return [note for note in session.plan.notes if "attention" in note]
 
-    assert notes("bfloat16", 256, 4)[0] == "1 x attention by cuDNN, adding in a fixed order"
+    assert notes("bfloat16", 256, 4)[0] == "1 x attention by cuDNN, with a deterministic algorithm"
     for why, *given in (
-        ("cuDNN has none in float32", "float32", 256, 4),
-        ("cuDNN's heads have a multiple of 8 columns, at most 128, not 4 and 4", "bfloat16", 256, 64),
+        ("cuDNN does not support float32", "float32", 256, 4),
+        ("cuDNN needs a head width that is a multiple of 8 and at most 128, not 4 and 4", "bfloat16", 256, 64),
         ("it has a mask", "bfloat16", 256, 4, True),
         ("it has fewer than 16 million operations", "bfloat16", 8, 1, False, 2),
     ):
-        assert notes(*given)[0] == f"1 x attention by a kernel of ours: {why}"  # type: ignore[arg-type]
+        assert notes(*given)[0] == f"1 x attention by our flash attention kernel: {why}"  # type: ignore[arg-type]
     assert notes("float32", 384, 2) == [], "heads of 192 columns are products and rows"
 
 
@@ -184,12 +184,12 @@ def test_a_call_that_nobody_planned_is_refused() -> None:
     assert isinstance(call, Call)
     turned = replace(call.operands[0], axes=call.operands[0].axes[::-1])
     for other, text in (
-        (replace(call, routine="anything"), "is of a routine; received 'anything'"),
-        (replace(call, operands=call.operands[1:]), "has the operands q, k, v, mask, lse, gradient, out"),
-        (replace(call, results=call.results * 2), "has results of its own"),
-        (replace(call, operands=(turned, *call.operands[1:])), "takes 'q' along its axes"),
-        (replace(call, numbers=(("scale", float("inf")),)), "has a scale"),
-        (replace(call, dtype=float64), "takes 'q' as it lies"),
+        (replace(call, routine="anything"), "must name a known routine; received 'anything'"),
+        (replace(call, operands=call.operands[1:]), "must have the operands q, k, v, mask, lse, gradient, out"),
+        (replace(call, results=call.results * 2), "must have distinct results of its routine"),
+        (replace(call, operands=(turned, *call.operands[1:])), "must index 'q' by its declared axes"),
+        (replace(call, numbers=(("scale", float("inf")),)), "must have a finite scale"),
+        (replace(call, dtype=float64), "cannot read 'q' in its type and layout"),
     ):
         kernels = (*plan.kernels[:at], replace(plan.kernels[at], body=other), *plan.kernels[at + 1 :])
         with pytest.raises(PlanError, match=rf"the call of kernel {at} {text}"):

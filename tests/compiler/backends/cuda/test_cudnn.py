@@ -43,7 +43,7 @@ def test_without_the_frontend_it_is_said_what_to_install(
 
 
 def test_a_description_reads_what_is_there() -> None:
-    with pytest.raises(AssertionError, match="reads what nobody makes"):
+    with pytest.raises(AssertionError, match="reads an undefined tensor"):
         Description((CudnnOp("relu", (("input", "x"),), ("y",)),), (), 0)
 
 

@@ -74,9 +74,7 @@ def test_a_gpu_needs_no_c_compiler_and_the_report_says_what_that_costs(
     (batch,) = batches(8)
     session = build("cuda", NO_COMPILER)
     assert float(session.step(**batch)) == pytest.approx(float(build("reference").step(**batch)), rel=1e-5)
-    expected = (
-        "large inputs are copied by threads of Python, half as fast as in C: the C compiler 'no-such-compiler' was"
-    )
+    expected = "large inputs are copied by Python threads, half as fast as in C: the C compiler 'no-such-compiler' was"
     assert any(note.startswith(expected) for note in session.report().notes)
     monkeypatch.setattr(host_copies, "_coming", {})
     session = build("cuda")

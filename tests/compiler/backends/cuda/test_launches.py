@@ -71,7 +71,7 @@ def test_a_step_has_fewer_launches_than_kernels_and_the_same_bits() -> None:
     launches = list(horizontal.by_launch(plan.kernels))
     assert len(launches) == plan.regions < len(plan.kernels)
     assert f"{len(plan.kernels)} kernels in {plan.regions} launches: " in plan.notes[-1]
-    assert "run one after the other in the same blocks, a row each" in plan.notes[-1]
+    assert "run one after the other in the same blocks, one row per block" in plan.notes[-1]
     last = launches[-1]
     written = {plan.buffers[load.buffer].name for k in last for load in k.body.stores()}
     assert {"w1", "b1", "w2", "b2", "loss"} <= written, "all updates and the loss are one launch"
@@ -115,7 +115,7 @@ def test_kernels_that_wait_for_each_other_cannot_share_a_launch() -> None:
     with pytest.raises(PlanError, match="cannot share a launch"):
         horizontal.check_launches(replace(plan, kernels=joined))
     swapped = (plan.kernels[-1], *plan.kernels[1:-1], plan.kernels[0])
-    with pytest.raises(PlanError, match="not in order"):
+    with pytest.raises(PlanError, match="out of order"):
         horizontal.check_launches(replace(plan, kernels=swapped))
 
 

@@ -192,13 +192,13 @@ def test_the_report_says_which_loops_are_one_kernel_and_why_not(
 ) -> None:
     (line,) = noted(session_of("lstm", "null:cuda/sm_90"))
     assert line == (
-        "note: loop 0, 5 steps of 2 kernels, is one kernel of 32 blocks, which own 8 rows and 1 units each and meet 1 "
-        "times a step: 4,096 bytes of weights stay there"
+        "note: loop 0, 5 steps of 2 kernels, runs as one persistent kernel of 32 blocks, each with 8 rows, 1 units and "
+        "1 barriers per step: 4,096 bytes of weights stay in shared memory"
     )
     session = session_of("lstm", "cuda")
     monkeypatch.setattr(driver.gpu(0), "multiprocessors", 20)
-    why = "it would have 32 blocks, which must all be there at once, and this GPU has 20 multiprocessors"
-    assert noted(session) == [f"note: loop 0, 5 steps of 2 kernels, has a launch for each of them: {why}"]
+    why = "it would need 32 co-resident blocks, and this GPU has 20 multiprocessors"
+    assert noted(session) == [f"note: loop 0, 5 steps of 2 kernels, runs with one launch per kernel and step: {why}"]
 
 
 class Normed(Gated):
@@ -220,19 +220,19 @@ class Shifted(Normed):
 
 
 REFUSED: dict[str, tuple[Callable[[], ws.nn.Module], int, int, str, str]] = {
-    "a norm": (Normed, 16, 9, "float32", "it has kernels that are not element by element over rows and units"),
-    "neighbours": (Shifted, 16, 9, "float32", "an element of it needs others than its own row and unit"),
+    "a norm": (Normed, 16, 9, "float32", "it has kernels that are not elementwise over rows and units"),
+    "neighbours": (Shifted, 16, 9, "float32", "an element depends on other rows or units than its own"),
     "threes": (
         *(lambda: ws.nn.RNN(16, 9, batch_first=True), 9, 9, "float32"),
-        "its products have sizes that a call decides, or that are not whole pieces of 16 bytes",
+        "its products have dynamic sizes, or sizes that are not multiples of 16 bytes",
     ),
     "fours of half numbers": (
         *(lambda: ws.nn.RNN(16, 12, batch_first=True), 12, 9, "bfloat16"),
-        "its products have sizes that a call decides, or that are not whole pieces of 16 bytes",
+        "its products have dynamic sizes, or sizes that are not multiples of 16 bytes",
     ),
     "a large batch": (
         *(lambda: ws.nn.LSTM(16, 256, batch_first=True), 256, 4096, "float32"),
-        "its products are too large for blocks that are all there at once",
+        "its products are too large for co-resident blocks",
     ),
 }
 
@@ -242,7 +242,7 @@ def test_other_loops_are_launches(name: str, monkeypatch: pytest.MonkeyPatch) ->
     layer, wide, batch, precision, why = REFUSED[name]
     monkeypatch.setitem(LAYERS, name, (layer, wide))
     session = session_of(name, "null:cuda/sm_90", batch, precision=precision)
-    assert noted(session)[0].endswith(f"has a launch for each of them: {why}")
+    assert noted(session)[0].endswith(f"runs with one launch per kernel and step: {why}")
     assert not any(schedule_of(k).owns for k in session.plan.kernels)
 
 
@@ -251,7 +251,7 @@ def test_a_file_cannot_say_that_a_block_owns_more_or_less() -> None:
     check_launches(plan)
     for owns in ((16, 1, 1, 16), (8, 2, 2, 8), (8, 1, 2)):
         kernels = [replace(k, schedule=replace(schedule_of(k), owns=owns)) if k.loop == 0 else k for k in plan.kernels]
-        with pytest.raises(PlanError, match="are not a loop that is one kernel"):
+        with pytest.raises(PlanError, match="are not a loop that runs as one persistent kernel"):
             check_launches(replace(plan, kernels=tuple(kernels)))
 
 

@@ -215,7 +215,7 @@ def test_a_driver_that_finds_no_gpu_is_told(forgotten: None, monkeypatch: pytest
             return (self.CUresult.CUDA_ERROR_LAUNCH_FAILED,)
 
     monkeypatch.setattr(bindings, "driver", Empty(), raising=False)
-    with pytest.raises(OptionError, match=r"found no GPU that can be used \(CUDA_ERROR_LAUNCH_FAILED\)"):
+    with pytest.raises(OptionError, match=r"found no usable GPU \(CUDA_ERROR_LAUNCH_FAILED\)"):
         ws.build_session(ws.Graph(), device="cuda")
 
 

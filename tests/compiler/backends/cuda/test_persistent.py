@@ -105,23 +105,26 @@ def test_a_gpu_without_room_for_all_blocks_launches_a_graph(
     session.run(rows(20), epochs=1)
     if gpu is not None:
         assert counted(gpu) == (before[0], before[1] + 1)
-    why = "a kernel for several steps has 27 blocks, which must all be there at once, and this GPU has 20"
-    assert f"are the launches of several steps in one graph: {why} multiprocessors" in str(session.report())
-    assert "are one kernel for several steps" not in str(session.report())
+    why = "a persistent kernel would need 27 co-resident blocks, and this GPU has 20"
+    assert f"run as the launches of several steps in one graph: {why} multiprocessors" in str(session.report())
+    assert "run as one persistent kernel" not in str(session.report())
     monkeypatch.setattr(driver.gpu(0), "multiprocessors", 132)
-    assert "are one kernel for several steps" in str(session.report())
+    assert "run as one persistent kernel" in str(session.report())
 
 
 def test_the_report_says_how_epochs_run_and_why() -> None:
-    said = "are one kernel for several steps: 204,480 bytes of weights and their states stay on 21 multiprocessors"
+    said = (
+        "run as one persistent kernel for several steps: 204,480 bytes of weights and their optimizer states stay on "
+        "21 multiprocessors"
+    )
     assert f"epochs over data on the GPU {said}" in str(build("null:cuda/sm_90", 20).report())
     for batch, features, why in (
-        (20, 850, "the rows that its weights are multiplied by are not whole fours"),
-        (20, 64, "the first launch of a step is not one product"),
+        (20, 850, "the number of input features is not a multiple of four"),
+        (20, 64, "the first launch of a step is not a single matrix product"),
         (129, FEATURES, "its batch has more than 128 rows"),
     ):
         found = build("null:cuda/sm_90", batch, features=features).report()
-        assert f"epochs over data on the GPU are the launches of several steps in one graph: {why}" in str(found)
+        assert f"epochs over data on the GPU run as the launches of several steps in one graph: {why}" in str(found)
     found = build("null:cuda/sm_80", 128).report()
     assert "in one graph: a block would need 196,736 bytes of shared memory" in str(found)
 

@@ -39,7 +39,7 @@ def steps(found: list[Product]) -> set[int]:
 
 def test_scores_of_an_odd_number_of_classes_have_aligned_rows() -> None:
     plan = build("null:cuda/sm_90", 64, 5003, 128).plan
-    assert "begin at multiples of 128 bytes: those of 5003, as 5056" in str(plan.notes)
+    assert "are padded to multiples of 128 bytes: 5003 to 5056 elements" in str(plan.notes)
     assert len(library(plan)) == 3, "scores, and both of their gradients"
     assert steps(library(plan)) == {64, 5056}
     wide = [b for b in plan.buffers if b.space is Space.ARENA and 5056 in b.type.shape]

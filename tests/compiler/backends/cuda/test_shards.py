@@ -189,7 +189,7 @@ def test_a_gpu_cuts_states_by_their_rows_and_moves_nothing() -> None:
     assert gpu.by_columns == cpu.by_columns is True, "as it was declared"
     assert not [k for k in plans[0].kernels if "permute" in k.origin]
     turned = replace(gpu, type=cpu.type)  # as many bytes
-    with pytest.raises(PlanError, match=rf"buffer {gpu.id} is not cut as cuda/sm_90 cuts states"):
+    with pytest.raises(PlanError, match=rf"buffer {gpu.id} is not partitioned as cuda/sm_90 partitions states"):
         FORMAT.check(replace(plans[0], kernels=(), buffers=(turned,)))
     with pytest.raises(PlanError, match=rf"buffer {cpu.id} is cut as states are"):
         check_layout(replace(cpu, type=gpu.type))

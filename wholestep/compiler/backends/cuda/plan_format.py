@@ -1,4 +1,4 @@
-"""What a GPU adds to plans and their files."""
+"""CUDA's part of the plan file format: schedules, and the checks of a loaded plan."""
 
 from __future__ import annotations
 
@@ -13,31 +13,33 @@ from wholestep.errors import PlanError
 
 
 def _check(plan: Plan) -> None:
-    """Every grid is the one that we would choose: nothing of it is anybody's word."""
+    """PlanError unless every grid equals the one that the scheduler chooses: a plan file is not trusted."""
     from wholestep.compiler.backends.cuda.libraries.check_attention import check_call
     from wholestep.compiler.backends.gpu.fusion.horizontal import check_launches
     from wholestep.compiler.backends.gpu.schedule import arena_end, schedule_kernels
 
     for buffer in plan.buffers:
         if buffer.is_part and buffer.type.shape != _part_of(buffer):
-            raise PlanError(f"the plan is not sound: buffer {buffer.id} is not cut as {plan.target} cuts states.")
+            raise PlanError(
+                f"the plan is not sound: buffer {buffer.id} is not partitioned as {plan.target} partitions states."
+            )
     for kernel in plan.kernels:
         if isinstance(kernel.body, Call):
             check_call(plan, kernel)
     check_launches(plan)
     end = arena_end(plan)
-    for kernel, ours in zip(plan.kernels, schedule_kernels(plan), strict=True):
-        if kernel.schedule != ours.schedule:
-            raise PlanError(f"the plan is not sound: kernel {kernel.id} has another grid than {plan.target} gives it.")
-        own = schedule_of(kernel)
-        if end + own.scratch_at + own.scratch > plan.arena_bytes:
-            raise PlanError(f"the plan is not sound: the scratch memory of kernel {kernel.id} ends behind the arena.")
+    for kernel, expected in zip(plan.kernels, schedule_kernels(plan), strict=True):
+        if kernel.schedule != expected.schedule:
+            raise PlanError(f"the plan is not sound: kernel {kernel.id} does not have the grid of {plan.target}.")
+        schedule = schedule_of(kernel)
+        if end + schedule.scratch_at + schedule.scratch > plan.arena_bytes:
+            raise PlanError(f"the plan is not sound: the scratch memory of kernel {kernel.id} ends after the arena.")
 
 
 def _part_of(buffer: Buffer) -> tuple[int, ...]:
-    """What a rank has of a state: rows, however it was declared."""
-    whole = tuple(evaluate(e, {}) for e in buffer.whole)
-    return Division(whole, False, buffer.parts, buffer.split).shape
+    """Shape of a rank's part of a state: rows, however it was declared."""
+    full_shape = tuple(evaluate(e, {}) for e in buffer.whole)
+    return Division(full_shape, False, buffer.parts, buffer.split).shape
 
 
 FORMAT = Format(CudaSchedule, (CudaSchedule,), {}, _check, footprint=footprint)

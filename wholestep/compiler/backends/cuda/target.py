@@ -1,4 +1,4 @@
-"""The GPUs that plans are made for; none needs to be here."""
+"""Target descriptions of NVIDIA GPUs; a plan for one can be computed on a machine without it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from wholestep.compiler.target import Fusion, Limits, Lowering, OwnPass, Target,
 from wholestep.errors import OptionError
 
 COSTS = Path(__file__).parent / "costs"
-FIRST_EARLY = 90  # the first kind of GPU whose kernels can wait for others
-TF32 = "+tf32"  # behind the name of a target whose products of float32 numbers multiply in tf32
+FIRST_EARLY = 90  # first compute capability with programmatic dependent launch
+TF32 = "+tf32"  # suffix of a target's name whose float32 products are computed in tf32
 PASSES = "wholestep.compiler.passes"
 GPU, BACKEND = "wholestep.compiler.backends.gpu", "wholestep.compiler.backends.cuda"
 
@@ -24,22 +24,22 @@ DTYPES = MappingProxyType(
 
 
 def library_flops(name: str) -> tuple[tuple[str, int], ...]:
-    """Floating-point operations from which on a library's product beats ours on the target of a name, by dtype.
+    """By dtype: the smallest number of FLOPs at which a library's GEMM is faster than ours.
 
-    It has the better tiles and tf32; we have no wait.
+    The library has better tiles and tf32; our kernels avoid its launch gap.
     """
     single = 16_000_000 if uses_tf32(name) else 400_000_000
     return (("float32", single), ("bfloat16", 16_000_000), ("float16", 16_000_000))
 
 
 def uses_tf32(name: str) -> bool:
-    """Do products of float32 numbers multiply in tf32 on the target of a name?  It has 10 bits behind the point."""
+    """Does a target compute float32 products in tf32, which has 10 mantissa bits?"""
     return name.endswith(TF32)
 
 
 def describe(kind: str, multiprocessors: int, shared: int, cache: int, suffix: str = "") -> Target:
-    """A GPU by its compute capability; the rest is the same for all."""
-    asked = "_in_tf32" if suffix else ""  # of functions that know which convolutions are a library's
+    """The target of a compute capability."""
+    variant = "_in_tf32" if suffix else ""  # of the predicates that ask whether a convolution is the library's
     costs = read_costs(COSTS / f"{kind}.json")
     return Target(
         f"cuda/{kind}{suffix}",
@@ -65,14 +65,14 @@ def describe(kind: str, multiprocessors: int, shared: int, cache: int, suffix: s
                 OwnPass(f"{GPU}.convolution.casts:copy_operands", takes_target=True),
             ),
         ),
-        # Our own products take any epilogue; those of a library are plain: what follows them joins the next pass.
+        # Our GEMMs fuse any epilogue; library GEMMs have none: their consumers are fused into the next kernel.
         fusion=Fusion(
             plain_products=library_flops(suffix),
             sums_in_dots=False,
             partial_sums=True,
-            most_operands=32,  # NVRTC takes half a minute for a kernel of hundreds; as many small ones share a launch
-            pools_in_convolutions=f"{GPU}.convolution.pool_fusion:takes_pool{asked}",
-            convolution_epilogues=f"{BACKEND}.libraries.cudnn_convolution:takes_epilogue{asked}",
+            most_operands=32,  # NVRTC needs half a minute for hundreds; horizontal fusion joins the smaller kernels
+            pools_in_convolutions=f"{GPU}.convolution.pool_fusion:takes_pool{variant}",
+            convolution_epilogues=f"{BACKEND}.libraries.cudnn_convolution:takes_epilogue{variant}",
         ),
         limits=Limits(
             threads=multiprocessors,
@@ -83,7 +83,7 @@ def describe(kind: str, multiprocessors: int, shared: int, cache: int, suffix: s
     )
 
 
-_SIZES = {  # newest first: multiprocessors, bytes of shared memory of a block, bytes of the cache behind it
+_SIZES = {  # newest first: multiprocessors, bytes of shared memory per block, bytes of L2 cache
     "sm_90": (132, 227 << 10, 50 << 20),
     "sm_89": (128, 99 << 10, 72 << 20),
     "sm_86": (82, 99 << 10, 6 << 20),
@@ -95,27 +95,25 @@ TARGETS: Mapping[str, Target] = MappingProxyType({target.name: target for target
 
 
 def kind_of(target: Target) -> str:
-    """What NVIDIA calls it: "sm_90"."""
+    """NVIDIA's name of the architecture: "sm_90"."""
     return kind_of_name(target.name)
 
 
 def kind_of_name(target: str) -> str:
-    """The same of a target's name."""
+    """NVIDIA's name of the architecture, from a target's name."""
     return target.partition("/")[2].removesuffix(TF32)
 
 
 def begins_early(architecture: str) -> bool:
-    """Does code for "sm_90" wait by itself for launches before it, so that it may begin while they end?"""
+    """Does code for "sm_90" wait for earlier launches by itself, so that it may start while they finish?"""
     return int(architecture.partition("_")[2]) >= FIRST_EARLY
 
 
 def target_of(capability: tuple[int, int]) -> Target:
-    """The target of a GPU: its own, or the newest that is not newer, whose code the driver compiles further."""
+    """The target of a GPU: its own, or the newest older one, whose code the driver can translate."""
     for target in _DESCRIBED:
         kind = kind_of(target).removeprefix("sm_")
         if (int(kind[:-1]), int(kind[-1])) <= capability:
             return target
     oldest = _DESCRIBED[-1].name
-    raise OptionError(
-        f"a GPU of compute capability {capability} is older than {oldest}, the oldest that is planned for."
-    )
+    raise OptionError(f"a GPU of compute capability {capability} is older than {oldest}, the oldest supported target.")

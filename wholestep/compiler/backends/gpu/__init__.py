@@ -1,1 +1,1 @@
-"""What any machine of blocks and threads needs: grids, fusion, tiled products, persistent kernels, source text."""
+"""What any block-and-thread machine needs: grids, fusion, tiled GEMM, persistent kernels, rendered source."""

@@ -1,7 +1,8 @@
-"""The order of kernels and the bytes of the arena: what no product waits for runs as soon as it can.
+"""Kernel order and arena layout: kernels off the critical path run as early as possible, to shorten live ranges.
 
-A gradient of a weight is ready early and wanted by its update alone.  If it stood behind the whole backward pass, all
-activations and their gradients would be alive until then.  Results go over operands that nobody reads any more.
+A weight gradient is ready early and read by its update only.  If updates ran after the whole backward pass, all
+activations and their gradients would stay alive until then.  Offsets are assigned by liveness: in-place reuse of
+operands that are read for the last time, then first-fit in order of decreasing size.
 """
 
 from __future__ import annotations
@@ -18,69 +19,69 @@ from wholestep.compiler.plan.model.kernel import Buffer, Draft, Kernel, Space
 
 
 def in_good_order(draft: Draft) -> Draft:
-    """The draft with kernels that no product waits for as early as they can be."""
+    """Moves kernels that no product depends on directly after their operands."""
     if draft.loops:
         return draft
     reads = [{load.buffer for load, _ in k.body.reads()} for k in draft.kernels]
     writes = [{load.buffer for load in k.body.stores()} for k in draft.kernels]
-    aside = _aside(draft, reads, writes)
-    place: list[int] = []  # of each kernel: behind which one of the others it runs
-    for i, before in enumerate(_dependencies(reads, writes)):
-        place.append(max((place[j] for j in before), default=0) if aside[i] else i)
+    aside = _off_critical_path(draft, reads, writes)
+    position: list[int] = []  # per kernel: after which of the other kernels it runs
+    for i, predecessors in enumerate(_dependencies(reads, writes)):
+        position.append(max((position[j] for j in predecessors), default=0) if aside[i] else i)
         if aside[i] and isinstance(draft.kernels[i].body, Dot) and has_many_tiles(draft, writes[i]):
-            place[i] = _behind_twin(draft, reads, aside, place[i], i)
-    order = sorted(range(len(place)), key=lambda i: (place[i], aside[i], i))
+            position[i] = _after_twin(draft, reads, aside, position[i], i)
+    order = sorted(range(len(position)), key=lambda i: (position[i], aside[i], i))
     return replace(draft, kernels=tuple(replace(draft.kernels[i], id=n) for n, i in enumerate(order)))
 
 
-def has_many_tiles(draft: Draft, written: set[int]) -> bool:
-    """Is the result of a product so large that a library wants no workspace?"""
-    return any(not workspace_of(draft.buffers[b].bytes) for b in written)
+def has_many_tiles(draft: Draft, results: set[int]) -> bool:
+    """Is the result of a product so large that the library needs no workspace for it?"""
+    return any(not workspace_of(draft.buffers[b].bytes) for b in results)
 
 
-def _behind_twin(draft: Draft, reads: Sequence[set[int]], aside: Sequence[bool], place: int, own: int) -> int:
-    """The gradient of a large table stands behind that of what it was multiplied by, where that is next.
+def _after_twin(draft: Draft, reads: Sequence[set[int]], aside: Sequence[bool], position: int, kernel: int) -> int:
+    """Places a large weight gradient after the product that computes the input gradient from the same operands.
 
-    It wants no workspace, and comes when that of the other is free again.
+    It needs no workspace of its own, so it can run once the workspace of its twin is free again.
     """
-    twin = next((j for j in range(place + 1, len(aside)) if not aside[j]), place)
-    shares = isinstance(draft.kernels[twin].body, Dot) and reads[twin] & reads[own]
-    return twin if shares else place
+    twin = next((j for j in range(position + 1, len(aside)) if not aside[j]), position)
+    shares = isinstance(draft.kernels[twin].body, Dot) and reads[twin] & reads[kernel]
+    return twin if shares else position
 
 
 def _dependencies(reads: Sequence[set[int]], writes: Sequence[set[int]]) -> list[set[int]]:
-    """Of each kernel those that must run before it."""
+    """For each kernel the kernels that must run before it (read-after-write, write-after-write, write-after-read)."""
     written: dict[int, int] = {}
     read: dict[int, list[int]] = {}
-    found = []
-    for i, (own, results) in enumerate(zip(reads, writes, strict=True)):
-        found.append(
-            {written[b] for b in own | results if b in written} | {j for b in results for j in read.get(b, ())}
+    predecessors = []
+    for i, (operands, results) in enumerate(zip(reads, writes, strict=True)):
+        predecessors.append(
+            {written[b] for b in operands | results if b in written} | {j for b in results for j in read.get(b, ())}
         )
         for b in results:
             written[b], read[b] = i, []
-        for b in own:
+        for b in operands:
             read.setdefault(b, []).append(i)
-    return found
+    return predecessors
 
 
-def _aside(draft: Draft, reads: Sequence[set[int]], writes: Sequence[set[int]]) -> list[bool]:
-    """Does no product or routine wait for a kernel?"""
-    wanted: set[int] = set()  # buffers of the arena that one does wait for
+def _off_critical_path(draft: Draft, reads: Sequence[set[int]], writes: Sequence[set[int]]) -> list[bool]:
+    """For each kernel: is it independent of all later products and library routines?"""
+    awaited: set[int] = set()  # arena buffers that a product or routine depends on
     aside = [False] * len(draft.kernels)
     for i in reversed(range(len(draft.kernels))):
-        aside[i] = not writes[i] & wanted
+        aside[i] = not writes[i] & awaited
         if not aside[i] or isinstance(draft.kernels[i].body, Dot | Call | Window):
-            wanted |= {b for b in reads[i] if draft.buffers[b].space is Space.ARENA}
+            awaited |= {b for b in reads[i] if draft.buffers[b].space is Space.ARENA}
     return aside
 
 
-ALIGNMENT = 256  # bytes, of every buffer: libraries want their workspace so
+ALIGNMENT = 256  # bytes, of every buffer: libraries require it for their workspace
 
 
 @dataclass
 class _Slot:
-    """Buffers that have the same bytes one after the other."""
+    """Buffers that reuse the same bytes one after the other."""
 
     buffers: list[Buffer]
     first: int
@@ -89,25 +90,25 @@ class _Slot:
 
 @dataclass(frozen=True)
 class Arena:
-    """Where everything is that lives within a step."""
+    """Offsets of everything that lives within one step."""
 
     buffers: tuple[Buffer, ...]
-    workspaces: Mapping[int, int]  # kernel that calls a library -> where its workspace begins
+    workspaces: Mapping[int, int]  # kernel that calls a library -> offset of its workspace
     bytes: int
 
 
 def place(buffers: Sequence[Buffer], kernels: Sequence[Kernel]) -> Arena:
-    """Offsets by lifetime; the workspace of a library lives as long as its kernel runs."""
+    """Offsets by liveness; a library's workspace is live only while its kernel runs."""
     slots: list[_Slot] = []
-    ends: dict[int, list[_Slot]] = {}  # kernel -> the slots whose last buffer it reads last
+    ends: dict[int, list[_Slot]] = {}  # kernel -> slots whose current buffer it reads for the last time
     for b in sorted((b for b in buffers if b.space is Space.ARENA), key=lambda b: (b.first, b.id)):
-        meeting = ends.get(b.first, [])
-        slot = next((s for s in meeting if _goes_over(kernels[b.first], s.buffers[-1], b)), None)
+        ending_slots = ends.get(b.first, [])
+        slot = next((s for s in ending_slots if _may_overwrite(kernels[b.first], s.buffers[-1], b)), None)
         if slot is None:
             slot = _Slot([], b.first, b.last)
             slots.append(slot)
         else:
-            meeting.remove(slot)
+            ending_slots.remove(slot)
         slot.buffers.append(b)
         slot.last = b.last
         ends.setdefault(b.last, []).append(slot)
@@ -126,5 +127,5 @@ def _align_bytes(bytes: int) -> int:
     return -(-bytes // ALIGNMENT) * ALIGNMENT
 
 
-def _goes_over(kernel: Kernel, old: Buffer, new: Buffer) -> bool:
+def _may_overwrite(kernel: Kernel, old: Buffer, new: Buffer) -> bool:
     return isinstance(kernel.body, Nest) and old.last > old.first and overwrites(kernel, old, new)

@@ -1,4 +1,7 @@
-"""Products of float32 numbers between those of few operations, which our tiles for them make, and a library's."""
+"""Medium float32 GEMMs (from 12 or 40 MFLOP up to the library's threshold): 64x64 and 32x32 shared-memory tiles.
+
+They fill the gap between the small-product kernel, which shares launches with others, and cuBLASLt.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,14 @@ from wholestep.compiler.ir.types import evaluate, float32
 from wholestep.compiler.plan.model.bodies import Dot
 from wholestep.compiler.plan.model.kernel import Kernel, Load, Plan, Space
 
-THREADS = 256
-LEAST_FLOPS = 40_000_000  # smaller ones share launches
-LEAST_LATE_FLOPS, MANY_TILES = 12_000_000, 264  # of an update, and tiles of all: two for each multiprocessor
-TILES = ((64, 64), (32, 32))  # rows and columns of a block
-ENOUGH = 96  # blocks that take a GPU
-FEWEST = 40  # blocks: of fewer tiles, chunks of k are made side by side
-DEPTH = 16  # of k, that a group of threads has of every piece
+THREADS = 256  # threads per block
+LEAST_FLOPS = 40_000_000  # smaller ones are fused horizontally instead
+# FLOPs of one weight update, and tiles of all of them together: two per multiprocessor
+LEAST_LATE_FLOPS, MANY_TILES = 12_000_000, 264
+TILES = ((64, 64), (32, 32))  # rows and columns per block
+ENOUGH = 96  # blocks that fill a GPU
+FEWEST = 40  # blocks; with fewer tiles split-K is used instead
+DEPTH = 16  # k elements per thread group and shared-memory stage
 
 
 def takes(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> bool:
@@ -27,10 +31,10 @@ def takes(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> bool:
     assert isinstance(dot, Dot)
     if uses_tf32(plan.target) or any(plan.buffers[x.buffer].type.dtype != float32 for x in (dot.a, dot.b)):
         return False
-    most = dict(library_flops(plan.target))[float32.name]
+    library_threshold = dict(library_flops(plan.target))[float32.name]
     flops = flops_of(kernel, sizes)
     if (
-        not min(LEAST_FLOPS, LEAST_LATE_FLOPS) <= flops < most
+        not min(LEAST_FLOPS, LEAST_LATE_FLOPS) <= flops < library_threshold
         or min(evaluate(axes[a], sizes) for a in (dot.m, dot.n)) < TILES[-1][0]
     ):
         return False
@@ -46,21 +50,21 @@ def flops_of(kernel: Kernel, sizes: Mapping[str, int]) -> int:
 
 
 def is_update(plan: Plan, kernel: Kernel) -> bool:
-    """Is it a gradient of weights with their update, which nobody waits for?"""
+    """Is it a weight gradient fused with its update, on which no other kernel depends?"""
     written = {plan.buffers[load.buffer].space for load in kernel.body.stores()}
     return isinstance(kernel.body, Dot) and kernel.loop is None and written <= {Space.STATE, Space.COPY}
 
 
 def is_one_of_many(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> bool:
-    """Is it an update among so many that their tiles together take a GPU?  They share a launch."""
+    """Is it one of so many updates that their tiles together fill a GPU?  They share a launch."""
     if not is_update(plan, kernel):
         return False
-    many = [k for k in plan.kernels if is_update(plan, k) and flops_of(k, sizes) >= LEAST_LATE_FLOPS]
-    return sum(blocks(k, TILES[-1], sizes) for k in many) >= MANY_TILES
+    updates = [k for k in plan.kernels if is_update(plan, k) and flops_of(k, sizes) >= LEAST_LATE_FLOPS]
+    return sum(blocks(k, TILES[-1], sizes) for k in updates) >= MANY_TILES
 
 
 def along(kernel: Kernel, load: Load, other: int) -> bool | None:
-    """Does an operand lie in whole fours along k?  False where along the other axis, None where along neither."""
+    """Is an operand contiguous, in multiples of four, along k (True), its other axis (False), or neither (None)?"""
     assert isinstance(kernel.body, Dot)
     for axis in (kernel.body.k, other):
         if in_fours(kernel.axes[axis]) and lies_in_fours(load, axis):
@@ -69,13 +73,13 @@ def along(kernel: Kernel, load: Load, other: int) -> bool | None:
 
 
 def schedule_middle(kernel: Kernel, sizes: Mapping[str, int]) -> CudaSchedule:
-    """The largest tile of which there are enough; bits depend on it, and so on the capacity."""
+    """The largest tile with enough blocks; the bits depend on the tile, and so on the capacity."""
     tile = next((t for t in TILES if blocks(kernel, t, sizes) >= ENOUGH), TILES[-1])
     return CudaSchedule(MIDDLE, THREADS, blocks(kernel, tile, sizes), tile=(*tile, DEPTH))
 
 
 def blocks(kernel: Kernel, tile: tuple[int, int], sizes: Mapping[str, int]) -> int:
-    """How many tiles there are."""
+    """Number of tiles."""
     dot = kernel.body
     assert isinstance(dot, Dot)
     sides = [(a, 1) for a in dot.batch] + [*zip((dot.m, dot.n), tile, strict=True)]

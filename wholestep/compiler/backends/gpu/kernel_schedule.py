@@ -1,4 +1,4 @@
-"""How a GPU runs a kernel: which threads compute what, in which order sums are made, what scratch memory that takes."""
+"""Schedule record of a GPU kernel: its form (work per thread and block), grid, summation order and scratch memory."""
 
 from __future__ import annotations
 
@@ -7,61 +7,62 @@ from typing import ClassVar
 
 from wholestep.compiler.plan.model.kernel import Kernel, Plan, Schedule
 
-# Forms: what the threads of a kernel share among them.
-ELEMENTS = "elements"  # a thread an element
-ROWS = "rows"  # a warp or a block a row
-SUMS = "sums"  # some columns of a part of the rows a block, whose warps share them; it leaves what they add up to
-COLUMNS = "columns"  # 32 columns a block, whose warps share the axis that is added up
-PRODUCT = "product"  # a tile a block
-MIDDLE = "middle"  # a product of a middle size: a tile a block
-LIBRARY = "library"  # a product of cuBLASLt, and a thread an element for what follows it
-ATTENTION = "attention"  # a tile of queries, or of keys, a block
-GRAPH = "cudnn"  # a graph of cuDNN
-EXCHANGE = "nccl"  # what ranks send each other, and a thread an element for what is added
-SCATTER = "scatter"  # a thread an element of the target
-SCATTER_ROWS = "scatter rows"  # a block a row of the target, whose warps share the indices
-SCATTER_SORTED = "scatter sorted"  # a warp a row of the target, which finds its own among sorted indices
-DIRECT = "direct"  # of a convolution: some pixels and outputs a thread; images and weights in shared memory
-GRADIENT = "gradient"  # of weights: channels and outputs of a tap a thread, a part of the batch a block
-POOLED_GRADIENT = "pooled gradient"  # the same through a pool: some weights a thread
+# Forms: how the work of a kernel is divided among blocks and threads.
+ELEMENTS = "elements"  # one thread per element, or per vector of adjacent elements
+ROWS = "rows"  # one warp or one block per row
+SUMS = "sums"  # partial column sums: one block per tile of columns and slice of the rows
+COLUMNS = "columns"  # column reduction: one block per 32 columns, whose warps share the reduced axis
+PRODUCT = "product"  # tiled GEMM: one block per output tile
+MIDDLE = "middle"  # medium-size float32 GEMM: one block per output tile
+LIBRARY = "library"  # a cuBLASLt GEMM, followed by one thread per element for the epilogue
+ATTENTION = "attention"  # flash attention: one block per tile of queries, or of keys
+GRAPH = "cudnn"  # an operation graph of cuDNN
+EXCHANGE = "nccl"  # an NCCL collective, and one thread per element for the sums
+SCATTER = "scatter"  # one thread per element of the target
+SCATTER_ROWS = "scatter rows"  # one block per row of the target, whose warps share the indices
+SCATTER_SORTED = "scatter sorted"  # one warp per row of the target, which searches for its row among sorted indices
+DIRECT = "direct"  # convolution: some pixels and output channels per thread; images and weights in shared memory
+# weight gradient: some channels and outputs of one tap per thread, one slice of the batch per block
+GRADIENT = "gradient"
+POOLED_GRADIENT = "pooled gradient"  # weight gradient through a max-pool: some weights per thread
 
-JOINED = 12  # parts of a gradient are added by one block, then the sums of such groups: part of what the bits are
+JOINED = 12  # partial gradients that one block adds before the group sums are added; determines the bits
 
 
 @dataclass(frozen=True)
 class CudaSchedule(Schedule):
-    """A grid of `blocks` at capacity, and `chunks` of them along a long sum."""
+    """A grid of `blocks` at capacity, times `chunks` along a sum that is split."""
 
     tag: ClassVar[str] = "cuda"
     heading: ClassVar[str] = f"launch {'form':<10}{'grid':>9} {'threads':>7}"
     form: str = ELEMENTS
-    threads: int = 256  # of a block
+    threads: int = 256  # per block
     blocks: int = 1
-    width: int = 1  # of rows: threads that share one
-    vector: int = 1  # elements side by side that a thread has
-    chunk: int = 0  # of a sum: how much one block adds up; 0: all of it
-    chunks: int = 1  # at capacity
-    # Of a product: rows and columns of a block, and groups of threads that share k; of windows: see `convolution/direct.py`
+    width: int = 1  # threads that share a row
+    vector: int = 1  # adjacent elements per thread
+    chunk: int = 0  # elements of a sum that one block adds up; 0: all of them
+    chunks: int = 1  # number of chunks at capacity
+    # GEMM: rows and columns per block, and thread groups that split k; convolution: see `convolution/direct.py`
     tile: tuple[int, ...] = ()
-    scratch: int = 0  # bytes behind the arena's buffers, for what the chunks leave,
-    scratch_at: int = 0  # from this one on
-    counters_at: int = 0  # the first counter of its tiles
-    launch: int = 0  # its number in a step; kernels of one number share it
-    chained: int = 0  # from 1 on: its place among kernels that run one after the other in the same blocks, a row each
-    # In a loop that is one kernel: rows and units of a block, and blocks along both
+    scratch: int = 0  # bytes for partial sums, after the arena's buffers,
+    scratch_at: int = 0  # at this offset
+    counters_at: int = 0  # first arrival counter of its tiles
+    launch: int = 0  # index of its launch within a step; horizontally fused kernels have the same
+    chained: int = 0  # from 1 on: position in a chain of vertically fused kernels, one block per row
+    # Persistent scan: batch rows and hidden units per block, then the number of blocks along each
     owns: tuple[int, ...] = ()
-    workspace: int = 0  # the most bytes that a library may use,
-    workspace_at: int = 0  # in the arena from this one on
-    ahead: int = 0  # bytes of shared memory for the next row of a block, which is on its way
+    workspace: int = 0  # upper bound of a library's workspace in bytes,
+    workspace_at: int = 0  # at this offset in the arena
+    ahead: int = 0  # bytes of shared memory into which a block prefetches its next row
 
     @property
     def counters(self) -> int:
-        """Those of sums, and two for blocks of the same rows, that come somewhere and leave."""
+        """Counters of split sums, and two per group of blocks with the same rows: barrier arrivals and departures."""
         return self.sum_counters + (2 * self.owns[2] if self.owns else 0)
 
     @property
     def sum_counters(self) -> int:
-        """Of blocks that share a sum: one for each tile, and one for each group of parts that is joined first."""
+        """One per tile of a split sum, and one per group of `JOINED` parts that are added first."""
         if self.chunks <= 1:
             return 0
         return self.blocks * (1 + -(-self.chunks // JOINED)) if self.form == GRADIENT else self.blocks
@@ -75,21 +76,21 @@ class CudaSchedule(Schedule):
 
 
 def sort_grid_blocks(schedule: CudaSchedule) -> int:
-    """The grid that sorts the indices of a scatter: each has 8 bytes of scratch memory and a thread."""
+    """Blocks of the kernel that sorts a scatter's indices: 8 bytes of scratch and one thread per index."""
     return -(-schedule.scratch // (8 * schedule.threads))
 
 
 def calls_library(plan: Plan) -> bool:
-    """Does a plan tell a library sizes of a call?  Then a graph of it is for one set of them."""
+    """Does the plan pass sizes of a call to a library?  Then a captured graph is valid for one set of sizes only."""
     return any(schedule_of(k).form in (LIBRARY, GRAPH) or _sends_sizes(k) for k in plan.kernels)
 
 
 def _sends_sizes(kernel: Kernel) -> bool:
-    """Do ranks exchange tensors whose shapes a call decides?"""
+    """Do ranks exchange tensors whose shapes depend on the call?"""
     return schedule_of(kernel).form == EXCHANGE and not all(isinstance(count, int) for count in kernel.axes)
 
 
 def schedule_of(kernel: Kernel) -> CudaSchedule:
-    """The schedule of a kernel that was scheduled for a GPU."""
+    """The kernel's schedule, which must be one for a GPU."""
     assert isinstance(kernel.schedule, CudaSchedule), f"kernel {kernel.id} is scheduled for another backend"
     return kernel.schedule

@@ -1,7 +1,8 @@
-"""Rows of a library's products begin where it can read 16 bytes at a time: it has slower kernels for those that do not.
+"""Leading dimension padding: rows of GEMM operands are padded so that cuBLASLt can use 16-byte loads.
 
-The scores over GPT-2's 50257 tokens in half precision have rows of an odd number of elements.  Their buffer gets rows
-of 50304, of which nobody reads the last 47; the places of all kernels follow, since they are computed from shapes.
+GPT-2's logits over 50257 tokens in half precision have rows of an odd number of elements, for which the library has
+slower kernels only.  Their buffer gets rows of 50304 elements, of which the last 47 are never read; all addresses
+follow, because they are computed from shapes.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from wholestep.compiler.plan.model.bodies import Columns, Dot, Nest
 from wholestep.compiler.plan.model.kernel import Draft, Kernel, Load, Space
 from wholestep.compiler.plan.model.layout import layout_bytes
 
-NEEDED = 16  # bytes: where rows begin that a library reads fast
-CHOSEN = 128  # where others are made to begin: a line of the cache
-LEAST_COLUMNS = 1024  # of rows that grow by little
+NEEDED = 16  # bytes: row alignment that the library's fast kernels require
+CHOSEN = 128  # bytes: alignment given to padded rows, one cache line
+LEAST_COLUMNS = 1024  # elements: shorter rows would grow too much, relatively
 
 
 def align_rows(draft: Draft) -> Draft:
-    """The draft with such rows, where everybody who touches them goes by rows."""
+    """Pads such rows, if every kernel that accesses the buffer addresses it by rows."""
     pitches = _pitches(draft)
     if not pitches:
         return draft
 
-    def change(load: Load) -> Load:
+    def pad_shape(load: Load) -> Load:
         if load.buffer not in pitches:
             return load
         return replace(load, shape=(*load.shape[:-1], pitches[load.buffer]))
@@ -36,46 +37,48 @@ def align_rows(draft: Draft) -> Draft:
     for id, pitch in pitches.items():
         type = TensorType((*buffers[id].type.shape[:-1], pitch), buffers[id].type.dtype)
         buffers[id] = replace(buffers[id], type=type, bytes=layout_bytes(type, buffers[id].layout, draft.sizes))
-    kernels = tuple(replace(k, body=with_loads(k.body, change)) for k in draft.kernels)
-    lengths = " and ".join(sorted({f"{draft.buffers[id].type.shape[-1]}, as {pitch}" for id, pitch in pitches.items()}))
-    note = f"rows that a library multiplies begin at multiples of {CHOSEN} bytes: those of {lengths}"
+    kernels = tuple(replace(k, body=with_loads(k.body, pad_shape)) for k in draft.kernels)
+    lengths = " and ".join(
+        sorted({f"{draft.buffers[id].type.shape[-1]} to {pitch} elements" for id, pitch in pitches.items()})
+    )
+    note = f"rows of library GEMM operands are padded to multiples of {CHOSEN} bytes: {lengths}"
     return replace(draft, buffers=tuple(buffers), kernels=kernels, notes=(*draft.notes, note))
 
 
 def _pitches(draft: Draft) -> dict[int, int]:
-    """Buffer -> the elements of its rows, with those that nobody reads."""
-    places: dict[int, list[tuple[Kernel, Load]]] = {}
+    """Buffer -> elements per padded row."""
+    accesses: dict[int, list[tuple[Kernel, Load]]] = {}
     for k in draft.kernels:
         for load in (*(x for x, _ in k.body.reads()), *k.body.stores()):
-            places.setdefault(load.buffer, []).append((k, load))
-    found = {}
+            accesses.setdefault(load.buffer, []).append((k, load))
+    pitches = {}
     for id in sorted(_half_gemm_operands(draft)):
         buffer = draft.buffers[id]
         columns = buffer.type.shape[-1] if buffer.type.rank > 1 else 0
         size = buffer.type.dtype.size
         if buffer.space is not Space.ARENA or not isinstance(columns, int) or columns < LEAST_COLUMNS:
             continue
-        by_rows = all(isinstance(k.body, Dot | Nest | Columns) and x.shape[-1:] == (columns,) for k, x in places[id])
+        by_rows = all(isinstance(k.body, Dot | Nest | Columns) and x.shape[-1:] == (columns,) for k, x in accesses[id])
         if columns * size % NEEDED and by_rows:
-            found[id] = -(-columns * size // CHOSEN) * CHOSEN // size
-    return _in_pairs(draft, found)
+            pitches[id] = -(-columns * size // CHOSEN) * CHOSEN // size
+    return _consistent_pairs(draft, pitches)
 
 
 def _half_gemm_operands(draft: Draft) -> set[int]:
-    """What a library reads and writes in half precision."""
-    found: set[int] = set()
+    """Half-precision operands and results of library GEMMs."""
+    operands: set[int] = set()
     for k in draft.kernels:
         dot = k.body
         if isinstance(dot, Dot) and draft.buffers[dot.a.buffer].type.dtype.is_half and takes(draft, k, draft.sizes):
-            found |= {dot.a.buffer, dot.b.buffer}
+            operands |= {dot.a.buffer, dot.b.buffer}
             if is_direct(draft, dot):
-                found |= {load.buffer for load in dot.stores()}
-    return {id for id in found if draft.buffers[id].type.dtype.is_half}
+                operands |= {load.buffer for load in dot.stores()}
+    return {id for id in operands if draft.buffers[id].type.dtype.is_half}
 
 
-def _in_pairs(draft: Draft, pitches: Mapping[int, int]) -> dict[int, int]:
-    """Without those of which a value that could lie in the same place would have other rows."""
-    kept = dict(pitches)
+def _consistent_pairs(draft: Draft, pitches: Mapping[int, int]) -> dict[int, int]:
+    """Drops paddings that would prevent in-place reuse: both buffers of an in-place pair are padded, or neither."""
+    result = dict(pitches)
     pairs = [
         (x.buffer, y.buffer)
         for k in draft.kernels
@@ -84,12 +87,15 @@ def _in_pairs(draft: Draft, pitches: Mapping[int, int]) -> dict[int, int]:
         for y in k.body.stores()
         if x.buffer in pitches or y.buffer in pitches
     ]
-    same = {
+    inplace_pairs = {
         pair
         for pair in pairs
         if len({draft.buffers[id].type for id in pair}) == 1
         and all(draft.buffers[id].space is Space.ARENA for id in pair)
     }
-    while odd := {id for pair in same for id in pair if len({other in kept for other in pair}) == 2} & kept.keys():
-        kept = {id: pitch for id, pitch in kept.items() if id not in odd}
-    return kept
+    while (
+        unpaired := {id for pair in inplace_pairs for id in pair if len({other in result for other in pair}) == 2}
+        & result.keys()
+    ):
+        result = {id: pitch for id, pitch in result.items() if id not in unpaired}
+    return result

@@ -1,1 +1,1 @@
-"""The CUDA driver, NVRTC and memory of the host and the device."""
+"""The CUDA driver API, NVRTC, CUDA graphs, and host and device memory."""

@@ -1,4 +1,4 @@
-"""Graphs of the driver: kernels, each behind those that it waits for, as one launch."""
+"""CUDA graphs: kernels with their dependencies, submitted as one launch."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ from wholestep.compiler.backends.cuda.driver import driver
 from wholestep.compiler.backends.cuda.driver.driver import CudaEvent, Gpu, allow_shared, call
 from wholestep.errors import DeviceError
 
-FILL_BLOCKS, FILL_BYTES = 528, 16 * 256  # of a kernel that fills memory: the most, and what one fills at a time
-MOST_FILLS = 4  # pieces of memory that one kernel fills
+# largest grid of the memory fill kernel, and bytes that a block fills at a time
+FILL_BLOCKS, FILL_BYTES = 528, 16 * 256
+MOST_FILLS = 4  # memory ranges that one kernel fills
 DEPENDENT = "cuGraphNodeGetDependentNodes"
 
 
 class Nodes:
-    """A graph while it is built: kernels, each behind those that it must wait for.
+    """A graph under construction.
 
-    Where kernels wait by themselves, their launches may begin `early`, while others end.  What a library fills with a
-    byte is filled by the kernel that `fill` gives.
+    With `early`, kernels that wait by themselves get programmatic dependencies: they may start while others finish.
+    Memset nodes of libraries are replaced by the kernel that `fill` returns.
     """
 
     def __init__(self, owner: Gpu, early: bool = False, fill: Callable[[], Any] | None = None) -> None:
         self._gpu, self._driver, self._early, self._fill = owner, driver.bindings(), early, fill
         self.handle = call("cuGraphCreate", 0)
         self._nodes: list[Any] = []
-        self._kernels: set[int] = set()  # of their numbers
-        self._kept: list[Any] = []  # arguments, until the graph is whole
+        self._kernels: set[int] = set()  # node numbers of kernels
+        self._arguments: list[Any] = []  # keeps them alive until the graph is instantiated
 
     def kernel(
         self,
@@ -41,15 +42,15 @@ class Nodes:
         shared: int = 0,
         together: bool = False,
     ) -> int:
-        """Add a kernel, whose arguments are ctypes values; returns its number.
+        """Adds a kernel, whose arguments are ctypes values; returns its node number.
 
         Args:
-            shared: bytes of shared memory that a block is given besides what its text says.
-            together: are its blocks all there at once, so that they can wait for each other?
+            shared: bytes of dynamic shared memory per block.
+            together: is it a cooperative launch, whose blocks can wait for each other?
         """
         params, pointers = self._kernel_parameters(function, grid, threads, arguments, shared)
-        ending = [i for i in after if i in self._kernels] if self._early and not together else []
-        before = [self._nodes[i] for i in after if i not in ending]
+        programmatic = [i for i in after if i in self._kernels] if self._early and not together else []
+        before = [self._nodes[i] for i in after if i not in programmatic]
         if shared:
             allow_shared(function, shared)
         node = call("cuGraphAddKernelNode", self.handle, before, len(before), params)
@@ -58,21 +59,21 @@ class Nodes:
             value.cooperative = 1
             attribute = self._driver.CUkernelNodeAttrID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
             call("cuGraphKernelNodeSetAttribute", node, attribute, value)
-        if ending:
+        if programmatic:
             edge = self._driver.CUgraphEdgeData()
             edge.from_port = int(self._driver.CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC)
             edge.type = int(self._driver.CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC)
-            others, count = [self._nodes[i] for i in ending], len(ending)
+            others, count = [self._nodes[i] for i in programmatic], len(programmatic)
             call("cuGraphAddDependencies", self.handle, others, [node] * count, [edge] * count, count)
         self._nodes.append(node)
-        self._kept.append((arguments, pointers))
+        self._arguments.append((arguments, pointers))
         self._kernels.add(len(self._nodes) - 1)
         return len(self._nodes) - 1
 
     def _kernel_parameters(
         self, function: Any, grid: Sequence[int], threads: int, arguments: Sequence[Any], shared: int = 0
     ) -> tuple[Any, Any]:
-        """A kernel as the driver wants it, and the table of where its arguments are."""
+        """The driver's record of a kernel, and the pointer table of its arguments."""
         pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(a) for a in arguments))
         params = self._driver.CUDA_KERNEL_NODE_PARAMS()
         params.func = function
@@ -83,20 +84,20 @@ class Nodes:
         return params, pointers
 
     def event(self, event: CudaEvent, after: Sequence[int]) -> int:
-        """Add a moment that is noted."""
+        """Adds an event record."""
         before = [self._nodes[i] for i in after]
         self._nodes.append(call("cuGraphAddEventRecordNode", self.handle, before, len(before), event.handle))
         return len(self._nodes) - 1
 
     def captured(self, record: Callable[[int], None], after: Sequence[int]) -> int:
-        """Add what a library puts into a stream."""
+        """Adds what a library enqueues into a captured stream, as a child graph."""
         stream = self._gpu.library_stream
-        # The library may load a kernel meanwhile, and memory that nobody uses any more may be given back.
+        # Relaxed: during the capture the library may load a kernel, and unused memory may be freed.
         mode = self._driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
         call("cuStreamBeginCapture", stream, mode)
         try:
             record(int(stream))
-        except BaseException:  # a capture that is not ended poisons the stream
+        except BaseException:  # a capture that is not ended invalidates the stream
             with suppress(DeviceError):
                 call("cuStreamEndCapture", stream)
             raise
@@ -108,54 +109,54 @@ class Nodes:
         return len(self._nodes) - 1
 
     def _fill_by_kernels(self, graph: Any) -> None:
-        """Let kernels fill memory: a line of kernels takes the host 3 us, however long, and any other node one more."""
+        """Replaces memset nodes by kernels: a chain of any length launches in 3 us, other nodes add 1 us each."""
         if self._fill is None:
             return
         for fills in self._fills(graph):
-            before, behind = (
+            before, after = (
                 _list_from_driver("cuGraphNodeGetDependencies", fills[0]),
                 _list_from_driver(DEPENDENT, fills[-1]),
             )
-            asked = [call("cuGraphMemsetNodeGetParams", node) for node in fills]
-            sizes = [int(of.width) * int(of.elementSize) for of in asked]
-            words = [w for of, size in zip(asked, sizes, strict=True) for w in (int(of.dst), size, int(of.value))]
-            given = ((ctypes.c_void_p * (3 * MOST_FILLS))(*words),)
+            memsets = [call("cuGraphMemsetNodeGetParams", node) for node in fills]
+            sizes = [int(of.width) * int(of.elementSize) for of in memsets]
+            words = [w for of, size in zip(memsets, sizes, strict=True) for w in (int(of.dst), size, int(of.value))]
+            arguments = ((ctypes.c_void_p * (3 * MOST_FILLS))(*words),)
             grid = min(FILL_BLOCKS, -(-max(sizes) // FILL_BYTES)), 1
-            params, pointers = self._kernel_parameters(self._fill(), grid, 256, given)
+            params, pointers = self._kernel_parameters(self._fill(), grid, 256, arguments)
             kernel = call("cuGraphAddKernelNode", graph, before, len(before), params)
-            self._kept.append((given, pointers))
+            self._arguments.append((arguments, pointers))
             for node in fills:
                 call("cuGraphDestroyNode", node)
-            call("cuGraphAddDependencies", graph, [kernel] * len(behind), behind, None, len(behind))
+            call("cuGraphAddDependencies", graph, [kernel] * len(after), after, None, len(after))
 
     def _fills(self, graph: Any) -> list[list[Any]]:
-        """The nodes that fill memory with a byte; those that only follow each other stand together."""
-        is_fill, found = self._driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_MEMSET, list[list[Any]]()
+        """Memset nodes of a byte value, grouped into linear chains."""
+        is_fill, chains = self._driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_MEMSET, list[list[Any]]()
         for node in _list_from_driver("cuGraphGetNodes", graph):
             if call("cuGraphNodeGetType", node) != is_fill:
                 continue
-            asked = call("cuGraphMemsetNodeGetParams", node)
-            if asked.height != 1 or (asked.elementSize != 1 and asked.value):
-                continue  # a rectangle, or words
+            memset = call("cuGraphMemsetNodeGetParams", node)
+            if memset.height != 1 or (memset.elementSize != 1 and memset.value):
+                continue  # two-dimensional, or of wider values
             before = [int(n) for n in _list_from_driver("cuGraphNodeGetDependencies", node)]
-            last = found[-1] if found else []
+            last = chains[-1] if chains else []
             follows = len(last) in range(1, MOST_FILLS) and before == [int(last[-1])]
             if follows and len(_list_from_driver(DEPENDENT, last[-1])) == 1:
                 last.append(node)
             else:
-                found.append([node])
-        return found
+                chains.append([node])
+        return chains
 
 
 def _list_from_driver(function: str, of: Any) -> list[Any]:
-    """What the driver lists: it is asked how many there are first."""
+    """Reads a list from the driver: a first call returns its length, a second its items."""
     *_, count = call(function, of)
-    found, *_ = call(function, of, count)
-    return list(found)
+    items, *_ = call(function, of, count)
+    return list(items)
 
 
 class CudaGraph:
-    """Kernels and what each waits for, as one launch."""
+    """An instantiated graph."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
-"""The CUDA driver through NVIDIA's own bindings: contexts, memory, streams, graphs.  Nothing else here speaks to it.
+"""The CUDA driver API through NVIDIA's bindings: contexts, memory, streams, events.  No other module calls it directly.
 
-The bindings are an extra, and are loaded when a GPU is first asked for.
+The bindings are an optional dependency, and are imported when a GPU is first used.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.errors import DeviceError, OptionError, OutOfMemoryError
 
 INSTALL = 'pip install "wholestep[cuda]"'
-HERE = threading.local()  # the GPU whose context this thread has
+HERE = threading.local()  # `gpu`: the GPU whose context is current in this thread
 
 
 @cache
 def bindings() -> Any:
-    """The module of the driver's functions; OptionError where it or the driver is missing."""
+    """The module of driver functions; OptionError if it or the driver is missing."""
     try:
         from cuda.bindings import driver
     except ImportError as error:
@@ -34,21 +34,21 @@ def bindings() -> Any:
         ) from None
     try:
         (error_code,) = driver.cuInit(0)
-    except Exception as error:  # the bindings have several ways to say that libcuda is not there
+    except Exception as error:  # the bindings raise several types if libcuda is missing
         raise OptionError(
             f"device='cuda' needs NVIDIA's driver, and this machine has none ({type(error).__name__}: {error}). "
             "Install the driver of the GPU, or train with device='cpu'."
         ) from None
     if error_code != driver.CUresult.CUDA_SUCCESS:
         raise OptionError(
-            f"device='cuda': the driver found no GPU that can be used ({error_code.name}). Look at what nvidia-smi "
-            "says, or train with device='cpu'."
+            f"device='cuda': the driver found no usable GPU ({error_code.name}). Check the output of nvidia-smi, "
+            "or train with device='cpu'."
         )
     return driver
 
 
 def call(name: str, *args: Any) -> Any:
-    """A function of the driver: its results, or an error that says what it refused."""
+    """Calls a driver function and returns its results; DeviceError if it fails."""
     driver = bindings()
     error, *results = getattr(driver, name)(*args)
     if error != driver.CUresult.CUDA_SUCCESS:
@@ -57,7 +57,7 @@ def call(name: str, *args: Any) -> Any:
 
 
 def gpu_count() -> int:
-    """How many GPUs there are."""
+    """The number of GPUs."""
     count: int = call("cuDeviceGetCount")
     return count
 
@@ -67,16 +67,16 @@ def _as_text(padded: bytes) -> str:
 
 
 class StepWatch(Protocol):
-    """Somebody who looks after steps that wait for other machines."""
+    """Watches steps that depend on other machines."""
 
     def until(self, is_done: Callable[[], bool]) -> None:
-        """Return when something is done; raise where it will never be."""
+        """Returns when something is done; raises if it never will be."""
 
 
 class Gpu:
-    """One GPU: its context, and one stream in which everything happens in order."""
+    """One GPU: its context, and one stream in which all work is ordered."""
 
-    watch: StepWatch | None = None  # where its steps wait for other GPUs
+    watch: StepWatch | None = None  # set if its steps depend on other GPUs
 
     def __init__(self, number: int) -> None:
         if number >= gpu_count():
@@ -99,17 +99,17 @@ class Gpu:
 
     @property
     def bus(self) -> str:
-        """Which GPU of a machine it is, whatever number it has in this process."""
+        """PCI bus id: identifies the GPU on its machine, whatever its number in this process."""
         return _as_text(call("cuDeviceGetPCIBusId", 64, self._handle))
 
     def enter(self) -> None:
-        """Every thread that calls the driver has the GPU's context."""
+        """Makes the context current; every thread that calls the driver needs it."""
         if getattr(HERE, "gpu", None) is not self:
             call("cuCtxSetCurrent", self._context)
             HERE.gpu = self
 
     def wait(self) -> None:
-        """Until everything is done; what went wrong is raised."""
+        """Waits for all work; raises its errors."""
         self.enter()
         if self.watch is not None:
             self.watch.until(lambda: not self.is_pending(bindings().cuStreamQuery(self.stream)))
@@ -117,20 +117,20 @@ class Gpu:
 
     @staticmethod
     def is_pending(answer: Sequence[Any]) -> bool:
-        """Does the driver say that something is not done?  Errors are told by those who wait for it."""
+        """Does the driver report "not ready"?  Errors are raised by the subsequent wait."""
         return bool(answer[0] == bindings().CUresult.CUDA_ERROR_NOT_READY)
 
     def wait_for(self, event: CudaEvent) -> None:
-        """Let everything that comes next in the stream wait for a moment of another one; the host goes on."""
+        """Makes later work in the stream wait for an event of another stream; the host does not block."""
         call("cuStreamWaitEvent", self.stream, event.handle, 0)
 
     def copy_in(self, to: int, of: int, size: int) -> None:
-        """From pinned memory, in the stream's order."""
+        """Asynchronous copy from pinned memory, in stream order."""
         if self._copy_in(to, of, size, self.stream)[0]:
             raise DeviceError("the GPU's driver refused cuMemcpyHtoDAsync.")
 
     def copy_out(self, to: int, of: int, size: int) -> None:
-        """To pinned memory, in the stream's order."""
+        """Asynchronous copy to pinned memory, in stream order."""
         if self._copy_out(to, of, size, self.stream)[0]:
             raise DeviceError("the GPU's driver refused cuMemcpyDtoHAsync.")
 
@@ -149,19 +149,19 @@ class Gpu:
 
 @cache
 def gpu(number: int) -> Gpu:
-    """The GPU of a number: one object in a process."""
+    """The GPU with this number: one object per process."""
     return Gpu(number)
 
 
 def release(function: str, owner: Gpu, address: int) -> None:
-    """Give something back that the driver made, when nothing refers to it any more."""
-    with suppress(Exception):  # at the interpreter's end the driver may be gone
+    """Releases a driver object when nothing refers to it any more."""
+    with suppress(Exception):  # at interpreter exit the driver may be unloaded
         owner.enter()
         call(function, address)
 
 
 class DeviceMemory:
-    """Bytes on a GPU, all zero; they are free again when nothing refers to them."""
+    """Zeroed bytes on a GPU, freed when nothing refers to them."""
 
     def __init__(self, owner: Gpu, size: int) -> None:
         self.gpu, self.size = owner, max(size, 1)
@@ -170,8 +170,8 @@ class DeviceMemory:
         error, address = driver.cuMemAlloc(self.size)
         if error == driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
             raise OutOfMemoryError(
-                f"{self.size:,} bytes of the memory of {owner.name} cannot be had; {owner.free_bytes:,} of "
-                f"{owner.bytes:,} are free.",
+                f"{self.size:,} bytes cannot be allocated on {owner.name}; {owner.free_bytes:,} of "
+                f"{owner.bytes:,} bytes are free.",
                 self.size,
                 free=owner.free_bytes,
                 where=owner.name,
@@ -187,7 +187,7 @@ class DeviceMemory:
         call("cuMemsetD8Async", self.address, byte, self.size, self.gpu.stream)
 
     def write(self, offset: int, array: AnyArray) -> None:
-        """Copy an array that the caller may change afterwards."""
+        """Copies an array, which the caller may change afterwards."""
         assert 0 <= offset <= offset + array.nbytes <= self.size, f"{array.nbytes} bytes at {offset} of {self.size}"
         if array.nbytes:
             self.gpu.enter()
@@ -195,7 +195,7 @@ class DeviceMemory:
             self.gpu.wait()
 
     def read(self, offset: int, array: AnyArray) -> None:
-        """Fill an array; what was launched before is waited for."""
+        """Fills an array, after all work launched before."""
         assert 0 <= offset <= offset + array.nbytes <= self.size, f"{array.nbytes} bytes at {offset} of {self.size}"
         if array.nbytes:
             self.gpu.enter()
@@ -204,7 +204,7 @@ class DeviceMemory:
 
 
 class PinnedMemory:
-    """Bytes of the host that a GPU copies from and to beside everything else."""
+    """Page-locked host memory, for asynchronous copies."""
 
     def __init__(self, owner: Gpu, size: int) -> None:
         self.size = max(size, 1)
@@ -216,12 +216,12 @@ class PinnedMemory:
         self.bytes[:] = 0
 
     def view(self, offset: int, count: int, dtype: np.dtype[Any]) -> AnyArray:
-        """Elements from a byte on."""
+        """Elements that start at a byte offset."""
         return self.bytes[offset : offset + count * dtype.itemsize].view(dtype)
 
 
 class CudaEvent:
-    """A moment of the stream."""
+    """A recorded point of a stream."""
 
     def __init__(self, owner: Gpu, timed: bool = False) -> None:
         self._gpu, self._record, self._wait = owner, bindings().cuEventRecord, bindings().cuEventSynchronize
@@ -234,7 +234,7 @@ class CudaEvent:
             raise DeviceError("the GPU's driver refused cuEventRecord.")
 
     def wait(self) -> None:
-        """Until the stream has come here."""
+        """Waits until the stream has reached it."""
         self._gpu.enter()
         if self._gpu.watch is not None:
             self._gpu.watch.until(lambda: not self._gpu.is_pending(bindings().cuEventQuery(self.handle)))
@@ -243,12 +243,12 @@ class CudaEvent:
             raise DeviceError(f"the GPU's driver refused cuEventSynchronize: {error.name}.")
 
     def milliseconds_since(self, earlier: CudaEvent) -> float:
-        found: float = call("cuEventElapsedTime", earlier.handle, self.handle)
-        return found
+        elapsed: float = call("cuEventElapsedTime", earlier.handle, self.handle)
+        return elapsed
 
 
 class CopyStream:
-    """Copies to a GPU beside what its own stream does."""
+    """A stream for copies to a GPU that overlap with its main stream."""
 
     def __init__(self, owner: Gpu) -> None:
         owner.enter()
@@ -257,17 +257,17 @@ class CopyStream:
         weakref.finalize(self, release, "cuStreamDestroy", owner, self._handle)
 
     def copy_in(self, to: int, of: int, size: int) -> None:
-        """From pinned memory, in this stream's order."""
+        """Asynchronous copy from pinned memory, in this stream's order."""
         self._gpu.enter()
         call("cuMemcpyHtoDAsync", to, of, size, self._handle)
 
     def record(self, event: CudaEvent) -> None:
-        """Let an event be the moment after all copies so far."""
+        """Records an event after all copies so far."""
         call("cuEventRecord", event.handle, self._handle)
 
 
 class CudaModule:
-    """Machine code on a GPU."""
+    """Loaded machine code."""
 
     def __init__(self, owner: Gpu, code: bytes) -> None:
         owner.enter()
@@ -279,20 +279,20 @@ class CudaModule:
 
 
 def allow_shared(function: Any, size: int) -> None:
-    """Let blocks of a kernel have so many bytes of shared memory."""
+    """Permits a kernel this many bytes of dynamic shared memory."""
     attribute = bindings().CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
     call("cuFuncSetAttribute", function, attribute, size)
 
 
 class CooperativeKernel:
-    """A kernel whose blocks are all there at once, so that they can wait for each other."""
+    """A cooperative launch: all blocks are co-resident, so that they can wait for each other."""
 
     def __init__(self, owner: Gpu, function: Any, blocks: int, threads: int, shared: int) -> None:
         self._gpu, self._function, self._geometry = owner, function, (blocks, 1, 1, threads, 1, 1, shared)
         allow_shared(function, shared)
 
     def launch(self, arguments: Sequence[Any]) -> None:
-        """Queue it; arguments are ctypes values."""
+        """Enqueues it; arguments are ctypes values."""
         pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(a) for a in arguments))
-        given = ctypes.addressof(pointers)
-        call("cuLaunchCooperativeKernel", self._function, *self._geometry, self._gpu.stream, given)
+        addresses = ctypes.addressof(pointers)
+        call("cuLaunchCooperativeKernel", self._function, *self._geometry, self._gpu.stream, addresses)

@@ -1,7 +1,7 @@
-"""Copies of large arrays to pinned memory by several threads: one of them has a part of what memory can give.
+"""Multi-threaded copies of large arrays to pinned memory: one thread uses only a part of the memory bandwidth.
 
-A few lines of C copy past the caches.  A GPU needs no C compiler: where none is found, NumPy copies, by threads of
-Python, which takes about twice as long and is a line of the report.
+A C function copies with non-temporal stores.  A GPU needs no C compiler: without one, NumPy copies in Python threads,
+which takes about twice as long and is noted in the report.
 """
 
 from __future__ import annotations
@@ -23,40 +23,42 @@ from wholestep.compiler.runtime.cache.content_store import cache_of
 from wholestep.errors import CompilerError
 from wholestep.options import CompileOptions
 
-LARGE = 2 << 20  # bytes of an array for which threads are begun: 3 MB take one 0.4 ms where the caches are small
-LONG_ROW = 2 << 10  # bytes of a row; shorter ones NumPy gathers as fast
-PART = 512 << 10  # bytes that a thread takes at a time
-MOST_THREADS = 8  # more of them would only wait for memory,
-MOST_OF_PYTHON = 4  # and those of Python for each other
+# bytes: smallest array that several threads copy; a single one needs 0.4 ms for 3 MB if the caches are small
+LARGE = 2 << 20
+LONG_ROW = 2 << 10  # bytes of a row; NumPy gathers shorter rows as fast
+PART = 512 << 10  # bytes per work item of a thread
+MOST_THREADS = 8  # more threads would only wait for memory,
+MOST_OF_PYTHON = 4  # and Python threads for each other
 Native = Callable[..., Any]  # ws_copy_rows of copy.c
 
-_coming: dict[tuple[bool, str | None, str | None], Background[Native | str]] = {}  # or why there is none
+# Compiler options -> the compiled function, or the reason why there is none; compiled in the background.
+_coming: dict[tuple[bool, str | None, str | None], Background[Native | str]] = {}
 
 
 class HostCopies:
-    """How a program copies large arrays.  What is in C is compiled beside everything else, once on a machine."""
+    """Copies large arrays of a program.  The C function is compiled in the background, once per machine."""
 
     def __init__(self, threads: int, options: CompileOptions) -> None:
         self._threads, self._options = threads, options
 
     def takes(self, size: int) -> bool:
-        """Are so many bytes worth several threads?"""
+        """Is an array of this many bytes worth several threads?"""
         return self._threads > 1 and size >= LARGE
 
     def prepare(self) -> None:
-        """Begin to find or compile what copies."""
+        """Starts to load or compile the C function."""
         self._found()
 
     def _found(self) -> Background[Native | str]:
         options = self._options
         key = options.cache, options.cache_folder, options.compiler_command
         if key not in _coming:
-            # In no context: its spans are no part of the build that happens to come first, and that is in a hurry.
+            # An empty context: its time spans do not belong to the build that happens to need it first.
             _coming[key] = Background(lambda: Context().run(_compile_native, options), patient=True)
         return _coming[key]
 
     def copy(self, to: AnyArray, array: AnyArray) -> None:
-        """Copy an array to a contiguous one of its shape."""
+        """Copies an array to a contiguous one of its shape."""
         native, flat, of = self._found().result(), to.reshape(-1), array.reshape(-1)
         if isinstance(native, str):
             parts = _parts(of.size, of.itemsize)
@@ -65,7 +67,7 @@ class HostCopies:
             native(flat.ctypes.data, of.ctypes.data, None, of.nbytes, 1, PART, self._workers(of.nbytes))
 
     def gather(self, to: AnyArray, array: AnyArray, rows: AnyArray) -> None:
-        """Copy rows of a contiguous array in another order; all are there."""
+        """Copies rows of a contiguous array in the order of `rows`, which are all in range."""
         size = array[:1].nbytes
         native = self._found().result() if size >= LONG_ROW else ""
 
@@ -76,22 +78,24 @@ class HostCopies:
             run_all([partial(take, part) for part in _parts(len(rows), size)], min(self._threads, MOST_OF_PYTHON))
         else:
             at, step = np.ascontiguousarray(rows, np.int64), max(1, PART // max(1, size))
-            given = to.ctypes.data, array.ctypes.data, at.ctypes.data
-            native(*given, len(rows), size, step, self._workers(len(rows) * size))
+            addresses = to.ctypes.data, array.ctypes.data, at.ctypes.data
+            native(*addresses, len(rows), size, step, self._workers(len(rows) * size))
 
     def _workers(self, size: int) -> int:
         return min(self._threads, MOST_THREADS, -(-size // PART))
 
 
 def _parts(count: int, size: int) -> list[slice]:
-    """Of so many things of a size."""
+    """Slices of `count` elements of `size` bytes."""
     step = max(1, PART // max(1, size))
     return [slice(start, start + step) for start in range(0, count, step)]
 
 
 def _compile_native(options: CompileOptions) -> Native | str:
-    """What is in C, or why it cannot be had."""
-    from wholestep.compiler.backends.cpu.runtime.compiler import find_compiler  # most steps copy little
+    """The C function, or the reason why it is not available."""
+    from wholestep.compiler.backends.cpu.runtime.compiler import (
+        find_compiler,
+    )  # imported here, since most steps copy little
     from wholestep.compiler.backends.cpu.runtime.library import build_library
     from wholestep.compiler.backends.cpu.target import detect_target
 
@@ -106,8 +110,8 @@ def _compile_native(options: CompileOptions) -> Native | str:
 
 
 def notes_on(plan: Plan) -> tuple[str, ...]:
-    """A line of the report where inputs are copied by threads of Python."""
+    """Report note if inputs are copied by Python threads."""
     if all(plan.buffers[id].bytes < LARGE for _, id in plan.inputs):
         return ()
-    reasons = {found for coming in _coming.values() if isinstance(found := coming.result(), str)}
-    return tuple(f"large inputs are copied by threads of Python, half as fast as in C: {r}" for r in sorted(reasons))
+    reasons = {reason for c in _coming.values() if isinstance(reason := c.result(), str)}
+    return tuple(f"large inputs are copied by Python threads, half as fast as in C: {r}" for r in sorted(reasons))

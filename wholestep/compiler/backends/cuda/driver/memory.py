@@ -1,4 +1,4 @@
-"""States on a GPU, and what the programs of a session share there."""
+"""State storage on a GPU, and the scratch memory that the programs of a session share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from wholestep.compiler.runtime.arrays import AnyArray
 
 
 class CudaArray:
-    """A state in dense rows on a GPU."""
+    """A state on a GPU, dense and row-major."""
 
     def __init__(self, type: TensorType, block: DeviceMemory, offset: int) -> None:
         self.block, self.offset, self._dtype = block, offset, type.dtype
@@ -31,10 +31,10 @@ class CudaArray:
         return self.block.address + self.offset
 
     def read(self) -> AnyArray:
-        """A copy, once all steps that were begun are made."""
-        found = np.empty(self._shape, self._dtype.numpy)
-        self.block.read(self.offset, found)
-        return found
+        """A copy, after all launched steps."""
+        array = np.empty(self._shape, self._dtype.numpy)
+        self.block.read(self.offset, array)
+        return array
 
     def write(self, value: AnyArray) -> None:
         self.block.write(self.offset, np.ascontiguousarray(value))
@@ -50,21 +50,23 @@ class CudaArray:
 
 
 class CudaMemory:
-    """The memory of one GPU, for states."""
+    """State memory of one GPU."""
 
     turns = False
 
     def __init__(self, gpu: Gpu, whose: str = "") -> None:
         self.gpu, self.kind = gpu, f"cuda:{gpu.number}{whose}"
-        self.drawing: Callable[[], CudaModule] | None = None  # the code that draws; a program that is loaded brings it
+        self.drawing: Callable[[], CudaModule] | None = (
+            None  # the module with the random initialisation; set by a loaded program
+        )
 
     @property
     def free_bytes(self) -> int:
-        """What can still be had."""
+        """Free bytes of the GPU."""
         return self.gpu.free_bytes
 
     def hold(self, types: Sequence[TensorType], by_columns: Sequence[bool] = ()) -> list[CudaArray]:
-        """States side by side in one allocation, all zero."""
+        """Allocates zeroed states in one block."""
         offsets, end = [], 0
         for type in types:
             offsets.append(end)
@@ -73,19 +75,19 @@ class CudaMemory:
         return [CudaArray(type, block, offset) for type, offset in zip(types, offsets, strict=True)]
 
     def draw(self, into: CudaArray, first: FirstValue) -> bool:
-        """Draw a state's first value on the GPU."""
+        """Computes a state's initial value on the GPU; False if it cannot."""
         return self.drawing is not None and draw(self.drawing, into.block, into.offset, first)
 
 
 class ScratchUser(Protocol):
-    """A program that knows addresses of scratch memory."""
+    """A program that stores addresses of scratch memory."""
 
     def place_scratch(self) -> None:
-        """Read them again."""
+        """Updates its addresses."""
 
 
 class CudaScratch:
-    """The arena, as large as the largest plan needs, and the counters of blocks that share a sum."""
+    """The arena, as large as the largest plan needs, and the arrival counters of split sums."""
 
     def __init__(self, gpu: Gpu) -> None:
         self._gpu = gpu
@@ -98,7 +100,7 @@ class CudaScratch:
         return self.arena.size + self.counters.size
 
     def reserve(self, plan: Plan, threads: int) -> None:
-        """Make room for a plan.  Where addresses change, the programs that use it are told."""
+        """Grows the arena for a plan.  If addresses change, the programs that use it are updated."""
         if plan.arena_bytes > self.arena.size:
             self._gpu.wait()  # a launch may still use the old one
             self.arena = DeviceMemory(self._gpu, plan.arena_bytes)
@@ -106,5 +108,5 @@ class CudaScratch:
                 user.place_scratch()
 
     def spoil(self) -> None:
-        """Fill it with NaN: no kernel may rely on zeros."""
+        """Fills the arena with NaN: no kernel may rely on zeros."""
         self.arena.fill(255)

@@ -1,4 +1,4 @@
-"""CUDA C++ -> machine code, by NVRTC: without a GPU, a driver or a toolkit."""
+"""CUDA C++ -> machine code with NVRTC; it needs no GPU, driver or toolkit."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from wholestep.compiler.runtime.cache.content_store import ContentStore, key_of
 from wholestep.errors import CompilerError
 
 SUFFIX = ".cubin"
-TOGETHER = 8  # functions of one compilation; several run side by side
+TOGETHER = 8  # functions per compilation unit; several units compile in parallel
 
 
 @cache
 def nvrtc() -> Any:
-    """The module of the compiler's functions; CompilerError where it is missing."""
+    """The module of compiler functions; CompilerError if it is missing."""
     try:
-        from cuda.bindings import nvrtc as found
+        from cuda.bindings import nvrtc as module
 
-        error, *_ = found.nvrtcVersion()
-    except Exception as error:  # the bindings have several ways to say that the library is not there
+        error, *_ = module.nvrtcVersion()
+    except Exception as error:  # the bindings raise several types if the library is missing
         raise CompilerError(
             f"kernels for a GPU are compiled by NVRTC, which cannot be loaded ({type(error).__name__}: {error}). "
             f"Install it: {INSTALL}."
         ) from None
-    return found
+    return module
 
 
 def nvrtc_version() -> str:
@@ -42,17 +42,17 @@ def _check(error: Any, what: str) -> None:
 
 
 def options(architecture: str) -> list[bytes]:
-    """What NVRTC is told."""
+    """Compiler options."""
     return [f"--gpu-architecture={architecture}".encode(), b"--std=c++17", b"--device-as-default-execution-space"]
 
 
 def compile_text(text: str, architecture: str) -> bytes:
-    """Machine code of a whole text for "sm_90", or PTX for "compute_90"."""
+    """Machine code of a translation unit for "sm_90", or PTX for "compute_90"."""
     library = nvrtc()
     error, program = library.nvrtcCreateProgram(text.encode(), b"wholestep.cu", 0, [], [])
     _check(error, "a program")
-    given = options(architecture)
-    (error,) = library.nvrtcCompileProgram(program, len(given), given)
+    flags = options(architecture)
+    (error,) = library.nvrtcCompileProgram(program, len(flags), flags)
     if int(error):
         _, size = library.nvrtcGetProgramLogSize(program)
         log = b" " * size
@@ -61,17 +61,17 @@ def compile_text(text: str, architecture: str) -> bytes:
         lines = log.decode().splitlines()
         errors = "\n".join(line for line in lines if "error" in line) or "\n".join(lines)
         raise CompilerError(f"NVRTC refused our source, which is a bug of Wholestep:\n{errors[:4000]}")
-    real = architecture.startswith("sm_")
-    _, size = (library.nvrtcGetCUBINSize if real else library.nvrtcGetPTXSize)(program)
+    is_binary = architecture.startswith("sm_")
+    _, size = (library.nvrtcGetCUBINSize if is_binary else library.nvrtcGetPTXSize)(program)
     code: bytes = b" " * size
-    (error,) = (library.nvrtcGetCUBIN if real else library.nvrtcGetPTX)(program, code)
+    (error,) = (library.nvrtcGetCUBIN if is_binary else library.nvrtcGetPTX)(program, code)
     _check(error, "its result")
     library.nvrtcDestroyProgram(program)
     return code
 
 
 def pieces(source: GpuSource) -> list[tuple[list[str], str]]:
-    """The text in pieces that compile side by side, each with the functions in it."""
+    """Compilation units of the source, which compile in parallel, each with its functions."""
     texts = source.text.rstrip("\n").split("\n\n")
     names = source.functions
     assert len(texts) == len(names), f"{len(texts)} texts of {len(names)} functions"
@@ -80,22 +80,22 @@ def pieces(source: GpuSource) -> list[tuple[list[str], str]]:
 
 
 def compile_kernels(body: str, architecture: str, cache: ContentStore) -> bytes:
-    """The machine code of some kernels; what was compiled before is found by its text."""
+    """Machine code of some kernels, cached by the source text."""
     text = with_primitives(body)
     key = key_of("cuda", text, architecture, nvrtc_version())
-    found = cache.get(key, SUFFIX) or cache.put(key, compile_text(text, architecture), SUFFIX)
-    return found.read_bytes()
+    path = cache.get(key, SUFFIX) or cache.put(key, compile_text(text, architecture), SUFFIX)
+    return path.read_bytes()
 
 
 def compile_source(source: GpuSource, architecture: str, cache: ContentStore) -> list[tuple[list[str], bytes]]:
-    """The functions of each piece and its machine code; what was compiled before is found by its text."""
+    """Functions and machine code of each compilation unit, cached by the source text."""
 
-    def make(piece: tuple[list[str], str]) -> tuple[list[str], bytes]:
+    def compile_unit(piece: tuple[list[str], str]) -> tuple[list[str], bytes]:
         names, body = piece
         return names, compile_kernels(body, architecture, cache)
 
-    todo = [piece for piece in pieces(source) if piece[0]]
-    if len(todo) == 1:
-        return [make(todo[0])]
-    with ThreadPoolExecutor(len(todo)) as pool:
-        return list(pool.map(make, todo))
+    units = [piece for piece in pieces(source) if piece[0]]
+    if len(units) == 1:
+        return [compile_unit(units[0])]
+    with ThreadPoolExecutor(len(units)) as pool:
+        return list(pool.map(compile_unit, units))

@@ -1,4 +1,4 @@
-"""NVTX ranges around launches and slices of an epoch, where one of NVIDIA's profilers watches the process."""
+"""NVTX ranges around launches and slices of an epoch, if an NVIDIA profiler is attached."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from wholestep.compiler.backends.cuda.runtime.program import CudaProgram
 
 @cache
 def _nvtx() -> Any:
-    """The module; None, with a warning, where it is not installed."""
+    """The module; None, with a warning, if it is not installed."""
     try:
         import nvtx
     except ImportError:
         warnings.warn(
-            f"a profiler watches this process, and nvtx, which would name steps for it, is missing: {INSTALL}.",
+            f"a profiler is attached, and nvtx, which would name steps for it, is missing: {INSTALL}.",
             stacklevel=2,
         )
         return None
@@ -30,7 +30,7 @@ def _nvtx() -> Any:
 
 @contextmanager
 def nvtx_range(name: str) -> Iterator[None]:
-    """Let a profiler show what happens inside under a name."""
+    """Names the enclosed work in a profiler."""
     nvtx = _nvtx()
     if nvtx is None:
         yield
@@ -43,24 +43,24 @@ def nvtx_range(name: str) -> Iterator[None]:
 
 
 class MarkedProgram(CudaProgram):
-    """A program whose launches a profiler can tell apart."""
+    """A program whose launches and epoch slices are NVTX ranges."""
 
     @property
     def _title(self) -> str:
         return "train" if self.plan.updated else "compute"
 
     def launch(self, sizes: Mapping[str, int]) -> CudaTicket:
-        """The same, as a range: "train step 12, batch=64"."""
-        shown = ", ".join(f"{name}={size}" for name, size in sizes.items())
-        with nvtx_range(f"{self._title} step {self._state.step}, {shown}"):
+        """Launches a step inside a range: "train step 12, batch=64"."""
+        size_text = ", ".join(f"{name}={size}" for name, size in sizes.items())
+        with nvtx_range(f"{self._title} step {self._state.step}, {size_text}"):
             return super().launch(sizes)
 
     def epoch(self, epoch: Epoch) -> Iterator[StepRange]:
-        """The same, each slice as a range."""
+        """Runs an epoch, each slice inside a range."""
         slices = super().epoch(epoch)
         while True:
             with nvtx_range(f"{self._title} epoch {epoch.number}, from step {self._state.step}"):
-                found = next(slices, None)
-            if found is None:
+                steps = next(slices, None)
+            if steps is None:
                 return
-            yield found
+            yield steps

@@ -1,1 +1,1 @@
-"""NVIDIA's libraries: cuBLASLt, cuDNN, NCCL, and which ops they compute."""
+"""NVIDIA's libraries (cuBLASLt, cuDNN, NCCL), and which operations they compute."""

@@ -1,4 +1,4 @@
-"""Attention on a GPU: a graph of cuDNN for half numbers, else a kernel of ours.  Who computes what is decided here."""
+"""Attention on a GPU: cuDNN's fused attention for half types, else our flash attention kernel; selection and grids."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from wholestep.compiler.ir.types import Extent, evaluate
 from wholestep.compiler.plan.model.bodies import Call
 from wholestep.compiler.plan.model.kernel import Kernel, Operand, Plan
 
-TILE, NARROW_TILE = 32, 16  # rows of a block; of wide heads and of float64, for whom shared memory is small
-GROUP = 8  # threads that share rows, in native/attention.h,
-OWN = ((512, 4), (200, 2))  # and how many rows they share where there are so many blocks
-WIDE_HEAD = 256  # bytes of a row from which on a head is wide
-WIDEST_HEAD = 512  # bytes of a row that our kernel takes
-LEAST_WORK = 16_000_000  # floating-point operations from which on a library's attention beats ours
-STEP, MOST_WIDTH = 8, 128  # of cuDNN: heads have a multiple of it, and at most so many columns
+TILE, NARROW_TILE = 32, 16  # rows per block; the second for wide heads and float64, which need more shared memory
+GROUP = 8  # threads that share rows, in native/attention.h
+OWN = ((512, 4), (200, 2))  # (smallest number of blocks, rows per group of threads)
+WIDE_HEAD = 256  # bytes per row: wider heads use NARROW_TILE
+WIDEST_HEAD = 512  # bytes per row that our kernel supports
+LEAST_WORK = 16_000_000  # FLOPs: cuDNN's attention is faster than ours for at least this many
+STEP, MOST_WIDTH = 8, 128  # cuDNN: the head width is a multiple of the first, and at most the second
 ALIGNMENT = 16  # bytes, of every operand
-SCORES_TILE = 128  # queries and keys: cuDNN keeps gradients of scores in whole tiles,
-SPARE_WORKSPACE = 1 << 20  # and may want a little more
+SCORES_TILE = 128  # queries and keys: cuDNN stores score gradients in full tiles,
+SPARE_WORKSPACE = 1 << 20  # and may need this many bytes more
 
 
 @dataclass(frozen=True)
 class Axes:
-    """The axes of a call of attention, by number."""
+    """Axis numbers of an attention call."""
 
     lead: tuple[int, ...]
     group: int
@@ -45,14 +45,14 @@ class Axes:
 
 
 def tile_of(call: Call, width: Extent, values: Extent) -> int:
-    """The rows of a tile; bits depend on it, and it on the type and the widths alone."""
+    """Rows per tile; it determines the bits, and depends on the type and the head widths only."""
     size = call.dtype.accumulate.size
     wide = any(not isinstance(e, int) or e * size > WIDE_HEAD for e in (width, values))
     return NARROW_TILE if size > 4 or wide else TILE
 
 
 def schedule_attention(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> CudaSchedule:
-    """A graph of the library, or a grid of ours: blocks for tiles of keys, where they have results, and of queries."""
+    """A cuDNN graph, or our grid: blocks for tiles of keys, if they have results, then for tiles of queries."""
     call, axes = kernel.body, Axes.of(kernel)
     assert isinstance(call, Call)
     if why_not_cudnn(plan, kernel, sizes) is None:
@@ -63,57 +63,62 @@ def schedule_attention(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> 
     heads = evaluate(kernel.axes[axes.group], sizes)
     blocks = lead * heads * down if makes_queries(call) else 0
     blocks += lead * across if makes_keys(call) else 0
-    own = next((own for least, own in OWN if blocks >= least and tile == TILE), 1)
-    return CudaSchedule(ATTENTION, tile // own * GROUP, max(1, blocks), tile=(tile, own))
+    rows = next((rows for least, rows in OWN if blocks >= least and tile == TILE), 1)
+    return CudaSchedule(ATTENTION, tile // rows * GROUP, max(1, blocks), tile=(tile, rows))
 
 
 def makes_keys(call: Call) -> bool:
-    """Has a call results for each key?"""
+    """Does a call compute results per key?"""
     return any(r.name in ("dk", "dv") for r in call.results)
 
 
 def makes_queries(call: Call) -> bool:
-    """Has a call results for each query?"""
+    """Does a call compute results per query?"""
     return any(r.name not in ("dk", "dv") for r in call.results)
 
 
 def why_not_cudnn(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> str | None:
-    """Why an attention is not the library's; None where it is."""
+    """Why an attention call is not computed by cuDNN; None if it is."""
     call, axes = kernel.body, Axes.of(kernel)
     assert isinstance(call, Call)
     width, values = (kernel.axes[a] for a in (axes.width, axes.values))
-    wanted = {"attention": ({"out"}, {"out", "lse"}), "attention_grad": ({"dq", "dk", "dv"},)}[call.routine]
+    supported_results = {"attention": ({"out"}, {"out", "lse"}), "attention_grad": ({"dq", "dk", "dv"},)}[call.routine]
     if not call.dtype.is_half:
-        return f"cuDNN has none in {call.dtype}"
+        return f"cuDNN does not support {call.dtype}"
     if width != values or not isinstance(width, int) or width % STEP or width > MOST_WIDTH:
-        return f"cuDNN's heads have a multiple of {STEP} columns, at most {MOST_WIDTH}, not {width} and {values}"
+        return (
+            f"cuDNN needs a head width that is a multiple of {STEP} and at most {MOST_WIDTH}, not {width} and {values}"
+        )
     if any(o.name == "mask" for o in call.operands):
         return "it has a mask"
-    if kernel.loop is not None or len(axes.lead) > 2 or {r.name for r in call.results} not in wanted:
-        return "it is one of a loop, or has other axes or results"
+    if kernel.loop is not None or len(axes.lead) > 2 or {r.name for r in call.results} not in supported_results:
+        return "it is in a loop, or has unsupported axes or results"
     if call.work < LEAST_WORK:
         return f"it has fewer than {LEAST_WORK // 1_000_000} million operations"
-    if not all(_is_taken(plan, kernel, o, sizes) for o in (*call.operands, *call.results)):
-        return "an operand does not lie as cuDNN reads it"
+    if not all(_is_supported(plan, kernel, o, sizes) for o in (*call.operands, *call.results)):
+        return "cuDNN does not support an operand's layout"
     return None
 
 
-def _is_taken(plan: Plan, kernel: Kernel, item: Operand, sizes: Mapping[str, int]) -> bool:
-    """Is an operand of the type that the library has, with rows that begin at multiples of 16 bytes?"""
+def _is_supported(plan: Plan, kernel: Kernel, item: Operand, sizes: Mapping[str, int]) -> bool:
+    """Does an operand have the library's type, and rows aligned to 16 bytes?"""
     call, dtype = kernel.body, plan.buffers[item.load.buffer].type.dtype
     assert isinstance(call, Call)
     if item.name == "lse":
         return dtype == call.dtype.accumulate
     array, place = _array(plan, kernel, item, sizes), start_of(item.load)
     aligned = [evaluate(place, sizes), *array.steps[:-1]]
-    moves = all(step > 0 or extent == 1 for step, extent in zip(array.steps, array.shape, strict=True))
+    has_strides = all(step > 0 or extent == 1 for step, extent in zip(array.steps, array.shape, strict=True))
     return (
-        dtype == call.dtype and array.steps[-1] == 1 and moves and all(a * dtype.size % ALIGNMENT == 0 for a in aligned)
+        dtype == call.dtype
+        and array.steps[-1] == 1
+        and has_strides
+        and all(a * dtype.size % ALIGNMENT == 0 for a in aligned)
     )
 
 
 def _array(plan: Plan, kernel: Kernel, item: Operand, sizes: Mapping[str, int]) -> CudnnTensor:
-    """An operand as the library has it: sequences, heads, rows, columns."""
+    """An operand in the library's axis order: sequences, heads, rows, columns."""
     axes = Axes.of(kernel)
     outer: list[int | None] = [None, None, *axes.lead][-2:]
     queried = axes.group in item.axes
@@ -126,13 +131,13 @@ def _array(plan: Plan, kernel: Kernel, item: Operand, sizes: Mapping[str, int]) 
         steps[1] = evaluate(stride_of(item.load, axes.group), sizes)
     if item.name == "lse":
         shape, steps = [*shape, 1], [*steps, 1]
-    for i in (1, 0):  # an axis of one element has a step nevertheless
+    for i in (1, 0):  # the library needs a stride even for an axis of one element
         steps[i] = steps[i] or shape[i + 1] * steps[i + 1]
     return CudnnTensor(item.name, tuple(shape), tuple(steps), plan.buffers[item.load.buffer].type.dtype)
 
 
 def _workspace(plan: Plan, kernel: Kernel) -> int:
-    """Backward the gradients of all scores are kept, so that what is added to what does not depend on who is first."""
+    """Workspace bytes; the deterministic backward pass stores the gradients of all scores."""
     call, axes = kernel.body, Axes.of(kernel)
     assert isinstance(call, Call)
     if call.routine == "attention":
@@ -143,39 +148,48 @@ def _workspace(plan: Plan, kernel: Kernel) -> int:
     return heads * queries * (keys * call.dtype.size + call.dtype.accumulate.size) + SPARE_WORKSPACE
 
 
-FORWARD_NAMES = {"q": "q", "k": "k", "v": "v"}  # argument of the library -> operand
+FORWARD_NAMES = {"q": "q", "k": "k", "v": "v"}  # argument of the library -> our operand
 BACKWARD_NAMES = {**FORWARD_NAMES, "o": "out", "dO": "gradient", "stats": "lse"}
 
 
 def describe_call(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> LibraryCall:
-    """What cuDNN is told of an attention in a call of these sizes."""
+    """The cuDNN call of an attention at these sizes."""
     call = kernel.body
     assert isinstance(call, Call)
-    numbers = (("attn_scale", dict(call.numbers)["scale"]), ("use_causal_mask", bool(dict(call.extents)["causal"])))
+    options_of_both = (
+        ("attn_scale", dict(call.numbers)["scale"]),
+        ("use_causal_mask", bool(dict(call.extents)["causal"])),
+    )
     results = {r.name for r in call.results}
     if call.routine == "attention":
-        made = tuple(n for n in ("out", "lse") if n in results)
-        op = CudnnOp("sdpa", tuple(FORWARD_NAMES.items()), made, (*numbers, ("generate_stats", "lse" in results)))
+        computed = tuple(n for n in ("out", "lse") if n in results)
+        op = CudnnOp(
+            "sdpa", tuple(FORWARD_NAMES.items()), computed, (*options_of_both, ("generate_stats", "lse" in results))
+        )
     else:
-        options = (*numbers, ("use_deterministic_algorithm", True))
+        options = (*options_of_both, ("use_deterministic_algorithm", True))
         op = CudnnOp("sdpa_backward", tuple(BACKWARD_NAMES.items()), ("dq", "dk", "dv"), options)
     items = (*call.operands, *call.results)
     arrays = tuple(_array(plan, kernel, item, sizes) for item in items)
-    places = tuple(
+    addresses = tuple(
         TensorAddress(i.name, i.load.buffer, evaluate(start_of(i.load), sizes) * a.dtype.size)
         for i, a in zip(items, arrays, strict=True)
     )
-    # Which algorithm adds in order is said by an option; the notes are not about it.
-    return LibraryCall(Description((op,), arrays, _workspace(plan, kernel), without=()), places)
+    # An option selects the deterministic algorithm; numerical notes do not cover it.
+    return LibraryCall(Description((op,), arrays, _workspace(plan, kernel), without=()), addresses)
 
 
 def notes_of(plan: Plan) -> tuple[str, ...]:
-    """Who computes the attention of a plan, and why, for people."""
-    found: dict[str, int] = {}
+    """Report notes: what computes the attention of a plan, and why."""
+    counts: dict[str, int] = {}
     for kernel in plan.kernels:
         if isinstance(kernel.body, Call):
-            why = why_not_cudnn(plan, kernel, plan.sizes)
-            kind = "attention" if kernel.body.routine == "attention" else "gradients of attention"
-            who = f"{kind} by cuDNN, adding in a fixed order" if why is None else f"{kind} by a kernel of ours: {why}"
-            found[who] = found.get(who, 0) + 1
-    return tuple(f"{count} x {who}" for who, count in found.items())
+            reason = why_not_cudnn(plan, kernel, plan.sizes)
+            kind = "attention" if kernel.body.routine == "attention" else "attention backward"
+            implementation = (
+                f"{kind} by cuDNN, with a deterministic algorithm"
+                if reason is None
+                else f"{kind} by our flash attention kernel: {reason}"
+            )
+            counts[implementation] = counts.get(implementation, 0) + 1
+    return tuple(f"{count} x {implementation}" for implementation, count in counts.items())

@@ -1,4 +1,4 @@
-"""Does attention on a GPU get what its kernels and the library take?  Native code follows a plan's numbers blindly."""
+"""Checks the attention calls of a loaded plan: operands, axes, types and sizes, since native code trusts them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wholestep.errors import PlanError
 _ROW, _KEY, _VALUE = ("group", "queries", "width"), ("keys", "width"), ("keys", "values")
 _OUT, _PAIR, _LSE = ("group", "queries", "values"), ("group", "queries", "keys"), ("group", "queries")
 _INPUTS = {"q": _ROW, "k": _KEY, "v": _VALUE, "mask": _PAIR}
-# Routine -> what it is given, in order, and what it makes, with the axes of each.  A mask may be left out.
+# Routine -> its operands in order, and its results, with the axes of each.  The mask is optional.
 ROUTINES = {
     "attention": (_INPUTS, {"out": _OUT, "lse": _LSE}),
     "attention_grad": (
@@ -21,43 +21,60 @@ ROUTINES = {
         {"dq": _ROW, "dk": _KEY, "dv": _VALUE, "dmask": _PAIR},
     ),
 }
-OPERANDS = frozenset({"q", "k", "v", "gradient"})  # in the type of the call; all else accumulates, or is rounded to it
+# in the dtype of the call; all others in the accumulation dtype, or rounded to the call's
+OPERANDS = frozenset({"q", "k", "v", "gradient"})
 
 
 def check_call(plan: Plan, kernel: Kernel) -> None:
-    """PlanError unless a call is one that we could have planned."""
+    """PlanError unless a call is one that the planner could have produced."""
     call = kernel.body
     assert isinstance(call, Call)
 
-    def need(holds: bool, what: str) -> None:
-        if not holds:
+    def require(condition: bool, what: str) -> None:
+        if not condition:
             raise PlanError(f"the plan is not sound: the call of kernel {kernel.id} {what}.")
 
-    need(call.routine in ROUTINES, f"is of a routine; received {call.routine!r}")
-    given, made = ROUTINES[call.routine]
-    need(call.rows == tuple(range(len(kernel.axes) - 5)), "runs over its rows")
+    require(call.routine in ROUTINES, f"must name a known routine; received {call.routine!r}")
+    operands, results = ROUTINES[call.routine]
+    require(call.rows == tuple(range(len(kernel.axes) - 5)), "must run over its leading axes")
     axes, names = Axes.of(kernel), [o.name for o in call.operands]
-    need(names == [n for n in given if n in names or n != "mask"], f"has the operands {', '.join(given)}")
-    results = [r.name for r in call.results]
-    need(bool(results) and len(set(results)) == len(results) and set(results) <= set(made), "has results of its own")
-    need("dmask" not in results or "mask" in names, "has the gradient of a mask that it has")
+    require(
+        names == [n for n in operands if n in names or n != "mask"], f"must have the operands {', '.join(operands)}"
+    )
+    names_of_results = [r.name for r in call.results]
+    require(
+        bool(names_of_results)
+        and len(set(names_of_results)) == len(names_of_results)
+        and set(names_of_results) <= set(results),
+        "must have distinct results of its routine",
+    )
+    require("dmask" not in names_of_results or "mask" in names, "must have a mask if it has the mask's gradient")
     group, width, values = (kernel.axes[a] for a in (axes.group, axes.width, axes.values))
     size = call.dtype.accumulate.size
     narrow = all(isinstance(e, int) and 0 < e * size <= WIDEST_HEAD for e in (width, values))
-    need(call.dtype.is_float and isinstance(group, int) and group > 0 and narrow, "has heads that a kernel takes")
+    require(
+        call.dtype.is_float and isinstance(group, int) and group > 0 and narrow,
+        "must have heads that the kernels support",
+    )
     numbers = dict(call.numbers)
-    need(list(numbers) == ["scale"] and isfinite(numbers["scale"]), "has a scale")
-    need(dict(call.extents).get("causal") in (0, 1), "says whether it is causal")
-    for item, declared in [*((o, given[o.name]) for o in call.operands), *((r, made[r.name]) for r in call.results)]:
-        need(item.axes == tuple(getattr(axes, name) for name in declared), f"takes {item.name!r} along its axes")
-        need(_is_taken(plan, kernel, item), f"takes {item.name!r} as it lies")
+    require(list(numbers) == ["scale"] and isfinite(numbers["scale"]), "must have a finite scale")
+    require(dict(call.extents).get("causal") in (0, 1), "must have a `causal` flag of 0 or 1")
+    for item, declared in [
+        *((o, operands[o.name]) for o in call.operands),
+        *((r, results[r.name]) for r in call.results),
+    ]:
+        require(
+            item.axes == tuple(getattr(axes, name) for name in declared),
+            f"must index {item.name!r} by its declared axes",
+        )
+        require(_is_supported(plan, kernel, item), f"cannot read {item.name!r} in its type and layout")
 
 
-def _is_taken(plan: Plan, kernel: Kernel, item: Operand) -> bool:
+def _is_supported(plan: Plan, kernel: Kernel, item: Operand) -> bool:
     call, dtype = kernel.body, plan.buffers[item.load.buffer].type.dtype
     assert isinstance(call, Call)
     wide = call.dtype.accumulate
     types = {call.dtype} if item.name in OPERANDS else {wide} if item.name == "lse" else {call.dtype, wide}
-    known, indices = {*call.rows, *item.axes}, item.load.index
-    plain = all(i.value is None and i.over == 1 and all(a in known for a, _ in i.terms) for i in indices)
-    return dtype in types and plain and (item.name == "lse" or stride_of(item.load, item.axes[-1]) == 1)
+    axes, indices = {*call.rows, *item.axes}, item.load.index
+    is_affine = all(i.value is None and i.over == 1 and all(a in axes for a, _ in i.terms) for i in indices)
+    return dtype in types and is_affine and (item.name == "lse" or stride_of(item.load, item.axes[-1]) == 1)

@@ -1,4 +1,4 @@
-"""cuBLASLt by ctypes: NVIDIA's bindings leave it out.  Products of float32 use tf32 where that was asked for."""
+"""cuBLASLt through ctypes, since NVIDIA's Python bindings leave it out.  float32 products use tf32 only on request."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from wholestep.errors import DeviceError, OptionError
 
 TYPES: dict[DType, int] = {float32: 0, float16: 2, bfloat16: 14}
 COMPUTE_32F, COMPUTE_TF32, SCALE_32F = 68, 77, 0
-TRANSPOSE_A, TRANSPOSE_B, EPILOGUE, BIAS_POINTER = 3, 4, 7, 8  # attributes of a product,
-BATCH_COUNT, BATCH_STEP = 5, 6  # of a matrix,
-MOST_WORKSPACE, REDUCTIONS, ALIGNMENTS = 1, 3, (5, 6, 7, 8)  # and of what is preferred
+TRANSPOSE_A, TRANSPOSE_B, EPILOGUE, BIAS_POINTER = 3, 4, 7, 8  # attributes of a matmul descriptor,
+BATCH_COUNT, BATCH_STEP = 5, 6  # of a matrix layout,
+MOST_WORKSPACE, REDUCTIONS, ALIGNMENTS = 1, 3, (5, 6, 7, 8)  # and of a preference
 ADD_BIAS = 4  # an epilogue
-ALIGNED = 1 << 16  # an address like those that come later: algorithms are chosen by alignment
-IN_ORDER = 2 | 4  # partial sums of a cut k are added behind it, not wherever they arrive
+ALIGNED = 1 << 16  # stand-in for later addresses: algorithms are chosen by alignment
+IN_ORDER = 2 | 4  # reduction schemes: split-K partial sums are added by a separate pass in order, not by atomics
 ALIGNMENT = 16  # bytes, of every operand
 
 
 class GemmAlgorithm(ctypes.Structure):
-    """What the library proposes: an algorithm, and the workspace that it takes."""
+    """cublasLtMatmulHeuristicResult_t: a proposed algorithm and its workspace size."""
 
     _fields_: ClassVar[Any] = [
         ("algorithm", c_uint64 * 8),
@@ -37,14 +37,14 @@ class GemmAlgorithm(ctypes.Structure):
 
 @cache
 def library() -> ctypes.CDLL:
-    """The library; OptionError where it is missing."""
+    """The library; OptionError if it is missing."""
     try:
         from cuda.pathfinder import load_nvidia_dynamic_lib
 
         return ctypes.CDLL(load_nvidia_dynamic_lib("cublasLt").abs_path)
-    except Exception as error:  # the pathfinder has errors of its own
+    except Exception as error:  # the pathfinder raises its own error types
         raise OptionError(
-            f"large products on a GPU are made by cuBLASLt, which cannot be loaded ({type(error).__name__}). Install "
+            f"large matrix products on a GPU need cuBLASLt, which cannot be loaded ({type(error).__name__}). Install "
             f"it: {INSTALL}."
         ) from None
 
@@ -67,7 +67,7 @@ def _set(kind: str, of: c_void_p, attribute: int, value: Any) -> None:
 
 
 def _layout(matrix: GemmOperand, rows: int, columns: int, step: int, batch: int) -> c_void_p:
-    """A matrix by columns, as the library sees it."""
+    """A column-major matrix layout, as the library requires."""
     layout = c_void_p()
     kind = TYPES[matrix.dtype]
     _call("cublasLtMatrixLayoutCreate", byref(layout), kind, c_uint64(rows), c_uint64(columns), c_int64(step))
@@ -78,20 +78,20 @@ def _layout(matrix: GemmOperand, rows: int, columns: int, step: int, batch: int)
 
 
 class PreparedGemm:
-    """A product with the algorithm that the library chooses for it, the first that adds in a fixed order.
+    """A GEMM with the library's first proposed algorithm that adds in a fixed order.
 
-    The library knows matrices by columns: what we have by rows is the transpose there, so b comes first.
+    The library is column-major: our row-major matrices are transposed there, so b is the first operand.
     """
 
     def __init__(self, product: Product) -> None:
         p = self.product = product
         self._desc = c_void_p()
         _call("cublasLtMatmulDescCreate", byref(self._desc), COMPUTE_TF32 if p.tf32 else COMPUTE_32F, SCALE_32F)
-        b_plain, a_plain = p.b.column == 1, p.a.column == 1
-        _set("MatmulDesc", self._desc, TRANSPOSE_A, c_int32(not b_plain))
-        _set("MatmulDesc", self._desc, TRANSPOSE_B, c_int32(not a_plain))
-        first = (p.n, p.k, max(p.b.row, p.n)) if b_plain else (p.k, p.n, max(p.b.column, p.k))
-        second = (p.k, p.m, max(p.a.row, p.k)) if a_plain else (p.m, p.k, max(p.a.column, p.m))
+        b_row_major, a_row_major = p.b.column == 1, p.a.column == 1
+        _set("MatmulDesc", self._desc, TRANSPOSE_A, c_int32(not b_row_major))
+        _set("MatmulDesc", self._desc, TRANSPOSE_B, c_int32(not a_row_major))
+        first = (p.n, p.k, max(p.b.row, p.n)) if b_row_major else (p.k, p.n, max(p.b.column, p.k))
+        second = (p.k, p.m, max(p.a.row, p.k)) if a_row_major else (p.m, p.k, max(p.a.column, p.m))
         self._layouts = [
             _layout(p.b, *first, p.batch),
             _layout(p.a, *second, p.batch),
@@ -99,45 +99,45 @@ class PreparedGemm:
         ]
         if p.bias is not None:
             _set("MatmulDesc", self._desc, EPILOGUE, c_int32(ADD_BIAS))
-            _set("MatmulDesc", self._desc, BIAS_POINTER, c_void_p(ALIGNED))  # each call has its own
-        self._found = self._choose_algorithm()
+            _set("MatmulDesc", self._desc, BIAS_POINTER, c_void_p(ALIGNED))  # replaced in each call
+        self._algorithm = self._choose_algorithm()
 
     def _choose_algorithm(self) -> GemmAlgorithm:
-        preference, count, found = c_void_p(), c_int(), GemmAlgorithm()
+        preference, count, proposal = c_void_p(), c_int(), GemmAlgorithm()
         _call("cublasLtMatmulPreferenceCreate", byref(preference))
         _set("MatmulPreference", preference, MOST_WORKSPACE, c_uint64(self.product.workspace))
         _set("MatmulPreference", preference, REDUCTIONS, c_uint32(IN_ORDER))
         for attribute in ALIGNMENTS:
             _set("MatmulPreference", preference, attribute, c_uint32(ALIGNMENT))
         first, second, result = self._layouts
-        given = (_handle(), self._desc, first, second, result, result, preference, 1, byref(found), byref(count))
-        _call("cublasLtMatmulAlgoGetHeuristic", *given)
+        arguments = (_handle(), self._desc, first, second, result, result, preference, 1, byref(proposal), byref(count))
+        _call("cublasLtMatmulAlgoGetHeuristic", *arguments)
         if count.value == 0:
             raise DeviceError(f"cuBLASLt has no algorithm for {self.product}.")
-        return found
+        return proposal
 
     def run(self, a: int, b: int, c: int, workspace: int, stream: int, bias: int = 0) -> None:
-        """Put the product into a stream; a, b, c and the bias are addresses."""
+        """Enqueues the product into a stream; a, b, c and bias are device addresses."""
         if bias:
             _set("MatmulDesc", self._desc, BIAS_POINTER, c_void_p(bias))
         first, second, result = self._layouts
-        one, before = c_float(1.0), c_float(1.0 if self.product.adds else 0.0)
+        alpha, beta = c_float(1.0), c_float(1.0 if self.product.adds else 0.0)
         _call(
-            "cublasLtMatmul", _handle(), self._desc, byref(one), c_void_p(b), first, c_void_p(a), second, byref(before),
-            c_void_p(c), result, c_void_p(c), result, byref(self._found.algorithm), c_void_p(workspace),
-            c_size_t(self._found.workspace), c_void_p(stream),
+            "cublasLtMatmul", _handle(), self._desc, byref(alpha), c_void_p(b), first, c_void_p(a), second, byref(beta),
+            c_void_p(c), result, c_void_p(c), result, byref(self._algorithm.algorithm), c_void_p(workspace),
+            c_size_t(self._algorithm.workspace), c_void_p(stream),
         )  # fmt: skip
 
 
 @cache
 def prepare_gemm(product: Product) -> PreparedGemm:
-    """Chosen once in a process."""
+    """The algorithm is chosen once per process."""
     return PreparedGemm(product)
 
 
 def run_product(product: Product, a: int, b: int, c: int, workspace: int, stream: int, bias: int = 0) -> None:
-    """Put a product into a stream that is captured."""
-    found = prepare_gemm(product)
+    """Enqueues a product into a stream that is being captured."""
+    gemm = prepare_gemm(product)
     for i in range(product.outer):
         a_at, b_at, c_at = (i * x.outer * x.dtype.size for x in (product.a, product.b, product.c))
-        found.run(a + a_at, b + b_at, c + c_at, workspace, stream, bias)
+        gemm.run(a + a_at, b + b_at, c + c_at, workspace, stream, bias)

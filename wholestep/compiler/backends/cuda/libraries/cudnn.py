@@ -1,6 +1,6 @@
-"""cuDNN's graphs, through the compiled module of NVIDIA's frontend alone: the package around it imports torch.
+"""cuDNN operation graphs, through the compiled module of NVIDIA's frontend: the package around it imports torch.
 
-A `Description` says what is computed; it is plain data, needs no library, and is what a built plan is kept under.
+A `Description` is plain data that says what is computed; it needs no library, and it is the cache key of a built plan.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from wholestep.compiler.backends.cuda.driver.driver import HERE, INSTALL
 from wholestep.compiler.ir.types import DType, bfloat16, float16, float32
 from wholestep.errors import DeviceError, OptionError
 
-PACKAGE, VERSION = "nvidia-cudnn-frontend", "1.18.0"  # its private names are those of this version
+PACKAGE, VERSION = "nvidia-cudnn-frontend", "1.18.0"  # pinned: we use private names of it
 MODULE = "cudnn._compiled_module"
 TYPES: Mapping[DType, str] = {float32: "FLOAT", float16: "HALF", bfloat16: "BFLOAT16"}
-IN_ANY_ORDER = "NONDETERMINISTIC"  # what no algorithm of ours may be noted as
+IN_ANY_ORDER = "NONDETERMINISTIC"  # a numerical note that excludes an algorithm
 Option = bool | int | float | tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class CudnnTensor:
-    """A tensor in memory: where it is, is said when it is computed.  Steps are in elements."""
+    """A tensor in memory, without its address.  Strides are in elements."""
 
     name: str
     shape: tuple[int, ...]
@@ -39,33 +39,33 @@ class CudnnTensor:
 
 @dataclass(frozen=True)
 class CudnnOp:
-    """A function of the library's graphs: tensors by the names of its arguments, then those that it gives."""
+    """A function of the library's graph API: input tensors by argument name, then its results."""
 
     function: str
-    inputs: tuple[tuple[str, str], ...]  # argument, tensor
+    inputs: tuple[tuple[str, str], ...]  # (argument, tensor)
     outputs: tuple[str, ...]
     options: tuple[tuple[str, Option], ...] = ()
 
 
 @dataclass(frozen=True)
 class Description:
-    """Ops in order.  Tensors that are no arrays stay inside; sums are in float32."""
+    """Operations in order.  Tensors that are not in `arrays` are virtual; accumulation is in float32."""
 
     ops: tuple[CudnnOp, ...]
     arrays: tuple[CudnnTensor, ...]
-    workspace: int  # the most bytes that it may use
-    without: tuple[str, ...] = (IN_ANY_ORDER,)  # numerical notes of the library that an algorithm must not have
-    prefers: str = ""  # the algorithm that is taken where the library proposes it, by its name; "": the first one
+    workspace: int  # upper bound in bytes
+    without: tuple[str, ...] = (IN_ANY_ORDER,)  # numerical notes that exclude an algorithm
+    prefers: str = ""  # name of the algorithm to use if the library proposes it; "": the first one
 
     def __post_init__(self) -> None:
-        made = {name for op in self.ops for name in op.outputs}
-        known = made | {a.name for a in self.arrays}
-        assert all(name in known for op in self.ops for _, name in op.inputs), f"{self} reads what nobody makes"
+        computed = {name for op in self.ops for name in op.outputs}
+        defined = computed | {a.name for a in self.arrays}
+        assert all(name in defined for op in self.ops for _, name in op.inputs), f"{self} reads an undefined tensor"
 
 
 @cache
 def library() -> Any:
-    """The compiled module, which knows the library; OptionError where one of them is missing."""
+    """The compiled module with the loaded library; OptionError if either is missing."""
     try:
         version = metadata.version(PACKAGE)
     except metadata.PackageNotFoundError:
@@ -80,7 +80,7 @@ def library() -> Any:
 
         module = _module()
         module._set_dlhandle_cudnn(ctypes.CDLL(load_nvidia_dynamic_lib("cudnn").abs_path)._handle)
-    except Exception as error:  # the pathfinder has errors of its own
+    except Exception as error:  # the pathfinder raises its own error types
         raise OptionError(
             f"attention and convolutions in half types on a GPU are computed by cuDNN, which cannot be loaded "
             f"({type(error).__name__}: {error}). Install it: {INSTALL}."
@@ -89,9 +89,9 @@ def library() -> Any:
 
 
 def _module() -> Any:
-    """The module, once in a process: whoever imports the whole package, before or after, has the same one."""
+    """The module, once per process: an import of the whole package, before or after, gets the same one."""
     if MODULE not in sys.modules:
-        package = importlib.util.find_spec("cudnn")  # finds it and runs nothing of it
+        package = importlib.util.find_spec("cudnn")  # finds it without importing it
         folders = None if package is None else package.submodule_search_locations
         spec = PathFinder.find_spec(MODULE, folders)
         if spec is None or spec.loader is None:
@@ -104,7 +104,7 @@ def _module() -> Any:
 
 @contextmanager
 def _under_package_name(module: Any) -> Iterator[None]:
-    """Some functions of the module look for it under the package's name."""
+    """Registers the module under the package's name, where some of its functions look for it."""
     before = sys.modules.get("cudnn")
     sys.modules.setdefault("cudnn", module)
     try:
@@ -116,13 +116,13 @@ def _under_package_name(module: Any) -> Iterator[None]:
 
 @cache
 def _handle(number: int) -> int:
-    """The library on one GPU, whose context the caller has."""
-    found: int = library().create_handle()
-    return found
+    """The library's handle on one GPU, whose context must be current."""
+    handle: int = library().create_handle()
+    return handle
 
 
 class PreparedGraph:
-    """A graph with the first algorithm that the library proposes among those that may be."""
+    """A built graph with the first permitted algorithm that the library proposes."""
 
     def __init__(self, description: Description, number: int) -> None:
         self._handle, module = _handle(number), library()
@@ -133,27 +133,27 @@ class PreparedGraph:
                 self._graph.validate()
                 self._graph.build_operation_graph()
                 modes = module.heur_mode
-                ways = [modes.A, modes.B] if description.prefers else [modes.A, modes.FALLBACK]
-                self._graph.create_execution_plans(ways)
+                heuristics = [modes.A, modes.B] if description.prefers else [modes.A, modes.FALLBACK]
+                self._graph.create_execution_plans(heuristics)
                 if description.without:
                     self._graph.deselect_numeric_notes([getattr(module.numerical_note, n) for n in description.without])
                 self._graph.deselect_workspace_greater_than(description.workspace)
                 self._graph.check_support()
                 self._number = self._build_engine(description.prefers)
-        except Exception as error:  # the module's own, and whatever pybind makes of others
-            what = ", ".join(op.function for op in description.ops)
+        except Exception as error:  # the module's own types, and pybind's translations
+            functions = ", ".join(op.function for op in description.ops)
             raise DeviceError(
-                f"cuDNN has no algorithm for {what} that adds in a fixed order with {description.workspace:,} bytes of "
+                f"cuDNN has no deterministic algorithm for {functions} with at most {description.workspace:,} bytes of "
                 f"workspace: {error} ({description})."
             ) from None
-        built, graph = self._number, self._graph
+        index, graph = self._number, self._graph
         self.workspace: int = (
-            graph.get_workspace_size() if built is None else graph.get_workspace_size_plan_at_index(built)
+            graph.get_workspace_size() if index is None else graph.get_workspace_size_plan_at_index(index)
         )
         assert self.workspace <= description.workspace, f"cuDNN takes {self.workspace:,} bytes for {description}"
 
     def _build_engine(self, preferred: str) -> int | None:
-        """The proposal of a name, built; None: the first one that can be built is."""
+        """Builds the proposal of this name and returns its index; None if the first buildable one is used instead."""
         proposed = range(self._graph.get_execution_plan_count()) if preferred else ()
         for number in proposed:
             if self._graph.get_plan_name_at_index(number) == preferred:
@@ -165,45 +165,45 @@ class PreparedGraph:
     def _recorded(self, module: Any, description: Description) -> Any:
         wide = module.data_type.FLOAT
         graph = module.pygraph(intermediate_data_type=wide, compute_data_type=wide, handle=self._handle)
-        made = {name for op in description.ops for name in op.outputs}
+        computed = {name for op in description.ops for name in op.outputs}
         kinds = {a.name: getattr(module.data_type, TYPES[a.dtype]) for a in description.arrays}
-        held = {a.name: a for a in description.arrays}
+        arrays = {a.name: a for a in description.arrays}
         tensors = {
             a.name: graph._make_tensor(
                 dim=list(a.shape), stride=list(a.steps), data_type=kinds[a.name], name=a.name, uid=self._uids[a.name]
             )
             for a in description.arrays
-            if a.name not in made
+            if a.name not in computed
         }
         for op in description.ops:
-            given = {argument: tensors[name] for argument, name in op.inputs}
+            arguments = {argument: tensors[name] for argument, name in op.inputs}
             options = {name: list(value) if isinstance(value, tuple) else value for name, value in op.options}
-            found = getattr(graph, op.function)(**given, **options)
-            results = found if isinstance(found, list | tuple) else [found]
+            returned = getattr(graph, op.function)(**arguments, **options)
+            results = returned if isinstance(returned, list | tuple) else [returned]
             for name, tensor in zip(op.outputs, results, strict=False):
                 tensors[name] = tensor
-                if name in held:
+                if name in arrays:
                     tensor.set_uid(self._uids[name]).set_output(True)
-                    tensor.set_dim(list(held[name].shape)).set_stride(list(held[name].steps))
+                    tensor.set_dim(list(arrays[name].shape)).set_stride(list(arrays[name].steps))
                     tensor._set_data_type(kinds[name])
         return graph
 
     def run(self, addresses: Mapping[str, int], workspace: int, stream: int) -> None:
-        """Put it into a stream; addresses are those of the arrays."""
+        """Enqueues it into a stream; `addresses` maps array names to device addresses."""
         library().set_stream(self._handle, stream)
-        given = {uid: addresses[name] for name, uid in self._uids.items()}
+        pointers = {uid: addresses[name] for name, uid in self._uids.items()}
         if self._number is None:
-            self._graph._execute(given, workspace, self._handle)
+            self._graph._execute(pointers, workspace, self._handle)
         else:
-            self._graph._execute_plan_at_index(given, workspace, self._number, self._handle)
+            self._graph._execute_plan_at_index(pointers, workspace, self._number, self._handle)
 
 
 @cache
 def prepare_graph(description: Description, number: int) -> PreparedGraph:
-    """Built once in a process."""
+    """Built once per process."""
     return PreparedGraph(description, number)
 
 
 def run_graph(description: Description, addresses: Mapping[str, int], workspace: int, stream: int) -> None:
-    """Put a graph into a stream that is captured."""
+    """Enqueues a graph into a stream that is being captured."""
     prepare_graph(description, HERE.gpu.number).run(addresses, workspace, stream)

@@ -1,4 +1,4 @@
-"""Kernels that are a graph of cuDNN: what the library is told of them, and where their tensors are."""
+"""Kernels that run as a cuDNN operation graph: their description, and the addresses of their tensors."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from wholestep.compiler.backends.cuda.libraries.cudnn import Description
 from wholestep.compiler.plan.model.bodies import Call, Window
 from wholestep.compiler.plan.model.kernel import Kernel, Plan
 
-SCRATCH = -1  # the place of a tensor that a kernel of ours reads behind the library: the kernel's scratch memory
+SCRATCH = -1  # buffer of a tensor in the kernel's scratch memory, which our epilogue kernel reads
 
 
 @dataclass(frozen=True)
 class TensorAddress:
-    """Where a tensor of a description is: bytes from the start of a buffer on."""
+    """Address of a described tensor: buffer and byte offset."""
 
     name: str
     buffer: int
@@ -24,22 +24,22 @@ class TensorAddress:
 
 @dataclass(frozen=True)
 class LibraryCall:
-    """A description in a plan."""
+    """A description, bound to buffers of a plan."""
 
     description: Description
     places: tuple[TensorAddress, ...]
 
     @property
     def written(self) -> set[int]:
-        """The buffers that it writes."""
-        made = {name for op in self.description.ops for name in op.outputs}
-        return {place.buffer for place in self.places if place.name in made}
+        """Buffers that it writes."""
+        computed = {name for op in self.description.ops for name in op.outputs}
+        return {place.buffer for place in self.places if place.name in computed}
 
     @property
     def read(self) -> set[int]:
-        """The buffers that it reads."""
-        made = {name for op in self.description.ops for name in op.outputs}
-        return {place.buffer for place in self.places if place.name not in made}
+        """Buffers that it reads."""
+        computed = {name for op in self.description.ops for name in op.outputs}
+        return {place.buffer for place in self.places if place.name not in computed}
 
 
 Describe = Callable[[Plan, Kernel, Mapping[str, int]], LibraryCall]
@@ -47,15 +47,15 @@ Describe = Callable[[Plan, Kernel, Mapping[str, int]], LibraryCall]
 
 @cache
 def describers() -> Mapping[type, Describe]:
-    """Body -> its call for the sizes of a step."""
+    """Kernel body -> function that describes its call for the sizes of a step."""
     from wholestep.compiler.backends.cuda.libraries import (
         attention,
-        cudnn_convolution,  # which describe by the records above
+        cudnn_convolution,  # here, since they import the records above
     )
 
     return {Call: attention.describe_call, Window: cudnn_convolution.describe_call}
 
 
 def call_of(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> LibraryCall:
-    """The call that a kernel of the form GRAPH is."""
+    """The library call of a kernel with the form GRAPH."""
     return describers()[type(kernel.body)](plan, kernel, sizes)

@@ -1,4 +1,4 @@
-"""Products that a library makes: which ones, and what it is told of them."""
+"""cuBLASLt GEMMs: which products the library computes, and the record that describes a call."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from wholestep.compiler.ir.types import DType, Extent, evaluate, float32, produc
 from wholestep.compiler.plan.model.bodies import Dot
 from wholestep.compiler.plan.model.kernel import Draft, Kernel, Load, Plan
 
-MOST_CALLS = 64  # of one product
-WORKSPACE = 32 << 20  # bytes that the library may use, where tiles of the result are not many by themselves
-MANY_TILES = 128 << 20  # bytes of such a result
+MOST_CALLS = 64  # calls per product, one per outer batch index
+WORKSPACE = 32 << 20  # bytes that the library may use for split-K, if the result alone does not have enough tiles
+MANY_TILES = 128 << 20  # bytes of a result that has enough
 
 
 @dataclass(frozen=True)
 class GemmOperand:
-    """Where an operand or the result is, in elements: rows or columns are contiguous."""
+    """A matrix in memory: offset and strides in elements; rows or columns are contiguous."""
 
     buffer: int
     dtype: DType
     offset: int
-    row: int  # from one row to the next
-    column: int  # from one column to the next
-    batch: int  # from one matrix to the next
-    outer: int = 0  # from one call to the next
+    row: int  # stride between rows
+    column: int  # stride between columns
+    batch: int  # stride between matrices
+    outer: int = 0  # stride between calls
 
 
 @dataclass(frozen=True)
 class Product:
-    """c[batch, m, n] = a[batch, m, k] b[batch, k, n], so many times: the library knows one axis of matrices."""
+    """c[batch, m, n] = a[batch, m, k] b[batch, k, n], called `outer` times: the library has one batch axis."""
 
     m: int
     n: int
@@ -43,12 +43,12 @@ class Product:
     outer: int = 1
     bias: GemmOperand | None = None  # a row that is added to every row
     workspace: int = WORKSPACE  # bytes that the library may use
-    adds: bool = False  # is the product added to what is there?
-    tf32: bool = False  # do float32 numbers lose their last 13 bits before they are multiplied?
+    adds: bool = False  # does it accumulate into c (beta = 1)?
+    tf32: bool = False  # are float32 operands rounded to tf32, without their last 13 bits?
 
 
 def stride_of(load: Load, axis: int) -> Extent:
-    """From one element along an axis to the next."""
+    """Element stride along an axis."""
     stride: Extent = 0
     for d, i in enumerate(load.index):
         for a, c in i.terms:
@@ -58,7 +58,7 @@ def stride_of(load: Load, axis: int) -> Extent:
 
 
 def start_of(load: Load) -> Extent:
-    """The element where all axes begin."""
+    """Element offset at index 0 of all axes."""
     start: Extent = 0
     for d, i in enumerate(load.index):
         start = start + i.offset * product(load.shape[d + 1 :])
@@ -66,43 +66,43 @@ def start_of(load: Load) -> Extent:
 
 
 def lies_in_fours(load: Load, axis: int) -> bool:
-    """Do four elements along an axis lie side by side, where four begin?"""
+    """Are groups of four elements along an axis contiguous and aligned?"""
     return lies_in(load, axis, 4)
 
 
 def lies_in(load: Load, axis: int, count: int) -> bool:
-    """Do so many elements along an axis lie side by side, where so many begin?"""
+    """Are groups of `count` elements along an axis contiguous and aligned to `count`?"""
     strides = [product(load.shape[d + 1 :]) for d in range(len(load.index))]
-    found = 0
+    occurrences = 0
     for i, stride in zip(load.index, strides, strict=True):
         if i.value is not None or i.over != 1 or not is_multiple(i.offset * stride, count):
             return False
         for a, c in i.terms:
             if a == axis:
-                found += 1
+                occurrences += 1
                 if c * stride != 1:
                     return False
             elif not is_multiple(c * stride, count):
                 return False
-    return found == 1
+    return occurrences == 1
 
 
 def in_fours(extent: Extent) -> bool:
-    """Is it a multiple of four, whatever the sizes are?"""
+    """Is an extent a multiple of four, for all values of its symbols?"""
     return is_multiple(extent, 4)
 
 
 def is_multiple(extent: Extent, of: int) -> bool:
-    """Is a size a multiple of a number, whatever its symbols are?"""
+    """Is an extent a multiple of a number, for all values of its symbols?"""
     if isinstance(extent, int):
         return extent % of == 0
     return all(coefficient % of == 0 for _, coefficient in extent.terms)
 
 
 def is_direct(plan: Draft, dot: Dot) -> bool:
-    """Does the library write the result where it belongs?  Else a kernel of ours takes it from scratch memory."""
+    """Does the library write the final result?  Otherwise our epilogue kernel reads it from scratch memory."""
     level = dot.levels[0]
-    rest = level.body[1:]  # behind the product itself
+    rest = level.body[1:]  # after the product itself
     if level.row or level.reduces or len(level.stores) != 1:
         return False
     (store,) = level.stores
@@ -113,32 +113,32 @@ def is_direct(plan: Draft, dot: Dot) -> bool:
 
 
 def adds_up(dot: Dot) -> bool:
-    """Is a product added to what lies where it is stored, and nothing else?"""
+    """Is a product accumulated into its destination, with no other epilogue?"""
     level = dot.levels[0]
     if [i.op for i in level.body] != ["acc", "load", "add"] or len(level.stores) != 1:
         return False
-    acc, held, both = level.body
-    same = held.load == level.stores[0].load and not held.guards and held.dtype == acc.dtype
-    return same and set(both.args) == {acc.id, held.id} and level.stores[0].value == both.id
+    acc, previous, total = level.body
+    same = previous.load == level.stores[0].load and not previous.guards and previous.dtype == acc.dtype
+    return same and set(total.args) == {acc.id, previous.id} and level.stores[0].value == total.id
 
 
 def bias_of(dot: Dot) -> Load | None:
-    """The row that is added to every row of a product before it is rounded, where that is all that follows.
+    """The bias row of a product whose whole epilogue is adding it and rounding; else None.
 
-    The library wants it in the type of the result.
+    The library requires it in the type of the result.
     """
     if [i.op for i in dot.levels[0].body] != ["acc", "load", "cast", "add", "cast"]:
         return None
     acc, row, wide, added, rounded = dot.levels[0].body
     assert row.load is not None
-    along = [a for i in row.load.index for a, _ in i.terms] == [dot.n] and stride_of(row.load, dot.n) == 1
-    chained = wide.args == (row.id,) and set(added.args) == {acc.id, wide.id} and rounded.args == (added.id,)
-    plain = not row.guards and all(i.value is None and i.over == 1 for i in row.load.index)
-    return row.load if along and chained and plain and row.dtype == rounded.dtype else None
+    is_row = [a for i in row.load.index for a, _ in i.terms] == [dot.n] and stride_of(row.load, dot.n) == 1
+    is_sequence = wide.args == (row.id,) and set(added.args) == {acc.id, wide.id} and rounded.args == (added.id,)
+    is_affine = not row.guards and all(i.value is None and i.over == 1 for i in row.load.index)
+    return row.load if is_row and is_sequence and is_affine and row.dtype == rounded.dtype else None
 
 
 def least_flops(target: str) -> dict[str, int]:
-    """By dtype of the operands: from how many on a product is the library's."""
+    """By operand dtype: the smallest number of FLOPs of a library product."""
     return dict(library_flops(target))
 
 
@@ -162,12 +162,12 @@ def takes(plan: Draft, kernel: Kernel, sizes: Mapping[str, int]) -> bool:
 
 
 def workspace_of(bytes: int) -> int:
-    """What the library may use for a result of so many bytes: k need not be cut where tiles are many."""
+    """Workspace bytes for a result of this many bytes: with many tiles split-K is not needed."""
     return 0 if bytes >= MANY_TILES else WORKSPACE
 
 
 def product_of(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> Product:
-    """A product in a call of these sizes."""
+    """The library product of a kernel at these sizes."""
     dot = kernel.body
     assert isinstance(dot, Dot)
     m, n, k = (evaluate(kernel.axes[a], sizes) for a in (dot.m, dot.n, dot.k))

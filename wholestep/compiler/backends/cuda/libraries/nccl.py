@@ -1,6 +1,6 @@
-"""NCCL by ctypes: what ranks on GPUs send each other.  Nothing else here speaks to it.
+"""NCCL through ctypes: point-to-point transfers between ranks.  No other module calls the library.
 
-It carries bytes and adds nothing: the order of its own sums follows from sizes, ranks and wires.
+It only moves bytes; sums are computed by our kernels, since NCCL's order depends on sizes, ranks and topology.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SUCCESS, IN_PROGRESS = 0, 7
 
 
 class UniqueId(ctypes.Structure):
-    """What the ranks of a communicator have in common; it is passed by value."""
+    """ncclUniqueId, which identifies a communicator; it is passed by value."""
 
     _fields_: ClassVar[Any] = [("internal", c_char * ID_BYTES)]
 
@@ -45,7 +45,7 @@ TEXTS: Mapping[str, Sequence[Any]] = {"ncclGetErrorString": (c_int,), "ncclGetLa
 
 
 def load() -> ctypes.CDLL:
-    """The library, as it is found beside NVIDIA's others."""
+    """Loads the library from NVIDIA's packages."""
     from cuda.pathfinder import load_nvidia_dynamic_lib
 
     return ctypes.CDLL(load_nvidia_dynamic_lib("nccl").abs_path)
@@ -53,48 +53,48 @@ def load() -> ctypes.CDLL:
 
 @cache
 def library() -> ctypes.CDLL:
-    """The library with the types of what is called; UsageError where it is missing."""
+    """The library with argument types; UsageError if it is missing."""
     try:
-        found = load()
-    except Exception as error:  # the pathfinder has errors of its own
+        loaded = load()
+    except Exception as error:  # the pathfinder raises its own error types
         raise UsageError(
-            f"workers on GPUs exchange by NCCL, which cannot be loaded ({type(error).__name__}). Install it: {INSTALL}."
+            f"workers on GPUs need NCCL, which cannot be loaded ({type(error).__name__}). Install it: {INSTALL}."
         ) from None
     for name, types in {**FUNCTIONS, **TEXTS}.items():
-        function = getattr(found, name)
+        function = getattr(loaded, name)
         function.argtypes, function.restype = list(types), c_char_p if name in TEXTS else c_int
-    return found
+    return loaded
 
 
 def _text(result: int) -> str:
-    said = [library().ncclGetErrorString(result), library().ncclGetLastError(None)]
-    return "; ".join(text.decode(errors="replace").strip() for text in said if text)
+    texts = [library().ncclGetErrorString(result), library().ncclGetLastError(None)]
+    return "; ".join(text.decode(errors="replace").strip() for text in texts if text)
 
 
 def call(name: str, *args: Any) -> None:
-    """A function of the library; DeviceError where it refuses."""
+    """Calls a function of the library; DeviceError if it fails."""
     result = getattr(library(), name)(*args)
     if result != SUCCESS:
         raise DeviceError(f"NCCL refused {name}: {_text(result)}.")
 
 
 def version() -> str:
-    """Of the library: "2.28.3"."""
-    found = c_int()
-    call("ncclGetVersion", byref(found))
-    return f"{found.value // 10_000}.{found.value % 10_000 // 100}.{found.value % 100}"
+    """The library's version: "2.28.3"."""
+    number = c_int()
+    call("ncclGetVersion", byref(number))
+    return f"{number.value // 10_000}.{number.value % 10_000 // 100}.{number.value % 100}"
 
 
 def new_id() -> bytes:
-    """Of a communicator that is to be: one rank makes it, all of them join with it."""
-    found = UniqueId()
-    call("ncclGetUniqueId", byref(found))
-    return bytes(found)
+    """Id of a new communicator: one rank creates it, all ranks join with it."""
+    id = UniqueId()
+    call("ncclGetUniqueId", byref(id))
+    return bytes(id)
 
 
 @dataclass(frozen=True)
 class PeerBytes:
-    """Bytes on this GPU, and the rank that they go to or come from."""
+    """Bytes on this GPU, and the rank they are sent to or received from."""
 
     address: int
     bytes: int
@@ -102,18 +102,18 @@ class PeerBytes:
 
 
 class Communicator:
-    """Ranks with a GPU each, seen from one of them.  All of them make the same exchanges in the same order."""
+    """One rank's view of the communicator; all ranks must issue the same exchanges in the same order."""
 
     def __init__(self, owner: Gpu, rank: int, size: int, id: bytes, timeout: float) -> None:
-        """Join; TimeoutError where the others have not by then."""
+        """Joins; TimeoutError if the other ranks have not joined in time."""
         self._gpu, self._handle = owner, c_void_p()
-        joined, errors = UniqueId.from_buffer_copy(id), list[BaseException]()
+        unique_id, errors = UniqueId.from_buffer_copy(id), list[BaseException]()
 
         def join() -> None:
             try:
-                owner.enter()  # whose context a thread has is its own affair
-                call("ncclCommInitRank", byref(self._handle), size, joined, rank)
-            except BaseException as error:  # raised below, where the caller sees it
+                owner.enter()  # the current context is per thread
+                call("ncclCommInitRank", byref(self._handle), size, unique_id, rank)
+            except BaseException as error:  # raised below, in the caller's thread
                 errors.append(error)
 
         thread = Thread(target=join, daemon=True)
@@ -125,7 +125,7 @@ class Communicator:
             raise errors[0]
 
     def exchange(self, sends: Sequence[PeerBytes], receives: Sequence[PeerBytes], stream: int) -> None:
-        """Put pieces on their way, all at once, into a stream; between two ranks they come in their order."""
+        """Enqueues a group of sends and receives into a stream; between two ranks they match in order."""
         call("ncclGroupStart")
         try:
             for name, pieces in (("ncclSend", sends), ("ncclRecv", receives)):
@@ -135,17 +135,17 @@ class Communicator:
             call("ncclGroupEnd")
 
     def error(self) -> str:
-        """What has gone wrong meanwhile; "" while nothing has."""
-        found = c_int()
-        call("ncclCommGetAsyncError", self._handle, byref(found))
-        return "" if found.value in (SUCCESS, IN_PROGRESS) else _text(found.value)
+        """Text of an asynchronous error; "" if there is none."""
+        result = c_int()
+        call("ncclCommGetAsyncError", self._handle, byref(result))
+        return "" if result.value in (SUCCESS, IN_PROGRESS) else _text(result.value)
 
     def abort(self) -> None:
-        """End what is under way, whatever the others do."""
+        """Ends pending operations, whatever the other ranks do."""
         self._close("ncclCommAbort")
 
     def close(self) -> None:
-        """Leave; no graph may have exchanges of it any more."""
+        """Leaves; no captured graph may still contain its exchanges."""
         self._close("ncclCommDestroy")
 
     def _close(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""NVIDIA's libraries that a GPU is used with: which versions are here, and what is missing."""
+"""Versions of the installed NVIDIA libraries, and which are missing, for `wholestep doctor`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _version_text(version: int, major: int) -> str:
     return f"{version // major}.{version % major // 100}.{version % 100}"
 
 
-# Name -> its version; an error where it is missing.
+# Name -> function that returns its version or raises if it is missing.
 LIBRARIES: Mapping[str, Callable[[], str]] = {
     "driver": _driver,
     "NVRTC": _nvrtc,
@@ -59,25 +59,25 @@ LIBRARIES: Mapping[str, Callable[[], str]] = {
 }
 
 
-# The same of what workers need alone.
+# The same for libraries that only distributed training needs.
 OF_WORKERS: Mapping[str, Callable[[], str]] = {"NCCL": _nccl}
 
 
 def library_versions() -> list[str]:
-    """Each with its version, or that it is missing and how to install it."""
-    found, missing = _query_versions(LIBRARIES)
-    found += [f"install what is missing: {INSTALL}"] if missing else []
+    """One line per library: its version, or that it is missing; then how to install the missing ones."""
+    lines, missing = _query_versions(LIBRARIES)
+    lines += [f"install what is missing: {INSTALL}"] if missing else []
     more, missing = _query_versions(OF_WORKERS)
-    return [*found, *more, *([f"workers on GPUs need it: {NCCL}"] if missing else [])]
+    return [*lines, *more, *([f"workers on GPUs need it: {NCCL}"] if missing else [])]
 
 
 def _query_versions(libraries: Mapping[str, Callable[[], str]]) -> tuple[list[str], bool]:
-    """What they say, and whether one is missing."""
-    found, missing = [], False
+    """One line per library, and whether any is missing."""
+    lines, missing = [], False
     for name, ask in libraries.items():
         try:
-            found.append(f"{name} {ask()}")
+            lines.append(f"{name} {ask()}")
         except WholestepError:
-            found.append(f"{name} is missing")
+            lines.append(f"{name} is missing")
             missing = True
-    return found, missing
+    return lines, missing

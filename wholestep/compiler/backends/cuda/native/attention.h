@@ -1,8 +1,10 @@
-/* Attention and its gradients: groups of 8 threads have OWN rows each of a block's TILE; no bit depends on OWN.  A block has a tile of queries, or
-   of keys, for itself and walks over tiles of the others; scores are never in memory.  What is added to what depends on
-   the lengths alone.  q(h, i), k(j) and so on are rows in memory, h the head of those that share keys.
+/* Flash attention, forward and backward.  A block owns a tile of TILE queries, or of keys, and iterates over tiles of
+   the others with an online softmax; scores are never stored in global memory.  Groups of 8 threads have OWN rows of
+   the tile each; no bit depends on OWN.  The order of the sums depends on the lengths alone; there are no atomics.
 
-   IN is how operands are stored, OUT results; ALIGNED: every row begins at a multiple of 16 bytes and has as many. */
+   q(h, i), k(j) and so on return rows in memory; h is the query head among those that share keys (grouped-query
+   attention). IN is the storage type of operands, OUT that of results; ALIGNED: all rows are multiples of 16 bytes, in
+   address and length. */
 struct ws_plain {
   template <class T> static __device__ __forceinline__ T wide(T x) { return x; }
   template <class T> static __device__ __forceinline__ T narrow(T x) { return x; }
@@ -18,7 +20,7 @@ struct ws_f16 {
 template <class P> struct ws_pointed;
 template <class S> struct ws_pointed<S *> { using type = S; };
 template <class S> struct ws_pointed<const S *> { using type = S; };
-template <class P> using ws_element = typename ws_pointed<P>::type; /* of a row */
+template <class P> using ws_element = typename ws_pointed<P>::type; /* element type of a row */
 template <class S, int COUNT> struct alignas(sizeof(S) * COUNT) ws_piece {
   S x[COUNT];
 };
@@ -26,12 +28,12 @@ template <class S, int COUNT> struct alignas(sizeof(S) * COUNT) ws_piece {
 template <class T, int ROWS, int TILE, int W, int E> struct ws_heads {
   static constexpr int OWN = ROWS, THREADS = TILE / OWN * 8, PAD = 16 / sizeof(T), ACROSS = TILE / 8;
   static constexpr int WIDE = (W + 3) / 4 * 4 + PAD, TALL = (E + 3) / 4 * 4 + PAD, SQUARE = TILE + PAD;
-  static constexpr int PIECES_W = (W + 31) / 32, PIECES_E = (E + 31) / 32; /* of 4 columns of a thread */
+  static constexpr int PIECES_W = (W + 31) / 32, PIECES_E = (E + 31) / 32; /* vectors of 4 columns per thread */
   static constexpr int FORWARD = TILE * (2 * WIDE + TALL + SQUARE);
   static constexpr int BACKWARD = TILE * (2 * WIDE + 2 * TALL + 2 * SQUARE + 2);
 };
 
-/* TILE rows of COLUMNS elements into shared memory, STEP elements apart; zeros behind the last row and column. */
+/* Loads TILE rows of COLUMNS elements into shared memory with row stride STEP; zeros past the last row and column. */
 template <class KIND, bool ALIGNED, class T, int THREADS, int TILE, int COLUMNS, int STEP, class F>
 WS_INLINE void ws_fill(T *to, int first, int rows, F row) {
   using S = ws_element<decltype(row(0))>;
@@ -60,7 +62,7 @@ WS_INLINE void ws_fill(T *to, int first, int rows, F row) {
   }
 }
 
-/* x[i][j] = the product of row `row + i` of a and row `lane + 8j` of b. */
+/* x[i][j] = dot product of row `row + i` of a and row `lane + 8j` of b. */
 template <class T, int OWN, int ACROSS, int COLUMNS, int STEP>
 WS_INLINE void ws_compare(T (&x)[OWN][ACROSS], const T *a, const T *b, int row, int lane) {
 #pragma unroll
@@ -83,14 +85,14 @@ WS_INLINE void ws_compare(T (&x)[OWN][ACROSS], const T *a, const T *b, int row, 
   }
 }
 
-/* sum[i][...] += weights[r] * rows[r], r over a tile; a thread has columns (lane + 8p) * 4 ... + 3.  The weights of row i
-   stand side by side, or (TURNED) one above the other. */
-template <class T, int TILE, int OWN, int PIECES, int COLUMNS, int STEP, int SQUARE, bool TURNED>
+/* sum[i][...] += weights[r] * rows[r], r over a tile; a thread has columns (lane + 8p) * 4 ... + 3.  The weights of row
+   i are a row of `weights`, or a column if TRANSPOSED. */
+template <class T, int TILE, int OWN, int PIECES, int COLUMNS, int STEP, int SQUARE, bool TRANSPOSED>
 WS_INLINE void ws_weigh(T (&sum)[OWN][PIECES * 4], const T *weights, const T *rows, int row, int lane) {
 #pragma unroll 2
   for (int r = 0; r < TILE; r += 4) {
     T weight[4][OWN];
-    if constexpr (TURNED) {
+    if constexpr (TRANSPOSED) {
 #pragma unroll
       for (int m = 0; m < 4; m++) ws_pick<T, OWN>(weight[m], weights + (r + m) * SQUARE + row);
     } else {
@@ -119,14 +121,14 @@ WS_INLINE void ws_weigh(T (&sum)[OWN][PIECES * 4], const T *weights, const T *ro
   }
 }
 
-/* Over the 8 threads that share rows; each has the result. */
+/* Reduction over the 8 threads that share rows; each has the result. */
 template <class Op, class T> WS_INLINE T ws_eight(T x) {
 #pragma unroll
   for (int lanes = 4; lanes; lanes >>= 1) x = Op::join(x, ws_across(x, lanes));
   return x;
 }
 
-/* The sums of a thread, row by row; of a result that nobody wants there are no rows. */
+/* Stores the sums of a thread, row by row; rows are null if the result is not needed. */
 template <class KIND, bool ALIGNED, class T, int OWN, int PIECES, int COLUMNS, class F>
 WS_INLINE void ws_hand(const T (&sum)[OWN][PIECES * 4], int first, int row, int lane, int rows, F to) {
   using S = ws_element<decltype(to(0))>;
@@ -155,7 +157,7 @@ template <class T, int N, int M> WS_INLINE void ws_clear(T (&x)[N][M]) {
     for (int j = 0; j < M; j++) x[i][j] = 0;
 }
 
-/* A tile of queries from q0 on: the weighted mean of the values, and the logarithm of the sum of what is weighed by. */
+/* Forward pass of the query tile at q0: softmax(scale q k^T + mask) v, and the log-sum-exp of the scores per row. */
 template <class T, class IN, class OUT, bool ALIGNED, int OWN, int TILE, int W, int E, bool CAUSAL, bool MASKED, class Q, class K,
           class V, class M, class O, class L>
 WS_INLINE void ws_attention(T *memory, int queries, int keys, int q0, T scale, Q q, K k, V v, M mask, O out, L lse) {
@@ -200,7 +202,7 @@ WS_INLINE void ws_attention(T *memory, int queries, int keys, int q0, T scale, Q
 #pragma unroll
       for (int c = 0; c < H::PIECES_E * 4; c++) sum[i][c] *= factor;
     }
-    __syncwarp(); /* the weights of a row are those of its 8 threads */
+    __syncwarp(); /* the weights of a row are written and read by its 8 threads only */
     ws_weigh<T, TILE, H::OWN, H::PIECES_E, E, H::TALL, H::SQUARE, false>(sum, ps, vs, row, lane);
   }
 #pragma unroll
@@ -214,8 +216,8 @@ WS_INLINE void ws_attention(T *memory, int queries, int keys, int q0, T scale, Q
   ws_hand<OUT, ALIGNED, T, H::OWN, H::PIECES_E, E>(sum, q0, row, lane, queries, out);
 }
 
-/* Of one tile of queries and one of keys in shared memory: p = e^(s - lse) and ds = p (dp - sum of p dp), times scale
-   where they are weights.  `seen` of a pair is written down as ds by whoever wants the gradient of a mask. */
+/* Recomputes the probabilities of a query tile and a key tile in shared memory: p = e^(s - lse), and the score
+   gradients ds = p (dp - sum of p dp), stored times scale.  dmask(i, j, ds) stores the gradient of the mask. */
 template <class T, int OWN, int TILE, int W, int E, bool CAUSAL, bool MASKED, class M, class D>
 WS_INLINE void ws_slopes(
     const T *qs, const T *gs, const T *ks, const T *vs, const T *lses, const T *deltas, T *ps, T *ds, int queries, int keys,
@@ -242,7 +244,7 @@ WS_INLINE void ws_slopes(
   }
 }
 
-/* What the rows of a tile of queries have: lse, and the product of the result with its gradient. */
+/* Per row of a query tile: the log-sum-exp, and delta, the dot product of the result with its gradient. */
 template <class KIND, bool ALIGNED, class T, int OWN, int TILE, int E, int TALL, class O, class L>
 WS_INLINE void ws_rows_of(T *lses, T *deltas, const T *gs, int q0, int queries, O out, L lse) {
   const int row = threadIdx.x / 8 * OWN, lane = threadIdx.x % 8;
@@ -262,7 +264,7 @@ WS_INLINE void ws_rows_of(T *lses, T *deltas, const T *gs, int q0, int queries, 
   }
 }
 
-/* The gradient of a tile of queries. */
+/* Backward pass: the gradient of a query tile. */
 template <class T, class IN, class OUT, bool ALIGNED, int OWN, int TILE, int W, int E, bool CAUSAL, bool MASKED, class Q, class K,
           class V, class M, class G, class O, class L, class X, class D>
 WS_INLINE void ws_attention_queries(T *memory, int queries, int keys, int q0, T scale, Q q, K k, V v, M mask, G g, O out,
@@ -278,7 +280,7 @@ WS_INLINE void ws_attention_queries(T *memory, int queries, int keys, int q0, T 
   ws_fill<IN, ALIGNED, T, H::THREADS, TILE, E, H::TALL>(gs, q0, queries, g);
   __syncthreads();
   ws_rows_of<OUT, ALIGNED, T, OWN, TILE, E, H::TALL>(lses, deltas, gs, q0, queries, out, lse);
-  const int to = CAUSAL && !MASKED && q0 + TILE < keys ? q0 + TILE : keys; /* the gradient of a mask has zeros too */
+  const int to = CAUSAL && !MASKED && q0 + TILE < keys ? q0 + TILE : keys; /* dmask is written everywhere */
 #pragma unroll 1
   for (int k0 = 0; k0 < to; k0 += TILE) {
     if (k0) __syncthreads();
@@ -292,7 +294,7 @@ WS_INLINE void ws_attention_queries(T *memory, int queries, int keys, int q0, T 
   ws_hand<OUT, ALIGNED, T, H::OWN, H::PIECES_W, W>(sum, q0, row, lane, queries, dq);
 }
 
-/* The gradients of a tile of keys and of their values, over all heads of queries that share them. */
+/* Backward pass: the gradients of a key tile and of its values, summed over all query heads that share them. */
 template <class T, class IN, class OUT, bool ALIGNED, int OWN, int TILE, int W, int E, bool CAUSAL, bool MASKED, class Q, class K,
           class V, class M, class G, class O, class L, class X, class Y>
 WS_INLINE void ws_attention_keys(T *memory, int heads, int queries, int keys, int k0, T scale, Q q, K k, V v, M mask, G g,
@@ -312,7 +314,7 @@ WS_INLINE void ws_attention_keys(T *memory, int heads, int queries, int keys, in
   for (int h = 0; h < heads; h++)
 #pragma unroll 1
     for (int q0 = CAUSAL ? k0 : 0; q0 < queries; q0 += TILE) {
-      __syncthreads(); /* whoever still reads the tiles before */
+      __syncthreads(); /* other threads may still read the previous tiles */
       ws_fill<IN, ALIGNED, T, H::THREADS, TILE, W, H::WIDE>(qs, q0, queries, [&](int i) { return q(h, i); });
       ws_fill<IN, ALIGNED, T, H::THREADS, TILE, E, H::TALL>(gs, q0, queries, [&](int i) { return g(h, i); });
       __syncthreads();

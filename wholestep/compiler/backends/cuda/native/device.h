@@ -1,5 +1,6 @@
-/* What generated kernels are written in: plain CUDA C++ without headers, so that NVRTC needs none.  The emulation of
-   the tests compiles the same text with a C++ compiler; what only a GPU has stands behind WS_EMULATED. */
+/* Primitives of generated kernels: pointwise functions with NumPy's semantics, casts, vector loads, Philox random
+   numbers, and warp and block reductions in a fixed order.  Plain CUDA C++ without includes, so that NVRTC needs no
+   headers.  The emulation in the tests compiles the same text with a C++ compiler; what only a GPU has is in gpu.h. */
 typedef unsigned char ws_byte;
 typedef unsigned short ws_half;
 typedef unsigned int ws_word;
@@ -8,15 +9,15 @@ typedef unsigned long long ws_long_word;
 #define WS_PART __device__ __forceinline__
 #define WS_ALL 0xffffffffu
 
-/* What a launch is told: one record a step, in device memory, so that no kernel and no graph has a size or a rate. */
+/* Record of a step, in device memory: no kernel and no captured graph contains a size or a learning rate. */
 struct ws_step {
   ws_long_word seed, step;
-  long long position, rows; /* of an epoch: the first row of the update, and how many it has */
+  long long position, rows; /* in an epoch: the first row of the update, and its number of rows */
   long long dims[16];
   double slots[1]; /* as many as the plan has */
 };
 
-/* What a launch is given that several kernels share: addresses of all of them. */
+/* Address table of a fused launch: the buffers of all of its kernels. */
 template <int COUNT> struct ws_given {
   void *at[COUNT];
 };
@@ -48,7 +49,7 @@ WS_INLINE double ws_nan(double) { return __longlong_as_double(0x7ff8000000000000
   /* NaN wins, as in numpy.maximum */                                                                                  \
   WS_INLINE real ws_max(real x, real y) { return ws_larger(x, y); }                                                    \
   WS_INLINE real ws_min(real x, real y) { return (x <= y) | (x != x) ? x : y; }                                        \
-  /* The sign of the divisor, as in Python */                                                                          \
+  /* Result has the divisor's sign, as in Python */                                                                    \
   WS_INLINE real ws_mod(real x, real y) {                                                                              \
     real r = fmod##f(x, y);                                                                                            \
     return r == 0 ? copysign##f((real)0, y) : (r < 0) != (y < 0) ? r + y : r;                                          \
@@ -58,7 +59,7 @@ WS_INLINE double ws_nan(double) { return __longlong_as_double(0x7ff8000000000000
   WS_INLINE real ws_mul(real x, real y) { return x * y; }                                                              \
   WS_INLINE real ws_neg(real x) { return -x; }                                                                         \
   WS_INLINE real ws_lowest(real x) { return -ws_inf(x); }                                                              \
-  /* A float that an integer does not hold becomes the nearest that it holds, NaN becomes 0. */                        \
+  /* Conversions to integers saturate, NaN becomes 0. */                                                               \
   WS_INLINE int ws_to_i32(real x) {                                                                                    \
     return x != x ? 0 : x <= (real)-2147483648.0 ? -2147483647 - 1 : x >= (real)2147483648.0 ? 2147483647 : (int)x;    \
   }                                                                                                                    \
@@ -73,7 +74,7 @@ WS_INLINE double ws_nan(double) { return __longlong_as_double(0x7ff8000000000000
 WS_FLOAT_FUNCTIONS(float, f)
 WS_FLOAT_FUNCTIONS(double, )
 
-/* Integers wrap, as in NumPy: they are computed without their sign. */
+/* Integers wrap around, as in NumPy: they are computed as unsigned. */
 #define WS_INTEGER_FUNCTIONS(type, word, least)                                                                        \
   WS_INLINE type ws_add(type x, type y) { return (type)((word)x + (word)y); }                                          \
   WS_INLINE type ws_sub(type x, type y) { return (type)((word)x - (word)y); }                                          \
@@ -107,13 +108,13 @@ WS_INTEGER_FUNCTIONS(ws_byte, ws_word, 0)
 
 WS_INLINE long long ws_clamp(long long i, long long last) { return i < 0 ? 0 : i > last ? last : i; }
 
-/* -- half types are their bits: moved, and cast from and to float --------------------------------------------------- */
+/* -- half types: stored as bits, converted from and to float ------------------------------------------------------ */
 WS_INLINE float ws_from_bf16(ws_half x) { return __uint_as_float((ws_word)x << 16); }
 WS_INLINE ws_half ws_to_bf16(float x) { return ws_bf16_of_float(x); }
 WS_INLINE float ws_from_f16(ws_half x) { return ws_float_of_f16(x); }
 WS_INLINE ws_half ws_to_f16(float x) { return ws_f16_of_float(x); }
 
-/* -- elements side by side ------------------------------------------------------------------------------------------ */
+/* -- vector loads and stores -------------------------------------------------------------------------------------- */
 struct alignas(16) ws_16 {
   ws_word x[4];
 };
@@ -141,10 +142,10 @@ WS_INLINE void ws_join(ws_16 &to, const ws_half *from) {
 #pragma unroll
   for (int i = 0; i < 4; i++) to.x[i] = (ws_word)from[2 * i] | (ws_word)from[2 * i + 1] << 16;
 }
-/* N elements as they lie in memory, 16 bytes at a time; they begin at a multiple of 16 bytes. */
+/* N adjacent elements, loaded and stored 16 bytes at a time; the address is a multiple of 16 bytes. */
 template <class T, int N> struct ws_pack {
   static constexpr int EACH = 16 / sizeof(T);
-  static_assert(N % EACH == 0, "whole pieces");
+  static_assert(N % EACH == 0, "N is a multiple of 16 bytes");
   ws_16 piece[N / EACH];
   WS_PART void read(const T *from) {
 #pragma unroll
@@ -154,7 +155,7 @@ template <class T, int N> struct ws_pack {
 #pragma unroll
     for (int i = 0; i < N / EACH; i++) ws_begin(reinterpret_cast<ws_16 *>(to), 16)[i] = piece[i];
   }
-  /* To shared memory, for `take` once that was waited for: pieces are `apart` bytes from each other. */
+  /* Asynchronous copy to shared memory, read by `take` after a wait; pieces have a stride of `apart` bytes. */
   WS_PART static void send(char *to, int apart, const T *from) {
 #pragma unroll
     for (int i = 0; i < N / EACH; i++) ws_copy<16>(to + i * apart, from + i * EACH, true);
@@ -173,7 +174,7 @@ template <class T, int N> struct ws_pack {
   }
 };
 
-/* -- random numbers: Philox4x32-10, a function of (seed, step, key, element) ---------------------------------------- */
+/* -- random numbers: Philox4x32-10, a function of (seed, step, key, element) -------------------------------------- */
 WS_INLINE ws_word ws_random_word(const ws_step *s, ws_long_word key, ws_long_word element) {
   ws_long_word x = s->seed + 0x9e3779b97f4a7c15ull;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
@@ -199,7 +200,7 @@ WS_INLINE double ws_uniform_f64(const ws_step *s, ws_long_word key, ws_long_word
   return (double)(int)(ws_random_word(s, key, element) >> 8) * 5.9604644775390625e-8;
 }
 
-/* -- sums, maxima and positions, in an order that follows from the number of threads alone ------------------------- */
+/* -- sum, max and argmax, in an order that depends on the number of threads alone --------------------------------- */
 WS_INLINE float ws_across(float x, int lanes) { return __shfl_xor_sync(WS_ALL, x, lanes); }
 WS_INLINE double ws_across(double x, int lanes) { return __shfl_xor_sync(WS_ALL, x, lanes); }
 WS_INLINE int ws_across(int x, int lanes) { return __shfl_xor_sync(WS_ALL, x, lanes); }
@@ -214,7 +215,7 @@ struct ws_max_op {
   template <class T> static __device__ __forceinline__ T join(T x, T y) { return ws_max(x, y); }
   template <class T> static __device__ __forceinline__ T first(T x) { return ws_lowest(x); }
 };
-/* The largest value and its first position; -1 where there is none. */
+/* The largest value and its first position; -1 if there is none. */
 template <class T> struct ws_best {
   T value;
   int at;
@@ -225,7 +226,7 @@ template <class T> WS_INLINE ws_best<T> ws_better(ws_best<T> x, ws_best<T> y) {
   return !ws_exceeds(x.value, y.value) && y.at < x.at ? y : x;
 }
 
-/* Over the 32 lanes of a warp; every lane has the result. */
+/* Butterfly reduction over the 32 lanes of a warp; every lane has the result. */
 template <class Op, class T> WS_INLINE T ws_warp(T x) {
 #pragma unroll
   for (int lanes = 16; lanes; lanes >>= 1) x = Op::join(x, ws_across(x, lanes));
@@ -239,11 +240,11 @@ template <class T> WS_INLINE ws_best<T> ws_warp_best(ws_best<T> x) {
   }
   return x;
 }
-/* Over all threads of a block of THREADS; every thread has the result. */
+/* Reduction over all THREADS of a block; every thread has the result. */
 template <class Op, int THREADS, class T> WS_INLINE T ws_block(T x) {
   __shared__ T parts[32];
   x = ws_warp<Op>(x);
-  __syncthreads(); /* whoever reads the parts of a reduction before */
+  __syncthreads(); /* other threads may still read the parts of an earlier reduction */
   if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = x;
   __syncthreads();
   x = threadIdx.x % 32 < THREADS / 32 ? parts[threadIdx.x % 32] : Op::first(x);
@@ -261,8 +262,8 @@ template <int THREADS, class T> WS_INLINE ws_best<T> ws_block_best(ws_best<T> x)
   return ws_warp_best(part);
 }
 
-/* Is this the last of `count` blocks to arrive?  Then everything that the others wrote before is seen, and the counter
-   is as it was. */
+/* Is this the last of `count` blocks to arrive?  Then all earlier writes of the others are visible, and the counter is
+   reset to zero. */
 WS_INLINE bool ws_is_last(int *counter, int count) {
   __shared__ int last;
   __threadfence();

@@ -1,6 +1,7 @@
-/* First values: the numbers of `ir/semantics/random.py`.  Those of a uniform number are exact.  A normal one is a logarithm times
-   a cosine, whose last bits are each library's own: where these could change the float32 that a number is rounded to,
-   it is noted, and the host draws it. */
+/* Initial values of states: the random numbers of `ir/semantics/random.py`, one thread per element.  Uniform numbers
+   are exact.  A normal one (Box-Muller) is a radius, from a logarithm, times a cosine, whose last bits differ
+   between libraries: if that could change the rounded float32, the element is recorded in `elements` and the host
+   computes it. */
 extern "C" __global__ void __launch_bounds__(256) ws_draw(
     float *to, long long count, ws_long_word seed, ws_long_word key, int normal, double lift, double scale,
     double shift, double relative, double absolute, int *noted, long long *elements, int room) {

@@ -1,17 +1,20 @@
-/* The rows of an update, from data that lies on the GPU: a block a row.  The order is that of `runtime/epoch_permutation.py`. */
+/* Gather of a batch from data in GPU memory: one block per row, for each of the inputs.  The shuffled order is that of
+   `runtime/epoch_permutation.py`: a Feistel network on positions with cycle walking, so that no permutation is stored.
+   Also copies between host and device memory at the start and end of a launch. */
 struct ws_source {
   const char *rows;
   char *input;
   long long row_bytes;
 };
 struct ws_data {
-  long long rows;     /* of the whole set */
-  int shuffled, left; /* bits of the left half of a position; */
-  int right, count;   /* of the right one; inputs */
+  long long rows;     /* of the whole data set */
+  int shuffled, left; /* is it shuffled; bits of the left half of a position */
+  int right, count;   /* bits of the right half; number of inputs */
   ws_long_word keys[6];
   ws_source sources[8];
 };
 
+/* The Feistel network: a bijection of positions of `left + right` bits. */
 WS_INLINE ws_long_word ws_network(ws_long_word at, const ws_data *d) {
   int low = d->right, high = d->left;
   ws_long_word x = at & ((1ull << low) - 1), y = at >> low;
@@ -26,7 +29,7 @@ WS_INLINE ws_long_word ws_network(ws_long_word at, const ws_data *d) {
   return y << low | x;
 }
 
-/* COUNT pieces of a thread are on their way at once: rows of a large set are far away. */
+/* Copies with COUNT loads in flight per thread, to hide the latency of rows that are in no cache. */
 template <class Piece> WS_INLINE void ws_move(void *to, const void *of, long long pieces) {
   constexpr int COUNT = 8, THREADS = 256;
   Piece *const into = (Piece *)to;
@@ -67,8 +70,9 @@ extern "C" __global__ void __launch_bounds__(256) ws_gather(const ws_step *step,
   ws_gather_rows(step, d, blockIdx.x, gridDim.x);
 }
 
-/* What a launch is given, from memory of the host: pieces of 16 bytes.  Launches follow each other, so that the host
-   learns from the number of this one, which stands in the place of a position, that those before it are done. */
+/* Copies the arguments of a launch from pinned host memory, in pieces of 16 bytes.  Launches run in order, so the
+   number of this one, which the host stores in `position`, tells the host through `begun` that all earlier ones are
+   done. */
 extern "C" __global__ void __launch_bounds__(256) ws_fetch(char *to, const char *of, long long pieces, long long *begun) {
   ws_wait_for_others();
   struct alignas(16) Piece { int x[4]; };
@@ -77,14 +81,14 @@ extern "C" __global__ void __launch_bounds__(256) ws_fetch(char *to, const char 
   if (blockIdx.x == 0 && threadIdx.x == 0) *begun = ((const ws_step *)of)->position;
 }
 
-/* What a launch leaves in memory of the host. */
+/* Copies the results of a launch to pinned host memory. */
 extern "C" __global__ void __launch_bounds__(256) ws_leave(char *to, const char *of, long long pieces) {
   ws_wait_for_others();
   for (long long i = blockIdx.x * 256 + threadIdx.x; i < pieces; i += gridDim.x * 256)
     ((ws_sixteen *)to)[i] = ((const ws_sixteen *)of)[i];
 }
 
-/* Pieces of memory of which all bytes are the same: address, size and byte of each. */
+/* Fills up to four ranges of memory with a byte: address, size and byte of each. */
 extern "C" __global__ void __launch_bounds__(256) ws_fill_bytes(const __grid_constant__ ws_given<12> given) {
   ws_wait_for_others();
   const long long first = blockIdx.x * 256 + threadIdx.x, step = gridDim.x * 256;

@@ -1,11 +1,11 @@
-/* A loop over steps in one launch.  A block has its own columns of the weights in shared memory for all of them; of each
-   step it brings the rows that they are multiplied by, which other blocks have made.  What is added to what is as in
-   product.h: of every 128 indices of k each of eight warps adds up its own sixteen, the warps of a chunk are added in
-   order, and then the chunks. */
+/* Products of a persistent scan kernel.  A block keeps its columns of the weights in shared memory for all time steps,
+   and in each step loads the rows that it multiplies, which other blocks have written.  Both operands are stored as
+   padded rows of k.  The order of the sums is that of product.h: of every 128 indices of k each of eight warps adds its
+   own sixteen, the warps of a chunk are added in order, and then the chunks. */
 constexpr int WS_LONG_PIECE = 128;
 constexpr int ws_padded(int depth) { return (depth + WS_LONG_PIECE - 1) / WS_LONG_PIECE * WS_LONG_PIECE + 4; }
 
-/* Columns of the weights, w(k, column), with zeros behind their end. */
+/* Loads columns of the weights, w(k, column), padded with zeros. */
 template <int COLUMNS, int DEPTH, class W> WS_INLINE void ws_hold(float *to, W w) {
   constexpr int APART = ws_padded(DEPTH);
   for (int at = threadIdx.x; at < COLUMNS * APART; at += 256) {
@@ -14,9 +14,9 @@ template <int COLUMNS, int DEPTH, class W> WS_INLINE void ws_hold(float *to, W w
   }
 }
 
-/* Rows on their way to shared memory, pieces of 16 bytes, with zeros behind the last row; in two halves where they are long,
-   so that the first is multiplied while the second comes.  Half numbers come to a place of their own, where the thread that
-   brought them widens them. */
+/* Asynchronous copy of rows to shared memory in pieces of 16 bytes, with zeros past the last row.  Long rows are copied
+   in two parts, so that the first is multiplied while the second arrives.  Half-precision values are copied to a
+   staging area, from which the thread that copied them converts them to float32. */
 template <class T, int ROWS, int DEPTH> struct ws_rows {
   static constexpr bool WIDE = sizeof(T) == 4;
   static constexpr int APART = ws_padded(DEPTH), LONG = APART - 4, SIDE = 16 / sizeof(T), PARTS = LONG > 512 ? 2 : 1;
@@ -32,7 +32,7 @@ template <class T, int ROWS, int DEPTH> struct ws_rows {
     if constexpr (WIDE) return rows + row * APART + k;
     else return halves + row * LONG + k;
   }
-  /* a(row, k) is a place in memory */
+  /* a(row, k) returns an address. */
   template <class A> WS_PART void bring(int count, A a) const {
 #pragma unroll
     for (int part = 0; part < PARTS; part++) {
@@ -43,7 +43,7 @@ template <class T, int ROWS, int DEPTH> struct ws_rows {
       ws_copy_commit();
     }
   }
-  /* A part has arrived; widen(half) is a float. */
+  /* Converts a part that has arrived; wide(half) returns a float. */
   template <class W> WS_PART void widen(int part, W wide) const {
     if constexpr (!WIDE)
       each(part, [&](int row, int k) {
@@ -54,14 +54,14 @@ template <class T, int ROWS, int DEPTH> struct ws_rows {
   }
 };
 
-/* The product of rows that are on their way and columns that are there: e(row, column, sum, which) takes each element, of
-   which a thread has the same in every step.  DOWN x ACROSS threads of a warp share the tile. */
+/* The product of rows being copied and resident columns.  e(row, column, sum, which) is the epilogue of an element; an
+   element has the same thread in every step.  The lanes of a warp tile the result DOWN x ACROSS. */
 template <int ROWS, int COLUMNS, int DEPTH, int CHUNK, int DOWN, int ACROSS, class X, class W, class E>
-WS_INLINE void ws_held_product(float *parts, const X &on_their_way, const float *w, W wide, E e) {
+WS_INLINE void ws_held_product(float *parts, const X &incoming, const float *w, W wide, E e) {
   constexpr int APART = ws_padded(DEPTH), LONG = APART - 4, RM = ROWS / DOWN, RN = COLUMNS / ACROSS, TILE = ROWS * COLUMNS;
   constexpr int CHUNKS = (DEPTH + CHUNK - 1) / CHUNK, PIECES = LONG / WS_LONG_PIECE;
   constexpr int HALF = LONG > 512 ? PIECES / 2 : 0; /* the first piece of the second half */
-  const float *const x = on_their_way.rows;
+  const float *const x = incoming.rows;
   const int t = threadIdx.x, group = t / 32, row = t % 32 / ACROSS, column = t % ACROSS;
   float acc[CHUNKS][RM][RN];
 #pragma unroll
@@ -72,13 +72,13 @@ WS_INLINE void ws_held_product(float *parts, const X &on_their_way, const float 
       for (int j = 0; j < RN; j++) acc[c][i][j] = 0;
   if constexpr (HALF > 0) ws_copy_wait<1>();
   else ws_copy_wait<0>();
-  on_their_way.widen(0, wide);
+  incoming.widen(0, wide);
   __syncthreads();
 #pragma unroll
   for (int piece = 0; piece < PIECES; piece++) {
     if (HALF > 0 && piece == HALF) {
       ws_copy_wait<0>();
-      on_their_way.widen(1, wide);
+      incoming.widen(1, wide);
       __syncthreads();
     }
 #pragma unroll

@@ -1,18 +1,21 @@
-/* A tile of a product of float32 numbers, TM x TN, by 256 threads: groups of TM threads have TK indices of k each of every
-   piece, a thread of a group 8 x TN / 8 elements, in fours.  Of all pieces each group adds up its own in order; then the
-   groups are added in order.  a(i, k) and b(k, j) are places in memory, four of which lie side by side along k or along
-   the other axis, where four begin; e(i, j, sum, seen) takes an element of the result, early(i, j) what it reads. */
+/* Medium float32 GEMM: one TM x TN tile of C per block of 256 threads.  The block's groups of TM threads split every
+   stage of k, TK indices each; a thread's register tile is 8 x TN / 8, in vectors of four.  Order of the sums (bits):
+   each group adds its indices of all stages in order, then the groups are added in order; it depends on the tile.
+
+   a(i, k) and b(k, j) return addresses; groups of four are contiguous and aligned along k or along the other axis. e(i,
+   j, sum, seen) is the epilogue of an element, early(i, j) loads what it reads. */
 template <int TM, int TN, int TK> struct ws_middle {
   static constexpr int GROUPS = 256 / TM, PIECE = GROUPS * TK, APART_M = TM + 4, APART_N = TN + 4;
   static constexpr int OPERANDS = PIECE * (APART_M + APART_N), ROUNDS = TM * TN * GROUPS > 8192 ? 2 : 1;
   static constexpr int MEMORY = OPERANDS > TM * TN * GROUPS / ROUNDS ? OPERANDS : TM * TN * GROUPS / ROUNDS;
 };
 
-/* WIDE indices of the other axis by PIECE of k, on their way to rows of k in shared memory. */
-template <int PIECE, int WIDE, bool ALONG_K> struct ws_way {
-  static constexpr int COUNT = PIECE * WIDE / 1024; /* fours of a thread */
+/* Register stage of an operand (software prefetch): WIDE indices of the other axis by PIECE of k, stored to shared
+   memory as rows of k. */
+template <int PIECE, int WIDE, bool ALONG_K> struct ws_stage {
+  static constexpr int COUNT = PIECE * WIDE / 1024; /* vectors of four per thread */
   float next[COUNT][4];
-  /* Where k is contiguous, a warp has 8 of k by 16 of the other axis: all banks of the shared memory. */
+  /* If k is contiguous, a warp has 8 of k by 16 of the other axis: no bank conflicts in shared memory. */
   static __device__ __forceinline__ int k_of(int at) {
     return ALONG_K ? at / 32 % (PIECE / 8) * 8 + at % 2 * 4 : at / (WIDE / 4);
   }
@@ -49,8 +52,8 @@ WS_INLINE void ws_middle_product(float *memory, int m, int n, int depth, int m0,
   float *const left = memory, *const right = memory + PIECE * S::APART_M;
   const int t = threadIdx.x, group = t / TM, row = t % TM / 8 * 4, column = t % 8 * 4;
   float acc[2][4][FOURS][4];
-  ws_way<PIECE, TM, A_ALONG_K> next_a;
-  ws_way<PIECE, TN, B_ALONG_K> next_b;
+  ws_stage<PIECE, TM, A_ALONG_K> next_a;
+  ws_stage<PIECE, TN, B_ALONG_K> next_b;
 #pragma unroll
   for (int h = 0; h < 2; h++)
 #pragma unroll
@@ -90,7 +93,7 @@ WS_INLINE void ws_middle_product(float *memory, int m, int n, int depth, int m0,
   }
 #pragma unroll
   for (int round = 0; round < ROUNDS; round++) {
-    __syncthreads(); /* whoever still reads what was there */
+    __syncthreads(); /* other threads may still read the previous contents */
 #pragma unroll
     for (int h = 0; h < 2; h++)
 #pragma unroll

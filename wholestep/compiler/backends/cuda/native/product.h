@@ -1,16 +1,18 @@
-/* A tile of a product, TM x TN, by 256 threads in GROUPS groups: a(i, k) and b(k, j) are elements, e(i, j, acc) takes one
-   of the result.  Of every GROUPS * TK indices of k each group adds up its own TK, in order; then the groups are added
-   in order: what is added to what depends on k alone, not on the tile.  `memory` is the block's.
+/* Tiled GEMM with register tiles: one TM x TN tile of C per block of 256 threads in GROUPS groups.  The accessors a(i,
+   k) and b(k, j) return elements of any layout; e(i, j, acc, early) is the epilogue of one element of the result.
 
-   Where k is cut into chunks, each block adds up one, leaves its tile in `partial`, and the last to arrive adds the
-   chunks in order. */
+   Order of the sums (bits): of every GROUPS * TK indices of k each group adds its own TK in order, then the groups are
+   added in order.  It depends on k alone, not on the tile.  `memory` is the block's shared memory.
+
+   Split-K: if k is divided into chunks, each block adds one chunk and writes its tile to `partial`; the last block to
+   arrive adds the chunks in order. */
 template <class T> struct ws_chunks {
   T *partial;   /* [chunk][tile][TM * TN] */
-  int *counter; /* of this tile */
+  int *counter; /* arrivals at this tile */
   int chunk, count, tile, tiles;
 };
 
-/* COUNT elements side by side, read in pieces of 16 bytes. */
+/* COUNT adjacent elements, read by 16-byte loads. */
 template <class T, int COUNT> WS_INLINE void ws_pick(T *to, const T *from) {
   struct alignas(16) Piece {
     T x[16 / sizeof(T)];
@@ -29,8 +31,9 @@ template <class T, int COUNT> WS_INLINE void ws_pick(T *to, const T *from) {
   }
 }
 
-/* Element `at` of an operand's piece, DEEP indices of k by WIDE of the other axis.  Where k is contiguous in memory, a
-   warp takes 8 of k by 4 of the other: whole sectors there, and all banks of the shared memory here. */
+/* Position of element `at` in an operand's stage of DEEP indices of k by WIDE of the other axis.  If k is contiguous in
+   memory, a warp loads 8 of k by 4 of the other axis: full sectors of global memory, and no bank conflicts in shared.
+   */
 template <int DEEP, int WIDE, bool ALONG_K> WS_INLINE int ws_k_of(int at) {
   return ALONG_K ? at / 32 % (DEEP / 8) * 8 + at % 8 : at / WIDE;
 }
@@ -38,8 +41,7 @@ template <int DEEP, int WIDE, bool ALONG_K> WS_INLINE int ws_other_of(int at) {
   return ALONG_K ? at / 32 / (DEEP / 8) * 4 + at % 32 / 8 : at % WIDE;
 }
 
-/* The same for pieces of four along the axis that is contiguous in memory: 8 of k by 16 of the other, or four of the
-   other. */
+/* The same for vectors of four along the contiguous axis: a warp loads 8 of k by 16 of the other axis. */
 template <int DEEP, int WIDE, bool ALONG_K> WS_INLINE int ws_k_of_four(int at) {
   return ALONG_K ? at / 32 % (DEEP / 8) * 8 + at % 2 * 4 : at / (WIDE / 4);
 }
@@ -47,12 +49,13 @@ template <int DEEP, int WIDE, bool ALONG_K> WS_INLINE int ws_other_of_four(int a
   return ALONG_K ? at / 32 / (DEEP / 8) * 16 + at % 32 / 2 : at % (WIDE / 4) * 4;
 }
 
-/* An operand whose elements are places in memory is read in pieces of 16 bytes: they begin at multiples of them, and no
-   size cuts one. */
+/* An operand whose accessor returns references to 4-byte elements is read by 16-byte loads: the renderer guarantees
+   that groups of four are aligned and complete. */
 template <class X> struct ws_place { static constexpr bool WHOLE = false; };
 template <class X> struct ws_place<const X &> { static constexpr bool WHOLE = sizeof(X) == 4; };
 
-/* A piece of an operand on its way to shared memory, rows of k STEP apart. */
+/* Register stage of an operand (software prefetch): `fetch` loads the next stage from global memory, `put` writes it to
+   shared memory, as rows of k with stride STEP. */
 template <class T, int DEEP, int WIDE, int STEP, bool ALONG_K, bool FOURS> struct ws_load {
   static constexpr int COUNT = WIDE * DEEP / 256;
   T next[COUNT];
@@ -99,7 +102,7 @@ template <class T, int DEEP, int WIDE, int STEP, bool ALONG_K, bool FOURS> struc
   }
 };
 
-/* Nothing of an epilogue is read before its product is made. */
+/* Type of `early` if the epilogue prefetches nothing. */
 struct ws_nothing {};
 
 template <
@@ -107,8 +110,8 @@ template <
 WS_INLINE void ws_product(
     T *memory, int m, int n, int k_from, int k_to, int m0, int n0, ws_chunks<T> chunks, A a, B b, P early, E e) {
   constexpr int THREADS = 256, DEEP = TK * GROUPS, EACH = THREADS / GROUPS, OWN = TM * TN / EACH;
-  constexpr int RN = OWN >= 16 && TN >= 16 ? 4 : 2, RM = OWN / RN; /* of a thread: side by side */
-  constexpr int PM = TM + 4, PN = TN + 4;
+  constexpr int RN = OWN >= 16 && TN >= 16 ? 4 : 2, RM = OWN / RN; /* register tile of a thread */
+  constexpr int PM = TM + 4, PN = TN + 4;                          /* padded against bank conflicts */
   constexpr bool A_FOURS = ws_place<decltype(a(0, 0))>::WHOLE && TM % 16 == 0;
   constexpr bool B_FOURS = ws_place<decltype(b(0, 0))>::WHOLE && TN % 16 == 0;
   T *const left = memory, *const right = memory + DEEP * PM;
@@ -124,7 +127,7 @@ WS_INLINE void ws_product(
     next_a.fetch(m0, m, k0, k_to, [&](int i, int k) -> decltype(a(0, 0)) { return a(i, k); });
     next_b.fetch(n0, n, k0, k_to, [&](int j, int k) -> decltype(b(0, 0)) { return b(k, j); });
   };
-  /* Of a tile with an element for each thread, what its epilogue reads is on its way while the product is made. */
+  /* If a tile has one element per thread, the epilogue's loads are issued before the product, to hide their latency. */
   auto seen = early(m0 + t / TN < m ? m0 + t / TN : m0, n0 + t % TN < n ? n0 + t % TN : n0);
   fetch(k_from);
   for (int k0 = k_from; k0 < k_to; k0 += DEEP) {
@@ -133,7 +136,7 @@ WS_INLINE void ws_product(
     next_b.put(right);
     __syncthreads();
     if (k0 + DEEP < k_to) fetch(k0 + DEEP);
-    if (GROUPS > 1 && k0 + group * TK >= k_to) continue; /* nothing is left for this group */
+    if (GROUPS > 1 && k0 + group * TK >= k_to) continue; /* past the end of k for this group */
 #pragma unroll
     for (int k = 0; k < TK; k++) {
       T x[RM], y[RN];
@@ -175,9 +178,10 @@ WS_INLINE void ws_product(
   }
 }
 
-/* A tile of a product of a fixed DEPTH by one block, for products of so few tiles that the chunks of k would be most of
-   the blocks: a(i, k) and b(k, j) are places, from which pieces of k are copied to shared memory ahead, so many bytes at
-   a time, b along k or along columns.  What is added to what is as above. */
+/* One TM x TN tile with all of a static DEPTH in a single block, for GEMMs of so few tiles that split-K would need more
+   blocks for chunks than for tiles.  a(i, k) and b(k, j) return addresses, from which stages of k are copied to shared
+   memory asynchronously (three stages, cp.async of A_BYTES and B_BYTES; b along k or along columns).  The order of the
+   sums is that of ws_product with the same chunks. */
 template <
     class T, int TM, int TN, int TK, int GROUPS, int DEPTH, int CHUNK, int A_BYTES, int B_BYTES, bool B_ALONG_K, class A,
     class B, class P, class E>
@@ -266,9 +270,10 @@ WS_INLINE void ws_whole_product(T *memory, int m, int n, int m0, int n0, A a, B 
   }
 }
 
-/* A row of a product by 256 threads: a(k) is an element, b(k, j) a place, e(j, acc) takes one of the result.  What is
-   added to what is as in a tile: of every piece of k each group adds up its own TK in order, the groups of a chunk are
-   added in order, and then the chunks.  Pieces of 32 columns are copied to shared memory ahead, BYTES at a time. */
+/* One row of C by a block of 256 threads: a(k) returns an element, b(k, j) an address, e(j, acc) is the epilogue.  The
+   order of the sums is that of ws_product: of every stage of k each group adds its own TK in order, the groups of a
+   chunk are added in order, and then the chunks.  Stages of 32 columns are double-buffered by cp.async, BYTES at a
+   time. */
 template <class T, int N, int TK, int DEPTH, int CHUNK, bool ALONG_K, int BYTES, class A, class B, class E>
 WS_INLINE void ws_row_product(T *memory, A a, B b, E e) {
   constexpr int THREADS = 256, GROUPS = 8, WIDE = 32, STAGES = 2, PIECE = TK * GROUPS, SIDE = BYTES / sizeof(T);
@@ -276,7 +281,7 @@ WS_INLINE void ws_row_product(T *memory, A a, B b, E e) {
   constexpr int LINE = (ALONG_K ? PIECE : WIDE) / SIDE, LINES = ALONG_K ? WIDE : PIECE, APART = (ALONG_K ? PIECE : WIDE) + 4;
   T *const tiles = memory, *const given = tiles + STAGES * LINES * APART, *const parts = given + PIECES * PIECE;
   const int t = threadIdx.x, group = t / WIDE, own = t % WIDE;
-  auto fetch = [&](int turn) { /* piece by piece, round by round */
+  auto fetch = [&](int turn) { /* stages of k within rounds of columns */
     T *const to = tiles + turn % STAGES * (LINES * APART);
     const int k0 = turn % PIECES * PIECE, j0 = turn / PIECES * WIDE;
     if (turn < ROUNDS * PIECES)
@@ -330,7 +335,7 @@ WS_INLINE void ws_row_product(T *memory, A a, B b, E e) {
   ws_copy_wait<0>();
 }
 
-/* The same where k is so short that one group has all of it: a thread a column. */
+/* The same for a k so short that one group has all of it: one thread per column. */
 template <class T, int N, int DEPTH, class A, class B, class E> WS_INLINE void ws_short_row_product(A a, B b, E e) {
   for (int j = threadIdx.x; j < N; j += 256) {
     T x[DEPTH], y[DEPTH], sum = 0;

@@ -1,11 +1,12 @@
-/* Sums over ranks, in the order of `ir/type_rules/collectives.py`: over ranks lo .. hi-1 that of the first half, the larger one, plus
-   that of the rest.  What the others have sent lies rank by rank, `apart` elements from one to the next, with no place for
-   this rank, whose own elements lie where its step has made them. */
+/* All-reduce sums over ranks in a fixed order, that of `ir/type_rules/collectives.py`: a binary tree, in which the sum
+   of ranks lo .. hi-1 is that of the first, larger half plus that of the rest; the bits are the same on every rank.
+   Elements received from the other ranks are stored rank by rank with stride `apart`, without a slot for this rank,
+   whose own elements are read where its step computed them.  One thread per element. */
 template <class T> WS_INLINE T ws_sum_of_ranks(const T *own, const T *others, long long apart, int rank, int ranks) {
   if (ranks == 1) return *own;
   if (ranks == 2) return *own + *others;
-  T left[32];      /* sums of first halves, */
-  int waiting[32]; /* and how many ranks the other halves have; 0 where they are being added */
+  T left[32];      /* stack of the sums of first halves, */
+  int waiting[32]; /* and the number of ranks in the second halves; 0 once they are being added */
   int depth = 0, size = ranks, at = 0;
   for (;;) {
     for (; size > 1; size = (size + 1) / 2) waiting[depth++] = size / 2;
@@ -17,7 +18,7 @@ template <class T> WS_INLINE T ws_sum_of_ranks(const T *own, const T *others, lo
   }
 }
 
-/* Of each piece four words: this rank's own elements, where sums go, what the first of the others has sent, a count. */
+/* Each piece has four words: this rank's elements, the destination, the first other rank's elements, and the count. */
 template <class T, int WORDS>
 WS_INLINE void ws_add_pieces(const ws_given<WORDS> &given, int pieces, long long apart, int rank, int ranks) {
   for (int p = 0; p < pieces; p++) {

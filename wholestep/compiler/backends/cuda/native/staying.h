@@ -1,9 +1,10 @@
-/* Many steps in one launch.  Weights that rows of the input are multiplied by stay where they are: a block has 128
-   features by 8 columns of them in shared memory, what an optimizer keeps of them in registers, and of every batch the
-   same features, which are on their way a step ahead.  What is added to what is as in product.h. */
+/* Persistent training kernel: many steps of a small MLP in one launch.  The first layer's weights stay resident: a
+   block has 128 features by 8 columns of them in shared memory, their optimizer state in registers, and the same
+   features of every batch, which are copied one step ahead (double buffering).  The order of the sums is that of
+   product.h. */
 constexpr int WS_DEEP = 128, WS_WIDE = 8, WS_APART = WS_DEEP + 4;
 
-/* Where in the data the rows of a step are. */
+/* Row numbers of a step's batch in the data set. */
 WS_INLINE void ws_find_rows(int *places, const ws_step *step, const ws_data *d) {
   for (int row = threadIdx.x; row < step->rows; row += 256) {
     ws_long_word from = step->position + row;
@@ -12,7 +13,7 @@ WS_INLINE void ws_find_rows(int *places, const ws_step *step, const ws_data *d) 
   }
 }
 
-/* Of each row the features of a block, and zeros behind the last row and the last feature: a warp a row. */
+/* Copies the block's features of each row, with zeros past the last row and the last feature: one warp per row. */
 template <int ROWS, int FEATURES>
 WS_INLINE void ws_bring_rows(float *to, const int *places, const ws_step *step, const ws_data *d, int first) {
   const int k = threadIdx.x % 32 * 4, start = threadIdx.x / 32;
@@ -27,7 +28,7 @@ WS_INLINE void ws_bring_rows(float *to, const int *places, const ws_step *step, 
   }
 }
 
-/* The rows of other inputs, which are short: a thread a row. */
+/* Copies the rows of the other inputs, which are short: one thread per row. */
 WS_INLINE void ws_bring_others(const int *places, const ws_step *step, const ws_data *d) {
   for (int row = threadIdx.x; row < step->rows; row += 256)
     for (int i = 0; i < d->count; i++) {
@@ -41,13 +42,13 @@ WS_INLINE void ws_bring_others(const int *places, const ws_step *step, const ws_
     }
 }
 
-/* A chunk of the sums of all rows and 8 columns: e(row, column, sum).  A team of threads has sixteen indices of k, of some
-   rows and columns each: of many rows 8 x 8, since shared memory is what it waits for.  What the eight teams find is added
-   in order. */
+/* Partial sums over the block's 128 features, for all rows and 8 columns: e(row, column, sum).  Each of eight teams of
+   threads has sixteen indices of k; a thread's register tile is 8 x 8 for many rows, since shared memory bandwidth is
+   the bottleneck.  The sums of the eight teams are added in order. */
 template <int ROWS, class E> WS_INLINE void ws_chunk_of_rows(float *memory, const float *x, const float *w, E e) {
   constexpr int RM = ROWS > 64 ? 8 : ROWS / 16, RN = ROWS > 64 ? 8 : 4, ACROSS = WS_WIDE / RN, DOWN = ROWS / RM;
   constexpr int TEAM = DOWN * ACROSS, TILE = ROWS * WS_WIDE;
-  static_assert(8 * TEAM <= 256, "all teams are there");
+  static_assert(8 * TEAM <= 256, "a block has room for eight teams");
   struct alignas(16) Piece { float x[4]; };
   const int t = threadIdx.x, group = t / TEAM, row = t % TEAM / ACROSS, column = t % ACROSS * RN;
   if (group < 8) {
@@ -87,15 +88,16 @@ template <int ROWS, class E> WS_INLINE void ws_chunk_of_rows(float *memory, cons
   }
 }
 
-/* The gradient of a block's weights: d(row, column) is that of the columns.  Sixteen rows at a time are added up by 64
-   threads, 4 x 4 weights each; e(feature, column, sum, which) takes the four of a thread. */
+/* Gradient of the block's weights; d(row, column) is the output gradient.  64 threads, with 4 x 4 weights each, add
+   sixteen rows at a time; then the groups of sixteen are added in order.  e(feature, column, sum, which) updates a
+   weight, four per thread. */
 template <int ROWS, class D, class E> WS_INLINE void ws_gradient_of_weights(float *memory, const float *x, D d, E e) {
   constexpr int PARTS = ROWS / 16, TILE = WS_DEEP * WS_WIDE;
   struct alignas(16) Piece { float x[4]; };
-  float *const parts = memory, *const slopes = memory + PARTS * TILE;
+  float *const parts = memory, *const gradients = memory + PARTS * TILE;
   const int t = threadIdx.x, feature = t % 32 * 4, column = t / 32 % 2 * 4;
 #pragma unroll
-  for (int at = t; at < ROWS * WS_WIDE; at += 256) slopes[at] = d(at / WS_WIDE, at % WS_WIDE);
+  for (int at = t; at < ROWS * WS_WIDE; at += 256) gradients[at] = d(at / WS_WIDE, at % WS_WIDE);
   __syncthreads();
   for (int part = t / 64; part < PARTS; part += 4) {
     float acc[4][4];
@@ -107,7 +109,7 @@ template <int ROWS, class D, class E> WS_INLINE void ws_gradient_of_weights(floa
     for (int row = 0; row < 16; row++) {
       float a[4], b[4];
       ws_pick<float, 4>(a, x + (part * 16 + row) * WS_APART + feature);
-      ws_pick<float, 4>(b, slopes + (part * 16 + row) * WS_WIDE + column);
+      ws_pick<float, 4>(b, gradients + (part * 16 + row) * WS_WIDE + column);
 #pragma unroll
       for (int c = 0; c < 4; c++)
 #pragma unroll

@@ -1,7 +1,9 @@
-/* Convolutions of few channels: a block has what its pixels see of one image, and the weights of some outputs, in shared
-   memory.  What is added to what depends on the window alone: channel by channel, tap by tap. */
+/* Direct convolutions of few channels: forward and input gradient (ws_convolve), weight gradient (ws_gradient), and
+   weight gradient through a max-pool (ws_pooled_gradient).  A block keeps the input pixels of its windows and the
+   weights of some outputs in shared memory.  Order of the sums (bits): channel by channel, tap by tap; it depends on
+   the window alone. */
 
-/* COUNT elements side by side, in the largest pieces that divide them. */
+/* COUNT adjacent elements, by the widest loads that divide them. */
 template <class T, int COUNT> WS_INLINE void ws_near(T *to, const T *from) {
   constexpr int BYTES = COUNT * sizeof(T);
   constexpr int EACH = (BYTES % 16 == 0 ? 16 : BYTES % 8 == 0 ? 8 : (int)sizeof(T)) / sizeof(T);
@@ -16,28 +18,28 @@ template <class T, int COUNT> WS_INLINE void ws_near(T *to, const T *from) {
   }
 }
 
-/* The shape of a convolution: the kernel, and how far apart windows and taps are. */
+/* The shape of a convolution: kernel size TALL x WIDE, stride DOWN x ACROSS, dilation FAR x BROAD. */
 template <int TALL_, int WIDE_, int DOWN_, int ACROSS_, int FAR_, int BROAD_> struct ws_shape {
   static constexpr int TALL = TALL_, WIDE = WIDE_, DOWN = DOWN_, ACROSS = ACROSS_, FAR = FAR_, BROAD = BROAD_;
-  /* Rows and columns that so many windows see. */
+  /* Input rows and columns covered by adjacent windows. */
   static __device__ constexpr int rows(int windows) { return (windows - 1) * DOWN + (TALL - 1) * FAR + 1; }
   static __device__ constexpr int columns(int windows) { return (windows - 1) * ACROSS + (WIDE - 1) * BROAD + 1; }
 };
 
-/* A band of BAND rows of ITEMS items; an item is PT x PW pixels and EACH outputs, a thread's own, of GROUPS * EACH.
-   x(row, column, channel) is what the band sees, zero outside of the image; w(tap, channel, output) a weight;
-   give(row, column, output, sums) takes an item.
+/* One block computes a band of BAND rows of ITEMS items.  An item is the register tile of a thread: PT x PW pixels and
+   EACH of GROUPS * EACH outputs.  x(row, column, channel) is the band's input, zero outside of the image; w(tap,
+   channel, output) a weight; give(row, column, output, sums) is the epilogue of an item.
 
-   Shared memory is what it waits for: the items of a warp have the same outputs, so that all lanes read one weight, and
-   what an item sees of a row is read in pieces as wide as items are apart. */
+   Shared memory bandwidth is the bottleneck: the items of a warp have the same outputs, so that all lanes read the same
+   weight (a broadcast), and an item's input row is read by vector loads as wide as the distance of items. */
 template <class T, class S, int CHANNELS, int PT, int PW, int BAND, int ITEMS, int GROUPS, int EACH, int THREADS, class X,
           class W, class G>
 WS_INLINE void ws_convolve(X x, W w, G give) {
   constexpr int STEP = PW * S::ACROSS, PIECE = STEP % 4 == 0 ? 4 : STEP % 2 == 0 ? 2 : 1;
-  constexpr int PACK = EACH > 4 ? 8 : EACH > 2 ? 4 : EACH, OWN = GROUPS * PACK; /* outputs with those that fill up */
+  constexpr int PACK = EACH > 4 ? 8 : EACH > 2 ? 4 : EACH, OWN = GROUPS * PACK; /* outputs, padded for vector loads */
   constexpr int SEEN_ROWS = S::rows(PT), SEEN = (S::columns(PW) + PIECE - 1) / PIECE * PIECE;
   constexpr int HIGH = S::rows(BAND * PT), BROAD = S::columns(ITEMS * PW), TAPS = S::TALL * S::WIDE;
-  constexpr int WIDE = ((ITEMS - 1) * STEP + SEEN + PIECE - 1) / PIECE * PIECE; /* from one row to the next */
+  constexpr int WIDE = ((ITEMS - 1) * STEP + SEEN + PIECE - 1) / PIECE * PIECE; /* row stride */
   constexpr int PLANE = (HIGH * WIDE / PIECE | 1) * PIECE;
   constexpr int PIXELS = BAND * ITEMS, PADDED = (PIXELS + 31) / 32 * 32;
   __shared__ __align__(16) T weights[TAPS * CHANNELS * OWN];
@@ -85,8 +87,9 @@ WS_INLINE void ws_convolve(X x, W w, G give) {
   }
 }
 
-/* What blocks of a sum leave, COUNT numbers each, is added in order: by the last of a group of blocks to arrive, then by
-   the last of the groups.  Thread t has the numbers t, t + THREADS, ...; true where it has all of them. */
+/* Adds the partial sums of blocks, COUNT values each, in a fixed order: the last block of a group to arrive adds its
+   group's, then the last group adds all groups'.  Thread t has values t, t + THREADS, ...; returns true in the block
+   that has the total. */
 template <class T, int COUNT, int THREADS, int GROUP>
 WS_INLINE bool ws_join_parts(T *own, T *scratch, int *counters, int part, int parts) {
   constexpr int MINE = (COUNT + THREADS - 1) / THREADS;
@@ -118,11 +121,11 @@ WS_INLINE bool ws_join_parts(T *own, T *scratch, int *counters, int part, int pa
   return true;
 }
 
-/* The gradient of weights.  An item is CE channels and KE outputs of one tap, a thread's own; of the items of all taps a
-   block has OWN, from `begin` on, and SPLIT threads share the rows of a band.  Numbers are in the order of the items.
+/* Weight gradient.  An item is the register tile of a thread: CE channels and KE outputs of one tap.  A block has OWN
+   of the items of all taps, starting at `begin`, and SPLIT threads share the rows of a band.  Values are in item order.
 
-   add() adds what the bands from `first` to `last` give: x(band, row, column, channel) is what a band sees,
-   g(band, row, column, output) its gradient, both zero outside of an image. */
+   add() adds the contributions of bands `first` to `last` - 1: x(band, row, column, channel) is a band's input, g(band,
+   row, column, output) its output gradient, both zero outside of an image. */
 template <class T, class S, int CHANNELS, int KERNELS, int CE, int KE, int OWN, int SPLIT, int BAND, int COLUMNS, int THREADS>
 struct ws_gradient {
   static constexpr int BROAD = S::columns(COLUMNS), HIGH = S::rows(BAND), ACROSS = KERNELS / KE, DEEP = CHANNELS / CE;
@@ -184,7 +187,7 @@ struct ws_gradient {
     }
   }
 
-  /* give(output, row, column, channel, sum) takes each of this thread's numbers. */
+  /* give(output, row, column, channel, sum) stores each of this thread's values. */
   template <class G> __device__ __forceinline__ void finish(int begin, G give) {
 #pragma unroll
     for (int i = 0; i < MINE; i++) {
@@ -196,10 +199,10 @@ struct ws_gradient {
   }
 };
 
-/* The gradient of weights through a pool of PT x PW, from the images `first` to `last`: only pixels that won have one.
-   won(image, row, column, output) is a gradient and where in its window the maximum was; x(image, row, column, channel)
-   what all windows see; give(number, sum) takes a number of [outputs][tall][wide][channels], of which a block has OWN,
-   from `begin` on; SPLIT threads share the pixels of one. */
+/* Weight gradient through a max-pool of PT x PW, over images `first` to `last` - 1: only the maxima have a gradient.
+   won(image, row, column, output) returns a gradient and the position of the maximum in its window; x(image, row,
+   column, channel) is the input; give(number, sum) stores an element of [outputs][tall][wide][channels], of which a
+   block has OWN, starting at `begin`; SPLIT threads share the pixels of one weight. */
 template <class T> struct ws_won {
   T gradient;
   int place;
@@ -208,7 +211,7 @@ template <class T, class S, int CHANNELS, int KERNELS, int ROWS, int COLUMNS, in
           class X, class P, class G>
 WS_INLINE void ws_pooled_gradient(int begin, int first, int last, X x, P won, G give) {
   constexpr int HIGH = S::rows(ROWS * PT), BROAD = S::columns(COLUMNS * PW);
-  constexpr int WIDE = BROAD | 1, PLANE = HIGH * WIDE | 1; /* odd: no two taps in one bank */
+  constexpr int WIDE = BROAD | 1, PLANE = HIGH * WIDE | 1; /* odd strides avoid bank conflicts */
   constexpr int COUNT = KERNELS * S::TALL * S::WIDE * CHANNELS, LANES = THREADS / SPLIT;
   constexpr int MINE = (OWN + LANES - 1) / LANES, PIXELS = ROWS * COLUMNS, PARTS = SPLIT > 1 ? SPLIT * OWN : 1;
   __shared__ T tile[CHANNELS * PLANE], parts[PARTS];
@@ -225,9 +228,9 @@ WS_INLINE void ws_pooled_gradient(int begin, int first, int last, X x, P won, G 
     }
     for (int at = threadIdx.x; at < KERNELS * PIXELS; at += THREADS) {
       const int output = at % KERNELS, column = at / KERNELS % COLUMNS, row = at / (KERNELS * COLUMNS);
-      const ws_won<T> found = won(image, row, column, output);
-      const int y = row * PT + found.place / PW, x = column * PW + found.place % PW;
-      winners[output * PIXELS + row * COLUMNS + column] = {found.gradient, y * WIDE + x};
+      const ws_won<T> winner = won(image, row, column, output);
+      const int y = row * PT + winner.place / PW, x = column * PW + winner.place % PW;
+      winners[output * PIXELS + row * COLUMNS + column] = {winner.gradient, y * WIDE + x};
     }
     __syncthreads();
 #pragma unroll

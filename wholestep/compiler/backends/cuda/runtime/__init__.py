@@ -1,1 +1,1 @@
-"""Loading and launching plans on a GPU."""
+"""Loads and launches plans on a GPU."""

@@ -1,8 +1,9 @@
-"""Collectives on GPUs: which bytes go where, and what is added where they meet.
+"""Collectives on GPUs: transfers between ranks through NCCL, and sums in a fixed order by our kernels.
 
-The tensors of an exchange lie one behind the other, in thought, and each rank has one part of them.  For a sum every
-rank is sent its part by all others, adds it in the order of `ir/type_rules/collectives.py`, and sends the sum to all of them; of
-what is little, everybody is sent everything and adds by itself.  A rank that is alone sends to itself: all of it runs.
+The tensors of a collective are treated as one concatenated vector, of which each rank owns a part.  An all-reduce is a
+reduce-scatter and an all-gather: every rank receives its part from all others, adds it in the order of
+`ir/type_rules/collectives.py` and sends the sum to all.  Small vectors are sent whole to everyone, who add them
+themselves.  A single rank sends to itself, so that the same code runs.
 """
 
 from __future__ import annotations
@@ -25,44 +26,44 @@ from wholestep.errors import PlanError
 if TYPE_CHECKING:
     from wholestep.compiler.backends.cuda.runtime.launch_list import Order, Resource
 
-RANKS = "ranks"  # a resource: all ranks exchange in the same order
+RANKS = "ranks"  # resource: all ranks run their collectives in the same order
 SUMS = ("all_reduce", "reduce_scatter")
-LITTLE = 4 << 10  # bytes that everybody is sent all of, where those of all ranks fit the room beside,
-BESIDE = 64 << 10  # which is this many bytes
+LITTLE = 4 << 10  # bytes up to which everyone receives everything, if all ranks' vectors fit into the extra room
+BESIDE = 64 << 10  # bytes of extra room
 ALIGNMENT = 16  # bytes, of what one rank sends
-MOST_PIECES = 100  # of one launch that adds: `ws_given<400>` of native/ranks.h
-THREADS, MOST_BLOCKS = 256, 1056
+MOST_PIECES = 100  # pieces per summing launch: `ws_given<400>` of native/ranks.h
+THREADS, MOST_BLOCKS = 256, 1056  # threads per block, and the largest grid
 
 
 def room_of(exchange: Exchange, sizes: Mapping[str, int]) -> int:
-    """Bytes for what others send, however many they are."""
+    """Workspace bytes for what the other ranks send, however many there are."""
     if exchange.collective not in SUMS:
         return 0
     return sum(evaluate(load.shape[0], sizes) for load in exchange.operands) * exchange.dtype.size + BESIDE
 
 
 class GraphOwner(Protocol):
-    """Somebody whose graphs have exchanges in them."""
+    """An object whose captured graphs contain collectives."""
 
     def forget_graphs(self) -> None:
-        """Let go of them."""
+        """Releases the graphs."""
 
 
 @runtime_checkable
 class Line(RankGroup, Protocol):
-    """Ranks with a GPU each, seen from one of them."""
+    """A process group with one GPU per rank, seen from one rank."""
 
     communicator: Communicator
-    step: int  # that is under way: errors name it
-    users: WeakSet[GraphOwner]  # who let go of their graphs before it is closed
+    step: int  # current step, which errors name
+    users: WeakSet[GraphOwner]  # owners of graphs, which are released before it closes
 
     def along(self, axis: str) -> tuple[int, Sequence[int]]:
-        """Where this rank stands, and the numbers of all that stand along an axis."""
+        """This rank's position along a mesh axis, and the ranks of all positions."""
 
 
 @dataclass(frozen=True)
 class CollectiveOperand:
-    """What is exchanged: addresses, and the elements of the smaller end."""
+    """Source and destination addresses of a tensor, and the elements of the smaller one."""
 
     source: int
     to: int
@@ -71,7 +72,7 @@ class CollectiveOperand:
 
 @dataclass(frozen=True)
 class Sent:
-    """Pieces that go at once."""
+    """Transfers of one group."""
 
     sends: list[PeerBytes]
     receives: list[PeerBytes]
@@ -79,7 +80,7 @@ class Sent:
 
 @dataclass(frozen=True)
 class Sum:
-    """Elements of this rank, where their sum over ranks goes, and where those of the first of the others lie."""
+    """Addresses of this rank's elements, of the destination and of the first other rank's elements, and their count."""
 
     own: int
     to: int
@@ -89,7 +90,7 @@ class Sum:
 
 @dataclass(frozen=True)
 class RankSums:
-    """Sums over ranks; those of one rank lie so many elements behind those of the one before."""
+    """Sums over ranks; the elements of consecutive ranks are `apart` elements from each other."""
 
     sums: list[Sum]
     apart: int
@@ -101,14 +102,14 @@ Phase = Sent | RankSums
 
 
 class Moves:
-    """What a rank does for a collective: phases, each behind the one before."""
+    """The phases of a collective on one rank; each depends on the one before."""
 
     def __init__(
         self, tensors: Sequence[CollectiveOperand], bytes: int, place: int, peers: Sequence[int], room: int
     ) -> None:
         self.tensors, self.size, self.place, self.peers, self.room = tensors, bytes, place, peers, room
         self.ranks = len(peers)
-        self.others = [p for p in range(self.ranks) if p != place] or [place]  # alone, it sends to itself
+        self.others = [p for p in range(self.ranks) if p != place] or [place]  # a single rank sends to itself
         self.starts = [0, *accumulate(t.count for t in tensors)]
 
     def all_reduce(self) -> list[Phase]:
@@ -116,12 +117,12 @@ class Moves:
             return self._reduce([(t, 0, start, t.count) for t, start in zip(self.tensors, self.starts, strict=False)])
         parts = [list(self._pieces(*rows_of_rank(self.starts[-1], p, self.ranks))) for p in range(self.ranks)]
         own = parts[self.place]
-        found = self._reduce(own, parts)
+        phases = self._reduce(own, parts)
         if self.ranks > 1:
             sends = [self._piece(t.to + at * self.size, n, p) for p in self.others for t, at, _, n in own]
             receives = [self._piece(t.to + at * self.size, n, p) for p in self.others for t, at, _, n in parts[p]]
-            found.append(Sent(sends, receives))
-        return found
+            phases.append(Sent(sends, receives))
+        return phases
 
     def reduce_scatter(self) -> list[Phase]:
         parts = [
@@ -137,12 +138,12 @@ class Moves:
         return [Sent(sends, receives)]
 
     def broadcast(self) -> list[Phase]:
-        told = range(self.ranks if self.place == 0 else 0)
-        sends = [self._piece(t.source, t.count, p) for p in told for t in self.tensors]
+        receivers = range(self.ranks if self.place == 0 else 0)
+        sends = [self._piece(t.source, t.count, p) for p in receivers for t in self.tensors]
         return [Sent(sends, [self._piece(t.to, t.count, 0) for t in self.tensors])]
 
     def _pieces(self, first: int, count: int) -> Iterator[tuple[CollectiveOperand, int, int, int]]:
-        """Of some of the elements: a tensor, the first of its elements, its place among those, and how many."""
+        """Pieces of a range of the vector: tensor, first element in it, offset in the range, and count."""
         for tensor, start in zip(self.tensors, self.starts, strict=False):
             low, high = max(first, start), min(first + count, start + tensor.count)
             if low < high:
@@ -154,11 +155,11 @@ class Moves:
         parts: Sequence[Sequence[tuple[CollectiveOperand, int, int, int]]] | None = None,
         scatters: bool = False,
     ) -> list[Phase]:
-        """Send each of the others its part, or all; add what they send of one's own."""
+        """Sends every other rank its part, or all of them everything; adds what they send of this rank's part."""
         count, size = sum(n for *_, n in own), self.size
         apart = self._apart(count)
-        given = parts or [own] * self.ranks
-        sends = [self._piece(t.source + at * size, n, p) for p in self.others for t, at, _, n in given[p]]
+        sent_parts = parts or [own] * self.ranks
+        sends = [self._piece(t.source + at * size, n, p) for p in self.others for t, at, _, n in sent_parts[p]]
         receives = [
             self._piece(self.room + (k * apart + start) * size, n, p)
             for k, p in enumerate(self.others)
@@ -187,24 +188,24 @@ class Moves:
 
 
 def phases_of(collective: str, moves: Moves) -> list[Phase]:
-    """What a rank does, without pieces of nothing."""
-    ways: Mapping[str, Callable[[], list[Phase]]] = {
+    """The phases on one rank, without empty pieces."""
+    algorithms: Mapping[str, Callable[[], list[Phase]]] = {
         "all_reduce": moves.all_reduce,
         "reduce_scatter": moves.reduce_scatter,
         "all_gather": moves.all_gather,
         "broadcast": moves.broadcast,
     }
-    return [_without_nothing(phase) for phase in ways[collective]()]
+    return [_without_empty_pieces(phase) for phase in algorithms[collective]()]
 
 
-def _without_nothing(phase: Phase) -> Phase:
+def _without_empty_pieces(phase: Phase) -> Phase:
     if isinstance(phase, Sent):
         return Sent([p for p in phase.sends if p.bytes], [p for p in phase.receives if p.bytes])
     return RankSums([s for s in phase.sums if s.count], phase.apart, phase.place, phase.ranks)
 
 
 class Collectives:
-    """How a program exchanges: among the ranks of a line; without one it has what it gave."""
+    """The collectives of a program: among the ranks of a line; without one, results are copies of the operands."""
 
     def __init__(self, line: Line | None, code: Callable[[], CudaModule]) -> None:
         self.line, self._code = line, code
@@ -218,7 +219,7 @@ class Collectives:
         sizes: Mapping[str, int],
         named: Callable[[set[Resource]], set[Resource]],
     ) -> None:
-        """Put a collective into a graph; `workspace` is its address and its name as a resource."""
+        """Adds a collective to a graph; `workspace` is its address and its resource name."""
         body, (room, room_name) = kernel.body, workspace
         assert isinstance(body, Exchange)
         operands, results = named({x.buffer for x in body.operands}), named({x.buffer for x in body.results})
@@ -242,23 +243,23 @@ class Collectives:
         ]
         if self.line is None:
             if any(a != b for a, b in counts):
-                raise PlanError(f"`{body.collective}` is among several ranks, and this one is alone.")
+                raise PlanError(f"`{body.collective}` needs several ranks, and this process has no group.")
             return [RankSums([Sum(t.source, t.to, t.source, t.count) for t in tensors if t.count], 0, 0, 1)]
         place, peers = self.line.along(body.axis)
         return phases_of(body.collective, Moves(tensors, body.dtype.size, place, peers, room))
 
     def add_sums(self, order: Order, phase: RankSums, dtype: str, reads: set[Resource], writes: set[Resource]) -> None:
-        """Put sums over ranks into a graph; of one rank they are copies."""
+        """Adds sums over ranks to a graph; with one rank they are copies."""
         function = self._code().function(f"ws_add_{dtype}")
         for first in range(0, len(phase.sums), MOST_PIECES):
             sums = phase.sums[first : first + MOST_PIECES]
             words = [word for s in sums for word in (s.own, s.to, s.others, s.count)]
             table = (ctypes.c_void_p * (4 * MOST_PIECES))(*words)
-            more: list[Any] = [ctypes.c_int(len(sums)), ctypes.c_longlong(phase.apart)]
-            more += [ctypes.c_int(phase.place), ctypes.c_int(phase.ranks)]
-            most = max(s.count for s in sums)
-            grid = (max(1, min(MOST_BLOCKS, -(-most // THREADS))), 1)
-            order.kernel(function, grid, THREADS, [table, *more], reads, writes)
+            arguments: list[Any] = [ctypes.c_int(len(sums)), ctypes.c_longlong(phase.apart)]
+            arguments += [ctypes.c_int(phase.place), ctypes.c_int(phase.ranks)]
+            longest = max(s.count for s in sums)
+            grid = (max(1, min(MOST_BLOCKS, -(-longest // THREADS))), 1)
+            order.kernel(function, grid, THREADS, [table, *arguments], reads, writes)
 
 
 def _record_transfers(

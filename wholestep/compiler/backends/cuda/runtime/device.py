@@ -1,4 +1,4 @@
-"""GPUs as devices: what `device="cuda"` means."""
+"""GPU devices: what `device="cuda"` selects, and how plans are loaded on it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from wholestep.options import CompileOptions, is_profiled
 
 
 class CudaDevice:
-    """One GPU as a target."""
+    """One GPU with a target."""
 
     runs = True
 
@@ -39,11 +39,11 @@ class CudaDevice:
         self.name = f"cuda:{number}"
         self.memory = CudaMemory(self.gpu)
         self.machine = f"{self.gpu.name}, NVRTC {nvrtc_version()}"  # what the bits of its steps depend on
-        self._modules: dict[str, CudaModule] = {}  # what every program shares, by file
+        self._modules: dict[str, CudaModule] = {}  # shared by all programs, by native file
 
     @property
     def architecture(self) -> str:
-        """What code is compiled for: machine code of this GPU's kind, or PTX that the driver compiles further."""
+        """What code is compiled for: machine code of this GPU's architecture, or PTX that the driver translates."""
         kind = kind_of(self.target)
         major, minor = self.gpu.capability
         return kind if kind == f"sm_{major}{minor}" else kind.replace("sm_", "compute_")
@@ -52,19 +52,19 @@ class CudaDevice:
         return CudaScratch(self.gpu)
 
     def moves(self, options: CompileOptions) -> CudaModule:
-        """The kernels that fetch what a launch is given, and the rows of an update."""
+        """Kernels that fetch the arguments of a launch and gather the rows of an update."""
         return self._module("gather.h", options)
 
     def draws(self, options: CompileOptions) -> CudaModule:
-        """The kernel that draws first values."""
+        """Kernel that computes random initial values."""
         return self._module("draw.h", options)
 
     def copies(self, options: CompileOptions) -> CudaModule:
-        """The kernel that makes half forms of states."""
+        """Kernel that computes half-precision copies of states."""
         return self._module("copies.h", options)
 
     def ranks(self, options: CompileOptions) -> CudaModule:
-        """The kernels that add what ranks send."""
+        """Kernels that add what ranks send."""
         return self._module("ranks.h", options)
 
     def _module(self, file: str, options: CompileOptions) -> CudaModule:
@@ -74,7 +74,7 @@ class CudaDevice:
         return self._modules[file]
 
     def prepare(self, options: CompileOptions) -> None:
-        """The compiler is a library: there is nothing to begin with."""
+        """Nothing to do: the compiler is a library."""
 
     def load(
         self, plan: Plan, place: LoadContext, key: str = "", meanwhile: Callable[[], None] = do_nothing
@@ -90,7 +90,7 @@ class CudaDevice:
     def _loaded(self, plan: Plan, place: LoadContext, meanwhile: Callable[[], None]) -> Program:
         self.memory.drawing = partial(self.draws, place.where.options)
         if _are_here(place.where.group) and takes_part(plan):
-            from wholestep.compiler.backends.cuda.runtime.simulated_ranks import (  # most are alone
+            from wholestep.compiler.backends.cuda.runtime.simulated_ranks import (  # imported here: rarely needed
                 GpuRanksProgram,
                 team_of,
             )
@@ -98,7 +98,9 @@ class CudaDevice:
             team = team_of(place.where.group, self, self.scratch)
             return GpuRanksProgram(self, plan, place, team, meanwhile)
         if is_profiled():
-            from wholestep.compiler.backends.cuda.driver.nvtx_ranges import MarkedProgram  # nobody else reads ranges
+            from wholestep.compiler.backends.cuda.driver.nvtx_ranges import (
+                MarkedProgram,
+            )  # imported here: rarely needed
 
             return MarkedProgram(self, plan, place, meanwhile)
         return CudaProgram(self, plan, place, meanwhile)
@@ -118,7 +120,7 @@ class CudaDevice:
     def _micro_batches_here(
         self, plan: Plan, programs: Sequence[Program], place: LoadContext, shape: MicroBatchShape
     ) -> LaunchedMicroBatches:
-        """Of ranks that are all here: their programs take their rows of each part by themselves."""
+        """Micro-batches of simulated ranks: their programs take their rows of each micro-batch themselves."""
         from wholestep.compiler.backends.cuda.runtime.simulated_ranks import GpuRanksProgram
 
         for program in programs:
@@ -127,54 +129,54 @@ class CudaDevice:
         return LaunchedMicroBatches(plan, programs, place.state, shape)
 
     def program_key(self, plan: Plan, options: CompileOptions, key: str = "") -> str:
-        """The plan, our version, the compiler and what it compiles for."""
+        """Cache key: plan, our version, compiler and architecture."""
         return key_of(
             "cuda", key or serialize.dump(plan), compiler_version("cuda", options), nvrtc_version(), self.architecture
         )
 
     def notes(self, plan: Plan) -> tuple[str, ...]:
-        """The plan is one for GPUs of a kind; this one may be smaller than it thinks, and its host slower."""
+        """The plan's notes, corrected for this GPU, which may be smaller than the target, and for its host."""
         from wholestep.compiler.backends.gpu.persistent import (
-            eligibility,  # a step that was compiled before needs no rules
+            eligibility,  # imported here: a cached step does not need it
         )
 
         return *eligibility.notes_on(plan, self.gpu.multiprocessors), *host_copies.notes_on(plan)
 
 
 def _are_here(group: RankGroup | None) -> TypeGuard[Shards]:
-    """Are all ranks of a step programs of this process?"""
+    """Are all ranks simulated in this process?"""
     return group is not None and group.engine == "threads"
 
 
-_own = [0]  # the number of the GPU that `device="cuda"` means in this process
+_own = [0]  # number of the GPU that `device="cuda"` selects in this process
 
 
 def prefer_gpu(number: int) -> None:
-    """Let `device="cuda"` mean another one than the first: ranks of one machine have one each."""
+    """Selects the GPU of `device="cuda"`: the ranks of one machine have one each."""
     _own[0] = number
 
 
 def default_target() -> Target:
-    """What `device="cuda"` plans for."""
+    """The target of `device="cuda"`."""
     return numbered_target(_own[0])
 
 
 def numbered_target(number: int) -> Target:
-    """What a GPU is planned for."""
+    """The target of a GPU."""
     return target_of(gpu(number).capability)
 
 
 def make_device(target: Target) -> CudaDevice:
-    """The GPU of this process as a target."""
+    """This process's GPU as a device for a target."""
     return make_numbered(target, _own[0])
 
 
 def make_numbered(target: Target, number: int) -> CudaDevice:
-    """A GPU as a target; an OptionError where it is older than that."""
-    found, newest_first = gpu(number), [kind_of(known) for known in TARGETS.values()]
-    best = target_of(found.capability)
+    """A GPU as a device for a target; OptionError if the GPU is older than the target."""
+    selected, newest_first = gpu(number), [kind_of(other) for other in TARGETS.values()]
+    best = target_of(selected.capability)
     if target.name in TARGETS and newest_first.index(kind_of(target)) < newest_first.index(kind_of(best)):
-        raise OptionError(f"device={target.name!r}: this GPU, {found.name}, is {best.name}.")
+        raise OptionError(f"device={target.name!r}: this GPU, {selected.name}, is {best.name}.")
     return _device(target, number)
 
 

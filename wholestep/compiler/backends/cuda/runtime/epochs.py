@@ -1,6 +1,7 @@
-"""Many steps a launch: data on the GPU, or brought there chunk by chunk, gathered in the order of the epoch.
+"""Epochs on a GPU: many steps per launch, over data on the GPU or streamed to it, gathered in the epoch's order.
 
-Records of all steps of a launch are written ahead; losses come back together.  The host looks every 50 ms.
+The records of all steps of a launch are written ahead and the losses are read together.  Inputs are double-buffered:
+a launch of each step also gathers the rows of the next.  Control returns to the host every 50 ms.
 """
 
 from __future__ import annotations
@@ -28,29 +29,29 @@ from wholestep.compiler.runtime.epoch_permutation import ROUNDS, _round_keys
 if TYPE_CHECKING:
     from wholestep.compiler.backends.cuda.runtime.program import CudaProgram
 
-MOST_SOURCES = 8  # of `ws_data` in native/gather.h
-SHARE = 0.5  # of the free memory that data may take
-NODES = 512  # launches of one graph, about
-MOST_STEPS = 32  # of one graph
-PERSISTENT_STEPS = 128  # of one kernel
-IN_FLIGHT = 3  # graphs that are queued
-LOSS_BYTES = 16  # where each step leaves its loss
-GATHER_BLOCKS = 132
-DATA_BYTES = 8 * (3 + ROUNDS + 3 * MOST_SOURCES)  # of `ws_data`
-PLACES = 3  # of inputs: two in turn, and where a kernel of many steps has those that it reads where they are
-ROW_ALIGNMENT = 256
+MOST_SOURCES = 8  # inputs of `ws_data` in native/gather.h
+SHARE = 0.5  # share of the free memory that resident data may use
+NODES = 512  # approximate number of launches per graph
+MOST_STEPS = 32  # steps per graph
+PERSISTENT_STEPS = 128  # steps per persistent kernel
+IN_FLIGHT = 3  # queued graphs
+LOSS_BYTES = 16  # bytes per loss of a step
+GATHER_BLOCKS = 132  # blocks that gather rows
+DATA_BYTES = 8 * (3 + ROUNDS + 3 * MOST_SOURCES)  # size of `ws_data`
+PLACES = 3  # records of input addresses: two buffers, and inputs that a persistent kernel reads in place
+ROW_ALIGNMENT = 256  # bytes
 
 
 @dataclass(frozen=True)
 class Resident:
-    """The sources of a run, on the GPU."""
+    """The data set of a run, on the GPU."""
 
     memory: DeviceMemory
     offsets: Mapping[str, int]
 
 
 def copy_sources(gpu: Gpu, sources: Mapping[str, AnyArray]) -> Resident:
-    """Take a data set to the GPU."""
+    """Copies a data set to the GPU."""
     offsets, end = {}, 0
     for name, array in sources.items():
         offsets[name] = end
@@ -62,7 +63,7 @@ def copy_sources(gpu: Gpu, sources: Mapping[str, AnyArray]) -> Resident:
 
 
 class Epochs:
-    """What a program needs to run epochs by itself: made when the first one is asked for."""
+    """Runs the epochs of a program; created at the first one."""
 
     def __init__(self, program: CudaProgram, gpu: Gpu, gather: Any, data: CudaModule) -> None:
         self._program, self._gpu, self._gather, self._module = program, gpu, gather, data
@@ -76,7 +77,7 @@ class Epochs:
         self._data = DeviceMemory(gpu, PLACES * DATA_BYTES)
         self._second = self._second_inputs()
         self._gathering: Gathering | None = None
-        self._looked = False  # for a launch that may gather
+        self._looked = False  # has a launch that can gather been looked for?
         size = 8 * self._words * self.steps + LOSS_BYTES * self.steps
         self._pinned = [PinnedMemory(gpu, size) for _ in range(IN_FLIGHT + 1)]
         self._events = [CudaEvent(gpu) for _ in self._pinned]
@@ -86,7 +87,7 @@ class Epochs:
         self.mapped_bytes += 0 if self._persistent is None else self._persistent.mapped_bytes
 
     def _second_inputs(self) -> dict[int, int]:
-        """A second place for every input: rows are gathered there while the step before still reads the first."""
+        """The second buffer of every input: rows are gathered there while the previous step reads the first."""
         plan, offsets, end = self._program.plan, {}, 0
         for _, id in plan.inputs:
             offsets[id] = end
@@ -95,13 +96,13 @@ class Epochs:
         return {id: self._inputs.address + offset for id, offset in offsets.items()}
 
     def forget_graphs(self) -> None:
-        """Addresses have changed."""
+        """Releases graphs and tables, because addresses have changed."""
         self._graphs = {}
         if self._persistent is not None:
             self._persistent.forget()
 
     def takes(self, epoch: Epoch) -> bool:
-        """Can the epoch run here: arrays, and indices that may all be used?"""
+        """Can the epoch run here?  It needs arrays, and indices that are all in range."""
         if not epoch.sources or len(epoch.sources) > MOST_SOURCES:
             return False
         self._resident = epoch.kept.get(self)
@@ -110,7 +111,7 @@ class Epochs:
             try:
                 check_indices(self._program.plan, {**epoch.sources, **epoch.whole}, epoch.sizes)
             except IndexRefusedError:
-                return False  # step by step the session finds out which one
+                return False  # step by step, the session reports which one
             if size > SHARE * self._gpu.free_bytes:
                 words = PLACES * DATA_BYTES // 8
                 host = self._program.host_copies
@@ -123,7 +124,7 @@ class Epochs:
     # -- an epoch ------------------------------------------------------------------------------------------------
 
     def run(self, epoch: Epoch) -> Iterator[StepRange]:
-        """Slices of an epoch; all that a slice needs is set anew, since others may have made steps in between."""
+        """Runs an epoch in slices; each slice sets up its state, since other steps may run in between."""
         first, pace = epoch.first, self._program.pace
         try:
             while first < epoch.end:
@@ -133,16 +134,16 @@ class Epochs:
                 else:
                     updates = range(first, first + pace.steps(most))
                     pace.timed(partial(self._slice, epoch, updates, pace.seconds, losses))
-                found = np.concatenate(losses)
-                yield StepRange.of(epoch, first, found)
-                first += len(found)
+                slice_losses = np.concatenate(losses)
+                yield StepRange.of(epoch, first, slice_losses)
+                first += len(slice_losses)
         finally:
-            self._resident = None  # the run keeps it for its other epochs, and nobody after it
+            self._resident = None  # only the run keeps it, for its other epochs
 
     def _slice(self, epoch: Epoch, updates: range, seconds: float, losses: list[AnyArray]) -> int:
-        """Make some updates, as long as there is time; how many, and their losses."""
+        """Runs updates until the time is up; appends their losses and returns their number."""
         self._program.begin_slice(epoch)
-        self._resident = epoch.kept[self]  # by takes()
+        self._resident = epoch.kept[self]  # set by takes()
         self._elsewhere = frozenset(dict(self._program.plan.inputs)[name] for name in epoch.sources)
         self._is_long = epoch.rows > MOST_DATA
         most = self._most_steps()
@@ -150,42 +151,42 @@ class Epochs:
             start, offsets = self._resident.memory.address, self._resident.offsets
             self._data.write(0, self._data_record(epoch, {name: start + at for name, at in offsets.items()}))
         deadline, first, end = time.monotonic() + seconds, updates.start, updates.stop
-        begun: deque[tuple[int, int]] = deque()
-        update, turn = first, 0
+        in_flight: deque[tuple[int, int]] = deque()
+        update, slot = first, 0
         while update < end and (update == first or time.monotonic() < deadline):
             left = end - update
-            # Few graphs serve every number; one kernel takes any.
+            # Powers of two need few graphs; a persistent kernel runs any number of steps.
             count = min(most, left if self._persists() else 1 << left.bit_length() - 1)
             if self._program.has_library and epoch.rows_of(update + count - 1) < epoch.batch:
-                count = 1  # the steps of a graph that a library has part in have one size
-            self._launch(epoch, update, count, turn)
-            begun.append((turn, count))
-            update, turn = update + count, (turn + 1) % len(self._pinned)
-            if len(begun) == IN_FLIGHT:
-                losses.append(self._read(*begun.popleft()))
-        losses += [self._read(*each) for each in begun]
+                count = 1  # with library calls, all steps of a graph have one size
+            self._launch(epoch, update, count, slot)
+            in_flight.append((slot, count))
+            update, slot = update + count, (slot + 1) % len(self._pinned)
+            if len(in_flight) == IN_FLIGHT:
+                losses.append(self._read(*in_flight.popleft()))
+        losses += [self._read(*each) for each in in_flight]
         self._program.end_slice(epoch.sizes_of(update - 1), float(losses[-1][-1]))
         return update - first
 
     def _persists(self) -> bool:
-        """Does one kernel make the steps of this epoch?"""
+        """Does a persistent kernel run the steps of this epoch?"""
         return self._persistent is not None and self._persistent.input in self._elsewhere and not self._is_long
 
     def _most_steps(self) -> int:
-        """Of one launch."""
+        """Steps per launch."""
         most = self.steps if self._persists() else self._graph_steps
         return min(most, self._resident.updates) if isinstance(self._resident, Streamed) else most
 
     def _data_record(self, epoch: Epoch, begins: Mapping[str, int]) -> AnyArray:
-        """Where rows are and in which order they come: `ws_data` of native/gather.h.
+        """Addresses and order of the rows: `ws_data` of native/gather.h.
 
-        It is that of the first place of inputs, of the second, and of those that a kernel reads where they are.
+        Three records: for the first and the second input buffers, and for inputs that a persistent kernel reads itself.
         """
         inputs, first, second = dict(self._program.plan.inputs), self._program.address, self._second.__getitem__
         direct = {name for name in epoch.sources if self._persists() and inputs[name] == self._persistent_input}
         gathered = [name for name in epoch.sources if name not in direct]
-        places = ((gathered, first), (gathered, second), (sorted(direct), first))
-        return np.concatenate([self._words_of(epoch, begins, names, place) for names, place in places])
+        destinations = ((gathered, first), (gathered, second), (sorted(direct), first))
+        return np.concatenate([self._words_of(epoch, begins, names, place) for names, place in destinations])
 
     @property
     def _persistent_input(self) -> int:
@@ -196,7 +197,9 @@ class Epochs:
     ) -> AnyArray:
         words = np.zeros(DATA_BYTES // 8, np.uint64)
         words[0] = epoch.rows
-        shuffled = epoch.order is not None and isinstance(self._resident, Resident)  # a chunk is in order
+        shuffled = epoch.order is not None and isinstance(
+            self._resident, Resident
+        )  # a streamed chunk is already in order
         bits = max(2, (epoch.rows - 1).bit_length())
         words[1:3] = np.array([shuffled, bits // 2, bits - bits // 2, len(names)], np.int32).view(np.uint64)
         if epoch.order is not None:
@@ -208,9 +211,9 @@ class Epochs:
             at += 3
         return words
 
-    def _launch(self, epoch: Epoch, update: int, count: int, turn: int) -> None:
-        """Write the records of some updates ahead, queue their steps, and have their losses brought back."""
-        program, pinned = self._program, self._pinned[turn]
+    def _launch(self, epoch: Epoch, update: int, count: int, slot: int) -> None:
+        """Writes the records of some updates, enqueues their steps, and starts copying their losses to the host."""
+        program, pinned = self._program, self._pinned[slot]
         records = pinned.view(0, self._words * count, np.dtype(np.uint64)).reshape(count, self._words)
         program.write_records(records, epoch, update)
         graph = None if self._persists() else self._ready_graph(count, epoch.sizes_of(update))
@@ -227,7 +230,7 @@ class Epochs:
             self._resident.launched()
         to = pinned.address + 8 * self._words * self.steps
         self._gpu.copy_out(to, self._losses.address, LOSS_BYTES * count)
-        self._events[turn].record()
+        self._events[slot].record()
 
     def _ready_graph(self, count: int, sizes: Mapping[str, int]) -> CudaGraph:
         key = count, self._elsewhere, self._program.graph_key(sizes)
@@ -244,15 +247,17 @@ class Epochs:
         return self._graphs[key]
 
     def _add_step(self, order: Order, i: int, is_last: bool, sizes: Mapping[str, int]) -> None:
-        """Put one step into a graph: its kernels, one of which gathers the rows of the next step besides."""
+        """Adds one step to a graph; one of its launches also gathers the rows of the next step."""
         loss, elsewhere = self._losses.address + LOSS_BYTES * i, self._elsewhere if i % 2 else frozenset()
         if i == 0 or self._gathering is None:
-            given, writes = self._gather_arguments(i)
-            order.kernel(self._gather, (GATHER_BLOCKS, 1), 256, list(map(ctypes.c_void_p, given)), set(), set(writes))
-        ahead = None
+            addresses, writes = self._gather_arguments(i)
+            order.kernel(
+                self._gather, (GATHER_BLOCKS, 1), 256, list(map(ctypes.c_void_p, addresses)), set(), set(writes)
+            )
+        gathering = None
         if not is_last and self._gathering is not None:
-            given, writes = self._gather_arguments(i + 1)
-            ahead = replace(self._gathering, given=given, writes=writes)
+            addresses, writes = self._gather_arguments(i + 1)
+            gathering = replace(self._gathering, arguments=addresses, writes=writes)
         first = self._program.plan.outputs[0][1]
 
         def address(id: int) -> int:
@@ -261,16 +266,16 @@ class Epochs:
             return self._second[id] if id in elsewhere else self._program.address(id)
 
         placed = self._program.placed(address, self._records.address + 8 * self._words * i, elsewhere)
-        self._program.add_step(order, placed, sizes, ahead)
+        self._program.add_step(order, placed, sizes, gathering)
 
     def _gather_arguments(self, i: int) -> tuple[tuple[int, int], frozenset[Resource]]:
-        """What gathering the rows of a step is given, and what it writes: steps have two places in turn."""
-        given = self._records.address + 8 * self._words * i, self._data.address + i % 2 * DATA_BYTES
+        """Arguments for gathering the rows of a step, and what that writes: steps alternate between two buffers."""
+        addresses = self._records.address + 8 * self._words * i, self._data.address + i % 2 * DATA_BYTES
         elsewhere = self._elsewhere if i % 2 else frozenset()
-        return given, frozenset(in_second_place(set(self._elsewhere), elsewhere))
+        return addresses, frozenset(in_second_place(set(self._elsewhere), elsewhere))
 
-    def _read(self, turn: int, count: int) -> AnyArray:
-        self._events[turn].wait()
+    def _read(self, slot: int, count: int) -> AnyArray:
+        self._events[slot].wait()
         dtype = self._program.plan.buffers[self._program.plan.outputs[0][1]].type.dtype.numpy
-        raw = self._pinned[turn].view(8 * self._words * self.steps, LOSS_BYTES * count // dtype.itemsize, dtype)
+        raw = self._pinned[slot].view(8 * self._words * self.steps, LOSS_BYTES * count // dtype.itemsize, dtype)
         return raw[:: LOSS_BYTES // dtype.itemsize].astype(np.float64)

@@ -1,6 +1,6 @@
-"""The second forms of states that a program reads, mostly those in a half type.
+"""Copies of states in another type or layout that a program reads, mostly in half precision.
 
-Its own updates keep them.  When somebody else has changed a number they are made anew, on the GPU.
+The program's own updates write them too.  After an external change of a state they are recomputed on the GPU.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ THREADS, BLOCKS = 256, 1024
 
 
 class HalfCopies:
-    """Those of one program."""
+    """The copies of one program."""
 
     def __init__(
         self, gpu: Gpu, plan: Plan, own: DeviceMemory, offsets: Mapping[int, int], states: Mapping[int, CudaArray]
@@ -32,11 +32,11 @@ class HalfCopies:
         self._graph: CudaGraph | None = None
 
     def _is_rounded(self, copy: Buffer) -> bool:
-        """Is it the half form of a state, element by element?"""
+        """Is it a half-precision copy in the state's own layout?"""
         return self._plan.buffers[_source(copy)].type.dtype == float32 and copy.type.dtype.is_half and not copy.turned
 
     def renew(self, code: Callable[[], CudaModule]) -> None:
-        """Make all of them from the states as they are now."""
+        """Recomputes all copies from the current states."""
         if self._rounded:
             self._graph = self._graph or CudaGraph(
                 self._gpu, lambda nodes: self._add(nodes, code().function("ws_round"))
@@ -44,21 +44,21 @@ class HalfCopies:
             self._graph.launch()
         for copy in self._others:
             state = self._states[_source(copy)].read()
-            turned = state.T if copy.turned else state
-            self._own.write(self._offsets[copy.id], np.ascontiguousarray(turned.astype(copy.type.dtype.numpy)))
+            values = state.T if copy.turned else state
+            self._own.write(self._offsets[copy.id], np.ascontiguousarray(values.astype(copy.type.dtype.numpy)))
 
     def _add(self, nodes: Nodes, function: object) -> None:
         for copy in self._rounded:
             count = evaluate(copy.type.elements, {})
-            given = [
+            arguments = [
                 ctypes.c_void_p(self._states[_source(copy)].address),
                 ctypes.c_void_p(self._own.address + self._offsets[copy.id]),
                 ctypes.c_longlong(count),
                 ctypes.c_int(copy.type.dtype == bfloat16),
             ]
-            nodes.kernel(function, (max(1, min(BLOCKS, -(-count // THREADS))), 1), THREADS, given, [])
+            nodes.kernel(function, (max(1, min(BLOCKS, -(-count // THREADS))), 1), THREADS, arguments, [])
 
 
 def _source(copy: Buffer) -> int:
-    assert copy.source is not None, "a copy is one of a state"
+    assert copy.source is not None, "a copy has a source state"
     return copy.source

@@ -1,4 +1,4 @@
-"""Launches of a GPU, which may still be under way."""
+"""Launch handles: futures of steps on a GPU."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class CudaTicket:
-    """A launch, which may still be under way.  Every step makes one: there is little in it."""
+    """Handle of a launch that may still be running.  One is created per step, so it is small."""
 
     __slots__ = ("__weakref__", "_coming", "_kept", "_program", "_resolved", "_sizes", "_turn")
 
@@ -26,16 +26,16 @@ class CudaTicket:
         self, program: CudaProgram, turn: StagingSlot, sizes: Mapping[str, int], kept: Mapping[str, AnyArray] = NOTHING
     ) -> None:
         self._program, self._turn, self._sizes, self._kept = program, turn, sizes, kept
-        self._coming: Mapping[str, DeferredOutput] = NOTHING  # large outputs on their way
+        self._coming: Mapping[str, DeferredOutput] = NOTHING  # large outputs being copied to the host
         self._resolved = False
 
     def wait(self) -> None:
-        """Return when the launch is done."""
+        """Waits until the launch is done."""
         if not self._resolved:
             self._program.wait_for(self._turn)
 
     def loss(self) -> float:
-        """The first output, where it is one number."""
+        """The first output, a scalar."""
         return float(self.read(next(iter(self._program.outputs))))
 
     def read(self, name: str) -> AnyArray:
@@ -48,7 +48,7 @@ class CudaTicket:
         return self._program.output(name, self._turn, self._sizes, self._program.is_latest(self))
 
     def keep(self) -> CudaTicket:
-        """Have what the next launch writes over brought; small outputs have places of their own for some launches."""
+        """Starts copying the outputs that the next launch overwrites; small ones stay in their staging slot."""
         program = self._program
         if program.large_outputs and program.is_latest(self):
             names = [n for n in program.large_outputs if n not in self._kept and n not in self._coming]
@@ -56,7 +56,7 @@ class CudaTicket:
         return self
 
     def resolve(self) -> None:
-        """Bring all that is still on the way: its place is needed by another launch."""
+        """Copies all remaining small outputs, because another launch needs the staging slot."""
         self.wait()
         plan = self._program.plan
         names = [name for name, id in plan.outputs if name not in self._kept and is_small(plan.buffers[id])]

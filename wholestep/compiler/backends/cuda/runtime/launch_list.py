@@ -1,4 +1,4 @@
-"""What a step is on a GPU: its kernels in order, with their addresses, ready to be put into a stream."""
+"""The launches of a step: kernels and library calls with their addresses, added to a CUDA graph with dependencies."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from wholestep.errors import PlanError
 def write_record(
     record: AnyArray, plan: Plan, sizes: Mapping[str, int], slots: Sequence[float], head: Sequence[int]
 ) -> None:
-    """Fill a record of `ws_step`, 64-bit words: seed, step, position and rows, then sizes and slots."""
+    """Fills a `ws_step` record of 64-bit words: seed, step, position and rows, then sizes and scalar slots."""
     for i, word in enumerate(head):
         record[i] = word
     for i, symbol in enumerate(plan.symbols):
@@ -39,56 +39,56 @@ def write_record(
         record[HEAD : HEAD + len(slots)].view(np.float64)[:] = slots
 
 
-LIBRARIES = "libraries"  # run one after the other: two of them would only take turns
-MULTIPROCESSORS = "multiprocessors"  # of kernels whose blocks wait for each other: two of them would wait for ever
-Resource = int | str  # a buffer, or something else that kernels share
-RECORD = "record"  # of a step, which every kernel reads
+LIBRARIES = "libraries"  # resource: library calls run one after the other, since each fills the GPU
+MULTIPROCESSORS = "multiprocessors"  # resource of cooperative kernels: two at once could deadlock
+Resource = int | str  # a buffer, or anything else that orders kernels
+RECORD = "record"  # the step record, which every kernel reads
 
 
 class Order:
-    """A graph in which a kernel waits for those whose results it reads and for those that still use what it writes.
+    """Adds launches to a graph with edges for their read-after-write, write-after-read and write-after-write hazards.
 
-    Where all stand `in_line`, each waits for the one before it.
+    With `in_line`, each launch depends on the one before it: a linear graph without forks and joins.
     """
 
     def __init__(self, nodes: Nodes, plan: Plan, in_line: bool = False) -> None:
         self._nodes, self._overlapping, self._in_line = nodes, overlaps_of(plan), in_line
-        self.current: Sequence[Kernel] = ()  # the kernels of the plan that are put in
+        self.current: Sequence[Kernel] = ()  # kernels of the plan that are being added
         self._written: dict[Resource, int] = {}
         self._read: dict[Resource, list[int]] = {}
-        self._before: list[int] = []  # of each node a set of bits: all that are done before it
+        self._before: list[int] = []  # per node: bit set of all its ancestors
 
     def kernel(
         self,
         function: Any,
         grid: tuple[int, int],
         threads: int,
-        given: Sequence[Any],
+        arguments: Sequence[Any],
         reads: set[Resource],
         writes: set[Resource],
         shared: int = 0,
         together: bool = False,
     ) -> None:
         after = self._after(reads, writes)
-        node = self._nodes.kernel(function, grid, threads, given, after, shared, together)
+        node = self._nodes.kernel(function, grid, threads, arguments, after, shared, together)
         self._finish(node, after, reads, writes)
 
     def library(self, record: Callable[[int], None], reads: set[Resource], writes: set[Resource]) -> None:
-        """What a library puts into a stream."""
+        """Adds what a library enqueues into a stream."""
         after = self._after(reads, writes)
         self._finish(self._nodes.captured(record, after), after, reads, writes)
 
     def _after(self, reads: set[Resource], writes: set[Resource]) -> list[int]:
         if self._in_line:
             return [len(self._before) - 1] if self._before else []
-        wanted: set[int] = set()
+        predecessors: set[int] = set()
         for resource in reads | writes:
             for other in self._overlapping.get(resource, (resource,)):
                 if other in self._written:
-                    wanted.add(self._written[other])
+                    predecessors.add(self._written[other])
                 if resource in writes:
-                    wanted.update(self._read.get(other, ()))
-        return self._nearest(wanted)
+                    predecessors.update(self._read.get(other, ()))
+        return self._nearest(predecessors)
 
     def _finish(self, node: int, after: Sequence[int], reads: set[Resource], writes: set[Resource]) -> None:
         before = 0
@@ -100,29 +100,29 @@ class Order:
         for resource in reads - writes:
             self._read.setdefault(resource, []).append(node)
 
-    def _nearest(self, wanted: set[int]) -> list[int]:
-        """Without those that another one of them waits for."""
-        covered = 0
-        for n in wanted:
-            covered |= self._before[n]
-        return sorted(n for n in wanted if not covered >> n & 1)
+    def _nearest(self, predecessors: set[int]) -> list[int]:
+        """Transitive reduction: drops nodes that another one of them already depends on."""
+        ancestors = 0
+        for n in predecessors:
+            ancestors |= self._before[n]
+        return sorted(n for n in predecessors if not ancestors >> n & 1)
 
 
 def in_second_place(resources: set[Resource], elsewhere: frozenset[int]) -> set[Resource]:
-    """The same, with names of their own for buffers that have a second place."""
+    """The resources, with distinct names for buffers that are double-buffered elsewhere."""
     return {f"second {r}" if r in elsewhere else r for r in resources} if elsewhere else resources
 
 
 def overlaps_of(plan: Plan) -> dict[Resource, tuple[Resource, ...]]:
-    """Buffer of the arena, or workspace -> those that share bytes with it, itself among them."""
-    held: list[tuple[Resource, int, int]] = [
+    """Arena buffer or workspace -> all that share bytes with it, including itself."""
+    ranges: list[tuple[Resource, int, int]] = [
         (b.id, b.offset, b.offset + b.bytes) for b in plan.buffers if b.space is Space.ARENA
     ]
     for k in plan.kernels:
-        if own := schedule_of(k).workspace:
+        if size := schedule_of(k).workspace:
             start = schedule_of(k).workspace_at
-            held.append((workspace_of(k), start, start + own))
-    return {a: tuple(b for b, low, high in held if start < high and low < end) for a, start, end in held}
+            ranges.append((workspace_of(k), start, start + size))
+    return {a: tuple(b for b, low, high in ranges if start < high and low < end) for a, start, end in ranges}
 
 
 def workspace_of(kernel: Kernel) -> str:
@@ -131,30 +131,31 @@ def workspace_of(kernel: Kernel) -> str:
 
 @dataclass(frozen=True)
 class Placed:
-    """Where the kernels of one step find things."""
+    """Addresses for the kernels of one step."""
 
-    address: Callable[[int], int]  # of a buffer
-    step: int  # its record
+    address: Callable[[int], int]  # address of a buffer
+    step: int  # address of its record
     scratch: int
     counters: int
-    arena: int  # where the workspaces of libraries are, each in its place
-    elsewhere: frozenset[int] = frozenset()  # buffers in a second place, which steps before do not use
+    arena: int  # base address of library workspaces
+    # double-buffered inputs in their second buffer, which earlier steps do not use
+    elsewhere: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
 class Gathering:
-    """A launch of a step in whose place another one stands, which gathers the rows of the next step besides."""
+    """A launch that replaces a step's launch and also gathers the rows of the next step."""
 
-    number: int  # of the launch
+    number: int  # index of the replaced launch
     launch: Rendered
     function: Any
-    given: tuple[int, int] = (0, 0)  # the record of the next step, and where its rows are
+    arguments: tuple[int, int] = (0, 0)  # addresses of the next step's record and of the data record
     writes: frozenset[Resource] = frozenset()
 
 
 @dataclass(frozen=True)
 class Launches:
-    """The kernels of a plan on a GPU."""
+    """The launches of a plan on a GPU."""
 
     gpu: Gpu
     plan: Plan
@@ -167,15 +168,15 @@ class Launches:
             raise PlanError(f"a plan for a GPU has at most {DIMS} symbolic sizes; received {len(self.plan.symbols)}.")
         most = max((schedule_of(k).counters for k in self.plan.kernels), default=0)
         if most > COUNTERS:
-            raise PlanError(f"a sum is cut for {most} blocks; at most {COUNTERS} can be counted.")
+            raise PlanError(f"a sum is split over {most} blocks; there are {COUNTERS} arrival counters.")
 
     def add(self, order: Order, place: Placed, sizes: Mapping[str, int], gathering: Gathering | None = None) -> None:
-        """Put the launches of one step into a graph; sizes are those of a call, where a library is told them."""
+        """Adds the launches of one step to a graph; `sizes` are those of a call if a library needs them."""
         for _, inside in groupby(self.source.launches, key=lambda launch: launch.kernels[0][0].loop):
             launches = list(inside)
-            # Launches behind the end of a loop that is shorter than at capacity do nothing.
-            turns = self._turns(launches[0])
-            for turn in turns:
+            # Launches past the end of a loop that is shorter than at capacity return at once.
+            iterations = self._iterations(launches[0])
+            for iteration in iterations:
                 for launch in launches:
                     if gathering is not None and launch is self.source.launches[gathering.number]:
                         order.current = [kernel for kernel, _ in launch.kernels]
@@ -191,89 +192,104 @@ class Launches:
                             self._add_exchange(order, place, kernel, sizes)
                     order.current = [kernel for kernel, _ in launch.kernels]
                     if launch.function:
-                        self._add_launch(order, place, launch, turn)
+                        self._add_launch(order, place, launch, iteration)
 
     def _add_gathering(self, order: Order, place: Placed, gathering: Gathering) -> None:
-        """The launch that gathers rows of the next step besides."""
-        launch, (next, data) = gathering.launch, gathering.given
-        given = launch.arguments(place.address, place.step, place.scratch, place.counters, 0)
+        """Adds the launch that also gathers the rows of the next step."""
+        launch, (next, data) = gathering.launch, gathering.arguments
+        arguments = launch.arguments(place.address, place.step, place.scratch, place.counters, 0)
         reads, writes = self._accesses_of_launch(place, launch)
-        more = [ctypes.c_void_p(next), ctypes.c_void_p(data)]
-        order.kernel(gathering.function, launch.grid, launch.threads, [*given, *more], reads, writes | gathering.writes)
+        gather_arguments = [ctypes.c_void_p(next), ctypes.c_void_p(data)]
+        order.kernel(
+            gathering.function,
+            launch.grid,
+            launch.threads,
+            [*arguments, *gather_arguments],
+            reads,
+            writes | gathering.writes,
+        )
 
     def _add_launch(self, order: Order, place: Placed, launch: Rendered, turn: int) -> None:
-        given = launch.arguments(place.address, place.step, place.scratch, place.counters, turn)
+        arguments = launch.arguments(place.address, place.step, place.scratch, place.counters, turn)
         reads, writes = self._accesses_of_launch(place, launch)
         if launch.before:
-            self._add_sorting(order, place, launch, given)
+            self._add_sorting(order, place, launch, arguments)
         if launch.together:
             writes.add(MULTIPROCESSORS)
         function = self.functions[launch.function]
-        order.kernel(function, launch.grid, launch.threads, given, reads, writes, launch.shared, launch.together)
+        order.kernel(function, launch.grid, launch.threads, arguments, reads, writes, launch.shared, launch.together)
 
-    def _turns(self, launch: Rendered) -> range:
-        """How often a launch is made in a step: a graph has as many as the longest loop, which may be one kernel."""
+    def _iterations(self, launch: Rendered) -> range:
+        """Iterations of a launch in a step: a graph has as many as the loop at capacity; a persistent loop has one."""
         loop = launch.kernels[0][0].loop
         return range(1 if loop is None or launch.together else evaluate(self.plan.loops[loop].length, self.plan.sizes))
 
     def _accesses_of_launch(self, place: Placed, launch: Rendered) -> tuple[set[Resource], set[Resource]]:
-        """What a launch reads and writes."""
+        """Resources that a launch reads and writes."""
         reads: set[Resource] = {RECORD}
         writes: set[Resource] = set()
         for kernel, _ in launch.kernels:
-            read, written = (in_second_place(found, place.elsewhere) for found in self._accesses_of_kernel(kernel))
+            read, written = (in_second_place(used, place.elsewhere) for used in self._accesses_of_kernel(kernel))
             reads, writes = reads | read, writes | written
         return reads, writes
 
-    def _add_sorting(self, order: Order, place: Placed, launch: Rendered, given: Sequence[Any]) -> None:
-        """What a scatter has done before: it waits for nothing but the indices."""
+    def _add_sorting(self, order: Order, place: Placed, launch: Rendered, arguments: Sequence[Any]) -> None:
+        """Adds the kernel that sorts a scatter's indices: it depends on nothing but the indices."""
         ((kernel, _),) = launch.kernels
         assert isinstance(kernel.body, Scatter)
         reads = {RECORD, *in_second_place({kernel.body.index.buffer}, place.elsewhere)}
         grid, writes = (sort_grid_blocks(schedule_of(kernel)), 1), {self._scratch_of(kernel)}
-        order.kernel(self.functions[launch.before], grid, launch.threads, given, reads, set(writes))
+        order.kernel(self.functions[launch.before], grid, launch.threads, arguments, reads, set(writes))
 
     def _add_product(self, order: Order, place: Placed, kernel: Kernel, sizes: Mapping[str, int]) -> None:
-        """A product of the library, into its target or into scratch memory."""
-        found, schedule = product_of(self.plan, kernel, sizes), schedule_of(kernel)
+        """Adds a cuBLASLt product, into its destination or into scratch memory."""
+        product, schedule = product_of(self.plan, kernel, sizes), schedule_of(kernel)
         scratch = place.scratch + schedule.scratch_at
-        a, b = (place.address(x.buffer) + x.offset * x.dtype.size for x in (found.a, found.b))
-        c = scratch if found.c.buffer < 0 else place.address(found.c.buffer) + found.c.offset * found.c.dtype.size
-        operands = [found.a, found.b] if found.bias is None else [found.a, found.b, found.bias]
-        bias = 0 if found.bias is None else place.address(found.bias.buffer) + found.bias.offset * found.bias.dtype.size
+        a, b = (place.address(x.buffer) + x.offset * x.dtype.size for x in (product.a, product.b))
+        c = (
+            scratch
+            if product.c.buffer < 0
+            else place.address(product.c.buffer) + product.c.offset * product.c.dtype.size
+        )
+        operands = [product.a, product.b] if product.bias is None else [product.a, product.b, product.bias]
+        bias = (
+            0
+            if product.bias is None
+            else place.address(product.bias.buffer) + product.bias.offset * product.bias.dtype.size
+        )
         reads: set[Resource] = in_second_place({x.buffer for x in operands}, place.elsewhere)
-        target: Resource = self._scratch_of(kernel) if found.c.buffer < 0 else found.c.buffer
+        target: Resource = self._scratch_of(kernel) if product.c.buffer < 0 else product.c.buffer
         writes: set[Resource] = {LIBRARIES, workspace_of(kernel), target}
         workspace = place.arena + schedule.workspace_at
-        order.library(lambda stream: cublas.run_product(found, a, b, c, workspace, stream, bias), reads, writes)
+        order.library(lambda stream: cublas.run_product(product, a, b, c, workspace, stream, bias), reads, writes)
 
     def _add_graph(self, order: Order, place: Placed, kernel: Kernel, sizes: Mapping[str, int]) -> None:
-        """A graph of cuDNN."""
-        found, schedule = cudnn_graphs.call_of(self.plan, kernel, sizes), schedule_of(kernel)
+        """Adds a cuDNN graph."""
+        library_call, schedule = cudnn_graphs.call_of(self.plan, kernel, sizes), schedule_of(kernel)
         scratch, workspace = place.scratch + schedule.scratch_at, place.arena + schedule.workspace_at
 
-        def named(buffers: set[int]) -> set[Resource]:
+        def resources(buffers: set[int]) -> set[Resource]:
             return {self._scratch_of(kernel) if b == cudnn_graphs.SCRATCH else b for b in buffers}
 
         addresses = {
             p.name: (scratch if p.buffer == cudnn_graphs.SCRATCH else place.address(p.buffer)) + p.offset
-            for p in found.places
+            for p in library_call.places
         }
         order.library(
-            lambda stream: cudnn.run_graph(found.description, addresses, workspace, stream),
-            in_second_place(named(found.read), place.elsewhere),
-            in_second_place(named(found.written), place.elsewhere) | {LIBRARIES, workspace_of(kernel)},
+            lambda stream: cudnn.run_graph(library_call.description, addresses, workspace, stream),
+            in_second_place(resources(library_call.read), place.elsewhere),
+            in_second_place(resources(library_call.written), place.elsewhere) | {LIBRARIES, workspace_of(kernel)},
         )
 
     def _add_exchange(self, order: Order, place: Placed, kernel: Kernel, sizes: Mapping[str, int]) -> None:
-        """What ranks send each other, and their sums."""
-        room = place.arena + schedule_of(kernel).workspace_at, workspace_of(kernel)
+        """Adds a collective: transfers between ranks, and their sums."""
+        workspace = place.arena + schedule_of(kernel).workspace_at, workspace_of(kernel)
         self.collectives.add(
-            order, kernel, place.address, room, sizes, lambda used: in_second_place(used, place.elsewhere)
+            order, kernel, place.address, workspace, sizes, lambda used: in_second_place(used, place.elsewhere)
         )
 
     def _accesses_of_kernel(self, kernel: Kernel) -> tuple[set[Resource], set[Resource]]:
-        """What a kernel reads and writes: buffers, and scratch memory."""
+        """Resources that a kernel reads and writes: buffers and scratch memory."""
         reads: set[Resource] = {load.buffer for load, _ in kernel.body.reads()}
         writes: set[Resource] = {load.buffer for load in kernel.body.stores()}
         schedule = schedule_of(kernel)
@@ -286,12 +302,12 @@ class Launches:
 
     @cached_property
     def _shares_scratch(self) -> bool:
-        """Do kernels have scratch memory or counters in the same place?"""
-        used = [schedule_of(k) for k in self.plan.kernels if schedule_of(k).scratch]
-        end = max((s.scratch_at + s.scratch for s in used), default=0)
-        return sum(s.scratch for s in used) > end or sum(s.counters for s in used) > COUNTERS
+        """Do kernels reuse the same scratch bytes or counters?"""
+        schedules = [schedule_of(k) for k in self.plan.kernels if schedule_of(k).scratch]
+        end = max((s.scratch_at + s.scratch for s in schedules), default=0)
+        return sum(s.scratch for s in schedules) > end or sum(s.counters for s in schedules) > COUNTERS
 
     @property
     def count(self) -> int:
-        """Launches of one step."""
-        return sum(len(self._turns(launch)) for launch in self.source.launches)
+        """Launches per step."""
+        return sum(len(self._iterations(launch)) for launch in self.source.launches)

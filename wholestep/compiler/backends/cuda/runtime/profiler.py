@@ -1,4 +1,4 @@
-"""Times of kernels: graphs that run one kernel after the other, with an event behind each."""
+"""Kernel times: serialised graphs with a timing event after each launch."""
 
 from __future__ import annotations
 
@@ -13,64 +13,65 @@ from wholestep.compiler.backends.cuda.driver.driver import CudaEvent, Gpu
 from wholestep.compiler.backends.cuda.runtime.launch_list import Order, Resource
 from wholestep.compiler.plan.model.kernel import Kernel, Plan
 
-Moments = list[
-    tuple[Sequence[Kernel], CudaEvent]
-]  # of one graph: kernels, and the moment behind; the first is before all
+# Of one graph: kernels of a launch and the event after it; the first event precedes all launches.
+Moments = list[tuple[Sequence[Kernel], CudaEvent]]
 
 
 class GpuKernelTimer:
-    """When the kernels of launches began and ended."""
+    """Start and end times of kernels."""
 
-    row = "GPU"  # what runs them
+    row = "GPU"  # their row in a trace
 
     def __init__(self, gpu: Gpu) -> None:
-        self._gpu, self.moments = gpu, Moments()  # of the graph that is built
-        self._found: list[Noted] = []
-        self._launched: tuple[Moments, float] | None = None  # of the last launch, until it is read; when it began
+        self._gpu, self.moments = gpu, Moments()  # events of the graph under construction
+        self._events: list[Noted] = []
+        self._launched: tuple[Moments, float] | None = (
+            None  # events and host start time of the last launch, until they are read
+        )
 
     def clear(self) -> None:
-        """Begin anew."""
-        self._found, self._launched = [], None
+        """Discards all times."""
+        self._events, self._launched = [], None
 
-    def graph(self, *given: Any) -> CudaGraph:
-        """A graph, given what any is, of which the order is `InTurn`."""
-        return TimedGraph(self, *given)
+    def graph(self, *arguments: Any) -> CudaGraph:
+        """A timed graph; its order must be `InTurn`."""
+        return TimedGraph(self, *arguments)
 
     def begins(self, moments: Moments) -> None:
-        """A graph is about to be launched: the launches before are done, and read, since it may be one of theirs."""
+        """Reads the earlier launch, whose events this one may reuse, and notes the start of this one."""
         self._read()
         self._launched = moments, time.perf_counter()
 
     def take(self) -> list[Noted]:
-        """What ran since `clear`; waits for it.  Kernels that share a launch have its time in shares of their work."""
+        """Times since `clear`, after waiting.  Kernels of a fused launch share its time in proportion to their work."""
         self._read()
-        return self._found
+        return self._events
 
     def _read(self) -> None:
         self._gpu.wait()
         if self._launched is None:
             return
         (moments, at), self._launched = self._launched, None
-        for (_, before), (kernels, behind) in pairwise(moments):
-            taken, whole = 1e-3 * behind.milliseconds_since(before), sum(map(_work, kernels))
+        for (_, before), (kernels, after) in pairwise(moments):
+            seconds, total_work = 1e-3 * after.milliseconds_since(before), sum(map(_work, kernels))
             for kernel in kernels:
-                end = at + taken * _work(kernel) / whole
-                self._found.append(Noted(kernel.id, 0, at, end))
+                end = at + seconds * _work(kernel) / total_work
+                self._events.append(Noted(kernel.id, 0, at, end))
                 at = end
 
 
 def _work(kernel: Kernel) -> float:
-    """What a kernel's share of a launch follows: an operation takes as long as a sixteenth of a byte."""
+    """Weight of a kernel in a fused launch: a FLOP counts as a sixteenth of a byte."""
     return 1 + kernel.bytes + kernel.flops / 16
 
 
 class TimedGraph(CudaGraph):
-    """A graph whose launches a recorder reads."""
+    """A graph whose launches a timer reads."""
 
-    def __init__(self, recorder: GpuKernelTimer, *given: Any) -> None:
+    def __init__(self, recorder: GpuKernelTimer, *arguments: Any) -> None:
         self._recorder, self._moments = recorder, Moments()
         recorder.moments = self._moments
-        super().__init__(*given)
+        super().__init__(*arguments)
 
     def launch(self) -> None:
         self._recorder.begins(self._moments)
@@ -78,7 +79,7 @@ class TimedGraph(CudaGraph):
 
 
 class InTurn(Order):
-    """An order without anything side by side: each kernel is followed by a moment that is noted."""
+    """A serialised order: each launch is followed by a timing event."""
 
     def __init__(self, nodes: Nodes, plan: Plan, recorder: GpuKernelTimer, gpu: Gpu) -> None:
         super().__init__(nodes, plan)
@@ -95,13 +96,13 @@ class InTurn(Order):
         function: Any,
         grid: tuple[int, int],
         threads: int,
-        given: Sequence[Any],
+        arguments: Sequence[Any],
         reads: set[Resource],
         writes: set[Resource],
         shared: int = 0,
         together: bool = False,
     ) -> None:
-        node = self._nodes.kernel(function, grid, threads, given, [self._last], shared, together)
+        node = self._nodes.kernel(function, grid, threads, arguments, [self._last], shared, together)
         self._last = self._event(self.current, [node])
 
     def library(self, record: Callable[[int], None], reads: set[Resource], writes: set[Resource]) -> None:

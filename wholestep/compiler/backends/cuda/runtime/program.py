@@ -1,6 +1,6 @@
-"""The GPU: a plan's kernels, compiled by NVRTC, launched as one CUDA graph a step over one arena of device memory.
+"""A plan on a GPU: kernels compiled by NVRTC, one CUDA graph launch per step, one arena of device memory.
 
-A launch returns when its inputs are copied and the graph is queued; whoever reads a number waits.
+A launch returns when its inputs are copied and the graph is enqueued; reading an output waits for it.
 """
 
 from __future__ import annotations
@@ -53,45 +53,45 @@ if TYPE_CHECKING:
     from wholestep.compiler.backends.cuda.runtime.profiler import GpuKernelTimer
     from wholestep.compiler.runtime.state.partitioned_state import PartsMemory
 
-# Launches of a step.  Of a longer one, copies are a small part and a graph for each turn a large one, and branches of
-# its graph cost more than they hide.
+# Launches of a step up to which inputs are fetched by its graph and the graph has branches.  For a longer step, copies
+# cost relatively little, a graph per staging slot a lot, and branches cost more than the latency they hide.
 FEW_LAUNCHES = 64
 
 
 def bounds_of(plan: Plan) -> list[tuple[str, np.dtype[Any], Extent]]:
-    """Inputs that are indices: the name, an unsigned dtype of their size, and what all must be below."""
+    """Inputs that are indices: name, unsigned dtype of the same width, and exclusive upper bound."""
     types = {name: plan.buffers[id].type.dtype.numpy for name, id in plan.inputs}
     return [(b.input, np.dtype(f"u{types[b.input].itemsize}"), b.size) for b in plan.bounds if b.is_plain]
 
 
 def _recorder(gpu: Gpu) -> GpuKernelTimer:
-    from wholestep.compiler.backends.cuda.runtime.profiler import GpuKernelTimer  # only a profile reads what was noted
+    from wholestep.compiler.backends.cuda.runtime.profiler import GpuKernelTimer  # imported here: only profiles need it
 
     return GpuKernelTimer(gpu)
 
 
 class Holder(Protocol):
-    """What a program asks its device for."""
+    """What a program needs of its device."""
 
     gpu: Gpu
     memory: CudaMemory
 
     @property
     def architecture(self) -> str:
-        """What code is compiled for."""
+        """Architecture that code is compiled for."""
 
     def moves(self, options: CompileOptions) -> CudaModule:
-        """The kernels that fetch what a launch is given, and the rows of an update."""
+        """Kernels that fetch the arguments of a launch and gather the rows of an update."""
 
     def copies(self, options: CompileOptions) -> CudaModule:
-        """The kernel that makes half forms of states."""
+        """Kernel that computes half-precision copies of states."""
 
     def ranks(self, options: CompileOptions) -> CudaModule:
-        """The kernels that add what ranks send."""
+        """Kernels that add what ranks send."""
 
 
 class CudaProgram:
-    """A plan on a GPU."""
+    """A loaded plan on a GPU."""
 
     synchronous = False
 
@@ -99,10 +99,12 @@ class CudaProgram:
         self, device: Holder, plan: Plan, place: LoadContext, meanwhile: Callable[[], None] = do_nothing
     ) -> None:
         group = place.where.group if takes_part(plan) else None
-        assert group is None or isinstance(group, Line), f"ranks by {group.engine} exchange on CPUs"
+        assert group is None or isinstance(group, Line), (
+            f"ranks connected by {group.engine!r} cannot communicate between GPUs"
+        )
         self.has_library, self.begins_early = calls_library(plan), begins_early(device.architecture)
         self.share = RankShare(plan, group, self.has_library)
-        # `plan` is what callers see, `_plan` that of this rank.
+        # `plan` is the callers' view of all ranks, `_plan` that of this rank.
         self._plan, self.plan, self._place, self._state, self._device = (
             plan,
             self.share.plan,
@@ -112,9 +114,9 @@ class CudaProgram:
         )
         self._gpu, self._line = device.gpu, group
         self.host_copies = HostCopies(place.where.threads, place.where.options)
-        together = lockstep_group(group, plan)
-        self.pace = None if together is None else Pace(together)
-        assert isinstance(place.scratch, CudaScratch), "programs of a GPU share its scratch memory"
+        lockstep = lockstep_group(group, plan)
+        self.pace = None if lockstep is None else Pace(lockstep)
+        assert isinstance(place.scratch, CudaScratch), "GPU programs use GPU scratch memory"
         self._scratch = place.scratch
         self._modules: list[CudaModule] = []
         self.functions = self._compile_kernels(meanwhile)
@@ -123,14 +125,14 @@ class CudaProgram:
         self.outputs: Mapping[str, TensorType] = {name: plan.buffers[id].type for name, id in plan.outputs}
         self.large_outputs = [name for name, id in plan.outputs if not is_small(plan.buffers[id])]
         self._scalars = PrologueScalars(plan)
-        # Of steps one by one; of epochs, where a batch is smaller and where it is whole.
+        # Records of single steps; of epochs, with a smaller batch and with a full one.
         self._records, *self._epoch_records = (Records(plan, self._scalars, place.where.seed) for _ in range(3))
         self._lay_out()
         self._epochs: Epochs | None = None
         self.recorder = _recorder(self._gpu) if place.profile else None
         self._graphs: dict[tuple[int | None, tuple[int, ...]], CudaGraph] = {}
-        self._ready: dict[int, CudaGraph] = {}  # by turn, of the sizes of the last launch
-        self._sizes: Mapping[str, int] | None = None  # of the last launch
+        self._ready: dict[int, CudaGraph] = {}  # by staging slot, for the sizes of the last launch
+        self._sizes: Mapping[str, int] | None = None  # sizes of the last launch
         self._last = CudaTicket(self, self._exchange.next()[1], {})
         self._seen = -1
         self.count_steps(bool(plan.updated))
@@ -139,14 +141,14 @@ class CudaProgram:
             group.users.add(self)
 
     def _compile_kernels(self, meanwhile: Callable[[], None]) -> Mapping[str, Any]:
-        """The kernels by name, compiled while something else is done."""
-        device, options, found = self._device, self._place.where.options, dict[str, Any]()
-        coming = Background(lambda: compile_source(self._render, device.architecture, cache_of(options)))
+        """Kernel functions by name, compiled in the background while `meanwhile` runs."""
+        device, options, functions = self._device, self._place.where.options, dict[str, Any]()
+        compilation = Background(lambda: compile_source(self._render, device.architecture, cache_of(options)))
         meanwhile()
-        for names, code in coming.result():
+        for names, code in compilation.result():
             self._modules.append(CudaModule(self._gpu, code))
-            found |= {name: self._modules[-1].function(name) for name in names}
-        return found
+            functions |= {name: self._modules[-1].function(name) for name in names}
+        return functions
 
     @cached_property
     def _render(self) -> GpuSource:
@@ -154,26 +156,26 @@ class CudaProgram:
 
     @property
     def source(self) -> str:
-        """The kernels that run."""
+        """Source text of the kernels."""
         return self._render.text
 
     # -- memory --------------------------------------------------------------------------------------------------
 
     @property
     def mapped_bytes(self) -> int:
-        """Its own bytes on the GPU; once it has run epochs, also those that only they need."""
+        """Its own bytes on the GPU, including those that epochs need, once it has run one."""
         return self._own.size + (0 if self._epochs is None else self._epochs.mapped_bytes)
 
     def _lay_out(self) -> None:
-        """Make room for what is this program's alone."""
+        """Allocates the program's own memory."""
         plan, layout = self._plan, lay_out(self._plan)
         self._offsets = layout.offsets
         self._own = DeviceMemory(self._gpu, layout.end)
         for id, data in plan.constants:
             self._own.write(self._offsets[id], np.frombuffer(data, np.uint8))
         few = self.launches <= FEW_LAUNCHES
-        self._in_line = not few and self._line is None  # what ranks send goes beside what is computed
-        # Where it is profiled, one graph has all launches: another would be built while times are noted.
+        self._in_line = not few and self._line is None  # with ranks, transfers overlap with computation
+        # If profiled, all slots share one graph: otherwise another would be built while times are recorded.
         is_short = few and not self.has_library and not self._place.profile
         self._exchange = StagingRing(self._gpu, plan, layout, self._own, is_short, self.host_copies)
         self._staging = {
@@ -187,28 +189,30 @@ class CudaProgram:
         self._copies = HalfCopies(self._gpu, plan, self._own, self._offsets, self._states)
 
     def _memories_of_parts(self) -> Mapping[str, PartsMemory]:
-        """Where states are that ranks have divided among them."""
+        """Memories of states that are partitioned among ranks."""
         divided = [buffer for _, id in self._plan.states if (buffer := self._plan.buffers[id]).is_part]
         if not divided:
             return {}
-        from wholestep.compiler.runtime.state.partitioned_state import memories_of_parts  # most have none
+        from wholestep.compiler.runtime.state.partitioned_state import (
+            memories_of_parts,
+        )  # imported here: most plans have none
 
-        assert self._line is not None, "a rank that is alone has no parts"
+        assert self._line is not None, "partitioned states need a process group"
         return memories_of_parts(divided, self._device.memory, self._line)
 
     def _memory_of(self, name: str) -> StateMemory:
         return self._parts.get(name, self._place.memory or self._device.memory)
 
     def _state_memory(self, name: str) -> CudaArray:
-        found: Any = self._state.slot(name).on(self._memory_of(name))
+        array: Any = self._state.slot(name).on(self._memory_of(name))
         if name in self._parts:
             assert self._line is not None
-            found = found.of[self._line.rank]
-        assert isinstance(found, CudaArray), "it is the GPU's memory"
-        return found
+            array = array.of[self._line.rank]
+        assert isinstance(array, CudaArray), "the state is on the GPU"
+        return array
 
     def address(self, id: int) -> int:
-        """Where a buffer is."""
+        """Device address of a buffer."""
         buffer = self.plan.buffers[id]
         if buffer.space is Space.STATE:
             return self._states[id].address
@@ -217,11 +221,11 @@ class CudaProgram:
         return self._own.address + self._offsets[id]
 
     def place_scratch(self) -> None:
-        """The arena is elsewhere: the graphs have addresses of the old one."""
+        """Releases graphs, which contain addresses of the old arena."""
         self.forget_graphs()
 
     def forget_graphs(self) -> None:
-        """Let go of graphs: addresses have changed, or those who exchange are leaving."""
+        """Releases graphs, because addresses have changed or the process group is closing."""
         self._graphs, self._ready, self._sizes = {}, {}, None
         if self._epochs is not None:
             self._epochs.forget_graphs()
@@ -233,18 +237,18 @@ class CudaProgram:
         self._scalars.set(name, value)
 
     def count_steps(self, advances: bool, unless: str | None = None, stop: bool = False) -> None:
-        """Does a launch count as an update?  Not where the output `unless` is not 0; `stop` ends a slice there."""
+        """Does a launch count as an update?  Not if the output `unless` is nonzero; with `stop`, a slice ends there."""
         self._advances, self._unless, self._stop = advances, unless, stop
 
     def staging(self, name: str) -> AnyArray:
         return self._staging[name]
 
     def bind(self, name: str, array: AnyArray) -> None:
-        """Give the next launch an input, which copies it."""
+        """Sets an input of the next launch, which copies it."""
         self._inputs[name] = array
 
     def launch(self, sizes: Mapping[str, int]) -> CudaTicket:
-        """Give the step its inputs and queue it; its small outputs are brought back."""
+        """Writes the inputs, enqueues the step, and starts copying its small outputs to the host."""
         if sizes is not self._sizes:
             self._resize(sizes)
         if self._limits:
@@ -255,15 +259,15 @@ class CudaProgram:
             self._refresh()
         if self._line is not None:
             self._line.step = state.step
-        number, turn = exchange.next()
-        own, inputs = self._own_sizes, self._inputs
+        number, slot = exchange.next()
+        own_sizes, inputs = self._own_sizes, self._inputs
         if self.share.ranks > 1:
             inputs = {name: self.share.of(name, array) for name, array in inputs.items()}
-        exchange.give(turn, self._records.row(own, state.step, state.epoch), inputs, own)
+        exchange.give(slot, self._records.row(own_sizes, state.step, state.epoch), inputs, own_sizes)
         (self._ready.get(number) or self._ready_graph(number, sizes)).launch()
-        exchange.take(turn)
-        ticket = self._last = CudaTicket(self, turn, sizes)
-        turn.ticket = weakref.ref(ticket)
+        exchange.take(slot)
+        ticket = self._last = CudaTicket(self, slot, sizes)
+        slot.ticket = weakref.ref(ticket)
         if self.plan.updated:
             state.family.version += 1
         self._seen = state.family.version
@@ -272,20 +276,20 @@ class CudaProgram:
         return ticket
 
     def _resize(self, sizes: Mapping[str, int]) -> None:
-        """Note what a launch needs of its sizes: those after it mostly have the same."""
+        """Computes what depends on the sizes: consecutive launches mostly have the same."""
         self._own_sizes = self.share.sizes(sizes)
         self._limits = [(name, unsigned, evaluate(limit, sizes)) for name, unsigned, limit in self._bounds]
         self._ready, self._sizes = {}, sizes
 
     def _check_indices(self) -> None:
-        """IndexRefusedError where an input holds an index outside its bound."""
+        """IndexRefusedError if an input has an index outside its bound."""
         for name, unsigned, limit in self._limits:
-            indices = self._inputs[name].view(unsigned)  # of which negative ones are large
+            indices = self._inputs[name].view(unsigned)  # as unsigned, negative ones are large
             if indices.size and indices.item(indices.argmax()) >= limit:
                 raise IndexRefusedError(name)
 
     def _refresh(self) -> None:
-        """Bring what somebody else has changed since, and the second forms of states."""
+        """Copies external state changes to the GPU, and recomputes half-precision copies."""
         family = self._state.family
         if family.spread:
             for name, _ in self.plan.states:
@@ -294,17 +298,17 @@ class CudaProgram:
         self._seen = family.version
 
     def graph_key(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
-        """What a graph is for: any sizes, but where a library is told them; ranks make a new one together."""
+        """Sizes that a graph is valid for, if a library needs them; else ().  All ranks build a new graph together."""
         return tuple([sizes[s] for s in self.plan.symbols]) if self.has_library else ()
 
     def _ready_graph(self, number: int, sizes: Mapping[str, int]) -> CudaGraph:
-        """The graph of a turn, for the sizes of the last launch."""
+        """The graph of a staging slot, for the sizes of the last launch."""
         key = number if self._exchange.fetches else None, self.graph_key(sizes)
         graph = self._ready[number] = self._graphs.get(key) or self._new_graph(key, sizes)
         return graph
 
     def _new_graph(self, key: tuple[int | None, tuple[int, ...]], sizes: Mapping[str, int]) -> CudaGraph:
-        """The graph of a turn."""
+        """Builds the graph of a staging slot."""
 
         def build(nodes: Nodes) -> None:
             self.add_launch(self.order_of(nodes), key[0], sizes)
@@ -313,25 +317,25 @@ class CudaProgram:
         return graph
 
     def new_graph(self, build: Callable[[Nodes], None]) -> CudaGraph:
-        """A graph of kernels of this program; where it is profiled, their times are noted."""
-        given = self._gpu, build, self.begins_early, lambda: self._copies_between_steps("ws_fill_bytes")
-        return CudaGraph(*given) if self.recorder is None else self.recorder.graph(*given)
+        """Builds a graph of this program's kernels; timed if it is profiled."""
+        arguments = self._gpu, build, self.begins_early, lambda: self._copies_between_steps("ws_fill_bytes")
+        return CudaGraph(*arguments) if self.recorder is None else self.recorder.graph(*arguments)
 
     def order_of(self, nodes: Nodes) -> Order:
-        """In which order a graph is built; where the program is profiled, one thing after the other."""
+        """The order with which a graph is built; serialised if the program is profiled."""
         if self.recorder is None:
             return Order(nodes, self._plan, self._in_line)
-        from wholestep.compiler.backends.cuda.runtime.profiler import InTurn  # only a profile reads what was noted
+        from wholestep.compiler.backends.cuda.runtime.profiler import InTurn  # imported here: only profiles need it
 
         return InTurn(nodes, self._plan, self.recorder, self._gpu)
 
     def add_launch(self, order: Order, turn: int | None, sizes: Mapping[str, int]) -> None:
-        """Put a launch into a graph: it begins with fetching what its turn is given, or has inputs that are there."""
+        """Adds a launch to a graph, with a fetch from staging slot `turn`; if that is None, inputs are in place."""
         exchange = self._exchange
 
         def address(id: int) -> int:
-            own = None if turn is None else exchange.address(turn, id)
-            return self.address(id) if own is None else own
+            staged = None if turn is None else exchange.address(turn, id)
+            return self.address(id) if staged is None else staged
 
         if turn is not None:
             exchange.add_fetch(order, turn, self._copies_between_steps("ws_fetch"))
@@ -343,7 +347,7 @@ class CudaProgram:
         return self._device.moves(self._place.where.options).function(name)
 
     def placed(self, address: Callable[[int], int], record: int, elsewhere: frozenset[int] = frozenset()) -> Placed:
-        """Where the kernels of a step find things."""
+        """Addresses for the kernels of a step."""
         arena = self._scratch.arena.address
         scratch = arena + arena_end(self._plan)
         return Placed(address, record, scratch, self._scratch.counters.address, arena, elsewhere)
@@ -351,26 +355,26 @@ class CudaProgram:
     def add_step(
         self, order: Order, placed: Placed, sizes: Mapping[str, int], gathering: Gathering | None = None
     ) -> None:
-        """Put the kernels of one step into a graph."""
+        """Adds the kernels of one step to a graph."""
         self._launches.add(order, placed, self.share.sizes(sizes), gathering)
 
     def gathering(self, blocks: int) -> Gathering | None:
-        """The launch that may gather the rows of the next step besides; it is compiled when epochs first ask for it."""
-        found = gather_launch(self._plan, self._render, blocks)
-        if found is None:
+        """The launch that can also gather the next step's rows; compiled when epochs first need it."""
+        gather = gather_launch(self._plan, self._render, blocks)
+        if gather is None:
             return None
-        number, text, launch = found
+        number, text, launch = gather
         body = f"{native('gather.h')}\n{text}"
         code = compile_kernels(body, self._device.architecture, cache_of(self._place.where.options))
         self._modules.append(CudaModule(self._gpu, code))
         return Gathering(number, launch, self._modules[-1].function(launch.function))
 
     def persistent(self) -> Persistent | None:
-        """The kernel of many steps, where the plan has one; it is compiled when epochs first ask for it."""
+        """The persistent kernel, if the plan has one; compiled when epochs first need it."""
         return persistent_of(self, self._gpu, self._device.architecture, cache_of(self._place.where.options))
 
     def replay(self, steps: int) -> float:
-        """Launch the step over the inputs that lie on the GPU again; the seconds that it took by the GPU's clock."""
+        """Launches the step repeatedly over the inputs on the GPU; returns the seconds by the GPU's clock."""
         key = None, self.graph_key(self.plan.sizes)
         graph = self._graphs.get(key) or self._new_graph(key, self.plan.sizes)
         first, last = CudaEvent(self._gpu, timed=True), CudaEvent(self._gpu, timed=True)
@@ -381,23 +385,23 @@ class CudaProgram:
         last.wait()
         return last.milliseconds_since(first) / 1e3
 
-    # -- what it leaves ------------------------------------------------------------------------------------------
+    # -- outputs -------------------------------------------------------------------------------------------------
 
-    def output(self, name: str, turn: StagingSlot, sizes: Mapping[str, int], latest: bool) -> AnyArray:
-        """A copy of an output of a launch that is done."""
+    def output(self, name: str, slot: StagingSlot, sizes: Mapping[str, int], latest: bool) -> AnyArray:
+        """A copy of an output of a finished launch."""
         buffer = self.plan.buffers[dict(self.plan.outputs)[name]]
         shape = [evaluate(e, sizes) for e in self.outputs[name].shape]
         if is_small(buffer):
-            return self._exchange.output(turn, buffer.id, prod(shape)).reshape(shape).copy()
-        assert latest, "a launch whose large outputs are read later is kept before the next one"
+            return self._exchange.output(slot, buffer.id, prod(shape)).reshape(shape).copy()
+        assert latest, "large outputs of an earlier launch must be kept before the next launch"
         if buffer.space is Space.STATE:
             return self._states[buffer.id].read().reshape(shape)
-        found = np.empty(shape, buffer.type.dtype.numpy)
-        self._own.read(self._offsets[buffer.id], found)
-        return found
+        array = np.empty(shape, buffer.type.dtype.numpy)
+        self._own.read(self._offsets[buffer.id], array)
+        return array
 
     def keep_output(self, name: str, sizes: Mapping[str, int]) -> DeferredOutput:
-        """Have a large output of the last launch brought, before another one writes over it."""
+        """Starts copying a large output of the last launch, before the next one overwrites it."""
         self._gpu.enter()
         buffer = self.plan.buffers[dict(self.plan.outputs)[name]]
         shape = [evaluate(e, sizes) for e in self.outputs[name].shape]
@@ -407,11 +411,11 @@ class CudaProgram:
         return ticket is self._last
 
     def wait(self) -> None:
-        """Until every launch is done."""
+        """Waits until every launch is done."""
         self._exchange.wait()
 
     def wait_for(self, turn: StagingSlot) -> None:
-        """Until the launch that had a turn last is done."""
+        """Waits until a staging slot's last launch is done."""
         self._exchange.wait_for(turn)
 
     def loss(self) -> float:
@@ -426,7 +430,7 @@ class CudaProgram:
     # -- many steps ----------------------------------------------------------------------------------------------
 
     def epoch(self, epoch: Epoch) -> Iterator[StepRange]:
-        """Steps over the rows of an epoch: by itself where its data fits the GPU, else launch by launch."""
+        """Runs an epoch: many steps per launch if possible, else one launch per step."""
         if self._unless is None and self.plan.outputs:
             if self._epochs is None:
                 module = self._device.moves(self._place.where.options)
@@ -437,44 +441,44 @@ class CudaProgram:
 
     @property
     def launches(self) -> int:
-        """Kernels of a step."""
+        """Launches per step."""
         return self._launches.count
 
     def begin_slice(self, epoch: Epoch) -> None:
-        """Before steps of an epoch: states as they are now, and what every step is given."""
+        """Prepares steps of an epoch: current states, and inputs that are the same in every step."""
         self._gpu.enter()
         if self._line is not None:
             self._line.step = self._state.step
         if self._state.family.version != self._seen:
             self._refresh()
-        self._ahead = 0  # steps whose records were written since
+        self._ahead = 0  # steps whose records were written in this slice
         for name, array in epoch.whole.items():
             self._own.write(self._offsets[dict(self.plan.inputs)[name]], array)
 
     def write_records(self, records: AnyArray, epoch: Epoch, update: int) -> None:
-        """The records of the next steps of a slice, beginning with an update; only the last may be a smaller one."""
+        """Writes the records of a slice's next steps, beginning at `update`; only the last batch may be smaller."""
         count, step = len(records), self._state.step + self._ahead * self._advances
         sizes, last = epoch.sizes_of(update), epoch.sizes_of(update + count - 1)
-        whole = count if last is sizes or count == 1 else count - 1
-        for begin, end, found in ((0, whole, sizes), (whole, count, last)):
+        full_batches = count if last is sizes or count == 1 else count - 1
+        for begin, end, batch_sizes in ((0, full_batches, sizes), (full_batches, count, last)):
             if begin < end:
-                made = self._epoch_records[found is epoch.sizes]
+                source = self._epoch_records[batch_sizes is epoch.sizes]
                 steps = end - begin if self._advances else 1
-                at, own = step + self._advances * begin, self.share.sizes(found)
-                records[begin:end] = made.block(own, at, self._state.epoch, steps)
+                at, own_sizes = step + self._advances * begin, self.share.sizes(batch_sizes)
+                records[begin:end] = source.block(own_sizes, at, self._state.epoch, steps)
                 first, records[begin:end, 3] = self.share.rows(epoch.rows_of(update + end - 1))
                 records[begin:end, 2] = np.arange(update + begin, update + end) * epoch.batch + first
         self._ahead += count
 
     def end_slice(self, sizes: Mapping[str, int], loss: float) -> None:
-        """After steps of an epoch, whose last one is the program's last launch."""
+        """Accounts for the steps of a slice, whose last one becomes the program's last launch."""
         if self._advances:
             self._state.step += self._ahead
         self._state.family.version += bool(self.plan.updated)
         self._seen = self._state.family.version
-        _, turn = self._exchange.next()
-        self._exchange.take(turn, everything=True)
+        _, slot = self._exchange.next()
+        self._exchange.take(slot, everything=True)
         name, id = self.plan.outputs[0]
-        kept = {name: np.array(loss, self.plan.buffers[id].type.dtype.numpy)}
-        self._last = CudaTicket(self, turn, sizes, kept)
-        turn.ticket = weakref.ref(self._last)
+        outputs = {name: np.array(loss, self.plan.buffers[id].type.dtype.numpy)}
+        self._last = CudaTicket(self, slot, sizes, outputs)
+        slot.ticket = weakref.ref(self._last)

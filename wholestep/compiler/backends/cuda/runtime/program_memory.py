@@ -1,4 +1,4 @@
-"""Where a program keeps what is its own on a GPU, and so how many bytes a plan needs there, by arithmetic alone."""
+"""Layout of a program's own allocation on a GPU, and the memory footprint of a plan, computed without a GPU."""
 
 from __future__ import annotations
 
@@ -10,42 +10,42 @@ from wholestep.compiler.plan.memory.peak_memory import Footprint, states_in
 from wholestep.compiler.plan.model.kernel import Buffer, Layout, Plan, Space
 from wholestep.compiler.plan.model.layout import layout_bytes
 
-ALIGNMENT = 256  # bytes: where a state, an input or an output begins
-DIMS = 16  # of `ws_step` in native/device.h
-HEAD = 4 + DIMS  # words before the slots
-SMALL = 16 << 10  # bytes of an output that every launch brings back to the host
+ALIGNMENT = 256  # bytes, of states, inputs and outputs
+DIMS = 16  # symbolic dimensions of `ws_step` in native/device.h
+HEAD = 4 + DIMS  # 8-byte words before the scalar slots
+SMALL = 16 << 10  # bytes of an output that every launch copies to the host
 
 
 def align_size(size: int) -> int:
-    """`size` in whole multiples of the alignment."""
+    """`size` rounded up to the alignment."""
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def record_words(plan: Plan) -> int:
-    """The 8-byte words of what a step is told."""
+    """8-byte words of a step record."""
     return HEAD + max(1, plan.slots)
 
 
 def is_small(buffer: Buffer) -> bool:
-    """Does every launch bring it back?"""
+    """Does every launch copy this output to the host?"""
     return buffer.space is Space.OUTPUT and buffer.bytes <= SMALL
 
 
 @dataclass(frozen=True)
 class OwnLayout:
-    """Bytes of one allocation: a record, inputs, small outputs side by side, large ones, constants, second forms."""
+    """Offsets in one allocation: a record, inputs, small outputs, large outputs, constants, half-precision copies."""
 
     offsets: Mapping[int, int]  # by buffer
-    given_end: int  # all that a launch copies to the GPU lies before it
+    given_end: int  # end of what a launch copies to the GPU
     small: tuple[Buffer, ...]
-    small_bytes: int  # from `given_end` on: what every launch brings back
+    small_bytes: int  # bytes after `given_end` that every launch copies to the host
     outputs_end: int
     constants_end: int
     end: int
 
 
 def lay_out(plan: Plan) -> OwnLayout:
-    """Place what is a program's alone."""
+    """Assigns the offsets."""
     offsets: dict[int, int] = {}
     end = align_size(8 * record_words(plan))
 
@@ -63,8 +63,8 @@ def lay_out(plan: Plan) -> OwnLayout:
     outputs_end = place([b for b in outputs if not is_small(b)])
     constants_end = place([b for b in plan.buffers if b.space is Space.CONSTANT])
     offsets |= {b.id: constants_end + b.offset for b in plan.buffers if b.space is Space.COPY}
-    whole = constants_end + align_size(plan.copy_bytes)
-    return OwnLayout(offsets, given_end, small, small_bytes, outputs_end, constants_end, whole)
+    end_of_copies = constants_end + align_size(plan.copy_bytes)
+    return OwnLayout(offsets, given_end, small, small_bytes, outputs_end, constants_end, end_of_copies)
 
 
 def _state_bytes(state: Buffer) -> int:
@@ -72,7 +72,7 @@ def _state_bytes(state: Buffer) -> int:
 
 
 def footprint(plan: Plan, threads: int, states: Collection[str] | None = None) -> Footprint:
-    """What a session allocates on a GPU to run a plan; the data of a run comes on top."""
+    """Bytes that a session allocates on a GPU to run a plan; a run's data set is additional."""
     own, records = lay_out(plan), align_size(8 * record_words(plan))
     return Footprint(
         state=sum(map(_state_bytes, (b for b in states_in(plan, states) if not b.is_part))),

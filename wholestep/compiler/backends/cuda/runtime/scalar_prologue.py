@@ -1,4 +1,7 @@
-"""The scalar prologue in plain Python floats: a microsecond where arrays of one number take fifty."""
+"""Scalar prologue in plain Python floats: step-dependent scalars (learning rate, bias corrections) per launch.
+
+It takes one microsecond, where NumPy scalars take fifty; the results are the same bits.
+"""
 
 from __future__ import annotations
 
@@ -60,20 +63,20 @@ def _single(x: float) -> float:
     return ctypes.c_float(x).value
 
 
-def _whole(x: float) -> float:
-    """As a whole number; a ValueError for what int32 does not hold."""
+def _integer(x: float) -> float:
+    """Truncates to an integer; ValueError if int32 cannot represent it."""
     if not -MOST < x < MOST:
         raise ValueError(x)
     return float(math.trunc(x))
 
 
-MOST = 2.0**31
-CASTS: Mapping[DType, Function] = {int32: _whole, int64: _whole, boolean: lambda x: float(x != 0)}
+MOST = 2.0**31  # limit of int32
+CASTS: Mapping[DType, Function] = {int32: _integer, int64: _integer, boolean: lambda x: float(x != 0)}
 
 
 @dataclass(frozen=True)
 class PrologueOp:
-    """One instruction: an op over values before it, by their positions, perhaps rounded to float32."""
+    """One instruction: an op on earlier values, given by position, perhaps rounded to float32."""
 
     op: str
     args: tuple[int, ...]
@@ -86,13 +89,13 @@ class PrologueOp:
 
     @property
     def function(self) -> Function:
-        """What it computes of plain floats."""
+        """Its function on plain floats."""
         cast = CASTS.get(self.dtype) if self.op == "cast" and self.dtype is not None else None
         return cast or FUNCTIONS[self.op]
 
 
 class Prologue:
-    """The slots of a plan, from scalars and sizes."""
+    """Computes the slots of a plan from scalars and sizes."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -107,62 +110,62 @@ class Prologue:
             else:
                 args = tuple(position[a] for a in v.args)
                 self._computed.append((i, PrologueOp(v.op, args, v.dtype, v.slot)))
-        self._known = [0.0] * len(plan.host)
+        self._current = [0.0] * len(plan.host)
         self._slots = [0.0] * plan.slots
 
     def slots(self, sizes: Mapping[str, int], scalars: Sequence[float]) -> Sequence[float]:
-        """The number in every slot; the same list each time."""
+        """The value of every slot; always the same list object."""
         if not self._plain:
             with np.errstate(all="ignore"):
                 return prologue(self._plan, sizes, scalars)
-        known, slots = self._known, self._slots
+        values, slots = self._current, self._slots
         self._give(sizes, scalars)
         for i, value in self._computed:
-            x = _one(value, [known[a] for a in value.args])
-            known[i] = x
+            x = _one(value, [values[a] for a in value.args])
+            values[i] = x
             if value.slot is not None:
                 slots[value.slot] = x
         return slots
 
     def table(self, sizes: Mapping[str, int], many: AnyArray) -> AnyArray:
-        """A row of slots for each of several steps, which differ in their scalars: bit by bit those of `slots`."""
+        """One row of slots per step, for steps that differ in their scalars: bit for bit those of `slots`."""
         if not self._plain:
             with np.errstate(all="ignore"):
                 rows = [prologue(self._plan, sizes, scalars) for scalars in many.tolist()]
             return np.array(rows).reshape(len(many), -1)
         self._give(sizes, many[0].tolist())
         columns = many.T
-        known: list[float | AnyArray] = list(self._known)
-        found = np.zeros((len(many), self._plan.slots))
+        values: list[float | AnyArray] = list(self._current)
+        rows_of_slots = np.zeros((len(many), self._plan.slots))
         for i, v in self._scalar_values:
             if v.op == "scalar" and (columns[v.index] != columns[v.index][0]).any():
-                known[i] = columns[v.index]
+                values[i] = columns[v.index]
             if v.slot is not None:
-                found[:, v.slot] = known[i]
+                rows_of_slots[:, v.slot] = values[i]
         with np.errstate(all="ignore"):
             for i, value in self._computed:
-                known[i] = _several(value, [known[a] for a in value.args], len(many))
+                values[i] = _several(value, [values[a] for a in value.args], len(many))
                 if value.slot is not None:
-                    found[:, value.slot] = known[i]
-        return found
+                    rows_of_slots[:, value.slot] = values[i]
+        return rows_of_slots
 
     def _give(self, sizes: Mapping[str, int], scalars: Sequence[float]) -> None:
-        """Constants, scalars and sizes; a size is computed when it changes."""
-        known, slots = self._known, self._slots
+        """Sets constants, scalars and sizes; sizes only when they change."""
+        values, slots = self._current, self._slots
         for i, v in self._scalar_values:
             if v.op == "scalar":
-                known[i] = scalars[v.index]
+                values[i] = scalars[v.index]
             elif sizes is not self._sizes:
-                known[i] = v.const if v.op == "const" else float(evaluate(v.extent, sizes))
+                values[i] = v.const if v.op == "const" else float(evaluate(v.extent, sizes))
             if v.slot is not None:
-                slots[v.slot] = known[i]
+                slots[v.slot] = values[i]
         self._sizes = sizes
 
 
 def _one(value: PrologueOp, args: Sequence[float]) -> float:
     try:
         x = value.function(*args)
-    except (ArithmeticError, ValueError):  # infinities and NaN are values like others: NumPy knows them
+    except (ArithmeticError, ValueError):  # NumPy computes infinities and NaN
         dtype = value.dtype if value.op == "cast" and value.dtype is not None else float64
         with np.errstate(all="ignore"):
             x = float(pointwise(value.op, dtype, [np.array(a, np.float64) for a in args]))
@@ -170,7 +173,7 @@ def _one(value: PrologueOp, args: Sequence[float]) -> float:
 
 
 def _several(value: PrologueOp, args: Sequence[float | AnyArray], count: int) -> float | AnyArray:
-    """The same for several steps: at once where NumPy rounds as Python does, else one by one."""
+    """An instruction for several steps: vectorised if NumPy rounds as Python does, else one by one."""
     arrays = [a for a in args if isinstance(a, np.ndarray)]
     if not arrays:
         return _one(value, [float(a) for a in args])
@@ -179,13 +182,13 @@ def _several(value: PrologueOp, args: Sequence[float | AnyArray], count: int) ->
         return x.astype(np.float32).astype(np.float64) if value.single else x
     rows = list(zip(*(a.tolist() if isinstance(a, np.ndarray) else [a] * count for a in args), strict=True))
     try:
-        found = np.array(list(starmap(value.function, rows)))
+        results = np.array(list(starmap(value.function, rows)))
     except (ArithmeticError, ValueError):
         return np.array([_one(value, row) for row in rows])
-    return found.astype(np.float32).astype(np.float64) if value.single else found
+    return results.astype(np.float32).astype(np.float64) if value.single else results
 
 
-# Rounded correctly, by Python and by NumPy.
+# Correctly rounded in both Python and NumPy.
 EXACT: Mapping[str, Callable[..., AnyArray]] = {
     "add": np.add,
     "sub": np.subtract,
@@ -217,34 +220,34 @@ class PrologueScalars:
         self._values = {s.name: s.default for s in plan.scalars}  # in the plan's order
         self._step = list(self._values).index("step") if "step" in self._values else None
         self._prologue = Prologue(plan)
-        self.version = 0  # counts changes
+        self.version = 0  # incremented by every change
         self._epoch = -1
 
     def set_epoch(self, epoch: int) -> None:
-        """The epoch that steps belong to; asked in every step."""
+        """Sets the epoch; called in every step."""
         if epoch != self._epoch:
             self._epoch = epoch
             self.set("epoch", float(epoch))
 
     def set(self, name: str, value: float) -> None:
-        """From the next step on; one that the plan does not use is ignored."""
+        """Sets a scalar from the next step on; one that the plan does not use is ignored."""
         if self._values.get(name, value) != value:
             self._values[name] = value
             self.version += 1
 
     def slots(self, sizes: Mapping[str, int], step: int) -> Sequence[float]:
-        """Those of one step."""
+        """Slots of one step."""
         return self._prologue.slots(sizes, self._scalar_values(step))
 
     def table(self, sizes: Mapping[str, int], steps: Sequence[int]) -> AnyArray:
-        """A row for each of several steps."""
+        """One row of slots per step."""
         many = np.tile(np.array(self._scalar_values(0), np.float64), (len(steps), 1))
         if self._step is not None:
             many[:, self._step] = steps
         return self._prologue.table(sizes, many)
 
     def _scalar_values(self, step: int) -> list[float]:
-        given = list(self._values.values())
+        values = list(self._values.values())
         if self._step is not None:
-            given[self._step] = float(step)
-        return given
+            values[self._step] = float(step)
+        return values

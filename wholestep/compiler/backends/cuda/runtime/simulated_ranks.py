@@ -1,7 +1,7 @@
-"""`shards=n` on a GPU: the steps of n ranks on one GPU, as one graph, to the bits that n GPUs compute.
+"""`shards=n` on a GPU: simulates n ranks on one GPU, in one graph, with the bits that n GPUs would compute.
 
-Each rank has its own states, its own scratch memory and its own kernels.  Where ranks with a GPU each would send and
-receive, a kernel copies all pieces at once, behind all that make them.
+Each rank has its own states, scratch memory and kernels.  Where real ranks would send and receive, a kernel copies all
+pieces at once, after all kernels that produce them.
 """
 
 from __future__ import annotations
@@ -27,58 +27,58 @@ from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.shards import Shards
 from wholestep.compiler.runtime.state.slot import SlotFamily
 
-COMMON = (RANKS, LIBRARIES, MULTIPROCESSORS)  # what ranks of one GPU share
-WORD = 4  # bytes: all that ranks exchange is made of words, which one kernel copies
+COMMON = (RANKS, LIBRARIES, MULTIPROCESSORS)  # resources that the ranks of one GPU share
+WORD = 4  # bytes: all transfers are multiples of it, and one kernel copies them as words
 
 
 class Carrier:
-    """In the place of a communicator: it notes what a rank would send and receive."""
+    """Stands in for a communicator: records what a rank would send and receive."""
 
     def __init__(self) -> None:
         self.noted: tuple[Sequence[PeerBytes], Sequence[PeerBytes]] = ((), ())
 
     def exchange(self, sends: Sequence[PeerBytes], receives: Sequence[PeerBytes], stream: int) -> None:
-        """Note pieces, which `carried` puts together."""
+        """Records the pieces, which `match_transfers` pairs."""
         self.noted = sends, receives
 
 
 class GpuRank:
-    """One of the ranks, as its programs see it."""
+    """One of the simulated ranks, as its programs see it."""
 
     engine = "threads"
 
     def __init__(self, rank: int, grid: Grid) -> None:
         self.rank, self.size, self.grid = rank, grid.size, grid
-        self.address = self.whole_address = 0  # no native program calls it
+        self.address = self.whole_address = 0  # no native program uses them
         self.communicator, self.step = Carrier(), 0
         self.users: WeakSet[GraphOwner] = WeakSet()
 
     def along(self, axis: str) -> tuple[int, Sequence[int]]:
-        """Where it stands, and the numbers of all that stand along an axis."""
+        """Its position along a mesh axis, and the ranks of all positions."""
         return self.grid.place(axis, self.rank), self.grid.beside(axis, self.rank)
 
     def broadcast(self, data: bytes) -> bytes:
-        """One program speaks for all of them."""
+        """One program acts for all ranks."""
         return data
 
     def gather(self, data: bytes) -> Sequence[bytes]:
         return [data] * self.size
 
     def check(self) -> None:
-        """What goes wrong is raised where it happens."""
+        """Errors are raised where they occur."""
 
 
 class GpuRanks:
-    """The ranks of a session: where each has its states and its scratch memory; the first has the session's own."""
+    """The simulated ranks of a session, with their state and scratch memory; the first uses the session's own."""
 
     def __init__(self, device: Holder, scratch: Callable[[], Any], grid: Grid) -> None:
         self.members = [GpuRank(rank, grid) for rank in range(grid.size)]
         self._memories = [CudaMemory(device.gpu, f", shard {rank}") for rank in range(1, grid.size)]
         self._scratches = [scratch() for _ in self._memories]
-        self.programs: WeakSet[GpuRanksProgram] = WeakSet()  # over these states
+        self.programs: WeakSet[GpuRanksProgram] = WeakSet()  # all programs over these states
 
     def places(self, place: LoadContext, plan: Plan) -> list[LoadContext]:
-        """Where the programs of each rank are loaded."""
+        """Load contexts of the ranks' programs."""
         wheres = [replace(place.where, group=member) for member in self.members]
         for scratch in self._scratches:
             scratch.reserve(plan, place.where.threads)
@@ -89,21 +89,22 @@ class GpuRanks:
         ]
 
     def catch_up(self) -> None:
-        """Bring every rank what somebody else has changed, for all programs: what one of them then changes on each
-        rank, as its share of a sum, the next one finds there.
+        """Copies external state changes to every rank, for all programs.
+
+        A program may then change a state on each rank separately, as its share of a sum, and the next program reads it.
         """
         for program in list(self.programs):
             program.catch_up()
 
     def changed(self, family: SlotFamily) -> None:
-        """A program of all ranks has changed states, those of each alike."""
+        """Notes that a program has updated the states, equally on every rank."""
         family.version += 1
         for program in list(self.programs):
             program.seen = family.version
 
 
 class OfRank(CudaProgram):
-    """The program of one rank, whose launches are part of a graph of all."""
+    """The program of one rank, whose launches are part of a common graph."""
 
     def __init__(
         self,
@@ -113,7 +114,7 @@ class OfRank(CudaProgram):
         meanwhile: Callable[[], None] = do_nothing,
         like: OfRank | None = None,
     ) -> None:
-        """`like`: the program of another rank, which has compiled the same kernels."""
+        """`like`: the program of another rank, whose compiled kernels are reused."""
         self._like, self.forgotten = like, do_nothing
         super().__init__(device, plan, place, meanwhile)
 
@@ -122,22 +123,22 @@ class OfRank(CudaProgram):
 
     @property
     def is_first(self) -> bool:
-        """Has it the session's own states?"""
+        """Does it use the session's own states?"""
         return self._place.memory is None
 
     def bring(self) -> None:
-        """Bring what somebody else has changed; the others of this process change theirs alike."""
+        """Copies external state changes; the other ranks of this process do the same."""
         if self._state.family.spread:
             for name, _ in self.plan.states:
                 self._state.slot(name).bring(self._memory_of(name).kind, self.is_first and name in self.plan.updated)
 
     def renew_copies(self) -> None:
-        """Make second forms of states, where somebody else has changed these since its last launch."""
+        """Recomputes half-precision copies if states have changed externally since its last launch."""
         if self._seen != self._state.family.version:
             self._copies.renew(lambda: self._device.copies(self._place.where.options))
 
     def begin(self, sizes: Mapping[str, int]) -> tuple[int, StagingSlot]:
-        """All of a launch that comes before its graph: the turn that it has."""
+        """Prepares a launch up to its graph; returns its staging slot."""
         if sizes is not self._sizes:
             self._resize(sizes)
         self.renew_copies()
@@ -148,7 +149,7 @@ class OfRank(CudaProgram):
         return number if self._exchange.fetches else -1, turn
 
     def end(self, turn: StagingSlot, sizes: Mapping[str, int]) -> CudaTicket:
-        """What comes behind it."""
+        """Finishes a launch after its graph."""
         self._exchange.take(turn)
         ticket = self._last = CudaTicket(self, turn, sizes)
         turn.ticket = weakref.ref(ticket)
@@ -156,7 +157,7 @@ class OfRank(CudaProgram):
         return ticket
 
     def check(self, sizes: Mapping[str, int]) -> None:
-        """IndexRefusedError where an input, all rows of it, holds an index outside its bound."""
+        """IndexRefusedError if any row of an input has an index outside its bound."""
         if sizes is not self._sizes:
             self._resize(sizes)
         if self._limits:
@@ -168,12 +169,12 @@ class OfRank(CudaProgram):
 
     @property
     def collectives(self) -> Collectives:
-        """What copies pieces."""
+        """The program's collectives, whose sum kernel also copies transfers."""
         return self._launches.collectives
 
 
 class GpuRanksProgram:
-    """The programs of all ranks as one: all are given the same, and what the first leaves is the result."""
+    """The programs of all ranks as one: all get the same inputs, and the first rank's outputs are the result."""
 
     synchronous = False
 
@@ -182,7 +183,7 @@ class GpuRanksProgram:
     ) -> None:
         places = team.places(place, plan)
         first = OfRank(device, plan, places[0], meanwhile)
-        self.team, self.seen = team, -1  # the version of the states that all ranks have
+        self.team, self.seen = team, -1  # version of the states that all ranks have
         self.programs = [first, *(OfRank(device, plan, place, like=first) for place in places[1:])]
         self._first, self._gpu, self._state, self._rank_plan = first, device.gpu, places[0].state, plan
         self.plan, self.outputs, self.source, self.staging = first.plan, first.outputs, first.source, first.staging
@@ -196,7 +197,7 @@ class GpuRanksProgram:
         team.programs.add(self)
 
     def catch_up(self) -> None:
-        """Bring every rank what somebody else has changed."""
+        """Copies external state changes to every rank."""
         if self.seen != self._state.family.version:
             for program in self.programs:
                 program.bring()
@@ -204,7 +205,7 @@ class GpuRanksProgram:
 
     @property
     def mapped_bytes(self) -> int:
-        """Those of all ranks."""
+        """Bytes of all ranks."""
         return sum(program.mapped_bytes for program in self.programs)
 
     def scalar(self, name: str, value: float) -> None:
@@ -217,17 +218,17 @@ class GpuRanksProgram:
         self._advances, self._unless, self._stop = advances, unless, stop
 
     def bind(self, name: str, array: AnyArray) -> None:
-        """Give the next launch an input, of which each rank takes its rows."""
+        """Sets an input of the next launch, of which each rank takes its rows."""
         for program in self.programs:
             program.bind(name, array)
 
     def is_in_parts(self) -> None:
-        """Its steps are parts of one."""
+        """Marks its steps as micro-batches of one update."""
         for program in self.programs:
             program.share.is_in_parts()
 
     def launch(self, sizes: Mapping[str, int]) -> Launch:
-        """Give each rank its rows and queue the step of all."""
+        """Gives each rank its rows and enqueues the step of all ranks."""
         self._first.check(sizes)
         self._gpu.enter()
         self.team.catch_up()
@@ -260,7 +261,7 @@ class GpuRanksProgram:
     def _order(self, nodes: Nodes) -> Order:
         if self.recorder is None:
             return SideBySide(nodes, self._rank_plan, len(self.programs))
-        return self._first.order_of(nodes)  # one after the other
+        return self._first.order_of(nodes)  # profiled: one launch after the other
 
 
 # -- one graph -----------------------------------------------------------------------------------------------------
@@ -268,22 +269,22 @@ class GpuRanksProgram:
 
 @dataclass(frozen=True)
 class RankLaunch:
-    """What a rank puts into its graph."""
+    """A launch or library call that a rank adds to its graph."""
 
     kernels: Sequence[Kernel]
     reads: set[Resource]
     writes: set[Resource]
     add: Callable[[Order, set[Resource], set[Resource]], None]
-    record: Callable[[int], None] | None = None  # of libraries
+    record: Callable[[int], None] | None = None  # for library calls
 
     @property
     def is_exchange(self) -> bool:
-        """Does it send and receive?"""
+        """Is it a transfer between ranks?"""
         return RANKS in self.writes
 
 
 class Log(Order):
-    """Notes what would be put into a graph."""
+    """Records launches instead of adding them to a graph."""
 
     def __init__(self) -> None:
         self.entries: list[RankLaunch] = []
@@ -294,13 +295,13 @@ class Log(Order):
         function: Any,
         grid: tuple[int, int],
         threads: int,
-        given: Sequence[Any],
+        arguments: Sequence[Any],
         reads: set[Resource],
         writes: set[Resource],
         *more: Any,
     ) -> None:
         def add(order: Order, reads: set[Resource], writes: set[Resource]) -> None:
-            order.kernel(function, grid, threads, given, reads, writes, *more)
+            order.kernel(function, grid, threads, arguments, reads, writes, *more)
 
         self.entries.append(RankLaunch(self.current, reads, writes, add))
 
@@ -311,13 +312,13 @@ class Log(Order):
         self.entries.append(RankLaunch(self.current, reads, writes, add, record))
 
     def until_exchange(self) -> Iterator[RankLaunch]:
-        """What stands before the next exchange, which then is the first that is left."""
+        """Removes and yields the entries before the next transfer, which is then the first entry."""
         while self.entries and not self.entries[0].is_exchange:
             yield self.entries.pop(0)
 
 
 class SideBySide(Order):
-    """An order in which resources of ranks are apart."""
+    """An order in which the ranks' resources are distinct."""
 
     def __init__(self, nodes: Nodes, plan: Plan, ranks: int) -> None:
         super().__init__(nodes, plan)
@@ -329,53 +330,53 @@ class SideBySide(Order):
 
 
 def of_rank(rank: int, resource: Resource) -> Resource:
-    """What is common to all of them keeps its name."""
+    """The rank's name of a resource; shared ones keep their name."""
     return resource if resource in COMMON else f"{resource} of rank {rank}"
 
 
 def put_side_by_side(order: Order, logs: Sequence[Log], carriers: Sequence[Carrier], collectives: Collectives) -> None:
-    """One graph of what all ranks put into theirs; they meet where they exchange."""
+    """Merges the launches of all ranks into one graph, with a common copy kernel for each transfer."""
     while any(log.entries for log in logs):
         for rank, log in enumerate(logs):
             for entry in log.until_exchange():
                 order.current = entry.kernels if rank == 0 else ()
                 entry.add(order, *_resources_of(rank, entry))
-        left = [log.entries.pop(0) for log in logs if log.entries]
-        if left:
-            assert len(left) == len(logs), "ranks exchange the same things"
-            order.current = left[0].kernels
-            named = [_resources_of(rank, entry) for rank, entry in enumerate(left)]
-            reads = set[Resource]().union(*(reads for reads, _ in named))
-            writes = set[Resource]().union(*(writes for _, writes in named))
-            for entry in left:
+        exchanges = [log.entries.pop(0) for log in logs if log.entries]
+        if exchanges:
+            assert len(exchanges) == len(logs), "all ranks have the same sequence of transfers"
+            order.current = exchanges[0].kernels
+            resources = [_resources_of(rank, entry) for rank, entry in enumerate(exchanges)]
+            reads = set[Resource]().union(*(reads for reads, _ in resources))
+            writes = set[Resource]().union(*(writes for _, writes in resources))
+            for entry in exchanges:
                 assert entry.record is not None
-                entry.record(0)  # its rank's carrier notes the pieces
+                entry.record(0)  # the rank's carrier records the pieces
             collectives.add_sums(order, RankSums(match_transfers(carriers), 0, 0, 1), "int32", reads, writes)
 
 
 def match_transfers(carriers: Sequence[Carrier]) -> list[Sum]:
-    """Who copies what: between two ranks, pieces come in the order in which they are sent."""
-    ways: dict[tuple[int, int], list[PeerBytes]] = {}
+    """Pairs sends with receives: between two ranks, pieces match in order."""
+    sent_between: dict[tuple[int, int], list[PeerBytes]] = {}
     for rank, carrier in enumerate(carriers):
         for piece in carrier.noted[0]:
-            ways.setdefault((rank, piece.peer), []).append(piece)
-    found = []
+            sent_between.setdefault((rank, piece.peer), []).append(piece)
+    copies = []
     for rank, carrier in enumerate(carriers):
         for piece in carrier.noted[1]:
-            sent = ways[piece.peer, rank].pop(0)
-            assert sent.bytes == piece.bytes, "what is sent is received"
-            assert sent.bytes % WORD == 0, "it is made of words"
-            found.append(Sum(sent.address, piece.address, sent.address, sent.bytes // WORD))
-    return found
+            sent = sent_between[piece.peer, rank].pop(0)
+            assert sent.bytes == piece.bytes, "the sizes of a matching send and receive are equal"
+            assert sent.bytes % WORD == 0, "a transfer is a multiple of a word"
+            copies.append(Sum(sent.address, piece.address, sent.address, sent.bytes // WORD))
+    return copies
 
 
 def _resources_of(rank: int, entry: RankLaunch) -> tuple[set[Resource], set[Resource]]:
-    reads, writes = ({of_rank(rank, r) for r in found} for found in (entry.reads, entry.writes))
+    reads, writes = ({of_rank(rank, r) for r in used} for used in (entry.reads, entry.writes))
     return reads, writes
 
 
 def team_of(shards: Shards, device: Holder, scratch: Callable[[], Any]) -> GpuRanks:
-    """The ranks of a session, once it has a device."""
+    """The simulated ranks of a session, created once."""
     if shards.team is None:
         shards.team = GpuRanks(device, scratch, shards.grid)
     assert isinstance(shards.team, GpuRanks)

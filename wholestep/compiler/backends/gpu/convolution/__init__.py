@@ -1,1 +1,1 @@
-"""Convolutions on GPUs: direct kernels, pools and casts around them."""
+"""Convolutions on GPUs: direct shared-memory kernels, fused pooling, and the casts around library calls."""

@@ -1,10 +1,10 @@
-"""Images in half types around the convolutions that a library makes: what it reads and leaves is rounded for everyone.
+"""Half-precision casts around library convolutions: what cuDNN reads and writes is rounded once, for all readers.
 
-    conv2d(x, w) in float32 becomes cast(cast(conv2d(x, w), half), float32), and so does x where it is rounded anyway
+    conv2d(x, w) in float32 becomes cast(cast(conv2d(x, w), half), float32), and so does x if it is rounded anyway
 
-What follows a convolution reads half the bytes, and an activation is stored once, as in PyTorch's autocast; the
-library's algorithms for half operands leave half results.  Norms and updates stay in float32.  Weights are rounded as
-they lie in the library's order, channels last, and so is what a network is given.
+Later kernels read half the bytes, and an activation is stored once, as in PyTorch's autocast; the library's algorithms
+for half operands produce half results.  Norms and updates stay in float32.  Weights and network inputs are rounded
+directly into the library's channels-last layout.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from wholestep.compiler.plan.lower.materialize import copy_of
 from wholestep.compiler.target import Target
 
 VIEWS = ops_with(Trait.VIEW)
-MANY = 32  # outputs of a convolution that is worth being filled up
+MANY = 32  # outputs: a convolution with a multiple of this many is worth padding
 
 
 def fill_channels(graph: IRGraph) -> IRGraph:
-    """Convolutions in half types of a few channels into many, a network's first, see channels of zeros beside them.
+    """Pads the channels of a network's first convolution with zeros (half types, few channels in, many out).
 
-    Tensor cores multiply whole packs of channels: three take as long as eight.
+    Tensor cores multiply packs of channels: three take as long as eight.
     """
     return rewrite(graph, _pad_channels)
 
@@ -46,19 +46,21 @@ def _pad_channels(node: Node) -> Node:
     if not (a.last and node.inputs[0].type.dtype.is_half and a.groups == 1 and missing and outputs % MANY == 0):
         return node
 
-    def wider(x: Node) -> Node:
+    def pad_last(x: Node) -> Node:
         return b.pad(x, (0, 0, 0, 0), (0, 0, 0, missing))
 
     first, second = node.inputs
     with b.origin(node):
         if node.op == "conv2d":
-            return node.with_inputs([wider(first), wider(second)])
-        made = node.with_inputs([wider(first), second] if node.op == "conv2d_grad_weight" else [first, wider(second)])
-        return b.slice_axes(made, (0, 0, 0, 0), node.type.shape)
+            return node.with_inputs([pad_last(first), pad_last(second)])
+        padded = node.with_inputs(
+            [pad_last(first), second] if node.op == "conv2d_grad_weight" else [first, pad_last(second)]
+        )
+        return b.slice_axes(padded, (0, 0, 0, 0), node.type.shape)
 
 
 def round_images(graph: IRGraph) -> IRGraph:
-    """The same graph where no library makes convolutions."""
+    """Inserts the casts; returns the same graph if the library computes no convolution."""
     calls = {n: None for n in graph.nodes if is_for_library(n)}
     if not calls:
         return graph
@@ -70,16 +72,16 @@ def round_images(graph: IRGraph) -> IRGraph:
             new[node] = halves[node.inputs[0]]
             continue
         inputs = [new[i] for i in node.inputs]
-        moved = node.with_inputs([_cast_after_view(i) for i in inputs] if node in calls else inputs)
+        rebuilt = node.with_inputs([_cast_after_view(i) for i in inputs] if node in calls else inputs)
         if node.op in VIEWS and node.inputs[0] in halves:
             with b.origin(node):
                 halves[node] = node.with_inputs([halves[node.inputs[0]]])
-                moved = b.cast(halves[node], node.type.dtype)
+                rebuilt = b.cast(halves[node], node.type.dtype)
         if node in rounded:
             with b.origin(node):
-                halves[node] = b.cast(moved, rounded[node])
-                moved = b.cast(halves[node], node.type.dtype)
-        new[node] = moved
+                halves[node] = b.cast(rebuilt, rounded[node])
+                rebuilt = b.cast(halves[node], node.type.dtype)
+        new[node] = rebuilt
     return IRGraph(
         tuple(Output(o.name, new[o.node]) for o in graph.outputs),
         tuple(Update(u.name, new[u.node]) for u in graph.updates),
@@ -88,25 +90,25 @@ def round_images(graph: IRGraph) -> IRGraph:
 
 
 def _half_results(calls: Iterable[Node]) -> dict[Node, DType]:
-    """Results of the library, and what it reads in a half type."""
-    found: dict[Node, DType] = {}
+    """Nodes to be rounded: the library's results, and float32 values that it reads in a half type."""
+    half_types: dict[Node, DType] = {}
     for node in calls:
         image = node.inputs[0]
-        found[node] = image.type.dtype
+        half_types[node] = image.type.dtype
         if node.op == "conv2d" and image.op == "cast" and image.inputs[0].op not in LEAVES:
-            found[image.inputs[0]] = image.type.dtype
-    return found
+            half_types[image.inputs[0]] = image.type.dtype
+    return half_types
 
 
 def _cast_after_view(operand: Node) -> Node:
-    """A view of something rounded, perhaps filled up, as something rounded in the order of the view."""
+    """Moves a cast after a permute (and a pad), so that the rounded copy is stored in the view's order."""
     if operand.op == "pad":
         (inner,) = operand.inputs
-        turned = _cast_after_view(inner)
-        if turned is inner or turned.op != "cast":
+        inner_cast = _cast_after_view(inner)
+        if inner_cast is inner or inner_cast.op != "cast":
             return operand
         with b.origin(operand):
-            return b.cast(operand.with_inputs(turned.inputs), turned.type.dtype)
+            return b.cast(operand.with_inputs(inner_cast.inputs), inner_cast.type.dtype)
     if operand.op != "permute" or operand.inputs[0].op != "cast":
         return operand
     (cast,) = operand.inputs
@@ -116,7 +118,7 @@ def _cast_after_view(operand: Node) -> Node:
 
 
 def copy_operands(graph: IRGraph, target: Target) -> IRGraph:
-    """What the library multiplies in tf32 lies in its order, channels last: weights, and what a network is given."""
+    """Copies permuted operands of tf32 convolutions (weights, inputs) into the library's channels-last layout."""
     if not uses_tf32(target.name):
         return graph
     copies: dict[Node, Node] = {}

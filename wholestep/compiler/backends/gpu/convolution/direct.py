@@ -1,4 +1,9 @@
-"""Convolutions of few channels: how blocks are cut out of them."""
+"""Direct convolution for few channels: tile selection for the forward pass, the input and the weight gradients.
+
+A block keeps a band of the image and its weights in shared memory; a thread computes some pixels of some outputs in
+registers.  A simple cost model (`_cycles`) chooses the tile.  Tiles of pixels do not affect the bits; the number of
+batch slices of a weight gradient (`PARTS`) does.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +18,13 @@ from wholestep.compiler.plan.model.bodies import Window
 from wholestep.compiler.plan.model.kernel import Kernel, Operand
 from wholestep.records import dataclass
 
-SHARED = 44 << 10  # bytes of a block: what every GPU gives without being asked, less what else a kernel has there
-MULTIPROCESSORS, SHARED_OF_ONE = 132, 200 << 10  # of a large GPU, to choose tiles for; no bit depends on them
-PARTS = 128  # of the batch, whose gradients of weights blocks add up apart
-MOST_WEIGHTS = 40_000  # of a convolution of few channels; one of more is a product
-PIXELS = ((2, 2), (1, 2), (1, 1))  # of a thread
-OUTPUTS = (8, 6, 4, 3, 2, 1)  # of a thread
+SHARED = 44 << 10  # bytes per block: the limit without opt-in (48 KB), less what else a kernel stores there
+# a large GPU, for choosing tiles (bytes per multiprocessor); no bit depends on them
+MULTIPROCESSORS, SHARED_OF_ONE = 132, 200 << 10
+PARTS = 128  # slices of the batch whose weight gradients separate blocks add up
+MOST_WEIGHTS = 40_000  # weights: a convolution with more is an implicit GEMM
+PIXELS = ((2, 2), (1, 2), (1, 1))  # rows and columns of pixels per thread
+OUTPUTS = (8, 6, 4, 3, 2, 1)  # output channels per thread
 
 
 def operand(window: Window, name: str) -> Operand:
@@ -30,39 +36,39 @@ def shape_of(kernel: Kernel, item: Operand) -> tuple[Extent, ...]:
 
 
 def static_extent(extent: Extent) -> int:
-    """An extent that no call changes."""
-    assert isinstance(extent, int), f"only the number of images may differ from call to call, not {extent}"
+    """An extent that does not depend on the call."""
+    assert isinstance(extent, int), f"only the number of images may vary between calls, not {extent}"
     return extent
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A convolution of one image: pixels that are made of what windows see.  The adjoint of one is one, too."""
+    """A convolution of one image: output pixels, each a sum over an input window.  The adjoint has the same form."""
 
     tall: int
     wide: int
     stride: tuple[int, ...]
     dilation: tuple[int, ...]
-    channels: int  # that are seen
-    made: int  # channels of a pixel that is made
+    channels: int  # input channels
+    outputs: int  # output channels
     rows: int
     columns: int
-    low: tuple[int, ...]  # rows above and columns before the image that windows see
-    pool: tuple[int, ...] = ()  # of pixels that one thread needs side by side
+    low: tuple[int, ...]  # padding above and before the image
+    pool: tuple[int, ...] = ()  # the pooling window whose pixels one thread computes, if a pool is fused
 
     def seen(self, windows: tuple[int, int]) -> int:
-        """Pixels that so many windows, down and across, see."""
+        """Input pixels covered by this many windows, down and across."""
         sizes = zip(windows, self.stride, (self.tall, self.wide), self.dilation, strict=True)
         return prod((n - 1) * s + (k - 1) * d + 1 for n, s, k, d in sizes)
 
     @property
     def text(self) -> str:
-        """What native/window.h calls it."""
+        """The type that native/window.h uses for it."""
         return f"ws_shape<{', '.join(map(str, (self.tall, self.wide, *self.stride, *self.dilation)))}>"
 
 
 def shape(kernel: Kernel, window: Window) -> Shape:
-    """What a window kernel makes of what: of an adjoint, pixels see gradients, with the kernel turned round."""
+    """The shape of a window kernel; an input gradient is a convolution of output gradients with the flipped kernel."""
     if window.op in ("conv2d_grad_weight", "pooled_grad_weight"):
         outputs, tall, wide, channels = map(static_extent, kernel.axes[:5][-4:] if window.pool else kernel.axes[:4])
         _, rows, columns, _ = shape_of(kernel, operand(window, "g"))
@@ -83,7 +89,7 @@ def shape(kernel: Kernel, window: Window) -> Shape:
 
 @dataclass(frozen=True)
 class ConvTile:
-    """What a block makes: rows and columns of items, which are pixels and outputs of a thread."""
+    """Tile of a block: `band` x `across` thread items of `pixels`, times `groups` of `each` output channels."""
 
     pixels: tuple[int, int]
     band: int
@@ -93,12 +99,12 @@ class ConvTile:
     threads: int
 
     def blocks(self, s: Shape) -> int:
-        """Of an image."""
+        """Blocks per image."""
         bands = ceil(ceil(s.rows / self.pixels[0]) / self.band) * ceil(ceil(s.columns / self.pixels[1]) / self.across)
-        return bands * ceil(s.made / (self.groups * self.each))
+        return bands * ceil(s.outputs / (self.groups * self.each))
 
     def elements(self, s: Shape) -> tuple[int, int]:
-        """Of weights and of images, in shared memory."""
+        """Elements of weights and of images in shared memory."""
         rows = (self.band * self.pixels[0] - 1) * s.stride[0] + (s.tall - 1) * s.dilation[0] + 1
         step, last = self.pixels[1] * s.stride[1], (self.pixels[1] - 1) * s.stride[1] + (s.wide - 1) * s.dilation[1] + 1
         piece = 4 if step % 4 == 0 else 2 if step % 2 == 0 else 1
@@ -108,54 +114,54 @@ class ConvTile:
 
     @property
     def pack(self) -> int:
-        """Outputs of a thread with those that fill up a piece of memory."""
+        """Output channels per thread, padded to a vector load."""
         return 8 if self.each > 4 else 4 if self.each > 2 else self.each
 
 
 def _tiles(s: Shape) -> Iterator[ConvTile]:
     pixels = [(s.pool[0], s.pool[1])] if s.pool else [p for p in PIXELS if p[0] <= s.rows and p[1] <= s.columns]
     for (tall, wide), each, threads in combinations(pixels, OUTPUTS, (128, 256)):
-        if tall * wide * each > 32 or s.seen((tall, wide)) > 64 or each >= 2 * s.made:
-            continue  # registers
-        down, across, most = ceil(s.rows / tall), ceil(s.columns / wide), ceil(s.made / each)
+        if tall * wide * each > 32 or s.seen((tall, wide)) > 64 or each >= 2 * s.outputs:
+            continue  # too many registers
+        down, across, most = ceil(s.rows / tall), ceil(s.columns / wide), ceil(s.outputs / each)
         for groups, band in combinations(_parts(most), _parts(down)):
             yield ConvTile((tall, wide), band, across, groups, each, threads)
-        for columns in _parts(across):  # of wide images, a row at a time
+        for columns in _parts(across):  # wide images: one row at a time
             yield ConvTile((tall, wide), 1, columns, 1, each, threads)
 
 
 def _parts(count: int) -> set[int]:
-    """What a part of something may have, up to sixteen of them, and one."""
+    """Sizes of a part if `count` is divided into up to sixteen parts, and one."""
     return {ceil(count / parts) for parts in range(1, min(count, 16) + 1)} | {1}
 
 
 def _cycles(s: Shape, tile: ConvTile, images: int, size: int) -> float:
-    """About how long a GPU takes: instructions of its warps, or of one warp after the other."""
+    """Cost model: estimated cycles, as the maximum of issue-bound and latency-bound time plus a share of the other."""
     pixels, each, taps = tile.pixels[0] * tile.pixels[1], tile.each, s.tall * s.wide
     warps = tile.groups * ceil(tile.band * tile.across / 32)
-    turns = ceil(warps / (tile.threads // 32))
-    read = s.channels * (s.seen(tile.pixels) + taps * ceil(tile.pack * size / 16))  # from shared memory: one at a time
+    rounds = ceil(warps / (tile.threads // 32))
+    read = s.channels * (s.seen(tile.pixels) + taps * ceil(tile.pack * size / 16))  # shared-memory loads
     inner = read + s.channels * taps * pixels * each
     weights, seen = tile.elements(s)
-    fetched = 12 * (weights + seen) / tile.threads
-    here = ceil(images * tile.blocks(s) / MULTIPROCESSORS)
+    fetch = 12 * (weights + seen) / tile.threads
+    blocks = ceil(images * tile.blocks(s) / MULTIPROCESSORS)
     resident = max(1, min(2048 // tile.threads, SHARED_OF_ONE // ((weights + seen) * size)))
-    issued = here * (max(warps * read, warps * inner / 4) + tile.threads / 128 * fetched)
-    waited = ceil(here / resident) * (1500 + turns * 1.2 * inner + 2 * fetched)
-    return max(issued, waited) + 0.3 * min(issued, waited)
+    issue_bound = blocks * (max(warps * read, warps * inner / 4) + tile.threads / 128 * fetch)
+    latency_bound = ceil(blocks / resident) * (1500 + rounds * 1.2 * inner + 2 * fetch)
+    return max(issue_bound, latency_bound) + 0.3 * min(issue_bound, latency_bound)
 
 
 @cache
 def best_tile(s: Shape, images: int, size: int) -> ConvTile | None:
-    """The tile that a GPU is done with first; None where there is none, or weights are too many."""
-    if s.tall * s.wide * s.channels * s.made > MOST_WEIGHTS:
+    """The tile with the lowest estimated cost; None if none fits or there are too many weights."""
+    if s.tall * s.wide * s.channels * s.outputs > MOST_WEIGHTS:
         return None
     fitting = [t for t in _tiles(s) if sum(t.elements(s)) * size <= SHARED]
     return min(fitting, key=lambda t: _cycles(s, t, images, size), default=None)
 
 
 def schedule_pixels(s: Shape, images: int, size: int) -> CudaSchedule | None:
-    """A convolution, or the adjoint that makes images; None where it has too many channels."""
+    """Schedule of a convolution or of its input gradient; None if it has too many channels."""
     tile = best_tile(s, images, size)
     if tile is None:
         return None
@@ -173,57 +179,59 @@ def _divisor(n: int, *most: int) -> int:
 
 
 def schedule_weights(s: Shape, images: int, size: int) -> CudaSchedule | None:
-    """The gradient of weights, in parts of the batch; None where there are too many of them."""
-    deep, across = _divisor(s.channels, 4, 3, 2, 1), _divisor(s.made, 8, 6, 5, 4, 3, 2, 1)
-    items = s.tall * s.wide * (s.channels // deep) * (s.made // across)
+    """Schedule of the weight gradient, split over slices of the batch; None if there are too many weights."""
+    deep, across = _divisor(s.channels, 4, 3, 2, 1), _divisor(s.outputs, 8, 6, 5, 4, 3, 2, 1)
+    items = s.tall * s.wide * (s.channels // deep) * (s.outputs // across)
     threads = 256
-    own = min(items, threads)
-    tiles = ceil(items / own)
+    items_per_block = min(items, threads)
+    tiles = ceil(items / items_per_block)
     if items * deep * across > MOST_WEIGHTS:
         return None
-    split = max(n for n in (8, 4, 2, 1) if n == 1 or (n * own <= threads and n <= s.rows))
+    split = max(n for n in (8, 4, 2, 1) if n == 1 or (n * items_per_block <= threads and n <= s.rows))
 
-    left = split * own * deep * across * size  # what the threads have in the end
+    result_bytes = split * items_per_block * deep * across * size  # the block's results in shared memory
 
     def bytes(band: int) -> int:
-        return (s.channels * s.seen((band, s.columns)) + 4 + band * s.columns * s.made) * size
+        return (s.channels * s.seen((band, s.columns)) + 4 + band * s.columns * s.outputs) * size
 
     bands = [b for b in range(split, max(split, s.rows) + 1, split) if bytes(b) <= SHARED]
-    if not bands or left > SHARED:
+    if not bands or result_bytes > SHARED:
         return None
-    near = [b for b in bands if bytes(b) <= max(SHARED // 2, left)] or bands[:1]
-    band = min(near, key=lambda b: (ceil(s.rows / b) * (b + 2), -b))  # a band costs what it sees beyond its rows
+    small_bands = [b for b in bands if bytes(b) <= max(SHARED // 2, result_bytes)] or bands[:1]
+    band = min(small_bands, key=lambda b: (ceil(s.rows / b) * (b + 2), -b))  # each band also reads its halo rows
     parts = min(PARTS, images * ceil(s.rows / band))
-    tile = (deep, across, own, split, band)
+    tile = (deep, across, items_per_block, split, band)
     if parts <= 1:
         return CudaSchedule(GRADIENT, threads, tiles, tile=tile)
-    scratch = tiles * (parts + ceil(parts / JOINED)) * own * deep * across * size
+    scratch = tiles * (parts + ceil(parts / JOINED)) * items_per_block * deep * across * size
     return CudaSchedule(GRADIENT, threads, tiles, tile=tile, chunk=1, chunks=parts, scratch=scratch)
 
 
 def schedule_pooled_weights(s: Shape, parts: int) -> CudaSchedule:
-    """A block a part of the batch and some weights; threads share the pixels of a few."""
-    count = s.made * s.tall * s.wide * s.channels
+    """One block per slice of the batch and tile of weights; if there are few, two threads share each one's pixels."""
+    count = s.outputs * s.tall * s.wide * s.channels
     if count <= 256:
         return CudaSchedule(POOLED_GRADIENT, 512, parts, tile=(count, 2))
-    own = min(count, 512)
-    return CudaSchedule(POOLED_GRADIENT, 256, parts, chunks=ceil(count / own), tile=(own, 1))
+    weights_per_block = min(count, 512)
+    return CudaSchedule(
+        POOLED_GRADIENT, 256, parts, chunks=ceil(count / weights_per_block), tile=(weights_per_block, 1)
+    )
 
 
 def fits_pool(s: Shape, size: int) -> bool:
-    """Is a gradient of weights through a pool one that a block has room for?"""
+    """Does a weight gradient through a pool fit a block's shared memory?"""
     rows, columns = s.rows * s.pool[0], s.columns * s.pool[1]
-    held = s.channels * (s.seen((rows, columns)) | 1) * size + s.made * s.rows * s.columns * 2 * size
-    return held <= SHARED and s.made * s.tall * s.wide * s.channels <= 16 * 256
+    bytes = s.channels * (s.seen((rows, columns)) | 1) * size + s.outputs * s.rows * s.columns * 2 * size
+    return bytes <= SHARED and s.outputs * s.tall * s.wide * s.channels <= 16 * 256
 
 
-# -- which ones ------------------------------------------------------------------------------------------------------
+# -- selection -------------------------------------------------------------------------------------------------------
 
 PRODUCTS = ("conv2d", "conv2d_grad_input", "pooled_grad_input", "conv2d_grad_weight")
 
 
 def product_sizes(kernel: Kernel, window: Window) -> tuple[int, Extent, Extent, Extent]:
-    """(groups, m, n, k) of the product that a convolution or an adjoint is."""
+    """(groups, m, n, k) of the GEMM that a convolution or an adjoint amounts to."""
     groups = window.groups
     if window.op == "conv2d_grad_weight":
         outputs, tall, wide, channels = kernel.axes[:4]
@@ -237,7 +245,7 @@ def product_sizes(kernel: Kernel, window: Window) -> tuple[int, Extent, Extent, 
 
 
 def schedule_own(kernel: Kernel, window: Window, sizes: Mapping[str, int], dtype: DType) -> CudaSchedule | None:
-    """A convolution or an adjoint of few channels; None: a product is the better way, or the only one."""
+    """Direct schedule of a convolution or adjoint of few channels; None if an implicit GEMM is better or required."""
     if window.groups > 1:
         return None
     s, size = shape(kernel, window), max(4, dtype.size)

@@ -1,4 +1,7 @@
-"""Which pools a GPU's convolutions of few channels take along, forward and backward: those that fit a block."""
+"""Max-pool fusion: which direct convolutions compute their pool in the same kernel, forward and backward.
+
+A pool is fused if a tile with the pooling window in registers fits a block's shared memory.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +14,17 @@ from wholestep.compiler.ir.graph import IRGraph, Node, rewrite
 from wholestep.compiler.passes.lower.max_pooling import through_pool
 from wholestep.compiler.target import Target
 
-BATCH_PARTS = 64  # of a gradient of weights: each is a block's
-IMAGES = 128  # that tiles are tried for: whether one fits does not depend on it
+BATCH_PARTS = 64  # slices of the batch of a weight gradient, one block each
+IMAGES = 128  # batch size for which tiles are tried: whether one fits does not depend on it
 
 
 def takes_pool_in_tf32(convolution: Node, pool: Node) -> bool:
-    """The same on a target with tf32."""
+    """`takes_pool` on a target with tf32 products."""
     return takes_pool(convolution, pool, tf32=True)
 
 
 def takes_pool(convolution: Node, pool: Node, tf32: bool = False) -> bool:
-    """May a pool follow a convolution in its kernel?"""
+    """May a pool be computed in the kernel of its convolution?"""
     if is_for_library(convolution, tf32):
         return False
     a, window = attrs_of(convolution, at.ConvAttrs), attrs_of(pool, at.PoolAttrs).window
@@ -37,7 +40,7 @@ def _size(node: Node) -> int:
 
 
 def through_small_pools(graph: IRGraph, target: Target) -> IRGraph:
-    """Adjoints of convolutions and sums take the gradient of a pool as it is, where a block has room for it."""
+    """Lets adjoints of convolutions and sums read the pooled gradient directly, if a block has room for it."""
     tf32 = uses_tf32(target.name)
     return rewrite(graph, lambda node: through_pool(node, BATCH_PARTS, lambda n, pool: _fits(n, pool, tf32)))
 
@@ -48,14 +51,14 @@ def _fits(node: Node, spread: Node, tf32: bool) -> bool:
     a, pool = attrs_of(node, at.ConvGradAttrs), attrs_of(spread, at.PoolGradAttrs).window
     if node.op == "conv2d_grad_weight":
         outputs, tall, wide, channels = map(static_extent, node.type.shape)
-        _, rows, columns, _ = map(_number, spread.inputs[0].type.shape)
+        _, rows, columns, _ = map(_static_or_zero, spread.inputs[0].type.shape)
         return fits_pool(Shape(tall, wide, (1, 1), (1, 1), channels, outputs, rows, columns, a.low, pool), _size(node))
     outputs, tall, wide, channels = map(static_extent, node.inputs[1].type.shape)
-    _, rows, columns, _ = map(_number, node.type.shape)
+    _, rows, columns, _ = map(_static_or_zero, node.type.shape)
     shape = Shape(tall, wide, (1, 1), (1, 1), outputs, channels, rows, columns, (0, 0))
     return best_tile(shape, IMAGES, _size(node)) is not None
 
 
-def _number(extent: object) -> int:
-    """0 for the batch."""
+def _static_or_zero(extent: object) -> int:
+    """The extent, or 0 for the batch."""
     return extent if isinstance(extent, int) else 0

@@ -1,1 +1,1 @@
-"""Fusion of launches: horizontal (independent kernels) and vertical (rows of one block)."""
+"""Kernel fusion: horizontal (independent kernels in one launch) and vertical (dependent rows in one block)."""

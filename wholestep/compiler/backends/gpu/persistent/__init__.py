@@ -1,1 +1,1 @@
-"""Persistent kernels: grids that stay resident over the steps of a scan or of an epoch."""
+"""Persistent kernels: grids that stay resident on the multiprocessors for all steps of a scan or of an epoch."""

@@ -1,8 +1,9 @@
-"""A loop over steps as one kernel: which loops are one, what a block of it owns, and where its blocks meet.
+"""Persistent scan: which loops over time steps run as one kernel, how its blocks partition the work, and its barriers.
 
-A block owns some rows of the batch and some units, in all kernels of the loop and in every step: products whose results
-are its own columns, of weights that stay in its shared memory, and what follows element by element.  Of what others
-make it needs only the rows that it multiplies, so the blocks that share rows meet there, and nowhere else.
+A block owns some batch rows and some hidden units in all kernels of the loop and in every step: it computes its columns
+of the products from weights resident in its shared memory, and the elementwise kernels on the same elements.  The only
+values it reads from other blocks are the rows that it multiplies.  So barriers, among the blocks that share rows, are
+needed only before those products and before such rows are overwritten.  Sums have the same order as in tiled kernels.
 """
 
 from __future__ import annotations
@@ -18,31 +19,30 @@ from wholestep.compiler.plan.model.bodies import Dot, Nest
 from wholestep.compiler.plan.model.kernel import Draft, Kernel, Load, Plan, Space
 
 THREADS, WARP = 256, 32
-PIECE = 128  # of a product's k: sixteen for each of eight warps
-APART = 4  # elements between two rows in shared memory, for its banks
-ROWS, UNITS = (8, 16, 32, 64), (1, 2, 4, 8, 16, 32, 64)  # that a block may own
-MOST_WORK = 1 << 19  # multiplications of a block in a step: from there on tiles of whole launches are faster
-MOST_SUMS = 64  # that a thread has in registers
-BROUGHT = 16  # multiplications that take as long as bringing a number from another block
+PIECE = 128  # k elements per iteration: sixteen for each of eight warps
+APART = 4  # padding elements per row in shared memory, against bank conflicts
+ROWS, UNITS = (8, 16, 32, 64), (1, 2, 4, 8, 16, 32, 64)  # rows and units that a block may own
+MOST_WORK = 1 << 19  # multiplications per block and step; with more, tiled launches are faster
+MOST_SUMS = 64  # accumulators per thread, in registers
+BROUGHT = 16  # cost of loading a value from another block, in multiplications
 
 
 @dataclass(frozen=True)
 class Looping:
-    """A loop that is one kernel."""
+    """A loop that runs as one persistent kernel."""
 
-    kernels: tuple[Kernel, ...]  # of a step, in their order
-    batch: Extent  # rows
+    kernels: tuple[Kernel, ...]  # of one step, in order
+    batch: Extent  # number of rows
     units: int
-    rows: int  # of a block,
-    width: int  # and its units
-    down: int  # blocks at capacity, along rows
-    meets: frozenset[int]  # places among `kernels` before which blocks of the same rows meet
-    inside: frozenset[int]  # buffers that nobody else sees: they are in shared memory alone
-    carried: frozenset[
-        int
-    ]  # buffers of which a block reads what it wrote a step before: it has that in shared memory too
-    half_bytes: int  # of shared memory, for rows of half numbers as they come,
-    bytes: int  # and of all
+    rows: int  # rows per block
+    width: int  # units per block
+    down: int  # blocks along the rows, at capacity
+    barriers: frozenset[int]  # positions in `kernels` before which the blocks of the same rows wait at a barrier
+    inside: frozenset[int]  # buffers used within one block only: they exist in shared memory alone
+    # Loop-carried buffers: a block reads the elements that it wrote a step before, from a copy in shared memory.
+    carried: frozenset[int]
+    half_bytes: int  # bytes of shared memory that stage half-precision rows
+    bytes: int  # bytes of shared memory in total
 
     @property
     def across(self) -> int:
@@ -54,12 +54,12 @@ class Looping:
 
     @property
     def owns(self) -> tuple[int, int, int, int]:
-        """What the schedule of each kernel says."""
+        """The partition as stored in the schedule of each kernel."""
         return self.rows, self.width, self.down, self.across
 
     @property
     def weight_bytes(self) -> int:
-        """Of the weights that stay on all multiprocessors, each once."""
+        """Bytes of the resident weights, each counted once."""
         return 4 * sum(columns_of(k) * depth_of(k) for k in self.kernels if isinstance(k.body, Dot))
 
 
@@ -72,39 +72,39 @@ def unit_axis(kernel: Kernel) -> int:
 
 
 def columns_of(kernel: Kernel) -> int:
-    found = kernel.axes[unit_axis(kernel)]
-    assert isinstance(found, int), "it was looked at"
-    return found
+    columns = kernel.axes[unit_axis(kernel)]
+    assert isinstance(columns, int), "`_why_not_persistent` has checked it"
+    return columns
 
 
 def padded_row_stride(depth: int) -> int:
-    """From one row of an operand to the next in shared memory."""
+    """Row stride of an operand in shared memory, in elements."""
     return -(-depth // PIECE) * PIECE + APART
 
 
 def depth_of(kernel: Kernel) -> int:
     assert isinstance(kernel.body, Dot)
-    found = kernel.axes[kernel.body.k]
-    assert isinstance(found, int), "it was looked at"
-    return found
+    depth = kernel.axes[kernel.body.k]
+    assert isinstance(depth, int), "`_why_not_persistent` has checked it"
+    return depth
 
 
 def is_half(draft: Draft, kernel: Kernel) -> bool:
-    """Does a product multiply half numbers?"""
+    """Does a product multiply half-precision values?"""
     assert isinstance(kernel.body, Dot)
     return draft.buffers[kernel.body.a.buffer].type.dtype.is_half
 
 
 def chunks_of(kernel: Kernel) -> int:
-    """Of a product's k, each of which is added up by itself."""
+    """Chunks of a product's k, each with its own partial sum."""
     return -(-depth_of(kernel) // (schedule_of(kernel).chunk or depth_of(kernel)))
 
 
 def find_loop(draft: Draft, kernels: Sequence[Kernel]) -> Looping | str:
-    """The kernels of a loop as one, or why they are not."""
-    why = next((why for k in kernels if (why := _why_not_persistent(draft, k))), "")
-    if why:
-        return why
+    """The persistent form of a loop's kernels, or the reason why there is none."""
+    reason = next((reason for k in kernels if (reason := _why_not_persistent(draft, k))), "")
+    if reason:
+        return reason
     batch = {kernel.axes[row_axis(kernel)] for kernel in kernels}
     units = min(map(columns_of, kernels))
     if (
@@ -114,36 +114,38 @@ def find_loop(draft: Draft, kernels: Sequence[Kernel]) -> Looping | str:
     ):
         return "its kernels do not run over the same rows and units"
     written = {load.buffer for k in kernels for load in k.body.stores()}
-    if not all(_is_own(load, k, units) for k, load in _owned_accesses(kernels) if load.buffer in written):
-        return "an element of it needs others than its own row and unit"
+    if not all(_is_block_local(load, k, units) for k, load in _owned_accesses(kernels) if load.buffer in written):
+        return "an element depends on other rows or units than its own"
     if not _is_stepwise(kernels, written):
-        return "its products multiply what changes in ways that blocks cannot share"
-    return _with_tiles(draft, kernels, batch.pop(), units, written)
+        return "its products read loop-carried values in a layout that blocks cannot share"
+    return _choose_tile(draft, kernels, batch.pop(), units, written)
 
 
 def _why_not_persistent(draft: Draft, kernel: Kernel) -> str:
-    """Why a kernel cannot be shared out by rows and units; "" where it can."""
+    """Why a kernel cannot be partitioned by rows and units; "" if it can."""
     body = kernel.body
     if isinstance(body, Nest):
-        plain = len(kernel.axes) == 2 and body.rows == (0,) and body.vector == 1 and isinstance(kernel.axes[1], int)
+        is_two_dimensional = (
+            len(kernel.axes) == 2 and body.rows == (0,) and body.vector == 1 and isinstance(kernel.axes[1], int)
+        )
         (level, *more) = body.levels
-        if not plain or more or level.reduces or level.sums or level.row_stores:
-            return "it has kernels that are not element by element over rows and units"
+        if not is_two_dimensional or more or level.reduces or level.sums or level.row_stores:
+            return "it has kernels that are not elementwise over rows and units"
         return ""
     if not isinstance(body, Dot) or body.batch or len(body.levels) != 1 or body.levels[0].row_stores:
-        return "it has kernels that are neither products nor element by element"
+        return "it has kernels that are neither matrix products nor elementwise"
     depth, columns = kernel.axes[body.k], kernel.axes[body.n]
     dtypes = {draft.buffers[x.buffer].type.dtype for x in (body.a, body.b)}
     if len(dtypes) > 1 or dtypes.pop().accumulate != float32:
-        return "its products are not float32 or half numbers"
-    count = 16 // draft.buffers[body.a.buffer].type.dtype.size  # a piece of what is brought
+        return "its products are not in float32 or a half type"
+    count = 16 // draft.buffers[body.a.buffer].type.dtype.size  # elements of a 16-byte load
     if not isinstance(depth, int) or not isinstance(columns, int) or depth % count:
-        return "its products have sizes that a call decides, or that are not whole pieces of 16 bytes"
-    return "" if lies_in(body.a, body.k, count) else "the rows of its products do not lie in pieces of 16 bytes"
+        return "its products have dynamic sizes, or sizes that are not multiples of 16 bytes"
+    return "" if lies_in(body.a, body.k, count) else "the rows of its products are not aligned to 16 bytes"
 
 
 def _owned_accesses(kernels: Sequence[Kernel]) -> Iterator[tuple[Kernel, Load]]:
-    """All places that kernels read or write but for the operands of products."""
+    """All accesses of the kernels, except the operands of products."""
     for k in kernels:
         operands = [k.body.a, k.body.b] if isinstance(k.body, Dot) else []
         for load, _ in k.body.reads():
@@ -153,8 +155,11 @@ def _owned_accesses(kernels: Sequence[Kernel]) -> Iterator[tuple[Kernel, Load]]:
             yield k, load
 
 
-def _is_own(load: Load, kernel: Kernel, units: int) -> bool:
-    """Does a place belong to whoever owns the kernel's row and unit?  Its column is a unit, some times all units on."""
+def _is_block_local(load: Load, kernel: Kernel, units: int) -> bool:
+    """Is an accessed element owned by the block of the kernel's row and unit?
+
+    Its column must be the unit plus a multiple of the number of units (as in the gates of an LSTM).
+    """
     *outer, last = load.index
     row, unit, extent = row_axis(kernel), unit_axis(kernel), load.shape[-1]
     rows = [(i, e) for i, e in zip(outer, load.shape, strict=False) if i.terms]
@@ -167,7 +172,7 @@ def _is_own(load: Load, kernel: Kernel, units: int) -> bool:
 
 
 def _is_stepwise(kernels: Sequence[Kernel], written: set[int]) -> bool:
-    """Are weights the same in every step, and rows of what changes read as it was written?"""
+    """Are the weights loop-invariant, and are loop-carried rows read in the layout in which they are written?"""
     for k in kernels:
         if not isinstance(k.body, Dot):
             continue
@@ -185,17 +190,20 @@ def _is_stepwise(kernels: Sequence[Kernel], written: set[int]) -> bool:
         for load in (*(load for load, _ in k.body.reads()), *k.body.stores()):
             if load.buffer in written:
                 shapes.setdefault(load.buffer, set()).add(load.shape)
-    return all(len(found) == 1 for found in shapes.values())
+    return all(len(buffer_shapes) == 1 for buffer_shapes in shapes.values())
 
 
-def _meetings(kernels: Sequence[Kernel], written: set[int]) -> frozenset[int]:
-    """Before which kernels blocks meet: what a product multiplies is there, and nobody writes over what others read."""
-    count, found = len(kernels), set[int]()
+def _barriers(kernels: Sequence[Kernel], written: set[int]) -> frozenset[int]:
+    """Kernels that need a barrier before them.
 
-    def met(first: int, then: int) -> bool:
-        """Is there a meeting behind a kernel and before the next time that another one runs?"""
+    A product must see the rows that other blocks have written, and rows must not be overwritten while others read them.
+    """
+    count, barriers = len(kernels), set[int]()
+
+    def is_separated(first: int, then: int) -> bool:
+        """Is there a barrier after kernel `first` and before the next execution of kernel `then`?"""
         steps = (then - first) % count or count
-        return any((first + i) % count in found for i in range(1, steps + 1))
+        return any((first + i) % count in barriers for i in range(1, steps + 1))
 
     for reader, k in enumerate(kernels):
         if not isinstance(k.body, Dot) or k.body.a.buffer not in written:
@@ -204,60 +212,65 @@ def _meetings(kernels: Sequence[Kernel], written: set[int]) -> frozenset[int]:
             stores = [load for load in other.body.stores() if load.buffer == k.body.a.buffer]
             if not stores:
                 continue
-            if not met(writer, reader):
-                found.add(reader)
-            again = any(not any(_in_loop(i.offset) for i in load.index) for load in stores)
-            if again and not met(reader, writer):
-                found.add(writer)
-    return frozenset(found)
+            if not is_separated(writer, reader):
+                barriers.add(reader)
+            is_overwritten = any(not any(_in_loop(i.offset) for i in load.index) for load in stores)
+            if is_overwritten and not is_separated(reader, writer):
+                barriers.add(writer)
+    return frozenset(barriers)
 
 
 def _in_loop(offset: Extent) -> bool:
-    """Does a place move from step to step?"""
+    """Does an offset change from step to step?"""
     return any(symbol.startswith("%") for symbol in symbols_of((offset,)))
 
 
-def _inside(draft: Draft, kernels: Sequence[Kernel], written: set[int]) -> frozenset[int]:
-    """Buffers that one product of a loop leaves for what follows it in the same step, and that nobody else sees."""
+def _block_local_buffers(draft: Draft, kernels: Sequence[Kernel], written: set[int]) -> frozenset[int]:
+    """Buffers that one product of a loop writes for later kernels of the same step, and that nothing else reads."""
     ids = {k.id for k in kernels}
-    seen = {load.buffer for k in draft.kernels if k.id not in ids for load, _ in k.body.reads()}
+    read_outside = {load.buffer for k in draft.kernels if k.id not in ids for load, _ in k.body.reads()}
     operands = {k.body.a.buffer for k in kernels if isinstance(k.body, Dot)}
-    found = set[int]()
-    for place, k in enumerate(kernels):
+    result = set[int]()
+    for position, k in enumerate(kernels):
         for load in k.body.stores() if isinstance(k.body, Dot) else ():
             buffer = draft.buffers[load.buffer]
-            behind = {load.buffer for other in kernels[: place + 1] for load, _ in other.body.reads()}
+            read_before = {load.buffer for other in kernels[: position + 1] for load, _ in other.body.reads()}
             others = {load.buffer for other in kernels if other is not k for load in other.body.stores()}
-            plain = buffer.space is Space.ARENA and buffer.type.dtype == float32 and len(load.index) == 2
-            if plain and load.buffer not in seen | operands | behind | others:
-                found.add(load.buffer)
-    return frozenset(found & written)
+            is_matrix = buffer.space is Space.ARENA and buffer.type.dtype == float32 and len(load.index) == 2
+            if is_matrix and load.buffer not in read_outside | operands | read_before | others:
+                result.add(load.buffer)
+    return frozenset(result & written)
 
 
 def _loop_carried_buffers(draft: Draft, kernels: Sequence[Kernel], written: set[int]) -> frozenset[int]:
-    """Buffers of which a step reads what the same block wrote in the step before, under the next number."""
-    found = set[int]()
+    """Buffers of which a step reads what the same block wrote in the step before."""
+    result = set[int]()
     for b in written:
         stores = [load for k in kernels for load in k.body.stores() if load.buffer == b]
-        places = [place for place, k in enumerate(kernels) if any(load.buffer == b for load in k.body.stores())]
-        reads = [(place, load) for place, k in enumerate(kernels) for load, _ in k.body.reads() if load.buffer == b]
+        writers = [at for at, k in enumerate(kernels) if any(load.buffer == b for load in k.body.stores())]
+        reads = [(at, load) for at, k in enumerate(kernels) for load, _ in k.body.reads() if load.buffer == b]
         operands = [k.body.a for k in kernels if isinstance(k.body, Dot)]
-        own = [(place, load) for place, load in reads if not any(load is a for a in operands)]
-        if len(stores) != 1 or not own or draft.buffers[b].type.dtype != float32 or stores[0].index[-1].offset != 0:
+        local_reads = [(at, load) for at, load in reads if not any(load is a for a in operands)]
+        if (
+            len(stores) != 1
+            or not local_reads
+            or draft.buffers[b].type.dtype != float32
+            or stores[0].index[-1].offset != 0
+        ):
             continue
         loop = draft.loops[kernels[0].loop or 0]
-        if all(place <= places[0] and _is_next(stores[0], load, loop.symbol, loop.reverse) for place, load in own):
-            found.add(b)
-    return frozenset(found)
+        if all(at <= writers[0] and _is_next(stores[0], load, loop.symbol, loop.reverse) for at, load in local_reads):
+            result.add(b)
+    return frozenset(result)
 
 
 def _is_next(store: Load, load: Load, symbol: str, reverse: bool) -> bool:
-    """Is what a step stores in the place that the next step reads?"""
+    """Does a step store to the address that the next step reads?"""
     for stored, read in zip(store.index, load.index, strict=True):
-        moves = [dict(_terms(i.offset)).get((symbol,), 0) for i in (stored, read)]
-        if bool(stored.terms) != bool(read.terms) or moves not in ([0, 0], [1, 1]):
+        step_coefficients = [dict(_terms(i.offset)).get((symbol,), 0) for i in (stored, read)]
+        if bool(stored.terms) != bool(read.terms) or step_coefficients not in ([0, 0], [1, 1]):
             return False
-        if stored.offset - read.offset != (0 if not moves[0] else -1 if reverse else 1):
+        if stored.offset - read.offset != (0 if not step_coefficients[0] else -1 if reverse else 1):
             return False
     return any(_in_loop(i.offset) for i in store.index)
 
@@ -267,44 +280,48 @@ def _terms(extent: Extent) -> tuple[tuple[tuple[str, ...], int], ...]:
 
 
 def lanes_of(rows: int, columns: int) -> tuple[int, int] | None:
-    """How the threads of a warp share a tile, down and across; None where they cannot."""
+    """How the threads of a warp partition a tile, down and across; None if they cannot."""
     for across in (8, 4, 2, 1, 16, 32):
         if columns % across == 0 and rows % (WARP // across) == 0:
             return WARP // across, across
     return None
 
 
-def _with_tiles(draft: Draft, kernels: Sequence[Kernel], batch: Extent, units: int, written: set[int]) -> Looping | str:
-    """The loop with the tile whose blocks have least to do and are all there at once."""
+def _choose_tile(
+    draft: Draft, kernels: Sequence[Kernel], batch: Extent, units: int, written: set[int]
+) -> Looping | str:
+    """The cheapest tile (multiplications plus operand loads) whose blocks fit shared memory and are co-resident."""
     capacity, limits = evaluate(batch, draft.sizes), TARGETS[draft.target].limits
-    meets, inside = _meetings(kernels, written), _inside(draft, kernels, written)
+    barriers, inside = _barriers(kernels, written), _block_local_buffers(draft, kernels, written)
     carried, dots = _loop_carried_buffers(draft, kernels, written), [k for k in kernels if isinstance(k.body, Dot)]
-    found: list[tuple[int, Looping]] = []
+    candidates: list[tuple[int, Looping]] = []
     for rows in ROWS:
         for width in UNITS:
-            wide = [columns_of(k) // units * width for k in dots]
-            lanes = [lanes_of(rows, n) for n in wide]
+            widths = [columns_of(k) // units * width for k in dots]
+            lanes = [lanes_of(rows, n) for n in widths]
             down = -(-capacity // rows)
             if units % width or None in lanes or down * (units // width) > limits.threads:
                 continue
-            sums = [rows * n // WARP * chunks_of(k) for k, n in zip(dots, wide, strict=True)]
-            work = sum(rows * n * depth_of(k) for k, n in zip(dots, wide, strict=True))
-            held = sum(n * padded_row_stride(depth_of(k)) for k, n in zip(dots, wide, strict=True))
-            held += rows * max(padded_row_stride(depth_of(k)) for k in dots)
+            sums = [rows * n // WARP * chunks_of(k) for k, n in zip(dots, widths, strict=True)]
+            work = sum(rows * n * depth_of(k) for k, n in zip(dots, widths, strict=True))
+            words = sum(n * padded_row_stride(depth_of(k)) for k, n in zip(dots, widths, strict=True))
+            words += rows * max(padded_row_stride(depth_of(k)) for k in dots)
             halves = max(rows * (padded_row_stride(depth_of(k)) - APART) * 2 * is_half(draft, k) for k in dots)
-            held += max(8 * chunks_of(k) * rows * n for k, n in zip(dots, wide, strict=True)) + halves // 4
-            held += sum(rows * width * tile_of(kernels, b, units) for b in (*inside, *carried))
-            if max(sums) > MOST_SUMS or work > MOST_WORK or 4 * held > limits.nearest_cache:
+            words += max(8 * chunks_of(k) * rows * n for k, n in zip(dots, widths, strict=True)) + halves // 4
+            words += sum(rows * width * tile_of(kernels, b, units) for b in (*inside, *carried))
+            if max(sums) > MOST_SUMS or work > MOST_WORK or 4 * words > limits.nearest_cache:
                 continue
-            made = Looping(tuple(kernels), batch, units, rows, width, down, meets, inside, carried, halves, 4 * held)
-            found.append((work + BROUGHT * rows * sum(map(depth_of, dots)), made))
-    if not found:
-        return "its products are too large for blocks that are all there at once"
-    return min(found, key=lambda each: each[0])[1]
+            candidate = Looping(
+                tuple(kernels), batch, units, rows, width, down, barriers, inside, carried, halves, 4 * words
+            )
+            candidates.append((work + BROUGHT * rows * sum(map(depth_of, dots)), candidate))
+    if not candidates:
+        return "its products are too large for co-resident blocks"
+    return min(candidates, key=lambda each: each[0])[1]
 
 
 def tile_of(kernels: Sequence[Kernel], buffer: int, units: int) -> int:
-    """How many times a block's units it has of a buffer in shared memory: as often as its kernel makes them."""
+    """How many elements per unit a block keeps of a buffer in shared memory: as many as the kernel computes."""
     return next(columns_of(k) // units for k in kernels for load in k.body.stores() if load.buffer == buffer)
 
 
@@ -315,21 +332,22 @@ def loops_of(plan: Plan) -> Iterator[tuple[Kernel, ...]]:
 
 
 def notes_of(plan: Plan, multiprocessors: int | None = None) -> tuple[str, ...]:
-    """How each loop over steps runs, and why; perhaps on a GPU of fewer multiprocessors than the plan was made for."""
+    """Report notes: how each loop over time steps runs, and why; for a given GPU if `multiprocessors` is not None."""
     notes = []
     for number, kernels in enumerate(loops_of(plan)):
-        found, length = find_loop(plan, kernels), plan.loops[number].length
-        if not isinstance(found, str) and multiprocessors is not None and found.blocks > multiprocessors:
-            found = (
-                f"it would have {found.blocks} blocks, which must all be there at once, and this GPU has "
+        persistent, length = find_loop(plan, kernels), plan.loops[number].length
+        if not isinstance(persistent, str) and multiprocessors is not None and persistent.blocks > multiprocessors:
+            persistent = (
+                f"it would need {persistent.blocks} co-resident blocks, and this GPU has "
                 f"{multiprocessors} multiprocessors"
             )
-        steps = f"loop {number}, {length} steps of {len(kernels)} kernels"
-        if isinstance(found, str):
-            notes.append(f"{steps}, has a launch for each of them: {found}")
+        heading = f"loop {number}, {length} steps of {len(kernels)} kernels"
+        if isinstance(persistent, str):
+            notes.append(f"{heading}, runs with one launch per kernel and step: {persistent}")
         else:
             notes.append(
-                f"{steps}, is one kernel of {found.blocks} blocks, which own {found.rows} rows and {found.width} units "
-                f"each and meet {len(found.meets)} times a step: {found.weight_bytes:,} bytes of weights stay there"
+                f"{heading}, runs as one persistent kernel of {persistent.blocks} blocks, each with {persistent.rows} "
+                f"rows, {persistent.width} units and {len(persistent.barriers)} barriers per step: "
+                f"{persistent.weight_bytes:,} bytes of weights stay in shared memory"
             )
     return tuple(notes)

@@ -1,4 +1,4 @@
-"""Calls: the functions of native/attention.h around what is read and written."""
+"""Attention kernels: calls of the functions of native/attention.h with accessors for operands and results."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from wholestep.compiler.backends.gpu.render.writer import GpuWriter
 from wholestep.compiler.ir.types import Dim, Extent, bfloat16, float16, float32, float64
 from wholestep.compiler.plan.model.bodies import Call
 
-ROWS = frozenset({"q", "k", "v", "gradient", "out", "dq", "dk", "dv"})  # what has an axis of columns
+# operands and results that are read and written row by row
+ROWS = frozenset({"q", "k", "v", "gradient", "out", "dq", "dk", "dv"})
 KINDS = {bfloat16: "ws_bf16", float16: "ws_f16", float32: "ws_plain", float64: "ws_plain"}
-PIECE = 16  # bytes that are read and written at once
+PIECE = 16  # bytes of a vector access
 
 
 def is_odd(extent: Extent, each: int) -> bool:
-    """May a size be no multiple of another?"""
+    """May a size not be a multiple of `each`?"""
     return any(c % each for _, c in extent.terms) if isinstance(extent, Dim) else bool(extent % each)
 
 
 def render_call(w: GpuWriter) -> None:
     call = w.kernel.body
     assert isinstance(call, Call)
-    tile, own = w.schedule.tile
-    text = _Text(w, call, tile, own)
+    tile, group = w.schedule.tile
+    text = _Text(w, call, tile, group)
     w.emit(f"const int queries = {w.axis_extent(text.axes.queries)}, keys = {w.axis_extent(text.axes.keys)};")
     w.emit(f"const int down = queries > 0 ? (queries + {tile - 1}) / {tile} : 1;")
     w.emit(f"const int lead = {w.count(text.axes.lead)}, heads = {w.axis_extent(text.axes.group)};")
@@ -40,32 +41,32 @@ def render_call(w: GpuWriter) -> None:
             text.over_keys()
         first = "first"
     if makes_queries(call):
-        given = ("q", "k", "v", "mask", "gradient", "out", "lse")
+        operands = ("q", "k", "v", "mask", "gradient", "out", "lse")
         with w.block(f"if (blockIdx.x >= {first})"):
-            text.over_queries(f"(blockIdx.x - {first})", "ws_attention_queries", given, ("dq", "dmask"))
+            text.over_queries(f"(blockIdx.x - {first})", "ws_attention_queries", operands, ("dq", "dmask"))
 
 
 class _Text:
-    """The parts of a call: its template arguments, its elements as functions."""
+    """The parts of a call: its template arguments, and accessor lambdas."""
 
-    def __init__(self, w: GpuWriter, call: Call, tile: int, own: int) -> None:
+    def __init__(self, w: GpuWriter, call: Call, tile: int, group: int) -> None:
         self.w, self.call, self.tile, self.axes = w, call, tile, Axes.of(w.kernel)
         self.operands = {o.name: o.load for o in call.operands}
         self.results = {o.name: o.load for o in call.results}
         self.dtype = accumulator(call.dtype)
         self.type = STORED[self.dtype]
         axes = self.axes
-        self.sizes = f"{self.type}, {own}, {tile}, {w.axis_extent(axes.width)}, {w.axis_extent(axes.values)}"
+        self.sizes = f"{self.type}, {group}, {tile}, {w.axis_extent(axes.width)}, {w.axis_extent(axes.values)}"
         self.causal = bool(dict(call.extents)["causal"])
         flags = ", ".join("true" if x else "false" for x in (self.causal, "mask" in self.operands))
-        kept = self.operands.get("out") or next((load for name, load in self.results.items() if name in ROWS), None)
-        kinds = [KINDS[call.dtype], KINDS[self.dtype if kept is None else w.buffer_dtype(kept)]]
+        stored = self.operands.get("out") or next((load for name, load in self.results.items() if name in ROWS), None)
+        kinds = [KINDS[call.dtype], KINDS[self.dtype if stored is None else w.buffer_dtype(stored)]]
         aligned = "true" if self.is_aligned() else "false"
         self.template = f"{self.type}, {', '.join(kinds)}, {aligned}, {self.sizes.partition(', ')[2]}, {flags}"
         w.axes |= {axes.group: "h", axes.queries: "i", axes.keys: "j", axes.width: "0", axes.values: "0"}
 
     def is_aligned(self) -> bool:
-        """Are all rows, whatever the sizes, whole pieces of 16 bytes?"""
+        """Are all rows aligned to 16 bytes, whatever the sizes?"""
         inner = (self.axes.width, self.axes.values)
         for name, load in (*self.operands.items(), *self.results.items()):
             if name in ROWS:
@@ -77,34 +78,36 @@ class _Text:
         return True
 
     def arguments(self, name: str, with_head: bool) -> str:
-        """What finds a row, or an element of what is no row."""
-        along = {"mask": "i j", "dmask": "i j", **dict.fromkeys(("k", "v", "dk", "dv"), "j")}
+        """Parameters that identify a row, or an element of an operand without rows."""
+        indices = {"mask": "i j", "dmask": "i j", **dict.fromkeys(("k", "v", "dk", "dv"), "j")}
         head = ["h"] if with_head and name not in ("k", "v", "dk", "dv") else []
-        return ", ".join(f"int {x}" for x in (*head, *along.get(name, "i").split()))
+        return ", ".join(f"int {x}" for x in (*head, *indices.get(name, "i").split()))
 
     def reads(self, name: str, with_head: bool = False) -> str:
-        """A function that gives a row of an operand, or an element."""
-        load, given = self.operands.get(name), self.arguments(name, with_head)
+        """A lambda that returns a row of an operand, or an element."""
+        load, parameters = self.operands.get(name), self.arguments(name, with_head)
         if load is None:
-            return f"[&]({given}) -> {self.type} {{ return 0; }}"
+            return f"[&]({parameters}) -> {self.type} {{ return 0; }}"
         dtype = self.w.buffer_dtype(load)
         if name in ROWS:
-            return f"[&]({given}) -> const {STORED[dtype]} * {{ return &{self.w.element(load)}; }}"
-        return f"[&]({given}) -> {self.type} {{ return {widen_operand(self.w.element(load), dtype, self.dtype)}; }}"
+            return f"[&]({parameters}) -> const {STORED[dtype]} * {{ return &{self.w.element(load)}; }}"
+        return (
+            f"[&]({parameters}) -> {self.type} {{ return {widen_operand(self.w.element(load), dtype, self.dtype)}; }}"
+        )
 
     def writes(self, name: str) -> str:
-        """A function that gives a row of a result, or takes an element."""
-        load, given = self.results.get(name), self.arguments(name, False)
+        """A lambda that returns a row of a result, or stores an element."""
+        load, parameters = self.results.get(name), self.arguments(name, False)
         if name in ROWS:
             type = STORED[self.dtype if load is None else self.w.buffer_dtype(load)]
-            return f"[&]({given}) -> {type} * {{ return {'0' if load is None else f'&{self.w.element(load)}'}; }}"
+            return f"[&]({parameters}) -> {type} * {{ return {'0' if load is None else f'&{self.w.element(load)}'}; }}"
         if load is None:
-            return f"[&]({given}, {self.type}) {{}}"
+            return f"[&]({parameters}, {self.type}) {{}}"
         value = cast_text("x", self.dtype, self.w.buffer_dtype(load))
-        return f"[&]({given}, {self.type} x) {{ {self.w.element(load)} = {value}; }}"
+        return f"[&]({parameters}, {self.type} x) {{ {self.w.element(load)} = {value}; }}"
 
-    def over_queries(self, block: str, function: str, given: tuple[str, ...], made: tuple[str, ...]) -> None:
-        """A block a tile of queries of one head; of causal ones the longest first."""
+    def over_queries(self, block: str, function: str, operands: tuple[str, ...], results: tuple[str, ...]) -> None:
+        """One block per tile of queries of one head; causal tiles run longest first."""
         w = self.w
         at = f"{block} % down"
         w.emit(
@@ -113,15 +116,17 @@ class _Text:
         w.emit("if (each >= lead * heads) return;")
         w.emit("const int h = each % heads, outer = each / heads;")
         w.decompose("outer", self.axes.lead)
-        self.call_of(function, "queries, keys, q0", [*map(self.reads, given), *map(self.writes, made)])
+        self.call_of(function, "queries, keys, q0", [*map(self.reads, operands), *map(self.writes, results)])
 
     def over_keys(self) -> None:
-        """A block a tile of keys; of causal ones the first is the longest."""
+        """One block per tile of keys; the first causal tile is the longest."""
         w = self.w
         w.emit(f"const int outer = blockIdx.x / across, k0 = blockIdx.x % across * {self.tile};")
         w.decompose("outer", self.axes.lead)
-        given = [self.reads(name, True) for name in ("q", "k", "v", "mask", "gradient", "out", "lse")]
-        self.call_of("ws_attention_keys", "heads, queries, keys, k0", [*given, self.writes("dk"), self.writes("dv")])
+        accessors = [self.reads(name, True) for name in ("q", "k", "v", "mask", "gradient", "out", "lse")]
+        self.call_of(
+            "ws_attention_keys", "heads, queries, keys, k0", [*accessors, self.writes("dk"), self.writes("dv")]
+        )
 
     def call_of(self, function: str, sizes: str, functions: list[str]) -> None:
         scale = literal(dict(self.call.numbers)["scale"], self.dtype)

@@ -1,4 +1,8 @@
-"""Sums over columns: a block has some columns, whose warps share the axis that is added up."""
+"""Column reduction: one block per tile of columns, whose warps split the reduced axis.
+
+Order of the sums: part p (a warp or less) adds rows p, p + parts, ...; then the parts are added in order; then, if the
+axis is split, the chunks of all blocks, by the last block to arrive.  No atomics, so the bits are reproducible.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,13 @@ from wholestep.compiler.backends.gpu.render.writer import GpuWriter
 from wholestep.compiler.plan.model.bodies import Columns
 from wholestep.compiler.plan.model.kernel import Reduce
 
-PARTS = 8  # of a sum, where warps share it
+PARTS = 8  # parts of a sum if the warps of a block share it
 
 
 def render_columns(w: GpuWriter) -> None:
-    """Part p of a block, a warp or less, adds up rows p, p + parts, ... of its columns; then parts are added in order.
+    """Emits the reduction and its epilogue.
 
-    Of a long axis a block has one chunk; the block that comes last adds the chunks in the same way.
+    A block reduces one chunk of a long axis; the last block to arrive adds the chunks in the same order.
     """
     columns = w.kernel.body
     assert isinstance(columns, Columns)
@@ -52,7 +56,7 @@ def render_columns(w: GpuWriter) -> None:
 
 
 def add_alone(w: GpuWriter, columns: Columns, begin: str, end: str) -> None:
-    """A thread a column, all of it: it has the parts that warps would have one after the other."""
+    """One thread per column: it computes the parts that warps would compute, one after the other."""
     sums = columns.levels[0]
     for r in sums.reduces:
         w.emit(f"{STORED[w.dtypes[r.value]]} t{r.id} = {{}};")
@@ -71,7 +75,7 @@ def add_alone(w: GpuWriter, columns: Columns, begin: str, end: str) -> None:
 
 
 def add_columns(w: GpuWriter, columns: Columns, begin: str, end: str, parts: int) -> None:
-    """A thread a column."""
+    """One column per thread."""
     sums = columns.levels[0]
     with w.block(""):
         w.emit(f"const {w.int} i{columns.vector} = first_column + lane;")
@@ -89,7 +93,7 @@ def add_columns(w: GpuWriter, columns: Columns, begin: str, end: str, parts: int
 
 
 def add_packs(w: GpuWriter, columns: Columns, begin: str, end: str, parts: int, each: int) -> None:
-    """A thread some columns side by side; several rows are under way at a time."""
+    """Several adjacent columns per thread, with vector loads; four rows are in flight at a time."""
     sums, axis = columns.levels[0], columns.vector
     packs = Packs(w, axis, each)
     with w.block(""):
@@ -111,7 +115,7 @@ def add_packs(w: GpuWriter, columns: Columns, begin: str, end: str, parts: int, 
 
 
 def add_parts(w: GpuWriter, reduces: tuple[Reduce, ...], parts: int) -> None:
-    """What the warps have found of a column, in order, by one thread of the block."""
+    """Adds the warps' parts of a column in order, in one thread of the block."""
     for r in reduces:
         join, type = {"argmax": "better", "sum": "add", "max": "max"}[r.op], STORED[w.dtypes[r.value]]
         w.emit(f"{f'ws_best<{type}>' if r.op == 'argmax' else type} t{r.id} = {{}};")
@@ -124,7 +128,7 @@ def add_parts(w: GpuWriter, reduces: tuple[Reduce, ...], parts: int) -> None:
 
 
 def chunks(w: GpuWriter, columns: Columns) -> None:
-    """Which rows this block adds up; blocks behind the end of a call's axis have nothing to do."""
+    """The rows that this block adds up; blocks past the end of the call's axis return."""
     if not w.schedule.chunk:
         return
     length, chunk = w.axis_extent(columns.reduced), w.schedule.chunk
@@ -135,7 +139,7 @@ def chunks(w: GpuWriter, columns: Columns) -> None:
 
 
 def add_chunks(w: GpuWriter, reduces: tuple[Reduce, ...], parts: int, wide: int, each: int) -> None:
-    """Leave what this block has found; the last block adds the chunks, part by part, then the parts."""
+    """Writes this block's result to scratch; the last block adds the chunks, part by part, then the parts."""
     start = "scratch"
     for r in reduces:
         type = STORED[w.dtypes[r.value]]
@@ -156,8 +160,8 @@ def add_chunks(w: GpuWriter, reduces: tuple[Reduce, ...], parts: int, wide: int,
                 w.emit("#pragma unroll 4")
                 with w.block(f"for ({w.int} n = part; n < chunks; n += {parts})"):
                     w.emit(f"{type} seen[{each}];")
-                    place = f"chunks{r.id} + ((long long)n*total + at)*{wide} + lane*{each}"
-                    w.emit(f"ws_near<{type}, {each}>(seen, {place});")
+                    address = f"chunks{r.id} + ((long long)n*total + at)*{wide} + lane*{each}"
+                    w.emit(f"ws_near<{type}, {each}>(seen, {address});")
                     w.emit("#pragma unroll")
                     w.emit(f"for (int e = 0; e < {each}; e++) found[e] = ws_{join}(found[e], seen[e]);")
                 w.emit("#pragma unroll")

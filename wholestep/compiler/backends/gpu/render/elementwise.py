@@ -1,4 +1,4 @@
-"""Nests: a thread an element, or some side by side; where something is reduced, see `rows` and `sums`."""
+"""Elementwise kernels: one thread per element or vector; for reductions see `row_reduction`, `partial_column_sums`."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def render_nest(w: GpuWriter) -> None:
 
 
 def over_elements(w: GpuWriter, axes: tuple[int, ...]) -> str:
-    """The head of a loop in which every point of some axes is one thread's."""
+    """Head of a grid-stride loop over all points of some axes."""
     w.emit(f"const {w.int} total = {w.count(axes)};")
     first, stride = f"({w.int})blockIdx.x*blockDim.x + threadIdx.x", f"({w.int})gridDim.x*blockDim.x"
     return f"for ({w.int} at = {first}; at < total; at += {stride})"
 
 
 def render_elements(w: GpuWriter, nest: Nest) -> None:
-    """Nothing is reduced: whatever a row needs once, each of its elements computes for itself."""
+    """No reductions: values that are constant per row are computed by every element."""
     count, inner = w.schedule.vector, () if nest.vector is None else (nest.vector,)
     if count > 1:
         render_packs(w, nest, count)
@@ -45,7 +45,7 @@ def render_elements(w: GpuWriter, nest: Nest) -> None:
 
 
 def render_packs(w: GpuWriter, nest: Nest, count: int) -> None:
-    """A thread has some elements side by side: it reads all that it needs before it writes the first."""
+    """One vector per thread: it loads all operands before the first store."""
     assert nest.vector is not None
     assert len(nest.levels) == 1
     (level,), across = nest.levels, f"({w.axis_extent(nest.vector)}/{count})"

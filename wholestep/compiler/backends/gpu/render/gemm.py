@@ -1,4 +1,4 @@
-"""Contractions: `ws_product` of native/product.h around what is read and what follows."""
+"""Tiled GEMM: a call of `ws_product` of native/product.h with operand accessors and a fused epilogue."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wholestep.compiler.ir.types import DType, float32
 from wholestep.compiler.plan.model.bodies import Dot
 from wholestep.compiler.plan.model.kernel import Instr, Level, Load
 
-DEPTH = 16  # of k, that a group of threads has of every piece
+DEPTH = 16  # k elements per thread group and iteration
 
 
 def render_dot(w: GpuWriter) -> None:
@@ -22,7 +22,7 @@ def render_dot(w: GpuWriter) -> None:
     (level,) = dot.levels
     acc = next(i for i in level.body if i.op == "acc")
     if w.schedule.form == LIBRARY:
-        render_behind(w, dot, level, acc)
+        render_library_epilogue(w, dot, level, acc)
         return
     names = {dot.m: "i", dot.n: "j", dot.k: "k"}
     w.axes |= names
@@ -39,12 +39,12 @@ def render_dot(w: GpuWriter) -> None:
 
 
 def is_in_fours(w: GpuWriter, load: Load, along: int) -> bool:
-    """Do elements along an axis lie in whole pieces of four, in memory as they are multiplied?"""
+    """Are elements along an axis contiguous and aligned in groups of four, in the dtype of the multiplication?"""
     return w.buffer_dtype(load) == float32 and in_fours(w.kernel.axes[along]) and lies_in_fours(load, along)
 
 
-def render_behind(w: GpuWriter, dot: Dot, level: Level, acc: Instr) -> None:
-    """What follows a product that the library has left in scratch memory."""
+def render_library_epilogue(w: GpuWriter, dot: Dot, level: Level, acc: Instr) -> None:
+    """Epilogue of a library GEMM whose result is in scratch memory: one thread per element."""
     axes = (*dot.batch, dot.m, dot.n)
     with w.block(over_elements(w, axes)):
         w.decompose("at", axes)
@@ -59,7 +59,7 @@ def accumulator(dtype: DType) -> DType:
 
 
 def tiles(w: GpuWriter, m: str, n: str, k: str, batch: tuple[int, ...], dtype: DType) -> None:
-    """Which tile, of which chunk, this block makes."""
+    """Emits which tile and which chunk of k this block computes."""
     tall, wide, _ = w.schedule.tile
     w.emit(f"const int m = {m}, n = {n}, depth = {k};")
     w.emit(f"const int down = (m + {tall - 1}) / {tall}, across = (n + {wide - 1}) / {wide};")
@@ -77,15 +77,15 @@ def tiles(w: GpuWriter, m: str, n: str, k: str, batch: tuple[int, ...], dtype: D
         w.emit(f"const int chunks = depth > {chunk} ? (depth + {chunk - 1}) / {chunk} : 1;")
         w.emit("if (blockIdx.y >= chunks) return;")
         w.emit(f"const int from = blockIdx.y*{chunk}, to = from + {chunk} < depth ? from + {chunk} : depth;")
-        given = f"({type} *)scratch, counters + tile, (int)blockIdx.y, chunks, tile, down * across"
+        arguments = f"({type} *)scratch, counters + tile, (int)blockIdx.y, chunks, tile, down * across"
     else:
         w.emit("const int from = 0, to = depth;")
-        given = f"({type} *)0, (int *)0, 0, 1, 0, 0"
-    w.emit(f"const ws_chunks<{type}> cut = {{{given}}};")
+        arguments = f"({type} *)0, (int *)0, 0, 1, 0, 0"
+    w.emit(f"const ws_chunks<{type}> cut = {{{arguments}}};")
 
 
 def early_loads(level: Level) -> tuple[Instr, ...]:
-    """What an epilogue reads at places that no value decides: it can be read while the product is made."""
+    """Epilogue loads with a computable address: they are issued before the product, to hide their latency."""
     return tuple(
         i
         for i in (*level.row, *level.body)
@@ -94,7 +94,7 @@ def early_loads(level: Level) -> tuple[Instr, ...]:
 
 
 def is_whole(schedule: CudaSchedule) -> bool:
-    """Does a block have the whole of k, in chunks that it adds by itself?"""
+    """Does a block process all of k, in chunks that it adds itself?"""
     return bool(schedule.chunk) and schedule.chunks == 1
 
 
@@ -110,7 +110,7 @@ def product_call(
     before: tuple[str, ...] = (),
     fours: Sequence[bool] = (False, False),
 ) -> None:
-    """The call; the epilogue is that of one element, whose axes may be `axes`, found by the lines `before`."""
+    """Emits the call; the epilogue handles one element, whose indices are `axes`, computed by the lines `before`."""
     tall, wide, groups = w.schedule.tile
     type = STORED[dtype]
     flags = ", ".join("true" if x else "false" for x in along)
@@ -118,19 +118,21 @@ def product_call(
     seen = "Early" if early else "ws_nothing"
     if early:
         w.emit(f"struct Early {{ {' '.join(f'{STORED[i.dtype]} v{i.id};' for i in early)} }};")
-    whole = is_whole(w.schedule)
-    if whole:
+    single_block = is_whole(w.schedule)
+    if single_block:
         dot = w.kernel.body
-        assert isinstance(dot, Dot), "windows have no such tiles"
+        assert isinstance(dot, Dot), "only matrix products use these tiles"
         depth, chunk = w.kernel.axes[dot.k], w.schedule.chunk
-        assert isinstance(depth, int), "its chunks are known"
+        assert isinstance(depth, int), "k is static"
         bytes = [16 if along[0] and fours[0] else 4, 16 if fours[1] else 4]
         count = max(3 * (tall + wide) * (DEPTH * groups + 4), -(-depth // chunk) * groups * tall * wide)
         head = f"ws_whole_product<{type}, {tall}, {wide}, {DEPTH}, {groups}, {depth}, {chunk}, "
         head += f"{bytes[0]}, {bytes[1]}, {'true' if along[1] else 'false'}>("
         arguments = "operands, m, n, m0, n0,"
     else:
-        count = max(DEPTH * groups * (tall + wide + 8), groups * tall * wide)  # rows are 4 apart from the next
+        count = max(
+            DEPTH * groups * (tall + wide + 8), groups * tall * wide
+        )  # rows are padded by 4 against bank conflicts
         head = f"ws_product<{type}, {tall}, {wide}, {DEPTH}, {groups}, {flags}>("
         arguments = "operands, m, n, from, to, m0, n0, cut,"
     w.emit(f"__shared__ __align__(16) {type} operands[{count}];")
@@ -138,11 +140,11 @@ def product_call(
     w.emit(f"    {arguments}")
     w.depth += 1
     for opening, lines, four in (("[&](int i, int k)", a, fours[0]), ("[&](int k, int j)", b, fours[1])):
-        given = f"const {type} *" if whole else f"const {type} &" if four else type
-        with w.block(f"{opening} -> {given}", "},"):
+        operand_type = f"const {type} *" if single_block else f"const {type} &" if four else type
+        with w.block(f"{opening} -> {operand_type}", "},"):
             for line in lines:
-                w.emit(line.replace("return ", "return &", 1) if whole else line)
-    kept = dict(w.axes)
+                w.emit(line.replace("return ", "return &", 1) if single_block else line)
+    outer_axes = dict(w.axes)
     w.axes |= axes
     with w.block(f"[&](int i, int j) -> {seen}", "},"):
         w.emit(f"return {{{', '.join(w.expression(i) for i in early)}}};")
@@ -155,5 +157,5 @@ def product_call(
         w.instructions([i for i in (*level.row, *level.body) if i.id not in ids])
         w.stores(level.row_stores)
         w.stores(level.stores)
-    w.axes = kept
+    w.axes = outer_axes
     w.depth -= 1

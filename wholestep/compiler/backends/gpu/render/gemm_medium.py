@@ -1,4 +1,4 @@
-"""Products of a middle size: `ws_middle_product` of native/middle.h around what is read and what follows."""
+"""Medium-size GEMM: a call of `ws_middle_product` of native/middle.h with operand accessors and epilogue."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def render_middle(w: GpuWriter) -> None:
     w.decompose("each", dot.batch)
     groups = 256 // tall
     rounds = 2 if groups * tall * wide > 8192 else 1
-    count = max(groups * deep * (tall + wide + 8), groups * tall * wide // rounds)  # as `ws_middle` has it
+    count = max(groups * deep * (tall + wide + 8), groups * tall * wide // rounds)  # as in `ws_middle`
     w.emit(f"__shared__ __align__(16) float operands[{count}];")
     early = early_loads(level)
     seen = "Early" if early else "ws_nothing"

@@ -1,10 +1,10 @@
-"""Kernels that share a launch: each is a function of its own block, and what a block has of shared memory is one's.
+"""Horizontally fused launches: each kernel is a device function of its block index; shared memory is one union.
 
     extern "C" __global__ void l4(const ws_step *step, const ws_given<23> given) {
       __shared__ __align__(16) char memory[20480];
       if (blockIdx.x < 392) return b5(step, memory, blockIdx.x, ..., given.at);
 
-Equal kernels are called in one place, with other buffers.
+Identical kernels share one call site, with different buffers.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from wholestep.compiler.backends.gpu.render.writer import GpuWriter
 from wholestep.compiler.plan.model.kernel import Kernel
 
 SHARED = re.compile(r"^(\s*)__shared__ (?:__align__\(16\) )?(.+?) (\w+)((?:\[\d+\])+);$")
-MULTIPROCESSORS, MOST_RESIDENT = 132, 2  # and blocks of one, for which registers are saved
-NEXT = ", const ws_step *next, const ws_data *data"  # what a launch that gathers is given besides
+MULTIPROCESSORS, MOST_RESIDENT = 132, 2  # of a large GPU, and resident blocks of each for which registers are limited
+NEXT = ", const ws_step *next, const ws_data *data"  # additional parameters of a launch that gathers
 SIZES = {"float": 4, "double": 8, "int": 4, "long long": 8, "ws_byte": 1, "ws_half": 2}
-# What CUDA calls a block's place, and what a kernel that has some of the blocks calls its own.
+# CUDA's block coordinates, and their names in a kernel that has only some blocks of a launch.
 OWN = (
     ("blockIdx.x", "block"),
     ("blockIdx.y", "chunk"),
@@ -42,7 +42,7 @@ def size_of(type: str) -> int:
 
 @dataclass(frozen=True)
 class Body:
-    """A kernel as a function under the name NAME: its text, the bytes of shared memory, the buffers it is given."""
+    """A kernel as a device function named NAME: its text, its bytes of shared memory, the buffers of its parameters."""
 
     text: str
     bytes: int
@@ -50,34 +50,34 @@ class Body:
 
 
 def own_memory(lines: Sequence[str]) -> tuple[list[str], int]:
-    """Lines whose shared memory is a part of the launch's, and how many bytes they need."""
-    found, end = [], 0
+    """Replaces shared memory declarations by offsets into the launch's memory; returns the lines and their bytes."""
+    result, end = [], 0
     for line in lines:
         match = SHARED.match(line)
         if match is None:
-            found.append(line)
+            result.append(line)
             continue
         indent, type, name, dims = match.groups()
-        found.append(f"{indent}{type} (&{name}){dims} = *({type} (*){dims})(memory + {end});")
+        result.append(f"{indent}{type} (&{name}){dims} = *({type} (*){dims})(memory + {end});")
         end += -(-size_of(type) * prod(int(d) for d in re.findall(r"\d+", dims)) // 16) * 16
-    return found, end
+    return result, end
 
 
 def body_of(writer: GpuWriter) -> Body:
-    """A kernel that was written, as a function of its own block."""
+    """A written kernel as a device function of its block index."""
     schedule = writer.schedule
-    assert not schedule.ahead, "the shared memory of a launch is that of all of its kernels"
+    assert not schedule.ahead, "kernels with row prefetch use dynamic shared memory and cannot be fused"
     lines, bytes = own_memory(writer.lines)
     buffers = writer.buffers
-    given = [("char", "scratch"), ("int", "counters")] if schedule.scratch else []
-    given += [(STORED[writer.plan.buffers[b].type.dtype], writer.params[b]) for b in buffers]
+    parameters = [("char", "scratch"), ("int", "counters")] if schedule.scratch else []
+    parameters += [(STORED[writer.plan.buffers[b].type.dtype], writer.params[b]) for b in buffers]
     step = "" if writer.kernel.loop is None else "int turn, "
     head = [
         f"static __device__ __forceinline__ void NAME(const ws_step *step, {step}char *memory, const int block, "
         "const int chunk, void *const *given) {",
         f"  const int blocks = {schedule.blocks}, all_chunks = {schedule.chunks}, threads = {schedule.threads};",
     ]
-    head += [f"  {type} *const {name} = ({type} *)given[{i}];" for i, (type, name) in enumerate(given)]
+    head += [f"  {type} *const {name} = ({type} *)given[{i}];" for i, (type, name) in enumerate(parameters)]
     text = "\n".join([*head, *writer.opening(), *lines, "}"])
     for cuda, own in OWN:
         text = text.replace(cuda, own)
@@ -86,28 +86,28 @@ def body_of(writer: GpuWriter) -> Body:
 
 @dataclass(frozen=True)
 class Called:
-    """A kernel, and the function that it is."""
+    """A kernel, and the device function that computes it."""
 
     kernel: Kernel
     function: str
     body: Body
 
     @property
-    def given(self) -> int:
-        """Addresses that it is given."""
+    def address_count(self) -> int:
+        """Number of addresses that it takes from the table."""
         return len(self.body.buffers) + 2 * bool(schedule_of(self.kernel).scratch)
 
 
-Part = tuple[Called, ...]  # some blocks of a launch: kernels that run one after the other in each of them
+Part = tuple[Called, ...]  # a range of blocks, in each of which these kernels run one after the other
 
 
 def launch_text(name: str, parts: Sequence[Part], threads: int, gathers: int = 0) -> str:
-    """The kernel of a launch: which blocks belong to whom; some may gather the rows of the next step meanwhile."""
+    """The global function of a launch, which dispatches on the block index; extra blocks may gather the next rows."""
     first = parts[0][0].kernel
     loop, step = ("", "step") if first.loop is None else (", int turn", "step, turn")
-    count = sum(call.given for part in parts for call in part)
+    count = sum(call.address_count for part in parts for call in part)
     grids = [schedule_of(part[0].kernel) for part in parts]
-    # So few registers that all blocks are there at once, where they are not many.
+    # Limit the registers so that all blocks can be co-resident, if there are few.
     resident = max(1, min(MOST_RESIDENT, -(-sum(s.blocks * s.chunks for s in grids) // MULTIPROCESSORS)))
     lines = [
         f'extern "C" __global__ void __launch_bounds__({threads}, {resident}) {name}(const ws_step *step{loop}, '
@@ -122,31 +122,33 @@ def launch_text(name: str, parts: Sequence[Part], threads: int, gathers: int = 0
     return "\n".join([*lines, "}"])
 
 
-def dispatch(parts: Sequence[Part], step: str, given: str) -> list[str]:
-    """Who a block belongs to."""
+def dispatch(parts: Sequence[Part], step: str, table: str) -> list[str]:
+    """Lines that dispatch a block to its kernel."""
     lines, at = list[str](), 0
     for run in in_runs(parts):
-        schedule, each = schedule_of(run[0][0].kernel), sum(call.given for call in run[0])
+        schedule, each = schedule_of(run[0][0].kernel), sum(call.address_count for call in run[0])
         blocks = schedule.blocks * schedule.chunks
         which = "" if len(run) == 1 else f" + block / {blocks} * {each}"
         inside = "block" if len(run) == 1 else f"block % {blocks}"
-        own = f"{inside}, 0" if schedule.chunks == 1 else f"{inside} % {schedule.blocks}, {inside} / {schedule.blocks}"
+        block_and_chunk = (
+            f"{inside}, 0" if schedule.chunks == 1 else f"{inside} % {schedule.blocks}, {inside} / {schedule.blocks}"
+        )
         lines.append(f"  if (block < {blocks * len(run)}) {{")
-        place = at
+        offset = at
         for call in run[0]:
-            if place > at:
+            if offset > at:
                 lines.append("    __syncthreads();")
-            lines.append(f"    {call.function}({step}, memory, {own}, {given} + {place}{which});")
-            place += call.given
+            lines.append(f"    {call.function}({step}, memory, {block_and_chunk}, {table} + {offset}{which});")
+            offset += call.address_count
         lines += ["    return;", "  }", f"  block -= {blocks * len(run)};"]
         at += each * len(run)
     return lines
 
 
 def in_runs(parts: Sequence[Part]) -> list[list[Part]]:
-    """Parts of the same functions with equal grids, together."""
-    found: dict[tuple[tuple[str, ...], int, int], list[Part]] = {}
+    """Groups parts with the same functions and equal grids."""
+    runs: dict[tuple[tuple[str, ...], int, int], list[Part]] = {}
     for part in parts:
         s = schedule_of(part[0].kernel)
-        found.setdefault((tuple(c.function for c in part), s.blocks, s.chunks), []).append(part)
-    return list(found.values())
+        runs.setdefault((tuple(c.function for c in part), s.blocks, s.chunks), []).append(part)
+    return list(runs.values())

@@ -1,7 +1,7 @@
-"""Convolutions as products whose left or right operand is found by taps; pools and their adjoints, a thread a pixel.
+"""Implicit GEMM convolution: one operand of the tiled GEMM is addressed by kernel taps instead of being unfolded.
 
-Images are (N, rows, columns, channels), weights (outputs, rows, columns, channels of a group).  Convolutions of few
-channels have kernels of their own: `direct_convolution.py`.
+Pools and their adjoints use one thread per pixel.  Images are (N, rows, columns, channels), weights (outputs, rows,
+columns, channels of a group).  Convolutions of few channels use `direct_convolution.py` instead.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def render_window(w: GpuWriter) -> None:
 
 
 def _pixel(w: GpuWriter, number: str, rows: Extent, columns: Extent, prefix: str = "") -> list[str]:
-    """Lines that find the image, row and column of a pixel."""
+    """Lines that compute image, row and column of a pixel index."""
     n, r, c = (f"{prefix}{x}" for x in ("image", "row", "column"))
     return [
         f"const int {c} = {number} % {w.extent(columns)}, {r} = {number} / {w.extent(columns)} % {w.extent(rows)};",
@@ -37,7 +37,8 @@ def _pixel(w: GpuWriter, number: str, rows: Extent, columns: Extent, prefix: str
     ]
 
 
-def _taps(w: GpuWriter, number: str, wide: Extent, channels: int) -> list[str]:
+def _tap_lines(w: GpuWriter, number: str, wide: Extent, channels: int) -> list[str]:
+    """Lines that compute channel, kernel row and kernel column of an index along k."""
     return [
         f"const int channel = {number} % {channels}, tap = {number} / {channels};",
         f"const int down = tap / {w.extent(wide)}, across = tap % {w.extent(wide)};",
@@ -45,7 +46,7 @@ def _taps(w: GpuWriter, number: str, wide: Extent, channels: int) -> list[str]:
 
 
 def _tap_access(w: GpuWriter, window: Window, of: tuple[Extent, ...], row: str, column: str) -> list[str]:
-    """Where a tap looks in an image, and zero outside of it."""
+    """Lines that compute the input pixel (y, x) of a tap, and return zero outside of the image."""
     (down, across), (far, wide), (top, left) = window.stride, window.dilation, window.low
     return [
         f"const int y = {row}*{down} + down*{far} - {top}, x = {column}*{across} + across*{wide} - {left};",
@@ -59,7 +60,7 @@ def _epilogue(w: GpuWriter, window: Window) -> tuple[Level, int]:
 
 
 def _group_channel(w: GpuWriter, window: Window, each: int, text: str) -> str:
-    """The channel of all groups that a channel of this block's group is."""
+    """The global channel of a channel within this block's group."""
     return text if window.groups == 1 else f"(each*{each} + {text})"
 
 
@@ -78,7 +79,7 @@ def render_conv2d(w: GpuWriter, window: Window) -> None:
     _begin(w, window)
     level, acc = _epilogue(w, window)
     at = _pixel(w, "i", w.kernel.axes[1], w.kernel.axes[2])
-    taps = _taps(w, "k", wide, channels)
+    taps = _tap_lines(w, "k", wide, channels)
     inside = _group_channel(w, window, channels, "channel")
     a = [*at, *taps, *_tap_access(w, window, images, "row", "column")]
     a.append(f"return {read(w, window, 'x', 'image', 'y', 'x', inside)};")
@@ -90,14 +91,14 @@ def render_conv2d(w: GpuWriter, window: Window) -> None:
 
 
 def render_grad_input(w: GpuWriter, window: Window) -> None:
-    """A pixel gets from every window that saw it; with strides most taps of a pixel saw nothing."""
+    """Input gradient: a pixel sums over all windows that contain it; with strides most taps contribute nothing."""
     g, weight = (shape_of(w.kernel, operand(window, n)) for n in ("g", "weight"))
     outputs, _, wide, channels = map(static_extent, weight)
     each = outputs // window.groups
     _begin(w, window)
     level, acc = _epilogue(w, window)
     at = _pixel(w, "i", w.kernel.axes[1], w.kernel.axes[2])
-    taps = _taps(w, "k", wide, each)
+    taps = _tap_lines(w, "k", wide, each)
     (down, across), (far, far_wide), (top, left) = window.stride, window.dilation, window.low
     output = _group_channel(w, window, each, "channel")
     a = [
@@ -120,7 +121,7 @@ def render_grad_weight(w: GpuWriter, window: Window) -> None:
     each = outputs // window.groups
     _begin(w, window)
     at = _pixel(w, "k", g[1], g[2])
-    taps = _taps(w, "j", wide, channels)
+    taps = _tap_lines(w, "j", wide, channels)
     output = _group_channel(w, window, each, "i")
     a = [*at, f"return {read(w, window, 'g', 'image', 'row', 'column', output)};"]
     b = [*at, *taps, *_tap_access(w, window, images, "row", "column")]
@@ -145,13 +146,13 @@ def _finish(w: GpuWriter, level: Level) -> None:
     w.stores(level.stores)
 
 
-def _pool_place(window: Window) -> str:
+def _pool_pixel(window: Window) -> str:
     (down, across), (top, left) = window.stride, window.low
     return f"const int y = i1*{down} + down - {top}, x = i2*{across} + across - {left};"
 
 
 def render_max_pool(w: GpuWriter, window: Window) -> None:
-    """The first of equal ones wins, and so does the first NaN."""
+    """Max-pool; ties go to the first element, and a NaN wins, the first one."""
     (level,), images = window.levels, shape_of(w.kernel, operand(window, "x"))
     dtype = accumulator(w.buffer_dtype(window.operands[0].load))
     tall, wide = window.pool
@@ -160,7 +161,7 @@ def render_max_pool(w: GpuWriter, window: Window) -> None:
         w.emit(f"{LOCAL[dtype]} best = ws_lowest(({LOCAL[dtype]})0); int position = 0;")
         with w.block(f"for (int tap = 0; tap < {tall * wide}; tap++)"):
             w.emit(f"const int down = tap / {wide}, across = tap % {wide};")
-            w.emit(_pool_place(window))
+            w.emit(_pool_pixel(window))
             w.emit(f"if (y < 0 || y >= {w.extent(images[1])} || x < 0 || x >= {w.extent(images[2])}) continue;")
             w.emit(f"const {LOCAL[dtype]} seen = {read(w, window, 'x', 'i0', 'y', 'x', 'i3')};")
             w.emit("if (ws_exceeds(seen, best)) best = seen, position = tap;")
@@ -170,7 +171,7 @@ def render_max_pool(w: GpuWriter, window: Window) -> None:
 
 
 def render_max_pool_grad(w: GpuWriter, window: Window) -> None:
-    """A pixel gets the gradient of every window whose maximum it is."""
+    """A pixel sums the gradients of all windows whose maximum it is."""
     (level,), g = window.levels, shape_of(w.kernel, operand(window, "g"))
     dtype = accumulator(w.buffer_dtype(window.operands[0].load))
     (tall, wide), (down, across), (top, left) = window.pool, window.stride, window.low
@@ -186,15 +187,15 @@ def render_max_pool_grad(w: GpuWriter, window: Window) -> None:
             w.block(f"for (int column = before; column <= x / {across} && column < {columns}; column++)"),
         ):
             w.emit(f"const int tap = (y - row*{down})*{wide} + x - column*{across};")
-            places = ("i0", "row", "column", "i3")
-            w.emit(f"if ((int){read(w, window, 'index', *places)} == tap) sum += {read(w, window, 'g', *places)};")
+            position = ("i0", "row", "column", "i3")
+            w.emit(f"if ((int){read(w, window, 'index', *position)} == tap) sum += {read(w, window, 'g', *position)};")
         source = w.buffer_dtype(window.operands[0].load)
         give(w, level, cast_text("sum", dtype, source), None)
         _finish(w, level)
 
 
 def render_max_pool_pick(w: GpuWriter, window: Window) -> None:
-    """What an image has where a pool found its maximum."""
+    """The values of an image at the positions of the pool's maxima."""
     (level,), images = window.levels, shape_of(w.kernel, operand(window, "x"))
     source = w.buffer_dtype(operand(window, "x").load)
     (_, wide), (down, across), (top, left) = window.pool, window.stride, window.low

@@ -1,4 +1,4 @@
-"""CUDA C++ as data: types, literals, and one row per op."""
+"""CUDA C++ as tables: types, literals, and one expression per op."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from wholestep.compiler.ir.types import (
     uint8,
 )
 
-# In memory, and as a local variable.  Half types are their bits: they are moved, and cast from and to float.
+# Types in memory, and of local variables.  Half types are stored as bits and cast from and to float.
 STORED = {
     float32: "float",
     float64: "double",
@@ -35,7 +35,7 @@ _INTEGER = {int32: "i32", int64: "i64", uint8: "u8"}
 
 
 def literal(value: float, dtype: DType) -> str:
-    """A constant by its bits."""
+    """A constant, exact to the bit."""
     if dtype == boolean:
         return "true" if value else "false"
     if not dtype.is_float:
@@ -53,7 +53,7 @@ def literal(value: float, dtype: DType) -> str:
 
 
 def extent_text(extent: Extent, symbols: tuple[str, ...]) -> str:
-    """A size at run time: d0, d1, ... are the symbolic dimensions."""
+    """A size at run time; d0, d1, ... are the symbolic dimensions."""
     if not isinstance(extent, Dim):
         return str(extent)
     parts = []
@@ -62,8 +62,8 @@ def extent_text(extent: Extent, symbols: tuple[str, ...]) -> str:
         if coefficient != 1 or not factors:
             factors.insert(0, str(coefficient))
         parts.append("*".join(factors))
-    whole = "+".join(parts)
-    return whole if whole.isalnum() else f"({whole})"  # it may stand behind % and /
+    text = "+".join(parts)
+    return text if text.isalnum() else f"({text})"  # it may follow % and /
 
 
 Row = Callable[[DType, tuple[str, ...]], str]
@@ -87,7 +87,7 @@ _FUNCTIONS = ("exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "sqr
 OPS: dict[str, Row] = {
     **{n: _call(n) for n in (*_FUNCTIONS, "tanh", "atan", "abs", "sign", "mod", "neg")},
     "recip": lambda t, x: f"({literal(1.0, t)} / {x[0]})",
-    "relu": lambda t, x: f"({x[0]} <= 0 ? {literal(0.0, t)} : {x[0]})",  # a NaN stays one
+    "relu": lambda t, x: f"({x[0]} <= 0 ? {literal(0.0, t)} : {x[0]})",  # propagates NaN
     "add": _by_kind(_infix("+"), _call("add")),
     "sub": _by_kind(_infix("-"), _call("sub")),
     "mul": _by_kind(_infix("*"), _call("mul")),
@@ -110,7 +110,7 @@ OPS: dict[str, Row] = {
 
 
 def cast_text(value: str, of: DType, to: DType) -> str:
-    """A float that an integer dtype does not hold becomes the nearest number it holds, NaN becomes 0."""
+    """Conversion; float to integer saturates, NaN becomes 0."""
     if of == to:
         return value
     if of.is_half:
@@ -125,5 +125,5 @@ def cast_text(value: str, of: DType, to: DType) -> str:
 
 
 def widen_operand(value: str, of: DType, to: DType) -> str:
-    """An operand in the dtype that products add up in."""
+    """An operand in the accumulation dtype of products."""
     return cast_text(value, of, to) if of.is_half else value

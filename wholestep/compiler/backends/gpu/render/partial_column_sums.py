@@ -1,4 +1,8 @@
-"""Nests that leave parts of sums over columns and nothing else: a block has some columns of one part of the rows."""
+"""Partial column sums: each block reduces a tile of columns over one slice of the rows and writes the partial sums.
+
+A later kernel adds the slices.  Rows are dealt to the warps of all slices round-robin; within a block the warps'
+results are added in order.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +17,14 @@ from wholestep.compiler.backends.gpu.schedule import WARP
 from wholestep.compiler.plan.model.bodies import Nest
 from wholestep.compiler.plan.model.kernel import Load, Store
 
-UNDER_WAY = 128  # bytes that a thread has asked for before it adds the first
+UNDER_WAY = 128  # bytes of loads in flight per thread before it adds the first
 
 
 def render_sums(w: GpuWriter, nest: Nest) -> None:
-    """Rows go to the warps of all parts in turn; what the warps of a block have is added in order."""
+    """Emits the row loop and the sum over the warps of the block."""
     assert nest.vector is not None
     each, warps, length = w.schedule.vector, w.schedule.threads // WARP, w.kernel.axes[nest.vector]
-    assert isinstance(length, int), "sums have parts where the length of a row is known"
+    assert isinstance(length, int), "partial sums need a static row length"
     wide, sums = WARP * each, {s: f"z{n}" for n, s in enumerate(nest.levels[0].sums)}
     across = -(-length // wide)
     w.emit(f"const int lane = threadIdx.x % {WARP}, warp = threadIdx.x / {WARP};")
@@ -30,19 +34,19 @@ def render_sums(w: GpuWriter, nest: Nest) -> None:
         w.emit(f"float {name}[{each}] = {{}};")
     with w.block(f"if (base < {length})"):
         add_rows(w, nest, sums, w.schedule.blocks // across * warps, f"({w.int})part*{warps} + warp")
-    leave(w, sums, warps, wide, length)
+    write_block_sums(w, sums, warps, wide, length)
 
 
 def add_rows(w: GpuWriter, nest: Nest, sums: Mapping[Store, str], apart: int, first: str) -> None:
-    """A thread has the same columns of every row; it reads some rows, then adds them in order.
+    """A thread has the same columns of every row; it loads several rows, then adds them in order.
 
-    Behind the end it reads the last row again, so that no load waits for a branch, and adds nothing.
+    Past the end it loads the last row again and adds nothing, so that no load depends on a branch.
     """
     (level,), each, axis = nest.levels, w.schedule.vector, nest.vector
     assert axis is not None
     packs = Packs(w, axis, each)
-    held = {x: f"h{n}" for n, x in enumerate(read_of_rows(nest, packs))}
-    rows = max(1, UNDER_WAY // max(16, sum(each * w.buffer_dtype(x).size for x in held)))
+    registers = {x: f"h{n}" for n, x in enumerate(read_of_rows(nest, packs))}
+    rows = max(1, UNDER_WAY // max(16, sum(each * w.buffer_dtype(x).size for x in registers)))
 
     @contextmanager
     def over_rows(inside: str) -> Iterator[None]:
@@ -54,19 +58,19 @@ def add_rows(w: GpuWriter, nest: Nest, sums: Mapping[Store, str], apart: int, fi
                 yield
 
     with w.block(f"for ({w.int} next = {first}; next < total; next += {rows * apart})"):
-        for load, name in held.items():
+        for load, name in registers.items():
             w.emit(f"ws_pack<{STORED[w.buffer_dtype(load)]}, {each}> {name}[{rows}];")
         with over_rows(""):
-            for load, name in held.items():
+            for load, name in registers.items():
                 packs.read(load, f"{name}[r]", declare=False)
         with over_rows(f"if (next + r*{apart} < total)"):
             w.instructions(level.row)
             into = {s: f"{name}[e]" for s, name in sums.items()}
-            packs.render(level, {load: f"{name}[r]" for load, name in held.items()}, into=into)
+            packs.render(level, {load: f"{name}[r]" for load, name in registers.items()}, into=into)
 
 
 def read_of_rows(nest: Nest, packs: Packs) -> list[Load]:
-    """What is read of every row, where it is known before anything is computed."""
+    """Per-row loads whose address does not depend on a computed value."""
     plain = dict.fromkeys(i.load for i in nest.levels[0].body if i.load is not None and is_plain_load(i))
     return [
         x
@@ -77,8 +81,8 @@ def read_of_rows(nest: Nest, packs: Packs) -> list[Load]:
     ]
 
 
-def leave(w: GpuWriter, sums: Mapping[Store, str], warps: int, wide: int, length: int) -> None:
-    """What a block has found of its columns is its part's."""
+def write_block_sums(w: GpuWriter, sums: Mapping[Store, str], warps: int, wide: int, length: int) -> None:
+    """Adds the warps' sums of the block in order and writes them as this slice's partial sums."""
     each, column = w.schedule.vector, f"group*{wide} + threadIdx.x"
     assert wide <= w.schedule.threads
     w.emit(f"__shared__ float shares[{warps}][{wide}];")

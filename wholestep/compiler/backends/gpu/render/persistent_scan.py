@@ -1,9 +1,9 @@
-"""A loop over steps as one kernel: `native/loops.h` around what follows products, and what is element by element.
+"""Persistent scan kernel: `native/loops.h` around the epilogues of products and the elementwise kernels.
 
-each block holds its columns of the weights
+each block loads its columns of the weights into shared memory
 for each step:
-  blocks of the same rows meet where one multiplies what others have made; meanwhile it reads what is known before
-  the kernels of the step, one after the other, each over the block's own rows and units
+  blocks of the same rows wait at a barrier before they multiply rows of others; meanwhile they prefetch inputs
+  the kernels of the step run one after the other, each over the block's own rows and units
 """
 
 from __future__ import annotations
@@ -31,18 +31,19 @@ from wholestep.compiler.ir.types import float32
 from wholestep.compiler.plan.model.bodies import Dot
 from wholestep.compiler.plan.model.kernel import Instr, Kernel, Load, Plan, Store
 
+# parameters of every device function
 GIVEN = "const ws_step *step, const int turn, const int m0, const int u0, char *const memory, void *const *given"
 
 
 @dataclass(frozen=True)
 class Room:
-    """Where things are in a block's shared memory, in bytes."""
+    """Shared memory layout of a block: byte offsets."""
 
-    weights: dict[int, int]  # by place among the kernels
+    weights: dict[int, int]  # position of the kernel -> offset
     rows: int
-    halves: int  # rows as they come
+    halves: int  # staging for half-precision rows
     parts: int
-    tiles: dict[int, int]  # of buffers
+    tiles: dict[int, int]  # buffer -> offset
 
     @staticmethod
     def of(loop: Looping) -> Room:
@@ -57,7 +58,7 @@ class Room:
         for buffer in (*sorted(loop.inside), *sorted(loop.carried)):
             tiles[buffer] = at
             at += 4 * loop.rows * loop.width * tile_of(loop.kernels, buffer, loop.units)
-        assert at == loop.bytes, "it was planned so"
+        assert at == loop.bytes, "the plan's shared memory size matches"
         return Room(weights, rows, halves, parts, tiles)
 
 
@@ -67,7 +68,7 @@ def _width(loop: Looping, kernel: Kernel) -> int:
 
 
 class LoopWriter(GpuWriter):
-    """A writer of what a block does with its own elements: `row` and `column` of its tile, `i` and `j` of all."""
+    """Writes a kernel over the block's elements: `row` and `column` in its tile, `i` and `j` in the whole array."""
 
     ends_loops = False
 
@@ -91,9 +92,9 @@ class LoopWriter(GpuWriter):
         return ((unit_axis(self.kernel), 1),)
 
     def _tile(self, load: Load) -> str:
-        """The place of an own element in shared memory."""
+        """Expression of a block-local element in shared memory."""
         start, loop = load.index[-1].offset, self._loop
-        assert isinstance(start, int), "it was looked at"
+        assert isinstance(start, int), "`find_loop` has checked it"
         times = tile_of(loop.kernels, load.buffer, loop.units)
         column = f"{start // loop.units * loop.width} + column" if start else "column"
         return f"((float *)(memory + {self._room.tiles[load.buffer]}))[row*{times * loop.width} + {column}]"
@@ -107,7 +108,7 @@ class LoopWriter(GpuWriter):
                 self.emit(f"{self._tile(s.load)} = {self.values[s.value]};")
 
     def place(self) -> None:
-        """The element of a tile among all."""
+        """Emits the global indices of a tile element."""
         self.emit("const int i = m0 + row;")
         if self.width == self._loop.width:
             self.emit("const int j = u0 + column;")
@@ -117,7 +118,7 @@ class LoopWriter(GpuWriter):
 
     @contextmanager
     def elements(self) -> Iterator[None]:
-        """Each element of the tile is a thread's, the same in every step."""
+        """Loop over the tile; each element has the same thread in every step."""
         tile = self._loop.rows * self.width
         self.emit("#pragma unroll")
         with self.block(f"for (int which = 0; which < {-(-tile // THREADS)}; which++)"):
@@ -129,7 +130,7 @@ class LoopWriter(GpuWriter):
             yield
 
     def rest(self) -> None:
-        """What is done with an element; what was read before is there."""
+        """Emits the computation of an element; prefetched values are already in `early`."""
         (level,) = self.kernel.levels
         ids = {i.id for i in self.early}
         for i in self.early:
@@ -144,35 +145,35 @@ class LoopWriter(GpuWriter):
 
 
 def _early(kernel: Kernel, written: set[int]) -> Iterator[Instr]:
-    """What a kernel reads that no step of its loop makes: it can be read while blocks wait for each other."""
-    known = set[int]()
+    """Loads that no step of the loop writes: they can be issued while blocks wait at a barrier."""
+    loaded = set[int]()
     (level,) = kernel.levels
     for i in (*level.row, *level.body):
         if i.op != "load" or i.load is None or i.guards or i.load.buffer in written:
             continue
-        if all(index.value is None or index.value in known for index in i.load.index):
-            known.add(i.id)
+        if all(index.value is None or index.value in loaded for index in i.load.index):
+            loaded.add(i.id)
             yield i
 
 
 @dataclass(frozen=True)
 class LoopText:
-    """The text of a loop under the name NAME, and the buffers that each of its kernels is given."""
+    """Source of a loop, named NAME, and the buffers of each of its kernels."""
 
     text: str
     buffers: tuple[tuple[int, ...], ...]
 
 
 def render_loop(plan: Plan, loop: Looping) -> LoopText:
-    """The kernel of a loop."""
+    """The source of a persistent loop."""
     room, texts, buffers = Room.of(loop), [], []
-    for place, kernel in enumerate(loop.kernels):
-        name, w = f"NAME_{place}", LoopWriter(plan, kernel, loop, room)
+    for position, kernel in enumerate(loop.kernels):
+        name, w = f"NAME_{position}", LoopWriter(plan, kernel, loop, room)
         texts.append(f"// {' '.join(kernel.origin)}")
         texts += _prefetch_lines(plan, kernel, loop, room, name)
         if isinstance(kernel.body, Dot):
-            texts.append(_load_weights_text(plan, kernel, loop, room, name, room.weights[place]))
-            _product(w, kernel.body, loop, room, room.weights[place])
+            texts.append(_load_weights_text(plan, kernel, loop, room, name, room.weights[position]))
+            _product(w, kernel.body, loop, room, room.weights[position])
         else:
             with w.elements():
                 w.rest()
@@ -184,7 +185,7 @@ def render_loop(plan: Plan, loop: Looping) -> LoopText:
 
 
 def _prefetch_lines(plan: Plan, kernel: Kernel, loop: Looping, room: Room, name: str) -> list[str]:
-    """What a thread reads of its elements before the kernel runs."""
+    """Source of the function that loads a thread's `early` values before the kernel runs."""
     w = LoopWriter(plan, kernel, loop, room)
     if not w.early:
         return []
@@ -200,7 +201,7 @@ def _prefetch_lines(plan: Plan, kernel: Kernel, loop: Looping, room: Room, name:
 
 
 def _load_weights_text(plan: Plan, kernel: Kernel, loop: Looping, room: Room, name: str, at: int) -> str:
-    """A block's columns of the weights."""
+    """Source of the function that loads a block's columns of the weights."""
     w, dot = LoopWriter(plan, kernel, loop, room), kernel.body
     assert isinstance(dot, Dot)
     w.axes[dot.k] = "k"
@@ -213,13 +214,13 @@ def _load_weights_text(plan: Plan, kernel: Kernel, loop: Looping, room: Room, na
 
 
 def _product(w: LoopWriter, dot: Dot, loop: Looping, room: Room, at: int) -> None:
-    """A product of rows that are brought with the columns that a block holds, and what follows it."""
+    """Emits the product of loaded rows with the resident columns, and its epilogue."""
     kernel, batch = w.kernel, w.extent(loop.batch)
     acc, depth, lanes = next(i for i in w.instrs if i.op == "acc"), depth_of(kernel), lanes_of(loop.rows, w.width)
-    assert lanes is not None, "it was looked at"
+    assert lanes is not None, "`find_loop` has checked it"
     w.axes[dot.k] = "k"
     dtype = w.buffer_dtype(dot.a)
-    type, wide = STORED[dtype], widen_operand("x", dtype, float32)
+    type, widened = STORED[dtype], widen_operand("x", dtype, float32)
     w.emit(f"const ws_rows<{type}, {loop.rows}, {depth}> rows = {{")
     w.emit(f"    (float *)(memory + {room.rows}), ({type} *)(memory + {room.halves})}};")
     with w.block(f"rows.bring({batch} - m0, [&](int row, int k) -> const {type} *", "});"):
@@ -228,7 +229,7 @@ def _product(w: LoopWriter, dot: Dot, loop: Looping, room: Room, at: int) -> Non
     chunk = schedule_of(kernel).chunk or padded_row_stride(depth)
     w.emit(f"ws_held_product<{loop.rows}, {w.width}, {depth}, {chunk}, {lanes[0]}, {lanes[1]}>(")
     w.emit(f"    (float *)(memory + {room.parts}), rows, (const float *)(memory + {at}),")
-    w.emit(f"    []({type} x) -> float {{ return {wide}; }},")
+    w.emit(f"    []({type} x) -> float {{ return {widened}; }},")
     with w.block(f"    [&](int row, int column, float v{acc.id}, int which)", "    });"):
         w.emit(f"if (m0 + row >= {batch}) return;")
         w.place()
@@ -236,10 +237,10 @@ def _product(w: LoopWriter, dot: Dot, loop: Looping, room: Room, at: int) -> Non
 
 
 def _main(plan: Plan, loop: Looping, buffers: Sequence[Sequence[int]]) -> str:
-    """What a block does in all steps."""
+    """The global function: the loop over the steps."""
     writers = [LoopWriter(plan, k, loop, Room.of(loop)) for k in loop.kernels]
     w = writers[0]
-    starts = [sum(map(len, buffers[:place])) for place in range(len(buffers))]
+    starts = [sum(map(len, buffers[:position])) for position in range(len(buffers))]
     length = w.extent(plan.loops[loop.kernels[0].loop or 0].length)
     w.emit(f"const int down = blockIdx.x / {loop.across}, m0 = down*{loop.rows};")
     w.emit(f"const int u0 = blockIdx.x % {loop.across} * {loop.width}, steps = {length};")
@@ -248,29 +249,29 @@ def _main(plan: Plan, loop: Looping, buffers: Sequence[Sequence[int]]) -> str:
     w.emit("int *const here = come + down;")
     w.emit("int met = 0;")
 
-    def call(place: int, what: str, turn: str) -> str:
-        early = f", early{place}" if writers[place].early and what != "_hold" else ""
-        return f"NAME_{place}{what}(step, {turn}, m0, u0, memory, given.at + {starts[place]}{early});"
+    def call(position: int, what: str, turn: str) -> str:
+        early = f", early{position}" if writers[position].early and what != "_hold" else ""
+        return f"NAME_{position}{what}(step, {turn}, m0, u0, memory, given.at + {starts[position]}{early});"
 
-    def read(place: int, turn: str) -> str:
-        return call(place, "_read", turn) if writers[place].early else ""
+    def read(position: int, turn: str) -> str:
+        return call(position, "_read", turn) if writers[position].early else ""
 
-    for place, kernel in enumerate(loop.kernels):
-        if writers[place].early:
-            w.emit(f"NAME_{place}_early early{place}[{-(-loop.rows * _width(loop, kernel) // THREADS)}];")
+    for position, kernel in enumerate(loop.kernels):
+        if writers[position].early:
+            w.emit(f"NAME_{position}_early early{position}[{-(-loop.rows * _width(loop, kernel) // THREADS)}];")
         if isinstance(kernel.body, Dot):
-            w.emit(call(place, "_hold", "0"))
+            w.emit(call(position, "_hold", "0"))
     w.emit("__syncthreads();")
-    ahead = range(min(loop.meets, default=0))
-    for line in filter(None, (read(place, "0") for place in ahead)):
+    ahead = range(min(loop.barriers, default=0))
+    for line in filter(None, (read(position, "0") for position in ahead)):
         w.emit(line)
     with w.block("for (int turn = 0; turn < steps; turn++)"):
-        for place in range(len(loop.kernels)):
-            if place in loop.meets:
-                _meet(w, loop, place, read)
-            elif not loop.meets and (line := read(place, "turn")):
+        for position in range(len(loop.kernels)):
+            if position in loop.barriers:
+                _barrier(w, loop, position, read)
+            elif not loop.barriers and (line := read(position, "turn")):
                 w.emit(line)
-            w.emit(call(place, "", "turn"))
+            w.emit(call(position, "", "turn"))
             w.emit("__syncthreads();")
     w.emit(f"if (ws_is_last(come + {loop.down} + down, {loop.across}) && threadIdx.x == 0) *here = 0;")
     count = max(1, sum(map(len, buffers)))
@@ -282,14 +283,14 @@ def _main(plan: Plan, loop: Looping, buffers: Sequence[Sequence[int]]) -> str:
     return "\n".join([head, "  ws_wait_for_others();", *sizes, *w.lines, "}"])
 
 
-def _meet(w: LoopWriter, loop: Looping, place: int, read: Callable[[int, str], str]) -> None:
-    """Blocks of the same rows meet; what the kernels up to the next meeting read ahead is on its way meanwhile."""
-    met = "if (turn) " if place == 0 else ""  # before the first kernel of all there is nothing to wait for
-    meets, count = sorted(loop.meets), len(loop.kernels)
-    following = next((m for m in meets if m > place), meets[0] + count)
-    w.emit(f"{met}ws_arrive(here);")
-    for other in range(place, following):
-        while_more, turn = ("", "turn") if other < count else ("if (turn + 1 < steps) ", "turn + 1")
+def _barrier(w: LoopWriter, loop: Looping, position: int, read: Callable[[int, str], str]) -> None:
+    """Emits a split barrier of the blocks with the same rows; the next kernels' loads are issued while they wait."""
+    condition = "if (turn) " if position == 0 else ""  # nothing to wait for before the very first kernel
+    barriers, count = sorted(loop.barriers), len(loop.kernels)
+    following = next((m for m in barriers if m > position), barriers[0] + count)
+    w.emit(f"{condition}ws_arrive(here);")
+    for other in range(position, following):
+        guard, turn = ("", "turn") if other < count else ("if (turn + 1 < steps) ", "turn + 1")
         if line := read(other % count, turn):
-            w.emit(f"{while_more}{line}")
-    w.emit(f"{met}ws_await(here, ++met * {loop.across});")
+            w.emit(f"{guard}{line}")
+    w.emit(f"{condition}ws_await(here, ++met * {loop.across});")

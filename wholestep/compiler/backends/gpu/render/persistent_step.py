@@ -1,9 +1,9 @@
-"""The kernel of many steps whose weights stay: `native/staying.h` around what follows products.
+"""Persistent training step: `native/staying.h` around the epilogues of products.
 
 for each step:
-  a chunk of the sums of all rows and eight columns                     | blocks meet
-  rows: chunks are added, what follows the product, the kernels behind  | blocks meet
-  the weights' gradient and update; other blocks have the other updates, and the rows of other inputs
+  partial sums of one chunk of features, all rows, eight columns                     | grid barrier
+  rows: add the chunks, epilogue of the product, then the row chain and later kernels | grid barrier
+  weight gradient and update; other blocks run the other updates and copy the rows of the other inputs
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ NAME = "many_steps"
 
 @dataclass(frozen=True)
 class StayingText:
-    """Its text, the bytes of shared memory of a block, and the addresses that it is given, in order."""
+    """The source, the bytes of shared memory per block, and the kernels with their buffers, in table order."""
 
     text: str
     bytes: int
-    calls: tuple[tuple[Kernel, tuple[int, ...], bool], ...]  # kernels, their buffers; does it have scratch memory?
+    calls: tuple[tuple[Kernel, tuple[int, ...], bool], ...]  # kernel, its buffers; does it use scratch memory?
 
 
 class UpdateWriter(GpuWriter):
-    """A writer of an update whose states are a thread's own."""
+    """Writes an update whose states are in registers of the thread."""
 
     kept: tuple[int, ...] = ()
 
@@ -50,39 +50,39 @@ def function(w: GpuWriter, head: str) -> str:
     return "\n".join([f"static __device__ __forceinline__ {head} {{", *w.declared(), *w.opening(), *w.lines, "}"])
 
 
-def assemble_text(plan: Plan, found: Staying) -> tuple[str, GpuWriter]:
-    """A row of the first product: its chunks are added, and what follows it is done."""
-    w, dot = GpuWriter(plan, found.forward), found.forward.body
+def assemble_text(plan: Plan, step: Staying) -> tuple[str, GpuWriter]:
+    """Source for a row of the first product: adds the chunks and computes the epilogue."""
+    w, dot = GpuWriter(plan, step.forward), step.forward.body
     assert isinstance(dot, Dot)
     (level,) = dot.levels
     acc = next(i for i in level.body if i.op == "acc")
     w.axes |= {dot.m: "i", dot.n: "j"}
     w.emit(f"if (i >= {w.axis_extent(dot.m)}) return;")
-    with w.block(f"for (int j = threadIdx.x; j < {found.columns}; j += 256)"):
-        first = "0" if found.chunks > 1 else f"partial[i*{found.columns} + j]"
+    with w.block(f"for (int j = threadIdx.x; j < {step.columns}; j += 256)"):
+        first = "0" if step.chunks > 1 else f"partial[i*{step.columns} + j]"
         w.emit(f"{LOCAL[acc.dtype]} v{acc.id} = {first};")
-        if found.chunks > 1:
+        if step.chunks > 1:
             w.emit("#pragma unroll")
-            at = f"(c*{found.rows} + i)*{found.columns} + j"
-            w.emit(f"for (int c = 0; c < {found.chunks}; c++) v{acc.id} += partial[{at}];")
+            at = f"(c*{step.rows} + i)*{step.columns} + j"
+            w.emit(f"for (int c = 0; c < {step.chunks}; c++) v{acc.id} += partial[{at}];")
         w.instructions((*level.row, *level.body))
         w.stores((*level.row_stores, *level.stores))
     head = f"void {NAME}_row(const ws_step *step, const float *partial, const int i, void *const *given)"
     return function(w, head), w
 
 
-def update_text(plan: Plan, found: Staying) -> tuple[str, UpdateWriter]:
-    """An element of the weights: the slope of a column in a row, and what is done with the sum of all."""
-    dot = found.gradient.body
+def update_text(plan: Plan, step: Staying) -> tuple[str, UpdateWriter]:
+    """Source for an element of the weights: its gradient contribution per row, and the update by the sum."""
+    dot = step.gradient.body
     assert isinstance(dot, Dot)
-    feature, _, slopes = eligibility.feature_axis(found.forward, found.gradient)
+    feature, _, output_gradient = eligibility.feature_axis(step.forward, step.gradient)
     column = dot.n if feature == dot.m else dot.m
-    w = UpdateWriter(plan, found.gradient)
+    w = UpdateWriter(plan, step.gradient)
     w.axes |= {dot.k: "row", column: "column"}
-    w.emit(f"return row < {w.axis_extent(dot.k)} && column < {found.columns} ? {w.element(slopes)} : 0.0f;")
+    w.emit(f"return row < {w.axis_extent(dot.k)} && column < {step.columns} ? {w.element(output_gradient)} : 0.0f;")
     slope = function(w, f"float {NAME}_slope(const ws_step *step, const int row, const int column, void *const *given)")
-    w = UpdateWriter(plan, found.gradient)
-    w.kept = found.kept
+    w = UpdateWriter(plan, step.gradient)
+    w.kept = step.states
     (level,) = dot.levels
     acc = next(i for i in level.body if i.op == "acc")
     w.axes |= {feature: "feature", column: "column"}
@@ -90,14 +90,14 @@ def update_text(plan: Plan, found: Staying) -> tuple[str, UpdateWriter]:
     w.stores(level.stores)
     head = (
         f"void {NAME}_update(const ws_step *step, const int feature, const int column, const float v{acc.id}, "
-        f"float (&kept)[{len(found.kept)}][4], const int which, void *const *given)"
+        f"float (&kept)[{len(step.states)}][4], const int which, void *const *given)"
     )
     return f"{slope}\n{function(w, head)}", w
 
 
 @dataclass(frozen=True)
 class PersistentPhase:
-    """Some blocks' work between two meetings."""
+    """Work of the blocks between two grid barriers."""
 
     function: str
     blocks: int
@@ -106,7 +106,7 @@ class PersistentPhase:
 
 
 def phase(plan: Plan, kernels: Sequence[Kernel], name: str) -> PersistentPhase:
-    """Kernels as one function of a block's number."""
+    """Kernels as one device function of the block index."""
     names: dict[str, str] = {}
     texts, parts = [], []
     for part in sorted(parts_of(kernels), key=work_of_a_block, reverse=True):
@@ -125,51 +125,51 @@ def phase(plan: Plan, kernels: Sequence[Kernel], name: str) -> PersistentPhase:
     return PersistentPhase(name, eligibility.others_blocks(kernels), tuple(c for part in ordered for c in part), text)
 
 
-def render_staying(plan: Plan, found: Staying) -> StayingText:
-    """The kernel, under the name `many_steps`."""
-    row, first = assemble_text(plan, found)
-    update, last = update_text(plan, found)
-    between = [phase(plan, kernels, f"{NAME}_{n}") for n, kernels in enumerate(found.between)]
-    beside = phase(plan, found.beside, f"{NAME}_beside")
+def render_staying(plan: Plan, step: Staying) -> StayingText:
+    """The persistent kernel, named `many_steps`."""
+    row, first = assemble_text(plan, step)
+    update, last = update_text(plan, step)
+    between = [phase(plan, kernels, f"{NAME}_{n}") for n, kernels in enumerate(step.between)]
+    other_updates = phase(plan, step.other_updates, f"{NAME}_beside")
     calls: list[tuple[Kernel, tuple[int, ...], bool]] = [
-        (found.forward, first.buffers, False),
-        (found.gradient, last.buffers, False),
+        (step.forward, first.buffers, False),
+        (step.gradient, last.buffers, False),
     ]
     starts = []
-    for each in (*between, beside):
+    for each in (*between, other_updates):
         starts.append(count_of(calls))
         calls += [(c.kernel, c.body.buffers, bool(schedule_of(c.kernel).scratch)) for c in each.calls]
-    work = max([found.work_bytes, *(c.body.bytes for each in (*between, beside) for c in each.calls)])
+    work = max([step.work_bytes, *(c.body.bytes for each in (*between, other_updates) for c in each.calls)])
     count, record = count_of(calls), 8 * record_words(plan)
-    bytes = found.own_bytes + work + 16 * count + RECORDS * record + 4 * found.rows
+    bytes = step.own_bytes + work + 16 * count + RECORDS * record + 4 * step.rows
     loss = plan.outputs[0][1]
-    places = [i for i, b in enumerate(addresses(calls)) if b == loss]
-    at = len(first.buffers)
+    loss_addresses = [i for i, b in enumerate(addresses(calls)) if b == loss]
+    update_start = len(first.buffers)
     main = MAIN.format(
         name=NAME,
-        rows=found.rows,
+        rows=step.rows,
         work=work,
         count=count,
         record=record,
-        tiles=found.tiles,
-        across=-(-found.columns // WIDE),
-        features=found.features,
-        columns=found.columns,
-        states=len(found.kept),
-        weights=found.kept.index(found.weights),
-        update=at,
-        kept=", ".join(str(at + last.buffers.index(b)) for b in found.kept),
-        place=_place(found),
-        losses=" ".join(f"given[{i}] = losses + 16*s;" for i in places),
+        tiles=step.tiles,
+        across=-(-step.columns // WIDE),
+        features=step.features,
+        columns=step.columns,
+        states=len(step.states),
+        weights=step.states.index(step.weights),
+        update=update_start,
+        kept=", ".join(str(update_start + last.buffers.index(b)) for b in step.states),
+        place=_weight_offset(step),
+        losses=" ".join(f"given[{i}] = losses + 16*s;" for i in loss_addresses),
         middle="".join(_middle(n, each, start) for n, (each, start) in enumerate(zip(between, starts, strict=False))),
-        others=beside.blocks,
-        beside=f"{beside.function}(step, memory, block, given + {starts[-1]});" if beside.calls else "",
+        others=other_updates.blocks,
+        beside=f"{other_updates.function}(step, memory, block, given + {starts[-1]});" if other_updates.calls else "",
         deep=DEEP,
         wide=WIDE,
         apart=APART,
         records=RECORDS,
     )
-    texts = [row, update, *(each.text for each in (*between, beside)), main]
+    texts = [row, update, *(each.text for each in (*between, other_updates)), main]
     return StayingText("\n".join(texts), bytes, tuple(calls))
 
 
@@ -178,20 +178,20 @@ def count_of(calls: Sequence[tuple[Kernel, tuple[int, ...], bool]]) -> int:
 
 
 def addresses(calls: Sequence[tuple[Kernel, tuple[int, ...], bool]]) -> list[int]:
-    """The buffer of each address; -1: scratch memory, or its counters."""
+    """The buffer of each address; -1 for scratch memory and its counters."""
     return [b for _, buffers, scratch in calls for b in (*((-1, -1) if scratch else ()), *buffers)]
 
 
-def _place(found: Staying) -> str:
-    """The number of an element of the weights in memory."""
-    dot = found.forward.body
+def _weight_offset(step: Staying) -> str:
+    """Expression of the element offset of a weight."""
+    dot = step.forward.body
     assert isinstance(dot, Dot)
     along, across = eligibility.strides(dot.b, dot.k, dot.n) or (0, 0)
     return f"(first + feature)*{along} + (n0 + column)*{across}"
 
 
 def _middle(number: int, each: PersistentPhase, start: int) -> str:
-    """A phase of blocks; the rows of the first one begin with what follows the first product."""
+    """One phase; the first one starts with the epilogue of the first product."""
     row = "" if number else f"{NAME}_row(step, partial, block, given);\n      __syncthreads();\n      "
     return f"""    for (int block = blockIdx.x; block < {each.blocks}; block += gridDim.x) {{
       {row}{each.function}(step, memory, block, given + {start});
@@ -234,7 +234,7 @@ const ws_data *data, float *partial, char *losses, int *come) {{
     w[column*{apart} + feature] = kept[{weights}][which];
   }});
   auto told_of = [&](int s) {{ return (const ws_step *)(told + s % {records}*{record}); }};
-  auto bring = [&](int s) {{ /* the rows of a step, and the record of the one behind it */
+  auto bring = [&](int s) {{ /* the rows of a step, and the record of the one after it */
     if (s < steps && owns)
       ws_bring_rows<{rows}, {features}>(x + s % 2*{rows}*{apart}, places, told_of(s), data + 2, first);
     if (s + 1 < steps && s && t < {record}/8)

@@ -1,4 +1,4 @@
-"""Kernels of a chain: a block has one row, whose number is the block's own."""
+"""Kernels of a row chain (vertical fusion): one block per row, whose index is the block index."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from wholestep.compiler.backends.gpu.render.row_reduction import RowLevels
 from wholestep.compiler.backends.gpu.render.writer import GpuWriter
 from wholestep.compiler.plan.model.bodies import Dot, Nest
 
-GROUPS, WIDE = 8, 32  # of threads that share k, as in a tile; columns at a time
+GROUPS, WIDE = 8, 32  # thread groups that split k, as in a tile; columns per iteration
 
 
 def render_chained(w: GpuWriter) -> None:
-    """The row of a kernel that a block has."""
+    """The block's row of one kernel of the chain."""
     axis = row_axis(w.kernel)
     assert axis is not None
     w.emit(f"const {w.int} i{axis} = blockIdx.x;")
@@ -42,7 +42,7 @@ def render_elements_of_row(w: GpuWriter, nest: object) -> None:
 
 
 def render_rows_of_row(w: GpuWriter, nest: object) -> None:
-    """Its other axes are dealt to the warps, or it has all threads."""
+    """The remaining row axes are distributed over the warps, or processed by all threads."""
     assert isinstance(nest, Nest)
     width, workers = w.schedule.width, w.schedule.threads // w.schedule.width
     w.emit(f"const int lane = threadIdx.x % {width}, worker = threadIdx.x / {width};")
@@ -52,12 +52,12 @@ def render_rows_of_row(w: GpuWriter, nest: object) -> None:
 
 
 def render_row_product(w: GpuWriter, dot: Dot) -> None:
-    """A row of a product: `ws_row_product` of native/product.h."""
+    """One row of a matrix product: `ws_row_product` of native/product.h."""
     (level,) = dot.levels
     acc = next(i for i in level.body if i.op == "acc")
     n, depth = w.kernel.axes[dot.n], w.kernel.axes[dot.k]
-    assert isinstance(n, int), "it can be rows"
-    assert isinstance(depth, int), "it can be rows"
+    assert isinstance(n, int), "`can_be_rows` has checked it"
+    assert isinstance(depth, int), "`can_be_rows` has checked it"
     dtype = accumulator(w.buffer_dtype(dot.a))
     type, chunk, along = STORED[dtype], w.schedule.chunk or depth, stride_of(dot.b, dot.k) == 1
     w.axes |= {dot.n: "j", dot.k: "k"}

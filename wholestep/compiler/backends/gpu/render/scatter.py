@@ -1,4 +1,4 @@
-"""Sums at computed places: a thread an element of the target, which looks at every index in order."""
+"""Deterministic scatter-add: each target element is owned by one thread, block or warp, which adds in index order."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from wholestep.compiler.plan.model.bodies import Scatter
 
 
 def render_scatter(w: GpuWriter) -> None:
-    """No atomics: the updates of an element are added in their order, whatever runs when."""
+    """One thread per target element scans all indices.  No atomics, so the order of the additions is fixed."""
     scatter = w.kernel.body
     assert isinstance(scatter, Scatter)
     target, at = scatter.target, scatter.at
-    own = [i.plain for d, i in enumerate(target.index) if d != at]
-    assert None not in own, "a scatter's target is indexed by axes"
-    kept = [a for a in own if a is not None]
-    summed = [a for a in range(len(w.kernel.axes)) if a not in kept]
+    target_axes = [i.plain for d, i in enumerate(target.index) if d != at]
+    assert None not in target_axes, "a scatter's target is indexed by axes"
+    row_axes = [a for a in target_axes if a is not None]
+    summed = [a for a in range(len(w.kernel.axes)) if a not in row_axes]
     dtype = w.buffer_dtype(target)
     type = accumulator(dtype)
     if w.schedule.form == SCATTER_ROWS:
-        render_rows(w, scatter, kept, summed)
+        render_rows(w, scatter, row_axes, summed)
         return
     if w.schedule.form == SCATTER_SORTED:
-        render_sorted(w, scatter, kept, summed)
+        render_sorted(w, scatter, row_axes, summed)
         return
-    w.emit(f"const {w.int} rows = {w.extent(target.shape[at])}, each = {w.count(kept)};")
+    w.emit(f"const {w.int} rows = {w.extent(target.shape[at])}, each = {w.count(row_axes)};")
     loop = over_elements(w, ()).replace("total", "rows*each")
-    w.lines.pop()  # the number of elements is another
+    w.lines.pop()  # `total` does not apply: the loop runs over rows * each
     with w.block(loop):
         w.emit(f"const {w.int} place = at / each, other = at % each;")
-        w.decompose("other", kept)
+        w.decompose("other", row_axes)
         w.emit(f"{STORED[type]} sum = 0;")
         with ExitStack() as stack:
             for axis in summed:
@@ -50,9 +50,12 @@ def render_scatter(w: GpuWriter) -> None:
         w.emit(f"{element} = {cast_text('sum', type, dtype)};")
 
 
-def render_rows(w: GpuWriter, scatter: Scatter, kept: list[int], summed: list[int]) -> None:
-    """A block a row of the target.  Warp p looks at indices 32 p .. 32 p + 31, then 256 further, and so on; what it
-    finds it adds in order, and then the warps are added in order."""
+def render_rows(w: GpuWriter, scatter: Scatter, row_axes: list[int], summed: list[int]) -> None:
+    """One block per target row.
+
+    Warp p scans indices 32 p .. 32 p + 31, then 256 further, and so on, and adds its matches in order; then the warps'
+    sums are added in order.
+    """
     target, row, parts = scatter.target, w.schedule.width, w.schedule.threads // WARP
     dtype = w.buffer_dtype(target)
     type, each = accumulator(dtype), -(-row // WARP)
@@ -75,7 +78,7 @@ def render_rows(w: GpuWriter, scatter: Scatter, kept: list[int], summed: list[in
                 with w.block(f"for (int e = 0; e < {each}; e++)"):
                     w.emit(f"const {w.int} other = e*{WARP} + lane;")
                     with w.block(f"if (other < {row})"):
-                        w.decompose("other", kept)
+                        w.decompose("other", row_axes)
                         value = cast_text(w.element(scatter.updates), w.buffer_dtype(scatter.updates), type)
                         w.emit(f"sum[e] = ws_add(sum[e], ({text}){value});")
         w.emit("__syncthreads();")
@@ -83,7 +86,7 @@ def render_rows(w: GpuWriter, scatter: Scatter, kept: list[int], summed: list[in
         w.emit(f"for (int e = 0; e < {each}; e++) if (e*{WARP} + lane < {row}) parts[part][e*{WARP} + lane] = sum[e];")
         w.emit("__syncthreads();")
         with w.block(f"for ({w.int} other = threadIdx.x; other < {row}; other += {w.schedule.threads})"):
-            w.decompose("other", kept)
+            w.decompose("other", row_axes)
             w.emit(f"{text} all = parts[0][other];")
             w.emit(f"for (int p = 1; p < {parts}; p++) all = ws_add(all, parts[p][other]);")
             stride = product(target.shape[scatter.at + 1 :])
@@ -92,7 +95,7 @@ def render_rows(w: GpuWriter, scatter: Scatter, kept: list[int], summed: list[in
 
 
 def render_sorting(w: GpuWriter) -> None:
-    """What runs before a sorted scatter: each index finds its place among all, `place * indices + number` in order."""
+    """Rank sort before a sorted scatter: a key `row * indices + index` moves to the number of smaller keys."""
     scatter = w.kernel.body
     assert isinstance(scatter, Scatter)
     summed = [a for a in range(len(w.kernel.axes)) if a in scatter.over]
@@ -117,13 +120,13 @@ def render_sorting(w: GpuWriter) -> None:
         w.emit("if (mine < total) sorted[before] = own;")
 
 
-def render_sorted(w: GpuWriter, scatter: Scatter, kept: list[int], summed: list[int]) -> None:
-    """A warp has a row of the target, or a part of it: it looks for the first of its indices and adds in order."""
+def render_sorted(w: GpuWriter, scatter: Scatter, row_axes: list[int], summed: list[int]) -> None:
+    """One warp per target row or part of it: it finds its first index (binary search) and adds in order."""
     target, row, each = scatter.target, w.schedule.width, w.schedule.vector
     dtype = w.buffer_dtype(target)
     type, of = accumulator(dtype), w.buffer_dtype(scatter.updates)
     text, wide = STORED[type], WARP * each * SORTED_PIECES
-    packs = of in PACKED and each * of.size >= 16
+    is_vectorized = of in PACKED and each * of.size >= 16
     w.emit("const long long *const sorted = (const long long *)scratch;")
     w.emit(f"const int lane = threadIdx.x % {WARP};")
     w.emit(f"const {w.int} rows = {w.extent(target.shape[scatter.at])}, indices = {w.count(summed)};")
@@ -132,7 +135,7 @@ def render_sorted(w: GpuWriter, scatter: Scatter, kept: list[int], summed: list[
     first = f"(({w.int})blockIdx.x*blockDim.x + threadIdx.x) / {WARP}"
     with w.block(f"for ({w.int} piece = {first}; piece < total; piece += ({w.int})gridDim.x*blockDim.x / {WARP})"):
         w.emit(f"const {w.int} begin = piece % across * {wide} + lane*{each};")
-        if scatter.onto:  # a warp has one of the indices: the first of its place has them all
+        if scatter.onto:  # one warp per index: the first of equal indices adds them all
             w.emit(f"{w.int} low = piece / across;")
             w.emit(f"const {w.int} place = ({w.int})(sorted[low] / indices);")
             w.emit("if (low > 0 && sorted[low - 1] / indices == place) continue;")
@@ -152,10 +155,10 @@ def render_sorted(w: GpuWriter, scatter: Scatter, kept: list[int], summed: list[
             with w.block(f"for (int p = 0; p < {SORTED_PIECES}; p++)"):
                 w.emit(f"const {w.int} other = begin + p*{WARP * each};")
                 with w.block(f"if (other < {row})"):
-                    w.decompose("other", kept)
+                    w.decompose("other", row_axes)
                     place = f"{w.params[scatter.updates.buffer]} + {w.offset(scatter.updates)}"
                     w.emit(f"{STORED[of]} a[{each}];")
-                    if packs:
+                    if is_vectorized:
                         w.emit(f"ws_pack<{STORED[of]}, {each}> pack; pack.read({place}); pack.split(a);")
                     else:
                         w.emit(f"for (int e = 0; e < {each}; e++) a[e] = ({place})[e];")
@@ -166,12 +169,12 @@ def render_sorted(w: GpuWriter, scatter: Scatter, kept: list[int], summed: list[
         with w.block(f"for (int p = 0; p < {SORTED_PIECES}; p++)"):
             w.emit(f"const {w.int} other = begin + p*{WARP * each};")
             with w.block(f"if (other < {row})"):
-                w.decompose("other", kept)
+                w.decompose("other", row_axes)
                 at = f"{w.params[target.buffer]} + {w.offset(target)} + {w.times('place', stride)}"
                 w.emit(f"{STORED[dtype]} q[{each}];")
                 w.emit("#pragma unroll")
-                held = f"ws_add({cast_text(f'({at})[e]', dtype, type)}, sum[p][e])" if scatter.onto else "sum[p][e]"
-                w.emit(f"for (int e = 0; e < {each}; e++) q[e] = {cast_text(held, type, dtype)};")
+                total = f"ws_add({cast_text(f'({at})[e]', dtype, type)}, sum[p][e])" if scatter.onto else "sum[p][e]"
+                w.emit(f"for (int e = 0; e < {each}; e++) q[e] = {cast_text(total, type, dtype)};")
                 if dtype in PACKED and each * dtype.size >= 16:
                     w.emit(f"ws_pack<{STORED[dtype]}, {each}> pack; pack.join(q); pack.write({at});")
                 else:

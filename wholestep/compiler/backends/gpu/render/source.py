@@ -1,4 +1,4 @@
-"""Plan -> one text of CUDA C++: every launch once, however often it is made."""
+"""Plan -> CUDA C++ source: one function per launch; identical launches share a function."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from wholestep.compiler.plan.model.kernel import Kernel, Kind, Plan
 
 NATIVE = Path(__file__).parents[2] / "cuda" / "native"
 
-MANY = 1 << 31  # blocks: more than any loop has
-GATHERING, GATHER_THREADS = "gathering", 256  # the function of a launch that gathers rows, and its threads
-KERNELS = "// ---- kernels"  # what stands before it is the same for every plan
+MANY = 1 << 31  # blocks: no limit on co-resident blocks
+GATHERING, GATHER_THREADS = "gathering", 256  # name and threads of the launch that also gathers the next step's rows
+KERNELS = "// ---- kernels"  # separator: the text before it is the same for every plan
 
 RENDER: Mapping[Kind, Callable[[GpuWriter], None]] = {
     Kind.NEST: render_nest,
@@ -54,26 +54,26 @@ Argument = ctypes.c_void_p | ctypes.c_int | ctypes.Array[ctypes.c_void_p]
 
 @dataclass(frozen=True)
 class Rendered:
-    """A launch: its function, and the kernels that share it, each with the buffers that it is given."""
+    """A launch: its function, and its kernels, each with the buffers of its parameters."""
 
-    function: str  # "": it is all a library's
+    function: str  # "" if a library does all of it
     kernels: tuple[tuple[Kernel, tuple[int, ...]], ...]
-    shares: bool = False  # are there several, which find their buffers in a table?
-    gathers: int = 0  # blocks that gather the rows of the next step meanwhile
-    before: str = ""  # a function of the same arguments that runs first: it sorts the indices of a scatter
-    shared: int = 0  # bytes of shared memory that its blocks are given besides
-    together: bool = False  # of a loop that is one kernel: its blocks are all there at once
+    shares: bool = False  # is it a fused launch, whose buffers are passed in a table?
+    gathers: int = 0  # blocks that meanwhile gather the rows of the next step
+    before: str = ""  # function with the same arguments that runs first: it sorts the indices of a scatter
+    shared: int = 0  # bytes of dynamic shared memory per block
+    together: bool = False  # is it a persistent loop, whose blocks must be co-resident?
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Blocks at capacity, and chunks."""
+        """Blocks and chunks at capacity."""
         first = schedule_of(self.kernels[0][0])
         if self.together:
             return first.owns[2] * first.owns[3], 1
         if not self.shares:
             return first.blocks, first.chunks
-        own = [schedule_of(k) for k, _ in self.kernels if schedule_of(k).chained <= 1]
-        return sum(s.blocks * s.chunks for s in own) + self.gathers, 1
+        schedules = [schedule_of(k) for k, _ in self.kernels if schedule_of(k).chained <= 1]
+        return sum(s.blocks * s.chunks for s in schedules) + self.gathers, 1
 
     @property
     def threads(self) -> int:
@@ -82,31 +82,31 @@ class Rendered:
     def arguments(
         self, address: Callable[[int], int], step: int, scratch: int, counters: int, turn: int
     ) -> list[Argument]:
-        """What the function is given, as its text lists it."""
+        """The kernel arguments, in the order of the function's parameters."""
         head: list[Argument] = [ctypes.c_void_p(step)]
         if self.together:
             first = schedule_of(self.kernels[0][0])
-            come = ctypes.c_void_p(counters + 4 * (first.counters_at + first.sum_counters))
-            table = [address(b) for _, given in self.kernels for b in given]
-            return [*head, come, (ctypes.c_void_p * len(table))(*table)]
+            barrier = ctypes.c_void_p(counters + 4 * (first.counters_at + first.sum_counters))
+            table = [address(b) for _, buffers in self.kernels for b in buffers]
+            return [*head, barrier, (ctypes.c_void_p * len(table))(*table)]
         if self.kernels[0][0].loop is not None:
             head.append(ctypes.c_int(turn))
-        found: list[int] = []
+        addresses: list[int] = []
         for kernel, buffers in self.kernels:
-            own = schedule_of(kernel)
-            if own.scratch:
-                found += [scratch + own.scratch_at, counters + 4 * own.counters_at]
-            found += map(address, buffers)
+            schedule = schedule_of(kernel)
+            if schedule.scratch:
+                addresses += [scratch + schedule.scratch_at, counters + 4 * schedule.counters_at]
+            addresses += map(address, buffers)
         if self.shares:
-            return [*head, (ctypes.c_void_p * len(found))(*found)]
-        return [*head, *map(ctypes.c_void_p, found)]
+            return [*head, (ctypes.c_void_p * len(addresses))(*addresses)]
+        return [*head, *map(ctypes.c_void_p, addresses)]
 
 
 @dataclass(frozen=True)
 class GpuSource:
-    """The text of a plan, and its launches in order."""
+    """The source text of a plan, and its launches in order."""
 
-    text: str  # of the kernels alone
+    text: str  # kernels only, without the native headers
     launches: tuple[Rendered, ...]
 
     @property
@@ -117,59 +117,66 @@ class GpuSource:
 
 @cache
 def native(name: str) -> str:
-    """A file of primitives."""
+    """Text of a native header."""
     return (NATIVE / name).read_text()
 
 
 def write_kernel(plan: Plan, kernel: Kernel) -> GpuWriter:
-    """The writer of a kernel, whose lines are written."""
+    """A writer that contains the lines of the kernel."""
     writer = GpuWriter(plan, kernel)
     (render_chained if schedule_of(kernel).chained else RENDER[kernel.kind])(writer)
     return writer
 
 
 def is_plain_product(plan: Plan, kernel: Kernel) -> bool:
-    """Does a library do all of it?"""
+    """Is a kernel executed by a library alone?"""
     if schedule_of(kernel).form in (GRAPH, EXCHANGE):
         return True
     return schedule_of(kernel).form == LIBRARY and isinstance(kernel.body, Dot) and is_direct(plan, kernel.body)
 
 
 def render(plan: Plan, prefix: str = "k", together: int = MANY) -> GpuSource:
-    """Launches in order; equal ones have one function, which has the number of the first kernel.
+    """Renders launches in order; identical ones share a function, named after the first kernel.
 
-    `together`: blocks that a GPU has room for at once.  A loop of more blocks has launches of its kernels in each step.
+    Args:
+        together: blocks that can be co-resident.  A loop with more blocks gets one launch per kernel and step.
     """
     names: dict[str, str] = {}
     texts, rendered = [], []
 
-    def named(text: str, name: str) -> str:
+    def define_function(text: str, name: str) -> str:
         if text and text not in names:
             names[text] = name
             texts.append(text.replace("NAME", name))
         return names.get(text, "")
 
     for launch in in_launches(plan, together):
-        name, own = f"{prefix}{launch[0].id}", [k for k in launch if not is_plain_product(plan, k)]
-        if not own:
-            rendered.append(Rendered("", tuple((k, ()) for k in launch)))  # the library's alone
+        name, generated = f"{prefix}{launch[0].id}", [k for k in launch if not is_plain_product(plan, k)]
+        if not generated:
+            rendered.append(Rendered("", tuple((k, ()) for k in launch)))
         elif is_loop(launch, together):
             loop = find_loop(plan, launch)
-            assert isinstance(loop, Looping), "its kernels say so"
-            found = render_loop(plan, loop)
-            kernels = tuple(zip(launch, found.buffers, strict=True))
-            one = Rendered(named(found.text, name), kernels, shares=True, shared=loop.bytes, together=True)
-            rendered.append(one)
+            assert isinstance(loop, Looping), "its schedules say so"
+            loop_text = render_loop(plan, loop)
+            kernels = tuple(zip(launch, loop_text.buffers, strict=True))
+            persistent = Rendered(
+                define_function(loop_text.text, name), kernels, shares=True, shared=loop.bytes, together=True
+            )
+            rendered.append(persistent)
         else:
-            text, kernels = fused_launch_text(plan, own) if len(own) > 1 else single_text(plan, own[0])
-            before = named(sort_kernel_text(plan, own[0]), f"{name}_sort")
-            ahead = schedule_of(own[0]).ahead
-            rendered.append(Rendered(named(text, name), kernels, len(own) > 1, before=before, shared=ahead))
+            text, kernels = (
+                fused_launch_text(plan, generated) if len(generated) > 1 else single_text(plan, generated[0])
+            )
+            sort_function = define_function(sort_kernel_text(plan, generated[0]), f"{name}_sort")
+            ahead = schedule_of(generated[0]).ahead
+            rendered.append(
+                Rendered(define_function(text, name), kernels, len(generated) > 1, before=sort_function, shared=ahead)
+            )
     return GpuSource("\n\n".join(texts) + "\n", tuple(rendered))
 
 
 def is_loop(launch: Sequence[Kernel], together: int) -> bool:
-    """Are kernels a loop that is one, whose blocks a GPU has room for?"""
+    """Is a launch a persistent loop whose blocks can be co-resident?"""
     owns = schedule_of(launch[0]).owns
     return bool(owns) and owns[2] * owns[3] <= together
 
@@ -187,13 +194,13 @@ Kernels = tuple[tuple[Kernel, tuple[int, ...]], ...]
 
 
 def single_text(plan: Plan, kernel: Kernel) -> tuple[str, Kernels]:
-    """A kernel that has a launch for itself, under the name NAME."""
+    """Source of a kernel with its own launch, named NAME."""
     writer = write_kernel(plan, kernel)
     return f"// {' '.join(kernel.origin)}\n{writer.function('NAME')}", ((kernel, writer.buffers),)
 
 
 def sort_kernel_text(plan: Plan, kernel: Kernel) -> str:
-    """What runs before a scatter whose indices are sorted; "" for other kernels."""
+    """Source of the kernel that sorts a scatter's indices; "" for other kernels."""
     if schedule_of(kernel).form != SCATTER_SORTED:
         return ""
     writer = GpuWriter(plan, kernel)
@@ -202,7 +209,7 @@ def sort_kernel_text(plan: Plan, kernel: Kernel) -> str:
 
 
 def fused_launch_text(plan: Plan, kernels: Sequence[Kernel], gathers: int = 0) -> tuple[str, Kernels]:
-    """Kernels that share a launch: those whose blocks have most to do have the first of them."""
+    """Source of a fused launch; kernels with the most work per block come first."""
     names: dict[str, str] = {}
     texts, parts = [], []
     for part in sorted(parts_of(kernels), key=work_of_a_block, reverse=True):
@@ -220,32 +227,32 @@ def fused_launch_text(plan: Plan, kernels: Sequence[Kernel], gathers: int = 0) -
 
 
 def gather_launch(plan: Plan, source: GpuSource, blocks: int) -> tuple[int, str, Rendered] | None:
-    """The launch of a step that also gathers the rows of the next one: its number, its text and what it is then.
+    """The launch that also gathers the rows of the next step: its index, its source and its record.
 
-    It is the one with the fewest blocks of its own; None where all are a library's, or in loops.
+    It is the launch with the fewest blocks; None if all launches are a library's or in loops.
     """
-    able = [
+    candidates = [
         (launch.grid[0] * launch.grid[1], number)
         for number, launch in enumerate(source.launches)
         if launch.threads == GATHER_THREADS
         and all(k.loop is None and may_share(plan, k) for k, _ in launch.kernels)
         and launch.function
     ]
-    if not able:
+    if not candidates:
         return None
-    number = min(able)[1]
+    number = min(candidates)[1]
     text, kernels = fused_launch_text(plan, [k for k, _ in source.launches[number].kernels], blocks)
     return number, text.replace("NAME", GATHERING), Rendered(GATHERING, kernels, shares=True, gathers=blocks)
 
 
 def work_of_a_block(part: Sequence[Kernel]) -> float:
-    """What orders parts of a launch."""
-    own = schedule_of(part[0])
-    return sum(k.flops + k.bytes for k in part) / own.blocks / own.chunks
+    """Estimated work per block, which orders the parts of a launch."""
+    schedule = schedule_of(part[0])
+    return sum(k.flops + k.bytes for k in part) / schedule.blocks / schedule.chunks
 
 
 def with_primitives(text: str, machine: str | None = None) -> str:
-    """All that a compiler needs; `machine` is what stands for a GPU's own part."""
+    """The complete translation unit; `machine` replaces gpu.h (the emulation of a GPU)."""
     primitives = [
         native("gpu.h") if machine is None else machine,
         native("device.h"),

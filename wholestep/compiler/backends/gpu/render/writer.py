@@ -1,4 +1,4 @@
-"""What all kernels share: the function around them, places, instructions, stores."""
+"""Common code of all kernels: function signature, addresses, expressions, stores, reductions."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from wholestep.compiler.ir.types import DType, Extent, evaluate, float32, float6
 from wholestep.compiler.plan.io.traffic import loads, stores
 from wholestep.compiler.plan.model.kernel import Index, Instr, Kernel, Kind, Level, Load, Plan, Reduce, Space, Store
 
-INT = 1 << 31
+INT = 1 << 31  # limit of 32-bit indices
 
 
 class GpuWriter:
     """Collects the lines of one kernel.  Its buffers are the parameters x0, x1, ... in order of use."""
 
-    ends_loops = True  # does nothing of it run behind the end of a loop?
+    ends_loops = True  # does the kernel return past the end of its loop?
 
     def __init__(self, plan: Plan, kernel: Kernel) -> None:
         self.plan, self.kernel, self.schedule = plan, kernel, schedule_of(kernel)
@@ -45,16 +45,16 @@ class GpuWriter:
                 if i.op == "scalar"
                 else f"v{i.id}"
             )
-        self.of_rows = {i.id for level in kernel.levels for i in level.row if i.op != "const"}
+        self.row_values = {i.id for level in kernel.levels for i in level.row if i.op != "const"}
         for level in kernel.levels:
             for r in level.reduces:
                 self.values[r.id], self.dtypes[r.id] = f"v{r.id}", r.dtype
-                self.of_rows |= {r.id} if kernel.kind is Kind.NEST else set()
+                self.row_values |= {r.id} if kernel.kind is Kind.NEST else set()
         self.int = self._index_type()
-        self.resident = 0  # blocks that shall fit a multiprocessor at once; 0: as many as do
+        self.resident = 0  # required co-resident blocks per multiprocessor; 0: no requirement
 
     def _index_type(self) -> str:
-        """32 bits where every place and every element of the kernel has a number below 2^31: divisions are cheap."""
+        """32-bit indices if all addresses and elements are below 2^31, since their divisions are cheaper."""
         sizes = sizes_in(self.plan, self.kernel)
         counts = [evaluate(self.plan.buffers[b].type.elements, sizes) for b in self.params]
         counts.append(evaluate(product(self.kernel.axes[: self.kernel_axes]), sizes))
@@ -62,23 +62,25 @@ class GpuWriter:
 
     @property
     def kernel_axes(self) -> int:
-        """How many axes are walked by threads: those of a product's depth and a window's operands are not."""
+        """Number of axes distributed over threads: not the depth of a product, nor the operand axes of a window."""
         kinds = {"nest": len(self.kernel.axes), "columns": len(self.kernel.axes) - 1, "window": 4, "call": 2}
         return kinds.get(self.kernel.kind.value, len(self.kernel.axes) - (self.kernel.kind.value == "dot"))
 
     @cached_property
     def is_half(self) -> bool:
-        """Does a kernel make half numbers of half numbers?  Then functions need not be exact to the last bits."""
+        """Are results and operands half precision?  Then functions may use faster approximations."""
         stored = {self.buffer_dtype(s.load) for level in self.kernel.levels for s in level.stores}
         read = [self.buffer_dtype(i.load) for i in self.instrs if i.load is not None]
         return bool(stored) and all(t.is_half for t in stored) and any(t.is_half for t in read)
 
     @cached_property
     def reads_half(self) -> bool:
-        """Are the elements that a kernel reads along its rows half numbers?  Then 20 bits of a function are enough."""
-        moving = [i.load for i in self.instrs if i.load is not None and i.load.buffer not in self.work]
-        along = [x for x in moving if any(a == self.kernel.vector for index in x.index for a, _ in index.terms)]
-        return bool(along) and all(self.buffer_dtype(x).is_half for x in along)
+        """Are all elements read along the rows half precision?  Then 20 bits of a function's result are enough."""
+        accesses = [i.load for i in self.instrs if i.load is not None and i.load.buffer not in self.work]
+        row_accesses = [
+            x for x in accesses if any(a == self.kernel.vector for index in x.index for a, _ in index.terms)
+        ]
+        return bool(row_accesses) and all(self.buffer_dtype(x).is_half for x in row_accesses)
 
     # -- lines -----------------------------------------------------------------------------------------------------
     def emit(self, text: str) -> None:
@@ -99,17 +101,17 @@ class GpuWriter:
             yield
 
     def decompose(self, number: str, axes: Sequence[int]) -> None:
-        """The axes of a row-major number; the first one needs no remainder."""
+        """Emits the indices of a row-major linear index; the outermost needs no remainder."""
         if not axes:
             return
-        left = number
+        rest = number
         for position, axis in enumerate(reversed(axes)):
             extent = self.axis_extent(axis)
             if position == len(axes) - 1:
-                self.emit(f"const {self.int} i{axis} = {left};")
+                self.emit(f"const {self.int} i{axis} = {rest};")
             else:
-                self.emit(f"const {self.int} i{axis} = {left} % {extent}, n{axis} = {left} / {extent};")
-                left = f"n{axis}"
+                self.emit(f"const {self.int} i{axis} = {rest} % {extent}, n{axis} = {rest} / {extent};")
+                rest = f"n{axis}"
 
     def axis_extent(self, axis: int) -> str:
         return self.extent(self.kernel.axes[axis])
@@ -121,7 +123,7 @@ class GpuWriter:
         """The number of points of some axes."""
         return "*".join(f"({self.int}){self.axis_extent(a)}" for a in axes) or "1"
 
-    # -- places ----------------------------------------------------------------------------------------------------
+    # -- addresses -------------------------------------------------------------------------------------------------
     def times(self, text: str, stride: Extent) -> str:
         if stride == 1:
             return text
@@ -130,8 +132,8 @@ class GpuWriter:
     def index(self, i: Index, extent: Extent, scale: Extent = 1) -> list[str]:
         """The terms of scale * index."""
         if i.over != 1:
-            whole = " + ".join(self.index(replace(i, over=1), extent)) or "0"
-            return [self.times(f"(({whole})/{i.over})", scale)]
+            numerator = " + ".join(self.index(replace(i, over=1), extent)) or "0"
+            return [self.times(f"(({numerator})/{i.over})", scale)]
         terms = [self.times(self.axes[a], c * scale) for a, c in i.terms]
         if i.offset != 0:
             terms.append(self.extent(i.offset * scale))
@@ -178,8 +180,8 @@ class GpuWriter:
             return f"ws_uniform_{suffix}(step, {i.key}ull, (ws_long_word)({element}))"
         if i.op == "cast":
             return cast_text(args[0], self.dtypes[i.args[0]], i.dtype)
-        if i.op == "div" and i.dtype.is_float and i.args[1] in self.of_rows and i.args[0] not in self.of_rows:
-            return f"({args[0]} * ({literal(1.0, i.dtype)} / {args[1]}))"  # one division a row
+        if i.op == "div" and i.dtype.is_float and i.args[1] in self.row_values and i.args[0] not in self.row_values:
+            return f"({args[0]} * ({literal(1.0, i.dtype)} / {args[1]}))"  # one division per row
         if i.op == "tanh" and i.dtype == float32 and self.is_half:
             return f"ws_tanh_half({args[0]})"
         if i.op == "exp" and i.dtype == float32 and self.reads_half:
@@ -194,12 +196,12 @@ class GpuWriter:
 
     def stores(self, items: Sequence[Store]) -> None:
         for s in items:
-            placed = [(i, e) for i, e in zip(s.load.index, s.load.shape, strict=True) if i.is_behind_start]
-            inside = " && ".join(self.guard(i, 0, e) for i, e in placed)
+            bounded = [(i, e) for i, e in zip(s.load.index, s.load.shape, strict=True) if i.is_behind_start]
+            inside = " && ".join(self.guard(i, 0, e) for i, e in bounded)
             self.emit(f"{f'if ({inside}) ' if inside else ''}{self.element(s.load)} = {self.stored(s)};")
 
     def stored(self, store: Store) -> str:
-        """The value as its buffer keeps it: a state's half form is written by whoever writes the state."""
+        """The value in the dtype of its buffer; the kernel that writes a state also writes its half-precision copy."""
         of, to = self.dtypes[store.value], self.buffer_dtype(store.load)
         return cast_text(self.values[store.value], of, to) if to.is_half else self.values[store.value]
 
@@ -211,7 +213,7 @@ class GpuWriter:
 
     # -- reductions ------------------------------------------------------------------------------------------------
     def start(self, r: Reduce) -> None:
-        """What a thread has found so far: nothing."""
+        """Declares a reduction's accumulator with its neutral element."""
         type = STORED[self.dtypes[r.value]]
         if r.op == "argmax":
             self.emit(f"ws_best<{type}> r{r.id} = {{ws_lowest(({type})0), -1}};")
@@ -229,36 +231,36 @@ class GpuWriter:
             self.emit(f"r{r.id}{of} = ws_{join}(r{r.id}{of}, ({type}){value});")
 
     def finish(self, r: Reduce, text: str) -> None:
-        """Give the result of a reduction its name."""
-        found = f"{text}.at" if r.op == "argmax" else text
-        found = f"({found} < 0 ? 0 : {found})" if r.op == "argmax" else found
-        self.emit(f"const {LOCAL[r.dtype]} v{r.id} = {found};")
+        """Assigns the result of a reduction to its value name."""
+        result = f"{text}.at" if r.op == "argmax" else text
+        result = f"({result} < 0 ? 0 : {result})" if r.op == "argmax" else result
+        self.emit(f"const {LOCAL[r.dtype]} v{r.id} = {result};")
 
     # -- the function ----------------------------------------------------------------------------------------------
     @property
     def buffers(self) -> tuple[int, ...]:
-        """What it is given, in order."""
+        """The buffers of its parameters, in order."""
         return tuple(b for b in self.params if b not in self.work)
 
     def parameters(self) -> list[str]:
         return [f"{STORED[self.plan.buffers[b].type.dtype]} *{self.params[b]}" for b in self.buffers]
 
     def declared(self) -> list[str]:
-        """Its buffers, from a table that it is given."""
+        """Declarations of its buffers, loaded from an address table."""
         types = [(STORED[self.plan.buffers[b].type.dtype], self.params[b]) for b in self.buffers]
         return [f"  {type} *const {x} = ({type} *)given[{i}];" for i, (type, x) in enumerate(types)]
 
     def function(self, name: str) -> str:
-        """The kernel's text; what it is given besides buffers depends on the text alone."""
+        """The kernel's source; its additional parameters depend on the source alone."""
         step = () if self.kernel.loop is None else ("int turn",)
         scratch = ("char *scratch", "int *counters") if self.schedule.scratch else ()
-        given = ["const ws_step *step", *step, *scratch, *self.parameters()]
+        parameters = ["const ws_step *step", *step, *scratch, *self.parameters()]
         bounds = f"{self.schedule.threads}{f', {self.resident}' if self.resident else ''}"
-        head = f'extern "C" __global__ void __launch_bounds__({bounds}) {name}({", ".join(given)}) {{'
+        head = f'extern "C" __global__ void __launch_bounds__({bounds}) {name}({", ".join(parameters)}) {{'
         return "\n".join([head, "  ws_wait_for_others();", *self.opening(), *self.lines, "}"])
 
     def opening(self) -> list[str]:
-        """What its lines use of a step's record."""
+        """Declarations of the dimensions and scalars that its lines use of a step record."""
         text, head = "\n".join(self.lines), []
         last = len(self.symbols) - 1
         loop = None if self.kernel.loop is None else self.plan.loops[self.kernel.loop]
