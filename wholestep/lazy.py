@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Exports:
-    """What a package exports, by its `__init__.pyi`: `from wholestep.nn.module.module import Module as Module`, `mse = mse_loss`.
+    """What a package exports, by its `__init__.pyi`: `from wholestep.losses.basic import mse as mse`, `l2 = mse`.
 
     >>> Exports("wholestep.optim", import_module("wholestep.optim").__file__).home_of["Lion"]
     ('wholestep.optim.algorithms.lion', 'Lion')

@@ -283,7 +283,10 @@ def test_a_rank_of_a_job_that_is_over_is_told_so() -> None:
 
 
 def test_a_rank_whose_peers_do_not_come_says_so() -> None:
-    said = "import wholestep as ws; from wholestep.distributed.launch import joining as j; j.JOIN = 1; ws.Workers(timeout=1).join()"
+    said = (
+        "import wholestep as ws; from wholestep.distributed.launch import joining as j; j.JOIN = 1; "
+        "ws.Workers(timeout=1).join()"
+    )
     secret = new_secret()
     with Rendezvous(2, secret) as rendezvous:
         told = start_rank(0, rendezvous.address(), secret, said).communicate(timeout=SECONDS)[1]

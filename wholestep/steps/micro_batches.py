@@ -1,9 +1,9 @@
 """A step over several micro-batches that make one update: its programs.
 
-The loss is read as  Σ weight·numerator/denominator + terms without data  (`passes/distribute/separability.py`).  Denominators are
-summed over all micro-batches first; each of them adds the gradients of its numerators over these sums; the terms
-without data, and a function around one quotient (rmse), come with the update.  So the step equals that of one large
-batch.
+The loss is decomposed as  Σ weight·numerator/denominator + terms without data  (`passes/distribute/separability.py`).
+Denominators are summed over all micro-batches first; each micro-batch then accumulates the gradients of its numerators
+divided by these sums; the terms without data, and a function of one quotient (rmse), are added with the update.  So the
+step equals that of one large batch.
 """
 
 from __future__ import annotations

@@ -109,8 +109,8 @@ class NcclGroup:
                 )
             if other["nccl"] != told[0]["nccl"]:
                 raise UsageError(
-                    f"{self._describe_rank(rank)} has NCCL {other['nccl']}, and rank 0 has {told[0]['nccl']}: install the "
-                    "same version everywhere."
+                    f"{self._describe_rank(rank)} has NCCL {other['nccl']}, and rank 0 has {told[0]['nccl']}: install "
+                    "the same version everywhere."
                 )
             first = seen.setdefault((self._machine(rank), other["gpu"]), rank)
             if first != rank:

@@ -12,7 +12,7 @@ import pytest
 
 import wholestep as ws
 from tests.compiler.backends.cuda import random_cells
-from tests.compiler.backends.cuda.emulated import Emulated, Memory, emulated_device
+from tests.compiler.backends.cuda.emulated import Emulated, LaunchMemory, emulated_device
 from tests.compiler.backends.cuda.fake_gpu import FakeDriver
 from tests.compiler.backends.cuda.test_machine_code import compiled
 from wholestep.compiler.backends.cuda.driver import driver
@@ -162,7 +162,7 @@ def test_no_order_of_threads_and_blocks_changes_a_bit(name: str) -> None:
     for orders in product((0, 1, 2), (0, 1)):
         arrays = {b.id: start[b.id].copy() for b in plan.buffers}
         for _ in range(2):
-            emulated.run(Memory(plan, arrays, plan.sizes, [1e-3] * plan.slots, 1, 1), *orders)
+            emulated.run(LaunchMemory(plan, arrays, plan.sizes, [1e-3] * plan.slots, 1, 1), *orders)
         found.append(arrays)
     for other in found[1:]:
         for b in plan.buffers:

@@ -204,7 +204,7 @@ def test_a_measured_algorithm_is_taken_where_the_library_proposes_it() -> None:
     for proposed, prefers, built in ((("a", name), name, name), (("a", "b"), name, "first"), (("a",), "", "first")):
         prepared = PreparedGraph.__new__(PreparedGraph)
         prepared._graph = Proposals(*proposed)
-        number = prepared._found(prefers)
+        number = prepared._build_engine(prefers)
         assert (prepared._graph.built, number) == ([built], proposed.index(name) if built == name else None)
 
 

@@ -17,7 +17,7 @@ from wholestep.compiler.runtime.arrays import AnyArray
 class StatePiece:
     """Some rows of a state: those from `first` on, as many as `array` has, of `part.transpose(axes).reshape(form)`.
 
-    The part is the whole state; or, if ranks have cut it (`ir/state_partition.py: Cut`), the cut of the rank at `model`.
+    The part is the whole state; or, if ranks have cut it (`ir/state_partition.py: Cut`), one rank's cut.
     """
 
     array: AnyArray
