@@ -62,7 +62,16 @@ def test_without_a_failure_there_is_something_to_lose() -> None:
     assert "made to fail" not in str(report)
 
 
-STEPS = ("outline", "encode", "rules_for", "reachable_rules", "saturate", "replaced_nodes", "extract", "applied")
+STEPS = (
+    "outline",
+    "encode",
+    "rules_for",
+    "reachable_rules",
+    "saturate",
+    "find_replaced_nodes",
+    "extract",
+    "count_applications",
+)
 
 
 @pytest.mark.parametrize("step", [*STEPS, "CostModel", "rebuild"])
