@@ -24,6 +24,8 @@ LINK = re.compile(r"\[[^\]]*\]\((?!\w+://)([\w./-]*[./][\w./-]+)(?:#[\w-]*)?\)")
 FILE = re.compile(r"(?<!`)(`{1,2})([\w.-]+(?:/[\w.-]+)*(?:\.(?:py|pyi|md|h|c|cu|cpp|toml|yml)|/))\1(?!`)")
 # In a command, `python docs/make_api.py`, only paths from the root are ours: others are the reader's own files.
 IN_COMMAND = re.compile(rf"`[^`\n]*?(?<![\w/])((?:{'|'.join(FOLDERS)})/[\w./-]+\.(?:py|md|h|c|toml))(?![\w*])[^`\n]*`")
+# `plan/lower/draft.py: make_draft`: a function, or anything else that the file names.
+IN_FILE = re.compile(r"(?<!`)`([\w.-]+(?:/[\w.-]+)*\.(?:py|h|c)): ([\w.]+)`(?!`)")
 OTHERS_FILES = {
     "entry.c": "generated for each plan",
     "nccl.h": "NVIDIA's",
@@ -121,6 +123,19 @@ def test_files_that_are_named_exist() -> None:
     assert not lost, "\n".join(lost)
 
 
+def test_functions_that_are_named_with_their_file_are_in_it() -> None:
+    sources = [path for path in files() if path.suffix in (".py", ".h", ".c")]
+    lost = []
+    for name in documented():
+        named = zip(references(ROOT / name, IN_FILE, 1), references(ROOT / name, IN_FILE, 2), strict=True)
+        for (where, file), (_, function) in named:
+            homes = [path for path in sources if f"/{path.relative_to(ROOT).as_posix()}".endswith(f"/{file}")]
+            word = re.compile(rf"\b{function.rpartition('.')[2]}\b")
+            if not any(word.search(text_of(path)) for path in homes):
+                lost.append(f"{where} names `{file}: {function}`")
+    assert not lost, "\n".join(lost)
+
+
 def test_names_of_the_package_exist() -> None:
     """In documents, and in the whole text of sources: errors and advice tell people to write them."""
     lost = [
@@ -165,6 +180,7 @@ def test_every_decision_is_listed_under_its_number() -> None:
             "`compat.py` and ``native/x.h`` and `ir/`, not `f.readline` or `python a.py`",
             ["compat.py", "native/x.h", "ir/"],
         ),
+        (IN_FILE, "`plan/draft.py: make_draft`, not `a.py` or `x: y`", ["plan/draft.py"]),
         (IN_COMMAND, "run `python docs/make.py --all`, not `python mine/a.py`", ["docs/make.py"]),
         (NAME, "`ws.RMSProp`, ws.data.Encoder(x), f'ws.a{name}', of ws.h", ["RMSProp", "data.Encoder"]),
     ],

@@ -82,6 +82,20 @@ LAYERS: dict[str, tuple[Callable[[], ws.nn.Module], Callable[[], nn.Module], np.
     "global average pool": (
         ws.nn.GlobalAvgPool2d, lambda: nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()), IMAGES
     ),
+    "global average pool of signals": (
+        ws.nn.GlobalAvgPool1d, lambda: nn.Sequential(nn.AdaptiveAvgPool1d(1), nn.Flatten()), SEQUENCE
+    ),
+    "global max pool of signals": (
+        ws.nn.GlobalMaxPool1d, lambda: nn.Sequential(nn.AdaptiveMaxPool1d(1), nn.Flatten()), SEQUENCE
+    ),
+    "global max pool": (ws.nn.GlobalMaxPool2d, lambda: nn.Sequential(nn.AdaptiveMaxPool2d(1), nn.Flatten()), IMAGES),
+    "zero pad of signals": (lambda: ws.nn.ZeroPad1d((2, 1)), lambda: nn.ZeroPad1d((2, 1)), SEQUENCE),
+    "zero pad": (lambda: ws.nn.ZeroPad2d((1, 0, 2, 1)), lambda: nn.ZeroPad2d((1, 0, 2, 1)), IMAGES),
+    "reflection pad of signals": (lambda: ws.nn.ReflectionPad1d(2), lambda: nn.ReflectionPad1d(2), SEQUENCE),
+    "replication pad of signals": (lambda: ws.nn.ReplicationPad1d(2), lambda: nn.ReplicationPad1d(2), SEQUENCE),
+    "replication pad": (lambda: ws.nn.ReplicationPad2d(1), lambda: nn.ReplicationPad2d(1), IMAGES),
+    "circular pad of signals": (lambda: ws.nn.CircularPad1d(2), lambda: nn.CircularPad1d(2), SEQUENCE),
+    "circular pad": (lambda: ws.nn.CircularPad2d(1), lambda: nn.CircularPad2d(1), IMAGES),
     "batch norm of rows": (lambda: ws.nn.BatchNorm1d(12), lambda: nn.BatchNorm1d(12), X),
     "batch norm of signals": (lambda: ws.nn.BatchNorm1d(7, eps=0.1), lambda: nn.BatchNorm1d(7, eps=0.1), SEQUENCE),
     "batch norm of images": (lambda: ws.nn.BatchNorm2d(8), lambda: nn.BatchNorm2d(8), IMAGES),
@@ -126,6 +140,11 @@ def test_layer_equals_torchs(layer: str, dtype: str) -> None:
     torch.manual_seed(0)
     ours, theirs, x = LAYERS[layer]
     assert_twins(ours(), theirs(), [x], dtype)
+
+
+@pytest.mark.parametrize("name", ["CosineSimilarity", "PairwiseDistance"])
+def test_a_layer_of_two_inputs_equals_torchs(name: str) -> None:
+    assert_twins(getattr(ws.nn, name)(), getattr(nn, name)(), (X, X[::-1].copy()), "float64")
 
 
 def test_extremes_of_softplus_and_elu_stay_finite() -> None:

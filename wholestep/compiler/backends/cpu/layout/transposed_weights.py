@@ -1,7 +1,7 @@
 """States whose transposes are stored in their place: a step computes their updates transposed, and moves nothing.
 
 A weight that products read as `x @ w.T` is stored as they read it
-([021](../../../../docs/decisions/021-weights-by-columns.md)).
+([021](../../../../../docs/decisions/021-weights-by-columns.md)).
 Whatever is computed element by element from it or into it is computed of transposes too; the product that makes its
 gradient has its operands exchanged, (aᵀ b)ᵀ = bᵀ a; a product that reads it has one flag turned.  Each element is the
 same sum in the same order, so no bit of these changes.
