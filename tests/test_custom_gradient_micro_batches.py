@@ -67,10 +67,10 @@ REFUSED = {
         lambda x, w: (x @ ws.custom_gradient(lambda w: (w, lambda g: w))(w)).mean(),
         "does not add up over the parts of a batch",
     ),
-    "a mean": (lambda x, w: own_mean(x @ w), "for a mean over the batch; give it the sum, and divide behind it"),
+    "a mean": (lambda x, w: own_mean(x @ w), "for a mean over the batch; apply it to the sum, and divide afterwards"),
     "bent, under a root": (
         lambda x, w: ws.sqrt((clipped(x @ w) ** 2).mean()),
-        "not linear in what arrives, under a function of a mean",
+        "not linear in the upstream gradient, under a function of a mean",
     ),
 }
 

@@ -140,9 +140,9 @@ def test_a_warm_start_still_shows_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("report", "text"),
     [
-        (EGraphReport("bitwise", 9, 9, failure="it died"), "left as it was: it died"),
+        (EGraphReport("bitwise", 9, 9, failure="it died"), "is unchanged: it died"),
         (EGraphReport("bitwise", 9, 9, rounds=3, stopped="rounds"), "budget: 3 rounds were not enough"),
-        (EGraphReport("bitwise", 9, 9, paused={"scale-scale": 7}), "set aside by round 7: scale-scale"),
+        (EGraphReport("bitwise", 9, 9, paused={"scale-scale": 7}), "disabled by round 7: scale-scale"),
         (EGraphReport("bitwise", 9, 9, skipped="no rule can match"), "nothing to do: no rule can match"),
         (EGraphReport("bitwise", 90, 80, entered=30), "of 30 distinct nodes"),
     ],

@@ -67,5 +67,7 @@ def test_rows_that_stand_behind_another_axis_are_refused() -> None:
     kept = g.state("kept", (60,), 0.0)
     g.update(kept, ws.write_rows(kept, x.T.reshape(-1), 0))
     g.set_outputs({"loss": ws.losses.cross_entropy(x @ w, labels)})
-    with pytest.raises(GraphError, match=r"`write_rows`.* keeps rows of the batch in another order than that of the b"):
+    with pytest.raises(
+        GraphError, match=r"`write_rows`.* stores rows of the batch in a different order than that of the b"
+    ):
         ws.build_session(g, batch_size=8, shards=2, device="null")

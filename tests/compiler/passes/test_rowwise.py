@@ -108,16 +108,16 @@ CASES: dict[str, tuple[Callable[[], Node], Kind | str]] = {
     "softmax over the rows": (lambda: b.softmax(X, 0), "runs along the batch"),
     "each row minus the sum": (
         lambda: b.sub(X, b.expand_to(rows_sum(X), X.type.shape, (1,))),
-        "gives each row a value of the whole batch",
+        "broadcasts a value of the whole batch to each row",
     ),
     "all pairs": (lambda: b.expand_to(X, (BATCH, BATCH, 4), (0, 2)), "pairs the rows"),
     "embedding": (lambda: b.gather(W, TOKENS, 0), BatchSharded(0)),
     "embedding gradient": (lambda: b.scatter_add(leaf("u", ("batch", 3, 5)), TOKENS, 0, 4), Partial()),
     "a column": (lambda: b.gather(X, b.constant([0, 2], int32), 1), BatchSharded(0)),
-    "the first row": (lambda: b.slice_axes(X, (0, 0), (1, 4)), "picks rows by their place"),
+    "the first row": (lambda: b.slice_axes(X, (0, 0), (1, 4)), "picks rows by their position"),
     "a row by index": (lambda: b.gather(X, b.constant([0], int32), 0), "picks rows"),
     "one more row": (lambda: b.pad(X, (1, 0), (0, 0)), "adds rows"),
-    "two batches": (lambda: b.concat([X, Z], 0), "joins batches"),
+    "two batches": (lambda: b.concat([X, Z], 0), "concatenates batches"),
     "side by side": (lambda: b.concat([X, Z], 1), BatchSharded(0)),
     "row numbers": (lambda: b.iota((BATCH, 3), 0), "numbers the rows"),
     "column numbers": (lambda: b.iota((BATCH, 3), 1), BatchSharded(0)),
@@ -137,7 +137,7 @@ CASES: dict[str, tuple[Callable[[], Node], Kind | str]] = {
     "group norm": (lambda: b.make("group_norm", (IMAGES,), at.GroupNormAttrs(2, 0.1)), BatchSharded(0)),
     "batch norm": (
         lambda: b.make("batch_norm", (IMAGES, b.constant([1.0, 2.0], IMAGES.type.dtype)), at.NormAttrs(0.1)),
-        "gives each row a value of the whole batch",
+        "broadcasts a value of the whole batch to each row",
     ),
     "gradient of a norm, x": (lambda: norm_gradients()[0], BatchSharded(0)),
     "gradient of a norm, weight": (lambda: norm_gradients()[1], Partial()),
@@ -160,7 +160,7 @@ CASES: dict[str, tuple[Callable[[], Node], Kind | str]] = {
     ),
     "own gradient with a sum": (
         lambda: own(X, X, lambda u, x: b.expand_to(rows_sum(u), X.type.shape, (1,))),
-        "has a gradient of its own in which `expand` gives each row a value of the whole batch",
+        "has a custom gradient in which `expand` broadcasts a value of the whole batch to each row",
     ),
     "own gradient that is not a sum": (lambda: own(BIAS, BIAS, lambda u, x: x), "does not add up over the parts"),
     "own gradient that reads a sum": (
@@ -205,7 +205,7 @@ def test_a_sum_of_images_adds_up_unless_it_is_kept_in_parts(op: str) -> None:
         assert kind == Partial()
     else:  # sixteen sums: an image goes to one of them by its place in the batch
         assert isinstance(kind, Mixed)
-        assert "by their place in the batch" in kind.reason
+        assert "by their position in the batch" in kind.reason
 
 
 def test_every_op_has_a_flow() -> None:

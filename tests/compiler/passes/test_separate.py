@@ -133,7 +133,7 @@ def batch_norm() -> Node:
 BLAMED = {
     "dice": (dice, "ratio", "denominator that depends on parameters"),
     "info nce": (info_nce, "matmul", "multiplies rows of the batch with other rows"),
-    "batch norm": (batch_norm, "expand", "gives each row a value of the whole batch"),
+    "batch norm": (batch_norm, "expand", "broadcasts a value of the whole batch to each row"),
     "product of means": (lambda: b.mul(MSE, L1), "mul", "not linear in a mean"),
     "two roots": (lambda: b.add(b.unary("sqrt", MSE), b.unary("sqrt", L1)), "sqrt", "not linear in a mean"),
     "mean of means": (lambda: b.make("ratio", (MSE, b.size(BATCH))), "ratio", "does not divide a sum over the batch"),

@@ -1,5 +1,5 @@
-"""Gradient rules of the composites: cheaper and steadier than differentiating their decompositions.  y is the node,
-g the gradient that arrives at its output."""
+"""Gradient rules of the composites: cheaper and more stable than differentiating their decompositions.  y is the node,
+g the upstream gradient of its output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.passes.autodiff.pointwise import Gradients
 
 
-# y = max(x, 0):  dx = g where y > 0, else 0;  at 0: 0
+# y = max(x, 0):  dx = g if y > 0, else 0;  at 0: 0
 def relu_rule(y: Node, g: Node) -> Gradients:
     zero = b.zeros_like(y)
     return (b.where(b.less(zero, y), g, zero),)
@@ -46,16 +46,16 @@ def gelu_rule(y: Node, g: Node) -> Gradients:
     (x,) = y.inputs
     square = b.mul(x, x)
     if attrs_of(y, at.GeluAttrs).approximate:
-        # u is written as the forward pass writes it, so that the two share one tanh
+        # u is the same expression as in the forward pass, so that CSE shares one tanh
         u = b.scale(b.add(x, b.scale(b.mul(square, x), 0.044715)), sqrt(2 / pi))
         t = b.unary("tanh", u)
         slope = b.shift(b.scale(square, sqrt(2 / pi) * 3 * 0.044715), sqrt(2 / pi))
-        share = b.scale(b.shift(t, 1), 0.5)
+        gate = b.scale(b.shift(t, 1), 0.5)
         density = b.mul(b.scale(_one_minus(b.mul(t, t)), 0.5), slope)
     else:
-        share = b.scale(b.shift(b.unary("erf", b.scale(x, sqrt(0.5))), 1), 0.5)
+        gate = b.scale(b.shift(b.unary("erf", b.scale(x, sqrt(0.5))), 1), 0.5)
         density = b.scale(b.unary("exp", b.scale(square, -0.5)), 1 / sqrt(2 * pi))
-    return (b.mul(g, b.add(share, b.mul(x, density))),)
+    return (b.mul(g, b.add(gate, b.mul(x, density))),)
 
 
 # z = max(x, 0) - x·y + log(1 + e^-|x|):  dx = g·(sigmoid(x) - y), dy = -g·x
@@ -85,8 +85,8 @@ def log_softmax_rule(y: Node, g: Node) -> Gradients:
 # y = log Σ eˣ:  dx = g·e^(x - y)
 def logsumexp_rule(y: Node, g: Node) -> Gradients:
     (x,), axes = y.inputs, (attrs_of(y, at.SoftmaxAttrs).axis,)
-    share = b.unary("exp", b.sub(x, b.restore_axes(y, axes, x.type.shape)))
-    return (b.mul(share, b.restore_axes(g, axes, x.type.shape)),)
+    probability = b.unary("exp", b.sub(x, b.restore_axes(y, axes, x.type.shape)))
+    return (b.mul(probability, b.restore_axes(g, axes, x.type.shape)),)
 
 
 # y = -log softmax(x)[label]:  dx = (softmax x - onehot(label))·g
@@ -97,7 +97,7 @@ def cross_entropy_rule(y: Node, g: Node) -> Gradients:
     return b.mul(b.sub(b.softmax(x, axis), onehot), b.restore_axes(g, (axis,), x.type.shape)), None
 
 
-# y = norm(x, weight, bias): all gradients are results of one op, of which unread ones cost nothing
+# y = norm(x, weight, bias): all gradients are results of one op; results without readers cost nothing
 def norm_rule(y: Node, g: Node) -> Gradients:
     return b.results(f"{y.op}_grad", (*y.inputs[:2], g), y.attrs)[: len(y.inputs)]
 
@@ -107,7 +107,7 @@ def attention_rule(y: Node, g: Node) -> Gradients:
     return b.results("attention_grad", (*y.inputs, lse, b.cast(g, y.inputs[0].type.dtype)), y.attrs)
 
 
-# y = x/(1 - rate) where kept, else 0:  dx = the same of g;  drate = 0, what the mean over all draws says
+# y = x/(1 - rate) if kept, else 0:  dx = the same function of g;  drate = 0, the gradient of the mean over all masks
 def dropout_rule(y: Node, g: Node) -> Gradients:
     rate = y.inputs[1]
     return b.make("dropout", (g, rate), y.attrs), b.zeros_like(rate)

@@ -1,7 +1,7 @@
 """Gradient rules of convolution and max pooling.
 
-The three ops of a convolution are one trilinear form seen from three sides, so the gradients of each are the other
-two.  A pool's choice is constant but for jumps: its adjoint is linear, and so is the adjoint of that.
+A convolution and its two gradients are the three partial derivatives of one trilinear form, so the gradients of each
+are the other two.  The argmax of a pool is piecewise constant: its adjoint is linear, and so is the adjoint of that.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from wholestep.compiler.passes.autodiff.pointwise import Gradients
 
 def _size(images: Node, last: bool) -> tuple[int, int]:
     _, _, (height, width) = parts(images.type, last)
-    assert isinstance(height, int), "type rules ask for numbers"
-    assert isinstance(width, int), "type rules ask for numbers"
+    assert isinstance(height, int), "type rules require integer extents"
+    assert isinstance(width, int), "type rules require integer extents"
     return height, width
 
 
@@ -26,21 +26,21 @@ def _adjoint(op: str, inputs: tuple[Node, Node], a: at.ConvAttrs, like: Node) ->
     return b.make(op, inputs, at.ConvGradAttrs(a.stride, a.low, a.high, a.dilation, a.groups, a.last, size))
 
 
-# y = x * w:  dx = the adjoint in x of g under w, dw = the adjoint in w of x under g
+# y = x * w:  dx = conv_grad_input(g, w), dw = conv_grad_weight(x, g)
 def conv2d_rule(y: Node, g: Node) -> Gradients:
     (x, w), a = y.inputs, attrs_of(y, at.ConvAttrs)
     g = b.cast(g, x.type.dtype)
     return _adjoint("conv2d_grad_input", (g, w), a, x), _adjoint("conv2d_grad_weight", (x, g), a, w)
 
 
-# y(u, w) is linear in both, with h arriving:  du = h * w, dw = the adjoint in w of h under u
+# y(u, w) is bilinear, h is the upstream gradient:  du = h * w, dw = conv_grad_weight(h, u)
 def conv2d_grad_input_rule(y: Node, h: Node) -> Gradients:
     (u, w), a = y.inputs, attrs_of(y, at.ConvGradAttrs).forward
     h = b.cast(h, u.type.dtype)
     return b.make("conv2d", (h, w), a), _adjoint("conv2d_grad_weight", (h, u), a, w)
 
 
-# y(x, u) is linear in both, with h arriving, shaped as a weight:  dx = the adjoint in x of u under h, du = x * h
+# y(x, u) is bilinear, h is the upstream gradient, of a weight's shape:  dx = conv_grad_input(u, h), du = x * h
 def conv2d_grad_weight_rule(y: Node, h: Node) -> Gradients:
     (x, u), a = y.inputs, attrs_of(y, at.ConvGradAttrs).forward
     h = b.cast(h, u.type.dtype)
@@ -50,10 +50,10 @@ def conv2d_grad_weight_rule(y: Node, h: Node) -> Gradients:
 # y = max over each window:  dx = g at the first maximum, 0 elsewhere
 def max_pool2d_rule(y: Node, g: Node) -> Gradients:
     (x,), a = y.inputs, attrs_of(y, at.PoolAttrs)
-    return (_spread(g, b.make("max_pool2d_index", (x,), a), a, x),)
+    return (_pool_gradient(g, b.make("max_pool2d_index", (x,), a), a, x),)
 
 
-def _spread(g: Node, index: Node, a: at.PoolAttrs, like: Node) -> Node:
+def _pool_gradient(g: Node, index: Node, a: at.PoolAttrs, like: Node) -> Node:
     size = _size(like, a.last)
     return b.make("max_pool2d_grad", (g, index), at.PoolGradAttrs(a.window, a.stride, a.low, a.high, a.last, size))
 
@@ -66,4 +66,4 @@ def max_pool2d_grad_rule(y: Node, h: Node) -> Gradients:
 # y = x at the given positions:  dx = g there, 0 elsewhere
 def max_pool2d_pick_rule(y: Node, g: Node) -> Gradients:
     x, index = y.inputs
-    return _spread(g, index, attrs_of(y, at.PoolAttrs), x), None
+    return _pool_gradient(g, index, attrs_of(y, at.PoolAttrs), x), None

@@ -1,6 +1,6 @@
-"""Gradient rules of the pointwise primitives.  y is the node, g the gradient that arrives at its output.
+"""Gradient rules of the elementwise primitives.  y is the node, g the upstream gradient of its output.
 
-Constant factors multiply g first: g is often one number repeated, and then so is the product.
+Constant factors multiply g first: g is often a broadcast scalar, and then so is the product.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def cos_rule(y: Node, g: Node) -> Gradients:
     return (b.neg(b.mul(g, b.unary("sin", y.inputs[0]))),)
 
 
-# y = √x:  dx = g / 2y;  at 0: infinite (NaN where g = 0), as the limit says.  A loss that can meet 0 guards its
-# argument itself, as rmse does.
+# y = √x:  dx = g / 2y;  at 0: infinite (NaN if g = 0), which is the limit.  A loss whose argument can be 0 guards it
+# itself, as rmse does.
 def sqrt_rule(y: Node, g: Node) -> Gradients:
     return (b.div(b.scale(g, 0.5), y),)
 
@@ -112,15 +112,15 @@ def mul_rule(y: Node, g: Node) -> Gradients:
     return b.mul(g, c), b.mul(g, a)
 
 
-# y = a/c:  da = g/c, dc = -(g/c)·y.  Also for `ratio`: there g and c are scalars, g/c stays a host expression where c
-# is one (the number of elements), and only then is it spread over the numerator's elements.
+# y = a/c:  da = g/c, dc = -(g/c)·y.  Also for `ratio`: there g and c are scalars; g/c is a host expression if c is one
+# (the number of elements), and is broadcast to the numerator's elements afterwards.
 def div_rule(y: Node, g: Node) -> Gradients:
     da = b.div(g, y.inputs[1])
     return da, b.neg(b.mul(da, y))
 
 
-# y = a^c:  da = g·c·a^(c-1), 0 where c = 0 (also at a = 0);
-#           dc = g·y·ln a, 0 where a = 0 and c ≥ 0 (the limit; ln 0 would give NaN)
+# y = a^c:  da = g·c·a^(c-1), 0 if c = 0 (also at a = 0);
+#           dc = g·y·ln a, 0 if a = 0 and c ≥ 0 (the limit; ln 0 would give NaN)
 def pow_rule(y: Node, g: Node) -> Gradients:
     a, c = y.inputs
     zero = b.zeros_like(a)
@@ -136,13 +136,13 @@ def pow_rule(y: Node, g: Node) -> Gradients:
     return da, b.mul(g, b.mul(y, logarithm))
 
 
-# y = max(a, c):  da = g where a > c, g/2 where a = c, else 0; dc = the same with a and c exchanged
+# y = max(a, c):  da = g if a > c, g/2 if a = c, else 0; dc = the same with a and c exchanged
 def maximum_rule(y: Node, g: Node) -> Gradients:
     a, c = y.inputs
     return _to_winner(g, c, a), _to_winner(g, a, c)
 
 
-# y = min(a, c):  da = g where a < c, g/2 where a = c, else 0; dc = the same with a and c exchanged
+# y = min(a, c):  da = g if a < c, g/2 if a = c, else 0; dc = the same with a and c exchanged
 def minimum_rule(y: Node, g: Node) -> Gradients:
     a, c = y.inputs
     return _to_winner(g, a, c), _to_winner(g, c, a)
@@ -153,7 +153,7 @@ def _to_winner(g: Node, smaller: Node, larger: Node) -> Node:
     return b.where(b.less(smaller, larger), g, tie)
 
 
-# a gradient is taken where training happens
+# y = x in training, z in evaluation:  dx = g; gradients exist in training only
 def by_mode_rule(y: Node, g: Node) -> Gradients:
     return g, None
 

@@ -1,10 +1,10 @@
-"""Reverse-mode differentiation: `gradient` nodes become ordinary nodes.
+"""Reverse-mode automatic differentiation: `gradient` nodes become ordinary nodes.
 
-The walk names no op.  What an op's gradient is stands in rules.py; here are the chain rule, the sum where uses meet,
-and the checks on what a rule gave back.
+This file implements the chain rule, the accumulation over several uses of a value, and the type checks of rules; it is
+independent of ops, whose gradients are in rules.py.
 
-The gradient of a half value is float32: it is a sum, and goes on to what the value was rounded from.  Only products
-read it in half, as they read their operands; the rules of all other ops see their node in float32.
+The gradient of a half value is float32, since it is a sum and flows on to the float32 value that was rounded.  Only
+products read it in half, as they read their operands; the rules of all other ops see their node in float32.
 """
 
 from __future__ import annotations
@@ -40,28 +40,28 @@ def one(loss: Node) -> Node:
 
 
 def expand_gradients(graph: IRGraph, seed: Seed = one) -> IRGraph:
-    """Replace every `gradient` node by what it stands for, innermost first.
+    """Replace every `gradient` node by the nodes that compute it, innermost first.
 
-    `seed` gives the gradient of a loss with respect to itself: a scalar node, so that a part of a batch can be
-    weighted without touching anything else.  Calls must have been inlined.  Graphs that nodes hold are expanded too.
+    `seed` returns the gradient of a loss with respect to itself, a scalar node: with it a part of a batch is weighted
+    without other changes.  Calls must have been inlined.  Graphs inside of nodes are expanded too.
     """
     if all(n.op != "gradient" and body_of(n) is None for n in graph.nodes):
         return graph
     new: dict[Node, Node] = {}
     expanded: dict[Node, tuple[Node, ...]] = {}
     for node in graph.nodes:
-        # In topological order, so a gradient's inputs hold no gradient any more.
-        moved = node.with_inputs([new[i] for i in node.inputs])
+        # In topological order, so the inputs of a gradient contain no gradient nodes any more.
+        rebuilt = node.with_inputs([new[i] for i in node.inputs])
         inner = body_of(node)
         if inner is not None:
-            moved = with_held_graph(moved, expand_gradients(inner))
+            rebuilt = with_held_graph(rebuilt, expand_gradients(inner))
         if node.op == "gradient":
-            loss, *params = moved.inputs
+            loss, *params = rebuilt.inputs
             with build.origin(node):
                 expanded[node] = gradients(loss, params, seed(loss))
         elif node.op == "item" and node.inputs[0] in expanded:
-            moved = expanded[node.inputs[0]][build.attrs_of(node, at.ItemAttrs).index]
-        new[node] = moved
+            rebuilt = expanded[node.inputs[0]][build.attrs_of(node, at.ItemAttrs).index]
+        new[node] = rebuilt
     return IRGraph(
         tuple(Output(o.name, new[o.node]) for o in graph.outputs),
         tuple(Update(u.name, new[u.node]) for u in graph.updates),
@@ -81,20 +81,25 @@ def gradients(loss: Node, params: Sequence[Node], seed: Node) -> tuple[Node, ...
 def _pull_back(
     arrived: dict[Node, list[Node]], order: Sequence[Node], useful: set[Node], params: Sequence[Node]
 ) -> dict[Node, Node]:
-    """The chain rule from where gradients have arrived back through `order`; the gradient of every useful node."""
+    """The chain rule backwards through `order`, from the nodes with an upstream gradient in `arrived`.
+
+    Returns the gradient of every node in `useful` that one reaches.
+    """
     totals: dict[Node, Node] = {}
-    together: dict[Node, dict[int, list[Node]]] = {}  # nodes with one gradient for all of their results
+    multi_result: dict[
+        Node, dict[int, list[Node]]
+    ] = {}  # nodes whose gradient takes the gradients of all results at once
     for node in reversed(order):
-        if node in together:
+        if node in multi_result:
             with build.origin(node, name=f"gradient of {node.name or node.op}"):
-                for position, gradient in _through_all(node, together.pop(node), useful, params):
+                for position, gradient in _through_multi_result(node, multi_result.pop(node), useful, params):
                     arrived.setdefault(node.inputs[position], []).append(gradient)
         if node not in useful or node not in arrived:
             continue
         with build.origin(node, name=f"gradient of {node.name or node.op}"):
             totals[node] = upstream = _total(arrived.pop(node))
-            if node.op == "item" and node.inputs[0].op in _TOGETHER:
-                results = together.setdefault(node.inputs[0], {})
+            if node.op == "item" and node.inputs[0].op in _MULTI_RESULT_RULES:
+                results = multi_result.setdefault(node.inputs[0], {})
                 results.setdefault(build.attrs_of(node, at.ItemAttrs).index, []).append(upstream)
                 continue
             wanted = [i for i, x in enumerate(operands(node)) if x in useful and carries(node, i)]
@@ -104,17 +109,17 @@ def _pull_back(
     return totals | {node: _total(parts) for node, parts in arrived.items()}
 
 
-def _through_all(
+def _through_multi_result(
     node: Node, arrived: dict[int, list[Node]], useful: set[Node], params: Sequence[Node]
 ) -> list[tuple[int, Node]]:
-    """The gradients of the inputs of a node, given what arrived at each of its results."""
-    upstream = {index: _total(gradients) for index, gradients in arrived.items()}
+    """The gradients of the inputs of a node, given those of each of its results."""
+    upstream = {index: _total(arrived_at) for index, arrived_at in arrived.items()}
     wanted = {i for i, x in enumerate(node.inputs) if x in useful and carries(node, i)}
-    found = _TOGETHER[node.op](node, upstream, wanted, params)
-    for i, gradient in found.items():
+    gradients = _MULTI_RESULT_RULES[node.op](node, upstream, wanted, params)
+    for i, gradient in gradients.items():
         expected = adjoint_type(node.inputs[i].type)
         assert gradient.type == expected, f"{node.op} gave {gradient.type} for {expected}"
-    return sorted(found.items(), key=lambda pair: pair[0])
+    return sorted(gradients.items(), key=lambda pair: pair[0])
 
 
 def _through_loop(node: Node, upstream: dict[int, Node], wanted: set[int], params: Sequence[Node]) -> dict[int, Node]:
@@ -124,18 +129,22 @@ def _through_loop(node: Node, upstream: dict[int, Node], wanted: set[int], param
     return scan_gradients(node, upstream, wanted, inside)
 
 
-def _as_told(node: Node, upstream: dict[int, Node], wanted: set[int], params: Sequence[Node]) -> dict[int, Node]:
-    """What a user's own gradient computes; where nothing arrived at a result, zeros did."""
-    given = [
-        build.cast(upstream[i], kind.dtype) if i in upstream else build.full(0, kind)
-        for i, kind in enumerate(node.results)
+def _through_custom_gradient(
+    node: Node, upstream: dict[int, Node], wanted: set[int], params: Sequence[Node]
+) -> dict[int, Node]:
+    """Inline a custom gradient; the upstream gradient of an unused result is zero."""
+    upstream_gradients = [
+        build.cast(upstream[i], type.dtype) if i in upstream else build.full(0, type)
+        for i, type in enumerate(node.results)
     ]
     attrs = build.attrs_of(node, at.CustomGradientAttrs)
-    found = zip(attrs.arguments, inline_graph(attrs.graph, [*given, *node.inputs[attrs.results :]]), strict=True)
-    return {i: build.cast(gradient, gradient.type.dtype.accumulate) for i, gradient in found if i in wanted}
+    gradients = zip(
+        attrs.arguments, inline_graph(attrs.graph, [*upstream_gradients, *node.inputs[attrs.results :]]), strict=True
+    )
+    return {i: build.cast(gradient, gradient.type.dtype.accumulate) for i, gradient in gradients if i in wanted}
 
 
-_TOGETHER = {"scan": _through_loop, "custom_gradient": _as_told}
+_MULTI_RESULT_RULES = {"scan": _through_loop, "custom_gradient": _through_custom_gradient}
 
 
 def find_unreached(loss: Node, params: Iterable[Node]) -> list[Node]:
@@ -168,17 +177,17 @@ def _total(arrived: Sequence[Node]) -> Node:
 
 def _apply_rule(node: Node, upstream: Node, wanted: Sequence[int], params: Sequence[Node]) -> list[tuple[int, Node]]:
     row = GRADIENTS[node.op]
-    assert not isinstance(row, Blocked), f"a gradient was sent on to {node!r}, which passes none"
+    assert not isinstance(row, Blocked), f"a gradient was propagated to {node!r}, which has none"
     if isinstance(row, Refused):
         raise _no_gradient_error(node, row, params)
     if isinstance(row, ThroughDecomposition):
-        found = _through_decomposition(_widen_for_rule(node), upstream, wanted, params)
+        gradients = _through_decomposition(_widen_for_rule(node), upstream, wanted, params)
     else:
-        found = row(_widen_for_rule(node), upstream)
-    assert len(found) == len(operands(node)), f"the gradient rule of {node.op} gave {len(found)} for {node!r}"
+        gradients = row(_widen_for_rule(node), upstream)
+    assert len(gradients) == len(operands(node)), f"the gradient rule of {node.op} gave {len(gradients)} for {node!r}"
     out = []
     for i in wanted:
-        gradient, expected = found[i], adjoint_type(operands(node)[i].type)
+        gradient, expected = gradients[i], adjoint_type(operands(node)[i].type)
         assert gradient is not None, f"the gradient rule of {node.op} gave nothing for input {i} of {node!r}"
         assert gradient.type == expected, f"the gradient rule of {node.op} gave {gradient.type} for {expected}"
         out.append((i, gradient))
@@ -186,25 +195,29 @@ def _apply_rule(node: Node, upstream: Node, wanted: Sequence[int], params: Seque
 
 
 def _widen_for_rule(node: Node) -> Node:
-    """The node as its rule sees it: of float32 where it is of half, unless it is a product."""
-    of = source(node)
-    if of.op == "cast" or of.op in ops_with(Trait.PRODUCT) or not any(i.type.dtype.is_half for i in of.inputs):
+    """The node as its rule sees it: with half inputs widened to float32, unless it is a product or a cast."""
+    origin = source(node)
+    if (
+        origin.op == "cast"
+        or origin.op in ops_with(Trait.PRODUCT)
+        or not any(i.type.dtype.is_half for i in origin.inputs)
+    ):
         return node
-    wide = of.with_inputs([build.cast(i, i.type.dtype.accumulate) for i in of.inputs])
+    wide = origin.with_inputs([build.cast(i, i.type.dtype.accumulate) for i in origin.inputs])
     return wide if node.op != "item" else node.with_inputs([wide])
 
 
 def _through_decomposition(
     item: Node, upstream: Node, wanted: Sequence[int], params: Sequence[Node]
 ) -> tuple[Node | None, ...]:
-    """The gradients of a composite's inputs, through the nodes that this one of its results stands for."""
+    """The gradients of a composite's inputs, by differentiating the decomposition of one of its results."""
     result = decomposition_of(item.inputs[0])[build.attrs_of(item, at.ItemAttrs).index]
     inputs = operands(item)
-    # Between the inputs and the result only: an input may itself be computed from another one.
-    behind = set(toposort(inputs))
-    between = [n for n in toposort([result]) if n not in behind]
+    # Only nodes between the inputs and the result: one input may depend on another.
+    below_inputs = set(toposort(inputs))
+    between = [n for n in toposort([result]) if n not in below_inputs]
     totals = _pull_back({result: [upstream]}, between, _dependents_of(between, inputs), params)
-    # An input that stands at several positions has its whole gradient at the first of those that want one.
+    # An input at several positions gets its total gradient at the first of the wanted ones.
     return tuple(
         totals.pop(x, None) or build.full(0, adjoint_type(x.type)) if i in wanted else None
         for i, x in enumerate(inputs)
@@ -224,23 +237,23 @@ def _no_gradient_error(node: Node, row: Refused, params: Sequence[Node]) -> Grad
 
 
 def _unreachable_error(loss: Node, param: Node) -> GradientError:
-    wall = _last_wall(loss, param)
+    wall = _last_blocking_edge(loss, param)
     if wall is None:
         return GradientError(
             f"{_label(param)}{_at(param)} takes no part in the loss{_at(loss)}, so it has no gradient. "
-            "Use it in the loss, or leave it out of the parameters."
+            "Use it in the loss, or remove it from the parameters."
         )
     node, position = wall
     op, path = source(node).op, [*_path(param, operands(node)[position]), source(node)]
     return GradientError(
         f"no gradient reaches {_label(param)}{_at(param)}: `{op}`{_at(node)} is its only path to the loss, and it "
         f"{why_not(node, position)}. The path is {_path_text(path)}. "
-        "Give it a path a gradient can take, or leave it out of the parameters."
+        "Give it a differentiable path to the loss, or remove it from the parameters."
     )
 
 
-def _last_wall(loss: Node, param: Node) -> tuple[Node, int] | None:
-    """The edge behind which no gradient comes back to the parameter; of several, the one nearest to the loss."""
+def _last_blocking_edge(loss: Node, param: Node) -> tuple[Node, int] | None:
+    """The edge that blocks the gradient of the parameter; of several, the one nearest to the loss."""
     below, wall = {param}, None
     for node in toposort([loss]):
         if not isinstance(node.result, TensorType):
@@ -254,7 +267,7 @@ def _last_wall(loss: Node, param: Node) -> tuple[Node, int] | None:
 
 
 def _path(start: Node, end: Node) -> list[Node]:
-    """Nodes from start to end along a shortest path; empty where there is none."""
+    """The nodes of a shortest path from start to end; empty if there is none."""
     came_from: dict[Node, Node | None] = {end: None}
     queue = [end]
     for node in queue:

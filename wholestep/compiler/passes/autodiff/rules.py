@@ -1,10 +1,10 @@
 """The gradient table: one row per op.
 
-A rule takes a node and the gradient that arrives at its output, and gives one gradient per input (None: none).  Rules
-are made of ordinary nodes, so gradients of gradients need nothing more, and use the node's output where the formula
-can: it is in memory anyway, its inputs need not be.
+A rule takes a node and the upstream gradient of its output, and returns one gradient per input (None: none).  Rules
+build ordinary nodes, so second derivatives need nothing more.  They use the node's output if the formula can: it is in
+memory anyway, while its inputs may not be.
 
-Inputs and results that are not floats never carry a gradient, whatever the row says (indices, labels, conditions).
+Inputs and results that are not floats (indices, labels, conditions) never have a gradient, whatever the row says.
 """
 
 from __future__ import annotations
@@ -27,38 +27,38 @@ Rule = Callable[[Node, Node], Gradients]
 
 @dataclass(frozen=True)
 class Blocked:
-    """No gradient flows through this op: what it computes counts as constant.  `reason` follows "it ..."."""
+    """No gradient flows through this op: its result counts as constant.  `reason` follows "it ..."."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Refused:
-    """A gradient that arrives at this op is a mistake in the program."""
+    """An upstream gradient of this op is an error of the user's program."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class ThroughDecomposition:
-    """The gradient of what the op stands for in primitives."""
+    """The gradient is that of the op's decomposition."""
 
 
 Row = Rule | Blocked | Refused | ThroughDecomposition
 
 
 def _expanded_before(node: Node, upstream: Node) -> Gradients:
-    raise AssertionError(f"{node.op} must be expanded or inlined before a gradient is taken through it")
+    raise AssertionError(f"{node.op} must be expanded or inlined before it is differentiated")
 
 
 def _read_through_items(node: Node, upstream: Node) -> Gradients:
-    raise AssertionError(f"{node.op} has several results; a gradient arrives at its items")
+    raise AssertionError(f"{node.op} has several results; its gradients are those of its items")
 
 
-_LEAF = Blocked("is where values begin")
-_STEP = Blocked("is constant but for jumps")
-_TRUTH = Blocked("gives truth values, not numbers")
-_WHOLE = Blocked("gives whole numbers, which have no slope")
+_LEAF = Blocked("is a leaf of the graph")
+_PIECEWISE_CONSTANT = Blocked("is piecewise constant")
+_BOOLEAN = Blocked("returns booleans, not numbers")
+_INTEGER = Blocked("returns integers, which have no gradient")
 
 GRADIENTS: dict[str, Row] = {
     "input": _LEAF,
@@ -80,37 +80,37 @@ GRADIENTS: dict[str, Row] = {
     "sqrt": pointwise.sqrt_rule,
     "recip": pointwise.recip_rule,
     "erf": pointwise.erf_rule,
-    "floor": _STEP,
+    "floor": _PIECEWISE_CONSTANT,
     "atan": pointwise.atan_rule,
     "neg": pointwise.neg_rule,
     "abs": pointwise.abs_rule,
-    "sign": _STEP,
+    "sign": _PIECEWISE_CONSTANT,
     "add": pointwise.add_rule,
     "sub": pointwise.sub_rule,
     "mul": pointwise.mul_rule,
     "maximum": pointwise.maximum_rule,
     "minimum": pointwise.minimum_rule,
-    "mod": Refused("its derivative does not exist where it jumps, and ignores the modulus elsewhere"),
-    "floor_divide": _WHOLE,
-    "bitwise_and": _WHOLE,
-    "bitwise_or": _WHOLE,
-    "bitwise_xor": _WHOLE,
-    "left_shift": _WHOLE,
-    "right_shift": _WHOLE,
+    "mod": Refused("its derivative does not exist at jumps, and does not depend on the modulus elsewhere"),
+    "floor_divide": _INTEGER,
+    "bitwise_and": _INTEGER,
+    "bitwise_or": _INTEGER,
+    "bitwise_xor": _INTEGER,
+    "left_shift": _INTEGER,
+    "right_shift": _INTEGER,
     "div": pointwise.div_rule,
     "pow": pointwise.pow_rule,
-    "less": _TRUTH,
-    "less_equal": _TRUTH,
-    "equal": _TRUTH,
-    "not_equal": _TRUTH,
-    "logical_and": _TRUTH,
-    "logical_or": _TRUTH,
-    "logical_not": _TRUTH,
+    "less": _BOOLEAN,
+    "less_equal": _BOOLEAN,
+    "equal": _BOOLEAN,
+    "not_equal": _BOOLEAN,
+    "logical_and": _BOOLEAN,
+    "logical_or": _BOOLEAN,
+    "logical_not": _BOOLEAN,
     "where": pointwise.where_rule,
     "cast": pointwise.cast_rule,
     "sum": structural.sum_rule,
     "max": structural.max_rule,
-    "argmax": Blocked("gives an index, not a number"),
+    "argmax": Blocked("returns an index, not a value"),
     "reshape": structural.reshape_rule,
     "permute": structural.permute_rule,
     "expand": structural.expand_rule,
@@ -125,23 +125,23 @@ GRADIENTS: dict[str, Row] = {
     "conv2d_grad_input": convolution.conv2d_grad_input_rule,
     "conv2d_grad_weight": convolution.conv2d_grad_weight_rule,
     "max_pool2d": convolution.max_pool2d_rule,
-    "max_pool2d_index": Blocked("gives a position, not a number"),
+    "max_pool2d_index": Blocked("returns a position, not a value"),
     "max_pool2d_grad": convolution.max_pool2d_grad_rule,
     "max_pool2d_pick": convolution.max_pool2d_pick_rule,
     "pooled_grad_weight": _expanded_before,
     "pooled_grad_input": _expanded_before,
     "ratio": pointwise.div_rule,
-    "stop_gradient": Blocked("was asked to let no gradient through"),
+    "stop_gradient": Blocked("blocks every gradient on purpose"),
     "by_mode": pointwise.by_mode_rule,
     "gradient": _expanded_before,
     "item": ThroughDecomposition(),
     "call": _expanded_before,
-    "scan": _read_through_items,  # by scan.py, for all of them together
-    "custom_gradient": _read_through_items,  # by reverse.py, for all of them together
+    "scan": _read_through_items,  # handled by scan.py, for all results at once
+    "custom_gradient": _read_through_items,  # handled by reverse.py, for all results at once
     "all_reduce": structural.all_reduce_rule,
     "reduce_scatter": structural.reduce_scatter_rule,
     "all_gather": structural.all_gather_rule,
-    "broadcast": Blocked("is the same whatever the other ranks have"),
+    "broadcast": Blocked("does not depend on the values of other ranks"),
     "exchange": _expanded_before,
     "relu": composites.relu_rule,
     "sigmoid": composites.sigmoid_rule,
@@ -170,45 +170,45 @@ GRADIENTS: dict[str, Row] = {
 
 
 def source(node: Node) -> Node:
-    """The node itself; of an item, what it is a result of."""
+    """The node itself; for an item, the node with several results that it reads."""
     return node.inputs[0] if node.op == "item" else node
 
 
 def operands(node: Node) -> tuple[Node, ...]:
-    """What a node is computed from, and a gradient goes on to: of an item, the inputs of the composite it reads."""
+    """The nodes that receive the gradients of a node: its inputs; for an item, the inputs of the composite it reads."""
     return source(node).inputs
 
 
 def carries(node: Node, position: int) -> bool:
-    """Does a gradient that arrives at this node go on to its input at `position`?"""
+    """Does the gradient of this node propagate to its input at `position`?"""
     return why_not(node, position) is None
 
 
 def why_not(node: Node, position: int) -> str | None:
-    """Why no gradient reaches an input, as the end of a sentence that begins with the op; None where one does."""
-    row, given = GRADIENTS[node.op], operands(node)[position].result
+    """Why no gradient reaches an input, as the end of a sentence that begins with the op; None if one does."""
+    row, operand_type = GRADIENTS[node.op], operands(node)[position].result
     if isinstance(row, Blocked):
         return row.reason
-    if isinstance(given, TensorType) and not given.dtype.is_float:
-        return f"takes {given.dtype} here"
+    if isinstance(operand_type, TensorType) and not operand_type.dtype.is_float:
+        return f"takes {operand_type.dtype} here"
     if isinstance(node.result, TensorType) and not node.result.dtype.is_float:
-        return f"gives {node.result.dtype}"
+        return f"returns {node.result.dtype}"
     if node.op == "by_mode" and position == 1:
-        return "reads it in evaluation alone"
+        return "reads it in evaluation only"
     if source(node).op == "custom_gradient":
         arguments = attrs_of(source(node), at.CustomGradientAttrs).arguments
-        return None if position in arguments else "has a gradient of its own, which gives none for it"
+        return None if position in arguments else "has a custom gradient, which returns none for it"
     if node.op == "item" and node.inputs[0].op in DECOMPOSITIONS and not _is_read(node, position):
-        return "gives a gradient that does not depend on it"
+        return "returns a gradient that does not depend on it"
     if node.op == "item" and node.inputs[0].op == "scan":
         index = attrs_of(node, at.ItemAttrs).index
         return (
-            None if position in read_positions(node.inputs[0], index) else "gives a result that does not depend on it"
+            None if position in read_positions(node.inputs[0], index) else "returns a result that does not depend on it"
         )
     return None
 
 
 def _is_read(item: Node, position: int) -> bool:
-    """Does this one of a composite's results depend on its input at `position`?"""
+    """Does this result of a composite depend on its input at `position`?"""
     leaves, results = decomposition_over_leaves(item.inputs[0])
     return leaves[position] in toposort([results[attrs_of(item, at.ItemAttrs).index]])

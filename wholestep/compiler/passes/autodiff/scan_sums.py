@@ -1,7 +1,7 @@
-"""A sum over the steps of a loop, taken outside of it.
+"""Sums over the steps of a loop, computed outside of it.
 
-Σ over t of aₜᵀ·bₜ is one product of the stacked a and b: what follows the last product or sum of a step is linear and
-moves outside, and the product itself sums over steps as it sums over rows.
+Σ over t of aₜᵀ·bₜ is one product of the stacked a and b: linear ops after the last product or sum of a step are moved
+outside, and the product itself contracts over steps as it does over rows.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ VIEWS = ops_with(Trait.VIEW)
 
 
 def sum_over_steps(node: Node, length: Extent, stack: Stack) -> Node:
-    """The sum of a node of a loop's body over all steps; `stack` gives all values of a node, steps first."""
+    """The sum of a body's node over all steps; `stack` returns its values in all steps, along a leading axis."""
     if node.op == "add":
         x, y = node.inputs
         return build.add(sum_over_steps(x, length, stack), sum_over_steps(y, length, stack))
     if node.op == "neg" or node.op in VIEWS or (node.op == "pad" and _pads_with_zeros(node)):
-        return _again(node, sum_over_steps(node.inputs[0], length, stack))
+        return _apply_to(node, sum_over_steps(node.inputs[0], length, stack))
     if node.op == "concat":
         parts = [sum_over_steps(i, length, stack) for i in node.inputs]
         return build.concat(parts, attrs_of(node, at.ConcatAttrs).axis)
@@ -43,12 +43,12 @@ def _pads_with_zeros(node: Node) -> bool:
     return attrs_of(node, at.PadAttrs).value == 0
 
 
-def _again(node: Node, x: Node) -> Node:
+def _apply_to(node: Node, x: Node) -> Node:
     return build.make(node.op, (x,), node.attrs)
 
 
 def _product(node: Node, stack: Stack) -> Node:
-    """Steps become part of the axis that is summed over: (T, .., k, m) is seen as (.., T·k, m)."""
+    """Steps are merged into the contracted axis: (T, .., k, m) is viewed as (.., T·k, m)."""
     attrs = attrs_of(node, at.MatmulAttrs)
     a, b = node.inputs
     left = _merge_step_axis(stack(a), inner_first=attrs.transpose_a)
@@ -57,18 +57,18 @@ def _product(node: Node, stack: Stack) -> Node:
 
 
 def _merge_step_axis(x: Node, inner_first: bool) -> Node:
-    """The steps, first of all axes, merged with the axis of a matrix that a product sums over."""
+    """Merge the leading step axis with the contracted axis of a matrix."""
     steps, *lead, rows, columns = x.type.shape
     axes = range(1, 1 + len(lead))
     if inner_first:
-        moved = build.permute(x, (*axes, 0, len(lead) + 1, len(lead) + 2))
-        return build.reshape(moved, (*lead, steps * rows, columns))
-    moved = build.permute(x, (*axes, len(lead) + 1, 0, len(lead) + 2))
-    return build.reshape(moved, (*lead, rows, steps * columns))
+        permuted = build.permute(x, (*axes, 0, len(lead) + 1, len(lead) + 2))
+        return build.reshape(permuted, (*lead, steps * rows, columns))
+    permuted = build.permute(x, (*axes, len(lead) + 1, 0, len(lead) + 2))
+    return build.reshape(permuted, (*lead, rows, steps * columns))
 
 
 def _scatter(node: Node, stack: Stack) -> Node:
-    """All steps add into one table."""
+    """One scatter-add of the updates of all steps into one table."""
     attrs = attrs_of(node, at.ScatterAddAttrs)
     updates, index = (stack(i) for i in node.inputs)
     rank = updates.type.rank

@@ -1,5 +1,5 @@
-"""Gradient rules of reductions, movements, indexing and contraction.  All but `max` are linear: the gradient is the
-adjoint.  y is the node, g the gradient that arrives at its output."""
+"""Gradient rules of reductions, views, indexing and contraction.  All but `max` are linear: the gradient is the
+adjoint.  y is the node, g the upstream gradient of its output."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from wholestep.compiler.passes.autodiff.pointwise import Gradients
 # -- reduce ------------------------------------------------------------------------------------------------------
 
 
-# y = Σ x over axes:  dx = g repeated along them
+# y = Σ x over axes:  dx = g broadcast along them
 def sum_rule(y: Node, g: Node) -> Gradients:
     return (b.restore_axes(g, attrs_of(y, at.SumAttrs).axes, y.inputs[0].type.shape),)
 
 
-# y = max x over axes:  dx = g / (number of maxima) where x = y, else 0: ties share evenly
+# y = max x over axes:  dx = g / (number of maxima) if x = y, else 0: ties share evenly
 def max_rule(y: Node, g: Node) -> Gradients:
     (x,), axes = y.inputs, attrs_of(y, at.MaxAttrs).axes
     winners = b.equal(x, b.restore_axes(y, axes, x.type.shape))
@@ -26,7 +26,7 @@ def max_rule(y: Node, g: Node) -> Gradients:
     return (b.where(winners, b.restore_axes(share, axes, x.type.shape), b.zeros_like(x)),)
 
 
-# -- collectives: what every rank has been given comes back from every rank --------------------------------------
+# -- collectives: the adjoint of a sum over ranks is itself, that of a scatter is a gather -----------------------
 
 
 def all_reduce_rule(y: Node, g: Node) -> Gradients:
@@ -41,7 +41,7 @@ def all_gather_rule(y: Node, g: Node) -> Gradients:
     return (b.make("reduce_scatter", (g,), y.attrs),)
 
 
-# -- movement: each is linear, its gradient is its adjoint -------------------------------------------------------
+# -- views: each is linear, its gradient is its adjoint ----------------------------------------------------------
 
 
 def reshape_rule(y: Node, g: Node) -> Gradients:
@@ -54,13 +54,13 @@ def permute_rule(y: Node, g: Node) -> Gradients:
     return (b.permute(g, [order.index(d) for d in range(len(order))]),)
 
 
-# the sum over the axes that expand made
+# the sum over the axes that expand added
 def expand_rule(y: Node, g: Node) -> Gradients:
-    kept = attrs_of(y, at.ExpandAttrs).axes
-    return (b.sum_axes(g, [d for d in range(y.type.rank) if d not in kept]),)
+    input_axes = attrs_of(y, at.ExpandAttrs).axes
+    return (b.sum_axes(g, [d for d in range(y.type.rank) if d not in input_axes]),)
 
 
-# zeros where nothing was read: between the elements, then around them, axis by axis
+# zeros at positions that were not read: between the elements, then around them, axis by axis
 def slice_rule(y: Node, g: Node) -> Gradients:
     a, sizes = attrs_of(y, at.SliceAttrs), y.inputs[0].type.shape
     g = b.spread(g, a.steps)  # read at 0, step, 2·step, ...; ends with step - 1 zeros
@@ -72,13 +72,13 @@ def slice_rule(y: Node, g: Node) -> Gradients:
 def _unslice(g: Node, axis: int, start: Extent, stop: Extent, size: Extent) -> Node:
     after = size - stop
     if isinstance(start, int) and isinstance(after, int):
-        if after < 0:  # the zeros behind the last element read do not all fit
+        if after < 0:  # the zeros after the last element exceed the input
             g = _cut(g, axis, g.type.shape[axis] + after)
             after = 0
         low, high = [0] * g.type.rank, [0] * g.type.rank
         low[axis], high[axis] = start, after
         return b.pad(g, low, high)
-    # Amounts known at run time only: each row is added to zeros at its own index.
+    # Bounds that are known at run time only: each row is scattered into zeros at its index.
     length = g.type.shape[axis]
     index = b.iota((length,), 0)
     begin = b.expand_to(b.cast(b.size(start), index.type.dtype), (length,), ())
@@ -91,13 +91,13 @@ def _cut(x: Node, axis: int, stop: Extent, start: Extent = 0) -> Node:
     return b.slice_axes(x, (*starts[:axis], start, *starts[axis + 1 :]), (*stops[:axis], stop, *stops[axis + 1 :]))
 
 
-# the part between the margins
+# the part without the padding
 def pad_rule(y: Node, g: Node) -> Gradients:
     low, shape = attrs_of(y, at.PadAttrs).low, y.inputs[0].type.shape
     return (b.slice_axes(g, low, tuple(e + lo for e, lo in zip(shape, low, strict=True))),)
 
 
-# each input's own part
+# the part of each input
 def concat_rule(y: Node, g: Node) -> Gradients:
     axis = attrs_of(y, at.ConcatAttrs).axis
     parts: list[Node] = []
@@ -124,7 +124,7 @@ def scatter_add_rule(y: Node, g: Node) -> Gradients:
     return b.gather(g, y.inputs[1], attrs_of(y, at.ScatterAddAttrs).axis), None
 
 
-# y = A·C:  dA = g·Cᵀ, dC = Aᵀ·g; where an operand is stored transposed, so is its gradient: (g·Cᵀ)ᵀ = C·gᵀ
+# y = A·C:  dA = g·Cᵀ, dC = Aᵀ·g; if an operand is stored transposed, so is its gradient: (g·Cᵀ)ᵀ = C·gᵀ
 def matmul_rule(y: Node, g: Node) -> Gradients:
     (a, c), flags = y.inputs, attrs_of(y, at.MatmulAttrs)
     ta, tc = flags.transpose_a, flags.transpose_b

@@ -1,1 +1,1 @@
-"""Distribution of a step over ranks: data, tensor and optimizer-state parallelism, collectives."""
+"""SPMD partitioning of a step: data, tensor and optimizer-state (ZeRO-1) parallelism, and bucketing of collectives."""

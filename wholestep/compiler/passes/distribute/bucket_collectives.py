@@ -1,7 +1,8 @@
-"""Collectives that may run at once are one exchange: a bucket costs one round of messages, however many tensors it has.
+"""Gradient bucketing: independent collectives are merged into one `exchange`, which costs one round of messages.
 
-What depends on a collective stands a level above it; those of one level, axis, kind and dtype go together, in the order
-in which a step has them, gradients of the last layers first, up to a size from which on a round costs nothing any more.
+A node's level is the number of collectives on the longest path to it, so collectives of one level are independent.
+Those of equal level, mesh axis, op and dtype are concatenated in graph order (gradients of the last layers first), up
+to `BUCKET_BYTES`.  Invariant: every element is reduced exactly as by its own collective, so the bits do not change.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
 from wholestep.compiler.ir.ops import OPS, Family
 
-BUCKET_BYTES = 16 << 20
-MOVED = frozenset({"reshape", "permute"})  # the same elements: exchanged before they are moved
-ELEMENTWISE = frozenset({"all_reduce", "broadcast"})  # wherever an element lies
+BUCKET_BYTES = 16 << 20  # bytes per bucket: at this size the latency of a round of messages is negligible
+VIEWS = frozenset({"reshape", "permute"})  # a collective commutes with these, so they are applied after the exchange
+ELEMENTWISE = frozenset({"all_reduce", "broadcast"})  # collectives whose result does not depend on element positions
 
 
 def bucket(graph: IRGraph) -> IRGraph:
-    """The graph with its collectives in buckets."""
+    """Merge the collectives of a graph into buckets."""
     single = [n for n in graph.nodes if OPS[n.op].family is Family.COLLECTIVE and n.op != "exchange"]
     if not single:
         return graph
@@ -40,47 +41,47 @@ def bucket(graph: IRGraph) -> IRGraph:
 
 
 def _levels(graph: IRGraph) -> dict[Node, int]:
-    """How many collectives stand before a node, itself counted, on the longest way."""
+    """The number of collectives on the longest path that ends in each node, the node itself included."""
     levels: dict[Node, int] = {}
     for node in graph.nodes:
-        own = OPS[node.op].family is Family.COLLECTIVE
-        levels[node] = max((levels[i] for i in node.inputs), default=0) + own
+        is_collective = OPS[node.op].family is Family.COLLECTIVE
+        levels[node] = max((levels[i] for i in node.inputs), default=0) + is_collective
     return levels
 
 
 def _buckets(nodes: Sequence[Node]) -> list[list[Node]]:
-    """Those that go together, in order."""
-    found: dict[tuple[str, at.Attrs, str], list[list[Node]]] = {}
-    full: dict[int, int] = {}  # the bytes of each bucket
+    """Group the collectives of one level by op, attributes and dtype, in order; a full bucket starts a new one."""
+    buckets: dict[tuple[str, at.Attrs, str], list[list[Node]]] = {}
+    bytes_of: dict[int, int] = {}  # id of a bucket -> its bytes
     for node in nodes:
-        of_kind = found.setdefault((node.op, attrs_of(node, at.GroupAttrs), node.type.dtype.name), [[]])
-        if full.get(id(of_kind[-1]), 0) >= BUCKET_BYTES:
-            of_kind.append([])
-        of_kind[-1].append(node)
+        same_kind = buckets.setdefault((node.op, attrs_of(node, at.GroupAttrs), node.type.dtype.name), [[]])
+        if bytes_of.get(id(same_kind[-1]), 0) >= BUCKET_BYTES:
+            same_kind.append([])
+        same_kind[-1].append(node)
         elements = node.inputs[0].type.elements
         size = elements * node.type.dtype.size if isinstance(elements, int) else BUCKET_BYTES
-        full[id(of_kind[-1])] = full.get(id(of_kind[-1]), 0) + size
-    return [members for of_kind in found.values() for members in of_kind]
+        bytes_of[id(same_kind[-1])] = bytes_of.get(id(same_kind[-1]), 0) + size
+    return [members for same_kind in buckets.values() for members in same_kind]
 
 
 def _exchange(members: Sequence[Node], new: dict[Node, Node]) -> None:
-    moves = [_before_moves(n) for n in members]
-    sources = [new[source] for source, _ in moves]
+    operands = [_hoist_above_views(n) for n in members]
+    sources = [new[source] for source, _ in operands]
     group = attrs_of(members[0], at.GroupAttrs)
     with b.origin(members[0]):
-        made = b.make("exchange", sources, at.ExchangeAttrs(members[0].op, group.ranks, group.axis))
-    for i, (member, (_, moved)) in enumerate(zip(members, moves, strict=True)):
+        exchanged = b.make("exchange", sources, at.ExchangeAttrs(members[0].op, group.ranks, group.axis))
+    for i, (member, (_, views)) in enumerate(zip(members, operands, strict=True)):
         with b.origin(member):
-            result = b.make("item", (made,), at.ItemAttrs(i))
-            for move in reversed(moved):
+            result = b.make("item", (exchanged,), at.ItemAttrs(i))
+            for move in reversed(views):
                 result = Node(move.op, (result,), move.attrs, move.name, move.line)
         new[member] = result
 
 
-def _before_moves(node: Node) -> tuple[Node, list[Node]]:
-    """What is exchanged, and the moves of its elements that follow."""
-    (source,), moved = node.inputs, list[Node]()
-    while node.op in ELEMENTWISE and source.op in MOVED and not source.inputs[0].is_state:
-        moved.append(source)
+def _hoist_above_views(node: Node) -> tuple[Node, list[Node]]:
+    """The operand of the merged exchange, and the reshapes and permutes to apply to its result, last one first."""
+    (source,), views = node.inputs, list[Node]()
+    while node.op in ELEMENTWISE and source.op in VIEWS and not source.inputs[0].is_state:
+        views.append(source)
         (source,) = source.inputs
-    return source, moved
+    return source, views

@@ -1,4 +1,8 @@
-"""Is a gradient of a user's own linear in what arrives at it?  Then a factor may be taken in afterwards."""
+"""Linearity analysis of custom gradients: if one is linear in the upstream gradient, a factor may be applied later.
+
+Forward data flow over the gradient's graph with one bit per value: is it multiplied by the factor?  Conservative: an op
+without a rule (a loop, a norm) counts as nonlinear.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +14,15 @@ from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.ir.ops import Trait, ops_with
 from wholestep.compiler.ir.types import TensorType
 
-# Of an op's inputs, which are multiplied by the factor -> is its result?  Only asked where some are.
+# (node, which of its inputs are scaled by the factor) -> is the result scaled by it too?  Asked only if some input is.
 Rule = Callable[[Node, Sequence[bool]], bool]
 
 
 def scales(node: Node) -> bool:
-    """Does a factor on everything that arrives at a `custom_gradient` come out of its gradients?
-
-    What is not known to be linear (a loop, a norm) counts as not.
-    """
+    """Does scaling all upstream gradients of a `custom_gradient` scale all gradients that it returns?"""
     attrs = attrs_of(node, at.CustomGradientAttrs)
-    arriving = attrs.graph.inputs[: attrs.results]
-    scaled = {leaf: leaf in arriving for leaf in attrs.graph.inputs}
+    upstream = attrs.graph.inputs[: attrs.results]
+    scaled = {leaf: leaf in upstream for leaf in attrs.graph.inputs}
     for n in attrs.graph.nodes:
         if n not in scaled:
             inputs = [scaled[i] for i in n.inputs]
@@ -35,17 +36,17 @@ def _is_zero(node: Node) -> bool:
     return constant_value(node) == 0
 
 
-def _every(node: Node, scaled: Sequence[bool]) -> bool:
-    """Linear in all inputs together; a zero is its own multiple."""
+def _jointly_linear(node: Node, scaled: Sequence[bool]) -> bool:
+    """Jointly linear in all inputs; a zero constant is a multiple of itself."""
     return all(s or _is_zero(x) for s, x in zip(scaled, node.inputs, strict=True))
 
 
-def _one(node: Node, scaled: Sequence[bool]) -> bool:
-    """Linear in each input by itself."""
+def _multilinear(node: Node, scaled: Sequence[bool]) -> bool:
+    """Multilinear: linear in each input while the others are fixed."""
     return sum(scaled) == 1
 
 
-def _first(node: Node, scaled: Sequence[bool]) -> bool:
+def _linear_in_first(node: Node, scaled: Sequence[bool]) -> bool:
     return scaled[0] and not any(scaled[1:])
 
 
@@ -58,16 +59,16 @@ def _pad_is_linear(node: Node, scaled: Sequence[bool]) -> bool:
     return attrs_of(node, at.PadAttrs).value == 0
 
 
-def _cast(node: Node, scaled: Sequence[bool]) -> bool:
+def _cast_is_linear(node: Node, scaled: Sequence[bool]) -> bool:
     return isinstance(node.result, TensorType) and node.result.dtype.is_float
 
 
 _RULES: dict[str, Rule] = {
-    **dict.fromkeys(("add", "sub", "neg", "sum", "concat", "stop_gradient"), _every),
-    **dict.fromkeys(ops_with(Trait.VIEW), _every),
-    **dict.fromkeys(("mul", "matmul", "conv2d", "conv2d_grad_input", "conv2d_grad_weight"), _one),
-    **dict.fromkeys(("div", "ratio", "gather", "scatter_add", "max_pool2d_grad", "dropout"), _first),
+    **dict.fromkeys(("add", "sub", "neg", "sum", "concat", "stop_gradient"), _jointly_linear),
+    **dict.fromkeys(ops_with(Trait.VIEW), _jointly_linear),
+    **dict.fromkeys(("mul", "matmul", "conv2d", "conv2d_grad_input", "conv2d_grad_weight"), _multilinear),
+    **dict.fromkeys(("div", "ratio", "gather", "scatter_add", "max_pool2d_grad", "dropout"), _linear_in_first),
     "where": _where_is_linear,
     "pad": _pad_is_linear,
-    "cast": _cast,
+    "cast": _cast_is_linear,
 }

@@ -1,8 +1,9 @@
 """Separability: may a loss be cut into micro-batches, shards and ranks?
 
-A loss is read as  Σ weightᵢ·numeratorᵢ/denominatorᵢ + terms without data,  or as one function of one such quotient
-(rmse).  It is separable when weights and denominators do not depend on parameters and numerators and denominators are
-sums over the batch of row-wise terms: then denominators are added over the parts first, and gradients add.
+A loss is decomposed into  Σ weightᵢ·numeratorᵢ/denominatorᵢ + terms without data,  or into one function of one such
+quotient (rmse).  It is separable if weights and denominators do not depend on parameters, and numerators and
+denominators are sums over the batch of row-wise terms: then the denominators are summed over all parts first, and the
+gradients of the parts add up to the gradient of the full batch.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from wholestep.compiler.passes.distribute.linearity import scales
 
 @dataclass(frozen=True)
 class LossTerm:
-    """weight·numerator/denominator; None stands for 1.  A denominator that is there adds up over the parts."""
+    """weight·numerator/denominator; None stands for 1.  A denominator is a sum over the parts of the batch."""
 
     weight: Node | None
     numerator: Node
@@ -30,10 +31,10 @@ class LossTerm:
 
 @dataclass(frozen=True)
 class Separation:
-    """What a loss is made of; where it is not separable, which node is to blame and why.
+    """The terms of a loss; if it is not separable, the node to blame and the reason.
 
-    `rest` are the terms without data: they count once, however many parts there are.  `outer`, where present, is the
-    loss as a function of the one quotient in `terms` (`rest` is empty then).
+    `rest` holds the terms without data, which count once, not once per part.  `outer`, if present, is the loss as a
+    function of the one quotient in `terms` (`rest` is empty then).
     """
 
     separable: bool
@@ -51,28 +52,28 @@ class _NotSeparableError(Exception):
 
 
 def analyse(graph: IRGraph, loss: Node, batch: str = "batch") -> Separation:
-    """Read a loss as terms.  Calls must be inlined and gradients of gradients expanded."""
+    """Decompose a loss into terms.  Calls must be inlined and gradients of gradients expanded."""
     assert loss in set(graph.nodes), f"the loss {loss!r} is no node of the graph"
     assert loss.type.rank == 0, f"the loss {loss!r} is not a scalar"
     kinds = kinds_of([loss], batch)
     try:
-        found = list(_split(loss, None, kinds))
+        terms_and_rest = list(_split(loss, None, kinds))
     except _NotSeparableError as error:
         quotient = _only_quotient(loss, batch)
-        # Each part's gradient is taken of the quotient, and multiplied by the slope of the function around it later.
-        bent = next((n for n in kinds if n.op == "custom_gradient" and not scales(n)), None)
-        if quotient is not None and bent is not None:
-            why = "has a gradient of its own that is not linear in what arrives, under a function of a mean"
-            return Separation(False, blame=bent, reason=why)
+        # Chain rule: the gradient of each part is that of the quotient, scaled later by the derivative of `outer`.
+        nonlinear = next((n for n in kinds if n.op == "custom_gradient" and not scales(n)), None)
+        if quotient is not None and nonlinear is not None:
+            why = "has a custom gradient that is not linear in the upstream gradient, under a function of a mean"
+            return Separation(False, blame=nonlinear, reason=why)
         if quotient is not None:
             return Separation(True, (quotient,), outer=loss)
         return Separation(False, blame=error.blame, reason=error.reason)
-    terms = tuple(t for t in found if isinstance(t, LossTerm))
-    return Separation(True, terms, tuple(t for t in found if isinstance(t, Node)))
+    terms = tuple(t for t in terms_and_rest if isinstance(t, LossTerm))
+    return Separation(True, terms, tuple(t for t in terms_and_rest if isinstance(t, Node)))
 
 
 def _split(node: Node, weight: Node | None, kinds: Mapping[Node, Kind]) -> Iterator[LossTerm | Node]:
-    """weight·node as terms and, for what does not depend on the batch, nodes."""
+    """weight·node as terms; a summand that does not depend on the batch is yielded as a node."""
     kind = kinds[node]
     if isinstance(kind, Replicated):
         yield _times_weight(weight, node)
@@ -102,7 +103,7 @@ def _quotient(node: Node, weight: Node | None, kinds: Mapping[Node, Kind]) -> Lo
 
 def _term(weight: Node | None, numerator: Node, denominator: Node | None) -> LossTerm:
     if weight is not None and _depends_on_parameters(weight):
-        # Still a sum over the batch, so it may be part of the numerator, where its gradient is right.
+        # Still a sum over the batch, so the weight may move into the numerator, where its gradient is correct.
         return LossTerm(None, b.mul(weight, numerator), denominator)
     return LossTerm(weight, numerator, denominator)
 
@@ -111,7 +112,7 @@ def _times_weight(weight: Node | None, node: Node) -> Node:
     return node if weight is None else b.mul(weight, node)
 
 
-# -- what may stand between the loss and its quotients -----------------------------------------------------------
+# -- linear ops between the loss and its quotients ---------------------------------------------------------------
 
 Parts = Iterator[tuple[Node, Node | None]]
 
@@ -141,11 +142,11 @@ def _mul(node: Node, weight: Node | None, kinds: Mapping[Node, Kind]) -> Parts:
 
 
 def _div(node: Node, weight: Node | None, kinds: Mapping[Node, Kind]) -> Parts:
-    x, divisor = node.inputs  # free of the batch, or it would have been a quotient
+    x, divisor = node.inputs  # the divisor does not depend on the batch; else _split would have taken the quotient rule
     yield x, b.div(b.constant(1, x.type.dtype) if weight is None else weight, divisor)
 
 
-def _same(node: Node, weight: Node | None, kinds: Mapping[Node, Kind]) -> Parts:
+def _cast_or_reshape(node: Node, weight: Node | None, kinds: Mapping[Node, Kind]) -> Parts:
     (x,) = node.inputs
     if x.type.rank or not x.type.dtype.is_float:
         raise _not_linear(node, kinds[node])
@@ -166,8 +167,8 @@ _OUTER_RULES = {
     "mul": _mul,
     "div": _div,
     "ratio": _div,
-    "cast": _same,
-    "reshape": _same,
+    "cast": _cast_or_reshape,
+    "reshape": _cast_or_reshape,
 }
 
 
@@ -175,7 +176,7 @@ _OUTER_RULES = {
 
 
 def _only_quotient(loss: Node, batch: str) -> LossTerm | None:
-    """The one quotient through which alone the loss depends on the batch, as a term; None where there is none."""
+    """The only quotient through which the loss depends on the batch, as a term; None if there is none."""
     kinds = kinds_of([loss], batch)
     for quotient in (n for n in kinds if n.op in _QUOTIENTS and n.type.rank == 0):
         if not isinstance(kinds_of([loss], batch, {quotient: Replicated()})[loss], Replicated):
@@ -188,7 +189,7 @@ def _only_quotient(loss: Node, batch: str) -> LossTerm | None:
 
 
 def _depends_on_parameters(node: Node) -> bool:
-    """Does a parameter reach this node by a way that a gradient could take?"""
+    """Is there a differentiable path from a parameter to this node?"""
     seen, stack = {node}, [node]
     while stack:
         node = stack.pop()
@@ -202,7 +203,7 @@ def _depends_on_parameters(node: Node) -> bool:
 
 
 def _differentiable_inputs(node: Node) -> Sequence[Node]:
-    """The inputs that a gradient may go on to."""
+    """The inputs that receive a gradient."""
     if node.op != "custom_gradient":
         return node.inputs
     return [node.inputs[i] for i in b.attrs_of(node, at.CustomGradientAttrs).arguments]

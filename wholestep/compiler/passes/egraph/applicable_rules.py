@@ -1,8 +1,8 @@
-"""Which rules can ever match a program, told from its edges alone: the others are never given to egglog.
+"""Rule pruning by reachability: rules that can never match a program are not declared to egglog.
 
-An edge is (op, position, op of what is read there).  A rule can match once the program has every edge of its left side;
-then the edges of its right side may come to exist, and whoever reads one side may read the other.  This goes on until
-nothing is added.  Attributes and types are not looked at, so more is allowed than will happen, never less.
+A fixpoint over edges (op, operand position, op of the operand).  A rule can match once all edges of its left side
+exist; then the edges of its right side may exist too, and an op that reads one side may read the other.  Attributes and
+types are ignored: a conservative over-approximation, so no rule that could match is dropped.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from wholestep.compiler.passes.egraph.rules.tree import Apply, Number, Tree, Var
 
 
 def reachable_rules(rules: Sequence[Rule], terms: Sequence[ENode], equal: Sequence[Equality]) -> list[Rule]:
-    """The rules that may match."""
+    """The rules that may match, in their order."""
     edges = _Edges(terms)
     for e in equal:
-        edges.same(terms[e.left].head, terms[e.right].head)
+        edges.add_equality(terms[e.left].head, terms[e.right].head)
     patterns = {rule.name: _pattern(rule) for rule in rules}
-    kept: dict[str, None] = {}
+    applicable: dict[str, None] = {}
     changed = True
     while changed:
-        changed = edges.settle()
+        changed = edges.propagate_equalities()
         for name, pattern in patterns.items():
-            if name in kept or pattern.fits(edges):
-                changed |= name not in kept
-                kept[name] = None
+            if name in applicable or pattern.fits(edges):
+                changed |= name not in applicable
+                applicable[name] = None
                 changed |= pattern.add_to(edges)
-    return [r for r in rules if r.name in kept]
+    return [r for r in rules if r.name in applicable]
 
 
 def only_reorders(rule: Rule) -> bool:
-    """Does a rule but exchange the operands of one op?  Alone, such rules change nothing."""
+    """Does a rule only exchange the operands of one op?  Such rules alone cannot improve a program."""
     left, right = rule.left, rule.right
     if not isinstance(left, Apply) or not isinstance(right, Apply) or left.op != right.op:
         return False
@@ -43,7 +43,7 @@ def only_reorders(rule: Rule) -> bool:
 
 
 class _Edges:
-    """What may be read where.  `numbers`: the constants that there are; None once rules may compute others."""
+    """The edges that may exist.  `numbers`: the constants of the program; None once rules may compute new ones."""
 
     def __init__(self, terms: Sequence[ENode]) -> None:
         self.heads = {t.head for t in terms}
@@ -54,7 +54,7 @@ class _Edges:
             for i, child in enumerate(t.children):
                 self.read.setdefault((t.head, i), set()).add(terms[child].head)
 
-    def same(self, a: str, b: str) -> bool:
+    def add_equality(self, a: str, b: str) -> bool:
         if b in self.equal.get(a, ()):
             return False
         self.equal.setdefault(a, set()).add(b)
@@ -62,18 +62,18 @@ class _Edges:
         return True
 
     def add(self, head: str, position: int, children: Iterable[str]) -> bool:
-        known = self.read.setdefault((head, position), set())
-        before = len(known)
-        known.update(children)
-        return len(known) > before
+        readable = self.read.setdefault((head, position), set())
+        before = len(readable)
+        readable.update(children)
+        return len(readable) > before
 
-    def settle(self) -> bool:
-        """Where one of two equal ops is read, the other may be."""
+    def propagate_equalities(self) -> bool:
+        """Propagate equalities: a position that reads one of two equal ops may read the other; did anything change?"""
         grew = False
-        for known in self.read.values():
-            before = len(known)
-            known.update(*[self.equal[a] for a in known if a in self.equal])
-            grew |= len(known) > before
+        for readable in self.read.values():
+            before = len(readable)
+            readable.update(*[self.equal[a] for a in readable if a in self.equal])
+            grew |= len(readable) > before
         return grew
 
     def has_number(self, number: Number) -> bool:
@@ -85,32 +85,32 @@ class _Edges:
 
 
 class _Pattern:
-    """A rule as edges."""
+    """The edges that a rule needs and creates."""
 
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
-        looked_for = (rule.left,) if rule.beside is None else (rule.left, rule.beside)
-        self.needs = [edge for tree in looked_for for edge in _edges(tree)]
-        self.heads = {t.head for tree in looked_for for t in subtrees(tree) if isinstance(t, Apply)}
+        matched_trees = (rule.left,) if rule.beside is None else (rule.left, rule.beside)
+        self.needs = [edge for tree in matched_trees for edge in _edges(tree)]
+        self.heads = {t.head for tree in matched_trees for t in subtrees(tree) if isinstance(t, Apply)}
         self.gives = list(_edges(rule.right))
         self.makes_numbers = any(isinstance(t, Number) for t in subtrees(rule.right))
-        self.where = {c.name: (head, i) for head, i, c in self.needs if isinstance(c, Variable)}
+        self.variable_positions = {c.name: (head, i) for head, i, c in self.needs if isinstance(c, Variable)}
 
     def fits(self, edges: _Edges) -> bool:
         if not isinstance(self.rule.left, Apply) or not self.heads <= edges.heads:
-            return False  # a left side that is a number says nothing: instances of a law may come to that
+            return False  # a left side that is a bare constant (as in some instances of a law) matches nothing useful
         return all(self._find(edges, head, i, child) for head, i, child in self.needs)
 
     def _find(self, edges: _Edges, head: str, i: int, child: Tree) -> bool:
         if isinstance(child, Variable):
             return True
-        known = edges.read.get((head, i), ())
+        readable = edges.read.get((head, i), ())
         if isinstance(child, Number):
-            return FULL in known and edges.has_number(child)
-        return child.head in known
+            return FULL in readable and edges.has_number(child)
+        return child.head in readable
 
     def add_to(self, edges: _Edges) -> bool:
-        """What exists once it has matched; did anything come new?"""
+        """Add what may exist once the rule has matched; was anything new?"""
         grew = False
         for head, i, child in self.gives:
             grew |= head not in edges.heads
@@ -123,30 +123,32 @@ class _Pattern:
         for head in self._may_be(edges, self.rule.right):
             grew |= head not in edges.heads
             edges.heads.add(head)
-            grew |= edges.same(root.head, head)
+            grew |= edges.add_equality(root.head, head)
         return grew
 
     def _may_be(self, edges: _Edges, tree: Tree) -> set[str]:
-        """The ops that may stand at a place of the right side."""
+        """The ops that a subtree of the right side may be."""
         if isinstance(tree, Variable):
-            place = self.where.get(tree.name)
-            return set(edges.heads) if place is None else set(edges.read.get(place, ()))
+            position = self.variable_positions.get(tree.name)
+            return set(edges.heads) if position is None else set(edges.read.get(position, ()))
         return {FULL} if isinstance(tree, Number) else {tree.head}
 
 
-_MOST_KNOWN = 4096
-_known: dict[int, _Pattern] = {}  # by the id of its rule, which it keeps: laws are the same in every program
+_CACHE_CAPACITY = 4096  # entries of the cache below; it is cleared when full
+_pattern_cache: dict[
+    int, _Pattern
+] = {}  # id of a rule -> its pattern, which keeps the rule alive: laws are shared by programs
 
 
 def _pattern(rule: Rule) -> _Pattern:
-    found = _known.get(id(rule))
-    if found is None:
-        found = _Pattern(rule)
-        if not rule.types:  # else it is of one program
-            if len(_known) >= _MOST_KNOWN:
-                _known.clear()
-            _known[id(rule)] = found
-    return found
+    pattern = _pattern_cache.get(id(rule))
+    if pattern is None:
+        pattern = _Pattern(rule)
+        if not rule.types:  # rules with exact types belong to one program
+            if len(_pattern_cache) >= _CACHE_CAPACITY:
+                _pattern_cache.clear()
+            _pattern_cache[id(rule)] = pattern
+    return pattern
 
 
 def _edges(tree: Tree) -> Iterator[tuple[str, int, Tree]]:

@@ -1,4 +1,4 @@
-"""What firings prove: the two e-nodes that a rule joined, found again in the finished e-graph."""
+"""Proof certificates: a rule firing, reconstructed as the two e-nodes that it made equal in the saturated e-graph."""
 
 from __future__ import annotations
 
@@ -14,83 +14,83 @@ from wholestep.compiler.passes.egraph.rules.emit import EmittedRule, emit
 from wholestep.compiler.passes.egraph.rules.rule import Rule
 from wholestep.compiler.passes.egraph.rules.tree import Apply, Number, Tree, Variable
 
-Emitted = Mapping[str, EmittedRule]  # rules by name, as they were written for egglog
+Emitted = Mapping[str, EmittedRule]  # rule name -> the rule as egglog text
 
 
 @dataclass(frozen=True)
 class ProofStep:
-    """One equality: in the class `root`, `rule` made `right` equal to `left`."""
+    """One equality: in the e-class `root`, `rule` made `right` equal to `left`."""
 
     rule: Rule
     root: int
     left: ENode
     right: ENode | None  # None: the right side is one of the left side's tensors
-    inside: tuple[int, ...]  # the classes of the right side's ops below its root
-    needs: tuple[ENode, ...] = ()  # the e-nodes that the left side found, its root last
-    makes: tuple[ENode, ...] = ()  # those that the right side made or found, its root last
+    inside: tuple[int, ...]  # the e-classes of the right side's ops below its root
+    needs: tuple[ENode, ...] = ()  # the e-nodes that the left side matched, its root last
+    makes: tuple[ENode, ...] = ()  # the e-nodes of the right side, its root last
 
     @property
-    def goes_in_a_circle(self) -> bool:
-        """Is the value defined by itself?  Such a step proves an equality but computes nothing."""
+    def is_cyclic(self) -> bool:
+        """Does the right side contain its own e-class?  Such a step proves an equality but cannot be computed."""
         return self.root in self.inside
 
 
 def steps(
     egraph: EGraph, rules: Sequence[Rule], emitted: Emitted | None = None, within: Container[int] | None = None
 ) -> Iterator[ProofStep]:
-    """The steps that the firings of these rules stand for; `within` some classes, or all."""
-    known = {rule.name: (rule, emitted[rule.name] if emitted is not None else emit(rule, 0)) for rule in rules}
+    """The proof steps of the firings of these rules; only in the e-classes `within`, if given."""
+    rule_of = {rule.name: (rule, emitted[rule.name] if emitted is not None else emit(rule, 0)) for rule in rules}
     for firing in egraph.firings:
-        if firing.rule in known and (within is None or firing.root in within):
-            yield _step(egraph, *known[firing.rule], firing)
+        if firing.rule in rule_of and (within is None or firing.root in within):
+            yield _step(egraph, *rule_of[firing.rule], firing)
 
 
 def find_changed_classes(egraph: EGraph, chosen: Sequence[ENode]) -> dict[int, int]:
-    """The classes where something else than the program's own was chosen, once each."""
-    own = egraph.original_choice()
-    return {c: 1 for c in live_classes(egraph.roots, chosen) if chosen[c] != own[c]}
+    """The live e-classes whose chosen e-node differs from the program's own, each with a count of 1."""
+    original = egraph.original_choice()
+    return {c: 1 for c in live_classes(egraph.roots, chosen) if chosen[c] != original[c]}
 
 
 def count_applications(
     egraph: EGraph, rules: Sequence[Rule], emitted: Emitted, chosen: Sequence[ENode], changed: Mapping[int, int]
 ) -> dict[str, int]:
-    """In how many places each rule made the chosen e-node; `changed`: classes, and the places that each stands for.
+    """How often each rule created the chosen e-node; `changed`: e-classes, and the number of copies of each.
 
-    The last step counts: a product that was regrouped and then commuted is put down to commutativity.
+    Only the last step counts: a product that was regrouped and then commuted counts for commutativity.
     """
-    own = egraph.original_choice()
-    made: set[tuple[str, int]] = set()
+    original = egraph.original_choice()
+    applications: set[tuple[str, int]] = set()
     for step in steps(egraph, rules, emitted, changed):
-        if step.right == chosen[step.root] if step.right is not None else step.left == own[step.root]:
-            made.add((step.rule.name.split("@")[0], step.root))
+        if step.right == chosen[step.root] if step.right is not None else step.left == original[step.root]:
+            applications.add((step.rule.name.split("@")[0], step.root))
     for name, _, definition in egraph.definitions:
         c = egraph.class_of[definition]
         if c in changed and chosen[c] == definition:
-            made.add((name, c))
+            applications.add((name, c))
     counts: Counter[str] = Counter()
-    for rule, c in sorted(made):
+    for rule, c in sorted(applications):
         counts[rule] += changed[c]
     return dict(counts)
 
 
 def find_replaced_nodes(egraph: EGraph, rules: Sequence[Rule], emitted: Emitted) -> frozenset[ENode]:
-    """What rules that are not about cost forbid: in a class where one fired, everything but its right sides.
+    """The e-nodes that stability rules (`replaces`) ban: in an e-class where one fired, all but its right sides.
 
-    Other e-nodes of such a class were made from the left side and are no steadier; but for composites, which are
-    steady, and the definition of a right side.
+    The other e-nodes of such a class derive from the left side and are no more stable, except for composites, which are
+    stable, and for the definition of a right side.
     """
-    fired = [s for s in steps(egraph, [r for r in rules if r.replaces], emitted) if not s.goes_in_a_circle]
+    fired = [s for s in steps(egraph, [r for r in rules if r.replaces], emitted) if not s.is_cyclic]
     left = {s.left for s in fired}
-    wanted: dict[int, set[ENode]] = {}
+    allowed_in: dict[int, set[ENode]] = {}
     for step in fired:
         if step.right is not None and step.right not in left:
-            wanted.setdefault(step.root, set()).add(step.right)
+            allowed_in.setdefault(step.root, set()).add(step.right)
     for _, name, definition in egraph.definitions:
         c = egraph.class_of[name]
-        if name in wanted.get(c, ()):
-            wanted[c].add(definition)
+        if name in allowed_in.get(c, ()):
+            allowed_in[c].add(definition)
     return frozenset(
-        n for c, allowed in wanted.items() for n in egraph.classes[c] if n not in allowed and not _is_named(n)
+        n for c, nodes in allowed_in.items() for n in egraph.classes[c] if n not in nodes and not _is_named(n)
     )
 
 
@@ -113,7 +113,7 @@ def _step(egraph: EGraph, rule: Rule, emitted: EmittedRule, firing: Firing) -> P
 
 @dataclass
 class _Instance:
-    """A rule's sides under the bindings of one firing."""
+    """Both sides of a rule, instantiated with the bindings of one firing."""
 
     egraph: EGraph
     emitted: EmittedRule
@@ -121,7 +121,7 @@ class _Instance:
     numbers: Mapping[str, Slot]
 
     def __post_init__(self) -> None:
-        self.left: list[ENode] = []  # in the order of trees: children first
+        self.left: list[ENode] = []  # in post-order: children first
         self.right: list[ENode] = []
 
     def node(self, side: str, tree: Tree, parent: Apply | None = None, position: int = 0) -> ENode | None:

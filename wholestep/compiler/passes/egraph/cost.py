@@ -1,12 +1,11 @@
-"""What an e-node costs on a target, at capacity: arithmetic, and bytes where a value goes through memory.
+"""Cost model of extraction: the nanoseconds of an e-node on a target, for arithmetic and memory traffic.
 
-The prices are the target's table, measured once with our own kernels (`python -m benchmarks.calibrate`) and shipped
-with its backend: the same graph gives the same plan on every machine.
+The prices are the target's cost table, measured once with our own kernels (`python -m benchmarks.calibrate`) and
+shipped with its backend: the same graph gives the same plan on every machine.
 
-The planner decides which ops share a kernel; here its habits are only modelled.  Arithmetic on elements is paid where
-it is done.  A pointwise value with one reader stays in a register; with more it is written once and read again.
-Movement is a way of reading.  Products, sums and lookups write their result.  Scalars of the prologue cost next to
-nothing.
+Fusion is decided later, by the planner; this model only approximates it.  Arithmetic is paid per element.  An
+elementwise value with one reader stays in a register; with several it is stored once and loaded again.  Views are
+free.  Products, reductions and lookups store their result.  Scalars of the prologue cost next to nothing.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ from wholestep.compiler.passes.simplify.cse import share_common_nodes
 from wholestep.compiler.passes.simplify.fold import fold
 from wholestep.compiler.target import CostTable
 
-NAMED = 0.92  # a composite costs less than its definition: what a rule saves inside is not worth the name
+NAMED = 0.92  # cost of a composite relative to its definition: small savings inside must not break up the composite
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Of choosing an e-node: always, and again once the value has a second reader."""
+    """Nanoseconds of choosing an e-node: `work` always, `stored` in addition if the value has a second reader."""
 
     work: float
     stored: float
@@ -46,14 +45,14 @@ class CostModel:
     def __init__(self, tables: Tables, capacity: Mapping[str, int], costs: CostTable) -> None:
         self.tables, self.capacity = tables, capacity
         self.table = costs
-        self._known: dict[tuple[object, ...], Cost] = {}
+        self._cache: dict[tuple[object, ...], Cost] = {}
 
     def cost(self, node: ENode, egraph: EGraph) -> Cost:
         children = tuple(egraph.classes[c][0].type for c in node.children)
         key = (node.head, node.slots, node.type, children)
-        if key not in self._known:
-            self._known[key] = self._cost(node, children)
-        return self._known[key]
+        if key not in self._cache:
+            self._cache[key] = self._cost(node, children)
+        return self._cache[key]
 
     def _cost(self, node: ENode, children: tuple[int, ...]) -> Cost:
         if node.head == FULL:
@@ -64,7 +63,8 @@ class CostModel:
         return self.node_cost(make_node(node, inputs, self.tables, ("", None)))
 
     def _opaque(self, node: ENode, children: tuple[int, ...]) -> Cost:
-        """Several results at once (a norm's gradients) cost their definition; the rest is the same in every choice."""
+        """A composite with several results (a norm's gradients) costs its definition; other opaque ops are in every
+        choice, so their cost does not matter."""
         op, attrs, _ = self.tables.attributes[int(node.slots[0])]
         types = [self.tables.type(t) for t in children]
         if op not in OPS or OPS[op].family is not Family.COMPOSITE or not all(isinstance(t, TensorType) for t in types):
@@ -92,14 +92,14 @@ class CostModel:
         return Cost(t.view, 0.0)
 
     def _composite(self, node: Node) -> Cost:
-        """Its definition's, all in all; a division by a number counts as the product that rules make of it."""
+        """The cost of its decomposition; a division by a constant counts as the product that rules replace it by."""
         leaves, results = decomposition_over_leaves(node)
         inside = share_common_nodes(fold(IRGraph(tuple(Output(str(i), r) for i, r in enumerate(results))))).nodes
         work = sum(self.node_cost(_as_product(n)).work for n in inside if n not in leaves)
-        written = sum(r.type.bytes(self.capacity) for r in results)
-        # A kernel of its own that was measured slower than the definition is no reason to write it out.
-        own = self.table.weights.get(node.op, math.inf) * self.table.operation * self._elements(results[0].type)
-        return Cost(min(own, NAMED * work), 2 * written * self.table.byte)
+        result_bytes = sum(r.type.bytes(self.capacity) for r in results)
+        # A composite whose kernel was measured slower than its decomposition is still not decomposed.
+        kernel = self.table.weights.get(node.op, math.inf) * self.table.operation * self._elements(results[0].type)
+        return Cost(min(kernel, NAMED * work), 2 * result_bytes * self.table.byte)
 
     def _products(self, node: Node) -> int:
         a = b.attrs_of(node, MatmulAttrs)

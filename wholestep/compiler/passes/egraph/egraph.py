@@ -1,4 +1,4 @@
-"""An e-graph as plain data: what goes to the worker, what comes back, what extraction chooses from."""
+"""E-graph data structures: terms of a request, e-nodes, e-classes with canonical numbers, and certificates."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ Slot = int | float
 
 
 class ENode(NamedTuple):
-    """One operation over numbered children: a constructor, its attributes as numbers, its type's id.
+    """One operation over numbered children: a constructor, its attributes as numbers, the id of its type.
 
-    In a request the children are earlier terms; in an e-graph they are classes.  A tuple: extraction hashes and
-    compares them all the time, which methods of Python take several times as long for.
+    In a request the children are indices of earlier terms; in an e-graph they are e-classes.  A NamedTuple, since
+    extraction hashes and compares e-nodes constantly, and a dataclass does that several times slower.
     """
 
     head: str
@@ -33,10 +33,10 @@ class Equality:
 
 @dataclass(frozen=True)
 class Firing:
-    """A certificate: `rule` equated its two sides with these bindings, in the class `root`.
+    """A certificate: `rule` unified its two sides with these bindings, in the e-class `root`.
 
-    Instantiating the rule's sides with the bindings gives the two e-nodes it joined, so that a chain of firings from
-    a chosen e-node to an original one is a justification of the choice.
+    Instantiating the rule's sides with the bindings gives the two e-nodes, so a chain of firings from a chosen e-node
+    to an original one proves the choice.
     """
 
     rule: str
@@ -46,7 +46,7 @@ class Firing:
 
 @dataclass(frozen=True)
 class EGraph:
-    """Classes of equal values, numbered by content.  `terms` holds the class of each term of the request."""
+    """E-classes (sets of equal e-nodes), numbered deterministically by content."""
 
     classes: tuple[tuple[ENode, ...], ...]
     originals: tuple[ENode, ...]  # the e-node of each term of the request
@@ -56,12 +56,12 @@ class EGraph:
     definitions: tuple[tuple[str, ENode, ENode], ...] = ()  # equalities given with the request
 
     def original_choice(self) -> list[ENode | None]:
-        """The program's own e-node of each class, the first where it has several; None where only rules made it."""
+        """The first e-node of the program in each e-class; None for an e-class that only rules created."""
         chosen: list[ENode | None] = [None] * len(self.classes)
         for node in self.originals:
-            at = self.class_of[node]
-            if chosen[at] is None:
-                chosen[at] = node
+            eclass = self.class_of[node]
+            if chosen[eclass] is None:
+                chosen[eclass] = node
         return chosen
 
     @property
@@ -72,7 +72,7 @@ class EGraph:
 
 @dataclass(frozen=True)
 class WorkerTables:
-    """The worker's tables: e-nodes with the class of each, and firings; classes are numbers of its process."""
+    """The worker's tables: e-nodes with their e-classes, and firings; e-classes have the numbers of its process."""
 
     nodes: dict[ENode, int]
     firings: Sequence[tuple[str, tuple[int, ...], tuple[Slot, ...]]]  # rule, root and tensors, other bindings
@@ -81,9 +81,9 @@ class WorkerTables:
 def canonical(
     terms: Sequence[ENode], program: int, roots: Sequence[int], equal: Sequence[Equality], rows: WorkerTables
 ) -> EGraph:
-    """Number the classes by content: those of the terms first, in their order, then by their smallest e-node.
+    """Renumber the e-classes by content: those of the terms first, in their order, then by their smallest e-node.
 
-    The first `program` terms are the program's own.
+    The first `program` terms are the program's own.  The numbering does not depend on egglog's internal order.
     """
     located: list[int] = []
     for term in terms:
@@ -95,15 +95,15 @@ def canonical(
         node = _renumber(raw, number)
         class_of[node] = number[output]
         classes[number[output]].append(node)
-    placed = [ENode(t.head, t.slots, t.type, tuple(number[located[c]] for c in t.children)) for t in terms]
+    canonical_terms = [ENode(t.head, t.slots, t.type, tuple(number[located[c]] for c in t.children)) for t in terms]
     firings = sorted((rule, tuple(number[c] for c in tensors), others) for rule, tensors, others in rows.firings)
     return EGraph(
         tuple(tuple(sorted(c)) for c in classes),
-        tuple(placed[:program]),
+        tuple(canonical_terms[:program]),
         class_of,
         tuple(number[located[r]] for r in roots),
         tuple(Firing(rule, tensors[0], (*tensors[1:], *others)) for rule, tensors, others in firings),
-        tuple((e.name, placed[e.left], placed[e.right]) for e in equal),
+        tuple((e.name, canonical_terms[e.left], canonical_terms[e.right]) for e in equal),
     )
 
 
@@ -112,19 +112,19 @@ def _renumber(node: ENode, number: dict[int, int]) -> ENode:
 
 
 def _number_classes(located: Sequence[int], rows: WorkerTables) -> dict[int, int]:
-    """Every class has an e-node over classes that were made before it: take them in rounds, sorted in each."""
+    """Every e-class has an e-node over earlier e-classes: number them in rounds, sorted by content within a round."""
     number: dict[int, int] = {}
     for raw in located:
         number.setdefault(raw, len(number))
-    waiting = [(node, output) for node, output in rows.nodes.items() if output not in number]
-    while waiting:
+    unnumbered = [(node, output) for node, output in rows.nodes.items() if output not in number]
+    while unnumbered:
         smallest: dict[int, ENode] = {}
-        for node, output in waiting:
+        for node, output in unnumbered:
             if all(c in number for c in node.children):
                 candidate = _renumber(node, number)
                 smallest[output] = min(smallest.get(output, candidate), candidate)
         assert smallest, "an e-node that is not built from the program's terms"
         for output in sorted(smallest, key=lambda c: smallest[c]):
             number[output] = len(number)
-        waiting = [(node, output) for node, output in waiting if output not in number]
+        unnumbered = [(node, output) for node, output in unnumbered if output not in number]
     return number

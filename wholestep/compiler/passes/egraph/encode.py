@@ -1,4 +1,7 @@
-"""Graph -> terms: each node one constructor with numbers for its attributes and its type, each after its inputs."""
+"""Encoding of a graph as e-graph terms: one constructor per node, with its attributes and type as numbers.
+
+Terms are in topological order and hash-consed: equal nodes are one term.  Ops that no rule matches become opaque.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +20,18 @@ from wholestep.compiler.passes.egraph.egraph import ENode, Equality, Slot
 from wholestep.compiler.passes.egraph.terms import RANK, TERMS
 from wholestep.compiler.passes.lower.decompose import decomposition_of
 
-FULL = "full"  # one number everywhere: a rank-0 constant, expanded or not
-OPAQUE = "opaque"  # what no rule looks into: leaves, control, integer arithmetic; the slot names op and attributes
-CUT = "cut"  # stands between a tensor that a gradient is taken for and its readers: rewriting must not go around it
+FULL = "full"  # a tensor filled with one value: a rank-0 constant, broadcast or not
+OPAQUE = "opaque"  # ops that no rule matches: leaves, control, integer arithmetic; the slot numbers op and attributes
+CUT = "cut"  # barrier between a tensor that is differentiated with respect to and its readers: no rule crosses it
 
 DTYPE_CODES = {name: code for code, name in enumerate(DTYPES)}
-TUPLE_CODE = 15
-LARGEST_EXACT = 2.0**53
+TUPLE_CODE = 15  # the dtype code of a tuple of results
+LARGEST_EXACT = 2.0**53  # integers up to this are exact in float64, in which egglog holds constants
 
 
 @dataclass
 class Tables:
-    """What numbers in terms stand for."""
+    """The types and attributes that the numbers in terms refer to."""
 
     types: list[Type] = field(default_factory=list)
     attributes: list[tuple[str, Attrs, str]] = field(default_factory=list)
@@ -47,7 +50,7 @@ class Tables:
         return self.types[number // 256]
 
     def attribute_id(self, op: str, attrs: Attrs) -> int:
-        # repr tells 0.0 from -0.0, which == does not.
+        # repr distinguishes 0.0 from -0.0, which == does not.
         key = op, attrs, repr(getattr(attrs, "value", ""))
         if key not in self._attribute_ids:
             self._attribute_ids[key] = len(self.attributes)
@@ -57,10 +60,10 @@ class Tables:
 
 @dataclass(frozen=True)
 class Encoded:
-    """A graph as terms, the definitions of its composites behind them.  `term_of`: the term of each node."""
+    """A graph as terms, followed by the definitions of its composites.  `term_of`: the term of each node."""
 
     terms: tuple[ENode, ...]
-    program: int  # how many of them are the program's own
+    program: int  # the number of terms of the program itself, which come first
     definitions: tuple[Equality, ...]
     roots: tuple[int, ...]
     term_of: dict[Node, int]
@@ -70,15 +73,15 @@ class Encoded:
 def encode(graph: IRGraph, defined: frozenset[str] = frozenset(), cuts: Mapping[Node, int] | None = None) -> Encoded:
     """The terms of every node that the outputs and updates need; equal nodes are one term.
 
-    The composites in `defined` are also given by their definitions, node by node: these know their exact types.
-    `cuts`: computed tensors that gradients are taken for, numbered; None reads them from the graph.
+    The definitions of composites in `defined` are added as terms, since their exact types are known here.
+    `cuts`: computed tensors that are differentiated with respect to, numbered; None reads them from the graph.
     """
     encoder = _Encoder(cut_nodes(graph) if cuts is None else cuts)
     ends = [*(o.node for o in graph.outputs), *(u.node for u in graph.updates)]
     for node in _reachable_from(graph.nodes, ends):
         encoder.add(node)
     term_of, program = dict(encoder.term_of), len(encoder.numbers)
-    definitions = (*encoder.spread(graph.nodes), *encoder.define(graph.nodes, defined))
+    definitions = (*encoder.broadcast_comparisons(graph.nodes), *encoder.define(graph.nodes, defined))
     roots = tuple(term_of[n] for n in ends)
     return Encoded(tuple(encoder.numbers), program, definitions, roots, term_of, encoder.tables)
 
@@ -102,8 +105,8 @@ class _Encoder:
     def _number(self, term: ENode) -> int:
         return self.numbers.setdefault(term, len(self.numbers))
 
-    def spread(self, nodes: Sequence[Node]) -> Iterator[Equality]:
-        """A comparison of indices, repeated, is the comparison of longer indices: masks meet their definitions."""
+    def broadcast_comparisons(self, nodes: Sequence[Node]) -> Iterator[Equality]:
+        """A broadcast comparison of iotas equals the comparison of broadcast iotas: masks then match definitions."""
         for node in nodes:
             if node in self.term_of and node.op == "expand" and _compares_indices(node.inputs[0]):
                 (inner,) = node.inputs
@@ -111,27 +114,27 @@ class _Encoder:
                 indices = [
                     b.iota(node.type.shape, axes[attrs_of(i, at.IotaAttrs).axis], i.type.dtype) for i in inner.inputs
                 ]
-                spread = b.make(inner.op, indices)
-                for n in (*indices, spread):
+                broadcast = b.make(inner.op, indices)
+                for n in (*indices, broadcast):
                     self.add(n)
-                yield Equality("spread-comparison", self.term_of[node], self.term_of[spread])
+                yield Equality("spread-comparison", self.term_of[node], self.term_of[broadcast])
 
     def define(self, nodes: Sequence[Node], defined: frozenset[str]) -> Iterator[Equality]:
-        """The definitions, and those of the composites that they use; of several results, one by one."""
-        waiting = [
+        """The definitions of composites, transitively; one equality per result."""
+        pending = [
             n
             for n in nodes
             if n in self.term_of and _composite_of(n).op in defined and n not in self.cuts and not _rounds(n)
         ]
         parts: dict[int, tuple[Node, ...]] = {}
-        for node in waiting:  # grows
+        for node in pending:  # the loop appends to the list
             composite = _composite_of(node)
             if self.term_of[composite] not in parts:
                 results = parts[self.term_of[composite]] = decomposition_of(composite)
                 new = [n for n in _reachable_from(toposort(results), results) if n not in self.term_of]
                 for n in new:
                     self.add(n)
-                waiting += [n for n in new if _composite_of(n).op in defined]
+                pending += [n for n in new if _composite_of(n).op in defined]
             index = attrs_of(node, at.ItemAttrs).index if node is not composite else 0
             if isinstance(node.result, TensorType):
                 result = parts[self.term_of[composite]][index]
@@ -139,7 +142,7 @@ class _Encoder:
 
 
 def _rounds(node: Node) -> bool:
-    """Is a composite, or that of which the node is a result, one of half inputs?"""
+    """Does the node's composite have half-precision operands or results?"""
     return any(t.dtype.is_half for t in _types(_composite_of(node)))
 
 
@@ -148,21 +151,21 @@ def _compares_indices(node: Node) -> bool:
 
 
 def _composite_of(node: Node) -> Node:
-    """The node itself, or that of which it is one result."""
+    """The node itself, or the node with several results of which it is an item."""
     return node.inputs[0] if node.op == "item" else node
 
 
 def _reachable_from(nodes: Sequence[Node], ends: Sequence[Node]) -> list[Node]:
-    """What the ends need; of a number that is repeated, not the number itself."""
-    wanted = set(ends)
+    """The nodes that the ends depend on; the operand of a broadcast constant is part of its term."""
+    needed = set(ends)
     for node in reversed(nodes):
-        if node in wanted and full_value(node) is None:
-            wanted |= set(node.inputs)
-    return [n for n in nodes if n in wanted]
+        if node in needed and full_value(node) is None:
+            needed |= set(node.inputs)
+    return [n for n in nodes if n in needed]
 
 
 def cut_nodes(graph: IRGraph) -> dict[Node, int]:
-    """Computed tensors that gradients are taken for, numbered."""
+    """Computed tensors that are differentiated with respect to, numbered."""
     targets = [p for n in graph.nodes if n.op == "gradient" for p in n.inputs[1:] if p.inputs]
     return {node: i for i, node in enumerate(dict.fromkeys(targets))}
 
@@ -195,7 +198,7 @@ def op_of(head: str) -> str:
 
 
 def full_value(node: Node) -> float | None:
-    """The number that a constant, expanded or not, has everywhere; None where float64 would not tell it exactly."""
+    """The value of a scalar constant, broadcast or not; None if float64 does not represent it exactly."""
     if node.op == "expand" and node.inputs[0].type.rank == 0:
         (node,) = node.inputs
     if node.op != "constant" or node.type.rank > 0:
@@ -204,20 +207,20 @@ def full_value(node: Node) -> float | None:
     value = float(number)
     if math.isnan(value) or (isinstance(number, int) and abs(number) > LARGEST_EXACT):
         return None
-    return None if value == 0 and math.copysign(1, value) < 0 else value  # egglog does not tell -0 from 0
+    return None if value == 0 and math.copysign(1, value) < 0 else value  # egglog does not distinguish -0 from 0
 
 
 def is_opaque(node: Node) -> bool:
-    """Rules speak of arithmetic in float32 or wider, of movement, and of comparisons; the rest is left untouched."""
+    """Rules cover arithmetic in float32 or wider, views, and comparisons; everything else is opaque."""
     family = OPS[node.op].family
     if (family is Family.LEAF and node.op != "iota") or family is Family.CONTROL:
         return True
     if getattr(node.attrs, "per_worker", False):
-        return True  # its rows are a rank's own: no law about the whole batch holds of it
+        return True  # statistics of one rank's rows: laws about the full batch do not hold
     if not isinstance(node.result, TensorType) or max(t.rank for t in _types(node)) > RANK:
         return True
     if family is not Family.MOVEMENT and any(t.dtype.is_half for t in _types(node)):
-        return True  # each rounds: no law about numbers that are not rounded holds of it, nor across a cast
+        return True  # half arithmetic rounds at each op: laws of real arithmetic do not hold, nor across a cast
     arithmetic = family in (Family.POINTWISE, Family.REDUCE, Family.RATIO)
     return arithmetic and not node.result.dtype.is_float and node.op not in _EXACT_ON_INTEGERS
 

@@ -1,9 +1,9 @@
-"""Choosing one e-node per class: the cheapest program over all roots at once, shared values paid once.
+"""DAG extraction: chooses one e-node per e-class, minimizing the cost over all roots, with shared values paid once.
 
-The search starts from the program as it was written and from a greedy choice; each is improved one class at a time
-until nothing helps, once with readers first and once with what they read first: which of two moves that exclude each
-other is found depends on the order.  The cheapest wins, the program's own where they tie, so that a rewrite that gains
-nothing, or next to nothing, does not happen.  Every order is by number: same e-graph, same choice.
+Local search with reference counts.  It starts from the original program and from the cheapest trees, and improves each
+one e-class at a time until no move helps, once readers first and once operands first, since the order decides which of
+two exclusive moves is found.  The cheapest result wins; ties keep the original program, so that no rewrite happens
+without a gain (`least_gain`).  Invariant: all orders are by number, so the choice is deterministic.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from wholestep.compiler.passes.egraph.cost import Cost
 from wholestep.compiler.passes.egraph.egraph import EGraph, ENode
 from wholestep.compiler.passes.egraph.rebuild import live_classes
 
-SMALLEST_GAIN = 1e-9  # relative to the whole cost; less is rounding
-WORTHWHILE = 1e-5  # of the whole cost: for less, such as one operation on a scalar, the program stays as it was written
-SWEEPS = 8
+SMALLEST_GAIN = 1e-9  # relative to the total cost; less is rounding error
+WORTHWHILE = 1e-5  # relative to the total cost: rewrites that save less, such as one scalar operation, are not applied
+SWEEPS = 8  # upper limit; a search ends as soon as a sweep changes nothing
 
 
 @dataclass(frozen=True)
 class Extraction:
-    """The chosen e-node of every class, and what the program costs before and after."""
+    """The chosen e-node of every e-class, and the modelled cost of the program before and after."""
 
     chosen: tuple[ENode, ...]
     before: float
@@ -32,33 +32,33 @@ class Extraction:
 def extract(
     egraph: EGraph, cost: Callable[[ENode], Cost], banned: frozenset[ENode] = frozenset(), least_gain: float = 0.0
 ) -> Extraction:
-    """The cheapest choice found, if it saves `least_gain` of the cost; else the program's own.
+    """The cheapest choice that the search finds, if it saves `least_gain` of the total cost; else the original program.
 
-    `banned` e-nodes are left as soon as there is another way.
+    `banned` e-nodes are chosen only if there is no alternative.
     """
     problem = Problem(egraph, cost, banned)
-    own = _complete(problem, egraph.original_choice())
-    unchanged = Selection(problem, list(own))
+    original = _complete(problem, egraph.original_choice())
+    unchanged = Selection(problem, list(original))
     best: Selection | None = None
-    for start in (own, _cheapest_trees(problem)):
+    for start in (original, _cheapest_trees(problem)):
         for readers_first in (True, False):
-            found = Selection(problem, list(start))
-            found.improve(readers_first)
-            if best is None or found.total < best.total - SMALLEST_GAIN * best.total:
-                best = found
+            selection = Selection(problem, list(start))
+            selection.improve(readers_first)
+            if best is None or selection.total < best.total - SMALLEST_GAIN * best.total:
+                best = selection
     assert best is not None
     if unchanged.total - best.total < least_gain * unchanged.total:
         best = unchanged
-    best.go_back_where_it_is_free(egraph.original_choice())
+    best.restore_originals(egraph.original_choice())
     return Extraction(tuple(best.chosen), unchanged.cost(), best.cost())
 
 
-BAN = 2.0**40  # nanoseconds, more than any program costs; a power of two, so that taking it away is exact
+BAN = 2.0**40  # nanoseconds, more than any program costs; a power of two, so that subtracting it is exact
 
 
 @dataclass
 class Problem:
-    """The e-graph with the cost of each e-node looked up once."""
+    """The e-graph with precomputed costs of all e-nodes."""
 
     egraph: EGraph
     cost: Callable[[ENode], Cost]
@@ -77,15 +77,12 @@ class Problem:
 
 
 def _complete(problem: Problem, chosen: Sequence[ENode | None]) -> list[ENode]:
-    """Choices for the classes that have none, cheapest tree first over those that have."""
+    """Complete a partial choice: the remaining e-classes take their cheapest trees over the fixed ones."""
     return _cheapest_trees(problem, fixed={c: n for c, n in enumerate(chosen) if n is not None})
 
 
 def _cheapest_trees(problem: Problem, fixed: dict[int, ENode] | None = None) -> list[ENode]:
-    """Bottom-up: each class takes the e-node with the cheapest tree below it.
-
-    Costs below a class are added up as if nothing were shared, damped so that deep programs stay comparable.
-    """
+    """Bottom-up fixpoint: each e-class takes the e-node with the cheapest tree, as if nothing were shared."""
     fixed = fixed or {}
     classes = problem.egraph.classes
     best: list[tuple[float, ENode] | None] = [None] * len(classes)
@@ -98,15 +95,15 @@ def _cheapest_trees(problem: Problem, fixed: dict[int, ENode] | None = None) -> 
                 if any(x is None for x in below):
                     continue
                 total = problem.work[node] + sum(x[0] for x in below if x is not None)
-                held = best[c]
-                if held is None or total < held[0] * (1 - 1e-12):
+                current = best[c]
+                if current is None or total < current[0] * (1 - 1e-12):
                     best[c] = total, node
                     changed = True
     return [choice[1] for choice in best if choice is not None]
 
 
 class Selection:
-    """A choice with reference counts: how many chosen readers, and roots, each class has."""
+    """A choice with reference counts: the number of chosen readers, and roots, of each e-class."""
 
     def __init__(self, problem: Problem, chosen: list[ENode]) -> None:
         self.problem, self.chosen = problem, chosen
@@ -114,9 +111,9 @@ class Selection:
         self.total = 0.0
         for root in problem.egraph.roots:
             self.total += self._add_reader(root)
-        self._number()
+        self._compute_levels()
 
-    # -- reference counts: each returns the change of the total ---------------------------------------------------
+    # -- reference counts: each method returns the change of the total cost ---------------------------------------
 
     def _add_reader(self, c: int) -> float:
         change, stack = 0.0, [c]
@@ -145,13 +142,13 @@ class Selection:
         return change
 
     def _switch(self, c: int, node: ENode) -> float:
-        """Choose `node` in a class that is read."""
+        """Choose `node` in a live e-class."""
         old, change = self.chosen[c], 0.0
-        several = self.readers[c] > 1
-        change -= self.problem.work[old] + (self.problem.stored[old] if several else 0.0)
+        has_several_readers = self.readers[c] > 1
+        change -= self.problem.work[old] + (self.problem.stored[old] if has_several_readers else 0.0)
         self.chosen[c] = node
-        change += self.problem.work[node] + (self.problem.stored[node] if several else 0.0)
-        # The new children first: what both need is then never dropped and built again.
+        change += self.problem.work[node] + (self.problem.stored[node] if has_several_readers else 0.0)
+        # The new children first, so that a shared child is not dropped and added again.
         for child in self.problem.children[node]:
             change += self._add_reader(child)
         for child in self.problem.children[old]:
@@ -159,30 +156,30 @@ class Selection:
         return change
 
     def cost(self) -> float:
-        """What the choice costs, bans aside."""
+        """The cost of the choice without the penalties of banned e-nodes."""
         live = [c for c, n in enumerate(self.readers) if n]
-        forbidden = sum(self.chosen[c] in self.problem.banned for c in live)
-        return self.total - BAN * forbidden if forbidden else self.total
+        banned = sum(self.chosen[c] in self.problem.banned for c in live)
+        return self.total - BAN * banned if banned else self.total
 
     # -- the search ----------------------------------------------------------------------------------------------
 
     def improve(self, readers_first: bool = True) -> None:
-        """Sweep over the live classes until a sweep changes nothing."""
+        """Sweep over the live e-classes until a sweep changes nothing."""
         for _ in range(SWEEPS):
             if not self._sweep(readers_first):
                 break
 
     def _sweep(self, readers_first: bool) -> bool:
-        moved = False
+        changed = False
         order = live_classes(self.problem.egraph.roots, self.chosen)
         for c in reversed(order) if readers_first else order:
             if self.readers[c] and len(self.problem.egraph.classes[c]) > 1:
-                moved |= self._try_class(c)
-        self._settle_dead()
-        return moved
+                changed |= self._try_class(c)
+        self._optimize_dead_classes()
+        return changed
 
     def _try_class(self, c: int) -> bool:
-        moved = False
+        changed = False
         for node in self.problem.egraph.classes[c]:
             current = self.chosen[c]
             if node == current or self._reaches(node, c):
@@ -190,16 +187,16 @@ class Selection:
             change = self._switch(c, node)
             if change < -SMALLEST_GAIN * abs(self.total):
                 self.total += change
-                moved = True
+                changed = True
                 self._update_readers(c, current)
             else:
                 self._switch(c, current)
-        return moved
+        return changed
 
-    def go_back_where_it_is_free(self, own: Sequence[ENode | None]) -> None:
-        """The program's own e-node wherever another costs the same: a search may pass through choices of no gain."""
+    def restore_originals(self, original: Sequence[ENode | None]) -> None:
+        """Restore the program's own e-node wherever that costs the same: the search may have made moves of no gain."""
         for c in reversed(live_classes(self.problem.egraph.roots, self.chosen)):
-            node, current = own[c], self.chosen[c]
+            node, current = original[c], self.chosen[c]
             if node is None or node == current or not self.readers[c] or self._reaches(node, c):
                 continue
             change = self._switch(c, node)
@@ -209,20 +206,20 @@ class Selection:
             else:
                 self._switch(c, current)
 
-    def _settle_dead(self) -> None:
-        """Classes that nobody reads choose what would cost least beside what is there."""
+    def _optimize_dead_classes(self) -> None:
+        """Dead e-classes choose the e-node with the least additional cost, given what is live: for later moves."""
         for c, nodes in enumerate(self.problem.egraph.classes):
             if self.readers[c] or len(nodes) == 1:
                 continue
-            held = self._price(self.chosen[c])
+            current_price = self._additional_cost(self.chosen[c])
             for node in nodes:
                 if node != self.chosen[c] and all(self._level[x] < self._level[c] for x in node.children):
-                    price = self._price(node)
-                    if price < held * (1 - 1e-9):
-                        before, self.chosen[c], held = self.chosen[c], node, price
+                    price = self._additional_cost(node)
+                    if price < current_price * (1 - 1e-9):
+                        before, self.chosen[c], current_price = self.chosen[c], node, price
                         self._update_readers(c, before)
 
-    def _price(self, node: ENode) -> float:
+    def _additional_cost(self, node: ENode) -> float:
         children = self.problem.children[node]
         price = self.problem.work[node] + sum(self._add_reader(child) for child in children)
         for child in children:
@@ -231,8 +228,8 @@ class Selection:
 
     # -- no cycles -----------------------------------------------------------------------------------------------
 
-    def _number(self) -> None:
-        """Levels: every class above those it reads."""
+    def _compute_levels(self) -> None:
+        """Topological levels: the level of an e-class is above those of its operands."""
         self._level = [-1] * len(self.chosen)
         self._parents: list[set[int]] = [set() for _ in self.chosen]
         for c in live_classes(range(len(self.chosen)), self.chosen):
@@ -242,7 +239,7 @@ class Selection:
                 self._parents[x].add(c)
 
     def _update_readers(self, c: int, before: ENode) -> None:
-        """A class has chosen another e-node: it and those that read it may have to rise."""
+        """Update parents and levels after an e-class has changed its choice: it and its readers may have to rise."""
         for x in self.problem.children[before]:
             self._parents[x].discard(c)
         for x in self.problem.children[self.chosen[c]]:
@@ -256,7 +253,7 @@ class Selection:
                 stack.extend(self._parents[c])
 
     def _reaches(self, node: ENode, c: int) -> bool:
-        """Would choosing `node` in class `c` make it depend on itself?"""
+        """Would choosing `node` in e-class `c` create a cycle?"""
         stack, seen = [x for x in node.children if self._level[x] >= self._level[c]], set[int]()
         while stack:
             x = stack.pop()

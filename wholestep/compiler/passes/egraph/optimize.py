@@ -1,4 +1,7 @@
-"""The pass: outline, encode, saturate, extract, rebuild; what was done is told in a report."""
+"""The equality saturation pass: outline, encode, saturate, extract, rebuild, report.
+
+Invariant: a failure anywhere in the pass costs the rewrite, never the build: the graph is returned unchanged.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +43,8 @@ from wholestep.compiler.target import CostTable
 
 log = logging.getLogger("wholestep")
 
-# Of a dimension whose size is not given.  The compiler gives none: what is chosen, and so the bits of a step, must not
-# depend on the capacity.
+# The extent of a symbolic dimension in the cost model.  The compiler passes no sizes: the chosen program, and so the
+# bits of a step, must not depend on the capacity.
 TYPICAL_SIZE = 64
 
 
@@ -49,12 +52,12 @@ TYPICAL_SIZE = 64
 class Request:
     """How to run the pass."""
 
-    capacity: Mapping[str, int]  # the sizes that costs are taken at
+    capacity: Mapping[str, int]  # the sizes at which costs are computed
     costs: CostTable
     exactness: Exactness = Exactness.REASSOCIATING
     before_autodiff: bool = False
     budget: Budget = field(default_factory=Budget)
-    outline_from: int = FEWEST_NODES  # nodes: smaller graphs enter the e-graph as they are
+    outline_from: int = FEWEST_NODES  # nodes; smaller graphs are encoded without outlining
 
     @property
     def stage(self) -> str:
@@ -63,7 +66,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Rewriting:
-    """Everything that one run found, as `explain` needs it."""
+    """All results of one run, as `explain` needs them."""
 
     before: IRGraph
     after: IRGraph
@@ -88,14 +91,14 @@ def optimize(
     worker: Worker | None = None,
     outline_from: int = FEWEST_NODES,
 ) -> tuple[IRGraph, EGraphReport]:
-    """The cheapest equal program that the rules reach, and a report; the graph itself where there is none."""
+    """The cheapest equal program that the rules reach, and a report; the same graph if there is none."""
     request = Request(capacity, costs, exactness, before_autodiff, budget or Budget(), outline_from)
     with without_collections():
         return _optimize_or_report(graph, request, worker or shared_worker())
 
 
 def _optimize_or_report(graph: IRGraph, request: Request, worker: Worker) -> tuple[IRGraph, EGraphReport]:
-    """Whatever goes wrong in here costs the rewriting, never the build."""
+    """Run the pass; any failure is reported, and the graph is returned unchanged."""
     seconds: dict[str, float] = {}
     dropped: dict[str, str] = {}
     count = len(graph.nodes)
@@ -103,26 +106,26 @@ def _optimize_or_report(graph: IRGraph, request: Request, worker: Worker) -> tup
         request.exactness.value, count, count, seconds=seconds, stage=request.stage, dropped=dropped
     )
     try:
-        found = rewrite_by_equality(graph, request, worker, seconds, dropped)
+        rewriting = rewrite_by_equality(graph, request, worker, seconds, dropped)
     except SaturationError as error:
         return graph, replace(unchanged, failure=str(error))
     except Exception as error:
         log.debug("the e-graph failed", exc_info=True)
         return graph, replace(unchanged, failure=describe_error(error))
-    if found is None:
-        return graph, replace(unchanged, skipped="no rule can match but those that exchange operands")
-    return found.after, replace(found.report, dropped=dropped)
+    if rewriting is None:
+        return graph, replace(unchanged, skipped="no rule can match except those that exchange operands")
+    return rewriting.after, replace(rewriting.report, dropped=dropped)
 
 
 def rewrite_by_equality(
     graph: IRGraph, request: Request, worker: Worker, seconds: dict[str, float], dropped: dict[str, str] | None = None
 ) -> Rewriting | None:
-    """One run with everything it found; None where no rule could match, a SaturationError where the worker failed.
+    """One run with all its results; None if no rule can match; raises SaturationError if the worker failed.
 
-    Times go into `seconds`, laws that fail on this program, and why, into `dropped`.
+    Writes times into `seconds`, and laws that fail on this program, with the reason, into `dropped`.
     """
     clock = _Clock(seconds)
-    worker.start()  # it loads egglog while we prepare
+    worker.start()  # it loads egglog while this process prepares the request
     clock("start")
     outlined = outline(graph, request.outline_from)
     clock("outline")
@@ -155,8 +158,10 @@ def rewrite_by_equality(
     clock("rebuild")
     used = count_applications(egraph, rules, result.emitted, extraction.chosen, changed)
     clock("certificates")
-    told = _report(request, (graph, program, rebuilt), result, extraction, used, seconds)
-    return Rewriting(graph, rebuilt, outlined, encoded, rules, result.emitted, egraph, extraction.chosen, told, replay)
+    report = _report(request, (graph, program, rebuilt), result, extraction, used, seconds)
+    return Rewriting(
+        graph, rebuilt, outlined, encoded, rules, result.emitted, egraph, extraction.chosen, report, replay
+    )
 
 
 def _report(
@@ -190,7 +195,7 @@ def _report(
 
 
 class _Clock:
-    """Writes down the time since the last call."""
+    """Records the seconds since the last call."""
 
     def __init__(self, seconds: dict[str, float]) -> None:
         self.seconds, self.last = seconds, time.perf_counter()

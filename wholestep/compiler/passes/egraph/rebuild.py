@@ -1,4 +1,4 @@
-"""The chosen e-nodes as a graph again: names and source lines kept, everything else as it was."""
+"""Reconstruction of a graph from the chosen e-nodes, with the names and source lines of the original nodes."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ Origin = tuple[str, SourceLine | None]
 
 
 def rebuild(graph: IRGraph, encoded: Encoded, egraph: EGraph, chosen: Sequence[ENode]) -> IRGraph:
-    """The graph of the chosen e-nodes; the same object where the choice is the program's own.
+    """The graph of the chosen e-nodes; the same object if the choice is the original program.
 
-    A class that stands for a node of the program carries its name and line; one that only rules made carries those of
-    its first reader.
+    The node of an e-class has the name and line of the program's node in it; if rules created the e-class, those of its
+    first reader.
     """
-    own = egraph.original_choice()
+    original = egraph.original_choice()
     order = live_classes(egraph.roots, chosen)
-    apart = len({egraph.class_of[egraph.originals[t]] for t in encoded.term_of.values()}) == len(encoded.term_of)
-    if apart and all(chosen[c] == own[c] for c in order):
+    no_merged_nodes = len({egraph.class_of[egraph.originals[t]] for t in encoded.term_of.values()}) == len(
+        encoded.term_of
+    )
+    if no_merged_nodes and all(chosen[c] == original[c] for c in order):
         return graph
     origins = _origins(encoded, egraph, chosen, order)
     leaves = _original_leaves(encoded, egraph)
@@ -44,7 +46,7 @@ def rebuild(graph: IRGraph, encoded: Encoded, egraph: EGraph, chosen: Sequence[E
 
 
 def make_node(choice: ENode, inputs: Sequence[Node], tables: Tables, origin: Origin) -> Node:
-    """The node that an e-node stands for."""
+    """The graph node of an e-node."""
     type = tables.type(choice.type)
     if choice.head == FULL:
         assert isinstance(type, TensorType)
@@ -56,20 +58,22 @@ def make_node(choice: ENode, inputs: Sequence[Node], tables: Tables, origin: Ori
     else:
         op, attrs = op_of(choice.head), read_attrs(choice, tables)
     node = Node(op, inputs, attrs, *origin)
-    assert node.result == type, f"{op} gives {node.result}; its term says {type}"
+    assert node.result == type, f"{op} has the type {node.result}; its term has {type}"
     return node
 
 
 def _full(value: float, type: TensorType, origin: Origin) -> Node:
     with np.errstate(over="ignore", under="ignore"):
-        held = np.asarray(value, type.dtype.numpy)
-    assert _same_range(value, float(held)), f"a rule made the number {value!r}, which {type.dtype} does not hold"
-    constant = Node("constant", (), at.ConstantAttrs(at.Array(held)), *origin)
+        array = np.asarray(value, type.dtype.numpy)
+    assert _same_range(value, float(array)), (
+        f"a rule created the constant {value!r}, which {type.dtype} cannot represent"
+    )
+    constant = Node("constant", (), at.ConstantAttrs(at.Array(array)), *origin)
     return Node("expand", (constant,), at.ExpandAttrs(type.shape, ()), *origin) if type.rank else constant
 
 
-def _same_range(value: float, held: float) -> bool:
-    return math.isfinite(value) == math.isfinite(held) and (value == 0) == (held == 0)
+def _same_range(value: float, rounded: float) -> bool:
+    return math.isfinite(value) == math.isfinite(rounded) and (value == 0) == (rounded == 0)
 
 
 def read_attrs(choice: ENode, tables: Tables) -> Attrs:
@@ -81,7 +85,7 @@ def read_attrs(choice: ENode, tables: Tables) -> Attrs:
 
 
 def live_classes(roots: Sequence[int], chosen: Sequence[ENode]) -> list[int]:
-    """The classes that the roots need, each after its children."""
+    """The e-classes that the roots depend on, in post-order: each after its children."""
     done: dict[int, None] = {}
     for root in roots:
         stack = [(root, 0)]
@@ -101,9 +105,9 @@ def live_classes(roots: Sequence[int], chosen: Sequence[ENode]) -> list[int]:
 def _origins(encoded: Encoded, egraph: EGraph, chosen: Sequence[ENode], order: Sequence[int]) -> Mapping[int, Origin]:
     origins: dict[int, Origin] = {}
     for node, term in encoded.term_of.items():
-        at = egraph.class_of[egraph.originals[term]]
-        if at not in origins or not origins[at][0]:
-            origins[at] = node.name, node.line
+        eclass = egraph.class_of[egraph.originals[term]]
+        if eclass not in origins or not origins[eclass][0]:
+            origins[eclass] = node.name, node.line
     for c in reversed(order):  # readers first
         for child in chosen[c].children:
             origins.setdefault(child, origins.get(c, ("", None)))
@@ -111,9 +115,9 @@ def _origins(encoded: Encoded, egraph: EGraph, chosen: Sequence[ENode], order: S
 
 
 def _original_leaves(encoded: Encoded, egraph: EGraph) -> dict[ENode, Node]:
-    """Leaves keep their identity: declared inputs are compared by it."""
-    found: dict[ENode, Node] = {}
+    """The original leaf nodes, which are reused: declared inputs are compared by identity."""
+    leaves: dict[ENode, Node] = {}
     for node, term in encoded.term_of.items():
         if not node.inputs and egraph.originals[term].head == f"{OPAQUE}_0":
-            found.setdefault(egraph.originals[term], node)
-    return found
+            leaves.setdefault(egraph.originals[term], node)
+    return leaves

@@ -1,8 +1,8 @@
-"""What was chosen for the blocks of an outlined graph, applied to every copy.
+"""Replay: applies the extraction of an outlined graph to every copy of its blocks.
 
-A node of a region becomes a *recipe* over the nodes below it: the chosen e-nodes from its class down to classes that a
-node below it stands for.  Recipes look down only, so that together they cannot go in a circle, whatever neighbouring
-blocks chose.  A recipe that would need anything else is not used: the node stays as it is.
+A rewritten node of a region becomes a *recipe*: the chosen e-nodes from its e-class down to e-classes that contain a
+node below it.  Invariant: recipes read only nodes below their own, so together they are acyclic, whatever neighbouring
+blocks chose.  A node whose recipe would need any other node stays unchanged.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from wholestep.compiler.passes.egraph.regions import NumberedGraph, ValueNumbers
 
 @dataclass(frozen=True)
 class RecipeStep:
-    """One node of a recipe; it reads local numbers of the block, or, below zero, steps: -1 is the first."""
+    """One node of a recipe; it reads local numbers of the block, or, if negative, earlier steps: -1 is the first."""
 
     choice: ENode
     reads: tuple[int, ...]
@@ -29,11 +29,11 @@ class RecipeStep:
 
 @dataclass(frozen=True)
 class NodeRecipe:
-    """How a node is made anew: steps in order, the last one first of all in what is read from outside."""
+    """How a node is recomputed: steps in topological order, and which of them is the result."""
 
     steps: tuple[RecipeStep, ...]
-    result: int  # a local number or a step, as in Step.reads
-    classes: frozenset[int]  # where something else than the program's own was chosen
+    result: int  # a local number or a step, as in RecipeStep.reads
+    classes: frozenset[int]  # the e-classes whose choice differs from the original
 
     def reads(self) -> Iterator[int]:
         """The local numbers it needs."""
@@ -44,35 +44,35 @@ class NodeRecipe:
 
 @dataclass
 class Replay:
-    """The recipes of all blocks."""
+    """The recipes of all blocks, and the graph that they result in."""
 
     outlined: Outlined
     encoded: Encoded
     egraph: EGraph
     chosen: Sequence[ENode]
-    jobs: dict[int, tuple[NodeRecipe, Place]] = field(default_factory=dict)  # number of a node -> how it is made
+    jobs: dict[int, tuple[NodeRecipe, Place]] = field(default_factory=dict)  # number of a node -> its recipe
 
     def __post_init__(self) -> None:
         first = self.egraph.original_choice()
         for block in self.outlined.blocks:
-            maker = _Maker(self, block, first)
+            recipes = _BlockRecipes(self, block, first)
             for local in range(block.region):
-                recipe = maker.recipe(local)
+                recipe = recipes.recipe(local)
                 if recipe is not None:
-                    for place in block.places:
-                        self.jobs[place[local]] = recipe, place
+                    for copy in block.places:
+                        self.jobs[copy[local]] = recipe, copy
         self.needed = self._find_needed(self.outlined.program, self.outlined.program.ends)
 
     def changed(self) -> Counter[int]:
-        """The classes where something else was chosen, with the number of copies that it was chosen in."""
+        """The e-classes whose choice differs from the original, with the number of copies."""
         used = [job for n, job in self.jobs.items() if self.needed[n]]
-        return Counter(c for c, _ in {(c, place) for recipe, place in used for c in recipe.classes})
+        return Counter(c for c, _ in {(c, copy) for recipe, copy in used for c in recipe.classes})
 
     def graph(self, original: IRGraph) -> IRGraph:
-        """The rewritten graph; the same object where nothing changed."""
+        """The rewritten graph; the same object if nothing changed."""
         p = self.outlined.program
-        made = self._make(p)
-        ends = [made[n] for n in p.ends]
+        nodes = self._build_nodes(p)
+        ends = [nodes[n] for n in p.ends]
         before = [*(o.node for o in original.outputs), *(u.node for u in original.updates)]
         if all(new is old for new, old in zip(ends, before)):
             return original
@@ -84,7 +84,7 @@ class Replay:
         )
 
     def below(self, ends: Sequence[int]) -> list[int]:
-        """The numbers of the nodes that some ends are now computed from, these included."""
+        """The numbers of the nodes that some ends now depend on, the ends included."""
         needed = self._find_needed(self.outlined.program, ends)
         return [n for n, is_needed in enumerate(needed) if is_needed]
 
@@ -99,74 +99,74 @@ class Replay:
                     needed[i] = True
         return needed
 
-    def _make(self, p: NumberedGraph) -> list[Node]:
-        made = list(p.nodes)
-        shared = _Shared(p.attributes)
+    def _build_nodes(self, p: NumberedGraph) -> list[Node]:
+        nodes = list(p.nodes)
+        shared = _HashCons(p.attributes)
         for n, node in enumerate(p.nodes):
             if not self.needed[n]:
                 continue
             if n in self.jobs:
-                made[n] = self._cook(n, made, shared)
+                nodes[n] = self._apply_recipe(n, nodes, shared)
             else:
-                made[n] = shared.one(node.with_inputs([made[i] for i in p.inputs[n]]))
-        return made
+                nodes[n] = shared.unique(node.with_inputs([nodes[i] for i in p.inputs[n]]))
+        return nodes
 
-    def _cook(self, n: int, made: Sequence[Node], shared: _Shared) -> Node:
-        recipe, place = self.jobs[n]
+    def _apply_recipe(self, n: int, nodes: Sequence[Node], shared: _HashCons) -> Node:
+        recipe, copy = self.jobs[n]
         original = self.outlined.program.nodes[n]
         steps: list[Node] = []
 
         def read(r: int) -> Node:
-            return made[place[r]] if r >= 0 else steps[-1 - r]
+            return nodes[copy[r]] if r >= 0 else steps[-1 - r]
 
         for step in recipe.steps:
             inputs = [read(r) for r in step.reads]
             node = make_node(step.choice, inputs, self.encoded.tables, (original.name, original.line))
             if step.choice.head == FULL:
-                node = node.with_inputs([shared.one(i) for i in node.inputs])
-            steps.append(shared.one(node))
+                node = node.with_inputs([shared.unique(i) for i in node.inputs])
+            steps.append(shared.unique(node))
         return read(recipe.result)
 
 
-class _Shared:
-    """Equal nodes are made once."""
+class _HashCons:
+    """Hash-consing of nodes: equal nodes become one object."""
 
     def __init__(self, attributes: ValueNumbers) -> None:
         self.attributes = attributes
-        self.known: dict[Hashable, Node] = {}
+        self.by_key: dict[Hashable, Node] = {}
 
-    def one(self, node: Node) -> Node:
+    def unique(self, node: Node) -> Node:
         key = node.op, self.attributes.of_object(node.attrs), tuple([id(i) for i in node.inputs])
-        return self.known.setdefault(key, node)
+        return self.by_key.setdefault(key, node)
 
 
 class _ForeignError(Exception):
-    """A recipe would read what does not stand below its node."""
+    """A recipe would read a leaf that is not below its node."""
 
 
-class _Maker:
-    """The recipes of one block."""
+class _BlockRecipes:
+    """Builds the recipes of one block."""
 
     def __init__(self, replay: Replay, block: OutlinedBlock, first: Sequence[ENode | None]) -> None:
         self.egraph, self.chosen, self.first = replay.egraph, replay.chosen, first
         self.term = [replay.encoded.term_of.get(n) for n in block.nodes]
-        self.own: list[ENode | None] = [None if t is None else self.egraph.originals[t] for t in self.term]
+        self.originals: list[ENode | None] = [None if t is None else self.egraph.originals[t] for t in self.term]
         local = {n: i for i, n in enumerate(block.nodes)}
         self.inputs = [tuple(local[i] for i in n.inputs if i in local) for n in block.nodes]
         self.below = self._below(block.places[0])
         self.members: dict[int, list[int]] = {}
         for i in sorted(range(len(block.nodes)), key=lambda i: block.places[0][i]):
-            own = self.own[i]
-            if own is not None:
-                self.members.setdefault(self.egraph.class_of[own], []).append(i)
+            original = self.originals[i]
+            if original is not None:
+                self.members.setdefault(self.egraph.class_of[original], []).append(i)
         self.cut = {
             i: self._inside_cut(i, replay.encoded) for i, n in enumerate(block.nodes) if n in replay.outlined.cuts
         }
 
-    def _below(self, place: Place) -> list[int]:
-        """The local numbers below each node, one bit each."""
-        below = [0] * len(place)
-        for i in sorted(range(len(place)), key=lambda i: place[i]):
+    def _below(self, copy: Place) -> list[int]:
+        """For each node, the bit set of local numbers below it."""
+        below = [0] * len(copy)
+        for i in sorted(range(len(copy)), key=lambda i: copy[i]):
             for j in self.inputs[i]:
                 below[i] |= below[j] | 1 << j
         return below
@@ -178,26 +178,26 @@ class _Maker:
         return self.egraph.originals[inner]
 
     def recipe(self, local: int) -> NodeRecipe | None:
-        """None: the node is made as it was, from what its inputs became."""
-        own = self.cut.get(local, self.own[local])
-        if own is None:
+        """The recipe of a node; None: the original op over its rewritten inputs."""
+        original = self.cut.get(local, self.originals[local])
+        if original is None:
             return None
-        c = self.egraph.class_of[own]
-        if self.chosen[c] == own:
+        c = self.egraph.class_of[original]
+        if self.chosen[c] == original:
             return None
         try:
-            return _Recipe(self, local).of(c)
+            return _RecipeBuilder(self, local).of(c)
         except _ForeignError:
             return None
 
 
-class _Recipe:
-    """The recipe of one node being written."""
+class _RecipeBuilder:
+    """Builds the recipe of one node."""
 
-    def __init__(self, maker: _Maker, local: int) -> None:
-        self.maker, self.local = maker, local
+    def __init__(self, recipes: _BlockRecipes, local: int) -> None:
+        self.recipes, self.local = recipes, local
         self.steps: list[RecipeStep] = []
-        self.known: dict[int, int] = {}
+        self.read_index: dict[int, int] = {}
         self.classes: set[int] = set()
 
     def of(self, c: int) -> NodeRecipe:
@@ -206,18 +206,18 @@ class _Recipe:
         return NodeRecipe(tuple(self.steps), result, frozenset(self.classes))
 
     def _read(self, c: int) -> int:
-        if c not in self.known:
-            self.known[c] = self._find(c)
-        return self.known[c]
+        if c not in self.read_index:
+            self.read_index[c] = self._find(c)
+        return self.read_index[c]
 
     def _find(self, c: int) -> int:
-        below = self.maker.below[self.local]
-        for i in self.maker.members.get(c, ()):
+        below = self.recipes.below[self.local]
+        for i in self.recipes.members.get(c, ()):
             if below >> i & 1:
                 if c == self.root:
                     self._changed_classes(c)
                 return i
-        choice = self.maker.chosen[c]
+        choice = self.recipes.chosen[c]
         if choice.head == f"{OPAQUE}_0":
             raise _ForeignError
         self._changed_classes(c)
@@ -225,5 +225,5 @@ class _Recipe:
         return -len(self.steps)
 
     def _changed_classes(self, c: int) -> None:
-        if self.maker.chosen[c] != self.maker.first[c]:
+        if self.recipes.chosen[c] != self.recipes.first[c]:
             self.classes.add(c)

@@ -1,7 +1,7 @@
-"""Talking to the worker: a request goes out, a saturated e-graph comes back, or the reason why not.
+"""Client of the saturation worker: sends a request, receives a saturated e-graph or the reason for a failure.
 
-The worker is another process because egglog may abort, hang or take all memory: then it is given up, the program stays
-as it was and the report says why.
+The worker is a separate process because egglog may abort, hang or exhaust memory: then the worker is killed, the
+program stays unchanged and the report says why.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from wholestep.compiler.passes.egraph.rules.rule import Rule
 
 
 class SaturationError(Exception):
-    """There is no e-graph; the text says why.  Never reaches the user: the report does."""
+    """Saturation failed; the text says why.  Never raised to the user: the text becomes part of the report."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Counts, never seconds: a plan is a function of the graph.  `seconds` is a safety net for a hung worker.
+    """Limits of saturation, in counts and not in seconds: a plan must be a function of the graph.
 
-    Once the e-graph outgrows `growth` times its terms, and some more, the rules that match most are set aside: a few
-    laws about constants may go on for ever, and the others still have their say.  At twice that size it is used as it
-    is.  Beyond `nodes` there is no result.
+    Beyond `growth` times the number of terms plus 2000 e-nodes, the rules with most matches are disabled, so that laws
+    that never saturate (some about constants) do not crowd out the others.  At twice that size the e-graph is used as
+    it is.  Beyond `nodes` saturation fails.  `seconds` is only a timeout for a worker that hangs.
     """
 
     rounds: int = 16
@@ -49,41 +49,44 @@ class Budget:
     seconds: float = 60.0
 
     def grown(self, terms: int) -> int:
-        """The e-nodes from which rules are set aside."""
+        """The number of e-nodes beyond which rules are disabled."""
         return self.growth * terms + 2_000
 
 
 @dataclass(frozen=True)
 class Saturated:
-    """The e-graph and how it came to be."""
+    """The saturated e-graph, and statistics of the saturation."""
 
     egraph: EGraph
-    emitted: dict[str, EmittedRule]  # the rules by name, as certificates are read
+    emitted: dict[str, EmittedRule]  # rule name -> the rule as egglog text, needed to read certificates
     matches: dict[str, int]
     rounds: int
     stopped: str  # "saturated", "rounds" or "grown"
-    paused: dict[str, int]  # rules that were set aside -> after which round
+    paused: dict[str, int]  # disabled rule -> after which round
     seconds: dict[str, float]
 
 
 class Worker:
-    """A process that saturates; started on demand, and again where it has ended since."""
+    """The worker process; started on demand, and restarted if it has ended."""
 
     def __init__(self, command: tuple[str, ...] | None = None) -> None:
         self._command = command  # None: this interpreter running worker.py
         self._process: subprocess.Popen[bytes] | None = None
         self._unsent = b""
-        self._turn = threading.RLock()  # of threads that build at the same time
+        self._lock = threading.RLock()  # serialises threads that build at the same time
 
     def start(self) -> None:
-        """Start the process, so that it loads egglog and declares laws while we prepare the request."""
-        with self._turn:
+        """Start the process, so that it loads egglog and declares laws while the request is prepared."""
+        with self._lock:
             if self._process is not None and self._process.poll() is not None:
-                self.close()  # it had nothing to do for a while, and ended
+                self.close()  # it ended after its idle timeout
             if self._process is not None:
                 return
             command = self._command or _default_command()
-            environment = {**os.environ, "RAYON_NUM_THREADS": "1"}  # with more, the e-graph's order is not determined
+            environment = {
+                **os.environ,
+                "RAYON_NUM_THREADS": "1",
+            }  # with more threads, the order of e-nodes is not deterministic
             try:
                 self._process = subprocess.Popen(
                     command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
@@ -93,12 +96,12 @@ class Worker:
             assert self._process.stdin is not None
             os.set_blocking(self._process.stdin.fileno(), False)
             self._unsent = _line(_common_program())
-            with contextlib.suppress(BrokenPipeError):  # `ask` tells how it ended
+            with contextlib.suppress(BrokenPipeError):  # `ask` reports how it ended
                 self._send()
 
     def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """The answer to one request; a worker that gives none is ended."""
-        with self._turn:
+        """The answer to one request; a worker that does not answer is killed."""
+        with self._lock:
             text = self._await_answer(_line(request), seconds) or self._await_answer(_line(request), seconds)
             if not text:
                 raise SaturationError("the e-graph worker ended without an answer, twice")
@@ -109,7 +112,7 @@ class Worker:
         return answer
 
     def _await_answer(self, message: bytes, seconds: float) -> bytes:
-        """The answer; nothing where the process had just decided that it is no longer needed."""
+        """The answer; empty if the process has just ended by its idle timeout, so that the caller retries."""
         self.start()
         assert self._process is not None
         try:
@@ -140,33 +143,33 @@ class Worker:
                     try:
                         self._send()
                     except BrokenPipeError:
-                        raise SaturationError(self._epitaph()) from None
+                        raise SaturationError(self._exit_message()) from None
                     if not self._unsent:
                         selector.unregister(process.stdin)
                 else:
                     chunks.append(os.read(process.stdout.fileno(), 1 << 20))
                     if not chunks[-1]:
-                        raise SaturationError(self._epitaph())
+                        raise SaturationError(self._exit_message())
         return b"".join(chunks)
 
     def _send(self) -> None:
-        """Give the process as much as it takes now."""
+        """Write as much as the pipe accepts now."""
         assert self._process is not None
         assert self._process.stdin is not None
         with contextlib.suppress(BlockingIOError):
             self._unsent = self._unsent[os.write(self._process.stdin.fileno(), self._unsent) :]
 
-    def _epitaph(self) -> str:
+    def _exit_message(self) -> str:
         assert self._process is not None
         assert self._process.stderr is not None
         code = self._process.wait()
-        said = self._process.stderr.read().decode(errors="replace").strip().splitlines()
-        last = f": {said[-1]}" if said else ""
+        stderr_lines = self._process.stderr.read().decode(errors="replace").strip().splitlines()
+        last = f": {stderr_lines[-1]}" if stderr_lines else ""
         return f"the e-graph worker ended with status {code}{last}"
 
     def close(self) -> None:
         """End the process."""
-        with self._turn:
+        with self._lock:
             process, self._process = self._process, None
             if process is None:
                 return
@@ -196,7 +199,7 @@ _the_worker: Worker | None = None
 
 
 def shared_worker() -> Worker:
-    """The worker of all builds of this process: a second build finds it with the laws declared."""
+    """The worker that all builds of this process share: after the first build the laws are already declared."""
     global _the_worker
     if _the_worker is None:
         _the_worker = Worker()
@@ -205,7 +208,7 @@ def shared_worker() -> Worker:
 
 
 def _forget_the_worker() -> None:
-    """A forked process has one of its own: the pipes are its parent's."""
+    """After a fork the child starts its own worker: the pipes belong to the parent."""
     global _the_worker
     if _the_worker is not None:
         atexit.unregister(_the_worker.close)
@@ -222,32 +225,32 @@ def _line(message: Mapping[str, Any]) -> bytes:
 
 @cache
 def _common_program() -> Mapping[str, Any]:
-    """The laws, and what they are about: the same in every program."""
+    """The declarations that all programs share: constructors and laws."""
     laws = [_emit_rule(law, 0) for law in LAWS]
     common = [*DECLARATIONS, *(c.declaration() for c in signatures(laws, ()).values())]
     return {"common": common, "laws": {law.relation: law.lines() for law in laws}}
 
 
 def _default_command() -> tuple[str, ...]:
-    found = importlib.util.find_spec("egglog")
-    if found is None or not found.submodule_search_locations:
+    spec = importlib.util.find_spec("egglog")
+    if spec is None or not spec.submodule_search_locations:
         raise SaturationError("egglog is not installed; install it: pip install 'egglog>=13.2,<14'")
     assert worker.__file__ is not None
-    # -I -S: neither the user's environment nor site-packages is read; the worker needs one module, by its path.
-    return sys.executable, "-I", "-S", str(Path(worker.__file__)), str(found.submodule_search_locations[0])
+    # -I -S: ignore the user's environment and site-packages; the worker loads one module, by its path.
+    return sys.executable, "-I", "-S", str(Path(worker.__file__)), str(spec.submodule_search_locations[0])
 
 
 def saturate(encoded: Encoded, rules: Sequence[Rule], budget: Budget, process: Worker) -> Saturated:
-    """Apply the rules until nothing changes or the rounds are spent; a SaturationError says why there is no result."""
+    """Apply the rules until nothing changes or the rounds are used up; raises SaturationError if it fails."""
     constructors = constructors_of(encoded.terms)
     emitted = [_emit_rule(rule, len(LAWS) + i) for i, rule in enumerate(rules)]
     tables, laws = signatures(emitted, constructors), _common_program()
     declared = {*laws["common"]}
-    own = [line for c in tables.values() if (line := c.declaration()) not in declared]
-    own += [line for e in emitted if e.relation not in laws["laws"] for line in e.lines()]
+    program_lines = [line for c in tables.values() if (line := c.declaration()) not in declared]
+    program_lines += [line for e in emitted if e.relation not in laws["laws"] for line in e.lines()]
     request = {
         "laws": [e.relation for e in emitted if e.relation in laws["laws"]],
-        "program": own,
+        "program": program_lines,
         "rulesets": {e.name: e.ruleset for e in emitted},
         "terms": [[symbol(t.head), t.children, [*t.slots, t.type]] for t in encoded.terms],
         "own": len(encoded.terms) if any(rule.scaled for rule in rules) else 0,
@@ -266,35 +269,37 @@ def saturate(encoded: Encoded, rules: Sequence[Rule], budget: Budget, process: W
     )
     _check_types(egraph)
     matches = {rule: n for rule, n in sorted(answer["matches"].items()) if n}
-    told = answer["rounds"], answer["stopped"], answer["paused"], answer["seconds"]
-    return Saturated(egraph, {e.name: e for e in emitted}, matches, *told)
+    statistics = answer["rounds"], answer["stopped"], answer["paused"], answer["seconds"]
+    return Saturated(egraph, {e.name: e for e in emitted}, matches, *statistics)
 
 
 _LAW_NUMBERS = {id(law): i for i, law in enumerate(LAWS)}
-_MOST_KNOWN = 4096
-_known: dict[tuple[int, int], tuple[Rule, EmittedRule]] = {}  # by id and number; what has an id is kept with it
+_CACHE_CAPACITY = 4096  # entries of the cache below; it is cleared when full
+_emitted_cache: dict[
+    tuple[int, int], tuple[Rule, EmittedRule]
+] = {}  # (id, number) of a rule -> the rule, kept alive, and text
 
 
 def _emit_rule(rule: Rule, number: int) -> EmittedRule:
-    """A rule as text; what is the same in every program is written once for each number that it had in one."""
+    """A rule as egglog text; cached for rules without exact types, which all programs share."""
     number = _LAW_NUMBERS.get(id(rule), number)
     if rule.types:
         return emit(rule, number, ruleset=f"only-by{number}")
     key = id(rule), number
-    if key not in _known:
-        if len(_known) >= _MOST_KNOWN:
-            _known.clear()
-        _known[key] = rule, emit(rule, number, ruleset=f"only-by{number}")
-    return _known[key][1]
+    if key not in _emitted_cache:
+        if len(_emitted_cache) >= _CACHE_CAPACITY:
+            _emitted_cache.clear()
+        _emitted_cache[key] = rule, emit(rule, number, ruleset=f"only-by{number}")
+    return _emitted_cache[key][1]
 
 
 def constructors_of(terms: Sequence[ENode]) -> list[Constructor]:
     """The signatures of a program's terms."""
-    found: dict[str, Constructor] = {}
+    by_head: dict[str, Constructor] = {}
     for t in terms:
         kinds = ("f64",) if t.head == FULL else ("i64",) * len(t.slots)
-        found.setdefault(t.head, Constructor(t.head, len(t.children), kinds))
-    return list(found.values())
+        by_head.setdefault(t.head, Constructor(t.head, len(t.children), kinds))
+    return list(by_head.values())
 
 
 def _rows(answer: dict[str, Any], tables: dict[str, Constructor], rules: Sequence[EmittedRule]) -> WorkerTables:
@@ -312,7 +317,7 @@ def _rows(answer: dict[str, Any], tables: dict[str, Constructor], rules: Sequenc
 
 
 def _check_types(egraph: EGraph) -> None:
-    """Equal values have equal types: anything else is a wrong rule."""
+    """Check that equal values have equal types; a violation is a bug in a rule."""
     for nodes in egraph.classes:
         types = {n.type for n in nodes}
-        assert len(types) == 1, f"a rule made terms of different types equal: {nodes}"
+        assert len(types) == 1, f"a rule equated terms of different types: {nodes}"

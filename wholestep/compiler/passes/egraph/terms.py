@@ -1,11 +1,11 @@
-"""The e-graph term of each op: which attributes are numbers that rules can compute with, and how they are read back.
+"""The e-graph term of each op: its attributes as integers that rules can compute with, and the way back.
 
-Every constructor ends with the id of its result's type, so that no shape rule is needed: a pattern binds the types of
-what it matches, and a new node takes its type from them.  The lowest four bits of a type's id are its dtype, the next
-four its rank.
+The last slot of every constructor is the id of its result type, so that no shape rules are needed: a pattern binds the
+types of the terms that it matches, and a new term takes its type from them.  The lowest four bits of a type's id are
+its dtype, the next four its rank.
 
-Axes are packed, four bits each, so that one law serves every rank: a permutation is padded with the identity and an
-expand's axes with NOWHERE, and composing two is the same arithmetic whatever the rank.
+Axes are packed into an integer, four bits each, so that one law holds for every rank: a permutation is padded with the
+identity and the axes of an expand with NOWHERE, and composing two is the same arithmetic for all ranks.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.types import TensorType
 
 RANK = 8  # the largest rank with packed axes; nodes beyond it are opaque
-NOWHERE = RANK  # where the missing dimensions of an expand go
-IDENTITY = sum(d << 4 * d for d in range(RANK))
+NOWHERE = RANK  # the padding of an expand's axes
+IDENTITY = sum(d << 4 * d for d in range(RANK))  # the packed identity permutation
 
 Read = Callable[[tuple[int, ...], TensorType], Attrs]
 
 
 @dataclass(frozen=True)
 class TermRow:
-    """A row: the names of the attribute slots, and attributes to slots and back."""
+    """The names of an op's attribute slots, and the conversions from attributes to slots and back."""
 
     slots: tuple[str, ...]
     write: Callable[[Any], tuple[int, ...]]
@@ -44,18 +44,18 @@ def unpack_order(packed: int, rank: int) -> tuple[int, ...]:
 
 
 def pack_axes(axes: Sequence[int]) -> int:
-    """Where each dimension of an expand's input goes."""
+    """The output axis of each dimension of an expand's input, packed."""
     padded = (*axes, *(NOWHERE for _ in range(len(axes), RANK + 1)))
     return sum(d << 4 * i for i, d in enumerate(padded))
 
 
 def unpack_axes(packed: int) -> tuple[int, ...]:
-    found = (packed >> 4 * i & 15 for i in range(RANK))
-    return tuple(d for d in found if d != NOWHERE)
+    axes = (packed >> 4 * i & 15 for i in range(RANK))
+    return tuple(d for d in axes if d != NOWHERE)
 
 
 def pack_set(axes: Sequence[int]) -> int:
-    """The axes of a reduction, one bit each."""
+    """The axes of a reduction as a bit set."""
     return sum(1 << d for d in axes)
 
 
@@ -95,4 +95,4 @@ TERMS: dict[str, TermRow] = {
     "logsumexp": _axis_row(at.SoftmaxAttrs),
     "gelu": TermRow(("approximate",), lambda a: (int(a.approximate),), lambda s, t: at.GeluAttrs(bool(s[0]))),
 }
-OTHER = ("attributes",)  # every other op: its attributes by their number in the encoder's table
+OTHER = ("attributes",)  # every other op: one slot, the number of its attributes in the encoder's table

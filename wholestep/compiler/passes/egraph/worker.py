@@ -1,6 +1,7 @@
-"""The worker process: the only code that meets egglog.  Run as a script, so that it starts without our package.
+"""The worker process of equality saturation: the only code that calls egglog.  A script that imports no other module of
+the package, so that it starts fast.
 
-It reads JSON lines and writes one JSON answer to each request, until its input ends or nothing comes for a while:
+It reads JSON lines and writes one JSON answer per request, until its input ends or the idle timeout expires:
 
     laws     {"common": [line, ...], "laws": {name: [line, ...]}}, the first line: egglog texts that requests share
     request  {"laws": [name, ...], "program": [line, ...] (this request's own),
@@ -12,9 +13,9 @@ It reads JSON lines and writes one JSON answer to each request, until its input 
               "stopped": "saturated" | "rounds" | "grown" | "nodes", "paused": {rule: round}, "seconds": {part: s}}
              or {"error": text}
 
-A row is children, then slots, then, of an e-node, its class; children and classes are numbers of this process.
-Laws take longer to declare than most programs take to saturate: they are declared once, those that no request has asked
-for while there is nothing else to do.
+A row holds the children, then the slots, then, for an e-node, its e-class; e-classes have the numbers of this process.
+Declaring the laws takes longer than saturating most programs, so each is declared once: on the first request that needs
+it, or while the process is idle.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from typing import Any
 
 MEMORY = 4 << 30  # bytes of address space
 IDLE = 20.0  # seconds without a request after which the process ends
-LARGE_SHARE = 0.05  # of a round's matches: a rule with more is set aside when the e-graph has grown too much
+LARGE_SHARE = 0.05  # of a round's matches: a rule with more is disabled when the e-graph has grown too much
 
 
 def load_bindings(folder: str) -> Any:
-    """egglog's compiled module alone: its Python front end takes ten times as long to import and is not used."""
+    """Load egglog's compiled module alone: its Python front end takes ten times as long to import."""
     (path,) = (p for p in Path(folder).glob("bindings.*") if p.suffix != ".pyi")
     spec = importlib.util.spec_from_file_location("egglog.bindings", path)
     assert spec is not None
@@ -46,7 +47,7 @@ def load_bindings(folder: str) -> Any:
 
 
 class Laws:
-    """An e-graph that holds laws and no terms; a request puts its own on top and takes them off again."""
+    """An e-graph with laws and no terms; each request works on top of it, between push and pop."""
 
     def __init__(self, bindings: Any, common: list[str], laws: dict[str, list[str]]) -> None:
         self.bindings, self.common, self.laws = bindings, common, laws
@@ -54,24 +55,24 @@ class Laws:
 
     def restart(self) -> None:
         self.egraph = self.bindings.EGraph()
-        self.waiting = dict(self.laws)  # not declared yet
+        self.undeclared = dict(self.laws)  # not declared yet
         declare(self.egraph, self.common)
 
     def declare_next(self) -> None:
-        name = next(iter(self.waiting))
-        declare(self.egraph, self.waiting.pop(name))
+        name = next(iter(self.undeclared))
+        declare(self.egraph, self.undeclared.pop(name))
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        begun = time.perf_counter()
+        start = time.perf_counter()
         try:
             for name in request["laws"]:
-                declare(self.egraph, self.waiting.pop(name, []))
+                declare(self.egraph, self.undeclared.pop(name, []))
             run_text(self.egraph, "(push)")
             declare(self.egraph, request["program"])
-            seconds = {"rules": time.perf_counter() - begun}
+            seconds = {"rules": time.perf_counter() - start}
             answer = Saturation(self.bindings, self.egraph, request, seconds).answer()
             run_text(self.egraph, "(pop)")
-        except BaseException as error:  # egglog's panics are no Exceptions
+        except BaseException as error:  # egglog's panics do not derive from Exception
             if isinstance(error, KeyboardInterrupt | SystemExit):
                 raise
             self.restart()
@@ -80,7 +81,7 @@ class Laws:
 
 
 def declare(egraph: Any, lines: list[str]) -> None:
-    """In short pieces: the time to parse one text grows with the square of its length."""
+    """Run lines in chunks of 8: egglog's parser takes time quadratic in the length of a text."""
     for start in range(0, len(lines), 8):
         run_text(egraph, "\n".join(lines[start : start + 8]))
 
@@ -90,29 +91,29 @@ def run_text(egraph: Any, text: str) -> Any:
 
 
 class Saturation:
-    """One request, from terms to rows."""
+    """One request: insert the terms, saturate, read the tables back."""
 
     def __init__(self, bindings: Any, egraph: Any, request: dict[str, Any], seconds: dict[str, float]) -> None:
         self.b, self.egraph, self.request, self.seconds = bindings, egraph, request, seconds
         self.matches: dict[str, int] = {}
-        self.rulesets: dict[str, str] = dict(request["rulesets"])  # of the rules that are not set aside
+        self.rulesets: dict[str, str] = dict(request["rulesets"])  # of the enabled rules
         self.paused: dict[str, int] = {}
 
     def answer(self) -> dict[str, Any]:
         self.timed("insert", self.insert)
         rounds, stopped = self.timed("saturate", self.saturate)
         tables = self.timed("read", self.read)
-        told = {"rounds": rounds, "stopped": stopped, "paused": self.paused, "seconds": self.seconds}
-        return {**tables, "matches": self.matches, **told}
+        statistics = {"rounds": rounds, "stopped": stopped, "paused": self.paused, "seconds": self.seconds}
+        return {**tables, "matches": self.matches, **statistics}
 
     def timed(self, part: str, work: Any) -> Any:
-        begun = time.perf_counter()
+        start = time.perf_counter()
         result = work()
-        self.seconds[part] = time.perf_counter() - begun
+        self.seconds[part] = time.perf_counter() - start
         return result
 
     def insert(self) -> None:
-        """All terms as local lets of one rule without conditions: the cheapest way in."""
+        """Insert all terms as local lets of one unconditional rule, which is the fastest way."""
         b, span = self.b, self.b.PanicSpan()
         actions = []
         kinds = {name: kinds for name, (_, kinds) in self.request["tables"].items()}
@@ -155,12 +156,12 @@ class Saturation:
         return self.request["rounds"], "rounds"
 
     def combined(self, name: str) -> Any:
-        """One round of all rules that are not set aside."""
+        """The command for one round of all enabled rules."""
         run_text(self.egraph, f"(unstable-combined-ruleset {name} {' '.join(self.rulesets.values())})")
         return self.egraph.parse_program(f"(run {name} 1)")
 
     def pause(self, counts: dict[str, int], done: int) -> None:
-        """Set aside the rules with a large share of the last round's matches."""
+        """Disable the rules with a large share of the last round's matches."""
         total = sum(counts.values())
         for rule, count in sorted(counts.items()):
             if count > LARGE_SHARE * total and rule in self.rulesets:
@@ -199,7 +200,7 @@ class Saturation:
 
 
 class Lines:
-    """The lines of the input, and whether one has begun to come."""
+    """Reader of input lines, with a check whether input is available."""
 
     def __init__(self, source: int) -> None:
         self.source, self.rest = source, b""
@@ -208,7 +209,7 @@ class Lines:
         return bool(self.rest or select.select([self.source], [], [], within)[0])
 
     def next(self) -> bytes:
-        """A line; nothing at the end of the input."""
+        """The next line; empty at the end of the input."""
         while b"\n" not in self.rest:
             read = os.read(self.source, 1 << 20)
             if not read:
@@ -219,7 +220,7 @@ class Lines:
 
 
 def limit_memory() -> None:
-    """At most MEMORY bytes of address space; a lower limit that the process already has stays (`ulimit -v`)."""
+    """Limit the address space to MEMORY bytes; a lower existing limit (`ulimit -v`) stays."""
     limits = [limit for limit in resource.getrlimit(resource.RLIMIT_AS) if limit != resource.RLIM_INFINITY]
     most = min([MEMORY, *limits])
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
@@ -231,8 +232,8 @@ def main() -> None:
     bindings = load_bindings(sys.argv[1])
     shared = json.loads(lines.next() or b'{"common": [], "laws": {}}')
     laws = Laws(bindings, shared["common"], shared["laws"])
-    while laws.waiting or lines.are_coming(IDLE):
-        if laws.waiting and not lines.are_coming(0):
+    while laws.undeclared or lines.are_coming(IDLE):
+        if laws.undeclared and not lines.are_coming(0):
             laws.declare_next()
             continue
         line = lines.next()

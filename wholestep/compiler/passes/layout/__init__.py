@@ -1,1 +1,1 @@
-"""Passes that choose the shape in which values are computed."""
+"""Layout passes: they choose the shape (merged or split axes) in which values are computed, to enable fusion."""

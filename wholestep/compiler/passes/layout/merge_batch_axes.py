@@ -1,16 +1,16 @@
-"""Flattening: ops of (batch, time, width) computed as ops of (batch·time, width), as the product before them is.
+"""Merging of batch axes: ops over (batch, time, width) are computed over (batch·time, width), to fuse with a GEMM.
 
-A product of (batch, time, k) by (k, n) is one of (batch·time, k) by (k, n), split into (batch, time, n) afterwards.
-To the planner such a split is another reading of memory: whatever follows it is a kernel of its own.  This pass moves
-splits of leading axes behind the pointwise ops and reductions that follow, so that those stand next to the product:
+A product of (batch, time, k) by (k, n) is one of (batch·time, k) by (k, n), reshaped to (batch, time, n) afterwards.
+The planner cannot fuse across such a reshape (`split` below), so its consumers would be separate kernels.  This pass
+sinks splits of leading axes below the elementwise ops and reductions that consume them (reshape sinking):
 
     f(split a, split c)         = split f(a, c)
     sum over the width, split a = split (sum over the width, a)
     sum over all parts, split a = sum over the whole, a          (adds in another order)
 
-An op moves only where its other inputs have a flat form that costs nothing, and only where that brings it next to
-something: an op all of whose followers need the parts stays with them.  Axes of size 1 are parts like others: what is
-computed of (batch, time, 1), a row's mean with its axis kept, becomes one number per row.
+An op moves only if its other inputs have a merged form at no cost, and only if it then can fuse with something: an op
+whose consumers all need the split form stays.  Axes of size 1 are merged like others: a value of shape
+(batch, time, 1), such as the mean of a row with its axis kept, becomes one scalar per row.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ VIEWS = ops_with(Trait.VIEW)
 
 
 def flatten(graph: IRGraph, target: Target) -> IRGraph:
-    """Move splits of leading axes behind the ops that follow them; the same graph where nothing moves.
+    """Sink splits of leading axes below their consumers; the same graph if nothing moves.
 
-    Moves that turn out not to bring an op next to another are taken back, until all that are left do: each round
-    takes back at least one for good.
+    Optimistic: all possible moves are made, then those that enable no fusion are reverted, until none is left.  Each
+    round reverts at least one move permanently, so the loop ends.
     """
     stays: set[Node] = set()
     while True:
         attempt = _Attempt(graph, stays, target)
-        taken_back = attempt.useless_moves() | attempt.separated_moves()
-        if not taken_back:
+        reverted = attempt.useless_moves() | attempt.separated_moves()
+        if not reverted:
             return attempt.result()
-        stays |= taken_back
+        stays |= reverted
 
 
 # -- splits ------------------------------------------------------------------------------------------------------
@@ -50,32 +50,36 @@ def flatten(graph: IRGraph, target: Target) -> IRGraph:
 
 @dataclass(frozen=True)
 class SplitAxes:
-    """A reshape that writes the leading axes `whole` as more axes, `parts`, and keeps the axes behind them."""
+    """A reshape that splits the leading axes `whole` into more axes, `parts`, and keeps the trailing axes."""
 
     whole: Shape
     parts: Shape
 
     @property
-    def rank_lost(self) -> int:
+    def rank_reduction(self) -> int:
         return len(self.parts) - len(self.whole)
 
     def undo(self, shape: Shape) -> Shape:
         assert shape[: len(self.parts)] == self.parts, f"{shape} does not begin with {self.parts}"
         return (*self.whole, *shape[len(self.parts) :])
 
-    def is_kept(self, axis: int) -> bool:
+    def is_trailing(self, axis: int) -> bool:
         return axis >= len(self.parts)
 
 
 def split_of(node: Node) -> SplitAxes | None:
-    """The split that a node is, of something computed; None where it is no split, or one of a leaf, which is free."""
+    """The split that a reshape performs; None for other nodes, and for views of leaves, which cost nothing."""
     if node.op != "reshape" or not _is_computed(node.inputs[0]):
         return None
-    whole, parts = node.inputs[0].type.shape, node.type.shape
-    while whole and parts and whole[-1] == parts[-1]:
-        whole, parts = whole[:-1], parts[:-1]
-    # Behind an axis of length 0 the leading axes may be anything.
-    return SplitAxes(whole, parts) if len(parts) > len(whole) > 0 and product(whole) == product(parts) else None
+    merged, split_axes = node.inputs[0].type.shape, node.type.shape
+    while merged and split_axes and merged[-1] == split_axes[-1]:
+        merged, split_axes = merged[:-1], split_axes[:-1]
+    # If a trailing axis has extent 0, the leading axes can have any product: compare it too.
+    return (
+        SplitAxes(merged, split_axes)
+        if len(split_axes) > len(merged) > 0 and product(merged) == product(split_axes)
+        else None
+    )
 
 
 def _is_computed(node: Node) -> bool:
@@ -89,7 +93,8 @@ def _without_units(shape: Shape) -> Shape:
 
 
 def is_reinterpretation(node: Node) -> bool:
-    """A reshape whose source is in memory anyway: no index into the source says where an element is."""
+    """A reshape that changes more than unit axes: an element's index in the source is not an index expression, so the
+    source has to be in memory anyway."""
     return node.op == "reshape" and _without_units(node.type.shape) != _without_units(node.inputs[0].type.shape)
 
 
@@ -97,19 +102,17 @@ def is_reinterpretation(node: Node) -> bool:
 
 
 class _Attempt:
-    """The graph with every op moved that can be, except those in `stays`."""
+    """One round: the graph with every possible move, except for the ops in `stays`."""
 
     def __init__(self, graph: IRGraph, stays: set[Node], target: Target) -> None:
         self.graph, self.target = graph, target
         self.consumers = graph.consumers()
         self.roots = {o.node for o in graph.outputs} | {u.node for u in graph.updates}
-        self.stored: set[Node] = set()  # new nodes that are in memory anyway, since several read them
-        self.remade: set[Node] = (
-            set()
-        )  # new nodes over leaves alone: the planner makes them again wherever they are read
-        self.moved: set[Node] = set()  # old nodes, as are those collapsed
+        self.stored: set[Node] = set()  # new nodes that are in memory anyway, since they have several readers
+        self.recomputed: set[Node] = set()  # new nodes over leaves alone, which the planner recomputes in every reader
+        self.moved: set[Node] = set()  # old nodes; those in `collapsed` too
         self.collapsed: set[Node] = set()
-        self.flat: dict[tuple[Node, SplitAxes], Node | None] = {}
+        self.merged: dict[tuple[Node, SplitAxes], Node | None] = {}
         self.new: dict[Node, Node] = {}
         for old in graph.nodes:
             node = old.with_inputs([self.new[i] for i in old.inputs])
@@ -118,8 +121,8 @@ class _Attempt:
                 self.new[old] = moved or self._collapse(old, node) or _merge_reshapes(node)
             if moved is not None:
                 self.moved.add(old)
-            if _is_remade(node, self.remade):
-                self.remade.add(self.new[old])
+            if _is_recomputed(node, self.recomputed):
+                self.recomputed.add(self.new[old])
             if old in self.roots or len(self.consumers[old]) > 1:
                 self.stored.add(self.new[old])
 
@@ -134,22 +137,22 @@ class _Attempt:
         )
 
     def useless_moves(self) -> set[Node]:
-        """Moved ops that could share a kernel with a follower in parts, and have none that is flat."""
-        in_vain: set[Node] = set()
+        """Moved ops that could fuse with a consumer in split form, and have no consumer in merged form."""
+        useless: set[Node] = set()
         for old in reversed(self.graph.nodes):
             if old in self.moved:
-                followers = [c for c in self.consumers[old] if may_follow(c)]
-                flat = [c for c in followers if c in self.collapsed or (c in self.moved and c not in in_vain)]
-                if followers and not flat:
-                    in_vain.add(old)
-        return in_vain
+                consumers = [c for c in self.consumers[old] if can_fuse_with_producer(c)]
+                flat = [c for c in consumers if c in self.collapsed or (c in self.moved and c not in useless)]
+                if consumers and not flat:
+                    useless.add(old)
+        return useless
 
     def separated_moves(self) -> set[Node]:
-        """Moved ops that would be cut from the rows they belong to.
+        """Moved ops that would be separated from the row reductions that consume them.
 
-        The kernel of a product may hold what follows element by element (near), but no reduction along a row nor what
-        depends on one (far).  Where far ops read two near ones or more, all of those would be written for them; in
-        parts, near and far ops share a kernel that reads the product alone.
+        A GEMM epilogue can contain elementwise consumers (near), but no reduction along a row and nothing that depends
+        on one (far).  If far ops read two or more near ops, the epilogue would store all of those; in split form, near
+        and far ops are one kernel that loads the product alone.
         """
         near, far = self._distances()
         read_from_far: dict[int, list[Node]] = {}
@@ -162,35 +165,41 @@ class _Attempt:
         return {n for nodes in read_from_far.values() if len(nodes) > 1 for n in nodes if n in self.moved}
 
     def _distances(self) -> tuple[dict[Node, int], dict[Node, int]]:
-        """To which products each old node is near and far; a product is a bit.
+        """For each old node, the bit sets of products to which it is near and far.
 
-        What reads a product by way of an op that did not move, such as another product, is neither.
+        A node that reads a product through an op that did not move, such as another product, is neither.
         """
         near: dict[Node, int] = {}
         far: dict[Node, int] = {}
         beyond: dict[Node, int] = {}
         products = 0
         for old in self.graph.nodes:
-            close, away, out = (_union(mask[i] for i in old.inputs) for mask in (near, far, beyond))
+            near_inputs, far_inputs, beyond_inputs = (
+                _union(mask[i] for i in old.inputs) for mask in (near, far, beyond)
+            )
             split = split_of(self.new[old])
-            if split is not None and self._takes_followers(self.new[old].inputs[0]):
-                close, products = close | 1 << products, products + 1
+            if split is not None and self._has_epilogue(self.new[old].inputs[0]):
+                near_inputs, products = near_inputs | 1 << products, products + 1
             if old.op != "reshape" and old not in self.moved:
-                close, away, out = 0, 0, close | away | out
+                near_inputs, far_inputs, beyond_inputs = 0, 0, near_inputs | far_inputs | beyond_inputs
             elif old.op != "reshape" and not old.is_elementwise:
-                close, away = 0, close | away
-            near[old], far[old], beyond[old] = close & ~(away | out), away & ~out, out
+                near_inputs, far_inputs = 0, near_inputs | far_inputs
+            near[old], far[old], beyond[old] = (
+                near_inputs & ~(far_inputs | beyond_inputs),
+                far_inputs & ~beyond_inputs,
+                beyond_inputs,
+            )
         return near, far
 
-    def _takes_followers(self, node: Node) -> bool:
-        """Is it a product whose kernel computes what follows?  Large ones of half operands may be plain."""
+    def _has_epilogue(self, node: Node) -> bool:
+        """Is it a product with a fusible epilogue?  A target may run large ones of half operands without one."""
         plain = self.target.fusion.plain_products and node.op == "matmul" and node.inputs[0].type.dtype.is_half
         return node.op == "matmul" and not plain
 
     # -- ops that move -------------------------------------------------------------------------------------------
 
     def _move(self, node: Node) -> Node | None:
-        """The node as a split of its flat form; None where it has none."""
+        """The node as a split of its merged form; None if it has none."""
         if node.is_elementwise:
             return self._move_elementwise(node)
         if node.op == "expand":
@@ -213,12 +222,12 @@ class _Attempt:
     def _move_reduction(self, node: Node) -> Node | None:
         (x,) = node.inputs
         split, axis = split_of(x), reduced_axis(node)
-        if split is None or axis is None or not split.is_kept(axis):
+        if split is None or axis is None or not split.is_trailing(axis):
             return None
-        return b.reshape(_reduce(node, x.inputs[0], axis - split.rank_lost), node.type.shape)
+        return b.reshape(_reduce(node, x.inputs[0], axis - split.rank_reduction), node.type.shape)
 
     def _collapse(self, old: Node, node: Node) -> Node | None:
-        """Sums over axis 1, then axis 0 are one sum over both as one axis, where what they read is in memory."""
+        """Consecutive reductions over leading axes become one over the merged axis, if their operand is in memory."""
         count, x = 0, node
         while x.op == node.op and x.op in ("sum", "max") and reduced_axis(x) == count and x not in self.stored:
             count, x = count + 1, x.inputs[0]
@@ -238,49 +247,51 @@ class _Attempt:
             flat = _reduce(node, flat, axis)
         return flat
 
-    # -- flat forms ----------------------------------------------------------------------------------------------
+    # -- merged forms --------------------------------------------------------------------------------------------
 
-    def _flat(self, node: Node, split: SplitAxes) -> Node | None:
-        """The node with its parts as the whole; None where that would cost something."""
-        if (node, split) not in self.flat:
-            self.flat[node, split] = self._make_flat(node, split)
-        return self.flat[node, split]
+    def _merged(self, node: Node, split: SplitAxes) -> Node | None:
+        """The node with the split axes merged; None if that would cost a copy.  Memoized."""
+        if (node, split) not in self.merged:
+            self.merged[node, split] = self._compute_merged(node, split)
+        return self.merged[node, split]
 
-    def _make_flat(self, node: Node, split: SplitAxes) -> Node | None:
-        whole = split.undo(node.type.shape)
-        if node.op == "reshape" and (node.inputs[0].type.shape == whole or is_reinterpretation(node)):
-            return b.reshape(node.inputs[0], whole)
+    def _compute_merged(self, node: Node, split: SplitAxes) -> Node | None:
+        merged_shape = split.undo(node.type.shape)
+        if node.op == "reshape" and (node.inputs[0].type.shape == merged_shape or is_reinterpretation(node)):
+            return b.reshape(node.inputs[0], merged_shape)
         if node.op == "expand":
             return self._expand(node, split)
         if node.op == "iota":
             axis = attrs_of(node, at.IotaAttrs).axis
-            return b.iota(whole, axis - split.rank_lost, node.type.dtype) if split.is_kept(axis) else None
-        if node.op == "random":  # an element's number depends on its place in memory
+            return (
+                b.iota(merged_shape, axis - split.rank_reduction, node.type.dtype) if split.is_trailing(axis) else None
+            )
+        if node.op == "random":  # counter-based: an element depends on its linear index only
             a = attrs_of(node, at.RandomAttrs)
-            return b.make("random", (), at.RandomAttrs(a.key, TensorType(whole, node.type.dtype), a.first))
-        # The planner does not store a comparison either, but makes it again, if its inputs are there.
-        if node.is_elementwise and (node in self.remade or node.type.dtype == boolean):
+            return b.make("random", (), at.RandomAttrs(a.key, TensorType(merged_shape, node.type.dtype), a.first))
+        # The planner does not store comparisons either, but recomputes them from inputs in memory.
+        if node.is_elementwise and (node in self.recomputed or node.type.dtype == boolean):
             return self._elementwise(node, split)
-        return b.reshape(node, whole) if self._is_in_memory(node) else None
+        return b.reshape(node, merged_shape) if self._is_in_memory(node) else None
 
     def _elementwise(self, node: Node, split: SplitAxes) -> Node | None:
-        flat = [self._flat(i, split) for i in node.inputs]
+        flat = [self._merged(i, split) for i in node.inputs]
         return None if None in flat else b.make(node.op, [i for i in flat if i is not None], node.attrs)
 
     def _expand(self, node: Node, split: SplitAxes) -> Node | None:
-        """An expand of what has none of the parts among its axes, or all of them."""
+        """The merged form of a broadcast of a value with none of the split axes, or with all of them."""
         (x,), axes = node.inputs, attrs_of(node, at.ExpandAttrs).axes
-        behind = [d - split.rank_lost for d in axes if split.is_kept(d)]
-        whole = split.undo(node.type.shape)
-        if len(behind) == len(axes):
-            return b.expand_to(x, whole, behind)
+        trailing = [d - split.rank_reduction for d in axes if split.is_trailing(d)]
+        merged_shape = split.undo(node.type.shape)
+        if len(trailing) == len(axes):
+            return b.expand_to(x, merged_shape, trailing)
         if axes[: len(split.parts)] != tuple(range(len(split.parts))):
             return None
-        flat = self._flat(x, split)
-        return None if flat is None else b.expand_to(flat, whole, [*range(len(split.whole)), *behind])
+        flat = self._merged(x, split)
+        return None if flat is None else b.expand_to(flat, merged_shape, [*range(len(split.whole)), *trailing])
 
     def _is_in_memory(self, node: Node) -> bool:
-        # Another shape of a matrix that lies in blocks of columns is a copy.
+        # A reshape of a matrix that is stored in blocks of columns is a copy.
         blocked = self.target.blocks_columns and node.type.rank <= 2
         dense = node.op in ops_with(Trait.GIVEN) or (node.is_state and not blocked)
         return dense or (node in self.stored and _is_stored_op(node))
@@ -290,22 +301,22 @@ class _Attempt:
 
 
 def _are_images(node: Node, count: int) -> bool:
-    """Sums over all pixels of (N, H, W, C): see spatial_reductions.py."""
+    """Sums over all pixels of (N, H, W, C), which spatial_reductions.py handles."""
     return node.type.rank == 4 and count == 3
 
 
 def _is_stored_op(node: Node) -> bool:
-    """A value that a kernel may write."""
+    """Can a kernel store this value?"""
     return not (node.host or node.op in LEAVES or node.op in VIEWS)
 
 
-def _is_remade(node: Node, remade: set[Node]) -> bool:
-    over_leaves = all(i in remade for i in node.inputs)
+def _is_recomputed(node: Node, recomputed: set[Node]) -> bool:
+    over_leaves = all(i in recomputed for i in node.inputs)
     return node.op in LEAVES or (over_leaves and (node.is_elementwise or node.op in VIEWS))
 
 
-def may_follow(node: Node) -> bool:
-    """Could the node share a kernel with what it reads?"""
+def can_fuse_with_producer(node: Node) -> bool:
+    """Could the node fuse with its producer?"""
     if node.op in REDUCTIONS:
         return reduced_axis(node) == node.inputs[0].type.rank - 1
     return node.is_elementwise or node.op == "expand"
@@ -325,7 +336,7 @@ def _merge_reshapes(node: Node) -> Node:
 
 
 def reduced_axis(node: Node) -> int | None:
-    """The one axis that a reduction is over; None for other ops."""
+    """The axis of a reduction over a single axis; None for other nodes."""
     if node.op == "argmax":
         return attrs_of(node, at.ArgmaxAttrs).axis
     if node.op not in ("sum", "max"):

@@ -1,12 +1,12 @@
-"""Rows: what follows a norm element by element stays in the norm's own rows.
+"""Reshape sinking below norms: elementwise consumers of a norm are computed in the shape of its rows, to fuse with it.
 
-A group norm makes rows of groups, (batch, groups, elements of a group), and gives them back as (batch, channels, ...).
-To the planner that is another reading of memory: weight, bias and activation would be a kernel of their own.  This pass
-moves the reshape behind them, where the other inputs have a form in rows that costs nothing:
+A group norm computes on rows, (batch, groups, elements of a group), and reshapes its result to (batch, channels, ...).
+The planner cannot fuse across that reshape: scale, bias and activation would be a separate kernel.  This pass sinks the
+reshape below them, if the other inputs have a form in the shape of the rows at no cost:
 
     f(reshape a, c) = reshape f(a, c in rows)
 
-A value repeated along axes has one if a place in it is a quotient of the place in the row: one number per channel.
+A broadcast has one if its index is a quotient of the index in the row, such as one scalar per channel.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from wholestep.compiler.ir.types import Shape
 from wholestep.compiler.passes.layout.merge_batch_axes import (
     REDUCTIONS,
     VIEWS,
+    can_fuse_with_producer,
     is_reinterpretation,
-    may_follow,
     reduced_axis,
 )
 
 
 def keep_rows(graph: IRGraph) -> IRGraph:
-    """Move reshapes of rows that were reduced behind the pointwise ops that follow; the same graph where none moves.
+    """Sink reshapes of reduced rows below their elementwise consumers; the same graph if none moves.
 
-    An op all of whose followers could share a kernel with it, and none of them in rows, stays with them.
+    An op stays if it has consumers that could fuse with it, and none of them moves to the shape of the rows.
     """
     readers, stays = graph.consumers(), set[Node]()
     while True:
         new, moved = _attempt(graph, stays)
-        in_vain = _useless_moves(graph, readers, moved)
-        if not in_vain:
+        useless = _useless_moves(graph, readers, moved)
+        if not useless:
             break
-        stays |= in_vain
+        stays |= useless
     if not moved:
         return graph
     return IRGraph(
@@ -51,10 +51,10 @@ def keep_rows(graph: IRGraph) -> IRGraph:
 
 
 def _attempt(graph: IRGraph, stays: set[Node]) -> tuple[dict[Node, Node], set[Node]]:
-    """The graph with every op moved that can be, but those that stay; and which were moved."""
+    """One round: every possible move, except for the ops in `stays`; the new nodes, and which ops were moved."""
     new: dict[Node, Node] = {}
     moved: set[Node] = set()
-    in_rows: set[Node] = set()  # new nodes, computed element by element from a row and what it was reduced to
+    in_rows: set[Node] = set()  # new nodes that are elementwise functions of a row and of its reduction
     fixed = stays | {u.node for u in graph.updates}
     for old in graph.nodes:
         node = old.with_inputs([new[i] for i in old.inputs])
@@ -65,23 +65,23 @@ def _attempt(graph: IRGraph, stays: set[Node]) -> tuple[dict[Node, Node], set[No
                 node = reshaped
                 moved.add(old)
                 in_rows.add(node.inputs[0])
-            elif any(i in in_rows or _spreads_a_reduction(i, node.type.shape) for i in node.inputs):
+            elif any(i in in_rows or _broadcasts_row_reduction(i, node.type.shape) for i in node.inputs):
                 in_rows.add(node)
         new[old] = node
     return new, moved
 
 
 def _useless_moves(graph: IRGraph, readers: Mapping[Node, Sequence[Node]], moved: set[Node]) -> set[Node]:
-    in_vain: set[Node] = set()
+    useless: set[Node] = set()
     for old in reversed(graph.nodes):
-        followers = [r for r in readers[old] if may_follow(r)] if old in moved else []
-        if followers and not any(r in moved and r not in in_vain for r in followers):
-            in_vain.add(old)
-    return in_vain
+        consumers = [r for r in readers[old] if can_fuse_with_producer(r)] if old in moved else []
+        if consumers and not any(r in moved and r not in useless for r in consumers):
+            useless.add(old)
+    return useless
 
 
-def _spreads_a_reduction(node: Node, shape: Shape) -> bool:
-    """One number per row, made of the row: repeated along it."""
+def _broadcasts_row_reduction(node: Node, shape: Shape) -> bool:
+    """Is it a broadcast along rows of one scalar per row, computed by a reduction of the row?"""
     last = len(shape) - 1
     if node.op != "expand" or attrs_of(node, at.ExpandAttrs).axes != tuple(range(last)):
         return False
@@ -94,7 +94,7 @@ def _spreads_a_reduction(node: Node, shape: Shape) -> bool:
 
 
 def _sink_reshape(node: Node, in_rows: set[Node]) -> Node | None:
-    """The node as a reshape of its form in rows; None where it has none."""
+    """The node as a reshape of its form in the shape of the rows; None if it has none."""
     for i in node.inputs:
         if is_reinterpretation(i) and i.inputs[0] in in_rows:
             shape = i.inputs[0].type.shape
@@ -105,16 +105,16 @@ def _sink_reshape(node: Node, in_rows: set[Node]) -> Node | None:
 
 
 def _in_rows(node: Node, shape: Shape) -> Node | None:
-    """A node in the shape of the rows; None where that would cost something."""
+    """A node in the shape of the rows; None if that would cost a copy."""
     if node.type.shape == shape:
         return node
     if node.op == "reshape" and node.inputs[0].type.shape == shape:
         return node.inputs[0]
     if node.op == "expand":
-        (base,), kept = node.inputs, attrs_of(node, at.ExpandAttrs).axes
+        (base,), axes = node.inputs, attrs_of(node, at.ExpandAttrs).axes
         if base.type.rank == 0:
             return b.expand_to(base, shape, ())
-        places = quotients(shape, node.type.shape)
-        free = base.op not in (*VIEWS, "iota", "random") and places is not None and all(places[d] for d in kept)
+        divisors = quotients(shape, node.type.shape)
+        free = base.op not in (*VIEWS, "iota", "random") and divisors is not None and all(divisors[d] for d in axes)
         return b.reshape(node, shape) if free else None
     return b.reshape(node, shape) if node.op in ops_with(Trait.GIVEN) else None

@@ -1,7 +1,7 @@
-"""Sums over the pixels of images, (N, H, W, C): rows and columns are one axis, and what only they read is made there.
+"""Spatial reductions over images (N, H, W, C): H and W are merged into one axis, with the elementwise producers.
 
-Sums over W, then H, would add up as many short columns as an image has rows; a sum over H·W adds up one long one.  The
-images stay apart: channels may be too few to be shared, images are not.
+A sum over W, then H, is many short column reductions; a sum over H·W is one long one.  N stays a separate axis, by
+which threads divide the work, since there may be too few channels for that.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ HEIGHT, WIDTH, CHANNELS = 1, 2, 3  # axes of images
 
 
 def sum_pixels(graph: IRGraph) -> IRGraph:
-    """Write sums over both axes of images as sums over one; the same graph where there are none."""
+    """Rewrite sums over H and W as one sum over H·W; the same graph if there are none."""
     return _merge_pixels(graph, _PixelMerger, _is_over_pixels)
 
 
 def sum_all_pixels(graph: IRGraph) -> IRGraph:
-    """Write sums over images and both of their axes as sums over one axis: for devices that cut long sums anyway."""
+    """Rewrite sums over N, H and W as one sum over N·H·W, for devices that split long reductions anyway."""
     return _merge_pixels(graph, _AllMerger, _is_over_all_pixels)
 
 
@@ -52,7 +52,7 @@ def _is_over_pixels(node: Node) -> bool:
 
 
 def _is_over_all_pixels(node: Node) -> bool:
-    """The sum over N of one over pixels."""
+    """The sum over N of a sum over H and W."""
     return _is_sum(node, 0) and _is_over_pixels(node.inputs[0])
 
 
@@ -61,9 +61,9 @@ def _is_sum(node: Node, axis: int) -> bool:
 
 
 class _PixelMerger:
-    """The new node of every old one, and images as (N, H·W, C) where that costs nothing."""
+    """Rebuilds the graph, with images as (N, H·W, C) wherever the merge costs no copy."""
 
-    kept = MappingProxyType({0: 0, CHANNELS: 2})  # axes of images -> those of the merged ones
+    kept_axes = MappingProxyType({0: 0, CHANNELS: 2})  # axis of (N, H, W, C) -> axis of the merged shape
 
     def __init__(self, graph: IRGraph) -> None:
         self.readers = graph.consumers()
@@ -72,42 +72,42 @@ class _PixelMerger:
         self.merged: dict[Node, Node | None] = {}
 
     def visit(self, node: Node) -> None:
-        flat = self.flat(node.inputs[0].inputs[0]) if _is_over_pixels(node) else None
-        if flat is None:
+        merged_form = self.merged_form(node.inputs[0].inputs[0]) if _is_over_pixels(node) else None
+        if merged_form is None:
             self.new[node] = node.with_inputs([self.new[i] for i in node.inputs])
         else:
-            self.new[node] = b.sum_axes(flat, (HEIGHT,))
+            self.new[node] = b.sum_axes(merged_form, (HEIGHT,))
 
-    def shape(self, shape: Shape) -> Shape:
+    def merged_shape(self, shape: Shape) -> Shape:
         n, height, width, channels = shape
         return n, height * width, channels
 
-    def flat(self, node: Node) -> Node | None:
+    def merged_form(self, node: Node) -> Node | None:
         if node not in self.merged:
             with b.origin(node):
-                self.merged[node] = self.make_flat(node)
+                self.merged[node] = self.compute_merged(node)
         return self.merged[node]
 
-    def make_flat(self, node: Node) -> Node | None:
-        shape = self.shape(node.type.shape)
+    def compute_merged(self, node: Node) -> Node | None:
+        shape = self.merged_shape(node.type.shape)
         if node.op == "expand":
             axes = attrs_of(node, at.ExpandAttrs).axes
-            kept = [self.kept.get(axis) for axis in axes]
+            kept_axes = [self.kept_axes.get(axis) for axis in axes]
             return (
                 None
-                if None in kept
-                else b.expand_to(self.new[node.inputs[0]], shape, [a for a in kept if a is not None])
+                if None in kept_axes
+                else b.expand_to(self.new[node.inputs[0]], shape, [a for a in kept_axes if a is not None])
             )
-        if node.is_elementwise and self.is_made_here(node):
-            inputs = [self.flat(i) for i in node.inputs]
+        if node.is_elementwise and self.is_fused(node):
+            inputs = [self.merged_form(i) for i in node.inputs]
             return None if None in inputs else b.make(node.op, [i for i in inputs if i is not None], node.attrs)
         stored = not (node.host or node.op in LEAVES or node.op in VIEWS)
         return b.reshape(self.new[node], shape) if stored else None
 
-    def is_made_here(self, node: Node) -> bool:
-        """A value that nobody else reads; a comparison is made again wherever it is read, and so is what is as cheap.
+    def is_fused(self, node: Node) -> bool:
+        """Is it computed in the kernel of the sum: no other reader, a comparison, or as cheap to recompute as one?
 
-        What is rounded is stored where it is rounded.
+        A value that is rounded to a half type is stored by the kernel that rounds it.
         """
         if node.type.dtype.is_half:
             return False
@@ -116,41 +116,41 @@ class _PixelMerger:
 
 
 def _is_cheap(node: Node) -> bool:
-    """Is a node a half value, widened, or one of these where something holds and zero elsewhere?"""
+    """Is it a widening cast of a half value, or a `where` that selects between such casts and broadcasts?"""
     if node.op == "cast":
         return node.inputs[0].type.dtype.is_half
-    found = [_is_cheap(i) for i in node.inputs[1:] if i.op != "expand"] if node.op == "where" else []
-    return bool(found) and all(found)
+    branches = [_is_cheap(i) for i in node.inputs[1:] if i.op != "expand"] if node.op == "where" else []
+    return bool(branches) and all(branches)
 
 
 class _AllMerger(_PixelMerger):
-    """Images as (N·H·W, C)."""
+    """Rebuilds the graph with images as (N·H·W, C)."""
 
-    kept = MappingProxyType({CHANNELS: 1})
+    kept_axes = MappingProxyType({CHANNELS: 1})
 
-    def shape(self, shape: Shape) -> Shape:
+    def merged_shape(self, shape: Shape) -> Shape:
         n, height, width, channels = shape
         return n * height * width, channels
 
     def visit(self, node: Node) -> None:
-        flat = self.flat(node.inputs[0].inputs[0].inputs[0]) if _is_over_all_pixels(node) else None
-        if flat is None:
+        merged_form = self.merged_form(node.inputs[0].inputs[0].inputs[0]) if _is_over_all_pixels(node) else None
+        if merged_form is None:
             self.new[node] = node.with_inputs([self.new[i] for i in node.inputs])
         else:
-            self.new[node] = b.sum_axes(flat, (0,))
+            self.new[node] = b.sum_axes(merged_form, (0,))
 
 
 # -- variances -------------------------------------------------------------------------------------------------------
 
 
 def variances_in_one_pass(graph: IRGraph) -> IRGraph:
-    """The mean m of columns of x and their sum of squares of x - m, of one pass over x.
+    """Shifted single-pass variance: the column means m of x and the sums of (x - m)², in one pass over x.
 
-    Both are made of sums of y = x - s and y², where s is the first row: m = s + Σy/n and Σ(x - m)² = Σy² - (Σy)²/n.
-    With s among the values, the difference loses no more digits than s is far from their mean.
+    Both follow from the sums of y = x - s and y², where s is the first row: m = s + Σy/n and Σ(x - m)² = Σy² - (Σy)²/n.
+    Since s is one of the values, cancellation loses only as many digits as s differs from their mean.
     """
-    found = {m: (x, squares) for squares in graph.nodes for m, x in _variance_terms(squares)}
-    if not found:
+    variances = {m: (x, squares) for squares in graph.nodes for m, x in _variance_terms(squares)}
+    if not variances:
         return graph
     new: dict[Node, Node] = {}
     squared: dict[Node, Node] = {}
@@ -159,8 +159,8 @@ def variances_in_one_pass(graph: IRGraph) -> IRGraph:
             new[node] = squared[node]
             continue
         new[node] = node.with_inputs([new[i] for i in node.inputs])
-        if node in found:
-            x, squares = found[node]
+        if node in variances:
+            x, squares = variances[node]
             with b.origin(node):
                 new[node], squared[squares] = _mean_and_squares(new[x], new[node.inputs[1]])
     return IRGraph(
@@ -171,7 +171,7 @@ def variances_in_one_pass(graph: IRGraph) -> IRGraph:
 
 
 def _variance_terms(node: Node) -> Iterator[tuple[Node, Node]]:
-    """The mean and x where a node is the sum over rows of (x - mean)²."""
+    """(mean, x), if the node is the sum over rows of (x - mean)²."""
     if not _is_sum(node, 0) or node.inputs[0].op != "mul" or node.type.rank != 1:
         return
     d, other = node.inputs[0].inputs
@@ -192,5 +192,5 @@ def _mean_and_squares(x: Node, count: Node) -> tuple[Node, Node]:
 
     total, y = b.sum_axes(shifted(), (0,)), shifted()
     squares = b.sub(b.sum_axes(b.mul(y, y), (0,)), b.div(b.mul(total, total), count))
-    start = first if stored is x else Again("cast", (first,), wide, "", x.line)  # in the kernel that adds it
+    start = first if stored is x else Again("cast", (first,), wide, "", x.line)  # computed in the kernel that adds it
     return b.add(start, b.div(total, count)), b.maximum(squares, b.zeros_like(squares))

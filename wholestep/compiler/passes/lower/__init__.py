@@ -1,1 +1,1 @@
-"""Passes that lower a step to the primitives and dtypes that a target has kernels for."""
+"""Lowering passes: composites, dtypes, loops and layouts become what a target has kernels for."""

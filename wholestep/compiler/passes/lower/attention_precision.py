@@ -1,7 +1,8 @@
-"""Attention as the routines of a GPU have it: half operands give half results, and its gradient is given its result.
+"""Adapts attention to the library routines of a GPU: half operands give half results, and the backward routine takes
+the forward result as an operand.
 
-Both are needed by targets with such routines.  What is rounded is what a half operand's gradient is anyway, in any
-framework: the operand is a half number.
+For targets with such routines only.  Rounding the gradients of half operands to the half type loses nothing that other
+frameworks keep: the gradient of a half operand is half there too.
 """
 
 from __future__ import annotations
@@ -20,28 +21,28 @@ MOVES = frozenset({"permute", "reshape", "slice"})
 
 
 def with_results(graph: IRGraph) -> IRGraph:
-    """Both of it."""
+    """Both rewrites of this file."""
     return give_results(round_results(graph))
 
 
 def round_results(graph: IRGraph) -> IRGraph:
-    """Routines without a mask round what they make of half operands; who reads it whole widens it, behind its views."""
-    made: set[Node] = set()  # routines that round since now; those that did before are left alone
-    early: dict[Node, Node] = {}  # operands whose cast was lifted: the same node for all routines that read one
+    """Routines without a mask return half results for half operands; a cast widens them again, after their views."""
+    rounding: set[Node] = set()  # routines that this pass has set to round; others stay unchanged
+    hoisted: dict[Node, Node] = {}  # operand -> the operand with its cast hoisted above views, shared by all routines
 
     def rule(node: Node) -> Node:
         with b.origin(node):
             if node.op in ROUTINES and not _is_rounded(node):
-                return _by_rounding(node, made, early)
-            if node.op == "item" and node.inputs[0] in made:
+                return _with_half_result(node, rounding, hoisted)
+            if node.op == "item" and node.inputs[0] in rounding:
                 return b.cast(node, node.type.dtype.accumulate)
-            return _behind_views(node)
+            return _sink_widening(node)
 
     return rewrite(graph, rule)
 
 
-def _behind_views(node: Node) -> Node:
-    """What is made of a widened result by moving elements, widened afterwards; one that is rounded again as it was."""
+def _sink_widening(node: Node) -> Node:
+    """Sink the widening cast of a result below views; a cast back to the half type cancels it."""
     if node.op in MOVES and _is_widened(node.inputs[0]):
         return b.cast(node.with_inputs(node.inputs[0].inputs), node.type.dtype)
     if node.op == "concat" and all(_is_widened(i) for i in node.inputs):
@@ -51,25 +52,25 @@ def _behind_views(node: Node) -> Node:
     return node
 
 
-def _by_rounding(node: Node, made: set[Node], early: dict[Node, Node]) -> Node:
-    masked = node.inputs[3:] if node.op != "attention_grad" else node.inputs[3 : _at_lse(node)]
+def _with_half_result(node: Node, rounding: set[Node], hoisted: dict[Node, Node]) -> Node:
+    masked = node.inputs[3:] if node.op != "attention_grad" else node.inputs[3 : _lse_index(node)]
     if not node.inputs[0].type.dtype.is_half or masked:
         return node
-    inputs = [early.setdefault(i, _cast_before_view(i)) for i in node.inputs]
+    inputs = [hoisted.setdefault(i, _cast_before_view(i)) for i in node.inputs]
     rounded = b.make(node.op, inputs, replace(attrs_of(node, at.AttentionAttrs), rounded=True))
-    made.add(rounded)
+    rounding.add(rounded)
     return b.cast(rounded, node.type.dtype) if node.op == "attention" else rounded
 
 
 def _cast_before_view(node: Node) -> Node:
-    """cast(view(x)) = view(cast(x)): whoever computes x rounds it, and the routine reads the view."""
+    """cast(view(x)) = view(cast(x)): the kernel that computes x rounds it, and the routine reads the view."""
     if node.op != "cast" or not node.type.dtype.is_half or node.inputs[0].op not in ("permute", "reshape"):
         return node
     (view,) = node.inputs
     return view.with_inputs([_cast_before_view(b.cast(view.inputs[0], node.type.dtype))])
 
 
-def _at_lse(node: Node) -> int:
+def _lse_index(node: Node) -> int:
     return lse_position([i.type.rank for i in node.inputs])
 
 
@@ -78,43 +79,43 @@ def _is_rounded(node: Node) -> bool:
 
 
 def _is_widened(node: Node) -> bool:
-    """Is a node what a routine rounded, in the wider type again?"""
-    return node.op == "cast" and node.inputs[0].type.dtype.is_half and _is_routines(node.inputs[0])
+    """Is a node the widening cast of a routine's half result?"""
+    return node.op == "cast" and node.inputs[0].type.dtype.is_half and _is_routine_result(node.inputs[0])
 
 
-def _is_routines(node: Node) -> bool:
+def _is_routine_result(node: Node) -> bool:
     while node.op in MOVES or node.op in ("item", "concat"):
         node = node.inputs[0]
     return _is_rounded(node)
 
 
 def give_results(graph: IRGraph) -> IRGraph:
-    """Every attention_grad is given the result of its attention, where that lies: behind the views made of it."""
+    """Pass every attention_grad the result of its attention, in the layout in which that is stored: after its views."""
     readers = graph.consumers()
     roots = {o.node for o in graph.outputs} | {u.node for u in graph.updates}
-    made = {(n.inputs, n.attrs): n for n in graph.nodes if n.op == "attention"}
-    views = {key: _views(node, readers, roots) for key, node in made.items()}
+    attentions = {(n.inputs, n.attrs): n for n in graph.nodes if n.op == "attention"}
+    views = {key: _views(node, readers, roots) for key, node in attentions.items()}
     new: dict[Node, Node] = {}
 
-    def given(node: Node, at_lse: int) -> Node:
+    def forward_result(node: Node, at_lse: int) -> Node:
         """The result of the attention that a node is the gradient of."""
         chain = views.get((node.inputs[:at_lse], node.attrs))
         if chain is None:
             return b.make("attention", [new[i] for i in node.inputs[:at_lse]], node.attrs)
-        for n in chain:  # they may stand behind it
+        for n in chain:  # they may come after the gradient in the graph's order
             new.setdefault(n, n.with_inputs([new[i] for i in n.inputs]))
         result = new[chain[-1]]
         for view in reversed(chain[1:]):
-            result = _undone(view, result)
+            result = _invert_view(view, result)
         return result
 
     for n in graph.nodes:
         if n in new:
             continue
         new[n] = n.with_inputs([new[i] for i in n.inputs])
-        if n.op == "attention_grad" and len(n.inputs) == _at_lse(n) + 2:
+        if n.op == "attention_grad" and len(n.inputs) == _lse_index(n) + 2:
             with b.origin(n):
-                new[n] = b.make(n.op, (*new[n].inputs, given(n, _at_lse(n))), n.attrs)
+                new[n] = b.make(n.op, (*new[n].inputs, forward_result(n, _lse_index(n))), n.attrs)
     return IRGraph(
         tuple(Output(o.name, new[o.node]) for o in graph.outputs),
         tuple(Update(u.name, new[u.node]) for u in graph.updates),
@@ -123,7 +124,7 @@ def give_results(graph: IRGraph) -> IRGraph:
 
 
 def _views(node: Node, readers: Mapping[Node, list[Node]], roots: set[Node]) -> list[Node]:
-    """The node, and what is made of it by moving elements, as far as nobody else reads what is moved."""
+    """The node and the chain of views on it, as long as each has a single reader."""
     chain = [node]
     while len(readers[chain[-1]]) == 1 and chain[-1] not in roots:
         (reader,) = readers[chain[-1]]
@@ -133,8 +134,8 @@ def _views(node: Node, readers: Mapping[Node, list[Node]], roots: set[Node]) -> 
     return chain
 
 
-def _undone(view: Node, x: Node) -> Node:
-    """`x`, which has the shape of a view, as what it is a view of."""
+def _invert_view(view: Node, x: Node) -> Node:
+    """The inverse of a view, applied to `x`."""
     if view.op == "reshape":
         return b.reshape(x, view.inputs[0].type.shape)
     order = attrs_of(view, at.PermuteAttrs).order

@@ -1,8 +1,8 @@
-"""Half precision: which products are computed in a half type, and what half arithmetic means on a device.
+"""Automatic mixed precision: which products are computed in a half type, and how half arithmetic is lowered.
 
-A policy of one rule: operands of products, convolutions and attention are rounded to the half type and accumulate in
-float32.  Everything else, norms, softmax, losses and sums among it, stays in float32, and so do weights, their updates
-and whatever is computed from gradients.
+The policy is one rule: operands of products, convolutions and attention are rounded to the half type, and products
+accumulate in float32.  Everything else stays in float32: norms, softmax, losses, sums, weights, their updates, and all
+values computed from gradients.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update, body_of, 
 from wholestep.compiler.ir.ops import OPS, Family, Trait, ops_with
 from wholestep.compiler.ir.types import DType, TensorType, TupleType, Type, float32
 
-# Op -> how many of its inputs, from the first, are operands of its products.  Their gradients follow: a gradient of a
-# product of half operands is one as well.
+# Op -> the number of leading inputs that are rounded.  Gradients follow by autodiff: the gradient of a product of half
+# operands is again a product of half operands.
 OPERANDS = {"matmul": 2, "conv2d": 2, "attention": 3}
 
 
 def lower_precision(graph: IRGraph, half: DType) -> IRGraph:
-    """Casts to `half` before the products of a traced step, or of a program that trains nothing.
+    """Insert casts to `half` before the products of a traced step, or of a program without gradients.
 
     Products that depend on a gradient belong to an update (or to a gradient penalty's own forward pass) and stay as
     they are, as do those whose operand was pinned: see `frontend/precision.py`.
     """
-    late, new, casts = set[Node](), dict[Node, Node](), dict[Node, Node]()
+    after_gradient, new, casts = set[Node](), dict[Node, Node](), dict[Node, Node]()
     for node in graph.nodes:
-        moved = node.with_inputs([new[i] for i in node.inputs])
-        if node.op == "gradient" or any(i in late for i in node.inputs):
-            late.add(node)
+        rebuilt = node.with_inputs([new[i] for i in node.inputs])
+        if node.op == "gradient" or any(i in after_gradient for i in node.inputs):
+            after_gradient.add(node)
         elif (inner := body_of(node)) is not None:
-            moved = with_held_graph(moved, lower_precision(inner, half))
-        elif _is_lowered(moved):
+            rebuilt = with_held_graph(rebuilt, lower_precision(inner, half))
+        elif _is_lowered(rebuilt):
             count = OPERANDS[node.op]
-            operands = [_cast_to_half(i, half, casts) for i in moved.inputs[:count]]
-            moved = moved.with_inputs([*operands, *moved.inputs[count:]])
-        new[node] = moved
+            operands = [_cast_to_half(i, half, casts) for i in rebuilt.inputs[:count]]
+            rebuilt = rebuilt.with_inputs([*operands, *rebuilt.inputs[count:]])
+        new[node] = rebuilt
     return IRGraph(
         tuple(Output(o.name, new[o.node]) for o in graph.outputs),
         tuple(Update(u.name, new[u.node]) for u in graph.updates),
@@ -49,12 +49,12 @@ def _is_lowered(node: Node) -> bool:
 
 
 def _is_pinned(node: Node) -> bool:
-    """A cast of float32 to float32: `nn.in_float32` leaves one before each product, and nothing else does."""
+    """Is it a cast of float32 to float32?  Only `nn.in_float32` inserts these, one before each product."""
     return node.op == "cast" and node.inputs[0].type == node.type
 
 
 def _cast_to_half(node: Node, half: DType, casts: dict[Node, Node]) -> Node:
-    """The node in a half type.  What it is a view of is cast, once for all of its views."""
+    """The node in a half type.  The base of a view is cast, once for all of its views."""
     if node not in casts:
         if node.op in ops_with(Trait.VIEW):
             casts[node] = node.with_inputs([_cast_to_half(node.inputs[0], half, casts)])
@@ -68,27 +68,26 @@ def _cast_to_half(node: Node, half: DType, casts: dict[Node, Node]) -> Node:
 
 # -- half arithmetic -------------------------------------------------------------------------------------------------
 
-_MOVES = frozenset({Family.LEAF, Family.MOVEMENT, Family.CONTROL, Family.LOOP})  # no arithmetic of their own
+_MOVES = frozenset({Family.LEAF, Family.MOVEMENT, Family.CONTROL, Family.LOOP})  # families without arithmetic
 
 
 def widen_half_arithmetic(graph: IRGraph) -> IRGraph:
-    """Casts around every op that computes with half types and is no product: afterwards only casts round.
+    """Insert casts around every op on half types that is not a product: afterwards only casts round.
 
-    f(x) in bfloat16 becomes cast(f(cast(x, float32)), bfloat16), bit for bit what one rounding of f(x) is but for
-    float32's own.
+    f(x) in bfloat16 becomes cast(f(cast(x, float32)), bfloat16): one rounding to bfloat16, besides those of float32.
     """
-    several: dict[Node, tuple[Node, ...]] = {}
+    tuple_results: dict[Node, tuple[Node, ...]] = {}
 
     def widen(node: Node) -> Node:
-        if node.op == "item" and node.inputs[0] in several:
-            return several[node.inputs[0]][node.attrs.index]  # type: ignore[attr-defined]
+        if node.op == "item" and node.inputs[0] in tuple_results:
+            return tuple_results[node.inputs[0]][node.attrs.index]  # type: ignore[attr-defined]
         if not computes_in_half(node):
             return node
         with b.origin(node):
             results = in_wide_types(node)
         if isinstance(node.result, TensorType):
             return results[0]
-        several[node] = results
+        tuple_results[node] = results
         return node
 
     return rewrite(graph, widen)
@@ -102,7 +101,7 @@ def computes_in_half(node: Node) -> bool:
 
 
 def in_wide_types(node: Node) -> tuple[Node, ...]:
-    """The results of a node computed in the types that its inputs accumulate in, and rounded to what they were."""
+    """The results of a node, computed in the accumulation types of its inputs and rounded to the original dtypes."""
     inputs = [b.cast(i, i.type.dtype.accumulate) for i in node.inputs]
     wide = b.make(node.op, inputs, node.attrs)
     if isinstance(node.result, TensorType):

@@ -1,6 +1,6 @@
-"""Where values become those of half types: in the kernel that computes them, so that nobody stores them whole first.
+"""Placement of casts to half types: next to the producer, so that its kernel rounds as it stores (epilogue fusion).
 
-Both passes are for targets whose kernels round as they store.
+For targets whose kernels can round as they store.  Invariant: casts commute with views, so the values do not change.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ ROUTINES = ops_with(Trait.PRODUCT) - {"matmul"}
 
 
 def round_early(graph: IRGraph) -> IRGraph:
-    """cast(view(x)) = view(cast(x)): the rounding joins the kernel of x.
+    """cast(view(x)) = view(cast(x)): the cast fuses into the kernel of x.
 
-    A slice stays before the rounding unless all that is read of x is rounded alike.  What a routine computes is rounded
-    behind its views: it is written where its readers look for it, and a kernel of its own rounds it there.
+    A cast is hoisted above a slice only if all readers of x round it to the same type.  The result of a library routine
+    is rounded after its views instead: the routine cannot round, so a separate kernel does, in the readers' layout.
     """
-    return _behind_routines(_cast_before_views(graph))
+    return _sink_casts_of_routines(_hoist_casts_above_views(graph))
 
 
-def _behind_routines(graph: IRGraph) -> IRGraph:
+def _sink_casts_of_routines(graph: IRGraph) -> IRGraph:
     def rule(node: Node) -> Node:
         if node.op not in ("permute", "reshape") or node.inputs[0].op != "cast":
             return node
         (rounded,) = node.inputs
-        if not (rounded.type.dtype.is_half and _is_routines(rounded.inputs[0])):
+        if not (rounded.type.dtype.is_half and _is_routine_result(rounded.inputs[0])):
             return node
         with b.origin(node):
             return b.cast(node.with_inputs(rounded.inputs), rounded.type.dtype)
@@ -37,44 +37,44 @@ def _behind_routines(graph: IRGraph) -> IRGraph:
     return rewrite(graph, rule)
 
 
-def _is_routines(node: Node) -> bool:
-    """Is a node what a routine computes, or a view of it?"""
+def _is_routine_result(node: Node) -> bool:
+    """Is a node the result of a routine, or a view of it?"""
     while node.op in VIEWS or node.op == "item":
         node = node.inputs[0]
     return node.op in ROUTINES
 
 
-def _cast_before_views(graph: IRGraph) -> IRGraph:
+def _hoist_casts_above_views(graph: IRGraph) -> IRGraph:
     readers = graph.consumers()
     roots = {o.node for o in graph.outputs} | {u.node for u in graph.updates}
     new: dict[Node, Node] = {}
-    early: dict[tuple[Node, DType], Node] = {}
+    hoisted: dict[tuple[Node, DType], Node] = {}
 
     def is_rounded(node: Node, dtype: DType) -> bool:
-        """Do all who read a node read it rounded, perhaps through views?"""
+        """Do all readers of a node, through views, round it to this dtype?"""
         as_cast = all(r.op in VIEWS or (r.op == "cast" and r.type.dtype == dtype) for r in readers[node])
         return node not in roots and as_cast and all(is_rounded(r, dtype) for r in readers[node] if r.op in VIEWS)
 
-    def rounded(node: Node, dtype: DType) -> Node:
-        if (node, dtype) not in early:
-            here = (
+    def hoist_cast(node: Node, dtype: DType) -> Node:
+        if (node, dtype) not in hoisted:
+            stops = (
                 node.op not in VIEWS
-                or _is_routines(node)
+                or _is_routine_result(node)
                 or (node.op == "slice" and not is_rounded(node.inputs[0], dtype))
             )
-            early[node, dtype] = (
-                b.cast(new[node], dtype) if here else node.with_inputs([rounded(node.inputs[0], dtype)])
+            hoisted[node, dtype] = (
+                b.cast(new[node], dtype) if stops else node.with_inputs([hoist_cast(node.inputs[0], dtype)])
             )
-        return early[node, dtype]
+        return hoisted[node, dtype]
 
     for node in graph.nodes:
         rounds = node.op == "cast" and node.type.dtype.is_half
         if rounds and node.inputs[0].op in VIEWS:
-            new[node] = rounded(node.inputs[0], node.type.dtype)
+            new[node] = hoist_cast(node.inputs[0], node.type.dtype)
             continue
         new[node] = node.with_inputs([new[i] for i in node.inputs])
         if rounds:
-            new[node] = early.setdefault((node.inputs[0], node.type.dtype), new[node])
+            new[node] = hoisted.setdefault((node.inputs[0], node.type.dtype), new[node])
     if all(a is b for a, b in new.items()):
         return graph
     return IRGraph(
@@ -85,10 +85,11 @@ def _cast_before_views(graph: IRGraph) -> IRGraph:
 
 
 def widen_operands(graph: IRGraph) -> IRGraph:
-    """Half operands of convolutions and attention are widened where they are made: their routines read whole numbers.
+    """Widen half operands of convolutions and attention in their producers, for routines that read float32.
 
-    The values are those of the half type, and a sum accumulates in the wider type anyway.  The adjoint of a pool whose
-    windows do not meet moves elements: what it moves is rounded, so that adjoints of convolutions can do without it.
+    The values are still those of the half type, and products accumulate in the wider type anyway.  The gradient of a
+    pool with disjoint windows only moves elements, so its operand is rounded instead of its result: then the gradients
+    of convolutions can read the pooled gradient directly (`max_pooling.py`).
     """
     wide: dict[Node, Node] = {}
 
@@ -110,7 +111,7 @@ def widen_operands(graph: IRGraph) -> IRGraph:
 
 
 def _only_moves(node: Node) -> bool:
-    """Is a node the adjoint of a pool whose windows do not meet?  Then no two elements are added."""
+    """Is a node the gradient of a pool with disjoint windows?  Then no two elements are added."""
     if node.op != "max_pool2d_grad":
         return False
     pool = b.attrs_of(node, at.PoolGradAttrs)

@@ -1,7 +1,7 @@
-"""Images inside a program have their channels last: a pixel's channels are consecutive, what kernels vectorise over.
+"""NHWC layout assignment: convolutions and pools compute with channels last, since kernels vectorize over channels.
 
-Convolutions and pools are rewritten, and so is what only computes with their results; a permutation stands where
-channels must come second again.  Most permutations meet their inverse, the others are views: nobody sees them.
+The layout is propagated through elementwise ops, reductions and views of their results; a permute back to NCHW is
+inserted where an op needs it.  Most permutes cancel with their inverse, and the others are views.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.types import divide
 
 LAST = (0, 2, 3, 1)  # (N, C, H, W) -> (N, H, W, C)
-SECOND = (0, 3, 1, 2)  # and back
+SECOND = (0, 3, 1, 2)  # (N, H, W, C) -> (N, C, H, W)
 
 
 def channels_last(graph: IRGraph) -> IRGraph:
-    """The same program over images with their channels last."""
+    """The same program with images in NHWC layout."""
     if not any(_is_window(n) for n in graph.nodes):
         return graph
-    mover = _Mover()
+    propagation = _LayoutPropagation()
     for node in graph.nodes:
         with b.origin(node):
-            mover.visit(node)
+            propagation.visit(node)
     return IRGraph(
-        tuple(Output(o.name, mover.plain(o.node)) for o in graph.outputs),
-        tuple(Update(u.name, mover.plain(u.node)) for u in graph.updates),
-        tuple(mover.plain(i) for i in graph.inputs),
+        tuple(Output(o.name, propagation.in_original_layout(o.node)) for o in graph.outputs),
+        tuple(Update(u.name, propagation.in_original_layout(u.node)) for u in graph.updates),
+        tuple(propagation.in_original_layout(i) for i in graph.inputs),
     )
 
 
@@ -40,84 +40,91 @@ def _is_window(node: Node) -> bool:
     return OPS[node.op].family is Family.WINDOW and not getattr(node.attrs, "last", True)
 
 
-class _Mover:
-    """For each node of the old graph its value as it was, its value with channels last, or both."""
+class _LayoutPropagation:
+    """Holds the value of each node of the old graph in its original layout, with channels last, or in both."""
 
     def __init__(self) -> None:
-        self.as_it_was: dict[Node, Node] = {}
-        self.with_last: dict[Node, Node] = {}
+        self.original: dict[Node, Node] = {}
+        self.channels_last: dict[Node, Node] = {}
 
-    def plain(self, node: Node) -> Node:
-        if node not in self.as_it_was:
-            self.as_it_was[node] = b.permute(self.with_last[node], SECOND)
-        return self.as_it_was[node]
+    def in_original_layout(self, node: Node) -> Node:
+        if node not in self.original:
+            self.original[node] = b.permute(self.channels_last[node], SECOND)
+        return self.original[node]
 
-    def last(self, node: Node) -> Node:
-        if node not in self.with_last:
-            self.with_last[node] = self.permute_expand(node) or b.permute(self.as_it_was[node], LAST)
-        return self.with_last[node]
+    def in_channels_last(self, node: Node) -> Node:
+        if node not in self.channels_last:
+            self.channels_last[node] = self.permute_expand(node) or b.permute(self.original[node], LAST)
+        return self.channels_last[node]
 
     def permute_expand(self, node: Node) -> Node | None:
-        """An expand has its axes wherever they are wanted, as long as they keep their order."""
+        """A broadcast in NHWC layout without a permute, if the axes of its operand keep their order."""
         if node.op != "expand":
             return None
         a = attrs_of(node, at.ExpandAttrs)
         axes = [LAST.index(d) for d in a.axes]
         if axes != sorted(axes):
             return None
-        return b.expand_to(self.plain(node.inputs[0]), tuple(a.shape[d] for d in LAST), axes)
+        return b.expand_to(self.in_original_layout(node.inputs[0]), tuple(a.shape[d] for d in LAST), axes)
 
     def visit(self, node: Node) -> None:
         if _is_window(node):
-            self.with_last[node] = b.make(node.op, [self.last(i) for i in node.inputs], replace(node.attrs, last=True))  # type: ignore[call-arg]
-            if node.op == "conv2d_grad_weight":  # read by updates, over parameters as they are
-                self.plain(node)
+            self.channels_last[node] = b.make(
+                node.op,
+                [self.in_channels_last(i) for i in node.inputs],
+                replace(node.attrs, last=True),  # type: ignore[call-arg]
+            )
+            if node.op == "conv2d_grad_weight":  # updates read it in the layout of the parameters
+                self.in_original_layout(node)
             return
-        if any(i in self.with_last and i not in self.as_it_was for i in node.inputs) and self.follows(node):
+        if any(i in self.channels_last and i not in self.original for i in node.inputs) and self.propagate(node):
             return
         if (steps := _steps_between(node)) is not None and (
             source := node.inputs[0].inputs[0].inputs[0]
-        ) in self.with_last:
-            self.with_last[node] = b.spread(self.last(source), [steps[d] for d in LAST])
+        ) in self.channels_last:
+            self.channels_last[node] = b.spread(self.in_channels_last(source), [steps[d] for d in LAST])
             return
-        self.as_it_was[node] = node.with_inputs([self.plain(i) for i in node.inputs])
+        self.original[node] = node.with_inputs([self.in_original_layout(i) for i in node.inputs])
 
-    def follows(self, node: Node) -> bool:
-        """Compute a node from images with channels last, where that is the same op over other axes."""
+    def propagate(self, node: Node) -> bool:
+        """Compute a node in NHWC layout, if it is the same op over permuted axes; was it possible?"""
         if node.is_elementwise and node.type.rank == 4:
-            self.with_last[node] = b.make(node.op, [self.last(i) for i in node.inputs], node.attrs)
+            self.channels_last[node] = b.make(node.op, [self.in_channels_last(i) for i in node.inputs], node.attrs)
         elif node.op in ("sum", "max"):
             return self.reduce(node)
         elif node.op in MOVEMENTS:
-            self.with_last[node] = b.make(node.op, [self.last(i) for i in node.inputs], MOVEMENTS[node.op](node.attrs))
+            self.channels_last[node] = b.make(
+                node.op, [self.in_channels_last(i) for i in node.inputs], MOVEMENTS[node.op](node.attrs)
+            )
         else:
             return False
         return True
 
     def reduce(self, node: Node) -> bool:
-        """A reduction whose remaining axes are in the same order."""
+        """A reduction whose remaining axes have the same order in both layouts."""
         axes = node.attrs.axes  # type: ignore[attr-defined]
-        kept = [LAST.index(d) for d in range(4) if d not in axes]
-        if kept != sorted(kept):
+        remaining_axes = [LAST.index(d) for d in range(4) if d not in axes]
+        if remaining_axes != sorted(remaining_axes):
             return False
         reduce = b.sum_axes if node.op == "sum" else b.max_axes
-        self.as_it_was[node] = reduce(self.last(node.inputs[0]), [LAST.index(d) for d in axes])
+        self.original[node] = reduce(self.in_channels_last(node.inputs[0]), [LAST.index(d) for d in axes])
         return True
 
 
 def _steps_between(node: Node) -> list[int] | None:
-    """The steps at which a node has the elements of other images, and zeros between them: what `b.spread` makes."""
+    """The steps of a dilation (elements of an image with zeros between them), if the node is the pattern that
+    `b.spread` builds."""
     pad = node.inputs[0] if node.op == "reshape" and node.type.rank == 4 else None
     if pad is None or pad.op != "pad" or pad.inputs[0].op != "reshape" or pad.inputs[0].inputs[0].type.rank != 4:
         return None
     (column,) = pad.inputs
     steps = [divide(e, s) for e, s in zip(node.type.shape, column.inputs[0].type.shape, strict=True)]
-    known = [s for s in steps if isinstance(s, int)]
-    if len(known) < 4 or max(known) == 1:
+    int_steps = [s for s in steps if isinstance(s, int)]
+    if len(int_steps) < 4 or max(int_steps) == 1:
         return None
-    made = b.spread(column.inputs[0], known)
-    same = made.inputs[0].attrs == pad.attrs and made.inputs[0].inputs[0].attrs == column.attrs
-    return known if same else None
+    dilated = b.spread(column.inputs[0], int_steps)
+    is_dilation = dilated.inputs[0].attrs == pad.attrs and dilated.inputs[0].inputs[0].attrs == column.attrs
+    return int_steps if is_dilation else None
 
 
 def _channels_last_order(values: Sequence[object]) -> tuple[object, ...]:

@@ -1,4 +1,7 @@
-"""Lowering: composites into primitives, reductions into single axes, ratios into divisions."""
+"""Lowering of composites to primitives, of reductions to single axes, and of ratios to divisions.
+
+The comment above each decomposition is its formula, and why that is numerically stable.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from wholestep.compiler.passes.lower import layer_decompositions as layers
 from wholestep.compiler.passes.lower.autocast import computes_in_half, in_wide_types
 from wholestep.compiler.target import Target
 
-# -- one row per composite ---------------------------------------------------------------------------------------
+# -- one function per composite ----------------------------------------------------------------------------------
 
 
 # max(x, 0)
@@ -23,12 +26,12 @@ def _relu(y: Node) -> Node:
     return b.maximum(y.inputs[0], b.zeros_like(y))
 
 
-# 1/(1 + e⁻ˣ): where e⁻ˣ overflows, 1/∞ is the 0 that is meant
+# 1/(1 + e⁻ˣ): if e⁻ˣ overflows, 1/∞ = 0 is the correct limit
 def _sigmoid(y: Node) -> Node:
     return b.unary("recip", b.shift(b.unary("exp", b.neg(y.inputs[0])), 1))
 
 
-# sign(x)·(-t/(t + 2)) with t = e^(-2|x|) - 1: expm1 keeps the digits near 0, the sign of the exponent forbids overflow
+# sign(x)·(-t/(t + 2)) with t = e^(-2|x|) - 1: expm1 is accurate near 0, and the exponent is never positive
 def _tanh(y: Node) -> Node:
     (x,) = y.inputs
     t = b.unary("expm1", b.scale(b.unary("abs", x), -2))
@@ -47,8 +50,8 @@ def _softplus(y: Node) -> Node:
     return b.add(b.maximum(x, b.zeros_like(x)), _log_of_one_plus(x))
 
 
-# max(x, 0) - x·y + log(1 + e^-|x|), in this order: where y is 1 and x is large, max(x, 0) - x·y is 0 and the small
-# logarithm keeps its digits
+# max(x, 0) - x·y + log(1 + e^-|x|), in this order: if y is 1 and x is large, max(x, 0) - x·y is exactly 0, and the
+# small logarithm is not rounded away
 def _bce_with_logits(z: Node) -> Node:
     x, y = z.inputs
     return b.add(b.sub(b.maximum(x, b.zeros_like(x)), b.mul(x, y)), _log_of_one_plus(x))
@@ -63,21 +66,21 @@ def _gelu(y: Node) -> Node:
     (x,) = y.inputs
     if attrs_of(y, at.GeluAttrs).approximate:
         cube = b.mul(b.mul(x, x), x)
-        bend = b.unary("tanh", b.scale(b.add(x, b.scale(cube, 0.044715)), sqrt(2 / pi)))
+        gate = b.unary("tanh", b.scale(b.add(x, b.scale(cube, 0.044715)), sqrt(2 / pi)))
     else:
-        bend = b.unary("erf", b.scale(x, sqrt(0.5)))
-    return b.mul(b.scale(x, 0.5), b.shift(bend, 1))
+        gate = b.unary("erf", b.scale(x, sqrt(0.5)))
+    return b.mul(b.scale(x, 0.5), b.shift(gate, 1))
 
 
 # e^(x - max x) / Σ e^(x - max x): the largest exponent is 0, so nothing overflows and the sum is at least 1
 def _softmax(y: Node) -> Node:
-    exponentials = b.unary("exp", _below_the_maximum(y))
+    exponentials = b.unary("exp", _minus_max(y))
     return b.div(exponentials, _sum_to(exponentials, y))
 
 
 # x - max x - log Σ e^(x - max x)
 def _log_softmax(y: Node) -> Node:
-    shifted = _below_the_maximum(y)
+    shifted = _minus_max(y)
     return b.sub(shifted, b.unary("log", _sum_to(b.unary("exp", shifted), y)))
 
 
@@ -89,7 +92,7 @@ def _logsumexp(y: Node) -> Node:
     return b.add(largest, b.unary("log", b.sum_axes(exponentials, axes)))
 
 
-def _below_the_maximum(y: Node) -> Node:
+def _minus_max(y: Node) -> Node:
     (x,), axes = y.inputs, (attrs_of(y, at.SoftmaxAttrs).axis,)
     return b.sub(x, b.restore_axes(b.max_axes(x, axes), axes, x.type.shape))
 
@@ -108,7 +111,7 @@ def _cross_entropy(y: Node) -> Node:
     return b.neg(b.sum_axes(picked, (axis,)))
 
 
-Decomposition = Callable[[Node], Node | tuple[Node, ...]]  # a tuple where the composite has several results
+Decomposition = Callable[[Node], Node | tuple[Node, ...]]  # a tuple if the composite has several results
 
 DECOMPOSITIONS: dict[str, Decomposition] = {
     "relu": _relu,
@@ -138,14 +141,14 @@ DECOMPOSITIONS: dict[str, Decomposition] = {
 
 
 def decomposition_of(node: Node, name: str | None = None) -> tuple[Node, ...]:
-    """What a composite stands for: one node for each of its results; all carry its name unless another is given."""
+    """The decomposition of a composite, one node per result; all nodes get its name unless another is given."""
     with b.origin(node, name):
         parts = in_wide_types(node) if computes_in_half(node) else DECOMPOSITIONS[node.op](node)
     return parts if isinstance(parts, tuple) else (parts,)
 
 
 def decomposition_over_leaves(node: Node) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
-    """(leaves, results): what a composite does, wherever its inputs come from."""
+    """(leaves, results): the decomposition over fresh inputs, for an analysis of the composite alone."""
     leaves = tuple(Node("input", (), at.InputAttrs(f"{i}", x.type)) for i, x in enumerate(node.inputs))
     return leaves, decomposition_of(Node(node.op, leaves, node.attrs))
 
@@ -156,22 +159,22 @@ def decomposition_over_leaves(node: Node) -> tuple[tuple[Node, ...], tuple[Node,
 def decompose(
     graph: IRGraph, keep: frozenset[str] = frozenset(), unless: Callable[[Node], bool] = lambda node: False
 ) -> IRGraph:
-    """Replace every composite that is not in `keep` (those a target has kernels for) by its decomposition.
+    """Replace every composite that is not in `keep` (ops with a kernel on the target) by its decomposition.
 
-    `unless` says of a node with such a name whether it is replaced nevertheless.
+    A node in `keep` for which `unless(node)` is true is replaced too.
     """
 
-    several: dict[Node, tuple[Node, ...]] = {}
+    tuple_results: dict[Node, tuple[Node, ...]] = {}
 
     def lower(node: Node) -> Node:
-        if node.op == "item" and node.inputs[0] in several:
-            return several[node.inputs[0]][attrs_of(node, at.ItemAttrs).index]
+        if node.op == "item" and node.inputs[0] in tuple_results:
+            return tuple_results[node.inputs[0]][attrs_of(node, at.ItemAttrs).index]
         if node.op not in DECOMPOSITIONS or (node.op in keep and not unless(node)):
             return node
         parts = decomposition_of(node, node.name or node.op)
         if isinstance(node.result, TensorType):
             return parts[0]
-        several[node] = parts  # read by items only, which are replaced
+        tuple_results[node] = parts  # only `item` nodes read it, and they are replaced
         return node
 
     return _until_stable(graph, lower)  # a decomposition may itself use a composite
@@ -179,11 +182,11 @@ def decompose(
 
 def decompose_for(graph: IRGraph, target: Target) -> IRGraph:
     """Replace every composite that a target has no kernel for."""
-    return decompose(graph, target.composites, lambda node: _is_too_wide(node, target))
+    return decompose(graph, target.composites, lambda node: _has_wide_heads(node, target))
 
 
-def _is_too_wide(node: Node, target: Target) -> bool:
-    """Are the heads of an attention wider than the routine of a target takes?"""
+def _has_wide_heads(node: Node, target: Target) -> bool:
+    """Are the heads of an attention wider than the target's routine supports?"""
     if not node.op.startswith("attention") or target.limits.widest_head is None:
         return False
     widths = [x.type.shape[-1] for x in node.inputs[:3]]
@@ -192,9 +195,9 @@ def _is_too_wide(node: Node, target: Target) -> bool:
 
 
 def lower_reductions(graph: IRGraph, target: Target) -> IRGraph:
-    """Replace every sum and max over several axes by one per axis, the last axis first: it is the contiguous one.
+    """Replace every sum and max over several axes by one per axis, the innermost (contiguous) axis first.
 
-    Of what a target stores in blocks of columns the columns are: there the outer axis is first.
+    Matrices that a target stores in blocks of columns are contiguous along columns: there the outer axis is first.
     """
 
     def lower(node: Node) -> Node:
@@ -205,7 +208,7 @@ def lower_reductions(graph: IRGraph, target: Target) -> IRGraph:
         if len(axes) == 1:
             return node
         (x,) = node.inputs
-        outer_first = axes == (0, 1) and target.blocks_columns and _is_of_products(x)
+        outer_first = axes == (0, 1) and target.blocks_columns and _is_derived_from_products(x)
         with b.origin(node):
             for axis in (0, 0) if outer_first else reversed(axes):
                 x = reduce(x, (axis,))
@@ -214,8 +217,8 @@ def lower_reductions(graph: IRGraph, target: Target) -> IRGraph:
     return rewrite(graph, lower)
 
 
-def _is_of_products(x: Node) -> bool:
-    """Is a matrix computed element by element from products and states, such as the square of a weight's gradient?"""
+def _is_derived_from_products(x: Node) -> bool:
+    """Is a matrix an elementwise function of products and states, such as the square of a weight's gradient?"""
     sources: dict[Node, None] = {}
     stack = [x] if x.type.rank == 2 and all(isinstance(extent, int) for extent in x.type.shape) else []
     while stack:
@@ -228,7 +231,7 @@ def _is_of_products(x: Node) -> bool:
 
 
 def lower_ratio(graph: IRGraph) -> IRGraph:
-    """Replace every ratio by a division, when no pass needs to tell them apart any more."""
+    """Replace every ratio by a division, after the last pass that distinguishes them."""
 
     def lower(node: Node) -> Node:
         return Node("div", node.inputs, node.attrs, node.name, node.line) if node.op == "ratio" else node

@@ -1,11 +1,12 @@
-"""Rows that are looked up and then multiplied: the table is multiplied instead, where it has fewer rows.
+"""Projection of embedding tables: a product with looked-up rows becomes a lookup in the projected table, if that is
+smaller.
 
     table[index] · W     = (table · W)[index]
-    table[index] + b     = (table + b)[index]         where the table was just made by the first law
+    table[index] + b     = (table + b)[index]         only after the first rule was applied
 
-The first layer over an embedding of 65 letters multiplies 65 rows, not one for every letter of the batch, and neither
-does its gradient: rows with the same index are added up before they are multiplied.  The rows themselves have the same
-bits either way; gradients are the same sums in another order.
+The first layer over an embedding of 65 letters multiplies 65 rows, not one row per letter of the batch; so does its
+gradient, which sums rows of equal index before it multiplies them.  The looked-up rows have the same bits either way;
+gradients add the same terms in another order.
 """
 
 from __future__ import annotations
@@ -16,31 +17,35 @@ from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import IRGraph, Node, rewrite
 from wholestep.compiler.ir.types import Dim, Extent, product
 
-ASSUMED = 8  # a symbolic dimension counts as this much: what is decided must not depend on the batch
-WORTH = 2  # times as many rows looked up as there are
+ASSUMED = 8  # the extent of a symbolic dimension in the comparison below, which must not depend on the batch size
+WORTH = 2  # the least ratio of looked-up rows to rows of the table
 
 
 def project_tables(graph: IRGraph) -> IRGraph:
-    """Multiply tables instead of the rows looked up in them."""
+    """Project tables instead of the rows that are looked up in them."""
     if not any(n.op == "gather" for n in graph.nodes):
         return graph
-    made: set[Node] = set()
+    projected: set[Node] = set()
 
     def rule(node: Node) -> Node:
         with b.origin(node):
-            found = (
-                _project_table(node) if node.op == "matmul" else _shift_table(node, made) if node.op == "add" else None
+            result = (
+                _project_table(node)
+                if node.op == "matmul"
+                else _shift_table(node, projected)
+                if node.op == "add"
+                else None
             )
-        if found is None:
+        if result is None:
             return node
-        made.add(_lookup(found))
-        return found
+        projected.add(_skip_reshapes(result))
+        return result
 
     return rewrite(graph, rule)
 
 
-def _lookup(node: Node) -> Node:
-    """What a node is another shape of."""
+def _skip_reshapes(node: Node) -> Node:
+    """The node below a chain of reshapes."""
     while node.op == "reshape":
         (node,) = node.inputs
     return node
@@ -48,29 +53,29 @@ def _lookup(node: Node) -> Node:
 
 def _project_table(node: Node) -> Node | None:
     attrs, (rows, weight) = attrs_of(node, at.MatmulAttrs), node.inputs
-    found = _lookup(rows)
-    if found.op == "cast" and found.type.dtype.is_half:  # rows of a product in half precision
-        found = _lookup(found.inputs[0])
-    if attrs.transpose_a or node.type.rank != 2 or found.op != "gather" or attrs_of(found, at.GatherAttrs).axis != 0:
+    lookup = _skip_reshapes(rows)
+    if lookup.op == "cast" and lookup.type.dtype.is_half:  # the rows are rounded for a product in half precision
+        lookup = _skip_reshapes(lookup.inputs[0])
+    if attrs.transpose_a or node.type.rank != 2 or lookup.op != "gather" or attrs_of(lookup, at.GatherAttrs).axis != 0:
         return None
-    table, index = found.inputs
-    whole_rows = table.type.rank == 2 and rows.type.shape[-1] == table.type.shape[-1]
-    if not whole_rows or WORTH * _size(table.type.shape[0]) > _size(product(index.type.shape)):
+    table, index = lookup.inputs
+    full_rows = table.type.rank == 2 and rows.type.shape[-1] == table.type.shape[-1]
+    if not full_rows or WORTH * _size(table.type.shape[0]) > _size(product(index.type.shape)):
         return None
-    product_ = b.matmul(b.cast(table, weight.type.dtype), weight, transpose_b=attrs.transpose_b)
-    return b.reshape(b.gather(product_, index, 0), node.type.shape)
+    projected = b.matmul(b.cast(table, weight.type.dtype), weight, transpose_b=attrs.transpose_b)
+    return b.reshape(b.gather(projected, index, 0), node.type.shape)
 
 
-def _shift_table(node: Node, made: set[Node]) -> Node | None:
+def _shift_table(node: Node, projected: set[Node]) -> Node | None:
     rows, shift = node.inputs
-    found = _lookup(rows)
-    if found not in made or shift.op != "expand" or attrs_of(shift, at.ExpandAttrs).axes != (node.type.rank - 1,):
+    lookup = _skip_reshapes(rows)
+    if lookup not in projected or shift.op != "expand" or attrs_of(shift, at.ExpandAttrs).axes != (node.type.rank - 1,):
         return None
-    table, index = found.inputs
+    table, index = lookup.inputs
     if rows.type.shape[-1] != table.type.shape[-1]:
         return None
-    moved = b.add(table, b.expand_to(shift.inputs[0], table.type.shape, (1,)))
-    return b.reshape(b.gather(moved, index, 0), node.type.shape)
+    shifted = b.add(table, b.expand_to(shift.inputs[0], table.type.shape, (1,)))
+    return b.reshape(b.gather(shifted, index, 0), node.type.shape)
 
 
 def _size(extent: Extent) -> int:

@@ -1,10 +1,10 @@
-"""Products of half operands leave half results, as in PyTorch's autocast: a library rounds as it stores.
+"""Half GEMM outputs: products of half operands store half results, as in PyTorch's autocast (the library rounds).
 
     matmul(a, b) in float32 becomes cast(cast(matmul(a, b), half), float32)
 
-What follows reads half the bytes; the product itself is still added up in float32.  One that adds up over rows, a
-weight's gradient, stays as it is: it is small beside its operands, and an update wants it whole.  So does a result that
-somebody outside reads.
+Consumers read half the bytes; the product itself still accumulates in float32.  A product that reduces over rows (the
+gradient of a weight) stays float32: it is small compared with its operands, and the update needs the precision.
+A result that leaves the step stays float32 too.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ VIEWS, PRODUCTS = ops_with(Trait.VIEW), ops_with(Trait.PRODUCT)
 
 
 def round_products(graph: IRGraph) -> IRGraph:
-    """The graph with the results of its half products in half types; the same one where there are none."""
-    shown = {base_of_view(n) for n in (*(o.node for o in graph.outputs), *(u.node for u in graph.updates))}
-    rounded = {n for n in graph.nodes if _may_be_half(n) and n not in shown}
+    """Round the results of products of half operands; the same graph if there are none."""
+    returned = {base_of_view(n) for n in (*(o.node for o in graph.outputs), *(u.node for u in graph.updates))}
+    rounded = {n for n in graph.nodes if _may_be_half(n) and n not in returned}
     if not rounded:
         return graph
     graph = _sum_half_operands(graph)
     biased = _bias_sums(graph, rounded)
     new: dict[Node, Node] = {}
-    narrow: dict[Node, Node] = {}  # what was float32 -> the half value that it is a copy of
+    narrow: dict[Node, Node] = {}  # float32 value -> the half value that it is widened from
     for node in graph.nodes:
-        moved = node.with_inputs([new[i] for i in node.inputs])
+        rebuilt = node.with_inputs([new[i] for i in node.inputs])
         source = narrow.get(node.inputs[0]) if node.inputs else None
         if node in biased:
             with b.origin(node):
-                moved = node.with_inputs(
+                rebuilt = node.with_inputs(
                     [_half_bias(new[i], half_of(node)) if i.op == "expand" else new[i] for i in node.inputs]
                 )
         elif node in rounded and not any(node in n.inputs for n in biased):
             with b.origin(node):
-                narrow[node] = b.cast(moved, node.inputs[0].type.dtype)
-                moved = b.cast(narrow[node], node.type.dtype)
+                narrow[node] = b.cast(rebuilt, node.inputs[0].type.dtype)
+                rebuilt = b.cast(narrow[node], node.type.dtype)
         elif source is not None and node.op in VIEWS:
             with b.origin(node):
                 narrow[node] = node.with_inputs([source])
-                moved = b.cast(narrow[node], node.type.dtype)
+                rebuilt = b.cast(narrow[node], node.type.dtype)
         elif source is not None and node.op == "cast" and node.type.dtype == source.type.dtype:
-            moved = source
-        new[node] = moved
+            rebuilt = source
+        new[node] = rebuilt
     return IRGraph(
         tuple(Output(o.name, new[o.node]) for o in graph.outputs),
         tuple(Update(u.name, new[u.node]) for u in graph.updates),
@@ -57,46 +57,48 @@ def round_products(graph: IRGraph) -> IRGraph:
 
 
 def _bias_sums(graph: IRGraph, rounded: set[Node]) -> set[Node]:
-    """Sums of a product and a bias that only products and routines read, rounded: the library adds the bias itself.
+    """Sums of a product and a bias that only products and routines read, in half: the library's epilogue adds the bias.
 
-    What anything else reads gets its bias from the kernel that reads it.
+    For other readers, the bias is added in the kernel of the reader.
     """
-    readers, found = graph.consumers(), set[Node]()
+    readers, bias_sums = graph.consumers(), set[Node]()
 
     def for_products(node: Node) -> bool:
         return all(for_products(r) if r.op in VIEWS else r.op in PRODUCTS for r in readers[node])
 
     for node in graph.nodes:
         products = [i for i in node.inputs if i in rounded and len(readers[i]) == 1]
-        others = [i for i in node.inputs if i.op == "expand" and i.inputs[0].type.rank == 1]
-        if node.op != "add" or len(products) != 1 or len(others) != 1:
+        biases = [i for i in node.inputs if i.op == "expand" and i.inputs[0].type.rank == 1]
+        if node.op != "add" or len(products) != 1 or len(biases) != 1:
             continue
-        along = attrs_of(others[0], at.ExpandAttrs).axes == (node.type.rank - 1,)
+        is_row_bias = attrs_of(biases[0], at.ExpandAttrs).axes == (node.type.rank - 1,)
         half = products[0].inputs[0].type.dtype
-        casts = all(r.op == "cast" and r.type.dtype == half and for_products(r) for r in readers[node])
-        if along and casts and len(readers[node]) == 1 and others[0].inputs[0].is_state:
-            found.add(node)
-    return found
+        only_rounded = all(r.op == "cast" and r.type.dtype == half and for_products(r) for r in readers[node])
+        if is_row_bias and only_rounded and len(readers[node]) == 1 and biases[0].inputs[0].is_state:
+            bias_sums.add(node)
+    return bias_sums
 
 
-def _half_bias(spread: Node, half: DType) -> Node:
-    """A bias in the type of the result, as the library wants it."""
-    (bias,) = spread.inputs
-    return Again("cast", (spread.with_inputs([b.cast(bias, half)]),), at.CastAttrs(spread.type.dtype), "", spread.line)
+def _half_bias(broadcast: Node, half: DType) -> Node:
+    """A bias rounded to the dtype of the result, as the library's epilogue requires."""
+    (bias,) = broadcast.inputs
+    return Again(
+        "cast", (broadcast.with_inputs([b.cast(bias, half)]),), at.CastAttrs(broadcast.type.dtype), "", broadcast.line
+    )
 
 
 def _sum_half_operands(graph: IRGraph) -> IRGraph:
-    """The gradient of a bias adds up what the products of its layer read, rounded: nobody stores it whole as well."""
-    rounds: dict[Node, Node] = {}  # what is rounded -> the cast
+    """The gradient of a bias sums the rounded upstream gradient that the products read: no float32 copy is stored."""
+    casts: dict[Node, Node] = {}  # float32 value -> its cast to a half type
     for n in graph.nodes:
         if n.op == "cast" and n.type.dtype.is_half and n.inputs[0].type.dtype == n.type.dtype.accumulate:
-            rounds.setdefault(n.inputs[0], n)
+            casts.setdefault(n.inputs[0], n)
     new: dict[Node, Node] = {}
     for node in graph.nodes:
         new.setdefault(node, node.with_inputs([new[i] for i in node.inputs]))
-        if node.op == "sum" and node.inputs[0] in rounds and attrs_of(node, at.SumAttrs).axes == (0,):
+        if node.op == "sum" and node.inputs[0] in casts and attrs_of(node, at.SumAttrs).axes == (0,):
             (x,) = node.inputs
-            half = new.setdefault(rounds[x], rounds[x].with_inputs([new[x]]))
+            half = new.setdefault(casts[x], casts[x].with_inputs([new[x]]))
             with b.origin(node):
                 new[node] = node.with_inputs([b.cast(half, x.type.dtype)])
     return IRGraph(
@@ -107,12 +109,12 @@ def _sum_half_operands(graph: IRGraph) -> IRGraph:
 
 
 def half_of(node: Node) -> DType:
-    """The type of the operands of the product that a bias is added to."""
+    """The operand dtype of the product that a bias is added to."""
     return next(i.inputs[0].type.dtype for i in node.inputs if i.op == "matmul")
 
 
 def base_of_view(node: Node) -> Node:
-    """What a view is a view of; any other node is itself."""
+    """The node below a chain of views."""
     while node.op in VIEWS:
         node = node.inputs[0]
     return node

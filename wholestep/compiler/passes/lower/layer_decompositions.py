@@ -1,4 +1,8 @@
-"""Norms, attention and their gradients from primitives: rows of the table in decompose.py."""
+"""Decompositions of norms, dropout, attention and their gradients into primitives, for the table in decompose.py.
+
+The formula is the comment above each function.  Norms are two-pass (mean, then squared differences); attention's
+gradient recomputes the probabilities from the stored log-sum-exp, as FlashAttention does.
+"""
 
 from __future__ import annotations
 
@@ -15,39 +19,39 @@ from wholestep.compiler.ir.types import TensorType, TupleType, product
 
 
 def _mean(x: Node) -> Node:
-    """Over the last axis, which disappears."""
+    """The mean over the last axis, which is removed."""
     total = b.sum_axes(x, (x.type.rank - 1,))
     return b.div(total, b.expand_to(b.count(x.type.shape[-1], x.type.dtype), total.type.shape, ()))
 
 
-def _rows(x: Node, like: Node) -> Node:
-    """One number per row, repeated along the last axis."""
+def _broadcast_rows(x: Node, like: Node) -> Node:
+    """One value per row, broadcast along the last axis."""
     return b.restore_axes(x, (like.type.rank - 1,), like.type.shape)
 
 
-# n = (x - mean x)·f with f = 1/√(mean (x - mean x)² + eps), over the last axis; without the means of x: rms
+# n = (x - mean x)·f with f = 1/√(mean (x - mean x)² + eps), over the last axis; without the mean of x for rms_norm
 def _normalize(x: Node, eps: float, centred: bool) -> tuple[Node, Node]:
     if centred:
-        x = b.sub(x, _rows(_mean(x), x))
+        x = b.sub(x, _broadcast_rows(_mean(x), x))
     factor = b.unary("recip", b.unary("sqrt", b.shift(_mean(b.mul(x, x)), eps)))
-    return b.mul(x, _rows(factor, x)), factor
+    return b.mul(x, _broadcast_rows(factor, x)), factor
 
 
-# dx = f·(g - n·mean(g·n) - mean g), without mean g where n was not centred
+# dx = f·(g - n·mean(g·n) - mean g), without mean g if n is not centred
 def _input_gradient(normal: Node, factor: Node, g: Node, centred: bool) -> Node:
-    inner = b.sub(g, b.mul(normal, _rows(_mean(b.mul(g, normal)), g)))
+    inner = b.sub(g, b.mul(normal, _broadcast_rows(_mean(b.mul(g, normal)), g)))
     if centred:
-        inner = b.sub(inner, _rows(_mean(g), g))
-    return b.mul(_rows(factor, g), inner)
+        inner = b.sub(inner, _broadcast_rows(_mean(g), g))
+    return b.mul(_broadcast_rows(factor, g), inner)
 
 
-def _along(x: Node, like: Node, axis: int) -> Node:
+def _broadcast_axis(x: Node, like: Node, axis: int) -> Node:
     return b.expand_to(x, like.type.shape, (axis,))
 
 
 def _affine(normal: Node, affine: tuple[Node, ...], axis: int) -> Node:
     for op, p in zip(("mul", "add"), affine):
-        normal = b.make(op, (normal, _along(p, normal, axis)))
+        normal = b.make(op, (normal, _broadcast_axis(p, normal, axis)))
     return normal
 
 
@@ -96,7 +100,7 @@ def _in_groups(x: Node, groups: int) -> Node:
     return b.reshape(x, (n, groups, product((channels // groups, *rest))))
 
 
-# each group normalised as a row, then weight and bias per channel
+# each group is normalized as a row, then scaled and shifted per channel
 def group_norm(y: Node) -> Node:
     (x, *affine), a = y.inputs, attrs_of(y, at.GroupNormAttrs)
     normal, _ = _normalize(_in_groups(x, a.groups), a.eps, centred=True)
@@ -112,7 +116,7 @@ def group_norm_grad(y: Node) -> tuple[Node, ...]:
     return dx, *(_weight_gradients(flat, g, 1, with_bias=True) if weight else ())
 
 
-# First over each example, then over the batch: channels may be too few to be shared, examples are not
+# First over each example, then over the batch: examples can be distributed among threads, channels may be too few
 def _sum_per_channel(x: Node) -> Node:
     return b.sum_axes(b.sum_axes(x, tuple(range(2, x.type.rank))), (0,))
 
@@ -123,7 +127,7 @@ def _mean_per_channel(x: Node) -> Node:
 
 
 def _center(x: Node) -> Node:
-    return b.sub(x, _along(_mean_per_channel(x), x, 1))
+    return b.sub(x, _broadcast_axis(_mean_per_channel(x), x, 1))
 
 
 def _factor(centred: Node, eps: float) -> Node:
@@ -131,8 +135,8 @@ def _factor(centred: Node, eps: float) -> Node:
     return b.unary("recip", b.unary("sqrt", b.shift(_mean_per_channel(b.mul(centred, centred)), eps)))
 
 
-# (x - mean x)·(f·weight) + bias with f = 1/√(mean (x - mean x)² + eps), over all axes but the channels: what belongs to
-# a channel is multiplied first, once
+# (x - mean x)·(f·weight) + bias with f = 1/√(mean (x - mean x)² + eps), over all axes but the channels: f·weight is
+# computed once per channel
 def batch_norm(y: Node) -> Node:
     x, *affine = y.inputs
     centred = _center(x)
@@ -142,42 +146,42 @@ def batch_norm(y: Node) -> Node:
 
 
 # With c = x - mean x, M elements in a channel and s = f·weight:
-# dbias = Σ g, dweight = f·Σ g·c, dx = s·(g - (c·f·dweight/M + dbias/M)).  g is scaled last: before the sums are known
-# nothing but g itself can be stored for dx.
+# dbias = Σ g, dweight = f·Σ g·c, dx = s·(g - (c·f·dweight/M + dbias/M)).  g is scaled last, so that no scaled copy of g
+# is stored while the sums are computed.
 def batch_norm_grad(y: Node) -> tuple[Node, ...]:
     x, *weight, g = y.inputs
     centred = _center(x)
     factor = _factor(centred, attrs_of(y, at.NormAttrs).eps)
     dweight, dbias = b.mul(_sum_per_channel(b.mul(g, centred)), factor), _sum_per_channel(g)
     count = b.expand_to(b.count(values_per_channel(x.type.shape), x.type.dtype), dbias.type.shape, ())
-    lost = _affine(centred, (b.div(b.mul(factor, dweight), count), b.div(dbias, count)), 1)
+    correction = _affine(centred, (b.div(b.mul(factor, dweight), count), b.div(dbias, count)), 1)
     slope = b.mul(factor, weight[0]) if weight else factor
-    dx = b.mul(b.sub(g, lost), _along(slope, g, 1))
+    dx = b.mul(b.sub(g, correction), _broadcast_axis(slope, g, 1))
     return dx, *((dweight, dbias) if weight else ())
 
 
 # -- dropout -----------------------------------------------------------------------------------------------------
 
 
-# x/(1 - rate) where u ≥ rate, else 0, with u uniform in [0, 1).  u is a multiple of 2⁻²⁴: against the next multiple of
-# 2⁻²⁴ above the rate, which float32 holds exactly, the comparison is the same in every dtype.
+# x/(1 - rate) if u ≥ rate, else 0, with u uniform in [0, 1).  u is a multiple of 2⁻²⁴, so the rate is rounded up to a
+# multiple of 2⁻²⁴: float32 represents it exactly, and the comparison is the same in every dtype.
 def dropout(y: Node) -> Node:
     (x, rate), a = y.inputs, attrs_of(y, at.DropoutAttrs)
     draw = at.RandomAttrs(a.key, y.type, a.first)
     threshold = b.scale(b.neg(b.unary("floor", b.scale(rate, -(2.0**24)))), 2.0**-24)
     factor = b.unary("recip", b.sub(b.full_like(rate, 1), rate))
-    kept = b.make("less_equal", (_spread(threshold, x), b.make("random", (), draw)))
-    return b.where(kept, b.mul(x, _spread(factor, x)), b.zeros_like(x))
+    keep_mask = b.make("less_equal", (_broadcast_scalar(threshold, x), b.make("random", (), draw)))
+    return b.where(keep_mask, b.mul(x, _broadcast_scalar(factor, x)), b.zeros_like(x))
 
 
-def _spread(number: Node, like: Node) -> Node:
-    return b.expand_to(b.cast(number, like.type.dtype), like.type.shape, ())
+def _broadcast_scalar(scalar: Node, like: Node) -> Node:
+    return b.expand_to(b.cast(scalar, like.type.dtype), like.type.shape, ())
 
 
 # -- attention ---------------------------------------------------------------------------------------------------
 
 
-# scale·q·kᵀ + mask, with -∞ where a query must not look: its exponential is exactly 0
+# scale·q·kᵀ + mask, with -∞ at masked positions: their exponential is exactly 0
 def _scores(q: Node, k: Node, mask: list[Node], a: at.AttentionAttrs) -> Node:
     scores = b.scale(b.matmul(q, _per_query_head(k, q), transpose_b=True), a.scale)
     for m in mask:
@@ -191,7 +195,7 @@ def _scores(q: Node, k: Node, mask: list[Node], a: at.AttentionAttrs) -> Node:
 
 
 def _per_query_head(x: Node, q: Node) -> Node:
-    """Keys or values with a head for each of the queries'."""
+    """Keys or values repeated for each query head of their group (grouped-query attention)."""
     *lead, heads, rows, columns = (1, *x.type.shape)
     group = heads_in_group(q.type, x.type)
     if group == 1:
@@ -202,67 +206,68 @@ def _per_query_head(x: Node, q: Node) -> Node:
 
 
 def _per_group(x: Node, like: Node) -> Node:
-    """The sum over the queries' heads that share one of `like`."""
+    """The sum over the query heads that share one head of `like`."""
     group, (*lead, rows, columns) = heads_in_group(x.type, like.type), like.type.shape
     if group == 1:
         return x
     return b.sum_axes(b.reshape(x, (*lead, group, rows, columns)), (len(lead),))
 
 
-# softmax(scale·q·kᵀ + mask)·v; 0 of a query that a mask lets look nowhere
+# softmax(scale·q·kᵀ + mask)·v; 0 for a query whose positions are all masked
 def attention(y: Node) -> Node:
     q, k, v, *mask = y.inputs
     scores = _scores(q, k, mask, attrs_of(y, at.AttentionAttrs))
     p = b.softmax(scores, scores.type.rank - 1)
     if mask:
-        p = b.where(_rows(_nowhere(scores), p), b.zeros_like(p), p)
+        p = b.where(_broadcast_rows(_all_masked(scores), p), b.zeros_like(p), p)
     return b.cast(b.matmul(b.cast(p, v.type.dtype), _per_query_head(v, q)), y.type.dtype)
 
 
-def _nowhere(scores: Node) -> Node:
+def _all_masked(scores: Node) -> Node:
     most = b.max_axes(scores, (scores.type.rank - 1,))
     return b.make("equal", (most, b.full_like(most, -inf)))
 
 
-# log Σ e^(scale·q·kᵀ + mask), over the keys; +∞ of a query that may look nowhere, whose every e^(s - lse) is 0 then
+# log Σ e^(scale·q·kᵀ + mask), over the keys; +∞ for a query whose positions are all masked, so that every e^(s - lse)
+# is 0
 def attention_lse(y: Node) -> Node:
     q, k, _, *mask = y.inputs
     scores = _scores(q, k, mask, attrs_of(y, at.AttentionAttrs))
     lse = b.logsumexp(scores, scores.type.rank - 1)
-    return b.where(_nowhere(scores), b.full_like(lse, inf), lse) if mask else lse
+    return b.where(_all_masked(scores), b.full_like(lse, inf), lse) if mask else lse
 
 
 # p = e^(s - log Σ e^s), s = scale·q·kᵀ + mask, y = p·v:
 # dp = g·vᵀ, ds = p·(dp - Σ p·dp), dq = scale·ds·k, dk = scale·dsᵀ·q, dv = pᵀ·g, dmask = ds.
-# Where a query must not look, p and ds are 0.
+# At masked positions, p and ds are 0.
 def attention_grad(y: Node) -> tuple[Node, ...]:
     at_lse, a = lse_position([i.type.rank for i in y.inputs]), attrs_of(y, at.AttentionAttrs)
     (q, k, v, *mask), (lse, g, *_) = y.inputs[:at_lse], y.inputs[at_lse:]
-    p = _weights(q, k, mask, lse, a)
+    p = _probabilities(q, k, mask, lse, a)
     dp = b.matmul(g, _per_query_head(v, q), transpose_b=True)
-    inner = _rows(b.sum_axes(b.mul(p, dp), (p.type.rank - 1,)), p)
+    inner = _broadcast_rows(b.sum_axes(b.mul(p, dp), (p.type.rank - 1,)), p)
     ds = b.mul(p, b.sub(dp, inner))
-    dq, dk = _of_scores(ds, q, k, a)
+    dq, dk = _query_key_gradients(ds, q, k, a)
     dv = b.matmul(b.cast(p, g.type.dtype), g, transpose_a=True)
     assert isinstance(y.result, TupleType)
-    found = (dq, dk, _per_group(dv, v), *[ds] * len(mask))
-    return tuple(b.cast(x, t.dtype) for x, t in zip(found, y.result.items, strict=True))
+    gradients = (dq, dk, _per_group(dv, v), *[ds] * len(mask))
+    return tuple(b.cast(x, t.dtype) for x, t in zip(gradients, y.result.items, strict=True))
 
 
-def _weights(q: Node, k: Node, mask: list[Node], lse: Node, a: at.AttentionAttrs) -> Node:
+def _probabilities(q: Node, k: Node, mask: list[Node], lse: Node, a: at.AttentionAttrs) -> Node:
     scores = _scores(q, k, mask, a)
-    return b.unary("exp", b.sub(scores, _rows(lse, scores)))
+    return b.unary("exp", b.sub(scores, _broadcast_rows(lse, scores)))
 
 
-def _of_scores(ds: Node, q: Node, k: Node, a: at.AttentionAttrs) -> tuple[Node, Node]:
+def _query_key_gradients(ds: Node, q: Node, k: Node, a: at.AttentionAttrs) -> tuple[Node, Node]:
     """The gradients of queries and keys, given that of the scores."""
-    scaled = b.cast(b.scale(ds, a.scale), q.type.dtype)  # of half inputs, the operands of products are half as well
+    scaled = b.cast(b.scale(ds, a.scale), q.type.dtype)  # operands of products have the inputs' dtype
     return b.matmul(scaled, _per_query_head(k, q)), _per_group(b.matmul(scaled, q, transpose_a=True), k)
 
 
 # y = log Σ e^s:  ds = g·e^(s - y)
 def attention_lse_gradients(y: Node, g: Node) -> tuple[Node, ...]:
     (q, k, v, *mask), a = y.inputs, attrs_of(y, at.AttentionAttrs)
-    p = _weights(q, k, mask, y, a)
-    ds = b.mul(p, _rows(g, p))
-    return *_of_scores(ds, q, k, a), b.full(0.0, TensorType(v.type.shape, ds.type.dtype)), *[ds] * len(mask)
+    p = _probabilities(q, k, mask, y, a)
+    ds = b.mul(p, _broadcast_rows(g, p))
+    return *_query_key_gradients(ds, q, k, a), b.full(0.0, TensorType(v.type.shape, ds.type.dtype)), *[ds] * len(mask)

@@ -1,8 +1,8 @@
-"""Max pooling and its neighbours: a relu waits behind the pool, and adjoints of convolutions read the pooled gradient.
+"""Max pooling next to convolutions: ReLU is sunk below the pool, and convolution gradients read the pooled gradient.
 
-The adjoint of a pool is zero but at one pixel of each window.  Writing it out and convolving it does p² times the
-arithmetic that is needed; instead the adjoints of the convolution take the small gradient and the positions as they
-are: one gathers the windows that won, the other scatters kernels to where they won.
+The gradient of a p×p max pool is nonzero at one pixel of each window.  Materializing and convolving it takes p² times
+the necessary arithmetic.  Instead the convolution's gradients take the pooled gradient and the argmax positions: the
+weight gradient gathers the patches at these positions, the input gradient scatters the filters to them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from wholestep.compiler.target import Target
 
 
 def drop_pools_of_one(graph: IRGraph) -> IRGraph:
-    """The maximum of one element is the element."""
+    """Remove pools with 1×1 windows: the maximum of one element is the element."""
     return rewrite(graph, _without_pool_of_one)
 
 
@@ -33,103 +33,105 @@ def _without_pool_of_one(node: Node) -> Node:
 def relu_behind_pool(graph: IRGraph) -> IRGraph:
     """max_pool(relu(x)) = relu(max_pool(x)): fewer elements, and the same gradients.
 
-    Where the pooled value is positive its position is the same; elsewhere no gradient passes.  A relu that others read
-    too stays.
+    If the pooled value is positive, its position is the same; otherwise no gradient passes.  A relu with other readers
+    stays.
     """
     readers = graph.consumers()
     roots = {o.node for o in graph.outputs} | {u.node for u in graph.updates}
     alone = {n for n in graph.nodes if n.op == "relu" and n not in roots and len(readers[n]) == 1}
     if not any(n.op == "max_pool2d" and n.inputs[0] in alone for n in graph.nodes):
         return graph
-    old: dict[Node, Node] = {}
+    new: dict[Node, Node] = {}
     for n in graph.nodes:
-        inputs = [old[i] for i in n.inputs]
+        inputs = [new[i] for i in n.inputs]
         if n.op == "max_pool2d" and n.inputs[0] in alone:
             with b.origin(n):
                 pooled = b.make("max_pool2d", inputs[0].inputs, n.attrs)
             with b.origin(n.inputs[0], name=n.name):
-                old[n] = b.make("relu", (pooled,))
+                new[n] = b.make("relu", (pooled,))
         else:
-            old[n] = n.with_inputs(inputs)
+            new[n] = n.with_inputs(inputs)
     return IRGraph(
-        tuple(type(o)(o.name, old[o.node]) for o in graph.outputs),
-        tuple(type(u)(u.name, old[u.node]) for u in graph.updates),
-        tuple(old[i] for i in graph.inputs),
+        tuple(type(o)(o.name, new[o.node]) for o in graph.outputs),
+        tuple(type(u)(u.name, new[u.node]) for u in graph.updates),
+        tuple(new[i] for i in graph.inputs),
     )
 
 
 def through_pools(graph: IRGraph, target: Target) -> IRGraph:
-    """Adjoints of convolutions and sums take the gradient of a pool as it is, not written out."""
+    """Gradients of convolutions, and sums, read the pooled gradient directly instead of the pool's full gradient."""
     near, parts = target.limits.nearest_cache, target.limits.batch_parts
-    return rewrite(graph, lambda node: through_pool(node, parts, lambda node, pool: _is_near(node, pool, near)))
+    return rewrite(graph, lambda node: through_pool(node, parts, lambda node, pool: _fits_cache(node, pool, near)))
 
 
 def through_pool(node: Node, parts: int, fits: Callable[[Node, Node], bool]) -> Node:
-    """A node that takes the gradient of a pool as it is, where the pool's adjoint and the node's op allow it.
+    """The node over the pooled gradient, if its op and the pool allow it; else the node itself.
 
-    `fits(node, adjoint)` says whether it pays.  A gradient of weights is made in so many `parts` of the batch.
+    `fits(node, pool gradient)` says whether it is profitable.  A weight gradient is computed as partial sums over
+    `parts` slices of the batch.
     """
     if node.op == "sum" and node.inputs[0].op == "max_pool2d_grad":
         return _sum(node)
     position = {"conv2d_grad_weight": 1, "conv2d_grad_input": 0}.get(node.op)
     if position is None or node.inputs[position].op != "max_pool2d_grad":
         return node
-    spread = node.inputs[position]
-    a, pool = attrs_of(node, at.ConvGradAttrs), attrs_of(spread, at.PoolGradAttrs)
-    if not (_is_plain(a) and _tiles(pool) and fits(node, spread)):
+    pool_gradient = node.inputs[position]
+    a, pool = attrs_of(node, at.ConvGradAttrs), attrs_of(pool_gradient, at.PoolGradAttrs)
+    if not (_is_dense_unit_stride(a) and _has_small_disjoint_windows(pool) and fits(node, pool_gradient)):
         return node
-    g, index = spread.inputs
+    g, index = pool_gradient.inputs
     attrs = at.PooledConvAttrs(a.low, a.high, pool.window, pool.size, a.size)
     with b.origin(node):
         if node.op == "conv2d_grad_input":
             return b.make("pooled_grad_input", (g, index, node.inputs[1]), attrs)
         in_parts = b.make("pooled_grad_weight", (node.inputs[0], g, index), replace(attrs, parts=parts))
-        flat = b.reshape(in_parts, (parts, node.type.elements))  # one long row of columns to add up
+        flat = b.reshape(in_parts, (parts, node.type.elements))  # one long row, for a single column reduction
         return b.reshape(b.sum_axes(flat, (0,)), node.type.shape)
 
 
-def _is_near(node: Node, spread: Node, near: int) -> bool:
-    """Is what is read again and again near?  Then a multiply-add through the pool costs about two dense ones."""
+def _fits_cache(node: Node, pool_gradient: Node, near: int) -> bool:
+    """Does the operand that is read repeatedly fit in the nearest cache (`near` bytes)?  Then a multiply-add by
+    position costs about two dense ones."""
     if node.op == "conv2d_grad_weight":
         return _fits_image(node.inputs[0], 2 * near)
-    return _fits_kernels(node.inputs[1], attrs_of(spread, at.PoolGradAttrs), near)
+    return _fits_kernels(node.inputs[1], attrs_of(pool_gradient, at.PoolGradAttrs), near)
 
 
 def _sum(node: Node) -> Node:
-    """Every element of the gradient went to one pixel: over whole images, the sum is that of the gradient."""
-    spread, axes = node.inputs[0], attrs_of(node, at.SumAttrs).axes
-    last = attrs_of(spread, at.PoolGradAttrs).last
+    """A pool's gradient moves each element to one pixel, so its sum over full images is that of the pooled gradient."""
+    pool_gradient, axes = node.inputs[0], attrs_of(node, at.SumAttrs).axes
+    last = attrs_of(pool_gradient, at.PoolGradAttrs).last
     if not {1, 2} <= set(axes) if last else not {2, 3} <= set(axes):
         return node
     with b.origin(node):
-        return b.sum_axes(spread.inputs[0], axes)
+        return b.sum_axes(pool_gradient.inputs[0], axes)
 
 
-def _is_plain(a: at.ConvGradAttrs) -> bool:
+def _is_dense_unit_stride(a: at.ConvGradAttrs) -> bool:
     return a.last and a.groups == 1 and max(*a.stride, *a.dilation) == 1
 
 
-def _tiles(pool: at.PoolGradAttrs) -> bool:
+def _has_small_disjoint_windows(pool: at.PoolGradAttrs) -> bool:
     small = pool.window[0] * pool.window[1] <= SMALL_WINDOW
     return pool.window == pool.stride and max(*pool.low, *pool.high) == 0 and small
 
 
 def _fits_image(x: Node, most: int) -> bool:
-    """Has one image, which is read once for every output, at most so many bytes?"""
+    """Does one image, which is read once per output channel, take at most `most` bytes?"""
     _, *size = x.type.shape
     elements = 1
     for e in size:
-        assert isinstance(e, int), "type rules ask for numbers"
+        assert isinstance(e, int), "type rules require integer extents"
         elements *= e
     return elements * x.type.dtype.size <= most
 
 
 def _fits_kernels(weight: Node, pool: at.PoolGradAttrs, most: int) -> bool:
-    """Have the framed kernels, which are read once for every pixel of the pool, at most so many bytes?"""
+    """Do the zero-padded filters, which are read once per pixel of the pool, take at most `most` bytes?"""
     outputs, channels, (height, width) = parts(weight.type, last=True)
-    assert isinstance(outputs, int), "type rules ask for numbers"
-    assert isinstance(channels, int), "type rules ask for numbers"
-    assert isinstance(height, int), "type rules ask for numbers"
-    assert isinstance(width, int), "type rules ask for numbers"
+    assert isinstance(outputs, int), "type rules require integer extents"
+    assert isinstance(channels, int), "type rules require integer extents"
+    assert isinstance(height, int), "type rules require integer extents"
+    assert isinstance(width, int), "type rules require integer extents"
     rows, columns = height + 2 * (pool.window[0] - 1), width + 2 * (pool.window[1] - 1)
     return outputs * rows * columns * channels * weight.type.dtype.size <= most

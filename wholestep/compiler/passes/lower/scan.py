@@ -1,4 +1,8 @@
-"""Loops among the passes: bodies are rewritten as graphs of their own, twins become one loop, projections leave it."""
+"""Loop (`scan`) optimizations: passes over loop bodies, fusion of equal loops, and loop-invariant code motion.
+
+Projections x_t·W of all steps become one GEMM before the loop, casts are hoisted, and embedding lookups are sunk into
+the body.  Invariant: parameters of a body are ordered carries, sequences (one slice per step), loop-invariant values.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +19,8 @@ Pass = Callable[[IRGraph], IRGraph]
 
 
 def in_bodies(rewrite: Pass) -> Pass:
-    """A pass that is applied to the bodies of loops and to gradients of a user's own first, innermost first, and then
-    to the graph around them."""
+    """A pass that is applied to the bodies of loops and custom gradients first, innermost first, and then to the graph
+    around them."""
 
     def everywhere(graph: IRGraph) -> IRGraph:
         return rewrite(_with_bodies(graph, everywhere))
@@ -30,17 +34,17 @@ def _with_bodies(graph: IRGraph, rewrite: Pass) -> IRGraph:
         return graph
     new: dict[Node, Node] = {}
     for node in graph.nodes:
-        moved = node.with_inputs([new[i] for i in node.inputs])
+        rebuilt = node.with_inputs([new[i] for i in node.inputs])
         body = body_of(node) if node.op != "call" else None
-        new[node] = moved if body is None else with_held_graph(moved, rewrite(body))
-    return _rebuilt(graph, new)
+        new[node] = rebuilt if body is None else with_held_graph(rebuilt, rewrite(body))
+    return _rebuild(graph, new)
 
 
 def has_loops(graph: IRGraph) -> bool:
     return any(n.op == "scan" for n in graph.nodes)
 
 
-def _rebuilt(graph: IRGraph, new: dict[Node, Node]) -> IRGraph:
+def _rebuild(graph: IRGraph, new: dict[Node, Node]) -> IRGraph:
     return IRGraph(
         tuple(Output(o.name, new[o.node]) for o in graph.outputs),
         tuple(Update(u.name, new[u.node]) for u in graph.updates),
@@ -48,42 +52,42 @@ def _rebuilt(graph: IRGraph, new: dict[Node, Node]) -> IRGraph:
     )
 
 
-# -- twins -------------------------------------------------------------------------------------------------------
+# -- loop fusion -------------------------------------------------------------------------------------------------
 
 
 def merge_scans(graph: IRGraph) -> IRGraph:
-    """Loops over the same inputs with the same body become one, which gives what any of them gave and somebody reads.
+    """Merge loops over the same inputs with the same body into one that returns all results that are read.
 
-    A gradient makes such twins: the forward loop as the user wrote it, and the one that also stacks what it needs.
+    Autodiff creates such pairs: the forward loop of the user, and one that also stacks values for the backward loop.
     """
     if not has_loops(graph):
         return graph
-    twins: dict[tuple[object, ...], list[Node]] = {}
+    equal_loops: dict[tuple[object, ...], list[Node]] = {}
     for node in graph.nodes:
         if node.op == "scan":
             a = attrs_of(node, at.ScanAttrs)
-            twins.setdefault((node.inputs, a.graph.inputs, a.reverse), []).append(node)
-    merged = {node: _Merged(group, graph) for group in twins.values() for node in group[:1]}
-    of = {node: merged[group[0]] for group in twins.values() for node in group}
+            equal_loops.setdefault((node.inputs, a.graph.inputs, a.reverse), []).append(node)
+    merged = {node: _MergedLoop(group, graph) for group in equal_loops.values() for node in group[:1]}
+    loop_of = {node: merged[group[0]] for group in equal_loops.values() for node in group}
     new: dict[Node, Node] = {}
     for node in graph.nodes:
         if node.op == "scan":
-            new[node] = of[node].made(node, new)
-        elif node.op == "item" and node.inputs[0] in of:
-            new[node] = of[node.inputs[0]].item(node)
+            new[node] = loop_of[node].merged_node(node, new)
+        elif node.op == "item" and node.inputs[0] in loop_of:
+            new[node] = loop_of[node.inputs[0]].item(node)
         else:
             new[node] = node.with_inputs([new[i] for i in node.inputs])
-    return _rebuilt(graph, new)
+    return _rebuild(graph, new)
 
 
-class _Merged:
-    """The one loop that stands for several."""
+class _MergedLoop:
+    """The merged loop of several equal ones; inputs that it no longer needs are dropped."""
 
     def __init__(self, group: Sequence[Node], graph: IRGraph) -> None:
         attrs = attrs_of(group[0], at.ScanAttrs)
         self.carries = attrs.carries
         carried = list(attrs.graph.outputs[: attrs.carries])
-        self.numbers: dict[Node, int] = {}  # what is stacked -> number of the result
+        self.numbers: dict[Node, int] = {}  # stacked value -> index of the result
         for node in graph.nodes:
             if node.op == "item" and node.inputs[0] in group:
                 index = attrs_of(node, at.ItemAttrs).index
@@ -92,18 +96,18 @@ class _Merged:
                     self.numbers.setdefault(stacked, attrs.carries + len(self.numbers))
         outputs = (*carried, *(Output(f"y{i}", n) for n, i in self.numbers.items()))
         reached = set(toposort([o.node for o in outputs]))
-        self.kept = [i for i, leaf in enumerate(attrs.graph.inputs) if i < attrs.carries or leaf in reached]
+        self.kept_inputs = [i for i, leaf in enumerate(attrs.graph.inputs) if i < attrs.carries or leaf in reached]
         last = attrs.carries + attrs.sequences
         self.attrs = replace(
             attrs,
-            graph=IRGraph(outputs, (), tuple(attrs.graph.inputs[i] for i in self.kept)),
-            sequences=sum(attrs.carries <= i < last for i in self.kept),
+            graph=IRGraph(outputs, (), tuple(attrs.graph.inputs[i] for i in self.kept_inputs)),
+            sequences=sum(attrs.carries <= i < last for i in self.kept_inputs),
         )
         self.node: Node | None = None
 
-    def made(self, node: Node, new: dict[Node, Node]) -> Node:
+    def merged_node(self, node: Node, new: dict[Node, Node]) -> Node:
         if self.node is None:
-            self.node = Node("scan", [new[node.inputs[i]] for i in self.kept], self.attrs, node.name, node.line)
+            self.node = Node("scan", [new[node.inputs[i]] for i in self.kept_inputs], self.attrs, node.name, node.line)
         return self.node
 
     def item(self, node: Node) -> Node:
@@ -114,83 +118,88 @@ class _Merged:
         return Node("item", (self.node,), at.ItemAttrs(index), node.name, node.line)
 
 
-# -- what leaves the loop ------------------------------------------------------------------------------------------
+# -- hoisting ------------------------------------------------------------------------------------------------------
 
 
 def hoist_projections(graph: IRGraph) -> IRGraph:
-    """Products of a slice with something steady are taken for all steps at once, before the loop.
+    """Compute products of a sequence's slice with a loop-invariant matrix for all steps at once, before the loop.
 
-    x_t·W for 64 steps of 32 rows is one product of 2048 rows: its blocks are full, and the loop keeps the rest.
+    x_t·W for 64 steps of 32 rows is one GEMM of 2048 rows, which fills its tiles; the loop keeps the recurrent part.
     """
     if not has_loops(graph):
         return graph
     new: dict[Node, Node] = {}
     for node in graph.nodes:
-        moved = node.with_inputs([new[i] for i in node.inputs])
-        new[node] = _hoist(moved) if node.op == "scan" else moved
-    return _rebuilt(graph, new)
+        rebuilt = node.with_inputs([new[i] for i in node.inputs])
+        new[node] = _hoist_from_loop(rebuilt) if node.op == "scan" else rebuilt
+    return _rebuild(graph, new)
 
 
 def hoist_casts(graph: IRGraph) -> IRGraph:
-    """Casts of slices and of what is steady are taken before the loop: of weights once, not once per step."""
+    """Hoist casts of slices and of loop-invariant values out of the loop: weights are cast once, not once per step."""
     if not has_loops(graph):
         return graph
     new: dict[Node, Node] = {}
     for node in graph.nodes:
-        moved = node.with_inputs([new[i] for i in node.inputs])
-        new[node] = _without_casts(moved) if node.op == "scan" else moved
-    return _rebuilt(graph, new)
+        rebuilt = node.with_inputs([new[i] for i in node.inputs])
+        new[node] = _hoist_casts_from_loop(rebuilt) if node.op == "scan" else rebuilt
+    return _rebuild(graph, new)
 
 
-def _without_casts(node: Node) -> Node:
-    """The loop with a parameter for each cast of one that is no carry; sequences stand before what is steady."""
+def _hoist_casts_from_loop(node: Node) -> Node:
+    """The loop with a new parameter for each cast of a sequence or of a loop-invariant value."""
     attrs = attrs_of(node, at.ScanAttrs)
     body, first, last = attrs.graph, attrs.carries, attrs.carries + attrs.sequences
-    place = {leaf: i for i, leaf in enumerate(body.inputs) if i >= first}
-    casts = [n for n in body.nodes if n.op == "cast" and n.inputs[0] in place]
+    position = {leaf: i for i, leaf in enumerate(body.inputs) if i >= first}
+    casts = [n for n in body.nodes if n.op == "cast" and n.inputs[0] in position]
     if not casts:
         return node
     leaves = {n: Node("input", (), at.InputAttrs(f"cast{i}", n.type), n.name, n.line) for i, n in enumerate(casts)}
-    sliced, steady = ([n for n in casts if (place[n.inputs[0]] < last) is part] for part in (True, False))
+    sliced, invariant = ([n for n in casts if (position[n.inputs[0]] < last) is part] for part in (True, False))
     new: dict[Node, Node] = {}
     for n in body.nodes:
         new[n] = leaves[n] if n in leaves else n.with_inputs([new[i] for i in n.inputs])
 
-    def around(whole: tuple[Node, ...], named: dict[Node, Node]) -> tuple[Node, ...]:
-        return *whole[:last], *(named[n] for n in sliced), *whole[last:], *(named[n] for n in steady)
+    def with_new(parameters: tuple[Node, ...], casts_by_node: dict[Node, Node]) -> tuple[Node, ...]:
+        return (
+            *parameters[:last],
+            *(casts_by_node[n] for n in sliced),
+            *parameters[last:],
+            *(casts_by_node[n] for n in invariant),
+        )
 
-    held = IRGraph(tuple(Output(o.name, new[o.node]) for o in body.outputs), (), around(body.inputs, leaves))
-    outside = {n: build.cast(node.inputs[place[n.inputs[0]]], n.type.dtype) for n in casts}
-    changed = replace(attrs, graph=held, sequences=attrs.sequences + len(sliced))
-    return Node("scan", around(node.inputs, outside), changed, node.name, node.line)
+    new_body = IRGraph(tuple(Output(o.name, new[o.node]) for o in body.outputs), (), with_new(body.inputs, leaves))
+    outside = {n: build.cast(node.inputs[position[n.inputs[0]]], n.type.dtype) for n in casts}
+    changed = replace(attrs, graph=new_body, sequences=attrs.sequences + len(sliced))
+    return Node("scan", with_new(node.inputs, outside), changed, node.name, node.line)
 
 
-def _hoist(node: Node) -> Node:
+def _hoist_from_loop(node: Node) -> Node:
     attrs = attrs_of(node, at.ScanAttrs)
     body, first, last = attrs.graph, attrs.carries, attrs.carries + attrs.sequences
     outside = dict(zip(body.inputs[first:], node.inputs[first:], strict=True))
-    slices, found = set(body.inputs[first:last]), dict[Node, Node]()
+    slices, hoisted = set(body.inputs[first:last]), dict[Node, Node]()
     for inner in body.nodes:
         if inner.op == "matmul" and inner.type.rank == 2 and inner.inputs[0] in slices:
-            weight = _outside(inner.inputs[1], outside, slices)
+            weight = _rebuild_outside(inner.inputs[1], outside, slices)
             if weight is not None and not attrs_of(inner, at.MatmulAttrs).transpose_a:
                 with build.origin(inner):
-                    found[inner] = _for_all_steps(inner, outside[inner.inputs[0]], weight)
-    if not found:
+                    hoisted[inner] = _for_all_steps(inner, outside[inner.inputs[0]], weight)
+    if not hoisted:
         return node
     leaves = {
         inner: Node("input", (), at.InputAttrs(f"projection{i}", inner.type), inner.name, inner.line)
-        for i, inner in enumerate(found)
+        for i, inner in enumerate(hoisted)
     }
-    held = _with_leaves(body, leaves, last)
-    inputs = [*node.inputs[:last], *found.values(), *node.inputs[last:]]
+    new_body = _with_leaves(body, leaves, last)
+    inputs = [*node.inputs[:last], *hoisted.values(), *node.inputs[last:]]
     return Node(
-        "scan", inputs, replace(attrs, graph=held, sequences=attrs.sequences + len(found)), node.name, node.line
+        "scan", inputs, replace(attrs, graph=new_body, sequences=attrs.sequences + len(hoisted)), node.name, node.line
     )
 
 
-def _outside(node: Node, outside: dict[Node, Node], slices: set[Node]) -> Node | None:
-    """A node of the body that does not depend on the step, as a node around the loop; None for any other."""
+def _rebuild_outside(node: Node, outside: dict[Node, Node], slices: set[Node]) -> Node | None:
+    """A loop-invariant node of the body, rebuilt outside of the loop; None if it depends on the step."""
     order = toposort([node])
     if any(n.op == "input" and (n not in outside or n in slices) for n in order):
         return None
@@ -208,7 +217,7 @@ def _for_all_steps(inner: Node, sequence: Node, weight: Node) -> Node:
 
 
 def _with_leaves(body: IRGraph, leaves: dict[Node, Node], position: int) -> IRGraph:
-    """The body with nodes replaced by new parameters, which stand before its parameter at `position`."""
+    """The body with nodes replaced by new parameters, which are inserted at `position`."""
     new: dict[Node, Node] = {}
     for n in body.nodes:
         new[n] = leaves[n] if n in leaves else n.with_inputs([new[i] for i in n.inputs])
@@ -216,36 +225,41 @@ def _with_leaves(body: IRGraph, leaves: dict[Node, Node], position: int) -> IRGr
     return IRGraph(tuple(Output(o.name, new[o.node]) for o in body.outputs), (), inputs)
 
 
-# -- what enters it ------------------------------------------------------------------------------------------------
+# -- sinking -------------------------------------------------------------------------------------------------------
 
 
 def sink_lookups(graph: IRGraph) -> IRGraph:
-    """Rows that only a loop reads are looked up inside it, step by step: they never lie in memory all at once."""
+    """Sink lookups that only a loop reads into its body: the rows of all steps are never in memory at once."""
     if not has_loops(graph):
         return graph
     readers = graph.consumers()
     roots = {o.node for o in graph.outputs} | {u.node for u in graph.updates}
     new: dict[Node, Node] = {}
     for node in graph.nodes:
-        moved = node.with_inputs([new[i] for i in node.inputs])
+        rebuilt = node.with_inputs([new[i] for i in node.inputs])
         if node.op == "scan":
-            alone = [len(readers[i]) == 1 and i not in roots for i in node.inputs]
-            moved = _with_lookups(moved, alone)
-        new[node] = moved
-    return _rebuilt(graph, new)
+            has_single_reader = [len(readers[i]) == 1 and i not in roots for i in node.inputs]
+            rebuilt = _sink_into_loop(rebuilt, has_single_reader)
+        new[node] = rebuilt
+    return _rebuild(graph, new)
 
 
-def _with_lookups(node: Node, alone: Sequence[bool]) -> Node:
+def _sink_into_loop(node: Node, has_single_reader: Sequence[bool]) -> Node:
     attrs = attrs_of(node, at.ScanAttrs)
-    inputs, steady = list(node.inputs), list[Node]()
+    inputs, invariant = list(node.inputs), list[Node]()
     body, leaves, tables = attrs.graph, dict[Node, Node](), list[Node]()
     for i in range(attrs.carries, attrs.carries + attrs.sequences):
         x = node.inputs[i]
-        if not (alone[i] and x.op == "gather" and attrs_of(x, at.GatherAttrs).axis == 0 and x.inputs[1].type.rank > 1):
+        if not (
+            has_single_reader[i]
+            and x.op == "gather"
+            and attrs_of(x, at.GatherAttrs).axis == 0
+            and x.inputs[1].type.rank > 1
+        ):
             continue
         table, index = x.inputs
         inputs[i] = index
-        steady.append(table)
+        invariant.append(table)
         tables.append(Node("input", (), at.InputAttrs(f"table{i}", table.type)))
         step = TensorType(index.type.shape[1:], index.type.dtype)
         rows = Node("input", (), at.InputAttrs(f"index{i}", step))
@@ -256,5 +270,5 @@ def _with_lookups(node: Node, alone: Sequence[bool]) -> Node:
     for n in body.nodes:
         new[n] = leaves[n] if n in leaves else n.with_inputs([new[i] for i in n.inputs])
     parameters = [leaves[p].inputs[1] if p in leaves else p for p in body.inputs]
-    held = IRGraph(tuple(Output(o.name, new[o.node]) for o in body.outputs), (), (*parameters, *tables))
-    return Node("scan", [*inputs, *steady], replace(attrs, graph=held), node.name, node.line)
+    new_body = IRGraph(tuple(Output(o.name, new[o.node]) for o in body.outputs), (), (*parameters, *tables))
+    return Node("scan", [*inputs, *invariant], replace(attrs, graph=new_body), node.name, node.line)

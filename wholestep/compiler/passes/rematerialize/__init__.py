@@ -1,1 +1,1 @@
-"""Rematerialization: values that are recomputed by their readers instead of being stored."""
+"""Rematerialization: values are recomputed by their readers instead of being stored, to save traffic or memory."""

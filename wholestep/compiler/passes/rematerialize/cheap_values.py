@@ -1,10 +1,11 @@
-"""What is cheap to make of something in memory is made again by each of its readers, instead of being stored.
+"""Rematerialization of centered values: each reader recomputes x - mean, instead of loading a stored copy.
 
-A batch norm subtracts a mean over the batch.  What it subtracts it from, x, was read by that mean, so x lies in memory:
-reading x - mean from memory costs as many bytes as reading x, and writing it costs as many again.  So every reader gets
-an x - mean of its own:
+A batch norm subtracts the column mean of x.  The mean had to read all of x, so x is in memory: loading x - mean costs
+as many bytes as loading x, and storing it costs as many again.  So every reader gets its own copy of the node:
 
-    f(x, small) for each reader of f(x, small), where small is made of a sum over columns of x
+    f(x, small) is duplicated for each reader, where small is computed from a sum over columns of x
+
+Invariant: each copy applies the same op to the same operands.
 """
 
 from __future__ import annotations
@@ -19,26 +20,26 @@ from wholestep.compiler.ir.types import TensorType
 
 
 def remake(graph: IRGraph) -> IRGraph:
-    """Give every reader of such a node its own; the same graph where there is none.  To be done after equal nodes were
-    made one, and not to be followed by that."""
+    """Duplicate such nodes, one copy per reader; the same graph if there is none.  Runs after common subexpression
+    elimination, which must not run again afterwards: it would merge the copies."""
     roots = {o.node for o in graph.outputs} | {u.node for u in graph.updates}
-    summed = _column_sums_behind(graph)
-    again = {n for n in graph.nodes if n not in roots and _is_cheap(n, summed)}
-    if not again:
+    column_sum_sources = _column_sum_sources(graph)
+    duplicated = {n for n in graph.nodes if n not in roots and _is_cheap(n, column_sum_sources)}
+    if not duplicated:
         return graph
     new: dict[Node, Node] = {}
 
-    def own(node: Node, copies: dict[Node, Node]) -> Node:
-        if node not in again:
+    def copy_for(node: Node, copies: dict[Node, Node]) -> Node:
+        if node not in duplicated:
             return new[node]
         if node not in copies:
-            made = new[node]
-            copies[node] = Node(made.op, made.inputs, made.attrs, made.name, made.line)
+            original = new[node]
+            copies[node] = Node(original.op, original.inputs, original.attrs, original.name, original.line)
         return copies[node]
 
     for n in graph.nodes:
-        copies: dict[Node, Node] = {}  # of this reader; the same one for both factors of a square
-        new[n] = n.with_inputs([own(i, copies) for i in n.inputs])
+        copies: dict[Node, Node] = {}  # one per reader: both factors of a square share it
+        new[n] = n.with_inputs([copy_for(i, copies) for i in n.inputs])
     return IRGraph(
         tuple(Output(o.name, new[o.node]) for o in graph.outputs),
         tuple(Update(u.name, new[u.node]) for u in graph.updates),
@@ -46,22 +47,22 @@ def remake(graph: IRGraph) -> IRGraph:
     )
 
 
-def _is_cheap(node: Node, summed: Mapping[Node, frozenset[Node]]) -> bool:
-    """One operation on something in memory and on numbers that are spread along some of its axes."""
+def _is_cheap(node: Node, column_sum_sources: Mapping[Node, frozenset[Node]]) -> bool:
+    """A binary elementwise op of a tensor in memory and a broadcast value that was computed from its column sums."""
     if OPS[node.op].family is not Family.POINTWISE or len(node.inputs) != 2:
         return False
-    whole = [i for i in node.inputs if i.op != "expand"]
-    spread = [i for i in node.inputs if i.op == "expand"]
-    return len(whole) == len(spread) == 1 and whole[0] in summed[spread[0].inputs[0]]
+    full = [i for i in node.inputs if i.op != "expand"]
+    broadcast = [i for i in node.inputs if i.op == "expand"]
+    return len(full) == len(broadcast) == 1 and full[0] in column_sum_sources[broadcast[0].inputs[0]]
 
 
-def _column_sums_behind(graph: IRGraph) -> dict[Node, frozenset[Node]]:
-    """What was added up along columns to make each node, looking no further than something of as many axes."""
-    found: dict[Node, frozenset[Node]] = {}
+def _column_sum_sources(graph: IRGraph) -> dict[Node, frozenset[Node]]:
+    """For each node, the tensors of higher rank whose column sums it is computed from."""
+    sources: dict[Node, frozenset[Node]] = {}
     for node in graph.nodes:
-        mine = {x for i in node.inputs for x in found[i]}
+        of_node = {x for i in node.inputs for x in sources[i]}
         if node.op == "sum" and attrs_of(node, at.SumAttrs).axes != (node.inputs[0].type.rank - 1,):
-            mine.add(node.inputs[0])
+            of_node.add(node.inputs[0])
         rank = node.type.rank if isinstance(node.result, TensorType) else 0
-        found[node] = frozenset(x for x in mine if x.type.rank > rank)
-    return found
+        sources[node] = frozenset(x for x in of_node if x.type.rank > rank)
+    return sources

@@ -1,11 +1,12 @@
-"""What can be made of one value in memory is made again by those who need it late, instead of being stored.
+"""Rematerialization for the backward pass: elementwise functions of one stored tensor are recomputed by late readers.
 
-The derivative of a GELU is made of its argument, a normalised row of the row and two numbers: the argument and the row
-are in memory anyway.  Storing what is made of them and reading it in the backward pass costs as many bytes again.  So
+The derivative of a GELU is a function of its argument, a normalized row one of the row and two scalars; argument and
+row are in memory anyway.  Storing such a value for the backward pass and loading it there costs its bytes again.  So
 
-    f(x, small) for each late reader of f(x, small), where x is in memory and takes no more bytes than the result
+    f(x, small) is duplicated for each late reader, if x is in memory and takes no more bytes than the result
 
-A reader is *late* if it also depends on a contraction or a routine that depends on x: no kernel could hold both.
+A reader is *late* if it also depends on a barrier (a contraction or a library routine) that depends on x: then no fused
+kernel can contain both.  Invariant: the same ops on the same operands.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from wholestep.compiler.ir.types import TensorType
 
 VIEWS = ops_with(Trait.VIEW)
 BARRIERS = ops_with(Trait.PRODUCT) | {"scan"}
-MADE = frozenset({"iota", "random"})  # wherever they are needed
+MADE = frozenset({"iota", "random"})  # computed from indices alone, in any kernel that reads them
 
 
 class Again(Node):
-    """A value that was made before: it is computed in the kernel of its reader."""
+    """A rematerialized value: the planner computes it in the kernel of its reader."""
 
     __slots__ = ()
 
@@ -31,16 +32,18 @@ class Again(Node):
 
 
 def read_again(graph: IRGraph) -> IRGraph:
-    """Give every late reader its own copy of such a value; the same graph where there is none.  Not to be followed by a
-    pass that makes equal nodes one."""
-    found = _Found(graph)
+    """Give every late reader its own copy of such a value; the same graph if there is none.  Common subexpression
+    elimination must not run afterwards."""
+    late_readers = _LateReaders(graph)
     new: dict[Node, Node] = {}
     changed = False
     for node in graph.nodes:
-        copies: dict[Node, Node] = {}  # of this reader
-        again = [i for i in node.inputs if found.is_again(i, node)]
-        changed |= bool(again)
-        new[node] = node.with_inputs([found.copy(i, new, copies) if i in again else new[i] for i in node.inputs])
+        copies: dict[Node, Node] = {}  # one chain per reader
+        recomputed = [i for i in node.inputs if late_readers.is_recomputed(i, node)]
+        changed |= bool(recomputed)
+        new[node] = node.with_inputs(
+            [late_readers.copy(i, new, copies) if i in recomputed else new[i] for i in node.inputs]
+        )
     if not changed:
         return graph
     return IRGraph(
@@ -50,12 +53,15 @@ def read_again(graph: IRGraph) -> IRGraph:
     )
 
 
-class _Found:
-    """Of each pointwise value the one whole tensor that it is made of, and who reads what late."""
+class _LateReaders:
+    """For each elementwise value, the tensors of its size that it is computed from; and which readers are late.
+
+    Reachability is a bit set of barriers per node: those it depends on (`before`), and those that depend on it.
+    """
 
     def __init__(self, graph: IRGraph) -> None:
-        self.before: dict[Node, int] = {}  # a set of bits: the barriers that a node depends on
-        self.behind: dict[Node, int] = {}  # those that depend on it
+        self.before: dict[Node, int] = {}  # bit set of the barriers that a node depends on
+        self.after: dict[Node, int] = {}  # bit set of the barriers that depend on it
         self.sources: dict[Node, frozenset[Node]] = {}
         barriers = [n for n in graph.nodes if n.op in BARRIERS]
         bit = {n: 1 << i for i, n in enumerate(barriers)}
@@ -65,15 +71,15 @@ class _Found:
                 self.before[n] |= self.before[i]
         readers = graph.consumers()
         for n in reversed(graph.nodes):
-            self.behind[n] = bit.get(n, 0)
+            self.after[n] = bit.get(n, 0)
             for r in readers[n]:
-                self.behind[n] |= self.behind[r]
+                self.after[n] |= self.after[r]
         self.stored = {n for n in graph.nodes if any(self._is_late(n, r) for r in _beyond_views(n, readers))}
         for n in graph.nodes:
             self.sources[n] = self._sources_of(n)
 
     def _sources_of(self, node: Node) -> frozenset[Node]:
-        """The values of as many elements that a chain of pointwise ops begins with."""
+        """The tensors of equal size at the start of a chain of elementwise ops; the node itself if several."""
         if not isinstance(node.result, TensorType):
             return frozenset((node,))
         if node.op == "expand" and node.inputs[0].type.elements != node.type.elements:
@@ -85,29 +91,29 @@ class _Found:
         narrows = node.op == "cast" and node.type.dtype.size < node.inputs[0].type.dtype.size
         if not node.is_elementwise or narrows:
             return frozenset((node,))
-        made_of = frozenset(x for i in node.inputs if i.type.elements == node.type.elements for x in self.sources[i])
-        return made_of if len(made_of) < 2 else frozenset((node,))
+        sources = frozenset(x for i in node.inputs if i.type.elements == node.type.elements for x in self.sources[i])
+        return sources if len(sources) < 2 else frozenset((node,))
 
     def _is_late(self, node: Node, reader: Node) -> bool:
-        """Does a reader wait for a contraction that waits for the node?"""
-        return bool(self.before[reader] & self.behind[node])
+        """Does the reader depend on a barrier that depends on the node?"""
+        return bool(self.before[reader] & self.after[node])
 
-    def is_again(self, node: Node, reader: Node) -> bool:
-        """Shall a reader make an input of its own?"""
-        made = _skip_views(node)
-        if not made.is_elementwise or made in self.sources[made] or reader.op in BARRIERS:
+    def is_recomputed(self, node: Node, reader: Node) -> bool:
+        """Should a reader recompute this input?"""
+        value = _skip_views(node)
+        if not value.is_elementwise or value in self.sources[value] or reader.op in BARRIERS:
             return False
-        if len(self.sources[made]) != 1:
+        if len(self.sources[value]) != 1:
             return False
-        (source,) = self.sources[made]
-        of, to = source.type.dtype.size, made.type.dtype.size
-        if made.op == "cast" and made.inputs[0] is source and of < to:
-            return True  # everyone reads the narrow one
-        cheap = of < to or (of == to and source in self.stored)
-        return cheap and self._is_late(source, reader) and not self._is_late(source, made)
+        (source,) = self.sources[value]
+        source_bytes, value_bytes = source.type.dtype.size, value.type.dtype.size
+        if value.op == "cast" and value.inputs[0] is source and source_bytes < value_bytes:
+            return True  # loading the narrower source is cheaper for every reader
+        cheap = source_bytes < value_bytes or (source_bytes == value_bytes and source in self.stored)
+        return cheap and self._is_late(source, reader) and not self._is_late(source, value)
 
     def copy(self, node: Node, new: dict[Node, Node], copies: dict[Node, Node]) -> Node:
-        """The chain from the source on once more."""
+        """Duplicate the chain of elementwise ops from the source to this node."""
         chain = node.is_elementwise or node.op == "reshape"
         if not chain or node.host or not self.sources[node] or node in self.sources[node]:
             return new[node]
@@ -124,7 +130,7 @@ def _skip_views(node: Node) -> Node:
 
 
 def _beyond_views(node: Node, readers: dict[Node, list[Node]]) -> Iterator[Node]:
-    """Who reads a node, perhaps in another shape."""
+    """The readers of a node, through views."""
     for r in readers[node]:
         if r.op in VIEWS:
             yield from _beyond_views(r, readers)

@@ -1,15 +1,15 @@
-"""What the backward pass reads again is made a second time where memory is short, instead of being kept.
+"""Rematerialization within a memory budget (activation checkpointing): candidates, their cost, and the rewrite.
 
-A value is *kept* if it is made before the step needs most memory and read after that.  Three ways to have it then:
+Liveness analysis finds the peak of the step.  A value is *live* at the peak if it is computed before and read after it:
 
-    keep it                              its bytes, all the time between
-    make it of other values that are kept    an activation of what it was applied to, a normalised row of the row
-    compute its product once more        of operands that are kept
+    keep it                                       costs its bytes from its definition to its last use
+    recompute it elementwise from live values     an activation from its argument, a normalized row from the row
+    recompute its product from live operands      costs the time of the product
 
-A product's own time is what the last costs; the others cost a pass over memory, or less, where a kernel reads what they
-are made of anyway (`plan/fusion/recompute_placement.py`).  Which values give most bytes for their time is decided here; how many of them are
-needed for a limit, by those who make plans.  No number is computed in another way: only code that is compiled for
-another kernel may round otherwise.
+Elementwise recomputation costs at most a pass over memory, and less if a kernel loads the operands anyway
+(`plan/fusion/recompute_placement.py`).  This file ranks candidates by nanoseconds per byte saved; the search for a plan
+within the budget (`compiler/memory_budget.py`) decides how many are taken.  Invariant: every value is computed by the
+same formula; only a compiler that contracts it differently in another kernel may round differently.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from wholestep.compiler.passes.rematerialize.late_readers import BARRIERS, MADE,
 from wholestep.compiler.target import CostTable
 
 VIEWS = ops_with(Trait.VIEW)
-SMALLEST = 512  # parts of what is kept: a value that is less is not worth a choice
-LEAST_GAIN = 0.25  # of the bytes of values: where they are made of something that had not to be kept
+SMALLEST = 512  # a value below 1/512 of the live bytes at the peak is not a candidate
+LEAST_GAIN = 0.25  # least fraction of the values' bytes to save, if recomputing them keeps other tensors live
 
 
 class Recomputed(Again):
-    """A value that is made again of values in memory, in the kernel of its reader or in one beside it."""
+    """An elementwise value that is recomputed from values in memory, in its reader's kernel or a neighbouring one."""
 
     __slots__ = ()
 
@@ -41,7 +41,7 @@ class Recomputed(Again):
 
 
 class Repeated(Node):
-    """A product that is computed a second time, or what follows it."""
+    """A product that is computed a second time, or its epilogue."""
 
     __slots__ = ()
 
@@ -51,135 +51,150 @@ class Repeated(Node):
 
 @dataclass(frozen=True)
 class RecomputeChoice:
-    """Values that are made again together, each by its number in the graph."""
+    """Values that are recomputed together, each by its index in the graph's nodes."""
 
     values: tuple[int, ...]
-    products: tuple[int, ...]  # that are computed again for them
-    bytes: int  # that need not be kept any more
-    cost: float  # nanoseconds, by the target's table
+    products: tuple[int, ...]  # indices of the products that are recomputed for them
+    bytes: int  # saved at the peak
+    cost: float  # nanoseconds, by the target's cost table
 
     @property
     def price(self) -> float:
-        """Nanoseconds a byte."""
+        """Nanoseconds per byte saved."""
         return self.cost / self.bytes
 
 
 class RecomputeCandidates:
-    """What a graph keeps over its peak, and what could be made again."""
+    """Liveness of a graph's values at its memory peak, and which of them can be recomputed."""
 
     def __init__(self, graph: IRGraph, sizes: Mapping[str, int], costs: CostTable) -> None:
         self.graph, self.sizes, self.costs = graph, sizes, costs
         self.number = {n: i for i, n in enumerate(graph.nodes)}
         self.readers = graph.consumers()
-        self._find_times()
-        self.waiting = _computed_by_reader(graph)
+        self._estimate_times()
+        self.computed_by_reader = _computed_by_reader(graph)
         uses = {n: self._late_uses(n) for n in graph.nodes if self._is_stored(n)}
-        spans = {n: (self.made[n], max(found), self._bytes(n)) for n, found in uses.items() if found}
+        spans = {n: (self.produced_at[n], max(times), self._bytes(n)) for n, times in uses.items() if times}
         self.bytes, self.peak = _peak(spans.values(), len(graph.nodes))
         self.values = {n: None for n, (first, last, _) in spans.items() if first <= self.peak < last}
 
-    # -- what is kept --------------------------------------------------------------------------------------------
+    # -- liveness ------------------------------------------------------------------------------------------------
 
-    def _find_times(self) -> None:
-        """A time is the number of a product or routine: behind which one a node is made, and could be at the earliest.
+    def _estimate_times(self) -> None:
+        """Schedule estimate: a time is the index of a barrier (product or routine) in the graph.
 
-        What is computed element by element, or added up, is made with what it is made of.
+        At `ready_at` all inputs of a node exist, at `produced_at` its value does: elementwise ops and reductions are
+        fused into the kernel of their latest input.
         """
-        self.made: dict[Node, int] = {}
-        self.ready: dict[Node, int] = {}
+        self.produced_at: dict[Node, int] = {}
+        self.ready_at: dict[Node, int] = {}
         for n in self.graph.nodes:
-            self.ready[n] = max((self.made[i] for i in n.inputs), default=0)
-            self.made[n] = self.number[n] if n.op in BARRIERS else self.ready[n]
+            self.ready_at[n] = max((self.produced_at[i] for i in n.inputs), default=0)
+            self.produced_at[n] = self.number[n] if n.op in BARRIERS else self.ready_at[n]
 
     def _is_stored(self, node: Node) -> bool:
-        """May it be a buffer of its own?"""
+        """Can this value be a buffer?"""
         if not isinstance(node.result, TensorType) or not node.inputs or node.host or not node.type.rank:
             return False
-        return not _passes(node) and node not in self.waiting
+        return not _is_fused_into_reader(node) and node not in self.computed_by_reader
 
     def _late_uses(self, node: Node) -> list[int]:
-        """When it is read by those that wait for something made later: no kernel could hold both."""
-        return [self.ready[r] for r in self._beyond(node) if self.ready[r] > self.made[node]]
+        """The times of its reads by nodes that depend on a later barrier, which its own kernel cannot contain."""
+        return [
+            self.ready_at[r] for r in self._readers_through_views(node) if self.ready_at[r] > self.produced_at[node]
+        ]
 
-    def _beyond(self, node: Node) -> Iterator[Node]:
-        """Who reads a node, perhaps in another shape or by way of what is made for one reader."""
+    def _readers_through_views(self, node: Node) -> Iterator[Node]:
+        """The readers of a node, through views and values that are computed in their reader's kernel."""
         for r in self.readers[node]:
-            if _passes(r):
-                yield from self._beyond(r)
+            if _is_fused_into_reader(r):
+                yield from self._readers_through_views(r)
             else:
                 yield r
 
     def _bytes(self, node: Node) -> int:
         return node.type.bytes(self.sizes)
 
-    # -- what could be made again --------------------------------------------------------------------------------
+    # -- candidates ----------------------------------------------------------------------------------------------
 
     def choices(self) -> tuple[list[RecomputeChoice], list[RecomputeChoice]]:
-        """What could be made again without products, and with them, the cheapest first."""
+        """The choices that recompute no product, and those that do, the cheapest per byte first.
+
+        Values that need the same additional tensors live are one choice: they share that cost.
+        """
         by_sources: dict[tuple[Node, ...], list[_Recomputation]] = {}
         alone, left = list[RecomputeChoice](), list[Node]()
         for n in self.values:
             if SMALLEST * self._bytes(n) < self.bytes:
                 continue
-            way = self._way(n, products=False)
-            if way is None:
+            recomputation = self._recomputation(n, products=False)
+            if recomputation is None:
                 left.append(n)
-            elif way.new:
-                by_sources.setdefault(tuple(way.new), []).append(way)
+            elif recomputation.new:
+                by_sources.setdefault(tuple(recomputation.new), []).append(recomputation)
             else:
-                alone.append(self._choice([way]))
-        for ways in by_sources.values():
-            found = self._choice(ways)
-            if found.bytes >= LEAST_GAIN * sum(self._bytes(w.value) for w in ways):
-                alone.append(found)
+                alone.append(self._choice([recomputation]))
+        for recomputations in by_sources.values():
+            choice = self._choice(recomputations)
+            if choice.bytes >= LEAST_GAIN * sum(self._bytes(w.value) for w in recomputations):
+                alone.append(choice)
             else:
-                left += [w.value for w in ways]
-        return sorted(alone, key=_order), self._with_products(left)
+                left += [w.value for w in recomputations]
+        return sorted(alone, key=_by_price), self._with_products(left)
 
     def _with_products(self, values: Sequence[Node]) -> list[RecomputeChoice]:
-        """No value is made of one that a product makes again: all of them would be alive together."""
-        ways = [w for w in (self._way(n, products=True) for n in values) if w is not None and w.products]
-        offered = [(self._choice([w]), w) for w in ways]
+        """Choices that recompute products, greedily.  No value is recomputed from another such value: a chain of them
+        would be live at the same time."""
+        recomputations = [
+            w for w in (self._recomputation(n, products=True) for n in values) if w is not None and w.products
+        ]
+        offered = [(self._choice([w]), w) for w in recomputations]
         offered = [(c, w) for c, w in offered if c.bytes >= LEAST_GAIN * self._bytes(w.value)]
         out: list[RecomputeChoice] = []
         taken, read = set[Node](), set[Node]()
-        for choice, way in sorted(offered, key=lambda o: _order(o[0])):
-            if way.value not in read and not way.old & taken:
+        for choice, recomputation in sorted(offered, key=lambda o: _by_price(o[0])):
+            if recomputation.value not in read and not recomputation.old & taken:
                 out.append(choice)
-                taken.add(way.value)
-                read |= way.old
+                taken.add(recomputation.value)
+                read |= recomputation.old
         return out
 
-    def _choice(self, ways: Sequence[_Recomputation]) -> RecomputeChoice:
-        new = {n for w in ways for n in w.new}
-        gain = sum(self._bytes(w.value) for w in ways) - sum(map(self._bytes, new))
-        numbers = [tuple(sorted(self.number[n] for n in found)) for found in ([w.value for w in ways], _products(ways))]
-        return RecomputeChoice(numbers[0], numbers[1], gain, sum(w.cost for w in ways))
+    def _choice(self, recomputations: Sequence[_Recomputation]) -> RecomputeChoice:
+        new = {n for w in recomputations for n in w.new}
+        gain = sum(self._bytes(w.value) for w in recomputations) - sum(map(self._bytes, new))
+        numbers = [
+            tuple(sorted(self.number[n] for n in nodes))
+            for nodes in ([w.value for w in recomputations], _products(recomputations))
+        ]
+        return RecomputeChoice(numbers[0], numbers[1], gain, sum(w.cost for w in recomputations))
 
-    def _way(self, value: Node, *, products: bool) -> _Recomputation | None:
-        """How a value could be made again: of what, at what cost; None where its op is not one to repeat."""
+    def _recomputation(self, value: Node, *, products: bool) -> _Recomputation | None:
+        """How to recompute a value: from which tensors, at what cost; None if its op is not recomputed.
+
+        Walks back to live values and leaves; at most one product per path is recomputed.
+        """
         if not (_is_map(value) or (products and value.op == "matmul")):
             return None
-        way = _Recomputation(value, cost=2 * self._bytes(value) * self.costs.byte)
+        recomputation = _Recomputation(value, cost=2 * self._bytes(value) * self.costs.byte)
         todo, seen = [(value, products)], set[Node]()
         while todo:
-            node, may = todo.pop()
-            if node in seen or _is_at_hand(node):
+            node, may_use_product = todo.pop()
+            if node in seen or _is_available(node):
                 continue
             seen.add(node)
             if node in self.values and node is not value:
-                way.old.add(node)
+                recomputation.old.add(node)
             elif _is_map(node) or node.op in VIEWS:
-                way.cost += 0.0 if node.op in VIEWS else self._work(node)
-                todo += [(i, may) for i in node.inputs]
-            elif may and node.op == "matmul":
-                way.products.append(node)
-                way.cost += self._work(node)
+                recomputation.cost += 0.0 if node.op in VIEWS else self._work(node)
+                todo += [(i, may_use_product) for i in node.inputs]
+            elif may_use_product and node.op == "matmul":
+                recomputation.products.append(node)
+                recomputation.cost += self._work(node)
                 todo += [(i, False) for i in node.inputs]
             else:
-                way.new.append(node)
-        way.new.sort(key=self.number.__getitem__)
-        return way
+                recomputation.new.append(node)
+        recomputation.new.sort(key=self.number.__getitem__)
+        return recomputation
 
     def _work(self, node: Node) -> float:
         elements, t = evaluate(node.type.elements, self.sizes), self.costs
@@ -189,57 +204,57 @@ class RecomputeCandidates:
         factors = node.inputs[0].type.dtype
         return t.pass_over + elements * evaluate(inner, self.sizes) * t.product_of(factors)
 
-    # -- making it again -----------------------------------------------------------------------------------------
+    # -- rewriting -----------------------------------------------------------------------------------------------
 
     def without(self, chosen: Iterable[RecomputeChoice]) -> IRGraph:
-        """The graph with the chosen values made again by those who read them behind the peak.  Not to be followed by a
-        pass that makes equal nodes one."""
-        picked = list(chosen)
-        again = {self.graph.nodes[i] for c in picked for i in c.values}
-        products = {self.graph.nodes[i] for c in picked for i in c.products}
-        return _Rewriting(self, again, products).graph() if again else self.graph
+        """The graph in which readers after the peak recompute the chosen values.  Common subexpression elimination must
+        not run afterwards."""
+        choices = list(chosen)
+        recomputed = {self.graph.nodes[i] for c in choices for i in c.values}
+        products = {self.graph.nodes[i] for c in choices for i in c.products}
+        return _Rematerializer(self, recomputed, products).graph() if recomputed else self.graph
 
 
 @dataclass
 class _Recomputation:
-    """How a value is made again."""
+    """How a value is recomputed."""
 
     value: Node
     cost: float
 
     def __post_init__(self) -> None:
-        self.new: list[Node] = []  # what has to be kept for it
-        self.old: set[Node] = set()  # what is kept anyway
+        self.new: list[Node] = []  # operands that become live at the peak because of it
+        self.old: set[Node] = set()  # operands that are live anyway
         self.products: list[Node] = []
 
 
-class _Rewriting:
-    """A map is made by each reader for itself; a product, and what products and routines read, once for all."""
+class _Rematerializer:
+    """Each reader recomputes elementwise values for itself; products and operands of barriers are recomputed once."""
 
-    def __init__(self, kept: RecomputeCandidates, again: set[Node], products: set[Node]) -> None:
-        self.kept, self.again, self.products = kept, again, products
+    def __init__(self, candidates: RecomputeCandidates, recomputed: set[Node], products: set[Node]) -> None:
+        self.candidates, self.recomputed, self.products = candidates, recomputed, products
         self.new: dict[Node, Node] = {}
         self.shared: dict[Node, Node] = {}
 
     def graph(self) -> IRGraph:
-        graph = self.kept.graph
+        graph = self.candidates.graph
         for n in graph.nodes:
             copies = self.shared if n.op in BARRIERS else {}
-            late = self.kept.ready[n] > self.kept.peak and not _passes(n)
-            self.new[n] = n.with_inputs([self._late(i, copies) if late else self.new[i] for i in n.inputs])
+            late = self.candidates.ready_at[n] > self.candidates.peak and not _is_fused_into_reader(n)
+            self.new[n] = n.with_inputs([self._late_input(i, copies) if late else self.new[i] for i in n.inputs])
         return IRGraph(
             tuple(Output(o.name, self.new[o.node]) for o in graph.outputs),
             tuple(Update(u.name, self.new[u.node]) for u in graph.updates),
             tuple(self.new[i] for i in graph.inputs),
         )
 
-    def _late(self, node: Node, copies: dict[Node, Node]) -> Node:
-        """An input of a reader behind the peak: made again, where it is made of what was chosen."""
-        if node in self.again:
+    def _late_input(self, node: Node, copies: dict[Node, Node]) -> Node:
+        """An input of a reader after the peak: recomputed, if it depends on a chosen value through fused ops."""
+        if node in self.recomputed:
             return self._recompute(node, copies)
-        if not _passes(node):
+        if not _is_fused_into_reader(node):
             return self.new[node]
-        inputs = [self._late(i, copies) for i in node.inputs]
+        inputs = [self._late_input(i, copies) for i in node.inputs]
         if all(a is self.new[i] for a, i in zip(inputs, node.inputs, strict=True)):
             return self.new[node]
         if node not in copies:
@@ -247,28 +262,28 @@ class _Rewriting:
         return copies[node]
 
     def _recompute(self, node: Node, copies: dict[Node, Node]) -> Node:
-        """A value once more, and what it is made of, up to what is in memory."""
-        ends = self._ends_product(node)
-        found = self.shared if ends else copies
-        if node not in found:
-            inner = self.shared if ends or node.op in BARRIERS else copies
-            inputs = [self._inside(i, inner) for i in node.inputs]
+        """Duplicate a value and its operands, back to values in memory."""
+        ends_product = self._ends_product(node)
+        cache = self.shared if ends_product else copies
+        if node not in cache:
+            inner = self.shared if ends_product or node.op in BARRIERS else copies
+            inputs = [self._operand(i, inner) for i in node.inputs]
             if node.op in VIEWS and all(a is self.new[i] for a, i in zip(inputs, node.inputs, strict=True)):
                 return self.new[node]
-            kind = Repeated if ends else Recomputed
-            found[node] = kind(node.op, inputs, node.attrs, node.name, node.line)
-        return found[node]
+            kind = Repeated if ends_product else Recomputed
+            cache[node] = kind(node.op, inputs, node.attrs, node.name, node.line)
+        return cache[node]
 
-    def _inside(self, node: Node, copies: dict[Node, Node]) -> Node:
-        """An input of what is made again."""
-        kept = node in self.kept.values and node not in self.again
-        if _is_at_hand(node) or kept:
+    def _operand(self, node: Node, copies: dict[Node, Node]) -> Node:
+        """An input of a recomputed value: recomputed too, unless it is in memory."""
+        is_live = node in self.candidates.values and node not in self.recomputed
+        if _is_available(node) or is_live:
             return self.new[node]
-        made = _is_map(node) or node.op in VIEWS or node in self.products
-        return self._recompute(node, copies) if made else self.new[node]
+        is_recomputable = _is_map(node) or node.op in VIEWS or node in self.products
+        return self._recompute(node, copies) if is_recomputable else self.new[node]
 
     def _ends_product(self, node: Node) -> bool:
-        """Is it a product, or what its kernel stores in its place: rounded to a half type, perhaps behind a bias?"""
+        """Is it a recomputed product or its epilogue: a cast to a half type, perhaps after a bias?"""
         if node in self.products:
             return True
         if node.op == "cast" and node.type.dtype.is_half:
@@ -278,8 +293,8 @@ class _Rewriting:
         return any(i in self.products for i in node.inputs)
 
 
-def _passes(node: Node) -> bool:
-    """Is it made where it is read: a way of reading its input, a comparison, what was made again before?"""
+def _is_fused_into_reader(node: Node) -> bool:
+    """Is it computed in its reader's kernel: a view, a comparison, or a value that was rematerialized before?"""
     return node.op in VIEWS or isinstance(node, Again) or (_is_map(node) and node.type.dtype == boolean)
 
 
@@ -287,33 +302,33 @@ def _is_map(node: Node) -> bool:
     return isinstance(node.result, TensorType) and node.is_elementwise and not node.host
 
 
-def _is_at_hand(node: Node) -> bool:
+def _is_available(node: Node) -> bool:
     return node.op in LEAVES or node.op in MADE or node.host
 
 
 def _computed_by_reader(graph: IRGraph) -> set[Node]:
-    """What is made of leaves alone, element by element: in the kernel of its reader, whenever that is."""
-    found: set[Node] = set()
+    """Elementwise functions of leaves alone, which are computed in the kernels of their readers."""
+    result: set[Node] = set()
     for n in graph.nodes:
-        if (_is_map(n) or n.op in VIEWS) and all(_is_at_hand(i) or i in found for i in n.inputs):
-            found.add(n)
-    return found
+        if (_is_map(n) or n.op in VIEWS) and all(_is_available(i) or i in result for i in n.inputs):
+            result.add(n)
+    return result
 
 
-def _products(ways: Sequence[_Recomputation]) -> set[Node]:
-    return {p for w in ways for p in w.products}
+def _products(recomputations: Sequence[_Recomputation]) -> set[Node]:
+    return {p for w in recomputations for p in w.products}
 
 
-def _order(choice: RecomputeChoice) -> tuple[float, tuple[int, ...]]:
+def _by_price(choice: RecomputeChoice) -> tuple[float, tuple[int, ...]]:
     return (choice.price, choice.values)
 
 
 def _peak(spans: Iterable[tuple[int, int, int]], length: int) -> tuple[int, int]:
-    """The most bytes that are kept at a time, and the node behind which they are."""
+    """The peak of live bytes over spans (definition, last use, bytes), and the index of the node where it is."""
     change = [0] * (length + 1)
     for first, last, bytes in spans:
         change[first] += bytes
         change[last] -= bytes
-    kept = list(accumulate(change[:length]))
-    most = max(kept, default=0)
-    return most, kept.index(most) if kept else 0
+    live = list(accumulate(change[:length]))
+    most = max(live, default=0)
+    return most, live.index(most) if live else 0

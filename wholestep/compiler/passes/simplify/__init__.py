@@ -1,1 +1,1 @@
-"""Passes that remove work: folding, common subexpressions, dead code, inlining, unrolling."""
+"""Simplification: constant folding, common subexpression and dead code elimination, inlining, loop unrolling."""

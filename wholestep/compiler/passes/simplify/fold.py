@@ -1,9 +1,9 @@
-"""Folding: constants are computed, and what does nothing disappears.
+"""Constant folding and algebraic identities.
 
-Every identity keeps bits, with two exceptions.  Adding 0 is dropped although -0 + 0 is +0: gradients are full of such
-sums, no op but division tells the zeros apart, and a step must not pay for it.  What depends on constants alone is
-computed here, in the dtype it is declared in (a rank-0 value in float64, as the scalar prologue does, then rounded).
-0·x is not folded: it is NaN where x is infinite or NaN, and hiding that would hide a bug.
+Every identity is bitwise exact, with two exceptions.  x + 0 is folded to x although -0 + 0 is +0: gradients are full of
+such sums, and no op but division distinguishes the zeros.  Functions of constants are evaluated here in their declared
+dtype (a rank-0 value in float64, as the scalar prologue does, then rounded).  0·x is not folded: it is NaN if x is
+infinite or NaN, and hiding that would hide a bug.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.semantics.values import StepValues, value_of
 from wholestep.compiler.ir.types import DType, TupleType, float32, float64
 
-LARGEST_CONSTANT = 64  # elements; a longer one costs more memory than the arithmetic it saves
+LARGEST_CONSTANT = 64  # elements; a larger constant costs more memory than the arithmetic it saves
 
-Rule = Callable[[Node], Node | None]  # what the node becomes; None: stays
+Rule = Callable[[Node], Node | None]  # the replacement of a node; None: unchanged
 
 
 def fold(graph: IRGraph) -> IRGraph:
@@ -35,7 +35,7 @@ def fold(graph: IRGraph) -> IRGraph:
 
 def _fold_node(node: Node) -> Node:
     with b.origin(node):
-        for rule in (_compute, _hoist_expand, *RULES.get(node.op, ())):
+        for rule in (_evaluate_constant, _hoist_expand, *RULES.get(node.op, ())):
             if (simpler := rule(node)) is not None:
                 return simpler
     return node
@@ -43,25 +43,29 @@ def _fold_node(node: Node) -> Node:
 
 # -- constants ---------------------------------------------------------------------------------------------------
 
-_COMPUTED = {
+_FOLDED_FAMILIES = {
     *(Family.POINTWISE, Family.REDUCE, Family.MOVEMENT, Family.INDEX),
     *(Family.CONTRACTION, Family.RATIO, Family.COMPOSITE),
 }
-_NO_RUN = StepValues(inputs={}, state={}, scalars={}, sizes={}, seed=0, step=0)
+_NO_STEP = StepValues(inputs={}, state={}, scalars={}, sizes={}, seed=0, step=0)
 
 
-def _compute(node: Node) -> Node | None:
-    """An op over constants is a constant.  Not `expand`: a rank-0 constant, expanded, is the cheapest tensor."""
-    if node.op == "expand" or OPS[node.op].family not in _COMPUTED or any(i.op != "constant" for i in node.inputs):
+def _evaluate_constant(node: Node) -> Node | None:
+    """Evaluate an op over constants.  Not `expand`: a broadcast rank-0 constant is the cheapest tensor."""
+    if (
+        node.op == "expand"
+        or OPS[node.op].family not in _FOLDED_FAMILIES
+        or any(i.op != "constant" for i in node.inputs)
+    ):
         return None
-    if isinstance(node.result, TupleType) or node.op == "dropout":  # draws new numbers in each step
+    if isinstance(node.result, TupleType) or node.op == "dropout":  # it draws a new mask in each step
         return None
     elements = node.type.elements
     if not isinstance(elements, int) or (node.type.rank > 0 and elements > LARGEST_CONSTANT):
         return None
     arrays = [_constant_array(i, in_float64=node.host) for i in node.inputs]
-    with np.errstate(all="ignore"):  # infinities and NaN are values like others
-        return b.constant(value_of(node, _NO_RUN, arrays), node.type.dtype)
+    with np.errstate(all="ignore"):  # infinities and NaN are valid results
+        return b.constant(value_of(node, _NO_STEP, arrays), node.type.dtype)
 
 
 def _constant_array(node: Node, in_float64: bool) -> np.ndarray[Any, Any]:
@@ -81,15 +85,17 @@ def _fixed_size(node: Node) -> Node | None:
 def _hoist_expand(node: Node) -> Node | None:
     """f(expand a, expand c) = expand f(a, c): computed once per element of a, not once per copy.
 
-    Inputs that repeat one number fit any other; the rest must be repeated along the same axes.
+    Broadcasts of scalars fit any other; the rest must be broadcast along the same axes.
     """
     if not node.is_elementwise or not node.inputs or any(i.op != "expand" for i in node.inputs):
         return None
     sources = [i.inputs[0] for i in node.inputs]
-    placed = {(s.type.shape, attrs_of(i, at.ExpandAttrs).axes) for s, i in zip(sources, node.inputs) if s.type.rank}
-    if len(placed) > 1:
+    source_axes = {
+        (s.type.shape, attrs_of(i, at.ExpandAttrs).axes) for s, i in zip(sources, node.inputs) if s.type.rank
+    }
+    if len(source_axes) > 1:
         return None
-    shape, axes = placed.pop() if placed else ((), ())
+    shape, axes = source_axes.pop() if source_axes else ((), ())
     small = b.make(node.op, [s if s.type.rank else b.expand_to(s, shape, ()) for s in sources], node.attrs)
     return b.expand_to(small, node.type.shape, axes)
 
@@ -104,8 +110,8 @@ def _merge_expands(node: Node) -> Node | None:
     return b.expand_to(x.inputs[0], outer.shape, [outer.axes[d] for d in inner.axes])
 
 
-def _move_one_number(node: Node) -> Node | None:
-    """Moving a tensor that has one value everywhere only changes its shape."""
+def _view_of_scalar(node: Node) -> Node | None:
+    """A view of a broadcast scalar is a broadcast of the scalar to the view's shape."""
     (x,) = node.inputs
     if x.op == "expand" and x.inputs[0].type.rank == 0:
         return b.expand_to(x.inputs[0], node.type.shape, ())
@@ -156,7 +162,7 @@ def _div(node: Node) -> Node | None:
 def _pow(node: Node) -> Node | None:
     x, exponent = node.inputs[0], constant_value(node.inputs[1])
     if exponent == 0:
-        return b.full_like(x, 1)  # of NaN too, as C and NumPy have it
+        return b.full_like(x, 1)  # for NaN too, as in C and NumPy
     if exponent == 1:
         return x
     if exponent == 2:
@@ -181,13 +187,13 @@ def _cast(node: Node) -> Node | None:
     (x,) = node.inputs
     if x.type.dtype == node.type.dtype:
         return x
-    if x.op == "cast" and x.inputs[0].type.dtype == node.type.dtype and _holds(x.type.dtype, node.type.dtype):
+    if x.op == "cast" and x.inputs[0].type.dtype == node.type.dtype and _represents(x.type.dtype, node.type.dtype):
         return x.inputs[0]
     return None
 
 
-def _holds(wide: DType, narrow: DType) -> bool:
-    """Does a detour through `wide` keep every value of `narrow`?"""
+def _represents(wide: DType, narrow: DType) -> bool:
+    """Does a cast from `narrow` to `wide` and back keep every value?"""
     if narrow.is_half:
         return wide in (float32, float64)
     return wide == float64 and (narrow == float32 or narrow.name in ("int32", "uint8", "bool"))
@@ -196,7 +202,7 @@ def _holds(wide: DType, narrow: DType) -> bool:
 # -- movement and contraction ------------------------------------------------------------------------------------
 
 
-def _reduce_nothing(node: Node) -> Node | None:
+def _reduce_unit_axes(node: Node) -> Node | None:
     """A sum or maximum over axes of length 1 has one term."""
     (x,), axes = node.inputs, node.attrs.axes  # type: ignore[attr-defined]
     return b.reshape(x, node.type.shape) if all(x.type.shape[d] == 1 for d in axes) else None
@@ -219,8 +225,8 @@ def _permute(node: Node) -> Node | None:
 
 def _slice(node: Node) -> Node | None:
     (x,), a = node.inputs, attrs_of(node, at.SliceAttrs)
-    whole = all(s == 0 for s in a.starts) and a.stops == x.type.shape and all(s == 1 for s in a.steps)
-    return x if whole else None
+    is_identity = all(s == 0 for s in a.starts) and a.stops == x.type.shape and all(s == 1 for s in a.steps)
+    return x if is_identity else None
 
 
 def _pad(node: Node) -> Node | None:
@@ -259,11 +265,11 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "neg": (_neg,),
     "where": (_where,),
     "cast": (_cast,),
-    "sum": (_reduce_nothing,),
-    "max": (_reduce_nothing,),
-    "reshape": (_reshape, _move_one_number),
-    "permute": (_permute, _move_one_number),
-    "slice": (_slice, _move_one_number),
+    "sum": (_reduce_unit_axes,),
+    "max": (_reduce_unit_axes,),
+    "reshape": (_reshape, _view_of_scalar),
+    "permute": (_permute, _view_of_scalar),
+    "slice": (_slice, _view_of_scalar),
     "expand": (_merge_expands,),
     "pad": (_pad,),
     "concat": (_concat,),

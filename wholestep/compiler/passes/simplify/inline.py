@@ -1,4 +1,4 @@
-"""Calls become the nodes they stand for; what only gradients ask for goes once they have been taken."""
+"""Inlining of calls, and removal of the markers for autodiff after gradients have been computed."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ def inline_calls(graph: IRGraph) -> IRGraph:
 
 
 def inline_graph(graph: IRGraph, arguments: Sequence[Node]) -> tuple[Node, ...]:
-    """What a held graph gives, over its arguments."""
+    """The outputs of a graph, inlined over its arguments."""
     inside = _copy(graph.nodes, dict(zip(graph.inputs, arguments, strict=True)))
     return tuple(inside[o.node] for o in graph.outputs)
 
 
-def _copy(nodes: Iterable[Node], known: dict[Node, Node]) -> dict[Node, Node]:
-    """What each node becomes; `known` are those that have been decided."""
-    new = dict(known)
+def _copy(nodes: Iterable[Node], replaced: dict[Node, Node]) -> dict[Node, Node]:
+    """Copies of all nodes, except for those in `known`; calls are inlined recursively."""
+    new = dict(replaced)
     results: dict[Node, tuple[Node, ...]] = {}
     for node in nodes:
         if node in new:
             continue
         if node.op == "call":
             results[node] = inline_graph(attrs_of(node, at.CallAttrs).graph, [new[i] for i in node.inputs])
-            new[node] = node  # read by items only, which are replaced
+            new[node] = node  # only `item` nodes read it, and they are replaced
         elif node.op == "item" and node.inputs[0] in results:
             new[node] = results[node.inputs[0]][attrs_of(node, at.ItemAttrs).index]
         else:
@@ -45,24 +45,25 @@ def _copy(nodes: Iterable[Node], known: dict[Node, Node]) -> dict[Node, Node]:
 
 
 def strip_stop_gradients(graph: IRGraph) -> IRGraph:
-    """Drop what tells autodiff what to do, and computes nothing.
+    """Remove the markers for autodiff, which compute nothing.
 
-    A `stop_gradient` becomes its input, a result of a `custom_gradient` the value it is, and every `by_mode` that is
-    left its value in training.  Runs after autodiff; programs that do not train were rewritten when they were traced.
+    A `stop_gradient` becomes its input, a result of a `custom_gradient` its forward value, and every remaining
+    `by_mode` its value in training.  Runs after autodiff; programs without training were rewritten when they were
+    traced.
     """
     return rewrite(graph, _strip)
 
 
 def _strip(node: Node) -> Node:
-    return node.inputs[0] if node.op in ("stop_gradient", "by_mode") else _as_it_is(node)
+    return node.inputs[0] if node.op in ("stop_gradient", "by_mode") else _forward_value(node)
 
 
 def drop_custom_gradients(graph: IRGraph) -> IRGraph:
-    """Replace every result of a `custom_gradient` by the value it is: no gradient will be asked for."""
-    return rewrite(graph, _as_it_is)
+    """Replace every result of a `custom_gradient` by its forward value, in programs without gradients."""
+    return rewrite(graph, _forward_value)
 
 
-def _as_it_is(node: Node) -> Node:
+def _forward_value(node: Node) -> Node:
     if node.op != "item" or node.inputs[0].op != "custom_gradient":
         return node
     return node.inputs[0].inputs[attrs_of(node, at.ItemAttrs).index]

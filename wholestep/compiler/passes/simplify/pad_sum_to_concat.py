@@ -1,10 +1,10 @@
-"""Regrouping: sums of parts that do not overlap are put side by side instead.
+"""Sums of zero-padded, disjoint slices become concatenations.
 
     pad(a, 0 .. n) + pad(b, n .. n + m)   = concat(a, b)             (but -0 + 0 is +0: see fold.py)
-    reshape(concat(a, b))                 = concat(reshape a, reshape b)     where the axes in front are merged
+    reshape(concat(a, b))                 = concat(reshape a, reshape b)     if only the axes before it are merged
 
-The gradient of a tensor that is cut into slices is such a sum, with as many additions of zeros as there are slices;
-what is put side by side can be written in place by whoever computes it.
+The gradient of a tensor that is sliced is such a sum, with one addition of zeros per slice.  The parts of a concat can
+be stored directly at their offsets by the kernels that compute them (concat elimination).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
 
 
 def regroup(graph: IRGraph) -> IRGraph:
-    """Replace sums of disjoint pads by concatenations, in the shape in which those are read."""
+    """Replace sums of disjoint pads by concatenations, in the shape in which their readers use them."""
     readers = graph.consumers()
     roots = {o.node for o in graph.outputs} | {u.node for u in graph.updates}
     inner = {n for n in graph.nodes if len(readers[n]) == 1 and n not in roots}
@@ -27,8 +27,12 @@ def regroup(graph: IRGraph) -> IRGraph:
         node = old.with_inputs([new[i] for i in old.inputs])
         with b.origin(old):
             if old.op == "add":
-                node = side_by_side([new[t] for t in terms(old, inner)]) or node
-            elif old.op == "reshape" and is_read_as(old, readers[old.inputs[0]]) and old.inputs[0] not in roots:
+                node = concat_of_pads([new[t] for t in terms(old, inner)]) or node
+            elif (
+                old.op == "reshape"
+                and all_readers_reshape_to(old, readers[old.inputs[0]])
+                and old.inputs[0] not in roots
+            ):
                 node = reshape_parts(node) or node
         new[old] = node
     if all(a is b for a, b in new.items()):
@@ -41,19 +45,19 @@ def regroup(graph: IRGraph) -> IRGraph:
 
 
 def terms(total: Node, inner: set[Node]) -> list[Node]:
-    """What a tree of additions adds, where nobody else reads what is inside it."""
-    found = []
+    """The terms of a tree of additions, as far as its inner nodes have no other readers."""
+    result = []
     for i in total.inputs:
-        found += terms(i, inner) if i.op == "add" and i in inner else [i]
-    return found
+        result += terms(i, inner) if i.op == "add" and i in inner else [i]
+    return result
 
 
-def is_read_as(reshape: Node, readers: Sequence[Node]) -> bool:
+def all_readers_reshape_to(reshape: Node, readers: Sequence[Node]) -> bool:
     return all(r.op == "reshape" and r.type == reshape.type for r in readers)
 
 
-def side_by_side(pads: Sequence[Node]) -> Node | None:
-    """The concatenation that a sum of pads is, if they are zero outside and fill the result without overlap."""
+def concat_of_pads(pads: Sequence[Node]) -> Node | None:
+    """The concatenation equal to a sum of pads, if the pads are zero and tile the result without overlap."""
     if any(p.op != "pad" or attrs_of(p, at.PadAttrs).value != 0 for p in pads):
         return None
     padded = {d for p in pads for d, low_high in enumerate(_margins(p)) if any(low_high)}
@@ -76,13 +80,13 @@ def _margins(pad: Node) -> list[tuple[int, int]]:
 
 
 def reshape_parts(node: Node) -> Node | None:
-    """A reshape of the axes in front of a concatenation's, done to each part instead."""
-    (whole,) = node.inputs
-    if whole.op != "concat":
+    """A reshape of the axes before the concatenated one, applied to each part instead."""
+    (concat,) = node.inputs
+    if concat.op != "concat":
         return None
-    axis = attrs_of(whole, at.ConcatAttrs).axis
-    behind = whole.type.rank - axis
-    front = node.type.rank - behind
-    if front < 0 or node.type.shape[front:] != whole.type.shape[axis:]:
+    axis = attrs_of(concat, at.ConcatAttrs).axis
+    trailing = concat.type.rank - axis
+    leading = node.type.rank - trailing
+    if leading < 0 or node.type.shape[leading:] != concat.type.shape[axis:]:
         return None
-    return b.concat([b.reshape(p, (*node.type.shape[:front], *p.type.shape[axis:])) for p in whole.inputs], front)
+    return b.concat([b.reshape(p, (*node.type.shape[:leading], *p.type.shape[axis:])) for p in concat.inputs], leading)

@@ -1,4 +1,4 @@
-"""Convolutions and pools: every image for itself, but for what is summed over them."""
+"""Placement rules of convolutions and pools: row-wise per image; weight gradients are sums over images."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wholestep.compiler.passes.distribute.batch_placement.placements import (
 )
 
 
-def by_image(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+def per_image_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     if all(isinstance(k, Replicated) for k in inputs):
         return Replicated()
     if all(isinstance(k, Replicated) or agree(k, BatchSharded(0)) for k in inputs):
@@ -25,23 +25,23 @@ def by_image(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
 
 
 def convolution_rule(weight: int) -> Flow:
-    """Images under a weight that does not depend on the batch."""
+    """Row-wise, if the weight (the input of this index) is replicated."""
 
     def flow(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
         if not isinstance(inputs[weight], Replicated):
-            return Mixed(node, "filters images with a weight that depends on the batch")
-        return by_image(node, inputs, batch)
+            return Mixed(node, "convolves images with a weight that depends on the batch")
+        return per_image_rule(node, inputs, batch)
 
     return flow
 
 
 def weight_gradient_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     """A sum over the images."""
-    kind = by_image(node, inputs, batch)
-    return Partial() if kind == BatchSharded(0) else kind
+    placement = per_image_rule(node, inputs, batch)
+    return Partial() if placement == BatchSharded(0) else placement
 
 
 def partial_weight_gradient_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
-    """Sums over some of the images each: which image goes to which sum depends on its place in the batch."""
-    kind = by_image(node, inputs, batch)
-    return Mixed(node, "adds up images by their place in the batch") if kind == BatchSharded(0) else kind
+    """Several partial sums, assigned to images by their position in the batch: not separable by rows."""
+    placement = per_image_rule(node, inputs, batch)
+    return Mixed(node, "sums images by their position in the batch") if placement == BatchSharded(0) else placement

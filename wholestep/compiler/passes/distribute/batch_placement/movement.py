@@ -1,4 +1,4 @@
-"""What moves elements, picks them by index, or multiplies matrices of them."""
+"""Placement rules of views, of gather and scatter, and of matrix products."""
 
 from __future__ import annotations
 
@@ -19,65 +19,69 @@ from wholestep.compiler.passes.distribute.batch_placement.placements import (
     mentions,
     same_rows,
 )
-from wholestep.compiler.passes.distribute.batch_placement.pointwise import linear, mul_rule
+from wholestep.compiler.passes.distribute.batch_placement.pointwise import linear_rule, mul_rule
 
 # -- movement ----------------------------------------------------------------------------------------------------
 
 
 def reshape_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
-    (kind,), old, new = inputs, node.inputs[0].type.shape, node.type.shape
-    if not isinstance(kind, BatchSharded):
-        return kind
-    outside = product(old[: kind.axis])
-    before = outside * (1 if kind.before is None else kind.before)
+    (placement,), old, new = inputs, node.inputs[0].type.shape, node.type.shape
+    if not isinstance(placement, BatchSharded):
+        return placement
+    outside = product(old[: placement.axis])
+    before = outside * (1 if placement.before is None else placement.before)
     for axis, extent in enumerate(new):
-        inside = divide(before, product(new[:axis]))  # of all that is before the batch, what this axis holds
+        inside = divide(before, product(new[:axis]))  # the part of the axes outside of the batch that is in this axis
         if inside is not None and is_multiple(divide(extent, inside) or 1, batch):
-            whole = kind.before is None and extent == old[kind.axis] and inside == 1
-            return BatchSharded(axis, None if whole else inside)
+            unchanged = placement.before is None and extent == old[placement.axis] and inside == 1
+            return BatchSharded(axis, None if unchanged else inside)
     return Mixed(node, "tears the rows of the batch apart")
 
 
 def permute_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
-    (kind,) = inputs
-    return kind.at(attrs_of(node, at.PermuteAttrs).order.index(kind.axis)) if isinstance(kind, BatchSharded) else kind
+    (placement,) = inputs
+    return (
+        placement.at(attrs_of(node, at.PermuteAttrs).order.index(placement.axis))
+        if isinstance(placement, BatchSharded)
+        else placement
+    )
 
 
 def expand_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
-    (kind,), a = inputs, attrs_of(node, at.ExpandAttrs)
+    (placement,), a = inputs, attrs_of(node, at.ExpandAttrs)
     new = any(mentions(e, batch) for d, e in enumerate(a.shape) if d not in a.axes)
-    if isinstance(kind, Replicated):
+    if isinstance(placement, Replicated):
         fresh = by_shape(node, a.shape, batch)
         return BatchSharded(fresh.axis, None) if isinstance(fresh, BatchSharded) else fresh
-    if new and isinstance(kind, BatchSharded):
+    if new and isinstance(placement, BatchSharded):
         return Mixed(node, "pairs the rows of the batch with each other")
     if new:
-        return Mixed(node, "gives each row a value of the whole batch")
-    return kind.at(a.axes[kind.axis]) if isinstance(kind, BatchSharded) else kind
+        return Mixed(node, "broadcasts a value of the whole batch to each row")
+    return placement.at(a.axes[placement.axis]) if isinstance(placement, BatchSharded) else placement
 
 
 def slice_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
-    (kind,), a, shape = inputs, attrs_of(node, at.SliceAttrs), node.inputs[0].type.shape
-    if isinstance(kind, BatchSharded):
-        d = kind.axis
+    (placement,), a, shape = inputs, attrs_of(node, at.SliceAttrs), node.inputs[0].type.shape
+    if isinstance(placement, BatchSharded):
+        d = placement.axis
         if (a.starts[d], a.stops[d], a.steps[d]) != (0, shape[d], 1):
-            return Mixed(node, "picks rows by their place in the batch")
-    return kind
+            return Mixed(node, "picks rows by their position in the batch")
+    return placement
 
 
 def pad_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
-    (kind,), a = inputs, attrs_of(node, at.PadAttrs)
-    if isinstance(kind, BatchSharded) and (a.low[kind.axis] or a.high[kind.axis]):
+    (placement,), a = inputs, attrs_of(node, at.PadAttrs)
+    if isinstance(placement, BatchSharded) and (a.low[placement.axis] or a.high[placement.axis]):
         return Mixed(node, "adds rows to the batch")
-    if kind == Partial() and a.value != 0:
+    if placement == Partial() and a.value != 0:
         return Mixed(node, "adds a constant to a sum over the batch")
-    return kind
+    return placement
 
 
 def concat_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     if any(isinstance(k, BatchSharded) and k.axis == attrs_of(node, at.ConcatAttrs).axis for k in inputs):
-        return Mixed(node, "joins batches")
-    return linear(node, inputs, batch)
+        return Mixed(node, "concatenates batches")
+    return linear_rule(node, inputs, batch)
 
 
 # -- indexing and contraction ------------------------------------------------------------------------------------
@@ -106,18 +110,18 @@ def scatter_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
         return updates.at(updates.axis if updates.axis < axis else updates.axis - rank + 1)
     if isinstance(index, Replicated) and not isinstance(updates, BatchSharded):
         return updates
-    return Mixed(node, "adds up rows of the batch by index")
+    return Mixed(node, "sums rows of the batch by index")
 
 
 def update_slice_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     if all(isinstance(k, Replicated) for k in inputs):
         return Replicated()
-    return Mixed(node, "writes rows of the batch one behind the other")
+    return Mixed(node, "appends rows of the batch to a buffer")
 
 
 def matmul_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     (a, c), flags, rank = inputs, attrs_of(node, at.MatmulAttrs), node.type.rank
-    # The role of the batch axis in each operand: "m" or "n", "k", or a leading axis by its number.
+    # The GEMM dimension that the batch axis is in each operand: "m", "n" or "k", or the number of a leading axis.
     role_a = _role(a, rank, flags.transpose_a, ("m", "k"))
     role_c = _role(c, rank, flags.transpose_b, ("k", "n"))
     if isinstance(a, BatchSharded) and isinstance(c, BatchSharded) and role_a == role_c:
@@ -133,9 +137,9 @@ def matmul_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     return mul_rule(node, inputs, batch)
 
 
-def _role(kind: Kind, rank: int, transposed: bool, names: tuple[str, str]) -> str | int | None:
-    if not isinstance(kind, BatchSharded):
+def _role(placement: Kind, rank: int, transposed: bool, names: tuple[str, str]) -> str | int | None:
+    if not isinstance(placement, BatchSharded):
         return None
-    if kind.axis < rank - 2:
-        return kind.axis
-    return (names[::-1] if transposed else names)[kind.axis - (rank - 2)]
+    if placement.axis < rank - 2:
+        return placement.axis
+    return (names[::-1] if transposed else names)[placement.axis - (rank - 2)]

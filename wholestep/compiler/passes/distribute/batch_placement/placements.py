@@ -1,4 +1,4 @@
-"""How a node may depend on the rows of the batch, and what several nodes are together."""
+"""The lattice of placements along the data axis, and the meet of several of them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from wholestep.compiler.ir.types import Dim, Extent, Shape, divide
 
 @dataclass(frozen=True)
 class Replicated:
-    """The same whatever the batch holds."""
+    """Independent of the batch: the same value on every rank."""
 
 
 @dataclass(frozen=True)
 class BatchSharded:
-    """Row-wise along `axis`, whose extent is `before` times the batch times anything, in this order from outside.
+    """Row-wise along `axis`, whose extent is `before` × batch × rest, the outermost factor first.
 
-    `before` is 1 but where axes in front of the batch were merged with it: a sequence with its time first.  None: the
-    same for every row, so that any order is right.
+    `before` is 1 unless outer axes were merged with the batch (a time-major sequence).  None: all rows are equal, so
+    that any order is correct.
     """
 
     axis: int
@@ -32,17 +32,17 @@ class BatchSharded:
 
 @dataclass(frozen=True)
 class Partial:
-    """A sum over the rows of something row-wise."""
+    """A sum over the rows of a row-wise value: the partial sums of ranks add up to the full value."""
 
 
 @dataclass(frozen=True)
 class SumOfRatios:
-    """A weighted sum of quotients of additive things, of additive and of free things."""
+    """A weighted sum of Partial/Partial quotients, Partial values and Replicated values."""
 
 
 @dataclass(frozen=True)
 class Mixed:
-    """Depends on the rows in another way, since `blame` did what `reason` says."""
+    """Any other dependence on rows; `blame` is the node that caused it, `reason` a verb phrase for the error."""
 
     blame: Node
     reason: str
@@ -50,7 +50,7 @@ class Mixed:
 
 @dataclass(frozen=True)
 class Several:
-    """Of a node with several results: the kind of each."""
+    """The placement of each result of a node with several results."""
 
     kinds: tuple[Kind, ...]
 
@@ -69,7 +69,7 @@ def is_multiple(extent: Extent, batch: str) -> bool:
 
 
 def by_shape(node: Node, shape: Shape, batch: str) -> Kind:
-    """Fresh rows: of inputs, random numbers, and what is repeated for every row."""
+    """The placement of a new value (an input, random numbers, a broadcast), from the axes that mention the batch."""
     axes = [d for d, e in enumerate(shape) if mentions(e, batch)]
     if not axes:
         return Replicated()
@@ -79,7 +79,7 @@ def by_shape(node: Node, shape: Shape, batch: str) -> Kind:
 
 
 def same_rows(kinds: Sequence[Kind]) -> BatchSharded | None:
-    """What several are together, if all of them are the same rows of the batch along the same axis."""
+    """The common placement, if all are sharded along the same axis with the same order of rows; else None."""
     rows = [k for k in kinds if isinstance(k, BatchSharded)]
     orders = {r.before for r in rows} - {None}
     if len(rows) < len(kinds) or len({r.axis for r in rows}) != 1 or len(orders) > 1:

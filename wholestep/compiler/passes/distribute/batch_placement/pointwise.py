@@ -1,4 +1,4 @@
-"""Leaves, functions of elements, and sums and maxima along axes."""
+"""Placement rules of leaves, elementwise ops, and reductions along axes."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from wholestep.compiler.passes.distribute.batch_placement.placements import (
 # -- leaves ------------------------------------------------------------------------------------------------------
 
 
-def rows_of_shape(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+def batch_shape_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     return by_shape(node, node.type.shape, batch)
 
 
-def free(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+def replicated_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     return Replicated()
 
 
 def iota_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     if mentions(node.type.shape[attrs_of(node, at.IotaAttrs).axis], batch):
-        return Mixed(node, "numbers the rows of the batch, and a part of a batch has other numbers")
-    return rows_of_shape(node, inputs, batch)
+        return Mixed(node, "numbers the rows of the batch, and a row has another number in a part of the batch")
+    return batch_shape_rule(node, inputs, batch)
 
 
-def size_of(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+def size_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     extent = attrs_of(node, at.SizeAttrs).extent
     if not mentions(extent, batch):
         return Replicated()
@@ -50,7 +50,7 @@ def size_of(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
 # -- pointwise ---------------------------------------------------------------------------------------------------
 
 
-def pointwise(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+def elementwise_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     distinct = set(inputs)
     if distinct <= {Replicated()}:
         return Replicated()
@@ -63,71 +63,76 @@ def pointwise(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     return Mixed(node, "combines rows of the batch with other rows")
 
 
-def linear(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
-    """add, sub, neg, stop_gradient: sums of additive things are additive."""
+def linear_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+    """add, sub, neg, stop_gradient: a linear function of Partial values is Partial."""
     distinct = set(inputs)
     if distinct == {Partial()}:
         return Partial()
     if distinct & {Partial(), SumOfRatios()} and distinct <= {Replicated(), Partial(), SumOfRatios()}:
         return SumOfRatios()
-    return pointwise(node, inputs, batch)
+    return elementwise_rule(node, inputs, batch)
 
 
 def mul_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
-    """mul: by something free it is linear."""
-    kind, other = inputs if inputs[1] == Replicated() else inputs[::-1]
-    return kind if other == Replicated() and kind in (Partial(), SumOfRatios()) else pointwise(node, inputs, batch)
+    """mul: linear in one factor if the other is Replicated."""
+    placement, other = inputs if inputs[1] == Replicated() else inputs[::-1]
+    return (
+        placement
+        if other == Replicated() and placement in (Partial(), SumOfRatios())
+        else elementwise_rule(node, inputs, batch)
+    )
 
 
 def div_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     if list(inputs) == [Partial(), Partial()]:
         return SumOfRatios()
-    return mul_rule(node, inputs, batch) if inputs[1] == Replicated() else pointwise(node, inputs, batch)
+    return mul_rule(node, inputs, batch) if inputs[1] == Replicated() else elementwise_rule(node, inputs, batch)
 
 
 def where_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
-    """A choice that does not depend on the batch, between sums over it and zeros."""
+    """Partial if the condition is Replicated and each branch is Partial or 0."""
     zero = [
-        kind == Replicated() and constant_value(x) == 0 for kind, x in zip(inputs[1:], node.inputs[1:], strict=True)
+        placement == Replicated() and constant_value(x) == 0
+        for placement, x in zip(inputs[1:], node.inputs[1:], strict=True)
     ]
-    sums = {kind for kind, is_zero in zip(inputs[1:], zero, strict=True) if not is_zero}
-    return Partial() if inputs[0] == Replicated() and sums == {Partial()} else pointwise(node, inputs, batch)
+    sums = {placement for placement, is_zero in zip(inputs[1:], zero, strict=True) if not is_zero}
+    return Partial() if inputs[0] == Replicated() and sums == {Partial()} else elementwise_rule(node, inputs, batch)
 
 
 def cast_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     exact = node.type.dtype.is_float or not node.inputs[0].type.dtype.is_float
-    return inputs[0] if exact else pointwise(node, inputs, batch)
+    return inputs[0] if exact else elementwise_rule(node, inputs, batch)
 
 
 # -- reduce and softmax ------------------------------------------------------------------------------------------
 
 
-def _without(axis: int, gone: Sequence[int]) -> int:
-    return axis - sum(d < axis for d in gone)
+def _without(axis: int, removed: Sequence[int]) -> int:
+    return axis - sum(d < axis for d in removed)
 
 
 def sum_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
-    (kind,), axes = inputs, attrs_of(node, at.SumAttrs).axes
-    if not isinstance(kind, BatchSharded):
-        return kind
-    return Partial() if kind.axis in axes else kind.at(_without(kind.axis, axes))
+    (placement,), axes = inputs, attrs_of(node, at.SumAttrs).axes
+    if not isinstance(placement, BatchSharded):
+        return placement
+    return Partial() if placement.axis in axes else placement.at(_without(placement.axis, axes))
 
 
-def over(axes_of: Callable[[Node], Sequence[int]], keeps_shape: bool) -> Flow:
-    """A function along some axes that is not linear: max, argmax, softmax."""
+def nonlinear_along(axes_of: Callable[[Node], Sequence[int]], keeps_shape: bool) -> Flow:
+    """The rule of an op that is nonlinear along some axes: max, argmax, softmax."""
 
     def flow(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
-        kind, axes = inputs[0], axes_of(node)
-        if not isinstance(kind, BatchSharded):
-            return pointwise(node, inputs[:1], batch)
-        if kind.axis in axes:
+        placement, axes = inputs[0], axes_of(node)
+        if not isinstance(placement, BatchSharded):
+            return elementwise_rule(node, inputs[:1], batch)
+        if placement.axis in axes:
             return Mixed(node, "runs along the batch")
-        return kind if keeps_shape else kind.at(_without(kind.axis, axes))
+        return placement if keeps_shape else placement.at(_without(placement.axis, axes))
 
     return flow
 
 
-def over_classes(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+def cross_entropy_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     if isinstance(inputs[0], BatchSharded) and inputs[0].axis == node.inputs[0].type.rank - 1:
         return Mixed(node, "has its classes along the batch")
-    return pointwise(node, inputs, batch)
+    return elementwise_rule(node, inputs, batch)

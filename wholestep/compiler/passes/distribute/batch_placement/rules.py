@@ -1,4 +1,4 @@
-"""The analysis: the table of how the batch flows through each op, and those that hold graphs themselves."""
+"""The placement analysis: one rule per op, and the rules of ops that contain graphs (scan, custom_gradient)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from wholestep.compiler.passes.lower.decompose import decomposition_over_leaves
 
 
 def kinds_of(roots: Iterable[Node], batch: str, known: Mapping[Node, Kind] | None = None) -> dict[Node, Kind]:
-    """The kind of every node behind the roots; `known` ones are taken as given."""
+    """The placement of every node that the roots depend on; those in `known` are not computed."""
     kinds: dict[Node, Kind] = dict(known or {})
     for node in toposort(roots):
         if node not in kinds:
@@ -37,34 +37,38 @@ def kinds_of(roots: Iterable[Node], batch: str, known: Mapping[Node, Kind] | Non
 
 
 def kind_of(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
-    """The kind of a node over inputs of these kinds."""
-    for kind in inputs:
-        if isinstance(kind, Mixed):
-            return kind
+    """The placement of a node over inputs of these placements."""
+    for placement in inputs:
+        if isinstance(placement, Mixed):
+            return placement
     family = OPS[node.op].family
     flow = FLOWS.get(node.op) or _BY_FAMILY.get(family)
-    assert flow is not None, f"{node.op} must be gone before the batch is analysed"
+    assert flow is not None, f"{node.op} must be lowered before the placement analysis"
     return flow(node, inputs, batch)
 
 
 # -- layers ------------------------------------------------------------------------------------------------------
 
 
-def _like_its_decomposition(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
-    """What its primitives do, over leaves of the same types; it is to blame for all of them."""
+def _decomposed_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+    """The placement of the decomposition; the composite is blamed for any of its primitives."""
     leaves, parts = decomposition_over_leaves(node)
-    known = kinds_of(parts, batch, dict(zip(leaves, inputs, strict=True)))
-    kinds = tuple(_blame(node, known[p]) for p in parts)
+    inner = kinds_of(parts, batch, dict(zip(leaves, inputs, strict=True)))
+    kinds = tuple(_blame_composite(node, inner[p]) for p in parts)
     return kinds[0] if isinstance(node.result, TensorType) else Several(kinds)
 
 
-def _blame(node: Node, kind: Kind) -> Kind:
-    return Mixed(node, f"{kind.reason} inside (`{kind.blame.op}`)") if isinstance(kind, Mixed) else kind
+def _blame_composite(node: Node, placement: Kind) -> Kind:
+    return (
+        Mixed(node, f"{placement.reason} inside (`{placement.blame.op}`)")
+        if isinstance(placement, Mixed)
+        else placement
+    )
 
 
-def _item(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+def _item_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     (several,) = inputs
-    assert isinstance(several, Several), f"{node.inputs[0]!r} must be gone before the batch is analysed"
+    assert isinstance(several, Several), f"{node.inputs[0]!r} must be lowered before the placement analysis"
     return several.kinds[attrs_of(node, at.ItemAttrs).index]
 
 
@@ -72,42 +76,42 @@ def _item(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
 
 
 def _collective_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
-    """What all ranks have been told is the same for all of them.  Those along the model axis have the same rows."""
+    """A collective over the data axis replicates its result; ranks of the model axis hold the same rows."""
     if getattr(node.attrs, "axis", DATA) == MODEL:
-        told = tuple(_model_collective_rule(node, kind) for kind in inputs)
-        return told[0] if isinstance(node.result, TensorType) else Several(told)
-    if any(isinstance(kind, BatchSharded) for kind in inputs):
-        return Mixed(node, "adds up rows of the batch by their place")
+        placements = tuple(_model_collective_rule(node, placement) for placement in inputs)
+        return placements[0] if isinstance(node.result, TensorType) else Several(placements)
+    if any(isinstance(placement, BatchSharded) for placement in inputs):
+        return Mixed(node, "sums rows of the batch by their position")
     return Replicated() if isinstance(node.result, TensorType) else Several(tuple(Replicated() for _ in inputs))
 
 
-def _model_collective_rule(node: Node, kind: Kind) -> Kind:
-    """It is linear in what ranks with the same rows give; parts stand along its first axis, where rows must not."""
+def _model_collective_rule(node: Node, placement: Kind) -> Kind:
+    """Linear in its operand, so the placement stays; but a scatter or gather must not be along the batch axis."""
     kinds = {node.op, getattr(node.attrs, "kind", "")}
-    if isinstance(kind, BatchSharded) and kind.axis == 0 and kinds & {"reduce_scatter", "all_gather"}:
-        return Mixed(node, "puts rows of the batch together by their place")
-    return kind
+    if isinstance(placement, BatchSharded) and placement.axis == 0 and kinds & {"reduce_scatter", "all_gather"}:
+        return Mixed(node, "concatenates rows of the batch by their position")
+    return placement
 
 
 # -- loops ----------------------------------------------------------------------------------------------------
 
 
-def _scan(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
-    """A loop over rows is row-wise if each of its steps is, and leaves its carries the rows that they were."""
+def _scan_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+    """A scan is row-wise if its body is, and if the placements of its carries are a fixpoint of the body."""
     attrs = attrs_of(node, at.ScanAttrs)
     first, last = attrs.carries, attrs.carries + attrs.sequences
-    cuts = [_of_a_step(node, kind) for kind in inputs[first:last]]
+    step_inputs = [_step_placement(node, placement) for placement in inputs[first:last]]
     carried = list(inputs[:first])
-    for _ in range(first + 1):  # a carry that begins free may become rows: until nothing changes
-        known = dict(zip(attrs.graph.inputs, (*carried, *cuts, *inputs[last:]), strict=True))
-        for kind in known.values():
-            if isinstance(kind, Mixed | Partial | SumOfRatios):
-                return kind if isinstance(kind, Mixed) else Mixed(node, "loops over a sum over the batch")
-        kinds = kinds_of([o.node for o in attrs.graph.outputs], batch, known)
-        after = [kinds[o.node] for o in attrs.graph.outputs]
-        for kind in after:
-            if isinstance(kind, Mixed):
-                return kind
+    for _ in range(first + 1):  # a Replicated carry may become BatchSharded: iterate to the fixpoint
+        body_inputs = dict(zip(attrs.graph.inputs, (*carried, *step_inputs, *inputs[last:]), strict=True))
+        for placement in body_inputs.values():
+            if isinstance(placement, Mixed | Partial | SumOfRatios):
+                return placement if isinstance(placement, Mixed) else Mixed(node, "scans over a sum over the batch")
+        body_placements = kinds_of([o.node for o in attrs.graph.outputs], batch, body_inputs)
+        after = [body_placements[o.node] for o in attrs.graph.outputs]
+        for placement in after:
+            if isinstance(placement, Mixed):
+                return placement
         if after[:first] == carried:
             break
         fresh = [by_shape(node.inputs[i], node.inputs[i].type.shape, batch) for i in range(first)]
@@ -115,55 +119,59 @@ def _scan(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
             new if old == Replicated() or agree(old, new) else old for old, new in zip(carried, fresh, strict=True)
         ]
     if not all(map(agree, after[:first], carried)) or any(isinstance(k, Partial | SumOfRatios) for k in after):
-        return Mixed(node, "carries something from step to step that is not the same rows of the batch")
+        return Mixed(node, "has a carry that does not keep the rows of the batch from step to step")
     return Several(tuple(k.at(k.axis + 1) if isinstance(k, BatchSharded) else k for k in after))
 
 
-def _of_a_step(node: Node, kind: Kind) -> Kind:
-    if isinstance(kind, BatchSharded):
-        return kind.at(kind.axis - 1) if kind.axis else Mixed(node, "takes the rows of the batch as its steps")
-    return kind
+def _step_placement(node: Node, placement: Kind) -> Kind:
+    if isinstance(placement, BatchSharded):
+        return placement.at(placement.axis - 1) if placement.axis else Mixed(node, "scans along the batch axis")
+    return placement
 
 
-# -- gradients of a user's own -----------------------------------------------------------------------------------------
+# -- custom gradients --------------------------------------------------------------------------------------------------
 
 
-def _custom_gradient(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
-    """Its results are what they were, if its gradient does to a part of a batch what it does to the whole."""
+def _custom_gradient_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+    """The placements of its results pass through, if its gradient graph maps placements as a gradient must."""
     attrs = attrs_of(node, at.CustomGradientAttrs)
     results, arguments = inputs[: attrs.results], [inputs[i] for i in attrs.arguments]
     if SumOfRatios() in {*results, *arguments}:
-        return Mixed(node, "has a gradient of its own for a mean over the batch; give it the sum, and divide behind it")
+        return Mixed(
+            node, "has a custom gradient for a mean over the batch; apply it to the sum, and divide afterwards"
+        )
     for draw in attrs.graph.nodes:
         if draw.op in ops_with(Trait.DRAWS) and any(mentions(e, batch) for e in draw.type.shape[1:]):
             return Mixed(node, "draws random numbers in its gradient whose first axis is not the batch")
-    known = dict(zip(attrs.graph.inputs, (*map(_gradient_placement, results), *inputs[attrs.results :]), strict=True))
-    kinds = kinds_of([o.node for o in attrs.graph.outputs], batch, known)
+    gradient_inputs = dict(
+        zip(attrs.graph.inputs, (*map(_gradient_placement, results), *inputs[attrs.results :]), strict=True)
+    )
+    gradient_placements = kinds_of([o.node for o in attrs.graph.outputs], batch, gradient_inputs)
     for output, argument in zip(attrs.graph.outputs, arguments, strict=True):
-        kind = kinds[output.node]
-        if isinstance(kind, Mixed):
-            return Mixed(node, f"has a gradient of its own in which `{kind.blame.op}` {kind.reason}")
-        if not agree(kind, _gradient_placement(argument)):
-            return Mixed(node, "has a gradient of its own that does not add up over the parts of a batch")
+        placement = gradient_placements[output.node]
+        if isinstance(placement, Mixed):
+            return Mixed(node, f"has a custom gradient in which `{placement.blame.op}` {placement.reason}")
+        if not agree(placement, _gradient_placement(argument)):
+            return Mixed(node, "has a custom gradient that does not add up over the parts of a batch")
     return Several(tuple(results))
 
 
-def _gradient_placement(kind: Kind) -> Kind:
-    """The kind of a gradient: rows have rows, what all rows share has a sum over them, and a sum has one for all."""
-    return Partial() if kind == Replicated() else Replicated() if kind == Partial() else kind
+def _gradient_placement(placement: Kind) -> Kind:
+    """The placement of a value's gradient: Replicated and Partial are dual, BatchSharded is its own dual."""
+    return Partial() if placement == Replicated() else Replicated() if placement == Partial() else placement
 
 
-_BY_FAMILY: dict[Family, Flow] = {Family.POINTWISE: pointwise.pointwise, Family.LEAF: pointwise.free}
+_BY_FAMILY: dict[Family, Flow] = {Family.POINTWISE: pointwise.elementwise_rule, Family.LEAF: pointwise.replicated_rule}
 
 FLOWS: dict[str, Flow] = {
-    "input": pointwise.rows_of_shape,
-    "random": pointwise.rows_of_shape,
+    "input": pointwise.batch_shape_rule,
+    "random": pointwise.batch_shape_rule,
     "iota": pointwise.iota_rule,
-    "size": pointwise.size_of,
-    "add": pointwise.linear,
-    "sub": pointwise.linear,
-    "neg": pointwise.linear,
-    "stop_gradient": pointwise.linear,
+    "size": pointwise.size_rule,
+    "add": pointwise.linear_rule,
+    "sub": pointwise.linear_rule,
+    "neg": pointwise.linear_rule,
+    "stop_gradient": pointwise.linear_rule,
     "by_mode": lambda node, inputs, batch: inputs[0],
     "mul": pointwise.mul_rule,
     "div": pointwise.div_rule,
@@ -171,35 +179,35 @@ FLOWS: dict[str, Flow] = {
     "where": pointwise.where_rule,
     "cast": pointwise.cast_rule,
     "sum": pointwise.sum_rule,
-    "max": pointwise.over(lambda n: attrs_of(n, at.MaxAttrs).axes, keeps_shape=False),
-    "argmax": pointwise.over(lambda n: (attrs_of(n, at.ArgmaxAttrs).axis,), keeps_shape=False),
-    "softmax": pointwise.over(lambda n: (attrs_of(n, at.SoftmaxAttrs).axis,), keeps_shape=True),
-    "log_softmax": pointwise.over(lambda n: (attrs_of(n, at.SoftmaxAttrs).axis,), keeps_shape=True),
-    "logsumexp": pointwise.over(lambda n: (attrs_of(n, at.SoftmaxAttrs).axis,), keeps_shape=False),
-    "relu": pointwise.pointwise,
-    "sigmoid": pointwise.pointwise,
-    "tanh": pointwise.pointwise,
-    "silu": pointwise.pointwise,
-    "softplus": pointwise.pointwise,
-    "gelu": pointwise.pointwise,
-    "bce_with_logits": pointwise.pointwise,
-    "cross_entropy": pointwise.over_classes,
-    "layer_norm": _like_its_decomposition,
-    "layer_norm_grad": _like_its_decomposition,
-    "rms_norm": _like_its_decomposition,
-    "rms_norm_grad": _like_its_decomposition,
-    "group_norm": _like_its_decomposition,
-    "group_norm_grad": _like_its_decomposition,
-    "batch_norm": _like_its_decomposition,
-    "batch_norm_grad": _like_its_decomposition,
-    "dropout": _like_its_decomposition,
-    "attention": _like_its_decomposition,
-    "attention_lse": _like_its_decomposition,
-    "attention_grad": _like_its_decomposition,
-    "scan": _scan,
+    "max": pointwise.nonlinear_along(lambda n: attrs_of(n, at.MaxAttrs).axes, keeps_shape=False),
+    "argmax": pointwise.nonlinear_along(lambda n: (attrs_of(n, at.ArgmaxAttrs).axis,), keeps_shape=False),
+    "softmax": pointwise.nonlinear_along(lambda n: (attrs_of(n, at.SoftmaxAttrs).axis,), keeps_shape=True),
+    "log_softmax": pointwise.nonlinear_along(lambda n: (attrs_of(n, at.SoftmaxAttrs).axis,), keeps_shape=True),
+    "logsumexp": pointwise.nonlinear_along(lambda n: (attrs_of(n, at.SoftmaxAttrs).axis,), keeps_shape=False),
+    "relu": pointwise.elementwise_rule,
+    "sigmoid": pointwise.elementwise_rule,
+    "tanh": pointwise.elementwise_rule,
+    "silu": pointwise.elementwise_rule,
+    "softplus": pointwise.elementwise_rule,
+    "gelu": pointwise.elementwise_rule,
+    "bce_with_logits": pointwise.elementwise_rule,
+    "cross_entropy": pointwise.cross_entropy_rule,
+    "layer_norm": _decomposed_rule,
+    "layer_norm_grad": _decomposed_rule,
+    "rms_norm": _decomposed_rule,
+    "rms_norm_grad": _decomposed_rule,
+    "group_norm": _decomposed_rule,
+    "group_norm_grad": _decomposed_rule,
+    "batch_norm": _decomposed_rule,
+    "batch_norm_grad": _decomposed_rule,
+    "dropout": _decomposed_rule,
+    "attention": _decomposed_rule,
+    "attention_lse": _decomposed_rule,
+    "attention_grad": _decomposed_rule,
+    "scan": _scan_rule,
     **dict.fromkeys(("all_reduce", "broadcast", "reduce_scatter", "all_gather", "exchange"), _collective_rule),
-    "custom_gradient": _custom_gradient,
-    "item": _item,
+    "custom_gradient": _custom_gradient_rule,
+    "item": _item_rule,
     "reshape": movement.reshape_rule,
     "permute": movement.permute_rule,
     "expand": movement.expand_rule,
@@ -213,10 +221,10 @@ FLOWS: dict[str, Flow] = {
     "conv2d": convolution.convolution_rule(weight=1),
     "conv2d_grad_input": convolution.convolution_rule(weight=1),
     "conv2d_grad_weight": convolution.weight_gradient_rule,
-    "max_pool2d": convolution.by_image,
-    "max_pool2d_index": convolution.by_image,
-    "max_pool2d_grad": convolution.by_image,
-    "max_pool2d_pick": convolution.by_image,
+    "max_pool2d": convolution.per_image_rule,
+    "max_pool2d_index": convolution.per_image_rule,
+    "max_pool2d_grad": convolution.per_image_rule,
+    "max_pool2d_pick": convolution.per_image_rule,
     "pooled_grad_weight": convolution.partial_weight_gradient_rule,
     "pooled_grad_input": convolution.convolution_rule(weight=2),
 }

@@ -1,9 +1,9 @@
-"""Layers divided among ranks: the step of one rank of the model axis, made out of the whole one.
+"""Tensor parallelism along the model axis, by sharding propagation (GSPMD, arXiv:2105.04663).
 
-A value is held as a whole, as a part along an axis, or as a term of a sum over ranks.  A state that is marked is held
-as a part; what follows from it is found node by node, gradients and updates included, which are nodes as others are.
-Where a value is needed otherwise than it is held, its terms are summed (`all_reduce`), its parts put together
-(`all_gather`), or a part is cut out of what a rank has.  What no rule is for is computed of whole values: always right.
+Every value is replicated, sharded along an axis, or a partial sum.  Marked states are sharded; the placements of all
+other values follow node by node, gradients and updates included.  If an op needs another placement, the value is
+resharded: `all_reduce` of a partial sum, `all_gather` of shards, or a local slice of a replicated value.  Invariant: an
+op without a rule is computed from replicated inputs, so every marking gives the right result; a bad one costs bytes.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from wholestep.compiler.ir.state_partition import Cut
 
 
 def split(graph: IRGraph) -> IRGraph:
-    """The step of a rank that has its part of the states which are marked; a graph without them as it is."""
+    """The step of one rank of the model axis, over its shards of the marked states; unchanged if none is marked."""
     states = [attrs_of(n, at.StateAttrs) for n in graph.nodes if n.is_state]
     cuts = [Cut.of(a.split) for a in states if a.split]
     if not cuts:
         return graph
     from wholestep.compiler.passes.distribute.tensor_parallel.propagate import ShardingPropagation
-    from wholestep.compiler.passes.distribute.tensor_parallel.rules import rule_of  # few steps are divided so
+    from wholestep.compiler.passes.distribute.tensor_parallel.rules import rule_of  # imported here: few steps use it
 
     if any(cut.widths for cut in cuts):
-        from wholestep.compiler.passes.distribute.tensor_parallel.slice_gradients import put_side_by_side
+        from wholestep.compiler.passes.distribute.tensor_parallel.slice_gradients import padded_sums_to_concats
 
-        graph = put_side_by_side(graph)
+        graph = padded_sums_to_concats(graph)
     (ranks,) = {cut.ranks for cut in cuts}
-    return ShardingPropagation(rule_of, ranks).on_a_rank(graph)
+    return ShardingPropagation(rule_of, ranks).partition(graph)

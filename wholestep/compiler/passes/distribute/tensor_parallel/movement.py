@@ -1,4 +1,4 @@
-"""What moves elements: which axis of the result has the parts."""
+"""Sharding rules of views and concat: which axis of the result is sharded; None if the op cuts through shards."""
 
 from __future__ import annotations
 
@@ -18,97 +18,102 @@ from wholestep.compiler.passes.distribute.tensor_parallel.placements import (
     slice_sharding,
     widths_of,
 )
-from wholestep.compiler.passes.distribute.tensor_parallel.propagate import Made, ShardingPropagation
+from wholestep.compiler.passes.distribute.tensor_parallel.propagate import RuleResult, ShardingPropagation
 
 
-def reshape(s: ShardingPropagation, node: Node) -> Made:
+def reshape(s: ShardingPropagation, node: Node) -> RuleResult:
     (x,), a = node.inputs, attrs_of(node, at.ReshapeAttrs)
-    kind = s.kinds[x]
-    if isinstance(kind, Sharded):
-        found = reshape_sharding(x.type.shape, kind, a.shape, s.ranks)
+    placement = s.placements[x]
+    if isinstance(placement, Sharded):
+        new_sharding = reshape_sharding(x.type.shape, placement, a.shape, s.ranks)
         return (
             None
-            if found is None
-            else (s.local(node, [s.held[x]], at.ReshapeAttrs(part_of(a.shape, found, s.ranks))), found)
+            if new_sharding is None
+            else (
+                s.local_op(node, [s.local_values[x]], at.ReshapeAttrs(part_of(a.shape, new_sharding, s.ranks))),
+                new_sharding,
+            )
         )
-    return _as_it_is(s, node)
+    return _view_of_partial_sum(s, node)
 
 
-def permute(s: ShardingPropagation, node: Node) -> Made:
+def permute(s: ShardingPropagation, node: Node) -> RuleResult:
     (x,), a = node.inputs, attrs_of(node, at.PermuteAttrs)
-    kind = s.kinds[x]
-    if isinstance(kind, Sharded):
-        return s.local(node, [s.held[x]]), kind.at(a.order.index(kind.axis))
-    return _as_it_is(s, node)
+    placement = s.placements[x]
+    if isinstance(placement, Sharded):
+        return s.local_op(node, [s.local_values[x]]), placement.at(a.order.index(placement.axis))
+    return _view_of_partial_sum(s, node)
 
 
-def _as_it_is(s: ShardingPropagation, node: Node) -> Made:
-    """A share that is moved is one; so are some of its elements."""
+def _view_of_partial_sum(s: ShardingPropagation, node: Node) -> RuleResult:
+    """A view of a partial sum is a partial sum."""
     (x,) = node.inputs
-    return (s.local(node, [s.held[x]]), PartialTerm()) if isinstance(s.kinds[x], PartialTerm) else None
+    return (s.local_op(node, [s.local_values[x]]), PartialTerm()) if isinstance(s.placements[x], PartialTerm) else None
 
 
-def expand(s: ShardingPropagation, node: Node) -> Made:
+def expand(s: ShardingPropagation, node: Node) -> RuleResult:
     (x,), a = node.inputs, attrs_of(node, at.ExpandAttrs)
-    kind = s.kinds[x]
-    if not isinstance(kind, Sharded):
+    placement = s.placements[x]
+    if not isinstance(placement, Sharded):
         return None
-    found = kind.at(a.axes[kind.axis])
-    return s.local(node, [s.held[x]], at.ExpandAttrs(part_of(a.shape, found, s.ranks), a.axes)), found
+    new_sharding = placement.at(a.axes[placement.axis])
+    return s.local_op(
+        node, [s.local_values[x]], at.ExpandAttrs(part_of(a.shape, new_sharding, s.ranks), a.axes)
+    ), new_sharding
 
 
-def slice_(s: ShardingPropagation, node: Node) -> Made:
+def slice_(s: ShardingPropagation, node: Node) -> RuleResult:
     (x,), a = node.inputs, attrs_of(node, at.SliceAttrs)
-    kind = s.kinds[x]
-    if not isinstance(kind, Sharded):
-        return _as_it_is(s, node)
-    axis, extent = kind.axis, x.type.shape[kind.axis]
-    found = slice_sharding(extent, kind, a.starts[axis], a.stops[axis]) if a.steps[axis] == 1 else None
-    ends = [None if found is None else divide(end, s.ranks) for end in (a.starts[axis], a.stops[axis])]
-    if found is None or ends[0] is None or ends[1] is None:
+    placement = s.placements[x]
+    if not isinstance(placement, Sharded):
+        return _view_of_partial_sum(s, node)
+    axis, extent = placement.axis, x.type.shape[placement.axis]
+    new_sharding = slice_sharding(extent, placement, a.starts[axis], a.stops[axis]) if a.steps[axis] == 1 else None
+    ends = [None if new_sharding is None else divide(end, s.ranks) for end in (a.starts[axis], a.stops[axis])]
+    if new_sharding is None or ends[0] is None or ends[1] is None:
         return None
-    starts, stops = (_with(of, axis, end) for of, end in zip((a.starts, a.stops), ends, strict=True))
-    return s.local(node, [s.held[x]], replace(a, starts=starts, stops=stops)), found
+    starts, stops = (_replace_extent(bounds, axis, end) for bounds, end in zip((a.starts, a.stops), ends, strict=True))
+    return s.local_op(node, [s.local_values[x]], replace(a, starts=starts, stops=stops)), new_sharding
 
 
-def _with(shape: tuple[Extent, ...], axis: int, extent: Extent | None) -> tuple[Extent, ...]:
+def _replace_extent(shape: tuple[Extent, ...], axis: int, extent: Extent | None) -> tuple[Extent, ...]:
     assert extent is not None
     return (*shape[:axis], extent, *shape[axis + 1 :])
 
 
-def pad(s: ShardingPropagation, node: Node) -> Made:
+def pad(s: ShardingPropagation, node: Node) -> RuleResult:
     (x,), a = node.inputs, attrs_of(node, at.PadAttrs)
-    kind = s.kinds[x]
-    if not isinstance(kind, Sharded):
+    placement = s.placements[x]
+    if not isinstance(placement, Sharded):
         return None
-    axis = kind.axis
-    found = pad_sharding(x.type.shape[axis], kind, a.low[axis], a.high[axis])
-    if found is None or a.low[axis] % s.ranks or a.high[axis] % s.ranks:
+    axis = placement.axis
+    new_sharding = pad_sharding(x.type.shape[axis], placement, a.low[axis], a.high[axis])
+    if new_sharding is None or a.low[axis] % s.ranks or a.high[axis] % s.ranks:
         return None
-    low, high = ((*of[:axis], of[axis] // s.ranks, *of[axis + 1 :]) for of in (a.low, a.high))
-    return s.local(node, [s.held[x]], at.PadAttrs(low, high, a.value)), found
+    low, high = ((*padding[:axis], padding[axis] // s.ranks, *padding[axis + 1 :]) for padding in (a.low, a.high))
+    return s.local_op(node, [s.local_values[x]], at.PadAttrs(low, high, a.value)), new_sharding
 
 
-def concat(s: ShardingPropagation, node: Node) -> Made:
-    """Side by side along another axis, or block behind block."""
-    axis, splits = attrs_of(node, at.ConcatAttrs).axis, s.splits(node.inputs)
-    if not splits:
+def concat(s: ShardingPropagation, node: Node) -> RuleResult:
+    """Along another axis, operands take the placement of the first sharded one; along the same, blocks are appended."""
+    axis, shardings = attrs_of(node, at.ConcatAttrs).axis, s.shardings(node.inputs)
+    if not shardings:
         return None
-    first = splits[0]
+    first = shardings[0]
     if first.axis != axis:
-        return s.local(node, [s.part(i, first) for i in node.inputs]), first
-    kinds = [s.kinds[i] for i in node.inputs]
-    if OnAllRanks() in kinds or PartialTerm() in kinds or any(k.axis != axis for k in splits):
+        return s.local_op(node, [s.shard(i, first) for i in node.inputs]), first
+    placements = [s.placements[i] for i in node.inputs]
+    if OnAllRanks() in placements or PartialTerm() in placements or any(k.axis != axis for k in shardings):
         return None
     extents = [i.type.shape[axis] for i in node.inputs]
-    blocks = {divide(extent, k.outer) for extent, k in zip(extents, splits, strict=True)}
-    if len(blocks) > 1 or any(k.widths for k in splits):
-        widths = [widths_of(extent, k) for extent, k in zip(extents, splits, strict=True)]
+    blocks = {divide(extent, k.outer) for extent, k in zip(extents, shardings, strict=True)}
+    if len(blocks) > 1 or any(k.widths for k in shardings):
+        widths = [widths_of(extent, k) for extent, k in zip(extents, shardings, strict=True)]
         if None in widths:
             return None
-        found = Sharded.of_blocks(axis, [width for each in widths for width in each or ()])
-        return s.local(node, [s.held[i] for i in node.inputs]), found
+        new_sharding = Sharded.of_blocks(axis, [width for each in widths for width in each or ()])
+        return s.local_op(node, [s.local_values[i] for i in node.inputs]), new_sharding
     outer: Extent = 0
-    for k in splits:
+    for k in shardings:
         outer = k.outer + outer
-    return s.local(node, [s.held[i] for i in node.inputs]), Sharded(axis, outer)
+    return s.local_op(node, [s.local_values[i] for i in node.inputs]), Sharded(axis, outer)

@@ -1,4 +1,4 @@
-"""How a rank of the model axis may hold a value: as a whole, a part of it, or a term of a sum over those ranks."""
+"""Placements along the model axis (replicated, sharded in blocks, partial sum), and how views map shardings."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from wholestep.compiler.ir.types import Extent, Shape, divide, product
 
 @dataclass(frozen=True)
 class OnAllRanks:
-    """The same on all of them."""
+    """Replicated: the same value on every rank."""
 
 
 @dataclass(frozen=True)
 class Sharded:
-    """Divided along an axis: of each of its `outer` blocks a rank has the part at its place.
+    """Sharded along `axis`: the axis consists of `outer` blocks, and rank r holds the r-th part of each block.
 
-    So what lies side by side in one tensor is divided alike: queries, keys and values, by their heads.
+    Thus tensors that are stored concatenated (queries, keys, values) are each sharded, by heads.
     """
 
     axis: int
     outer: Extent = 1
-    widths: tuple[int, ...] = ()  # of the blocks, where they are not equal
+    widths: tuple[int, ...] = ()  # the width of each block, if they are not equal
 
     @staticmethod
     def of_blocks(axis: int, widths: Sequence[int]) -> Sharded:
-        """Blocks of these widths, one behind the other."""
+        """Consecutive blocks of these widths."""
         return Sharded(axis, len(widths), tuple(widths) if len(set(widths)) > 1 else ())
 
     def at(self, axis: int) -> Sharded:
@@ -37,48 +37,49 @@ class Sharded:
 
 @dataclass(frozen=True)
 class PartialTerm:
-    """A term of a sum over ranks."""
+    """This rank's term of a sum over ranks."""
 
 
 Kind = OnAllRanks | Sharded | PartialTerm
 
 
 def inner(shape: Shape, split: Sharded, ranks: int) -> Extent | None:
-    """How much of each of equal blocks a rank has; None where blocks do not divide."""
+    """The extent that a rank holds of each of equal blocks; None if the blocks do not divide evenly."""
     return divide(shape[split.axis], split.outer * ranks)
 
 
 def divides(shape: Shape, split: Sharded, ranks: int) -> bool:
-    """Does each block divide?"""
+    """Does every block divide evenly among the ranks?"""
     if not split.widths:
         return inner(shape, split, ranks) is not None
     return sum(split.widths) == shape[split.axis] and not any(width % ranks for width in split.widths)
 
 
 def widths_of(extent: Extent, split: Sharded) -> tuple[int, ...] | None:
-    """Of each block; None where they are not known."""
+    """The width of each block; None if an extent is symbolic."""
     if split.widths or not isinstance(extent, int) or not isinstance(split.outer, int):
         return split.widths or None
     return (extent // split.outer,) * split.outer
 
 
 def part_of(shape: Shape, split: Sharded, ranks: int) -> Shape:
-    """The shape of what a rank has."""
-    own = divide(shape[split.axis], ranks)
-    assert own is not None, f"{shape} does not divide among {ranks} ranks"
-    assert divides(shape, split, ranks), f"{shape} does not divide among {ranks} ranks as {split} says"
-    return (*shape[: split.axis], own, *shape[split.axis + 1 :])
+    """The shape of one rank's shard."""
+    local_extent = divide(shape[split.axis], ranks)
+    assert local_extent is not None, f"{shape} does not divide among {ranks} ranks"
+    assert divides(shape, split, ranks), f"{shape} does not divide among {ranks} ranks as {split}"
+    return (*shape[: split.axis], local_extent, *shape[split.axis + 1 :])
 
 
 def reshape_sharding(old: Shape, split: Sharded, new: Shape, ranks: int) -> Sharded | None:
-    """The same elements in another shape; None where a reshape tears the parts of ranks apart.
+    """The sharding after a reshape; None if the reshape cuts through shards.
 
-    In the order of elements, what is before the ranks' parts stays before them: at most one axis can hold them.
+    A reshape keeps the row-major order of elements, so the product of extents outside of the shards is kept: at most
+    one axis of the new shape can be the sharded one.
     """
-    if split.widths:  # an axis that stays what it was
-        places = [(product(new[:axis]), extent) for axis, extent in enumerate(new)]
-        place = product(old[: split.axis]), old[split.axis]
-        return split.at(places.index(place)) if place in places else None
+    if split.widths:  # only an axis that the reshape leaves unchanged
+        positions = [(product(new[:axis]), extent) for axis, extent in enumerate(new)]
+        position = product(old[: split.axis]), old[split.axis]
+        return split.at(positions.index(position)) if position in positions else None
     before = product(old[: split.axis]) * split.outer
     for axis, extent in enumerate(new):
         outer = divide(before, product(new[:axis]))
@@ -88,11 +89,11 @@ def reshape_sharding(old: Shape, split: Sharded, new: Shape, ranks: int) -> Shar
 
 
 def slice_sharding(extent: Extent, split: Sharded, start: Extent, stop: Extent) -> Sharded | None:
-    """Some blocks of the axis that is divided, in a row; None where a slice cuts through one."""
+    """The sharding of a slice of consecutive blocks along the sharded axis; None if the slice cuts through a block."""
     if split.widths:
         ends: list[Extent] = [0, *accumulate(split.widths)]
-        known = start in ends and stop in ends and start != stop
-        return Sharded.of_blocks(split.axis, split.widths[ends.index(start) : ends.index(stop)]) if known else None
+        aligned = start in ends and stop in ends and start != stop
+        return Sharded.of_blocks(split.axis, split.widths[ends.index(start) : ends.index(stop)]) if aligned else None
     block = divide(extent, split.outer)
     length = stop - start
     if block is None or divide(start, block) is None:
@@ -102,7 +103,7 @@ def slice_sharding(extent: Extent, split: Sharded, start: Extent, stop: Extent) 
 
 
 def pad_sharding(extent: Extent, split: Sharded, low: int, high: int) -> Sharded | None:
-    """With whole blocks before and behind those that there are."""
+    """The sharding after padding with complete blocks on either side; None if the padding is not a multiple of them."""
     block = None if split.widths else divide(extent, split.outer)
     counts = [None if block is None else divide(n, block) for n in (low, high)]
     if counts[0] is None or counts[1] is None:

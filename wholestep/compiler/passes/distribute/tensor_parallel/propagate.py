@@ -1,4 +1,8 @@
-"""The walk: what each node is on one rank of the model axis, and what is exchanged where that is not what is needed."""
+"""Sharding propagation: one forward walk that gives each node a placement on the model axis, and inserts resharding.
+
+`rules.py` says which placements an op accepts and gives; this file converts values between placements.  Converted
+values are cached, so that each is gathered, reduced or sliced at most once.
+"""
 
 from __future__ import annotations
 
@@ -23,187 +27,191 @@ from wholestep.compiler.passes.distribute.tensor_parallel.placements import (
 )
 from wholestep.compiler.passes.lower.decompose import decomposition_of
 
-Held = tuple[Node, Kind]
-Made = Held | tuple[Held, ...] | None
+PlacedValue = tuple[Node, Kind]
+RuleResult = PlacedValue | tuple[PlacedValue, ...] | None
 Rule = Callable[
-    ["ShardingPropagation", Node], Made
-]  # what a node is here; a tuple where it has several results; None: as a whole
+    ["ShardingPropagation", Node], RuleResult
+]  # the local node and its placement, a tuple of these for several results, or None: compute from replicated inputs
 
 
 class ShardingPropagation:
-    """`held` has what stands for each node of the whole graph on this rank, and `kinds` how that is to be read."""
+    """Maps each node of the unsharded graph to this rank's local value and its placement."""
 
     def __init__(self, rules: Callable[[Node], Rule | None], ranks: int) -> None:
         self.rules, self.ranks = rules, ranks
-        self.held: dict[Node, Node] = {}
-        self.kinds: dict[Node, Kind] = {}
-        self.several: dict[Node, tuple[Held, ...]] = {}
-        self.wholes: dict[Node, Node] = {}  # of what is not held as a whole
-        self.parts: dict[tuple[Node, Sharded], Node] = {}
-        self.updated: dict[Node, Kind] = {}  # new and old values of states, element by element: how those are held
+        self.local_values: dict[Node, Node] = {}
+        self.placements: dict[Node, Kind] = {}
+        self.tuple_results: dict[Node, tuple[PlacedValue, ...]] = {}
+        self.replicated_values: dict[Node, Node] = {}  # sharded or partial node -> its replicated value
+        self.shards: dict[tuple[Node, Sharded], Node] = {}
+        self.update_placements: dict[Node, Kind] = {}  # elementwise values of an updated state -> its placement
 
-    def on_a_rank(self, graph: IRGraph) -> IRGraph:
-        """The graph of one rank."""
+    def partition(self, graph: IRGraph) -> IRGraph:
+        """The SPMD graph of one rank."""
         changed = {u.name for u in graph.updates}
         states = {attrs_of(n, at.StateAttrs).name: n for n in graph.nodes if n.is_state}
         for name, node in states.items():
             self.place(node)
             if name in changed and node.type.rank:
-                self.updated[node] = self.kinds[node]
+                self.update_placements[node] = self.placements[node]
         for node in graph.nodes:
             self.place(node)
         return IRGraph(
-            tuple(Output(o.name, self.whole(o.node)) for o in graph.outputs),
-            tuple(Update(u.name, self.as_held(u.node, states.get(u.name))) for u in graph.updates),
-            tuple(self.held[i] for i in graph.inputs),
+            tuple(Output(o.name, self.replicated(o.node)) for o in graph.outputs),
+            tuple(Update(u.name, self.in_state_placement(u.node, states.get(u.name))) for u in graph.updates),
+            tuple(self.local_values[i] for i in graph.inputs),
         )
 
-    def as_held(self, node: Node, state: Node | None) -> Node:
-        """A new value as its state is held."""
-        kind = OnAllRanks() if state is None else self.kinds[state]
-        return self.part(node, kind) if isinstance(kind, Sharded) else self.whole(node)
+    def in_state_placement(self, node: Node, state: Node | None) -> Node:
+        """A new value in the placement of its state."""
+        placement = OnAllRanks() if state is None else self.placements[state]
+        return self.shard(node, placement) if isinstance(placement, Sharded) else self.replicated(node)
 
     # -- nodes -----------------------------------------------------------------------------------------------------
 
     def place(self, node: Node) -> None:
-        """Say what a node is on this rank."""
-        if node in self.kinds or node in self.several:
+        """Compute the local value and the placement of a node."""
+        if node in self.placements or node in self.tuple_results:
             return
-        for given in node.inputs:
-            self.place(given)
+        for operand in node.inputs:
+            self.place(operand)
         with b.origin(node):
             rule = self.rules(node)
-            made = None if rule is None else rule(self, node)
-            self._keep(node, self._as_a_whole(node) if made is None else made)
+            result = None if rule is None else rule(self, node)
+            self._store(node, self._replicated_op(node) if result is None else result)
 
-    def _keep(self, node: Node, made: Held | tuple[Held, ...]) -> None:
-        if isinstance(made[0], Node):
-            self.held[node], self.kinds[node] = made
+    def _store(self, node: Node, result: PlacedValue | tuple[PlacedValue, ...]) -> None:
+        if isinstance(result[0], Node):
+            self.local_values[node], self.placements[node] = result
         else:
-            self.several[node] = made
+            self.tuple_results[node] = result
 
-    def _as_a_whole(self, node: Node) -> Held | tuple[Held, ...]:
-        """What no rule is for is computed by all ranks, of whole values: right, whatever it does."""
+    def _replicated_op(self, node: Node) -> PlacedValue | tuple[PlacedValue, ...]:
+        """Fallback for ops without a rule: every rank computes the op from replicated inputs."""
         if node.op == "item":
-            return self.several[node.inputs[0]][attrs_of(node, at.ItemAttrs).index]
-        made = node.with_inputs([self.whole(i) for i in node.inputs])
+            return self.tuple_results[node.inputs[0]][attrs_of(node, at.ItemAttrs).index]
+        result = node.with_inputs([self.replicated(i) for i in node.inputs])
         if isinstance(node.result, TensorType):
-            return made, OnAllRanks()
-        return tuple((b.make("item", (made,), at.ItemAttrs(i)), OnAllRanks()) for i in range(len(node.results)))
+            return result, OnAllRanks()
+        return tuple((b.make("item", (result,), at.ItemAttrs(i)), OnAllRanks()) for i in range(len(node.results)))
 
-    def taken_apart(self, node: Node) -> Held | tuple[Held, ...]:
-        """A composite, primitive by primitive: along a divided axis it is sums over ranks; the rest stays divided."""
+    def decompose(self, node: Node) -> PlacedValue | tuple[PlacedValue, ...]:
+        """Propagate through a composite's decomposition: only reductions along the sharded axis need collectives."""
         parts = decomposition_of(node)
         for part in parts:
             self.place(part)
-        found = tuple((self.held[p], self.kinds[p]) for p in parts)
-        return found[0] if isinstance(node.result, TensorType) else found
+        results = tuple((self.local_values[p], self.placements[p]) for p in parts)
+        return results[0] if isinstance(node.result, TensorType) else results
 
-    def local(self, node: Node, inputs: Sequence[Node], attrs: at.Attrs | None = None) -> Node:
-        """The node over what this rank has."""
+    def local_op(self, node: Node, inputs: Sequence[Node], attrs: at.Attrs | None = None) -> Node:
+        """The node over local inputs, with other attributes if given."""
         if attrs is None or attrs == node.attrs:
             return node.with_inputs(inputs)
         return Node(node.op, inputs, attrs, node.name, node.line)
 
-    # -- how a value is held ---------------------------------------------------------------------------------------
+    # -- resharding ------------------------------------------------------------------------------------------------
 
-    def splits(self, nodes: Sequence[Node]) -> list[Sharded]:
-        """How those are divided that are."""
-        return [k for k in (self.kinds[n] for n in nodes) if isinstance(k, Sharded)]
+    def shardings(self, nodes: Sequence[Node]) -> list[Sharded]:
+        """The placements of the sharded nodes among these."""
+        return [k for k in (self.placements[n] for n in nodes) if isinstance(k, Sharded)]
 
-    def fits(self, node: Node, split: Sharded) -> bool:
-        """Does it divide so?"""
+    def divides_evenly(self, node: Node, split: Sharded) -> bool:
+        """Does a node's shape divide evenly by this sharding?"""
         return divides(node.type.shape, split, self.ranks)
 
-    def whole(self, node: Node) -> Node:
-        """A value as all ranks have it."""
-        kind = self.kinds[node]
-        if isinstance(kind, OnAllRanks):
-            return self.held[node]
-        if node not in self.wholes:
+    def replicated(self, node: Node) -> Node:
+        """The replicated value of a node, by a collective if it is sharded or partial."""
+        placement = self.placements[node]
+        if isinstance(placement, OnAllRanks):
+            return self.local_values[node]
+        if node not in self.replicated_values:
             with b.origin(node):
-                self.wholes[node] = self._reduce(node) if isinstance(kind, PartialTerm) else self._gather(node, kind)
-        return self.wholes[node]
+                self.replicated_values[node] = (
+                    self._reduce(node) if isinstance(placement, PartialTerm) else self._gather(node, placement)
+                )
+        return self.replicated_values[node]
 
     def _reduce(self, node: Node) -> Node:
-        """The sum of all terms."""
-        own = self.held[node]
-        carried = own if own.type.dtype.name in CARRIED else b.cast(own, float32)
-        return b.cast(b.make("all_reduce", (carried,), at.GroupAttrs(axis=MODEL)), own.type.dtype)
+        """All-reduce a partial sum, in float32 if collectives do not support its dtype."""
+        local = self.local_values[node]
+        operand = local if local.type.dtype.name in CARRIED else b.cast(local, float32)
+        return b.cast(b.make("all_reduce", (operand,), at.GroupAttrs(axis=MODEL)), local.type.dtype)
 
     def _gather(self, node: Node, split: Sharded) -> Node:
-        """All parts of a value, put together."""
-        own, shape, axis = self.held[node], node.type.shape, split.axis
-        sent = _wire_dtype(own.type.dtype)
+        """All-gather shards.  all_gather stacks along axis 0: blocks are then permuted back to the sharded axis."""
+        shard, shape, axis = self.local_values[node], node.type.shape, split.axis
+        wire = _wire_dtype(shard.type.dtype)
         if axis == 0 and split.outer == 1:
-            found = b.make("all_gather", (b.cast(own, sent),), at.GroupAttrs(self.ranks, MODEL))
-            return b.cast(found, own.type.dtype)
-        parts = b.reshape(b.cast(own, sent), (1, *own.type.shape))
-        found = b.make("all_gather", (parts,), at.GroupAttrs(self.ranks, MODEL))
+            gathered = b.make("all_gather", (b.cast(shard, wire),), at.GroupAttrs(self.ranks, MODEL))
+            return b.cast(gathered, shard.type.dtype)
+        parts = b.reshape(b.cast(shard, wire), (1, *shard.type.shape))
+        gathered = b.make("all_gather", (parts,), at.GroupAttrs(self.ranks, MODEL))
         if split.widths:
-            return b.cast(self._blocks_joined(found, split), own.type.dtype)
-        of_each = inner(shape, split, self.ranks)
-        assert of_each is not None
-        apart = b.reshape(found, (self.ranks, *shape[:axis], split.outer, of_each, *shape[axis + 1 :]))
-        order = (*range(1, axis + 2), 0, *range(axis + 2, apart.type.rank))
-        return b.cast(b.reshape(b.permute(apart, order), shape), own.type.dtype)
+            return b.cast(self._join_blocks(gathered, split), shard.type.dtype)
+        block_extent = inner(shape, split, self.ranks)
+        assert block_extent is not None
+        blocks = b.reshape(gathered, (self.ranks, *shape[:axis], split.outer, block_extent, *shape[axis + 1 :]))
+        order = (*range(1, axis + 2), 0, *range(axis + 2, blocks.type.rank))
+        return b.cast(b.reshape(b.permute(blocks, order), shape), shard.type.dtype)
 
-    def _blocks_joined(self, parts: Node, split: Sharded) -> Node:
-        """What each rank has, (ranks, ...), block by block."""
-        axis, found, start = split.axis + 1, list[Node](), 0
+    def _join_blocks(self, parts: Node, split: Sharded) -> Node:
+        """Restore the unsharded order of gathered shards (ranks, ...) with blocks of unequal widths."""
+        axis, blocks, start = split.axis + 1, list[Node](), 0
         for width in split.widths:
             stop = start + width // self.ranks
             block = _slice_axis(parts, axis, start, stop)
-            turned = b.permute(block, (*range(1, axis), 0, *range(axis, block.type.rank)))
+            ranks_inside = b.permute(block, (*range(1, axis), 0, *range(axis, block.type.rank)))
             shape = block.type.shape
-            found.append(b.reshape(turned, (*shape[1:axis], width, *shape[axis + 1 :])))
+            blocks.append(b.reshape(ranks_inside, (*shape[1:axis], width, *shape[axis + 1 :])))
             start = stop
-        return b.concat(found, split.axis)
+        return b.concat(blocks, split.axis)
 
-    def part(self, node: Node, split: Sharded) -> Node:
-        """This rank's part of a value."""
-        if self.kinds[node] == split:
-            return self.held[node]
+    def shard(self, node: Node, split: Sharded) -> Node:
+        """This rank's shard of a value."""
+        if self.placements[node] == split:
+            return self.local_values[node]
         key = node, split
-        if key not in self.parts:
+        if key not in self.shards:
             with b.origin(node):
-                self.parts[key] = self._cut(node, split)
-        return self.parts[key]
+                self.shards[key] = self._cut(node, split)
+        return self.shards[key]
 
     def _cut(self, node: Node, split: Sharded) -> Node:
-        """A part of what is held otherwise; what repeats or counts is made as large as the part."""
+        """Slice this rank's shard out of the replicated value; broadcasts and iotas are computed in its shape."""
         shape = part_of(node.type.shape, split, self.ranks)
-        if node.op == "expand" and isinstance(self.kinds[node], OnAllRanks):
+        if node.op == "expand" and isinstance(self.placements[node], OnAllRanks):
             (x,), a = node.inputs, attrs_of(node, at.ExpandAttrs)
             if split.axis not in a.axes:
-                return b.expand_to(self.whole(x), shape, a.axes)
-            return b.expand_to(self.part(x, split.at(a.axes.index(split.axis))), shape, a.axes)
+                return b.expand_to(self.replicated(x), shape, a.axes)
+            return b.expand_to(self.shard(x, split.at(a.axes.index(split.axis))), shape, a.axes)
         if node.op == "iota" and attrs_of(node, at.IotaAttrs).axis != split.axis:
             return b.iota(shape, attrs_of(node, at.IotaAttrs).axis, node.type.dtype)
-        found, whole, axis = self.whole(node), node.type.shape, split.axis
+        replicated, full_shape, axis = self.replicated(node), node.type.shape, split.axis
         if split.widths:
             firsts = zip(accumulate(split.widths, initial=0), split.widths, strict=False)
-            places = [(first + width // self.ranks * Dim.symbol(MODEL_RANK), width) for first, width in firsts]
-            own_blocks = [_slice_axis(found, axis, at, at + width // self.ranks) for at, width in places]
-            return b.concat(own_blocks, axis)
-        own = inner(whole, split, self.ranks)
-        assert own is not None
-        if split.outer != 1:  # its blocks, each of which is cut
-            found = b.reshape(found, (*whole[:axis], split.outer, own * self.ranks, *whole[axis + 1 :]))
+            starts = [(first + width // self.ranks * Dim.symbol(MODEL_RANK), width) for first, width in firsts]
+            local_blocks = [_slice_axis(replicated, axis, at, at + width // self.ranks) for at, width in starts]
+            return b.concat(local_blocks, axis)
+        local_extent = inner(full_shape, split, self.ranks)
+        assert local_extent is not None
+        if split.outer != 1:  # an axis for the blocks, then slice each of them
+            replicated = b.reshape(
+                replicated, (*full_shape[:axis], split.outer, local_extent * self.ranks, *full_shape[axis + 1 :])
+            )
             axis += 1
-        first = own * Dim.symbol(MODEL_RANK)
-        return b.reshape(_slice_axis(found, axis, first, first + own), shape)
+        first = local_extent * Dim.symbol(MODEL_RANK)
+        return b.reshape(_slice_axis(replicated, axis, first, first + local_extent), shape)
 
 
 def _slice_axis(x: Node, axis: int, start: Extent, stop: Extent) -> Node:
-    """Some places along an axis."""
-    before, behind = x.type.shape[:axis], x.type.shape[axis + 1 :]
-    starts = (*(0 for _ in before), start, *(0 for _ in behind))
-    return b.slice_axes(x, starts, (*before, stop, *behind))
+    """Slice one axis."""
+    before, after = x.type.shape[:axis], x.type.shape[axis + 1 :]
+    starts = (*(0 for _ in before), start, *(0 for _ in after))
+    return b.slice_axes(x, starts, (*before, stop, *after))
 
 
 def _wire_dtype(dtype: DType) -> DType:
-    """What ranks send elements of a type as."""
+    """The dtype in which collectives send values of a dtype."""
     if dtype.name in CARRIED:
         return dtype
     return float32 if dtype.is_float else int32

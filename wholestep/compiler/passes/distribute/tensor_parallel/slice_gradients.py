@@ -1,7 +1,7 @@
-"""Gradients of slices: a sum of tensors that are 0 but for their own places is these, one behind the other.
+"""Gradients of slices: a sum of zero-padded tensors that tile an axis is rewritten as their concatenation.
 
-Where a tensor consists of blocks of different widths, as queries and the fewer keys and values that they share, zeros
-say nothing of the blocks that they stand for; what is put together does.
+Needed for blocks of unequal widths (grouped-query attention: queries next to fewer keys and values in one matrix): the
+zeros of a pad carry no block widths, so sharding could not be propagated through the sum; through a concat it can.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import IRGraph, Node, rewrite
 
 
-def put_side_by_side(graph: IRGraph) -> IRGraph:
-    """The graph with such sums as concatenations."""
+def padded_sums_to_concats(graph: IRGraph) -> IRGraph:
+    """Rewrite sums of zero-padded slices as concatenations."""
     return rewrite(graph, _as_concat)
 
 
@@ -29,7 +29,7 @@ def _as_concat(node: Node) -> Node:
     for term in terms:
         extent = term.inputs[0].type.shape[axis]
         if attrs_of(term, at.PadAttrs).low[axis] != end or not isinstance(extent, int):
-            return node  # they overlap, or leave places between them
+            return node  # they overlap, or leave gaps
         end += extent
     if end != node.type.shape[axis]:
         return node

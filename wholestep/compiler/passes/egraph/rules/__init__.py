@@ -1,4 +1,4 @@
-"""Every rule of the optimizer: laws written as rows, and the definitions of composites."""
+"""The rule set: laws (declared one per row), laws instantiated per program, and recognition of composites."""
 
 from __future__ import annotations
 
@@ -25,13 +25,17 @@ def rules_for(
     before_autodiff: bool,
     dropped: dict[str, str] | None = None,
 ) -> list[Rule]:
-    """The rules that may be used on a graph; before autodiff those that recognise, steady and keep gradients.
+    """The rules that may be applied to a graph; before autodiff only those that do not change a gradient.
 
-    A law that fails on this graph goes to `dropped`, with the reason; without that it raises.
+    A law that raises on this graph is added to `dropped`, with the reason; if `dropped` is None, the error is raised.
     """
-    seen = profile(graph)
-    named = [r for op in INSTANCES for r in _rules(f"name-{op}", composite_rules(op, seen, exactness, tables), dropped)]
-    if before_autodiff:  # a name decides the formula of the gradient: what the forward pass costs is not the point
+    instances_profile = profile(graph)
+    named = [
+        r
+        for op in INSTANCES
+        for r in _rules(f"name-{op}", composite_rules(op, instances_profile, exactness, tables), dropped)
+    ]
+    if before_autodiff:  # composites are taken at any cost: they decide the formula of the gradient
         named = [rule.taken for rule in named]
     laws = [law for law in INSTANCE_LAWS if law.exactness <= exactness]
     instances = [rule for law in laws for rule in _rules(law.name, law.rules(graph, tables), dropped)]
@@ -53,17 +57,17 @@ def _rules(law: str, rules: Iterable[Rule], dropped: dict[str, str] | None) -> l
 
 
 def usable(rules: Sequence[Rule], heads: Collection[str]) -> list[Rule]:
-    """The rules whose left sides can come to exist in a program with these constructors: the others only cost time."""
+    """The rules whose left sides are reachable in a program with these constructors."""
     reachable = set(heads)
-    kept: dict[str, Rule] = {}
-    while new := [r for r in rules if r.name not in kept and _looked_for(r) <= reachable]:
+    usable_rules: dict[str, Rule] = {}
+    while new := [r for r in rules if r.name not in usable_rules and _left_heads(r) <= reachable]:
         for rule in new:
-            kept[rule.name] = rule
+            usable_rules[rule.name] = rule
             reachable |= _heads(rule.right)
-    return [r for r in rules if r.name in kept]
+    return [r for r in rules if r.name in usable_rules]
 
 
-def _looked_for(rule: Rule) -> set[str]:
+def _left_heads(rule: Rule) -> set[str]:
     return _heads(rule.left) | (_heads(rule.beside) if rule.beside else set())
 
 

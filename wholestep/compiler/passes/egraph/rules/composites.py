@@ -1,9 +1,10 @@
-"""The definitions of composites, read from passes/lower/decompose.py: what is written out gets its name.
+"""Recognition of composites (idiom recognition): a decomposition from passes/lower/decompose.py becomes its composite.
 
-The other direction is no rule: the encoder gives each composite of a program with its definition.  A definition depends
-on the rank, the axis and the dtype of what it is applied to, so it becomes one rule per instance that a program can
-hold: INSTANCES says which, one row for each composite.  The types inside are variables; numbers are those of the dtype.
-Where types are attributes of the name (regions of a reshape, the results of a gradient) they are exact.
+The other direction is not a rule: the encoder adds the definition of each composite of a program as terms.  A
+definition depends on the rank, axis and dtype of its operands, so there is one rule per instance that a program can
+contain: INSTANCES lists them, one row per composite.  Types inside a rule are variables, and constants are rounded to
+the dtype; if types are attributes of the composite (the shape of a reshape, the results of a gradient), the rule has
+exact types.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from wholestep.compiler.passes.lower.decompose import decomposition_of
 
 @dataclass(frozen=True)
 class Instance:
-    """A composite over leaves.  `exact`: its rules hold for these types alone."""
+    """A composite over leaves.  `exact`: its rules hold for exactly these types."""
 
     label: str
     node: Node
@@ -42,7 +43,7 @@ Instances = Callable[[InstanceProfile], Iterator[Instance]]
 
 
 def _tensor(name: str, rank: int, dtype: DType, width: int | None = None) -> Node:
-    """A leaf whose dimensions are all different symbols, so that types are equal only where they must be."""
+    """A leaf whose dimensions are distinct symbols, so that only types that must be equal are equal."""
     shape: Shape = tuple(Dim.symbol(f"{name}{d}") for d in range(rank))
     return leaf(name, TensorType(shape if width is None else (*shape[:-1], width), dtype))
 
@@ -65,7 +66,7 @@ def _bce(p: InstanceProfile) -> Iterator[Instance]:
 def _along_axis(op: str) -> Instances:
     def instances(p: InstanceProfile) -> Iterator[Instance]:
         for rank, axis in p.reduced:
-            x = _tensor("x", rank, (p.dtypes or (float32,))[0])  # no numbers inside: one dtype stands for all
+            x = _tensor("x", rank, (p.dtypes or (float32,))[0])  # no constants inside: one rule holds for all dtypes
             yield Instance(f"rank {rank} axis {axis}", b.make(op, (x,), at.SoftmaxAttrs(axis)))
 
     return instances
@@ -87,16 +88,16 @@ def _dropout(p: InstanceProfile) -> Iterator[Instance]:
 
 # -- norms -------------------------------------------------------------------------------------------------------
 
-SMALLEST_EPS, LARGEST_EPS = 1e-12, 1e-2
+SMALLEST_EPS, LARGEST_EPS = 1e-12, 1e-2  # constants in this range may be the eps of a norm
 
 
 def _eps(p: InstanceProfile) -> list[float]:
-    """Every small number of a program may be one."""
+    """The constants of a program that may be the eps of a norm."""
     return [n for n in p.numbers if SMALLEST_EPS <= n <= LARGEST_EPS]
 
 
 def _norm(op: str, most: int) -> Instances:
-    """Over rows of a width that the program divides by."""
+    """Norms over rows, if the program divides by their width."""
 
     def instances(p: InstanceProfile) -> Iterator[Instance]:
         for dtype in p.dtypes:
@@ -165,7 +166,7 @@ def _batch_norm_grad(p: InstanceProfile) -> Iterator[Instance]:
 
 
 def _attention(p: InstanceProfile) -> Iterator[Instance]:
-    """With every number that a product is scaled by, causal or not, with a mask where something is added."""
+    """Attention with every scale of a product in the program, causal or not, with a mask if something is added."""
     for dtype in p.dtypes:
         for rank in sorted({rank for rank, axis in p.reduced if axis == rank - 1 and rank >= 2}):
             lead = tuple(Dim.symbol(f"d{d}") for d in range(rank - 2))
@@ -178,12 +179,10 @@ def _attentions(p: InstanceProfile, s: Scores, causal: bool) -> Iterator[Instanc
     for scale in p.scales:
         for masked in (False, True) if p.biased else (False,):
             label = f"{s.dtype} rank {len(s.lead) + 2} scale {scale:g} causal {causal} masked {masked}"
-            yield Instance(
-                label, b.make("attention", _attention_definitions(s, masked), at.AttentionAttrs(causal, scale))
-            )
+            yield Instance(label, b.make("attention", _attention_operands(s, masked), at.AttentionAttrs(causal, scale)))
 
 
-def _attention_definitions(s: Scores, masked: bool) -> list[Node]:
+def _attention_operands(s: Scores, masked: bool) -> list[Node]:
     shapes = {"q": (s.queries, s.width), "k": (s.keys, s.width), "v": (s.keys, s.value_width)}
     if masked:
         shapes["mask"] = s.queries, s.keys
@@ -228,71 +227,77 @@ INSTANCES: dict[str, Instances] = {
     "attention": _attention,
     "attention_grad": _attention_grad,
 }
-# Composites that no program of primitives tells: the definition does not read all inputs.
-UNNAMED = frozenset({"attention_lse"})  # the values give it nothing; it comes with the name of a gradient
+# Composites that cannot be recognized alone, since their definition does not read all inputs.
+UNNAMED = frozenset({"attention_lse"})  # it does not read the values; it is recognized as part of a gradient
 _LAYERS = frozenset(
     f"{name}{part}"
     for name in ("layer_norm", "rms_norm", "group_norm", "batch_norm", "attention")
     for part in ("", "_grad")
 )
-# Written out these would go through memory, which the cost model does not see yet: they keep their names.
-_NEVER_WRITTEN_OUT = _LAYERS | {"dropout"}
+# Decomposed, these would store intermediates in memory, which the cost model does not see: they stay composites.
+_NEVER_DECOMPOSED = _LAYERS | {"dropout"}
 
-# Those with kernels of their own may differ from their definitions in the last bit; the others are lowered to them.
-_OWN_KERNEL = _LAYERS | {"relu", "sigmoid", "tanh"}
-# max(x, 0) shares its gradient at 0 between both; relu gives none: recognising it before autodiff would change it.
+# Composites with a kernel may differ from their definitions in the last bit; the others are lowered to the definition.
+_WITH_KERNEL = _LAYERS | {"relu", "sigmoid", "tanh"}
+# At 0, max(x, 0) splits its gradient between both operands, relu has gradient 0: recognition before autodiff would
+# change it.
 _OTHER_GRADIENT = frozenset({"relu"})
 
 
 def composite_rules(op: str, p: InstanceProfile, exactness: Exactness, tables: Tables) -> Iterator[Rule]:
-    """definition = name for every instance; equal ones once.  Attributes are numbered in the program's own tables."""
-    found: set[tuple[Tree, Tree]] = set()
+    """The rules definition = composite of all instances, without duplicates, with attribute numbers of `tables`."""
+    emitted: set[tuple[Tree, Tree]] = set()
     for instance in INSTANCES[op](p):
         for rule in recognition_rules(op, instance, exactness, tables):
-            if (rule.left, rule.right) not in found:
-                found.add((rule.left, rule.right))
+            if (rule.left, rule.right) not in emitted:
+                emitted.add((rule.left, rule.right))
                 yield rule
 
 
 def composites_with_definition(exactness: Exactness) -> frozenset[str]:
-    """The composites whose definition may stand in for them; the encoder adds it for each that a program holds."""
-    return frozenset(INSTANCES) - _NEVER_WRITTEN_OUT - (_OWN_KERNEL if exactness is Exactness.BITWISE else frozenset())
+    """The composites that may be replaced by their definition; the encoder adds it for each in a program."""
+    return frozenset(INSTANCES) - _NEVER_DECOMPOSED - (_WITH_KERNEL if exactness is Exactness.BITWISE else frozenset())
 
 
-_MOST_KNOWN = 4096
-_known: dict[
+_CACHE_CAPACITY = 4096  # entries of the cache below; it is cleared when full
+_rule_cache: dict[
     object, tuple[Rule, ...]
-] = {}  # rules that are the same in every program; none where a program numbers some
+] = {}  # instance -> its rules, if all programs share them; empty if they contain attribute numbers of a program
 
 
 def recognition_rules(op: str, instance: Instance, exactness: Exactness, tables: Tables) -> Iterator[Rule]:
-    """The rules of one instance; those that speak of no type or attribute by its number are written once."""
+    """The rules of one instance; cached if they contain no type or attribute numbers of a program."""
     node = instance.node
     key = op, instance.label, exactness, repr(node.attrs), tuple(leaf.attrs for leaf in node.inputs)
-    if not instance.exact and key not in _known:
-        if len(_known) >= _MOST_KNOWN:
-            _known.clear()
-        apart = Tables()
-        rules = tuple(rules_of_instance(op, instance, exactness, apart))
-        _known[key] = () if apart.attributes else rules
-    known = () if instance.exact else _known[key]
-    return iter(known or rules_of_instance(op, instance, exactness, tables))
+    if not instance.exact and key not in _rule_cache:
+        if len(_rule_cache) >= _CACHE_CAPACITY:
+            _rule_cache.clear()
+        local_tables = Tables()
+        rules = tuple(rules_of_instance(op, instance, exactness, local_tables))
+        _rule_cache[key] = () if local_tables.attributes else rules
+    cached_rules = () if instance.exact else _rule_cache[key]
+    return iter(cached_rules or rules_of_instance(op, instance, exactness, tables))
 
 
 def rules_of_instance(op: str, instance: Instance, exactness: Exactness, tables: Tables) -> Iterator[Rule]:
-    """One for each result and each spelling that tells all inputs."""
+    """One rule per result and spelling whose definition reads all inputs."""
     node = instance.node
-    several = isinstance(node.result, TupleType)
-    spelled = [*(() if op in SPELT_OTHERWISE else (decomposition_of(node),)), *SPELLINGS.get(op, lambda _: ())(node)]
-    for s, results in enumerate(spelled):
+    has_several_results = isinstance(node.result, TupleType)
+    definitions = [
+        *(() if op in SPELT_OTHERWISE else (decomposition_of(node),)),
+        *SPELLINGS.get(op, lambda _: ())(node),
+    ]
+    for s, results in enumerate(definitions):
         for i, definition in enumerate(results):
-            name = b.make("item", (node,), at.ItemAttrs(i)) if several else node
-            label = f"{op}@{instance.label}{f' result {i}' if several else ''}{f' spelled {s}' if s else ''}"
-            bits = op not in _OWN_KERNEL | SPELT_OTHERWISE and s == 0
+            name = b.make("item", (node,), at.ItemAttrs(i)) if has_several_results else node
+            label = (
+                f"{op}@{instance.label}{f' result {i}' if has_several_results else ''}{f' spelled {s}' if s else ''}"
+            )
+            bits = op not in _WITH_KERNEL | SPELT_OTHERWISE and s == 0
             rule = _recognition_rule(op, label, fold_sizes(definition), name, instance.exact, bits, exactness, tables)
             if _leaves(name) <= _leaves(definition):
                 yield rule
-            elif several:  # a result that does not read all inputs is named where another result was
+            elif has_several_results:  # a result that does not read all inputs: recognized if another result was
                 yield replace(rule, beside=side(node, tables))
 
 
@@ -304,7 +309,7 @@ def _recognition_rule(
     op: str, label: str, definition: Node, name: Node, exact: bool, bits: bool, exactness: Exactness, tables: Tables
 ) -> Rule:
     dtype = definition.type.dtype
-    # Users round a constant such as 1/√2 in their own way.
+    # Users may round a constant such as 1/√2 differently.
     tolerance = 0.0 if exactness is Exactness.BITWISE else 4 * dtype.eps
     left, right = side(definition, tables, tolerance), side(name, tables)
     return Rule(
@@ -315,6 +320,6 @@ def _recognition_rule(
         "its definition",
         Exactness.BITWISE if bits and not tolerance else Exactness.REASSOCIATING,
         scope=RuleScope.STEP if op in _OTHER_GRADIENT else RuleScope.ANYWHERE,
-        replaces=op in _NEVER_WRITTEN_OUT,
+        replaces=op in _NEVER_DECOMPOSED,
         types=exact_types((definition, name), tables) if exact else (),
     )

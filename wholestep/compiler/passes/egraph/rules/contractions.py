@@ -1,8 +1,8 @@
-"""The order of products: (a·b)·c = a·(b·c), where that takes fewer multiplications.
+"""Matrix chain ordering: (a·b)·c = a·(b·c), if that takes fewer multiplications.
 
-Associativity alone would fill the e-graph, so there are four bounds: an instance is a pair of nested products that the
-program holds or that one of these rules makes from them, it goes from more multiplications to fewer and never back,
-there are at most MOST of them, and none whose types occur in a run of more than LONGEST nested products.
+Unrestricted associativity explodes the e-graph, so there are four bounds: an instance is a pair of nested products of
+the program, or created from them by these rules; it goes from more multiplications to fewer, never back; there are at
+most MOST instances; and none whose types occur in a chain of more than LONGEST nested products.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ from wholestep.compiler.ir.types import Dim, Extent, TensorType, evaluate, float
 from wholestep.compiler.passes.egraph.rules.from_nodes import InstanceLaw, Pair, leaf
 from wholestep.compiler.passes.egraph.rules.rule import Exactness
 
-TYPICAL_SIZE = 64  # of a dimension that is a symbol: which order is cheaper at capacity is for extraction to say
-GAIN = 0.8  # the new order takes at most this share of the multiplications
-MOST = 48
-LONGEST = 8  # a run of n products has as many orders as Catalan's number says: 1,430 of 8, 6 billion of 20
+TYPICAL_SIZE = 64  # the extent of a symbolic dimension here; the final choice between orders is made by extraction
+GAIN = 0.8  # the new order takes at most this fraction of the multiplications
+MOST = 48  # instances per program
+LONGEST = 8  # products; a chain of n has Catalan(n) orders: 1,430 for 8, 6 billion for 20
 
 
 def _orders(graph: IRGraph) -> Iterator[Pair]:
-    """Nested products over leaves, and what they become."""
+    """Pairs of nested products over leaves: the original and the cheaper order."""
     readers: dict[Node, list[Node]] = {}
     products = [n for n in graph.nodes if n.op == "matmul"]
     for n in products:
         for i in n.inputs:
             readers.setdefault(i, []).append(n)
-    waiting, too_long = list(products), _in_long_runs(products)
+    pending, too_long = list(products), _signatures_in_long_chains(products)
     seen: set[Node] = set()
-    found = 0
-    for node in waiting:  # grows
+    count = 0
+    for node in pending:  # the loop appends to the list
         for position in (0, 1):
             other = _reassociate(node, position)
-            if other is None or found == MOST or _signature(node, position) in too_long:
+            if other is None or count == MOST or _signature(node, position) in too_long:
                 continue
             if other not in seen:
                 seen.add(other)
-                found += 1
+                count += 1
                 yield _over_leaves(node, position)
-                waiting += [other, *(i for i in other.inputs if i.op == "matmul")]
+                pending += [other, *(i for i in other.inputs if i.op == "matmul")]
                 for reader in readers.get(node, ()):
                     swapped = [other if i is node else i for i in reader.inputs]
-                    waiting.append(b.make("matmul", swapped, reader.attrs))
+                    pending.append(b.make("matmul", swapped, reader.attrs))
 
 
-def _in_long_runs(products: Sequence[Node]) -> set[Hashable]:
-    """What stands in a run of more than LONGEST nested products: a rule is its types, and matches the whole run."""
+def _signatures_in_long_chains(products: Sequence[Node]) -> set[Hashable]:
+    """Signatures of products in chains of more than LONGEST: a rule matches by types, hence all along the chain."""
     below: dict[Node, int] = {}
     for n in products:
         below[n] = 1 + max((below.get(i, 0) for i in n.inputs), default=0)
@@ -68,10 +68,10 @@ def _signature(node: Node, position: int) -> Hashable:
 
 
 def _reassociate(node: Node, position: int) -> Node | None:
-    """The product with the other grouping, where its operand at `position` is a product and it is cheaper."""
+    """The product in the other order, if its operand at `position` is a product and that is cheaper; else None."""
     inner = node.inputs[position]
     if inner.op != "matmul" or any(i.type.dtype != node.type.dtype for i in (*inner.inputs, *node.inputs)):
-        return None  # the operands of a product in half precision are rounded, those of another order would not be
+        return None  # half operands are rounded; the intermediate product of the other order would not be
     (f, g), (p, q) = _flags(node), _flags(inner)
     x, y = inner.inputs
     if position == 0:
@@ -101,7 +101,7 @@ def _flags(node: Node) -> tuple[bool, bool]:
 
 
 def _multiplications(*products: Node) -> int:
-    """Of these products alone: what their operands are makes no difference, here or over leaves."""
+    """The multiplications of these products, without those of their operands."""
     count: Extent = 0
     for product in products:
         count += product.type.elements * product.inputs[0].type.shape[-2 if _flags(product)[0] else -1]
@@ -116,10 +116,10 @@ def _sample() -> IRGraph:
     x, u, v, w = tensor("x", n, 40), tensor("u", 40, 3), tensor("v", 3, 50), tensor("w", 50, 4)
     low_rank = b.matmul(x, b.matmul(u, v))  # x(uv) = (xu)v
     chain = b.matmul(b.matmul(b.matmul(tensor("p", 5, n), x), b.matmul(u, v)), w)
-    turned = b.matmul(x, b.matmul(v, u, True, True), False, True)  # x(v'u')' = (xu)v
+    transposed = b.matmul(x, b.matmul(v, u, True, True), False, True)  # x(v'u')' = (xu)v
     left = b.matmul(b.matmul(tensor("r", 60, 2), tensor("s", 2, 40)), tensor("t", 40, 1))
-    flipped = b.matmul(b.matmul(tensor("k", 2, 60), tensor("l", 40, 2), True, True), tensor("m", 60, 1), True)
-    outputs = tuple(Output(f"y{i}", y) for i, y in enumerate((low_rank, chain, turned, left, flipped)))
+    transposed_left = b.matmul(b.matmul(tensor("k", 2, 60), tensor("l", 40, 2), True, True), tensor("m", 60, 1), True)
+    outputs = tuple(Output(f"y{i}", y) for i, y in enumerate((low_rank, chain, transposed, left, transposed_left)))
     return IRGraph(outputs, (), tuple(i for i in IRGraph(outputs).nodes if i.op == "input"))
 
 

@@ -1,4 +1,4 @@
-"""Rules -> an egglog program.  Each rule also writes its certificate: a row with what it was applied to."""
+"""Code generation: a rule as egglog text.  Each rule also writes a certificate: a row with the bindings of a match."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wholestep.compiler.passes.egraph.rules.rule import Rule
 from wholestep.compiler.passes.egraph.rules.tree import Apply, Number, Tree, Variable, subtrees
 from wholestep.compiler.passes.egraph.rules.typing import Types
 
-# The type of a term, and how far a value may lie outside those of the program.
+# The type of a term, and upper bounds on how many times larger and smaller it may be than a value of the program.
 DECLARATIONS = (
     "(sort T)",
     "(function type_of (T) i64 :merge old)",
@@ -26,7 +26,7 @@ def symbol(head: str) -> str:
 
 @dataclass(frozen=True)
 class Constructor:
-    """A term's signature: its children, the kinds of its attribute slots, and the type's id last."""
+    """The signature of a term: its children, the kinds of its attribute slots, then its type id."""
 
     head: str
     children: int
@@ -34,7 +34,7 @@ class Constructor:
 
     @property
     def symbol(self) -> str:
-        """Its name in egglog, apart from egglog's own functions."""
+        """Its name in egglog, with a prefix that avoids egglog's own functions."""
         return symbol(self.head)
 
     def declaration(self) -> str:
@@ -43,18 +43,18 @@ class Constructor:
 
 @dataclass(frozen=True)
 class EmittedRule:
-    """A rule as egglog text, and the variables that its certificate holds, by kind."""
+    """A rule as egglog text, and the variables in its certificate, by kind."""
 
     name: str
     relation: str
     ruleset: str
     text: str
     tensors: tuple[str, ...]  # the root first
-    numbers: tuple[tuple[str, str], ...]  # (variable, kind): attributes, values and types
+    numbers: tuple[tuple[str, str], ...]  # (variable, kind) of attributes, constants and types
     heads: tuple[Constructor, ...]
     types: Types
     type_names: Mapping[object, str]
-    loose: Mapping[Number, str]  # numbers that match within a tolerance -> the variable that holds what was there
+    loose: Mapping[Number, str]  # constant that matches within a tolerance -> the variable bound to the matched value
 
     def type_name(self, side: str, tree: Tree, parent: Apply | None, position: int) -> str:
         """The variable of a subtree's type."""
@@ -64,12 +64,12 @@ class EmittedRule:
         return f"(relation {self.relation} ({' '.join(['T'] * len(self.tensors) + [k for _, k in self.numbers])}))"
 
     def lines(self) -> list[str]:
-        """The rule in a ruleset of its own."""
+        """The declarations of the rule, in a separate ruleset."""
         return [f"(ruleset {self.ruleset})", self.declaration(), self.text]
 
 
 def emit(rule: Rule, number: int, ruleset: str = "main") -> EmittedRule:
-    """One rule; `number` keeps the names of its tables apart from others'."""
+    """Emit one rule; `number` makes the names of its tables unique."""
     return _Emitter(rule).emit(f"by{number}", ruleset)
 
 
@@ -87,20 +87,20 @@ class _Emitter:
         self.loose: dict[Number, str] = {}
         self.root = ""
         self.actions: list[str] = []
-        self.made: dict[Tree, str] = {}
+        self.built: dict[Tree, str] = {}
 
     def emit(self, relation: str, ruleset: str) -> EmittedRule:
         left = self.rule.left
-        assert isinstance(left, Apply), f"{self.rule.name}: a left side is an op"
+        assert isinstance(left, Apply), f"{self.rule.name}: the left side must be an op"
         for tree in (*subtrees(left), *(subtrees(self.rule.beside) if self.rule.beside else ())):
             if isinstance(tree, Apply) and tree not in self.node_names:
                 self._match(tree, "root" if tree == left else f"n{len(self.node_names)}")
         if self.rule.guard:
             self.conditions += self.rule.guard.facts(self._number)
-        self._check_variables()
+        self._bind_variable_types()
         self._pin_types()
         right = self._build(self.rule.right)
-        self._keep_in_range()
+        self._bound_magnitude()
         numbers = {**self.numbers, **dict.fromkeys(self.type_names.values(), "i64")}
         row = " ".join(["root", *self.tensors.values(), *numbers])
         text = (
@@ -127,7 +127,7 @@ class _Emitter:
         self.node_names[tree] = name
         children = [self._match_child(child, tree, i) for i, child in enumerate(tree.children)]
         slots = [self._match_slot(str(s.variable or ""), s.literal) for s in tree.slots]
-        self._use(tree)
+        self._declare_head(tree)
         term = " ".join([symbol(tree.head), *children, *slots, self._bind_type(self.types.of("left", tree))])
         self.facts.append(f"(= {name} ({term}))")
         if tree == self.rule.left:
@@ -147,7 +147,9 @@ class _Emitter:
             self.numbers.setdefault(number.value.variable, "f64")
             return number.value.variable
         literal = number.value.literal
-        assert literal is not None, f"{self.rule.name}: a left side holds numbers or variables, not {number.value}"
+        assert literal is not None, (
+            f"{self.rule.name}: constants of a left side are literals or variables, not {number.value}"
+        )
         if not number.tolerance:
             return repr(float(literal))
         if number in self.loose:
@@ -161,14 +163,14 @@ class _Emitter:
         if variable:
             self.numbers.setdefault(variable, "i64")
             return variable
-        assert literal is not None, f"{self.rule.name}: a left side binds attributes or names them"
+        assert literal is not None, f"{self.rule.name}: attributes of a left side are literals or variables"
         return str(int(literal))
 
     def _bind_type(self, type: object) -> str:
         return self.type_names.setdefault(type, f"t{len(self.type_names)}")
 
     def _subsume(self) -> str:
-        """egglog's way to hide an e-node from further matches; it stays in its class."""
+        """egglog's `subsume` hides the left side from further matches; it stays in its e-class."""
         return f" (subsume {self.root})" if self.rule.simplifies else ""
 
     # -- the right side ------------------------------------------------------------------------------------------
@@ -181,50 +183,57 @@ class _Emitter:
         if isinstance(tree, Number):
             self.heads.setdefault(FULL, Constructor(FULL, 0, ("f64",)))
             return f"({symbol(FULL)} {tree.value.egglog(self._number)} {type})"
-        if tree in self.made:
-            return self.made[tree]
+        if tree in self.built:
+            return self.built[tree]
         children = [self._build(child, tree, i) for i, child in enumerate(tree.children)]
-        self._use(tree)
+        self._declare_head(tree)
         slots = [s.egglog(self._number) for s in tree.slots]
-        name = self.made[tree] = f"m{len(self.made)}"
+        name = self.built[tree] = f"m{len(self.built)}"
         self.actions.append(f"(let {name} ({' '.join([symbol(tree.head), *children, *slots, type])}))")
         self.actions.append(f"(set (type_of {name}) {type})")
         return name
 
-    def _keep_in_range(self) -> None:
-        """What is made may be `above` times larger and `below` times smaller than a value of the program."""
+    def _bound_magnitude(self) -> None:
+        """Check and propagate the bounds: the new value may be `above` times larger and `below` times smaller than a
+        value of the program."""
         if self.rule.scaled is None:
             return
-        made, of, factor = self.rule.scaled.made, self.rule.scaled.of, self.rule.scaled.factor
-        known = self.tensors[of.name] if isinstance(of, Variable) else self.node_names[of]
+        created, of, factor = self.rule.scaled.made, self.rule.scaled.of, self.rule.scaled.factor
+        source = self.tensors[of.name] if isinstance(of, Variable) else self.node_names[of]
         size = f"(abs {factor.egglog(self._number)})"
         above, below = f"(* above {size})", f"(/ below {size})"
-        self.facts += [f"(= above (most_above {known}))", f"(= below (most_below {known}))"]
+        self.facts += [f"(= above (most_above {source}))", f"(= below (most_below {source}))"]
         self.conditions += [f"(<= {above} {MOST_ABOVE!r})", f"(<= {below} {MOST_BELOW!r})"]
-        new = self.made[made]
+        new = self.built[created]
         self.actions += [f"(set (most_above {new}) {above})", f"(set (most_below {new}) {below})"]
 
-    def _check_variables(self) -> None:
-        """Types of tensors that only the right side asks for come from a table of terms and what rules made of them.
+    def _bind_variable_types(self) -> None:
+        """Bind the types of variables that only the right side needs, from the table `type_of`.
 
-        A guard vouches for what it was written for; without one, a type that the left side does not force is checked.
+        A guard is trusted to imply the types; without one, a type that the left side does not determine is checked.
         """
-        forced = Types(self.rule, both=False)
+        left_types = Types(self.rule, both=False)
         for variable in (t for t in subtrees(self.rule.left) if isinstance(t, Variable)):
             type = self.types.of("left", variable)
-            known = {self.types.of("left", t) for t in subtrees(self.rule.left) if has_type_of(forced, variable, t)}
-            if not known and (type not in self.type_names or not self.rule.guard) and self._asks_for(type, variable):
+            same_type_ops = {
+                self.types.of("left", t) for t in subtrees(self.rule.left) if has_type_of(left_types, variable, t)
+            }
+            if (
+                not same_type_ops
+                and (type not in self.type_names or not self.rule.guard)
+                and self._right_needs_type(type, variable)
+            ):
                 self.facts.append(f"(= {self._bind_type(type)} (type_of {self.tensors[variable.name]}))")
 
     def _pin_types(self) -> None:
-        """Types that the rule knows exactly, of the left side and of what only the right side has."""
+        """Bind the exact types of the rule, of both sides."""
         for name, number in self.rule.types:
             if name[0].islower():
                 self.facts.append(f"(= {number} (type_of {self.tensors[name]}))")
             else:
                 self.facts.append(f"(= {self._bind_type(self.types.named(name))} {number})")
 
-    def _asks_for(self, type: object, variable: Variable) -> bool:
+    def _right_needs_type(self, type: object, variable: Variable) -> bool:
         """Does the right side depend on the type of this variable?"""
         right = self.rule.right
         if right == variable:
@@ -234,7 +243,7 @@ class _Emitter:
 
     def _type_binding(self, tree: Tree, parent: Apply | None, position: int) -> str:
         type = self.types.of("right", tree, parent, position)
-        assert type in self.type_names, f"{self.rule.name}: the left side does not tell the type of {tree}"
+        assert type in self.type_names, f"{self.rule.name}: the left side does not determine the type of {tree}"
         return self.type_names[type]
 
     def _number(self, name: str) -> str:
@@ -243,15 +252,15 @@ class _Emitter:
         assert name in self.type_names, f"{self.rule.name}: {name} is not bound by the left side"
         return self.type_names[name]
 
-    def _use(self, tree: Apply) -> None:
+    def _declare_head(self, tree: Apply) -> None:
         self.heads.setdefault(tree.head, Constructor(tree.head, len(tree.children), ("i64",) * len(tree.slots)))
 
 
 def has_type_of(types: Types, variable: Variable, tree: Tree) -> bool:
-    """Does the left side alone give an op the type of this variable?"""
+    """Does the left side alone determine that an op has the type of this variable?"""
     return isinstance(tree, Apply) and types.of("left", tree) == types.of("left", variable)
 
 
 def signatures(rules: Sequence[EmittedRule], constructors: Iterable[Constructor]) -> dict[str, Constructor]:
-    """Every constructor that the e-graph may hold."""
+    """All constructors of the e-graph: those of the program and of the rules."""
     return {c.head: c for c in [*constructors, *(h for e in rules for h in e.heads)]}

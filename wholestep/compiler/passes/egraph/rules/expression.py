@@ -1,4 +1,4 @@
-"""Arithmetic on attributes and numbers in laws and guards: read once, run by egglog and by Python alike."""
+"""Expressions over attributes and constants in laws and guards: parsed once, evaluated by Python and by egglog."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Expression:
 
     @cached_property
     def variable(self) -> str | None:
-        """Its name, where it is nothing but a variable."""
+        """The name, if the expression is a single variable."""
         return self._tree.id if isinstance(self._tree, ast.Name) and self._tree.id not in CONSTANTS else None
 
     @cached_property
     def literal(self) -> Value | None:
-        """Its value, where it has no variables."""
+        """The value, if the expression has no variables."""
         return None if list(self.variables()) else self.evaluate({})
 
     def variables(self) -> Iterator[str]:
@@ -52,18 +52,18 @@ class Expression:
         return _evaluate(self._tree, bindings)
 
     def egglog(self, name: Callable[[str], str]) -> str:
-        """As an egglog expression; `name` gives the egglog variable of each of ours."""
+        """As an egglog expression; `name` maps a variable to its egglog name."""
         return _egglog(self._tree, name)
 
     def facts(self, name: Callable[[str], str]) -> list[str]:
-        """As conditions of an egglog rule: the parts of a conjunction."""
+        """As conditions of an egglog rule: one per conjunct."""
         parts = self._tree.values if isinstance(self._tree, ast.BoolOp) else [self._tree]
         return [_egglog(p, name) for p in parts]
 
 
 @lru_cache(maxsize=4096, typed=True)
 def constant(value: Value) -> Expression:
-    """A number; -0 is 0."""
+    """A constant expression; -0 is the same as 0."""
     return Expression(ast.Constant(value))
 
 
@@ -71,7 +71,7 @@ CONSTANTS: dict[str, int] = {"IDENTITY": IDENTITY, "NOWHERE": NOWHERE}
 
 
 def place(outer: int, inner: int) -> int:
-    """Dimension d goes where `outer` sends the place that `inner` gives it."""
+    """Composition of packed axis maps: dimension d is mapped to outer[inner[d]]."""
     return sum((outer >> 4 * (inner >> 4 * d & 15) & 15) << 4 * d for d in range(RANK + 1))
 
 
@@ -84,8 +84,8 @@ def _place_text(outer: str, inner: str) -> str:
 
 
 def image(axes: int) -> int:
-    """The set of places that an expand's axes go to."""
-    return sum(1 << place for d in range(RANK) if (place := axes >> 4 * d & 15) != NOWHERE)
+    """The bit set of output axes that an expand's input axes are mapped to."""
+    return sum(1 << axis for d in range(RANK) if (axis := axes >> 4 * d & 15) != NOWHERE)
 
 
 def _image_text(axes: str) -> str:
@@ -97,7 +97,7 @@ def _image_text(axes: str) -> str:
 
 
 def repeats(axes: int, placed: int, type: int) -> bool:
-    """Does an expand to `type` repeat along exactly these axes?  Two sets that add up to all ones are complements."""
+    """Does an expand to `type` repeat along exactly these axes?  Bit sets that add up to all ones are complements."""
     return axes + image(placed) == (1 << (type >> 4 & 15)) - 1
 
 
@@ -106,7 +106,7 @@ def _repeats_text(axes: str, placed: str, type: str) -> str:
 
 
 def swaps_last(order: int, type: int) -> bool:
-    """Does a permutation exchange the last two axes and no others?  In packed form two places differ from identity."""
+    """Does a permutation exchange just the last two axes?  In packed form two digits differ from the identity."""
     rank = type >> 4 & 15
     return rank >= 2 and order == IDENTITY ^ _exchange(rank)
 
@@ -121,16 +121,16 @@ def _swaps_last_text(order: str, type: str) -> str:
     return f"(= {order} (^ {IDENTITY} (<< {bits} (* 4 (- {rank} 2)))))"
 
 
-# A law may make a number, or move one past other tensors: it must not leave the range of the dtype on the way.  The
-# range is float32's, whatever the dtype: what is refused in float64 for nothing costs nothing that was measured.
+# A constant that a law computes, or moves past other tensors, must not leave the range of the dtype.  The range is that
+# of float32 for all dtypes: rejecting a few rewrites in float64 needlessly had no measurable cost.
 SMALLEST_NORMAL, LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127
-# A value that only a rewrite makes is at most so many times larger, and smaller, than some value of the program: enough
-# for the mean of an 8x8 image behind a product, for the scale of attention and for gelu.
+# An intermediate that only a rewrite creates is at most this many times larger, or smaller, than some value of the
+# program: enough for the mean of an 8x8 image after a product, for the scale of attention and for gelu.
 MOST_ABOVE, MOST_BELOW = 128.0, 2.0
 
 
 def is_normal(number: float) -> bool:
-    """Does float32 hold the number with all its digits?"""
+    """Is the value a normal number of float32?"""
     return number != 0 and SMALLEST_NORMAL <= abs(number) <= LARGEST
 
 
@@ -139,7 +139,7 @@ def _is_normal_text(number: str) -> str:
 
 
 def is_moderate(number: float) -> bool:
-    """May a rewrite make a value that is so many times as large as one of the program?"""
+    """May a rewrite scale a value of the program by this factor?"""
     return 1 / MOST_BELOW <= abs(number) <= MOST_ABOVE
 
 
@@ -204,7 +204,7 @@ def _egglog(e: ast.expr, name: Callable[[str], str]) -> str:
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
             return repr(-value)
         case ast.UnaryOp(op=ast.USub(), operand=x):
-            return f"(neg {_egglog(x, name)})"  # of floats; integers have none
+            return f"(neg {_egglog(x, name)})"  # for floats; egglog has no integer negation
         case ast.BinOp(left=x, op=op, right=y) | ast.Compare(left=x, ops=[op], comparators=[y]):
             return f"({_BINARY[type(op)][1]} {_egglog(x, name)} {_egglog(y, name)})"
         case ast.Call(func=ast.Name(id=n), args=args):

@@ -1,8 +1,8 @@
-"""Rules from pairs of nodes: two ways to compute one thing over the same leaves, written with the builder.
+"""Rules from pairs of graph nodes: two equal computations over the same leaves, written with the builder.
 
-Laws over attributes that rules cannot compute with (regions, tuples of types, sizes) are instances: the program tells
-which ones it could hold.  The leaves are the rule's tensors.  An exact rule holds for the types of its nodes alone; in
-any other the types are variables, equal where the nodes' are.
+For laws over attributes with which egglog cannot compute (slices, tuples of types, sizes): they are instantiated for
+the attributes that occur in a program.  The leaves are the rule's tensor variables.  An exact rule holds only for the
+types of its nodes; otherwise types are variables, equal if the nodes' types are.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Pair = tuple[Node, Node]
 
 @dataclass(frozen=True)
 class InstanceLaw:
-    """A row: a law in words, and the pairs of nodes it stands for in a program; `sample` holds some."""
+    """A law as text, and a generator of its instances (pairs of nodes) in a program; `sample`: a program for tests."""
 
     name: str
     family: str
@@ -39,12 +39,12 @@ class InstanceLaw:
     replaces: bool = False
 
     def rules(self, graph: IRGraph, tables: Tables) -> Iterator[Rule]:
-        """One exact rule for each distinct pair; pairs that are one node are no rules."""
-        found: dict[tuple[Tree, Tree], None] = {}
+        """One exact rule per distinct pair; pairs of equal trees are skipped."""
+        emitted: dict[tuple[Tree, Tree], None] = {}
         for left, right in self.pairs(graph):
-            rule = self.rule(left, right, len(found), tables)
-            if (rule.left, rule.right) not in found and rule.left != rule.right:
-                found[rule.left, rule.right] = None
+            rule = self.rule(left, right, len(emitted), tables)
+            if (rule.left, rule.right) not in emitted and rule.left != rule.right:
+                emitted[rule.left, rule.right] = None
                 yield rule
 
     def rule(self, left: Node, right: Node, number: int, tables: Tables) -> Rule:
@@ -61,16 +61,16 @@ class InstanceLaw:
         )
 
 
-LOOSE = 4 * 1.2e-7  # how far a number may be from that of a law: users round 1/√2 in their own way
+LOOSE = 4 * 1.2e-7  # relative tolerance of constants, four times float32's epsilon: users may round 1/√2 differently
 
 
 def leaf(name: str, type: TensorType) -> Node:
-    """A tensor of a law."""
+    """A tensor variable of a law."""
     return b.make("input", (), at.InputAttrs(name, type))
 
 
 def fold_sizes(node: Node) -> Node:
-    """With sizes that are known as numbers."""
+    """The node with known sizes folded to constants."""
     return fold(IRGraph((Output("y", node),))).outputs[0].node
 
 
@@ -88,8 +88,8 @@ def _tree(node: Node, trees: dict[Node, Tree], tables: Tables, tolerance: float)
     type = type_name(node, tables)
     value = full_value(node)
     if value is not None:
-        plain = math.isinf(value) or float(value * 8).is_integer()  # 0.5, 1, 2 are written as they are
-        return Number(constant(value), 0.0 if plain else tolerance, type)
+        is_exact = math.isinf(value) or float(value * 8).is_integer()  # 0.5, 1, 2 are exact, and need no tolerance
+        return Number(constant(value), 0.0 if is_exact else tolerance, type)
     opaque = is_opaque(node)
     numbers = (tables.attribute_id(node.op, node.attrs),) if opaque else slots_of(node.op, node.attrs, tables)
     slots = tuple(map(constant, numbers))
@@ -101,7 +101,7 @@ def type_name(node: Node, tables: Tables) -> str:
 
 
 def exact_types(roots: tuple[Node, ...], tables: Tables) -> tuple[tuple[str, int], ...]:
-    """The ids of every type and every tensor of a rule."""
+    """The type ids of all named types and tensors of a rule."""
     pinned: dict[str, int] = {}
     for node in toposort(roots):
         name = type_name(node, tables) if node.op != "input" else node.attrs.name  # type: ignore[attr-defined]

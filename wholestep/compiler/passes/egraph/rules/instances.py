@@ -1,4 +1,4 @@
-"""What the definitions of composites may be applied to in a program: ranks, axes, widths, dtypes, numbers, types."""
+"""Profile of a program: the ranks, axes, widths, dtypes, constants and types for which composites are instantiated."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wholestep.compiler.passes.egraph.encode import full_value
 
 @dataclass(frozen=True)
 class Scores:
-    """A product of queries and keys, and the width of the values that it weighs: the types of one attention."""
+    """The shapes of one attention: those of the scores, of the head, and of the values."""
 
     lead: Shape
     queries: Extent
@@ -28,24 +28,24 @@ class Scores:
 
 @dataclass(frozen=True)
 class InstanceProfile:
-    """Read from the reductions, the named ops and the constants of a graph."""
+    """Collected from the reductions, composites and constants of a graph."""
 
     dtypes: tuple[DType, ...]
-    labels: tuple[DType, ...]  # of integers
+    labels: tuple[DType, ...]  # integer dtypes
     reduced: tuple[tuple[int, int], ...]  # (rank, axis) of sums and maxima over one axis
-    rows: tuple[tuple[int, int], ...]  # (rank, width) of those over a last axis of known width
+    rows: tuple[tuple[int, int], ...]  # (rank, width) of reductions over a last axis of known width
     numbers: tuple[float, ...]  # the constants, as a user would write them
-    scales: tuple[float, ...]  # those that a product is scaled by
+    scales: tuple[float, ...]  # the constants that scale a product
     biased: bool  # is something added to a product, as a mask is to scores?
-    projected: tuple[TensorType, ...]  # rows of known width with sums of products: gradients of norms have them
-    scores: tuple[Scores, ...]  # of products whose products with others are summed: gradients of attention have them
-    grouped: tuple[tuple[TensorType, int], ...]  # (x, groups) of reshapes of x that cut its channels into groups
+    projected: tuple[TensorType, ...]  # rows of known width with sums of products, as in gradients of norms
+    scores: tuple[Scores, ...]  # products with sums of products over their rows, as in gradients of attention
+    grouped: tuple[tuple[TensorType, int], ...]  # (x, groups) of reshapes of x that split its channels into groups
     batched: tuple[TensorType, ...]  # (N, C, ...) whose squares are summed over all axes but the second
     draws: tuple[at.RandomAttrs, ...]
 
 
 def profile(graph: IRGraph) -> InstanceProfile:
-    """The profile of a graph; equal graphs have equal ones."""
+    """The profile of a graph; deterministic."""
     dtypes: set[DType] = set()
     reduced: set[tuple[int, int]] = set()
     rows: set[tuple[int, int]] = set()
@@ -58,11 +58,11 @@ def profile(graph: IRGraph) -> InstanceProfile:
             if axis == rank - 1 and isinstance(width, int):
                 rows.add((rank, width))
         if (value := full_value(n)) is not None:
-            numbers.add(_as_written(value, n.type.dtype))
+            numbers.add(_shortest_decimal(value, n.type.dtype))
     by_name = sorted(dtypes, key=lambda d: d.name)
     projected = dict.fromkeys(_projections(graph))
     return InstanceProfile(
-        tuple(d for d in by_name if _is_law_abiding(d)),
+        tuple(d for d in by_name if _laws_hold(d)),
         tuple(d for d in by_name if d.is_integer),
         tuple(sorted(reduced)),
         tuple(sorted(rows)),
@@ -77,8 +77,8 @@ def profile(graph: IRGraph) -> InstanceProfile:
     )
 
 
-def _is_law_abiding(dtype: DType) -> bool:
-    """A float of whose arithmetic rules speak; half types round at every op, and are left alone."""
+def _laws_hold(dtype: DType) -> bool:
+    """Do the laws hold for this dtype?  Half types round at every op, so they do not."""
     return dtype.is_float and not dtype.is_half
 
 
@@ -90,8 +90,8 @@ def _reductions(n: Node) -> list[tuple[int, int]]:
     return [(n.inputs[0].type.rank, n.type.rank)] if n.op == "cross_entropy" else []
 
 
-def _as_written(value: float, dtype: DType) -> float:
-    """1e-5, not the float32 nearest to it: attributes hold what the user wrote."""
+def _shortest_decimal(value: float, dtype: DType) -> float:
+    """The shortest decimal that rounds to the value: 1e-5, not the nearest float32, as attributes hold it."""
     return float(str(dtype.numpy.type(value))) if dtype.is_float else value
 
 
@@ -99,9 +99,9 @@ def _as_written(value: float, dtype: DType) -> float:
 
 
 def _scales(graph: IRGraph) -> Iterator[float]:
-    """Numbers that a product, or an operand of one, is multiplied with or divided by; 1 where scores may be plain."""
+    """Constants that scale a product or an operand of one; 1 if scores may be unscaled."""
     for n in graph.nodes:
-        if n.op in ("softmax", "max", "where") and any(_plain_product(i) for i in n.inputs):
+        if n.op in ("softmax", "max", "where") and any(_is_unscaled_product(i) for i in n.inputs):
             yield 1.0
         scaled = [_skip_views(i) for i in n.inputs] if n.op == "matmul" else []
         for node in (n, *scaled) if any(i.op == "matmul" for i in n.inputs) else scaled:
@@ -109,10 +109,10 @@ def _scales(graph: IRGraph) -> Iterator[float]:
 
 
 def _factors(node: Node) -> Iterator[float]:
-    """The positive numbers that a node multiplies with, or divides by."""
+    """The positive constant factors of a node; for a divisor, its reciprocal."""
     for value in (full_value(i) for i in node.inputs) if node.op in ("mul", "div") else ():
         if value is not None and value > 0:
-            written = _as_written(value, node.type.dtype)
+            written = _shortest_decimal(value, node.type.dtype)
             yield written if node.op == "mul" else 1.0 / written
 
 
@@ -122,10 +122,10 @@ def _skip_views(node: Node) -> Node:
     return node
 
 
-def _plain_product(node: Node) -> bool:
-    """A product, maybe with a mask, of operands that are not scaled themselves."""
+def _is_unscaled_product(node: Node) -> bool:
+    """A product, possibly plus a mask, of unscaled operands."""
     if node.op == "add":
-        return any(i.op == "matmul" and _plain_product(i) for i in node.inputs)
+        return any(i.op == "matmul" and _is_unscaled_product(i) for i in node.inputs)
     return node.op == "matmul" and not any(list(_factors(_skip_views(i))) for i in node.inputs)
 
 
@@ -134,16 +134,16 @@ def _is_scaled_product(node: Node) -> bool:
 
 
 def _projections(graph: IRGraph) -> Iterator[TensorType]:
-    """Types whose rows are multiplied with other rows and summed: Σ p·dp, Σ g·n."""
+    """Types with sums over rows of products, such as Σ p·dp or Σ g·n."""
     for n in graph.nodes:
         if n.op == "sum" and n.inputs[0].op == "mul" and len(set(n.inputs[0].inputs)) == 2:
             (x,) = n.inputs
-            if attrs_of(n, at.SumAttrs).axes == (x.type.rank - 1,) and _is_law_abiding(x.type.dtype):
+            if attrs_of(n, at.SumAttrs).axes == (x.type.rank - 1,) and _laws_hold(x.type.dtype):
                 yield x.type
 
 
 def _scores(graph: IRGraph, projected: frozenset[TensorType]) -> Iterator[Scores]:
-    """Products with as many rows and columns: q·kᵀ, and g·vᵀ in the gradient, of which either may be the wider."""
+    """Pairs of products of equal shape: q·kᵀ, and g·vᵀ in the gradient, in both assignments of their inner widths."""
     products = [n for n in graph.nodes if n.op == "matmul"]
     for t in dict.fromkeys(n.type for n in products if n.type in projected):
         widths = list(dict.fromkeys(_inner(n) for n in products if n.type == t))
@@ -165,7 +165,7 @@ def _flags(node: Node) -> at.MatmulAttrs:
 def _groupings(graph: IRGraph) -> Iterator[tuple[TensorType, int]]:
     """(N, C, ...) as (N, groups, elements of a group), or as (N, groups, C / groups, ...)."""
     for n in graph.nodes:
-        if n.op != "reshape" or n.inputs[0].type.rank < 2 or n.type.rank < 3 or not _is_law_abiding(n.type.dtype):
+        if n.op != "reshape" or n.inputs[0].type.rank < 2 or n.type.rank < 3 or not _laws_hold(n.type.dtype):
             continue
         x, (batch, groups, *rest) = n.inputs[0].type, n.type.shape
         channels = x.shape[1]
@@ -176,17 +176,17 @@ def _groupings(graph: IRGraph) -> Iterator[tuple[TensorType, int]]:
 
 
 def _batches(graph: IRGraph) -> Iterator[TensorType]:
-    """Types of products that are summed over all axes but the second, at once or those behind it first."""
+    """Types of products that are summed over all axes but the second, at once or trailing axes first."""
     for n in graph.nodes:
         x, axes = _summand(n)
-        if x.op not in ("mul", "pow") or x.type.rank < 2 or not _is_law_abiding(x.type.dtype):
+        if x.op not in ("mul", "pow") or x.type.rank < 2 or not _laws_hold(x.type.dtype):
             continue
         if axes == (0, *range(2, x.type.rank)) and values_per_channel(x.type.shape) != 1:
             yield x.type
 
 
 def _summand(node: Node) -> tuple[Node, tuple[int, ...]]:
-    """What a sum, or one of a sum, adds up, and along which axes."""
+    """The operand and the axes of a sum, or of a sum of a sum."""
     if node.op != "sum":
         return node, ()
     (x,), axes = node.inputs, attrs_of(node, at.SumAttrs).axes

@@ -1,4 +1,4 @@
-"""Movement: chains become one step, transposes become flags of a product."""
+"""Laws of views: chains of views are composed, and transposes become flags of a product."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ rule(
     samples=({"x": (4, 6), "S": (24,), "T": (2, 12)},),
 )
 rule("reshape-identity", "reshape(x, T) = x", "the shape stays", B, scope=ANY, samples=({"T": (3, 4)},))
-# -- reshapes move outward, past pointwise ops, until they meet their inverse --------------------------------------
+# -- reshapes sink below elementwise ops, until they cancel with their inverse -------------------------------------
 _RESHAPED: tuple[dict[str, Sample], ...] = ({"x": (3, 4), "y": (3, 4), "S": (3, 4, 1), "c": 1.5},)
 for _op in ("exp", "log", "log1p", "sqrt", "recip", "neg", "abs", "sigmoid", "tanh"):
     rule(
         f"{_op}-of-reshape",
         f"{_op}(reshape(x, S)) = reshape({_op}(x), S)",
-        "element by element",
+        "the op is elementwise",
         B,
         scope=ANY,
         samples=_RESHAPED,
@@ -53,7 +53,7 @@ for _op in ("add", "sub", "mul", "div", "ratio", "maximum"):
     rule(
         f"{_op}-of-reshape-and-const",
         f"{_op}(reshape(x, S), const(c)) = reshape({_op}(x, const(c)), S)",
-        "element by element",
+        "the op is elementwise",
         B,
         scope=ANY,
         samples=_RESHAPED,
@@ -61,7 +61,7 @@ for _op in ("add", "sub", "mul", "div", "ratio", "maximum"):
     rule(
         f"{_op}-of-reshapes",
         f"{_op}(reshape(x, S), reshape(y, S)) = reshape({_op}(x, y), S)",
-        "element by element",
+        "the op is elementwise",
         B,
         scope=ANY,
         samples=_RESHAPED,
@@ -70,7 +70,7 @@ for _op in ("add", "sub", "mul", "div", "ratio", "maximum"):
 rule(
     "expanded-iota",
     "expand(iota(A, S), P, T) = iota(P >> 4 * A & 15, T)",
-    "the index along the place where its axis went",
+    "the index along the axis that its own is mapped to",
     B,
     scope=ANY,
     samples=(
@@ -115,18 +115,18 @@ rule(
 
 # -- transposes into flags: the sum along k runs in the same order either way -------------------------------------
 _SHAPES = tuple(((*lead, 4, 6), (*lead, 6, 5)) for lead in ((), (2,), (2, 3)))
-# An exchange of inner axes of a higher rank is no transpose, although its first places look like one.
+# An exchange of inner axes at a higher rank is not a transpose, although its first packed digits are those of one.
 _REFUSED: tuple[dict[str, Sample], ...] = (
     {"P": pack_order((0, 2, 1, 3)), "T": (2, 3, 4, 5)},
     {"P": pack_order((1, 0, 2)), "T": (2, 3, 4)},
 )
 
 
-def _transposes(samples: tuple[dict[str, Sample], ...], moved: str) -> tuple[dict[str, Sample], ...]:
-    """With the exchange of the last two axes as P, and the type T of what it gives."""
+def _transposes(samples: tuple[dict[str, Sample], ...], operand: str) -> tuple[dict[str, Sample], ...]:
+    """The samples with P, the exchange of the last two axes, and T, the type of its result."""
     out: list[dict[str, Sample]] = []
     for s in samples:
-        shape = s[moved]
+        shape = s[operand]
         assert isinstance(shape, tuple)
         swap = pack_order((*range(len(shape) - 2), len(shape) - 1, len(shape) - 2))
         out.append({**s, "P": swap, "T": (*shape[:-2], shape[-1], shape[-2])})
@@ -151,12 +151,12 @@ rule(
     samples=tuple(s for a, b in _SHAPES for s in _transposes(_products(a, b, swapped="b"), "b")),
     refused=_REFUSED,
 )
-# -- factors of a product: they come last, where the product is written anyway --------------------------------------
+# -- factors of a product are applied to its result, in the epilogue -------------------------------------------------
 _SCALED = tuple({**s, "c": 0.3} for s in _products((2, 4, 6), (2, 6, 5)))
 rule(
     "product-of-scaled-left",
     "matmul(a * const(c), b, F, G) = matmul(a, b, F, G) * const(c)",
-    "a factor of one operand is one of the product",
+    "a factor of an operand is a factor of the product",
     R,
     scaled=("matmul(a, b, F, G)", "matmul(a * const(c), b, F, G)", "1.0 / c"),
     refused=({"c": 1e-3}, {"c": 3.0}, {"c": 0.0}),
@@ -166,7 +166,7 @@ rule(
 rule(
     "product-of-scaled-right",
     "matmul(a, b * const(c), F, G) = matmul(a, b, F, G) * const(c)",
-    "a factor of one operand is one of the product",
+    "a factor of an operand is a factor of the product",
     R,
     scaled=("matmul(a, b, F, G)", "matmul(a, b * const(c), F, G)", "1.0 / c"),
     refused=({"c": 1e-3}, {"c": 3.0}, {"c": 0.0}),

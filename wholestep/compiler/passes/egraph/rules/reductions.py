@@ -1,6 +1,6 @@
-"""Reductions: what does not depend on the reduced axes leaves the sum; repeated values are counted; variances.
+"""Laws of reductions: factors that are constant along the reduced axes leave the sum; broadcast values; variances.
 
-How often a value is repeated, and which number makes a quotient a mean, is told by sizes: those laws are instances.
+Laws that depend on sizes (how often a value is repeated, which divisor is a mean) are instantiated per program.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ROWS: dict[str, Sample] = {"x": (3, 4), "y": (3,), "A": 0b10, "P": pack_axes((0
 rule(
     "sum-scaled",
     "sum(x * const(c), A) = sum(x, A) * const(c)",
-    "one product instead of one per term; a factor below 1 may be what keeps the sum in range",
+    "one product instead of one per term; a factor below 1 may be needed to keep the sum in range",
     R,
     guard="c * c >= 1.0",
     refused=({"c": 0.25},),
@@ -35,14 +35,14 @@ rule(
 rule(
     "sum-neg",
     "sum(-x, A) = -sum(x, A)",
-    "rounding does not see the sign; a sum of zeros does",
+    "rounding is symmetric in the sign, except for the sign of a zero sum",
     R,
     samples=({"x": (3, 4), "A": 0b01},),
 )
 rule(
     "neg-sum",
     "-sum(x, A) = sum(-x, A)",
-    "rounding does not see the sign; a sum of zeros does",
+    "rounding is symmetric in the sign, except for the sign of a zero sum",
     R,
     scope=RuleScope.ANYWHERE,
     samples=({"x": (3, 4), "A": 0b01},),
@@ -51,7 +51,7 @@ rule("neg-ratio", "-ratio(x, y) = ratio(-x, y)", "the sign of a quotient", B, sc
 rule(
     "sum-factor",
     "sum(x * expand(y, P, T), A, R) = sum(x, A, R) * y",
-    "a factor that every term has leaves the sum; without it the sum may overflow",
+    "a common factor of all terms leaves the sum; without it the sum may overflow",
     A,
     guard="repeats(A, P, T)",
     refused=({"A": 0b01, "P": pack_axes((0,)), "T": (3, 4)}, {"A": 0b10, "P": pack_axes((0,)), "T": (3, 4, 5)}),
@@ -61,11 +61,11 @@ rule(
 RULES = tuple(rows.rows)
 
 
-# -- repeated values ---------------------------------------------------------------------------------------------
+# -- broadcast values --------------------------------------------------------------------------------------------
 
 
 def _reductions_of_expands(graph: IRGraph, op: str) -> Iterator[tuple[Node, Node, tuple[int, ...]]]:
-    """(expand, reduction over leaves, axes) for every placement and every reduction of its type in a program."""
+    """(expand, reduction of it, axes) over leaves, for every expand and every reduction of its type in a program."""
     reductions: dict[TensorType, dict[tuple[int, ...], Node]] = {}
     for n in graph.nodes:
         if n.op == op:
@@ -73,26 +73,26 @@ def _reductions_of_expands(graph: IRGraph, op: str) -> Iterator[tuple[Node, Node
     for n in graph.nodes:
         if n.op == "expand" and n.inputs[0].type.rank > 0 and n.type.dtype.is_float and not n.type.dtype.is_half:
             for axes, reduction in reductions.get(n.type, {}).items():
-                spread = b.make("expand", (leaf("x", n.inputs[0].type),), n.attrs)
-                yield spread, b.make(op, (spread,), reduction.attrs), axes
+                expanded = b.make("expand", (leaf("x", n.inputs[0].type),), n.attrs)
+                yield expanded, b.make(op, (expanded,), reduction.attrs), axes
 
 
 def _reduce_before_expand(expand: Node, axes: tuple[int, ...], op: str) -> Node:
-    """The reduction over those of the axes that the expand's input has, spread over what is left of the others."""
-    (x,), places = expand.inputs, attrs_of(expand, at.ExpandAttrs).axes
-    inner = tuple(d for d, place in enumerate(places) if place in axes)
+    """Reduce the expand's input over the axes that it has, then broadcast it to the remaining axes."""
+    (x,), axis_map = expand.inputs, attrs_of(expand, at.ExpandAttrs).axes
+    inner = tuple(d for d, axis in enumerate(axis_map) if axis in axes)
     reduced = b.sum_axes(x, inner) if op == "sum" else b.max_axes(x, inner)
-    left = [d for d in range(expand.type.rank) if d not in axes]
-    where = [left.index(p) for p in places if p not in axes]
-    return b.expand_to(reduced, tuple(expand.type.shape[d] for d in left), where)
+    remaining = [d for d in range(expand.type.rank) if d not in axes]
+    new_axes = [remaining.index(p) for p in axis_map if p not in axes]
+    return b.expand_to(reduced, tuple(expand.type.shape[d] for d in remaining), new_axes)
 
 
 def _sums_of_expands(graph: IRGraph) -> Iterator[Pair]:
-    for spread, total, axes in _reductions_of_expands(graph, "sum"):
-        repeated = [d for d in axes if d not in attrs_of(spread, at.ExpandAttrs).axes]
+    for expanded, total, axes in _reductions_of_expands(graph, "sum"):
+        repeated = [d for d in axes if d not in attrs_of(expanded, at.ExpandAttrs).axes]
         if repeated:
-            kept = _reduce_before_expand(spread, axes, "sum")
-            yield total, b.mul(kept, _number_like(kept, product(spread.type.shape[d] for d in repeated)))
+            reduced = _reduce_before_expand(expanded, axes, "sum")
+            yield total, b.mul(reduced, _number_like(reduced, product(expanded.type.shape[d] for d in repeated)))
 
 
 def _number_like(x: Node, count: Extent) -> Node:
@@ -100,9 +100,9 @@ def _number_like(x: Node, count: Extent) -> Node:
 
 
 def _maxima_of_expands(graph: IRGraph) -> Iterator[Pair]:
-    for spread, largest, axes in _reductions_of_expands(graph, "max"):
-        if any(d not in attrs_of(spread, at.ExpandAttrs).axes for d in axes):
-            yield largest, _reduce_before_expand(spread, axes, "max")
+    for expanded, largest, axes in _reductions_of_expands(graph, "max"):
+        if any(d not in attrs_of(expanded, at.ExpandAttrs).axes for d in axes):
+            yield largest, _reduce_before_expand(expanded, axes, "max")
 
 
 # -- variances ---------------------------------------------------------------------------------------------------
@@ -110,11 +110,11 @@ def _maxima_of_expands(graph: IRGraph) -> Iterator[Pair]:
 
 def _variances(graph: IRGraph) -> Iterator[Pair]:
     """Σx²/n - (Σx/n)² for every sum of squares of a program."""
-    found: dict[tuple[TensorType, tuple[int, ...]], None] = {}
+    squared: dict[tuple[TensorType, tuple[int, ...]], None] = {}
     for n in graph.nodes:
         if n.op == "sum" and _is_square(n.inputs[0]) and n.type.dtype.is_float and not n.inputs[0].type.dtype.is_half:
-            found[n.inputs[0].type, attrs_of(n, at.SumAttrs).axes] = None
-    for type, axes in found:
+            squared[n.inputs[0].type, attrs_of(n, at.SumAttrs).axes] = None
+    for type, axes in squared:
         x = leaf("x", type)
         mean, squares = _mean(x, axes), _mean(b.mul(x, x), axes)
         centred = b.sub(x, b.restore_axes(mean, axes, type.shape))
@@ -128,7 +128,7 @@ def _is_square(node: Node) -> bool:
 
 
 def _mean(x: Node, axes: tuple[int, ...]) -> Node:
-    """As other rules leave it: a product with 1/n where n is known, else a ratio."""
+    """A mean in the form that other rules produce: a product with 1/n if n is known, else a ratio."""
     total, count = b.sum_axes(x, axes), product(x.type.shape[d] for d in axes)
     if isinstance(count, int):
         return b.scale(total, 1.0 / count)
@@ -190,13 +190,13 @@ LAWS: tuple[InstanceLaw, ...] = (
         _maxima_of_expands,
         _max_sample,
     ),
-    # The other way round would save a pass and lose every digit where the mean is large beside the deviation: no class
-    # of exactness allows it.
+    # The reverse would save a pass, but cancellation loses all digits if the mean is large compared with the deviation:
+    # no level of exactness allows it.
     InstanceLaw(
         "variance-of-moments",
         "reductions",
         "mean(x²) - mean(x)² = mean((x - mean(x))²)",
-        "nothing cancels, and it is never negative",
+        "no cancellation, and it is never negative",
         R,
         _variances,
         _variance_sample,

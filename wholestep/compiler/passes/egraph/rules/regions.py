@@ -1,6 +1,6 @@
-"""Regions: slices, paddings and concatenations that undo, contain or continue each other.
+"""Laws of slices, pads and concatenations that cancel, nest or adjoin.
 
-Where a region begins is a number that may hold symbols, so these laws are instances of what a program holds.
+Bounds may be symbolic, with which egglog cannot compute, so these laws are instantiated per program.
 """
 
 from __future__ import annotations
@@ -17,71 +17,71 @@ from wholestep.compiler.passes.egraph.rules.from_nodes import InstanceLaw, Pair,
 from wholestep.compiler.passes.egraph.rules.rule import Exactness, RuleScope
 
 B, R = Exactness.BITWISE, Exactness.REASSOCIATING
-MOST_PADS = 8  # that one sum is read as a concatenation of
+MOST_PADS = 8  # terms of one sum that is rewritten as a concatenation; the number of instances is cubic in it
 
 
-def _of(graph: IRGraph, op: str, over: str) -> Iterator[tuple[Node, Node]]:
-    """Nodes of one op that read another."""
+def _pairs_of_ops(graph: IRGraph, op: str, over: str) -> Iterator[tuple[Node, Node]]:
+    """Pairs of a node of `op` and its operand of op `over`."""
     return ((n, n.inputs[0]) for n in graph.nodes if n.op == op and n.inputs[0].op == over)
 
 
 def _slice(x: Node, starts: Shape, stops: Shape, steps: Sequence[int] | None = None) -> Node:
-    """A slice; x itself where nothing is cut off."""
-    whole = all(_is(s, 0) and stop == e for s, stop, e in zip(starts, stops, x.type.shape, strict=True))
-    return x if whole and (steps is None or set(steps) <= {1}) else b.slice_axes(x, starts, stops, steps)
+    """A slice; x itself if the slice is the identity."""
+    is_identity = all(_equals(s, 0) and stop == e for s, stop, e in zip(starts, stops, x.type.shape, strict=True))
+    return x if is_identity and (steps is None or set(steps) <= {1}) else b.slice_axes(x, starts, stops, steps)
 
 
-def _is(extent: Extent, value: int) -> bool:
+def _equals(extent: Extent, value: int) -> bool:
     return isinstance(extent, int) and extent == value
 
 
 def _at_most(a: Extent, c: Extent) -> bool:
-    """Is a ≤ c whatever the symbols are?  False where that depends on them."""
+    """Is a ≤ c for all values of the symbols?"""
     gap = c - a
     return isinstance(gap, int) and gap >= 0
 
 
-def _rebuilt(node: Node, *inputs: Node) -> Node:
+def _rebuild(node: Node, *inputs: Node) -> Node:
     return b.make(node.op, inputs, node.attrs)
 
 
 # -- slices ------------------------------------------------------------------------------------------------------
 
 
-def _whole(graph: IRGraph) -> Iterator[Pair]:
+def _identity_slices(graph: IRGraph) -> Iterator[Pair]:
     for n in graph.nodes:
         if n.op == "slice" and n.type == n.inputs[0].type:
             x = leaf("x", n.type)
-            yield _rebuilt(n, x), x
+            yield _rebuild(n, x), x
 
 
 def _slices_of_slices(graph: IRGraph) -> Iterator[Pair]:
-    for outer, inner in _of(graph, "slice", "slice"):
+    for outer, inner in _pairs_of_ops(graph, "slice", "slice"):
         o, i = attrs_of(outer, at.SliceAttrs), attrs_of(inner, at.SliceAttrs)
         if set(i.steps) != {1}:
             continue
         x = leaf("x", inner.inputs[0].type)
         starts = tuple(p + q for p, q in zip(i.starts, o.starts, strict=True))
         stops = tuple(p + q for p, q in zip(i.starts, o.stops, strict=True))
-        yield _rebuilt(outer, _rebuilt(inner, x)), _slice(x, starts, stops, o.steps)
+        yield _rebuild(outer, _rebuild(inner, x)), _slice(x, starts, stops, o.steps)
 
 
 def _slices_of_concats(graph: IRGraph) -> Iterator[Pair]:
-    for cut, joined in _of(graph, "slice", "concat"):
-        parts = [leaf(f"x{i}", x.type) for i, x in enumerate(joined.inputs)]
+    for sliced, concat in _pairs_of_ops(graph, "slice", "concat"):
+        parts = [leaf(f"x{i}", x.type) for i, x in enumerate(concat.inputs)]
         if (
-            right := _slice_of_parts(attrs_of(cut, at.SliceAttrs), parts, attrs_of(joined, at.ConcatAttrs).axis)
+            right := _slice_of_parts(attrs_of(sliced, at.SliceAttrs), parts, attrs_of(concat, at.ConcatAttrs).axis)
         ) is not None:
-            yield _rebuilt(cut, _rebuilt(joined, *parts)), right
+            yield _rebuild(sliced, _rebuild(concat, *parts)), right
 
 
 def _slice_of_parts(a: at.SliceAttrs, parts: Sequence[Node], axis: int) -> Node | None:
-    """What a slice takes of each part; None where that depends on symbols or steps over a seam."""
+    """The concatenation of the slices of each part; None if it depends on symbols or strides across parts."""
     if a.steps[axis] != 1:
         return None
     start, stop = a.starts[axis], a.stops[axis]
     taken: list[Node] = []
-    for part, (begin, end) in zip(parts, _places(parts, axis), strict=True):
+    for part, (begin, end) in zip(parts, _bounds(parts, axis), strict=True):
         if _at_most(end, start) or _at_most(stop, begin):
             continue
         low: Extent = 0 if _at_most(start, begin) else start - begin
@@ -94,8 +94,8 @@ def _slice_of_parts(a: at.SliceAttrs, parts: Sequence[Node], axis: int) -> Node 
     return b.concat(taken, axis) if taken else None
 
 
-def _places(parts: Sequence[Node], axis: int) -> list[tuple[Extent, Extent]]:
-    """Where each part begins and ends in the whole."""
+def _bounds(parts: Sequence[Node], axis: int) -> list[tuple[Extent, Extent]]:
+    """The start and end of each part in the concatenation."""
     ends: list[Extent] = [0]
     for part in parts:
         ends.append(part.type.shape[axis] + ends[-1])
@@ -103,31 +103,31 @@ def _places(parts: Sequence[Node], axis: int) -> list[tuple[Extent, Extent]]:
 
 
 def _slices_of_pads(graph: IRGraph) -> Iterator[Pair]:
-    """Only what is inside the padding, or wholly outside what was padded."""
-    for cut, padded in _of(graph, "slice", "pad"):
-        a, p = attrs_of(cut, at.SliceAttrs), attrs_of(padded, at.PadAttrs)
+    """Slices that lie entirely inside the padded tensor, or entirely in the padding."""
+    for sliced, padded in _pairs_of_ops(graph, "slice", "pad"):
+        a, p = attrs_of(sliced, at.SliceAttrs), attrs_of(padded, at.PadAttrs)
         x = leaf("x", padded.inputs[0].type)
         ends = [lo + e for lo, e in zip(p.low, x.type.shape, strict=True)]
-        left = _rebuilt(cut, _rebuilt(padded, x))
+        left = _rebuild(sliced, _rebuild(padded, x))
         bounds = list(zip(a.starts, a.stops, p.low, ends, strict=True))
         if all(_at_most(low, start) and _at_most(stop, end) for start, stop, low, end in bounds):
             starts = tuple(s - lo for s, lo in zip(a.starts, p.low, strict=True))
             stops = tuple(s - lo for s, lo in zip(a.stops, p.low, strict=True))
             yield left, _slice(x, starts, stops, a.steps)
         elif any(_at_most(stop, low) or _at_most(end, start) for start, stop, low, end in bounds):
-            yield left, b.full(p.value, cut.type)
+            yield left, b.full(p.value, sliced.type)
 
 
 # -- paddings and concatenations -----------------------------------------------------------------------------------
 
 
 def _pads_of_pads(graph: IRGraph) -> Iterator[Pair]:
-    for outer, inner in _of(graph, "pad", "pad"):
+    for outer, inner in _pairs_of_ops(graph, "pad", "pad"):
         o, i = attrs_of(outer, at.PadAttrs), attrs_of(inner, at.PadAttrs)
         if o.value == i.value:
             x = leaf("x", inner.inputs[0].type)
             low, high = ([p + q for p, q in zip(*two, strict=True)] for two in ((o.low, i.low), (o.high, i.high)))
-            yield _rebuilt(outer, _rebuilt(inner, x)), b.pad(x, low, high, o.value)
+            yield _rebuild(outer, _rebuild(inner, x)), b.pad(x, low, high, o.value)
 
 
 def _concats_of_slices(graph: IRGraph) -> Iterator[Pair]:
@@ -135,14 +135,14 @@ def _concats_of_slices(graph: IRGraph) -> Iterator[Pair]:
         if n.op != "concat" or {i.op for i in n.inputs} != {"slice"} or len({i.inputs[0] for i in n.inputs}) != 1:
             continue
         axis = attrs_of(n, at.ConcatAttrs).axis
-        cuts = [attrs_of(i, at.SliceAttrs) for i in n.inputs]
-        others = {(_without(c.starts, axis), _without(c.stops, axis), c.steps) for c in cuts}
-        follow = all(p.stops[axis] == q.starts[axis] for p, q in pairwise(cuts))
-        if len(others) == 1 and follow and cuts[0].steps[axis] == 1:
+        slices = [attrs_of(i, at.SliceAttrs) for i in n.inputs]
+        others = {(_without(c.starts, axis), _without(c.stops, axis), c.steps) for c in slices}
+        are_adjacent = all(p.stops[axis] == q.starts[axis] for p, q in pairwise(slices))
+        if len(others) == 1 and are_adjacent and slices[0].steps[axis] == 1:
             x = leaf("x", n.inputs[0].inputs[0].type)
-            stops = (*cuts[0].stops[:axis], cuts[-1].stops[axis], *cuts[0].stops[axis + 1 :])
-            whole = _slice(x, cuts[0].starts, stops, cuts[0].steps)
-            yield _rebuilt(n, *(_rebuilt(i, x) for i in n.inputs)), whole
+            stops = (*slices[0].stops[:axis], slices[-1].stops[axis], *slices[0].stops[axis + 1 :])
+            merged = _slice(x, slices[0].starts, stops, slices[0].steps)
+            yield _rebuild(n, *(_rebuild(i, x) for i in n.inputs)), merged
 
 
 def _without(shape: Shape, axis: int) -> Shape:
@@ -150,7 +150,7 @@ def _without(shape: Shape, axis: int) -> Shape:
 
 
 def _sums_of_pads(graph: IRGraph) -> Iterator[Pair]:
-    """pad(x) + pad(y) of neighbours, for any run of them: the gradient of a tensor that was cut into slices."""
+    """pad(x) + pad(y) of adjacent slices, for any run of them: the gradient of a tensor that was sliced."""
     for n in graph.nodes:
         pads = _summands(n) if n.op == "add" else []
         axis = _common_axis(pads)
@@ -159,15 +159,15 @@ def _sums_of_pads(graph: IRGraph) -> Iterator[Pair]:
 
 
 def _summands(node: Node) -> list[Node]:
-    """The pads with zeros that a sum is made of; none where it has other terms."""
+    """The zero pads that are the terms of a sum; empty if it has other terms."""
     if node.op == "pad" and attrs_of(node, at.PadAttrs).value == 0:
         return [node]
-    found = [_summands(i) for i in node.inputs] if node.op == "add" else []
-    return [p for part in found for p in part] if found and all(found) else []
+    terms = [_summands(i) for i in node.inputs] if node.op == "add" else []
+    return [p for part in terms for p in part] if terms and all(terms) else []
 
 
 def _common_axis(pads: Sequence[Node]) -> int | None:
-    """The one axis that all of them pad."""
+    """The only axis that is padded; None if there are several."""
     padded = {
         d for p in pads for a in [attrs_of(p, at.PadAttrs)] for d, two in enumerate(zip(a.low, a.high)) if any(two)
     }
@@ -186,7 +186,7 @@ def _runs(pads: Sequence[Node], axis: int) -> Iterator[Pair]:
 
 
 def _run(pads: Sequence[Node], axis: int, name: str) -> Node:
-    """Neighbours, padded as one tensor."""
+    """Adjacent slices as one padded leaf."""
     shape = list(pads[0].inputs[0].type.shape)
     for p in pads[1:]:
         shape[axis] = p.inputs[0].type.shape[axis] + shape[axis]
@@ -258,24 +258,29 @@ def _law(name: str, law: str, reason: str, level: Exactness, pairs: object, samp
 
 
 LAWS: tuple[InstanceLaw, ...] = (
-    _law("slice-whole", "x[:] = x", "nothing is cut off", B, _whole, _whole_sample),
-    _law("slice-slice", "x[i:][j:] = x[i+j:]", "two cuts are one", B, _slices_of_slices, _slices_sample),
+    _law("slice-whole", "x[:] = x", "the slice is the whole tensor", B, _identity_slices, _whole_sample),
+    _law("slice-slice", "x[i:][j:] = x[i+j:]", "two slices are one", B, _slices_of_slices, _slices_sample),
     _law(
         "slice-concat",
         "[x, y][i:j] = [x[i:], y[:j]]",
-        "what is cut off is not joined first",
+        "the parts are sliced before they are concatenated",
         B,
         _slices_of_concats,
         _concat_sample,
     ),
     _law(
-        "slice-pad", "pad(x, l, h)[l+i:l+j] = x[i:j]", "padding that is cut off again", B, _slices_of_pads, _pad_sample
+        "slice-pad",
+        "pad(x, l, h)[l+i:l+j] = x[i:j]",
+        "padding that is sliced off again",
+        B,
+        _slices_of_pads,
+        _pad_sample,
     ),
-    _law("pad-pad", "pad(pad(x)) = pad(x)", "two paddings with one value are one", B, _pads_of_pads, _pads_sample),
+    _law("pad-pad", "pad(pad(x)) = pad(x)", "two pads with the same value are one", B, _pads_of_pads, _pads_sample),
     _law(
         "concat-slices",
         "[x[i:j], x[j:k]] = x[i:k]",
-        "neighbours put together again",
+        "adjacent slices are concatenated again",
         B,
         _concats_of_slices,
         _sample_of_joined_slices,
@@ -283,7 +288,7 @@ LAWS: tuple[InstanceLaw, ...] = (
     _law(
         "sum-of-pads",
         "pad(x) + pad(y) = pad([x, y])",
-        "terms that do not overlap: nothing is added but zeros, and -0 + 0 is 0",
+        "the terms do not overlap: only zeros are added, and -0 + 0 is 0",
         R,
         _sums_of_pads,
         _sum_sample,

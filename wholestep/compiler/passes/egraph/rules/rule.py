@@ -1,6 +1,6 @@
-"""A rewrite rule as data: a law, why it holds, when, and how exactly.
+"""A rewrite rule as data: a law, the reason why it holds, its guard, and its exactness.
 
-From a row come the egglog rule (emit.py) and its numeric test (tests/compiler/passes/egraph/test_rules.py).
+Each rule generates its egglog text (emit.py) and its numeric test (tests/compiler/passes/egraph/test_rules.py).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from wholestep.compiler.passes.egraph.rules.tree import Tree, parse, tree_text
 
 @total_ordering
 class Exactness(enum.Enum):
-    """How much a rewrite may change the bits.  A level allows its own rules and those of the levels before it."""
+    """How much a rewrite may change the bits.  A level includes the rules of the levels before it."""
 
-    BITWISE = "bitwise"  # equal bits (of numbers: which NaN comes out is not told apart)
+    BITWISE = "bitwise"  # equal bits (except for the payload of NaN)
     REASSOCIATING = "reassociating"  # equal in real arithmetic, as accurate up to rounding
     APPROXIMATE = "approximate"  # close, or equal on a smaller domain
 
@@ -31,18 +31,18 @@ class RuleScope(enum.Enum):
     """Where a rule may run."""
 
     ANYWHERE = "anywhere"
-    STEP = "whole step"  # not before autodiff: it would change a gradient, or gradients hide what it looks for
+    STEP = "whole step"  # only after autodiff: before, it would change a gradient, or could not match
 
 
-Sample = tuple[int | str, ...] | int | float  # the shape of a tensor or a type; the value of an attribute or a number
+Sample = tuple[int | str, ...] | int | float  # the shape of a tensor or type; the value of an attribute or constant
 
 
 @dataclass(frozen=True)
 class Scaled:
-    """A value that the right side makes: `of`, the root or a tensor of the left side, times `factor`.
+    """A value that the right side creates: `of`, the root or a tensor of the left side, times `factor`.
 
-    Both are kept with a class: how many times larger, and how many times smaller, it may be than a value of the
-    program.  So the factors that several rules move multiply, and none is moved too far.
+    Each e-class carries bounds on how many times larger and smaller it may be than a value of the program.  Factors of
+    consecutive rules multiply, so that no chain of rules leaves the range of the dtype.
     """
 
     made: Tree
@@ -63,17 +63,17 @@ class Rule:
     guard: Expression | None = None
     scope: RuleScope = RuleScope.STEP
     samples: tuple[Mapping[str, Sample], ...] = ({},)
-    refused: tuple[Mapping[str, Sample], ...] = ()  # what the guard must not let through
+    refused: tuple[Mapping[str, Sample], ...] = ()  # samples that the guard must reject
     positive: tuple[str, ...] = ()  # tensors that the samples draw from (0, 3) instead of (-3, 3)
-    replaces: bool = False  # the right side is taken whatever it costs
-    simplifies: bool = False  # the left side is of no more use to other rules: they stop looking at it
-    types: tuple[tuple[str, int], ...] = ()  # exact types, by id: of type names, and of tensors (lower case)
-    beside: Tree | None = None  # a term that must be there as well; it tells tensors that the left side does not
-    scaled: Scaled | None = None  # what must stay in range
+    replaces: bool = False  # the right side is extracted at any cost
+    simplifies: bool = False  # the left side is subsumed: other rules no longer match it
+    types: tuple[tuple[str, int], ...] = ()  # exact type ids, of type names and of tensors (lower case)
+    beside: Tree | None = None  # a second term that must exist too; it binds tensors that the left side does not
+    scaled: Scaled | None = None  # the value whose magnitude is bounded
 
     @cached_property
     def taken(self) -> Rule:
-        """The same, whose right side is taken whatever it costs."""
+        """The same rule, with a right side that is extracted at any cost."""
         return replace(self, replaces=True)
 
     @property
@@ -84,7 +84,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class FamilyRows:
-    """Collects the rows of one family."""
+    """Collects the rules of one family."""
 
     name: str
     rows: list[Rule] = field(default_factory=list)
@@ -105,14 +105,14 @@ class FamilyRows:
         simplifies: bool = False,
         scaled: tuple[str, str, str] | None = None,
     ) -> None:
-        """Add `law`, written as "left = right"; `scaled`: (made, of, factor), which is the guard as well."""
+        """Add `law`, written as "left = right"; `scaled`: (created value, of, factor), which also is the guard."""
         left, right = law.split(" = ")
         condition = Expression(guard) if guard else None
-        makes = None
+        bounded = None
         if scaled is not None:
-            made, of, factor = scaled
-            makes = Scaled(parse(made), parse(of), Expression(factor))
-            assert condition is None, f"{name}: what is scaled is its guard"
+            created, of, factor = scaled
+            bounded = Scaled(parse(created), parse(of), Expression(factor))
+            assert condition is None, f"{name}: `scaled` and `guard` exclude each other"
             condition = Expression(f"is_moderate({factor})")
         self.rows.append(
             Rule(
@@ -129,6 +129,6 @@ class FamilyRows:
                 positive,
                 replaces,
                 simplifies,
-                scaled=makes,
+                scaled=bounded,
             )
         )

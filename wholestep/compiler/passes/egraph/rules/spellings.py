@@ -1,4 +1,4 @@
-"""Other ways to write a composite out, beside its definition: the same arithmetic over other views."""
+"""Alternative spellings of composites, besides their definition: the same arithmetic as users write it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wholestep.compiler.ir.types import Shape, product
 Spellings = Callable[[Node], Iterator[tuple[Node, ...]]]
 
 
-# (N, C, ...) as (N, groups, C / groups, ...), normalised over all axes behind the groups
+# (N, C, ...) as (N, groups, C / groups, ...), normalized over all axes after the groups
 def _group_norm(y: Node) -> Iterator[tuple[Node, ...]]:
     (x, *affine), a = y.inputs, attrs_of(y, at.GroupNormAttrs)
     batch, channels, *rest = x.type.shape
@@ -31,18 +31,18 @@ def _group_norm(y: Node) -> Iterator[tuple[Node, ...]]:
     yield (normal,)
 
 
-# (x - mean)·f·weight + bias, means over all axes but the channels as users record them, with axes kept or not
+# (x - mean)·f·weight + bias, with means over all axes but the channels, as ratios, with or without keepdims
 def _batch_norm(y: Node) -> Iterator[tuple[Node, ...]]:
     (x, *affine), a = y.inputs, attrs_of(y, at.NormAttrs)
     axes, channels = (0, *range(2, x.type.rank)), x.type.shape[1:2]
 
-    def spread(number: Node) -> Node:
-        return b.expand_to(b.reshape(number, channels), x.type.shape, (1,))
+    def broadcast(value: Node) -> Node:
+        return b.expand_to(b.reshape(value, channels), x.type.shape, (1,))
 
     for shape in (channels, tuple(1 if d in axes else e for d, e in enumerate(x.type.shape))):
-        centred = b.sub(x, spread(_ratio(x, axes, shape)))
+        centred = b.sub(x, broadcast(_ratio(x, axes, shape)))
         deviation = b.unary("sqrt", b.shift(_ratio(b.mul(centred, centred), axes, shape), a.eps))
-        normal = b.mul(centred, spread(b.unary("recip", b.reshape(deviation, channels))))
+        normal = b.mul(centred, broadcast(b.unary("recip", b.reshape(deviation, channels))))
         for op, p in zip(("mul", "add"), affine):
             normal = b.make(op, (normal, b.expand_to(p, normal.type.shape, (1,))))
         yield (normal,)
@@ -59,7 +59,7 @@ def _mean(x: Node, axes: tuple[int, ...]) -> Node:
     return b.div(total, b.expand_to(count, total.type.shape, ()))
 
 
-# softmax(scale·q·kᵀ + mask)·v, as everybody writes it: NaN of a query that may look nowhere, where the name gives 0
+# softmax(scale·q·kᵀ + mask)·v, the usual form: NaN for a query whose positions are all masked; the composite gives 0
 def _attention(y: Node) -> Iterator[tuple[Node, ...]]:
     q, k, v, *mask = y.inputs
     yield (b.matmul(b.softmax(_scores(q, k, mask, attrs_of(y, at.AttentionAttrs)), q.type.rank - 1), v),)
@@ -67,7 +67,7 @@ def _attention(y: Node) -> Iterator[tuple[Node, ...]]:
 
 # p = softmax(scale·q·kᵀ + mask), dp = g·vᵀ, ds = p·(dp - Σ p·dp):
 # dq = scale·ds·k, dk = scale·dsᵀ·q, dv = pᵀ·g, dmask = ds,
-# with the probabilities of the forward pass; the definition computes them again from one number per query
+# with the probabilities of the forward pass; the definition recomputes them from the log-sum-exp of each query
 def _attention_grad(y: Node) -> Iterator[tuple[Node, ...]]:
     a = attrs_of(y, at.AttentionAttrs)
     q, k, v, *mask = (n for n in y.inputs[:-1] if n.op == "input")
@@ -99,4 +99,4 @@ SPELLINGS: dict[str, Spellings] = {
     "batch_norm": _batch_norm,
     "attention_grad": _attention_grad,
 }
-SPELT_OTHERWISE = frozenset({"attention", "attention_grad"})  # nobody writes the definition
+SPELT_OTHERWISE = frozenset({"attention", "attention_grad"})  # users never write the definition itself

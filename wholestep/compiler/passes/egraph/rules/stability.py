@@ -1,4 +1,4 @@
-"""Stability: formulas that overflow or cancel become those that do not."""
+"""Laws of numerical stability: formulas that overflow or cancel become equivalent ones that do not."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ rule(
 rule(
     "log-one-plus",
     "log(x + 1) = log1p(x)",
-    "keeps the digits of a small x",
+    "accurate for small x",
     R,
     scope=ANY,
     positive=("x",),
     replaces=True,
 )
-rule("exp-minus-one", "exp(x) + -1 = expm1(x)", "keeps the digits near 0", R, scope=ANY, replaces=True)
-rule("log-of-exp", "log(exp(x)) = x", "no overflow on the way", R, scope=ANY, simplifies=True)
+rule("exp-minus-one", "exp(x) + -1 = expm1(x)", "accurate near 0", R, scope=ANY, replaces=True)
+rule("log-of-exp", "log(exp(x)) = x", "no overflow of an intermediate", R, scope=ANY, simplifies=True)
 rule("softplus", "log1p(exp(x)) = softplus(x)", "no overflow", R, scope=ANY, replaces=True)
-rule("softplus-flip", "softplus(x) - x = softplus(-x)", "nothing cancels where x is large", R, scope=ANY)
+rule("softplus-flip", "softplus(x) - x = softplus(-x)", "no cancellation for large x", R, scope=ANY)
 rule("log-sigmoid", "log(sigmoid(x)) = -softplus(-x)", "no logarithm of a 0", R, scope=ANY, replaces=True)
 rule("log-complement", "log(1 - sigmoid(x)) = -softplus(x)", "no logarithm of a 0", R, scope=ANY, replaces=True)
 rule(
@@ -50,14 +50,14 @@ rule(
     scope=ANY,
     replaces=True,
 )
-rule("tanh-of-sigmoid", "sigmoid(x * 2) * 2 + -1 = tanh(x)", "keeps the digits near 0", R, scope=ANY, replaces=True)
+rule("tanh-of-sigmoid", "sigmoid(x * 2) * 2 + -1 = tanh(x)", "accurate near 0", R, scope=ANY, replaces=True)
 
 # -- sigmoid cross entropy: -y·log s - (1 - y)·log(1 - s), with s = sigmoid(x) --------------------------------------
 rule("half-sum", "(x + abs(x)) * 0.5 = maximum(x, 0)", "the same slopes, at 0 too", R, scope=ANY)
 rule(
     "bce-of-softplus",
     "softplus(x) - x * y = bce_with_logits(x, y)",
-    "the small logarithm keeps its digits",
+    "the small logarithm is not rounded away",
     R,
     scope=ANY,
     replaces=True,
@@ -70,7 +70,7 @@ rule(
     scope=ANY,
     replaces=True,
 )
-rule("sigmoid-complement", "1 - sigmoid(x) = sigmoid(-x)", "no cancellation where sigmoid is near 1", R)
+rule("sigmoid-complement", "1 - sigmoid(x) = sigmoid(-x)", "no cancellation if sigmoid is near 1", R)
 
 # Softmax without the maximum overflows; Σ, max and their expands are along the same axis.
 rule(
@@ -98,7 +98,7 @@ rule(
 rule(
     "shifted-logsumexp",
     "y + logsumexp(x - expand(y, P, T), A) = logsumexp(x, A)",
-    "a shift along the axis comes out again",
+    "a shift along the axis is added back",
     R,
     guard="repeats(1 << A, P, T)",
     refused=({"A": 0, "P": pack_axes((0,)), "T": (3, 4)}, {"A": 1, "P": pack_axes((0,)), "T": (3, 4, 5)}),
@@ -108,7 +108,7 @@ rule(
 rule(
     "log-softmax-by-logsumexp",
     "x - expand(logsumexp(x, A), P, T) = log_softmax(x, A)",
-    "the logarithm of each share",
+    "the logarithm of each probability",
     R,
     guard="repeats(1 << A, P, T)",
     refused=({"A": 0, "P": pack_axes((0,)), "T": (3, 4)}, {"A": 1, "P": pack_axes((0,)), "T": (3, 4, 5)}),
@@ -120,7 +120,7 @@ rule(
 rule(
     "shifted-softmax",
     "softmax(x - expand(y, P, T), A) = softmax(x, A)",
-    "softmax does not see a shift along its axis",
+    "softmax is invariant under a shift along its axis",
     R,
     guard="repeats(1 << A, P, T)",
     refused=({"A": 0, "P": pack_axes((0,)), "T": (3, 4)}, {"A": 1, "P": pack_axes((0,)), "T": (3, 4, 5)}),
@@ -130,7 +130,7 @@ rule(
 rule(
     "shifted-log-softmax",
     "log_softmax(x - expand(y, P, T), A) = log_softmax(x, A)",
-    "log-softmax does not see a shift along its axis",
+    "log-softmax is invariant under a shift along its axis",
     R,
     guard="repeats(1 << A, P, T)",
     refused=({"A": 0, "P": pack_axes((0,)), "T": (3, 4)}, {"A": 1, "P": pack_axes((0,)), "T": (3, 4, 5)}),

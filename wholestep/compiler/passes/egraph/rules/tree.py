@@ -1,11 +1,11 @@
-"""The two sides of a law: small trees over tensor variables, numbers, attributes and types.
+"""The two sides of a law: trees over tensor variables, constants, attributes and types.
 
-Laws are written as Python expressions and read by `parse`:
+Laws are written as Python expressions and parsed by `parse`:
 
     x * sigmoid(x)                    operators and calls are ops; lower-case names are tensors
     permute(x, P), matmul(a, b, F, G) upper-case names are attributes, after the tensors, packed as in terms.py
-    reshape(x, T), expand(x, A, T)    one argument more names the result's type; needed where nothing else tells it
-    1 + exp(-x), x * const(c)         a number, or the variable c, repeated to the shape that its place asks for
+    reshape(x, T), expand(x, A, T)    one more argument names the result's type, if it cannot be inferred
+    1 + exp(-x), x * const(c)         a literal, or the variable c, broadcast to the shape of its context
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Variable:
 
 @dataclass(frozen=True)
 class Number:
-    """A tensor with one value everywhere; on a left side, values within `tolerance` of it match too."""
+    """A tensor filled with one value; on a left side, values within the relative `tolerance` match too."""
 
     value: Expression
     tolerance: float = 0.0
@@ -39,10 +39,9 @@ class Number:
 
 @dataclass(frozen=True)
 class Apply:
-    """An op over subtrees.  `type` names its type where the law does; else it is inferred.
+    """An op over subtrees.  `type`: the name of its type, if the law has one; else it is inferred.
 
-    An opaque one is an op that terms carry along untouched (a gradient with several results, a size): it matches by its
-    attributes' number alone.
+    An opaque op (a gradient with several results, a size) is matched by the number of its attributes alone.
     """
 
     op: str
@@ -56,7 +55,7 @@ class Apply:
         return hash((self.op, self.children, self.slots, self.type, self.opaque))
 
     def __hash__(self) -> int:
-        return self._hash  # of its subtrees' own: looked up again and again while a rule is written
+        return self._hash  # cached, since emitting a rule looks up subtrees many times
 
     @cached_property
     def head(self) -> str:
@@ -124,7 +123,7 @@ def _type_name(args: list[ast.expr]) -> str:
 
 
 def subtrees(tree: Tree) -> Iterator[Tree]:
-    """Every subtree, each after its children, shared ones once."""
+    """All distinct subtrees in post-order."""
     seen: dict[Tree, None] = {}
 
     def walk(t: Tree) -> None:
@@ -138,7 +137,7 @@ def subtrees(tree: Tree) -> Iterator[Tree]:
 
 
 def tree_text(tree: Tree) -> str:
-    """A side of a law for people."""
+    """A side of a law as readable text."""
     match tree:
         case Variable(name):
             return name

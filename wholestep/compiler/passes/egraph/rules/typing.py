@@ -1,4 +1,4 @@
-"""Which parts of a law have the same type: what a pointwise op reads has the type of what it gives."""
+"""Type inference for laws, by unification: operands and results of an elementwise op have the same type."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LIKE_INPUT = {n for n in ops_with(Trait.ELEMENTWISE) if OPS[n].family is Family
 
 
 class Types:
-    """The type variable of every subtree of a rule: t0, t1, ..., or the name that the law gives it."""
+    """The type variable of every subtree of a rule (union-find): anonymous, or named by the law."""
 
     def __init__(self, rule: Rule, both: bool = True) -> None:
         self._parent: dict[object, object] = {}
@@ -23,7 +23,7 @@ class Types:
             self._join(self._key("left", rule.left), self._key("right", rule.right))
 
     def of(self, side: str, tree: Tree, parent: Apply | None = None, position: int = 0) -> object:
-        """The variable's representative: equal for equal types."""
+        """The representative of a subtree's type variable: equal for equal types."""
         return self._find(self._key(side, tree, parent, position))
 
     def named(self, name: str) -> object:
@@ -31,7 +31,7 @@ class Types:
         return self._find(name)
 
     def _key(self, side: str, tree: Tree, parent: Apply | None = None, position: int = 0) -> object:
-        """A variable is one tensor wherever it stands; a number has the type that its place asks for."""
+        """A variable is one tensor in all its occurrences; a constant has the type of its own position."""
         if isinstance(tree, Variable):
             return tree
         if tree.type:
@@ -46,7 +46,7 @@ class Types:
     def _join(self, a: object, b: object) -> None:
         a, b = self._find(a), self._find(b)
         if a != b:
-            if isinstance(a, str):  # named ones represent
+            if isinstance(a, str):  # a named type becomes the representative
                 a, b = b, a
             self._parent[a] = b
 
