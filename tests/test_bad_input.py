@@ -82,7 +82,7 @@ REFUSED = {
         InputError,
         "indices from 0 to 4; received -1 at position 3",
     ),
-    "a wide label": ({"x": X, "labels": changed(Y.astype(np.int64), 2**40)}, InputError, "whose values lie in"),
+    "a wide label": ({"x": X, "labels": changed(Y.astype(np.int64), 2**40)}, InputError, "whose values are in"),
     "no rows": ({"x": X[:0], "labels": Y[:0]}, InputError, "'batch' is 0: a step needs at least one row"),
     "too many rows": (data(17), InputError, "'batch' is 17, but this session was built for at most 16.*batch_size=17"),
 }

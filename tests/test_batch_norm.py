@@ -74,7 +74,9 @@ def test_a_step_of_one_row_is_refused_before_anything_is_written() -> None:
     session = session_of(model)
     before = model.state_dict()
     for call in (lambda: session.step(x=X[:1], labels=LABELS[:1]), lambda: session.run(x=X[:17], labels=LABELS[:17])):
-        with pytest.raises(InputError, match="no variance of one value per channel: batch must be 2 or more, but is 1"):
+        with pytest.raises(
+            InputError, match="the variance of a single value per channel: batch must be 2 or more, but is 1"
+        ):
             call()
     assert all((model.state_dict()[name] == value).all() for name, value in before.items())
     session.run(x=X[:18], labels=LABELS[:18])

@@ -232,7 +232,7 @@ def test_folds(script: Path) -> None:
 def test_a_run_with_a_limit_of_memory(script: Path) -> None:
     code, text = run("train", "small.py", "--memory", "1kB", "--set", "hidden=8", "--device", "null")
     assert code == 1
-    assert "bytes at least" in text
+    assert "a step takes at least" in text
     assert "memory= allows 1,000" in text
     code, text = run("train", "small.py", "--memory", "much")
     assert code == 1

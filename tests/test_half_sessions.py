@@ -94,7 +94,7 @@ def test_the_report_says_whether_products_are_half() -> None:
     assert notes["cpu/avx512bf16", "bfloat16"] == (
         "products of bfloat16 are computed in bfloat16, and accumulate in float32",
     )
-    stored = "has no products of {}: it is how operands are stored, computed is float32"
+    stored = "has no products of {0}: operands are stored in {0}, computed in float32"
     assert stored.format("bfloat16") in notes["cpu/avx2", "bfloat16"][0]
     assert stored.format("float16") in notes["cpu/avx512bf16", "float16"][0]
     assert planned("cpu/avx512bf16", "float32").notes == ()

@@ -63,11 +63,11 @@ def lstm() -> dict[str, Any]:
     return {"model_or_graph": model, "inputs": spec, "targets": spec, "loss": "cross_entropy"}
 
 
-# What is built, rows, the limit, and how it is kept: values made again, micro-batches.
+# What is built, rows, the limit, and how it is kept: values recomputed, micro-batches.
 TABLE: dict[str, tuple[Callable[[], dict[str, Any]], int, float, str]] = {
-    "gpt": (gpt, 128, 0.9, "values made again"),
+    "gpt": (gpt, 128, 0.9, "values recomputed"),
     "mlp": (mlp, 512, 0.6, "accumulate="),
-    "images": (images, 64, 0.9, "values made again"),
+    "images": (images, 64, 0.9, "values recomputed"),
     "lstm": (lstm, 256, 0.6, "accumulate="),
 }
 
@@ -110,7 +110,7 @@ def test_the_numbers_are_those_without_a_limit() -> None:
     """A limited plan is new, so it was checked against the interpreter as well."""
     batch = tokens(64, 16, 64)
     free, expected = trained(batch, **gpt(), batch_size=64, options=quick())
-    for part, how in ((0.9, "values made again"), (0.5, "accumulate=")):
+    for part, how in ((0.9, "values recomputed"), (0.5, "accumulate=")):
         checked = replace(quick(), verify=None)
         limited, losses = trained(batch, **gpt(), batch_size=64, options=checked, memory=part)
         assert how in "\n".join(limited.plan.notes)
@@ -138,7 +138,9 @@ def test_an_emulated_gpu_makes_values_products_and_the_largest_again(monkeypatch
         free, expected = trained(batch, 3, **arguments())
         limited, losses = trained(batch, 3, **arguments(), memory=least.value.bytes)
     note = limited.plan.notes[-1]
-    assert re.search(r"values made again, [1-9][0-9]* products twice, the largest value in [48] parts", note), note
+    assert re.search(
+        r"values recomputed, [1-9][0-9]* products computed twice, the largest value in [48] chunks", note
+    ), note
     assert limited.report().peak_bytes == least.value.bytes < free.report().peak_bytes
     np.testing.assert_allclose(losses, expected, rtol=2e-3)
 
@@ -191,14 +193,14 @@ def test_a_step_of_ones_own_has_a_limit() -> None:
     free = ws.build_session(step, **arguments).report().peak_bytes
     limited = ws.build_session(step, **arguments, memory=0.9)
     assert limited.report().peak_bytes <= 0.9 * free
-    with pytest.raises(LimitError, match=r"a step takes [0-9,]+ bytes at least"):
+    with pytest.raises(LimitError, match=r"a step takes at least [0-9,]+ bytes"):
         ws.build_session(step, **arguments, memory=0.1)
 
 
 def test_what_cannot_be_met_says_the_least_and_what_to_do() -> None:
     with pytest.raises(
         LimitError,
-        match=r"(?s)a step takes [0-9,]+ bytes at least, [0-9,]+ where nothing is computed twice, and memory= allows "
+        match=r"(?s)a step takes at least [0-9,]+ bytes \([0-9,]+ without recomputation\), but memory= allows "
         r"20,000\. Its largest tensors: .*Raise memory=, or lower batch_size\.",
     ) as found:
         ws.build_session(**mlp(), batch_size=64, device="null", options=PLAIN, memory="20kB")

@@ -227,7 +227,7 @@ def test_layers_of_a_step_with_a_limit_of_memory() -> None:
         threads=2,
         options=quick(),
     )
-    assert "values made again" in "\n".join(session.plan.notes)
+    assert "values recomputed" in "\n".join(session.plan.notes)
     batch = {name: np.zeros((64, 16), np.int32) for name in ("x", "labels")}
     layers = session.profile(batch, steps=1).by_layer()
     assert layers["h.0.mlp.c_fc"].forward > 0

@@ -282,7 +282,7 @@ def test_callbacks_that_cannot_go_on_change_nothing(run: Path) -> None:
         (np.ones((2, 3), complex), DTypeError, "'weight' takes an array of numbers"),
         (np.full((2, 3), "1"), DTypeError, "'weight' takes an array of numbers"),
         (np.full((2, 3), None), DTypeError, "which NumPy reads as objects"),
-        ([[1.0], [2.0, 3.0]], InputError, "rows of one length"),
+        ([[1.0], [2.0, 3.0]], InputError, "rows of equal length"),
         (np.full((2, 3), 1e300), InputError, r"float32 in the model, which cannot hold 1e\+300 at \[0, 0\]"),
         (np.ma.masked_less(np.ones((2, 3)), 2), InputError, r"6 masked values.*array\.filled"),
     ],
@@ -393,7 +393,7 @@ def test_masks_are_refused_wherever_arrays_come_in() -> None:
 
 
 def test_ragged_lists_are_refused_in_our_words() -> None:
-    with pytest.raises(InputError, match="of one length"):
+    with pytest.raises(InputError, match="of equal length"):
         ws.nn.Linear(3, 2).predict([[1.0, 2.0], [3.0]])
     with pytest.raises(InputError, match="of one length"):
         ws.DataLoader([[1.0, 2.0], [3.0]], np.ones(2))

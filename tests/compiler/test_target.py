@@ -236,7 +236,9 @@ def test_a_buffer_is_no_larger_than_the_target_takes() -> None:
         Compiler(NO_EGRAPH).plan(train_graph(mlp(inputs=50, hidden=64), ws.SGD()), {"batch": 4}, target)
 
     plan_within(50 * 64 * 4)
-    match = r"the state 'w1', float32\[50, 64\], takes 12,800 bytes at capacity, and cuda/sm_90 takes 12,799 at a time"
+    match = (
+        r"the state 'w1', float32\[50, 64\], takes 12,800 bytes at capacity; a buffer on cuda/sm_90 has at most 12,799"
+    )
     with pytest.raises(GraphError, match=match):
         plan_within(50 * 64 * 4 - 1)
 

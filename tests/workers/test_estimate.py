@@ -167,7 +167,7 @@ def test_workers_in_a_grid_send_along_its_axes(by_workers: dict) -> None:
     session = ws.build_session(network(), **ABOUT, shards=(2, 2), device="null").report()
     assert (session.wire_bytes, session.peak_bytes) == (report.wire_bytes, report.peak_bytes)
     assert "2 x 2 ranks, each with 32 rows or one more" in str(session)
-    assert "along the data axis and 0 along the model axis of them" in str(session)
+    assert "along the data axis and 0 along the model axis" in str(session)
     with pytest.raises(OptionError, match=r"has to know how many workers there are: ws.Workers\(data=4, model=2\)"):
         ws.estimate(network(), workers=ws.Workers(model=2), **ABOUT)
 

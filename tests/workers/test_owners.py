@@ -221,13 +221,13 @@ def test_pieces_are_put_together_as_they_were_cut() -> None:
     np.testing.assert_array_equal(put_together(flat), WHOLE)
     whole = StatePiece(WHOLE.T, (5, 3), (1, 0), (3, 5), 0)
     for wrong in (rows[:1], rows[1:], [rows[0], whole], [rows[0], flat[0]]):
-        with pytest.raises(ValueError, match="are not"):
+        with pytest.raises(ValueError, match="do not"):
             put_together(wrong)
     wide = np.concatenate([WHOLE, 100 + WHOLE], 1)  # cut along its columns, then by rows
     models = [StatePiece(part[a:b], (5, 3), (0, 1), (5, 3), a, (1, 1, 2), model)
               for model, part in enumerate(np.split(wide, 2, 1)) for a, b in ((0, 2), (2, 5))]  # fmt: skip
     np.testing.assert_array_equal(put_together(models), wide)
-    with pytest.raises(ValueError, match="are not"):
+    with pytest.raises(ValueError, match="do not"):
         put_together(models[:3])
     assert StatePiece.at(rows[0].array, json.loads(json.dumps(rows[0].place()))).first == 1
 
@@ -242,5 +242,5 @@ def test_pieces_are_put_together_as_they_were_cut() -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_place_of_a_part_is_refused(place: Any) -> None:
-    with pytest.raises(ValueError, match=r"no place|does not lie|no whole numbers"):
+    with pytest.raises(ValueError, match=r"not the position|does not fit|invalid split|expected a list of integers"):
         StatePiece.at(WHOLE.T[1:], place)

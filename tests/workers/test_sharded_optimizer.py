@@ -181,11 +181,11 @@ def test_values_are_made_again_where_a_limit_of_memory_asks_for_it() -> None:
     for one in (free, limited):
         for _ in range(2):
             one.step(x=tokens, labels=tokens)
-    assert "values made again" in limited.plan.notes[-1]
+    assert "values recomputed" in limited.plan.notes[-1]
     assert limited.report().peak_bytes <= 0.9 * free.report().peak_bytes
     for name in free.state.names:
         np.testing.assert_allclose(limited.get(name), free.get(name), rtol=1e-4, atol=1e-5, err_msg=name)
-    with pytest.raises(LimitError, match=r"a step takes .* bytes at least, .* where nothing is computed twice"):
+    with pytest.raises(LimitError, match=r"a step takes at least .* bytes .* without recomputation"):
         session(memory=1)
 
 

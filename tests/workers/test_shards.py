@@ -188,7 +188,7 @@ def test_a_report_counts_what_crosses_and_a_profile_has_it() -> None:
     parameters = sum(value.size for value in model.state_dict().values())
     report = session.report()
     assert report.wire_bytes == 4 * (parameters + 1) * 2 * (2 - 1) // 2
-    assert f"of which each sends {report.wire_bytes:,} a step" in str(report)
+    assert f"of which each rank sends {report.wire_bytes:,} per step" in str(report)
     names = [i for i, _ in session.plan.inputs]
     profile = session.profile(**dict(zip(names, (VECTORS[:8], LABELS[:8]), strict=True)))
     assert "exchange" in str(profile)
@@ -202,7 +202,7 @@ def test_a_report_says_what_fusion_exchanges_cost() -> None:
     fused = [k for k in sums if weights & {load.buffer for load in k.body.stores()}]
     count, size = divided.report().parted
     assert (count, size) == (len(fused), 4 * sum(a.size for a in perceptron().state_dict().values())) == (4, 372)
-    said = f"they send what {count} sums and products make, whose kernels no update can be part of: {size:,} bytes are"
+    said = f"they send the results of {count} sums and products, into which no update can be fused: {size:,} bytes are"
     assert said in str(divided.report())
     assert alone.report().parted == (0, 0)
     assert "sums and products" not in str(alone.report())

@@ -155,7 +155,7 @@ def test_the_report_counts_what_a_bad_mark_costs() -> None:
         network = nn.Sequential(nn.Linear(16, 64, split="columns"), nn.ReLU(), nn.Linear(64, 4, split=mark))
         report = ws.build_session(network, **ABOUT, device="null", shards=(1, 2)).report()
         assert (report.gathers, report.wire_bytes) == (gathers, 4 * sent // 2)
-        assert ("1 of them put parts of layers together" in str(report)) == bool(gathers)
+        assert ("1 of them gather parts of layers" in str(report)) == bool(gathers)
         assert "1 x 2 ranks, each with all rows" in str(report)
 
 

@@ -1,4 +1,7 @@
-"""What a backend is: it loads plans and gives back programs that run them.  No caller sees an address."""
+"""The interface of backends: a device loads plans and returns programs that run them.
+
+Invariant: callers never see an address of the device; they bind arrays, launch, and read results through a launch.
+"""
 
 from __future__ import annotations
 
@@ -21,104 +24,104 @@ from wholestep.compiler.target import Target
 from wholestep.options import CompileOptions
 from wholestep.records import dataclass
 
-SLICE_SECONDS = 0.05  # signals, progress and callbacks wait no longer than this
-IN_FLIGHT = 8  # launches of an epoch that are begun before the oldest is waited for
+SLICE_SECONDS = 0.05  # longest run without returning to Python, where signals, progress and callbacks are handled
+IN_FLIGHT = 8  # launches that may be queued before the oldest is waited for, so that an asynchronous device never idles
 
 
 class Scratch(Protocol):
-    """Memory that the programs of a session share, since it means something during a launch alone."""
+    """Memory that the programs of a session share, as its content is only used during a launch."""
 
     @property
     def mapped_bytes(self) -> int:
-        """Its size now."""
+        """Its current size."""
 
     def reserve(self, plan: Plan, threads: int) -> None:
-        """Make room for a plan; programs that were loaded before go on working."""
+        """Grow to fit a plan; programs that were loaded before keep working."""
 
     def spoil(self) -> None:
-        """Fill it with what nobody may rely on, before a plan is tried."""
+        """Fill it with garbage before a plan is checked, so that reads of uninitialised memory show."""
 
 
 class NoScratch:
-    """Of a backend whose programs share nothing."""
+    """The scratch of a backend whose programs share no memory."""
 
     mapped_bytes = 0
 
     def reserve(self, plan: Plan, threads: int) -> None:
-        """Nothing is needed."""
+        """Do nothing."""
 
     def spoil(self) -> None:
-        """There is nothing."""
+        """Do nothing."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where plans run: the device, its threads, what keys random numbers, and how plans are made."""
+    """Where and how plans run: the device, its threads, the seed of random numbers, the compile options, the ranks."""
 
     device: Device
     threads: int
     seed: int
     options: CompileOptions
-    group: RankGroup | None = None  # the ranks that make a step together; None: this one alone
-    shard: str | None = None  # "optimizer": of its state each has a part
+    group: RankGroup | None = None  # the ranks that compute a step together; None: not distributed
+    shard: str | None = None  # "optimizer": each rank holds a part of the optimizer's state
     seeded: bool = True  # was the seed given, or is it the default of the process?
 
     @property
     def ranks(self) -> int:
-        """How many divide the rows of a step among them; 0 where it is made as it is."""
+        """The number of data-parallel ranks, which divide the rows of a step; 0 if it is not distributed."""
         return 0 if self.group is None else self.group.grid.data
 
     @property
     def model_ranks(self) -> int:
-        """And how many have the same rows, and may divide layers."""
+        """The number of tensor-parallel ranks, which have the same rows and may divide layers."""
         return 1 if self.group is None else self.group.grid.model
 
     @property
     def among(self) -> tuple[int, str | None, int]:
-        """What the definition of a step is told of those who make it."""
+        """(data ranks, sharding, model ranks): the arguments of a step's definition that depend on the ranks."""
         return self.ranks, self.shard, self.model_ranks
 
 
 @dataclass(frozen=True)
 class LoadContext:
-    """What the programs of a session are loaded into: where they run, and the memory that they share."""
+    """The environment that the programs of a session are loaded into: their placement and the memory they share."""
 
     where: Placement
     state: State
-    scratch: Scratch  # of the backend's own making
-    profile: bool = False  # kernels note when they begin and end; the bits are the same
-    memory: StateMemory | None = None  # where states are, unless in the device's own
-    apart: bool = False  # does a program run on its caller's thread, beside the others of this process?
+    scratch: Scratch  # created by the backend
+    profile: bool = False  # kernels record when they begin and end; results are the same bits
+    memory: StateMemory | None = None  # the memory of states; None: the device's own
+    apart: bool = False  # does the program run on its caller's thread, concurrently with others of this process?
 
 
 # -- programs ----------------------------------------------------------------------------------------------------
 
 
 class IndexRefusedError(Exception):
-    """An input holds an index outside its bound; nothing was run.  Whoever launched knows which one to tell of."""
+    """An input holds an index outside its bound; nothing was run.  The caller of `launch` reports which one."""
 
 
 class Launch(Protocol):
-    """A launch, which may still be under way."""
+    """A handle of a launch, which may still be running (a future)."""
 
     def wait(self) -> None:
-        """Return when the launch is done; raises what went wrong in it."""
+        """Return when the launch is done; raises its error."""
 
     def loss(self) -> float:
-        """The first output, where it is one number; waits."""
+        """The first output, which must be a scalar; waits."""
 
     def read(self, name: str) -> AnyArray:
         """A copy of an output, as the user sees it; waits."""
 
     def keep(self) -> Launch:
-        """The launch with its outputs, which may lie where the next launch writes: called before that one begins."""
+        """A handle whose outputs stay valid after the next launch, which may overwrite them; called before that one."""
 
 
 class Program(Launch, Protocol):
-    """A plan on a device, and the ticket of its last launch; `wait` waits for all of them.
+    """A plan loaded on a device, and the handle of its last launch; `wait` waits for all launches.
 
-    A step is `bind` of every input and one `launch`.  Launches take effect in the order in which they are made; one
-    that counts as an update advances `state.step` and the version of the state's family before it returns.
+    A step is `bind` of every input and one `launch`.  Launches take effect in the order of their calls; one that counts
+    as an update advances `state.step` and the version of the state's family before it returns.
     """
 
     plan: Plan
@@ -127,39 +130,39 @@ class Program(Launch, Protocol):
 
     @property
     def mapped_bytes(self) -> int:
-        """What it has mapped or allocated for itself."""
+        """The bytes that it has mapped or allocated for itself."""
 
     @property
     def source(self) -> str:
-        """The text that runs."""
+        """The generated source code."""
 
     def scalar(self, name: str, value: float) -> None:
-        """Set a runtime scalar for the launches from now on; one that the plan does not use is ignored."""
+        """Set a runtime scalar for all later launches; one that the plan does not use is ignored."""
 
     def count_steps(self, advances: bool, unless: str | None = None, stop: bool = False) -> None:
-        """Does a launch count as an update?  Not where the output `unless` is not 0; `stop` ends a slice there."""
+        """Does a launch count as an update?  Not if the output `unless` is nonzero; `stop` then ends the range."""
 
     def staging(self, name: str) -> AnyArray:
-        """A flat array on the host, as large as an input can be, to convert or hold one in."""
+        """A flat host array of an input's capacity, to convert or gather the input in."""
 
     def bind(self, name: str, array: AnyArray) -> None:
-        """Give the next launch an input: of its dtype, rows contiguous.
+        """Set an input of the next launch: an array of its dtype, rows contiguous.
 
-        It is read by the time the launch returns (an asynchronous device copies it); then it may change.
+        It has been read when the launch returns (an asynchronous device copies it); then the caller may change it.
         """
 
     def launch(self, sizes: Mapping[str, int]) -> Launch:
-        """Begin one step with these sizes of the symbols; IndexRefusedError, with nothing run, where an index is bad.
+        """Begin one step with these sizes of the symbols; IndexRefusedError, with nothing run, if an index is invalid.
 
-        The mapping is not changed afterwards: the same one means the same sizes.
+        The caller must not change the mapping afterwards: programs compare it by identity.
         """
 
     def epoch(self, epoch: Epoch) -> Iterator[StepRange]:
-        """Steps over the rows of an epoch; gives what was done about every 50 ms, so that others may act."""
+        """Run the steps of an epoch; yields the finished steps about every 50 ms, so that the caller can act."""
 
 
 def check_indices(plan: Plan, arrays: Mapping[str, AnyArray], sizes: Mapping[str, int]) -> None:
-    """IndexRefusedError where an input holds an index outside its bound: for programs without a check of their own."""
+    """Raise IndexRefusedError if an input holds an index outside its bound: for programs without a native check."""
     for bound in plan.bounds:
         array = arrays[bound.input]
         if bound.is_plain and array.size and not 0 <= array.min() <= array.max() < evaluate(bound.size, sizes):
@@ -171,25 +174,25 @@ def check_indices(plan: Plan, arrays: Mapping[str, AnyArray], sizes: Mapping[str
 
 @dataclass(frozen=True)
 class Epoch:
-    """A pass over data that the caller holds: which rows, in which order, and which updates of it are to be made."""
+    """A pass over data in memory: which rows, in which order, and which of its updates to run."""
 
     sources: Mapping[str, AnyArray]  # input -> all its rows
-    whole: Mapping[str, AnyArray]  # input -> what every step is given
+    whole: Mapping[str, AnyArray]  # input -> the array that every step gets unchanged
     sizes: Mapping[str, int]  # of every symbol, in a full batch
     rows: int
     batch: int  # rows of an update
-    symbol: str | None = None  # the symbolic dimension that holds them
-    order: int | None = None  # the epoch's key for shuffling; None keeps the rows' order
-    seed: int = 0  # the other key
-    number: int = 0  # of the run, from 0
-    first: int = 0  # the update to begin with
-    most: int | None = None  # updates in all
-    every: int | None = None  # updates of a slice
-    kept: dict[object, Any] = field(default_factory=dict)  # by programs, for the other epochs of the run
+    symbol: str | None = None  # the symbolic dimension of the batch
+    order: int | None = None  # the epoch's key for shuffling; None: rows in their order
+    seed: int = 0  # the other key for shuffling
+    number: int = 0  # of the epoch in the run, from 0
+    first: int = 0  # the first update to run
+    most: int | None = None  # updates to run; None: all
+    every: int | None = None  # updates of a range; None: by time alone
+    kept: dict[object, Any] = field(default_factory=dict)  # cache of programs, shared by the epochs of the run
 
     @property
     def end(self) -> int:
-        """The update before which it ends."""
+        """The number of the first update that is not run."""
         last = -(-self.rows // self.batch)
         return last if self.most is None else min(last, self.first + self.most)
 
@@ -203,11 +206,13 @@ class Epoch:
         return self.sizes if self.symbol is None or rows == self.batch else {**self.sizes, self.symbol: rows}
 
     def inputs_of(self, update: int) -> dict[str, AnyArray]:
-        """What an update is given, its rows gathered; those that lie side by side are seen where they are."""
+        """The inputs of an update: views of consecutive rows, or the rows gathered if the epoch is shuffled."""
         first, end = update * self.batch, update * self.batch + self.rows_of(update)
         if self.order is None:
             return {**{name: source[first:end] for name, source in self.sources.items()}, **self.whole}
-        from wholestep.compiler.runtime.epoch_permutation import epoch_order  # a native loop knows by itself
+        from wholestep.compiler.runtime.epoch_permutation import (
+            epoch_order,
+        )  # imported here: native loops do not need it
 
         rows = epoch_order(self.seed, self.order, self.rows, np.arange(first, end))
         return {**{name: source[rows] for name, source in self.sources.items()}, **self.whole}
@@ -215,45 +220,45 @@ class Epoch:
 
 @dataclass(frozen=True)
 class StepRange:
-    """Some updates that were made one after the other."""
+    """Consecutive updates that have been run."""
 
     epoch: int  # of the run, from 0
     first: int  # number of its first update in the epoch, from 0
     losses: AnyArray  # float64, one per update
-    rows: AnyArray  # of each update
+    rows: AnyArray  # number of rows of each update
 
     @staticmethod
     def of(epoch: Epoch, first: int, losses: AnyArray) -> StepRange:
-        """The slice that begins with the update `first`."""
+        """The range that begins with the update `first`."""
         rows = np.full(len(losses), epoch.batch)
         rows[-1:] = epoch.rows_of(first + len(losses) - 1)
         return StepRange(epoch.number, first, losses, rows)
 
     @property
     def end(self) -> int:
-        """The update that comes next."""
+        """The number of the next update."""
         return self.first + len(self.losses)
 
 
 class Slicing(Protocol):
-    """How ranks that make steps together agree on those of a slice."""
+    """How distributed ranks agree on the number of steps of a range."""
 
-    seconds: float  # that a slice takes, at most
+    seconds: float  # longest duration of a range
 
     def steps(self, left: int) -> int:
-        """Of the next slice, at most."""
+        """The largest number of steps of the next range; `left` remain in the epoch."""
 
     def timed(self, run: Callable[[], int]) -> int:
-        """Make a slice, and learn from the time that it takes."""
+        """Run a range and adapt the length of the next to the time that it takes."""
 
 
 def epoch_of_launches(
     program: Program, epoch: Epoch, stop_at: str | None = None, pace: Slicing | None = None
 ) -> Iterator[StepRange]:
-    """An epoch as a loop over launches, for programs without a loop of their own.
+    """Run an epoch as a loop over launches, for programs without a native loop.
 
-    Losses are read some launches late, so that an asynchronous device never waits for the host.  `stop_at` is the
-    output that ends a slice where it is not 0.  Ranks agree on their steps by a pace.
+    Losses are read some launches late, so that an asynchronous device never waits for the host.  A range ends when the
+    output `stop_at` is nonzero.  Distributed ranks agree on the steps of a range by `pace`.
     """
     first = epoch.first
     while first < epoch.end:
@@ -270,17 +275,17 @@ def epoch_of_launches(
 def _make_slice(
     program: Program, epoch: Epoch, updates: range, stop_at: str | None, seconds: float, losses: list[float]
 ) -> int:
-    """Launch some updates; how many, and their losses."""
+    """Launch a range of updates and append their losses; the number of updates that were run."""
     deadline = time.monotonic() + seconds
-    begun: deque[Launch] = deque()
+    in_flight: deque[Launch] = deque()
     for update in updates:
-        ticket = _launch_step(program, epoch, update)
-        begun.append(ticket if program.synchronous else ticket.keep())
-        if program.synchronous or len(begun) == IN_FLIGHT:
-            losses.append(begun.popleft().loss())
-        if (stop_at is not None and ticket.read(stop_at)) or time.monotonic() >= deadline:
+        launch = _launch_step(program, epoch, update)
+        in_flight.append(launch if program.synchronous else launch.keep())
+        if program.synchronous or len(in_flight) == IN_FLIGHT:
+            losses.append(in_flight.popleft().loss())
+        if (stop_at is not None and launch.read(stop_at)) or time.monotonic() >= deadline:
             break
-    losses += [ticket.loss() for ticket in begun]
+    losses += [launch.loss() for launch in in_flight]
     return len(losses)
 
 
@@ -292,14 +297,14 @@ def _launch_step(program: Program, epoch: Epoch, update: int) -> Launch:
 
 @dataclass(frozen=True)
 class MicroBatchShape:
-    """How a batch is split: along which symbol, into how many rows, and which dimension of its programs means what."""
+    """How a batch is split into micro-batches: its symbol, their rows, and the symbols that the loop sets."""
 
     batch: str
     part: int
-    dims: Mapping[str, str]  # what the native loop sets ("batch_dim", "first_dim", ...) -> symbol
+    dims: Mapping[str, str]  # parameter of the native loop ("batch_dim", "first_dim", ...) -> symbol
 
     def is_cut(self, shape: Shape) -> bool:
-        """Does an input of this shape have one row for each of the batch?"""
+        """Does an input of this shape have one row per row of the batch?"""
         return bool(shape) and shape[0] == Dim.symbol(self.batch)
 
 
@@ -307,38 +312,38 @@ class MicroBatchShape:
 
 
 def do_nothing() -> None:
-    """What there is to do meanwhile, unless a caller knows better."""
+    """Do nothing: the default of `meanwhile`."""
 
 
 class Device(Protocol):
-    """A kind of machine, as the target that plans are made for."""
+    """A device with the target that plans for it are compiled for."""
 
-    name: str  # as `device=` names it
+    name: str  # as in `device=`
     target: Target
-    runs: bool
-    memory: StateMemory  # where its programs find states
+    runs: bool  # False: it only plans
+    memory: StateMemory  # the memory of its programs' states
 
     def scratch(self) -> Scratch:
-        """What the programs of one session share."""
+        """New scratch memory, for the programs of one session."""
 
     def prepare(self, options: CompileOptions) -> None:
-        """Begin with what every plan needs, beside whatever the caller does next."""
+        """Start preparing what every plan needs, in the background."""
 
     def load(
         self, plan: Plan, place: LoadContext, key: str = "", meanwhile: Callable[[], None] = do_nothing
     ) -> Program:
-        """Make a plan runnable.  `key` stands for the plan in caches; without one it is computed.
+        """Compile and load a plan.  `key` is the key of the plan in caches; it is computed if empty.
 
-        `meanwhile` is called while the plan is compiled, before its states and scratch memory are looked for.
+        `meanwhile` is called while the plan is compiled, before its states and scratch memory are bound.
         """
 
     def load_micro_batches(
         self, plan: Plan, programs: Sequence[Program], place: LoadContext, shape: MicroBatchShape
     ) -> Program:
-        """One program of several that were loaded: each runs for every micro-batch, the last one once."""
+        """Combine loaded programs into one: each runs for every micro-batch, the last one once."""
 
     def program_key(self, plan: Plan, options: CompileOptions, key: str = "") -> str:
-        """The key under which caches hold what `load` makes of a plan."""
+        """The key of the compiled plan in caches."""
 
     def notes(self, plan: Plan) -> tuple[str, ...]:
-        """What a report says of a plan beside the numbers: the plan's own notes, as they are true of this machine."""
+        """The remarks in a plan's report: the plan's own notes, adapted to this machine."""

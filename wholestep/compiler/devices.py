@@ -1,12 +1,12 @@
-"""What `device=` says: a backend that runs plans, and the target that they are made for.
+"""Resolves `device=` to a backend that runs plans and the target that they are compiled for.
 
-cpu                this machine's CPU, as the best target that it has
-cpu/portable       the CPU as this target
+cpu                this machine's CPU, with the best target that it supports
+cpu/portable       the CPU with this target
 cuda               the first GPU; cuda:1 is the second one
-cuda/sm_80         the first GPU as this target
+cuda/sm_80         the first GPU with this target
 reference          the backend that runs plans in NumPy, with its own target
-null               plans and reports for this machine's CPU, and runs nothing
-null:cuda/sm_90    the same for a target that need not be here
+null               plans and reports for this machine's CPU, but runs nothing
+null:cuda/sm_90    the same for a target that this machine need not have
 """
 
 from __future__ import annotations
@@ -22,45 +22,45 @@ from wholestep.records import dataclass
 
 
 class BackendModule(Protocol):
-    """What the module of a backend has."""
+    """The interface of a backend's module."""
 
     def default_target(self) -> Target:
-        """The target of the backend's own name alone."""
+        """The target of `device=` with the backend's name alone."""
 
     def make_device(self, target: Target) -> Device:
-        """The device as a target; an OptionError where it cannot run here."""
+        """The device with a target; OptionError if it cannot run on this machine."""
 
 
 class NumberedModule(BackendModule, Protocol):
-    """The same of a backend whose devices have numbers."""
+    """The interface of a backend with numbered devices."""
 
     def numbered_target(self, number: int) -> Target:
-        """The target of the device of a number."""
+        """The target of the device with this number."""
 
     def make_numbered(self, target: Target, number: int) -> Device:
-        """The device of a number as a target."""
+        """The device with this number and a target."""
 
 
-# Name -> the module, loaded when it is first asked for.
+# Name -> the module, imported on first use.
 BACKENDS: dict[str, str | BackendModule] = {
     "cpu": "wholestep.compiler.backends.cpu.runtime.device",
     "cuda": "wholestep.compiler.backends.cuda.runtime.device",
     "reference": "wholestep.compiler.backends.reference.program",
     "null": "wholestep.compiler.backends.null",
 }
-# Family of targets -> the module whose TARGETS are its records; a family may have no backend yet.
+# Family of targets -> the module that defines its TARGETS; a family may have no backend.
 FAMILIES: dict[str, str | Mapping[str, Target]] = {
     "cpu": "wholestep.compiler.backends.cpu.target",
     "cuda": "wholestep.compiler.backends.cuda.target",
     "reference": "wholestep.compiler.backends.reference.target",
 }
-ANY_TARGET = ("null",)  # backends that take targets of every family, after a colon
-NUMBERED = ("cuda",)  # backends of which a machine may have several, by numbers after a colon
+ANY_TARGET = ("null",)  # backends that accept a target of any family after a colon
+NUMBERED = ("cuda",)  # backends that accept a device number after a colon
 
 
 @dataclass(frozen=True)
 class Registered:
-    """A backend that somebody else has."""
+    """A backend that a user registered."""
 
     target: Target
     make: Callable[[Target], Device]
@@ -73,21 +73,21 @@ class Registered:
 
 
 def register(name: str, target: Target, make_device: Callable[[Target], Device]) -> None:
-    """Let `device=name` mean a backend from outside: plans are made for `target`, and the device runs them."""
+    """Register an external backend as `device=name`: plans are compiled for `target`, and its device runs them."""
     if not name.isidentifier() or name in BACKENDS:
-        raise OptionError(f"a backend needs a name of its own, letters and digits; received {name!r}.")
+        raise OptionError(f"the name of a backend must be an unused identifier; received {name!r}.")
     BACKENDS[name], FAMILIES[name] = Registered(target, make_device), {target.name: target}
 
 
 def unregister(name: str) -> None:
-    """Take back what `register` did."""
+    """Undo `register`."""
     if not isinstance(BACKENDS.get(name), Registered):
-        raise OptionError(f"{name!r} is no registered backend.")
+        raise OptionError(f"{name!r} is not a registered backend.")
     del BACKENDS[name], FAMILIES[name]
 
 
 def device_named(name: str, precision: str = "") -> Device:
-    """The device that `device=name` means; with a precision of products that is a matter of its target, as that one."""
+    """The device of `device=name`; a `precision` that is a variant of its target (tf32) selects that variant."""
     backend, target = _read(name)
     module = _backend(backend)
     if isinstance(target, int):
@@ -99,17 +99,17 @@ def device_named(name: str, precision: str = "") -> Device:
 def _in_precision(target: Target, precision: str, device: str) -> Target:
     if not precision or target.name.endswith(f"+{precision}"):
         return target
-    found = _targets(target.family).get(f"{target.name}+{precision}") if target.family in FAMILIES else None
-    if found is None:
+    variant = _targets(target.family).get(f"{target.name}+{precision}") if target.family in FAMILIES else None
+    if variant is None:
         raise OptionError(
             f"precision={precision!r} is for products on an NVIDIA GPU; device={device!r} has no such products. Leave "
             "precision= out, or train with device='cuda'."
         )
-    return found
+    return variant
 
 
 def target_named(name: str) -> Target:
-    """The target that plans for `device=name` are made for; the device itself need not be here."""
+    """The target that plans for `device=name` are compiled for; this machine need not have the device."""
     backend, target = _read(name)
     if isinstance(target, int):
         return cast(NumberedModule, _backend(backend)).numbered_target(target)
@@ -123,7 +123,7 @@ def device_text(device: object) -> object:
 
 
 def _read(name: object) -> tuple[str, Target | int | None]:
-    """The backend's name, and the target or the number where one is given."""
+    """The backend's name, and the target or the device number if one is given."""
     name = device_text(name)
     if not isinstance(name, str):
         raise OptionError(f"device={name!r}: expected {known_devices()}.")
@@ -152,12 +152,12 @@ def _read(name: object) -> tuple[str, Target | int | None]:
 def _target(device: str, name: str) -> Target:
     family = name.partition("/")[0]
     if family in FAMILIES:
-        known = _targets(family)
-        if name in known:
-            return known[name]
-        raise OptionError(f"device={device!r}: there is no target {name!r}; there are: {', '.join(known)}.")
-    every = ", ".join(n for f in FAMILIES for n in _targets(f))
-    raise OptionError(f"device={device!r}: there is no target {name!r}; there are: {every}.")
+        targets = _targets(family)
+        if name in targets:
+            return targets[name]
+        raise OptionError(f"device={device!r}: there is no target {name!r}; there are: {', '.join(targets)}.")
+    available = ", ".join(n for f in FAMILIES for n in _targets(f))
+    raise OptionError(f"device={device!r}: there is no target {name!r}; there are: {available}.")
 
 
 def _no_backend(device: str, family: str) -> str:
@@ -169,7 +169,7 @@ def _no_backend(device: str, family: str) -> str:
 
 
 def known_devices() -> str:
-    """What `device=` may be, as a sentence."""
+    """The valid values of `device=`, as text for errors."""
     names = [repr(name) for name in BACKENDS]
     cpus = ", ".join(map(repr, _targets("cpu")))
     plans = ", ".join(repr(f"null:{name}") for family in FAMILIES if family != "cpu" for name in _targets(family))
@@ -177,13 +177,13 @@ def known_devices() -> str:
 
 
 def _backend(name: str) -> BackendModule:
-    found = BACKENDS[name]
-    return cast(BackendModule, importlib.import_module(found)) if isinstance(found, str) else found
+    entry = BACKENDS[name]
+    return cast(BackendModule, importlib.import_module(entry)) if isinstance(entry, str) else entry
 
 
 def _targets(family: str) -> Mapping[str, Target]:
-    found = FAMILIES[family]
-    if isinstance(found, str):
-        targets: Mapping[str, Target] = importlib.import_module(found).TARGETS
+    entry = FAMILIES[family]
+    if isinstance(entry, str):
+        targets: Mapping[str, Target] = importlib.import_module(entry).TARGETS
         return targets
-    return found
+    return entry

@@ -1,5 +1,4 @@
-"""How a tensor is computed: the gradient rules that it was derived by and the rewrites of the e-graph, with the user's
-lines."""
+"""Explains how a tensor is computed: its gradient rules and the e-graph rewrites applied to it, with source lines."""
 
 from __future__ import annotations
 
@@ -17,12 +16,12 @@ from wholestep.compiler.target import Target
 from wholestep.errors import UnknownNameError
 from wholestep.options import CompileOptions
 
-LAW_WIDTH = 100
+LAW_WIDTH = 100  # characters of a rewrite law that are shown
 
 
 @dataclass(frozen=True)
 class ExplainedStage:
-    """What one run of the e-graph did for a tensor.  `rules` prove it without any other."""
+    """The rewrites that one run of the e-graph applied to a tensor.  `rules` suffice to prove them."""
 
     stage: str
     steps: tuple[ExplainedStep, ...]
@@ -36,7 +35,7 @@ class ExplainedStage:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why a tensor is computed as it is; `print` shows it.
+    """Why a tensor is computed by these operations; `print` shows it.
 
     `gradient_rules` of a gradient are the operations from the loss back to the parameter, each with its layer and line:
     the chain rule multiplies by the derivative of each.
@@ -48,12 +47,12 @@ class Explanation:
 
     @property
     def rules(self) -> tuple[str, ...]:
-        """Every rule that the story needs, without the instance it was used in."""
+        """Every rule that the explanation uses, without the instance of its use."""
         return tuple(dict.fromkeys(rule.split("@")[0] for stage in self.stages for rule in stage.rules))
 
     @property
     def exactness(self) -> str:
-        """The least exact numeric class among the steps; "bitwise" where there are none."""
+        """The least exact numeric class among the steps; "bitwise" if there are none."""
         levels = [Exactness(s.exactness) for stage in self.stages for s in stage.steps]
         return max(levels, default=Exactness.BITWISE).value
 
@@ -72,23 +71,23 @@ def _step_text(step: ExplainedStep) -> str:
 
 
 def explain_tensor(graph: IRGraph, options: CompileOptions, target: Target, name: str) -> Explanation:
-    """Run the e-graph's stages for a target again and tell what they did for one output, update, state or gradient."""
-    known = _nodes_by_name(graph)
-    if name not in known:
+    """Rerun the e-graph stages for a target and explain their effect on one output, update, state or gradient."""
+    nodes = _nodes_by_name(graph)
+    if name not in nodes:
         raise UnknownNameError(
-            f"there is nothing named {name!r} to explain; there are: {', '.join(map(repr, known)) or 'none'}."
+            f"there is nothing named {name!r} to explain; there are: {', '.join(map(repr, nodes)) or 'none'}."
         )
-    told: list[ExplainedStage] = []
+    stages: list[ExplainedStage] = []
     runner = _Runner(options, shared_worker(), target)
     forward = runner.rewrite(graph, before_autodiff=True)
     if forward is not None:
-        told.append(runner.stage("before autodiff", forward, [known[name]]))
+        stages.append(runner.stage("before autodiff", forward, [nodes[name]]))
     graph = graph if forward is None else forward.after
     step, ends = _expand_gradients(graph, name, target)
-    whole = runner.rewrite(step, before_autodiff=False)
-    if whole is not None:
-        told.append(runner.stage("whole step", whole, ends))
-    return Explanation(name, tuple(told), _gradient_rules(known[name]))
+    step_rewriting = runner.rewrite(step, before_autodiff=False)
+    if step_rewriting is not None:
+        stages.append(runner.stage("whole step", step_rewriting, ends))
+    return Explanation(name, tuple(stages), _gradient_rules(nodes[name]))
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ class _Runner:
     target: Target
 
     def rewrite(self, graph: IRGraph, *, before_autodiff: bool) -> Rewriting | None:
-        """What the compiler's stage did; None where it does not run or gave up."""
+        """The rewriting of the compiler's stage; None if it does not run or failed."""
         options = self.options
         if not options.uses_egraph or (before_autodiff and options.exactness == "bitwise"):
             return None
@@ -115,7 +114,7 @@ class _Runner:
 
 
 def _gradient_rules(node: Node) -> tuple[str, ...]:
-    """The operations between a loss and a parameter, the loss first; none where the node is no gradient."""
+    """The operations between a loss and a parameter, the loss first; empty if the node is not a gradient."""
     if node.op != "item" or node.inputs[0].op != "gradient":
         return ()
     loss, *params = node.inputs[0].inputs
@@ -135,18 +134,18 @@ def _operation_text(node: Node) -> str:
 
 
 def _nodes_by_name(graph: IRGraph) -> dict[str, Node]:
-    """Outputs, kept tensors, updates of states, and gradients that a step is made of."""
-    found = {o.name: o.node for o in graph.outputs}
+    """Outputs, kept tensors, updates of states, and gradients of a step, by name."""
+    nodes = {o.name: o.node for o in graph.outputs}
     for update in graph.updates:
-        found.setdefault(update.name, update.node)
+        nodes.setdefault(update.name, update.node)
     for node in graph.nodes:
         if node.op == "item" and node.inputs[0].op == "gradient" and node.name:
-            found.setdefault(node.name, node)
-    return found
+            nodes.setdefault(node.name, node)
+    return nodes
 
 
 def _expand_gradients(graph: IRGraph, name: str, target: Target) -> tuple[IRGraph, list[Node]]:
-    """The step with its gradients written out, as the compiler's stages leave it, and the node of one name in it."""
+    """The step with its gradients expanded by the compiler's stages, and the node of one name in it."""
     node = _nodes_by_name(graph)[name]
     marked = IRGraph((*graph.outputs, Output("explained", node)), graph.updates, graph.inputs)
     for stage in STAGES:

@@ -1,7 +1,8 @@
-"""A plan that takes no more bytes than it may, found by making plans: nothing is compiled, mapped or run.
+"""Searches for a plan within a memory budget, by planning with more and more rematerialization.
 
-What costs least comes first: values are made again of others (`passes/rematerialize/memory_budget.py`), the largest value in more parts,
-then products are computed again.  Of each as few as the limit asks for.
+Candidates are complete plans, compared by their exact bytes; nothing is compiled, mapped or run.  The cheapest measures
+come first: recomputing elementwise values (`passes/rematerialize/memory_budget.py`), chunking the largest value, then
+recomputing products.  An interpolation search finds the fewest recomputations that satisfy the limit.
 """
 
 from __future__ import annotations
@@ -17,82 +18,88 @@ from wholestep.compiler.plan.model.target_formats import footprint
 from wholestep.compiler.runtime.memory import largest_tensors
 from wholestep.errors import LimitError
 
-MOST_HALVINGS = 2
-FAR = 0.05  # of a limit: what choices are expected to free is that exact
+MOST_HALVINGS = 2  # halvings of the largest value beyond the backend's own
+FAR = 0.05  # fraction of the limit: assumed error of the estimated savings of choices
 
 Planner = Callable[[PlanRequest], Plan]
 
 
 def plan_within(request: PlanRequest, planner: Planner, limit: Limit) -> Plan:
-    """The plan of a request whose bytes keep a limit; LimitError with the least that there is, where none does."""
-    plain = planner(request)
-    search = _BudgetSearch(request, planner, limit, plain)
-    if search.taken(plain) <= search.most:
-        return search.noted(plain, None, 0)
+    """The plan of a request within a limit; LimitError with the smallest footprint found if there is none."""
+    unlimited = planner(request)
+    search = _BudgetSearch(request, planner, limit, unlimited)
+    if search.bytes_of(unlimited) <= search.budget:
+        return search.with_note(unlimited, None, 0)
     return search.find()
 
 
 class _BudgetSearch:
-    def __init__(self, request: PlanRequest, planner: Planner, limit: Limit, plain: Plan) -> None:
-        self.request, self.planner, self.limit, self.plain = request, planner, limit, plain
-        self.most = limit.bytes_of(self.taken(plain))
+    def __init__(self, request: PlanRequest, planner: Planner, limit: Limit, unlimited: Plan) -> None:
+        self.request, self.planner, self.limit, self.unlimited = request, planner, limit, unlimited
+        self.budget = limit.bytes_of(self.bytes_of(unlimited))
 
-    def taken(self, plan: Plan) -> int:
-        """The bytes of a session that runs a plan."""
+    def bytes_of(self, plan: Plan) -> int:
+        """The bytes that a session needs to run a plan."""
         return footprint(plan, self.limit.threads).peak_bytes + self.limit.beside
 
     def find(self) -> Plan:
-        self.kept = RecomputeCandidates(self.request.graph, self.request.capacity, self.request.target.costs)
-        cheap, products = self.kept.choices()
-        every = [*cheap, *products]
-        least, known = self.plain, 0  # so many choices were not enough
-        for choices, halvings in _levels(cheap, every):
-            if not halvings and self.taken(self.plain) - _bytes(choices) > (1 + FAR) * self.most:
-                continue  # a plan would say the same
+        self.candidates = RecomputeCandidates(self.request.graph, self.request.capacity, self.request.target.costs)
+        cheap, products = self.candidates.choices()
+        all_choices = [*cheap, *products]
+        least, insufficient = self.unlimited, 0  # the smallest plan so far; the number of choices that did not suffice
+        for choices, halvings in _levels(cheap, all_choices):
+            if not halvings and self.bytes_of(self.unlimited) - _bytes(choices) > (1 + FAR) * self.budget:
+                continue  # the estimate already exceeds the limit: planning would only confirm it
             plan = self._plan(choices, halvings)
-            if self.taken(plan) <= self.most:
-                return self._fewest(choices, halvings, min(known, len(choices)), plan)
-            known = len(choices)
-            least = min(least, plan, key=self.taken)
+            if self.bytes_of(plan) <= self.budget:
+                return self._fewest(choices, halvings, min(insufficient, len(choices)), plan)
+            insufficient = len(choices)
+            least = min(least, plan, key=self.bytes_of)
         raise LimitError(
-            f"a step takes {self.taken(least):,} bytes at least, {self.taken(self.plain):,} where nothing is computed "
-            f"twice, and memory= allows {self.most:,}. Its largest tensors: {largest_tensors(least)}.",
-            self.taken(least),
+            f"a step takes at least {self.bytes_of(least):,} bytes ({self.bytes_of(self.unlimited):,} without "
+            f"recomputation), but memory= allows {self.budget:,}. Its largest tensors: {largest_tensors(least)}.",
+            self.bytes_of(least),
             ADVICE,
-            limit=self.most,
+            limit=self.budget,
         )
 
     def _fewest(self, choices: Sequence[RecomputeChoice], halvings: int, low: int, plan: Plan) -> Plan:
-        """The plan with the fewest choices; `low` of them were too few, all of them give `plan`."""
-        high, found = len(choices), plan
+        """Interpolation search for the plan with the fewest choices; `low` do not suffice, all of them give `plan`."""
+        high, best = len(choices), plan
         while high - low > 1:
-            spare = self.most - self.taken(found)
-            count, gone = high, 0
-            while count > low + 1 and gone + choices[count - 1].bytes <= spare:
-                count, gone = count - 1, gone + choices[count - 1].bytes
+            # Guess: drop the last choices as long as their estimated bytes fit into what the best plan leaves free.
+            spare = self.budget - self.bytes_of(best)
+            count, dropped_bytes = high, 0
+            while count > low + 1 and dropped_bytes + choices[count - 1].bytes <= spare:
+                count, dropped_bytes = count - 1, dropped_bytes + choices[count - 1].bytes
             guess = min(max(count, low + 1), high - 1)
             tried = self._plan(choices[:guess], halvings)
-            if self.taken(tried) <= self.most:
-                high, found = guess, tried
+            if self.bytes_of(tried) <= self.budget:
+                high, best = guess, tried
             else:
                 low = guess
-        return self.noted(found, choices[:high], halvings)
+        return self.with_note(best, choices[:high], halvings)
 
     def _plan(self, choices: Sequence[RecomputeChoice], halvings: int) -> Plan:
-        graph = self.kept.without(choices)
+        graph = self.candidates.without(choices)
         return self.planner(replace(self.request, graph=graph, frugal=True, halvings=halvings))
 
-    def noted(self, plan: Plan, choices: Sequence[RecomputeChoice] | None, halvings: int) -> Plan:
-        """The plan, with what was done for the limit among its notes."""
-        done = ["no need to save any"] if choices is None else ["kernels in an order that keeps less"]
+    def with_note(self, plan: Plan, choices: Sequence[RecomputeChoice] | None, halvings: int) -> Plan:
+        """The plan with a note on what was done for the limit."""
+        done = ["no need to save any"] if choices is None else ["kernels ordered for less memory"]
         if choices:
-            again = {p for c in choices for p in c.products}
-            done.append(f"{sum(len(c.values) for c in choices)} values made again, {len(again)} products twice")
+            products = {p for c in choices for p in c.products}
+            done.append(
+                f"{sum(len(c.values) for c in choices)} values recomputed, {len(products)} products computed twice"
+            )
         if halvings:
-            done.append(f"the largest value in {2 << halvings} parts")
-        flops, bytes = plan.flops - self.plain.flops, plan.bytes_moved - self.plain.bytes_moved
-        cost = f"; {flops:,} flops and {bytes:,} bytes moved more" if choices or halvings else ""
-        text = f"memory: {self.taken(plan):,} bytes of {self.most:,}, {self.taken(self.plain):,} without a limit: "
+            done.append(f"the largest value in {2 << halvings} chunks")
+        flops, bytes = plan.flops - self.unlimited.flops, plan.bytes_moved - self.unlimited.bytes_moved
+        cost = f"; {flops:,} flops and {bytes:,} moved bytes more" if choices or halvings else ""
+        text = (
+            f"memory: {self.bytes_of(plan):,} bytes of {self.budget:,}, "
+            f"{self.bytes_of(self.unlimited):,} without a limit: "
+        )
         return replace(plan, notes=(*plan.notes, text + ", ".join(done) + cost))
 
 
@@ -100,6 +107,8 @@ def _bytes(choices: Sequence[RecomputeChoice]) -> int:
     return sum(c.bytes for c in choices)
 
 
-def _levels(cheap: list[RecomputeChoice], every: list[RecomputeChoice]) -> list[tuple[list[RecomputeChoice], int]]:
-    """Choices and halvings of the largest value, from what costs least on."""
-    return [([], 0), (cheap, 0), (cheap, 1), (every, 1), (every, MOST_HALVINGS)]
+def _levels(
+    cheap: list[RecomputeChoice], all_choices: list[RecomputeChoice]
+) -> list[tuple[list[RecomputeChoice], int]]:
+    """Recompute choices and halvings of the largest value to try, from the cheapest on."""
+    return [([], 0), (cheap, 0), (cheap, 1), (all_choices, 1), (all_choices, MOST_HALVINGS)]

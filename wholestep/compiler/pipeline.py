@@ -1,4 +1,8 @@
-"""The whole compiler on one screen: a traced graph becomes a plan, in named stages."""
+"""The compiler's pipeline: named stages lower a traced graph to a plan.
+
+`STAGES` lists the passes in order, with the invariant that holds after each stage.  Failures of optional passes cost
+speed, never the build: the pass is skipped and the report says so.
+"""
 
 from __future__ import annotations
 
@@ -58,21 +62,21 @@ SIMPLIFY = (fold, share_common_nodes, drop_dead_code)
 FLATTEN, SHARD = with_target(flatten), with_target(shard)
 
 STAGES = (
-    # Named ops stand where the user wrote out their definition, steady formulas where he did not.
+    # Definitions that the user wrote out are recognised as named ops; unstable formulas are replaced by stable ones.
     Stage("optimize_forward", (), egraph=True),
-    # No gradients, calls or stops are left: the step is one graph of ordinary nodes.  Where several ranks make it
-    # together, it is that of one of them, with their collectives.
+    # No gradient, call or stop_gradient nodes are left: the step is one graph of ordinary nodes.  If several ranks
+    # compute it, it is the graph of one rank, with its collectives.
     Stage("autodiff", (*BEFORE_GRADIENTS, expand_gradients, merge_scans, strip_stop_gradients, divide, split, SHARD)),
-    # Constants are folded, equal nodes are one node, and every node is needed.
+    # Constants are folded, common subexpressions are shared, and no node is dead.
     Stage("simplify", SIMPLIFY),
-    # The cheapest equal program was chosen for the whole step.  Skipped by optimize=False.
+    # The cheapest equivalent program of the whole step was extracted.  Skipped by optimize=False.
     Stage("optimize_full", (), egraph=True),
     # Only casts round to half types, and only contractions read them.
     # Only primitives and composites with kernels on the target are left; reductions have one axis, ratios are
-    # divisions, and what follows a product of flattened rows is flat as well; parts that fill a whole are put side by
-    # side, not added.  Images have their channels last.  What follows a norm element by element is computed in its
-    # rows.  Rows are written into a state in place, or else into a copy of it.  The target's own passes are done,
-    # and collectives are in buckets.
+    # divisions, and ops after a product with merged batch axes have merged axes too; sums of disjoint padded parts are
+    # concatenations.  Images are channels-last.  Pointwise ops after a norm are computed in the norm's row shape.  Rows
+    # are written into a state in place, or else into a copy of it.  The target's own passes have run, and collectives
+    # are bucketed.
     Stage(
         "lower",
         (
@@ -92,8 +96,8 @@ STAGES = (
         ),
     ),
 )
-# What only makes a program faster.  The others are needed: the planner counts on what they leave.  A target says which
-# of its own are.
+# Passes that only make a program faster.  The planner relies on the results of all others.  A target's own passes
+# declare it themselves (`OwnPass.needed`).
 OPTIONAL = frozenset[Pass | ForTarget](
     (
         relu_behind_pool,
@@ -108,36 +112,36 @@ OPTIONAL = frozenset[Pass | ForTarget](
         keep_rows,
     )
 )
-PLAN = "compile"  # the last stage: kernels, order and bytes are decided
+PLAN = "compile"  # span of the last stage, planning: kernels, their order and memory are decided
 
 
 @cache
 def planner_of(target: Target) -> Callable[[PlanRequest], Plan]:
-    """What makes plans for a target."""
+    """The planner of a target."""
     module, _, name = target.planner.partition(":")
-    found: Callable[[PlanRequest], Plan] = getattr(import_module(module), name)
-    return found
+    planner: Callable[[PlanRequest], Plan] = getattr(import_module(module), name)
+    return planner
 
 
 @cache
 def optional_passes(target: Target) -> frozenset[Pass]:
-    """The passes whose failure costs speed alone."""
-    common = {p for place in OPTIONAL for p in passes_at(place, target)}
-    named = (*target.lowering.windows, *target.lowering.primitives)
-    return frozenset(common | {own_pass(p, target) for p in named if not p.needed})
+    """The passes that may fail: without them the program is only slower."""
+    common = {p for entry in OPTIONAL for p in passes_at(entry, target)}
+    own_passes = (*target.lowering.windows, *target.lowering.primitives)
+    return frozenset(common | {own_pass(p, target) for p in own_passes if not p.needed})
 
 
 @dataclass
 class Compiler:
-    """Runs the stages with the same options, recording spans."""
+    """Runs the stages with one set of options and records their spans."""
 
     options: CompileOptions = field(default_factory=CompileOptions)
     spans: Spans = field(default_factory=Spans)
     egraph_reports: list[EGraphReport] = field(default_factory=list)
     worker: Worker = field(default_factory=shared_worker)
-    given_up: list[str] = field(default_factory=list)  # passes that failed and were left out, and why
-    label: Callable[[Node], str] = origin_of  # what a kernel's origin says of a node
-    _known: set[Node] = field(default_factory=set, init=False, repr=False)  # nodes that were found well formed
+    given_up: list[str] = field(default_factory=list)  # passes that failed and were skipped, and why
+    label: Callable[[Node], str] = origin_of  # the text for a node in a kernel's origin
+    _verified_nodes: set[Node] = field(default_factory=set, init=False, repr=False)  # nodes that passed verification
 
     def run_stages(self, graph: IRGraph, target: Target, until: str | None = None) -> IRGraph:
         """The graph for a target after the stage `until`, or after all of them."""
@@ -153,18 +157,18 @@ class Compiler:
         return graph
 
     def _expand_gradients(self, stage: Stage, graph: IRGraph, plain: IRGraph, target: Target) -> IRGraph:
-        """The graph without gradients; the plain one, where a rewrite has dropped a parameter's part of the loss.
+        """The graph with gradients expanded; starts from the unrewritten graph if a rewrite removed a parameter.
 
-        Of `concat([a, b])[:, :1]` no rewrite leaves b: its gradient is 0, and not missing.
+        A rewrite of `concat([a, b])[:, :1]` removes b from the loss, yet its gradient must be 0, not missing.
         """
         try:
             return self._run_stage(stage, graph, target)
         except GradientError as error:
             if graph is plain:
                 raise
-            found = self._run_stage(stage, plain, target)
+            expanded = self._run_stage(stage, plain, target)
             self.given_up.append(f"rewrites of the forward pass were left out: {describe_error(error)}")
-            return found
+            return expanded
 
     def _run_stage(self, stage: Stage, graph: IRGraph, target: Target) -> IRGraph:
         with self.spans.span(stage.name) as span:
@@ -177,7 +181,7 @@ class Compiler:
         return graph
 
     def _apply(self, rewrite: Pass, graph: IRGraph, target: Target) -> IRGraph:
-        """The graph after a pass; where one that only makes a program faster fails, the graph as it was."""
+        """The graph after a pass; the unchanged graph if an optional pass fails."""
         try:
             return self._check(in_bodies(rewrite)(graph))
         except Exception as error:
@@ -189,17 +193,17 @@ class Compiler:
 
     def _check(self, graph: IRGraph) -> IRGraph:
         if self.options.check_passes:
-            verify(graph, self._known)
+            verify(graph, self._verified_nodes)
         return graph
 
     def _rewrite(self, stage: Stage, graph: IRGraph, target: Target) -> IRGraph:
-        """The program that the e-graph chooses; what it did, or why it did not, is kept for the report."""
+        """The program that the e-graph extracts; records for the report what it did, or why it did not."""
         before_autodiff = stage.name == "optimize_forward"
         if before_autodiff and self.options.exactness == "bitwise":
-            return graph  # a named op has another gradient formula: equal, but not bit for bit
+            return graph  # a named op has a gradient formula of its own: equal, but not bit for bit
         rewritten, report = optimize(
             graph,
-            {},  # costs are those of typical sizes: sessions of different capacity compute the same bits
+            {},  # costs assume typical sizes, so that sessions of different capacity compute the same bits
             exactness=Exactness(self.options.exactness),
             before_autodiff=before_autodiff,
             budget=Budget(self.options.egraph_rounds, self.options.egraph_nodes, seconds=self.options.egraph_seconds),
@@ -208,7 +212,7 @@ class Compiler:
         )
         try:
             self._check(rewritten)
-        except GraphError as error:  # the program itself was checked before: the rewriting is wrong
+        except GraphError as error:  # the input graph passed verification, so the rewriting is at fault
             rewritten, report = graph, report.given_up(describe_error(error))
         self.egraph_reports.append(report)
         if not report.complete:
@@ -218,18 +222,17 @@ class Compiler:
     def plan(
         self, graph: IRGraph, capacity: Mapping[str, int], target: Target, limit: Limit | None = None
     ) -> tuple[Plan, OptimizeReport]:
-        """The plan of one entry point for a target and what was done to get it; where there is a limit, one that keeps
-        it."""
+        """The plan of one entry point for a target, within the memory limit if there is one, and the build's report."""
         log.info("traced graph: %d nodes", len(graph.nodes))
         if log.isEnabledFor(logging.DEBUG):
             log.debug("traced graph:\n%s", print_graph(graph))
         self._check(graph)
         need_dtypes(graph, target)
-        # Indices are bounded by what the user wrote: a rewrite may replace a lookup by arithmetic on its index.
+        # Index bounds come from the traced graph: a rewrite may replace a lookup by arithmetic on its index.
         bounds, least = index_bounds(graph), least_sizes(graph)
         self.egraph_reports, self.given_up = [], []
         lowered = self.run_stages(graph, target)
-        need_dtypes(lowered, target)  # passes make tensors as well: masks, indices, copies in other types
+        need_dtypes(lowered, target)  # passes add tensors too: masks, indices, copies in other dtypes
         with self.spans.span(PLAN):
             request = PlanRequest(
                 lowered, capacity, target, self.options.fuse, tuple(bounds), tuple(least), label=self.label
@@ -256,13 +259,13 @@ class Compiler:
 
 
 def _need_room(plan: Plan, target: Target) -> None:
-    """Refuse a buffer that is larger than the target's kernels take."""
-    most, largest = target.limits.largest_buffer, max(plan.buffers, key=lambda b: b.bytes, default=None)
-    if most is not None and largest is not None and largest.bytes > most:
-        what = f"the {largest.space.value} {largest.name!r}" if largest.name else "an intermediate value"
+    """Raise a GraphError if a buffer is larger than the target's kernels can address."""
+    limit, largest = target.limits.largest_buffer, max(plan.buffers, key=lambda b: b.bytes, default=None)
+    if limit is not None and largest is not None and largest.bytes > limit:
+        subject = f"the {largest.space.value} {largest.name!r}" if largest.name else "an intermediate value"
         raise GraphError(
-            f"{what}, {largest.shown}, takes {largest.bytes:,} bytes at capacity, and {target} takes {most:,} at a "
-            "time. Build with a smaller batch_size, or make it smaller."
+            f"{subject}, {largest.shown}, takes {largest.bytes:,} bytes at capacity; a buffer on {target} has at most "
+            f"{limit:,}. Build with a smaller batch_size, or make the tensor smaller."
         )
 
 

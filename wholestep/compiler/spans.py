@@ -1,4 +1,4 @@
-"""What a build did and how long each part took."""
+"""The record of a build: timed spans of its stages, and the report of what was optimised."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from wholestep.records import dataclass
 
 @dataclass
 class Span:
-    """A named part of a build, with the nodes before and after where it is a pass."""
+    """A timed part of a build; for a stage also the number of nodes before and after."""
 
     name: str
     depth: int
-    start: float  # seconds since the recorder was made
+    start: float  # seconds since the recorder was created
     seconds: float = 0.0
     nodes_before: int | None = None
     nodes_after: int | None = None
@@ -30,24 +30,24 @@ class Span:
 
 @dataclass
 class Spans:
-    """Records spans, nested, in the order in which they began."""
+    """Records nested spans in the order in which they began."""
 
     all: list[Span] = field(default_factory=list)
-    most: int = 20_000  # of a long run, the first ones are kept
+    most: int = 20_000  # spans that are recorded; later ones of a long run are dropped
     _depth: int = 0
     _origin: float = field(default_factory=time.perf_counter)
 
     @property
     def origin(self) -> float:
-        """When the recorder was made, on the clock of `time.perf_counter`."""
+        """When the recorder was created, on the clock of `time.perf_counter`."""
         return self._origin
 
     @contextmanager
     def span(self, name: str) -> Iterator[Span]:
-        """Record what happens inside."""
+        """Record the time spent in the `with` block."""
         outer = _ACTIVE.set(self)
-        begun = time.perf_counter()
-        span = Span(name, self._depth, begun - self._origin)
+        start = time.perf_counter()
+        span = Span(name, self._depth, start - self._origin)
         if len(self.all) < self.most:
             self.all.append(span)
         self._depth += 1
@@ -56,7 +56,7 @@ class Spans:
         finally:
             self._depth -= 1
             _ACTIVE.reset(outer)
-            span.seconds = time.perf_counter() - begun
+            span.seconds = time.perf_counter() - start
 
     def names(self) -> tuple[str, ...]:
         """The names of all spans so far, in the order in which they began."""
@@ -67,14 +67,14 @@ _ACTIVE: ContextVar[Spans | None] = ContextVar("spans", default=None)
 
 
 def inner_span(name: str) -> AbstractContextManager[Any]:
-    """A span inside the one that is open, for code that is handed no recorder, such as a call of the C compiler."""
+    """A span inside the current one, for code without access to the recorder, such as a call of the C compiler."""
     active = _ACTIVE.get()
     return nullcontext() if active is None else active.span(name)
 
 
 @dataclass(frozen=True)
 class Integers:
-    """What a plan does in a step at capacity, and the bytes it maps with one thread."""
+    """The size of a plan: work of a step at capacity, and the bytes that it maps with one thread."""
 
     nodes: int  # of the lowered graph
     kernels: int
@@ -87,28 +87,28 @@ class Integers:
 class OptimizeReport:
     """What a build did: nodes before and after, the rewrites applied, and the spans of its stages.
 
-    It is kept with the cached plan.  `before` holds the integers of the plan that the same graph has without the
-    e-graph; they cost a second plan and are there only where they were asked for: `session.optimization()`.
+    It is stored with the cached plan.  `before` holds the integers of the plan without the e-graph; they require a
+    second plan and are computed only on request, by `session.optimization()`.
     """
 
     nodes_before: int
     nodes_after: int
     fusions_applied: tuple[str, ...] = ()
     spans: tuple[Span, ...] = ()
-    cached: bool = False  # the plan came from a cache: nothing after the trace was done
-    egraph: tuple[EGraphReport, ...] = ()  # before autodiff, on the whole step
-    exactness: str = ""  # the class of rewrites that the e-graph was allowed; empty where it did not run
+    cached: bool = False  # the plan came from a cache: no stage after tracing ran
+    egraph: tuple[EGraphReport, ...] = ()  # one before autodiff, one on the whole step
+    exactness: str = ""  # the class of rewrites that the e-graph may apply; empty if it did not run
     after: Integers | None = None
     before: Integers | None = None
-    given_up: tuple[str, ...] = ()  # passes that failed and were left out: the plan is right without them
+    given_up: tuple[str, ...] = ()  # optional passes that failed and were skipped: the plan is correct without them
 
     @property
     def complete(self) -> bool:
-        """Did every pass do its work?  A plan of a build where one gave up is used, but not kept."""
+        """Did every pass succeed?  The plan of a build in which one failed is used, but not cached."""
         return not self.given_up and all(r.complete for r in self.egraph)
 
     def to_json(self) -> str:
-        """Everything but the spans, which belong to one process."""
+        """All fields except the spans, which belong to one process."""
         return json.dumps(dataclasses.asdict(replace(self, spans=())))
 
     def __str__(self) -> str:
@@ -121,7 +121,7 @@ class OptimizeReport:
         return "\n".join([*lines, *map(str, self.egraph), *self.given_up, *self._table()])
 
     def _table(self) -> list[str]:
-        """The plan's integers, beside those without the e-graph where they are known."""
+        """The plan's integers, next to those without the e-graph if these were computed."""
         if self.after is None:
             return []
         title = f"  {'':<12}{'before' if self.before else '':>20}{'after' if self.before else 'plan':>20}"
@@ -133,18 +133,18 @@ class OptimizeReport:
 
 
 def parse_report(text: str) -> OptimizeReport:
-    """What `OptimizeReport.to_json` wrote; PlanError where it is another text."""
+    """Parse what `OptimizeReport.to_json` wrote; PlanError for any other text."""
     try:
         return _report(json.loads(text))
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        raise PlanError(f"this is no report of a build: {error!r}. Build again.") from None
+        raise PlanError(f"this is not the report of a build: {error!r}. Build again.") from None
 
 
 def _report(data: Any) -> OptimizeReport:
     integers = {name: Integers(**data[name]) if data[name] else None for name in ("before", "after")}
     egraph = tuple(EGraphReport(**r) for r in data["egraph"])
     tuples = {name: tuple(data[name]) for name in ("fusions_applied", "given_up")}
-    words = [data["exactness"], *(word for each in tuples.values() for word in each)]
-    if not all(isinstance(word, str) for word in words):
-        raise TypeError("rules have names")
+    strings = [data["exactness"], *(string for each in tuples.values() for string in each)]
+    if not all(isinstance(string, str) for string in strings):
+        raise TypeError("expected the names of rules and passes as strings")
     return OptimizeReport(**{**data, **integers, **tuples, "egraph": egraph, "spans": ()})

@@ -1,4 +1,4 @@
-"""A stage of the compiler: passes under one name, with places where a target decides on its own."""
+"""A stage of the compiler: a named list of passes, some of which the target chooses."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ Pass = Callable[[IRGraph], IRGraph]
 
 @dataclass(frozen=True)
 class ForTarget:
-    """A place among the passes whose passes depend on the target."""
+    """A position in the list whose passes depend on the target."""
 
     passes: Callable[[Target], tuple[Pass, ...]]
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A group of passes under the name of its span."""
+    """A group of passes; its name is that of its span."""
 
     name: str
     passes: tuple[Pass | ForTarget, ...]
-    egraph: bool = False  # rewritten by equality saturation afterwards, where the options say so
+    egraph: bool = False  # followed by equality saturation, if the options enable it
 
     def passes_for(self, target: Target) -> tuple[Pass, ...]:
-        """The passes, a target's own among them."""
+        """The passes for a target, its own included."""
         return tuple(p for each in self.passes for p in passes_at(each, target))
 
 
-def passes_at(place: Pass | ForTarget, target: Target) -> tuple[Pass, ...]:
-    """What stands at one place of a stage."""
-    return place.passes(target) if isinstance(place, ForTarget) else (place,)
+def passes_at(entry: Pass | ForTarget, target: Target) -> tuple[Pass, ...]:
+    """The passes at one position of a stage."""
+    return entry.passes(target) if isinstance(entry, ForTarget) else (entry,)
 
 
 def with_target(rewrite: Callable[[IRGraph, Target], IRGraph]) -> ForTarget:
-    """A pass that reads the target."""
+    """A pass that takes the target as an argument."""
     return ForTarget(lambda target: (_bind_target(rewrite, target),))
 
 
@@ -49,14 +49,14 @@ def own(name: str) -> ForTarget:
 
 
 @cache
-def own_pass(found: OwnPass, target: Target) -> Pass:
-    """A pass that a target names."""
-    module, _, name = found.path.partition(":")
+def own_pass(named: OwnPass, target: Target) -> Pass:
+    """Import a pass that a target names."""
+    module, _, name = named.path.partition(":")
     rewrite: Callable[..., IRGraph] = getattr(import_module(module), name)
-    return _bind_target(rewrite, target) if found.takes_target else rewrite
+    return _bind_target(rewrite, target) if named.takes_target else rewrite
 
 
-@cache  # the same object every time: passes are told apart by identity
+@cache  # the same object every time: passes are compared by identity
 def _bind_target(rewrite: Callable[[IRGraph, Target], IRGraph], target: Target) -> Pass:
     def bound(graph: IRGraph) -> IRGraph:
         return rewrite(graph, target)

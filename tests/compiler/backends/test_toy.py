@@ -182,7 +182,7 @@ def test_what_a_backend_cannot_run_is_said_by_it() -> None:
 
 
 def test_a_name_is_taken_once_and_can_be_given_back() -> None:
-    with pytest.raises(OptionError, match="needs a name of its own, letters and digits; received 'cpu'"):
+    with pytest.raises(OptionError, match="must be an unused identifier; received 'cpu'"):
         register("cpu", TOY, lambda target: HostDevice(target, ToyProgram))
     register("other", TOY, lambda target: HostDevice(target, ToyProgram))
     unregister("other")

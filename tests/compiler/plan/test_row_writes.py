@@ -190,7 +190,7 @@ def with_store(plan: Plan, index: Index) -> Plan:
 
 def test_a_start_that_no_value_of_the_kernel_is_is_refused() -> None:
     plan = plan_of(append((10,), float32))
-    with pytest.raises(PlanError, match="stores values of its own"):
+    with pytest.raises(PlanError, match="stores only its own values"):
         check(with_store(plan, Index(((0, 1),), value=99)))
 
 

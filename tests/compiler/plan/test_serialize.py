@@ -121,7 +121,7 @@ def test_a_forged_file_of_another_form_is_refused(path: list, value: object) -> 
         (["outputs", 0, 1], -1, "received -1"),
         (["updated", 0], "nothing", "updated states are states"),
         (["slots"], 0, "is one of 0"),
-        (["buffers", 1, "id"], 0, "buffer 0 stands at position 1"),
+        (["buffers", 1, "id"], 0, "the buffer at position 1 has this id; received 0"),
     ],
 )
 def test_a_forged_file_that_would_read_or_write_elsewhere_is_refused(path: list, value: object, text: str) -> None:

@@ -122,12 +122,12 @@ def test_what_a_build_expects_is_there_when_it_is_asked_for() -> None:
         memory.expect_region(memory.PIECE + 1)
         spares = memory._SPARES.get()
         assert spares is not None
-        (coming,) = spares._coming.values()
+        (coming,) = spares._expected.values()
         region = memory.Region(memory.PIECE + 1)
         assert region.address == np.frombuffer(coming.mapped, np.uint8).ctypes.data
         assert not region.view(0, region.size, np.dtype(np.uint8)).any()
         memory.expect_region(3 * memory.PIECE)  # nobody asks for it
-    assert not spares._coming
+    assert not spares._expected
     memory.expect_region(memory.PIECE)  # outside a build nobody will
 
 

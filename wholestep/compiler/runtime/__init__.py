@@ -1,1 +1,1 @@
-"""What every backend shares: caches, states, memory of the host."""
+"""The runtime that all backends share: caches, state, host memory, process groups."""

@@ -1,4 +1,4 @@
-"""Which arrays a tensor takes: the rules for dtypes at the boundary."""
+"""Conversion and dtype checks of arrays that users pass as inputs or states."""
 
 from __future__ import annotations
 
@@ -14,56 +14,60 @@ from wholestep.errors import DTypeError, InputError
 log = logging.getLogger("wholestep")
 
 AnyArray = np.ndarray[Any, Any]
-_rounding_said: set[tuple[str, str]] = set()
+_logged_roundings: set[tuple[str, str]] = set()
 
 
-def as_array(value: object, what: str) -> AnyArray:
-    """`value` as an array of numbers: arrays and whatever NumPy reads as one."""
-    refuse_mask(value, what)
+def as_array(value: object, subject: str) -> AnyArray:
+    """`value` as a numeric array: an array, or anything that NumPy converts to one."""
+    refuse_mask(value, subject)
     try:
         array = np.asarray(value)
     except (ValueError, TypeError, OverflowError) as error:
         raise InputError(
-            f"{what} takes an array of numbers; received {type(value).__name__}, of which NumPy makes none: {error}. "
-            "Give rows of one length, of numbers."
+            f"{subject} takes an array of numbers; received {type(value).__name__}, which NumPy cannot convert: "
+            f"{error}. Pass numbers in rows of equal length."
         ) from None
     if letter_of(array.dtype) not in "fiub":
         raise DTypeError(
-            f"{what} takes an array of numbers; received {type(value).__name__} of dtype {array.dtype}. "
-            "Pass a NumPy array (or None of this input at all)."
+            f"{subject} takes an array of numbers; received {type(value).__name__} of dtype {array.dtype}. "
+            "Pass a NumPy array of numbers (or omit this input)."
             if letter_of(array.dtype) != "O"
-            else f"{what} takes an array of numbers; received {type(value).__name__}, which NumPy reads as objects. "
+            else f"{subject} takes an array of numbers; received {type(value).__name__}, which NumPy reads as objects. "
             "Pass a NumPy array."
         )
     return array
 
 
-def check_dtype(array: AnyArray, wanted: np.dtype[Any], what: str) -> None:
-    """May the array be converted to `wanted`?  Floats may be rounded (said once); integers must fit."""
-    if array.dtype == wanted:
+def check_dtype(array: AnyArray, expected: np.dtype[Any], subject: str) -> None:
+    """Raise unless the array may be converted to `expected`: floats may be rounded (logged once); integers must fit."""
+    if array.dtype == expected:
         return
-    kind, target = letter_of(array.dtype), letter_of(wanted)
+    kind, target = letter_of(array.dtype), letter_of(expected)
     if target == "f" and array.dtype.name in DTYPES and kind == "f":
-        _say_rounding(array.dtype, wanted, what)
+        _log_rounding(array.dtype, expected, subject)
     elif target in "iu" and kind in "iu":
-        _check_fits(array, wanted, what)
+        _check_fits(array, expected, subject)
     else:
-        raise DTypeError(f"{what} takes {wanted}; received {array.dtype}. Convert it: array.astype({wanted.name!r}).")
+        raise DTypeError(
+            f"{subject} takes {expected}; received {array.dtype}. Convert it: array.astype({expected.name!r})."
+        )
 
 
-def _say_rounding(given: np.dtype[Any], wanted: np.dtype[Any], what: str) -> None:
-    if not np.can_cast(given, wanted) and (what, given.name) not in _rounding_said:
-        _rounding_said.add((what, given.name))
-        log.warning("%s: %s is rounded to %s (said once). Pass %s to avoid the copy.", what, given, wanted, wanted)
+def _log_rounding(received: np.dtype[Any], expected: np.dtype[Any], subject: str) -> None:
+    if not np.can_cast(received, expected) and (subject, received.name) not in _logged_roundings:
+        _logged_roundings.add((subject, received.name))
+        log.warning(
+            "%s: %s is rounded to %s (reported once). Pass %s to avoid the copy.", subject, received, expected, expected
+        )
 
 
-def _check_fits(array: AnyArray, wanted: np.dtype[Any], what: str) -> None:
-    if array.size == 0 or np.can_cast(array.dtype, wanted):
+def _check_fits(array: AnyArray, expected: np.dtype[Any], subject: str) -> None:
+    if array.size == 0 or np.can_cast(array.dtype, expected):
         return
-    info = np.iinfo(wanted)
+    info = np.iinfo(expected)
     low, high = int(array.min()), int(array.max())
     if low < info.min or high > info.max:
         raise InputError(
-            f"{what} takes {wanted}, whose values lie in {info.min}..{info.max}; received {array.dtype} with values in "
-            f"{low}..{high}. Give the tensor a wider dtype, or correct the values."
+            f"{subject} takes {expected}, whose values are in {info.min}..{info.max}; received {array.dtype} "
+            f"with values in {low}..{high}. Give the tensor a wider dtype, or correct the values."
         )

@@ -1,4 +1,4 @@
-"""Work on several threads of Python: calls that wait for processes or for NumPy, which let others run."""
+"""Background threads, for calls that release the interpreter lock: waiting for processes, or NumPy."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from typing import Generic, TypeVar
 
 Result = TypeVar("Result")
 
-PATIENCE = 3  # as `nice` counts.  Half of what others get, no less: on a machine that is busy, someone may wait for it
+# Nice value of background work: about half of the CPU share of normal threads.  Not less, since on a busy machine a
+# caller may be waiting for the result.
+PATIENCE = 3
 
 
 class Background(Generic[Result]):
-    """A call on a thread of its own; `result` waits for it and gives its value or its error.
+    """A call on its own thread (a future); `result` waits and returns its value or raises its error.
 
-    A patient one, and the processes and threads that it starts, has the time that others leave.
+    A patient call, and the processes and threads that it starts, run at lower priority.
     """
 
     def __init__(self, call: Callable[[], Result], patient: bool = False) -> None:
         self._patient = patient
         self._values: list[Result] = []
         self._error: BaseException | None = None
-        context = copy_context()  # spans of the call belong to the build that began it
+        context = copy_context()  # spans of the call belong to the build that started it
         self._thread = Thread(target=context.run, args=(self._run, call))
         self._thread.start()
 
@@ -34,15 +36,15 @@ class Background(Generic[Result]):
             if self._patient:
                 _be_patient()
             self._values.append(call())
-        except BaseException as error:  # handed to whoever asks for the result
+        except BaseException as error:  # raised again by `result`
             self._error = error
 
     def wait(self) -> None:
-        """Return when the call has, whatever came of it."""
+        """Return when the call has ended, with a value or an error."""
         self._thread.join()
 
     def result(self) -> Result:
-        """What the call gave."""
+        """The value of the call; raises its error."""
         self.wait()
         if self._error is not None:
             raise self._error
@@ -50,7 +52,7 @@ class Background(Generic[Result]):
 
 
 def _be_patient() -> None:
-    """Give way to others, where every thread has a priority of its own, and unless the process does so already."""
+    """Lower the priority of this thread (Linux has priorities per thread), unless it is lower already."""
     if sys.platform == "linux":
         thread = get_native_id()
         with suppress(OSError):  # a container may refuse it
@@ -58,16 +60,16 @@ def _be_patient() -> None:
 
 
 def run_all(calls: Sequence[Callable[[], object]], threads: int) -> None:
-    """Make all calls, the first ones first, so many at a time; after an error no further one begins."""
-    waiting, errors = iter(calls), list[BaseException]()
+    """Run all calls in order on `threads` threads, the caller's included; after an error no further call starts."""
+    pending, errors = iter(calls), list[BaseException]()
 
     def work() -> None:
         try:
-            for call in waiting:  # a list's iterator gives each item to one thread
+            for call in pending:  # a list iterator yields each item to one thread only
                 if errors:
                     return
                 call()
-        except BaseException as error:  # raised below, where the caller sees it
+        except BaseException as error:  # raised below, on the caller's thread
             errors.append(error)
 
     others = [Thread(target=work) for _ in range(min(threads, len(calls)) - 1)]

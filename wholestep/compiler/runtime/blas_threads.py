@@ -1,4 +1,7 @@
-"""NumPy's products beside compilers: OpenBLAS shares one among threads that wait for each other, and for a core."""
+"""Limits OpenBLAS to one thread while compilers use the cores.
+
+OpenBLAS splits each product among threads that wait for each other; with fewer free cores than threads they stall.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from threading import Lock
 
 import numpy as np
 
-PREFIX = "scipy_openblas"  # of the functions of the library that NumPy's wheels bring
+PREFIX = "scipy_openblas"  # of the file and the functions of the library in NumPy's wheels
 _changing = Lock()
 _users = 0
 _before = 0
@@ -19,13 +22,16 @@ _before = 0
 
 @contextmanager
 def on_one_thread() -> Iterator[None]:
-    """While other processes use the cores: a product of 1 ms would take 100.  Another BLAS is left as it is."""
+    """Use one OpenBLAS thread inside: while other processes use the cores, a product of 1 ms would take 100.
+
+    Nested and concurrent uses are counted; the last one restores the former number.  Another BLAS is left unchanged.
+    """
     global _users, _before
-    found = _thread_counts()
-    if found is None:
+    functions = _thread_counts()
+    if functions is None:
         yield
         return
-    get, set_to = found
+    get, set_to = functions
     with _changing:
         if _users == 0:
             _before = get()
@@ -42,11 +48,11 @@ def on_one_thread() -> Iterator[None]:
 
 @cache
 def _thread_counts() -> tuple[Callable[[], int], Callable[[int], object]] | None:
-    """Functions that tell and set how many threads OpenBLAS uses, where NumPy has it from its wheel."""
+    """The functions that get and set OpenBLAS's number of threads; None if NumPy does not use its wheel's OpenBLAS."""
     for path in (Path(np.__file__).parent.parent / "numpy.libs").glob(f"lib{PREFIX}*"):
-        library = CDLL(str(path))  # NumPy has loaded it: this is the same one
+        library = CDLL(str(path))  # already loaded by NumPy: this returns the same library
         for suffix in ("64_", ""):
-            names = [f"{PREFIX}_{what}_num_threads{suffix}" for what in ("get", "set")]
+            names = [f"{PREFIX}_{verb}_num_threads{suffix}" for verb in ("get", "set")]
             if all(hasattr(library, name) for name in names):
                 return library[names[0]], library[names[1]]
     return None

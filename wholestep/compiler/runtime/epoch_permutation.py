@@ -1,11 +1,15 @@
-"""The order of an epoch: a keyed bijection on [0, n), the same as `ws_order` in native/order.h."""
+"""The shuffled order of an epoch: a keyed permutation of [0, n), computed per position without storing it.
+
+A Feistel network is a bijection on the next power of two; cycle walking restricts it to [0, n).  Invariant: the same
+bits as `ws_order` in native/order.h.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-ROUNDS = 6
+ROUNDS = 6  # of the Feistel network
 _WORD = (1 << 64) - 1
 
 
@@ -24,7 +28,7 @@ def _round_keys(seed: int, epoch: int) -> list[int]:
 def _network(i: NDArray[np.uint64], keys: list[int], left: int, right: int) -> NDArray[np.uint64]:
     low, high = right, left
     x, y = i & np.uint64((1 << low) - 1), i >> np.uint64(low)
-    for key in keys:  # (y, x) -> (x, y ^ F(x)); the halves swap their widths
+    for key in keys:  # a Feistel round (y, x) -> (x, y ^ F(x)); the halves swap their widths
         f = (x ^ np.uint64(key)) * np.uint64(0xFF51AFD7ED558CCD)
         f = (f ^ (f >> np.uint64(32))) * np.uint64(0xC4CEB9FE1A85EC53)
         x, y = y ^ (f >> np.uint64(64 - high)), x
@@ -33,7 +37,7 @@ def _network(i: NDArray[np.uint64], keys: list[int], left: int, right: int) -> N
 
 
 def epoch_order(seed: int, epoch: int, n: int, positions: ArrayLike | None = None) -> NDArray[np.int64]:
-    """The rows at `positions` (all of them by default) of epoch `epoch` over `n` rows.
+    """The rows at `positions` (by default all) in the order of epoch `epoch` over `n` rows.
 
     >>> sorted(epoch_order(seed=0, epoch=1, n=5).tolist())
     [0, 1, 2, 3, 4]
@@ -45,6 +49,6 @@ def epoch_order(seed: int, epoch: int, n: int, positions: ArrayLike | None = Non
     if rows.size and int(rows.max()) >= n:
         raise IndexError(f"position {int(rows.max())} is not in an epoch of {n} rows")
     rows = _network(rows, keys, left, right)
-    while (outside := rows >= n).any():  # walk the cycle back into [0, n)
+    while (outside := rows >= n).any():  # cycle walking: apply the permutation until the row is in [0, n)
         rows[outside] = _network(rows[outside], keys, left, right)
     return rows.astype(np.int64)

@@ -1,4 +1,7 @@
-"""Memory that a session owns: anonymous mappings of whole pages, touched when they are made."""
+"""Host memory of sessions: anonymous mappings, made resident (prefaulted) when they are created.
+
+Large mappings use huge pages, are zeroed on all cores, and are recycled within a build.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +24,15 @@ from wholestep.compiler.runtime.background import Background, run_all
 from wholestep.compiler.runtime.threads import default_threads
 from wholestep.errors import OutOfMemoryError
 
-# From here on huge pages are asked for: updates that pass over many megabytes run 5 to 20 % faster with them.  Bytes,
-# whatever the target: the pages are the operating system's.
+# Bytes of a mapping from which on huge pages are requested: updates that pass over many megabytes run 5 to 20 % faster
+# with them.  The same for every target: pages belong to the operating system.
 LARGE = 4 << 20
-LISTED = 4  # tensors in an error about memory
-PIECE = 64 << 20  # bytes that a thread makes resident at a time; whole huge pages
+LISTED = 4  # largest tensors listed in an error about memory
+PIECE = 64 << 20  # bytes that a thread makes resident at a time; a multiple of the huge page size
 
 
 class Region:
-    """A private mapping of whole pages, all zero and all resident: the first step meets no page fault."""
+    """A private mapping, zeroed and resident: the first step has no page faults."""
 
     def __init__(self, size: int) -> None:
         self.size = page_rounded(size)
@@ -40,7 +43,7 @@ class Region:
             zeroing = (spares and spares.take(self.size)) or Zeroing(_map_memory(self.size))
             zeroing.finish()
             self._bytes = np.frombuffer(zeroing.mapped, np.uint8)
-            if spares is not None:  # every view keeps the array alive
+            if spares is not None:  # runs when the last view is gone: every view keeps the array alive
                 weakref.finalize(self._bytes, spares.put, zeroing.mapped).atexit = False
         self.address: int = self._bytes.ctypes.data
 
@@ -52,7 +55,7 @@ class Region:
 
 
 class Zeroing:
-    """A mapping whose pages are made resident, all zero: by whoever asks, on any number of threads."""
+    """A mapping whose pages are being zeroed, and so made resident, by any number of threads."""
 
     def __init__(self, mapped: mmap.mmap) -> None:
         self.mapped = mapped
@@ -60,77 +63,79 @@ class Zeroing:
             mapped.madvise(mmap.MADV_HUGEPAGE)
         pieces = range(0, len(mapped), PIECE)
         self._threads = default_threads() if pieces[1:] else 1
-        self._pieces = iter([slice(at, at + PIECE) for at in pieces])  # gives each to one thread
-        self._begun: Background[None] | None = None
+        self._pieces = iter(
+            [slice(at, at + PIECE) for at in pieces]
+        )  # a list iterator yields each piece to one thread only
+        self._background: Background[None] | None = None
 
     def begin(self) -> None:
-        """On a thread of its own, beside what the caller does."""
-        self._begun = Background(self._work, patient=True)
+        """Start zeroing in the background."""
+        self._background = Background(self._work, patient=True)
 
     def finish(self) -> None:
-        """Return when all pages are there.  On all cores: a virtual machine may take seconds to get a gigabyte."""
+        """Zero the remaining pages on all cores and return: a virtual machine may take seconds to get a gigabyte."""
         run_all([self._work] * self._threads, self._threads)
         self.wait()
 
     def stop(self) -> None:
-        """The rest is not wanted."""
+        """Cancel the remaining pieces."""
         for _ in self._pieces:
             pass
         self.wait()
 
     def wait(self) -> None:
-        if self._begun is not None:
-            self._begun.wait()
+        if self._background is not None:
+            self._background.wait()
 
     def _work(self) -> None:
-        every = np.frombuffer(self.mapped, np.uint8)
+        all_bytes = np.frombuffer(self.mapped, np.uint8)
         for piece in self._pieces:
-            every[piece].fill(0)
+            all_bytes[piece].fill(0)
 
 
 class Spares:
-    """Large mappings for a build: those that nobody uses any more, and those that will be wanted.
+    """A pool of large mappings for a build: freed ones, and ones prepared for later.
 
-    Where pages are resident, zeroing them is ten times as fast.
+    Zeroing resident pages is ten times as fast as mapping new ones.
     """
 
     def __init__(self) -> None:
-        self._kept: list[mmap.mmap] | None = []
-        self._coming: dict[int, Zeroing] = {}
+        self._free: list[mmap.mmap] | None = []
+        self._expected: dict[int, Zeroing] = {}
 
     def put(self, mapped: mmap.mmap) -> None:
-        """Keep a mapping, while any are kept."""
-        if self._kept is not None:
-            self._kept.append(mapped)
+        """Return a mapping to the pool, unless the pool is closed."""
+        if self._free is not None:
+            self._free.append(mapped)
 
     def expect(self, size: int) -> None:
-        """Begin with a mapping that will be wanted.  What cannot be had is refused when it is asked for."""
-        if size in self._coming or any(len(mapped) == size for mapped in self._kept or ()):
+        """Start preparing a mapping of this size.  If memory does not suffice, the error is raised when it is taken."""
+        if size in self._expected or any(len(mapped) == size for mapped in self._free or ()):
             return
         with suppress(OutOfMemoryError):
-            self._coming[size] = Zeroing(_map_memory(size))
-            self._coming[size].begin()
+            self._expected[size] = Zeroing(_map_memory(size))
+            self._expected[size].begin()
 
     def take(self, size: int) -> Zeroing | None:
-        """One of exactly this size."""
-        if size in self._coming:
-            return self._coming.pop(size)
-        found = next((mapped for mapped in self._kept or () if len(mapped) == size), None)
-        if found is None:
+        """A mapping of exactly this size; None if the pool has none."""
+        if size in self._expected:
+            return self._expected.pop(size)
+        free_mapping = next((mapped for mapped in self._free or () if len(mapped) == size), None)
+        if free_mapping is None:
             return None
-        assert self._kept is not None
-        self._kept.remove(found)
-        return Zeroing(found)
+        assert self._free is not None
+        self._free.remove(free_mapping)
+        return Zeroing(free_mapping)
 
     def close(self) -> None:
-        self._kept = None
-        for coming in self._coming.values():
-            coming.stop()
-        self._coming.clear()
+        self._free = None
+        for zeroing in self._expected.values():
+            zeroing.stop()
+        self._expected.clear()
 
 
 def expect_region(size: int) -> None:
-    """Inside a build, before it is known what else it needs: a region of this size will be made."""
+    """Announce, early in a build, that a region of this size will be needed."""
     spares, size = _SPARES.get(), page_rounded(size)
     if spares is not None and size >= PIECE:
         spares.expect(size)
@@ -141,7 +146,7 @@ _SPARES: ContextVar[Spares | None] = ContextVar("spares", default=None)
 
 @contextmanager
 def recycle_pages() -> Iterator[None]:
-    """Around a build: what is expected, and what its check has made resident, serves the session that wants as much."""
+    """Around a build: let the session reuse mappings that were announced, or that the plan's check made resident."""
     spares = Spares()
     outer = _SPARES.set(spares)
     try:
@@ -152,23 +157,23 @@ def recycle_pages() -> Iterator[None]:
 
 
 def _map_memory(size: int) -> mmap.mmap:
-    """Anonymous memory.  What the machine does not have is refused here: touching it would end the process."""
+    """Map anonymous memory; OutOfMemoryError if it exceeds the machine's: touching it would kill the process."""
     try:
         if size > _machine_bytes():
             raise MemoryError
         # Private, so that a forked child does not write into its parent's parameters.
         return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, OverflowError, ValueError, MemoryError):
-        raise OutOfMemoryError(f"{size:,} bytes of memory cannot be had.", size) from None
+        raise OutOfMemoryError(f"{size:,} bytes of memory are not available.", size) from None
 
 
 def _machine_bytes() -> int:
-    """All memory of this machine."""
+    """The physical memory of this machine."""
     return os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE
 
 
 def free_bytes() -> int:
-    """Memory that can be had now, as the system estimates it."""
+    """The memory available now, as the system estimates it."""
     try:
         lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
         return int(lines["MemAvailable"].split()[0]) * 1024
@@ -178,7 +183,7 @@ def free_bytes() -> int:
 
 @contextmanager
 def explain_memory_errors(plan: Plan, threads: int) -> Iterator[None]:
-    """Where memory for a plan cannot be had, the error names what takes it, and a size that would fit."""
+    """Let an OutOfMemoryError for a plan name the largest tensors and a batch size that would fit."""
     try:
         yield
     except OutOfMemoryError as error:
@@ -202,11 +207,11 @@ def _name(plan: Plan, buffer: Buffer) -> str:
     if buffer.name:
         return repr(buffer.name)
     origin = plan.kernels[buffer.first].origin if buffer.first < len(plan.kernels) else ()
-    return f"what {origin[-1]!r} gives" if origin else "an intermediate"
+    return f"the result of {origin[-1]!r}" if origin else "an intermediate"
 
 
 def _advice(plan: Plan, needed: int, free: int) -> str:
-    """Memory grows with a symbol about as the capacity does; what has no symbol stays."""
+    """Advice on a size that fits, assuming that memory is linear in the capacity except for fixed-size buffers."""
     fixed = sum(b.bytes for b in plan.buffers if not symbols_of(b.type.shape) and b.space is not Space.WORK)
     room = free - fixed
     if len(plan.symbols) != 1 or needed <= fixed or room <= 0:
@@ -214,6 +219,6 @@ def _advice(plan: Plan, needed: int, free: int) -> str:
     fits = plan.capacity[0] * room // (needed - fixed)
     name = plan.symbols[0]
     return (
-        f"About {name}={fits:,} fits; received {name}={plan.capacity[0]:,}. ws.find_batch_size says it exactly, "
-        "accumulate= takes large batches in parts."
+        f"About {name}={fits:,} fits; received {name}={plan.capacity[0]:,}. ws.find_batch_size finds it exactly, "
+        "accumulate= splits large batches into micro-batches."
     )

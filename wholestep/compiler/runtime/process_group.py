@@ -1,4 +1,7 @@
-"""Ranks that make one step together.  Engines (threads, MPI, NCCL) implement a group; native programs are given it."""
+"""The interface of process groups: the ranks that compute one step together.
+
+Engines (threads, MPI, NCCL) implement it; native programs receive the address of its C struct.
+"""
 
 from __future__ import annotations
 
@@ -10,36 +13,36 @@ if TYPE_CHECKING:
 
 
 class GroupFailedError(Exception):
-    """A collective did not come to its end; `Group.check` tells why."""
+    """A collective did not complete; `ProcessGroup.check` raises the reason."""
 
 
 class RankGroup(Protocol):
-    """The ranks of a run, seen from one of them.  All ranks call the same methods in the same order."""
+    """The ranks of a run, as seen by one of them.  All ranks must call the same methods in the same order."""
 
-    engine: str  # for people: "threads", "mpi", ...
+    engine: str  # "threads", "mpi", ...
     rank: int
     size: int
-    grid: Grid  # in which they stand
+    grid: Grid  # the mesh of ranks
 
     @property
     def address(self) -> int:
-        """Of its `ws_group` (native/group.h) along the data axis, which native programs call."""
+        """The address of its `ws_group` (native/group.h) along the data axis, for native programs."""
 
     @property
     def whole_address(self) -> int:
-        """Where there is a model axis: the same for programs that are given all rows, alone but for that axis."""
+        """The address of a `ws_group` along the model axis only, for programs in which every rank gets all rows."""
 
     def broadcast(self, data: bytes) -> bytes:
-        """Rank 0's bytes, on every rank."""
+        """Return the bytes of rank 0 on every rank."""
 
     def gather(self, data: bytes) -> Sequence[bytes]:
-        """The bytes of all ranks, on every rank."""
+        """Return the bytes of all ranks on every rank (an all-gather)."""
 
     def check(self) -> None:
-        """Raise what went wrong in a collective: WorkerError, which names the rank and its last step."""
+        """Raise the error of a failed collective: a WorkerError that names the rank and its last step."""
 
 
 def rows_of_rank(rows: int, rank: int, size: int) -> tuple[int, int]:
-    """The rows of a batch that a rank takes: first, and how many.  The native loops count in the same way."""
+    """The rows of a batch that a rank gets: (first, count).  The native loops use the same formula."""
     first = rows * rank // size
     return first, rows * (rank + 1) // size - first

@@ -1,6 +1,6 @@
-"""`shards=n`: the steps of n workers in one process.  A backend makes ranks of its threads.
+"""Simulated ranks, `shards=n`: the steps of n workers in one process; a backend runs each rank on its threads.
 
-`shards=(data, model)`: of workers in a grid.
+`shards=(data, model)` simulates a mesh of workers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from wholestep.compiler.ir.mesh import Grid
 
 
 class Shards:
-    """A group whose ranks are all here; `team` is what a backend has made of it for a session."""
+    """A process group whose ranks are all in this process; `team` is the backend's object for it in a session."""
 
     engine = "threads"
     rank = 0
@@ -23,7 +23,7 @@ class Shards:
 
     @property
     def address(self) -> int:
-        raise AssertionError("each of the threads has an address of its own")
+        raise AssertionError("a simulated group has one address per thread")
 
     whole_address = address
 
@@ -34,4 +34,4 @@ class Shards:
         return [data] * self.size
 
     def check(self) -> None:
-        """What goes wrong is raised where it happens."""
+        """Do nothing: errors are raised where they occur."""

@@ -1,9 +1,9 @@
 """A digest of the compiler's sources: what a cached plan depends on besides its graph, options and target.
 
 It is a digest of content: of Python files the syntax tree without docstrings and comments, of C files the text.  So a
-cache survives a clone, a branch switch and an edited docstring, and an edited compiler never meets its former plans.
-Parsing every file takes half a second, so each digest is stored in the cache folder under the file's size, times and
-inode number; a start that finds all of them only asks the file system for these.
+cache survives a clone, a branch switch and an edited docstring, and an edited compiler never loads its former plans.
+Parsing every file takes half a second, so each digest is cached under the file's size, times and inode number; a start
+with a warm cache only reads these from the file system.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _versions: dict[str, str] = {}  # family -> version; the sources of a process do
 
 
 def compiler_version(family: str, options: CompileOptions) -> str:
-    """Changes whenever a source that decides the plans or the code of a target's family does."""
+    """A version that changes with every source that determines the plans or the code of a target's family."""
     if family not in _versions:
         _versions[family] = content_version(family, ContentStore(options.cache_folder) if options.cache else None)
     return _versions[family]
@@ -91,7 +91,7 @@ def _stamp(status: os.stat_result) -> str:
 
 
 def content_digests(compiler: Path, stamps: Mapping[str, str], store: ContentStore) -> dict[str, str]:
-    """File -> digest of its content, from the store where the file's stamp is there, else computed and stored."""
+    """File -> digest of its content: from the store if the file's stamp matches, else computed and stored."""
     key = key_of("sources", os.fspath(compiler), sys.implementation.cache_tag or sys.version)
     stored = _stored_digests(store, key)
     missing = [name for name, stamp in stamps.items() if stored.get(name, ("", ""))[0] != stamp]
@@ -115,10 +115,10 @@ def _stored_digests(store: ContentStore, key: str) -> dict[str, tuple[str, str]]
 
 
 def content_digest(path: Path) -> str:
-    """Of a Python file without docstrings and comments; of another file as it is."""
+    """The digest of a file: of the syntax tree without docstrings if it is Python, else of the bytes."""
     data = path.read_bytes()
     if path.suffix == ".py":
-        import ast  # a start that finds all digests parses nothing
+        import ast  # imported here: a start with a warm cache parses nothing
 
         tree = ast.parse(data)
         for node in ast.walk(tree):
@@ -129,7 +129,7 @@ def content_digest(path: Path) -> str:
 
 
 def _drop_docstring(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-    """A body that is a docstring alone becomes empty, like no body that the parser accepts: nothing is confused."""
+    """Remove the docstring.  A body of a docstring alone becomes empty, as no parsed body is: digests differ."""
     import ast
 
     first = node.body[0] if node.body else None

@@ -1,11 +1,11 @@
-"""How many threads this process may use."""
+"""The default number of threads: physical cores, limited by CPU affinity and cgroup quotas."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-MAX_THREADS = 64
+MAX_THREADS = 64  # upper bound of the default, whatever the machine
 
 
 def default_threads(root: Path = Path("/")) -> int:
@@ -21,7 +21,7 @@ def _cores(root: Path) -> int:
     if not hasattr(os, "sched_getaffinity"):
         return os.cpu_count() or 1
     cpus = os.sched_getaffinity(0)
-    # Two hardware threads of one core share its FMA units: a second one would only get in the way.
+    # Two hardware threads of one core share its FMA units, so a second one gains nothing.
     return len({_core_of(root, cpu) for cpu in cpus})
 
 
@@ -46,8 +46,8 @@ def _own_groups(root: Path, groups: Path) -> list[Path]:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
         lines = []
-    own = next((line[3:].strip("/") for line in lines if line.startswith("0::")), "")
-    folder = groups / own
+    group = next((line[3:].strip("/") for line in lines if line.startswith("0::")), "")
+    folder = groups / group
     return [folder, *(parent for parent in folder.parents if parent.is_relative_to(groups))]
 
 

@@ -1,1 +1,1 @@
-"""Is a plan sound?  Checked before it is rendered."""
+"""Verification of plans, before code is generated from them."""

@@ -1,7 +1,7 @@
-"""Does a plan stay inside its buffers at every size up to its capacity, not at the capacity alone?
+"""Symbolic bounds checking: proves that every access stays inside its buffer at every size up to the capacity.
 
-Sizes are polynomials in symbols.  A bound is proven for all of their values, or the plan is refused: what a file says
-is nobody's word.
+Sizes are polynomials in symbols.  A bound is proven for all values of the symbols, or the plan is rejected: a file is
+untrusted input.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from wholestep.compiler.ir.type_rules.collectives import MODEL_RANK, RANK
 from wholestep.compiler.ir.types import Dim, Extent, product
 from wholestep.compiler.plan.model.kernel import Buffer, Guard, Index, Kernel, Layout, Load, Plan
 
-# symbol -> its least and largest value; the number of a loop's step comes first, its largest value may hold the others
+# symbol -> its least and largest value; a loop's iteration number comes first, its largest value may contain the others
 Ranges = Mapping[str, tuple[Extent, Extent]]
 
 
 def ranges_of(plan: Plan, kernel: Kernel) -> Ranges:
-    """What the symbols of a kernel may be."""
-    least = {RANK: 0, MODEL_RANK: 0}  # the others count something
+    """The range of each symbol of a kernel."""
+    least = {RANK: 0, MODEL_RANK: 0}  # all other symbols are counts of at least 1
     sizes: dict[str, tuple[Extent, Extent]] = {
         s: (least.get(s, 1), c) for s, c in zip(plan.symbols, plan.capacity, strict=True)
     }
@@ -30,43 +30,47 @@ def ranges_of(plan: Plan, kernel: Kernel) -> Ranges:
 
 
 def is_nonnegative(extent: Extent, ranges: Ranges) -> bool:
-    """Is it 0 or more, whatever the symbols are?  A polynomial that is of first degree in each is least at a corner."""
+    """Is the extent at least 0 for all values of its symbols?
+
+    A polynomial of first degree in each symbol has its minimum at a corner of the ranges; one of higher degree is
+    accepted only if it grows with every symbol.
+    """
     if not isinstance(extent, Dim):
         return extent >= 0
-    free = next((s for s in ranges if s in extent.symbols), None)
-    if free is None:
+    symbol = next((s for s in ranges if s in extent.symbols), None)
+    if symbol is None:
         return False
-    if any(names.count(free) > 1 for names, _ in extent.terms):
+    if any(names.count(symbol) > 1 for names, _ in extent.terms):
         grows = all(c >= 0 for names, c in extent.terms if names)
         least = {s: low for s, (low, _) in ranges.items()}
         return grows and all(isinstance(v, int) for v in least.values()) and extent.evaluate(least) >= 0  # type: ignore[arg-type]
-    return all(is_nonnegative(_with(extent, free, end), ranges) for end in ranges[free])
+    return all(is_nonnegative(_with(extent, symbol, end), ranges) for end in ranges[symbol])
 
 
 def _with(extent: Dim, symbol: str, value: Extent) -> Extent:
-    """The extent where a symbol has a value."""
-    out: Extent = 0
+    """The extent with a value substituted for a symbol."""
+    result: Extent = 0
     for names, coefficient in extent.terms:
         term: Extent = coefficient
         for name in names:
             term = term * (value if name == symbol else Dim.symbol(name))
-        out = out + term
-    return out
+        result = result + term
+    return result
 
 
 def leaves(load: Load, guards: Sequence[Guard], kernel: Kernel, buffer: Buffer, ranges: Ranges) -> str | None:
-    """What is wrong with an access, or None: its shape is the buffer's, and every index is inside of it."""
+    """Why an access may leave its buffer; None if its shape fits the buffer and every index is proven in range."""
     if load.shape != buffer.type.shape:
         reshaped = buffer.layout == Layout.ROWS
         if not reshaped or not is_nonnegative(buffer.type.elements - product(load.shape), ranges):
-            return f"it has {load.shape} for {buffer.type}"
+            return f"the access has shape {load.shape}, the buffer {buffer.type}"
     for index, extent in zip(load.index, load.shape, strict=True):
         if index.over < 1:
-            return f"it divides by {index.over}"
+            return f"an index divides by {index.over}"
         if index.value is not None:
-            alone = index.is_behind_start or (index.offset == 0 and index.over == 1)
-            if not alone or not is_nonnegative(extent - 1, ranges):
-                return f"a computed index has {extent} places"
+            plain = index.is_behind_start or (index.offset == 0 and index.over == 1)
+            if not plain or not is_nonnegative(extent - 1, ranges):
+                return f"a computed index has an offset, or addresses a dimension of size {extent}"
         elif not _is_whole_axis(index, extent, kernel) and not _is_inside(index, extent, guards, kernel, ranges):
             return f"{index} may leave 0..{extent - 1}"
     return None

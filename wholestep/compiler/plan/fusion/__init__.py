@@ -1,1 +1,1 @@
-"""Fusion: which ops share a kernel."""
+"""Operator fusion: decides which ops share a kernel."""

@@ -1,8 +1,9 @@
-"""Which ops share a kernel.
+"""Operator fusion: partitions the graph into clusters, the ops of one kernel each.
 
-A cluster is the set of ops of one kernel.  An op joins the cluster of one of its producers when it reads everything
-inside that cluster at its own position (so the value never leaves a register or a row), and when nothing it needs
-depends on the cluster in a roundabout way.
+Greedy producer-consumer fusion in topological order.  An op joins the cluster of one of its producers if it reads
+everything inside that cluster at its own position (the value then stays in a register, or in the row that the kernel
+works on) and if no other input of the op depends on the cluster.  Invariant: the graph of clusters stays acyclic, so
+that the kernels can run one after the other.
 """
 
 from __future__ import annotations
@@ -39,16 +40,17 @@ GATHERS = ops_with(Trait.GATHERS)
 MAPS = GATHERS | {
     name for name, op in OPS.items() if op.family in (Family.POINTWISE, Family.COMPOSITE) and name not in ROUTINES
 }
-PARTIAL_SUM = "partial_sum"  # of partial_column_sums.py
+PARTIAL_SUM = "partial_sum"  # op name of `PartialSum` in partial_column_sums.py
 REDUCTIONS = frozenset(name for name, op in OPS.items() if op.family is Family.REDUCE)
 
 
 @dataclass(eq=False)
 class Cluster:
-    """`rows` are the loops outside; `vector` the loop inside; a DOT or COLUMNS cluster has its head as first op.
+    """The ops of one kernel.  `rows` are the extents of the outer loops, `vector` that of the innermost loop.
 
-    The `prologue` of a column sum is what it adds up, computed as it is read; another column sum may compute it again.
-    A contraction may hold `sums` of the columns of its right operand: a COLUMNS cluster that has no kernel of its own.
+    The first op of a DOT or COLUMNS cluster is its head: the contraction or the column sum.  The `prologue` of a column
+    sum are pointwise ops that compute its summands on the fly; several column sums may each compute the same ones.
+    A contraction may also compute `sums`: column sums of its right operand, a COLUMNS cluster without its own kernel.
     """
 
     kind: Kind
@@ -57,23 +59,24 @@ class Cluster:
     nodes: list[Node] = field(default_factory=list)
     prologue: list[Node] = field(default_factory=list)
     reads: set[Cluster] = field(default_factory=set)  # clusters whose values it loads
-    waits: set[Cluster] = field(default_factory=set)  # clusters that must have read a state before it is overwritten
+    # Anti-dependences (write after read): clusters that must have read a state before this one overwrites it.
+    waits: set[Cluster] = field(default_factory=set)
     sums: Cluster | None = None
-    loop: int | None = None  # it runs once per step of this loop
+    loop: int | None = None  # index of the scan whose body contains it: it runs once per iteration
 
     @property
     def results(self) -> list[Node]:
-        """Everything that it and no other cluster computes."""
+        """The ops that this cluster alone computes: all but the prologue."""
         return self.nodes if self.sums is None else [*self.nodes, *self.sums.nodes]
 
     @property
     def members(self) -> list[Node]:
-        """Everything it computes."""
+        """All ops that it computes, the prologue included."""
         return [*self.prologue, *self.results]
 
     @property
     def heads(self) -> list[Node]:
-        """The sums of a COLUMNS cluster, over one space: they share a loop."""
+        """The reductions of a COLUMNS cluster: all over one iteration space, in one loop."""
         return [n for n in self.nodes if n.op in REDUCTIONS]
 
     @property
@@ -86,7 +89,7 @@ class Cluster:
 
 
 def is_op(node: Node) -> bool:
-    """Computed by a kernel: neither a view, nor a leaf, nor made on the fly."""
+    """Is the node computed by a kernel?  Views, leaves and values generated where they are read are not."""
     return not (node.op in VIEWS or node.op in LEAVES or is_generated(node))
 
 
@@ -98,14 +101,14 @@ def reduced_axis(node: Node) -> int:
 
 
 def accesses(node: Node) -> list[Access]:
-    """What each input of an op is an access of, at the op's own position (for a reduction: at its input's)."""
+    """The access of each input, views resolved, at the op's own position (a reduction: at its input's position)."""
     if node.op in REDUCTIONS:
         return [resolve(node.inputs[0], identity(node.inputs[0].type.rank))]
     if node.op in ("item", "assembled"):
-        return []  # written by the call that computes it
+        return []  # the routine call that computes it writes it
     if node.op in ("matmul", "scatter_add"):
         return [resolve(i, identity(i.type.rank)) for i in node.inputs]
-    if node.op == "write_rows":  # in place: it reads nothing of what it overwrites
+    if node.op == "write_rows":  # in place: it does not read the rows that it overwrites
         return [resolve(i, identity(i.type.rank)) for i in node.inputs[1:]]
     if node.op == "gather":
         axis, index = node.attrs.axis, node.inputs[1]  # type: ignore[attr-defined]
@@ -115,10 +118,10 @@ def accesses(node: Node) -> list[Access]:
 
 
 class Fuser:
-    """Places ops in topological order.
+    """Assigns ops to clusters in topological order.
 
-    An op that needs nothing computed (`m * beta1`), and a comparison (cheaper to repeat than to store), wait for their
-    first reader and go into its kernel.  So does what only column sums read.
+    Three kinds of op are deferred until their first reader is placed, and then join its cluster: expressions of leaves
+    alone (`m * beta1`), comparisons (cheaper to recompute than to store), and ops that only column sums read.
     """
 
     def __init__(self, graph: IRGraph, fusion: Fusion, fuse: bool, sizes: Mapping[str, int] | None = None) -> None:
@@ -126,9 +129,9 @@ class Fuser:
         self.clusters: list[Cluster] = []
         self.of: dict[Node, Cluster] = {}
         self.deferred: set[Node] = set()
-        self.calls: dict[object, Cluster] = {}  # what several results of one call have in common -> its cluster
+        self.calls: dict[object, Cluster] = {}  # key of a routine call with several results -> its cluster
         self.position: dict[Cluster, int] = {}
-        self.operands: dict[Cluster, set[Node]] = {}  # what comes from outside
+        self.operands: dict[Cluster, set[Node]] = {}  # values that it reads from outside
         self.reach = Reach[Cluster]()
         self.summed = only_in_column_sums(graph) if fuse else set()
         self.readers = graph.consumers()
@@ -144,6 +147,7 @@ class Fuser:
                 self.place(node)
 
     def may_wait(self, node: Node) -> bool:
+        """May the op be deferred until its first reader is placed?"""
         if node.op not in MAPS:
             return False
         return (
@@ -156,7 +160,9 @@ class Fuser:
         )
 
     def place(self, node: Node) -> None:
+        """Assign an op, and the deferred ops that it needs, to a cluster; open a new one if none takes it."""
         waiting = self.deferred_ops_of(node)
+        # The deferred ops may join the same cluster, so their producers are candidates, and cycle hazards, too.
         needed = [a.base for n in (*waiting, node) for a in accesses(n)]
         producers = dict.fromkeys(self.of[base] for base in needed if base in self.of)
         cluster = self.choose(node, waiting, producers) if self.fuse else None
@@ -172,6 +178,7 @@ class Fuser:
             self.calls[call] = cluster
         joining = self.ops_to_join(waiting, node, cluster)
         if cluster.kind is Kind.COLUMNS and not cluster.nodes:
+            # The prologue stays deferred: another column sum over the same values may compute it as well.
             cluster.prologue = self.prologue(waiting, node)
             waiting = [n for n in waiting if n not in cluster.prologue]
         self.deferred.difference_update(waiting, [node])
@@ -183,7 +190,7 @@ class Fuser:
         self.join(node, cluster)
 
     def ops_to_join(self, waiting: list[Node], node: Node, cluster: Cluster) -> set[Node]:
-        """Which deferred ops go into the kernel of their reader: those whose every reader here is in it too."""
+        """The deferred ops that join the cluster of their reader: those whose readers among these are all in it."""
         joined: set[Node] = set()
         if not cluster.nodes and cluster.kind is not Kind.NEST:
             return joined  # the head of a contraction or a column sum reads from memory
@@ -197,17 +204,17 @@ class Fuser:
         return joined
 
     def prologue(self, waiting: list[Node], head: Node) -> list[Node]:
-        """What a column sum can compute itself: pointwise ops over the space it adds up, read nowhere else here."""
+        """The deferred ops that a column sum computes on the fly: pointwise ops over its space, read by it alone."""
         shape = head.inputs[0].type.shape
-        found: set[Node] = set()
+        prologue: set[Node] = set()
         for n in reversed(waiting):
             readers = [r for r in (*waiting, head) if reads(r, n)]
-            inside = all(r is head or r in found for r in readers) and all(
+            inside = all(r is head or r in prologue for r in readers) and all(
                 is_whole(a) for r in readers for a in accesses(r) if a.base is n
             )
             if n in self.summed and n.type.shape == shape and n.op not in GATHERS and inside:
-                found.add(n)
-        return [n for n in waiting if n in found]
+                prologue.add(n)
+        return [n for n in waiting if n in prologue]
 
     def reads_only_in_place(self, reader: Node, base: Node, cluster: Cluster) -> bool:
         if reader.op in GATHERS:
@@ -216,22 +223,23 @@ class Fuser:
         return all(self.reads_in_place(a, row, cluster) for a in accesses(reader) if a.base is base)
 
     def deferred_ops_of(self, node: Node) -> list[Node]:
-        """The deferred ops that a node needs, in order."""
-        found: dict[Node, None] = {}
+        """The deferred ops that a node depends on, in topological order."""
+        needed: dict[Node, None] = {}
 
         def visit(n: Node) -> None:
             for a in accesses(n):
-                if a.base in self.deferred and a.base not in found:
+                if a.base in self.deferred and a.base not in needed:
                     visit(a.base)
-                    found[a.base] = None
+                    needed[a.base] = None
 
         visit(node)
-        return list(found)
+        return list(needed)
 
     def choose(self, node: Node, waiting: list[Node], producers: dict[Cluster, None]) -> Cluster | None:
+        """The latest producing cluster that can take an op; None if the op needs a cluster of its own."""
         for cluster in sorted(producers, key=self.position.__getitem__, reverse=True):
             if isinstance(node, Recomputed | Repeated) and not makes_again(cluster):
-                continue  # it would be made, and kept, with what it is made of
+                continue  # next to its inputs it would be computed, and kept alive, as early as the original
             fits = self.fits(node, accesses(node), cluster) and self.is_acyclic(cluster, producers)
             fits = fits and not self.is_full(cluster, node, waiting)
             if fits and self.is_read_from_inside_only(cluster, node, waiting):
@@ -239,7 +247,7 @@ class Fuser:
         return None
 
     def is_full(self, cluster: Cluster, node: Node, waiting: list[Node]) -> bool:
-        """Would a kernel have too many operands?"""
+        """Would the kernel exceed the target's limit of operands?"""
         most = self.fusion.most_operands
         if most is None or cluster.kind is not Kind.NEST:
             return False
@@ -248,34 +256,37 @@ class Fuser:
         return len(self.operands[cluster] | {base for base in added if self.of.get(base) is not cluster}) > most
 
     def is_read_from_inside_only(self, cluster: Cluster, node: Node, waiting: list[Node]) -> bool:
-        """No deferred op that must stay outside reads the cluster: it would have to run before and after it."""
+        """Does no deferred op that stays outside read the cluster?  It would have to run before and after it."""
         outside = set(waiting) - self.ops_to_join(waiting, node, cluster)
         return not any(self.of.get(a.base) is cluster for n in outside for a in accesses(n))
 
     def join(self, node: Node, cluster: Cluster) -> None:
         cluster.nodes.append(node)
         self.of[node] = cluster
-        if node.op in POOLS:  # what follows is as small as the pool's result
+        if node.op in POOLS:  # ops after the pool iterate over the pool's smaller result
             cluster.rows, cluster.vector = node.type.shape[:-1], node.type.shape[-1]
         needed = [a.base for n in (*cluster.prologue, node) for a in accesses(n)]
         self.operands[cluster].update(base for base in needed if self.of.get(base) is not cluster)
-        found = {self.of[base] for base in needed if base in self.of} - {cluster}
-        self.reach.link(cluster, found - cluster.reads)
-        cluster.reads |= found
+        producers = {self.of[base] for base in needed if base in self.of} - {cluster}
+        self.reach.link(cluster, producers - cluster.reads)
+        cluster.reads |= producers
 
     def is_acyclic(self, cluster: Cluster, producers: Iterable[Cluster]) -> bool:
-        """No other producer may depend on the cluster: it would have to run before and after it."""
+        """Does no other producer depend on the cluster?  It would have to run before and after it."""
         return not any(p is not cluster and self.reach.depends(p, cluster) for p in producers)
 
-    def fits(self, node: Node, found: list[Access], cluster: Cluster) -> bool:
+    def fits(self, node: Node, input_accesses: list[Access], cluster: Cluster) -> bool:
+        """Can the op be computed in the loops of the cluster, reading the cluster's values at its own position?"""
         if node.op in REDUCTIONS:
-            return self.fits_reduction(node, found[0], cluster)
+            return self.fits_reduction(node, input_accesses[0], cluster)
         if node.op in POOLS:
-            return self.fits_pool(node, found[0], cluster)
+            return self.fits_pool(node, input_accesses[0], cluster)
         if node.op == PARTIAL_SUM:
             shape = node.inputs[0].type.shape
-            whole = all(self.reads_in_place(a, False, cluster) for a in found if self.of.get(a.base) is cluster)
-            return cluster.kind is Kind.NEST and shape == cluster.shape and whole
+            aligned = all(
+                self.reads_in_place(a, False, cluster) for a in input_accesses if self.of.get(a.base) is cluster
+            )
+            return cluster.kind is Kind.NEST and shape == cluster.shape and aligned
         if node.op not in MAPS or cluster.kind in (Kind.SCATTER, Kind.CALL, Kind.LOOP):
             return False
         if cluster.kind is Kind.DOT and self.is_plain(cluster) and not self.ends_product(node, cluster):
@@ -287,28 +298,28 @@ class Fuser:
         if shape != (cluster.rows if row else cluster.shape) or (row and cluster.kind is not Kind.NEST):
             return False
         special = node.op in GATHERS
-        for position, access in enumerate(found):
+        for position, access in enumerate(input_accesses):
             if self.of.get(access.base) is not cluster:
                 continue
             if special and not (node.op == "gather" and position == 1):
-                return False  # reads at another position than its own
+                return False  # it reads at other positions than its own
             if not self.reads_in_place(access, row, cluster):
                 return False
         return True
 
     def follows_window(self, node: Node, head: Node) -> bool:
-        """Does the target want what follows a convolution, as its only reader or not, in its kernel?
+        """Does the target fuse this op into the convolution as an epilogue?
 
-        A gradient that is added up over all images is whole only at the end of its kernel: it may be rounded there.
+        A weight's gradient, summed over all images, is complete only at the end of its kernel; it may be rounded there.
         """
-        asked = self.fusion.convolution_epilogues
-        if head.op in WEIGHTS and isinstance(asked, bool):
+        rule = self.fusion.convolution_epilogues
+        if head.op in WEIGHTS and isinstance(rule, bool):
             return False
-        alone = len(self.readers[head]) == 1 and head not in self.roots
-        return not (head.op in KERNELS or head.op in WEIGHTS) or says(asked, head, node, alone)
+        only_reader = len(self.readers[head]) == 1 and head not in self.roots
+        return not (head.op in KERNELS or head.op in WEIGHTS) or says(rule, head, node, only_reader)
 
     def is_plain(self, cluster: Cluster) -> bool:
-        """Is a contraction a kernel for itself?"""
+        """Is the contraction computed without an epilogue, because the target has none or the product is large?"""
         if not self.fusion.dot_epilogues:
             return True
         head, least = cluster.nodes[0], dict(self.fusion.plain_products)
@@ -316,25 +327,26 @@ class Fuser:
         return self.sizes is not None and dtype in least and flops_of(head, self.sizes) >= least[dtype]
 
     def ends_product(self, node: Node, cluster: Cluster) -> bool:
-        """Does a plain contraction end with a node: is it stored in a half type alone, perhaps behind a bias?"""
-        head, before = cluster.nodes[0], cluster.nodes[-1]
+        """May the op end a plain contraction?  Only a bias may, and a cast to a half type that is the only result."""
+        head, last = cluster.nodes[0], cluster.nodes[-1]
         if not self.fusion.dot_epilogues or head in self.roots:
             return False
         if spread_bias(node) is not None:
             return len(cluster.nodes) == 1
-        alone = len(self.readers[node.inputs[0]]) == 1 if node.inputs else False
+        only_reader = len(self.readers[node.inputs[0]]) == 1 if node.inputs else False
         if node.op == "cast" and node.type.dtype.is_half:
-            return alone and node.inputs[0] is before and (before is head or before.op == "add")
+            return only_reader and node.inputs[0] is last and (last is head or last.op == "add")
         return node.op == "add" and head in node.inputs and any(spread_bias(i) is not None for i in node.inputs)
 
     def reads_in_place(self, access: Access, row: bool, cluster: Cluster) -> bool:
+        """Is the value read at the reader's own position?  An op per row cannot read a value per element."""
         base_row = cluster.is_row(access.base)
         if row and not base_row:
             return False
         return is_whole(access)
 
     def fits_pool(self, node: Node, access: Access, cluster: Cluster) -> bool:
-        """Behind a convolution whose every pixel is read by this pool alone."""
+        """Can a pool follow the convolution in its kernel?  Its windows must not overlap, and it is the only reader."""
         return (
             cluster.kind is Kind.WINDOW
             and cluster.nodes[0].op in POOLED
@@ -347,7 +359,7 @@ class Fuser:
         )
 
     def fits_reduction(self, node: Node, access: Access, cluster: Cluster) -> bool:
-        """Along the rows of a nest that computes what is reduced."""
+        """Can a reduction along rows join the nest that computes its input?"""
         return (
             cluster.kind is Kind.NEST
             and self.of.get(access.base) is cluster
@@ -359,20 +371,20 @@ class Fuser:
 
 
 def makes_again(cluster: Cluster) -> bool:
-    """Does a cluster make nothing new?"""
+    """Does a cluster consist of rematerialized ops only?"""
     return all(isinstance(n, Recomputed | Repeated) for n in cluster.nodes)
 
 
-def says(asked: bool | str, *given: object) -> bool:
-    """What a target has to say of something: always the same, or what a function of its own finds."""
-    if isinstance(asked, bool):
-        return asked
-    module, _, name = asked.partition(":")
-    return bool(getattr(import_module(module), name)(*given))
+def says(rule: bool | str, *arguments: object) -> bool:
+    """Evaluate a target's fusion rule: a constant, or a function of the nodes named as "package.module:function"."""
+    if isinstance(rule, bool):
+        return rule
+    module, _, name = rule.partition(":")
+    return bool(getattr(import_module(module), name)(*arguments))
 
 
 def flops_of(head: Node, sizes: Mapping[str, int]) -> int:
-    """Of one product; where there are two axes of them, of those along the last."""
+    """Floating point operations of one product; of a batch with two axes, those along the last batch axis."""
     assert isinstance(head.attrs, at.MatmulAttrs)
     k = head.inputs[0].type.shape[-2 if head.attrs.transpose_a else -1]
     return 2 * prod(evaluate(e, sizes) for e in (*head.type.shape[-3:], k))
@@ -388,13 +400,18 @@ def is_column_sum(node: Node) -> bool:
 
 
 def only_in_column_sums(graph: IRGraph) -> set[Node]:
-    """Pointwise ops that nobody reads but sums along an outer axis, and what only such ops read."""
+    """Pointwise ops whose every reader is a sum along an outer axis, or another op of this set."""
     results = {o.node for o in graph.outputs} | {u.node for u in graph.updates}
-    found: set[Node] = set()
+    summed: set[Node] = set()
     for node, readers in reversed(graph.consumers().items()):
-        if node.op in MAPS and node not in results and readers and all(is_column_sum(r) or r in found for r in readers):
-            found.add(node)
-    return found
+        if (
+            node.op in MAPS
+            and node not in results
+            and readers
+            and all(is_column_sum(r) or r in summed for r in readers)
+        ):
+            summed.add(node)
+    return summed
 
 
 def reads(reader: Node, base: Node) -> bool:
@@ -402,6 +419,7 @@ def reads(reader: Node, base: Node) -> bool:
 
 
 def new_cluster(node: Node) -> Cluster:
+    """An empty cluster of the kind and with the loops that its first op needs."""
     if node.op in ROUTINES:
         return Cluster(Kind.CALL, (), None)
     if node.op == "scan":
@@ -424,16 +442,16 @@ def new_cluster(node: Node) -> Cluster:
 
 
 def fuse(graph: IRGraph, fusion: Fusion, enabled: bool = True, sizes: Mapping[str, int] | None = None) -> list[Cluster]:
-    """The clusters of a prepared graph, each with its ops in order, as far as a target lets them share kernels.
+    """The clusters of a prepared graph, each with its ops in topological order, by the rules of the target.
 
     Args:
-        sizes: capacities, where a target's products are plain from some size on.
+        sizes: capacity of each symbolic extent; needed if the target computes large products without epilogues.
     """
     return Fuser(graph, fusion, enabled, sizes).clusters
 
 
 def absorb(home: Cluster, guest: Cluster, clusters: Iterable[Cluster], reach: Reach[Cluster]) -> None:
-    """What a cluster computes goes into another one, which neither needs nor is needed by it."""
+    """Merge `guest` into `home` (horizontal fusion); neither may depend on the other."""
     home.nodes += guest.nodes
     home.reads |= guest.reads
     reach.merge(home, guest)
@@ -443,7 +461,7 @@ def absorb(home: Cluster, guest: Cluster, clusters: Iterable[Cluster], reach: Re
 
 
 def reach_of(clusters: Iterable[Cluster]) -> Reach[Cluster]:
-    """Who depends on whom among finished clusters."""
+    """The transitive dependences among finished clusters, anti-dependences included."""
     reach = Reach[Cluster]()
     clusters = list(clusters)
     for c in clusters:

@@ -1,7 +1,7 @@
-"""Values that are put side by side are written there by the kernel that computes them all.
+"""Concat elimination: the kernel that computes all parts stores each at its offset in the concatenated buffer.
 
 The gates of a recurrent cell are slices of one product, so the gradient of that product is a concatenation of four
-values over one space.  Their kernel stores each at its place; nothing is copied.
+values over one iteration space.  One kernel computes the four and stores them in place; nothing is copied.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from wholestep.compiler.plan.model.kernel import Index, Kind
 
 
 def lay_beside(clusters: Sequence[Cluster], graph: IRGraph) -> list[Cluster]:
-    """The clusters without those that only put values of one other cluster side by side."""
+    """The clusters without those that only concatenate values of one other cluster, which stores them in place."""
     readers = graph.consumers()
     roots = {o.node for o in graph.outputs} | {u.node for u in graph.updates}
     of = {n: c for c in clusters for n in c.results}
-    gone: dict[Cluster, Cluster] = {}
+    removed: dict[Cluster, Cluster] = {}
     for cluster in clusters:
         node = cluster.nodes[0]
         if node.op != "concat" or len(cluster.nodes) > 1:
             continue
-        makers = {of.get(part) for part in node.inputs}
-        alone = all(len(readers[part]) == 1 and part not in roots for part in node.inputs)
-        (maker, *others) = makers
-        if alone and not others and maker is not None and _makes_each(maker, node):
-            maker.nodes.append(node)
-            gone[cluster] = maker
+        producers = {of.get(part) for part in node.inputs}
+        only_reader = all(len(readers[part]) == 1 and part not in roots for part in node.inputs)
+        (producer, *others) = producers
+        if only_reader and not others and producer is not None and _computes_all_parts(producer, node):
+            producer.nodes.append(node)
+            removed[cluster] = producer
     for cluster in clusters:
-        cluster.reads = {gone.get(r, r) for r in cluster.reads} - {cluster}
-    return [c for c in clusters if c not in gone]
+        cluster.reads = {removed.get(r, r) for r in cluster.reads} - {cluster}
+    return [c for c in clusters if c not in removed]
 
 
-def _makes_each(maker: Cluster, node: Node) -> bool:
-    whole = all(part.type.shape == maker.shape and part.op in MAPS for part in node.inputs)
-    return maker.kind is Kind.NEST and whole and len(set(node.inputs)) == len(node.inputs)
+def _computes_all_parts(producer: Cluster, node: Node) -> bool:
+    same_space = all(part.type.shape == producer.shape and part.op in MAPS for part in node.inputs)
+    return producer.kind is Kind.NEST and same_space and len(set(node.inputs)) == len(node.inputs)
 
 
 def in_place_concats(cluster: Cluster) -> list[Node]:
@@ -49,14 +49,14 @@ def in_place_concats(cluster: Cluster) -> list[Node]:
 
 
 def parts(node: Node) -> list[tuple[Node, tuple[Index, ...]]]:
-    """Each part of a concatenation, and where its elements are in the whole."""
-    axis, start, found = attrs_of(node, at.ConcatAttrs).axis, _zero(), []
+    """Each part of a concatenation, with the index of its elements in the result."""
+    axis, start, indexed = attrs_of(node, at.ConcatAttrs).axis, _zero(), []
     for part in node.inputs:
         index = [Index.axis(d) for d in range(part.type.rank)]
         index[axis] = Index(((axis, 1),), start)
-        found.append((part, tuple(index)))
+        indexed.append((part, tuple(index)))
         start = start + part.type.shape[axis]
-    return found
+    return indexed
 
 
 def _zero() -> Extent:

@@ -1,8 +1,8 @@
-"""Column sums move in with a kernel that reads the same memory anyway.
+"""Horizontal fusion of column sums with a kernel that reads the same memory.
 
-A layer's weight gradient Xᵀ·dY and its bias gradient, the column sums of dY, read the same dY; so do a norm's two
-gradients.  The first becomes part of the contraction's kernel, which has the columns in its cache; the second share one
-loop.  Each sum still adds in the order that its length gives it: no bit changes (decision 001).
+A layer's weight gradient Xᵀ·dY and its bias gradient, the column sums of dY, both read dY; so do a norm's two
+gradients.  A bias gradient becomes part of the contraction's kernel, which has the columns in its cache; a norm's two
+sums share one loop.  Invariant: each sum adds in the order given by its length: no bit changes (decision 001).
 """
 
 from __future__ import annotations
@@ -18,30 +18,31 @@ from wholestep.compiler.plan.model.access import Access, resolve
 from wholestep.compiler.plan.model.kernel import Index, Kind
 from wholestep.compiler.target import Fusion
 
-COLUMN, DEPTH = Index.axis(0), Index.axis(1)  # of the space (columns, what is summed over), to compare accesses
+# Axes of the space (columns, summed axis), in which the operands of products and of sums are compared.
+COLUMN, DEPTH = Index.axis(0), Index.axis(1)
 
 
 def join_column_sums(clusters: Sequence[Cluster], updates: Sequence[Update], fusion: Fusion) -> list[Cluster]:
-    """The clusters with every column sum in the kernel of a contraction or of another sum that reads what it reads."""
-    joiner = _Joiner(clusters, updates, fusion)
+    """The clusters, with column sums merged into a contraction or another sum that reads the same operand."""
+    fuser = _ColumnSumFuser(clusters, updates, fusion)
     if fusion.sums_in_dots:
-        joiner.with_contractions()
-    joiner.with_each_other()
-    return joiner.left()
+        fuser.fuse_with_contractions()
+    fuser.fuse_with_each_other()
+    return fuser.remaining()
 
 
-class _Joiner:
+class _ColumnSumFuser:
     def __init__(self, clusters: Sequence[Cluster], updates: Sequence[Update], fusion: Fusion) -> None:
         self.clusters, self.fusion = clusters, fusion
         self.reach = reach_of(clusters)
-        self.home: dict[Cluster, Cluster] = {}  # of those that have moved in with another
+        self.merged_into: dict[Cluster, Cluster] = {}  # merged cluster -> the cluster that computes it
         writer = {n: c for c in clusters for n in c.nodes}
         self.written: dict[Cluster, set[str]] = {c: set() for c in clusters}
         for u in updates:
             self.written[writer[u.node]].add(u.name)
         self.read = {c: states_read(c) for c in clusters}
 
-    def with_contractions(self) -> None:
+    def fuse_with_contractions(self) -> None:
         dots = {b: c for c in self.clusters if (b := right_operand(c, self.fusion.least_columns)) is not None}
         for c in self.clusters:
             summed = {plain_summand(h) for h in c.heads} if c.kind is Kind.COLUMNS and not c.prologue else {None}
@@ -50,61 +51,68 @@ class _Joiner:
                 continue
             dot = dots[operand]
             dot.sums = c if dot.sums is None else merge_clusters(dot.sums, c)
-            self.move(c, dot)
+            self.record_merge(c, dot)
 
-    def with_each_other(self) -> None:
-        """A sum takes in the later ones over its space that read what it reads, until it is full."""
+    def fuse_with_each_other(self) -> None:
+        """Merge later sums over the same space and operand into an earlier one, up to the target's limit of sums."""
         last: dict[tuple[object, ...], Cluster] = {}
         for c in self.clusters:
-            if c.kind is not Kind.COLUMNS or c in self.home:
+            if c.kind is not Kind.COLUMNS or c in self.merged_into:
                 continue
-            places = [(space(c), base) for base in bases(c)]
-            found = dict.fromkeys(last[p] for p in places if p in last)
+            keys = [(space(c), base) for base in bases(c)]
+            candidates = dict.fromkeys(last[p] for p in keys if p in last)
             other = next(
-                (o for o in found if self.may_share(o, c) and len(o.heads) + len(c.heads) <= self.fusion.most_sums),
+                (
+                    o
+                    for o in candidates
+                    if self.may_share(o, c) and len(o.heads) + len(c.heads) <= self.fusion.most_sums
+                ),
                 None,
             )
             if other is not None:
                 merge_clusters(other, c)
-                self.move(c, other)
-            last |= dict.fromkeys(places, c if other is None else other)
+                self.record_merge(c, other)
+            last |= dict.fromkeys(keys, c if other is None else other)
 
     def may_share(self, a: Cluster, b: Cluster) -> bool:
-        """Neither waits for the other but at its end, and neither overwrites a state that the other reads."""
-        apart = self.reach.depends(a, b) or (self.reach.depends(b, a) and not self.waits_at_the_end(a, b))
-        return not (apart or self.written[a] & self.read[b] or self.written[b] & self.read[a])
+        """May `b` join the kernel of `a`?
 
-    def waits_at_the_end(self, a: Cluster, b: Cluster) -> bool:
-        """Does only what stands behind a column sum need another one, and nothing between them?"""
+        Not if one depends on the other before its end, or overwrites a state that the other reads.
+        """
+        ordered = self.reach.depends(a, b) or (self.reach.depends(b, a) and not self.depends_only_after_sums(a, b))
+        return not (ordered or self.written[a] & self.read[b] or self.written[b] & self.read[a])
+
+    def depends_only_after_sums(self, a: Cluster, b: Cluster) -> bool:
+        """Do only the ops after the sums of `b` read `a`, directly and not through a third cluster?"""
         if a.kind is not Kind.COLUMNS or b.kind is not Kind.COLUMNS:
             return False
         added = {x.base for n in (*b.prologue, *b.heads) for x in accesses(n)}
         others = (b.reads | b.waits) - {a}
         return added.isdisjoint(a.results) and not any(self.reach.depends(o, a) for o in others)
 
-    def move(self, guest: Cluster, home: Cluster) -> None:
-        self.home[guest] = home
+    def record_merge(self, guest: Cluster, home: Cluster) -> None:
+        self.merged_into[guest] = home
         self.reach.absorb(home, guest)
         self.written[home] |= self.written[guest]
         self.read[home] |= self.read[guest]
         home.reads |= guest.reads
 
-    def left(self) -> list[Cluster]:
-        left = [c for c in self.clusters if c not in self.home]
-        for c in left:
-            c.reads = {self.home.get(r, r) for r in c.reads} - {c}
-        return left
+    def remaining(self) -> list[Cluster]:
+        remaining = [c for c in self.clusters if c not in self.merged_into]
+        for c in remaining:
+            c.reads = {self.merged_into.get(r, r) for r in c.reads} - {c}
+        return remaining
 
 
 def merge_clusters(a: Cluster, b: Cluster) -> Cluster:
-    """Two column sums over one space: what both compute before they add is computed once."""
+    """Merge column sums over one space; a prologue op that both have is computed once."""
     a.prologue += [n for n in b.prologue if n not in a.prologue]
     a.nodes += b.nodes
     return a
 
 
 def right_operand(cluster: Cluster, least_columns: int) -> Access | None:
-    """What a matrix product reads by columns, in the space of its columns and its depth."""
+    """The right operand of a matrix product, as an access over (columns, depth); None if no sums may join it."""
     if cluster.kind is not Kind.DOT or len(cluster.rows) != 1:
         return None
     if not isinstance(cluster.vector, int) or cluster.vector < least_columns:
@@ -116,7 +124,7 @@ def right_operand(cluster: Cluster, least_columns: int) -> Access | None:
 
 
 def plain_summand(head: Node) -> Access | None:
-    """What a sum over the rows of a matrix reads, in the same space."""
+    """The operand of a sum over the rows of a matrix, as an access over (columns, depth)."""
     (source,) = head.inputs
     if head.op != "sum" or source.type.rank != 2:
         return None
@@ -124,19 +132,20 @@ def plain_summand(head: Node) -> Access | None:
 
 
 def space(cluster: Cluster) -> tuple[Shape, int]:
-    """Over which shape a column sum runs, and along which axis."""
+    """The iteration space of a column sum: the shape of its operand and the summed axis."""
     head = cluster.nodes[0]
     return head.inputs[0].type.shape, reduced_axis(head)
 
 
 def bases(cluster: Cluster) -> list[Node]:
-    """The values as large as the space that a column sum loads."""
+    """The values of the full shape of its space that a column sum loads."""
     shape, _ = space(cluster)
     inside = set(cluster.prologue)
-    found = [a.base for n in (*cluster.prologue, *cluster.heads) for a in accesses(n) if a.shape == shape]
-    return [b for b in dict.fromkeys(found) if b not in inside and not is_generated(b)]
+    loaded = [a.base for n in (*cluster.prologue, *cluster.heads) for a in accesses(n) if a.shape == shape]
+    return [b for b in dict.fromkeys(loaded) if b not in inside and not is_generated(b)]
 
 
 def states_read(cluster: Cluster) -> set[str]:
+    """The names of the states that a cluster reads."""
     bases = (a.base for n in cluster.members for a in accesses(n))
     return {b.attrs.name for b in bases if is_state(b)}  # type: ignore[attr-defined]

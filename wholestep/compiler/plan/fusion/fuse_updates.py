@@ -1,8 +1,9 @@
-"""Pointwise kernels over one space become one where the second reads what the first makes, or what it overwrites.
+"""Fuses pointwise kernels of optimizer updates: two over one iteration space become one if that saves memory traffic.
 
-Fusion places an op with one of its producers.  An update has several: Adam's step reads the new m and the new v, Lion's
-step and its momentum both read the old momentum.  One loop that does all of it reads every buffer once and keeps what
-passes between them in registers.  No bit changes: each element is computed as before.
+Operator fusion assigns an op to one of its producers.  An update has several: Adam's step reads the new m and the new
+v, Lion's step and its momentum both read the old momentum.  One loop over all of them reads every buffer once and keeps
+the intermediate values in registers.  Two kernels are merged if the second reads results of the first, or overwrites a
+state that the first reads.  Invariant: each element is computed by the same operations, so no bit changes.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from wholestep.compiler.target import Fusion
 
 
 def merge_maps(clusters: Sequence[Cluster], updates: Sequence[Update], fusion: Fusion) -> list[Cluster]:
-    """The clusters with pointwise ones joined where that saves a pass over memory."""
-    merger = _UpdateFuser(clusters, updates, fusion.most_buffers)
+    """The clusters, with pointwise ones merged if that saves a pass over memory."""
+    fuser = _UpdateFuser(clusters, updates, fusion.most_buffers)
     for cluster in clusters:
-        if cluster in merger.pure and cluster not in merger.home:
-            merger.take_in(cluster)
-    return merger.left()
+        if cluster in fuser.pure and cluster not in fuser.merged_into:
+            fuser.fuse_producers(cluster)
+    return fuser.remaining()
 
 
 class _UpdateFuser:
@@ -31,7 +32,7 @@ class _UpdateFuser:
         self.clusters, self.most_buffers = clusters, most_buffers
         self.pure = {c for c in clusters if is_pure(c)}
         self.reach = reach_of(clusters)
-        self.home: dict[Cluster, Cluster] = {}
+        self.merged_into: dict[Cluster, Cluster] = {}
         self.of = {n: c for c in clusters for n in c.results}
         self.writer = {u.name: self.of[u.node] for u in updates if u.node in self.of}
         self.readers: dict[str, list[Cluster]] = {}
@@ -39,47 +40,48 @@ class _UpdateFuser:
             for name in states_read(c):
                 self.readers.setdefault(name, []).append(c)
 
-    def take_in(self, later: Cluster) -> None:
-        """Everything that this cluster reads from, or shares a state with that one of them overwrites."""
-        found = {self.now(r) for r in later.reads} | self.sharers(later)
-        for other in sorted(found & self.pure, key=self.clusters.index):
+    def fuse_producers(self, later: Cluster) -> None:
+        """Merge into `later` the clusters that it reads, or that share with it a state which one of them overwrites."""
+        candidates = {self.current(r) for r in later.reads} | self.clusters_sharing_states(later)
+        for other in sorted(candidates & self.pure, key=self.clusters.index):
             if other is not later and self.may_join(other, later):
-                self.join(other, later)
+                self.merge(other, later)
 
-    def now(self, cluster: Cluster) -> Cluster:
-        while cluster in self.home:
-            cluster = self.home[cluster]
+    def current(self, cluster: Cluster) -> Cluster:
+        """The cluster that now contains this one's ops."""
+        while cluster in self.merged_into:
+            cluster = self.merged_into[cluster]
         return cluster
 
-    def sharers(self, cluster: Cluster) -> set[Cluster]:
+    def clusters_sharing_states(self, cluster: Cluster) -> set[Cluster]:
         """Clusters that overwrite a state that this one reads, or read one that it overwrites."""
-        written = [name for name, c in self.writer.items() if self.now(c) is cluster]
-        writers = {self.now(self.writer[name]) for name in states_read(cluster) if name in self.writer}
-        return (writers | {self.now(r) for name in written for r in self.readers.get(name, [])}) - {cluster}
+        written = [name for name, c in self.writer.items() if self.current(c) is cluster]
+        writers = {self.current(self.writer[name]) for name in states_read(cluster) if name in self.writer}
+        return (writers | {self.current(r) for name in written for r in self.readers.get(name, [])}) - {cluster}
 
     def may_join(self, other: Cluster, later: Cluster) -> bool:
         if other.shape != later.shape or self.reach.depends(other, later):
             return False
-        if any(r is not other and self.reach.depends(r, other) for r in map(self.now, later.reads)):
-            return False  # a third one stands between them
+        if any(r is not other and self.reach.depends(r, other) for r in map(self.current, later.reads)):
+            return False  # a third cluster has to run between them
         ops = [*other.nodes, *later.nodes]
         return is_read_in_place(ops, set(other.nodes)) and count_buffers(ops) <= self.most_buffers
 
-    def join(self, other: Cluster, later: Cluster) -> None:
+    def merge(self, other: Cluster, later: Cluster) -> None:
         later.nodes = [*other.nodes, *later.nodes]
-        later.reads = {self.now(r) for r in later.reads | other.reads} - {other, later}
-        self.home[other] = later
+        later.reads = {self.current(r) for r in later.reads | other.reads} - {other, later}
+        self.merged_into[other] = later
         self.reach.absorb(later, other)
 
-    def left(self) -> list[Cluster]:
-        left = [c for c in self.clusters if c not in self.home]
-        for c in left:
-            c.reads = {self.now(r) for r in c.reads} - {c}
-        return left
+    def remaining(self) -> list[Cluster]:
+        remaining = [c for c in self.clusters if c not in self.merged_into]
+        for c in remaining:
+            c.reads = {self.current(r) for r in c.reads} - {c}
+        return remaining
 
 
 def is_pure(cluster: Cluster) -> bool:
-    """Pointwise over its space or its rows: no reduction, no state read at another position."""
+    """Is it pointwise over its space or its rows: no reduction, and states are read at the element's own position?"""
     return (
         cluster.kind is Kind.NEST
         and cluster.vector is not None
@@ -89,12 +91,12 @@ def is_pure(cluster: Cluster) -> bool:
     )
 
 
-def is_read_in_place(ops: Sequence[Node], made: set[Node]) -> bool:
-    """Does everyone read what is made here at his own position?"""
-    return all(is_whole(a) for n in ops for a in accesses(n) if a.base in made)
+def is_read_in_place(ops: Sequence[Node], results: set[Node]) -> bool:
+    """Does each op read these results at its own position?"""
+    return all(is_whole(a) for n in ops for a in accesses(n) if a.base in results)
 
 
 def count_buffers(ops: Sequence[Node]) -> int:
-    """How many buffers a loop over these ops may read."""
+    """How many buffers a loop over these ops reads at most."""
     inside = set(ops)
     return len({a.base for n in ops for a in accesses(n)} - inside)

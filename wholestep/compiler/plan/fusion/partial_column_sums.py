@@ -1,11 +1,12 @@
-"""Sums over columns begin in the kernel that has the values at hand anyway, where a target's kernels go over rows.
+"""Two-stage column sums, for targets whose kernels iterate over rows: partial sums in a producer, then a small kernel.
 
-A layer's bias and a norm's two vectors have gradients that are sums over all rows of something as large as the batch.
-A kernel that computes it, or reads what it is made of, adds up the rows that each of its blocks has and leaves these
-parts; a small kernel adds them.  What a routine has written and only products read besides is added up by a kernel
-that does nothing else.  How many parts there are follows from the length of a row alone, and so do the bits.
+The gradients of a layer's bias and of a norm's two vectors sum a batch-sized matrix over its rows.  A kernel that
+computes this matrix, or reads the operands it is computed from, also adds up the rows that each of its blocks handles
+and stores one partial sum per block; a small kernel adds those.  A matrix that a library routine wrote, and that
+otherwise only products read, gets a kernel of its own for the partial sums.  Invariant: the number of parts follows
+from the row length alone, so the order of additions, and with it the bits, does not depend on the batch size.
 
-    sum over rows of v = sum over parts of (parts of v)
+    sum over rows of v = sum over parts of (sum over the rows of a part of v)
 """
 
 from __future__ import annotations
@@ -31,23 +32,25 @@ from wholestep.compiler.plan.model.access import identity, resolve
 from wholestep.compiler.plan.model.kernel import Kind
 from wholestep.compiler.target import Fusion
 
-LEAST_COLUMNS, MOST_COLUMNS, STEP = 256, 8192, 8  # of what is summed
-LEAST_ELEMENTS = 600_000  # at capacity: else the launch that adds the parts takes longer than what it saves
-SHORT_ROW, PARTS, MORE_PARTS = 1024, 264, 528  # parts of a row that one warp has, and of a longer one
-MOST_SUMS = 3  # of one kernel: each takes registers
-# A kernel that does nothing else: its blocks, each with so many columns of one part; bytes that it reads at capacity,
-# of which fewer can wait for the launch of all updates.
+# Columns of the summed matrix: between these bounds, and a multiple of STEP.
+LEAST_COLUMNS, MOST_COLUMNS, STEP = 256, 8192, 8
+LEAST_ELEMENTS = 600_000  # of the matrix at capacity; below, launching the second stage costs more than it saves
+# Number of parts: of rows up to SHORT_ROW columns, which one warp handles, and of longer ones.
+SHORT_ROW, PARTS, MORE_PARTS = 1024, 264, 528
+MOST_SUMS = 3  # partial sums in one kernel: each occupies registers
+# A kernel that only computes partial sums: its number of blocks, the columns of one part that a block handles, and the
+# bytes (at capacity) that it must read; a smaller sum can wait for the launch of all updates.
 BLOCKS, BLOCK_COLUMNS, LEAST_ALONE = 288, 256, 8 << 20
 
 
 class PartialSum(Node):
-    """What each part of the rows of a matrix adds up to; no op of the IR, it exists while planning."""
+    """The partial column sums of a matrix, one row per part; not an op of the IR, it exists only while planning."""
 
-    __slots__ = ("alone",)  # does its kernel do nothing else?
+    __slots__ = ("alone",)  # does its kernel compute nothing else?
 
     def __init__(self, values: Node, alone: bool) -> None:
         columns = values.type.shape[-1]
-        assert isinstance(columns, int), "it is a candidate"
+        assert isinstance(columns, int), "candidates have a fixed number of columns"
         parts = PARTS if columns <= SHORT_ROW else MORE_PARTS
         if alone:
             parts = max(1, BLOCKS // -(-columns // BLOCK_COLUMNS))
@@ -66,15 +69,18 @@ class PartialSum(Node):
 
 
 def leave_parts(graph: IRGraph, fusion: Fusion, sizes: Mapping[str, int]) -> IRGraph:
-    """The graph with such sums in two steps; the same one where a target has no kernels for that."""
+    """The graph with eligible column sums in two stages; unchanged if the target has no kernels for partial sums."""
     if not fusion.partial_sums:
         return graph
     readers, summed = graph.consumers(), only_in_column_sums(graph)
     new: dict[Node, Node] = {}
     for node in graph.nodes:
         new[node] = node.with_inputs([new[i] for i in node.inputs])
-        if _is_candidate(node, sizes) and (found := _Values(node.inputs[0], readers, summed, sizes)).leave_parts:
-            new[node] = new[node].with_inputs([PartialSum(new[node.inputs[0]], not found.at_hand)])
+        if (
+            _is_candidate(node, sizes)
+            and (values := _Summands(node.inputs[0], readers, summed, sizes)).is_worth_splitting
+        ):
+            new[node] = new[node].with_inputs([PartialSum(new[node.inputs[0]], not values.is_in_a_pass)])
     if all(a is b for a, b in new.items()):
         return graph
     return IRGraph(
@@ -94,63 +100,63 @@ def _is_candidate(node: Node, sizes: Mapping[str, int]) -> bool:
     return len(shape) == 2 and dtype == float32 and fits and many and not isinstance(shape[0], int)
 
 
-class _Values:
-    """What a sum adds up: `made` for sums alone, of `sources` that are as large."""
+class _Summands:
+    """The summed expression: `intermediates` that only column sums read, computed from `sources` of the same shape."""
 
     def __init__(
         self, values: Node, readers: dict[Node, list[Node]], summed: set[Node], sizes: Mapping[str, int]
     ) -> None:
         self.shape, self.readers, self.summed, self.sizes = values.type.shape, readers, summed, sizes
-        self.made, self.sources = set[Node](), set[Node]()
+        self.intermediates, self.sources = set[Node](), set[Node]()
         todo = [resolve(values, identity(values.type.rank))]
         while todo:
             access = todo.pop()
             node = access.base
-            if access.shape != self.shape or node in self.made:
+            if access.shape != self.shape or node in self.intermediates:
                 continue
             if node in summed and node.type.shape == self.shape:
-                self.made.add(node)
+                self.intermediates.add(node)
                 todo += accesses(node)
             else:
                 self.sources.add(node)
-        self.at_hand = any(map(self._is_at_hand, {values, *self.sources} - summed))
+        self.is_in_a_pass = any(map(self._is_in_a_pass, {values, *self.sources} - summed))
 
-    def _is_at_hand(self, node: Node) -> bool:
-        """Is it made by a pass over elements, or does such a pass read it?"""
-        reads = (r for r in self.readers[node] if r.is_elementwise and r not in self.summed)
+    def _is_in_a_pass(self, node: Node) -> bool:
+        """Does an elementwise kernel over this shape compute or read the value anyway?"""
+        passes = (r for r in self.readers[node] if r.is_elementwise and r not in self.summed)
         same = node.type.shape == self.shape
-        return same and (node.is_elementwise or any(r.type.shape == self.shape for r in reads))
+        return same and (node.is_elementwise or any(r.type.shape == self.shape for r in passes))
 
     @property
-    def leave_parts(self) -> bool:
-        """Has a kernel them at hand, or has a routine written them, for this sum and for products?"""
-        alone = all(len(self.readers[n]) == 1 for n in self.made)  # sums that read the same are one kernel
+    def is_worth_splitting(self) -> bool:
+        """Is the sum worth two stages: in an existing kernel, or over enough bytes that a routine wrote?"""
+        alone = all(len(self.readers[n]) == 1 for n in self.intermediates)  # sums of shared values get one kernel
         written = all(is_result(n) or isinstance(n, Assembled) for n in self.sources)
         bytes = sum(evaluate(n.type.elements, self.sizes) * n.type.dtype.size for n in self.sources)
-        return self.at_hand or (alone and written and bytes > LEAST_ALONE)
+        return self.is_in_a_pass or (alone and written and bytes > LEAST_ALONE)
 
 
 def join_parts(clusters: list[Cluster]) -> list[Cluster]:
-    """Clusters that leave nothing but parts move in with one over the same rows that reads what they read."""
+    """Horizontal fusion: clusters that compute partial sums only join one over the same rows with a common operand."""
     alone = [c for c in clusters if c.nodes[-1].op == PARTIAL_SUM and all(_only_for_parts(n, c) for n in c.nodes)]
     if not alone:
         return clusters
-    reach, gone = reach_of(clusters), set[Cluster]()
+    reach, merged = reach_of(clusters), set[Cluster]()
     for guest in alone:
-        wanted = read_whole(guest)
+        operands = read_whole(guest)
         for home in clusters:
-            if home is guest or home in gone or home.kind is not Kind.NEST or home.shape != guest.shape:
+            if home is guest or home in merged or home.kind is not Kind.NEST or home.shape != guest.shape:
                 continue
-            if not wanted & read_whole(home) or len(_sums(home)) + len(_sums(guest)) > MOST_SUMS:
+            if not operands & read_whole(home) or len(_sums(home)) + len(_sums(guest)) > MOST_SUMS:
                 continue
             if home.loop != guest.loop or _are_alone(home) != _are_alone(guest):
                 continue
             if reach.depends(home, guest) or reach.depends(guest, home):
                 continue
             absorb(home, guest, clusters, reach)
-            gone.add(guest)
+            merged.add(guest)
             break
-    return [c for c in clusters if c not in gone]
+    return [c for c in clusters if c not in merged]
 
 
 def _only_for_parts(node: Node, cluster: Cluster) -> bool:
@@ -158,7 +164,7 @@ def _only_for_parts(node: Node, cluster: Cluster) -> bool:
 
 
 def read_whole(cluster: Cluster) -> set[Node]:
-    """What a cluster reads of its own shape."""
+    """The operands of a cluster that have its own shape."""
     inside = set(cluster.nodes)
     return {a.base for n in cluster.nodes for a in accesses(n) if a.shape == cluster.shape} - inside
 
@@ -168,5 +174,5 @@ def _sums(cluster: Cluster) -> list[PartialSum]:
 
 
 def _are_alone(cluster: Cluster) -> bool:
-    """Does a cluster only add up what a routine has written?"""
+    """Does a cluster compute nothing but partial sums of what a routine wrote?"""
     return any(n.alone for n in _sums(cluster))

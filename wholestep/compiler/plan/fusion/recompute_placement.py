@@ -1,4 +1,8 @@
-"""Where what is made again is made: in a kernel that reads what it is made of, else just before it is needed."""
+"""Placement of rematerialized values: in a later kernel that reads their operands anyway, else just before their use.
+
+Recomputing a value saves memory only if it happens late.  `join_recomputed` fuses it horizontally into a kernel after
+the point of need, so that its operands are not read a second time; `just_in_time` orders what remains.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from wholestep.compiler.target import Fusion
 
 
 def join_recomputed(clusters: list[Cluster], fusion: Fusion) -> list[Cluster]:
-    """Clusters that make something again move in with the first one behind the peak that reads what it is made of."""
+    """Merge clusters of recomputed ops into the first cluster after their due position that reads the same operands."""
     guests = [
         c
         for c in clusters
@@ -20,51 +24,52 @@ def join_recomputed(clusters: list[Cluster], fusion: Fusion) -> list[Cluster]:
     ]
     if not guests:
         return clusters
-    reach, due, gone = reach_of(clusters), _due(clusters), set[Cluster]()
-    place = {c: i for i, c in enumerate(topological(clusters))}
-    rows = [c for c in clusters if c.kind is Kind.NEST and c.loop is None and not makes_again(c)]
+    reach, due, merged = reach_of(clusters), _due(clusters), set[Cluster]()
+    position = {c: i for i, c in enumerate(topological(clusters))}
+    nests = [c for c in clusters if c.kind is Kind.NEST and c.loop is None and not makes_again(c)]
     for guest in guests:
-        wanted = read_whole(guest)
+        operands = read_whole(guest)
         homes = [
             c
-            for c in rows
-            if c.shape == guest.shape and place[c] > due[guest] and wanted & read_whole(c)
+            for c in nests
+            if c.shape == guest.shape and position[c] > due[guest] and operands & read_whole(c)
             if count_buffers([*c.nodes, *guest.nodes]) < fusion.most_buffers
             if not (reach.depends(c, guest) or reach.depends(guest, c))
         ]
         if not homes:
             continue
-        home = min(homes, key=place.__getitem__)
+        home = min(homes, key=position.__getitem__)
         absorb(home, guest, clusters, reach)
-        gone.add(guest)
-    return [c for c in clusters if c not in gone]
+        merged.add(guest)
+    return [c for c in clusters if c not in merged]
 
 
 def just_in_time(clusters: list[Cluster]) -> list[Cluster]:
-    """The clusters in an order in which what is made again stands where its first reader has all the rest."""
+    """A topological order in which a recomputed value comes directly before its first reader could run."""
     if not any(makes_again(c) for c in clusters):
         return clusters
     due = _due(clusters)
     ordered = topological(clusters)
-    place = {c: float(i) for i, c in enumerate(ordered)} | {c: at + 0.5 for c, at in due.items()}
-    return sorted(ordered, key=place.__getitem__)
+    # Half a position later: after the cluster at the due position, before the next one.  The sort is stable.
+    position = {c: float(i) for i, c in enumerate(ordered)} | {c: at + 0.5 for c, at in due.items()}
+    return sorted(ordered, key=position.__getitem__)
 
 
 def _due(clusters: list[Cluster]) -> dict[Cluster, float]:
-    """Of each cluster that makes something again, behind which place in the order its first reader waits for it."""
+    """For each rematerialized cluster, the position in the order after which its first reader lacks nothing else."""
     ordered = topological(clusters)
-    place = {c: i for i, c in enumerate(ordered)}
+    position = {c: i for i, c in enumerate(ordered)}
     readers: dict[Cluster, list[Cluster]] = {c: [] for c in clusters}
     for c in clusters:
         for r in c.reads:
             readers[r].append(c)
     due: dict[Cluster, float] = {}
-    for c in reversed(ordered):
+    for c in reversed(ordered):  # readers first: a rematerialized reader is itself moved to its due position
         if makes_again(c):
-            due[c] = min((due[r] if r in due else _ready(r, place) for r in readers[c]), default=place[c])
+            due[c] = min((due[r] if r in due else _ready(r, position) for r in readers[c]), default=position[c])
     return due
 
 
-def _ready(cluster: Cluster, place: dict[Cluster, int]) -> int:
-    """Behind which one a cluster could run, if it did not wait for what is made again."""
-    return max((place[r] for r in cluster.reads if not makes_again(r)), default=place[cluster])
+def _ready(cluster: Cluster, position: dict[Cluster, int]) -> int:
+    """The position after which a cluster could run if it did not depend on rematerialized values."""
+    return max((position[r] for r in cluster.reads if not makes_again(r)), default=position[cluster])

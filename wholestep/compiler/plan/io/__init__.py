@@ -1,1 +1,1 @@
-"""Plans as files and as reports."""
+"""Serialization of plans, reports about them, and their memory traffic."""

@@ -1,4 +1,4 @@
-"""A plan for people: every kernel, its work and traffic, and where each byte of memory goes."""
+"""The human-readable report of a plan: every kernel with its flops and traffic, memory by purpose, collectives."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from wholestep.compiler.plan.model.bodies import Exchange
 from wholestep.compiler.plan.model.kernel import Kernel, Kind, Plan, Space
 from wholestep.compiler.plan.model.target_formats import footprint
 
-NAMES_WIDTH = 56
+NAMES_WIDTH = 56  # characters of a kernel's list of nodes in the table
 
 
 @dataclass(frozen=True)
 class PlanReport:
-    """What a plan does in a step and what it needs; `str()` is the table."""
+    """The work of a plan in a step and the memory that it needs; `str()` is the table."""
 
     plan: Plan
     threads: int
     footprint: Footprint
     heading: str = ""
-    ranks: int = 0  # that make the step together, each with this plan and rows of its own
-    verdict: str = ""  # whether the plan was checked against the interpreter, and what came of it
-    model_ranks: int = 1  # that have the same rows
+    ranks: int = 0  # data-parallel ranks, each with this plan and rows of its own; 0: not distributed
+    verdict: str = ""  # the result of the check against the interpreter, or why there was none
+    model_ranks: int = 1  # tensor-parallel ranks, which have the same rows
 
     @property
     def flops(self) -> int:
@@ -37,56 +37,60 @@ class PlanReport:
 
     @property
     def bytes_moved(self) -> int:
-        """Per kernel, each distinct region read plus written once, at capacity."""
+        """Memory traffic at capacity: per kernel, each distinct region that it reads or writes counts once."""
         return self.plan.bytes_moved
 
     @property
     def wire_bytes(self) -> int:
-        """What a rank sends in a step: of a sum over n of them 2(n - 1)/n of its bytes, rounded up."""
+        """The bytes that a rank sends in a step: for a sum over n ranks 2(n - 1)/n of its bytes; rounded up."""
         return ceil(sum(self.wire_bytes_along(axis) for axis in AXES))
 
     def wire_bytes_along(self, axis: str) -> Fraction:
-        """What of it goes along an axis of the grid in which ranks stand, "data" or "model"."""
-        along = {DATA: self.ranks, MODEL: self.model_ranks}[axis]
-        sent = (size * SENT[kind](along) for kind, size, of in collectives_of(self.plan, self.ranks) if of == axis)
-        return sum(sent, Fraction(0)) if along > 1 else Fraction(0)
+        """The bytes that a rank sends along one axis of the device mesh, "data" or "model"."""
+        ranks = {DATA: self.ranks, MODEL: self.model_ranks}[axis]
+        sent = (
+            size * SENT[kind](ranks)
+            for kind, size, mesh_axis in collectives_of(self.plan, self.ranks)
+            if mesh_axis == axis
+        )
+        return sum(sent, Fraction(0)) if ranks > 1 else Fraction(0)
 
     @property
     def collectives(self) -> tuple[tuple[str, int], ...]:
-        """The collectives of a step, in order, and the bytes of each: those of all ranks' parts together."""
+        """The collectives of a step, in order, and the bytes of each, over the parts of all ranks."""
         return tuple((kind, size) for kind, size, _ in collectives_of(self.plan, self.ranks))
 
     @property
     def parted(self) -> tuple[int, int]:
-        """What fusion exchanges cost: sums and products whose results they send, and the bytes of these.
+        """The fusion that collectives prevent: the sums and products whose results they send, and the bytes of these.
 
-        Of others an update may be part of the kernel, which then never stores the gradient.
+        An update can be fused into the kernel of any other gradient, which then is never stored.
         """
         products = [k for k in self.plan.kernels if k.kind in (Kind.DOT, Kind.WINDOW, Kind.COLUMNS)]
-        made = {load.buffer for kernel in products for load in stores(kernel)}
+        computed = {load.buffer for kernel in products for load in stores(kernel)}
         bodies = [k.body for k in self.plan.kernels if isinstance(k.body, Exchange)]
-        sent = {load.buffer for body in bodies for load in body.operands} & made
+        sent = {load.buffer for body in bodies for load in body.operands} & computed
         return len(sent), sum(self.plan.buffers[buffer].type.bytes(self.plan.sizes) for buffer in sent)
 
     @property
     def gathers(self) -> int:
-        """Exchanges that put parts of layers together: where there are many, `split=` marks the wrong ones."""
+        """Collectives that gather parts of layers; if there are many, `split=` marks the wrong layers."""
         return sum(kind == "all_gather" and axis == MODEL for kind, _, axis in collectives_of(self.plan, self.ranks))
 
     @property
     def peak_bytes(self) -> int:
-        """Everything that is mapped to run the plan."""
+        """All bytes that are mapped to run the plan."""
         return self.footprint.peak_bytes
 
     @property
     def fusions(self) -> dict[str, int]:
-        """Named functions that share a kernel, and how many kernels hold just these: {"group_norm + silu": 3}."""
-        together = (functions(k) for k in self.plan.kernels)
-        return dict(Counter(" + ".join(names) for names in together if len(names) > 1))
+        """Named functions that share a kernel, and how many kernels compute exactly these: {"group_norm + silu": 3}."""
+        fused = (functions(k) for k in self.plan.kernels)
+        return dict(Counter(" + ".join(names) for names in fused if len(names) > 1))
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader should know beside the numbers."""
+        """Remarks that the table does not contain: the plan's own, and the verdict of its check."""
         return (*self.plan.notes, *([self.verdict] if self.verdict else []))
 
     def __str__(self) -> str:
@@ -99,19 +103,19 @@ class PlanReport:
     def _wire(self) -> list[str]:
         if not self.ranks:
             return []
-        rounds, total = len(self.collectives), sum(n for _, n in self.collectives)
-        in_grid = self.model_ranks > 1
-        shown = f"{self.ranks} x {self.model_ranks}" if in_grid else f"{self.ranks}"
+        count, total = len(self.collectives), sum(n for _, n in self.collectives)
+        in_mesh = self.model_ranks > 1
+        rank_text = f"{self.ranks} x {self.model_ranks}" if in_mesh else f"{self.ranks}"
         sent = {axis: ceil(self.wire_bytes_along(axis)) for axis in AXES}
-        along = [f"{sent[DATA]:,} along the data axis and {sent[MODEL]:,} along the model axis of them"] * in_grid
+        along = [f"of these, {sent[DATA]:,} along the data axis and {sent[MODEL]:,} along the model axis"] * in_mesh
         rows = f"{self.plan.whole // self.ranks} rows or one more" if self.plan.divided else "all rows"
         return [
-            f"{shown} ranks, each with {rows}: {rounds} exchanges of "
-            f"{total:,} bytes, of which each sends {self.wire_bytes:,} a step",
+            f"{rank_text} ranks, each with {rows}: {count} collectives of "
+            f"{total:,} bytes, of which each rank sends {self.wire_bytes:,} per step",
             *along,
             *self._unfused_by_collectives(),
             *(
-                [f"{self.gathers} of them put parts of layers together, which something needs whole"]
+                [f"{self.gathers} of them gather parts of layers, because an op needs the complete value"]
                 * bool(self.gathers)
             ),
         ]
@@ -121,13 +125,13 @@ class PlanReport:
         if not products:
             return []
         return [
-            f"they send what {products} sums and products make, whose kernels no update can be part of: {size:,} bytes "
+            f"they send the results of {products} sums and products, into which no update can be fused: {size:,} bytes "
             "are written and read once more"
         ]
 
     def _kernels(self) -> list[str]:
-        own = next((k.schedule.heading for k in self.plan.kernels), "")
-        lines = [f"{'kernel':>6}  {'kind':<8}{own}{'flops':>14}{'bytes':>12}  nodes -> results"]
+        heading = next((k.schedule.heading for k in self.plan.kernels), "")
+        lines = [f"{'kernel':>6}  {'kind':<8}{heading}{'flops':>14}{'bytes':>12}  nodes -> results"]
         lines += [_kernel_line(k, self.plan) for k in self.plan.kernels]
         total = f"{len(self.plan.kernels)} kernels"
         return [
@@ -141,14 +145,14 @@ class PlanReport:
 
 
 def _kernel_line(kernel: Kernel, plan: Plan) -> str:
-    place = f"{kernel.id:>6}  {kernel.kind.value:<8}{kernel.schedule.text}"
-    return f"{place}{kernel.flops:>14,}{kernel.bytes:>12,}  {describe_kernel(kernel, plan)}"
+    prefix = f"{kernel.id:>6}  {kernel.kind.value:<8}{kernel.schedule.text}"
+    return f"{prefix}{kernel.flops:>14,}{kernel.bytes:>12,}  {describe_kernel(kernel, plan)}"
 
 
 def describe_kernel(kernel: Kernel, plan: Plan) -> str:
     """What a kernel computes and which of the user's tensors it writes: 'matmul, add, relu -> logits'."""
-    often = Counter(kernel.origin)
-    nodes = printable(", ".join(f"{n} x{often[n]}" if often[n] > 1 else n for n in dict.fromkeys(kernel.origin)))
+    counts = Counter(kernel.origin)
+    nodes = printable(", ".join(f"{n} x{counts[n]}" if counts[n] > 1 else n for n in dict.fromkeys(kernel.origin)))
     if len(nodes) > NAMES_WIDTH:
         nodes = nodes[: NAMES_WIDTH - 3] + "..."
     written = [plan.buffers[access.buffer] for access in stores(kernel)]
@@ -157,18 +161,18 @@ def describe_kernel(kernel: Kernel, plan: Plan) -> str:
 
 
 def functions(kernel: Kernel) -> list[str]:
-    """The functions with a name of their own (matmul, gelu, group_norm) of which a kernel computes something."""
+    """The named functions (matmul, gelu, group_norm) that a kernel computes at least a part of."""
     named = (Family.COMPOSITE, Family.CONTRACTION, Family.WINDOW)
     return [n for n in dict.fromkeys(kernel.origin) if n in OPS and OPS[n].family in named]
 
 
 def printable(text: str) -> str:
-    """A user's text on one line, unable to end a comment."""
+    """A user's text escaped to one line that cannot end a C comment."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text).replace("*/", "*\\/")
 
 
 def plan_report(
     plan: Plan, threads: int, heading: str = "", verdict: str = "", ranks: int = 0, model_ranks: int = 1
 ) -> PlanReport:
-    """The report of a plan on `threads` threads; of one of several ranks, where these make a step together."""
+    """The report of a plan on `threads` threads; of one rank, if several compute a step together."""
     return PlanReport(plan, threads, footprint(plan, threads), heading, ranks, verdict, model_ranks)

@@ -1,11 +1,11 @@
-"""Plans as bytes: two lines of JSON, a header and a body.
+"""Serialization of plans: two lines of JSON, a header and a body.
 
-The header names the format and its version, the checksum of the body, and what the plan was made from.  The body is
-the plan, field by field under the fields' own names; a field that has its default value is left out.
+The header has the format and its version, the checksum of the body, and the keys of the graph and the build.  The body
+is the plan, each record as an object with its field names; a field that has its default value is omitted.
 
     DType -> its name    enum -> its value    Dim -> {"dim": [[["batch"], 1], ...]}    bytes -> base64    tuple -> list
 
-Nothing in a file is executed.  What is read is checked: types by the fields' annotations, meaning by `check`.
+Nothing in a file is executed.  Everything read is validated: types by the fields' annotations, semantics by `check`.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from wholestep.compiler.plan.model.target_formats import FORMATS, Format, format
 from wholestep.errors import PlanError
 
 FORMAT = "wholestep plan"
-# What reading and judging a body that is no plan may end in; a plan of ours ends in none of them.
+# Exceptions that decoding or checking a malformed body may raise; a valid plan raises none of them.
 NOT_A_PLAN = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError, RecursionError)
 
-# The dataclasses that a plan is made of.
+# The dataclasses that a plan consists of.
 RECORDS = (
     *(Initializer, TensorType, Layout, k.Buffer, k.Index, k.Guard, k.Load, k.Instr, k.Store, k.Reduce, k.Level),
     *(k.Operand, *BODIES.values(), k.Kernel, k.Loop, k.HostValue, k.Scalar, k.Bound, k.Least, Plan),
 )
 
 Decoder = Callable[[Any], Any]
-LARGEST = 1 << 64  # of an integer: the keys of random numbers have 64 bits
+LARGEST = 1 << 64  # bound of integers in a file: the keys of random numbers have 64 bits
 
 
 @dataclasses.dataclass(frozen=True)
 class Header:
-    """What stands before a plan: `graph` is the fingerprint of the graph it was made from, `key` that of the build."""
+    """The first line of a file: `graph` is the fingerprint of the planned graph, `key` that of the build."""
 
     format: str
     version: int
@@ -61,7 +61,7 @@ def dump(plan: Plan, *, graph: str = "", key: str = "") -> bytes:
 
 
 def read_header(data: bytes) -> Header:
-    """The header of a plan's bytes; PlanError where these are none, damaged, or of another version."""
+    """The header of a serialized plan; PlanError if the data is no plan, damaged, or of another version."""
     first, _, body = data.partition(b"\n")
     try:
         header = Header(**json.loads(first))
@@ -80,11 +80,11 @@ def read_header(data: bytes) -> Header:
 
 
 def load(data: bytes, *, own: bool = False) -> Plan:
-    """The plan that `dump` wrote, checked; PlanError where it is damaged or not sound.
+    """The plan that `dump` wrote, checked; PlanError if it is damaged or not sound.
 
     Args:
-        own: it comes from a place where only this user writes, and where machine code is loaded as it is: the user's
-            cache.  Then it is held against what we could have got wrong, not against what someone could have written.
+        own: the data is trusted: it comes from the user's cache, which only this user writes and from which machine
+            code is loaded unchecked.  Then the plan is checked for bugs of the planner, not for malicious content.
     """
     read_header(data)
     try:
@@ -104,7 +104,7 @@ def load(data: bytes, *, own: bool = False) -> Plan:
 
 
 def encode(value: Any) -> Any:
-    """The JSON form of a value that a plan may hold."""
+    """The JSON form of a value in a plan."""
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if isinstance(value, tuple):
@@ -120,20 +120,20 @@ def encode(value: Any) -> Any:
     if hasattr(value, "item"):  # a NumPy scalar
         return value.item()
     fields = {f.name: (getattr(value, f.name), f.default) for f in dataclasses.fields(value)}
-    told = {name: encode(v) for name, (v, default) in fields.items() if v != default or repr(v) == "-0.0"}
-    # A field that may hold one of several records says which.
-    return told if (tag := getattr(value, "tag", None)) is None else {"kind": tag, **told}
+    entries = {name: encode(v) for name, (v, default) in fields.items() if v != default or repr(v) == "-0.0"}
+    # A record that is one alternative of a union stores its tag.
+    return entries if (tag := getattr(value, "tag", None)) is None else {"kind": tag, **entries}
 
 
 # -- reading: one row per annotation of a field --------------------------------------------------------------------
 
 
-def _exactly(wanted: type) -> Decoder:
-    accepted = (int, float) if wanted is float else (wanted,)
+def _exactly(expected: type) -> Decoder:
+    accepted = (int, float) if expected is float else (expected,)
 
     def decode(value: Any) -> Any:
         if type(value) not in accepted or (type(value) is int and not -LARGEST < value < LARGEST):
-            raise TypeError(f"{value!r} stands where {wanted.__name__} was expected")
+            raise TypeError(f"expected {expected.__name__}; received {value!r}")
         return value
 
     return decode
@@ -142,7 +142,7 @@ def _exactly(wanted: type) -> Decoder:
 def _dim(value: Any) -> Dim:
     dim = Dim(tuple((tuple(_string(n) for n in names), _integer(c)) for names, c in value["dim"]))
     if value.keys() != {"dim"} or Dim.of(dict(dim.terms)) != dim or any(list(n) != sorted(n) for n, _ in dim.terms):
-        raise ValueError(f"{value!r} is not how a size is written")
+        raise ValueError(f"expected a size in canonical form; received {value!r}")
     return dim
 
 
@@ -160,7 +160,7 @@ def _each(*decoders: Decoder) -> Decoder:
 
 def _as_list(values: Any) -> list[Any]:
     if type(values) is not list:
-        raise TypeError(f"{values!r} stands where a list was expected")
+        raise TypeError(f"expected a list; received {values!r}")
     return values
 
 
@@ -169,37 +169,37 @@ def _optional(some: Decoder) -> Decoder:
 
 
 def _record(cls: type, rows: Mapping[str, Decoder] | None = None) -> Decoder:
-    """A dataclass; the rows of its fields are found when the first one is read."""
-    found: dict[str, Decoder] = {}
+    """The decoder of a dataclass; the decoders of its fields are looked up when the first one is read."""
+    field_decoders: dict[str, Decoder] = {}
 
     def decode(value: Any) -> Any:
         if type(value) is not dict:
-            raise TypeError(f"{value!r} stands where a {cls.__name__} was expected")
-        if not found:
-            found.update({f.name: (rows or DECODERS)[str(f.type)] for f in dataclasses.fields(cls)})
-        return cls(**{name: found[name](v) for name, v in value.items()})
+            raise TypeError(f"expected a {cls.__name__}; received {value!r}")
+        if not field_decoders:
+            field_decoders.update({f.name: (rows or DECODERS)[str(f.type)] for f in dataclasses.fields(cls)})
+        return cls(**{name: field_decoders[name](v) for name, v in value.items()})
 
     return decode
 
 
 def _union(classes: Mapping[str, type], rows: Mapping[str, Decoder] | None = None) -> Decoder:
-    """One of several dataclasses, told apart by "kind"."""
+    """The decoder of a tagged union of dataclasses; the tag is "kind"."""
     decoders = {kind: _record(cls, rows) for kind, cls in classes.items()}
 
     def decode(value: Any) -> Any:
         if type(value) is not dict or value.get("kind") not in decoders:
-            raise TypeError(f"{value!r} stands where one of {', '.join(decoders)} was expected")
+            raise TypeError(f"expected one of {', '.join(decoders)}; received {value!r}")
         return decoders[value["kind"]]({name: v for name, v in value.items() if name != "kind"})
 
     return decode
 
 
 def _schedule(value: Any) -> Schedule:
-    """A schedule says which family of targets it is for."""
+    """Decode a schedule; its tag is the family of targets that it belongs to."""
     if type(value) is not dict or value.get("kind") not in FORMATS:
-        raise TypeError(f"{value!r} stands where a schedule of one of {', '.join(FORMATS)} was expected")
-    found: Schedule = _schedule_decoder(value["kind"])(value)
-    return found
+        raise TypeError(f"expected a schedule of one of {', '.join(FORMATS)}; received {value!r}")
+    schedule: Schedule = _schedule_decoder(value["kind"])(value)
+    return schedule
 
 
 @functools.cache
@@ -208,7 +208,7 @@ def _schedule_decoder(family: str) -> Decoder:
 
 
 def rows_of(form: Format) -> dict[str, Decoder]:
-    """The rows for a family's own records, and those of every plan."""
+    """The decoders of a family's own records in addition to those of every plan, by annotation."""
     rows = dict(DECODERS)
     for cls in form.records:
         decode = _record(cls, rows)

@@ -1,4 +1,4 @@
-"""What a kernel touches and how much work it is: exact integers at capacity."""
+"""Memory traffic and work of kernels and collectives: exact integers at capacity, used by reports and cost models."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from wholestep.compiler.target import CostTable
 
 
 def reads(kernel: Kernel) -> Iterator[Read]:
-    """Every place the kernel reads, and under which conditions."""
+    """Every address the kernel reads, and under which conditions."""
     return kernel.body.reads()
 
 
 def loads(kernel: Kernel) -> Iterator[Load]:
-    """Every place the kernel reads."""
+    """Every address the kernel reads."""
     return (load for load, _ in kernel.body.reads())
 
 
 def stores(kernel: Kernel) -> Iterator[Load]:
-    """Every place the kernel writes."""
+    """Every address the kernel writes."""
     return kernel.body.stores()
 
 
@@ -33,7 +33,7 @@ def flops(kernel: Kernel, sizes: Mapping[str, int]) -> int:
 
 
 def bytes_moved(kernel: Kernel, buffers: Sequence[Buffer], sizes: Mapping[str, int]) -> int:
-    """Each distinct region read plus written once; workspace stays in cache and does not count."""
+    """Bytes moved by a kernel: each distinct region that it reads or writes counts once; workspace stays in cache."""
     written: set[Read] = {(load, ()) for load in stores(kernel)}
     return sum(
         min(sum(regions), evaluate(buffers[b].type.elements, sizes) * buffers[b].type.dtype.size)
@@ -43,8 +43,8 @@ def bytes_moved(kernel: Kernel, buffers: Sequence[Buffer], sizes: Mapping[str, i
     )
 
 
-# Of the bytes of a collective over n ranks, what each of them sends: a sum is scattered, then gathered; a broadcast
-# goes down a tree.
+# The fraction of a collective's bytes that each of n ranks sends.  An all-reduce is a reduce-scatter and an all-gather;
+# a broadcast uses a binomial tree, and is counted as what its root sends.
 SENT: Mapping[str, Callable[[int], Fraction]] = {
     "all_reduce": lambda n: Fraction(2 * (n - 1), n),
     "reduce_scatter": lambda n: Fraction(n - 1, n),
@@ -54,9 +54,9 @@ SENT: Mapping[str, Callable[[int], Fraction]] = {
 
 
 def collectives_of(plan: Plan, ranks: int = 1) -> Iterator[tuple[str, int, str]]:
-    """The collectives of a step, in order, the bytes of each, those of all ranks' parts together, and its axis.
+    """The collectives of a step, in order: kind, bytes over the parts of all ranks, and mesh axis.
 
-    Of a plan as callers see it, who give all rows, a rank of so many has its own.
+    If the plan's rows are divided among `ranks`, the bytes are those for the rows of one rank.
     """
     sizes = {**plan.sizes, plan.divided: -(-plan.whole // ranks)} if plan.divided and ranks > 1 else plan.sizes
     for kernel in plan.kernels:
@@ -67,14 +67,14 @@ def collectives_of(plan: Plan, ranks: int = 1) -> Iterator[tuple[str, int, str]]
 
 
 def price_kernel(kernel: Kernel, buffers: Sequence[Buffer], costs: CostTable) -> tuple[float, float]:
-    """Nanoseconds at capacity by a target's table: of its operations, and of the bytes that it moves."""
-    factors = gemm_dtype(kernel, buffers)  # multiply-adds are two operations each
-    flop = costs.operation if factors is None else costs.product_of(factors) / 2
+    """Nanoseconds of a kernel at capacity by the target's cost table: for its operations, and for its bytes."""
+    dtype = gemm_dtype(kernel, buffers)  # multiply-adds are two operations each
+    flop = costs.operation if dtype is None else costs.product_of(dtype) / 2
     return kernel.flops * flop, kernel.bytes * costs.byte
 
 
 def gemm_dtype(kernel: Kernel, buffers: Sequence[Buffer]) -> DType | None:
-    """The wider dtype of what a kernel multiplies; None where it does not mostly multiply and add."""
+    """The wider dtype of the factors of a kernel; None if it does not consist mainly of multiply-adds."""
     body = kernel.body
     if isinstance(body, Call):
         return body.dtype
@@ -88,17 +88,17 @@ def _regions(
     accesses: set[Read], kernel: Kernel, buffers: Sequence[Buffer], sizes: Mapping[str, int]
 ) -> dict[int, list[int]]:
     """The bytes of each distinct access, by buffer."""
-    found: dict[int, list[int]] = {}
+    bytes_by_buffer: dict[int, list[int]] = {}
     for load, guards in accesses:
-        touched = elements_touched(load, guards, kernel, sizes)
-        found.setdefault(load.buffer, []).append(touched * buffers[load.buffer].type.dtype.size)
-    return found
+        elements = elements_touched(load, guards, kernel, sizes)
+        bytes_by_buffer.setdefault(load.buffer, []).append(elements * buffers[load.buffer].type.dtype.size)
+    return bytes_by_buffer
 
 
 def elements_touched(load: Load, guards: tuple[Guard, ...], kernel: Kernel, sizes: Mapping[str, int]) -> int:
-    """The distinct elements that one access can touch."""
+    """The number of distinct elements that one access can reach."""
     points = [evaluate(e, sizes) for e in kernel.axes]
-    for g in guards:
+    for g in guards:  # a guard on a plain axis limits the points at which the access happens
         if (axis := g.index.plain) is not None:
             inside = min(points[axis], evaluate(g.hi, sizes)) - max(0, evaluate(g.lo, sizes))
             points[axis] = max(0, inside)
@@ -106,17 +106,17 @@ def elements_touched(load: Load, guards: tuple[Guard, ...], kernel: Kernel, size
     indexed = body.at if isinstance(body, Scatter) and load is body.target else None
     touched = 1
     for d, (index, extent) in enumerate(zip(load.index, load.shape, strict=True)):
-        whole = evaluate(extent, sizes)
+        count = evaluate(extent, sizes)
         if index.value is not None and not index.is_behind_start:
-            whole = min(whole, gathered_rows(load, points))
+            count = min(count, gathered_rows(load, points))
         elif d != indexed:
-            whole = min(whole, _places(index, points, sizes))
-        touched *= whole
+            count = min(count, _count_values(index, points, sizes))
+        touched *= count
     return touched
 
 
-def _places(index: Index, points: Sequence[int], sizes: Mapping[str, int]) -> int:
-    """How many values an index takes, if it takes all between its ends or no two are equal."""
+def _count_values(index: Index, points: Sequence[int], sizes: Mapping[str, int]) -> int:
+    """The number of values of an index, assuming that it is injective or takes every value in its range."""
     count = prod(points[a] for a, _ in index.terms)
     if index.over == 1:
         return count
@@ -124,6 +124,6 @@ def _places(index: Index, points: Sequence[int], sizes: Mapping[str, int]) -> in
 
 
 def gathered_rows(load: Load, points: Sequence[int]) -> int:
-    """How many rows a gather can pick: one for each point of the axes that address nothing else."""
+    """The number of rows that a gather can select: one per point of the axes that address no other dimension."""
     used = {a for i in load.index for a, _ in i.terms}
     return prod(p for a, p in enumerate(points) if a not in used)

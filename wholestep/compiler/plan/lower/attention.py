@@ -1,4 +1,8 @@
-"""Attention and its gradients as calls: one for each sequence and head of keys."""
+"""Lowers attention and its gradients to routine calls, one per sequence and key head (grouped-query attention).
+
+The query heads that share a key head are an axis `group` inside the call.  No buffer holds the scores: the backward
+call recomputes them with the log-sum-exp of each row (`lse`).
+"""
 
 from __future__ import annotations
 
@@ -17,13 +21,13 @@ from wholestep.compiler.plan.model.access import Indices
 from wholestep.compiler.plan.model.bodies import Call
 from wholestep.compiler.plan.model.kernel import Index, Kernel, Operand
 
-FLOPS_OF_SOFTMAX = 5  # of one score: scaled, compared, subtracted, exponentiated, added
-FLOPS_OF_ITS_GRADIENT = 7
+FLOPS_OF_SOFTMAX = 5  # operations per score: scale, compare, subtract, exponentiate, add
+FLOPS_OF_ITS_GRADIENT = 7  # operations per score in the backward pass
 
 
 @dataclass(frozen=True)
 class Head:
-    """The axes of an attention kernel: leading axes, the heads that share keys, queries, keys, width, values."""
+    """The axes of an attention kernel: leading axes, query heads per key head, queries, keys, width, value width."""
 
     lead: tuple[Extent, ...]
     group: int
@@ -47,12 +51,12 @@ class Head:
         return tuple(range(len(self.lead)))
 
     def inner(self, *names: str) -> tuple[int, ...]:
-        """The numbers of the axes behind the leading ones."""
+        """The positions of these axes, which follow the leading ones."""
         order = ("group", "queries", "keys", "width", "values")
         return tuple(len(self.lead) + order.index(n) for n in names)
 
     def queried(self, *names: str) -> Indices:
-        """An index with one head for each of the queries'."""
+        """The index of a tensor that has one head per query head."""
         lead = [Index.axis(a) for a in self.rows]
         if self.group > 1:
             (group,) = self.inner("group")
@@ -60,24 +64,24 @@ class Head:
         return (*lead, *(Index.axis(a) for a in self.inner(*names)))
 
     def shared(self, *names: str) -> Indices:
-        """An index with one head for each of the keys'."""
+        """The index of a tensor that has one head per key head."""
         return tuple(Index.axis(a) for a in (*self.rows, *self.inner(*names)))
 
     def pairs(self, causal: bool, sizes: dict[str, int]) -> int:
-        """How many scores there are."""
+        """The number of scores that are computed."""
         queries, keys = evaluate(self.queries, sizes), evaluate(self.keys, sizes)
-        seen = sum(min(i + 1, keys) for i in range(queries)) if causal else queries * keys
-        return evaluate(product(self.lead), sizes) * self.group * seen
+        scores_per_head = sum(min(i + 1, keys) for i in range(queries)) if causal else queries * keys
+        return evaluate(product(self.lead), sizes) * self.group * scores_per_head
 
     def extents(self, causal: bool) -> tuple[tuple[str, Extent], ...]:
         names = ("group", "queries", "keys", "width", "values")
-        own = zip(names, self.axes[len(self.lead) :], strict=True)
-        return (*own, ("causal", int(causal)))
+        extents = zip(names, self.axes[len(self.lead) :], strict=True)
+        return (*extents, ("causal", int(causal)))
 
 
 @dataclass(frozen=True)
 class AttentionOperands:
-    """Finds where operands and results are."""
+    """The memory accesses of operands and results."""
 
     head: Head
     cluster: Cluster
@@ -98,9 +102,9 @@ class AttentionOperands:
 
     def inputs(self, nodes: Sequence[Node]) -> list[Operand]:
         q, k, v, *mask = nodes
-        found = [self.queried("q", q, "queries", "width"), self.shared("k", k, "keys", "width")]
-        found.append(self.shared("v", v, "keys", "values"))
-        return found + [self.queried("mask", m, "queries", "keys") for m in mask]
+        operands = [self.queried("q", q, "queries", "width"), self.shared("k", k, "keys", "width")]
+        operands.append(self.shared("v", v, "keys", "values"))
+        return operands + [self.queried("mask", m, "queries", "keys") for m in mask]
 
 
 def emit_attention(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
@@ -113,10 +117,10 @@ def emit_attention(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
             results.append(find.query_result("out", n, "queries", "values"))
         elif n.op == "attention_lse":
             results.append(find.query_result("lse", n, "queries"))
-    each = 2 * head.width + FLOPS_OF_SOFTMAX
+    flops_per_score = 2 * head.width + FLOPS_OF_SOFTMAX
     if results[0].name == "out" or len(results) > 1:
-        each = each + 2 * head.values
-    return _kernel(id, "attention", head, attrs, find.inputs(node.inputs), results, each, buffers, sizes)
+        flops_per_score = flops_per_score + 2 * head.values
+    return _kernel(id, "attention", head, attrs, find.inputs(node.inputs), results, flops_per_score, buffers, sizes)
 
 
 def emit_attention_grad(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
@@ -129,7 +133,7 @@ def emit_attention_grad(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
     operands += [
         find.queried(*named, "queries", "values") for named in zip(("gradient", "out"), upstream, strict=False)
     ]
-    each, results = 2 * head.width + 2 * head.values + FLOPS_OF_ITS_GRADIENT, []
+    flops_per_score, results = 2 * head.width + 2 * head.values + FLOPS_OF_ITS_GRADIENT, []
     for n in (n for n in cluster.nodes if n.op == "item"):
         index = attrs_of(n, at.ItemAttrs).index
         if index == 0:
@@ -139,8 +143,8 @@ def emit_attention_grad(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
             results.append(find.key_result(("dk", "dv")[index - 1], n, "keys", axis))
         else:
             results.append(find.query_result("dmask", n, "queries", "keys"))
-        each = each + 2 * (head.width, head.width, head.values, 0)[index]
-    return _kernel(id, "attention_grad", head, attrs, operands, results, each, buffers, sizes)
+        flops_per_score = flops_per_score + 2 * (head.width, head.width, head.values, 0)[index]
+    return _kernel(id, "attention_grad", head, attrs, operands, results, flops_per_score, buffers, sizes)
 
 
 def _kernel(
@@ -150,11 +154,11 @@ def _kernel(
     attrs: at.AttentionAttrs,
     operands: Sequence[Operand],
     results: Sequence[Operand],
-    each: Extent,
+    flops_per_score: Extent,
     buffers: Buffers,
     sizes: dict[str, int],
 ) -> Kernel:
-    """`each` are the operations of one score."""
+    """The kernel of one call."""
     dtype = buffers.all[operands[0].load.buffer].type.dtype
     call = Call(
         routine,
@@ -164,6 +168,6 @@ def _kernel(
         tuple(results),
         head.extents(attrs.causal),
         (("scale", attrs.scale),),
-        head.pairs(attrs.causal, sizes) * evaluate(each, sizes),
+        head.pairs(attrs.causal, sizes) * evaluate(flops_per_score, sizes),
     )
     return Kernel(id, head.axes, call)

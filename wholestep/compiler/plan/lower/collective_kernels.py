@@ -1,4 +1,4 @@
-"""Collectives as kernels: tensors that ranks exchange at once, each from end to end."""
+"""Lowers a collective (all-reduce, all-gather ...) to one kernel over several contiguous tensors."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from wholestep.compiler.plan.model.kernel import Index, Kernel, Load
 
 
 def emit_exchange(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
-    """Axis i runs along the elements of operand i, as many axes behind them along those of the results."""
+    """Axis i runs over the elements of operand i; the axes after these run over the elements of the results."""
     node = cluster.nodes[0]
     items = {attrs_of(n, at.ItemAttrs).index: n for n in cluster.nodes if n.op == "item"}
-    assert len(items) == len(node.inputs), "whoever exchanges a tensor reads it"
-    given = [i.type.elements for i in node.inputs]
-    made = [items[i].type.elements for i in range(len(items))]
+    assert len(items) == len(node.inputs), "every result of a collective has a reader"
+    input_sizes = [i.type.elements for i in node.inputs]
+    result_sizes = [items[i].type.elements for i in range(len(items))]
     operands = [
-        Load(buffers.of(x), (n,), (Index.axis(i),)) for i, (x, n) in enumerate(zip(node.inputs, given, strict=True))
+        Load(buffers.of(x), (n,), (Index.axis(i),))
+        for i, (x, n) in enumerate(zip(node.inputs, input_sizes, strict=True))
     ]
     results = []
-    for i, count in enumerate(made):
+    for i, count in enumerate(result_sizes):
         (target,) = buffers.targets(items[i])
-        results.append(Load(target.buffer, (count,), (Index.axis(len(given) + i),)))
+        results.append(Load(target.buffer, (count,), (Index.axis(len(input_sizes) + i),)))
     a = attrs_of(node, at.ExchangeAttrs)
     body = Exchange(a.kind, node.inputs[0].type.dtype, tuple(operands), tuple(results), a.axis)
-    return Kernel(id, (*given, *made), body)
+    return Kernel(id, (*input_sizes, *result_sizes), body)

@@ -1,4 +1,7 @@
-"""Cluster -> window kernel: operands over axes of their own, and the epilogue of every pixel."""
+"""Lowers a convolution, pool or adjoint to a window kernel: operands, geometry, and the epilogue of each pixel.
+
+Each operand has axes of its own; the backend derives which of its pixels a window covers from the geometry.
+"""
 
 from __future__ import annotations
 
@@ -22,49 +25,51 @@ from wholestep.compiler.plan.model.kernel import Index, Instr, Kernel, Kind, Lev
 
 def emit_window(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
     head = cluster.nodes[0]
-    assert getattr(head.attrs, "last", True), f"channels_last() comes before planning: {head.op}"
+    assert getattr(head.attrs, "last", True), f"channels_last() must run before planning: {head.op}"
     if head.op in WEIGHTS:
-        (target,) = buffers.targets(cluster.nodes[-1])  # what is rounded behind it is stored so alone
+        (target,) = buffers.targets(cluster.nodes[-1])  # a gradient that is rounded is stored in its rounded form only
         result = Operand("result", target, tuple(range(head.type.rank)))
         return _kernel(id, head, buffers, head.type.shape, {"results": (result,)})
     if head.op in POOLED and any(n.op in POOLS for n in cluster.nodes):
         return _emit_pooled(id, cluster, buffers)
-    emitter = _epilogue(cluster, cluster.nodes, [n for n in cluster.nodes if n is head or n.op in POOLS], buffers)
-    return _kernel(id, head, buffers, head.type.shape, {"levels": emitter.levels()})
+    epilogue = _epilogue(cluster, cluster.nodes, [n for n in cluster.nodes if n is head or n.op in POOLS], buffers)
+    return _kernel(id, head, buffers, head.type.shape, {"levels": epilogue.levels()})
 
 
 def _kernel(id: int, head: Node, buffers: Buffers, axes: Sequence[Extent], fields: Mapping[str, object]) -> Kernel:
-    """`axes` are those of what the kernel makes; `fields` what the op's attributes do not tell of its body."""
+    """The kernel over the result's `axes`; `fields` are those of the body that the op's attributes do not determine."""
     all_axes, operands = [*axes], []
-    walks = operand_axes(head.op, len(axes))
-    for name, node, walked in zip(OPERANDS[head.op], head.inputs, walks, strict=True):
-        all_axes += node.type.shape[-len([a for a in walked if a >= len(axes)]) :]
-        access = resolve(node, tuple(Index.axis(a) for a in walked))
-        operands.append(Operand(name, Load(buffers.of(access.base), access.shape, access.index), walked))
+    input_axes_list = operand_axes(head.op, len(axes))
+    for name, node, input_axes in zip(OPERANDS[head.op], head.inputs, input_axes_list, strict=True):
+        all_axes += node.type.shape[-len([a for a in input_axes if a >= len(axes)]) :]
+        access = resolve(node, tuple(Index.axis(a) for a in input_axes))
+        operands.append(Operand(name, Load(buffers.of(access.base), access.shape, access.index), input_axes))
     work = flops_of_op(head, buffers.sizes)
     body = Window(head.op, tuple(operands), work=work, **(geometry(head.attrs) | dict(fields)))  # type: ignore[arg-type]
     return Kernel(id, tuple(all_axes), body)
 
 
 def flops_of_op(head: Node, sizes: Mapping[str, int]) -> int:
-    """Multiplies and adds of a convolution or an adjoint; comparisons of a pool."""
+    """The multiplications and additions of a convolution or an adjoint; the comparisons of a pool."""
     products = window_products(head.op, tuple(i.type for i in head.inputs), head.type, True)
     return evaluate(products * (1 if head.op.startswith("max_pool2d") else 2), sizes)
 
 
 def _emit_pooled(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
-    """A convolution and the pool behind it: what is pooled is never stored."""
+    """A convolution fused with the pool after it: the pooled values are never stored."""
     head = cluster.nodes[0]
     pools = [n for n in cluster.nodes if n.op in POOLS]
     size, shape = attrs_of(pools[0], at.PoolAttrs).window, pools[0].type.shape
     before = [n for n in cluster.nodes if n.type.shape == head.type.shape]
-    behind = [n for n in cluster.nodes if n not in before]
+    after = [n for n in cluster.nodes if n not in before]
     full = Cluster(Kind.WINDOW, head.type.shape[:-1], head.type.shape[-1], before)
     first = _epilogue(full, before, [head], buffers)
     value = first.body_values[0][resolve(pools[0].inputs[0], identity(4)).base]
-    first.drafts[0].stores.append(Store(Load(-1, (), ()), value))  # the pool is its reader
+    first.drafts[0].stores.append(
+        Store(Load(-1, (), ()), value)
+    )  # a placeholder, so that the value which the pool reads is not dropped as unused
     (level,) = first.levels()
-    second = _epilogue(cluster, behind, pools, buffers, first.count)
+    second = _epilogue(cluster, after, pools, buffers, first.count)
     levels = (_over_pool_axes(level, size), *second.levels())
     fields = {"levels": levels, "pool": size, "middle": head.type.shape[1:3], "pooled": value}
     return _kernel(id, head, buffers, (*shape, *size), fields)
@@ -73,19 +78,19 @@ def _emit_pooled(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
 def _epilogue(
     cluster: Cluster, nodes: Sequence[Node], heads: Sequence[Node], buffers: Buffers, start: int = 0
 ) -> NestBuilder:
-    """What happens to every pixel that the window gives."""
-    emitter = NestBuilder(cluster, buffers, 3)
-    emitter.count = start
+    """The epilogue: the ops computed for each pixel of the result; ids begin at `start`."""
+    builder = NestBuilder(cluster, buffers, 3)
+    builder.count = start
     for head in heads:
         op = "position" if head.op == "max_pool2d_index" else "acc"
-        emitter.add(0, False, head, partial(_source, op, head.type.dtype))
-        emitter.level_of[head] = 0
+        builder.add(0, False, head, partial(_source, op, head.type.dtype))
+        builder.level_of[head] = 0
         for load in buffers.targets(head):
-            emitter.store(0, head, load)
+            builder.store(0, head, load)
     for node in nodes:
         if node not in heads:
-            emitter.place(node)
-    return emitter
+            builder.place(node)
+    return builder
 
 
 def _source(op: str, dtype: DType, id: int) -> Instr:
@@ -93,7 +98,7 @@ def _source(op: str, dtype: DType, id: int) -> Instr:
 
 
 def _over_pool_axes(level: Level, window: Sequence[int]) -> Level:
-    """A level over full rows and columns, over the pool's axes: row = pooled row * window + row in the window."""
+    """A level over image rows and columns, over the pool's axes: row = pooled row * window + row in the window."""
 
     def index(i: Index) -> Index:
         terms: list[tuple[int, Extent]] = []
@@ -110,5 +115,5 @@ def _over_pool_axes(level: Level, window: Sequence[int]) -> Level:
         )
         for i in level.body
     )
-    assert len(level.stores) == 1, "what stands before a pool in its kernel is read there alone"
+    assert len(level.stores) == 1, "values before a pool in its kernel are read in that kernel only"
     return replace(level, body=body, stores=())

@@ -1,4 +1,8 @@
-"""Graph -> Draft, in order: copies, fusion, order, loops, buffers, kernels."""
+"""Lowers a graph to a draft, the target-independent half of planning.
+
+In order: copies, fusion, topological order, expansion of loops, buffers, kernels.  A draft has neither offsets nor
+schedules; a backend's planner adds them.
+"""
 
 from __future__ import annotations
 
@@ -34,25 +38,24 @@ def make_draft(request: PlanRequest, operands: ReadableViews | None = None) -> D
     """Draft one entry point.
 
     Args:
-        operands: which views the backend's kernels read where they lie; by default any.
+        operands: which views the backend's kernels read in place; by default all strided ones.
     """
     graph, target, fused = request.graph, request.target, request.fused
     sizes = _check_sizes(graph, request.capacity, request.least)
     rules, fusion = operands or ReadableViews(), target.fusion
-    prepared = prepare(assemble(graph), rules)  # every kernel's operands are laid out as it needs them
-    prepared = leave_parts(prepared, fusion, sizes)  # sums over columns may begin in other kernels
+    prepared = prepare(assemble(graph), rules)  # every kernel can read its operands in place
+    prepared = leave_parts(prepared, fusion, sizes)  # large column sums have two stages
     clusters = fuse(prepared, fusion, fused, sizes)  # which ops share a kernel
     if fused:
         clusters = join_parts(clusters)
         clusters = merge_maps(clusters, prepared.updates, fusion)  # an update is one pass over its buffers
-        clusters = join_column_sums(clusters, prepared.updates, fusion)  # sums stand where what they add is read anyway
-        clusters = join_recomputed(clusters, fusion)  # what is made again, where what it is made of is read anyway
-    updates = place_updates(prepared, clusters)  # states are overwritten only after everyone has read them
-    opened = open_loops(
-        topological(just_in_time(clusters)), fusion, rules, fused
-    )  # the kernels of a body stand in its loop's place
+        clusters = join_column_sums(clusters, prepared.updates, fusion)  # sums share a kernel that reads their operand
+        clusters = join_recomputed(clusters, fusion)  # so do recomputed values
+    updates = place_updates(prepared, clusters)  # a state is overwritten only after its last read
+    # The clusters of a loop's body replace the loop.
+    opened = open_loops(topological(just_in_time(clusters)), fusion, rules, fused)
     ordered = opened.clusters
-    buffers = Buffers(prepared, ordered, updates, sizes, graph.outputs, opened)  # what is in memory
+    buffers = Buffers(prepared, ordered, updates, sizes, graph.outputs, opened)  # which values are stored
     kernels = [emit(i, c, buffers, request.label) for i, c in enumerate(ordered)]
     names = {b.id: b.name for b in buffers.all if b.space is Space.STATE}
     leaves = prepared.states()
@@ -91,19 +94,19 @@ def make_draft(request: PlanRequest, operands: ReadableViews | None = None) -> D
 
 
 def half_notes(kernels: Sequence[Kernel], buffers: Sequence[Buffer], target: Target) -> tuple[str, ...]:
-    """Whether a target computes the products of half elements itself, or only stores such elements."""
+    """Notes on whether the target multiplies half-precision operands itself, or only stores them."""
     operands = dict.fromkeys(buffers[k.body.a.buffer].type.dtype for k in kernels if isinstance(k.body, Dot))
     return tuple(
         f"products of {dtype} are computed in {dtype}, and accumulate in {dtype.accumulate}"
         if dtype.name in target.dtypes
-        else f"{target.name} has no products of {dtype}: it is how operands are stored, computed is {dtype.accumulate}"
+        else f"{target.name} has no products of {dtype}: operands are stored in {dtype}, computed in {dtype.accumulate}"
         for dtype in operands
         if dtype.is_half
     )
 
 
 def _check_sizes(graph: IRGraph, capacity: Mapping[str, int], least: Sequence[Least]) -> dict[str, int]:
-    """The capacity of each symbol of a graph that can be planned for it."""
+    """The capacity of each symbol of the graph; an error if one is missing, cannot bound memory, or is too small."""
     missing = [s for s in graph.symbols if s not in capacity]
     if missing:
         raise GraphError(
@@ -113,19 +116,20 @@ def _check_sizes(graph: IRGraph, capacity: Mapping[str, int], least: Sequence[Le
     for extent in (e for n in graph.nodes for t in n.results for e in t.shape if isinstance(e, Dim)):
         if any(names and coefficient < 0 for names, coefficient in extent.terms):
             raise GraphError(
-                f"the dimension {extent} grows when a symbol shrinks: the capacity does not bound its memory. Give the "
-                "difference a symbol of its own."
+                f"the dimension {extent} grows when a symbol shrinks, so the capacity does not bound its memory. Give "
+                "the difference a symbol of its own."
             )
     for needed in least:
         if needed.value(sizes) < needed.size:
             raise GraphError(
-                f"{needed.extent} is {needed.value(sizes)} at most; {needed.why}: it must be {needed.size} or more. "
-                "Build with a larger batch_size."
+                f"{needed.extent} is {needed.value(sizes)} at most; {needed.why}, so it must be at least "
+                f"{needed.size}. Build with a larger batch_size."
             )
     return sizes
 
 
 def emit(id: int, cluster: Cluster, buffers: Buffers, label: Callable[[Node], str]) -> Kernel:
+    """Lower a cluster to a kernel; `label` names the origin of each op."""
     stored_in_place = set(in_place_concats(cluster)) if cluster.loop is not None else set()
     computed = replace(cluster, nodes=[n for n in cluster.nodes if n not in stored_in_place])
     kernel = EMIT[cluster.kind](id, computed if stored_in_place else cluster, buffers)
@@ -136,10 +140,10 @@ def emit(id: int, cluster: Cluster, buffers: Buffers, label: Callable[[Node], st
 
 
 def count_work(draft: Draft) -> list[Kernel]:
-    """The kernels with their flops and the bytes that they move, in all steps of their loops."""
-    sizes, out = draft.sizes, []
+    """The kernels with their flops and moved bytes, over all iterations of their loops."""
+    sizes, kernels = draft.sizes, []
     for kernel in draft.kernels:
-        steps = 1 if kernel.loop is None else evaluate(draft.loops[kernel.loop].length, sizes)
-        moved = bytes_moved(kernel, draft.buffers, sizes)
-        out.append(replace(kernel, flops=steps * flops(kernel, sizes), bytes=steps * moved))
-    return out
+        iterations = 1 if kernel.loop is None else evaluate(draft.loops[kernel.loop].length, sizes)
+        traffic = bytes_moved(kernel, draft.buffers, sizes)
+        kernels.append(replace(kernel, flops=iterations * flops(kernel, sizes), bytes=iterations * traffic))
+    return kernels

@@ -1,4 +1,4 @@
-"""Cluster -> kernel: one function per kind."""
+"""Lowers a cluster to a kernel: one function per kind of kernel."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ from wholestep.compiler.plan.model.kernel import Index, Instr, Kernel, Kind, Loa
 def emit_nest(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
     rank = len(cluster.rows)
     vector = None if cluster.vector is None else rank
-    emitter = NestBuilder(cluster, buffers, vector)
+    builder = NestBuilder(cluster, buffers, vector)
     for node in cluster.nodes:
-        emitter.place(node)
-    return Kernel(id, cluster.shape, Nest(tuple(range(rank)), vector, emitter.levels()))
+        builder.place(node)
+    return Kernel(id, cluster.shape, Nest(tuple(range(rank)), vector, builder.levels()))
 
 
 def emit_columns(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
-    """Level 0 adds, for all sums of the cluster at once; level 1 is what follows."""
+    """Level 0 accumulates all sums of the cluster in one loop; level 1 is the epilogue."""
     heads = cluster.heads
     first, rank = heads[0], heads[0].type.rank
-    emitter = NestBuilder(cluster, buffers, rank - 1)
+    builder = NestBuilder(cluster, buffers, rank - 1)
     axis, (source,) = reduced_axis(first), first.inputs
-    places = [Index.axis(d) for d in range(rank)]
-    places.insert(axis, Index.axis(rank))
-    emitter.grow(1)
+    indices = [Index.axis(d) for d in range(rank)]
+    indices.insert(axis, Index.axis(rank))
+    builder.grow(1)
     for head in heads:
-        value = emitter.summand(resolve(head.inputs[0], tuple(places)))
-        result = emitter.count
-        emitter.count += 1
-        emitter.drafts[0].reduces.append(Reduce(result, head.op, value, head.type.dtype))
-        emitter.body_values[1][head] = result
-        emitter.level_of[head] = 0
+        value = builder.summand(resolve(head.inputs[0], tuple(indices)))
+        result = builder.count
+        builder.count += 1
+        builder.drafts[0].reduces.append(Reduce(result, head.op, value, head.type.dtype))
+        builder.body_values[1][head] = result
+        builder.level_of[head] = 0
         for load in buffers.targets(head):
-            emitter.store(1, head, load)
+            builder.store(1, head, load)
     for node in cluster.nodes:
         if node not in heads:
-            emitter.place(node)
+            builder.place(node)
     axes = (*cluster.shape, source.type.shape[axis])
-    body = Columns(tuple(range(rank - 1)), rank - 1, rank, emitter.levels())
+    body = Columns(tuple(range(rank - 1)), rank - 1, rank, builder.levels())
     return Kernel(id, axes, body)
 
 
@@ -69,18 +69,18 @@ def emit_dot(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
     batch, m, n, k = list(range(rank - 2)), rank - 2, rank - 1, rank
     a = _dot_operand(head.inputs[0], [*batch, m, k], attrs.transpose_a, buffers)
     b = _dot_operand(head.inputs[1], [*batch, k, n], attrs.transpose_b, buffers)
-    emitter = NestBuilder(cluster, buffers, n)
-    emitter.add(0, False, head, lambda i: Instr(i, "acc", head.type.dtype))
-    emitter.level_of[head] = 0
+    builder = NestBuilder(cluster, buffers, n)
+    builder.add(0, False, head, lambda i: Instr(i, "acc", head.type.dtype))
+    builder.level_of[head] = 0
     for load in buffers.targets(head):
-        emitter.store(0, head, load)
+        builder.store(0, head, load)
     for node in rest:
-        emitter.place(node)
+        builder.place(node)
     depth = head.inputs[0].type.shape[rank - 2 if attrs.transpose_a else rank - 1]
-    levels = emitter.levels()
-    if cluster.sums is not None:  # its axes are (n, k), ours (m, n, k)
+    levels = builder.levels()
+    if cluster.sums is not None:  # the axes of the sums are (n, k), those of the product (m, n, k): renumber by 1
         levels += tuple(
-            renumber_level(level, 1, emitter.count) for level in emit_columns(id, cluster.sums, buffers).levels
+            renumber_level(level, 1, builder.count) for level in emit_columns(id, cluster.sums, buffers).levels
         )
     return Kernel(id, (*head.type.shape, depth), Dot(a, b, tuple(batch), m, n, k, levels))
 
@@ -89,15 +89,15 @@ def emit_scatter(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
     (node,) = cluster.nodes
     updates, index = node.inputs
     axis = node.attrs.axis  # type: ignore[attr-defined]
-    # Axes of the kernel: those of the updates.
-    places = identity(updates.type.rank)
+    # The kernel iterates over the axes of the updates.
+    indices = identity(updates.type.rank)
     over = tuple(range(axis, axis + index.type.rank))
     (target,) = buffers.targets(node)
-    at_target = (*places[:axis], Index(), *places[axis + index.type.rank :])
+    at_target = (*indices[:axis], Index(), *indices[axis + index.type.rank :])
     scatter = Scatter(
         Load(target.buffer, target.shape, at_target),
-        Load(buffers.of(updates), updates.type.shape, places),
-        Load(buffers.of(index), index.type.shape, tuple(places[a] for a in over)),
+        Load(buffers.of(updates), updates.type.shape, indices),
+        Load(buffers.of(index), index.type.shape, tuple(indices[a] for a in over)),
         over,
         axis,
     )

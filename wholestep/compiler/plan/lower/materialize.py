@@ -1,7 +1,7 @@
-"""The last rewrite before planning: explicit copies where a kernel needs memory laid out in a way that no view gives.
+"""Materialization, the last rewrite before fusion: inserts copies if a kernel cannot read a view in place.
 
-A copy is a cast to the same dtype.  Afterwards: every output and update is computed by an op of its own; a reshape
-that reinterprets memory stands on something stored; a contraction's right operand has its columns contiguous.
+A copy is a cast to the same dtype.  Invariants afterwards: every output and update is computed by an op of its own; the
+input of a reshape that reinterprets memory is stored; the right operand of a contraction has contiguous columns.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def is_state(node: Node) -> bool:
 
 
 class HalfCopy(Node):
-    """A state rounded to a half type, kept beside it for products: whoever updates the state writes both."""
+    """A state rounded to a half type, stored in addition to it for products: an update of the state writes both."""
 
     __slots__ = ()
 
     def __init__(self, state: Node, dtype: DType) -> None:
-        # No op of the IR: it exists between here and the end of planning, as a view of its state.
+        # Not an op of the IR: it exists only while planning, as a view of its state.
         self.op, self.inputs, self.attrs, self.name, self.line = "half_copy", (state,), at.NONE, state.name, state.line
         self.result, self.host = TensorType(state.type.shape, dtype), False
 
@@ -54,7 +54,7 @@ class HalfCopy(Node):
 
 
 def is_generated(node: Node) -> bool:
-    """Made on the fly wherever it is used; never in memory."""
+    """Is the value generated in each kernel that reads it, and never stored?"""
     return node.host or node.op in ("iota", "random")
 
 
@@ -65,30 +65,30 @@ def copy_of(node: Node) -> Node:
 
 def _copy(node: Node) -> Node:
     copy = Node("cast", (node,), at.CastAttrs(node.type.dtype), node.name, node.line)
-    copy.host = False  # in memory, even where it holds a scalar of the prologue
+    copy.host = False  # in memory, even if its source is computed in the scalar prologue
     return copy
 
 
 class ReadableViews:
-    """Which views the kernels of a backend read where they lie; anything else is copied before.
+    """Which views the kernels of a backend read in place; all others are copied first.
 
-    These are the rules of a backend whose states lie in dense rows and whose kernels take any step along any axis.
+    These are the rules of a backend that stores states in dense rows and whose kernels accept any stride on any axis.
     """
 
     def is_dense(self, type: TensorType) -> bool:
-        """Does a state of this type lie in memory as dense rows?"""
+        """Is a state of this type stored in dense rows?"""
         return True
 
     def has_steps(self, access: Access) -> bool:
-        """Is an element of an operand found by steps along the axes?"""
+        """Is an operand addressed by one stride per axis?"""
         return _is_affine(access)
 
     def takes_right(self, access: Access, column: int, row: int) -> bool:
-        """Is a contraction's right operand read in place, with its columns and rows along these axes?"""
+        """Is a contraction's right operand, with its columns and rows along these axes, read in place?"""
         return True
 
     def takes_window(self, access: Access, fixed: Sequence[int]) -> bool:
-        """Are images or a weight read in place?  `fixed` are the axes whose steps no size may change."""
+        """Are images or a weight read in place?  `fixed` are the axes whose strides must not depend on a size."""
         return _is_affine(access)
 
     def takes_call(self, access: Access, rank: int) -> bool:
@@ -96,7 +96,7 @@ class ReadableViews:
         return has_contiguous_columns(access.index, rank - 1)
 
     def takes_half_rows(self) -> bool:
-        """Is the half form of a bias, too, kept beside it for products?"""
+        """Does a bias, like a matrix, have a stored half-precision copy for products?"""
         return True
 
 
@@ -105,7 +105,7 @@ def _is_affine(access: Access) -> bool:
 
 
 def _from_half_copy(node: Node) -> Node:
-    """A right operand that is a matrix of state rounded to half, perhaps transposed, is read from the state's copy."""
+    """Let a right operand that is a state rounded to half, possibly transposed, read the state's half copy."""
     if node.op == "permute":
         inner = _from_half_copy(node.inputs[0])
         return node if inner is node.inputs[0] else node.with_inputs([inner])
@@ -113,36 +113,38 @@ def _from_half_copy(node: Node) -> Node:
 
 
 def _half_state(node: Node) -> Node:
-    """A state that is rounded to half, as its copy."""
+    """The half copy of a state that the node rounds; any other node unchanged."""
     rounds = node.op == "cast" and node.type.dtype.is_half and is_state(node.inputs[0])
     return HalfCopy(node.inputs[0], node.type.dtype) if rounds else node
 
 
 def spread_bias(node: Node) -> Node | None:
-    """The row of a half type that a node is, as a whole matrix in a wider one; None for another node."""
+    """The half-precision bias row that a node broadcasts to a matrix, perhaps widened; None for other nodes."""
     spread = node.inputs[0] if isinstance(node, Again) and node.op == "cast" else node
     is_row = spread.op == "expand" and spread.inputs[0].type.rank == 1 and spread.type.dtype.is_half
     return spread.inputs[0] if is_row else None
 
 
 def half_copy_under(node: Node) -> HalfCopy | None:
-    """The copy of a state that a view is a view of."""
+    """The half copy that a node is a view of, if any."""
     while node.op in VIEWS and not isinstance(node, HalfCopy):
         (node,) = node.inputs
     return node if isinstance(node, HalfCopy) else None
 
 
 class _Preparer:
+    """Rewrites one node at a time, by the rules of the backend."""
+
     def __init__(self, rules: ReadableViews) -> None:
         self.rules = rules
 
     def stored(self, node: Node) -> Node:
-        """The node itself if it will be in memory as dense rows, else a copy of it."""
-        elsewhere = node.op in VIEWS or is_generated(node) or (is_state(node) and not self.rules.is_dense(node.type))
-        return _copy(node) if elsewhere else node
+        """The node itself if it will be stored in dense rows, else a copy of it."""
+        needs_copy = node.op in VIEWS or is_generated(node) or (is_state(node) and not self.rules.is_dense(node.type))
+        return _copy(node) if needs_copy else node
 
     def operand(self, node: Node) -> Node:
-        """A contraction's operand, or what is padded or concatenated: a view of something in memory."""
+        """The operand of a contraction, pad or concat: a strided view of a stored value, else a copy."""
         access = resolve(node, identity(node.type.rank))
         return node if self.rules.has_steps(access) and not is_generated(access.base) else _copy(node)
 
@@ -184,7 +186,7 @@ class _Preparer:
         if isinstance(node, Again) and self.rules.takes_half_rows() and (row := spread_bias(node)) is not None:
             return node.with_inputs([node.inputs[0].with_inputs([_half_state(row)])])
         if node.op == "gather":
-            table, index = node.inputs  # any layout of a state has rows
+            table, index = node.inputs  # rows can be gathered from any layout of a state
             return node.with_inputs([table if is_state(table) else self.stored(table), index])
         if node.op == "scatter_add":
             return node.with_inputs([self.stored(i) for i in node.inputs])
@@ -192,7 +194,7 @@ class _Preparer:
             return node.with_inputs([self.window_operand(node.op, i, x) for i, x in enumerate(node.inputs)])
         if node.op in ("pad", "concat"):
             return node.with_inputs([self.operand(i) for i in node.inputs])
-        if node.op == "exchange":  # whole tensors in dense rows
+        if node.op == "exchange":  # a collective sends complete tensors in dense rows
             return node.with_inputs(
                 [_copy(i) if is_state(i) or i.op == "input" else self.stored(i) for i in node.inputs]
             )
@@ -200,28 +202,28 @@ class _Preparer:
 
 
 def _stored_result(node: Node) -> Node:
-    """A result must be the value of an op that stores it; a routine stores each value in one place."""
-    moved = node.op in VIEWS or node.op in STORED_LEAVES or is_generated(node)
-    in_one_place = is_result(node) or is_loop_result(node) or isinstance(node, Assembled)
-    return _copy(node) if moved or node.op in WEIGHTS or in_one_place else node
+    """A result must be computed by an op that can store it twice; a routine stores each value only once."""
+    not_computed = node.op in VIEWS or node.op in STORED_LEAVES or is_generated(node)
+    stored_once = is_result(node) or is_loop_result(node) or isinstance(node, Assembled)
+    return _copy(node) if not_computed or node.op in WEIGHTS or stored_once else node
 
 
 def _output(node: Node) -> Node:
-    """An output is written in its own shape by the op that computes it in another."""
+    """Drop reshapes of an output: the op that computes it stores it in the output's shape."""
     while node.op == "reshape" and _stored_result(node.inputs[0]) is node.inputs[0]:
         (node,) = node.inputs
     return _stored_result(node)
 
 
 def prepare(graph: IRGraph, rules: ReadableViews) -> IRGraph:
-    """The graph with its copies; an output is the op that computes it, perhaps in another shape."""
+    """The graph with the copies that its kernels need; an output is the op that computes it, perhaps reshaped."""
     new: dict[Node, Node] = {}
     preparer = _Preparer(rules)
     for n in graph.nodes:
         new[n] = preparer.prepare(n.with_inputs([new[i] for i in n.inputs]))
-    kept = [u for u in graph.updates if not (is_state(u.node) and u.node.attrs.name == u.name)]  # type: ignore[attr-defined]
+    updates = [u for u in graph.updates if not (is_state(u.node) and u.node.attrs.name == u.name)]  # type: ignore[attr-defined]
     return IRGraph(
         tuple(Output(o.name, _output(new[o.node])) for o in graph.outputs),
-        tuple(Update(u.name, _stored_result(new[u.node])) for u in kept),
+        tuple(Update(u.name, _stored_result(new[u.node])) for u in updates),
         tuple(new[i] for i in graph.inputs),
     )

@@ -1,4 +1,10 @@
-"""Fills the loop nest of one kernel: each op becomes an instruction in the level where its inputs are ready."""
+"""Builds the loop nest of one kernel: each op becomes an instruction at the first level where its inputs are available.
+
+A level is one pass over a row: instructions once per row, a loop over its elements, then reductions of that loop.  An
+op that reads the result of a reduction over the row therefore belongs to the next level.  Values are numbered within
+the kernel and reused by key (local common subexpression elimination).  An element value that a later level reads is
+recomputed if that is cheap, else spilled to a row of workspace.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +24,13 @@ from wholestep.compiler.plan.model.kernel import Guard, Index, Instr, Kind, Leve
 CHEAP = frozenset(
     {"add", "sub", "mul", "neg", "maximum", "minimum", "cast", "where", "less", "less_equal", "equal", "relu"}
 )
-SOURCES = ("acc", "position")  # what the loops around a level give it
-RECOMPUTE_OPS = (
-    4  # a value needed in a later pass over the row is computed again if that takes at most so many cheap ops
-)
+SOURCES = ("acc", "position")  # instructions whose value the surrounding loops provide: they have no operands
+RECOMPUTE_OPS = 4  # most cheap ops for which a value is recomputed in a later pass over the row, not spilled
 
 
 @dataclass
 class LevelDraft:
-    """A level while it is filled."""
+    """A level under construction."""
 
     row: list[Instr] = field(default_factory=list)
     row_stores: list[Store] = field(default_factory=list)
@@ -41,35 +45,35 @@ class LevelDraft:
 
 
 class NestBuilder:
-    """Fills the levels of one kernel.  Ids are unique within the kernel."""
+    """Builds the levels of one kernel.  Value ids are unique within the kernel."""
 
     def __init__(self, cluster: Cluster, buffers: Buffers, vector: int | None) -> None:
         self.cluster, self.buffers, self.vector = cluster, buffers, vector
         self.inside = set(cluster.nodes)
         self.drafts: list[LevelDraft] = [LevelDraft()]
         self.count = 0
-        self.row_values: dict[object, int] = {}  # valid for the rest of the row
-        self.row_levels: dict[object, int] = {}  # from which level on, of leaves that are read once per row
-        self.body_values: list[dict[object, int]] = [{}]  # valid within one level's loop
-        self.carried: dict[Node, int] = {}  # element values kept for later levels: buffer
+        self.row_values: dict[object, int] = {}  # value ids by key, valid for the rest of the row
+        self.row_levels: dict[object, int] = {}  # the level at which a value per row was computed
+        self.body_values: list[dict[object, int]] = [{}]  # per level, value ids by key, valid inside its loop
+        self.carried: dict[Node, int] = {}  # element value -> workspace buffer that holds it for later levels
         self.level_of: dict[Node, int] = {}
 
     # -- instructions ----------------------------------------------------------------------------------------------
     def add(self, level: int, in_row: bool, key: object, make: Callable[[int], Instr]) -> int:
-        """Append an instruction once per row or per level; the same key gives the same value again."""
-        known = self.row_values if in_row else self.body_values[level]
-        # An op may stand before the first reader of a leaf that it shares: then it reads the leaf itself.
-        if key not in known or (in_row and self.row_levels.get(key, 0) > level):
+        """Append an instruction, per row or per element of a level; an instruction with the same key is reused."""
+        values = self.row_values if in_row else self.body_values[level]
+        # A deferred op may belong to an earlier level than the instruction with this key: then it gets its own.
+        if key not in values or (in_row and self.row_levels.get(key, 0) > level):
             if in_row:
                 self.row_levels[key] = level
             instr = make(self.count)
-            known[key] = self.count
+            values[key] = self.count
             self.count += 1
             (self.drafts[level].row if in_row else self.drafts[level].body).append(instr)
-        return known[key]
+        return values[key]
 
     def varies(self, index: Index) -> bool:
-        """Does the index move along the innermost loop?"""
+        """Does the index depend on the innermost loop?"""
         inner = {self.vector} if self.cluster.kind is not Kind.COLUMNS else {self.vector, len(self.cluster.shape)}
         return index.value is not None or any(a in inner for a, _ in index.terms)
 
@@ -82,9 +86,9 @@ class NestBuilder:
         guards: tuple[Guard, ...] = (),
         fill: int | None = None,
     ) -> int:
-        """An element; one that does not move along the innermost loop is loaded once per row."""
-        moving = any(self.varies(i) for i in (*load.index, *(g.index for g in guards))) or fill is not None
-        in_row = in_row or (self.cluster.kind is Kind.NEST and not moving)
+        """Load an element; one whose index does not depend on the innermost loop is loaded once per row."""
+        varying = any(self.varies(i) for i in (*load.index, *(g.index for g in guards))) or fill is not None
+        in_row = in_row or (self.cluster.kind is Kind.NEST and not varying)
         return self.add(
             level, in_row, (load, guards, fill), lambda i: Instr(i, "load", dtype, load=load, guards=guards, fill=fill)
         )
@@ -93,14 +97,14 @@ class NestBuilder:
         return self.add(level, in_row, (repr(value), dtype), lambda i: Instr(i, "const", dtype, const=value))
 
     def read(self, level: int, in_row: bool, access: Access) -> int:
-        """The value that an access denotes, at this level."""
+        """The value of an access at this level: computed in this kernel, generated on the fly, or loaded."""
         base = access.base
         if base in self.inside:
             return self.inner(level, in_row, base)
         if base.op == "constant" and base.type.rank == 0:
-            number = base.attrs.array.value.item()  # type: ignore[attr-defined]
-            exact = abs(number) > 2**53 and isinstance(number, int)  # an int64 that a float does not hold
-            return self.const(level, in_row, number if exact else float(number), base.type.dtype)
+            constant = base.attrs.array.value.item()  # type: ignore[attr-defined]
+            exact = abs(constant) > 2**53 and isinstance(constant, int)  # an int64 that float64 cannot represent
+            return self.const(level, in_row, constant if exact else float(constant), base.type.dtype)
         if base.host:
             slot = self.buffers.slot(base)
             return self.add(level, in_row, ("slot", slot), lambda i: Instr(i, "scalar", base.type.dtype, slot=slot))
@@ -124,7 +128,7 @@ class NestBuilder:
         return self.load(level, in_row, Load(self.buffers.of(base), access.shape, access.index), base.type.dtype)
 
     def operand(self, level: int, in_row: bool, node: Node) -> int:
-        """What an op reads of an input at its own position; of a state perhaps its half form."""
+        """An input of an op at its own position; a state may be read from its half-precision copy."""
         access, half = resolve(node, identity(node.type.rank)), half_copy_under(node)
         if half is None:
             return self.read(level, in_row, access)
@@ -132,7 +136,7 @@ class NestBuilder:
         return self.load(level, in_row, Load(buffer, access.shape, access.index), dtype)
 
     def summand(self, access: Access) -> int:
-        """What a column sum adds: loaded, or computed from what is."""
+        """The summand of a column sum: loaded, or computed on the fly by the prologue."""
         node = access.base
         if node not in self.cluster.prologue:
             return self.read(0, False, access)
@@ -140,7 +144,7 @@ class NestBuilder:
         return self.add(0, False, node, lambda i: Instr(i, node.op, node.type.dtype, args))
 
     def inner(self, level: int, in_row: bool, node: Node) -> int:
-        """A value of this kernel: in a register, carried from an earlier level, or computed again."""
+        """A value of this kernel: in a register, recomputed, or reloaded from an earlier level."""
         if node in self.row_values:
             return self.row_values[node]
         if node in self.body_values[level]:
@@ -150,19 +154,19 @@ class NestBuilder:
         return self.load(level, in_row, self.carry(node), node.type.dtype)
 
     def is_cheap(self, node: Node, budget: int) -> int | None:
-        """The budget left after computing an element value again; None if it does not suffice."""
+        """The budget of ops left after recomputing an element value; None if the budget does not suffice."""
         if node in self.row_values or node not in self.inside:
             return budget
         if node.op not in CHEAP or budget == 0:
             return None
-        left: int | None = budget - 1
+        remaining: int | None = budget - 1
         for i in node.inputs:
-            if left is not None:
-                left = self.is_cheap(resolve(i, identity(i.type.rank)).base, left)
-        return left
+            if remaining is not None:
+                remaining = self.is_cheap(resolve(i, identity(i.type.rank)).base, remaining)
+        return remaining
 
     def carry(self, node: Node) -> Load:
-        """Where an element value waits for later levels: its own buffer if it has one, else a row of workspace."""
+        """Where later levels reload an element value: its own buffer if it has one, else a spilled row of workspace."""
         if node in self.buffers.stored and self.buffers.space(node) in (Space.ARENA, Space.OUTPUT):
             return Load(self.buffers.of(node), node.type.shape, identity(node.type.rank))
         if node not in self.carried:
@@ -170,33 +174,33 @@ class NestBuilder:
             assert self.vector is not None
             buffer = self.buffers.work(TensorType((self.cluster.vector,), node.type.dtype))
             self.carried[node] = buffer
-            made = self.level_of[node]
-            where = Load(buffer, (self.cluster.vector,), (Index.axis(self.vector),))
-            self.drafts[made].stores.append(Store(where, self.body_values[made][node]))
+            level = self.level_of[node]
+            spill = Load(buffer, (self.cluster.vector,), (Index.axis(self.vector),))
+            self.drafts[level].stores.append(Store(spill, self.body_values[level][node]))
         return Load(self.carried[node], (self.cluster.vector or 1,), (Index.axis(self.vector or 0),))
 
     def compute(self, level: int, in_row: bool, node: Node) -> int:
-        """Append the op of a node; its value is then known under the node."""
-        known = self.row_values if in_row else self.body_values[level]
+        """Append the op of a node and register its value under the node."""
+        values = self.row_values if in_row else self.body_values[level]
         if node.op == "gather":
-            known[node] = self.gather(level, in_row, node)
+            values[node] = self.gather(level, in_row, node)
         elif node.op == "pad":
-            known[node] = self.pad(level, in_row, node)
+            values[node] = self.pad(level, in_row, node)
         elif node.op == "concat":
-            known[node] = self.concat(level, in_row, node)
+            values[node] = self.concat(level, in_row, node)
         elif node.op == "write_rows":
-            known[node] = self.read(level, in_row, resolve(node.inputs[1], identity(node.type.rank)))
+            values[node] = self.read(level, in_row, resolve(node.inputs[1], identity(node.type.rank)))
         else:
             args = tuple(self.operand(level, in_row, i) for i in node.inputs)
             self.add(level, in_row, node, lambda i: Instr(i, node.op, node.type.dtype, args))
-        return known[node]
+        return values[node]
 
     def gather(self, level: int, in_row: bool, node: Node) -> int:
         data, index = node.inputs
         axis = node.attrs.axis  # type: ignore[attr-defined]
         axes = identity(node.type.rank)
-        picked = self.read(level, in_row, resolve(index, axes[axis : axis + index.type.rank]))
-        at_data = (*axes[:axis], Index(value=picked), *axes[axis + index.type.rank :])
+        position = self.read(level, in_row, resolve(index, axes[axis : axis + index.type.rank]))
+        at_data = (*axes[:axis], Index(value=position), *axes[axis + index.type.rank :])
         return self.load(level, in_row, Load(self.buffers.of(data), data.type.shape, at_data), node.type.dtype)
 
     def pad(self, level: int, in_row: bool, node: Node) -> int:
@@ -227,7 +231,8 @@ class NestBuilder:
         return value
 
     def guarded(self, level: int, in_row: bool, access: Access, guards: tuple[Guard, ...], fill: int | None) -> int:
-        if fill is None:  # the first part of a concatenation: elsewhere its value is replaced
+        """Load an element if all guards hold, else take `fill`."""
+        if fill is None:  # the first part of a concatenation; the later parts replace this value elsewhere
             fill = self.const(level, in_row, 0.0, access.base.type.dtype)
         load = Load(self.buffers.of(access.base), access.shape, access.index)
         return self.load(level, in_row, load, access.base.type.dtype, guards, fill)
@@ -239,8 +244,8 @@ class NestBuilder:
             self.body_values.append({})
 
     def ready(self, node: Node) -> int:
-        """The first level at which all inputs of a node are known."""
-        level = 1 if self.cluster.kind is Kind.COLUMNS else 0  # level 0 of a column sum is the loop that adds
+        """The first level at which all inputs of a node are available."""
+        level = 1 if self.cluster.kind is Kind.COLUMNS else 0  # level 0 of a column sum is the accumulation loop
         for i in node.inputs:
             base = resolve(i, identity(i.type.rank)).base
             if base in self.inside:
@@ -248,11 +253,12 @@ class NestBuilder:
         return level
 
     def place(self, node: Node) -> None:
+        """Add an op, and the stores of its value, at the first possible level."""
         level = self.ready(node)
         self.level_of[node] = level
         self.grow(level)
         if node.op == PARTIAL_SUM:
-            self.leave_parts(level, node)
+            self.add_partial_sum(level, node)
             return
         if node.op in REDUCTIONS:
             (source,) = node.inputs
@@ -264,27 +270,28 @@ class NestBuilder:
         else:
             self.compute(level, self.is_row(node), node)
         for load in self.buffers.targets(node):
-            target = self.behind_start(level, node, load) if node.op == "write_rows" else load
+            target = self.row_target(level, node, load) if node.op == "write_rows" else load
             self.store(level + (node.op in REDUCTIONS), node, target)
 
-    def leave_parts(self, level: int, node: Node) -> None:
-        """A sum over rows: each part of them has a row of its own."""
+    def add_partial_sum(self, level: int, node: Node) -> None:
+        """Accumulate a sum over rows; each part of the rows has its own row in the result."""
         (source,) = node.inputs
         assert self.vector is not None
         value = self.read(level, False, resolve(source, identity(source.type.rank)))
-        place = Load(self.buffers.of(node), node.type.shape, (Index(), Index.axis(self.vector)))
-        self.drafts[level].sums.append(Store(place, value))
+        target = Load(self.buffers.of(node), node.type.shape, (Index(), Index.axis(self.vector)))
+        self.drafts[level].sums.append(Store(target, value))
 
-    def behind_start(self, level: int, node: Node, load: Load) -> Load:
-        """Where a row is written: the state's row of its own number behind the first one."""
-        given = self.read(level, True, resolve(node.inputs[2], ()))
-        start = self.add(level, True, ("start", given), lambda i: Instr(i, "cast", int64, (given,)))
+    def row_target(self, level: int, node: Node, load: Load) -> Load:
+        """The target of `write_rows`: row i is stored at row start + i of the state."""
+        first = self.read(level, True, resolve(node.inputs[2], ()))
+        start = self.add(level, True, ("start", first), lambda i: Instr(i, "cast", int64, (first,)))
         return replace(load, index=(replace(load.index[0], value=start), *load.index[1:]))
 
     def is_row(self, node: Node) -> bool:
         return self.cluster.kind is Kind.NEST and (self.cluster.vector is None or self.cluster.is_row(node))
 
     def store(self, level: int, node: Node, load: Load) -> None:
+        """Store the value of a node, once per row or per element."""
         draft = self.drafts[level]
         if node in self.row_values:
             draft.row_stores.append(Store(load, self.row_values[node]))
@@ -296,11 +303,11 @@ class NestBuilder:
         return tuple(d.freeze() for d in self.drafts)
 
     def drop_unused(self) -> None:
-        """A cheap value that only later levels need was computed again there."""
+        """Dead code elimination: a cheap value that only later levels read was recomputed there."""
         used = {s.value for d in self.drafts for s in (*d.row_stores, *d.stores, *d.sums)}
         used |= {r.value for d in self.drafts for r in d.reduces}
-        places = [i for d in self.drafts for s in (*d.row_stores, *d.stores) for i in s.load.index]
-        used |= {i.value for i in places if i.value is not None}
+        indices = [i for d in self.drafts for s in (*d.row_stores, *d.stores) for i in s.load.index]
+        used |= {i.value for i in indices if i.value is not None}
         for part in (part for d in reversed(self.drafts) for part in (d.body, d.row)):
             for instr in reversed(part):
                 if instr.id in used or instr.op in SOURCES:
@@ -309,7 +316,7 @@ class NestBuilder:
 
 
 def operands(instr: Instr) -> Iterator[int]:
-    """The values that an instruction uses, those of its indices included."""
+    """The ids of the values that an instruction uses, those of its indices included."""
     yield from instr.args
     if instr.fill is not None:
         yield instr.fill

@@ -1,4 +1,4 @@
-"""A level of one kernel inside another: its axes and values under other numbers."""
+"""Renumbers the axes and value ids of a level, so that it can be embedded in another kernel."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from wholestep.compiler.plan.model.kernel import Guard, Index, Instr, Level, Loa
 
 
 def renumber_level(level: Level, axes: int, ids: int) -> Level:
-    """The level with `axes` added to the number of every axis, and `ids` to that of every value."""
+    """The level with `axes` added to every axis number and `ids` to every value id."""
 
     def index(i: Index) -> Index:
         terms = tuple((a + axes, c) for a, c in i.terms)

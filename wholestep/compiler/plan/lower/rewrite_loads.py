@@ -1,4 +1,4 @@
-"""Kernel bodies with other places in memory."""
+"""Rewrites the memory accesses of a kernel body."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Change = Callable[[Load], Load]
 
 
 def with_loads(body: Body, change: Change) -> Body:
-    """The body with every place that it reads or writes changed."""
+    """The body with `change` applied to every access, reads and writes."""
     levels = tuple(_level(level, change) for level in body.levels)
     if isinstance(body, Dot):
         return replace(body, a=change(body.a), b=change(body.b), levels=levels)
@@ -50,7 +50,7 @@ def _operands(operands: Sequence[Operand], change: Change) -> tuple[Operand, ...
 
 
 def with_stores(body: Body, change: Callable[[Store], Sequence[Store]]) -> Body:
-    """The body with several stores, or none, in the place of each store of a level."""
+    """The body with each store of a level replaced by the stores (any number) that `change` returns."""
     levels = tuple(
         replace(
             level,

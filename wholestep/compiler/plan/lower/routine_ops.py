@@ -1,7 +1,7 @@
-"""Ops that are a kernel of their own, with a native routine: which they are, and what they write in place.
+"""Ops that native routines compute, and which of their results are stored directly in the layout of their readers.
 
-Ops of one routine over the same inputs are results of one call.  A value that is only moved before it is read, or put
-next to others, is written where its readers look for it: it is *assembled* there by the calls that compute it.
+Ops of one routine over the same inputs are results of one call.  If the result of a call is only permuted, reshaped or
+concatenated before it is read, the call writes it at its final position: the value is *assembled* without a copy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROUTINES: Mapping[str, str] = {
     "attention_grad": "attention_grad",
     "exchange": "exchange",
 }
-# Operands and results that a routine walks with a step of its own; of all others the last axis is consecutive elements.
+# Operands and results that a routine accesses with a stride; the last axis of all others is contiguous.
 STEPPED = frozenset({"lse"})
 
 
@@ -36,12 +36,12 @@ def is_result(node: Node) -> bool:
 
 
 def is_loop_result(node: Node) -> bool:
-    """Is the node what a loop writes, step by step?"""
+    """Is the node a result of a scan, which writes it iteration by iteration?"""
     return node.op == "item" and node.inputs[0].op == "scan"
 
 
 def call_of(node: Node) -> object | None:
-    """What all results of one call have in common, and what is assembled from them; None for other ops."""
+    """A key that identifies the call which computes or assembles the node; None for other ops."""
     while node.op in ("item", "assembled"):
         node = node.inputs[0]
     if node.op == "scan":
@@ -50,7 +50,7 @@ def call_of(node: Node) -> object | None:
 
 
 class Assembled(Node):
-    """A value in memory; part i lies at `places[i]`, indices over the axes of the part."""
+    """A stored value that calls write in parts: part i is stored at `places[i]`, indices over the axes of the part."""
 
     __slots__ = ("places",)
 
@@ -62,7 +62,7 @@ class Assembled(Node):
         name: str = "",
         line: SourceLine | None = None,
     ) -> None:
-        # No op of the IR: it exists between here and the end of planning, and no table has a row for it.
+        # Not an op of the IR: it exists only while planning, and no table of ops has a row for it.
         self.op, self.inputs, self.attrs, self.name, self.line = "assembled", tuple(parts), at.NONE, name, line
         self.result, self.host = type, False
         self.places = tuple(places)
@@ -72,16 +72,16 @@ class Assembled(Node):
 
 
 def assemble(graph: IRGraph) -> IRGraph:
-    """The graph with every value assembled that can be: moved results of calls, and concatenations of such."""
-    finder = _Finder(graph)
+    """The graph with results of calls assembled in place: permuted or reshaped ones, and concatenations of these."""
+    finder = _AssemblyFinder(graph)
     new: dict[Node, Node] = {}
     for old in graph.nodes:
         inputs = [new[i] for i in old.inputs]
-        found = finder.parts(old)
-        if found is None:
+        parts_and_places = finder.parts(old)
+        if parts_and_places is None:
             new[old] = old.with_inputs(inputs)
         else:
-            parts, places = zip(*found, strict=True)
+            parts, places = zip(*parts_and_places, strict=True)
             new[old] = Assembled([new[p] for p in parts], places, old.type, old.name, old.line)
     return IRGraph(
         tuple(Output(o.name, new[o.node]) for o in graph.outputs),
@@ -90,49 +90,49 @@ def assemble(graph: IRGraph) -> IRGraph:
     )
 
 
-class _Finder:
+class _AssemblyFinder:
     def __init__(self, graph: IRGraph) -> None:
         roots = {o.node for o in graph.outputs} | {u.node for u in graph.updates}
         readers = graph.consumers()
         self.read_once = {n for n in graph.nodes if len(readers[n]) == 1 and n not in roots}
 
     def parts(self, node: Node) -> list[tuple[Node, Indices]] | None:
-        """The results of calls that a node is assembled from, and where each goes; None if it is not."""
+        """The results of calls that a node can be assembled from, with the index of each; None if it cannot."""
         if node.op == "reshape":
-            found = self.trace(node)
-            return None if found is None or found[0] is node.inputs[0] or not _is_in_rows(*found) else [found]
+            traced = self.trace(node)
+            return None if traced is None or traced[0] is node.inputs[0] or not _is_in_rows(*traced) else [traced]
         if node.op != "concat":
             return None
         parts, axis, start = [], attrs_of(node, at.ConcatAttrs).axis, _zero()
         for i in node.inputs:
-            found = self.trace(i) if i in self.read_once else None
-            if found is None or not _is_in_rows(*found):
+            traced = self.trace(i) if i in self.read_once else None
+            if traced is None or not _is_in_rows(*traced):
                 return None
-            base, index = found
-            moved = Index(index[axis].terms, index[axis].offset + start)
-            parts.append((base, (*index[:axis], moved, *index[axis + 1 :])))
+            base, index = traced
+            shifted = Index(index[axis].terms, index[axis].offset + start)
+            parts.append((base, (*index[:axis], shifted, *index[axis + 1 :])))
             start = start + i.type.shape[axis]
         return parts if _is_one_call([base for base, _ in parts]) else None
 
     def trace(self, node: Node) -> tuple[Node, Indices] | None:
-        """The result that a node is another view of, and where each of its elements is in the node."""
-        if is_result(node) and node.inputs[0].op != "exchange":  # its tensors go from end to end
+        """The call result that a node is a view of, and the index of the result's elements in the node."""
+        if is_result(node) and node.inputs[0].op != "exchange":  # a collective writes its tensors contiguously
             return (node, identity(node.type.rank))
         if node.op not in ("permute", "reshape") or node.inputs[0] not in self.read_once:
             return None
-        below = self.trace(node.inputs[0])
-        if below is None:
+        source = self.trace(node.inputs[0])
+        if source is None:
             return None
-        base, index = below
+        base, index = source
         if node.op == "permute":
             return base, tuple(index[d] for d in attrs_of(node, at.PermuteAttrs).order)
-        moved = merge_index(node.inputs[0].type.shape, node.type.shape, index)
-        return None if moved is None else (base, moved)
+        merged = merge_index(node.inputs[0].type.shape, node.type.shape, index)
+        return None if merged is None else (base, merged)
 
 
-def _is_in_rows(part: Node, place: Indices) -> bool:
-    """Does a routine write consecutive elements there, as all of them do?"""
-    return has_contiguous_columns(place, part.type.rank - 1)
+def _is_in_rows(part: Node, index: Indices) -> bool:
+    """Is the last axis of the part contiguous there?  Routines write rows of consecutive elements."""
+    return has_contiguous_columns(index, part.type.rank - 1)
 
 
 def _zero() -> Extent:
@@ -144,7 +144,7 @@ def _is_one_call(results: Sequence[Node]) -> bool:
 
 
 def compose_indices(outer: Indices, inner: Indices) -> Indices:
-    """`outer`, whose axes are positions in `inner`, over the axes of `inner`."""
+    """Composition: `outer`, whose axis i is the index `inner[i]`, as indices over the axes of `inner`."""
     out = []
     for i in outer:
         terms: dict[int, Extent] = {}
@@ -158,6 +158,6 @@ def compose_indices(outer: Indices, inner: Indices) -> Indices:
 
 
 def has_contiguous_columns(index: Indices, column: int) -> bool:
-    """Does the axis `column` walk consecutive elements of what is indexed?"""
-    inside = [dict(i.terms).get(column, 0) for i in index]
-    return bool(inside) and inside[-1] == 1 and not any(inside[:-1])
+    """Has the axis `column` stride 1 in the indexed tensor?"""
+    strides = [dict(i.terms).get(column, 0) for i in index]
+    return bool(strides) and strides[-1] == 1 and not any(strides[:-1])

@@ -1,4 +1,4 @@
-"""The native routines of a target: one function each, cluster -> kernel.  What a routine is, is in routine_ops.py."""
+"""Dispatch table of routine calls: the function that lowers a cluster to each routine (see routine_ops.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The scalar prologue: expressions of runtime scalars, sizes and constants, in float64, once a step."""
+"""The scalar prologue: expressions of runtime scalars, sizes and constants, evaluated in float64 once per step.
+
+Kernels read the results (a learning rate, a bias correction) from numbered slots instead of memory.
+"""
 
 from __future__ import annotations
 
@@ -16,21 +19,22 @@ class ScalarPrologue:
         self.slots = 0
 
     def slot(self, node: Node) -> int:
-        """Where kernels find the value of a host node."""
+        """The slot from which kernels read the value of a host node."""
         at = self.value(node)
-        known = self.values[at].slot
-        if known is None:
+        slot = self.values[at].slot
+        if slot is None:
             self.values[at] = replace(self.values[at], slot=self.slots)
             self.slots += 1
             return self.slots - 1
-        return known
+        return slot
 
     def value(self, node: Node) -> int:
+        """The id of the prologue's instruction that computes a node; its operands come first."""
         if node not in self.ids:
             args = tuple(self.value(i) for i in node.inputs)
-            made = self._make(node, args)
-            self.ids[node] = made.id
-            self.values.append(made)
+            value = self._make(node, args)
+            self.ids[node] = value.id
+            self.values.append(value)
         return self.ids[node]
 
     def _make(self, node: Node, args: tuple[int, ...]) -> HostValue:

@@ -1,8 +1,10 @@
-"""Loops: the body of a `scan` is planned like any graph, and its kernels run once per step.
+"""Loops: the body of a `scan` is planned like any graph, and its kernels run once per iteration.
 
-The number of the step is a symbol.  A slice of a sequence is a view that begins at that symbol, a carry is a view of
-its trail, a stack of all values that it has: so every access of a step is affine, and the planner sees nothing new.
-What a step computes is stored in the stack at the step's place; values that stay within a step have a buffer each.
+The iteration number is a symbol.  A slice of a sequence is a view at an offset of that symbol; a carry is a view of its
+stack, which holds the carry's value before and after every iteration.  So every access is affine, and the rest of the
+planner needs no special case.  Results of an iteration are stored in their slot of the stack; a value that is used
+within one iteration only has one buffer, which every iteration reuses.  Kernels that compute the same in every
+iteration run once, before the loop (loop-invariant code motion).
 """
 
 from __future__ import annotations
@@ -37,20 +39,21 @@ from wholestep.compiler.plan.model.kernel import (
 )
 from wholestep.compiler.target import Fusion
 
-Place = tuple[Node, Extent]  # a stack, and the slot in it
+Slot = tuple[Node, Extent]  # a stack, and the position in it
 
 
 @dataclass
 class Opened:
-    """What planning a program with its loops opened needs to know about them."""
+    """A program whose loops are expanded into the kernels of their bodies."""
 
-    clusters: list[Cluster] = field(default_factory=list)  # all kernels to be, in order
-    closed: list[Cluster] = field(default_factory=list)  # each loop as one: what it reads and gives
+    clusters: list[Cluster] = field(default_factory=list)  # of all kernels, in execution order
+    closed: list[Cluster] = field(default_factory=list)  # each loop as one cluster: its operands and results
     loops: list[Loop] = field(default_factory=list)
-    outside: dict[Node, Node] = field(default_factory=dict)  # leaf of a body -> the value that it is
-    places: dict[Node, list[Place]] = field(default_factory=dict)  # computed in a step -> where it is stacked
+    outside: dict[Node, Node] = field(default_factory=dict)  # leaf of a body -> the outer value that it stands for
+    places: dict[Node, list[Slot]] = field(default_factory=dict)  # value of an iteration -> its slots in stacks
 
-    parts: dict[Node, tuple[Node, Indices]] = field(default_factory=dict)  # -> what it is stored in, and where
+    # part of an eliminated concat -> the concatenation, and the index of the part in it
+    parts: dict[Node, tuple[Node, Indices]] = field(default_factory=dict)
 
     @property
     def stacks(self) -> list[Node]:
@@ -58,40 +61,42 @@ class Opened:
 
 
 def open_loops(clusters: Sequence[Cluster], fusion: Fusion, rules: ReadableViews, fused: bool) -> Opened:
-    """Put the kernels of its body in the place of each loop."""
+    """Replace each loop by the clusters of its body."""
     opened = Opened()
     for cluster in clusters:
         if cluster.kind is Kind.LOOP:
             opened.closed.append(cluster)
-            _Body(cluster, opened, fusion, rules, fused).open()
+            _Body(cluster, opened, fusion, rules, fused).expand()
         else:
             opened.clusters.append(cluster)
     return opened
 
 
 class _Body:
+    """Expands one loop."""
+
     def __init__(self, cluster: Cluster, opened: Opened, fusion: Fusion, rules: ReadableViews, fused: bool) -> None:
         self.cluster, self.opened, self.fusion, self.rules, self.fused = cluster, opened, fusion, rules, fused
         self.scan = cluster.nodes[0]
         self.attrs = attrs_of(self.scan, at.ScanAttrs)
         id = len(opened.loops)
         self.loop = Loop(id, f"%{id}", self.attrs.length, self.attrs.reverse)
-        self.step = Dim.symbol(self.loop.symbol)
+        self.iteration = Dim.symbol(self.loop.symbol)
         opened.loops.append(self.loop)
         self.leaves: dict[Node, Node] = {}
         self.items = self._items()
 
     def _items(self) -> list[Node]:
-        """Every result, read or not: a carry is read by the loop itself."""
-        known = {attrs_of(n, at.ItemAttrs).index: n for n in self.cluster.nodes if n.op == "item"}
-        missing = [i for i in range(len(self.scan.results)) if i not in known]
-        made = {i: Node("item", (self.scan,), at.ItemAttrs(i), self.scan.name, self.scan.line) for i in missing}
-        self.cluster.nodes.extend(made.values())
-        return [(known | made)[i] for i in range(len(self.scan.results))]
+        """Every result of the scan, even if nothing outside reads it: the loop itself reads its carries."""
+        existing = {attrs_of(n, at.ItemAttrs).index: n for n in self.cluster.nodes if n.op == "item"}
+        missing = [i for i in range(len(self.scan.results)) if i not in existing]
+        added = {i: Node("item", (self.scan,), at.ItemAttrs(i), self.scan.name, self.scan.line) for i in missing}
+        self.cluster.nodes.extend(added.values())
+        return [(existing | added)[i] for i in range(len(self.scan.results))]
 
-    # -- what a step reads -----------------------------------------------------------------------------------------
+    # -- operands of an iteration ----------------------------------------------------------------------------------
     def leaf(self, node: Node) -> Node:
-        """Something in memory outside, as a leaf of the body."""
+        """A leaf of the body that stands for a value computed outside of the loop."""
         if not is_op(node):
             return node  # states, constants and scalars are leaves already
         if node not in self.leaves:
@@ -102,85 +107,88 @@ class _Body:
         return self.leaves[node]
 
     def view(self, node: Node) -> Node:
-        """A view of something outside, as a view of a leaf."""
+        """A view of an outer value, as a view of its leaf."""
         if node.op not in VIEWS:
             return self.leaf(node)
         return node.with_inputs([self.view(node.inputs[0])])
 
     def slot(self, stack: Node, number: Extent) -> Node:
-        """One slice of a stack."""
+        """The slice of a stack at one position."""
         shape = stack.type.shape
         cut = build.slice_axes(stack, (number, *(0,) * (len(shape) - 1)), (number + 1, *shape[1:]))
         return build.reshape(cut, shape[1:])
 
     def graph(self) -> IRGraph:
-        """One step; its updates are what is stacked."""
-        a, before = self.attrs, self.step + (1 if self.attrs.reverse else 0)
-        after = self.step + (0 if self.attrs.reverse else 1)
-        given = [self.slot(self.leaf(item), before) for item in self.items[: a.carries]]
-        given += [self.slot(self.view(x), self.step) for x in self.scan.inputs[a.carries : a.carries + a.sequences]]
-        given += [self.view(x) for x in self.scan.inputs[a.carries + a.sequences :]]
-        new = dict(zip(a.graph.inputs, given, strict=True))
+        """The graph of one iteration; its updates are the values stored in stacks."""
+        a, before = self.attrs, self.iteration + (1 if self.attrs.reverse else 0)
+        after = self.iteration + (0 if self.attrs.reverse else 1)
+        arguments = [self.slot(self.leaf(item), before) for item in self.items[: a.carries]]
+        arguments += [
+            self.slot(self.view(x), self.iteration) for x in self.scan.inputs[a.carries : a.carries + a.sequences]
+        ]
+        arguments += [self.view(x) for x in self.scan.inputs[a.carries + a.sequences :]]
+        new = dict(zip(a.graph.inputs, arguments, strict=True))
         for node in a.graph.nodes:
             if node not in new:
                 new[node] = node.with_inputs([new[i] for i in node.inputs])
-        slots = [after if i < a.carries else self.step for i in range(len(self.items))]
+        slots = [after if i < a.carries else self.iteration for i in range(len(self.items))]
         results = [copy_of(new[o.node]) if new[o.node].op == "scatter_add" else new[o.node] for o in a.graph.outputs]
-        one = prepare(IRGraph((), tuple(Update(f"y{i}", n) for i, n in enumerate(results))), self.rules)
-        for update, item, slot in zip(one.updates, self.items, slots, strict=True):
+        iteration = prepare(IRGraph((), tuple(Update(f"y{i}", n) for i, n in enumerate(results))), self.rules)
+        for update, item, slot in zip(iteration.updates, self.items, slots, strict=True):
             self.opened.places.setdefault(update.node, []).append((item, slot))
-        return one
+        return iteration
 
     # -- the kernels -----------------------------------------------------------------------------------------------
-    def open(self) -> None:
-        self.first_values()
+    def expand(self) -> None:
+        """Add the clusters of the body: loop-invariant ones first, then those that run in every iteration."""
+        self.store_initial_carries()
         graph = self.graph()
         clusters = fuse(graph, self.fusion, self.fused)
         if self.fused:
             clusters = lay_beside(merge_maps(clusters, (), self.fusion), graph)
-        for whole in (n for c in clusters for n in in_place_concats(c)):
-            self.opened.parts.update({part: (whole, index) for part, index in parts(whole)})
+        for concat in (n for c in clusters for n in in_place_concats(c)):
+            self.opened.parts.update({part: (concat, index) for part, index in parts(concat)})
         inside = topological(clusters)
-        steady = self.steady(inside)
+        invariant = self.invariant_clusters(inside)
         for cluster in inside:
-            if cluster not in steady:
+            if cluster not in invariant:
                 cluster.loop = self.loop.id
         self.opened.clusters += sorted(inside, key=lambda c: c.loop is not None)
 
-    def first_values(self) -> None:
-        """Each carry's trail begins with its first value."""
+    def store_initial_carries(self) -> None:
+        """Copy the initial value of each carry into the first slot of its stack."""
         for i in range(self.attrs.carries):
             copy = copy_of(self.scan.inputs[i])
             self.opened.places[copy] = [(self.items[i], self.attrs.length if self.attrs.reverse else 0)]
             shape = copy.type.shape
             self.opened.clusters.append(Cluster(Kind.NEST, shape[:-1], shape[-1] if shape else None, [copy]))
 
-    def steady(self, clusters: Sequence[Cluster]) -> set[Cluster]:
-        """Those that compute the same in every step: they run once, before the loop."""
-        found: set[Cluster] = set()
+    def invariant_clusters(self, clusters: Sequence[Cluster]) -> set[Cluster]:
+        """Loop-invariant clusters: they compute the same in every iteration, and run once before the loop."""
+        invariant: set[Cluster] = set()
         for c in clusters:
             stacked = any(n in self.opened.places for n in c.results)
-            moving = any(
+            varies = any(
                 symbols_of([i.offset for i in a.index]) & {self.loop.symbol} for n in c.members for a in accesses(n)
             )
-            if not stacked and not moving and c.reads <= found:
-                found.add(c)
-        return found
+            if not stacked and not varies and c.reads <= invariant:
+                invariant.add(c)
+        return invariant
 
 
 def in_slots(kernel: Kernel, slots: Mapping[int, Extent], buffers: Sequence[Buffer]) -> Kernel:
-    """The kernel with every access of a step's own value, where that lies in a stack, at its slot in the stack."""
+    """The kernel with each access to a value of the iteration that is stored in a stack redirected to its slot."""
 
-    def moved(value: Any) -> Any:
+    def redirect(value: Any) -> Any:
         if isinstance(value, Load):
             stack = buffers[value.buffer].type
             if value.buffer not in slots or product(value.shape) == stack.elements:
                 return value
             return Load(value.buffer, (stack.shape[0], *value.shape), (Index(offset=slots[value.buffer]), *value.index))
         if isinstance(value, tuple):
-            return tuple(map(moved, value))
+            return tuple(map(redirect, value))
         if isinstance(value, Instr | Store | Level | Operand | Body):
-            return replace(value, **{f.name: moved(getattr(value, f.name)) for f in fields(value)})
+            return replace(value, **{f.name: redirect(getattr(value, f.name)) for f in fields(value)})
         return value
 
-    return replace(kernel, body=moved(kernel.body))
+    return replace(kernel, body=redirect(kernel.body))

@@ -1,4 +1,8 @@
-"""Which values are in memory."""
+"""Buffer assignment: which values are stored, in which memory space, and where each op stores its result.
+
+A value is stored if the caller reads it, if it updates a state, or if another kernel than its own reads it; all others
+stay in registers or in a thread's workspace.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +37,12 @@ class Buffers:
     ) -> None:
         self.sizes = sizes
         self.loops = loops or Opened()
-        self.output_types = {o.name: o.node.type for o in outputs}  # as they are seen: perhaps in another shape
+        self.output_types = {o.name: o.node.type for o in outputs}  # as the caller sees them: perhaps reshaped
         self.all: list[Buffer] = []
         self.stored: dict[Node, int] = {}
         self.host = ScalarPrologue()
         self.copies: dict[tuple[int, DType], int] = {}  # (state, half type) -> its copy
-        self.slots: dict[int, Extent] = {}  # stack -> where in it a step reads what it has just computed
+        self.slots: dict[int, Extent] = {}  # stack -> slot in which an iteration reads the value that it just computed
         self.states: dict[str, int] = {}
         self.updates: dict[Node, list[str]] = {}
         self.outputs: dict[str, int] = {}
@@ -50,7 +54,7 @@ class Buffers:
         self._stacks()
         self._half_copies(clusters)
 
-    # -- making them -----------------------------------------------------------------------------------------------
+    # -- construction ----------------------------------------------------------------------------------------------
     def new(self, name: str, type: TensorType, space: Space) -> int:
         bytes = layout_bytes(type, Layout.ROWS, self.sizes)
         self.all.append(Buffer(len(self.all), name, type, space, Layout.ROWS, bytes))
@@ -63,8 +67,10 @@ class Buffers:
                 if name not in self.states:
                     self.states[name] = self.new(name, node.type, Space.STATE)
                     a = attrs_of(node, StateAttrs)
-                    held = replace(self.all[-1], by_columns=a.by_columns, parts=a.parts, whole=a.whole, split=a.split)
-                    self.all[-1] = held
+                    partitioned = replace(
+                        self.all[-1], by_columns=a.by_columns, parts=a.parts, whole=a.whole, split=a.split
+                    )
+                    self.all[-1] = partitioned
                 self.stored[node] = self.states[name]
             elif node.op == "input":
                 self.stored[node] = self.new(node.attrs.name, node.type, Space.INPUT)  # type: ignore[attr-defined]
@@ -72,32 +78,32 @@ class Buffers:
                 self.stored[node] = self.new("", node.type, Space.CONSTANT)
 
     def _values(self, graph: IRGraph, clusters: Sequence[Cluster]) -> None:
-        """Outputs, and what a kernel reads that another one computed."""
+        """Buffers of outputs, and of values that one kernel computes and another reads."""
         for o in graph.outputs:
             self.outputs[o.name] = self.new(o.name, self.output_types[o.name], Space.OUTPUT)
             self.output_of.setdefault(o.node, []).append(self.outputs[o.name])
         of = {n: c for c in clusters for n in c.results}
-        read = [(self._outside(a.base), c) for c in clusters for n in c.members for a in accesses(n)]
-        passed = dict.fromkeys(base for base, c in read if base in of and of[base] is not c)
-        for node in passed:
+        reads = [(self._outside(a.base), c) for c in clusters for n in c.members for a in accesses(n)]
+        intermediates = dict.fromkeys(base for base, c in reads if base in of and of[base] is not c)
+        for node in intermediates:
             if node in self.loops.places:
-                continue  # in its stack
+                continue  # it is stored in its stack
             if node in self.output_of:
                 self.stored[node] = self.output_of[node][0]
             else:
                 self.stored[node] = self.new(node.name, node.type, Space.ARENA)
-        for c in clusters:  # a scatter accumulates in memory, whoever reads it
+        for c in clusters:  # a scatter accumulates in memory, even if only its own kernel reads the result
             for n in c.results:
                 in_a_stack = n in self.loops.places
                 if n.op == "scatter_add" and n not in self.stored and n not in self.output_of and not in_a_stack:
                     self.stored[n] = self.new(n.name, n.type, Space.ARENA)
 
     def _outside(self, node: Node) -> Node:
-        """What a leaf of a loop's body is; any other node is itself."""
+        """The outer value that a leaf of a loop's body stands for; any other node itself."""
         return self.loops.outside.get(node, node)
 
     def _stacks(self) -> None:
-        """A loop keeps all values of its carries and of what it gives, whoever reads them."""
+        """Stacks of a loop: all values of its carries and results are stored, even if nothing outside reads them."""
         for stack in self.loops.stacks:
             if stack not in self.stored:
                 self.stored[stack] = self.new(stack.name, stack.type, Space.ARENA)
@@ -110,7 +116,7 @@ class Buffers:
             self.stored[leaf] = self.stored[node]
 
     def _half_copies(self, clusters: Sequence[Cluster]) -> None:
-        """A state whose half form is a right operand, or a bias, has that stored too; its update writes both."""
+        """Half-precision copies of states that products read as a right operand or bias; an update writes both."""
         for half in (half_copy_under(i) for c in clusters for n in c.members for i in n.inputs):
             if half is None:
                 continue
@@ -120,7 +126,7 @@ class Buffers:
                 self.all[copy] = replace(self.all[copy], source=state.id)
                 self.copies[state.id, dtype] = copy
 
-    # -- asking for them -------------------------------------------------------------------------------------------
+    # -- queries ---------------------------------------------------------------------------------------------------
     def of(self, node: Node) -> int:
         return self.stored[node]
 
@@ -135,17 +141,17 @@ class Buffers:
         return self.host.slot(node)
 
     def targets(self, node: Node) -> list[Load]:
-        """Everywhere the value of an op is stored."""
+        """All accesses to which the value of an op is stored."""
         axes = identity(node.type.rank)
-        own = self.stored.get(node)
-        in_a_stack = own is None or (node in self.loops.places and own in self.slots)
-        found = dict.fromkeys([*([] if own is None or in_a_stack else [own]), *self.output_of.get(node, [])])
-        loads = [Load(b, node.type.shape, axes) for b in found]
+        buffer = self.stored.get(node)
+        in_a_stack = buffer is None or (node in self.loops.places and buffer in self.slots)
+        plain = dict.fromkeys([*([] if buffer is None or in_a_stack else [buffer]), *self.output_of.get(node, [])])
+        loads = [Load(b, node.type.shape, axes) for b in plain]
         for stack, slot in self.loops.places.get(node, []):
             loads.append(Load(self.stored[stack], stack.type.shape, (Index(offset=slot), *axes)))
         if node in self.loops.parts:
-            whole, index = self.loops.parts[node]
-            loads += [Load(t.buffer, t.shape, compose_indices(t.index, index)) for t in self.targets(whole)]
+            concat, index = self.loops.parts[node]
+            loads += [Load(t.buffer, t.shape, compose_indices(t.index, index)) for t in self.targets(concat)]
         for name in self.updates.get(node, []):
             state = self.states[name]
             copies = [copy for (of, _), copy in self.copies.items() if of == state]
@@ -153,5 +159,5 @@ class Buffers:
         return loads
 
     def work(self, type: TensorType) -> int:
-        """A piece of workspace for the kernel being emitted."""
+        """A new workspace buffer for the kernel under construction."""
         return self.new("", type, Space.WORK)

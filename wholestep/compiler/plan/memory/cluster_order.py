@@ -1,7 +1,8 @@
-"""The order of clusters, and where a state may be overwritten in place.
+"""Topological order of clusters, and whether an update can overwrite its state in place.
 
-Every read in a step sees the value a state had at its start.  An update is stored straight into the state when every
-other reader can run before it; else its value is kept and copied in once all have read.
+Invariant: every read in a step sees the value that a state had at the start of the step.  An update is stored directly
+into the state if all other readers can run before it (anti-dependences enforce that order); otherwise its value is
+stored in a temporary, and a copy into the state runs after the last reader.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from wholestep.compiler.plan.lower.materialize import is_state
 from wholestep.compiler.plan.model.access import identity
 from wholestep.compiler.plan.model.kernel import Kind
 
-# Ops whose inputs are not read at the position of the result, whatever the index of the access says.
+# Ops that read their inputs at other positions than that of the result, whatever the index of the access is.
 MOVING = GATHERS | {"matmul", "scatter_add"} | REDUCTIONS | WINDOWS
 
 
 def place_updates(graph: IRGraph, clusters: list[Cluster]) -> list[Update]:
-    """Decide where each update is stored; appends clusters that copy, and makes writers wait for readers."""
+    """Decide where each update is stored; appends copying clusters and adds anti-dependences on readers."""
     of = {n: c for c in clusters for n in c.results}
     reach = reach_of(clusters)
     readers: dict[str, list[Cluster]] = {}
@@ -27,7 +28,7 @@ def place_updates(graph: IRGraph, clusters: list[Cluster]) -> list[Update]:
         names = {a.base.attrs.name for n in c.members for a in accesses(n) if is_state(a.base)}  # type: ignore[attr-defined]
         for name in names:
             readers.setdefault(name, []).append(c)
-    placed = []
+    updates = []
     for update in graph.updates:
         writer, node = of[update.node], update.node
         others = [r for r in readers.get(update.name, []) if r is not writer]
@@ -40,8 +41,8 @@ def place_updates(graph: IRGraph, clusters: list[Cluster]) -> list[Update]:
             others = readers.get(update.name, [])
         writer.waits |= set(others)
         reach.link(writer, others)
-        placed.append(Update(update.name, node))
-    return placed
+        updates.append(Update(update.name, node))
+    return updates
 
 
 def copy_cluster(node: Node, source: Cluster) -> Cluster:
@@ -52,22 +53,22 @@ def copy_cluster(node: Node, source: Cluster) -> Cluster:
 
 
 def reads_elsewhere(writer: Cluster, update: Update) -> bool:
-    """Does the cluster read the state at another place or in another pass than the one where it would be stored?"""
+    """Does the cluster read the state at another position, or in another pass, than that of the store?"""
     state, passes = update.name, has_passes(writer, update.node)
     for n in writer.members:
         for a in accesses(n):
             if is_state(a.base) and a.base.attrs.name == state:  # type: ignore[attr-defined]
-                at_own_place = a.shape == a.base.type.shape and a.index == identity(len(a.shape))
-                if passes or not at_own_place or n.op in MOVING or n in writer.prologue:
+                at_own_position = a.shape == a.base.type.shape and a.index == identity(len(a.shape))
+                if passes or not at_own_position or n.op in MOVING or n in writer.prologue:
                     return True
     return False
 
 
 def has_passes(cluster: Cluster, node: Node) -> bool:
-    """May a nest come back to an element after its sum: does it compute elements, or the node itself, from a sum?"""
+    """May a nest visit an element again after a reduction: does it compute elements, or the node, from the result?"""
     if cluster.kind is not Kind.NEST or not any(n.op in REDUCTIONS for n in cluster.results):
         return False
-    late: set[Node] = set()
+    late: set[Node] = set()  # reductions, and the ops that depend on one: they run in a later pass over the row
     for n in cluster.nodes:
         if n.op in REDUCTIONS or any(a.base in late for a in accesses(n)):
             late.add(n)
@@ -75,22 +76,22 @@ def has_passes(cluster: Cluster, node: Node) -> bool:
 
 
 def topological(clusters: list[Cluster]) -> list[Cluster]:
-    """Each cluster after those it reads or waits for; otherwise in the order of their first op."""
+    """Kahn's algorithm: each cluster after those it reads or waits for, otherwise in the given order."""
     position = {c: i for i, c in enumerate(clusters)}
-    waiting = {c: len(c.reads | c.waits) for c in clusters}
+    unfinished = {c: len(c.reads | c.waits) for c in clusters}
     after: dict[Cluster, list[Cluster]] = {c: [] for c in clusters}
     for c in clusters:
         for before in c.reads | c.waits:
             after[before].append(c)
-    ready = sorted((c for c in clusters if not waiting[c]), key=position.__getitem__)
-    out = []
+    ready = sorted((c for c in clusters if not unfinished[c]), key=position.__getitem__)
+    ordered = []
     while ready:
         c = min(ready, key=position.__getitem__)
         ready.remove(c)
-        out.append(c)
+        ordered.append(c)
         for later in after[c]:
-            waiting[later] -= 1
-            if not waiting[later]:
+            unfinished[later] -= 1
+            if not unfinished[later]:
                 ready.append(later)
-    assert len(out) == len(clusters), "clusters depend on each other in a circle"
-    return out
+    assert len(ordered) == len(clusters), "the dependences of clusters contain a cycle"
+    return ordered

@@ -1,4 +1,7 @@
-"""Offsets by lifetime: what is never alive together may have the same bytes."""
+"""First-fit arena allocation: buffers with disjoint lifetimes may share bytes.
+
+Invariant: two buffers whose lifetimes overlap never overlap in memory.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from wholestep.records import dataclass
 
 @dataclass(frozen=True)
 class Lifetime:
-    """Bytes that are needed from one time to another, both included; what a time is, is the caller's business."""
+    """Bytes that are alive from one point in time to another, both included; the caller defines the unit of time."""
 
     first: int
     last: int
@@ -20,13 +23,13 @@ class Lifetime:
 
 
 def first_fit(spans: Sequence[Lifetime]) -> tuple[list[int], int]:
-    """An offset for each span, in the order given (the largest first is a good one), and the bytes of them all."""
-    placed: list[tuple[int, int, int, int, int]] = []  # by start: number, first, last and end of each
+    """The lowest free offset for each span, allocated in the given order (largest first packs well), and the total."""
+    placed: list[tuple[int, int, int, int, int]] = []  # sorted by offset: (offset, number, first, last, end)
     starts, total = [], 0
     for number, span in enumerate(spans):
         at, size, span_first, span_last = 0, span.bytes, span.first, span.last
         for start, _, first, last, end in placed:
-            if first <= span_last and span_first <= last:
+            if first <= span_last and span_first <= last:  # alive at the same time: `at` must skip it, or fit before it
                 if at + size <= start:
                     break
                 if end > at:
@@ -38,11 +41,11 @@ def first_fit(spans: Sequence[Lifetime]) -> tuple[list[int], int]:
 
 
 def place_copies(buffers: Sequence[Buffer]) -> tuple[list[Buffer], int]:
-    """Stored copies live from step to step: one after the other."""
-    out, total = [], 0
+    """Offsets of stored copies of states: they are alive across steps, so each has bytes of its own."""
+    placed, total = [], 0
     for b in buffers:
         if b.space is Space.COPY:
             b = replace(b, offset=total)
             total += b.bytes
-        out.append(b)
-    return out, total
+        placed.append(b)
+    return placed, total

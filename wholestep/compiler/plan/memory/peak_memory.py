@@ -1,4 +1,4 @@
-"""How many bytes a plan needs, by arithmetic alone: what is mapped when it is loaded equals these numbers."""
+"""Peak memory of a plan, computed without loading it.  Invariant: a session maps exactly these bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wholestep.records import dataclass
 
 
 def page_rounded(size: int) -> int:
-    """`size` rounded up to whole pages."""
+    """`size` rounded up to a multiple of the page size."""
     return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
@@ -20,19 +20,19 @@ ADVICE = "Raise memory=, or lower batch_size."
 
 @dataclass(frozen=True)
 class Limit:
-    """The most bytes that a step may take: a number, or a part of what it takes without a limit."""
+    """A memory budget of a step: bytes (int), or a fraction (float) of what it takes without a limit."""
 
     memory: int | float
     threads: int = 1  # of the session: each has a workspace
-    beside: int = 0  # bytes that a session takes which are not of this plan
+    beside: int = 0  # bytes of the session that do not belong to this plan
 
     def bytes_of(self, unlimited: int) -> int:
-        """In bytes, of a step that takes so many without a limit."""
+        """The budget in bytes, for a step that takes `unlimited` bytes without a limit."""
         return self.memory if isinstance(self.memory, int) else int(self.memory * unlimited)
 
     @property
     def key(self) -> str:
-        """What stands for it in caches."""
+        """The key of the limit in caches."""
         return f"memory={self.memory!r} threads={self.threads} beside={self.beside}"
 
 
@@ -49,26 +49,26 @@ class Segments:
         return self.arena + self.work * self.threads
 
     def grown(self, arena: int, work: int, threads: int) -> Segments:
-        """Segments that hold these and what they held before."""
+        """The segments enlarged to at least these sizes."""
         return Segments(max(self.arena, align_up(arena)), max(self.work, align_up(work)), max(self.threads, threads))
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """Where each byte of a loaded plan goes.  Three mappings of whole pages: the state, the scratch, the rest.
+    """The bytes of a loaded plan by purpose.  Three mappings, in multiples of pages: states, scratch, everything else.
 
-    Parts of states have one more.  The memory of a device has no pages: `page` is 1 there.
+    Partitioned states have a fourth mapping.  Device memory is not counted in pages: `page` is 1 there.
     """
 
     state: int
     arena: int
-    workspace: int  # all threads
+    workspace: int  # of all threads
     copies: int  # second stored layouts of states
     outputs: int
     constants: int
-    staging: int  # inputs that are gathered or converted
-    parts: int = 0  # of states that ranks have divided among them: those of one rank
-    records: int = 0  # what a device is told of a step, and what its kernels count
+    staging: int  # buffers for inputs that are gathered or converted
+    parts: int = 0  # one rank's parts of states that are partitioned among ranks
+    records: int = 0  # launch parameters of a device and counters of its kernels
     page: int = mmap.PAGESIZE
 
     @property
@@ -80,22 +80,22 @@ class Footprint:
         return self.rounded(self.copies + self.outputs + self.constants + self.staging + self.records)
 
     def rounded(self, size: int) -> int:
-        """In whole pages."""
+        """`size` rounded up to a multiple of the page size."""
         return -(-size // self.page) * self.page
 
     @property
     def peak_bytes(self) -> int:
-        """All of it, in whole pages."""
+        """The sum of all mappings."""
         return self.rounded(self.state) + self.rounded(self.parts) + self.scratch_mapped + self.private_mapped
 
     def rows(self) -> tuple[tuple[str, int], ...]:
-        """Name and bytes of each part, then what rounding to whole pages adds."""
-        shown = [(name, size) for name, size in vars(self).items() if name != "page" and (size or name != "parts")]
-        return (*shown, ("page rounding", self.peak_bytes - sum(size for _, size in shown)))
+        """Name and bytes of each purpose, then the bytes that rounding to pages adds."""
+        entries = [(name, size) for name, size in vars(self).items() if name != "page" and (size or name != "parts")]
+        return (*entries, ("page rounding", self.peak_bytes - sum(size for _, size in entries)))
 
 
 def pages_of(plan: Plan, threads: int, states: Collection[str] | None = None) -> Footprint:
-    """The bytes that a session maps on a CPU to run `plan` on `threads` threads, with these of its states alone."""
+    """The bytes that a session maps on a CPU to run `plan` on `threads` threads, counting only these of its states."""
     scratch = Segments().grown(plan.arena_bytes, plan.work_bytes, threads)
     return Footprint(
         state=sum(align_up(b.bytes) for b in states_in(plan, states) if not b.is_part),
@@ -110,15 +110,15 @@ def pages_of(plan: Plan, threads: int, states: Collection[str] | None = None) ->
 
 
 def states_in(plan: Plan, names: Collection[str] | None) -> list[Buffer]:
-    """Those of its states that are named; all of them where nothing is said."""
+    """The state buffers with these names; all of them if `names` is None."""
     return [b for b in plan.buffers if b.space is Space.STATE and (names is None or b.name in names)]
 
 
 def space_bytes(plan: Plan, space: Space) -> int:
-    """The bytes of all buffers of one space, each in whole multiples of the alignment."""
+    """The bytes of all buffers of one space, each rounded up to the alignment."""
     return sum(align_up(b.bytes) for b in plan.buffers if b.space is space)
 
 
 def staging_bytes(plan: Plan, buffer: Buffer) -> int:
-    """The bytes of a place to gather or convert an input, as the caller lays it out."""
+    """The bytes of the staging buffer of an input, in dense rows as the caller's array."""
     return layout_bytes(buffer.type, Layout.ROWS, plan.sizes)

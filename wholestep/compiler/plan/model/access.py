@@ -1,4 +1,7 @@
-"""Views are free: a chain of expands, permutes, slices and reshapes becomes an index into what lies below it."""
+"""View resolution: a chain of expands, permutes, slices and reshapes becomes an affine index into its base.
+
+So views cost nothing: no kernel computes them, readers address the stored or computed value below.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ Indices = tuple[Index, ...]
 
 @dataclass(frozen=True)
 class Access:
-    """Element `index` of `base`, seen with `shape` (its own, or another of as many elements)."""
+    """Element `index` of `base` viewed as `shape` (its own, or a reshape of it)."""
 
     base: Node
     shape: Shape
@@ -34,7 +37,7 @@ def without_units(shape: Shape) -> Shape:
 
 
 def is_reinterpretation(node: Node) -> bool:
-    """A reshape that does more than add or drop axes of size 1."""
+    """Is the node a reshape that does more than add or drop axes of size 1?"""
     return node.op == "reshape" and without_units(node.type.shape) != without_units(node.inputs[0].type.shape)
 
 
@@ -54,13 +57,13 @@ def _slice(attrs: Any, _: Shape, index: Indices) -> Indices:
     return tuple(_scale_index(i, lo, step) for i, lo, step in zip(index, attrs.starts, attrs.steps, strict=True))
 
 
-def _units(attrs: Any, shape: Shape, index: Indices) -> Indices:
-    """Through a reshape that only adds or drops axes of size 1."""
-    kept = iter([i for i, e in zip(index, attrs.shape, strict=True) if e != 1])
-    return tuple(Index() if e == 1 else next(kept) for e in shape)
+def _reshape_units(attrs: Any, shape: Shape, index: Indices) -> Indices:
+    """The index below a reshape that only adds or drops axes of size 1."""
+    remaining = iter([i for i, e in zip(index, attrs.shape, strict=True) if e != 1])
+    return tuple(Index() if e == 1 else next(remaining) for e in shape)
 
 
-def _same(attrs: Any, _: Shape, index: Indices) -> Indices:
+def _unchanged(attrs: Any, _: Shape, index: Indices) -> Indices:
     return index
 
 
@@ -68,18 +71,18 @@ VIEWS: Mapping[str, Callable[[Any, Shape, Indices], Indices]] = {
     "expand": _expand,
     "permute": _permute,
     "slice": _slice,
-    "reshape": _units,
-    "half_copy": _same,  # see HalfCopy in lower/materialize.py: another stored form of a state
+    "reshape": _reshape_units,
+    "half_copy": _unchanged,  # see HalfCopy in lower/materialize.py: another stored form of a state
 }
 
 
 def linear(index: Sequence[Index], shape: Shape) -> Index:
-    """The row-major position of an element."""
+    """The row-major linear offset of an element."""
     terms: dict[int, Extent] = {}
     offset: Extent = 0
     stride: Extent = 1
     for i, extent in zip(reversed(index), reversed(shape), strict=True):
-        assert i.over == 1, "a quotient is no part of a position"
+        assert i.over == 1, "an index with a quotient has no affine linear offset"
         for a, c in i.terms:
             terms[a] = terms.get(a, 0) + c * stride
         offset = offset + i.offset * stride
@@ -88,63 +91,68 @@ def linear(index: Sequence[Index], shape: Shape) -> Index:
 
 
 def merge_index(shape: Shape, into: Shape, index: Indices) -> Indices | None:
-    """Element `index` of `shape` in a reshape to `into`; None where an axis is cut: its position is not affine."""
-    out, axes = [], list(zip(index, shape, strict=True))
+    """The index in `into`, a reshape of `shape`, of element `index`; None if it splits an axis: that is not affine."""
+    merged, axes = [], list(zip(index, shape, strict=True))
     for extent in into:
         group: list[tuple[Index, Extent]] = []
+        # Take axes until their product is the new extent, and the axes of size 1 after them: they add nothing.
         while axes and (product(e for _, e in group) != extent or axes[0][1] == 1):
             group.append(axes.pop(0))
         if product(e for _, e in group) != extent:
             return None
-        out.append(linear([i for i, _ in group], tuple(e for _, e in group)))
-    return tuple(out) if not axes else None
+        merged.append(linear([i for i, _ in group], tuple(e for _, e in group)))
+    return tuple(merged) if not axes else None
 
 
 def cuts_axes(node: Node) -> bool:
-    """A reshape that writes each axis of its input as one or more axes: an index into it says where an element is."""
+    """Does a reshape only split axes of its input?  Then the position in the input is affine in the new axes."""
     shape = node.type.shape
     return merge_index(shape, node.inputs[0].type.shape, identity(len(shape))) is not None
 
 
 def repeats(node: Node) -> bool:
-    """A reshape of something repeated along axes: the place in what is repeated is a quotient of the reshape's place.
+    """Is the node a reshape of a broadcast value, so that the index in the value is a quotient of the reshape's index?
 
-    A norm's weight, one number per channel, is repeated along the pixels; channels and pixels are then one axis.
+    A norm's weight, one value per channel, is broadcast over the pixels; then channels and pixels are merged.
     """
     (source,) = node.inputs
     if node.op != "reshape" or source.op != "expand":
         return False
     (base,) = source.inputs
-    places = quotients(node.type.shape, source.type.shape)
-    kept: tuple[int, ...] = source.attrs.axes  # type: ignore[attr-defined]
-    return base.op not in (*VIEWS, "iota", "random") and places is not None and all(places[d] for d in kept)
+    axis_quotients = quotients(node.type.shape, source.type.shape)
+    broadcast_axes: tuple[int, ...] = source.attrs.axes  # type: ignore[attr-defined]
+    return (
+        base.op not in (*VIEWS, "iota", "random")
+        and axis_quotients is not None
+        and all(axis_quotients[d] for d in broadcast_axes)
+    )
 
 
 def _repeat_access(node: Node, index: Indices) -> Access:
     (source,) = node.inputs
-    places = quotients(node.type.shape, source.type.shape)
-    assert places is not None, "prepare() puts a copy under a reshape of a view that merges axes"
-    out = []
+    axis_quotients = quotients(node.type.shape, source.type.shape)
+    assert axis_quotients is not None, "materialization copies the input of a reshape of a view that merges axes"
+    index_in_base = []
     for d in source.attrs.axes:  # type: ignore[attr-defined]
-        place = places[d]
-        assert place is not None, "the same"
-        whole = linear([index[a] for a in place.axes], tuple(node.type.shape[a] for a in place.axes))
-        out.append(Index(whole.terms, whole.offset, over=place.over))
+        quotient = axis_quotients[d]
+        assert quotient is not None, "as above"
+        position = linear([index[a] for a in quotient.axes], tuple(node.type.shape[a] for a in quotient.axes))
+        index_in_base.append(Index(position.terms, position.offset, over=quotient.over))
     (base,) = source.inputs
-    return Access(base, base.type.shape, tuple(out))
+    return Access(base, base.type.shape, tuple(index_in_base))
 
 
 def resolve(node: Node, index: Indices) -> Access:
-    """Follow views down to what is stored or computed."""
+    """Follow views down to the stored or computed value."""
     while node.op in VIEWS:
         (source,) = node.inputs
         if is_reinterpretation(node):
             if source.op not in VIEWS:
                 return Access(source, node.type.shape, index)
-            below = merge_index(node.type.shape, source.type.shape, index)
-            if below is None:
+            merged = merge_index(node.type.shape, source.type.shape, index)
+            if merged is None:
                 return _repeat_access(node, index)
-            index = below
+            index = merged
         else:
             index = VIEWS[node.op](node.attrs, source.type.shape, index)
         node = source

@@ -1,6 +1,6 @@
-"""What a kernel computes: one class for each kind, which knows what it reads, what it stores and how much work it is.
+"""Kernel bodies, what a kernel computes: one class per kind, with its reads, its stores and its flops.
 
-A body says nothing of the machine: how it is partitioned, blocked or laid out is the kernel's `schedule`.
+A body is independent of the machine: partitioning, blocking and layout are the kernel's `schedule`.
 """
 
 from __future__ import annotations
@@ -14,39 +14,39 @@ from wholestep.compiler.ir.types import DType, Extent
 from wholestep.compiler.plan.model.kernel import POOL_AXES, Guard, Instr, Kind, Level, Load, Operand
 from wholestep.records import dataclass
 
-Read = tuple[Load, tuple[Guard, ...]]  # a place, and the conditions under which it is read
+Read = tuple[Load, tuple[Guard, ...]]  # an address, and the conditions under which it is read
 
 FREE = frozenset({"load", "const", "scalar", "index", "acc", "position", "cast"})  # not counted as arithmetic
 
 
 class Levels:
-    """What bodies made of levels have in common; those without any have no rows, no vector axis and no levels."""
+    """Base of all bodies; kinds that do not consist of levels have neither rows nor a vector axis."""
 
-    rows: tuple[int, ...]  # axes looped outside
-    vector: int | None  # the axis looped inside
+    rows: tuple[int, ...]  # axes of the outer loops
+    vector: int | None  # axis of the innermost loop
     levels: tuple[Level, ...]
 
     kind: ClassVar[Kind]
 
     @property
     def tag(self) -> str:
-        """What a file calls it."""
+        """The name of the kind in plan files."""
         return self.kind.value
 
     def level_axes(self) -> list[tuple[int, ...]]:
-        """The axes that the body of each level runs over."""
+        """The axes that the body of each level iterates over."""
         inner = () if self.vector is None else (self.vector,)
         return [(*self.rows, *inner) for _ in self.levels]
 
     def reads(self) -> Iterator[Read]:
-        """Every place that is read, and under which conditions."""
+        """Every address that is read, and under which conditions."""
         for level in self.levels:
             for instr in (*level.row, *level.body):
                 if instr.load is not None:
                     yield instr.load, instr.guards
 
     def stores(self) -> Iterator[Load]:
-        """Every place that is written."""
+        """Every address that is written."""
         for level in self.levels:
             for store in (*level.row_stores, *level.stores, *level.sums):
                 yield store.load
@@ -68,7 +68,7 @@ def _arithmetic(instrs: Sequence[Instr]) -> int:
 
 @dataclass(frozen=True)
 class Nest(Levels):
-    """Loops over `rows`; for each row the levels: passes of a loop over the vector axis, with reductions between."""
+    """Loops over `rows`; for each row the levels: passes over the vector axis, with reductions between them."""
 
     kind: ClassVar[Kind] = Kind.NEST
     rows: tuple[int, ...]
@@ -78,7 +78,7 @@ class Nest(Levels):
 
 @dataclass(frozen=True)
 class Columns(Levels):
-    """Sums along an outer axis: level 0 adds along `reduced`, level 1 is what follows, element by element."""
+    """Sums along an outer axis: level 0 accumulates along `reduced`, level 1 is the pointwise epilogue."""
 
     kind: ClassVar[Kind] = Kind.COLUMNS
     rows: tuple[int, ...]
@@ -87,16 +87,16 @@ class Columns(Levels):
     levels: tuple[Level, ...]
 
     def level_axes(self) -> list[tuple[int, ...]]:
-        sums, *behind = super().level_axes()
-        return [(*sums, self.reduced), *behind]
+        sums, *epilogue = super().level_axes()
+        return [(*sums, self.reduced), *epilogue]
 
 
 @dataclass(frozen=True)
 class Dot(Levels):
     """acc[batch.., m, n] = sum over k of a * b.
 
-    Level 0 is the epilogue of every element.  Two more levels are column sums of the right operand, over (n, k), and
-    what follows them, over n.
+    Level 0 is the epilogue of every element.  Two optional levels are column sums of the right operand, over (n, k),
+    and their epilogue, over n.
     """
 
     kind: ClassVar[Kind] = Kind.DOT
@@ -128,14 +128,14 @@ class Dot(Levels):
 
     @property
     def is_direct(self) -> bool:
-        """Is the product stored as it is, in one place?"""
+        """Is the product stored without an epilogue, to one target?"""
         level = self.levels[0]
         return len(level.body) == 1 and len(level.stores) == 1 and not level.row
 
 
 @dataclass(frozen=True)
 class Scatter(Levels):
-    """Rows of `updates` added into `target` at `index`, in order; the target is zero before, or stays as it is."""
+    """Scatter-add: adds rows of `updates` to `target` at `index`, in order; the target starts at zero unless `onto`."""
 
     kind: ClassVar[Kind] = Kind.SCATTER
     rows: ClassVar = ()  # type: ignore[misc]
@@ -144,9 +144,9 @@ class Scatter(Levels):
     target: Load
     updates: Load
     index: Load
-    over: tuple[int, ...]  # the kernel's axes that run over the indices
-    at: int  # the dimension of the target that is indexed
-    onto: bool = False  # is the target not zero before, but what another kernel has left there?
+    over: tuple[int, ...]  # the kernel's axes that iterate over the indices
+    at: int  # the indexed dimension of the target
+    onto: bool = False  # accumulate onto what another kernel stored in the target, instead of zero
 
     def reads(self) -> Iterator[Read]:
         yield from ((self.updates, ()), (self.index, ()))
@@ -162,7 +162,7 @@ class Scatter(Levels):
 
 @dataclass(frozen=True)
 class Call(Levels):
-    """A routine of the backend, called once for each point of `rows`; it runs over the other axes itself."""
+    """A routine of the backend, called once per point of `rows`; it loops over the other axes itself."""
 
     kind: ClassVar[Kind] = Kind.CALL
     vector: ClassVar = None  # type: ignore[misc]
@@ -172,7 +172,7 @@ class Call(Levels):
     rows: tuple[int, ...]
     operands: tuple[Operand, ...]
     results: tuple[Operand, ...]
-    extents: tuple[tuple[str, Extent], ...] = ()  # under the names that the routine gives them
+    extents: tuple[tuple[str, Extent], ...] = ()  # by the names of the routine's parameters
     numbers: tuple[tuple[str, float], ...] = ()
     work: int = 0  # floating-point operations at capacity
 
@@ -188,9 +188,9 @@ class Call(Levels):
 
 @dataclass(frozen=True)
 class Exchange(Levels):
-    """Tensors that ranks exchange at once, each from end to end: operand i along axis i, results along the axes behind.
+    """A collective over several contiguous tensors: operand i iterates over axis i, the results over the axes after.
 
-    One thread runs it; the others wait where they need what it brings.
+    One thread runs it; the others wait before they read its results.
     """
 
     kind: ClassVar[Kind] = Kind.EXCHANGE
@@ -201,7 +201,7 @@ class Exchange(Levels):
     dtype: DType
     operands: tuple[Load, ...]
     results: tuple[Load, ...]
-    axis: str = DATA  # of the grid in which ranks stand
+    axis: str = DATA  # the axis of the device mesh along which ranks communicate
 
     def reads(self) -> Iterator[Read]:
         yield from ((load, ()) for load in self.operands)
@@ -210,7 +210,7 @@ class Exchange(Levels):
         yield from self.results
 
     def flops(self, extents: Sequence[int]) -> int:
-        """What is added, with one other rank: the number of them is no part of a plan."""
+        """The additions for one other rank: the number of ranks is not part of a plan."""
         adds = self.collective in ("all_reduce", "reduce_scatter")
         return sum(extents[len(self.operands) :]) if adds else 0
 
@@ -219,9 +219,9 @@ class Exchange(Levels):
 class Window(Levels):
     """A convolution, a pool or an adjoint of one: an op of the IR with channels as the last axis.
 
-    Operands run over axes of their own; those of images have the batch first.  Level 0 is the epilogue of an op that
-    makes images, pixel by pixel, with `acc` what the op computes.  Where a pool follows in the same kernel, level 0
-    stands before it, over axes of the unpooled pixel, and level 1 behind it.
+    Each operand has axes of its own; images have the batch first.  Level 0 is the epilogue of an op that computes
+    images: it runs per pixel, with `acc` the result of the op.  If a pool is fused into the kernel, level 0 runs before
+    it, over the unpooled pixels, and level 1 after it.
     """
 
     kind: ClassVar[Kind] = Kind.WINDOW
@@ -230,13 +230,13 @@ class Window(Levels):
     results: tuple[Operand, ...] = ()  # of an op without an epilogue
     levels: tuple[Level, ...] = ()
     stride: tuple[int, ...] = (1, 1)
-    low: tuple[int, ...] = (0, 0)  # rows above and columns before an image that count as zero,
-    high: tuple[int, ...] = (0, 0)  # and below and behind it
+    low: tuple[int, ...] = (0, 0)  # zero padding: rows above and columns left of an image,
+    high: tuple[int, ...] = (0, 0)  # rows below and columns right of it
     dilation: tuple[int, ...] = (1, 1)
     groups: int = 1
-    pool: tuple[int, ...] = ()  # the window of a pool: behind a convolution, or before its adjoint
-    middle: tuple[int, ...] = ()  # rows and columns between a convolution and that pool
-    pooled: int | None = None  # the value of level 0 that a pool in this kernel takes the maximum of
+    pool: tuple[int, ...] = ()  # the window of a pool: after a convolution, or before its adjoint
+    middle: tuple[int, ...] = ()  # rows and columns of the intermediate between a convolution and that pool
+    pooled: int | None = None  # the value of level 0 that the fused pool takes the maximum of
     work: int = 0  # floating-point operations of the op at capacity
 
     @property

@@ -1,7 +1,7 @@
-"""What a plan is made of: plain frozen data, no source and no machine code.
+"""The records of a plan: plain frozen data, neither source text nor machine code.
 
-A kernel is a loop nest over its `axes`.  Inside, values are instructions with small integer ids; loads and stores
-address buffers by one index per dimension, affine in the kernel's axes.
+A kernel is a loop nest over its `axes`.  Inside, values are instructions in SSA form with small integer ids; loads and
+stores address buffers by one index per dimension, affine in the kernel's axes.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from wholestep.records import dataclass
 if TYPE_CHECKING:
     from wholestep.compiler.plan.model.bodies import Body
 
-POOL_AXES = (4, 5)  # of a kernel with a pool behind a convolution: row and column in the pool's window
-VERSION = 5  # of plans: changes whenever an older one cannot be read
+POOL_AXES = (4, 5)  # in a convolution with a fused pool: the axes of row and column in the pool's window
+VERSION = 5  # of the plan format: increases whenever older plans cannot be read
 
 
 class Space(enum.Enum):
-    """Where a buffer lives."""
+    """The memory space of a buffer."""
 
     STATE = "state"  # owned by the State, shared by all entry points
     INPUT = "input"  # the caller's array
     OUTPUT = "output"  # read by the caller after the step
     CONSTANT = "constant"  # arrays that belong to the program
     ARENA = "arena"  # alive within one step; bytes are shared over time
-    COPY = "copy"  # a second stored form of a state, half as wide or transposed, rewritten by whoever updates it
+    COPY = "copy"  # a second stored form of a state, in half precision or transposed; an update writes both
     WORK = "work"  # private to a thread, alive within one row or block of a kernel
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a tensor lies in memory: in dense rows, or its matrices in blocks of columns, [..., columns/n][rows][n]."""
+    """Memory layout of a tensor: dense rows, or its matrices in blocks of n columns, [..., columns/n][rows][n]."""
 
     ROWS: ClassVar[Layout]
-    name: str = "rows"  # for people
-    columns: int = 0  # of a block; 0: dense rows, the last axis contiguous
-    rows: int = 1  # that lie side by side in a block: [..., columns/n][rows/m][n][m]
+    name: str = "rows"  # shown in reports
+    columns: int = 0  # n, the columns of a block; 0: dense rows, the last axis contiguous
+    rows: int = 1  # m, the rows interleaved in a block: [..., columns/n][rows/m][n][m]
 
 
 Layout.ROWS = Layout()
@@ -55,31 +55,31 @@ class Buffer:
     space: Space
     layout: Layout
     bytes: int  # at capacity, padding included
-    offset: int = 0  # in its segment: the arena, the copies, or a thread's workspace; decided by the schedule
-    source: int | None = None  # of a COPY: its state
-    turned: bool = False  # is a COPY its state's transpose, a STATE that of what the user sees?
-    by_columns: bool = False  # of a STATE: was it declared so, wherever it is stored?
-    parts: int = 0  # of a STATE: how many ranks hold a part of it each; `type` is that of a part, and
-    whole: Shape = ()  # the shape is this one as the user sees it
-    split: tuple[int, ...] = ()  # of a STATE: how ranks divide it that divide layers, a `parts.Cut`
-    first: int = 0  # the first and last kernel that touches it
+    offset: int = 0  # in its segment: the arena, the copies, or a thread's workspace; the schedule decides it
+    source: int | None = None  # of a COPY: the id of its state
+    turned: bool = False  # stored transposed: a COPY relative to its state, a STATE relative to its declared type
+    by_columns: bool = False  # of a STATE: was it declared to be stored by columns (whether or not it is)?
+    parts: int = 0  # of a STATE: the number of ranks that hold a part each, or 0; `type` is the type of one part
+    whole: Shape = ()  # of a partitioned STATE: the shape that the user sees
+    split: tuple[int, ...] = ()  # of a STATE in tensor-parallel layers: how ranks divide it
+    first: int = 0  # the first and last kernel that accesses it: its lifetime
     last: int = 0
 
     @property
     def shown(self) -> TensorType:
-        """The type as the user sees it, who does not see that a state is turned, or divided among ranks."""
+        """The type that the user sees: neither transposed nor partitioned."""
         if self.is_part:
             return TensorType(self.whole, self.type.dtype)
         return self.held
 
     @property
     def is_part(self) -> bool:
-        """Of a STATE: has each of several ranks a part of it?"""
+        """Is it a STATE that is partitioned among ranks?"""
         return bool(self.parts or self.split)
 
     @property
     def held(self) -> TensorType:
-        """The type of what one rank has, as it was declared and not as it is stored."""
+        """The type of one rank's part, not transposed even if it is stored so."""
         return transpose_type(self.type) if self.turned and self.space is Space.STATE else self.type
 
 
@@ -87,7 +87,7 @@ class Buffer:
 class Index:
     """offset + sum of coefficient * axis (+ a computed value, clamped into the dimension), divided by `over`.
 
-    Only stores have axes and a value together: the place behind a computed start, where what lies outside is dropped.
+    Only stores combine axes with a value: the position relative to a computed start; stores out of range are dropped.
     """
 
     terms: tuple[tuple[int, Extent], ...] = ()
@@ -105,7 +105,7 @@ class Index:
 
     @property
     def plain(self) -> int | None:
-        """The axis this index is, or None."""
+        """The axis that this index consists of, or None if it is anything else."""
         if len(self.terms) == 1 and self.terms[0][1] == 1 and self.offset == 0 and self.value is None:
             return self.terms[0][0] if self.over == 1 else None
         return None
@@ -113,7 +113,7 @@ class Index:
 
 @dataclass(frozen=True)
 class Guard:
-    """lo <= index < hi."""
+    """The condition lo <= index < hi."""
 
     index: Index
     lo: Extent
@@ -122,7 +122,7 @@ class Guard:
 
 @dataclass(frozen=True)
 class Load:
-    """An element of a buffer.  `shape` is the buffer's own, or another of as many elements (a reshape, ROWS only)."""
+    """The address of an element of a buffer.  `shape` is the buffer's own, or a reshape of it (ROWS layout only)."""
 
     buffer: int
     shape: Shape
@@ -131,15 +131,15 @@ class Load:
 
 @dataclass(frozen=True)
 class Instr:
-    """One value.  `op` is a pointwise op of the IR or one of:
+    """One instruction, which defines the value `id`.  `op` is a pointwise op of the IR or one of:
 
-    load      an element; where a guard fails, the value `fill` instead
+    load      an element; the value `fill` instead if a guard fails
     const     a literal
     scalar    slot `slot` of the scalar prologue
     index     the value of `index`, an integer
-    random    the uniform number of element `index` under `key`
+    random    the uniform random number of element `index` under `key`
     acc       the dot product of a contraction kernel, the pixel of a window kernel
-    position  where in its window a pool found its maximum
+    position  the position of a pool's maximum in its window
     """
 
     id: int
@@ -157,13 +157,13 @@ class Instr:
 
 @dataclass(frozen=True)
 class Store:
-    load: Load  # where
+    load: Load  # the address that is written
     value: int
 
 
 @dataclass(frozen=True)
 class Reduce:
-    """sum, max or argmax of `value` along the stage's reduced axis; `id` is the result."""
+    """The sum, max or argmax of `value` along the level's reduced axis; it defines the value `id`."""
 
     id: int
     op: str
@@ -173,19 +173,19 @@ class Reduce:
 
 @dataclass(frozen=True)
 class Level:
-    """One pass over a row: first what the row needs once, then a loop over the vector axis."""
+    """One pass over a row: instructions once per row, then a loop over the vector axis, then its reductions."""
 
     row: tuple[Instr, ...] = ()
     row_stores: tuple[Store, ...] = ()
     body: tuple[Instr, ...] = ()
     stores: tuple[Store, ...] = ()
     reduces: tuple[Reduce, ...] = ()
-    sums: tuple[Store, ...] = ()  # added up over rows: the first axis of where it goes is the part of the rows
+    sums: tuple[Store, ...] = ()  # partial sums over rows: the first axis of the target is the part of the rows
 
 
 @dataclass(frozen=True)
 class Operand:
-    """What a routine reads or writes: `load` is the element where the routine's own `axes` begin, in their order."""
+    """An operand or result of a routine: `load` is its first element, `axes` are the loops inside the routine."""
 
     name: str
     load: Load
@@ -195,39 +195,41 @@ class Operand:
 class Kind(enum.Enum):
     NEST = "nest"  # rows, then levels of loops over the vector axis
     COLUMNS = "columns"  # sums along an outer axis, then one loop over the vector axis
-    DOT = "dot"  # a contraction and a pointwise epilogue; then column sums of its right operand, and theirs
+    DOT = (
+        "dot"  # a contraction and a pointwise epilogue; optionally column sums of its right operand and their epilogue
+    )
     SCATTER = "scatter"
-    CALL = "call"  # an op with a native routine of its own
+    CALL = "call"  # an op that a native routine computes
     WINDOW = "window"  # a convolution, a pool or an adjoint, and a pointwise epilogue
-    EXCHANGE = "exchange"  # a collective: what ranks tell each other
-    LOOP = "loop"  # while planning only: its kernels take its place
+    EXCHANGE = "exchange"  # a collective among ranks
+    LOOP = "loop"  # while planning only: replaced by the kernels of its body
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How a backend runs a kernel: a record of the backend's own.  A draft's have this one."""
+    """How a backend runs a kernel; each backend derives its own record.  Kernels of a draft have this empty one."""
 
-    tag: ClassVar[str] = "in order"  # in files: the family of targets
-    heading: ClassVar[str] = ""  # in reports
+    tag: ClassVar[str] = "in order"  # identifies the family of targets in plan files
+    heading: ClassVar[str] = ""  # the column heading in reports
 
     @property
     def text(self) -> str:
-        """What a report says of it, below the heading."""
+        """The cell below the heading in reports."""
         return ""
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A loop nest over `axes`: what it computes, and how the backend runs it."""
+    """A loop nest over `axes`: `body` is what it computes, `schedule` how the backend runs it."""
 
     id: int
     axes: Shape  # extents of the iteration space
     body: Body
     schedule: Schedule = Schedule()
-    loop: int | None = None  # the loop over steps that it runs in
+    loop: int | None = None  # the id of the loop that contains it
     flops: int = 0
     bytes: int = 0  # each distinct buffer read plus written once, at capacity
-    origin: tuple[str, ...] = ()  # the nodes it came from, for people
+    origin: tuple[str, ...] = ()  # labels of the nodes it was lowered from, for reports
 
     @property
     def kind(self) -> Kind:
@@ -235,12 +237,12 @@ class Kernel:
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """The axes looped outside."""
+        """The axes of the outer loops."""
         return self.body.rows
 
     @property
     def vector(self) -> int | None:
-        """The axis looped inside."""
+        """The axis of the innermost loop."""
         return self.body.vector
 
     @property
@@ -250,18 +252,18 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Loop:
-    """Kernels next to each other that run once per step; their indices may hold `symbol`, the number of the step."""
+    """Consecutive kernels that run once per iteration; their indices may contain `symbol`, the iteration number."""
 
     id: int
     symbol: str
     length: Extent
-    reverse: bool = False  # from the last step to the first
-    barrier: bool = True  # is there a barrier after each step?
+    reverse: bool = False  # from the last iteration to the first
+    barrier: bool = True  # is there a barrier after each iteration?
 
 
 @dataclass(frozen=True)
 class HostValue:
-    """One float64 instruction of the scalar prologue; `slot` where kernels read it, or None."""
+    """One float64 instruction of the scalar prologue; `slot` is where kernels read it, None if none does."""
 
     id: int
     op: str  # pointwise ops, or const, scalar (runtime scalar `index`), size (`extent`), cast
@@ -281,32 +283,33 @@ class Scalar:
 
 @dataclass(frozen=True)
 class Bound:
-    """Values of an integer input are used as indices below `size`: checked before anything is written."""
+    """Values of an integer input are indices and must be below `size`; checked before a step writes anything."""
 
     input: str
     size: Extent
-    excused: int | None = None  # a value that is replaced before it is used: the index that a loss ignores
-    # The elements meant, where not all are: (start, stop, step) of each axis; below 0 from its end, a stop of 0 at it
+    excused: int | None = None  # an allowed value that is replaced before its use: the index that a loss ignores
+    # The elements that are checked, if not all: (start, stop, step) per axis.  Negative: counted from the end of the
+    # axis; a stop of 0: the end itself.
     part: tuple[tuple[int, int, int], ...] = ()
 
     @property
     def is_plain(self) -> bool:
-        """Are all elements meant, and all values?"""
+        """Are all elements checked, without an excused value?"""
         return self.excused is None and not self.part
 
 
 @dataclass(frozen=True)
 class Least:
-    """An extent that depends on what a step is given must be `size` or more: checked before anything is written."""
+    """An extent that depends on a step's inputs must be at least `size`; checked before the step writes anything."""
 
     extent: Extent
     size: int
     why: str
-    batch: str = ""  # of a window: the symbol that is cut into parts,
-    part: int = 0  # and the rows of each but the last
+    batch: str = ""  # of an accumulation window: the symbol that is split into micro-batches,
+    part: int = 0  # and the rows of each micro-batch but the last
 
     def value(self, sizes: Mapping[str, int]) -> int:
-        """The extent in a call of these sizes; in a window, in its last part."""
+        """The extent in a call of these sizes; in an accumulation window, in its last micro-batch."""
         if self.batch:
             sizes = {**sizes, self.batch: (sizes[self.batch] - 1) % self.part + 1}
         return evaluate(self.extent, sizes)
@@ -314,9 +317,9 @@ class Least:
 
 @dataclass(frozen=True)
 class Draft:
-    """Everything about an entry point that no device decides: kernels that may run in their order, loops, buffers.
+    """The target-independent part of a plan: kernels in a valid execution order, loops, buffers.
 
-    Buffers lie in dense rows and have no offsets; kernels have no schedules.  A backend makes a plan of it.
+    Buffers are in dense rows and have no offsets; kernels have no schedules.  A backend turns it into a plan.
     """
 
     version: int
@@ -327,11 +330,11 @@ class Draft:
     kernels: tuple[Kernel, ...]
     scalars: tuple[Scalar, ...]
     host: tuple[HostValue, ...]
-    slots: int  # of the prologue's results
+    slots: int  # number of results of the scalar prologue
     inputs: tuple[tuple[str, int], ...]  # name -> buffer id
     outputs: tuple[tuple[str, int], ...]
     states: tuple[tuple[str, int], ...]
-    initial: tuple[Initializer, ...]  # how each of them gets its first value
+    initial: tuple[Initializer, ...]  # of each state
     updated: tuple[str, ...]  # names of the states it changes
     bounds: tuple[Bound, ...]
     constants: tuple[tuple[int, bytes], ...]  # buffer id -> its bytes
@@ -339,9 +342,9 @@ class Draft:
     param_buffers: tuple[int, ...] = ()
     loops: tuple[Loop, ...] = ()
     least: tuple[Least, ...] = ()
-    divided: str = ""  # the symbol whose rows ranks divide; its capacity is that of one of them
-    whole: int = 0  # and that of all of them together
-    notes: tuple[str, ...] = field(default=())  # what a reader of the report should know
+    divided: str = ""  # the symbol whose rows are divided among ranks; its capacity is that of one rank
+    whole: int = 0  # the capacity of all ranks together
+    notes: tuple[str, ...] = field(default=())  # remarks shown in the report
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -350,12 +353,12 @@ class Draft:
 
 @dataclass(frozen=True)
 class Plan(Draft):
-    """A draft that a backend has scheduled: every kernel has its schedule, every buffer its layout and its place."""
+    """A scheduled draft: every kernel has a schedule, every buffer a layout and an offset."""
 
     arena_bytes: int = 0
     copy_bytes: int = 0
-    work_bytes: int = 0  # a thread
-    regions: int = 1  # of kernels, with barriers between them
+    work_bytes: int = 0  # per thread
+    regions: int = 1  # groups of kernels, with a barrier between two
 
     @property
     def dispatches(self) -> tuple[Kernel, ...]:
@@ -378,7 +381,7 @@ class Plan(Draft):
         return sum(k.bytes for k in self.kernels)
 
     def pointer_buffers(self) -> tuple[Buffer, ...]:
-        """The buffers whose addresses are handed to a call, in order."""
+        """The buffers whose addresses are passed to a call, in order."""
         return tuple(b for b in self.buffers if b.space in POINTER_SPACES)
 
 

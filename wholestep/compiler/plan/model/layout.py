@@ -1,4 +1,4 @@
-"""How tensors lie in memory: bytes of a layout, and the way between a user's array and a stored one."""
+"""Memory layouts: the bytes of a stored tensor, and packing between a user's array and its stored form."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import numpy as np
 from wholestep.compiler.ir.types import Extent, TensorType, evaluate
 from wholestep.compiler.plan.model.kernel import Layout
 
-# Bytes: every buffer starts at a multiple of it and fills whole ones.  No field of a target: offsets are part of what a
-# plan is, on every device, and states go from one to another as they lie.  A backend may align its memory to more.
+# Bytes: every buffer starts at a multiple of it, and its size is a multiple of it.  Not a field of a target, since
+# offsets are part of every plan and states move between devices in their stored form.  A backend may align to more.
 ALIGNMENT = 64
 
 Flat = np.ndarray[Any, Any]
 
 
 def layout_bytes(type: TensorType, layout: Layout, sizes: Mapping[str, int]) -> int:
-    """The bytes of a buffer, padding included: blocks have all their columns, buffers whole multiples of 64 bytes."""
+    """The bytes of a buffer, padding included: the last block has all its columns, the size is a multiple of 64."""
     shape = [evaluate(e, sizes) for e in type.shape]
     return align_up(prod(stored_shape(shape, layout)) * type.dtype.size)
 
@@ -41,7 +41,7 @@ def stored_shape(shape: Sequence[int], layout: Layout) -> tuple[int, ...]:
 
 
 def pack(array: Flat, layout: Layout) -> Flat:
-    """The stored form of an array, flat and contiguous; the columns that pad the last block are zero."""
+    """The stored form of an array, flat and contiguous; the padding columns of the last block are zero."""
     if layout == Layout.ROWS:
         return np.ascontiguousarray(array).reshape(-1)
     assert layout.rows == 1, "only copies of states have rows side by side"
@@ -53,14 +53,14 @@ def pack(array: Flat, layout: Layout) -> Flat:
 
 def unpack(flat: Flat, shape: Sequence[Extent], layout: Layout, sizes: Mapping[str, int] | None = None) -> Flat:
     """The array of `shape` that `pack` stored in `flat`: a fresh copy, rows contiguous."""
-    known = [evaluate(e, sizes or {}) for e in shape]
-    stored = stored_shape(known, layout)
+    extents = [evaluate(e, sizes or {}) for e in shape]
+    stored = stored_shape(extents, layout)
     values = flat[: prod(stored)].reshape(stored)
     if layout == Layout.ROWS:
         return values.copy()
     assert layout.rows == 1, "only copies of states have rows side by side"
     *lead, blocks, rows, width = stored
     joined = values.swapaxes(-3, -2).reshape(*lead, rows, blocks * width)
-    if blocks > 1 and rows > 1 and known[-1] == blocks * width:
-        return joined  # a copy: nothing else brings these rows together
-    return joined[..., : known[-1]].copy()  # one block is contiguous already: it would be a view of the state
+    if blocks > 1 and rows > 1 and extents[-1] == blocks * width:
+        return joined  # reshape had to copy already
+    return joined[..., : extents[-1]].copy()  # a single block is contiguous: reshape returned a view of the state

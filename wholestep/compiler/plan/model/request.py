@@ -1,4 +1,4 @@
-"""What a planner is asked for."""
+"""The input of a planner."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from wholestep.compiler.target import Target
 
 
 def origin_of(node: Node) -> str:
-    """A node in a kernel's origin: its name, which says whose gradient it is, or its op."""
+    """The label of a node in a kernel's origin: its name (a gradient's names its value), or its op."""
     return node.name or node.op
 
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """One entry point: a graph of primitives (composites only where they have kernels, no control nodes), its sizes."""
+    """One entry point: a graph of primitives (composites only if the target has kernels for them) and its sizes."""
 
     graph: IRGraph
     capacity: Mapping[str, int]  # the largest size of every symbol
     target: Target
     fused: bool = True  # may ops share kernels?
     bounds: tuple[Bound, ...] = ()  # of inputs that are indices
-    least: tuple[Least, ...] = ()  # sizes that a step may not be smaller than
-    frugal: bool = False  # do fewer bytes matter more than time?
-    halvings: int = 0  # of the largest value, beyond what a backend does anyway: to save memory, where it can
-    label: Callable[[Node], str] = origin_of  # what a kernel's origin says of a node
+    least: tuple[Least, ...] = ()  # minimum extents of a step
+    frugal: bool = False  # prefer fewer bytes over less time: set under a memory limit
+    halvings: int = 0  # additional halvings of the largest value (chunked computation) to save memory, if supported
+    label: Callable[[Node], str] = origin_of  # the text for a node in a kernel's origin

@@ -1,4 +1,4 @@
-"""Which dtypes a graph may have on a target."""
+"""Checks that a target supports every dtype of a graph."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from wholestep.errors import DTypeError
 
 
 def need_dtypes(graph: IRGraph, target: Target) -> None:
-    """Refuse a dtype that the target does not have, at the line that made the first tensor of it.
+    """Raise a DTypeError, with the user's line, for the first tensor whose dtype the target does not support.
 
-    Expressions of scalars alone are the host's: they are computed in float64 everywhere.
+    Expressions of scalars alone are exempt: the host computes them in float64 on every target.
     """
-    known = {*target.dtypes, *target.stored}
+    supported = {*target.dtypes, *target.stored}
     for node in _nodes(graph):
         for type in () if node.host else node.results:
-            if type.dtype.name not in known:
-                what = f"{node.op} {node.name!r}" if node.name else node.op
-                has = ", ".join(sorted(known))
+            if type.dtype.name not in supported:
+                subject = f"{node.op} {node.name!r}" if node.name else node.op
+                listed = ", ".join(sorted(supported))
                 raise DTypeError(
-                    f"{what} is {type}, and {target} has no {type.dtype}: it has {has}. Use one of these, e.g. "
+                    f"{subject} is {type}, and {target} has no {type.dtype}: it has {listed}. Use one of these, e.g. "
                     f"ws.cast(x, 'float32'), or another device.{node.line.shown if node.line else ''}"
                 )
 
 
 def _nodes(graph: IRGraph) -> Iterator[Node]:
-    """Those of a graph, and of the functions and loops in it."""
+    """The nodes of a graph and of the functions and loops in it."""
     for node in graph.nodes:
         yield node
-        if isinstance(held := getattr(node.attrs, "graph", None), IRGraph):
-            yield from _nodes(held)
+        if isinstance(body := getattr(node.attrs, "graph", None), IRGraph):
+            yield from _nodes(body)

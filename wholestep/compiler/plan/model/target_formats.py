@@ -1,4 +1,4 @@
-"""What each family of targets adds to plans and their files: its schedules, and what it holds them against."""
+"""Registry of what each family of targets adds to plans and plan files: its schedule records and their checks."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from wholestep.records import dataclass
 
 
 def _no_check(plan: Plan) -> None:
-    """There is nothing more to check."""
+    """Accept every plan: the family has no checks of its own."""
 
 
 @dataclass(frozen=True)
 class Format:
-    """The schedules of a family of targets."""
+    """The schedule records of a family of targets, and the functions that check and measure its plans."""
 
     schedule: type[Schedule] = Schedule
-    records: tuple[type, ...] = ()  # the dataclasses that a schedule is made of
+    records: tuple[type, ...] = ()  # the dataclasses that a schedule consists of
     unions: Mapping[str, Mapping[str, type]] = field(default_factory=dict)  # annotation of a field -> kind -> record
-    check: Callable[[Plan], None] = _no_check  # raises PlanError unless what we have planned is sound
-    check_file: Callable[[Plan], None] = _no_check  # the same of what someone may have written
-    footprint: Callable[[Plan, int, Collection[str] | None], Footprint] = pages_of  # mapped or allocated to run a plan
+    check: Callable[[Plan], None] = _no_check  # raises PlanError unless a plan of our own planner is sound
+    check_file: Callable[[Plan], None] = _no_check  # raises PlanError unless a plan read from a file is sound
+    footprint: Callable[[Plan, int, Collection[str] | None], Footprint] = pages_of  # bytes needed to run a plan
 
 
-# Family -> its format, or the module that has it as FORMAT, loaded when it is first asked for.  Any other family runs
-# kernels in their order and has nothing to add.
+# Family -> its format, or the module that defines it as FORMAT, imported on first use.  Any other family uses the
+# sequential schedule and adds nothing.
 FORMATS: dict[str, str | Format] = {
     "cpu": "wholestep.compiler.backends.cpu.plan_format",
     "cuda": "wholestep.compiler.backends.cuda.plan_format",
@@ -38,22 +38,22 @@ IN_ORDER = Format()
 
 def format_of(family: str) -> Format:
     """The format of a family's schedules."""
-    found = FORMATS.get(family, IN_ORDER)
-    if isinstance(found, str):
-        made: Format = importlib.import_module(found).FORMAT
-        return made
-    return found
+    entry = FORMATS.get(family, IN_ORDER)
+    if isinstance(entry, str):
+        format: Format = importlib.import_module(entry).FORMAT
+        return format
+    return entry
 
 
 def footprint(plan: Plan, threads: int, states: Collection[str] | None = None) -> Footprint:
-    """The bytes that a session needs to run `plan` on `threads` threads, wherever it is planned for.
+    """The bytes that a session needs to run `plan` on `threads` threads, on the device that it is planned for.
 
-    Where `states` are named, these alone count: others may be a second plan's.
+    If `states` are named, only these are counted: the others may already be counted for another plan.
     """
     return format_of_plan(plan).footprint(plan, threads, states)
 
 
 def format_of_plan(plan: Plan) -> Format:
-    """The format of a plan: that of its target's family, or of whoever has scheduled it for a family without one."""
+    """The format of a plan: that of its target's family, or of the scheduler if that family has none."""
     family = plan.target.partition("/")[0]
     return format_of(family if family in FORMATS or not plan.kernels else plan.kernels[0].schedule.tag)

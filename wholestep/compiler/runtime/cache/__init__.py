@@ -1,1 +1,1 @@
-"""Caches in the user's cache folder: plans and compiled code."""
+"""Persistent caches in the user's cache folder: plans and compiled code."""

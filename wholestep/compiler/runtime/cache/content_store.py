@@ -1,11 +1,11 @@
 """A content-addressed store in the user's own cache folder.
 
 An entry is the file `<folder>/<key>/<sha256 of the data><suffix>`: the checksum is in the name, so one atomic rename
-publishes both, and a damaged entry is recognised whatever happened to it.
+publishes both, and any damage to an entry is detected.
 
-Machine code is loaded from here, so nobody else may write here.  A folder that is not there is made for this user
-alone; one that is there is never changed.  Where others can write to it, entries lie in a folder of this user's in it;
-where it is someone else's, cannot be written or is full, in a temporary folder of this process, after one warning.
+Security: machine code is loaded from here, so only this user may write here.  A missing folder is created with mode
+0700; an existing one is never changed.  If others can write to it, entries are stored in a private subfolder; if it
+belongs to someone else, is not writable or is full, in a temporary folder of this process, after one warning.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 from wholestep.errors import CacheError
 from wholestep.options import CompileOptions
 
-LOCK_SECONDS = 2.0
+LOCK_SECONDS = 2.0  # longest wait for another process that computes the same entry
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 FULL = (
     errno.ENOSPC,
@@ -33,7 +33,7 @@ FULL = (
     errno.EFBIG,
     errno.EACCES,
     errno.EPERM,
-)  # a folder that takes nothing more
+)  # errors of a folder that accepts no more data
 
 
 class CacheWarning(UserWarning):
@@ -41,7 +41,7 @@ class CacheWarning(UserWarning):
 
 
 def key_of(*parts: str | bytes) -> str:
-    """The key of an entry made from `parts`: equal parts, equal key."""
+    """The key of an entry that depends on `parts`: a digest of each part with its length."""
     digest = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -51,24 +51,24 @@ def key_of(*parts: str | bytes) -> str:
 
 
 class ContentStore:
-    """Files by key: `put` publishes atomically, `get` returns only what is whole and the user's own."""
+    """Files by key: `put` publishes atomically, `get` returns only undamaged files that belong to the user."""
 
     def __init__(self, folder: Path | str | None = None) -> None:
-        self._wanted = Path(folder) if folder is not None else _user_folder()
+        self._requested = Path(folder) if folder is not None else _user_folder()
 
     @property
     def folder(self) -> Path:
-        """Where entries live: the folder asked for, one of the user's in it, or a temporary one of this process."""
-        return _usable(self._wanted)
+        """The folder of the entries: the requested one, a private subfolder, or a temporary one of this process."""
+        return _usable(self._requested)
 
     def get(self, key: str, suffix: str) -> Path | None:
         """The entry's file, verified against its checksum; None on a miss."""
         return next((path for path in self._entries(key, suffix) if _is_sound(path)), None)
 
     def put(self, key: str, data: bytes, suffix: str) -> Path:
-        """Store `data` and return its file.  A reader sees the whole entry or none.
+        """Store `data` and return its file.  A reader sees the complete entry or none.
 
-        Where the disk is full, this process goes on in a temporary folder; where that is full too, CacheError.
+        If the disk is full, this process continues in a temporary folder; CacheError if that is full too.
         """
         try:
             return _write(self._entry(key), data, suffix)
@@ -77,43 +77,44 @@ class ContentStore:
                 raise
             problem = error
         try:
-            _go_private(self._wanted, problem)
+            _use_temporary_folder(self._requested, problem)
             return _write(self._entry(key), data, suffix)
         except OSError as error:
             raise CacheError(
-                f"{len(data):,} bytes could be written neither to {self._wanted} ({problem}) nor to a temporary folder "
-                f"({error}). Free some space, or name a folder on another disk: cache_dir= or WHOLESTEP_CACHE_DIR."
+                f"{len(data):,} bytes could be written neither to {self._requested} ({problem}) nor to a temporary "
+                f"folder ({error}). Free some space, or name a folder on another disk: cache_dir= or "
+                "WHOLESTEP_CACHE_DIR."
             ) from error
 
     def _entry(self, key: str) -> Path:
-        """The folder of a key, made where it is not there; the cache's own may have been removed meanwhile."""
+        """The folder of a key, created if missing, even if the whole cache folder was removed in the meantime."""
         entry = self.folder / key
         try:
             entry.mkdir(mode=0o700, exist_ok=True)
         except FileNotFoundError:
-            _FOLDERS.pop(self._wanted, None)
+            _FOLDERS.pop(self._requested, None)
             entry = self.folder / key
             entry.mkdir(mode=0o700, exist_ok=True)
         return entry
 
     def discard(self, key: str) -> None:
-        """Remove the entries stored under a key, and nothing else: the folder and its lock stay."""
-        assert key, "an empty key names the whole cache"
+        """Remove the entries stored under a key; its folder and lock stay."""
+        assert key, "an empty key would name the whole cache"
         for path in self._entries(key, ""):
             path.unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def lock(self, key: str) -> Iterator[None]:
-        """Let one process at a time make the entry of `key`.
+        """Let one process at a time compute the entry of `key`.
 
-        After two seconds we go on without the lock: then the work is done twice, which costs time and nothing else.
+        After two seconds the caller continues without the lock: duplicate work costs time, but not correctness.
         """
         import filelock
 
         try:
             lock = filelock.FileLock(self._entry(key) / ".lock")
             lock.acquire(timeout=LOCK_SECONDS)
-        except (filelock.Timeout, OSError):  # `put` says what is wrong with the folder
+        except (filelock.Timeout, OSError):  # `put` reports problems of the folder
             yield
             return
         try:
@@ -131,7 +132,7 @@ class ContentStore:
 
 
 def cache_of(options: CompileOptions) -> ContentStore:
-    """The cache these options name; without caching, one that ends with this process."""
+    """The cache that the options select; without caching, a temporary one of this process."""
     return ContentStore(options.cache_folder) if options.cache else _private_cache()
 
 
@@ -151,60 +152,60 @@ def _user_folder() -> Path:
     return Path(platformdirs.user_cache_dir("wholestep"))
 
 
-_FOLDERS: dict[Path, Path] = {}  # a folder is examined, and complained about, once per process
+_FOLDERS: dict[Path, Path] = {}  # requested folder -> usable one; checked, and warned about, once per process
 
 
-def _usable(wanted: Path) -> Path:
-    """The folder to use in the place of the one that was asked for."""
-    if wanted not in _FOLDERS:
+def _usable(requested: Path) -> Path:
+    """The folder to use instead of the requested one."""
+    if requested not in _FOLDERS:
         try:
-            _FOLDERS[wanted] = _own_folder(wanted)
+            _FOLDERS[requested] = _own_folder(requested)
         except OSError as error:
-            _go_private(wanted, error)
-    return _FOLDERS[wanted]
+            _use_temporary_folder(requested, error)
+    return _FOLDERS[requested]
 
 
-def _own_folder(wanted: Path) -> Path:
-    """The folder, made if need be, or this user's own in it; OSError where neither can be had."""
-    if not wanted.exists():
-        wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
-    status = wanted.stat()
+def _own_folder(requested: Path) -> Path:
+    """The folder, created if missing, or this user's private subfolder; OSError if neither is usable."""
+    if not requested.exists():
+        requested.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = requested.stat()
     sticky_of_root = status.st_uid == 0 and bool(status.st_mode & stat.S_ISVTX)  # the shared temporary folder
     if not _is_own(status) and not sticky_of_root:
         raise PermissionError(f"it belongs to user {status.st_uid}")
-    own = wanted
+    folder = requested
     if not _is_own(status) or status.st_mode & OTHERS_WRITE:
-        own = wanted / f"wholestep-{_user()}"
-        own.mkdir(mode=0o700, exist_ok=True)
-        within = own.lstat()  # a link would lead to where someone else says
-        if not stat.S_ISDIR(within.st_mode) or not _is_own(within) or within.st_mode & OTHERS_WRITE:
-            raise PermissionError(f"others can write to it, and {own} is not a folder of yours alone")
-    if not own.is_dir():
-        raise NotADirectoryError(f"{own} is no folder")
-    if not os.access(own, os.R_OK | os.W_OK | os.X_OK):
+        folder = requested / f"wholestep-{_user()}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        subfolder = folder.lstat()  # lstat: a symbolic link could lead to another user's folder
+        if not stat.S_ISDIR(subfolder.st_mode) or not _is_own(subfolder) or subfolder.st_mode & OTHERS_WRITE:
+            raise PermissionError(f"others can write to it, and {folder} is not a folder of yours alone")
+    if not folder.is_dir():
+        raise NotADirectoryError(f"{folder} is not a folder")
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         raise PermissionError("it cannot be written to")
-    return own
+    return folder
 
 
-def _go_private(wanted: Path, error: OSError) -> None:
-    """Use a temporary folder of this process from now on, and say so."""
+def _use_temporary_folder(requested: Path, error: OSError) -> None:
+    """Switch to a temporary folder of this process, with a warning."""
     import shutil
     import tempfile
 
     private = Path(tempfile.mkdtemp(prefix="wholestep-"))
     atexit.register(shutil.rmtree, private, ignore_errors=True)
-    _FOLDERS[wanted] = private
+    _FOLDERS[requested] = private
     warnings.warn(
-        f"the cache folder {wanted} cannot be used ({error}); this process keeps its compiled code in {private} "
-        "and the next one will compile again. Make room in the folder, make it writable or pass another one.",
+        f"the cache folder {requested} cannot be used ({error}); this process stores its compiled code in {private} "
+        "and the next one will compile again. Free space in the folder, make it writable or pass another one.",
         CacheWarning,
         stacklevel=4,
     )
 
 
 def _write(entry: Path, data: bytes, suffix: str) -> Path:
-    """Publish an entry by one rename."""
-    import tempfile  # a start that finds everything writes nothing
+    """Publish an entry by one atomic rename."""
+    import tempfile  # imported here: a start with a warm cache writes nothing
 
     path = entry / (hashlib.sha256(data).hexdigest() + suffix)
     handle, temporary = tempfile.mkstemp(dir=entry, prefix=".new-")
@@ -233,18 +234,18 @@ def _is_sound(path: Path) -> bool:
     try:
         status = path.lstat()
         if not _is_own(status):
-            return _complain(path, "belongs to another user and is not loaded")
+            return _warn(path, "belongs to another user and is not loaded")
         if not stat.S_ISREG(status.st_mode):
-            return _complain(path, "is a link or no file, and is not loaded")
+            return _warn(path, "is not a regular file and is not loaded")
         expected = path.name.partition(".")[0]
         if hashlib.sha256(path.read_bytes()).hexdigest() == expected:
             return True
         path.unlink()
     except FileNotFoundError:
         return False  # removed by another process that found it damaged
-    return _complain(path, "is damaged; it was removed and will be made again")
+    return _warn(path, "is damaged; it was removed and will be computed again")
 
 
-def _complain(path: Path, what: str) -> bool:
-    warnings.warn(f"cache entry {path} {what}", CacheWarning, stacklevel=5)
+def _warn(path: Path, problem: str) -> bool:
+    warnings.warn(f"cache entry {path} {problem}", CacheWarning, stacklevel=5)
     return False

@@ -1,4 +1,4 @@
-"""The plan cache: a build whose graph, sizes, options, target and versions were seen before skips every stage."""
+"""The plan cache: a build with the graph, sizes, options, target and versions of an earlier one skips all stages."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ from wholestep.errors import PlanError
 from wholestep.options import CompileOptions
 
 SUFFIX = ".plan"
-REPORT, BEFORE = ".report", ".before"  # what the build did; the same with the integers of the plan without the e-graph
+# The report of a build; the same with the integers of the plan without the e-graph.
+REPORT, BEFORE = ".report", ".before"
 
 
 def plan_key(
     graph: IRGraph, capacity: Mapping[str, int], options: CompileOptions, target: Target, limit: Limit | None = None
 ) -> str:
-    """The key of a build, from the traced graph alone."""
+    """The key of a build, computed from the traced graph, before any stage runs."""
     sizes = [text for symbol in sorted(capacity) for text in (symbol, str(capacity[symbol]))]
-    egglog = [f"egglog {egglog_version()}"] if options.uses_egraph else []  # it decides what the e-graph finds
+    egglog = [f"egglog {egglog_version()}"] if options.uses_egraph else []  # its version affects the result
     limited = [] if limit is None else [limit.key]
     version = compiler_version(target.family, options)
     return key_of("plan", fingerprint(graph), *sizes, options.plan_key(), target.key, version, *egglog, *limited)
@@ -40,8 +41,8 @@ def plan_key(
 def egglog_version() -> str:
     """The installed version, without importing it.
 
-    It stands in the name of the folder that describes the package; `importlib.metadata` reads the same at twenty times
-    the time, and is asked where there is no such folder.
+    It is in the name of the package's `.dist-info` folder; `importlib.metadata` takes twenty times as long and is the
+    fallback if there is no such folder.
     """
     for folder in sys.path:
         with contextlib.suppress(OSError), os.scandir(folder or ".") as entries:
@@ -57,7 +58,7 @@ def egglog_version() -> str:
 
 
 def find_plan(store: ContentStore, key: str) -> Plan | None:
-    """The plan stored under a key; None, after a warning, where it is damaged."""
+    """The plan stored under a key; None if there is none, or, after a warning, if it is damaged."""
     path = store.get(key, SUFFIX)
     if path is None:
         return None
@@ -69,7 +70,7 @@ def find_plan(store: ContentStore, key: str) -> Plan | None:
 
 
 def store_plan(store: ContentStore, key: str, plan: Plan) -> None:
-    """Keep a plan; a cache that cannot be written is warned about."""
+    """Store a plan; warns if the cache cannot be written."""
     try:
         store.put(key, serialize.dump(plan, key=key), SUFFIX)
     except OSError as error:
@@ -79,7 +80,7 @@ def store_plan(store: ContentStore, key: str, plan: Plan) -> None:
 
 
 def find_report(store: ContentStore, key: str) -> OptimizeReport | None:
-    """What the build of a cached plan did; with the integers without the e-graph, where these were asked for."""
+    """The report of a cached plan's build; with the integers without the e-graph if these were computed."""
     path = store.get(key, BEFORE) or store.get(key, REPORT)
     try:
         return None if path is None else parse_report(path.read_text())
@@ -89,6 +90,6 @@ def find_report(store: ContentStore, key: str) -> OptimizeReport | None:
 
 
 def store_report(store: ContentStore, key: str, report: OptimizeReport) -> None:
-    """Keep a report beside its plan; a cache that cannot be written was warned about with the plan."""
+    """Store a report with its plan; `store_plan` has already warned if the cache cannot be written."""
     with contextlib.suppress(OSError):
         store.put(key, report.to_json().encode(), BEFORE if report.before else REPORT)

@@ -1,1 +1,1 @@
-"""State: weights, optimizer moments and counters that outlive a step."""
+"""Persistent state: weights, optimizer moments and counters that outlive a step."""

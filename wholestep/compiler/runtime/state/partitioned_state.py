@@ -1,6 +1,6 @@
-"""States that ranks have divided among them: each holds a part, and what is read or written is the whole.
+"""Partitioned states: each rank stores a part, but reads and writes see the complete state.
 
-Where ranks are processes, whoever reads one waits for all of them: they read the same states in the same order.
+If ranks are processes, reading is an all-gather: all ranks must read the same states in the same order.
 """
 
 from __future__ import annotations
@@ -23,54 +23,56 @@ from wholestep.compiler.runtime.state.storage import StateBlock, StateMemory, St
 
 
 class PartsMemory:
-    """Of each state this rank's part, in the layout of a memory; all parts where ranks are threads of this process.
+    """Stores this rank's part of each state in another memory; all parts if ranks are threads of this process.
 
-    `ranks` and `cut` say how they are divided (`ir/state_partition.py`): one memory holds what is divided in one way.
+    `ranks` and `cut` define the partition (`ir/state_partition.py`): all states of one memory have the same one.
     """
 
     def __init__(self, memory: StateMemory, group: RankGroup, ranks: int, cut: tuple[int, ...] = ()) -> None:
         self.group = group
-        how = [str(ranks)] * bool(ranks) + [f"cut {cut}"] * bool(cut)
-        self.kind = f"{memory.kind}, parts of {group.grid} {group.engine}: {', '.join(how)}"
+        partition = [str(ranks)] * bool(ranks) + [f"cut {cut}"] * bool(cut)
+        self.kind = f"{memory.kind}, parts of {group.grid} {group.engine}: {', '.join(partition)}"
         self._memory, self._ranks, self._cut, self.turns = memory, ranks, cut, memory.turns
         self._here = range(group.size) if group.engine == "threads" else (group.rank,)
 
     def hold(self, types: Sequence[TensorType], by_columns: Sequence[bool] = ()) -> list[Parts]:
-        """The parts of each rank in one piece."""
+        """Allocate states, the parts of each rank as one block."""
         columns = list(by_columns) if by_columns and self.turns else [False] * len(types)
         shapes = [tuple(int(e) for e in t.shape) for t in types]
-        divided = [Division(shape, by, self._ranks, self._cut) for shape, by in zip(shapes, columns, strict=True)]
-        own = [TensorType(division.shape, t.dtype) for division, t in zip(divided, types, strict=True)]
-        turned = [False if self._ranks else by for by in columns]  # rows are cut as they are stored
-        held = {rank: self._memory.hold(own, turned) for rank in self._here}
+        divisions = [Division(shape, by, self._ranks, self._cut) for shape, by in zip(shapes, columns, strict=True)]
+        part_types = [TensorType(division.shape, t.dtype) for division, t in zip(divisions, types, strict=True)]
+        turned = [
+            False if self._ranks else by for by in columns
+        ]  # data-parallel ranks partition the rows as they are stored
+        arrays_by_rank = {rank: self._memory.hold(part_types, turned) for rank in self._here}
         return [
-            Parts(division, {rank: arrays[i] for rank, arrays in held.items()}, self.group)
-            for i, division in enumerate(divided)
+            Parts(division, {rank: arrays[i] for rank, arrays in arrays_by_rank.items()}, self.group)
+            for i, division in enumerate(divisions)
         ]
 
     def draw(self, into: Parts, first: FirstValue) -> bool:
-        """NumPy draws."""
+        """Never draws in place: the caller uses NumPy."""
         return False
 
 
 def memories_of_parts(buffers: Sequence[Buffer], memory: StateMemory, group: RankGroup) -> dict[str, PartsMemory]:
-    """Where those states are that ranks have divided, by name."""
-    found: dict[tuple[int, tuple[int, ...]], PartsMemory] = {}
+    """The memory of each partitioned state, by name."""
+    memories: dict[tuple[int, tuple[int, ...]], PartsMemory] = {}
     for buffer in buffers:
-        if (buffer.parts, buffer.split) not in found:
-            found[buffer.parts, buffer.split] = PartsMemory(memory, group, buffer.parts, buffer.split)
-    return {buffer.name: found[buffer.parts, buffer.split] for buffer in buffers}
+        if (buffer.parts, buffer.split) not in memories:
+            memories[buffer.parts, buffer.split] = PartsMemory(memory, group, buffer.parts, buffer.split)
+    return {buffer.name: memories[buffer.parts, buffer.split] for buffer in buffers}
 
 
 class Parts:
-    """A state of which every rank has a part; `of` are those that are here, by rank."""
+    """A partitioned state; `of` are the parts in this process, by rank."""
 
     def __init__(self, division: Division, of: dict[int, Stored], group: RankGroup) -> None:
         self.of, self._division, self._group = of, division, group
 
     @property
     def block(self) -> StateBlock:
-        """The memory of the first part that is here."""
+        """The block of the first part in this process."""
         return next(iter(self.of.values())).block
 
     @property
@@ -79,44 +81,53 @@ class Parts:
         return len(self.of) == self._group.size
 
     def read(self) -> AnyArray:
-        """The whole, rows contiguous."""
-        return np.ascontiguousarray(self._division.join(self._every()))
+        """The complete state, rows contiguous."""
+        return np.ascontiguousarray(self._division.join(self._all_parts()))
 
-    def _every(self) -> Mapping[tuple[int, int], AnyArray]:
-        """What ranks hold, by their places in the grid."""
+    def _all_parts(self) -> Mapping[tuple[int, int], AnyArray]:
+        """The parts of all ranks, by their coordinates in the mesh."""
         if self.all_here:
-            return {self._place(rank): part.read() for rank, part in self.of.items()}
-        (own,) = (part.read() for part in self.of.values())
-        told = self._group.gather(own.tobytes())
-        return {self._place(r): np.frombuffer(part, own.dtype).reshape(own.shape) for r, part in enumerate(told)}
+            return {self._mesh_coordinates(rank): part.read() for rank, part in self.of.items()}
+        (own_part,) = (part.read() for part in self.of.values())
+        gathered = self._group.gather(own_part.tobytes())
+        return {
+            self._mesh_coordinates(r): np.frombuffer(part, own_part.dtype).reshape(own_part.shape)
+            for r, part in enumerate(gathered)
+        }
 
     def piece(self) -> StatePiece:
-        """This rank's part without what fills it up, and where it lies; nobody else is asked."""
-        ((rank, own),) = self.of.items()
-        (data, model), of = self._place(rank), self._division
-        form, first, count = of.rows(data)
-        axes = tuple(range(len(of.whole)))
+        """This rank's part without padding, and its position in the state; without communication."""
+        ((rank, part),) = self.of.items()
+        (data, model), division = self._mesh_coordinates(rank), self._division
+        form, first, count = division.rows(data)
+        axes = tuple(range(len(division.whole)))
         return StatePiece(
-            own.read()[:count], of.of_model, axes[::-1] if of.turned else axes, form, first, of.cut, model
+            part.read()[:count],
+            division.of_model,
+            axes[::-1] if division.turned else axes,
+            form,
+            first,
+            division.cut,
+            model,
         )
 
     def write(self, value: AnyArray) -> None:
-        """Every rank takes its part."""
+        """Overwrite the state: every rank stores its part."""
         for rank, part in self.of.items():
-            part.write(self._division.part(value, *self._place(rank)))
+            part.write(self._division.part(value, *self._mesh_coordinates(rank)))
 
-    def _place(self, rank: int) -> tuple[int, int]:
+    def _mesh_coordinates(self, rank: int) -> tuple[int, int]:
         grid = self._group.grid
         return grid.place(DATA, rank), grid.place(MODEL, rank)
 
     def fill(self, numbers: AnyArray) -> None:
-        """Take numbers over and over."""
+        """Overwrite with these values repeated."""
         self.write(np.resize(numbers, math.prod(self._division.whole)).reshape(self._division.whole))
 
     def take(self, at: tuple[Any, ...]) -> AnyArray:
-        """A copy of the elements at some indices."""
+        """A copy of the elements at these indices."""
         return np.array(self.read()[at])
 
     def is_finite(self) -> bool:
-        """Is every number that is here?"""
+        """Is every value of the parts in this process finite?"""
         return all(part.is_finite() for part in self.of.values())

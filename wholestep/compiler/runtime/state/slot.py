@@ -1,4 +1,8 @@
-"""Where a state is stored.  A slot belongs to its owner, a parameter of a module or a State; others borrow it."""
+"""Slots: the storage of one state, with a copy in the memory of each backend that uses it.
+
+A slot belongs to a parameter of a module or to a State; other States share it.  Coherence is lazy: a slot knows which
+copy is newest, and a program synchronises its copies before it runs if the family's version has changed.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +15,11 @@ from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.state.storage import StateBlock, StateMemory, Stored
 
-HOST = "wholestep.compiler.backends.cpu.layout.panels"  # the module whose MEMORY it is
+HOST = "wholestep.compiler.backends.cpu.layout.panels"  # the module that defines MEMORY, the host's memory
 
 
 class SlotMember(Protocol):
-    """What belongs to a family: a slot, or a State with slots."""
+    """A member of a family: a slot, or a State with slots."""
 
     family: SlotFamily
 
@@ -23,16 +27,16 @@ class SlotMember(Protocol):
 class SlotFamily:
     """The States that share a slot, directly or through others.
 
-    `version` changes whenever a number of one of them does: programs that keep a second layout of a state compare it,
-    whoever wrote it.
+    `version` changes with every write to one of them, by any writer; programs that keep a second layout of a state
+    compare it to detect stale copies.
     """
 
     __slots__ = ("averages", "members", "spread", "version")
 
     def __init__(self, first: SlotMember) -> None:
         self.version = 0
-        self.spread = False  # has one of them numbers in several memories?
-        self.averages = False  # does one of them train weights whose averages are shown?
+        self.spread = False  # does a slot have copies in several memories?
+        self.averages = False  # does a State train weights whose names show their averages?
         self.members: WeakSet[SlotMember] = WeakSet([first])
 
     def with_member(self, member: SlotMember) -> SlotFamily:
@@ -42,60 +46,60 @@ class SlotFamily:
 
 
 def relate(one: SlotMember, other: SlotMember) -> None:
-    """Make one family of two; its version is one that neither has had."""
-    kept, gone = one.family, other.family
-    if kept is gone:
+    """Merge two families; the version of the result is one that neither has had."""
+    larger, smaller = one.family, other.family
+    if larger is smaller:
         return
-    if len(kept.members) < len(gone.members):
-        kept, gone = gone, kept
-    kept.version = max(kept.version, gone.version) + 1
-    kept.averages |= gone.averages
-    kept.spread |= gone.spread
-    for member in list(gone.members):
-        member.family = kept.with_member(member)
+    if len(larger.members) < len(smaller.members):
+        larger, smaller = smaller, larger
+    larger.version = max(larger.version, smaller.version) + 1
+    larger.averages |= smaller.averages
+    larger.spread |= smaller.spread
+    for member in list(smaller.members):
+        member.family = larger.with_member(member)
 
 
 class Slot:
-    """One state: its type and its numbers, in the memory of each backend that has asked for them.
+    """One state: its type and its values, in the memory of each backend that uses it.
 
-    A program brings the copies that it uses up to date before it runs, if somebody else has changed a number since.
+    Before a program runs, it synchronises the copies that it uses if another writer has changed the state since.
     """
 
     def __init__(
         self, type: TensorType, stored: Stored, kind: str, family: SlotFamily | None = None, by_columns: bool = False
     ) -> None:
         self.type, self._stored, self._newest = type, {kind: stored}, kind
-        self.by_columns = by_columns  # as it was declared: every memory follows from it how the state is stored
+        self.by_columns = by_columns  # as declared: every memory derives its layout from it
         self.family = SlotFamily(self) if family is None else family.with_member(self)
 
     @property
     def blocks(self) -> list[StateBlock]:
-        """The pieces of memory that hold its numbers."""
+        """The blocks of memory that hold its copies."""
         return [stored.block for stored in self._stored.values()]
 
     @property
     def newest(self) -> Stored:
-        """The numbers as they are now."""
+        """The copy with the current values."""
         return self._stored[self._newest]
 
     def on(self, memory: StateMemory) -> Stored:
-        """Where programs of a memory's kind find the state; room is made there when it is first asked for."""
+        """The copy in a memory, allocated on first use."""
         if memory.kind not in self._stored:
-            (made,) = memory.hold([self.type], [self.by_columns])
-            made.write(self.read())
-            self._stored[memory.kind] = made
+            (copy,) = memory.hold([self.type], [self.by_columns])
+            copy.write(self.read())
+            self._stored[memory.kind] = copy
             self.family.spread = True
         return self._stored[memory.kind]
 
     def bring(self, kind: str, changes: bool) -> None:
-        """Bring the numbers up to date in the memory of a program that runs next and `changes` them, or not."""
+        """Synchronise the copy in the memory of the program that runs next; `changes`: the program writes it."""
         if self._newest != kind:
             self._stored[kind].write(self.read())
         if changes:
             self._newest = kind
 
     def move(self, memory: StateMemory) -> None:
-        """From now on the numbers are those of another memory."""
+        """Make the copy in another memory the current one."""
         if memory.kind in self._stored:
             self.bring(memory.kind, changes=True)
         else:
@@ -108,12 +112,12 @@ class Slot:
         return self.newest.read()
 
     def write(self, value: AnyArray) -> None:
-        """Take numbers of the state's shape and dtype."""
+        """Overwrite the state with an array of its shape and dtype."""
         self.newest.write(value)
         self.family.version += 1
 
     def __reduce__(self) -> tuple[object, ...]:
-        """A copy of a slot has memory of its own: what `copy.deepcopy` of a module makes."""
+        """A copied slot has its own memory: for `copy.deepcopy` of a module."""
         return _copy_slot, (self.type, self.read(), self.by_columns)
 
 
@@ -127,14 +131,14 @@ def _copy_slot(type: TensorType, value: AnyArray, by_columns: bool) -> Slot:
 
 @cache
 def host_memory() -> StateMemory:
-    """Where numbers are that no session has asked for yet: this machine's own memory, as the CPU reads it."""
+    """The memory of states that no session uses yet: host memory in the CPU backend's layout."""
     memory: StateMemory = importlib.import_module(HOST).MEMORY
     return memory
 
 
 class Owner(Protocol):
-    """A parameter of a module: its numbers are one slot, whichever States borrow it."""
+    """A parameter of a module: it owns one slot, which States share."""
 
     slot: Slot | None
     by_columns: bool
-    adopts: bool  # made while a step was recorded: it takes over the numbers that the step has under its name
+    adopts: bool  # created while a step was traced: it takes over the slot that the step has under its name

@@ -1,4 +1,4 @@
-"""State: the numbers that outlive a step, by name.  Those of modules are borrowed from their parameters."""
+"""State: the tensors that outlive a step, by name.  Weights of modules are shared with their parameters' slots."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from wholestep.compiler.runtime.state.partitioned_state import Parts
     from wholestep.compiler.runtime.state.state_pieces import StatePiece
 
-MANY = 4 << 20  # bytes of states from which on their first values are worth a thread for each core
+MANY = 4 << 20  # bytes of states from which on initial values are drawn on one thread per core
 NOBODY: Mapping[str, Owner] = {}
 
 First = Callable[[str], AnyArray | FirstValue | None]
 
 
 class State(Counting):
-    """name -> slot.  Every entry point of every session over a model reads and writes these same bytes.
+    """name -> slot.  All entry points of all sessions over a model read and write the same slots.
 
-    A State belongs to a module, graph or step and owns what is its own: moments, metrics, states that were declared by
-    hand.  The slots of modules' parameters belong to these, under whatever name they are known here.
+    A State belongs to a module, graph or step and owns moments, metrics and explicitly declared states.  The slots of
+    modules' parameters belong to the parameters, under any name here.
     """
 
     def __init__(self) -> None:
@@ -48,13 +48,14 @@ class State(Counting):
         memory: StateMemory | None = None,
         by_columns: Container[str] = (),
     ) -> None:
-        """Borrow what has numbers; make room in a memory for the rest, in one piece, and give it its first values.
+        """Add states: share slots that exist, allocate the others as one block of a memory, and initialise these.
 
-        None stands for zeros, and for the host's memory.  `by_columns` are those that products read transposed.
+        An initial value of None means zeros, a memory of None the host's.  `by_columns` are the states that products
+        read transposed.
         """
         memory = memory or host_memory()
-        known = {name: slot for name in types if (slot := self._existing_slot(name, owners.get(name))) is not None}
-        for name, slot in known.items():
+        existing = {name: slot for name in types if (slot := self._existing_slot(name, owners.get(name))) is not None}
+        for name, slot in existing.items():
             if slot.type != types[name]:
                 raise GraphError(
                     f"the state {name!r} is {slot.type} in this model; received a program that has it as "
@@ -66,23 +67,23 @@ class State(Counting):
                     f"has it stored {_storage(not slot.by_columns)}. Declare it alike, or under another name."
                 )
             slot.on(memory)
-        new = {name: type for name, type in types.items() if name not in known}
-        made = self._make(new, initial, memory, by_columns)
-        for name, slot in {**known, **made}.items():
+        new = {name: type for name, type in types.items() if name not in existing}
+        created = self._make(new, initial, memory, by_columns)
+        for name, slot in {**existing, **created}.items():
             if self._slots.get(name) is not slot:
                 self._bind(name, slot)
             if name in owners:
                 owners[name].slot = slot
-        self.family.version += bool(made)
+        self.family.version += bool(created)
 
     def _existing_slot(self, name: str, owner: Owner | None) -> Slot | None:
-        """The slot that has the numbers already."""
+        """The slot that already holds the values of this name or owner."""
         if owner is None or (owner.slot is None and owner.adopts):
             return self._slots.get(name)
         return owner.slot
 
     def _bind(self, name: str, slot: Slot) -> None:
-        """A name stands for a slot from now on.  Where it stood for another, the moments beside that one go too."""
+        """Bind a name to a slot.  If it was bound to another one, the moments of that one are dropped too."""
         if name in self._slots:
             self._slots = {n: s for n, s in self._slots.items() if not n.startswith(f"{name}.")}
             self.forget_updates(name)
@@ -93,37 +94,37 @@ class State(Counting):
     def _make(
         self, types: Mapping[str, TensorType], initial: First, memory: StateMemory, by_columns: Container[str]
     ) -> dict[str, Slot]:
-        """New slots with their first values: the memory draws them, or NumPy those of several at a time."""
+        """New slots with their initial values, drawn by the memory, or by NumPy on several threads."""
         for name, type in types.items():
             _need_fixed_size(name, type)
         if not types:
             return {}
-        held = memory.hold(list(types.values()), [name in by_columns for name in types])
-        made = {
+        stored_states = memory.hold(list(types.values()), [name in by_columns for name in types])
+        slots = {
             name: Slot(types[name], stored, memory.kind, self.family, name in by_columns)
-            for name, stored in zip(types, held, strict=True)
+            for name, stored in zip(types, stored_states, strict=True)
         }
 
         def write(name: str, value: AnyArray | FirstValue) -> None:
-            if isinstance(value, FirstValue) and isinstance(stored := made[name].newest, HostArray):
+            if isinstance(value, FirstValue) and isinstance(stored := slots[name].newest, HostArray):
                 stored.draw(value)
                 return
-            numbers = value.array() if isinstance(value, FirstValue) else value
-            made[name].write(_check_value(made[name], numbers, name))
+            array = value.array() if isinstance(value, FirstValue) else value
+            slots[name].write(_check_value(slots[name], array, name))
 
-        firsts, waiting = {name: initial(name) for name in made}, []
-        for name in sorted(made, key=lambda name: -_bytes(types[name])):
-            first = firsts[name]  # None: the memory is as it should be
-            is_drawn = isinstance(first, FirstValue) and memory.draw(made[name].newest, first)
+        initial_values, pending = {name: initial(name) for name in slots}, []
+        for name in sorted(slots, key=lambda name: -_bytes(types[name])):
+            first = initial_values[name]  # None: zeros, as allocated
+            is_drawn = isinstance(first, FirstValue) and memory.draw(slots[name].newest, first)
             if first is not None and not is_drawn:
-                waiting.append(partial(write, name, first))
-        many = sum(map(_bytes, types.values())) >= MANY
-        run_all(waiting, threads=default_threads() if many else 1)
-        return made
+                pending.append(partial(write, name, first))
+        parallel = sum(map(_bytes, types.values())) >= MANY
+        run_all(pending, threads=default_threads() if parallel else 1)
+        return slots
 
     @property
     def version(self) -> int:
-        """Changes whenever a number does, here or in a State that shares one; whoever writes past `set` changes it."""
+        """Changes with every write here or in a State that shares a slot; code that bypasses `set` must change it."""
         return self.family.version
 
     @version.setter
@@ -144,60 +145,67 @@ class State(Counting):
         return name in self._slots
 
     def slot(self, name: str) -> Slot:
-        """Where a state is stored; UnknownNameError where there is none of this name."""
+        """The slot of a state; UnknownNameError if there is none of this name."""
         try:
             return self._slots[name]
         except KeyError:
-            known = ", ".join(map(repr, self._slots)) or "none"
-            raise UnknownNameError(f"there is no state named {name!r}; there are: {known}.") from None
+            names = ", ".join(map(repr, self._slots)) or "none"
+            raise UnknownNameError(f"there is no state named {name!r}; there are: {names}.") from None
 
     def is_divided(self, name: str) -> bool:
-        """Has each of several processes a part of it?  Then all of them read it together."""
+        """Is the state partitioned among processes?  Then all of them must read it together."""
         return self._parts(name) is not None
 
     def piece(self, name: str) -> StatePiece | None:
-        """What this process has of a state that several have divided; None where it has all of it."""
-        found = self._parts(name)
-        return None if found is None else found.piece()
+        """This process's part of a partitioned state; None if it has all of it."""
+        parts = self._parts(name)
+        return None if parts is None else parts.piece()
 
     def _parts(self, name: str) -> Parts | None:
-        from wholestep.compiler.runtime.state.partitioned_state import Parts  # most are alone
+        from wholestep.compiler.runtime.state.partitioned_state import (
+            Parts,
+        )  # imported here: most states are not partitioned
 
-        return found if isinstance(found := self.slot(name).newest, Parts) and not found.all_here else None
+        return stored if isinstance(stored := self.slot(name).newest, Parts) and not stored.all_here else None
 
     def get(self, name: str) -> AnyArray:
         """A copy of a state, as the user sees it: rows contiguous."""
         return self.slot(name).read()
 
     def set(self, name: str, value: object) -> None:
-        """Replace a state's numbers."""
+        """Overwrite the values of a state."""
         self.slot(name).write(self.fit(name, value))
 
     def replace(self, name: str, value: object) -> None:
-        """Give a weight other numbers; where its average is shown under the name, what is trained has them as well."""
+        """Overwrite a weight; if the name shows an average, overwrite the trained weight too."""
         self.set(name, value)
-        for state, own in self.averages_of(name):
-            state.set(own + RAW, value)
+        for state, name_there in self.averages_of(name):
+            state.set(name_there + RAW, value)
 
     def averages_of(self, name: str) -> list[tuple[State, str]]:
-        """The States in which this weight is the average of what is trained, and its name there."""
+        """The States in which this weight is the average of a trained weight, and its name there."""
         slot = self.slot(name)
         states = [m for m in list(self.family.members) if isinstance(m, State)] if self.family.averages else []
-        return [(s, own) for s in states for own in s._slots if s._slots[own] is slot and own + RAW in s]
+        return [
+            (s, name_there)
+            for s in states
+            for name_there in s._slots
+            if s._slots[name_there] is slot and name_there + RAW in s
+        ]
 
     def fit(self, name: str, value: object) -> AnyArray:
-        """`value` as an array of the state's dtype; an error where its shape or dtype does not fit.  Writes nothing."""
+        """`value` as an array of the state's dtype; an error if its shape or dtype does not fit.  Writes nothing."""
         return _check_value(self.slot(name), value, name)
 
 
 def _check_value(slot: Slot, value: object, name: str) -> AnyArray:
-    what = f"the state {name!r}"
-    array = as_array(value, what)
+    subject = f"the state {name!r}"
+    array = as_array(value, subject)
     if array.shape != slot.type.shape:
         raise ShapeError(
-            f"{what} has shape {shape_text(slot.type.shape)}; received {array.shape}. Reshape the array to it."
+            f"{subject} has shape {shape_text(slot.type.shape)}; received {array.shape}. Reshape the array to it."
         )
-    check_dtype(array, slot.type.dtype.numpy, what)
+    check_dtype(array, slot.type.dtype.numpy, subject)
     return array.astype(slot.type.dtype.numpy, copy=False)
 
 
@@ -206,7 +214,7 @@ def _need_fixed_size(name: str, type: TensorType) -> None:
     if symbols:
         raise GraphError(
             f"the state {name!r} has shape {shape_text(type.shape)}; a state outlives the step and needs a "
-            f"fixed size. Replace {', '.join(map(repr, symbols))} by a number."
+            f"fixed size. Replace {', '.join(map(repr, symbols))} by an integer."
         )
 
 

@@ -1,4 +1,7 @@
-"""What a state counts: its steps, the epochs, and how often each optimizer has updated each parameter."""
+"""Counters of a state: steps, epochs, and the updates of each parameter by each optimizer.
+
+Programs advance one integer per step; the counters of the active session are derived from it lazily.
+"""
 
 from __future__ import annotations
 
@@ -9,59 +12,59 @@ from wholestep.records import dataclass
 
 @dataclass(eq=False)
 class SessionCounter:
-    """A session's part in counting: what its steps update, and how many it has made."""
+    """The counters of one session: the parameters that its steps update, and the number of its updates."""
 
     keys: Sequence[str] = ()
     updates: int = 0
 
 
 class Counting:
-    """`step` is advanced by programs; whose turn it is says what else the steps count for.
+    """Programs advance `step`; each step counts for the session that is active (`turn`).
 
-    Counts are brought up to date when the turn passes to another session or someone asks, not step by step.
+    Counters are brought up to date when another session becomes active or a counter is read, not in every step.
     """
 
     def __init__(self) -> None:
         self.step = 0  # updates done
-        self.epoch = 0  # epochs finished by `run`: the key of the next one's order
+        self.epoch = 0  # epochs finished by `run`: the shuffling key of the next one
         self.turn: SessionCounter | None = None
-        self.shows_raw = False  # is the average of a weight kept under its raw name for a while?
-        self._since = 0  # the step up to which counts are up to date
+        self.shows_raw = False  # are averages of weights temporarily stored under the weights' raw names?
+        self._since = 0  # the step up to which the counters are current
         self._updates: dict[str, int] = {}
 
     def take_turn(self, turn: SessionCounter | None) -> None:
-        """From now on steps count for `turn`."""
+        """Make `turn` the session that later steps count for."""
         self._settle()
         self.turn = turn
 
     def updates_of(self, key: str) -> int:
-        """How often a parameter was updated by the optimizers of a slot: `"w.adam"`."""
+        """The number of updates of a parameter by an optimizer; the key is like `"w.adam"`."""
         self._settle()
         return self._updates.get(key, 0)
 
     def updates_in(self, turn: SessionCounter) -> int:
-        """How many updates a session has made."""
+        """The number of updates by a session."""
         self._settle()
         return turn.updates
 
     def set_updates(self, counts: Mapping[str, int]) -> None:
-        """Other counts; whoever steps next takes the turn anew."""
+        """Overwrite counters; the next session to step becomes active again."""
         self.take_turn(None)
         self._updates |= counts
 
     def forget_updates(self, name: str) -> None:
-        """A parameter begins anew."""
+        """Reset the counters of a parameter."""
         self.set_updates({key: 0 for key in self._updates if key.startswith(f"{name}.")})
 
     def set_step(self, step: int) -> None:
-        """Another step, without an update being made."""
+        """Set the step without counting updates."""
         self.take_turn(None)
         self.step = self._since = step
 
     def _settle(self) -> None:
-        made, turn = self.step - self._since, self.turn
+        steps, turn = self.step - self._since, self.turn
         self._since = self.step
-        if made and turn is not None:
-            turn.updates += made
+        if steps and turn is not None:
+            turn.updates += steps
             for key in turn.keys:
-                self._updates[key] = self._updates.get(key, 0) + made
+                self._updates[key] = self._updates.get(key, 0) + steps

@@ -1,4 +1,8 @@
-"""Where states are stored: a memory of a backend holds their numbers, in the layout that its programs read."""
+"""Storage of states: each backend has a memory that stores them in the layout that its programs read.
+
+`HostMemory` stores matrices in blocks of columns, or transposed, as the backend decides from the declaration alone:
+every plan over a State then agrees on the layout.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ from wholestep.records import dataclass
 
 
 class StateBlock(Protocol):
-    """A piece of memory that holds several states; it is free again when nothing refers to it."""
+    """A block of memory that holds several states; it is freed when nothing refers to it."""
 
     @property
     def size(self) -> int:
@@ -26,44 +30,44 @@ class StateBlock(Protocol):
 
 
 class Stored(Protocol):
-    """The numbers of one state, where a backend keeps them.  Whoever reads or writes waits for launches before."""
+    """The stored values of one state in a backend's memory.  Reads and writes wait for earlier launches."""
 
     @property
     def block(self) -> StateBlock:
-        """The piece of memory that holds them."""
+        """The block of memory that holds them."""
 
     def read(self) -> AnyArray:
         """A copy, as the user sees it: rows contiguous."""
 
     def write(self, value: AnyArray) -> None:
-        """Take numbers of the state's shape and dtype."""
+        """Overwrite with an array of the state's shape and dtype."""
 
     def fill(self, numbers: AnyArray) -> None:
-        """Take numbers over and over, in whatever order they are stored."""
+        """Overwrite with these values repeated, in storage order."""
 
     def take(self, at: tuple[Any, ...]) -> AnyArray:
-        """A copy of the elements at some indices."""
+        """A copy of the elements at these indices."""
 
     def is_finite(self) -> bool:
-        """Is every number?"""
+        """Is every value finite?"""
 
 
 class StateMemory(Protocol):
-    """The memory of a backend, for what outlives launches."""
+    """The memory of a backend, for tensors that outlive launches."""
 
-    kind: str  # programs read states of any memory of their kind
-    turns: bool  # is the transpose of a matrix stored in its place, where products read it so?
+    kind: str  # programs can read states in any memory of the same kind
+    turns: bool  # does it store the transpose of matrices that products read transposed?
 
     def hold(self, types: Sequence[TensorType], by_columns: Sequence[bool] = ()) -> Sequence[Stored]:
-        """Room for some states, all zero; `by_columns` says of each whether products read it transposed."""
+        """Allocate some states, all zero; `by_columns`: for each, whether products read it transposed."""
 
     def draw(self, into: Any, first: FirstValue) -> bool:
-        """Give a state that it holds its first value, if that is quicker here; the same bits as `first.array()`."""
+        """Draw the initial value of a state in place if that is faster here; the same bits as `first.array()`."""
 
 
 @dataclass(frozen=True)
 class _StoredForm:
-    """How a state is stored: as its transpose where it is `turned`."""
+    """How a state is stored; `type` is that of its transpose if it is `turned`."""
 
     type: TensorType
     layout: Layout
@@ -75,9 +79,9 @@ class _StoredForm:
 
 
 class HostMemory:
-    """States in this process, each in a layout that follows from its declaration alone: every plan over a State agrees.
+    """States in host memory, each in a layout that follows from its declaration alone: every plan over a State agrees.
 
-    `is_turned(type, by_columns)` says whether the transpose of a matrix is stored in its place.
+    `is_turned(type, by_columns)` decides whether a matrix is stored transposed.
     """
 
     turns = True
@@ -91,31 +95,33 @@ class HostMemory:
         self.kind, self._layout, self._is_turned = kind, layout, is_turned
 
     def hold(self, types: Sequence[TensorType], by_columns: Sequence[bool] = ()) -> list[HostArray]:
-        """Views of one mapping."""
-        ways = self._store(types, by_columns)
-        region, offset, made = Region(sum(way.bytes for way in ways)), 0, []
-        for way in ways:
-            made.append(HostArray(way.type, way.layout, region, offset, way.bytes, way.turned))
-            offset += way.bytes
-        return made
+        """Allocate states as views of one mapping."""
+        forms = self._store(types, by_columns)
+        region, offset, arrays = Region(sum(form.bytes for form in forms)), 0, []
+        for form in forms:
+            arrays.append(HostArray(form.type, form.layout, region, offset, form.bytes, form.turned))
+            offset += form.bytes
+        return arrays
 
     def expect(self, types: Sequence[TensorType], by_columns: Sequence[bool] = ()) -> None:
-        """Begin to make room for states that a build will hold."""
-        expect_region(sum(way.bytes for way in self._store(types, by_columns)))
+        """Start to prepare memory for states that a build will allocate."""
+        expect_region(sum(form.bytes for form in self._store(types, by_columns)))
 
     def _store(self, types: Sequence[TensorType], by_columns: Sequence[bool]) -> list[_StoredForm]:
-        every = zip(types, by_columns or [False] * len(types), strict=True)
-        turned = [self._is_turned(type, by) for type, by in every]
-        stored = [transpose_type(type) if is_so else type for type, is_so in zip(types, turned, strict=True)]
-        return [_StoredForm(type, self._layout(type), is_so) for type, is_so in zip(stored, turned, strict=True)]
+        declared = zip(types, by_columns or [False] * len(types), strict=True)
+        turned = [self._is_turned(type, by) for type, by in declared]
+        stored = [transpose_type(type) if transposed else type for type, transposed in zip(types, turned, strict=True)]
+        return [
+            _StoredForm(type, self._layout(type), transposed) for type, transposed in zip(stored, turned, strict=True)
+        ]
 
     def draw(self, into: HostArray, first: FirstValue) -> bool:
-        """NumPy draws, on several threads."""
+        """Never draws in place: the caller uses NumPy, on several threads."""
         return False
 
 
 class HostArray:
-    """A state as a flat array in a layout; `type` is that of its transpose where it is `turned`."""
+    """A state as a flat array in a layout; `type` is that of its transpose if it is `turned`."""
 
     def __init__(
         self, type: TensorType, layout: Layout, block: Region, offset: int, size: int, turned: bool = False
@@ -126,11 +132,11 @@ class HostArray:
 
     def read(self) -> AnyArray:
         """A copy, rows contiguous."""
-        found = unpack(self.flat, self._shape, self.layout)
-        return np.ascontiguousarray(found.T) if self.turned else found
+        array = unpack(self.flat, self._shape, self.layout)
+        return np.ascontiguousarray(array.T) if self.turned else array
 
     def write(self, value: AnyArray) -> None:
-        """Take numbers of the state's shape and dtype."""
+        """Overwrite with an array of the state's shape and dtype."""
         if self.layout == Layout.ROWS or len(self._shape) != 2:
             packed = pack(value.T if self.turned else value, self.layout)
             self.flat[: packed.size] = packed
@@ -138,7 +144,7 @@ class HostArray:
             self._write_rows(0, value)
 
     def draw(self, first: FirstValue) -> None:
-        """Take its first value; of a large matrix a few rows at a time, for which there is no room but this."""
+        """Write the initial value; a matrix a few rows at a time, so that no second copy of it is needed."""
         if len(self._shape) != 2:
             self.write(first.array())
             return
@@ -149,40 +155,42 @@ class HostArray:
 
     @property
     def rows_at_once(self) -> int:
-        """Rows of a matrix that are read and written together: those of a block of its transpose."""
+        """The granularity of reading and writing rows: if it is stored transposed, the rows of one block."""
         return max(1, self.layout.columns) if self.turned else 1
 
     def read_rows(self, start: int, stop: int) -> AnyArray:
-        """Some rows of a matrix, a multiple of those: a copy, unless they are stored so."""
+        """Rows of a matrix, in multiples of `rows_at_once`: a view if they are stored in dense rows, else a copy."""
         stored = stored_shape(self._shape, self.layout)
-        whole = self.flat[: math.prod(stored)].reshape(stored)
+        matrix = self.flat[: math.prod(stored)].reshape(stored)
         if self.layout == Layout.ROWS:
-            return (whole.T if self.turned else whole)[start:stop]
+            return (matrix.T if self.turned else matrix)[start:stop]
         if self.turned:
-            blocks = whole[start // stored[-1] : -(-stop // stored[-1])]
+            blocks = matrix[start // stored[-1] : -(-stop // stored[-1])]
             return blocks.swapaxes(1, 2).reshape(-1, self._shape[0])[: stop - start]
-        return whole[:, start:stop].swapaxes(0, 1).reshape(stop - start, -1)[:, : self._shape[1]]
+        return matrix[:, start:stop].swapaxes(0, 1).reshape(stop - start, -1)[:, : self._shape[1]]
 
     def _write_rows(self, at: int, rows: AnyArray) -> None:
-        """Take some rows of a matrix, from `at` on; of a transposed one, whole blocks."""
+        """Overwrite rows of a matrix from `at` on; if it is stored transposed, in complete blocks."""
         stored = stored_shape(self._shape, self.layout)
-        whole = self.flat[: math.prod(stored)].reshape(stored)
+        matrix = self.flat[: math.prod(stored)].reshape(stored)
         if self.layout == Layout.ROWS:
-            (whole.T if self.turned else whole)[at : at + len(rows)] = rows
+            (matrix.T if self.turned else matrix)[at : at + len(rows)] = rows
             return
+        # The blocked layout is [blocks][rows][width].  Rows of a matrix that is stored transposed are its columns, so
+        # complete blocks are written; otherwise some rows of every block.
         width = stored[-1]
         if self.turned:
-            whole = whole[at // width : -(-(at + len(rows)) // width)]
-            taken = rows.T
+            matrix = matrix[at // width : -(-(at + len(rows)) // width)]
+            values = rows.T
         else:
-            whole, taken = whole[:, at : at + len(rows)], rows
-        full, rest = divmod(taken.shape[1], width)
-        whole[:full] = taken[:, : full * width].reshape(len(taken), full, width).swapaxes(0, 1)
+            matrix, values = matrix[:, at : at + len(rows)], rows
+        full, rest = divmod(values.shape[1], width)
+        matrix[:full] = values[:, : full * width].reshape(len(values), full, width).swapaxes(0, 1)
         if rest:
-            whole[full, :, :rest], whole[full, :, rest:] = taken[:, full * width :], 0
+            matrix[full, :, :rest], matrix[full, :, rest:] = values[:, full * width :], 0
 
     def fill(self, numbers: AnyArray) -> None:
-        """Take numbers over and over; what pads the last columns is zero."""
+        """Overwrite with these values repeated, in storage order; the padding of the last block is zero."""
         stored = stored_shape(self._shape, self.layout)
         inside = self.flat[: math.prod(stored)]
         for start in range(0, inside.size, numbers.size):
@@ -192,7 +200,7 @@ class HostArray:
             inside.reshape(stored)[..., -1, :, filled:] = 0
 
     def take(self, at: tuple[Any, ...]) -> AnyArray:
-        """A copy of the elements at some indices."""
+        """A copy of the elements at these indices."""
         stored = stored_shape(self._shape, self.layout)
         at = at[::-1] if self.turned else at
         if self.layout != Layout.ROWS:
@@ -201,8 +209,9 @@ class HostArray:
         return np.array(self.flat[: math.prod(stored)].reshape(stored)[at])
 
     def is_finite(self) -> bool:
-        """Is every number?"""
+        """Is every value finite?"""
         if not self._is_float:
             return True
+        # One fast pass: a finite sum implies finite values.  The sum may overflow: then check each value.
         with np.errstate(all="ignore"):
             return bool(np.isfinite(self.flat.sum())) or bool(np.isfinite(self.flat).all())
