@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -125,6 +126,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under nohup: runs that tests start inherit it
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
     plugins = config.pluginmanager
     runs_tests = hasattr(config, "workerinput") or not config.getoption("numprocesses", None)
     reports = not hasattr(config, "workerinput")

@@ -136,14 +136,14 @@ FOR_PLANS_THAT_ARE_THERE: dict[str, set[str]] = {
     },
     "backends.cpu": {
         *("arena", "check", "check.soundness", "convolution", "convolution.padding", "kernel_schedule"),
-        *("layout", "layout.panels", "partition", "partition.ownership", "plan_format", "target"),
+        *("layout", "layout.stored_layout", "partition", "partition.ownership", "plan_format", "target"),
         *("runtime", "runtime.compiler", "runtime.device", "runtime.launch_handles", "runtime.library"),
         *("runtime.object_loader", "runtime.program", "runtime.scratch"),
     },
     "backends.reference": set(),
     "backends.cuda": set(),
 }
-MOST_MODULES = 150  # of ours: each costs a start some 0.2 ms
+MOST_MODULES = 130  # of ours, without packages, which hold a docstring: each costs a start some 0.2 ms
 MOST_METHODS = 160  # of dataclasses that are written as text and compiled, 780 without `records.py`: 0.1 ms each
 
 
@@ -164,5 +164,7 @@ def test_a_step_from_the_cache_loads_nothing_that_makes_plans(tmp_path: Path) ->
     for folder, known in FOR_PLANS_THAT_ARE_THERE.items():
         home = f"wholestep.compiler.{folder}."
         assert {m.removeprefix(home) for m in modules if m.startswith(home)} <= known
-    assert len([m for m in modules if m.startswith("wholestep")]) <= MOST_MODULES
+    root = Path(ws.__file__).parents[1]
+    files = [m for m in modules if m.startswith("wholestep") and not root.joinpath(*m.split(".")).is_dir()]
+    assert len(files) <= MOST_MODULES
     assert 0 < methods <= MOST_METHODS

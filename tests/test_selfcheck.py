@@ -16,7 +16,7 @@ from sessions import data, mlp
 
 import wholestep as ws
 from wholestep.compiler import pipeline
-from wholestep.compiler.backends.cpu.layout.panels import MEMORY
+from wholestep.compiler.backends.cpu.layout.stored_layout import MEMORY
 from wholestep.compiler.backends.cpu.target import detect_target
 from wholestep.compiler.ir import build
 from wholestep.compiler.ir.graph import IRGraph, Node, Update, rewrite

@@ -18,7 +18,8 @@ PAGE = PACKAGE.parent / "docs" / "internals" / "vocabulary.md"
 ALLOWED = Path(__file__).parent / "golden" / "participle_names.txt"
 IRREGULAR = frozenset({
     "bound", "brought", "built", "chosen", "done", "drawn", "found", "given", "gone", "held", "hidden", "kept", "known",
-    "laid", "left", "lost", "made", "meant", "met", "said", "seen", "sent", "shown", "spent", "taken", "told", "written",
+    "laid", "left", "lost", "made", "meant", "met", "said", "seen", "sent", "shown", "spent", "taken", "told",
+    "written",
 })  # fmt: skip
 NOT_PARTICIPLES = frozenset({
     "embed", "embedding", "exceed", "feed", "need", "padding", "proceed", "ring", "seed", "speed", "spread", "string",

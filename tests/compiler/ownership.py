@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from wholestep.compiler.backends.cpu.kernel_schedule import schedule_of
-from wholestep.compiler.backends.cpu.layout.panels import PANELS
+from wholestep.compiler.backends.cpu.layout.stored_layout import PANELS
 from wholestep.compiler.ir.types import Dim, evaluate
 from wholestep.compiler.plan.model.bodies import Call, Columns, Dot, Scatter, Window
 from wholestep.compiler.plan.model.kernel import Buffer, Guard, Index, Instr, Kernel, Layout, Load, Plan, Space

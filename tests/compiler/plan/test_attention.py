@@ -19,7 +19,7 @@ from tests.compiler.attention_graphs import Shape, attention
 from tests.compiler.targets import make_plan
 from wholestep.compiler.backends.cpu.cost_model import Settings
 from wholestep.compiler.backends.cpu.kernel_schedule import queries_of
-from wholestep.compiler.backends.cpu.layout.panels import PANELS
+from wholestep.compiler.backends.cpu.layout.stored_layout import PANELS
 from wholestep.compiler.backends.cpu.render.source import render
 from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.ir.semantics.interpret import interpret

@@ -12,7 +12,7 @@ from ownership import violations
 from random_graphs import example_values
 
 from tests.compiler.targets import make_plan
-from wholestep.compiler.backends.cpu.layout.panels import PANELS
+from wholestep.compiler.backends.cpu.layout.stored_layout import PANELS
 from wholestep.compiler.backends.cpu.render.source import render
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b

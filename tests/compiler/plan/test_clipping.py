@@ -11,7 +11,7 @@ from step_graphs import clipped_step
 
 import wholestep as ws
 from tests.compiler.targets import make_plan
-from wholestep.compiler.backends.cpu.layout.panels import PANELS
+from wholestep.compiler.backends.cpu.layout.stored_layout import PANELS
 from wholestep.compiler.backends.cpu.render.source import render
 from wholestep.compiler.plan.model.kernel import Kernel, Kind, Plan, Space
 

@@ -13,7 +13,7 @@ from step_graphs import attention_step, convolution_step, example, mlp_step
 
 from tests.compiler.targets import HERE, make_plan
 from wholestep.compiler.backends.cpu.kernel_schedule import CpuSchedule
-from wholestep.compiler.backends.cpu.layout.panels import PANELS
+from wholestep.compiler.backends.cpu.layout.stored_layout import PANELS
 from wholestep.compiler.backends.cpu.target import TARGETS
 from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.plan.check.soundness import check_file

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from wholestep.compiler.backends.cpu.layout.panels import PANELS, state_layout
+from wholestep.compiler.backends.cpu.layout.stored_layout import PANELS, state_layout
 from wholestep.compiler.ir.types import Dim, TensorType, float32, int32
 from wholestep.compiler.plan.model.kernel import Layout
 from wholestep.compiler.plan.model.layout import layout_bytes, pack, unpack

@@ -65,13 +65,16 @@ def test_a_compiler_that_is_installed_elsewhere_finds_the_same_plans(
 
 def test_a_touched_file_keeps_the_key(copy: Path, store: ContentStore) -> None:
     before = content_version("cpu", store, copy)
-    os.utime(copy / "plan" / "clusters.py", (1, 1))
+    os.utime(copy / "plan" / "fusion" / "clusters.py", (1, 1))
     assert content_version("cpu", store, copy) == before
 
 
 def test_docstrings_and_comments_keep_the_key(copy: Path, store: ContentStore) -> None:
     before = content_version("cpu", store, copy)
-    edit(copy / "plan" / "clusters.py", lambda text: re.sub(r'^"""', '"""Reworded: ', text) + "\n# A new remark.\n")
+    edit(
+        copy / "plan" / "fusion" / "clusters.py",
+        lambda text: re.sub(r'^"""', '"""Reworded: ', text) + "\n# A new remark.\n",
+    )
     edit(copy / "ir" / "graph.py", lambda text: re.sub(r'^( +""")(?=\w)', r"\1Reworded: ", text, flags=re.MULTILINE))
     edit(copy / "ir" / "types.py", lambda text: re.sub(r'^    """[^"]*"""\n', "", text, flags=re.MULTILINE))
     assert content_version("cpu", store, copy) == before
@@ -91,7 +94,7 @@ def test_a_new_line_of_code_changes_the_key(file: str, copy: Path, store: Conten
 
 def test_an_edit_that_keeps_size_and_modification_time_is_noticed(copy: Path, store: ContentStore) -> None:
     """Installers may restore the times of an archive, whose files may all have the same."""
-    path = copy / "plan" / "first_fit.py"
+    path = copy / "plan" / "memory" / "first_fit.py"
     path.write_text(path.read_text() + "\nADDED = 1\n")
     status = path.stat()
     before = content_version("cpu", store, copy)
@@ -107,15 +110,15 @@ def test_c_sources_and_files_that_come_and_go_change_the_key(copy: Path, store: 
     versions.append(content_version("cpu", store, copy))
     (copy / "passes" / "added.py").write_text("")
     versions.append(content_version("cpu", store, copy))
-    (copy / "passes" / "dead_code.py").unlink()
+    (copy / "passes" / "simplify" / "dead_code.py").unlink()
     versions.append(content_version("cpu", store, copy))
     assert len(set(versions)) == len(versions)
 
 
 def test_a_backend_does_not_invalidate_another_ones_plans(copy: Path, store: ContentStore) -> None:
     before = {family: content_version(family, store, copy) for family in (*FAMILIES, "own")}
-    edit(copy / "backends" / "cuda" / "schedule.py", lambda text: text + "\nADDED = 1\n")
-    edit(copy / "frontend" / "functions.py", lambda text: text + "\nADDED = 1\n")
+    edit(copy / "backends" / "gpu" / "schedule.py", lambda text: text + "\nADDED = 1\n")
+    edit(copy / "frontend" / "functions" / "primitives.py", lambda text: text + "\nADDED = 1\n")
     after = {family: content_version(family, store, copy) for family in (*FAMILIES, "own")}
     assert [family for family in before if before[family] != after[family]] == ["cuda", "own"]
 
@@ -130,7 +133,7 @@ def test_only_files_whose_stamp_is_new_are_read(copy: Path, monkeypatch: pytest.
     read.clear()
     assert content_version("cpu", ContentStore(tmp_path / "cache"), copy) == before
     assert read == []
-    edit(copy / "plan" / "clusters.py", lambda text: text + "\n# A remark.\n")
+    edit(copy / "plan" / "fusion" / "clusters.py", lambda text: text + "\n# A remark.\n")
     assert content_version("cpu", store, copy) == before
     assert read == ["clusters.py"]
 
@@ -161,7 +164,9 @@ def files_of(module: str) -> list[str]:
 
 # Run-time helpers of the host, whose objects are keyed by their own text; they decide no plan.
 HELPERS = {
-    "cuda": tuple(f"backends/cpu/{name}.py" for name in ("compiler", "library", "target", "recorder")),
+    "cuda": tuple(
+        f"backends/cpu/{name}.py" for name in ("runtime/compiler", "runtime/library", "target", "runtime/profiler")
+    ),
     "reference": ("backends/cpu/target.py",),  # of the null device, which takes plans of every family
 }
 

@@ -14,7 +14,7 @@ from random_graphs import example_values, graphs
 from step_graphs import attention_step, convolution_step, example, mlp_step
 
 from tests.compiler.targets import make_plan
-from wholestep.compiler.backends.cpu.layout.panels import PAIRS
+from wholestep.compiler.backends.cpu.layout.stored_layout import PAIRS
 from wholestep.compiler.backends.cpu.render.source import render
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import IRGraph, Node, rewrite

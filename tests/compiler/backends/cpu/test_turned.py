@@ -13,7 +13,7 @@ from random_graphs import example_values, graphs
 
 from tests.compiler.targets import make_plan
 from wholestep.compiler.backends.cpu.layout import transposed_weights
-from wholestep.compiler.backends.cpu.layout.panels import is_turned
+from wholestep.compiler.backends.cpu.layout.stored_layout import is_turned
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update, rewrite

@@ -10,7 +10,7 @@ from wholestep.compiler.backends.cpu.convolution.weight_gradient import weight_t
 from wholestep.compiler.backends.cpu.convolution.workspace import Rooms
 from wholestep.compiler.backends.cpu.cost_model import Settings
 from wholestep.compiler.backends.cpu.kernel_schedule import Blocks, CpuSchedule, Inner, Queries, Tiles
-from wholestep.compiler.backends.cpu.layout.panels import LANES, PAIRS, PANELS
+from wholestep.compiler.backends.cpu.layout.stored_layout import LANES, PAIRS, PANELS
 from wholestep.compiler.ir.types import Extent, TensorType, evaluate
 from wholestep.compiler.plan.lower.attention import Head
 from wholestep.compiler.plan.lower.convolution_ops import WEIGHTS

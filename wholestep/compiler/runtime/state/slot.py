@@ -15,7 +15,7 @@ from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.state.storage import StateBlock, StateMemory, Stored
 
-HOST = "wholestep.compiler.backends.cpu.layout.panels"  # the module that defines MEMORY, the host's memory
+HOST = "wholestep.compiler.backends.cpu.layout.stored_layout"  # the module that defines MEMORY, the host's memory
 
 
 class SlotMember(Protocol):

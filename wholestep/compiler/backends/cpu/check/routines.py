@@ -13,7 +13,7 @@ from math import isfinite
 from wholestep.compiler.backends.cpu.cost_model import Settings
 from wholestep.compiler.backends.cpu.kernel_schedule import blocks_of, queries_of
 from wholestep.compiler.backends.cpu.layout.operand_layout import keeps_panels
-from wholestep.compiler.backends.cpu.layout.panels import LANES, PAIRS, PANELS
+from wholestep.compiler.backends.cpu.layout.stored_layout import LANES, PAIRS, PANELS
 from wholestep.compiler.backends.cpu.tiling import INNER_AXES, SCORES, block_size, head_of, query_block, room_of
 from wholestep.compiler.ir.types import Extent, TensorType, evaluate
 from wholestep.compiler.plan.model.bodies import Call, Dot, Scatter

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from wholestep.compiler.backends.cpu.arena import follows
 from wholestep.compiler.backends.cpu.kernel_schedule import Blocks, Queries, Tiles, schedule_of
-from wholestep.compiler.backends.cpu.layout.panels import PAIRS, PANELS, is_turned, state_layout
+from wholestep.compiler.backends.cpu.layout.stored_layout import PAIRS, PANELS, is_turned, state_layout
 from wholestep.compiler.backends.cpu.partition.ownership import kernel_granule, window_axes
 from wholestep.compiler.ir.state_partition import Division
 from wholestep.compiler.ir.types import DType, evaluate

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from wholestep.compiler.backends.cpu.convolution.padding import round_up
 from wholestep.compiler.backends.cpu.convolution.workspace import Rooms
 from wholestep.compiler.backends.cpu.kernel_schedule import Tiles
-from wholestep.compiler.backends.cpu.layout.panels import LANES
+from wholestep.compiler.backends.cpu.layout.stored_layout import LANES
 from wholestep.compiler.ir.types import evaluate, float32
 from wholestep.records import dataclass
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from math import gcd
 
-from wholestep.compiler.backends.cpu.layout.panels import LANES
+from wholestep.compiler.backends.cpu.layout.stored_layout import LANES
 from wholestep.records import dataclass
 
 NARROW = 8  # channels up to this many are computed in vectors half as wide

@@ -17,7 +17,7 @@ from wholestep.compiler.backends.cpu.convolution.padding import (
 )
 from wholestep.compiler.backends.cpu.convolution.workspace import Rooms, area
 from wholestep.compiler.backends.cpu.kernel_schedule import Tiles
-from wholestep.compiler.backends.cpu.layout.panels import LANES
+from wholestep.compiler.backends.cpu.layout.stored_layout import LANES
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Node

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from wholestep.compiler.backends.cpu.convolution.padding import NARROW, SLACK, round_up
-from wholestep.compiler.backends.cpu.layout.panels import LANES
+from wholestep.compiler.backends.cpu.layout.stored_layout import LANES
 from wholestep.compiler.ir.types import DType
 
 POSITIONS = 16  # products of a tile for each pair of channels

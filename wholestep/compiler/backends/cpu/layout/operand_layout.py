@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wholestep.compiler.backends.cpu.layout.panels import LANES, PANELS, state_layout
+from wholestep.compiler.backends.cpu.layout.stored_layout import LANES, PANELS, state_layout
 from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.plan.lower.materialize import ReadableViews, is_state
 from wholestep.compiler.plan.lower.routine_ops import has_contiguous_columns

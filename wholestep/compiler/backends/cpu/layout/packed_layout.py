@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from wholestep.compiler.backends.cpu.layout.operand_layout import keeps_panels
-from wholestep.compiler.backends.cpu.layout.panels import PANELS, state_layout
+from wholestep.compiler.backends.cpu.layout.stored_layout import PANELS, state_layout
 from wholestep.compiler.ir.types import Shape, TensorType, symbols_of
 from wholestep.compiler.plan.lower.rewrite_loads import with_loads, with_stores
 from wholestep.compiler.plan.model.bodies import Call, Columns, Dot, Exchange, Nest, Scatter, Window

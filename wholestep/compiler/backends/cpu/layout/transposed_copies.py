@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from wholestep.compiler.backends.cpu.layout.panels import PAIRS, PANELS
+from wholestep.compiler.backends.cpu.layout.stored_layout import PAIRS, PANELS
 from wholestep.compiler.ir.types import DType, TensorType
 from wholestep.compiler.plan.lower.rewrite_loads import with_stores
 from wholestep.compiler.plan.model.bodies import Dot

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from wholestep.compiler.backends.cpu.layout.panels import is_turned
+from wholestep.compiler.backends.cpu.layout.stored_layout import is_turned
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wholestep.compiler.backends.cpu.kernel_schedule import Tiles, schedule_of
-from wholestep.compiler.backends.cpu.layout.panels import LANES
+from wholestep.compiler.backends.cpu.layout.stored_layout import LANES
 from wholestep.compiler.ir.types import Dim, Extent, product
 from wholestep.compiler.plan.io.traffic import loads, stores
 from wholestep.compiler.plan.model.bodies import Scatter

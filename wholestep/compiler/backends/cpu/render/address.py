@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from wholestep.compiler.backends.cpu.layout.panels import LANES, PAIRS, PANELS
+from wholestep.compiler.backends.cpu.layout.stored_layout import LANES, PAIRS, PANELS
 from wholestep.compiler.backends.cpu.render.language import extent_text
 from wholestep.compiler.ir.types import Extent, product
 from wholestep.compiler.plan.model.kernel import Buffer, Index, Layout, Load

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from wholestep.compiler.backends.cpu.kernel_schedule import queries_of
-from wholestep.compiler.backends.cpu.layout.panels import LANES
+from wholestep.compiler.backends.cpu.layout.stored_layout import LANES
 from wholestep.compiler.backends.cpu.render.address import axis_stride
 from wholestep.compiler.backends.cpu.render.language import SUFFIX
 from wholestep.compiler.backends.cpu.render.prefetch import ahead_of_next

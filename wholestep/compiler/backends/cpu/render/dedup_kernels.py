@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from wholestep.compiler.backends.cpu.layout.panels import LANES
+from wholestep.compiler.backends.cpu.layout.stored_layout import LANES
 from wholestep.compiler.plan.model.kernel import Kernel, Kind
 
 NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from wholestep.compiler.backends.cpu.kernel_schedule import blocks_of
-from wholestep.compiler.backends.cpu.layout.panels import LANES, PAIRS, PANELS
+from wholestep.compiler.backends.cpu.layout.stored_layout import LANES, PAIRS, PANELS
 from wholestep.compiler.backends.cpu.render.address import axis_stride
 from wholestep.compiler.backends.cpu.render.call import render_call, render_exchange
 from wholestep.compiler.backends.cpu.render.convolution.dispatch import render_window

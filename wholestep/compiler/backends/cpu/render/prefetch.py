@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from wholestep.compiler.backends.cpu.layout.panels import LANES, PANELS
+from wholestep.compiler.backends.cpu.layout.stored_layout import LANES, PANELS
 from wholestep.compiler.backends.cpu.render.address import axis_stride
 from wholestep.compiler.backends.cpu.render.writer import CWriter
 from wholestep.compiler.ir.types import Extent

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wholestep.compiler.backends.cpu.layout.panels import LANES, PAIRS, PANELS
+from wholestep.compiler.backends.cpu.layout.stored_layout import LANES, PAIRS, PANELS
 from wholestep.compiler.backends.cpu.render.language import LOCAL, LOWEST, OPS
 from wholestep.compiler.ir.types import float32
 from wholestep.compiler.plan.model.kernel import Instr, Level, Load, Space, Store

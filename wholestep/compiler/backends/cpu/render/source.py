@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from wholestep.compiler.backends.cpu.kernel_schedule import schedule_of
-from wholestep.compiler.backends.cpu.layout.panels import LANES, PANELS
+from wholestep.compiler.backends.cpu.layout.stored_layout import LANES, PANELS
 from wholestep.compiler.backends.cpu.render.call import headers
 from wholestep.compiler.backends.cpu.render.dedup_kernels import KernelTemplate, find_templates, may_share
 from wholestep.compiler.backends.cpu.render.kernels import RENDER

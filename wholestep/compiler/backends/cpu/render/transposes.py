@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from wholestep.compiler.backends.cpu.layout.panels import LANES, PANELS
+from wholestep.compiler.backends.cpu.layout.stored_layout import LANES, PANELS
 from wholestep.compiler.backends.cpu.render.language import SUFFIX, cast_text
 from wholestep.compiler.backends.cpu.render.prefetch import operand_start
 from wholestep.compiler.backends.cpu.render.writer import CWriter

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from wholestep.compiler.backends.cpu.kernel_schedule import Blocks, Inner, Queries, schedule_of
-from wholestep.compiler.backends.cpu.layout.panels import LANES, PANELS
+from wholestep.compiler.backends.cpu.layout.stored_layout import LANES, PANELS
 from wholestep.compiler.backends.cpu.render.address import AxisScope
 from wholestep.compiler.backends.cpu.render.language import LOCAL, LOWEST, OPS, STORED, SUFFIX, cast_text, literal
 from wholestep.compiler.backends.cpu.render.row_tails import can_widen, stores_rounded_as_vector, write_masked_lanes

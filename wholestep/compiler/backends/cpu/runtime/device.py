@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from wholestep.compiler.backend import LoadContext, MicroBatchShape, Program, do_nothing
 from wholestep.compiler.backends.common.rank_shares import takes_part
-from wholestep.compiler.backends.cpu.layout.panels import MEMORY
+from wholestep.compiler.backends.cpu.layout.stored_layout import MEMORY
 from wholestep.compiler.backends.cpu.runtime import library as native
 from wholestep.compiler.backends.cpu.runtime.object_loader import PlanCode, compiler_of, program_key
 from wholestep.compiler.backends.cpu.runtime.program import CpuProgram

@@ -24,7 +24,7 @@ from wholestep.compiler.backends.common.rank_shares import (
     places_of,
     takes_part,
 )
-from wholestep.compiler.backends.cpu.layout.panels import MEMORY, PANELS
+from wholestep.compiler.backends.cpu.layout.stored_layout import MEMORY, PANELS
 from wholestep.compiler.backends.cpu.runtime import library as native
 from wholestep.compiler.backends.cpu.runtime.launch_handles import CpuEpoch, Outlet, StepOutputs
 from wholestep.compiler.backends.cpu.runtime.object_loader import PlanCode

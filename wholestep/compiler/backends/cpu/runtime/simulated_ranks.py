@@ -13,7 +13,7 @@ import numpy as np
 
 from wholestep.compiler.backend import Epoch, LoadContext
 from wholestep.compiler.backends.common.rank_shares import Pace
-from wholestep.compiler.backends.cpu.layout.panels import is_turned, state_layout
+from wholestep.compiler.backends.cpu.layout.stored_layout import is_turned, state_layout
 from wholestep.compiler.backends.cpu.runtime import library as native
 from wholestep.compiler.backends.cpu.runtime.launch_handles import CpuEpoch, StepOutputs
 from wholestep.compiler.backends.cpu.runtime.micro_batches import MicroBatchProgram

@@ -8,7 +8,7 @@ from functools import partial
 
 from wholestep.compiler.backends.cpu.convolution.padding import Taps, runs
 from wholestep.compiler.backends.cpu.convolution.winograd import tiles_of
-from wholestep.compiler.backends.cpu.layout.panels import LANES
+from wholestep.compiler.backends.cpu.layout.stored_layout import LANES
 from wholestep.compiler.backends.cpu.render.convolution.common import (
     Lanes,
     Pen,

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from wholestep.compiler.backends.cpu.convolution.implicit_gemm import Meetings, pixel_step
-from wholestep.compiler.backends.cpu.layout.panels import LANES
+from wholestep.compiler.backends.cpu.layout.stored_layout import LANES
 from wholestep.compiler.backends.cpu.render.convolution.common import ChannelRun, Lanes, Pen, copy_image, lanes
 
 

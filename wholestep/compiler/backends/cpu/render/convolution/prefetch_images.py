@@ -7,7 +7,7 @@ Nothing depends on it: what lies behind the last image may be asked for too, and
 from __future__ import annotations
 
 from wholestep.compiler.backends.cpu.convolution.winograd import POSITIONS
-from wholestep.compiler.backends.cpu.layout.panels import LANES
+from wholestep.compiler.backends.cpu.layout.stored_layout import LANES
 from wholestep.compiler.backends.cpu.render.address import axis_stride
 from wholestep.compiler.backends.cpu.render.convolution.common import Pen
 from wholestep.compiler.backends.cpu.render.convolution.weight_packing import Panels

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from wholestep.compiler.backends.cpu.convolution.padding import is_depthwise, panel_columns
-from wholestep.compiler.backends.cpu.layout.panels import LANES
+from wholestep.compiler.backends.cpu.layout.stored_layout import LANES
 from wholestep.compiler.backends.cpu.render.convolution.common import ChannelRun, Pen
 
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 from wholestep.compiler.backends.cpu.convolution.padding import round_up
 from wholestep.compiler.backends.cpu.convolution.winograd import POSITIONS, TILE_OUTPUTS, position_step, tiles_of
-from wholestep.compiler.backends.cpu.layout.panels import LANES
+from wholestep.compiler.backends.cpu.layout.stored_layout import LANES
 from wholestep.compiler.backends.cpu.render.convolution.common import Pen, clear_frame, copy_image, stage
 from wholestep.compiler.backends.cpu.render.convolution.prefetch_images import fetch_for_epilogue, fetch_next_image
 from wholestep.compiler.backends.cpu.render.convolution.weight_packing import Panels, enter_panels
