@@ -73,7 +73,7 @@ def test_a_command_in_a_plan_is_not_run_by_load_plan(tmp_path: Path) -> None:
     ws.save_plan(plan, graph, file)
     assert ws.load_plan(graph, file) == plan
     file.write_bytes(with_command(file.read_bytes(), pwned))
-    with pytest.raises(PlanError, match="the call of kernel 0 has the extents of its axes"):
+    with pytest.raises(PlanError, match="the call of kernel 0 must have the extents of its axes"):
         ws.load_plan(graph, file)
     assert not pwned.exists()
 

@@ -90,8 +90,8 @@ def test_a_cpu_that_is_not_here_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(cpu_target, "available_targets", lambda: (PORTABLE,))
     monkeypatch.setattr(cpu_target, "_cpu_features", lambda: frozenset({"sse2", "fma"}))
     match = (
-        r"device='cpu/avx2': this machine cannot run it, it lacks avx2\. Here run 'cpu/portable', of which "
-        r"device='cpu' takes the first; to plan for it without running: device='null:cpu/avx2'"
+        r"device='cpu/avx2': this machine cannot run it, it lacks avx2\. Supported here: 'cpu/portable'; "
+        r"device='cpu' selects the first\. To plan for it without running: device='null:cpu/avx2'"
     )
     with pytest.raises(OptionError, match=match):
         device_named("cpu/avx2")

@@ -101,9 +101,9 @@ def test_check_refuses_what_cannot_run() -> None:
         kernels = [replace(k, **changes) if k.id == at else k for k in plan.kernels]  # type: ignore[arg-type]
         return replace(plan, kernels=tuple(kernels))
 
-    with pytest.raises(PlanError, match=r"is in a loop of the plan|are consecutive|a barrier stands before"):
+    with pytest.raises(PlanError, match=r"is in a loop of the plan|are consecutive|a barrier must separate"):
         check(changed(loop=9))
-    with pytest.raises(PlanError, match=r"uses only symbols of the plan|a barrier stands before"):
+    with pytest.raises(PlanError, match=r"uses only symbols of the plan|a barrier must separate"):
         check(changed(loop=None))
     longer = tuple(replace(loop, length=7) for loop in plan.loops)
     with pytest.raises(PlanError, match="stays inside buffer"):

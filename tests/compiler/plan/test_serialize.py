@@ -115,7 +115,7 @@ def test_a_forged_file_of_another_form_is_refused(path: list, value: object) -> 
         (["arena_bytes"], 64, "of 64 bytes of arena"),
         (["work_bytes"], 0, "bytes of work"),
         (["kernels", 0, "body", "a", "buffer"], 10**6, "is a buffer of the plan; received 1000000"),
-        (["kernels", 0, "schedule", "region"], 99, "is in region 99"),
+        (["kernels", 0, "schedule", "region"], 99, "must be below 2; received 99"),
         (["kernels", 0, "axes", 0], {"dim": [[["bath"], 1]]}, "'bath'"),
         (["inputs", 0, 1], 10**6, "received 1000000"),
         (["outputs", 0, 1], -1, "received -1"),

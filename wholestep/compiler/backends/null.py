@@ -1,4 +1,4 @@
-"""A device that plans and reports but cannot run: for machines without a compiler, and for looking before building."""
+"""A device that plans and reports but cannot run: for machines without a C compiler, and for planning other targets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wholestep.options import CompileOptions
 
 
 class NullProgram:
-    """A plan that was loaded nowhere."""
+    """A plan without compiled code."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -30,16 +30,16 @@ class NullProgram:
         return _refuse("has no source")
 
     def scalar(self, name: str, value: float) -> None:
-        """It computes with no scalar."""
+        """Ignored: nothing is computed."""
 
     def count_steps(self, advances: bool, unless: str | None = None, stop: bool = False) -> None:
-        """It makes no steps."""
+        """Ignored: no step runs."""
 
     def staging(self, name: str) -> AnyArray:
         return _refuse("takes no inputs")
 
     def bind(self, name: str, array: AnyArray) -> None:
-        """It reads no input."""
+        """Ignored: no input is read."""
 
     def launch(self, sizes: Mapping[str, int]) -> NullProgram:
         return _refuse("cannot step")
@@ -48,7 +48,7 @@ class NullProgram:
         return _refuse("cannot run")
 
     def wait(self) -> None:
-        """It has begun nothing."""
+        """Returns at once: nothing was started."""
 
     def loss(self) -> float:
         return _refuse("has no loss")
@@ -65,7 +65,7 @@ def _refuse(what: str) -> NoReturn:
 
 
 class NullDevice:
-    """Plans for a target, which need not be here."""
+    """Plans for a target that this machine need not have."""
 
     runs = False
 
@@ -77,7 +77,7 @@ class NullDevice:
         return NoScratch()
 
     def prepare(self, options: CompileOptions) -> None:
-        """Nothing is needed."""
+        """Nothing to prepare."""
 
     def load(
         self, plan: Plan, place: LoadContext, key: str = "", meanwhile: Callable[[], None] = do_nothing
@@ -97,7 +97,7 @@ class NullDevice:
 
 
 def default_target() -> Target:
-    """What `device="null"` plans for: this machine's CPU."""
+    """The target that `device="null"` plans for: this machine's CPU."""
     return detect_target()
 
 

@@ -164,5 +164,5 @@ def test_it_has_no_source_and_notes_no_times() -> None:
     session = ws.build_session(mlp(), batch_size=8, device="reference", options=UNCHECKED)
     with pytest.raises(UsageError, match="the device of 'reference' does not note when its kernels run"):
         session.profile(**data(8))
-    with pytest.raises(UsageError, match="runs its plan as it is and has no source"):
+    with pytest.raises(UsageError, match="interprets its plan and has no source"):
         _ = session.source

@@ -1,1 +1,1 @@
-"""What several backends share: programs over NumPy memory, micro-batches, shares of ranks."""
+"""Shared parts of several backends: programs over NumPy memory, gradient accumulation, and the data of each rank."""

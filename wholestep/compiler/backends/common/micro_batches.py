@@ -1,4 +1,4 @@
-"""Several batches for one update, as a loop over launches: for backends that have no loop of their own."""
+"""Gradient accumulation as a loop over launches, for backends without a native loop over micro-batches."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from wholestep.compiler.runtime.state.state import State
 
 
 class LaunchedMicroBatches:
-    """The programs of a step as one program.  `plan` is what callers see: inputs as large as all micro-batches.
+    """The programs of a step as one program.  `plan` is the callers' view: inputs as large as all micro-batches.
 
-    Each program runs for every part of the rows, the last one once; it leaves the outputs.  Ranks of a group have rows
-    of their own in every part; where `needs_rows`, at least one.
+    Each program runs for every micro-batch, except the last one, which runs once and computes the outputs.  Every rank
+    of a group has its own rows of each micro-batch; with `needs_rows`, at least one.
     """
 
     def __init__(
@@ -50,15 +50,15 @@ class LaunchedMicroBatches:
         types = {name: plan.buffers[id].type for name, id in plan.inputs}
         self._cut = {name for name, type in types.items() if shape.is_cut(type.shape)}
         self._staging = {n: np.empty(evaluate(t.elements, plan.sizes), t.dtype.numpy) for n, t in types.items()}
-        self._given: dict[str, AnyArray] = {}
+        self._inputs: dict[str, AnyArray] = {}
         self.mapped_bytes = sum(p.mapped_bytes for p in programs) + sum(a.nbytes for a in self._staging.values())
         for program in programs:
-            program.count_steps(False)  # all of them together are the step
+            program.count_steps(False)  # only all of them together are a step
         self.count_steps(True)
 
     @property
     def source(self) -> str:
-        """The text that runs, program after program."""
+        """The source that runs, program after program."""
         return "\n".join(p.source for p in self._programs)
 
     def scalar(self, name: str, value: float) -> None:
@@ -67,46 +67,46 @@ class LaunchedMicroBatches:
             program.scalar(name, value)
 
     def count_steps(self, advances: bool, unless: str | None = None, stop: bool = False) -> None:
-        """Is a step an update?  Not where the output `unless` is not 0; `stop` ends a slice there."""
+        """Does a step count as an update?  Not if its output `unless` is nonzero; `stop` then ends a slice."""
         self._advances, self._unless, self._stop = advances, unless, stop
 
     def staging(self, name: str) -> AnyArray:
-        """Where an input is converted or held."""
+        """The array into which an input is converted or copied."""
         return self._staging[name]
 
     def bind(self, name: str, array: AnyArray) -> None:
-        """Give the next step an input, all of its rows."""
-        self._given[name] = array
+        """Bind all rows of an input for the next step."""
+        self._inputs[name] = array
 
     def launch(self, sizes: Mapping[str, int]) -> Launch:
-        """One step: its programs in turn, each for part after part."""
-        check_indices(self.plan, self._given, sizes)
+        """One step: its programs in order, each for all micro-batches."""
+        check_indices(self.plan, self._inputs, sizes)
         rows = sizes[self._shape.batch]
         part = min(self._shape.part, rows)
         for program in self._programs:
             for first in range(0, 1 if program is self._last else rows, part):
-                ticket = self._launch_part(program, sizes, first, min(part, rows - first), rows, -(-rows // part))
-        if self._advances and (self._unless is None or not ticket.read(self._unless)):
+                launch = self._launch_part(program, sizes, first, min(part, rows - first), rows, -(-rows // part))
+        if self._advances and (self._unless is None or not launch.read(self._unless)):
             self._state.step += 1
-        return ticket
+        return launch
 
     def _launch_part(
         self, program: Program, sizes: Mapping[str, int], first: int, count: int, rows: int, parts: int
     ) -> Launch:
         if self._needs_rows:
             need_row_each(count, self._ranks)
-        before, own_count = rows_of_rank(count, self._rank, self._ranks)
-        mine = slice(first + before, first + before + own_count)
+        offset, own_count = rows_of_rank(count, self._rank, self._ranks)
+        own_rows = slice(first + offset, first + offset + own_count)
         for name, _ in program.plan.inputs:
-            given = self._given[name]
-            program.bind(name, given[mine] if name in self._cut else given)
-        numbers = {"batch_dim": own_count, "first_dim": first, "rows_dim": rows, "parts_dim": parts, "own_dim": before}
-        numbers["whole_dim"] = count
-        own = {self._shape.dims[name]: number for name, number in numbers.items()}
-        return program.launch({**sizes, **own})
+            array = self._inputs[name]
+            program.bind(name, array[own_rows] if name in self._cut else array)
+        dims = {"batch_dim": own_count, "first_dim": first, "rows_dim": rows, "parts_dim": parts, "own_dim": offset}
+        dims["whole_dim"] = count
+        own_sizes = {self._shape.dims[name]: value for name, value in dims.items()}
+        return program.launch({**sizes, **own_sizes})
 
     def epoch(self, epoch: Epoch) -> Iterator[StepRange]:
-        """Steps until the epoch's end."""
+        """Run steps until the end of the epoch."""
         return epoch_of_launches(self, epoch, self._unless if self._stop else None, self._pace)
 
     def wait(self) -> None:

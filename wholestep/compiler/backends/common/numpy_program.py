@@ -1,7 +1,7 @@
-"""What a backend needs besides kernels, where its memory is the host's: programs over NumPy arrays.
+"""A base for backends whose memory is the host's: programs over NumPy arrays, and their device.
 
-A backend of this kind is a target, and a program whose `run` has a flat array for every buffer.  The reference backend
-is one; so is the toy of docs/guides/your-own-backend.md.
+Such a backend is a target, and a program whose `run` gets a flat array for every buffer.  The reference backend is one;
+so is the toy of docs/guides/your-own-backend.md.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from wholestep.options import CompileOptions
 
 @dataclass(frozen=True)
 class LaunchMemory:
-    """What the kernels of one launch see."""
+    """The memory and scalars of one launch, as kernels see them."""
 
     plan: Plan
     arrays: Mapping[int, AnyArray]  # buffer -> its elements, flat, in dense rows; workspace has none
-    sizes: Mapping[str, int]  # of the symbols
-    slots: Sequence[float]  # what the scalar prologue has computed
+    sizes: Mapping[str, int]  # symbol -> size
+    slots: Sequence[float]  # results of the scalar prologue
     seed: int
     step: int
 
@@ -59,12 +59,12 @@ ROWS = HostMemory("rows", lambda type: Layout.ROWS)
 
 @dataclass(frozen=True)
 class Launched:
-    """A launch that is done.  Its outputs are its own: the next one writes others."""
+    """A completed launch with its own outputs: the next launch writes to other arrays."""
 
     outputs: Mapping[str, AnyArray]
 
     def wait(self) -> None:
-        """It is done."""
+        """Returns at once: the launch is complete."""
 
     def loss(self) -> float:
         """The first output."""
@@ -79,7 +79,7 @@ class Launched:
 
 
 class HostProgram(ABC):
-    """A plan and the state that it changes; a backend says how kernels run."""
+    """A plan and the state that it changes; a backend implements `run`."""
 
     synchronous = True
 
@@ -92,96 +92,96 @@ class HostProgram(ABC):
         self._inputs: dict[str, AnyArray] = {}
         self._scalars = {s.name: s.default for s in plan.scalars}
         self._last = Launched({})
-        held = (*self._constants.values(), *self._staging.values())
-        self.mapped_bytes = sum(array.nbytes for array in held)
+        arrays = (*self._constants.values(), *self._staging.values())
+        self.mapped_bytes = sum(array.nbytes for array in arrays)
         self.count_steps(bool(plan.updated))
 
     @abstractmethod
     def run(self, memory: LaunchMemory) -> None:
-        """Run every kernel of the plan; states and outputs are written where `memory` has them."""
+        """Run every kernel of the plan; states and outputs are written in place in `memory`."""
 
     @property
     def source(self) -> str:
         raise UsageError(
-            f"a session on the device {self.plan.target!r} runs its plan as it is and has no source. Look at "
+            f"a session on the device {self.plan.target!r} interprets its plan and has no source. Look at "
             "session.plan, or build it with device='cpu'."
         )
 
     def scalar(self, name: str, value: float) -> None:
-        """Set a runtime scalar; one that the plan does not use is ignored."""
+        """Set a runtime scalar; a scalar that the plan does not use is ignored."""
         if name in self._scalars:
             self._scalars[name] = value
 
     def count_steps(self, advances: bool, unless: str | None = None, stop: bool = False) -> None:
-        """Does a launch count as an update?  Not where the output `unless` is not 0; `stop` ends a slice there."""
+        """Does a launch count as an update?  Not if its output `unless` is nonzero; `stop` then ends a slice."""
         self._advances, self._unless, self._stop = advances, unless, stop
 
     def staging(self, name: str) -> AnyArray:
-        """Where an input is converted or held."""
+        """The array into which an input is converted or copied."""
         return self._staging[name]
 
     def bind(self, name: str, array: AnyArray) -> None:
-        """Let the next launch read an input where it lies."""
+        """Let the next launch read an input in place, without a copy."""
         self._inputs[name] = array
 
     # -- one step ------------------------------------------------------------------------------------------------
 
     def launch(self, sizes: Mapping[str, int]) -> Launched:
-        """One step, to its end."""
+        """Run one step to completion."""
         plan, state = self.plan, self._place.state
         check_indices(plan, self._inputs, sizes)
         self._bring_states()
         arrays = {b.id: self._array(b) for b in plan.buffers if b.space is not Space.WORK}
         _copy_states(plan, arrays)
         scalars = {**self._scalars, "step": float(state.step), "epoch": float(state.epoch)}
-        with np.errstate(all="ignore"):  # infinities and NaN are values like others
+        with np.errstate(all="ignore"):  # infinities and NaN are ordinary values
             slots = prologue(plan, sizes, [scalars[s.name] for s in plan.scalars])
             self.run(LaunchMemory(plan, arrays, sizes, slots, self._place.where.seed, state.step))
-        state.family.version += bool(plan.updated)  # programs that keep a second layout of a state look here
+        state.family.version += bool(plan.updated)  # other programs then refresh their copies of the state
         shapes = {name: [evaluate(e, sizes) for e in type.shape] for name, type in self.outputs.items()}
-        states = {id for _, id in plan.states}  # an output that is one is changed by the next launch
-        found = {n: arrays[id].copy() if id in states else arrays[id] for n, id in plan.outputs}
-        self._last = Launched({n: array[: prod(shapes[n])].reshape(shapes[n]) for n, array in found.items()})
+        states = {id for _, id in plan.states}  # an output that is a state is copied, as the next launch changes it
+        outputs = {n: arrays[id].copy() if id in states else arrays[id] for n, id in plan.outputs}
+        self._last = Launched({n: array[: prod(shapes[n])].reshape(shapes[n]) for n, array in outputs.items()})
         if self._advances and (self._unless is None or not self._last.read(self._unless)):
             state.step += 1
         return self._last
 
     def _array(self, buffer: Buffer) -> AnyArray:
-        """The flat array of a buffer for one step; states are changed where they are."""
+        """The flat array of a buffer for one step; states are changed in place."""
         if buffer.space is Space.INPUT:
             return self._inputs[buffer.name].reshape(-1)
         if buffer.space is Space.CONSTANT:
             return self._constants[buffer.id]
         if buffer.space is Space.STATE:
             return self._state_array(buffer.name).flat
-        made = self._empty(buffer)
-        made[:] = np.nan if buffer.type.dtype.is_float else 1  # nothing may rely on what was there before
-        return made
+        array = self._empty(buffer)
+        array[:] = np.nan if buffer.type.dtype.is_float else 1  # poison: no kernel may rely on the previous content
+        return array
 
     def _empty(self, buffer: Buffer) -> AnyArray:
         return np.empty(evaluate(buffer.type.elements, self.plan.sizes), buffer.type.dtype.numpy)
 
     def _state_array(self, state: str) -> HostArray:
-        found = self._place.state.slot(state).on(ROWS)
-        assert isinstance(found, HostArray), "it is the host's memory"
-        return found
+        storage = self._place.state.slot(state).on(ROWS)
+        assert isinstance(storage, HostArray), "ROWS is host memory"
+        return storage
 
     def _bring_states(self) -> None:
-        """What was changed since, perhaps on another device, is here before the kernels run."""
+        """Copy states that were changed elsewhere, perhaps on another device, into this memory."""
         for name, _ in self.plan.states:
             self._place.state.slot(name).bring(ROWS.kind, name in self.plan.updated)
 
-    # -- many steps, and what they leave -------------------------------------------------------------------------
+    # -- many steps, and outputs ---------------------------------------------------------------------------------
 
     def epoch(self, epoch: Epoch) -> Iterator[StepRange]:
         """Steps over the rows of an epoch, one launch after the other."""
         return epoch_of_launches(self, epoch, self._unless if self._stop else None)
 
-    def wait(self) -> None:  # noqa: B027  # nothing is to be done
-        """A launch is done when it returns."""
+    def wait(self) -> None:  # noqa: B027  # intentionally empty
+        """Returns at once: a launch is complete when `launch` returns."""
 
     def loss(self) -> float:
-        """That of the last launch."""
+        """The loss of the last launch."""
         return self._last.loss()
 
     def read(self, name: str) -> AnyArray:
@@ -195,14 +195,14 @@ class HostProgram(ABC):
 def _copy_states(plan: Plan, arrays: Mapping[int, AnyArray]) -> None:
     for buffer in plan.buffers:
         if buffer.space is Space.COPY:
-            assert buffer.source is not None, "a copy is one of a state"
+            assert buffer.source is not None, "a copy has a source state"
             shape = _numbers(plan.buffers[buffer.source].type.shape)
             state = arrays[buffer.source][: prod(shape)].reshape(shape)
-            arrays[buffer.id][:] = (state.T if buffer.turned else state).reshape(-1)  # rounded, where it is a half copy
+            arrays[buffer.id][:] = (state.T if buffer.turned else state).reshape(-1)  # a half copy rounds
 
 
 def _numbers(shape: Shape) -> tuple[int, ...]:
-    """The shape of a state."""
+    """The shape of a state, which has no symbolic sizes."""
     return tuple(evaluate(e, {}) for e in shape)
 
 
@@ -210,13 +210,13 @@ def _numbers(shape: Shape) -> tuple[int, ...]:
 
 
 def prologue(plan: Plan, sizes: Mapping[str, int], scalars: Sequence[float]) -> list[float]:
-    """The number in every slot: expressions of runtime scalars and sizes, in float64."""
-    known: dict[int, AnyArray] = {}
+    """The value of every slot: expressions of runtime scalars and sizes, in float64."""
+    values: dict[int, AnyArray] = {}
     slots = [0.0] * plan.slots
     for value in plan.host:
-        known[value.id] = _host_value(value, [known[a] for a in value.args], sizes, scalars)
+        values[value.id] = _host_value(value, [values[a] for a in value.args], sizes, scalars)
         if value.slot is not None:
-            slots[value.slot] = float(known[value.id])
+            slots[value.slot] = float(values[value.id])
     return slots
 
 
@@ -230,14 +230,14 @@ def _host_value(
     if value.op == "size":
         return np.array(evaluate(value.extent, sizes), np.float64)
     casts = value.op == "cast" and value.dtype is not None
-    found = pointwise(value.op, value.dtype if casts and value.dtype is not None else float64, args)
+    result = pointwise(value.op, value.dtype if casts and value.dtype is not None else float64, args)
     if value.dtype is not None and value.dtype.is_float:
-        found = found.astype(value.dtype.numpy)
-    return found.astype(np.float64)
+        result = result.astype(value.dtype.numpy)
+    return result.astype(np.float64)
 
 
 def pointwise(op: str, dtype: DType, args: Sequence[AnyArray]) -> AnyArray:
-    """An op of the IR, element by element, in the dtype of its result."""
+    """An elementwise op of the IR, in the dtype of its result."""
     if op == "cast" and not (args[0].dtype.kind not in "iub" and dtype.is_integer):
         return args[0].astype(dtype.numpy)
     attrs = CastAttrs(dtype) if op == "cast" else NONE
@@ -249,7 +249,7 @@ def pointwise(op: str, dtype: DType, args: Sequence[AnyArray]) -> AnyArray:
 
 @dataclass(frozen=True)
 class HostDevice:
-    """A device that runs plans of its target with a program of this kind."""
+    """A device that runs the plans of its target with a `HostProgram`."""
 
     target: Target
     program: type[HostProgram]
@@ -269,7 +269,7 @@ class HostDevice:
     def load(
         self, plan: Plan, place: LoadContext, key: str = "", meanwhile: Callable[[], None] = do_nothing
     ) -> HostProgram:
-        """The program of a plan that was made for this target."""
+        """The program of a plan for this target."""
         if plan.target != self.target.name:
             raise PlanError(
                 f"the plan is for {plan.target!r} and cannot run on {self.name!r}; plan it again with "
@@ -283,7 +283,7 @@ class HostDevice:
         return LaunchedMicroBatches(plan, programs, place.state, shape)
 
     def program_key(self, plan: Plan, options: CompileOptions, key: str = "") -> str:
-        """The plan is what runs."""
+        """The key of the plan, which is interpreted."""
         return key_of(self.name, key or serialize.dump(plan), compiler_version(self.target.family, options))
 
     def notes(self, plan: Plan) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What every backend does for a step that several ranks make together: whose rows are whose, and when they look up."""
+"""Data-parallel bookkeeping that all backends share: the rows of each rank, its mesh coordinates, and slice lengths."""
 
 from __future__ import annotations
 
@@ -17,139 +17,139 @@ from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.process_group import GroupFailedError, RankGroup, rows_of_rank
 from wholestep.errors import UsageError
 
-NEVER = 1e9  # seconds: ranks end a slice by its number of steps, which they have agreed on
-GROWTH = 8  # steps of a slice, at most, for each of the one before
+NEVER = 1e9  # seconds: the ranks end a slice after an agreed number of steps, not by the clock
+GROWTH = 8  # a slice may have at most this many times the steps of the one before
 
 
 def takes_part(plan: Plan) -> bool:
-    """Is a plan one of a step that ranks make together?"""
+    """Does a plan belong to a step that several ranks run together?"""
     exchanges = any(isinstance(k.body, Exchange) for k in plan.kernels)
     return bool(plan.divided) or exchanges or any(plan.buffers[id].is_part for _, id in plan.states)
 
 
 def axes_of(plan: Plan) -> frozenset[str]:
-    """The axes along which ranks exchange what a plan has computed."""
+    """The mesh axes along which a plan has collectives."""
     return frozenset(k.body.axis for k in plan.kernels if isinstance(k.body, Exchange))
 
 
 def address_in(group: RankGroup, plan: Plan) -> int:
-    """The native group of a plan: of one that has all rows, and exchanges along the model axis alone, no other."""
+    """The native group of a plan; without data ranks if it has all rows and collectives only along the model axis."""
     if group.grid.model == 1 or plan.divided or DATA in axes_of(plan):
         return group.address
     return group.whole_address
 
 
 def of_all_ranks(plan: Plan) -> Plan:
-    """The plan as callers see it, who give all rows of a batch."""
+    """The plan as callers see it, who pass the rows of all ranks."""
     sizes = {**plan.sizes, plan.divided: plan.whole}
     return replace(plan, capacity=tuple(sizes.values()))
 
 
 def of_rank(divided: str, sizes: Mapping[str, int], rank: int, ranks: int) -> dict[str, int]:
-    """The sizes of a rank's own step, of those of the whole one."""
+    """The sizes of a rank's own step, derived from those of the complete one."""
     rows = sizes[divided]
     first, count = rows_of_rank(rows, rank, ranks)
     return {divided: count, OWN: first, ROWS: rows}
 
 
 def places_of(group: RankGroup) -> dict[str, int]:
-    """Where a rank stands along each axis, by the symbols that steps have for it."""
+    """The coordinates of a rank along each mesh axis, by the symbols that plans use for them."""
     return {s: group.grid.place(axis, group.rank) for s, axis in ((RANK, DATA), (MODEL_RANK, MODEL))}
 
 
 def lockstep_group(group: RankGroup | None, plan: Plan) -> RankGroup | None:
-    """Those who make the steps of a plan in lock-step; None: this rank makes them alone."""
+    """The group whose ranks run the steps of a plan in lock-step; None if this rank runs them alone."""
     if group is None or group.size == 1:
         return None
     return group if plan.divided or MODEL in axes_of(plan) else None
 
 
 def need_row_each(rows: int, ranks: int) -> None:
-    """UsageError, in every rank, where one of them would have no row of a batch."""
+    """Raise UsageError, in every rank, if one of them would have no row of a batch."""
     if rows < ranks:
         raise UsageError(
-            f"a batch has {rows} rows for {ranks} workers, and libraries of a GPU compute nothing of no rows. Leave it "
-            f"out, drop_last=True, or give a batch_size= with which the last one has at least {ranks}."
+            f"a batch has {rows} rows for {ranks} workers, but a GPU's libraries cannot compute zero rows. Drop it "
+            f"with drop_last=True, or choose a batch_size= with which the last batch has at least {ranks} rows."
         )
 
 
 class RankShare:
-    """What the program of one rank has of a step that callers give all rows of; without a group, all of it.
+    """The part of one rank in a step whose callers pass all rows; without a group, all of it.
 
-    Where `needs_rows`, it cannot run without any.
+    With `needs_rows`, a rank cannot run without at least one row.
     """
 
     def __init__(self, plan: Plan, group: RankGroup | None, needs_rows: bool = False) -> None:
         places = {} if group is None else places_of(group)
-        self._places = {s: number for s, number in places.items() if s in plan.symbols}
+        self._coordinates = {s: coordinate for s, coordinate in places.items() if s in plan.symbols}
         self.rank, self.ranks = (places[RANK], group.grid.data) if group is not None and plan.divided else (0, 1)
-        self.plan = of_all_ranks(plan) if self.ranks > 1 else plan  # as callers see it
+        self.plan = of_all_ranks(plan) if self.ranks > 1 else plan  # the callers' view
         self._divided, self._needs_rows, self._whole_steps = plan.divided, needs_rows, True
         rows = Dim.symbol(plan.divided) if plan.divided else None
         self._cut = frozenset(name for name, id in plan.inputs if rows in plan.buffers[id].type.shape[:1])
-        self._known: tuple[Mapping[str, int], Mapping[str, int]] = ({}, {})
+        self._cached_sizes: tuple[Mapping[str, int], Mapping[str, int]] = ({}, {})
 
     def is_given(self) -> None:
-        """From now on callers give this rank's own rows, and their sizes."""
+        """From now on callers pass only this rank's rows, with their sizes."""
         self.rank, self.ranks, self._divided = 0, 1, ""
 
     def is_in_parts(self) -> None:
-        """From now on callers give all rows of a part of a step, and say how many the step has."""
+        """From now on callers pass all rows of one micro-batch, and the number of rows of the complete step."""
         self._whole_steps = False
 
     def rows(self, rows: int) -> tuple[int, int]:
-        """Of a batch: the first of this rank's, and how many."""
+        """This rank's rows of a batch: the first one, and their number."""
         if self._needs_rows:
             need_row_each(rows, self.ranks)
         return rows_of_rank(rows, self.rank, self.ranks)
 
     def of(self, name: str, array: AnyArray) -> AnyArray:
-        """Of an input what this rank needs."""
+        """The part of an input that this rank needs."""
         if self.ranks == 1 or name not in self._cut:
             return array
         first, count = self.rows(len(array))
         return array[first : first + count]
 
-    def sizes(self, whole: Mapping[str, int]) -> Mapping[str, int]:
-        """Those of this rank's step, the same mapping for the same one."""
-        if not self._divided and not self._places:
-            return whole
-        if self._known[0] is not whole:
-            own = {**whole, **self._places}
+    def sizes(self, global_sizes: Mapping[str, int]) -> Mapping[str, int]:
+        """The sizes of this rank's step; the same mapping object for the same argument."""
+        if not self._divided and not self._coordinates:
+            return global_sizes
+        if self._cached_sizes[0] is not global_sizes:
+            own_sizes = {**global_sizes, **self._coordinates}
             if self._divided:
-                self.rows(whole[self._divided])
-                found = of_rank(self._divided, whole, self.rank, self.ranks)
-                own |= found if self._whole_steps else {s: n for s, n in found.items() if s != ROWS}
-            self._known = whole, own
-        return self._known[1]
+                self.rows(global_sizes[self._divided])
+                rank_sizes = of_rank(self._divided, global_sizes, self.rank, self.ranks)
+                own_sizes |= rank_sizes if self._whole_steps else {s: n for s, n in rank_sizes.items() if s != ROWS}
+            self._cached_sizes = global_sizes, own_sizes
+        return self._cached_sizes[1]
 
 
 class Pace:
-    """How many steps a slice has.  Alone, a program looks at the clock; ranks agree on a number, by that of rank 0."""
+    """The number of steps per slice.  A single program watches the clock; ranks agree on the number rank 0 chose."""
 
     def __init__(self, group: RankGroup | None) -> None:
         self._group, self._next = group, 1
-        self.alone = group is None  # there is nothing to learn from the time of a slice
+        self.alone = group is None  # then the time of a slice is not needed
         self.seconds = SLICE_SECONDS if group is None else NEVER
 
     def steps(self, left: int) -> int:
-        """Of the next slice, at most."""
+        """The largest number of steps of the next slice."""
         if self._group is None:
             return left
-        told = self._group.broadcast(struct.pack("<q", self._next))
-        return min(left, int(struct.unpack("<q", told)[0]))
+        message = self._group.broadcast(struct.pack("<q", self._next))
+        return min(left, int(struct.unpack("<q", message)[0]))
 
     def timed(self, run: Callable[[], int]) -> int:
-        """Run a slice, and learn from the time that it takes."""
+        """Run a slice, and choose the length of the next one by the time that it takes."""
         began = time.perf_counter()
         try:
-            made = run()
+            steps = run()
         except GroupFailedError:
             if self._group is not None:
                 self._group.check()
             raise
         took = time.perf_counter() - began
-        if made:
-            wanted = int(SLICE_SECONDS / max(took / made, 1e-9))
-            self._next = max(1, min(wanted, made * GROWTH))
-        return made
+        if steps:
+            target = int(SLICE_SECONDS / max(took / steps, 1e-9))
+            self._next = max(1, min(target, steps * GROWTH))
+        return steps

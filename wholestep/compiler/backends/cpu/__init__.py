@@ -1,1 +1,1 @@
-"""The CPU: scheduling, C, the native library, and programs in this process."""
+"""The CPU backend: scheduling, C source generation, the native library, and programs that run in this process."""

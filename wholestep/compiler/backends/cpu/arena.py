@@ -1,8 +1,8 @@
-"""Offsets by lifetime: buffers share bytes when they are never alive together.
+"""First-fit arena allocation by lifetime: buffers share bytes if they are never alive at the same time.
 
-Across a barrier any bytes may change hands.  Within a region they may only where no barrier is needed: two buffers of
-the same size, partitioned among the threads in the same way there, at the same offset.  Then each byte belongs to one
-thread throughout the region, and that thread has done with the first buffer before it begins with the second.
+Across a barrier any bytes may be reused.  Within a region, bytes are reused only where that needs no barrier: by a
+buffer of the same size, partitioned among the threads in the same way, at the same offset.  Then each byte belongs to
+one thread throughout the region, and that thread has finished with the first buffer before it starts with the second.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from wholestep.compiler.plan.memory.inplace import overwrites
 from wholestep.compiler.plan.model.kernel import Buffer, Kernel, Layout, Space
 from wholestep.records import dataclass
 
-Owners = tuple[object, ...]  # a way of partitioning bytes among threads
+Owners = tuple[object, ...]  # describes how bytes are partitioned among threads; comparable
 
 
 @dataclass
 class ArenaSlot:
-    """Bytes of the arena and the buffers that have them one after the other."""
+    """Bytes of the arena and the buffers that occupy them one after the other."""
 
     buffers: list[Buffer]
     first: int  # region
@@ -33,15 +33,15 @@ class ArenaSlot:
 
 
 @dataclass
-class Lives:
-    """From which kernel to which each buffer is alive, and the ways in which all kernels of a region partition it."""
+class BufferLifetimes:
+    """The first and last kernel that access each buffer, and the partitionings common to all kernels of a region."""
 
     buffers: list[Buffer]
-    owners: dict[tuple[int, int], frozenset[Owners]]  # by buffer and region
+    owners: dict[tuple[int, int], frozenset[Owners]]  # (buffer, region) -> common partitionings
     in_loops: set[int]
 
 
-def lives(buffers: Sequence[Buffer], kernels: Sequence[Kernel]) -> Lives:
+def buffer_lifetimes(buffers: Sequence[Buffer], kernels: Sequence[Kernel]) -> BufferLifetimes:
     span: dict[int, tuple[int, int]] = {}
     owners: dict[tuple[int, int], frozenset[Owners]] = {}
     in_loops: set[int] = set()
@@ -49,18 +49,18 @@ def lives(buffers: Sequence[Buffer], kernels: Sequence[Kernel]) -> Lives:
         touch, split, region = Touch(k, buffers), schedule_of(k).split, schedule_of(k).region
         for id in touch.by_buffer:
             span[id] = (span.get(id, (k.id, k.id))[0], k.id)
-            ways = touch.walked(split, id) if split is not None else frozenset[Way]()
-            mine = frozenset(byte_owners(buffers[id], way) for way in ways)
-            owners[id, region] = owners.get((id, region), mine) & mine
+            traversals = touch.walked(split, id) if split is not None else frozenset[Way]()
+            partitionings = frozenset(byte_owners(buffers[id], traversal) for traversal in traversals)
+            owners[id, region] = owners.get((id, region), partitionings) & partitionings
         if k.loop is not None:
             in_loops |= touch.by_buffer.keys()
-    cover_loops(span, kernels, buffers)
+    extend_over_loops(span, kernels, buffers)
     alive = [replace(b, first=span.get(b.id, (0, 0))[0], last=span.get(b.id, (0, 0))[1]) for b in buffers]
-    return Lives(alive, owners, in_loops)
+    return BufferLifetimes(alive, owners, in_loops)
 
 
-def cover_loops(span: dict[int, tuple[int, int]], kernels: Sequence[Kernel], buffers: Sequence[Buffer]) -> None:
-    """What a loop shares with what is outside, or from step to step, is alive as long as the loop runs."""
+def extend_over_loops(span: dict[int, tuple[int, int]], kernels: Sequence[Kernel], buffers: Sequence[Buffer]) -> None:
+    """Extend to the whole loop the lifetime of buffers that a loop shares with the outside, or across iterations."""
     inside: dict[int, list[Kernel]] = {}
     for k in kernels:
         if k.loop is not None:
@@ -75,9 +75,9 @@ def cover_loops(span: dict[int, tuple[int, int]], kernels: Sequence[Kernel], buf
                     span[id] = (min(begin, first), max(end, last))
 
 
-def byte_owners(buffer: Buffer, way: Way) -> Owners:
-    """Which bytes of a buffer belong to which thread, as something to compare."""
-    kind, extent = way
+def byte_owners(buffer: Buffer, traversal: Way) -> Owners:
+    """How the bytes of a buffer are divided among the threads, as a comparable value."""
+    kind, extent = traversal
     size = buffer.type.dtype.size
     if kind != "granules of":
         return (buffer.type, buffer.layout, kind, extent)
@@ -86,19 +86,19 @@ def byte_owners(buffer: Buffer, way: Way) -> Owners:
     return (total, extent * size)
 
 
-def slots(alive: Lives, kernels: Sequence[Kernel], overwrite: bool) -> list[ArenaSlot]:
-    """The buffers of the arena, put one after the other where they meet in a region in which their owners agree."""
+def slots(alive: BufferLifetimes, kernels: Sequence[Kernel], overwrite: bool) -> list[ArenaSlot]:
+    """Assign arena buffers to slots; a buffer reuses a slot within a region if both partition its bytes alike."""
     out: list[ArenaSlot] = []
     region = [schedule_of(k).region for k in kernels]
     for b in sorted((b for b in alive.buffers if b.space is Space.ARENA), key=lambda b: (b.first, b.id)):
         first, last = region[b.first], region[b.last]
         at_first, at_last = (alive.owners.get((b.id, r), frozenset()) for r in (first, last))
         for slot in out:
-            before = slot.buffers[-1]
-            meet = (slot.last, slot.bytes) == (first, b.bytes) and slot.owners & at_first
-            # A loop comes back to its first region: there a slot stays within one.
-            stays = slot.first == last or not {before.id, b.id} & alive.in_loops
-            if meet and stays and follows(kernels, before, b, overwrite):
+            previous = slot.buffers[-1]
+            adjoins = (slot.last, slot.bytes) == (first, b.bytes) and slot.owners & at_first
+            # A loop returns to its first region, so a slot reused inside a loop must not extend over several regions.
+            confined = slot.first == last or not {previous.id, b.id} & alive.in_loops
+            if adjoins and confined and follows(kernels, previous, b, overwrite):
                 slot.buffers.append(b)
                 slot.last, slot.owners = last, slot.owners & at_first if first == last else at_last
                 break
@@ -108,16 +108,16 @@ def slots(alive: Lives, kernels: Sequence[Kernel], overwrite: bool) -> list[Aren
 
 
 def follows(kernels: Sequence[Kernel], old: Buffer, new: Buffer, overwrite: bool = True) -> bool:
-    """Has every thread done with the old elements of its own when it comes to the new ones?"""
+    """Has every thread finished with its elements of the old buffer when it first accesses the new one?"""
     if old.last == new.first:
         return overwrite and overwrites(kernels[new.first], old, new)
     return old.last < new.first
 
 
 def place(buffers: Sequence[Buffer], kernels: Sequence[Kernel], overwrite: bool = True) -> tuple[list[Buffer], int]:
-    """The arena's buffers with their offsets, and the arena's size."""
-    alive = lives(buffers, kernels)
-    found = sorted(slots(alive, kernels, overwrite), key=lambda s: (-s.bytes, s.first, s.buffers[0].id))
-    starts, total = first_fit([Lifetime(s.first, s.last, s.bytes) for s in found])
-    offsets = {b.id: start for slot, start in zip(found, starts, strict=True) for b in slot.buffers}
+    """The buffers with arena offsets, and the size of the arena in bytes."""
+    alive = buffer_lifetimes(buffers, kernels)
+    by_size = sorted(slots(alive, kernels, overwrite), key=lambda s: (-s.bytes, s.first, s.buffers[0].id))
+    starts, total = first_fit([Lifetime(s.first, s.last, s.bytes) for s in by_size])
+    offsets = {b.id: start for slot, start in zip(by_size, starts, strict=True) for b in slot.buffers}
     return [replace(b, offset=offsets.get(b.id, b.offset)) for b in alive.buffers], total

@@ -1,4 +1,4 @@
-"""What the CPU's scheduler chooses by: sizes and prices of a typical machine.  None of them changes a result."""
+"""Cost model of the CPU's scheduler: sizes and prices of a typical machine.  None of them changes a result's bits."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ from wholestep.compiler.target import Target
 
 @dataclass(frozen=True)
 class Prices:
-    """Seconds on the machine a plan is made for; they choose among plans and never change a result."""
+    """Seconds on the target machine; they choose among plans and never change a result."""
 
     threads: int = 2
-    flop: float = 1 / 80e9  # inside a contraction
-    point: float = 1 / 6e9  # an arithmetic instruction of a loop
-    byte: float = 1 / 30e9  # read or written in the thread's own caches
-    crossing_byte: float = 1 / 8e9  # last written by another thread
-    repeated_byte: float = 1 / 3000e9  # of an operand that every thread reads: little, since caches hold it
-    barrier: float = 2e-6
+    flop: float = 1 / 80e9  # per operation inside a contraction
+    point: float = 1 / 6e9  # per arithmetic instruction of an elementwise loop
+    byte: float = 1 / 30e9  # per byte read or written in the thread's own caches
+    crossing_byte: float = 1 / 8e9  # per byte that another thread wrote last
+    repeated_byte: float = 1 / 3000e9  # per operand byte that every thread reads: small, since caches hold it
+    barrier: float = 2e-6  # per barrier of all threads
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Bytes unless a field says otherwise."""
+    """Thresholds and block sizes of the scheduler, in bytes unless a field says otherwise."""
 
     prices: Prices = Prices()
-    piece: int = 300  # kernels whose splits are searched together
-    relief: int = 1 << 20  # of the arena, for which a barrier more pays: less stays in the caches
-    delay: int = 1 << 20  # that a pass in between may drive out of the caches
-    overwrite: bool = True  # may a kernel write a result over an operand that nobody reads after it?
-    frugal: bool = False  # does a kernel run as late as it can where that keeps fewer bytes?
-    # A row from which on a product down the columns is faster over panels (512 columns: 4.9 -> 3.3 ms).
+    piece: int = 300  # kernels whose splits are searched together: the search is quadratic
+    relief: int = 1 << 20  # arena bytes that must become reusable to justify a barrier: less stays in the caches anyway
+    delay: int = 1 << 20  # size from which a pass in between would evict a buffer from the caches
+    overwrite: bool = True  # may a kernel write its result over an operand that no later kernel reads?
+    frugal: bool = False  # run each kernel as late as possible if that keeps fewer bytes alive?
+    # From rows of this length on, a product that reads down columns is faster over panels (512 columns: 4.9 -> 3.3 ms).
     long_row: int = 2048
-    # In steps of so many bytes a column lies in a few sets of the caches, and the product copies its blocks (gemm.c).
-    # With more columns at a time it copies less often: 1024 columns 75 -> 105 GFLOP/s a core.
+    # With a stride of this many bytes a column maps to a few cache sets, so the product copies its blocks (gemm.c).
+    # With more columns at a time it copies less often: 1024 columns 75 -> 105 GFLOP/s per core.
     copied_stride: int = 2048
     copied_step: int = 1024
-    copied_for: int = 256  # columns
-    # A left operand of half elements is copied in pairs for so many columns: 185 -> 215 GFLOP/s against 64.
+    copied_for: int = 256  # columns of a block whose left operand is copied
+    # Columns of a block whose half-precision left operand is copied in pairs: 185 -> 215 GFLOP/s against 64.
     paired_for: int = 256
-    scores: int = 128 << 10  # of a block of queries: several such stay in a second-level cache
-    prefetched: int = 4 << 20  # that a step passes over: what kernels need next is then fetched while they compute
-    most_queries: int = 64  # in a block, and so few at least that a product has whole tiles
+    scores: int = 128 << 10  # of a block of queries in attention: several of them fit into a second-level cache
+    prefetched: int = 4 << 20  # bytes accessed by a step from which on kernels prefetch what they need next
+    most_queries: int = 64  # queries per block; at least 16, so that a product has full tiles
 
 
 def settings_of(target: Target) -> Settings:

@@ -1,4 +1,4 @@
-"""How the CPU runs a kernel: which axis its threads share, in which region, and how one thread walks its part."""
+"""The CPU's schedule of a kernel: the axis its threads divide, its region, and how one thread tiles its part."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from wholestep.records import dataclass
 
 @dataclass(frozen=True)
 class Blocks:
-    """A product is computed in blocks of `rows` x `columns`; `work` holds one where an epilogue follows."""
+    """A product is computed in blocks of `rows` x `columns`; `work` buffers one block if an epilogue follows."""
 
     tag: ClassVar[str] = "blocks"
     rows: int = 48
     columns: int = 64
     work: int | None = None
-    pairs: int | None = None  # workspace for the columns of a right operand of half elements that is not in pairs
+    pairs: int | None = None  # workspace that packs the columns of a half-precision right operand into pairs
 
 
 @dataclass(frozen=True)
 class Queries:
-    """Attention: so many queries at a time; `work` holds their scores."""
+    """Attention: `block` queries at a time; `work` holds their scores."""
 
     tag: ClassVar[str] = "queries"
     block: int
@@ -32,40 +32,40 @@ class Queries:
 
 @dataclass(frozen=True)
 class PaddedImage:
-    """An image as a kernel reads or adds it up: zeros around it in the workspace, or where it lies."""
+    """An image as a kernel reads or accumulates it: zero-padded in the workspace, or in place."""
 
     low: tuple[int, ...]  # rows above it and columns before it
     row: int  # elements from one row to the next
-    elements: int  # of all of it, and what whole vectors reach behind it
+    elements: int  # of the padded image, with the slack that full vectors read after it
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """A convolution, a pool or an adjoint: its whole geometry, which C has as literals."""
+    """A convolution, a pool or a gradient of one: its complete geometry, which appears as literals in the C source."""
 
     tag: ClassVar[str] = "tiles"
-    rows: int = 0  # of tiles computed at a time, where fewer products do (winograd.py); 0: pixel by pixel
-    granule: int = 0  # of axis 0, where it is not the one of its extent
-    work: tuple[tuple[str, int], ...] = ()  # pieces of a thread's workspace, by name
+    rows: int = 0  # rows of Winograd tiles computed at a time (winograd.py); 0: direct convolution
+    granule: int = 0  # unit in which axis 0 is divided among threads, if not the default for its extent
+    work: tuple[tuple[str, int], ...] = ()  # pieces of a thread's workspace: name, buffer
     frame: PaddedImage | None = None
-    down: tuple[Taps, ...] = ()  # the phases of an adjoint in the image, along its rows
+    down: tuple[Taps, ...] = ()  # phases of a gradient in the image, along its rows
     across: tuple[Taps, ...] = ()  # and along its columns
-    runs: Runs | None = None  # a row of a window, in a gradient of a weight
-    in_place: bool = False  # in a gradient of a weight: all images are read where they lie, for some outputs at a time
-    images: int = 0  # computed together, as products (products.py); 0: one after the other
+    runs: Runs | None = None  # of a row of a window, in a weight's gradient
+    in_place: bool = False  # weight's gradient: all images are read in place, for a few outputs at a time
+    images: int = 0  # images computed together by implicit GEMM (implicit_gemm.py); 0: one after the other
 
 
 @dataclass(frozen=True)
 class CpuSchedule(Schedule):
-    """Threads own whole granules of the axis `split`; between two regions all threads meet at a barrier."""
+    """Threads own complete granules of the axis `split`; all threads meet at a barrier between two regions."""
 
     tag: ClassVar[str] = "cpu"
     heading: ClassVar[str] = f"{'region':>6}  {'split':<7}"
-    split: int | None = None  # the axis partitioned among the threads; None: one thread
-    granule: int = 1
+    split: int | None = None  # the axis divided among the threads; None: the first thread runs the kernel alone
+    granule: int = 1  # steps of that axis; no thread owns a part of one
     region: int = 0
     inner: Inner | None = None
-    prefetch: bool = False  # is what it touches next fetched while it computes?
+    prefetch: bool = False  # software prefetch of what it accesses next
 
     @property
     def text(self) -> str:
@@ -77,31 +77,31 @@ Inner = Blocks | Queries | Tiles
 
 
 def schedule_of(kernel: Kernel) -> CpuSchedule:
-    """The schedule of a kernel that the CPU has scheduled."""
+    """The schedule of a kernel, which must be a CPU kernel."""
     assert isinstance(kernel.schedule, CpuSchedule), f"kernel {kernel.id} is scheduled for another backend"
     return kernel.schedule
 
 
 def blocks_of(kernel: Kernel) -> Blocks:
     inner = schedule_of(kernel).inner
-    assert isinstance(inner, Blocks), f"kernel {kernel.id} is no product"
+    assert isinstance(inner, Blocks), f"kernel {kernel.id} is not a product"
     return inner
 
 
 def queries_of(kernel: Kernel) -> Queries:
     inner = schedule_of(kernel).inner
-    assert isinstance(inner, Queries), f"kernel {kernel.id} is no attention"
+    assert isinstance(inner, Queries), f"kernel {kernel.id} is not an attention call"
     return inner
 
 
 def tiles_of(kernel: Kernel) -> Tiles:
     inner = schedule_of(kernel).inner
-    assert isinstance(inner, Tiles), f"kernel {kernel.id} is no window"
+    assert isinstance(inner, Tiles), f"kernel {kernel.id} is not a window kernel"
     return inner
 
 
 def partition_among_threads(kernel: Kernel, split: int | None, granule: int, region: int) -> Kernel:
-    """The kernel with its axis `split` partitioned among the threads, in a region."""
+    """The kernel with its axis `split` divided among the threads, in a region."""
     return replace(kernel, schedule=replace(schedule_of(kernel), split=split, granule=granule, region=region))
 
 

@@ -1,4 +1,4 @@
-"""What the CPU adds to plans and their files."""
+"""The CPU's part of plan files: its schedule records, and the checks of a plan."""
 
 from __future__ import annotations
 

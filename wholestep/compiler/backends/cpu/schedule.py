@@ -1,7 +1,7 @@
-"""Draft -> Plan, in order: layouts, transposes, blocks, splits, memory.
+"""Draft -> Plan, in order: layouts, transposed copies, tiling, thread partitioning, memory.
 
-All of them are decided together: which buffers are alive at the same time follows from the regions, and these from what
-threads own ([003](../../../../docs/decisions/003-the-schedule-is-in-the-plan.md)).
+They are decided together: which buffers are alive at the same time follows from the regions between barriers, and the
+regions from what each thread owns ([003](../../../../docs/decisions/003-the-schedule-is-in-the-plan.md)).
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from wholestep.compiler.plan.model.request import PlanRequest
 
 
 def schedule(draft: Draft, settings: Settings) -> Plan:
-    """The plan of a draft on a CPU."""
+    """The plan of a draft for a CPU."""
     sizes = draft.sizes
-    draft = lay_out(draft, settings.long_row)  # states, and what contractions read by columns, lie in panels
-    draft = store_transposes(draft)  # a state that is read by rows has its transpose beside it
-    draft, work_bytes = block_kernels(draft, settings)  # every kernel has its blocks and its workspace
-    # Who computes what, and where the barriers are: kernels stand in the order of their regions.
+    draft = lay_out(draft, settings.long_row)  # panels for states and for what contractions read by columns
+    draft = store_transposes(draft)  # a state that is read by rows gets a transposed copy
+    draft, work_bytes = block_kernels(draft, settings)  # block sizes and workspace of every kernel
+    # Which thread computes what, and where barriers are needed; the kernels are then ordered by region.
     kernels, loops = split_with_loops(count_work(draft), draft.loops, draft.buffers, sizes, settings)
-    buffers, arena_bytes = place(draft.buffers, kernels, settings.overwrite)  # every byte has its place
+    buffers, arena_bytes = place(draft.buffers, kernels, settings.overwrite)  # offsets in the arena
     buffers, copy_bytes = place_copies(buffers)
-    kernels = with_prefetches(kernels, buffers, arena_bytes, settings.prefetched)  # memory is idle while products run
+    kernels = with_prefetches(kernels, buffers, arena_bytes, settings.prefetched)  # overlaps memory with arithmetic
     return Plan(
         **{f.name: getattr(draft, f.name) for f in fields(draft) if f.name not in ("buffers", "kernels", "loops")},
         buffers=tuple(buffers),
@@ -48,15 +48,15 @@ def schedule(draft: Draft, settings: Settings) -> Plan:
 
 
 def with_prefetches(kernels: Sequence[Kernel], buffers: Sequence[Buffer], arena: int, least: int) -> list[Kernel]:
-    """The kernels, told to prefetch where a step passes over more memory than caches hold."""
-    kept = sum(b.bytes for b in buffers if b.space in (Space.STATE, Space.COPY))
-    if kept + arena < least:
+    """The kernels, with software prefetch if a step accesses more memory than the caches hold (`least` bytes)."""
+    state_bytes = sum(b.bytes for b in buffers if b.space in (Space.STATE, Space.COPY))
+    if state_bytes + arena < least:
         return list(kernels)
     return [replace(k, schedule=replace(schedule_of(k), prefetch=True)) for k in kernels]
 
 
 def make_plan(request: PlanRequest, settings: Settings | None = None) -> Plan:
-    """The plan of one entry point on a CPU."""
+    """The plan of one entry point for a CPU."""
     settings = settings or settings_of(request.target)
     if request.frugal:
         settings = replace(settings, frugal=True)

@@ -1,4 +1,4 @@
-"""The CPUs that plans are made for, and which of them this machine is."""
+"""The CPU targets that plans are compiled for, and which of them this machine supports."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from wholestep.compiler.target import Fusion, Limits, Lowering, OwnPass, Target,
 from wholestep.errors import OptionError
 
 PASSES = "wholestep.compiler.passes"
-COMPUTED = ("float32", "float64", "int32", "int64", "uint8", "bool")  # each is added up in itself
+COMPUTED = ("float32", "float64", "int32", "int64", "uint8", "bool")  # each accumulates in its own type
 
-# All CPUs plan alike: a step has the same bits on AVX2 and AVX-512, and the same loops everywhere.
+# All CPUs share one plan: a step has the same bits on AVX2 and AVX-512, and the same loops everywhere.
 PORTABLE = Target(
     "cpu/portable",
     dtypes=MappingProxyType({name: name for name in COMPUTED}),
-    # They have a text of their own in render/language.py, or a native routine.
+    # They have a C expression of their own in render/language.py, or a native routine.
     composites=frozenset({"relu", "sigmoid", "tanh", "attention", "attention_lse", "attention_grad"}),
     costs=read_costs(Path(__file__).parent / "costs.json"),
     stored=frozenset({"bfloat16", "float16"}),
@@ -47,7 +47,7 @@ AVX512BF16 = replace(AVX512, name="cpu/avx512bf16", dtypes=MappingProxyType({**P
 ORDER = (AVX512BF16, AVX512, AVX2, PORTABLE)  # best first
 TARGETS: Mapping[str, Target] = MappingProxyType({target.name: target for target in ORDER})
 
-# What /proc/cpuinfo calls the features that a target's code needs.
+# The names in /proc/cpuinfo of the features that a target's code needs.
 _AVX2 = frozenset({"avx2", "fma"})
 _AVX512 = _AVX2 | {"avx512f", "avx512dq", "avx512bw"}
 NEEDS: Mapping[str, frozenset[str]] = {
@@ -60,7 +60,7 @@ NEEDS: Mapping[str, frozenset[str]] = {
 
 @lru_cache(maxsize=1)
 def available_targets() -> tuple[Target, ...]:
-    """The CPUs whose code this machine runs, best first."""
+    """The CPU targets whose code this machine can run, best first."""
     features = _cpu_features() if platform.machine() in ("x86_64", "AMD64") else frozenset()
     return tuple(target for target in ORDER if NEEDS[target.name] <= features)
 
@@ -76,16 +76,16 @@ def _cpu_features() -> frozenset[str]:
 
 
 def detect_target() -> Target:
-    """The best CPU whose code this machine runs."""
+    """The best CPU target whose code this machine can run."""
     return available_targets()[0]
 
 
 def need_available(target: Target) -> None:
-    """Refuse a target whose code this machine does not run."""
+    """Raise `OptionError` for a target whose code this machine cannot run."""
     if target.name not in [each.name for each in available_targets()]:
         usable = ", ".join(repr(t.name) for t in available_targets())
         missing = ", ".join(sorted(NEEDS[target.name] - _cpu_features())) or "an x86-64 processor"
         raise OptionError(
-            f"device={target.name!r}: this machine cannot run it, it lacks {missing}. Here run {usable}, of which "
-            f"device='cpu' takes the first; to plan for it without running: device='null:{target.name}'."
+            f"device={target.name!r}: this machine cannot run it, it lacks {missing}. Supported here: {usable}; "
+            f"device='cpu' selects the first. To plan for it without running: device='null:{target.name}'."
         )

@@ -1,4 +1,8 @@
-"""How one thread walks its part of a kernel: blocks of products and queries, tiles of images; their workspace."""
+"""Tiling of one thread's part of a kernel: blocks of products and of queries, tiles of images; and their workspace.
+
+A thread has one workspace, which every kernel uses from its start, so its size is the largest need of any kernel.
+Block sizes change when a term is added to a sum, never the order of the terms.
+"""
 
 from __future__ import annotations
 
@@ -19,30 +23,30 @@ from wholestep.compiler.plan.model.bodies import Body, Call, Dot, Window
 from wholestep.compiler.plan.model.kernel import Buffer, Draft, Kernel, Layout, Load, Space
 from wholestep.compiler.plan.model.layout import layout_bytes
 
-SCORES = {"attention": 1, "attention_grad": 2}  # routine -> arrays of scores in its workspace
-INNER_AXES = 5  # of a call of attention: group, queries, keys, width, values
+SCORES = {"attention": 1, "attention_grad": 2}  # routine -> number of score arrays in its workspace
+INNER_AXES = 5  # axes of one attention head: group, queries, keys, width, values
 
 
 def block_kernels(draft: Draft, settings: Settings) -> tuple[Draft, int]:
     """The draft with blocks and workspace for every kernel, and the bytes of a thread's workspace."""
-    blocker = _Blocker(draft, settings)
-    kernels = tuple(map(blocker.block, draft.kernels))
-    return replace(draft, buffers=tuple(blocker.buffers), kernels=kernels), blocker.most
+    tiler = _Tiler(draft, settings)
+    kernels = tuple(map(tiler.block, draft.kernels))
+    return replace(draft, buffers=tuple(tiler.buffers), kernels=kernels), tiler.largest
 
 
-class _Blocker:
-    """Numbers the pieces of workspace in the order of the kernels, each kernel's from the start of the workspace."""
+class _Tiler:
+    """Appends the workspace buffers in kernel order; the buffers of each kernel start at offset 0."""
 
     def __init__(self, draft: Draft, settings: Settings) -> None:
-        self.settings, self.sizes, self.given = settings, draft.sizes, draft.buffers
+        self.settings, self.sizes, self.draft_buffers = settings, draft.sizes, draft.buffers
         read = {load.buffer for k in draft.kernels for load, _ in k.body.reads()}
-        # A state's half form that is read transposed alone is not kept in its own order.
+        # A state's half-precision copy that is only read transposed is not stored untransposed.
         unread = {b.id for b in draft.buffers if b.space is Space.COPY} - read
-        kept = [b for b in draft.buffers if b.space is not Space.WORK and b.id not in unread]
+        live = [b for b in draft.buffers if b.space is not Space.WORK and b.id not in unread]
         self.unread = unread
-        self.moved = {b.id: i for i, b in enumerate(kept)}
-        self.buffers = [replace(b, id=i) for i, b in enumerate(kept)]
-        self.used = self.most = 0
+        self.renumbered = {b.id: i for i, b in enumerate(live)}
+        self.buffers = [replace(b, id=i) for i, b in enumerate(live)]
+        self.used = self.largest = 0
 
     def block(self, kernel: Kernel) -> Kernel:
         self.used = 0
@@ -57,20 +61,20 @@ class _Blocker:
         return replace(kernel, schedule=CpuSchedule())
 
     def renumber_body(self, body: Body) -> Body:
-        """The body with the numbers that its buffers have now; the rows that it keeps are its workspace."""
-        for kept in sorted({load.buffer for load in body.stores()} - self.moved.keys()):
-            self.moved[kept] = self.work(self.given[kept].type, Layout.ROWS)
-        touched = {load.buffer for load, _ in body.reads()} | {load.buffer for load in body.stores()}
-        if all(self.moved[b] == b for b in touched):
+        """The body with the new buffer numbers; rows that only this kernel uses become workspace."""
+        for row_buffer in sorted({load.buffer for load in body.stores()} - self.renumbered.keys()):
+            self.renumbered[row_buffer] = self.work(self.draft_buffers[row_buffer].type, Layout.ROWS)
+        accessed = {load.buffer for load, _ in body.reads()} | {load.buffer for load in body.stores()}
+        if all(self.renumbered[b] == b for b in accessed):
             return body
-        return with_loads(body, lambda load: replace(load, buffer=self.moved[load.buffer]))
+        return with_loads(body, lambda load: replace(load, buffer=self.renumbered[load.buffer]))
 
     def work(self, type: TensorType, layout: Layout) -> int:
-        """A piece of the thread's workspace."""
+        """Reserve a piece of the thread's workspace; returns its buffer."""
         id, bytes = len(self.buffers), layout_bytes(type, layout, self.sizes)
         self.buffers.append(Buffer(id, "", type, Space.WORK, layout, bytes, offset=self.used))
         self.used += bytes
-        self.most = max(self.most, self.used)
+        self.largest = max(self.largest, self.used)
         return id
 
     def product(self, dot: Dot, depth: Extent) -> Blocks:
@@ -97,8 +101,8 @@ class _Blocker:
 
 
 def block_size(a: Load, buffer: Buffer, m: int, settings: Settings) -> Blocks:
-    """Rows and columns of a block: a left operand that is read down its columns decides."""
-    if not a.index or a.index[-1].plain != m:  # a scalar in all places has no index
+    """Rows and columns of a block, chosen by how the left operand is read: down its columns, or along its rows."""
+    if not a.index or a.index[-1].plain != m:  # an expanded scalar has no index
         return Blocks()
     if buffer.type.dtype.is_half:
         return Blocks(columns=settings.paired_for)
@@ -110,26 +114,26 @@ def block_size(a: Load, buffer: Buffer, m: int, settings: Settings) -> Blocks:
 
 
 def head_of(kernel: Kernel) -> Head:
-    """The axes of a call of attention."""
+    """The axes of an attention call."""
     lead = len(kernel.axes) - INNER_AXES
     group = kernel.axes[lead]
-    assert isinstance(group, int), "type rules ask for numbers"
+    assert isinstance(group, int), "the type rule requires a constant size"
     return Head(kernel.axes[:lead], group, *kernel.axes[lead + 1 :])
 
 
 def query_block(head: Head, dtype_size: int, sizes: Mapping[str, int], settings: Settings) -> int:
-    """Queries whose scores are in the workspace at a time: whole panels."""
+    """The number of queries whose scores are in the workspace at a time: a multiple of the panel width."""
     fitting = settings.scores // (dtype_size * (evaluate(head.keys, sizes) + LANES))
     return max(LANES, min(settings.most_queries, fitting // LANES * LANES))
 
 
 def room_of(head: Head, arrays: int, block: int) -> Extent:
-    """Elements of the workspace: keys (and values) transposed, and arrays of the scores of a block of queries."""
+    """Elements of the workspace: transposed keys (and values), and the score arrays of one block of queries."""
     transposed = head.width + (head.values if arrays == 2 else 0)
     return (head.keys + 2 * LANES) * (transposed + arrays * block)
 
 
 def tiles_for(kernel: Kernel, buffers: Sequence[Buffer], sizes: Mapping[str, int]) -> tuple[Tiles, Rooms]:
-    """How a window kernel is computed, and what it asks of the workspace."""
+    """The tiling of a window kernel, and the workspace that it needs."""
     rooms = Rooms(kernel, buffers, sizes)
     return (weight_tiles if rooms.body.op in WEIGHTS else FRAMES[rooms.body.op])(rooms), rooms

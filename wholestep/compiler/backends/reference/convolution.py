@@ -1,4 +1,4 @@
-"""Convolutions, pools and their adjoints: a loop over the taps of a window, whole arrays for everything else.
+"""Convolutions, pools and their gradients: a Python loop over the taps of a window, NumPy arrays for everything else.
 
 Images are (N, rows, columns, channels), weights (outputs, rows, columns, channels of a group).
 """
@@ -20,7 +20,7 @@ Pair = tuple[int, int]
 
 def run_window(window: Window, values: Values) -> None:
     operands = {o.name: values.over(o.load, o.axes) for o in window.operands}
-    if window.results:  # of a weight's gradient: it has no epilogue
+    if window.results:  # a weight's gradient, which has no epilogue
         (result,) = window.results
         shape = tuple(values.extents[a] for a in result.axes)
         values.put(result.load, result.axes, WEIGHTS[window.op](window, operands, shape))
@@ -30,38 +30,38 @@ def run_window(window: Window, values: Values) -> None:
         _run_pooled(window, values, operands, size)
         return
     (level,) = window.levels
-    made, position = IMAGES[window.op](window, operands, size)
-    _give(values, level, made, position)
+    image, position = IMAGES[window.op](window, operands, size)
+    _bind_result(values, level, image, position)
     values.run(level.body, level.stores)
 
 
 def _run_pooled(window: Window, values: Values, operands: Mapping[str, Array], size: Pair) -> None:
-    """A convolution, what happens to its pixels, the pool over them, and what happens to the pool's."""
+    """A convolution, its epilogue, a pool over the result, and the pool's epilogue."""
     (rows, columns), (tall, wide) = size, window.pool
-    made, _ = IMAGES[window.op](window, operands, (rows * tall, columns * wide))
-    n, channels = made.shape[0], made.shape[-1]
-    apart = made.reshape(n, rows, tall, columns, wide, channels).transpose(0, 1, 3, 5, 2, 4)
+    image, _ = IMAGES[window.op](window, operands, (rows * tall, columns * wide))
+    n, channels = image.shape[0], image.shape[-1]
+    by_window = image.reshape(n, rows, tall, columns, wide, channels).transpose(0, 1, 3, 5, 2, 4)
     first, second = window.levels
-    _give(values, first, apart, None)
+    _bind_result(values, first, by_window, None)
     values.run(first.body)
     assert window.pooled is not None
-    pooled = np.broadcast_to(values.known[window.pooled], (*values.extents[:6], *(1,) * (len(values.extents) - 6)))
+    pooled = np.broadcast_to(values.computed[window.pooled], (*values.extents[:6], *(1,) * (len(values.extents) - 6)))
     pixels = pooled.reshape(*values.extents[:4], -1)
     assert POOL_AXES == (4, 5)
-    _give(values, second, pixels.max(axis=-1), pixels.argmax(axis=-1))
+    _bind_result(values, second, pixels.max(axis=-1), pixels.argmax(axis=-1))
     values.run(second.body, second.stores)
 
 
-def _give(values: Values, level: Level, made: Array, position: Array | None) -> None:
-    """Tell a level what the window has made; its array has the kernel's first axes."""
+def _bind_result(values: Values, level: Level, image: Array, position: Array | None) -> None:
+    """Bind the result of a window to a level's instructions; its array has the kernel's first axes."""
     for instr in level.body:
-        found = {"acc": made, "position": position}.get(instr.op)
-        if found is not None:
-            shape = (*found.shape, *(1,) * (len(values.extents) - found.ndim))
-            values.known[instr.id] = found.reshape(shape).astype(instr.dtype.numpy)
+        source = {"acc": image, "position": position}.get(instr.op)
+        if source is not None:
+            shape = (*source.shape, *(1,) * (len(values.extents) - source.ndim))
+            values.computed[instr.id] = source.reshape(shape).astype(instr.dtype.numpy)
 
 
-# -- frames ------------------------------------------------------------------------------------------------------
+# -- padding -----------------------------------------------------------------------------------------------------
 
 
 def taps(tall: int, wide: int) -> Iterator[tuple[int, int, int]]:
@@ -71,7 +71,7 @@ def taps(tall: int, wide: int) -> Iterator[tuple[int, int, int]]:
 
 
 def tap_view(frame: Array, row: int, column: int, count: Pair, window: Window) -> Array:
-    """What a tap sees of every window: a view of the frame."""
+    """The pixels that a tap reads for every window: a view of the frame."""
     (down, across), (far_down, far_across) = window.stride, window.dilation
     top, left = row * far_down, column * far_across
     rows = slice(top, top + (count[0] - 1) * down + 1, down)
@@ -80,7 +80,7 @@ def tap_view(frame: Array, row: int, column: int, count: Pair, window: Window) -
 
 
 def frame_size(count: Pair, kernel: Pair, window: Window, inside: Pair) -> tuple[int, int]:
-    """Rows and columns of a frame that all windows fit in, and an image behind its margins."""
+    """Rows and columns of a frame that contains all windows, and the image with its margins."""
     sizes = [
         max((n - 1) * stride + dilation * (k - 1) + 1, low + size)
         for n, k, stride, dilation, low, size in zip(
@@ -91,7 +91,7 @@ def frame_size(count: Pair, kernel: Pair, window: Window, inside: Pair) -> tuple
 
 
 def pad_images(x: Array, count: Pair, kernel: Pair, window: Window, outside: float = 0.0) -> Array:
-    """Images with their margins."""
+    """Images with their margins, filled with `outside`."""
     size = x.shape[1], x.shape[2]
     frame = np.full((x.shape[0], *frame_size(count, kernel, window, size), x.shape[3]), outside, x.dtype)
     crop_padding(frame, size, window)[...] = x
@@ -104,7 +104,7 @@ def crop_padding(frame: Array, size: Pair, window: Window) -> Array:
 
 
 def sums(x: Array) -> Array:
-    """An operand of a product, in the dtype that products add up in."""
+    """An operand of a product, in the accumulator's dtype."""
     return x.astype(accumulator(as_dtype(x.dtype)))
 
 
@@ -116,10 +116,10 @@ def by_groups(x: Array, groups: int) -> Array:
 # -- images ------------------------------------------------------------------------------------------------------
 
 Operands = Mapping[str, Array]
-Made = tuple[Array, Array | None]  # pixels, and where in its window each was found
+PixelResult = tuple[Array, Array | None]  # pixels, and for pools the position of each maximum in its window
 
 
-def conv2d(window: Window, operands: Operands, size: Pair) -> Made:
+def conv2d(window: Window, operands: Operands, size: Pair) -> PixelResult:
     x, weight = operands["x"], operands["weight"]
     outputs, tall, wide, _ = weight.shape
     frame = pad_images(sums(x), size, (tall, wide), window)
@@ -131,31 +131,31 @@ def conv2d(window: Window, operands: Operands, size: Pair) -> Made:
     return total.swapaxes(0, 1).reshape(x.shape[0], *size, outputs), None
 
 
-def conv2d_grad_input(window: Window, operands: Operands, size: Pair) -> Made:
-    return _spread(window, operands["g"], operands["weight"], size), None
+def conv2d_grad_input(window: Window, operands: Operands, size: Pair) -> PixelResult:
+    return _scatter_taps(window, operands["g"], operands["weight"], size), None
 
 
-def _spread(window: Window, g: Array, weight: Array, size: Pair) -> Array:
-    """What every tap of every window gives back to the pixel that it saw."""
+def _scatter_taps(window: Window, g: Array, weight: Array, size: Pair) -> Array:
+    """Add the gradient of every tap of every window to the pixel that the tap reads."""
     outputs, tall, wide, inner = weight.shape
     count, channels = (g.shape[1], g.shape[2]), inner * window.groups
     pixels = by_groups(sums(g), window.groups)
     weights = sums(weight).reshape(window.groups, outputs // window.groups, *weight.shape[1:])
     frame = np.zeros((g.shape[0], *frame_size(count, (tall, wide), window, size), channels), pixels.dtype)
     for _, row, column in taps(tall, wide):
-        given = (pixels @ weights[:, :, row, column]).swapaxes(0, 1)
-        tap_view(frame, row, column, count, window)[...] += given.reshape(g.shape[0], *count, channels)
+        contribution = (pixels @ weights[:, :, row, column]).swapaxes(0, 1)
+        tap_view(frame, row, column, count, window)[...] += contribution.reshape(g.shape[0], *count, channels)
     return crop_padding(frame, size, window)
 
 
-def max_pool2d(window: Window, operands: Operands, size: Pair) -> Made:
+def max_pool2d(window: Window, operands: Operands, size: Pair) -> PixelResult:
     tall, wide = window.pool
     frame = pad_images(operands["x"], size, (tall, wide), window, -np.inf)
     pixels = np.stack([tap_view(frame, row, column, size, window) for _, row, column in taps(tall, wide)])
-    return pixels.max(axis=0), pixels.argmax(axis=0)  # the first of equal ones
+    return pixels.max(axis=0), pixels.argmax(axis=0)  # the first of equal maxima
 
 
-def max_pool2d_grad(window: Window, operands: Operands, size: Pair) -> Made:
+def max_pool2d_grad(window: Window, operands: Operands, size: Pair) -> PixelResult:
     return _scatter_to_maxima(window, operands["g"], operands["index"], size), None
 
 
@@ -168,7 +168,7 @@ def _scatter_to_maxima(window: Window, g: Array, index: Array, size: Pair) -> Ar
     return crop_padding(frame, size, window)
 
 
-def max_pool2d_pick(window: Window, operands: Operands, size: Pair) -> Made:
+def max_pool2d_pick(window: Window, operands: Operands, size: Pair) -> PixelResult:
     x, index, (tall, wide) = operands["x"], operands["index"], window.pool
     frame, picked = pad_images(x, size, (tall, wide), window), np.zeros(index.shape, x.dtype)
     for number, row, column in taps(tall, wide):
@@ -176,19 +176,19 @@ def max_pool2d_pick(window: Window, operands: Operands, size: Pair) -> Made:
     return picked, None
 
 
-def grad_input_through_pool(window: Window, operands: Operands, size: Pair) -> Made:
-    behind = _behind_pool(window, operands["g"], operands["index"])
-    return _spread(window, behind, operands["weight"], size), None
+def grad_input_through_pool(window: Window, operands: Operands, size: Pair) -> PixelResult:
+    gradient = _grad_before_pool(window, operands["g"], operands["index"])
+    return _scatter_taps(window, gradient, operands["weight"], size), None
 
 
-def _behind_pool(window: Window, g: Array, index: Array) -> Array:
-    """The gradient between a convolution and the pool behind it, whose windows lie side by side."""
+def _grad_before_pool(window: Window, g: Array, index: Array) -> Array:
+    """The gradient between a convolution and the pool after it, whose windows do not overlap."""
     (tall, wide), (rows, columns) = window.pool, g.shape[1:3]
     pool = Window("max_pool2d_grad", (), stride=window.pool, pool=window.pool)
     return _scatter_to_maxima(pool, g, index, (rows * tall, columns * wide))
 
 
-IMAGES: Mapping[str, Callable[[Window, Operands, Pair], Made]] = {
+IMAGES: Mapping[str, Callable[[Window, Operands, Pair], PixelResult]] = {
     "conv2d": conv2d,
     "conv2d_grad_input": conv2d_grad_input,
     "pooled_grad_input": grad_input_through_pool,
@@ -209,7 +209,7 @@ def conv2d_grad_weight(window: Window, operands: Operands, shape: Sizes) -> Arra
 
 
 def _correlate_taps(window: Window, x: Array, g: Array, shape: Sizes) -> Array:
-    """What every tap saw, times the gradients of what it was seen for."""
+    """Correlate the pixels that every tap reads with the gradients of the results."""
     _, tall, wide, inner = shape
     count = g.shape[1], g.shape[2]
     frame, gradients = (
@@ -224,11 +224,11 @@ def _correlate_taps(window: Window, x: Array, g: Array, shape: Sizes) -> Array:
 
 
 def grad_weight_through_pool(window: Window, operands: Operands, shape: Sizes) -> Array:
-    """The gradient of each part of the batch."""
+    """The weight's gradient of each part of the batch."""
     parts, *weight = shape
-    x, behind = operands["x"], _behind_pool(window, operands["g"], operands["index"])
+    x, gradients = operands["x"], _grad_before_pool(window, operands["g"], operands["index"])
     cuts = [p * len(x) // parts for p in range(parts + 1)]
-    return np.stack([_correlate_taps(window, x[lo:hi], behind[lo:hi], tuple(weight)) for lo, hi in pairwise(cuts)])
+    return np.stack([_correlate_taps(window, x[lo:hi], gradients[lo:hi], tuple(weight)) for lo, hi in pairwise(cuts)])
 
 
 WEIGHTS: Mapping[str, Callable[[Window, Operands, Sizes], Array]] = {

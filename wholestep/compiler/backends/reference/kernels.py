@@ -1,4 +1,4 @@
-"""One function per kind of body: plan data -> whole arrays."""
+"""One function per kind of kernel body: plan data -> NumPy operations on complete arrays."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from wholestep.compiler.plan.model.kernel import Kernel, Level
 
 
 def run_kernel(kernel: Kernel, memory: LaunchMemory) -> None:
-    """Run a kernel to its end."""
+    """Run a kernel to completion."""
     written = frozenset(load.buffer for load in kernel.body.stores())
     RUN[type(kernel.body)](kernel.body, Values(memory, kernel.axes, written))
 
 
 def run_nest(nest: Nest, values: Values) -> None:
-    """Levels in order: what a row needs once, then a pass over the vector axis, then the sums of that pass."""
+    """Levels in order: instructions once per row, then a pass over the vector axis, then its reductions."""
     for level in nest.levels:
         values.run(level.row, level.row_stores)
         values.run(level.body, level.stores)
         for reduce in level.reduces:
-            assert nest.vector is not None, "what is reduced lies along the vector axis"
+            assert nest.vector is not None, "a reduction is along the vector axis"
             values.reduce(reduce, nest.vector)
 
 
@@ -37,7 +37,7 @@ def run_columns(columns: Columns, values: Values) -> None:
 
 
 def reduce_columns(sums: Level, epilogue: Level, along: int, values: Values) -> None:
-    """Sums along an outer axis, then what follows them."""
+    """Reductions along an outer axis, then their epilogue."""
     values.run(sums.body)
     for reduce in sums.reduces:
         values.reduce(reduce, along)
@@ -45,10 +45,10 @@ def reduce_columns(sums: Level, epilogue: Level, along: int, values: Values) -> 
 
 
 def run_dot(dot: Dot, values: Values) -> None:
-    """The product, its epilogue, and the column sums of the right operand where the kernel has them."""
+    """The product, its epilogue, and the column sums of the right operand, if the kernel has them."""
     level, *columns = dot.levels
     (acc,) = (i for i in level.body if i.op == "acc")
-    values.known[acc.id] = contract(dot, values).astype(acc.dtype.numpy)
+    values.computed[acc.id] = contract(dot, values).astype(acc.dtype.numpy)
     values.run(level.body, level.stores)
     if columns:
         sums, epilogue = columns
@@ -65,20 +65,20 @@ def contract(dot: Dot, values: Values) -> Array:
 
 
 def run_scatter(scatter: Scatter, values: Values) -> None:
-    """Zeros, then every update in order."""
+    """Zero the target, then add every update in order."""
     target, memory = scatter.target, values.memory
     shape = memory.shape(target.shape)
-    whole = memory.arrays[target.buffer][: int(np.prod(shape))].reshape(shape)
-    places: list[Array] = [values.index(i) for i in target.index]
-    everywhere = np.arange(shape[scatter.at]).reshape([1] * len(values.extents) + [-1])
-    whole[tuple(everywhere if d == scatter.at else p[..., None] for d, p in enumerate(places))] = 0
-    places[scatter.at] = np.clip(values.read(scatter.index).astype(np.int64), 0, shape[scatter.at] - 1)
+    result = memory.arrays[target.buffer][: int(np.prod(shape))].reshape(shape)
+    indices: list[Array] = [values.index(i) for i in target.index]
+    all_positions = np.arange(shape[scatter.at]).reshape([1] * len(values.extents) + [-1])
+    result[tuple(all_positions if d == scatter.at else p[..., None] for d, p in enumerate(indices))] = 0
+    indices[scatter.at] = np.clip(values.read(scatter.index).astype(np.int64), 0, shape[scatter.at] - 1)
     updates = np.broadcast_to(values.read(scatter.updates), values.extents)
-    np.add.at(whole, tuple(np.broadcast_to(p, values.extents) for p in places), updates)
+    np.add.at(result, tuple(np.broadcast_to(p, values.extents) for p in indices), updates)
 
 
 def run_exchange(exchange: Exchange, values: Values) -> None:
-    """One rank alone: it has what it gave."""
+    """A collective of a single rank: the result is the operand."""
     for i, (source, to) in enumerate(zip(exchange.operands, exchange.results, strict=True)):
         values.put(to, (len(exchange.operands) + i,), values.over(source, (i,)))
 

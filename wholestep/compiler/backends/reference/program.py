@@ -1,7 +1,7 @@
-"""The reference backend: a plan in this process, run in NumPy.  Nothing is compiled, and nothing runs side by side.
+"""The reference backend: interprets a plan in NumPy, kernel by kernel.  Nothing is compiled or parallel.
 
-It is slow and plain on purpose.  What it computes follows from the plan alone, so it tells whether a plan is complete,
-and it shows what a backend has to have.
+It is slow and simple on purpose.  Its results follow from the plan alone, so it checks that a plan is complete, and it
+shows the minimum that a backend has to implement.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from wholestep.compiler.target import Target
 
 
 class ReferenceProgram(HostProgram):
-    """Kernels in order; those of a loop once per step."""
+    """Runs the kernels in order; those of a loop once per iteration."""
 
     def run(self, memory: LaunchMemory) -> None:
         for loop, kernels in groupby(self.plan.kernels, attrgetter("loop")):
@@ -31,7 +31,7 @@ class ReferenceProgram(HostProgram):
 
 
 def steps(loop: Loop, memory: LaunchMemory) -> Iterator[LaunchMemory]:
-    """What the kernels of a loop see in each step: its number is one more symbol."""
+    """The memory of each iteration of a loop: the iteration's number is one more symbol."""
     numbers = range(evaluate(loop.length, memory.sizes))
     for number in reversed(numbers) if loop.reverse else numbers:
         yield replace(memory, sizes={**memory.sizes, loop.symbol: number})

@@ -1,4 +1,4 @@
-"""What the reference backend computes with: every dtype, every op that a plan may hold; sums in float64."""
+"""The target of the reference backend: every dtype and every op that a plan may contain; sums in float64."""
 
 from __future__ import annotations
 

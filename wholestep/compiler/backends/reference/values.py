@@ -1,6 +1,6 @@
-"""The values of one kernel, each a whole array over the kernel's axes: loads, stores, instructions, reductions.
+"""The values of one kernel, each an array over all of the kernel's axes: loads, stores, instructions, reductions.
 
-An array is 1 long along an axis that its value does not depend on.  Nothing here loops over elements.
+An array has length 1 along an axis that its value does not depend on.  Nothing here loops over elements.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ Array = np.ndarray[Any, Any]
 
 
 def accumulator(dtype: DType) -> np.dtype[Any]:
-    """The NumPy dtype in which values of a dtype are added up."""
+    """The NumPy dtype in which sums of a dtype accumulate."""
     return np.dtype(REFERENCE.dtypes[dtype.name])
 
 
 class Values:
-    """The values of a kernel by number."""
+    """The values of a kernel, by instruction id."""
 
     def __init__(self, memory: LaunchMemory, axes: Shape, written: frozenset[int]) -> None:
         self.memory, self.extents = memory, memory.shape(axes)
-        self.known: dict[int, Array] = {}
-        self._written = written  # buffers that the kernel stores into: what it loads from them is copied
-        self._carried: dict[int, Array] = {}  # rows of workspace, for all rows at once
+        self.computed: dict[int, Array] = {}
+        self._written = written  # buffers that the kernel stores into: loads from them are copied
+        self._carried: dict[int, Array] = {}  # workspace rows, for all rows of the kernel at once
 
-    # -- places ----------------------------------------------------------------------------------------------------
+    # -- indices ---------------------------------------------------------------------------------------------------
     def along(self, axis: int) -> Array:
-        """The numbers of an axis."""
+        """The indices along an axis, as an array over all axes."""
         shape = [1] * len(self.extents)
         shape[axis] = self.extents[axis]
         return np.arange(self.extents[axis]).reshape(shape)
@@ -46,18 +46,18 @@ class Values:
         return evaluate(extent, self.memory.sizes)
 
     def index(self, index: Index, extent: int = 0) -> Array:
-        """The place in a dimension; one that is computed is clamped into it, unless it is where a store begins."""
-        place = np.full([1] * len(self.extents), self.number(index.offset))
+        """The index in a dimension; a computed one is clamped to its extent, unless it is the start of a store."""
+        position = np.full([1] * len(self.extents), self.number(index.offset))
         for axis, coefficient in index.terms:
-            place = place + self.number(coefficient) * self.along(axis)
+            position = position + self.number(coefficient) * self.along(axis)
         if index.value is not None:
-            value = self.known[index.value].astype(np.int64)
-            place = place + (value if index.is_behind_start else np.clip(value, 0, extent - 1))
-        return place // index.over
+            value = self.computed[index.value].astype(np.int64)
+            position = position + (value if index.is_behind_start else np.clip(value, 0, extent - 1))
+        return position // index.over
 
     def inside(self, index: Index, low: Extent, high: Extent) -> Array:
-        place = self.index(index)
-        return (self.number(low) <= place) & (place < self.number(high))
+        position = self.index(index)
+        return (self.number(low) <= position) & (position < self.number(high))
 
     def positions(self, load: Load) -> Array:
         """The row-major position of each element."""
@@ -68,7 +68,7 @@ class Values:
         return at
 
     def view(self, load: Load) -> Array | None:
-        """The elements where they lie, for a load that is affine in the axes; None for another."""
+        """A strided view of the elements, if the load is affine in the axes; else None."""
         if any(i.value is not None or i.over != 1 for i in load.index):
             return None
         shape, flat = self.memory.shape(load.shape), self.memory.arrays[load.buffer]
@@ -97,16 +97,16 @@ class Values:
             if view is None:
                 return flat[self.positions(load)]
             return view.copy() if load.buffer in self._written else view
-        assert fill is not None, "a guarded load has a value elsewhere"
+        assert fill is not None, "a guarded load has a fill value"
         inside = np.ones([1] * len(self.extents), bool)
         for guard in guards:
             inside = inside & self.inside(guard.index, guard.lo, guard.hi)
         at = np.where(inside, self.positions(load), 0)
-        return np.where(inside, flat[at] if flat.size else self.known[fill], self.known[fill])
+        return np.where(inside, flat[at] if flat.size else self.computed[fill], self.computed[fill])
 
     def write(self, store: Store) -> None:
-        """Put a value into a buffer; what lies behind a computed start and outside of its dimension is dropped."""
-        load, value = store.load, self.known[store.value]
+        """Store a value into a buffer; elements after a computed start that fall outside the dimension are dropped."""
+        load, value = store.load, self.computed[store.value]
         if self.is_work(load):
             self._carried[load.buffer] = value
             return
@@ -124,30 +124,30 @@ class Values:
 
     def over(self, load: Load, axes: Sequence[int]) -> Array:
         """The elements of a buffer along these axes alone, in this order."""
-        found = self.read(load)
-        whole = np.broadcast_to(found, [n if a in axes else 1 for a, n in enumerate(self.extents)])
-        kept = sorted(axes)
-        alone = whole.squeeze(tuple(a for a in range(found.ndim) if a not in axes))
-        return alone.transpose([kept.index(a) for a in axes])
+        value = self.read(load)
+        full = np.broadcast_to(value, [n if a in axes else 1 for a, n in enumerate(self.extents)])
+        sorted_axes = sorted(axes)
+        squeezed = full.squeeze(tuple(a for a in range(value.ndim) if a not in axes))
+        return squeezed.transpose([sorted_axes.index(a) for a in axes])
 
     def put(self, load: Load, axes: Sequence[int], value: Array) -> None:
-        """Put an array that runs along these axes into a buffer."""
+        """Store an array over these axes into a buffer."""
         target = self.view(load)
-        assert target is not None, "a result lies where its axes say"
-        kept = sorted(axes)
+        assert target is not None, "a result has affine indices"
+        sorted_axes = sorted(axes)
         shape = [n if a in axes else 1 for a, n in enumerate(self.extents)]
-        target[...] = value.transpose([axes.index(a) for a in kept]).reshape(shape)
+        target[...] = value.transpose([axes.index(a) for a in sorted_axes]).reshape(shape)
 
     def is_work(self, load: Load) -> bool:
-        """Is it a row of workspace?  Every row has its own, and all rows are computed at once."""
+        """Is it a workspace row?  Each row of the kernel then has its own, since all rows are computed at once."""
         return self.memory.plan.buffers[load.buffer].space is Space.WORK
 
     # -- instructions ----------------------------------------------------------------------------------------------
     def run(self, instrs: Sequence[Instr], stores: Sequence[Store] = ()) -> None:
-        """Instructions in order, then stores."""
+        """Run instructions in order, then the stores."""
         for instr in instrs:
             if instr.op not in GIVEN:
-                self.known[instr.id] = self.compute(instr)
+                self.computed[instr.id] = self.compute(instr)
         for store in stores:
             self.write(store)
 
@@ -155,17 +155,17 @@ class Values:
         row = SOURCES.get(instr.op)
         if row is not None:
             return np.asarray(row(self, instr), instr.dtype.numpy)
-        return pointwise(instr.op, instr.dtype, [self.known[a] for a in instr.args])
+        return pointwise(instr.op, instr.dtype, [self.computed[a] for a in instr.args])
 
     def scalar(self, value: float, dtype: DType) -> Array:
         return np.full([1] * len(self.extents), value, dtype.numpy)
 
     def reduce(self, reduce: Reduce, axis: int) -> None:
-        """sum, max or argmax along an axis, which the value may not depend on."""
-        value = self.known[reduce.value]
+        """sum, max or argmax along an axis, which the value need not depend on."""
+        value = self.computed[reduce.value]
         length = self.extents[axis]
-        whole = np.broadcast_to(value, [length if a == axis else n for a, n in enumerate(value.shape)])
-        self.known[reduce.id] = np.expand_dims(REDUCE[reduce.op](whole, axis, reduce.dtype), axis)
+        full = np.broadcast_to(value, [length if a == axis else n for a, n in enumerate(value.shape)])
+        self.computed[reduce.id] = np.expand_dims(REDUCE[reduce.op](full, axis, reduce.dtype), axis)
 
 
 def _sum(value: Array, axis: int, dtype: DType) -> Array:
@@ -180,13 +180,13 @@ def _max(value: Array, axis: int, dtype: DType) -> Array:
 
 
 def _argmax(value: Array, axis: int, dtype: DType) -> Array:
-    first: Array = value.argmax(axis=axis)  # of equal ones
+    first: Array = value.argmax(axis=axis)  # the first of equal maxima
     return first.astype(dtype.numpy)
 
 
 REDUCE: Mapping[str, Callable[[Array, int, DType], Array]] = {"sum": _sum, "max": _max, "argmax": _argmax}
 
-GIVEN = ("acc", "position")  # what a product or a window gives to its epilogue
+GIVEN = ("acc", "position")  # values that a product or a window passes to its epilogue
 
 
 def _load(values: Values, instr: Instr) -> Array:

@@ -1,1 +1,1 @@
-"""Is a plan sound on the CPU?"""
+"""Checks that a plan is sound on the CPU: ownership, arena, layouts, and arguments of native code."""

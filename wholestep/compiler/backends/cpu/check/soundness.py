@@ -1,4 +1,7 @@
-"""Is a plan sound on the CPU?  Owners, places, and what native code is given."""
+"""Checks that a plan is sound on the CPU: ownership and barriers, arena lifetimes, layouts and copies.
+
+`check_cpu` checks what our own scheduler may get wrong; `check_cpu_file` also protects native code from foreign plans.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +21,25 @@ INNER = {Kind.DOT: Blocks, Kind.CALL: Queries, Kind.WINDOW: Tiles}
 
 
 def check_cpu(plan: Plan) -> None:
-    """Raise PlanError unless the schedules and places of a plan of ours are sound."""
+    """Raise PlanError unless the schedules and the arena of a plan of ours are sound."""
     for kernel in plan.kernels:
-        how, axes = schedule_of(kernel), range(len(kernel.axes))
-        need(0 <= how.region < plan.regions, f"kernel {kernel.id} is in region {how.region} of {plan.regions}")
-        need(how.split is None or how.split in axes, f"kernel {kernel.id} has axes {tuple(axes)}")
-    for before, after in pairwise(plan.kernels):  # no region holds kernels of two loops, or of a loop and of none
+        schedule, axes = schedule_of(kernel), range(len(kernel.axes))
+        need(
+            0 <= schedule.region < plan.regions,
+            f"the region of kernel {kernel.id} must be below {plan.regions}; received {schedule.region}",
+        )
+        need(
+            schedule.split is None or schedule.split in axes, f"kernel {kernel.id} must be split along one of its axes"
+        )
+    # No region contains kernels of two loops, or kernels of a loop and of none.
+    for before, after in pairwise(plan.kernels):
         barrier = schedule_of(before).region < schedule_of(after).region
-        need(before.loop == after.loop or barrier, f"a barrier stands before kernel {after.id}")
+        need(before.loop == after.loop or barrier, f"a barrier must separate kernel {after.id} from another loop")
     _check_arena(plan)
 
 
 def check_cpu_file(plan: Plan) -> None:
-    """Raise PlanError unless a plan is one that the CPU's scheduler could have made, whoever wrote it."""
+    """Raise PlanError unless the CPU's scheduler could have produced this plan: for files of unknown origin."""
     from wholestep.compiler.backends.cpu.check.routines import check_call, check_dot, check_scatter
 
     routines = {Kind.CALL: check_call, Kind.DOT: check_dot, Kind.SCATTER: check_scatter}
@@ -39,7 +48,7 @@ def check_cpu_file(plan: Plan) -> None:
     for kernel in plan.kernels:
         inner = INNER.get(kernel.kind, type(None))
         scheduled = isinstance(schedule_of(kernel).inner, inner)
-        need(scheduled, f"kernel {kernel.id} is scheduled as a {kernel.kind.value} is")
+        need(scheduled, f"kernel {kernel.id} must have the schedule of a {kernel.kind.value}")
         if kernel.kind in routines:
             routines[kernel.kind](plan, kernel, need)
         elif kernel.kind is Kind.WINDOW:
@@ -48,33 +57,33 @@ def check_cpu_file(plan: Plan) -> None:
             check_window(plan, kernel, need)
         _check_split(kernel)
         _check_copies(plan, kernel)
-        _check_places(plan, kernel)
+        _check_aliases(plan, kernel)
 
 
 def _check_layout(buffer: Buffer) -> None:
     where = f"buffer {buffer.id}"
-    need(buffer.layout in (Layout.ROWS, PANELS, PAIRS), f"{where} lies in rows, panels or pairs")
+    need(buffer.layout in (Layout.ROWS, PANELS, PAIRS), f"{where} must be stored in rows, panels or pairs")
     paired = buffer.space in (Space.COPY, Space.WORK) and buffer.type.dtype.is_half
-    need(buffer.layout != PAIRS or paired, f"{where} has pairs of half elements")
+    need(buffer.layout != PAIRS or paired, f"{where} is stored in pairs, so it must have half elements")
     if buffer.space is Space.STATE:
-        need(buffer.layout == state_layout(buffer.type), f"{where} is stored as states are")
+        need(buffer.layout == state_layout(buffer.type), f"{where} must have the layout of a state")
         turned = not buffer.parts and is_turned(buffer.held, buffer.by_columns)
-        need(buffer.turned == turned, f"{where} is turned as states are")
-        need(not buffer.is_part or buffer.held.shape == _part_of(buffer), f"{where} is cut as states are")
-    wanted = PAIRS if buffer.type.dtype.is_half else PANELS
-    need(buffer.space is not Space.COPY or buffer.layout == wanted, f"{where} lies in panels, or in pairs")
+        need(buffer.turned == turned, f"{where} must be transposed if and only if its state is")
+        need(not buffer.is_part or buffer.held.shape == _part_of(buffer), f"{where} must have the shape of its shard")
+    layout = PAIRS if buffer.type.dtype.is_half else PANELS
+    need(buffer.space is not Space.COPY or buffer.layout == layout, f"{where} must be stored in panels, or in pairs")
 
 
 def _part_of(buffer: Buffer) -> tuple[int, ...]:
-    whole = tuple(evaluate(e, {}) for e in buffer.whole)
-    return Division(whole, buffer.by_columns, buffer.parts, buffer.split).shape
+    shape = tuple(evaluate(e, {}) for e in buffer.whole)
+    return Division(shape, buffer.by_columns, buffer.parts, buffer.split).shape
 
 
 def _check_split(kernel: Kernel) -> None:
-    """Threads begin where native code may: at whole granules."""
-    where, how = f"kernel {kernel.id}", schedule_of(kernel)
-    if how.split is None:
-        need(how.granule >= 1, f"{where} has a granule")
+    """Threads must begin where native code may: at granule boundaries."""
+    where, schedule = f"kernel {kernel.id}", schedule_of(kernel)
+    if schedule.split is None:
+        need(schedule.granule >= 1, f"{where} must have a positive granule")
         return
     looped = (
         range(len(kernel.axes))
@@ -82,14 +91,14 @@ def _check_split(kernel: Kernel) -> None:
         else (*kernel.rows, *(() if kernel.vector is None else (kernel.vector,)))
     )
     need(
-        how.split in looped and (not isinstance(kernel.body, Window) or how.split in window_axes(kernel)),
-        f"{where} is partitioned along an axis it loops over",
+        schedule.split in looped and (not isinstance(kernel.body, Window) or schedule.split in window_axes(kernel)),
+        f"{where} must be split along an axis that it loops over",
     )
-    need(how.granule == kernel_granule(kernel, how.split), f"{where} has the granule of its axis")
+    need(schedule.granule == kernel_granule(kernel, schedule.split), f"{where} must have the granule of its axis")
 
 
 def _check_copies(plan: Plan, kernel: Kernel) -> None:
-    """A second layout of a state is written where the state is, transposed."""
+    """A copy of a state must be written by the kernel that writes the state, with matching indices."""
     for level in kernel.levels:
         into = {s.load.buffer: s.load for s in level.stores}
         for store in (*level.row_stores, *level.stores):
@@ -105,25 +114,25 @@ def _check_copies(plan: Plan, kernel: Kernel) -> None:
                 and state.index[0] != state.index[1]
                 and state.shape == plan.buffers[source].type.shape
                 and store.load.index == (tuple(reversed(state.index)) if copy.turned else state.index),
-                f"kernel {kernel.id} writes the copy of what it writes",
+                f"kernel {kernel.id} must write a copy together with its state",
             )
             assert state is not None
             span = {*kernel.rows[-1:], kernel.vector}
-            need({i.plain for i in state.index} == span, f"kernel {kernel.id} writes the whole of a state")
+            need({i.plain for i in state.index} == span, f"kernel {kernel.id} must write a state completely")
 
 
-def _check_places(plan: Plan, kernel: Kernel) -> None:
-    """What lies in one place is one parameter of a kernel in C, of one type."""
-    found: dict[tuple[int, int], DType] = {}
+def _check_aliases(plan: Plan, kernel: Kernel) -> None:
+    """Aliasing buffers are one parameter of a kernel in C, so they must have one type."""
+    dtypes: dict[tuple[int, int], DType] = {}
     for load, _ in loads_of(kernel):
         b = plan.buffers[load.buffer]
         if b.space is Space.ARENA:
-            known = found.setdefault((b.offset, b.bytes), b.type.dtype)
-            need(known == b.type.dtype, f"kernel {kernel.id} reads and writes one dtype in one place")
+            dtype = dtypes.setdefault((b.offset, b.bytes), b.type.dtype)
+            need(dtype == b.type.dtype, f"aliasing buffers of kernel {kernel.id} must have one dtype")
 
 
 def _check_arena(plan: Plan) -> None:
-    """Sweep by offset: only neighbours that overlap in bytes are compared in time."""
+    """Sweep over the buffers by offset: only buffers that overlap in bytes are compared in time."""
     live: list[Buffer] = []
     for b in sorted((b for b in plan.buffers if b.space is Space.ARENA), key=lambda b: b.offset):
         live = [a for a in live if a.offset + a.bytes > b.offset]
@@ -136,6 +145,6 @@ def _check_arena(plan: Plan) -> None:
             barrier = schedule_of(plan.kernels[before.last]).region < schedule_of(plan.kernels[after.first]).region
             need(
                 barrier or (a.offset, a.bytes) == (b.offset, b.bytes),
-                f"buffers {a.id} and {b.id} have one place where bytes change hands without a barrier",
+                f"buffers {a.id} and {b.id} share bytes without a barrier, so they must have equal offset and size",
             )
         live.append(b)

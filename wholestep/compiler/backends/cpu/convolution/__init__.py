@@ -1,1 +1,1 @@
-"""How convolutions, pools and their adjoints run: frames, taps, tiles, and the workspace that this takes."""
+"""Convolutions, pools and their gradients on the CPU: padding, taps, tiles, and the workspace of each algorithm."""

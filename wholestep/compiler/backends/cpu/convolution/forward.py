@@ -1,4 +1,9 @@
-"""Kernels that make images: convolutions, their adjoint in the image, and pools."""
+"""Schedules of kernels whose result is an image: convolutions, their gradients in the image, and pools.
+
+Each function chooses the algorithm from the op's shapes alone (Winograd, implicit GEMM, or direct convolution in
+register tiles over a zero-padded frame), reserves the thread's workspace, and returns the tiling.  The batch, the
+number of threads and the neighbouring kernels have no influence, so the order of every sum is fixed.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +28,8 @@ from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.ir.type_rules.convolution import index_dtype
 from wholestep.compiler.ir.types import Extent
 
-VECTOR_BYTES = 32  # of the kernels that go through a pool, on every target
+# Bytes of a vector in kernels fused with a pool: fixed, so that the workspace is the same on every target.
+VECTOR_BYTES = 32
 
 
 def _conv2d(rooms: Rooms) -> Tiles:
@@ -32,9 +38,9 @@ def _conv2d(rooms: Rooms) -> Tiles:
     height, width, channels = rooms.image(0)
     kernel_height, kernel_width, inner = rooms.image(1)
     batch, rows, columns, outputs = rooms.head.type.shape
-    assert isinstance(outputs, int), "type rules ask for numbers"
-    assert isinstance(rows, int), "type rules ask for numbers"
-    assert isinstance(columns, int), "type rules ask for numbers"
+    assert isinstance(outputs, int), "the type rule requires a constant size"
+    assert isinstance(rows, int), "the type rule requires a constant size"
+    assert isinstance(columns, int), "the type rule requires a constant size"
     kernel = (outputs, kernel_height, kernel_width, inner)
     by_tiles = winograd.takes(kernel, x.type.dtype, (rows, columns), a.stride, a.dilation, a.groups)
     meetings = implicit_gemm.Meetings(
@@ -55,9 +61,10 @@ def _conv2d(rooms: Rooms) -> Tiles:
     if max(*a.low, *margins) > 0 or not rooms.is_dense(0) or spills:
         rooms.room("frame", area((height, width), a.low, margins) * channels + SLACK)
     _pack(rooms, a.groups, outputs, kernel_height * kernel_width * inner)
-    size = rows // rooms.pool[0] * rooms.pool[0], columns // rooms.pool[1] * rooms.pool[1]  # what a pool leaves over
-    seen = [round_up(n, step) for n in size]
-    sides = zip((height, width), seen, (kernel_height, kernel_width), a.stride, a.low, a.dilation, strict=True)
+    # Pixels that no window of a fused pool covers are not computed.
+    size = rows // rooms.pool[0] * rooms.pool[0], columns // rooms.pool[1] * rooms.pool[1]
+    padded = [round_up(n, step) for n in size]
+    sides = zip((height, width), padded, (kernel_height, kernel_width), a.stride, a.low, a.dilation, strict=True)
     frame = rooms.frame(0, a.low, [forward_margin(*of) for of in sides])
     if by_tiles:
         return replace(_by_tiles(rooms, batch, size, channels, outputs), frame=frame)
@@ -72,7 +79,7 @@ def _by_tiles(rooms: Rooms, batch: Extent, size: Sequence[int], depth: int, outp
 
 
 def _pack(rooms: Rooms, groups: int, channels: int, depth: int) -> None:
-    """Room for a weight in panels of output channels."""
+    """Reserve workspace for a weight packed in panels of output channels."""
     panel = columns_of(channels // groups)
     rooms.room("packed", groups * round_up(channels // groups, panel) * depth)
 
@@ -94,14 +101,14 @@ def _conv2d_grad_input(rooms: Rooms) -> Tiles:
         backward_taps(*of)
         for of in zip(a.size, (rows, columns), (kernel_height, kernel_width), a.stride, a.low, a.dilation, strict=True)
     ]
-    odd = [by_tiles * size % 2 for size in a.size]  # a tile that reaches over the edge sees one row more
-    before, behind = [s[1] for s in sides], [s[2] + more for s, more in zip(sides, odd, strict=True)]
+    odd = [by_tiles * size % 2 for size in a.size]  # a tile that crosses the edge reads one more row
+    margin_low, margin_high = [s[1] for s in sides], [s[2] + extra for s, extra in zip(sides, odd, strict=True)]
     spills = reads_past(outputs, a.groups, channels, outputs // a.groups, by_tiles)
-    if max(*before, *behind) > 0 or not rooms.is_dense(0) or spills:
-        rooms.room("frame", area((rows, columns), before, behind) * outputs + SLACK)
+    if max(*margin_low, *margin_high) > 0 or not rooms.is_dense(0) or spills:
+        rooms.room("frame", area((rows, columns), margin_low, margin_high) * outputs + SLACK)
     _pack(rooms, a.groups, channels, kernel_height * kernel_width * (outputs // a.groups))
     (down, *_), (across, *_) = sides
-    geometry = {"frame": rooms.frame(0, before, behind), "down": tuple(down), "across": tuple(across)}
+    geometry = {"frame": rooms.frame(0, margin_low, margin_high), "down": tuple(down), "across": tuple(across)}
     if by_tiles:
         return replace(_by_tiles(rooms, g.type.shape[0], a.size, outputs, channels), **geometry)  # type: ignore[arg-type]
     rooms.room("block", a.size[1] * panel_columns(a.groups, channels, outputs // a.groups))
@@ -118,7 +125,7 @@ def _grad_input_through_pool(rooms: Rooms) -> Tiles:
 
 
 def pool_frame(a: at.PooledConvAttrs, pooled: Sequence[int], size: Sequence[int], kernel: Sequence[int]) -> PaddedImage:
-    """The frame of an image of `size` whose windows are those of a pool's windows."""
+    """The padded frame of an image of `size`, large enough for the windows under all windows of a pool."""
     (rows, columns, _), (tall, wide, channels) = pooled, kernel
     height = max(a.low[0] + size[0], rows * a.window[0] + tall - 1)
     width = max(a.low[1] + size[1], columns * a.window[1] + wide - 1)
@@ -126,7 +133,7 @@ def pool_frame(a: at.PooledConvAttrs, pooled: Sequence[int], size: Sequence[int]
 
 
 def padded_row_length(head: Node) -> int:
-    """Elements of a row of a kernel with zeros around it, wide enough to be moved within a pool's window."""
+    """Elements of a zero-padded kernel row, wide enough to be shifted within a pool's window."""
     a, weight = attrs_of(head, at.PooledConvAttrs), head.inputs[2].type
     _, _, width, channels = (e for e in weight.shape if isinstance(e, int))
     return padded_length(width, channels, a.window[1], VECTOR_BYTES // weight.dtype.size)

@@ -1,8 +1,9 @@
-"""Convolutions with large weights, and their adjoints in the image, as products over the pixels of several images.
+"""Implicit GEMM for convolutions with large weights, and their gradients in the image: products over pixels of a batch.
 
-A weight that no cache holds crosses from memory once for a block of images: a tap of some channels is multiplied with
-all pixels that meet it before the next one is read.  Pixels lie [row][column][image], so that those of neighbouring
-windows follow each other; a window that reaches over an edge has fewer taps.
+A weight larger than the caches is read from memory once per block of images: one tap of some output channels is
+multiplied with all pixels that it applies to before the next one is read.  Pixels are stored [row][column][image], so
+that those of neighbouring windows are contiguous; a window that crosses an edge has fewer taps, and no zeros are
+multiplied.  Each sum is one chain over (row, column, channel) of the window, continued from tap to tap.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from wholestep.compiler.backends.cpu.layout.stored_layout import LANES
 from wholestep.compiler.ir.types import evaluate, float32
 from wholestep.records import dataclass
 
-LEAST_BYTES = 1 << 19  # of a weight: panels of a smaller one stay in the second-level cache
-FEWEST_CHANNELS = 32  # below, products are short
-MOST_PIXELS = 1024  # of an image: larger ones read a weight once for many pixels as it is
-PIXELS = 256  # so many are computed together where a batch has them
-PACKED_BYTES = 320 << 10  # of panels that are multiplied at a time, or one panel
-MOST_COLUMNS = 64  # of them
+LEAST_BYTES = 1 << 19  # bytes of a weight: panels of a smaller one stay in the second-level cache
+FEWEST_CHANNELS = 32  # with fewer channels the products are too short
+MOST_PIXELS = 1024  # per image: a larger image reuses a weight for many pixels in the direct algorithm, too
+PIXELS = 256  # pixels computed together, if the batch has as many
+PACKED_BYTES = 320 << 10  # bytes of packed panels that are multiplied at a time (one panel, if that is larger)
+MOST_COLUMNS = 64  # output channels that are packed at a time
 
 
 @dataclass(frozen=True)
 class PixelSpan:
-    """`count` pixels of a result, one after the other, and those of the images that they meet in a tap."""
+    """`count` consecutive pixels of a result, and as many input pixels that one tap multiplies for them."""
 
     made: int
     read: int
@@ -35,7 +36,7 @@ class PixelSpan:
 
 @dataclass(frozen=True)
 class Meetings:
-    """Which pixels meet which windows: a convolution makes windows of pixels, its adjoint pixels of windows."""
+    """Which pixels contribute to which windows: a convolution computes windows from pixels, its adjoint the reverse."""
 
     adjoint: bool
     size: Sequence[int]  # rows and columns of pixels,
@@ -47,62 +48,62 @@ class Meetings:
 
     @property
     def line(self) -> int:
-        """Places of a row of pixels."""
+        """Positions in a row of pixels, rounded up to a multiple of the stride."""
         return self.stride[1] * -(-self.size[1] // self.stride[1])
 
     @property
     def read(self) -> int:
-        """Places of what is read."""
+        """Positions of the input."""
         return self.windows[0] * self.windows[1] if self.adjoint else self.size[0] * self.line
 
     @property
     def made(self) -> int:
-        """Places of what is made."""
+        """Positions of the result."""
         return self.size[0] * self.line if self.adjoint else self.windows[0] * self.windows[1]
 
     @property
     def images(self) -> int:
-        """How many images are computed together."""
+        """The number of images that are computed together."""
         return max(1, PIXELS // max(self.read, self.made))
 
     @property
     def pairs(self) -> int:
-        """How many pixels and windows of an image meet, in all taps."""
+        """The number of (pixel, window) pairs of an image over all taps: its multiply-adds per pair of channels."""
         down, across = ([len(self.along(d, tap)) for tap in range(self.kernel[d])] for d in range(2))
         return sum(down) * sum(across)
 
     def columns(self, depth: int) -> int:
-        """How many channels of a result are computed together, each a sum over `depth` others."""
+        """The number of result channels that are computed together, each a sum over `depth` input channels."""
         panel = LANES * depth * self.kernel[0] * self.kernel[1] * float32.size
         return min(max(LANES, PACKED_BYTES // panel * LANES), MOST_COLUMNS)
 
     def place(self, column: int) -> int:
-        """Where a column of pixels lies in its row: beside those that neighbouring windows see in the same tap."""
+        """Position of a pixel column in its row: columns are stored by phase, so one tap's columns are contiguous."""
         return column % self.stride[1] * (self.line // self.stride[1]) + column // self.stride[1]
 
     def along(self, d: int, tap: int) -> list[tuple[int, int]]:
-        """(window, pixel) that meet in a tap along a dimension."""
+        """The (window, pixel) pairs of a tap along one dimension."""
         first = tap * self.dilation[d] - self.low[d]
         pairs = ((i, i * self.stride[d] + first) for i in range(self.windows[d]))
         return [(window, pixel) for window, pixel in pairs if 0 <= pixel < self.size[d]]
 
     def spans(self, down: int, across: int) -> list[PixelSpan]:
-        """All that meets in a tap."""
-        columns, found = self.along(1, across), list[PixelSpan]()
+        """All (pixel, window) pairs of a tap, as maximal runs that are contiguous in both."""
+        columns, spans = self.along(1, across), list[PixelSpan]()
         for window, row in self.along(0, down) if columns else ():
             windows = window * self.windows[1] + columns[0][0]
             pixels = row * self.line + self.place(columns[0][1])
             span = PixelSpan(*(pixels, windows) if self.adjoint else (windows, pixels), len(columns))
-            last = found[-1] if found else PixelSpan(-1, -1, 0)
+            last = spans[-1] if spans else PixelSpan(-1, -1, 0)
             if (last.made + last.count, last.read + last.count) == (span.made, span.read):
-                found[-1] = PixelSpan(last.made, last.read, last.count + span.count)
+                spans[-1] = PixelSpan(last.made, last.read, last.count + span.count)
             else:
-                found.append(span)
-        return found
+                spans.append(span)
+        return spans
 
 
 def takes(rooms: Rooms, weight: Sequence[int], meetings: Meetings, groups: int) -> bool:
-    """Is a convolution (or its adjoint) with this weight, (outputs, rows, columns, channels), computed by products?"""
+    """Is a convolution (or its adjoint) with this weight, (outputs, rows, columns, channels), computed as a GEMM?"""
     outputs, height, width, channels = weight
     dtype = rooms.head.type.dtype
     large = outputs * height * width * channels * dtype.size >= LEAST_BYTES
@@ -112,7 +113,7 @@ def takes(rooms: Rooms, weight: Sequence[int], meetings: Meetings, groups: int) 
 
 
 def reserve(rooms: Rooms, meetings: Meetings, depth: int, channels: int) -> Tiles:
-    """Workspace of `channels` sums over `depth` channels a pixel; gives how many images are computed together."""
+    """Reserve workspace for `channels` sums over `depth` channels per pixel; returns the tiling."""
     columns, (tall, wide) = meetings.columns(depth), meetings.kernel
     rooms.room("images", meetings.images * meetings.read * pixel_step(depth))
     rooms.room("packed", columns * tall * wide * depth)
@@ -122,5 +123,5 @@ def reserve(rooms: Rooms, meetings: Meetings, depth: int, channels: int) -> Tile
 
 
 def pixel_step(channels: int) -> int:
-    """Elements from one pixel to the next: a line more than there are, so that pixels do not share cache sets."""
+    """Elements from one pixel to the next: one cache line is added, so that pixels do not share cache sets."""
     return round_up(channels) + LANES

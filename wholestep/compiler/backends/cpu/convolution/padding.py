@@ -1,8 +1,8 @@
-"""How convolutions and their adjoints walk images: margins, taps, panels, and the workspace this takes.
+"""Geometry of convolutions and their gradients: zero margins, taps, and panels of channels.
 
-An image is read from a frame, a copy in the workspace with zeros around it, so that every window lies inside.  The
-adjoint of a strided convolution is one ordinary convolution for each phase: the pixels whose windows meet the same
-taps of the kernel.
+An image is read from a frame, a zero-padded copy in the workspace, so that every window is inside it and tiles need no
+bounds checks.  The gradient of a strided convolution in its image is one ordinary convolution per phase: the pixels
+whose windows contain them at the same taps of the kernel.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from math import gcd
 from wholestep.compiler.backends.cpu.layout.stored_layout import LANES
 from wholestep.records import dataclass
 
-NARROW = 8  # channels up to this many are computed in vectors half as wide
-TILE_OUTPUTS = 4  # outputs of a weight that are computed together
-SLACK = 16  # elements behind a frame that whole vectors may read: results there are not used
+NARROW = 8  # up to this many channels are computed in vectors half as wide, instead of mostly padding
+TILE_OUTPUTS = 4  # outputs of a weight's gradient that are computed together in registers
+SLACK = 16  # elements after a frame that full vectors may read; results computed from them are not used
 
 
 def columns_of(channels: int) -> int:
-    """The width of a panel of output channels."""
+    """The number of output channels in a panel."""
     return NARROW if channels <= NARROW else LANES
 
 
 def is_depthwise(groups: int, outputs: int, inner: int) -> bool:
-    """Has every channel a kernel of its own?  Then panels go across groups."""
+    """Does every channel have its own kernel?  Panels then extend across groups."""
     return groups > 1 and outputs == groups and inner == 1
 
 
@@ -38,7 +38,7 @@ def panel_columns(groups: int, outputs: int, inner: int) -> int:
 
 
 def reads_past(channels: int, groups: int, outputs: int, inner: int, by_tiles: bool) -> bool:
-    """Do whole vectors of channels reach over the end of an image?  A frame has room behind it."""
+    """Do full vectors of channels read past the end of an image?  Then it needs a frame, which has slack after it."""
     if by_tiles:
         return channels % LANES > 0
     return is_depthwise(groups, outputs, inner) and channels % panel_columns(groups, outputs, inner) > 0
@@ -50,49 +50,49 @@ def round_up(length: int, unit: int = LANES) -> int:
 
 @dataclass(frozen=True)
 class Taps:
-    """The taps of a kernel that one phase of an adjoint meets along one dimension, the last one first."""
+    """The kernel taps that contribute to one phase of a gradient along one dimension, in descending order."""
 
-    first: int  # the first pixel of the phase; others follow at the stride
+    first: int  # the first pixel of the phase; the others follow at the stride
     pixels: int
     taps: tuple[int, ...]
-    start: int  # where the first pixel's first tap is in the frame
-    step: int  # from one tap to the next
+    start: int  # position in the frame of the first pixel's first tap
+    step: int  # positions from one tap to the next
 
 
 def forward_margin(size: int, windows: int, window: int, stride: int, low: int, dilation: int) -> int:
-    """Rows behind an image that its windows see."""
+    """Rows (or columns) after an image that its windows read."""
     return max(0, (windows - 1) * stride + dilation * (window - 1) + 1 - low - size)
 
 
 def backward_taps(
     size: int, windows: int, window: int, stride: int, low: int, dilation: int
 ) -> tuple[list[Taps], int, int]:
-    """The phases of an adjoint along one dimension, and the margins of the gradient's frame.
+    """The phases of a gradient along one dimension, and the margins of its frame.
 
-    Pixel i gets g[(i + low - tap·dilation) / stride] where that is a whole number.
+    Pixel i receives g[(i + low - tap·dilation) / stride] for every tap for which that is an integer.
     """
-    found: list[tuple[int, int, list[tuple[int, int]]]] = []
+    phases: list[tuple[int, int, list[tuple[int, int]]]] = []
     for phase in range(min(stride, size)):
         pixels = -(-(size - phase) // stride)
-        meets = [k for k in reversed(range(window)) if (phase + low - k * dilation) % stride == 0]
-        found.append((phase, pixels, [(k, (phase + low - k * dilation) // stride) for k in meets]))
-    before = max([-place for _, _, meets in found for _, place in meets], default=0)
-    behind = max([pixels + place for _, pixels, meets in found for _, place in meets], default=0) - windows
-    before, behind = max(0, before), max(0, behind)
+        taps = [k for k in reversed(range(window)) if (phase + low - k * dilation) % stride == 0]
+        phases.append((phase, pixels, [(k, (phase + low - k * dilation) // stride) for k in taps]))
+    before = max([-position for _, _, taps in phases for _, position in taps], default=0)
+    after = max([pixels + position for _, pixels, taps in phases for _, position in taps], default=0) - windows
+    before, after = max(0, before), max(0, after)
     step = dilation // gcd(stride, dilation)
     return (
         [
-            Taps(phase, pixels, tuple(k for k, _ in meets), meets[0][1] + before if meets else 0, step)
-            for phase, pixels, meets in found
+            Taps(phase, pixels, tuple(k for k, _ in taps), taps[0][1] + before if taps else 0, step)
+            for phase, pixels, taps in phases
         ],
         before,
-        behind,
+        after,
     )
 
 
 @dataclass(frozen=True)
 class Runs:
-    """A window's row as runs of consecutive elements: one where neighbouring taps are, else one for each tap."""
+    """A row of a window as contiguous runs: one run if neighbouring taps are contiguous, else one run per tap."""
 
     count: int
     step: int
@@ -100,7 +100,7 @@ class Runs:
 
 
 def runs(taps: int, step: int, channels: int, group: int) -> Runs:
-    """`taps` taps that lie `step` pixels of `channels` channels apart; `group` of them are read."""
+    """`taps` taps that are `step` pixels of `channels` channels apart, of which `group` channels are read."""
     if step == 1 and group == channels:
         return Runs(1, 0, taps * channels)
     return Runs(taps, step * channels, group)

@@ -1,4 +1,8 @@
-"""Gradients of weights: they add up over all images, so that threads share their outputs."""
+"""Schedules of weight gradients of convolutions: a sum over all images, so threads divide the output channels.
+
+No thread ever adds to another thread's sums.  Algorithms: Winograd's adjoint, all images in place (small images),
+vectors of channels (depthwise), or register tiles of a few outputs over a zero-padded frame.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +27,11 @@ from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.ir.types import evaluate, float32
 
-SMALL_IMAGE = 8  # pixels of a gradient: of more, those of all images crowd each other out of a few sets of L1
+SMALL_IMAGE = 8  # pixels of a gradient: with more, the pixels of all images conflict in a few sets of the L1 cache
 
 
 def weight_tiles(rooms: Rooms) -> Tiles:
-    """Operands and workspace of a weight's gradient; gives how it is computed."""
+    """Reserve operands and workspace of a weight's gradient; returns its tiling."""
     head = rooms.head
     tiles = _weight_gradient_through_pool(rooms) if head.op == "pooled_grad_weight" else _plain_weight(rooms)
     if not tiles.rows and not tiles.in_place:
@@ -36,7 +40,7 @@ def weight_tiles(rooms: Rooms) -> Tiles:
 
 
 def _sums(head: Node, channels: int, by_channels: bool) -> int:
-    """Elements of all outputs, in whole vectors."""
+    """Elements of the accumulators of all outputs, rounded up to full vectors."""
     outputs, height, width, inner = (e for e in head.type.shape[-4:] if isinstance(e, int))
     if by_channels:
         return round_up(outputs, depth_columns(outputs)) * height * width + SLACK
@@ -64,7 +68,7 @@ def _plain_weight(rooms: Rooms) -> Tiles:
     if is_depthwise(a.groups, outputs, channels // a.groups) and outputs >= NARROW:
         if not rooms.is_dense(1):
             rooms.room("around", rows * columns * outputs)
-        return Tiles(granule=depth_columns(outputs), frame=rooms.frame(0, a.low, margins))  # vectors of channels
+        return Tiles(granule=depth_columns(outputs), frame=rooms.frame(0, a.low, margins))  # one vector of channels
     tile = TILE_OUTPUTS
     while (outputs // a.groups) % tile and a.groups > 1:
         tile //= 2
@@ -73,7 +77,7 @@ def _plain_weight(rooms: Rooms) -> Tiles:
 
 
 def _is_read_in_place(rooms: Rooms, meetings: Meetings, groups: int, channels: int) -> bool:
-    """Are images small, of whole vectors of channels?  Their sums would cross from memory once for each image."""
+    """Are images small, with full vectors of channels?  From frames, sums would pass through memory once per image."""
     vectors = channels % LANES == 0 and rooms.steps(0)[3] == 1
     return groups == 1 and rooms.head.type.dtype == float32 and vectors and meetings.read <= SMALL_IMAGE
 

@@ -1,7 +1,7 @@
-"""Convolutions of 3 x 3 by fewer products (Winograd's F(2x2, 3x3)): where, and in which pieces.
+"""Winograd's F(2x2, 3x3) for 3 x 3 convolutions: when it is used, and its blocking.
 
-Tiles of 2 x 2 pixels take 16 products for each pair of channels instead of 36 (decision 012).  Which convolutions are
-computed so is a function of the shapes of weight and image: never of the batch, the threads or the ops around it.
+A tile of 2 x 2 pixels takes 16 products for each pair of channels instead of 36 (decision 012).  Whether a convolution
+is computed this way depends only on the shapes of weight and image, never on the batch, the threads or other ops.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from wholestep.compiler.backends.cpu.convolution.padding import NARROW, SLACK, r
 from wholestep.compiler.backends.cpu.layout.stored_layout import LANES
 from wholestep.compiler.ir.types import DType
 
-POSITIONS = 16  # products of a tile for each pair of channels
+POSITIONS = 16  # products of a tile for each pair of channels: the elements of a transformed 4 x 4 tile
 TILE_OUTPUTS = 8  # outputs of a weight's gradient that are computed together
-FEWEST_CHANNELS = 16  # below, transforming images costs what it saves
-MOST_BYTES = 1 << 19  # of a transformed weight: it stays in the second-level cache
-WORTH = 0.6  # the largest share of the ordinary products that is a gain
-BLOCK_TILES = 16  # at least so many tiles share what is read of a weight,
-BLOCK_TILES_OF_WEIGHTS = 64  # and so many one sum of a gradient
+FEWEST_CHANNELS = 16  # with fewer, transforming the images costs what the products save
+MOST_BYTES = 1 << 19  # bytes of a transformed weight, which has to stay in the second-level cache
+WORTH = 0.6  # use Winograd if it needs at most this share of the direct algorithm's products
+BLOCK_TILES = 16  # tiles at least that share one read of a transformed weight
+BLOCK_TILES_OF_WEIGHTS = 64  # tiles at least over which one partial sum of a weight's gradient runs
 
 
 def takes(
@@ -29,7 +29,7 @@ def takes(
     dilation: Sequence[int],
     groups: int,
 ) -> bool:
-    """Is a convolution (or its adjoint) with this weight, over results of this size, computed by tiles?"""
+    """Is a convolution (or its adjoint) with this weight, over results of this size, computed by Winograd tiles?"""
     outputs, height, width, channels = weight
     if (height, width, *stride, *dilation, groups) != (3, 3, 1, 1, 1, 1, 1):
         return False
@@ -40,24 +40,24 @@ def takes(
 
 
 def tiles_of(size: Sequence[int]) -> tuple[int, int]:
-    """(rows, columns) of tiles; the last ones may reach over the edge."""
+    """(rows, columns) of tiles; the last ones may extend over the edge."""
     return -(-size[0] // 2), -(-size[1] // 2)
 
 
 def block_rows(size: Sequence[int], least: int, pool: int = 1) -> int:
-    """How many rows of tiles are computed at a time: a divisor of all; whole windows of a pool of so many rows."""
+    """Rows of tiles computed at a time: a divisor of their number that covers complete windows of a following pool."""
     down, across = tiles_of(size)
     fits = (r for r in range(1, down) if down % r == 0 and r * across >= least and 2 * r % pool == 0)
     return next(fits, down)
 
 
 def position_step(tiles: int, channels: int) -> int:
-    """Elements from one position to the next: a line more than there are, so that positions do not share cache sets."""
+    """Elements from one position to the next: one cache line is added, so that positions do not share cache sets."""
     return tiles * round_up(channels) + LANES
 
 
 def reserve(room: Callable[[str, int], None], size: Sequence[int], depth: int, outputs: int, pool: int) -> int:
-    """Workspace of a convolution that sums over `depth` channels; gives the rows of tiles computed at a time."""
+    """Reserve workspace of a convolution that sums over `depth` channels; returns the rows of tiles per block."""
     rows, (_, across) = block_rows(size, BLOCK_TILES, pool), tiles_of(size)
     room("parts", POSITIONS * depth * round_up(outputs))
     room("tiles", POSITIONS * position_step(rows * across, depth))
@@ -67,7 +67,7 @@ def reserve(room: Callable[[str, int], None], size: Sequence[int], depth: int, o
 
 
 def reserve_weight(room: Callable[[str, int], None], size: Sequence[int], channels: int, outputs: int) -> int:
-    """Workspace of a weight's gradient; gives the rows of tiles computed at a time."""
+    """Reserve workspace of a weight's gradient; returns the rows of tiles per block."""
     rows, (_, across) = block_rows(size, BLOCK_TILES_OF_WEIGHTS), tiles_of(size)
     room("tiles", POSITIONS * position_step(rows * across, channels))
     room("gradients", POSITIONS * position_step(rows * across, outputs))

@@ -1,4 +1,4 @@
-"""The workspace of a window kernel, piece by piece, and the tiles that it is computed in."""
+"""The thread-private workspace of a window kernel, as a list of named pieces that its scheduler reserves."""
 
 from __future__ import annotations
 
@@ -17,71 +17,73 @@ from wholestep.compiler.plan.model.kernel import Buffer, Kernel
 
 
 class Rooms:
-    """What a window kernel asks of a thread's workspace: from its op, its operands and the pool in it alone."""
+    """Collects the workspace that a window kernel needs: a function of its op, operands and fused pool alone."""
 
     def __init__(self, kernel: Kernel, buffers: Sequence[Buffer], sizes: Mapping[str, int]) -> None:
         assert isinstance(kernel.body, Window)
         self.kernel, self.body, self.sizes = kernel, kernel.body, sizes
-        self.head = record_again(kernel, kernel.body, buffers)
+        self.head = rebuild_op(kernel, kernel.body, buffers)
         self.pool = kernel.body.pool if kernel.body.pooled is not None else (1, 1)
         self.asked: list[tuple[str, int, DType]] = []
-        self.flops: int | None = None  # where tiles take fewer than the op
+        self.flops: int | None = None  # set if the chosen algorithm needs fewer than the op's definition
 
     def room(self, name: str, elements: int, dtype: DType | None = None) -> None:
-        """A piece of workspace."""
+        """Reserve a piece of workspace."""
         self.asked.append((name, elements, dtype or self.head.type.dtype))
 
     def image(self, input: int) -> tuple[int, int, int]:
         """(H, W, C) of images, or (KH, KW, C / groups) of a weight."""
         height, width, channels = self.head.inputs[input].type.shape[1:]
-        assert isinstance(height, int), "type rules ask for numbers"
-        assert isinstance(width, int), "type rules ask for numbers"
-        assert isinstance(channels, int), "type rules ask for numbers"
+        assert isinstance(height, int), "the type rule requires a constant size"
+        assert isinstance(width, int), "the type rule requires a constant size"
+        assert isinstance(channels, int), "the type rule requires a constant size"
         return height, width, channels
 
     def frame(self, input: int, low: Sequence[int], high: Sequence[int]) -> PaddedImage:
-        """The frame of images with margins; without a piece of workspace for it, the images where they lie."""
+        """The frame of images with margins; if no workspace is reserved for it, the images in place."""
         height, width, channels = self.image(input)
         row = (low[1] + width + high[1]) * channels
         if not any(name == "frame" for name, _, _ in self.asked):
             step = self.steps(input)[1]
-            assert isinstance(step, int), f"prepare() copies what a window kernel would read with a step of {step}"
+            assert isinstance(step, int), (
+                f"ReadableViews.prepare() copies operands of window kernels with a stride of {step}"
+            )
             row = step
         return PaddedImage(tuple(low), row, (low[0] + height + high[0]) * row + SLACK)
 
     def is_dense(self, input: int) -> bool:
-        """Do the rows of images lie in memory as a frame's would?"""
+        """Are pixels contiguous in memory, as in a frame?"""
         _, _, column, channel = self.steps(input)
         channels = self.kernel.axes[self.body.operands[input].axes[3]]
         return (channels == 1 or channel == 1) and column == channels
 
     def has_taps_last(self, input: int) -> bool:
-        """Does a weight lie in memory as users see it: output, channel, row, column?"""
+        """Is a weight stored as users see it: output, channel, row, column?"""
         height, width, channels = self.image(input)
         taps = height * width
-        wanted = zip((2, height, width, channels), (taps * channels, width, 1, taps), self.steps(input), strict=True)
-        return all(extent == 1 or step == found for extent, step, found in wanted)
+        strides = zip((2, height, width, channels), (taps * channels, width, 1, taps), self.steps(input), strict=True)
+        return all(extent == 1 or step == actual for extent, step, actual in strides)
 
     def steps(self, input: int) -> tuple[Extent, ...]:
         """Elements from one image (or output), row, column, channel to the next."""
         operand = self.body.operands[input]
-        found = dict(linear(operand.load.index, operand.load.shape).terms)
-        return tuple(found.get(a, 0) for a in operand.axes)
+        steps = dict(linear(operand.load.index, operand.load.shape).terms)
+        return tuple(steps.get(a, 0) for a in operand.axes)
 
     def count_tiles(self, batch: Extent, size: Sequence[int], pair: int) -> None:
-        """Count multiplies and adds of the products of tiles, for so many pairs of channels."""
+        """Set the flops: multiplies and adds of the tiles' products, for `pair` pairs of channels."""
         down, across = winograd.tiles_of(size)
         self.flops = evaluate(batch * (2 * winograd.POSITIONS * down * across * pair), self.sizes)
 
 
-def record_again(kernel: Kernel, window: Window, buffers: Sequence[Buffer]) -> Node:
-    """The op of a window kernel over the types of its operands; its type rule judges the geometry."""
+def rebuild_op(kernel: Kernel, window: Window, buffers: Sequence[Buffer]) -> Node:
+    """The op of a window kernel, rebuilt over its operands' types, so that its type rule checks the geometry."""
     types = [
         TensorType(tuple(kernel.axes[a] for a in o.axes), buffers[o.load.buffer].type.dtype) for o in window.operands
     ]
     inputs = [Node("input", (), at.InputAttrs(name, t)) for name, t in zip(OPERANDS[window.op], types, strict=True)]
-    made = kernel.axes[: 5 if window.op == "pooled_grad_weight" else 4]
-    return Node(window.op, inputs, window_attrs(window, made))
+    result_axes = kernel.axes[: 5 if window.op == "pooled_grad_weight" else 4]
+    return Node(window.op, inputs, window_attrs(window, result_axes))
 
 
 def area(size: Sequence[int], low: Sequence[int], high: Sequence[int]) -> int:

@@ -1,1 +1,1 @@
-"""Layouts of matrices and weights in the memory of a CPU."""
+"""Memory layouts of the CPU: column panels, transposed weights, packed operands."""

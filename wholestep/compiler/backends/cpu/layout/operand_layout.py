@@ -1,4 +1,4 @@
-"""What the CPU's kernels read where it lies: rows of consecutive elements, or whole panels."""
+"""Which operands the CPU's kernels can read in place, without a copy: contiguous rows, or complete panels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wholestep.compiler.plan.model.access import Access, Indices, linear
 
 
 class CpuOperands(ReadableViews):
-    """States lie in panels; a part of a panel has no step along its columns."""
+    """States are stored in panels; a slice of a panel has no constant stride along its columns."""
 
     def is_dense(self, type: TensorType) -> bool:
         return state_layout(type) != PANELS
@@ -28,18 +28,18 @@ class CpuOperands(ReadableViews):
         return is_state(access.base) and access.shape == access.base.type.shape and plain == [column, row]
 
     def takes_window(self, access: Access, fixed: Sequence[int]) -> bool:
-        """The step from image to image may depend on a size; every other one is a literal in a tile of machine code."""
+        """The stride between images may depend on a symbolic size; the others are literals in the generated tile."""
         if not super().takes_window(access, fixed) or is_paneled(access):
             return False
         steps = dict(linear(access.index, access.shape).terms)
         return all(isinstance(steps.get(a, 0), int) for a in fixed)
 
     def takes_call(self, access: Access, rank: int) -> bool:
-        """A routine reads rows of consecutive elements, or panels of them."""
+        """A routine reads contiguous rows, or panels of them."""
         return keeps_panels(access.index, rank - 1) if is_paneled(access) else super().takes_call(access, rank)
 
     def takes_half_rows(self) -> bool:
-        """Half forms lie in panels, as matrices do."""
+        """Half-precision copies are stored in panels, as matrices are."""
         return False
 
 
@@ -48,8 +48,8 @@ def is_paneled(access: Access) -> bool:
 
 
 def keeps_panels(index: Indices, column: int) -> bool:
-    """Do the columns of each matrix begin at a panel, if what is indexed lies in panels?"""
+    """Does each matrix begin at a panel boundary, if the indexed value is stored in panels?"""
     *_, columns = index
     others = [c for a, c in columns.terms if a != column]
-    whole = all(isinstance(e, int) and e % LANES == 0 for e in (*others, columns.offset))
-    return has_contiguous_columns(index, column) and whole
+    aligned = all(isinstance(e, int) and e % LANES == 0 for e in (*others, columns.offset))
+    return has_contiguous_columns(index, column) and aligned

@@ -1,6 +1,7 @@
-"""States that contractions read by rows have their transposes stored too; whoever updates one writes both.
+"""Transposed copies of states that contractions read by rows; the kernel that updates such a state writes both.
 
-Copies of states, transposed or in a half type, lie as products read them: in panels, those of half elements in pairs.
+Copies of states, transposed or in a half type, are stored as products read them: in panels, half elements in pairs.
+A copy belongs to one program.  If another program writes the state, the copy is refreshed before the next step.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from wholestep.compiler.plan.model.bodies import Dot
 from wholestep.compiler.plan.model.kernel import Buffer, Draft, Kernel, Layout, Load, Space, Store
 from wholestep.compiler.plan.model.layout import layout_bytes
 
-Copies = dict[tuple[int, DType], int]  # (state, dtype) -> its transpose
+Copies = dict[tuple[int, DType], int]  # (state, dtype) -> buffer of its transpose
 
 
 def store_transposes(draft: Draft) -> Draft:
-    """The draft with a copy of each state whose transpose is a right operand."""
+    """The draft with a copy of each state whose transpose is the right operand of a product."""
     buffers, copies = (
         [_with_transposed_layout(b, draft) if b.space is Space.COPY else b for b in draft.buffers],
         Copies(),
@@ -27,11 +28,11 @@ def store_transposes(draft: Draft) -> Draft:
         dot = kernel.body
         if not isinstance(dot, Dot) or _is_by_columns(dot):
             continue
-        read = buffers[dot.b.buffer]
-        state = buffers[_state(read)]
-        if (state.id, read.type.dtype) not in copies:
-            copies[state.id, read.type.dtype] = len(buffers)
-            type = TensorType(tuple(reversed(state.type.shape)), read.type.dtype)
+        operand = buffers[dot.b.buffer]
+        state = buffers[_state(operand)]
+        if (state.id, operand.type.dtype) not in copies:
+            copies[state.id, operand.type.dtype] = len(buffers)
+            type = TensorType(tuple(reversed(state.type.shape)), operand.type.dtype)
             copy = Buffer(len(buffers), state.name, type, Space.COPY, Layout.ROWS, 0, source=state.id, turned=True)
             buffers.append(_with_transposed_layout(copy, draft))
     kernels = tuple(_with_copies(k, copies, buffers) for k in draft.kernels) if copies else draft.kernels
@@ -47,24 +48,24 @@ def _with_transposed_layout(copy: Buffer, draft: Draft) -> Buffer:
     return replace(copy, layout=layout, bytes=layout_bytes(copy.type, layout, draft.sizes))
 
 
-def _state(read: Buffer) -> int:
+def _state(operand: Buffer) -> int:
     """The state that a right operand is, or is a copy of."""
-    if read.space is Space.COPY:
-        assert read.source is not None, "a copy has a source"
-        return read.source
-    assert read.space is Space.STATE, "prepare() copies any other right operand that is read by rows"
-    return read.id
+    if operand.space is Space.COPY:
+        assert operand.source is not None, "a copy has a source"
+        return operand.source
+    assert operand.space is Space.STATE, "ReadableViews.prepare() copies other right operands that are read by rows"
+    return operand.id
 
 
 def _with_copies(kernel: Kernel, copies: Copies, buffers: list[Buffer]) -> Kernel:
-    def all_of(store: Store) -> list[Store]:
-        own = [copy for (state, _), copy in copies.items() if state == store.load.buffer]
-        return [store, *(Store(_transpose_load(store.load, copy), store.value) for copy in own)]
+    def with_transposes(store: Store) -> list[Store]:
+        transposes = [copy for (state, _), copy in copies.items() if state == store.load.buffer]
+        return [store, *(Store(_transpose_load(store.load, copy), store.value) for copy in transposes)]
 
-    body = with_stores(kernel.body, all_of)
+    body = with_stores(kernel.body, with_transposes)
     if isinstance(body, Dot) and not _is_by_columns(body):
-        read = buffers[body.b.buffer]
-        body = replace(body, b=_transpose_load(body.b, copies[_state(read), read.type.dtype]))
+        operand = buffers[body.b.buffer]
+        body = replace(body, b=_transpose_load(body.b, copies[_state(operand), operand.type.dtype]))
     return kernel if body is kernel.body else replace(kernel, body=body)
 
 

@@ -1,9 +1,10 @@
-/* Attention and its gradients, for one head of keys and values and the heads of queries that look at it.
+/* Attention and its gradients, for one head of keys and values and the group of query heads that share it.
 
-   Queries are taken in blocks, whose scores against all keys stay in the thread's workspace: no array of queries x keys
-   exists.  A causal block of 16 queries is multiplied with the keys up to its last query only.  Every element of a
-   product is one chain over the summed axis, and a sum along a row has 16 lanes: neither the size of the blocks nor the
-   vectors change a bit. */
+   Queries are processed in blocks, whose scores against all keys stay in the thread's workspace: no queries x keys
+   array is ever in memory.  A causal block of 16 queries is multiplied only with the keys up to its last query.  The
+   backward pass recomputes the probabilities from the log-sum-exp of each row.
+   Bits: every element of a product is one chain over the summed axis, and a sum along a row has 16 lanes, so neither
+   the block size nor the vector width changes a bit. */
 #ifndef WS_ATTENTION_H
 #define WS_ATTENTION_H
 #include "ws.h"
@@ -11,11 +12,11 @@
 #include "turn.h"
 #include "view.h"
 
-#define WS_CAUSAL_ROWS 16
-#define WS_MOST_QUERIES 64                            /* in a block */
+#define WS_CAUSAL_ROWS 16                             /* queries of a causal block */
+#define WS_MOST_QUERIES 64                            /* queries of any block */
 #define WS_LEAST(a, b) ((a) < (b) ? (a) : (b))
 
-/* What one product of a call fetches ahead: the queries' share of all that the next call needs. */
+/* The part of the next call's operands that one product prefetches: proportional to its queries. */
 typedef struct { const ws_ahead *from; long count; } ws_ahead_share;
 #define WS_NOTHING ((ws_ahead_share){0, 0})
 #define WS_SHARE(a, first, rows) ws_share_of((a)->ahead, (a)->aheads, first, rows, (a)->group * (a)->queries)

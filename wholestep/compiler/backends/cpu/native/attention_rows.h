@@ -1,13 +1,13 @@
-/* Attention for one element type; attention.h includes it once for each. */
+/* Attention for one element type; attention.h explains the algorithm and includes this file once for each type. */
 
-/* A view without `at` is an operand or a result that is not there.  Axes: (heads, rows, columns). */
+/* A view without `at` is an operand or a result that is absent.  Axes: (heads, rows, columns). */
 typedef struct {
   ws_view q, k, v, mask;                              /* (group, queries, width), (keys, width), (keys, values), scores */
   ws_view out, lse;                                   /* (group, queries, values), (group, queries) */
   long group, queries, keys, width, values, causal, block;
   double scale;
   REAL *work;
-  const ws_ahead *ahead; long aheads;                 /* of the next call: fetched meanwhile */
+  const ws_ahead *ahead; long aheads;                 /* operands of the next call, prefetched by this one */
 } NAME(ws_attention);
 
 typedef struct {
@@ -19,7 +19,7 @@ typedef struct {
   const ws_ahead *ahead; long aheads;
 } NAME(ws_attention_grad);
 
-/* Matrices as the products take them: element (i, j) at `at` + i*row + (j/16)*panel + j%16. */
+/* A matrix operand of a product: element (i, j) at `at` + i*row + (j/16)*panel + j%16. */
 typedef struct { REAL *at; long row, panel; } NAME(ws_matrix);
 
 WS_INLINE NAME(ws_matrix) NAME(ws_head)(const ws_view *v, long head, long row) {
@@ -36,18 +36,18 @@ WS_INLINE void NAME(ws_product)(const ws_api *api, NAME(ws_matrix) a, NAME(ws_ma
                      ahead.from, ahead.count};
   NAME(api->gemm)(&g);
 }
-/* c (+)= aᵀ b, a dense: rows of `a` are summed over */
+/* c (+)= aᵀ b, a dense: the sum runs over the rows of a */
 WS_INLINE void NAME(ws_turned_product)(const ws_api *api, NAME(ws_matrix) a, NAME(ws_matrix) b, NAME(ws_matrix) c,
                                        long m, long n, long k, long add) {
   const ws_gemm g = {m, n, k, a.at, 1, a.row, 16 * a.row, b.at, b.row, b.panel, c.at, c.row, c.panel, add};
   NAME(api->gemm)(&g);
 }
 
-/* [rows/16][columns][16]: the transpose of x in panels. */
+/* Copy the transpose of x into panels, [rows/16][columns][16]. */
 WS_INLINE NAME(ws_matrix) NAME(ws_turn)(REAL *restrict to, NAME(ws_matrix) x, long rows, long columns) {
   for (long i = 0; i < rows; i += 16) {
     const long n = WS_LEAST(16, rows - i), whole = sizeof(REAL) == 4 && n == 16 ? columns / 16 * 16 : 0;
-    for (long j = 0; j < whole; j += 16)              /* of floats alone, hence the casts */
+    for (long j = 0; j < whole; j += 16)              /* only taken for floats, hence the casts */
       ws_turn_16x16((float *)to + i * columns + j * 16, (const float *)(x.at + i * x.row + j / 16 * x.panel), x.row);
     for (long j = whole; j < columns; j++)
       for (long l = 0; l < n; l++) to[(i * columns) + j * 16 + l] = x.at[(i + l) * x.row + j / 16 * x.panel + j % 16];
@@ -59,7 +59,7 @@ WS_INLINE NAME(ws_matrix) NAME(ws_mask_row)(const ws_view *mask, long head, long
   return mask->at ? NAME(ws_head)(mask, head, query) : (NAME(ws_matrix)){0};
 }
 
-/* z = scale * z + mask for the n keys that a query sees; what is left to multiply with. */
+/* z = scale * z + mask for the n visible keys of a query; returns the factor that remains to be applied. */
 WS_INLINE REAL NAME(ws_masked)(REAL *restrict z, long n, REAL scale, NAME(ws_matrix) mask) {
   if (!mask.at) return scale;
   for (long j = 0; j < n; j += 16)
@@ -67,7 +67,7 @@ WS_INLINE REAL NAME(ws_masked)(REAL *restrict z, long n, REAL scale, NAME(ws_mat
   return 1;
 }
 
-/* The largest of 16 lanes.  NaN may get lost: it comes back with its own exponential. */
+/* The maximum of 16 lanes.  NaN may be lost here, but the exponential of the NaN score restores it. */
 #define WS_LARGER(a, b) (NAME(ws_half))(((NAME(ws_order))(a) & ((a) > (b))) | ((NAME(ws_order))(b) & ~((a) > (b))))
 WS_INLINE REAL NAME(ws_largest)(const REAL *lanes) {
   const NAME(ws_half) low = *(const NAME(ws_half) *)lanes, high = *(const NAME(ws_half) *)(lanes + 8);
@@ -78,7 +78,7 @@ WS_INLINE REAL NAME(ws_largest)(const REAL *lanes) {
 }
 #undef WS_LARGER
 
-/* z = scale * z, -inf from n to the end of its last 16; the largest. */
+/* z = scale * z, -inf from n to the end of its last 16 elements; returns the maximum. */
 WS_INLINE REAL NAME(ws_scaled)(REAL *restrict z, long n, REAL scale) {
   REAL lanes[16];
   for (int l = 0; l < 16; l++) lanes[l] = (REAL)-__builtin_inf();
@@ -94,7 +94,7 @@ WS_INLINE REAL NAME(ws_scaled)(REAL *restrict z, long n, REAL scale) {
   return NAME(ws_largest)(lanes);
 }
 
-/* z = e^(z - most), 0 from n to `end`; the sum. */
+/* z = e^(z - most), 0 from n to `end`; returns the sum. */
 WS_INLINE REAL NAME(ws_exponentials)(REAL *restrict z, long n, long end, REAL most) {
   REAL lanes[16];
   for (int l = 0; l < 16; l++) lanes[l] = 0;
@@ -122,14 +122,14 @@ WS_INLINE void NAME(ws_call_attention)(const ws_api *api, const NAME(ws_attentio
       const long rows = WS_LEAST(step, a->queries - row);
       const long seen = a->causal ? WS_LEAST(a->keys, row + rows) : a->keys, turn = g * a->queries + row;
       NAME(ws_product)(api, NAME(ws_head)(&a->q, g, row), turned, p, rows, seen, a->width, WS_SHARE(a, turn, rows));
-      /* Row by row within each pass: what a row waits for, its neighbours compute meanwhile. */
+      /* Row by row within each pass, so that the latencies of neighbouring rows overlap. */
       for (long i = 0; i < rows; i++) {
         const long n = a->causal ? WS_LEAST(seen, row + i + 1) : seen;
         REAL *z = p.at + i * stride;
         const REAL scale = NAME(ws_masked)(z, n, (REAL)a->scale, NAME(ws_mask_row)(&a->mask, g, row + i));
         most[i] = NAME(ws_scaled)(z, n, scale);
       }
-      /* A query that may look nowhere has weights of 0, not NaN; its lse of +inf makes them 0 in the gradient too. */
+      /* A query without any visible key has weights of 0, not NaN; its lse of +inf makes them 0 in the gradient too. */
       for (long i = 0; i < rows; i++) most[i] = most[i] == (REAL)-__builtin_inf() ? 0 : most[i];
       for (long i = 0; i < rows; i++) {
         const long n = a->causal ? WS_LEAST(seen, row + i + 1) : seen;
@@ -178,7 +178,7 @@ WS_INLINE void NAME(ws_softmax_grad)(REAL *restrict z, REAL *restrict dp, long n
     for (long l = 0; l < 16; l++) z[j + l] = 0, dp[j + l] = 0;
 }
 
-/* Probabilities and gradients of scores of the queries [row, row + rows), at their place in the block. */
+/* Probabilities and score gradients of the queries [row, row + rows), stored at their place in the block. */
 WS_INLINE long NAME(ws_score_block)(const ws_api *api, const NAME(ws_attention_grad) *a, NAME(ws_matrix) k_turned,
                                     NAME(ws_matrix) v_turned, NAME(ws_matrix) p, NAME(ws_matrix) ds, long g, long row,
                                     long rows) {
@@ -197,10 +197,11 @@ WS_INLINE long NAME(ws_score_block)(const ws_api *api, const NAME(ws_attention_g
   return seen;
 }
 
-/* What the queries [row, row + rows) add to the gradient of keys or values: xᵀ y over the queries that see each key. */
+/* Add the contribution of queries [row, row + rows) to the gradient of keys or values: xᵀ y over the queries that see
+   each key. */
 WS_INLINE void NAME(ws_add_keys)(const ws_api *api, const NAME(ws_attention_grad) *a, NAME(ws_matrix) x,
                                  NAME(ws_matrix) y, const ws_view *to, long columns, long g, long row, long rows) {
-  const long before = a->causal ? WS_LEAST(row, a->keys) : 0;  /* these keys all queries of the block see */
+  const long before = a->causal ? WS_LEAST(row, a->keys) : 0;  /* keys that all queries of the block see */
   NAME(ws_matrix) c = NAME(ws_shared)(to);
   if (!a->causal) NAME(ws_turned_product)(api, x, y, c, a->keys, columns, rows, g > 0 || row > 0);
   else if (before) NAME(ws_turned_product)(api, x, y, c, before, columns, rows, 1);
@@ -212,7 +213,7 @@ WS_INLINE void NAME(ws_add_keys)(const ws_api *api, const NAME(ws_attention_grad
   }
 }
 
-/* Keys that no query sees. */
+/* Zero the gradients of keys that no query sees. */
 WS_INLINE void NAME(ws_clear_keys)(const ws_view *to, long first, long keys, long columns) {
   const NAME(ws_matrix) c = NAME(ws_shared)(to);
   for (long i = first; i < keys; i++)

@@ -1,4 +1,5 @@
-/* Convolutions and their adjoints, for the shapes of one plan: see conv_tile.h. */
+/* Convolutions, pools and their gradients: declares the shared functions, and instantiates the register tiles of
+   conv_tile.h for the shapes of one plan, with wide (WS_WIDE bytes) and narrow (32 bytes) vectors. */
 #ifndef WS_CONV_H
 #define WS_CONV_H
 #include "turn.h"
@@ -12,7 +13,7 @@
 #endif
 #define INDEX uint8_t
 
-/* Asks for `count` lines of memory, `step` bytes apart, that are read, or written, soon. */
+/* Prefetch `count` cache lines, `step` bytes apart, that will be read (or written) soon. */
 WS_TILE void ws_fetch_read(const void *from, const long count, const long step) {
   for (long i = 0; i < count; i++) __builtin_prefetch((const char *)from + i * step, 0, 2);
 }
@@ -39,12 +40,12 @@ WS_TILE void ws_fetch_own(const void *from, const long count, const long step) {
 #undef BROADCAST
 #undef TO_ALL
 
-/* Frames, packed weights and pools for one element type: what is declared is in shared_conv*.c.
+/* Zero-padded frames, packed weights and pools for one element type; shared_conv*.c defines what is only declared here.
 
-   The functions with `few` are for short runs of elements.  They are small, and gcc makes one for the numbers that a
-   file's kernels have: 3 channels of a plane each take a seventh of the time. */
+   The `few` variants are for short runs of elements.  They are small, and gcc specializes them for the literals of a
+   file's kernels: 3 channels in separate planes take a seventh of the time. */
 #define WS_WINDOWS(REAL, suffix) \
-  /* An image with its channels last into the middle of a frame; steps are in elements. */ \
+  /* Copy an image into the middle of a frame with its channels last; strides are in elements. */ \
   WS_SHARED void ws_frame_##suffix(REAL *frame, const REAL *x, int height, int width, int channels, long row, long x_row, \
                                    long x_pixel); \
   WS_APART void ws_frame_few_##suffix(REAL *frame, const REAL *x, const int height, const int width, const int channels, \
@@ -60,7 +61,7 @@ WS_TILE void ws_fetch_own(const void *from, const long count, const long step) {
     } \
   } \
   WS_SHARED void ws_clear_##suffix(REAL *to, long count); \
-  /* [panel][row][column][k][lane] of the given taps; lanes behind the last output are zero. */ \
+  /* Pack the given taps as [panel][row][column][k][lane]; lanes after the last output are zero. */ \
   WS_SHARED void ws_pack_##suffix(REAL *to, const REAL *w, int outputs, int lanes, int rows, const int *tap_rows, int columns, \
                                   const int *tap_columns, int depth, long w_output, long w_row, long w_column, long w_k); \
   WS_APART void ws_pack_few_##suffix(REAL *to, const REAL *w, const int outputs, const int lanes, const int rows, \
@@ -76,7 +77,7 @@ WS_TILE void ws_fetch_own(const void *from, const long count, const long step) {
   }
 
 #define WS_POOLS(REAL, suffix, POSITION, position) \
-  /* A window of an image that may reach over its edge, all channels at once. */ \
+  /* One window of an image, which may extend over its edge, all channels: maximum and its position; NaN wins. */ \
   WS_APART void ws_pool_pixel_##suffix##_##position(REAL *best, POSITION *positions, const REAL *x, const int channels, \
                                         const int height, const int width, const int rows, const int columns, \
                                         const long top, const long left, const long x_row, const long x_pixel, \
@@ -99,12 +100,12 @@ WS_WINDOWS(float, f32)
 WS_POOLS(float, f32, uint8_t, u8)
 WS_POOLS(float, f32, int32_t, i32)
 
-/* Where pixels of results and of images meet in a tap of a kernel: `count` of each, one after the other. */
+/* Pixels that one tap of a kernel connects: `count` consecutive results from `made`, and inputs from `read`. */
 typedef struct { int made, read, count; } ws_span;
 typedef struct { int place, spans; } ws_tap;
 
-/* A convolution (or its adjoint) of `images` images, for `columns` channels of its result: pixels of the images are
-   [pixel][image][k], those of the result [panel][pixel][image][lane], weights [output][channel][tap]. */
+/* Implicit GEMM: a convolution (or its adjoint) of `images` images, for `columns` channels of its result.  Pixels of
+   the images are [pixel][image][k], those of the result [panel][pixel][image][lane], weights [output][channel][tap]. */
 typedef struct {
   long adjoint, images, columns, depth;
   const float *x; long x_pixel;
@@ -113,11 +114,11 @@ typedef struct {
   long count; const ws_tap *taps; const ws_span *spans;
 } ws_taps;
 
-/* Every element of the result is one chain over its taps, in the order of the table, and the channels of each. */
+/* Bits: every element of the result is one chain over its taps, in the order of the table, and the channels of each. */
 WS_SHARED void ws_add_taps(const ws_api *api, const ws_taps *t);
 
-/* The gradient of a weight, [output][tap][channel]: `height` x `width` pixels of the gradient from g on meet those of
-   the images from x on. */
+/* A weight's gradient, [output][tap][channel]: for each tap, `height` x `width` pixels of the gradient starting at g
+   are multiplied with those of the images starting at x. */
 typedef struct { int g, x, height, width; } ws_met;
 typedef struct {
   long images, channels;
@@ -126,6 +127,6 @@ typedef struct {
   float *into; int taps; const ws_met *met;
 } ws_weights;
 
-/* Outputs from lo to hi. */
+/* Computes the outputs from lo to hi. */
 WS_SHARED void ws_weights_of_images(const ws_weights *t, long lo, long hi);
 #endif

@@ -1,4 +1,4 @@
-/* conv.h for doubles, which few plans have. */
+/* conv.h for doubles, in a separate header because few plans use them. */
 #ifndef WS_CONV_F64_H
 #define WS_CONV_F64_H
 #include "conv.h"

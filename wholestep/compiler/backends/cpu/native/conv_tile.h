@@ -1,8 +1,11 @@
-/* Tiles of convolutions for one element type and one vector; conv.h includes it for each pair.
+/* Register tiles of direct convolutions for one element type and one vector width; conv.h includes it for each pair.
 
-   Every element of a result is one chain of fused multiply-adds (the portable target has none) whose order depends on
-   the shapes alone, so vectors of any width give the same bits.  All `const int` parameters are literals wherever these
-   functions are inlined: gcc makes a kernel for each shape.  Inline assembly ties accumulators to registers. */
+   A tile computes a few pixels x a few vectors of output channels with all accumulators in registers.  Images have
+   their channels last, weights are packed as [panel][row][run][k][lane]; strides are in elements.
+   Bits: every element of a result is one chain of fused multiply-adds (the portable target has none) whose order
+   depends on the shapes alone, so vectors of any width give the same bits.  All `const int` parameters are literals
+   wherever these functions are inlined: gcc specializes a kernel for each shape.  Inline assembly pins accumulators to
+   registers. */
 #define WIDTH (BYTES / (int)sizeof(REAL))
 typedef REAL NAME(vec) __attribute__((vector_size(BYTES)));
 typedef REAL NAME(loose) __attribute__((vector_size(BYTES), aligned(sizeof(REAL)), may_alias));
@@ -12,11 +15,11 @@ typedef REAL NAME(loose) __attribute__((vector_size(BYTES), aligned(sizeof(REAL)
 #define REGISTER "v"
 #define REGISTERS 24 /* for accumulators, of 32 */
 #else
-#define REGISTER "x" /* narrower vectors have 16 registers: plans are compiled without avx512vl */
+#define REGISTER "x" /* narrower vectors have 16 registers, since plans are compiled without avx512vl */
 #define REGISTERS 12
 #endif
 
-/* sum += x * y, with y in memory or in a register. */
+/* sum += x * y, with y in a register (fma) or in memory (fma_at). */
 WS_TILE void NAME(fma)(V *sum, V x, V y) {
 #ifdef __FMA__
   __asm__("vfmadd231" SUFFIX " %2,%1,%0" : "+" REGISTER(*sum) : REGISTER(x), REGISTER(y));
@@ -34,7 +37,7 @@ WS_TILE void NAME(fma_at)(V *sum, V x, const REAL *p) {
 
 WS_TILE V NAME(all)(const REAL *p) {
 #ifdef __FMA__
-  V v; /* volatile: gcc would keep values that neighbouring pixels share, and spill accumulators for them */
+  V v; /* volatile: gcc would keep values that neighbouring pixels share in registers, and spill accumulators */
   __asm__ volatile(BROADCAST " %1,%0" : "=" REGISTER(v) : "m"(*p));
   return v;
 #else
@@ -42,7 +45,7 @@ WS_TILE V NAME(all)(const REAL *p) {
 #endif
 }
 
-/* sum[v] += *p * y[v] */
+/* sum[v] += *p * y[v]: multiply by one broadcast element. */
 WS_TILE void NAME(spread)(V *sum, const REAL *p, const V *y, const int vectors) {
 #if defined(__AVX512F__) && BYTES == 64
 #pragma GCC unroll 4
@@ -82,7 +85,7 @@ WS_TILE void NAME(conv_tile)(const int pixels, const int vectors, REAL *out, con
     for (int v = 0; v < vectors; v++) *(LOOSE *)(out + i * out_pixel + v * WIDTH) = sum[i][v];
 }
 
-/* A row of `count` pixels, in tiles of nearly one size. */
+/* A row of `count` pixels, in tiles whose sizes differ by at most one pixel. */
 WS_TILE void NAME(conv_row)(const int count, const int columns, REAL *out, const long out_pixel, const REAL *x,
                               const long x_pixel, const int rows, const long x_row, const int runs, const long x_run,
                               const int length, const REAL *w) {
@@ -95,8 +98,8 @@ WS_TILE void NAME(conv_row)(const int count, const int columns, REAL *out, const
     NAME(conv_tile)(size - 1, vectors, out, out_pixel, x, x_pixel, rows, x_row, runs, x_run, length, w);
 }
 
-/* The same where every channel has a kernel of its own: out[pixel][c] = sum of x[... + pixel*x_pixel + c] * w[row][run][c],
-   for `pixels` pixels, which share what is read of w. */
+/* Depthwise convolution, every channel with its own kernel: out[pixel][c] = sum of x[... + pixel*x_pixel + c] *
+   w[row][run][c], for `pixels` pixels, which share each load of w. */
 WS_TILE void NAME(depth_tile)(const int pixels, const int vectors, REAL *out, const long out_pixel, const REAL *x,
                                 const long x_pixel, const int rows, const long x_row, const int runs, const long x_run,
                                 const REAL *w) {
@@ -162,7 +165,7 @@ WS_TILE void NAME(weight_tile)(const int outputs, const int vectors, REAL *into,
     }
 }
 
-/* into[j][v*WIDTH + l] = the sum over the images, one after the other, of the sums over their pixels, as above. */
+/* into[j][v*WIDTH + l] = sum over the images, one after the other, of the sums over their pixels, as above. */
 WS_TILE void NAME(weight_of_images)(const int outputs, const int vectors, REAL *into, const long into_output, const long images,
                                       const REAL *g, const long g_image, const long g_row, const long g_pixel,
                                       const long g_channel, const REAL *x, const long x_image, const long x_row,
@@ -199,7 +202,7 @@ WS_TILE void NAME(weight_of_images)(const int outputs, const int vectors, REAL *
     for (int v = 0; v < vectors; v++) *(LOOSE *)(into + j * into_output + v * WIDTH) = total[j][v];
 }
 
-/* A row of kernels: `length` elements for each of `outputs` outputs, in vectors. */
+/* One row of kernel taps of a weight's gradient: `length` elements for each of `outputs` outputs, in vectors. */
 WS_TILE void NAME(weight_row)(const int outputs, const int length, REAL *into, const long into_output, const REAL *g,
                                 const long g_row, const long g_pixel, const long g_channel, const REAL *x, const long x_row,
                                 const long x_pixel, const int height, const int width) {
@@ -213,7 +216,7 @@ WS_TILE void NAME(weight_row)(const int outputs, const int length, REAL *into, c
                       x_row, x_pixel, height, width);
 }
 
-/* Where every channel has a kernel of its own: into[row][tap][c] += sum over the pixels of
+/* Depthwise, every channel with its own kernel: into[row][tap][c] += sum over the pixels of
    g[pixel*g_pixel + c] * x[pixel*x_pixel + row*x_tap_row + tap*x_tap + c], for rows*taps of its taps. */
 WS_TILE void NAME(depth_weight_tile)(const int rows, const int taps, const int vectors, REAL *into, const long into_row,
                                        const REAL *g, const long g_row, const long g_pixel, const REAL *x,
@@ -241,7 +244,7 @@ WS_TILE void NAME(depth_weight_tile)(const int rows, const int taps, const int v
   }
 }
 
-/* All taps of `columns` channels, as many at once as there are registers. */
+/* All taps of `columns` channels, as many at once as fit into the registers. */
 WS_TILE void NAME(depth_weight)(const int rows, const int taps, const int columns, REAL *into, const REAL *g,
                                   const long g_row, const long g_pixel, const REAL *x, const long x_tap_row, const long x_tap,
                                   const long x_row, const long x_pixel, const int height, const int width) {
@@ -264,7 +267,8 @@ WS_TILE void NAME(depth_weight)(const int rows, const int taps, const int column
     }
 }
 
-/* Through a max pool whose windows tile its input: every cell has one gradient, and the position it came from.
+/* Weight gradient through a max pool whose windows do not overlap: every pooled cell has one gradient, and the position
+   of its maximum.
 
    into[j][r][v*WIDTH + l] += sum over the cells of g[cell + j*g_channel] * x[cell + offsets[index[cell][j]] + r*x_row + v*WIDTH + l]
    for `outputs` neighbouring outputs; a cell of index has `stride` elements. */
@@ -300,8 +304,9 @@ WS_TILE void NAME(pooled_weight_tile)(const int outputs, const int rows, const i
     }
 }
 
-/* out[r][v*WIDTH + l] += sum over `outputs` outputs j of g[j*g_channel] * w[j][shifts[index[j]] + r*w_row + v*WIDTH + l]: what one
-   cell gives to the part of the image that its windows see.  w is framed with zeros, so that a shift moves it. */
+/* out[r][v*WIDTH + l] += sum over `outputs` outputs j of g[j*g_channel] * w[j][shifts[index[j]] + r*w_row + v*WIDTH +
+   l]: the gradient of one cell in the part of the image that its windows read.  w is zero-padded, so a shift needs no
+   bounds check. */
 WS_TILE void NAME(pooled_input_tile)(const int rows, const int vectors, REAL *out, const long out_row, const REAL *g,
                                        const long g_channel, const INDEX *index, const int outputs, const REAL *w, const long w_output,
                                        const long w_row, const int *shifts) {
@@ -321,7 +326,7 @@ WS_TILE void NAME(pooled_input_tile)(const int rows, const int vectors, REAL *ou
     *to = *to + sum[s];
   }
 }
-/* All rows of the kernels of `outputs` outputs, as many at a time as there are registers. */
+/* All kernel rows of `outputs` outputs, as many at a time as fit into the registers. */
 WS_TILE void NAME(pooled_weight)(const int outputs, const int rows, const int length, REAL *into,
                                    const long into_output, const long into_row, const REAL *g, const long g_row,
                                    const long g_pixel, const long g_channel, const INDEX *index, const long stride, const REAL *x, const long x_row, const int height,
@@ -350,7 +355,7 @@ WS_TILE void NAME(pooled_weight)(const int outputs, const int rows, const int le
   }
 }
 
-/* All rows of what one cell gives. */
+/* All rows of one cell's contribution. */
 WS_TILE void NAME(pooled_input)(const int rows, const int length, REAL *out, const long out_row, const REAL *g,
                                   const long g_channel, const INDEX *index, const int outputs, const REAL *w, const long w_output,
                                   const long w_row, const int *shifts) {

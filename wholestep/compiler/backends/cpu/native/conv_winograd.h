@@ -1,12 +1,13 @@
-/* Convolutions of 3 x 3 by four products for a pixel instead of nine (Winograd's F(2x2, 3x3)); conv_tile.h includes it.
+/* Winograd's F(2x2, 3x3): 3 x 3 convolutions with four products per pixel instead of nine; conv_tile.h includes it.
 
-   A tile is 2 x 2 pixels of a result and the 4 x 4 of the frame that they see.  Along each dimension the frame's values d
-   and the weights w become four numbers each, whose products m give both pixels:
+   A tile is 2 x 2 pixels of the result and the 4 x 4 pixels of the frame that they depend on.  Along each dimension the
+   frame's values d and the weights w are transformed to four values each, whose products m give both pixels:
      d0 - d2, d1 + d2, d2 - d1, d1 - d3;   w0, (w0 + w1 + w2)/2, (w0 - w1 + w2)/2, w2;   m0 + m1 + m2, m1 - m2 - m3.
-   Of the products of 16 positions each is one over the channels: ordinary tiles compute them.  The gradient of the weight
-   is the adjoint of all this. */
+   Each of the 16 positions is one product over the channels, computed by ordinary register tiles.  The weight's
+   gradient is the adjoint of all this.  Layouts: [position][tile][channel], channels padded to full vectors.
+   Bits: the transforms fix the order of additions; a weight's sum is one chain over the tiles of a block. */
 
-/* d, w and m as above, of one dimension; `to` and `from` are apart. */
+/* The transforms of d, w and m above along one dimension; `to` and `from` must not overlap. */
 WS_TILE void NAME(winograd_in)(V *to, const V *from) {
   to[0] = from[0] - from[2], to[1] = from[1] + from[2], to[2] = from[2] - from[1], to[3] = from[1] - from[3];
 }
@@ -17,7 +18,7 @@ WS_TILE void NAME(winograd_kernel)(V *to, const V *from) {
 WS_TILE void NAME(winograd_out)(V *to, const V *from) {
   to[0] = from[0] + from[1] + from[2], to[1] = from[1] - from[2] - from[3];
 }
-/* The adjoints of the last two. */
+/* The adjoints of the last two transforms. */
 WS_TILE void NAME(winograd_spread)(V *to, const V *from) {
   to[0] = from[0], to[1] = from[0] + from[1], to[2] = from[0] - from[1], to[3] = -from[1];
 }
@@ -26,7 +27,7 @@ WS_TILE void NAME(winograd_fold)(V *to, const V *from) {
   to[0] = from[0] + sum, to[1] = (from[1] - from[2]) * (REAL)0.5, to[2] = sum + from[3];
 }
 
-/* u[position][k] of w[tap][k], for `step` numbers k. */
+/* Transform weights w[tap][k] to u[position][k], for `step` values of k. */
 WS_APART void NAME(winograd_weights)(REAL *u, const REAL *w, const long step) {
   for (long k = 0; k < step; k += WIDTH) {
     V down[3][4], across[4];
@@ -43,7 +44,7 @@ WS_APART void NAME(winograd_weights)(REAL *u, const REAL *w, const long step) {
   }
 }
 
-/* v[position][tile][channel] of `count` tiles side by side; a tile has room for `padded` channels. */
+/* Transform `count` adjacent tiles of an image to v[position][tile][channel]; a tile has `padded` channels. */
 WS_APART void NAME(winograd_image)(REAL *v, const long position, const REAL *x, const long row, const int channels,
                                     const int padded, const int count) {
   for (int c = 0; c < padded; c += WIDTH) {
@@ -52,7 +53,7 @@ WS_APART void NAME(winograd_image)(REAL *v, const long position, const REAL *x, 
       const REAL *from = x + t * 2 * channels + c;
 #pragma GCC unroll 4
       for (int j = 0; j < 4; j++) {
-        if (t && j < 2) { /* the tile before saw these columns */
+        if (t && j < 2) { /* the previous tile has transformed these columns */
           for (int i = 0; i < 4; i++) down[j][i] = down[j + 2][i];
           continue;
         }
@@ -71,7 +72,7 @@ WS_APART void NAME(winograd_image)(REAL *v, const long position, const REAL *x, 
   }
 }
 
-/* Two rows of pixels of m[position][tile][column], `columns` columns each. */
+/* Transform m[position][tile][column] back to two rows of pixels with `columns` channels each. */
 WS_APART void NAME(winograd_pixels)(REAL *out, const long out_row, const REAL *m, const long position, const int columns,
                                      const int count) {
   for (int t = 0; t < count; t++)
@@ -93,7 +94,7 @@ WS_APART void NAME(winograd_pixels)(REAL *out, const long out_row, const REAL *m
     }
 }
 
-/* v[position][tile][channel] of the gradient of `count` tiles side by side: the adjoint of winograd_pixels. */
+/* Transform the gradient of `count` adjacent tiles to v[position][tile][channel]: the adjoint of winograd_pixels. */
 WS_APART void NAME(winograd_gradient)(REAL *v, const long position, const int tile, const REAL *g, const long row,
                                        const long pixel, const int channels, const int count) {
   for (int t = 0; t < count; t++)
@@ -115,8 +116,8 @@ WS_APART void NAME(winograd_gradient)(REAL *v, const long position, const int ti
     }
 }
 
-/* sums[output][channel] += sum over the tiles of g[tile][output] * x[tile][channel], for 8 outputs and one position: one
-   chain over `count` tiles. */
+/* sums[output][channel] += sum over the tiles of g[tile][output] * x[tile][channel], for 8 outputs and one position:
+   one chain over `count` tiles. */
 WS_TILE void NAME(winograd_products)(const int channels, REAL *sums, const REAL *g, const int g_tile, const REAL *x,
                                       const int count) {
   const int vectors = channels / WIDTH, part = vectors % 2 ? vectors % 3 ? 1 : 3 : 2;
@@ -127,7 +128,7 @@ WS_TILE void NAME(winograd_products)(const int channels, REAL *sums, const REAL 
                         x + v * WIDTH, 0, channels, 1, count);
 }
 
-/* The gradient of one output's weights, [tap][channel], of its sums: the adjoint of winograd_weights. */
+/* Transform the sums of one output back to its weight's gradient, [tap][channel]: the adjoint of winograd_weights. */
 WS_APART void NAME(winograd_taps)(REAL *to, const REAL *sums, const int channels, const int padded) {
   for (int c = 0; c < channels; c += WIDTH) {
     V down[4][3], taps[3];

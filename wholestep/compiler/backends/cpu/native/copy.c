@@ -1,4 +1,5 @@
-/* Copies to memory that a GPU reads next, by several threads and past the caches: nobody here reads it again. */
+/* Copies rows into memory that a GPU reads next, with several threads and non-temporal stores: the CPU does not read it
+   again. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
@@ -9,10 +10,10 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-enum { LINE = 64 };
-enum { SHORT = 2 * LINE, MOST_THREADS = 8, STACK = 256 << 10 };
+enum { LINE = 64 };                                   /* bytes of a cache line */
+enum { SHORT = 2 * LINE, MOST_THREADS = 8, STACK = 256 << 10 }; /* bytes, threads, bytes */
 
-/* Whole lines, to an address that is a multiple of one. */
+/* Copy complete cache lines; `to` is a multiple of LINE. */
 #if defined(__AVX512F__)
 static void copy_lines(char *to, const char *from, long bytes) {
   for (long i = 0; i < bytes; i += LINE) _mm512_stream_si512((void *)(to + i), _mm512_loadu_si512(from + i));
@@ -35,13 +36,13 @@ static void copy(char *to, const char *from, long bytes) {
     memcpy(to, from, (size_t)bytes);
     return;
   }
-  const long before = -(uintptr_t)to % LINE, lines = (bytes - before) / LINE * LINE, behind = before + lines;
+  const long before = -(uintptr_t)to % LINE, lines = (bytes - before) / LINE * LINE, after = before + lines;
   memcpy(to, from, (size_t)before);
   copy_lines(to + before, from + before, lines);
-  memcpy(to + behind, from + behind, (size_t)(bytes - behind));
+  memcpy(to + after, from + after, (size_t)(bytes - after));
 }
 
-/* Rows of so many bytes, side by side where nothing says which; threads take `step` of them at a time. */
+/* Rows of `bytes` bytes, contiguous unless `rows` lists them; threads take `step` rows at a time. */
 typedef struct {
   char *to;
   const char *from;
@@ -50,8 +51,8 @@ typedef struct {
   long next;
 } job;
 
-static void *work(void *given) {
-  job *const j = given;
+static void *work(void *argument) {
+  job *const j = argument;
   for (;;) {
     const long first = __atomic_fetch_add(&j->next, j->step, __ATOMIC_RELAXED);
     if (first >= j->count) break;
@@ -61,27 +62,27 @@ static void *work(void *given) {
       for (long i = first; i < end; i++) copy(j->to + i * j->bytes, j->from + j->rows[i] * j->bytes, j->bytes);
   }
 #ifdef __AVX2__
-  _mm_sfence(); /* what went past the caches is there before anybody is told */
+  _mm_sfence(); /* non-temporal stores are visible before anybody is notified */
 #endif
   return NULL;
 }
 
-/* Copy rows by up to so many threads; where the system gives fewer, these copy all of them. */
+/* Copy rows with up to `threads` threads; if the system starts fewer, these copy all rows. */
 EXPORT void ws_copy_rows(void *to, const void *from, const int64_t *rows, long count, long bytes, long step,
                          int threads) {
   job j = {to, from, rows, count, bytes, step, 0};
   pthread_t others[MOST_THREADS - 1];
   pthread_attr_t small;
   sigset_t all, before;
-  int begun = 0;
+  int started = 0;
   if (threads > MOST_THREADS) threads = MOST_THREADS;
-  sigfillset(&all); /* signals stay with the threads that Python knows */
+  sigfillset(&all); /* signals are handled by the threads that Python knows */
   pthread_sigmask(SIG_SETMASK, &all, &before);
   pthread_attr_init(&small);
   pthread_attr_setstacksize(&small, STACK);
-  while (begun < threads - 1 && !pthread_create(&others[begun], &small, work, &j)) begun++;
+  while (started < threads - 1 && !pthread_create(&others[started], &small, work, &j)) started++;
   pthread_attr_destroy(&small);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   work(&j);
-  for (int i = 0; i < begun; i++) pthread_join(others[i], NULL);
+  for (int i = 0; i < started; i++) pthread_join(others[i], NULL);
 }

@@ -1,9 +1,9 @@
-/* Random numbers of first values: those of compiler/ir/semantics/random.py, to the bit. */
+/* Random initial values: bit for bit those of compiler/ir/semantics/random.py (Philox, Box-Muller). */
 #include "math.h"
 #include "philox.h"
 #include "runtime.h"
 
-/* Uniform numbers in [0, 1) of elements 4*block .. 4*block + 4*count - 1, under a key that is mixed with the seed. */
+/* Uniform values in [0, 1) of elements 4*block .. 4*block + 4*count - 1, under a key that is mixed with the seed. */
 WS_EXPORT void ws_uniforms(uint64_t key, uint64_t step, uint64_t block, long count, double *out) {
 #pragma omp simd
   for (long i = 0; i < count; i++) {
@@ -15,12 +15,12 @@ WS_EXPORT void ws_uniforms(uint64_t key, uint64_t step, uint64_t block, long cou
 }
 
 #define CHUNK 1024
-/* By how much NumPy's normal numbers may differ from these: of the number itself, by the logarithm, and of its radius, by
-   the cosine, whose argument NumPy rounds.  Both are five times what they differ by, and more. */
+/* Bounds of the difference to NumPy's normal values: relative to the value, from the logarithm, and relative to the
+   radius, from the cosine, whose argument NumPy rounds.  Both are at least five times the observed difference. */
 #define RELATIVE 0x1p-44
 #define ABSOLUTE 0x1p-48
 
-/* The cosine of v turns, v in [0, 1): polynomials of fdlibm, after the nearest quarter is taken off, exactly. */
+/* The cosine of v turns, v in [0, 1): polynomials of fdlibm, after an exact subtraction of the nearest quarter turn. */
 WS_INLINE double cosine_of_turns(double v) {
   const double quarters = (4.0 * v + WS_ROUND_f64) - WS_ROUND_f64;
   const double t = 0x1.921fb54442d18p2 * (v - 0.25 * quarters), z = t * t;
@@ -35,7 +35,7 @@ WS_INLINE double cosine_of_turns(double v) {
   return quarters == 1.0 || quarters == 2.0 ? -size : size;
 }
 
-/* What NumPy may have, in floats, of shift + scale * (lift + x), x the normal number of two uniform ones, given as words. */
+/* The bounds, in floats, of NumPy's shift + scale * (lift + x), x normal of two uniform words. */
 typedef struct { double lift, scale, shift; } formula;
 WS_INLINE void draw_normal(formula f, uint32_t first, uint32_t second, float *low, float *high) {
   const double u = (double)(int32_t)(first >> 8) * 0x1p-24, v = (double)(int32_t)(second >> 8) * 0x1p-24;
@@ -45,16 +45,16 @@ WS_INLINE void draw_normal(formula f, uint32_t first, uint32_t second, float *lo
   *high = (float)(f.shift + f.scale * (f.lift + (x + off)));
 }
 
-/* Every second number; one function for both halves, since gcc takes 0.1 s for each. */
+/* Every second value; one function for both halves, since gcc takes 0.1 s for each. */
 static __attribute__((noinline)) void draw_normals(formula f, const uint32_t *first, const uint32_t *second, long pairs,
                                                    float *restrict low, float *restrict high) {
 #pragma omp simd simdlen(8)
   for (long i = 0; i < pairs; i++) draw_normal(f, first[i], second[i], &low[2 * i], &high[2 * i]);
 }
 
-/* Those of elements first .. first + count - 1, first even.  A number is a logarithm times a cosine, whose last bits are
-   each library's own: where these could change the float that it is rounded to, it is noted, and NumPy draws it.
-   Returns how many there are, of which the first `room` are noted. */
+/* Normal values of elements first .. first + count - 1, first even.  A value is a logarithm times a cosine, whose last
+   bits differ between libraries: if they could change the float that it is rounded to, its position is noted, and NumPy
+   computes it.  Returns the number of such values, of which the first `room` are noted. */
 WS_EXPORT long ws_normals(uint64_t key, uint64_t first, long count, double lift, double scale, double shift, float *out,
                           long *noted, long room) {
   const formula f = {lift, scale, shift};
@@ -73,7 +73,7 @@ WS_EXPORT long ws_normals(uint64_t key, uint64_t first, long count, double lift,
     draw_normals(f, words[0], words[1], pairs, low, high);
     draw_normals(f, words[2], words[3], pairs, low + 1, high + 1);
     __builtin_memcpy(out + start, low, (size_t)width * sizeof(float));
-    for (long i = 0; i < width; i++) { /* of a number that is 0 the sign is NumPy's */
+    for (long i = 0; i < width; i++) { /* the sign of a zero is NumPy's */
       if (low[i] == high[i] && words[2 * (i % 2)][i / 2] >> 8 != 0) continue;
       if (doubtful < room) noted[doubtful] = start + i;
       doubtful++;

@@ -1,5 +1,6 @@
-/* C = A B in tiles of a few rows x 2 vectors, the accumulators in registers.  See ws_gemm in ws.h for the contract:
-   every element is one chain over k = 0 .. K-1, so neither tiles, blocks nor the width of a vector can change a bit. */
+/* GEMM: C = A B in register tiles of a few rows x 2 vectors.  See ws_gemm in ws.h for the contract and layouts.
+   Bits: every element is one chain over k = 0 .. K-1, so neither tiles, blocks, packing nor the vector width changes a
+   bit. */
 #include "runtime.h"
 
 #if defined(__AVX2__) && defined(__FMA__)
@@ -11,9 +12,9 @@ enum {
   ROWS = 12,                                          /* of the largest tile: 24 accumulators, 2 of B, 6 to spare */
   K_BLOCK = 1024,                                     /* two vectors of B: 128 KiB, in L2: a tile reads 128 bytes of */
   BLOCK_ROWS = 48,                                    /* it in 24 cycles.  A's block: 192 KiB, in L2 */
-  PACKS_B = 0,                                        /* copying B lost 3-10 % on Zen 4, whatever the strides */
-  PACKS_BLOCKS = 1,                                   /* a transposed A is copied 48 rows at a time: [k][48] */
-  PACK_A_STRIDE = 2048, PACK_A_STEP = 1024            /* bytes: where its lines share a few sets of L1; 80 -> 98 */
+  PACKS_B = 0,                                        /* packing B lost 3-10 % on Zen 4, whatever the strides */
+  PACKS_BLOCKS = 1,                                   /* a transposed A is packed 48 rows at a time: [k][48] */
+  PACK_A_STRIDE = 2048, PACK_A_STEP = 1024            /* bytes: strides whose lines share a few sets of L1; 80 -> 98 */
 };
 #define EACH_ROWS(X, ...) \
   X(1, __VA_ARGS__) X(2, __VA_ARGS__) X(3, __VA_ARGS__) X(4, __VA_ARGS__) X(5, __VA_ARGS__) X(6, __VA_ARGS__) \
@@ -25,7 +26,7 @@ enum {
   K_BLOCK = 256,                                      /* B's panel: 16 KiB of float, in L1 */
   BLOCK_ROWS = 144,                                   /* A's block: 144 rows x K_BLOCK, in L2 */
   PACKS_B = 1,
-  PACKS_BLOCKS = 0,                                   /* it is copied tile by tile: [k][8] */
+  PACKS_BLOCKS = 0,                                   /* a transposed A is packed tile by tile: [k][8] */
   PACK_A_STRIDE = 1024, PACK_A_STEP = sizeof(float)
 };
 #define EACH_ROWS(X, ...) \
@@ -33,20 +34,20 @@ enum {
 #endif
 
 enum {
-  LINE = 64,                                          /* bytes */
-  AHEAD_STEP = 32,                                    /* steps of k between two rounds of fetching ahead */
+  LINE = 64,                                          /* bytes of a cache line */
+  AHEAD_STEP = 32,                                    /* steps of k between two rounds of prefetches */
   PANEL = 16,                                         /* columns of a panel of B and C */
   TILES_IN_BLOCK = BLOCK_ROWS / ROWS,
   L1_WAY = 4096, L1_ROWS = 6,                         /* addresses this far apart share a set; it holds 8, 2 are B's */
-  /* B is copied when its rows are far apart and many tiles read them; a transposed A when its tile spans too many lines
-     to stay in L1 and many strips read it.  Measured on Zen 4, where L2 hides smaller cases. */
+  /* B is packed if its rows are far apart and many tiles read them; a transposed A if its tile spans too many lines to
+     stay in L1 and many strips read it.  Measured on Zen 4, where L2 hides smaller cases. */
   PACK_B_STRIDE = 64, PACK_B_TILES = 12,
   PACK_A_K = 64, PACK_A_STRIPS = PACKS_BLOCKS ? 2 : 3,
-  PACKED = PACKS_BLOCKS ? BLOCK_ROWS : 8,             /* rows of a piece of A, copied: [k][PACKED] */
+  PACKED = PACKS_BLOCKS ? BLOCK_ROWS : 8,             /* rows of a packed piece of A: [k][PACKED] */
   PACKED_PIECES = PACKS_BLOCKS ? 1 : TILES_IN_BLOCK
 };
 
-/* Blocks of k of one problem are equal but for the last, and start at whole panels of A. */
+/* Blocks of k of one problem are equal except for the last, and start at panel boundaries of A. */
 static long block_length(long k) {
   const long blocks = (k + K_BLOCK - 1) / K_BLOCK, length = (k + blocks - 1) / blocks;
   return (length + PANEL - 1) / PANEL * PANEL;
@@ -55,10 +56,10 @@ static long block_length(long k) {
 /* Row tiles of one problem differ by at most one row: 32 = 10+11+11, 16 = 8+8. */
 static long tile_start(long tile, long tiles, long rows) { return tile * rows / tiles; }
 
-/* Walks over what is to be prefetched, a cache line at a time. */
+/* Iterates over the memory to prefetch, one cache line at a time. */
 typedef struct {
   const char *line, *end;                             /* within a piece */
-  const char *piece; long pieces;                     /* the next piece, and how many are left, of the entry before next */
+  const char *piece; long pieces;                     /* next piece and number left, of the entry before next */
   const ws_ahead *next; long left;
 } fetcher;
 
@@ -97,10 +98,10 @@ static long lines_ahead(const ws_gemm *g) {
 #define BROADCAST "vbroadcastsd"
 #define TO_ALL "1to8"
 #endif
-#ifdef WS_PAIRS                                       /* two bfloat16 in the place of a float: see gemm_half.c */
+#ifdef WS_PAIRS                                       /* an element is a pair of bfloat16: see gemm_half.c */
 #define NAME(x) x##_pairs
 #define MULTIPLY_ADD "vdpbf16ps"
-#define A_PANEL (PANEL / 2)                           /* steps of k of a panel of A */
+#define A_PANEL (PANEL / 2)                           /* steps of k per panel of A */
 #else
 #define A_PANEL PANEL
 #ifndef WS_DOUBLE

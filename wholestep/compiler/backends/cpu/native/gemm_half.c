@@ -1,8 +1,8 @@
-/* C = A B of bfloat16 or float16 with sums in float, and the layout that B has for it: a library of its own, built when
-   a plan first needs it.  Contracts: ws_gemm and ws_pairs in ws.h.
+/* GEMM of bfloat16 or float16 with float accumulators, and the packing of B into pairs of rows for it.  A separate
+   library, built when a plan first needs it.  Contracts: ws_gemm and ws_pairs in ws.h.
 
-   With AVX512-BF16 an element of a product of bfloat16 is one chain of vdpbf16ps over pairs of k = 0, 2, ...; else halves
-   are widened to float, and it is the chain of ws_gemm.  Neither tiles nor blocks can change a bit. */
+   Bits: with AVX512-BF16 an element of a bfloat16 product is one chain of vdpbf16ps over pairs of k = 0, 2, ...; else
+   halves are widened to float, and it is the chain of ws_gemm.  Neither tiles nor blocks change a bit. */
 #ifdef __AVX512BF16__
 #define WS_PAIRS
 #include "gemm.c"
@@ -12,7 +12,7 @@
 #endif
 #include "half.h"
 
-enum { HALF_ROWS = 48, HALF_K = 2048 };               /* of a block of A that is copied: 192 KiB, in L2 */
+enum { HALF_ROWS = 48, HALF_K = 2048 };               /* of a packed block of A: 192 KiB, in L2 */
 static const ws_api *api;
 
 typedef uint16_t both __attribute__((vector_size(64)));
@@ -25,7 +25,7 @@ INLINE void interleave(uint16_t *to, const uint16_t *x, const uint16_t *y) {
   *(loose_both *)to = WS_SHUFFLE(both, rows, rows, WS_INTERLEAVED);
 }
 
-/* The pairs of a panel's rows, `step` apart, to every `to_step` elements; what is missing of 16 columns is zero. */
+/* Write the pairs of a panel's rows, which are `step` apart, every `to_step` elements; missing columns are zero. */
 static void pair_panel(uint16_t *to, long to_step, const uint16_t *x, long step, long rows, long columns) {
   static const uint16_t zeros[16];
   long k = 0;
@@ -46,7 +46,7 @@ WS_EXPORT void ws_pair_rows(const ws_pairs *g) {
 }
 
 #ifdef __AVX512BF16__
-/* A's block in pairs, [k/2][HALF_ROWS][2], 16 rows at a time: of a transposed A in vectors, of any other one by one. */
+/* Pack A's block into pairs, [k/2][HALF_ROWS][2], 16 rows at a time: a transposed A in vectors, else by elements. */
 static void pair_block(uint16_t *to, const ws_gemm *g, long row, long k0, long rows, long k) {
   const long step = g->a_mp ? g->a_mp : 16 * g->a_m;
   const int turned = g->a_m == 1 && g->a_kp == 16 * g->a_k;
@@ -69,7 +69,7 @@ static void multiply_copied(const ws_gemm *g, ws_gemm p) {
   for (long k0 = 0; k0 < g->k; k0 += HALF_K) {
     const long k = g->k - k0 < HALF_K ? g->k - k0 : HALF_K;
     p.k = (k + 1) / 2, p.b = (const uint32_t *)g->b + k0 / 2 * p.b_k, p.add = k0 > 0 || g->add;
-    for (long i = 0; i < g->m; i += HALF_ROWS, p.aheads = 0) {  /* fetched once */
+    for (long i = 0; i < g->m; i += HALF_ROWS, p.aheads = 0) {  /* prefetch only once */
       p.m = g->m - i < HALF_ROWS ? g->m - i : HALF_ROWS, p.c = (float *)g->c + i * g->c_m;
       pair_block(packed, g, i, k0, p.m, k);
       ws_gemm_pairs(&p);
@@ -77,7 +77,7 @@ static void multiply_copied(const ws_gemm *g, ws_gemm p) {
   }
 }
 
-/* Two bfloat16 next to each other are an element of the tiles of gemm_tile.h: every step of k is a pair. */
+/* Two adjacent bfloat16 are one element of the tiles of gemm_tile.h: every step of k is a pair. */
 static void multiply_bf16(const ws_gemm *g) {
   ws_gemm p = *g;
   p.b_k /= 2, p.b_p /= 2;
@@ -95,7 +95,7 @@ static uint16_t a_element(const ws_gemm *g, long i, long k) {
   return ((const uint16_t *)g->a)[row + k / 16 * g->a_kp + k % 16 * g->a_k];
 }
 
-enum { WIDE_K = 256, WIDE_COLUMNS = 64 };             /* of the blocks that are widened: A's 48 KiB, B's 64 */
+enum { WIDE_K = 256, WIDE_COLUMNS = 64 };             /* of the blocks widened to float: A's 48 KiB, B's 64 KiB */
 
 #define WIDEN(name, widened)                                                                                       \
   static void name(const ws_gemm *g) {                                                                             \
@@ -131,7 +131,7 @@ WIDEN(multiply_bf16, ws_f32_bf16)
 WS_EXPORT void ws_gemm_bf16(const ws_gemm *g) { multiply_bf16(g); }
 WS_EXPORT void ws_gemm_f16(const ws_gemm *g) { multiply_f16(g); }
 
-/* Fills in what the library's table leaves open. */
+/* Register these products in the library's function table. */
 WS_EXPORT void ws_add_half(ws_api *table) {
   api = table;
   table->gemm_bf16 = ws_gemm_bf16, table->gemm_f16 = ws_gemm_f16, table->pair_rows = ws_pair_rows;

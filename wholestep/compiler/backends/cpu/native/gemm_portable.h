@@ -1,4 +1,6 @@
-/* The kernels for a processor without AVX2 and FMA: plain loops that the compiler vectorises as it can. */
+/* GEMM for a processor without AVX2 and FMA: plain loops over panels of 16 columns that the compiler vectorizes as it
+   can.
+   Bits: one chain over k per element, fused only if the processor has a fast multiply-add. */
 #ifdef __FP_FAST_FMA
 #define MADD_f32(x, y, z) __builtin_fmaf(x, y, z)
 #define MADD_f64(x, y, z) __builtin_fma(x, y, z)

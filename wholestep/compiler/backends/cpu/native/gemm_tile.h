@@ -1,8 +1,9 @@
-/* The kernel for one element type; gemm.c includes it once for each. */
+/* GEMM for one element type: register tiles of up to ROWS x 2 vectors, cache blocking over k and rows, optional
+   packing. gemm.c includes it once per type, and has the contract. */
 #define WIDTH (BYTES / (int)sizeof(REAL))
 #include "gemm_vector.h"
 
-/* A tile's operands.  Steps are in elements; A's k index runs in segments (whole, or panels). */
+/* The operands of one tile.  Strides are in elements; A's k index runs in segments (all of k, or one panel each). */
 typedef struct {
   const REAL *a; long a_row, a_k, a_skip;             /* a_skip: from the end of one segment to the next */
   long segment;
@@ -11,7 +12,7 @@ typedef struct {
   long k;
   int add;                                            /* continue the sums in C */
   MASK valid;                                         /* columns of the last vector */
-  fetcher fetcher; long share;                        /* lines to fetch ahead after each segment */
+  fetcher fetcher; long share;                        /* cache lines to prefetch after each segment */
 } NAME(tile);
 
 /* `rows`, `vectors` and `masked` are constants wherever this is inlined. */
@@ -20,7 +21,7 @@ INLINE void NAME(run_tile)(NAME(tile) *t, const int rows, const int vectors, con
   const MASK valid = t->valid;
   const long a_row = t->a_row, a_k = t->a_k, b_k = t->b_k;
   const long b_vector = WIDTH < PANEL ? WIDTH : t->b_vector, c_vector = WIDTH < PANEL ? WIDTH : t->c_vector;
-  const REAL *a[ROWS / 3], *b = t->b;                 /* an address can add 0, 1 or 2 rows to a pointer */
+  const REAL *a[ROWS / 3], *b = t->b;                 /* one per 3 rows: an address can add 0, 1 or 2 strides */
 #pragma GCC unroll 4
   for (int i = 0; i < ROWS / 3; i++) a[i] = t->a + 3 * i * a_row;
 #pragma GCC unroll 12
@@ -58,7 +59,7 @@ typedef void NAME(kernel)(NAME(tile) *);
     NAME(run_tile)(t, rows, vectors, masked); \
   }
 #define ENTRY(rows, vectors, masked) NAME(tile_##rows##_##vectors##_##masked),
-/* [vectors - 1][masked][rows].  A mask in a register of its own costs nothing: with those there is no other kernel. */
+/* [vectors - 1][masked][rows].  AVX-512 masks are free in registers of their own: there every kernel is masked. */
 #ifdef __AVX512F__
 EACH_ROWS(KERNEL, 1, 1) EACH_ROWS(KERNEL, 2, 1)
 #define KERNELS(vectors) {{0}, {0, EACH_ROWS(ENTRY, vectors, 1)}}
@@ -71,7 +72,7 @@ static NAME(kernel) *const NAME(kernels)[2][2][ROWS + 1] = {KERNELS(1), KERNELS(
 #undef KERNEL
 #undef ENTRY
 
-/* A row-major B would put its rows in few sets of the cache: copy the strip that many tiles read. */
+/* Rows of a row-major B map to few sets of the cache: pack the strip that many tiles read. */
 INLINE void NAME(pack_as)(REAL *to, const NAME(tile) *t, const int vectors, const int masked) {
   const REAL *from = t->b;
   for (long i = 0; i < t->k; i++, to += 2 * WIDTH, from += t->b_k) {
@@ -87,7 +88,7 @@ static void NAME(pack_b)(REAL *to, NAME(tile) *t, int vectors, int masked) {
   t->b = to, t->b_k = 2 * WIDTH;
 }
 
-/* Rows of a transposed A, copied to [k][PACKED]: it lies in as many cache lines and pages as it has k. */
+/* Pack rows of a transposed A to [k][PACKED]: unpacked, they are spread over as many cache lines and pages as k. */
 INLINE void NAME(pack_rows)(REAL *to, const REAL *from, long a_k, long k, long rows) {
   const long whole = (rows - 1) / WIDTH * WIDTH;
   const MASK last = NAME(first)(rows - whole);
@@ -97,7 +98,7 @@ INLINE void NAME(pack_rows)(REAL *to, const REAL *from, long a_k, long k, long r
   }
 }
 
-/* For all strips: a block in one piece, whose lines are then read once, or every tile for itself. */
+/* Pack a block of A for all strips: as one piece, so that its cache lines are read once, or tile by tile. */
 static void NAME(pack_a)(REAL *to, const ws_gemm *g, long k0, long k, long tile0, long tile1, long tiles) {
   const REAL *from = (const REAL *)g->a + k0 / A_PANEL * g->a_kp;
   const long tiles_in_piece = PACKS_BLOCKS ? tile1 - tile0 : 1;
@@ -107,7 +108,7 @@ static void NAME(pack_a)(REAL *to, const ws_gemm *g, long k0, long k, long tile0
   }
 }
 
-/* Where in the copy a tile begins. */
+/* Offset of a tile in the packed block. */
 static long NAME(packed_at)(const ws_gemm *g, long tile0, long tile, long tiles) {
   if (!PACKS_BLOCKS) return (tile - tile0) * PACKED * K_BLOCK;
   return tile_start(tile, tiles, g->m) - tile_start(tile0, tiles, g->m);
@@ -119,13 +120,14 @@ static int NAME(packs_a)(const ws_gemm *g) {
          stride >= PACK_A_STRIDE && stride % PACK_A_STEP == 0;
 }
 
-/* A row-major A whose rows share a set of L1 is read in tiles that fit in it: 86 -> 115 GFLOP/s with 12 against 6. */
+/* If the rows of a row-major A share a set of L1, tiles have only as many rows as fit: 86 -> 115 GFLOP/s with 12
+   against 6. */
 static long NAME(tile_rows)(const ws_gemm *g) {
   const int shared = g->a_k == 1 && g->a_m * (long)sizeof(REAL) % L1_WAY == 0;
   return shared && (int)ROWS > (int)L1_ROWS ? (int)L1_ROWS : (int)ROWS;
 }
 
-/* All row tiles of one block of A against `columns` (at most two vectors) of B. */
+/* All row tiles of one block of A times `columns` (at most two vectors) of B. */
 static void NAME(strip)(const ws_gemm *g, NAME(tile) *t, const REAL *packed_a, long column, long columns, long k0,
                         long tile0, long tile1, long tiles) {
   _Alignas(64) REAL packed[K_BLOCK * 2 * WIDTH];
@@ -153,7 +155,7 @@ static void NAME(clear)(const ws_gemm *g) {
       for (long l = 0; l < PANEL && j + l < g->n; l++) ((REAL *)g->c)[j / PANEL * g->c_p + i * g->c_m + l] = 0;
 }
 
-/* Prefetches are spread evenly over the segments of all tiles, so that none waits for them. */
+/* Prefetches are spread evenly over the segments of all tiles, so that no tile waits for them. */
 static void NAME(deal_out)(const ws_gemm *g, NAME(tile) *t, long segments) {
   const long all = segments * ((g->n + 2 * WIDTH - 1) / (2 * WIDTH));
   t->fetcher = (fetcher){.next = g->ahead, .left = g->aheads};

@@ -1,5 +1,5 @@
-/* The vectors of one element type, AVX2 or AVX-512: part of gemm_tile.h.  Inline assembly ties each accumulator to one
-   register: given plain expressions, gcc 12 copies and spills them (11-14 % of a GPT step). */
+/* Vector operations of one element type, AVX2 or AVX-512: part of gemm_tile.h.  Inline assembly pins each accumulator
+   to one register: given plain expressions, gcc 12 copies and spills them (11-14 % of a GPT step). */
 typedef REAL NAME(vec) __attribute__((vector_size(BYTES)));
 typedef REAL NAME(loose) __attribute__((vector_size(BYTES), aligned(sizeof(REAL)), may_alias));
 #define V NAME(vec)
@@ -13,7 +13,7 @@ static MASK NAME(first)(long columns) { return (MASK)(columns < WIDTH ? (1u << c
 #define STORE_MASKED "vmovu" SUFFIX " %2,%0%{%1%}"
 #define MASK_REGISTER "Yk"
 
-/* sum += *p * y.  On Zen 4 a broadcast of its own takes a third of a cycle from the multipliers; this one is free. */
+/* sum += *p * y.  On Zen 4 a separate broadcast takes a third of a cycle from the multipliers; an embedded one none. */
 INLINE void NAME(multiply)(V *sum, const REAL *p, const V *y, const int vectors) {
 #pragma GCC unroll 2
   for (int v = 0; v < vectors; v++)

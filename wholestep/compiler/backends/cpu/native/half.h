@@ -1,12 +1,12 @@
-/* bfloat16 and float16 in memory are bits in a uint16_t; arithmetic is in float.  Branch-free, so that loops over them
-   are vectorised, and integer arithmetic, so that every instruction set gives the same bits.
-   To the nearest, ties to even; NaN stays one and becomes quiet.  A bfloat16 has the range of a float: what is subnormal
-   counts as zero, as everywhere inside a step (and as vcvtneps2bf16 has it).  A float16 keeps its subnormal numbers. */
+/* bfloat16 and float16 are stored as the bits of a uint16_t; arithmetic is in float.  Conversions are branch-free, so
+   that loops over them are vectorized, and use integer arithmetic, so that every instruction set gives the same bits.
+   Round to nearest, ties to even; NaN is preserved and becomes quiet.  A bfloat16 has the range of a float: subnormals
+   count as zero, as everywhere inside a step (and in vcvtneps2bf16).  A float16 keeps its subnormals. */
 #ifndef WS_HALF_H
 #define WS_HALF_H
 #include <stdint.h>
 
-/* The order of 32 elements in which those of both halves take turns. */
+/* Shuffle indices that interleave the two halves of 32 elements. */
 #define WS_INTERLEAVED 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
 #define WS_HALF static inline __attribute__((always_inline))
 
@@ -21,7 +21,7 @@ WS_HALF uint16_t ws_bf16_f32(float x) {
   return (uint16_t)(magnitude > 0x7f800000u ? u >> 16 | 0x40u : number);
 }
 
-/* The bfloat16 next to a float, as a float. */
+/* A float rounded to the nearest bfloat16, as a float. */
 WS_HALF float ws_rounded_bf16(float x) {
   const uint32_t u = ws_bits(x), magnitude = u & 0x7fffffffu;
   const uint32_t rounded = magnitude < 0x00800000u ? u : u + 0x7fffu + (u >> 16 & 1u);
@@ -43,7 +43,7 @@ WS_HALF uint16_t ws_f16_f32(float x) {
   return (uint16_t)(sign >> 16 | (u >= 0x47800000u ? large : u < 0x38800000u ? small : number));
 }
 
-/* 16 floats rounded at a time: gcc 12 has no vectors of bfloat16, and rounding their bits takes 14 cycles. */
+/* Round 16 floats at a time: gcc 12 has no bfloat16 vectors, and rounding their bits takes 14 cycles. */
 WS_HALF void ws_round_f16(uint16_t *to, const float *from) {
   for (int l = 0; l < 16; l++) to[l] = ws_f16_f32(from[l]);
 }
@@ -51,7 +51,7 @@ WS_HALF void ws_round_bf16(uint16_t *to, const float *from) {
 #ifdef __AVX512BF16__
   typedef float floats __attribute__((vector_size(32), aligned(4), may_alias));
   typedef uint16_t halves __attribute__((vector_size(16), aligned(2), may_alias));
-  for (int l = 0; l < 16; l += 8) {                   /* no wider than they were stored: a load would wait for two */
+  for (int l = 0; l < 16; l += 8) {                   /* no wider than the stores before: a load would wait for two */
     halves h;
     __asm__("vcvtneps2bf16y %1,%0" : "=x"(h) : "m"(*(const floats *)(from + l)));
     *(halves *)(to + l) = h;

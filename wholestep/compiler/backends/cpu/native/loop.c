@@ -1,4 +1,4 @@
-/* The training loop: many steps inside one run of the pool, batches gathered by the threads themselves. */
+/* The training loop: many steps inside one run of the pool, with batches gathered by the threads themselves. */
 #define _GNU_SOURCE
 #include "loop.h"
 #include <errno.h>
@@ -23,7 +23,7 @@ typedef struct {
   ws_row_order order;
   double deadline;
   long done;
-  int stop;                                           /* written by thread 0 before the barrier, read by all after */
+  int stop;                                           /* written by thread 0 before the barrier, read by all after it */
 } loop_job;
 
 static long batch_at(const ws_loop *l, long position) {

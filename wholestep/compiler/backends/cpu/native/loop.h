@@ -1,4 +1,4 @@
-/* What the loop over batches and the loop over micro-batches share: time, indices in range, rows in the order of an epoch. */
+/* Shared by the loops over batches and over micro-batches: time, index bounds, rows in an epoch's order. */
 #ifndef WS_LOOP_H
 #define WS_LOOP_H
 #include "group.h"
@@ -37,22 +37,22 @@ static inline int ws_in_bounds(const ws_bound *bounds, int count) {
   return 1;
 }
 
-/* The rows of a batch that a rank takes; runtime/process_group.py counts in the same way. */
+/* The rows of a batch that belong to a rank; runtime/process_group.py computes the same. */
 static inline long ws_share_of(const ws_call *call, long rows, long *first) {
   const long rank = call->group ? call->group->rank : 0, size = call->group ? call->group->size : 1;
   *first = rows * rank / size;
   return rows * (rank + 1) / size - *first;
 }
 
-/* Errors name the step that was under way. */
+/* Record the step that is running, which errors report. */
 static inline void ws_tell_step(const ws_call *call, uint64_t step) {
   if (call->group) call->group->step = step;
 }
 
-/* What a group of ranks failed with, or 0. */
+/* The error with which a group of ranks failed, or 0. */
 static inline int ws_failure(const ws_call *call) { return call->group ? call->group->failed : 0; }
 
-/* Which row stands at a position of the epoch. */
+/* The order of an epoch: maps a position to a row. */
 typedef struct {
   int kind;                                           /* WS_SEQUENTIAL, WS_SHUFFLED or WS_EXPLICIT */
   const int64_t *rows;
@@ -70,7 +70,7 @@ static inline long ws_row_at(const ws_row_order *order, long position) {
   return (long)ws_permute(&order->permutation, (uint64_t)position);
 }
 
-/* A plan finds its batch where it lies, or in the staging memory that `ws_gather` fills. */
+/* Point the plan to its batch: in place, or in the staging memory that `ws_gather` fills. */
 static inline void ws_place_inputs(const ws_input *inputs, int count, int kind, long position) {
   for (int i = 0; i < count; i++) {
     const ws_input *in = &inputs[i];
@@ -78,8 +78,8 @@ static inline void ws_place_inputs(const ws_input *inputs, int count, int kind, 
   }
 }
 
-/* Rows of an epoch lie anywhere in memory: they are asked for two rows before they are copied, into the second-level
-   cache (into the first it gains nothing).  In longer rows the processor sees the stream by itself. */
+/* Rows of a shuffled epoch are scattered in memory: each is prefetched two rows before it is copied, into the
+   second-level cache (into the first it gains nothing).  In longer rows the hardware prefetcher detects the stream. */
 enum { WS_ROWS_AHEAD = 2, WS_LONGEST_ROW_AHEAD = 16384, WS_LINE = 64 };
 
 static inline void ws_fetch_row(const ws_input *in, long row) {

@@ -1,6 +1,6 @@
-/* Elementary functions for generated C.  Scalar text without branches: gcc vectorises it inside `omp simd` loops, and a
-   vector gives the bits of the scalar, since every operation is an IEEE one.  A multiply-add is fused only through
-   WS_MADD, and only where the processor has it, so that bits are a function of the target, not of the compiler.
+/* Elementary functions for generated C.  Branch-free scalar code: gcc vectorizes it inside `omp simd` loops, and a
+   vector gives the bits of the scalar, since every operation is an IEEE operation.  A multiply-add is fused only
+   through WS_MADD, and only if the processor has it, so that bits are a function of the target, not of the compiler.
    Results below the smallest normal number may be flushed to zero: a step runs with FTZ and DAZ. */
 #ifndef WS_MATH_H
 #define WS_MATH_H
@@ -31,12 +31,12 @@ WS_INLINE double ws_real_f64(int64_t i) { double x; __builtin_memcpy(&x, &i, 8);
   /* NaN wins, as in numpy.maximum */                                                                             \
   WS_INLINE real ws_max_##t(real x, real y) { return ((x >= y) | (x != x)) ? x : y; }                             \
   WS_INLINE real ws_min_##t(real x, real y) { return ((x <= y) | (x != x)) ? x : y; }                             \
-  /* The sign of the divisor, as in Python */                                                                     \
+  /* The result has the sign of the divisor, as in Python */                                                      \
   WS_INLINE real ws_mod_##t(real x, real y) {                                                                     \
     real r = __builtin_fmod##f(x, y);                                                                             \
     return r == 0 ? __builtin_copysign##f((real)0, y) : (r < 0) != (y < 0) ? r + y : r;                           \
   }                                                                                                               \
-  /* The order in which 16 lanes of a reduction are combined, always */                                           \
+  /* The order in which the 16 lanes of every reduction are combined */                                           \
   WS_INLINE real ws_tree16_##t(const real lanes[16]) {                                                            \
     real s[8];                                                                                                    \
     for (int l = 0; l < 8; l++) s[l] = lanes[l] + lanes[l + 8];                                                   \
@@ -47,14 +47,13 @@ WS_SIMPLE(f32, float, f)
 WS_SIMPLE(f64, double, )
 
 WS_INLINE int64_t ws_tree16_i64(const int64_t lanes[16]) {
-  uint64_t sum = 0;                                   /* integers add in any order, and wrap */
+  uint64_t sum = 0;                                   /* integer sums are exact in any order, and wrap */
   for (int l = 0; l < 16; l++) sum += (uint64_t)lanes[l];
   return (int64_t)sum;
 }
 
-/* ---- integers ----
-   The remainder has the divisor's sign; by 0 it is 0, as in NumPy.  A division by 0, or of the lowest number by -1, would
-   end the process: both are divided by 1 instead, which leaves nothing. */
+/* ---- integers ---- The remainder has the divisor's sign; by 0 it is 0, as in NumPy.  A division by 0, or of the
+   lowest number by -1, would trap: both are divided by 1 instead, which has the remainder 0. */
 #define WS_MOD(t, type)                                                                                           \
   WS_INLINE type ws_mod_##t(type x, type y) {                                                                     \
     type d = ((y == 0) | (y == (type)-1 && (type)-1 < 0)) ? 1 : y, r = x % d;                                     \
@@ -64,8 +63,8 @@ WS_MOD(i32, int32_t)
 WS_MOD(i64, int64_t)
 WS_MOD(u8, uint8_t)
 
-/* Down to the next whole number; by 0 it is 0, and the lowest number by -1 wraps to itself, as in NumPy.  A shift by as
-   many bits as there are, or more, or fewer than none, leaves nothing, and to the right the sign alone. */
+/* Floor division; by 0 it is 0, and the lowest number by -1 wraps to itself, as in NumPy.  A shift by at least the
+   number of bits, or by a negative number, gives 0, and to the right of a signed type copies of the sign. */
 #define WS_INTEGERS(t, type, word, bits)                                                                          \
   WS_INLINE type ws_floor_divide_##t(type x, type y) {                                                            \
     const int minus = y == (type)-1 && (type)-1 < 0;                                                              \
@@ -83,7 +82,7 @@ WS_INTEGERS(i32, int32_t, uint32_t, 32)
 WS_INTEGERS(i64, int64_t, uint64_t, 64)
 WS_INTEGERS(u8, uint8_t, uint32_t, 8)
 
-/* The nearest integer towards 0 that the type holds; NaN is 0. */
+/* Truncation to an integer, saturated to the type's range; NaN becomes 0. */
 #define WS_TO_INTEGER(t, real, f)                                                                                 \
   WS_INLINE int32_t ws_i32_##t(real x) {                                                                          \
     return x != x ? 0 : x <= (real)-0x1p31 ? INT32_MIN : x >= (real)0x1p31 ? INT32_MAX : (int32_t)x;              \

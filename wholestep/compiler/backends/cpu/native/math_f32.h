@@ -1,4 +1,4 @@
-/* Part of math.h: float.  Polynomials are minimax fits of our own; the errors in ulp are measured in test_math.py. */
+/* Part of math.h: float.  The polynomials are our own minimax fits; test_math.py measures their errors in ulp. */
 
 /* n = round(x) for |x| < 2^22, by adding 1.5 * 2^23: the integer is then in the low bits of the sum. */
 #define WS_ROUND_f32 0x1.8p23f
@@ -15,7 +15,7 @@ WS_INLINE float ws_expm1_core_f32(float r) {
   return WS_MADD_f32(r * r, p, r);
 }
 
-/* y * 2^n for n in [-252, 254], in two factors so that the result alone may overflow or underflow. */
+/* y * 2^n for n in [-252, 254], in two factors so that only the result can overflow or underflow. */
 WS_INLINE float ws_scale_f32(float y, int32_t n) {
   const uint32_t half = (uint32_t)(n >> 1), rest = (uint32_t)n - half;
   return y * ws_real_f32((int32_t)((half + 127) << 23)) * ws_real_f32((int32_t)((rest + 127) << 23));
@@ -49,7 +49,7 @@ WS_INLINE float ws_expm1_f32(float x) {
   r = WS_MADD_f32(n, -WS_LN2_LO_f32, r);
   int32_t e = ws_bits_f32(t) - ws_bits_f32(WS_ROUND_f32) + 126;
   e = e > 254 ? 254 : e;
-  const float half = ws_real_f32((int32_t)((uint32_t)e << 23)); /* 2^(n-1), since 2^128 is no float */
+  const float half = ws_real_f32((int32_t)((uint32_t)e << 23)); /* 2^(n-1), since a float cannot hold 2^128 */
   const float y = 2.f * WS_MADD_f32(half, ws_expm1_core_f32(r), half - 0.5f);
   return x == 0 ? x : x > 89.f ? __builtin_inff() : y;
 }
@@ -74,7 +74,7 @@ WS_INLINE float ws_log_core_f32(float f) {
   return WS_MADD_f32(p, f, 0x1.555554p-2f);
 }
 
-/* What every logarithm is at the ends of its domain: -inf at 0, NaN below, x itself at inf and NaN. */
+/* The values of every logarithm at the ends of its domain: -inf at 0, NaN below, x itself at inf and NaN. */
 WS_INLINE float ws_log_ends_f32(float x, float y) {
   y = x == __builtin_inff() ? x : y;
   y = x == 0 ? -__builtin_inff() : y;
@@ -112,7 +112,7 @@ WS_INLINE float ws_log1p_f32(float x) {
 }
 
 WS_INLINE float ws_tanh_f32(float x) {
-  const float a = __builtin_fabsf(x), c = 2.f * (a > 10.f ? 10.f : a); /* expm1(c), which is in range at both ends */
+  const float a = __builtin_fabsf(x), c = 2.f * (a > 10.f ? 10.f : a); /* expm1(c) cannot overflow or underflow */
   const float t = WS_MADD_f32(c, 0x1.715476p0f, WS_ROUND_f32), n = t - WS_ROUND_f32;
   float r = WS_MADD_f32(n, -WS_LN2_HI_f32, c);
   r = WS_MADD_f32(n, -WS_LN2_LO_f32, r);
@@ -127,13 +127,13 @@ WS_INLINE float ws_sigmoid_f32(float x) {
   return (x < 0 ? e : 1.f) / (1.f + e);
 }
 
-/* Around 0, 1 and infinity: atan a = atan b + atan((a - b) / (1 + a b)); the polynomial is Cephes'. */
+/* Reduced around 0, 1 and infinity: atan a = atan b + atan((a - b) / (1 + a b)); the polynomial is from Cephes. */
 WS_INLINE float ws_atan_f32(float x) {
   const float a = __builtin_fabsf(x);
   const int large = a > 2.41421356f, middle = a > 0.41421356f;
   const float t = large ? -1.f / a : middle ? (a - 1.f) / (a + 1.f) : a;
   const float base = large ? 0x1.921fb6p0f : middle ? 0x1.921fb6p-1f : 0.f;
-  const float rest = large ? -0x1.777a5cp-25f : middle ? -0x1.777a5cp-26f : 0.f; /* of pi / 2, pi / 4 */
+  const float rest = large ? -0x1.777a5cp-25f : middle ? -0x1.777a5cp-26f : 0.f; /* low bits of pi / 2, pi / 4 */
   const float z = t * t;
   float p = 8.05374449538e-2f;
   p = WS_MADD_f32(p, z, -1.38776856032e-1f);
@@ -164,7 +164,7 @@ WS_INLINE float ws_erf_f32(float x) {
   return a < 0.92f ? x * p : __builtin_copysignf(1.f - ws_exp_f32(-q), x);
 }
 
-/* Sine of x + quarter * pi/2, in double inside.  NaN beyond the range in which n * pi/2 can be subtracted exactly. */
+/* Sine of x + quarter * pi/2, computed in double.  NaN beyond the range in which n * pi/2 can be subtracted exactly. */
 #ifdef WS_FMA
 #define WS_SINE_MAX_f32 0x1p50f
 #else

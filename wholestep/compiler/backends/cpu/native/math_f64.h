@@ -1,4 +1,4 @@
-/* Part of math.h: double.  The same methods as math_f32.h; sin, cos, erf and pow are the C library's. */
+/* Part of math.h: double.  The same methods as math_f32.h; sin, cos, erf and pow are from the C library. */
 #define WS_ROUND_f64 0x1.8p52
 #define WS_LN2_HI_f64 0x1.62e42feep-1
 #define WS_LN2_LO_f64 0x1.a39ef35793c76p-33
@@ -18,7 +18,7 @@ WS_INLINE double ws_expm1_core_f64(double r) {
   return WS_MADD_f64(r * r, p, r);
 }
 
-/* y * 2^n, n in the low bits of t; one half of a large factor is kept back, since 2^1024 is no double. */
+/* y * 2^n, n in the low bits of t; for a large n one factor 2 is applied last, since a double cannot hold 2^1024. */
 WS_INLINE double ws_scale_f64(double y, double t, int64_t large) {
   const uint64_t n = (uint64_t)ws_bits_f64(t) - (uint64_t)large + 1023;
   return y * ws_real_f64((int64_t)(n << 52)) * (large ? 2.0 : 1.0);
@@ -51,8 +51,8 @@ WS_INLINE double ws_expm1_f64(double x) {
   return x == 0 ? x : y;
 }
 
-/* x = 2^e * (1 + f), f in [sqrt(1/2) - 1, sqrt(2) - 1), for finite x > 0.  AVX2 cannot convert 64-bit integers: the
-   exponent becomes a double by way of the bits of 2^52 + exponent. */
+/* x = 2^e * (1 + f), f in [sqrt(1/2) - 1, sqrt(2) - 1), for finite x > 0.  AVX2 cannot convert 64-bit integers, so the
+   exponent is converted through the bits of 2^52 + exponent. */
 typedef struct { double e, f; } ws_split_f64;
 WS_INLINE ws_split_f64 ws_split_of_f64(double x) {
   const int64_t subnormal = x < 0x1p-1022;
@@ -121,7 +121,7 @@ WS_INLINE double ws_sigmoid_f64(double x) {
 
 WS_INLINE double ws_sin_f64(double x) { return __builtin_sin(x); }
 WS_INLINE double ws_cos_f64(double x) { return __builtin_cos(x); }
-/* As in float; the quotient of polynomials is Cephes'. */
+/* As in float; the rational function is from Cephes. */
 WS_INLINE double ws_atan_f64(double x) {
   const double a = __builtin_fabs(x);
   const int64_t large = a > 2.41421356237309504880, middle = a > 0.66;

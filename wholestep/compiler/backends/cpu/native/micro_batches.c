@@ -1,7 +1,7 @@
-/* The loop over steps that take several micro-batches, one after the other, before their one update.
+/* Gradient accumulation: the loop over steps that process several micro-batches before one update.
 
-   A step is run in phases, each a program of its own over the same state: one sums up what they are divided by, one
-   computes the micro-batches (parts) and adds their gradients, one updates.  All of it is one run of the pool. */
+   A step runs in phases, each a separate program over the same state: one computes the denominators, one processes the
+   micro-batches (parts) and accumulates their gradients, one updates.  All of it is one run of the pool. */
 #define _GNU_SOURCE
 #include "loop.h"
 #include "half.h"
@@ -12,12 +12,12 @@ typedef struct {
   ws_row_order order;
   double deadline;
   long done;
-  int stop;                                           /* written by thread 0 before a barrier, read by all after */
+  int stop;                                           /* written by thread 0 before a barrier, read by all after it */
 } micro_batch_job;
 
 static long least(long a, long b) { return a < b ? a : b; }
 
-/* A stored transpose in panels of 16 columns, from a state in rows or panels: each thread writes panels of its own. */
+/* Transpose a state in rows or panels into panels of 16 columns; each thread writes its own panels. */
 #define TRANSPOSE(type)                                                                                            \
   static void transpose_##type(const ws_copy *c, long lo, long hi) {                                              \
     const type *from = c->state;                                                                                  \
@@ -32,7 +32,7 @@ static long least(long a, long b) { return a < b ? a : b; }
 TRANSPOSE(float)
 TRANSPOSE(double)
 
-/* A half form in pairs, of float. */
+/* Convert a float state to its half-precision copy in pairs. */
 #define PAIR(name)                                                                                                 \
   static void pair_##name(const ws_copy *c, long lo, long hi) {                                                   \
     const float *from = c->state;                                                                                 \
@@ -108,7 +108,7 @@ static void micro_batch_body(void *job, int id, int threads) {
     const long rows = least(l->batch, l->rows - position);
     for (int k = 0; k < l->phase_count; k++) run_phase(j, &l->phases[k], position, rows, id, threads);
     if (id == 0) finish_step(j);
-    ws_barrier();                                     /* everyone sees `stop` and the step's new number */
+    ws_barrier();                                     /* everyone sees `stop` and the new step number */
     if (j->stop) break;
     position += rows;
   }

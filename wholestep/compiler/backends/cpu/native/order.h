@@ -1,10 +1,10 @@
-/* The order of an epoch: a Feistel network on the next power of two, walked until it lands below n.
-   ../order.py computes the same in NumPy; a test holds them together. */
+/* The order of an epoch: a Feistel network on the next power of two, iterated until the result is below n (cycle
+   walking). runtime/epoch_permutation.py computes the same in NumPy; a test compares them. */
 #ifndef WS_ORDER_H
 #define WS_ORDER_H
 #include <stdint.h>
 
-enum { WS_ORDER_ROUNDS = 6 };                         /* even, so that unequal halves come back to their sides */
+enum { WS_ORDER_ROUNDS = 6 };                         /* even, so that halves of unequal width end on their own sides */
 
 typedef struct {
   uint64_t n;
@@ -20,7 +20,7 @@ static inline uint64_t ws_mix64(uint64_t x) {         /* the finaliser of splitm
 
 static inline ws_permutation ws_permutation_of(uint64_t seed, uint64_t epoch, uint64_t n) {
   ws_permutation p = {.n = n};
-  int bits = 2;                                       /* a half needs at least one */
+  int bits = 2;                                       /* at least one per half */
   while (bits < 63 && ((uint64_t)1 << bits) < n) bits++;
   p.left = bits / 2, p.right = bits - bits / 2;
   const uint64_t start = ws_mix64(seed + 0x9e3779b97f4a7c15u) + epoch * 0xd1342543de82ef95u;

@@ -26,7 +26,7 @@ WS_PHILOX uint64_t ws_philox_key(uint64_t seed, uint64_t key) {
   return key ^ x ^ (x >> 31);
 }
 
-/* Elements 4*block .. 4*block+3. */
+/* The random words of elements 4*block .. 4*block+3. */
 WS_PHILOX ws_words ws_philox_block(uint64_t seed, uint64_t step, uint64_t key, uint64_t block) {
   const uint64_t k = ws_philox_key(seed, key);
   const ws_words counter = {{(uint32_t)block, (uint32_t)(block >> 32), (uint32_t)step, (uint32_t)(step >> 32)}};

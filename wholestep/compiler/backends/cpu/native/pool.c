@@ -1,4 +1,5 @@
-/* One pool per process.  A thread that waits spins for a while, then sleeps: waiting.h says why, and for how long. */
+/* The thread pool, one per process, and its barrier.  A waiting thread spins for a while, then sleeps on a futex:
+   waiting.h says why, and for how long.  Thread 0 is the caller; workers stay alive between runs. */
 #define _GNU_SOURCE
 #include "runtime.h"
 #include "waiting.h"
@@ -7,37 +8,37 @@
 #include <signal.h>
 #include <unistd.h>
 
-/* What one worker is told, in one cache line: it travels between the cores once per run. */
+/* The job of one worker, in one cache line, which moves between the cores once per run. */
 typedef struct {
-  _Alignas(64) counter start;                         /* one per worker, so that idle ones stay asleep */
+  _Alignas(64) counter start;                         /* one per worker, so that idle workers stay asleep */
   ws_body body;
   void *argument;
   int threads;
-  int core;                                           /* where the thread was last seen */
+  int core;                                           /* on which the thread last ran */
 } order;
 
 enum {
-  TURN_NS = 5000,                                     /* between two looks at the clock */
-  IDLE_NS = 40000,                                    /* awake between runs: go to sleep soon */
-  WORK_NS = 1000000,                                  /* and inside one, where a wake-up costs more than most waits */
-  SHORT_NS = 100000                                   /* the same on a busy machine */
+  TURN_NS = 5000,                                     /* spinning between two looks at the clock */
+  IDLE_NS = 40000,                                    /* a worker stays awake this long between runs, */
+  WORK_NS = 1000000,                                  /* this long in a run: waking costs more than most waits, */
+  SHORT_NS = 100000                                   /* and this long on a busy machine */
 };
 
 static struct {
   pthread_mutex_t callers;                            /* one run at a time */
   int workers;                                        /* started so far */
   int cores;
-  int spins;                                          /* pauses that take about TURN_NS */
+  int spins;                                          /* number of pauses that take about TURN_NS */
   order orders[WS_MAX_THREADS];
   _Alignas(64) counter done;
-  _Alignas(64) counter phase;                         /* the barrier: its two words share a line on purpose */
+  _Alignas(64) counter phase;                         /* the barrier: its two words share a cache line on purpose */
   int arrived;
-  _Alignas(64) int threads;                           /* of the current run; seldom written, so every core keeps it */
-  int spins_now;                                      /* none when there are more threads than cores */
+  _Alignas(64) int threads;                           /* of the current run; rarely written, so every core caches it */
+  int spins_now;                                      /* 0 if there are more threads than cores */
 } pool = {.callers = PTHREAD_MUTEX_INITIALIZER};
 
 static __thread int inside_run;
-static __thread int apart;                            /* runs alone, beside the pool */
+static __thread int apart;                            /* this thread runs a body alone, outside of the pool */
 static __thread int own_id;
 
 static int team(void) { return __atomic_load_n(&pool.threads, __ATOMIC_RELAXED); }
@@ -52,7 +53,7 @@ static int note_core(void) {
 #endif
 }
 
-/* A busy machine may have put two of our threads on one core; there, spinning keeps the other from running (43 us a
+/* A busy system may have put two of our threads on one core; there, spinning keeps the other from running (43 us per
    run instead of 0.4). */
 static int core_is_shared(void) {
   int core = note_core(), threads = team();
@@ -68,7 +69,7 @@ static int spin_while(counter *c, int old, int spins) {
   return load(c) == old;
 }
 
-/* How long to stay awake.  Threads that share a core yield to each other; beside strangers they sleep at once. */
+/* How long to stay awake, in ns.  Threads that share a core yield to each other; next to other processes they sleep. */
 static long patience(long limit, int spins, long now) {
   if (!is_busy(now)) return limit;
   return !spins ? 0 : limit < SHORT_NS ? limit : SHORT_NS;
@@ -109,7 +110,7 @@ static void *work(void *number) {
   return NULL;
 }
 
-/* A pause takes 10 to 150 cycles, depending on the processor: measure it, the best of three in case of interrupts. */
+/* A pause takes 10 to 150 cycles, depending on the processor: measure it, the best of three because of interrupts. */
 static int spins_in(long ns) {
   long best = 1000000000L;
   for (int attempt = 0; attempt < 3; attempt++) {
@@ -132,7 +133,7 @@ static int available_cores(void) {
 
 static void before_fork(void) { pthread_mutex_lock(&pool.callers); }
 static void after_fork_in_parent(void) { pthread_mutex_unlock(&pool.callers); }
-static void after_fork_in_child(void) {               /* only the forking thread lives on: no workers, nobody waits */
+static void after_fork_in_child(void) {               /* only the forking thread survives: no workers, no waiters */
   pthread_mutex_init(&pool.callers, NULL);
   pool.workers = 0;
   for (int i = 0; i < WS_MAX_THREADS; i++) pool.orders[i].start = (counter){0};
@@ -144,7 +145,7 @@ __attribute__((constructor)) static void prepare_for_forks(void) {
   pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
-/* Signals stay with the threads that Python knows: ours start with all of them blocked. */
+/* Signals are handled by the threads that Python knows: ours start with all signals blocked. */
 static int start_workers(int wanted) {
   if (pool.workers >= wanted) return 0;
   sigset_t all, before;

@@ -1,14 +1,14 @@
-/* When kernels begin and end: a profiled build of a plan includes this, no other does. */
+/* Event log of kernels and barriers: only a profiled build of a plan includes this. */
 #ifndef WS_PROFILE_H
 #define WS_PROFILE_H
 #include <time.h>
 
 typedef struct {
-  long kernel;                          /* its id in the plan, or -1: waiting at a barrier */
+  long kernel;                          /* its id in the plan, or -1 for the wait at a barrier */
   long begin, end;                      /* ns of CLOCK_MONOTONIC */
 } ws_event;
 
-/* One log a thread, on cache lines of its own; who looks sets `events` and `room` and takes away what is there. */
+/* One log per thread, on its own cache lines; the reader sets `events` and `room`, and reads `count` events. */
 typedef struct {
   _Alignas(64) ws_event *events;
   long room, count;

@@ -1,4 +1,4 @@
-/* What the runtime library exports.  Plans see only the table in ws.h; Python and the tests see these by name. */
+/* Exports of the runtime library.  Plans see only the function table in ws.h; Python and tests use these by name. */
 #ifndef WS_RUNTIME_H
 #define WS_RUNTIME_H
 #include "ws.h"
@@ -8,16 +8,16 @@
 
 typedef void (*ws_body)(void *argument, int id, int threads);
 
-/* Run body(argument, id, threads) for id = 0 .. threads-1 and wait for all; the caller is id 0.
-   0, or an errno: EINVAL (threads outside 1 .. WS_MAX_THREADS), EDEADLK (called from inside a run), or why a thread
-   could not be started.  On an error nothing has run.  With WS_BESIDE as `threads` the caller runs it alone, whatever the
-   pool does meanwhile: ranks that are threads of one process make a step side by side. */
+/* Run body(argument, id, threads) for id = 0 .. threads-1 and wait for all; the caller is id 0.  Returns 0 or an errno:
+   EINVAL (threads outside 1 ..  WS_MAX_THREADS), EDEADLK (called from inside a run), or the reason why a thread could
+   not be started.  On an error nothing has run.  With WS_BESIDE as `threads` the caller runs the body alone,
+   independently of the pool: ranks that are threads of one process run a step in parallel. */
 enum { WS_BESIDE = 1 << 16 };
 WS_EXPORT int ws_pool_run(ws_body body, void *argument, int threads);
-/* Wait until every thread of the current run is here. */
+/* Wait until every thread of the current run has arrived. */
 WS_EXPORT void ws_barrier(void);
 
-/* Inside a run subnormal numbers count as zero, as in XLA: a memorised batch must not become slow. */
+/* Inside a run subnormals count as zero, as in XLA: a memorized batch must not become slow. */
 static inline unsigned ws_flush_denormals(void) {
 #if defined(__x86_64__)
   unsigned before = __builtin_ia32_stmxcsr();
@@ -38,15 +38,15 @@ static inline void ws_restore_denormals(unsigned before) {
 WS_EXPORT void ws_gemm_f32(const ws_gemm *);
 WS_EXPORT void ws_gemm_f64(const ws_gemm *);
 
-/* Indices that a step is given: read as unsigned, each is below `limit`. */
+/* Index inputs of a step: read as unsigned, each must be below `limit`. */
 typedef struct {
-  const void *const *slot;                            /* &buffers[i]: where the plan looks for them */
+  const void *const *slot;                            /* &buffers[i]: where the plan reads their address */
   long count;
   uint64_t limit;
   int bytes;                                          /* of one index: 1, 4 or 8 */
 } ws_bound;
 
-/* One step: the prologue, then the entry point on every thread.  It leaves call->step alone. */
+/* One step: the prologue, then the entry point on every thread.  It does not change call->step. */
 typedef struct {
   ws_prologue_fn prologue;
   ws_entry_fn entry;
@@ -55,20 +55,20 @@ typedef struct {
   int bound_count, threads;
 } ws_step_call;
 
-/* 0 or an errno: EDOM, with nothing run, where an index is out of its bound; what a group of ranks failed with. */
+/* 0 or an errno: EDOM, with nothing run, if an index is out of bounds; or the error of a group of ranks. */
 WS_EXPORT int ws_step(const ws_step_call *);
 
-/* An input whose batches the loop takes from `source`, row by row, in the order of the epoch. */
+/* An input whose batches the loop reads from `source`, row by row, in the order of the epoch. */
 typedef struct {
   const char *source;
   long row_bytes;
-  const void **slot;                                  /* &buffers[i]: where the plan looks for the batch */
-  char *staging;                                      /* capacity * row_bytes; unused when the order is sequential */
+  const void **slot;                                  /* &buffers[i]: where the plan reads the address of the batch */
+  char *staging;                                      /* capacity * row_bytes; unused if the order is sequential */
 } ws_input;
 
 enum { WS_SEQUENTIAL, WS_SHUFFLED, WS_EXPLICIT };
 
-/* Many steps of one epoch in one call.  Of a batch that a group of ranks makes together, each takes rows of its own. */
+/* Many steps of one epoch in one call.  If a group of ranks shares each batch, every rank takes its own rows. */
 typedef struct {
   ws_prologue_fn prologue;
   ws_entry_fn entry;
@@ -77,23 +77,23 @@ typedef struct {
   ws_input *inputs;
   const int64_t *order;                               /* WS_EXPLICIT: the row at each position of the epoch */
   const void *loss;                                   /* the loss of a step, float or double */
-  const void *refused;                                /* of the loss's type, or NULL: not 0 where a step changed nothing */
+  const void *refused;                                /* the loss's type, or NULL: nonzero if a step changed nothing */
   double *losses;                                     /* one per step done here */
   double *step_scalar;                                /* set to call->step before each prologue, or NULL */
   uint64_t order_seed, order_epoch;                   /* WS_SHUFFLED: as ws_order */
   long rows, capacity;                                /* of the data set; of a batch */
   long position;                                      /* in the epoch; advances by the rows used */
-  long steps;                                         /* at most; the end of the epoch ends the call too */
-  double seconds;                                     /* no new step is begun after so long */
+  long steps;                                         /* upper limit; the end of the epoch ends the call too */
+  double seconds;                                     /* no new step starts after this time */
   int input_count, order_kind, loss_is_double, stop_on_refusal, threads;
-  long *own_dim, *rows_dim;                           /* of a rank: the rows of the batch before its own, and all; or NULL */
+  long *own_dim, *rows_dim;                           /* of a rank: rows of the batch before its own; all; or NULL */
 } ws_loop;
 
-/* The number of steps done (at least one unless steps or rows are used up), or a negative errno. */
+/* Returns the steps done (at least one unless steps or rows are used up), or a negative errno. */
 WS_EXPORT long ws_run_loop(ws_loop *);
 
-/* A second layout of a state: its transpose in panels, or its half form in pairs (ws_pairs), perhaps transposed.
-   Rewritten at the start of a phase. */
+/* A copy of a state: its transpose in panels, or its half-precision form in pairs (ws_pairs), perhaps transposed.
+   It is rewritten at the start of a phase. */
 enum { WS_WHOLE, WS_BF16, WS_F16 };
 typedef struct {
   const void *state;
@@ -103,13 +103,14 @@ typedef struct {
   int half, turned;                                   /* WS_WHOLE, WS_BF16 or WS_F16; is it the transpose? */
 } ws_copy;
 
-/* A program of a step over micro-batches: it runs for each of them (a part), or once.  Dimensions and scalars it does not have are NULL. */
+/* One program of a step over micro-batches: it runs for each of them (a part), or once.  Dimensions and scalars that it
+   does not have are NULL. */
 typedef struct {
   ws_prologue_fn prologue;
   ws_entry_fn entry;
   ws_call *call;
-  long *batch_dim, *first_dim, *rows_dim, *parts_dim; /* rows of the part, before it, of the step; its parts */
-  long *own_dim, *whole_dim;                          /* of a rank: the rows of the part before its own, and all of it */
+  long *batch_dim, *first_dim, *rows_dim, *parts_dim; /* rows of the part, before it, of the step; number of parts */
+  long *own_dim, *whole_dim;                          /* of a rank: rows of the part before its own, and all of them */
   double *step_scalar;
   ws_input *inputs;
   const ws_copy *copies;
@@ -130,11 +131,11 @@ typedef struct {
   int phase_count, bound_count, order_kind, loss_is_double, stop_on_refusal, threads;
 } ws_micro_batch_loop;
 
-/* The number of steps done, or a negative errno; -EDOM, with nothing run, where an index is out of its bound. */
+/* Returns the steps done, or a negative errno; -EDOM, with nothing run, if an index is out of bounds. */
 WS_EXPORT long ws_run_micro_batches(ws_micro_batch_loop *);
 
 /* The row at position i of an epoch over n rows: a keyed bijection on [0, n). */
 WS_EXPORT uint64_t ws_order(uint64_t seed, uint64_t epoch, uint64_t n, uint64_t i);
 
-WS_EXPORT extern ws_api ws_api_table;         /* the rest is added by gemm_double.c and gemm_half.c */
+WS_EXPORT extern ws_api ws_api_table;         /* gemm_double.c and gemm_half.c add the remaining entries */
 #endif

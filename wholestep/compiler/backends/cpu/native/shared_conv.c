@@ -1,9 +1,10 @@
-/* What window kernels of all plans call.  Copies of it in every plan took gcc longer than the kernels themselves. */
+/* Functions that window kernels of all plans share, compiled once per machine: frames, weight packing, implicit GEMM,
+   and weight gradients over small images.  As copies in every plan they took gcc longer than the kernels themselves. */
 #include "conv.h"
 #include "shared_frames.h"
 WS_SHARED_FRAMES(float, f32)
 
-/* 16 lanes of `depth` numbers each, which lie side by side in every lane. */
+/* Transpose 16 lanes of `depth` contiguous elements each to [k][lane]. */
 static void ws_turn_lanes(float *to, const float *from, const int depth, const long lane) {
   int k = 0;
   for (; k + 16 <= depth; k += 16) ws_turn_16x16(to + k * 16, from + k, lane);
@@ -12,7 +13,7 @@ static void ws_turn_lanes(float *to, const float *from, const int depth, const l
 }
 WS_SHARED_PACK(float, f32, ws_turn_lanes)
 
-/* [panel][k][tap][lane] of a weight: lanes are outputs, or channels (of the adjoint). */
+/* Pack a weight as [panel][k][tap][lane]: lanes are outputs, or channels (for the adjoint). */
 static inline void ws_pack_taps(const ws_taps *t) {
   const long taps = t->count, depth = t->depth, row = t->w_output;
   for (long p = 0; p < t->columns; p += 16) {
@@ -29,7 +30,7 @@ static inline void ws_pack_taps(const ws_taps *t) {
     for (long k = 0; k < depth; k++, to += taps * 16) {
       const float *from = t->w + k * row + p * taps;
       const long whole = lanes < 16 ? 0 : taps / 8 * 8;
-      ws_fetch_read(from + 8 * row, taps, 64); /* rows are pages apart, where processors do not fetch ahead: 920 -> 600 us */
+      ws_fetch_read(from + 8 * row, taps, 64); /* no hardware prefetch: rows are pages apart (920 -> 600 us) */
       for (long i = 0; i < whole; i += 8)
         ws_turn_8x8(to + i * 16, from + i, taps), ws_turn_8x8(to + i * 16 + 8, from + i + 8 * taps, taps);
       for (long i = whole; i < taps; i++)
@@ -38,12 +39,12 @@ static inline void ws_pack_taps(const ws_taps *t) {
   }
 }
 
-/* Every element of the result is one chain over its taps, in the order of the table, and the channels of each. */
+/* Bits: every element of the result is one chain over its taps, in the order of the table, and the channels of each. */
 void ws_add_taps(const ws_api *api, const ws_taps *t) {
   const long panel = t->pixels * t->images * 16;
   const ws_span *s = t->spans;
   ws_clear_f32(t->block, (t->columns + 15) / 16 * panel);
-  const int as_it_is = t->adjoint && t->count == 1; /* channels of the weight lie side by side */
+  const int as_it_is = t->adjoint && t->count == 1; /* channels of the weight are contiguous: no packing */
   if (!as_it_is) ws_pack_taps(t);
   for (long i = 0; i < t->count; i++)
     for (int j = 0; j < t->taps[i].spans; j++, s++) {
@@ -57,7 +58,7 @@ void ws_add_taps(const ws_api *api, const ws_taps *t) {
     }
 }
 
-/* Some outputs at a time, so that their sums are written once. */
+/* Four outputs at a time, whose sums stay in registers over all images and are written once. */
 void ws_weights_of_images(const ws_weights *t, const long lo, const long hi) {
   enum { LINE = WS_WIDE / (int)sizeof(float) };
   const long output = t->taps * t->channels;

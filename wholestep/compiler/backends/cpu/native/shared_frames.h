@@ -1,4 +1,4 @@
-/* Frames and packed weights: of conv.h, for one element type. */
+/* Definitions of the frames and packed weights that conv.h declares, for one element type. */
 #define WS_SHARED_FRAMES(REAL, suffix) \
   void ws_frame_##suffix(REAL *frame, const REAL *x, int height, int width, int channels, long row, long x_row, \
                          long x_pixel) { \
@@ -14,7 +14,7 @@
     for (long i = 0; i < count; i++) to[i] = 0; \
   }
 
-/* Whole panels of 16 lanes are turned, copied or gathered; others go number by number. */
+/* Full panels of 16 lanes are transposed, copied or gathered; partial ones are copied element by element. */
 #define WS_SHARED_PACK(REAL, suffix, turn) \
   void ws_pack_##suffix(REAL *to, const REAL *w, int outputs, int lanes, int rows, const int *tap_rows, int columns, \
                         const int *tap_columns, int depth, long w_output, long w_row, long w_column, long w_k) { \

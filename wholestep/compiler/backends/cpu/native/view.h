@@ -1,5 +1,6 @@
-/* An operand of a routine that a plan calls: element (i, j, k) is at `at` + i*step[0] + j*step[1] + k*step[2], but along
-   the last axis the steps are those of a panel of 16, and the next panel begins `panel` after it. */
+/* An operand of a native routine: element (i, j, k) is at `at` + i*step[0] + j*step[1] + k*step[2], except that the
+   last axis is divided into panels of 16: its stride holds within a panel, and the next one begins `panel` elements
+   later. */
 #ifndef WS_VIEW_H
 #define WS_VIEW_H
 typedef struct { void *at; long step[4], panel; } ws_view;

@@ -1,9 +1,10 @@
-/* How threads wait for each other on cores that others may want, too.
+/* Waiting between threads on cores that other processes may want, too: spin, then sleep on a futex.
 
-   A thread that spins burns the time of one that could run; one that yields on a busy machine gives away a whole time slice
-   (4 ms), and the next one when it is back: beside two busy processes steps took forty times as long.  One that sleeps
-   keeps what it is owed and is put first when it wakes, but waking takes 5 to 50 us.  So who waits looks at the clock between
-   turns.  A turn that took long shows that another process had our core: from then on, for a while, we sleep early. */
+   A thread that spins burns the time of one that could run; one that yields on a busy machine gives away a full time
+   slice (4 ms), and another one when it is back: next to two busy processes steps took forty times as long.  A sleeping
+   thread keeps its share and is scheduled first when it wakes, but waking takes 5 to 50 us.  So a waiting thread looks
+   at the clock between turns of spinning.  A turn that took long shows that another process had the core: from then on,
+   for a while, waiting threads sleep early. */
 #ifndef WS_WAITING_H
 #define WS_WAITING_H
 #include <sched.h>
@@ -21,8 +22,8 @@
 #endif
 
 enum {
-  LONG_TURN_NS = 500000,                              /* of spinning for 5 us, or of a yield among our own threads */
-  BUSY_NS = 250000000                                 /* how long a machine then counts as busy */
+  LONG_TURN_NS = 500000,                              /* for 5 us of spinning, or for a yield among our own threads */
+  BUSY_NS = 250000000                                 /* how long the machine then counts as busy */
 };
 
 static long busy_until;
@@ -35,14 +36,14 @@ static inline long now_ns(void) {
 
 static inline int is_busy(long now) { return now < __atomic_load_n(&busy_until, __ATOMIC_RELAXED); }
 
-/* The end of a turn that began at `begin`. */
+/* Ends a turn that began at `begin`; a long one marks the machine as busy. */
 static inline long end_turn(long begin) {
   const long now = now_ns();
   if (now - begin > LONG_TURN_NS) __atomic_store_n(&busy_until, now + BUSY_NS, __ATOMIC_RELAXED);
   return now;
 }
 
-/* A counter that threads wait on.  `asleep` saves the waker a system call when nobody sleeps. */
+/* A counter that threads wait on.  `asleep` saves the waking thread a system call if nobody sleeps. */
 typedef struct {
   int value;
   int asleep;
@@ -50,7 +51,7 @@ typedef struct {
 
 static inline int load(const counter *c) { return __atomic_load_n(&c->value, __ATOMIC_ACQUIRE); }
 
-/* At most `limit` (NULL: for ever), and perhaps for less. */
+/* Sleep while the value is `old`, at most `limit` (NULL: no limit); may return early. */
 static inline void sleep_while(counter *c, int old, const struct timespec *limit) {
 #ifdef __linux__
   __atomic_add_fetch(&c->asleep, 1, __ATOMIC_SEQ_CST);
@@ -62,7 +63,7 @@ static inline void sleep_while(counter *c, int old, const struct timespec *limit
 #endif
 }
 
-/* Sequentially consistent with the sleeper's own increment: either it sees the new value, or we see it asleep. */
+/* Sequentially consistent with the sleeper's increment: either it sees the new value, or this thread sees it asleep. */
 static inline void advance(counter *c) {
   __atomic_add_fetch(&c->value, 1, __ATOMIC_SEQ_CST);
 #ifdef __linux__

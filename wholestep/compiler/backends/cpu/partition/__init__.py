@@ -1,1 +1,1 @@
-"""Which axis of each kernel threads share, and where they meet."""
+"""Thread partitioning: the axis of each kernel that is divided among the threads, and where barriers are needed."""

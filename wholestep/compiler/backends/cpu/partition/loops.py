@@ -1,7 +1,8 @@
-"""Who computes what in a program with loops.
+"""Thread partitioning of programs with loops (scans).
 
-Barriers stand before and after a loop, so that the stretches between loops, and each loop, are split on their own.  In
-a loop a barrier costs once per step, and a kernel also meets those before it, in the next step.
+There are barriers before and after each loop, so the kernel sequences between loops and the body of each loop are
+partitioned separately.  Inside a loop a barrier is paid once per iteration, and dependences carried from one iteration
+to the next count too: a later kernel's access conflicts with an earlier kernel of the next iteration.
 """
 
 from __future__ import annotations
@@ -25,24 +26,24 @@ def split_with_loops(
     sizes: Mapping[str, int],
     settings: Settings,
 ) -> tuple[list[Kernel], list[Loop]]:
-    """The kernels with their splits and regions, in the order of the regions; whether each loop needs a barrier."""
+    """The kernels with splits and regions, ordered by region, and the loops, which say whether they need a barrier."""
     if not loops:
         return split_kernels(kernels, buffers, sizes, settings), []
     out: list[Kernel] = []
-    found: dict[int, Loop] = {}
+    partitioned_loops: dict[int, Loop] = {}
     for number, group in groupby(kernels, key=lambda k: k.loop):
         stretch, region = list(group), schedule_of(out[-1]).region + 1 if out else 0
         if number is None:
             chosen = split_kernels(stretch, buffers, sizes, settings)
         else:
             splitter = LoopSplitter(stretch, buffers, sizes, settings, loops[number])
-            chosen, found[number] = splitter.search_loop()
+            chosen, partitioned_loops[number] = splitter.search_loop()
         out += [replace(in_region(k, region + schedule_of(k).region), id=len(out) + i) for i, k in enumerate(chosen)]
-    return out, [found.get(loop.id, replace(loop, barrier=False)) for loop in loops]
+    return out, [partitioned_loops.get(loop.id, replace(loop, barrier=False)) for loop in loops]
 
 
 class LoopSplitter(ThreadPartitioner):
-    """Splits the kernels of one loop."""
+    """Partitions the kernels of one loop body."""
 
     def __init__(
         self,
@@ -62,40 +63,40 @@ class LoopSplitter(ThreadPartitioner):
             if b in u.written_ids | v.written_ids
         ]
 
-    def meets(self, split: Sequence[int | None]) -> bool:
-        """Do threads have to meet between two steps?"""
+    def needs_barrier(self, split: Sequence[int | None]) -> bool:
+        """Is a barrier needed between two iterations?"""
         inside = max(self.regions(split), default=0) > 0
         return inside or not all(self.free(i, split[i], j, split[j], b) for i, j, b in self.back)
 
     def loop_price(self, split: Sequence[int | None]) -> float:
-        barriers = max(self.regions(split), default=0) + 1 if self.meets(split) else 0
+        barriers = max(self.regions(split), default=0) + 1 if self.needs_barrier(split) else 0
         work = sum(work[s] for work, s in zip(self.work, split, strict=True))
-        crossing = sum(self.crossing(i, j, b, split) / self.share_of_step(b) for i, j, b in self.crossings)
+        crossing = sum(self.crossing(i, j, b, split) / self.iterations_per_buffer(b) for i, j, b in self.crossings)
         return work + self.steps * (barriers * self.prices.barrier + crossing)
 
-    def share_of_step(self, buffer: int) -> int:
-        """How many steps the bytes of a buffer are for: a stack has one slice for each."""
+    def iterations_per_buffer(self, buffer: int) -> int:
+        """The number of iterations that share the buffer's bytes: a stacked buffer has one slice per iteration."""
         shape = self.buffers[buffer].type.shape
         return self.steps if shape and evaluate(shape[0], self.sizes) >= self.steps > 1 else 1
 
     def search_loop(self) -> tuple[list[Kernel], Loop]:
-        """Change one kernel at a time while that is cheaper, from several starts."""
-        best = min((self.improved(list(s)) for s in self.starts()), key=self.loop_price)
+        """Local search: change the split of one kernel at a time while the price falls, from several starts."""
+        best = min((self.descend_loop(list(s)) for s in self.starts()), key=self.loop_price)
         regions = self.regions(best)
         chosen = [
             partition_among_threads(k, s, 1 if s is None else kernel_granule(k, s), r)
             for k, s, r in zip(self.kernels, best, regions, strict=True)
         ]
-        return sorted(chosen, key=lambda k: schedule_of(k).region), replace(self.loop, barrier=self.meets(best))
+        return sorted(chosen, key=lambda k: schedule_of(k).region), replace(self.loop, barrier=self.needs_barrier(best))
 
-    def improved(self, split: list[int | None]) -> list[int | None]:
+    def descend_loop(self, split: list[int | None]) -> list[int | None]:
         price, changed = self.loop_price(split), True
         while changed:
             changed = False
             for i, options in enumerate(self.options):
                 for s in options:
                     other = [*split[:i], s, *split[i + 1 :]]
-                    found = self.loop_price(other)
-                    if found < price - 1e-12:
-                        split, price, changed = other, found, True
+                    other_price = self.loop_price(other)
+                    if other_price < price - 1e-12:
+                        split, price, changed = other, other_price, True
         return split

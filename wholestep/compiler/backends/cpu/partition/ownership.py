@@ -1,9 +1,9 @@
-"""Which axes of a kernel walk which dimensions of memory: who owns what, if an axis is partitioned among the threads.
+"""Ownership analysis: which dimension of a buffer each kernel axis traverses, hence which thread owns which elements.
 
 The range of an axis that a thread owns is one function of (extent, granule, thread), the same for every kernel.  Two
-kernels that touch the same buffer need no barrier between them when both are split along the same dimension of it, or
-along the outermost one of two views in which a granule has as many elements: then each element is touched by one
-thread only, in program order.  `free` is that rule, and the only one.
+kernels that access the same buffer need no barrier between them if both are split along the same dimension of it, or
+along the outermost dimension of two views in which a granule has equally many elements: then each element is accessed
+by only one thread, in program order.  `free` is that rule, and the only one.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from wholestep.compiler.plan.model.kernel import Buffer, Index, Kernel, Kind, La
 
 
 def granule(extent: Extent) -> int:
-    """The unit of ownership; a function of the extent alone.
+    """The unit of ownership, in steps of the axis; a function of the extent alone.
 
-    Rows of a batch are owned one by one: eight images are work for eight threads.  64*batch rows are partitioned as
-    batch is, 64 rows for one: a reshape between them changes no owner.
+    Rows of a batch are owned one by one: eight images can occupy eight threads.  An extent of 64*batch is partitioned
+    as batch is, in units of 64 rows, so a reshape between the two changes no owner.
     """
     if not isinstance(extent, Dim):
         return LANES
@@ -30,12 +30,12 @@ def granule(extent: Extent) -> int:
 
 
 def kernel_granule(kernel: Kernel, axis: int) -> int:
-    """The unit in which an axis of a kernel is partitioned."""
-    return own_granule(kernel) or granule(kernel.axes[axis])
+    """The unit in which an axis of a kernel is partitioned, in steps of the axis."""
+    return native_granule(kernel) or granule(kernel.axes[axis])
 
 
-def own_granule(kernel: Kernel) -> int:
-    """The unit of a kernel's own, where native code asks for one; else 0."""
+def native_granule(kernel: Kernel) -> int:
+    """The unit that the kernel's native code requires, or 0 if it requires none."""
     inner = schedule_of(kernel).inner
     return inner.granule if isinstance(inner, Tiles) else 0
 
@@ -44,12 +44,12 @@ def shared_accesses(accesses: Sequence[Load], buffers: Sequence[Buffer]) -> list
     return [a for a in accesses if buffers[a.buffer].space is not Space.WORK]
 
 
-# How a kernel's split axis walks a buffer: along one of its dimensions, or from end to end in granules of elements.
+# How a kernel's split axis traverses a buffer: along one of its dimensions, or linearly in runs of n elements.
 Way = tuple[str, Extent]
 
 
 class Touch:
-    """Which buffers a kernel reads and writes, and along which dimensions each of its axes walks them."""
+    """The buffers a kernel reads and writes, and along which dimensions each of its axes traverses them."""
 
     def __init__(self, kernel: Kernel, buffers: Sequence[Buffer]) -> None:
         self.kernel = kernel
@@ -64,7 +64,7 @@ class Touch:
         self.walks: dict[tuple[int, int], frozenset[Way]] = {}
 
     def walked(self, axis: int, buffer: int) -> frozenset[Way]:
-        """The ways in which every access of the buffer walks it with exactly this axis, from end to end."""
+        """The traversals common to all accesses to the buffer: this axis alone covers it from end to end."""
         key = (axis, buffer)
         if key not in self.walks:
             ways = [self.ways(axis, load) for load in self.by_buffer[buffer]]
@@ -73,23 +73,23 @@ class Touch:
 
     def ways(self, axis: int, load: Load) -> frozenset[Way]:
         buffer, extent = self.buffers[load.buffer], self.kernel.axes[axis]
-        own, found = buffer.type.shape, set[Way]()
-        if unit := own_granule(self.kernel):  # its own way of partitioning: nobody else's
-            places = [d for d, i in enumerate(load.index) if i.plain == axis and load.shape == own]
-            return frozenset((f"dimension in {unit}s", d) for d in places)
+        shape, traversals = buffer.type.shape, set[Way]()
+        if unit := native_granule(self.kernel):  # partitioned in a unit that no other kernel uses
+            dims = [d for d, i in enumerate(load.index) if i.plain == axis and load.shape == shape]
+            return frozenset((f"dimension in {unit}s", d) for d in dims)
         for d, index in enumerate(load.index):
             if index.is_behind_start and index.terms == ((axis, 1),):
-                found.add(("behind a start", d))  # one start for all rows; nobody else touches the state
+                traversals.add(("from a start", d))  # one start for all rows; no other kernel accesses the state
             stride = self.stride(axis, index)
             if stride is not None and load.shape[d] == stride * extent:
-                if own[: d + 1] == load.shape[: d + 1] and granule(load.shape[d]) == stride * granule(extent):
-                    found.add(("dimension", d))
+                if shape[: d + 1] == load.shape[: d + 1] and granule(load.shape[d]) == stride * granule(extent):
+                    traversals.add(("dimension", d))
                 if d == 0 and buffer.layout == Layout.ROWS:
-                    found.add(("granules of", product(load.shape[1:]) * stride * granule(extent)))
-        return frozenset(found)
+                    traversals.add(("granules of", product(load.shape[1:]) * stride * granule(extent)))
+        return frozenset(traversals)
 
     def stride(self, axis: int, index: Index) -> Extent | None:
-        """How many elements of a dimension belong to each step of the axis, if the steps do not overlap."""
+        """The elements of a dimension per step of the axis, or None if steps overlap or are not affine."""
         stride = dict(index.terms).get(axis)
         if index.plain == axis or stride is None or index.value is not None or index.over != 1:
             return stride if index.plain == axis else None
@@ -101,7 +101,10 @@ class Touch:
         return stride if forward and inside else None
 
     def options(self) -> list[int | None]:
-        """The axes along which each thread can produce results of its own."""
+        """The axes that can be partitioned: every thread then writes results that no other thread writes.
+
+        Reduced axes are never among them: partial sums per thread would make the order of a sum depend on their number.
+        """
         k = self.kernel
         inner = [] if k.vector is None else [k.vector]
         if k.kind is Kind.NEST and (any(level.reduces or level.row_stores for level in k.levels)):
@@ -116,13 +119,13 @@ class Touch:
 
 
 def window_axes(kernel: Kernel) -> list[int]:
-    """The axes of a window kernel that threads may share: images, or outputs of a weight; of products channels too."""
+    """The axes of a window kernel that can be partitioned: images, or a weight's outputs; of GEMMs also channels."""
     inner = schedule_of(kernel).inner
     return [0, 3] if isinstance(inner, Tiles) and inner.images else [0]
 
 
 def free(u: Touch, su: int | None, v: Touch, sv: int | None, buffer: int) -> bool:
-    """No barrier is needed between two kernels over a buffer that both touch."""
+    """Is no barrier needed between two kernels with splits su and sv, as far as this buffer is concerned?"""
     if su is None or sv is None:
-        return su is None and sv is None  # both run on the first thread
+        return su is None and sv is None  # unsplit kernels both run on the first thread
     return bool(u.walked(su, buffer) & v.walked(sv, buffer))

@@ -1,6 +1,8 @@
-"""Which axis of each kernel is partitioned among the threads, hence where barriers stand.
+"""Thread partitioning by local search: which axis of each kernel is divided among the threads.
 
-`ownership.py` says which kernels need no barrier between them; here a local search chooses among the axes by price.
+`ownership.py` decides which kernels need no barrier between them.  Kernels between two barriers form a region.  The
+search minimizes an estimated time: work divided by parallelism, barriers, and bytes that move between cores.
+The result does not depend on the number of threads at run time, and no choice changes a bit of a result.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ class ThreadPartitioner:
         for c in self.crossings:
             self.incident[c[0]].append(c)
             self.incident[c[1]].append(c)
-        self.edges_to: list[list[tuple[int, int]]] = [[] for _ in kernels]  # the same edges, from their other ends
+        self.edges_to: list[list[tuple[int, int]]] = [[] for _ in kernels]  # the same edges, indexed by their source
         for j, edges in enumerate(self.edges):
             for i, b in edges:
                 self.edges_to[i].append((j, b))
@@ -47,14 +49,14 @@ class ThreadPartitioner:
         self.work = [self._work(i) for i in range(len(kernels))]
 
     def _edges(self) -> list[list[tuple[int, int]]]:
-        """For each kernel, (earlier kernel, buffer) where one of the two writes it."""
+        """The dependences of each kernel: (earlier kernel, buffer) pairs of which one writes the buffer."""
         touching: dict[int, list[int]] = {}
         writing: dict[int, list[int]] = {}
         edges: list[list[tuple[int, int]]] = []
         for j, v in enumerate(self.touches):
-            mine = [(i, b) for b in v.read_ids for i in writing.get(b, ())]
-            mine += [(i, b) for b in v.written_ids for i in touching.get(b, ())]
-            edges.append(sorted(set(mine)))
+            dependences = [(i, b) for b in v.read_ids for i in writing.get(b, ())]
+            dependences += [(i, b) for b in v.written_ids for i in touching.get(b, ())]
+            edges.append(sorted(set(dependences)))
             for b in v.read_ids | v.written_ids:
                 touching.setdefault(b, []).append(j)
             for b in v.written_ids:
@@ -62,7 +64,7 @@ class ThreadPartitioner:
         return edges
 
     def _loop_carried_buffers(self) -> list[tuple[int, int, int]]:
-        """(writer, reader, buffer): what a step leaves in the caches for the next one."""
+        """(writer, reader, buffer) of states: what one step leaves in the caches for the next one."""
         reading: dict[int, list[int]] = {}
         for j, v in enumerate(self.touches):
             for b in v.read_ids:
@@ -81,7 +83,7 @@ class ThreadPartitioner:
 
     # -- regions and price -----------------------------------------------------------------------------------------
     def region(self, j: int, split: Sequence[int | None], regions: Sequence[int]) -> int:
-        """The region of a kernel, given those of the kernels before it."""
+        """The region of a kernel, given the regions of the kernels before it."""
         edges = self.edges[j]
         return max((regions[i] + (not self.free(i, split[i], j, split[j], b)) for i, b in edges), default=0)
 
@@ -94,38 +96,39 @@ class ThreadPartitioner:
     def regions_after(
         self, kernels: Iterable[int], split: Sequence[int | None], regions: list[int]
     ) -> list[tuple[int, int]]:
-        """Bring the regions up to date once some kernels have changed: only what follows from them is looked at.
+        """Update the regions incrementally after some kernels changed: only their dependents are visited.
 
-        Returns the kernels whose region is another, and what it was before.
+        Returns the kernels whose region changed, with their old regions.
         """
-        changed, todo = [], sorted({j for i in kernels for j in (i, *self.later[i])})  # ascending: a heap
+        changed, todo = [], sorted({j for i in kernels for j in (i, *self.later[i])})  # ascending, hence a valid heap
         while todo:
             j = heappop(todo)
-            found = self.region(j, split, regions)
-            if found != regions[j]:
+            region = self.region(j, split, regions)
+            if region != regions[j]:
                 changed.append((j, regions[j]))
-                regions[j] = found
+                regions[j] = region
                 for later in self.later[j]:
                     heappush(todo, later)
         return changed
 
-    def opens(self, i: int, split: Sequence[int | None], other: int | None) -> bool:
-        """Would another split of kernel i do without a barrier beside it that stands now?"""
-        mine = split[i]
+    def removes_barrier(self, i: int, split: Sequence[int | None], other: int | None) -> bool:
+        """Would another split of kernel i make a barrier before or after it unnecessary?"""
+        current = split[i]
         return any(
-            self.free(j, split[j], i, other, b) and not self.free(j, split[j], i, mine, b) for j, b in self.edges[i]
+            self.free(j, split[j], i, other, b) and not self.free(j, split[j], i, current, b) for j, b in self.edges[i]
         ) or any(
-            self.free(i, other, j, split[j], b) and not self.free(i, mine, j, split[j], b) for j, b in self.edges_to[i]
+            self.free(i, other, j, split[j], b) and not self.free(i, current, j, split[j], b)
+            for j, b in self.edges_to[i]
         )
 
     def _work(self, i: int) -> dict[int | None, float]:
-        """Seconds of a kernel under each of its options."""
+        """Estimated seconds of a kernel under each of its splits."""
         k, p = self.kernels[i], self.prices
         seconds = k.flops * (p.flop if k.kind in (Kind.DOT, Kind.CALL, Kind.WINDOW) else p.point) + k.bytes * p.byte
         return {s: seconds / self.parallelism(i, s) + self._repeated_reads_cost(i, s) for s in self.options[i]}
 
     def _repeated_reads_cost(self, i: int, split: int | None) -> float:
-        """Of two splits of a product that cost the same, threads share the larger operand in the better one."""
+        """Tie-breaker between splits of a product with equal work: prefer to divide the larger operand."""
         dot = self.kernels[i].body
         if isinstance(dot, Window) and split is not None:
             return self._weight_copy_cost(dot, split)
@@ -135,7 +138,7 @@ class ThreadPartitioner:
         return sum(self.buffers[b].bytes for b in read_by_all) * self.prices.repeated_byte
 
     def _weight_copy_cost(self, window: Window, split: int) -> float:
-        """Threads that share images copy the whole weight each, those that share channels all images."""
+        """Threads that share images each pack the whole weight; threads that share channels each gather all images."""
         read_by_all = (o.load.buffer for o in window.operands if (o.name == "weight") == (split == 0))
         return sum(self.buffers[b].bytes for b in read_by_all) * self.prices.byte
 
@@ -147,13 +150,13 @@ class ThreadPartitioner:
         return max(1.0, count / -(-count // self.prices.threads))
 
     def price(self, split: Sequence[int | None]) -> float:
-        # Threads meet at each barrier: a region lasts as long as its work, shared as its kernels allow.
+        # All threads meet at each barrier, so a region takes as long as its work, divided as its kernels permit.
         total = sum(work[s] for work, s in zip(self.work, split, strict=True))
         total += max(self.regions(split), default=0) * self.prices.barrier
         return total + sum(self.crossing(i, j, b, split) for i, j, b in self.crossings)
 
     def share(self, i: int, split: Sequence[int | None]) -> float:
-        """What depends on the split of one kernel alone, but for barriers."""
+        """The part of the price that depends on the split of one kernel, without barriers."""
         return self.work[i][split[i]] + sum(self.crossing(*c, split) for c in self.incident[i])
 
     def crossing(self, i: int, j: int, b: int, split: Sequence[int | None]) -> float:
@@ -174,7 +177,7 @@ class ThreadPartitioner:
         return [first, last, largest]
 
     def descend(self, start: list[int | None]) -> tuple[float, list[int | None]]:
-        """Change one kernel at a time while that makes the plan cheaper."""
+        """Local search: change the split of one kernel at a time while the price falls."""
         attempt = Attempt(self, start)
         order, improved = list(range(len(start))), True
         while improved:
@@ -182,17 +185,17 @@ class ThreadPartitioner:
             for i in order:
                 for s in self.options[i]:
                     improved |= s != attempt.split[i] and attempt.change(i, s)
-            order.reverse()  # what one change asks of its neighbours spreads in both directions
+            order.reverse()  # a change favours the same split in its neighbours: propagate in both directions
         return self.price(attempt.split), attempt.split
 
     def best_split(self) -> list[int | None]:
-        """Of long plans piece by piece: what a change does to all later barriers makes the search quadratic."""
+        """Long plans are searched in pieces: a change moves all later barriers, so the search is quadratic."""
         piece = self.settings.piece
         if len(self.kernels) <= piece:
-            return min((self.descend(s) for s in self.starts()), key=lambda found: found[0])[1]
+            return min((self.descend(s) for s in self.starts()), key=lambda candidate: candidate[0])[1]
         pieces = [self.kernels[i : i + piece] for i in range(0, len(self.kernels), piece)]
         return [
-            s for some in pieces for s in ThreadPartitioner(some, self.buffers, self.sizes, self.settings).best_split()
+            s for part in pieces for s in ThreadPartitioner(part, self.buffers, self.sizes, self.settings).best_split()
         ]
 
     def search(self) -> list[Kernel]:
@@ -208,16 +211,16 @@ class ThreadPartitioner:
 
 
 class Attempt:
-    """A choice of splits that gets better.  One change adds or removes at most two barriers on any path."""
+    """A choice of splits that is improved stepwise.  One change adds or removes at most two barriers on any path."""
 
     def __init__(self, splitter: ThreadPartitioner, start: list[int | None]) -> None:
         self.splitter, self.split = splitter, [*start]
         self.regions = splitter.regions(start)
-        self.sizes = Counter(self.regions)  # kernels of each region; none of those in use is empty
-        self.unseen: set[int] = set()  # kernels that changed since the regions were up to date
+        self.sizes = Counter(self.regions)  # region -> number of its kernels, without empty regions
+        self.unseen: set[int] = set()  # kernels that changed since the regions were updated
 
     def change(self, i: int, split: int | None) -> bool:
-        """Split kernel i otherwise if that is cheaper."""
+        """Change the split of kernel i if that is cheaper.  Counts barriers only if they can decide the comparison."""
         barrier, before = self.splitter.prices.barrier, self.split[i]
         cost = -self.splitter.share(i, self.split)
         self.split[i] = split
@@ -226,11 +229,11 @@ class Attempt:
             self.unseen.add(i)
             return True
         self.split[i] = before
-        may_pay = cost < -1e-9 or self.splitter.opens(i, self.split, split)
-        return may_pay and cost - 2 * barrier < -1e-9 and self.try_out(i, split, cost)
+        may_pay = cost < -1e-9 or self.splitter.removes_barrier(i, self.split, split)
+        return may_pay and cost - 2 * barrier < -1e-9 and self.try_change(i, split, cost)
 
-    def try_out(self, i: int, split: int | None, cost: float) -> bool:
-        """Change kernel i, count barriers, and take the change back where they cost more than it saves."""
+    def try_change(self, i: int, split: int | None, cost: float) -> bool:
+        """Change kernel i, count the barriers, and undo the change if they cost more than it saves."""
         self.update(self.unseen)
         self.unseen.clear()
         before, count = self.split[i], len(self.sizes)
@@ -260,6 +263,6 @@ class Attempt:
 def split_kernels(
     kernels: Sequence[Kernel], buffers: Sequence[Buffer], sizes: Mapping[str, int], settings: Settings
 ) -> list[Kernel]:
-    """Choose the split of every kernel and put the kernels in the order of their regions."""
+    """Choose the split of every kernel and order the kernels by region."""
     chosen = ThreadPartitioner(kernels, buffers, sizes, settings).search()
     return [replace(k, id=i) for i, k in enumerate(chosen)]

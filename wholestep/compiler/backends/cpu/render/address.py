@@ -1,4 +1,4 @@
-"""Where an element is: offsets of loads and stores as C text."""
+"""Address computation: offsets of loads and stores as C expressions, for rows, panels and pairs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from wholestep.compiler.plan.model.kernel import Buffer, Index, Layout, Load
 
 @dataclass
 class AxisScope:
-    """How the axes of a kernel are written at some point of its loops.
+    """The C expressions of a kernel's axes at some point of its loop nest.
 
-    `panels` gives, for an axis that is looped in panels, the text of (axis / 16, axis % 16); `written` gives values
-    that are written where they are used, as numbers are.
+    `panels` maps an axis that is iterated in panels to the expressions of (axis / 16, axis % 16); `written` maps values
+    that are substituted where they are used, such as constants, to their expressions.
     """
 
     symbols: tuple[str, ...]
@@ -35,15 +35,15 @@ class AxisScope:
     def index(self, i: Index, extent: Extent, scale: Extent = 1) -> list[str]:
         """The terms of scale * index."""
         if i.over != 1:
-            whole = " + ".join(self.index(replace(i, over=1), extent)) or "0"
-            return [self.times(f"(({whole})/{i.over})", scale)]
+            dividend = " + ".join(self.index(replace(i, over=1), extent)) or "0"
+            return [self.times(f"(({dividend})/{i.over})", scale)]
         terms = [self.times(self.axes[a], c * scale) for a, c in i.terms]
         if i.offset != 0:
             terms.append(self.extent(i.offset * scale))
         if i.value is not None:
             value = self.written.get(i.value, f"v{i.value}")
-            place = value if i.is_behind_start else f"ws_clamp({value}, {self.extent(extent - 1)})"
-            terms.append(self.times(place, scale))
+            position = value if i.is_behind_start else f"ws_clamp({value}, {self.extent(extent - 1)})"
+            terms.append(self.times(position, scale))
         return [t for t in terms if t != "0"]
 
     def offset(self, load: Load, buffer: Buffer) -> str:
@@ -75,10 +75,10 @@ class AxisScope:
         return [*out, self.times(f"(({c})/{LANES})", panel), f"(({c})%{LANES})"]
 
     def pair_terms(self, load: Load) -> list[str]:
-        """Of a matrix: two rows side by side in each panel."""
+        """The offset in a matrix stored in pairs: panels with two rows interleaved."""
         rows, columns = load.shape
-        assert isinstance(rows, int), f"a matrix in pairs has a number of rows, not {rows}"
-        assert isinstance(columns, int), f"a matrix in pairs has a number of columns, not {columns}"
+        assert isinstance(rows, int), f"a matrix in pairs has a constant number of rows, not {rows}"
+        assert isinstance(columns, int), f"a matrix in pairs has a constant number of columns, not {columns}"
         row, column = (" + ".join(self.index(i, e)) or "0" for i, e in zip(load.index, load.shape, strict=True))
         return [
             f"(({column})/{LANES})*{-(-rows // 2) * 2 * LANES}",
@@ -96,7 +96,7 @@ TERMS: Mapping[Layout, Callable[[AxisScope, Load], list[str]]] = {
 
 
 def axis_stride(load: Load, axis: int, buffer: Buffer) -> tuple[Extent, bool]:
-    """(stride of an axis in elements, is it the paneled one): for a contraction's operand."""
+    """(stride of an axis in elements, is the axis divided into panels) of an operand."""
     if buffer.layout == Layout.ROWS:
         stride: Extent = 0
         for d, i in enumerate(load.index):
@@ -115,11 +115,11 @@ def axis_stride(load: Load, axis: int, buffer: Buffer) -> tuple[Extent, bool]:
         for a, c in i.terms:
             if a == axis:
                 stride = stride + c * unit
-    for a, c in load.index[-1].terms:  # whole panels, or the columns of one
+    for a, c in load.index[-1].terms:  # a multiple of complete panels, or the columns of one
         if a == axis:
             if c == 1:
                 return 1, True
-            assert isinstance(c, int), f"a step of {c} columns is not known"
-            assert c % LANES == 0, f"a step of {c} columns is no number of panels"
+            assert isinstance(c, int), f"the stride {c} in columns is not a constant"
+            assert c % LANES == 0, f"the stride {c} in columns is not a multiple of the panel width"
             stride = stride + c * rows
     return stride, False

@@ -1,4 +1,4 @@
-"""A call of a native routine: every stride and extent a literal where it is known, so that the compiler specialises."""
+"""C source of calls to native routines; known strides and extents are literals, so that gcc specializes the code."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from wholestep.compiler.ir.types import evaluate, float64, symbols_of
 from wholestep.compiler.plan.model.bodies import Call, Exchange, Window
 from wholestep.compiler.plan.model.kernel import Operand, Plan
 
-# Where each routine is defined.
+# The header that defines each routine.
 HEADERS = {"attention": "attention.h", "attention_grad": "attention.h"}
 GROUP_DTYPES = {"float32": "WS_GROUP_F32", "float64": "WS_GROUP_F64", "int32": "WS_GROUP_I32", "int64": "WS_GROUP_I64"}
-CALLS = {DATA: "ws_exchange", MODEL: "ws_exchange_model"}  # by the axis along which ranks exchange
+CALLS = {DATA: "ws_exchange", MODEL: "ws_exchange_model"}  # mesh axis of the collective -> C function
 
 
 def headers(plan: Plan) -> list[str]:
-    """The native headers that a plan's calls and casts need."""
+    """The native headers that the calls and casts of a plan need."""
     windows = {_window_header(plan, k.body) for k in plan.kernels if isinstance(k.body, Window)}
     half = {"pair.h"} if has_half(plan) else set[str]()
     group = {"group.h"} if any(isinstance(k.body, Exchange) for k in plan.kernels) else set[str]()
@@ -35,7 +35,7 @@ def _window_header(plan: Plan, body: Window) -> str:
 
 
 def has_half(plan: Plan) -> bool:
-    """Does a plan store or compute half elements?"""
+    """Does a plan store or compute half-precision elements?"""
     computed = (i.dtype for k in plan.kernels for level in k.levels for i in (*level.row, *level.body))
     hosted = (value.dtype for value in plan.host if value.dtype is not None)
     return any(d.is_half for d in (*(b.type.dtype for b in plan.buffers), *computed, *hosted))
@@ -50,7 +50,7 @@ def render_call(w: CWriter) -> None:
             stack.enter_context(w.loop(f"i{axis}", *w.span(axis)))
         outside = dict(w.scope.axes)
         w.scope.axes.update({a: "0" for a in range(len(k.axes)) if a not in k.rows})
-        ahead = ahead_of_next(w, (*call.operands, *call.results)) if w.schedule.prefetch else []
+        prefetches = ahead_of_next(w, (*call.operands, *call.results)) if w.schedule.prefetch else []
         w.emit(f"const ws_{call.routine}_{suffix} arguments = {{")
         for item in (*call.operands, *call.results):
             w.emit(f"  .{item.name} = {view_text(w, item)},")
@@ -60,15 +60,15 @@ def render_call(w: CWriter) -> None:
         for name, number in call.numbers:
             w.emit(f"  .{name} = {number.hex()},")
         w.emit("  .work = work,")
-        if ahead:
-            w.emit(f"  .ahead = ahead, .aheads = {len(ahead)},")
+        if prefetches:
+            w.emit(f"  .ahead = ahead, .aheads = {len(prefetches)},")
         w.emit("};")
         w.emit(f"ws_call_{call.routine}_{suffix}(call->api, &arguments);")
         w.scope.axes.update(outside)
 
 
 def render_exchange(w: CWriter) -> None:
-    """Every tensor from end to end; one thread calls the group."""
+    """A collective over complete tensors; one thread calls the process group."""
     body, symbols = w.kernel.body, {"all_reduce", "reduce_scatter", "all_gather", "broadcast"}
     assert isinstance(body, Exchange)
     assert body.collective in symbols
@@ -77,13 +77,13 @@ def render_exchange(w: CWriter) -> None:
         count = min((source.shape[0], to.shape[0]), key=lambda e: evaluate(e, dict.fromkeys(symbols_of([e]), 1)))
         w.emit(f"  {{{w.params[source.buffer]}, {w.params[to.buffer]}, {w.scope.extent(count)}}},")
     w.emit("};")
-    carried = GROUP_DTYPES[body.dtype.name]
+    dtype = GROUP_DTYPES[body.dtype.name]
     call = CALLS[body.axis]
-    w.emit(f"{call}(call->group, WS_{body.collective.upper()}, shares, {len(body.operands)}, {carried});")
+    w.emit(f"{call}(call->group, WS_{body.collective.upper()}, shares, {len(body.operands)}, {dtype});")
 
 
 def view_text(w: CWriter, item: Operand) -> str:
-    """{address, {steps along the routine's axes}, step from one panel of 16 columns to the next}."""
+    """{address, {strides along the routine's axes}, stride from one panel of 16 columns to the next}."""
     buffer = w.buffers[item.load.buffer]
     steps = [axis_stride(item.load, axis, buffer) for axis in item.axes]
     panel = steps[-1][0] * LANES

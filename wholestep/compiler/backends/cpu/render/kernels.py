@@ -1,4 +1,8 @@
-"""One function per kind of kernel: plan data -> C loops."""
+"""Code generation, one function per kind of kernel: plan data -> C loops.
+
+The order of every sum is a function of its length alone: reductions use 16 logical lanes in rows and in columns alike,
+contractions one chain per element.  Threads own ranges of axes that are not reduced.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ from wholestep.compiler.ir.types import Extent, product
 from wholestep.compiler.plan.model.bodies import Columns, Dot, Scatter
 from wholestep.compiler.plan.model.kernel import Kind, Level, Load, Reduce
 
-UNROLLED = 16  # rounds of a loop that gcc may write out
+UNROLLED = 16  # iterations of a loop up to which gcc may unroll it completely, with the lanes in registers
 
 
 def render_nest(w: CWriter) -> None:
@@ -45,13 +49,13 @@ def render_nest(w: CWriter) -> None:
 
 
 def render_panels_outside(w: CWriter) -> None:
-    """A pointwise nest over paneled buffers walks them in the order in which they lie in memory."""
-    k, (whole,) = w.kernel, w.kernel.levels
+    """An elementwise nest over paneled buffers, with panels as the outer loop: the order of elements in memory."""
+    k, (full_level,) = w.kernel, w.kernel.levels
     assert k.vector is not None
     lo, hi = w.span(k.vector)
     extent = k.axes[k.vector]
-    turned = transposes(w) if len(k.rows) == 1 else {}
-    level = replace(whole, stores=tuple(s for s in whole.stores if s not in turned))
+    copies = transposes(w) if len(k.rows) == 1 else {}
+    level = replace(full_level, stores=tuple(s for s in full_level.stores if s not in copies))
     with w.loop("p", panel(lo), f"({hi} + {LANES - 1})/{LANES}"):
         tail = not (isinstance(extent, int) and extent % LANES == 0)
         if tail:
@@ -62,13 +66,13 @@ def render_panels_outside(w: CWriter) -> None:
                 stack.enter_context(w.loop(f"i{axis}", *w.span(axis)))
             w.instructions(level.row)
             w.lanes(level, "w" if tail else str(LANES), "p")
-        for copy, state in turned.items():  # while the panel is in the first-level cache
+        for copy, state in copies.items():  # while the panel is in the first-level cache
             (row,), columns = k.rows, (f"p*{LANES}", f"p*{LANES} + {'w' if tail else LANES}")
             render_transpose(w, copy.load, state.load, {row: w.span(row), k.vector: columns})
 
 
 def render_columns(w: CWriter) -> None:
-    """Sums along an outer axis, 16 columns at a time: element i of a column goes to lane i % 16, as in a row."""
+    """Sums along an outer axis, 16 columns at a time: element i of a column is added to lane i % 16, as in a row."""
     body = w.kernel.body
     assert isinstance(body, Columns)
     sums, epilogue = body.levels
@@ -80,7 +84,7 @@ def render_columns(w: CWriter) -> None:
 
 
 def column_panels(w: CWriter, sums: Level, epilogue: Level, along: int, lo: str, hi: str) -> None:
-    """The columns from `lo` to `hi` of the vector axis, summed along the axis `along`, and what follows the sums."""
+    """Reduce columns `lo` to `hi` of the vector axis along the axis `along`, then run the epilogue."""
     vector = w.kernel.vector
     assert vector is not None
     width = panel_width(w)
@@ -100,7 +104,7 @@ def column_panels(w: CWriter, sums: Level, epilogue: Level, along: int, lo: str,
 
 
 def panel_width(w: CWriter) -> str:
-    """The columns of every panel where threads, and blocks of a product, own whole ones; else `w`, of each its own."""
+    """The constant width of panels if threads, and blocks of a product, own complete ones; else the C variable `w`."""
     extent, granule = w.kernel.axes[w.kernel.vector or 0], w.schedule.granule
     blocks = blocks_of(w.kernel).columns if isinstance(w.kernel.body, Dot) else LANES
     pieces = (blocks, granule if w.schedule.split == w.kernel.vector else LANES)
@@ -110,10 +114,10 @@ def panel_width(w: CWriter) -> str:
 
 
 def reduce_columns(w: CWriter, level: Level, along: int, width: str) -> None:
-    """16 lanes of 16 columns, each lane a row of `r`; then the lanes are combined in the order of a row's."""
+    """Accumulate 16 lanes of 16 columns, one row of `r` per lane, then combine the lanes in the order used for rows."""
     for r in level.reduces:
         start_columns(w, r)
-    if width == "w":  # whole panels have a constant width
+    if width == "w":  # full panels get a loop of constant width
         with w.block(f"if (w == {LANES})"):
             add_columns(w, level, along, str(LANES))
         with w.block("else"):
@@ -131,9 +135,9 @@ def reduce_columns(w: CWriter, level: Level, along: int, width: str) -> None:
 
 
 def add_columns(w: CWriter, level: Level, along: int, width: str) -> None:
-    """Every row of some columns to the lane it belongs to."""
+    """Add every row of a panel of columns to the lane it belongs to."""
     with w.loop(f"i{along}", "0", w.scope.extent(w.kernel.axes[along])):
-        for r in level.reduces:  # argmax has one running maximum a column: the first of equals wins in any order
+        for r in level.reduces:  # argmax has one running maximum per column: the first of equals wins in any order
             lane = "0" if r.op == "argmax" else f"i{along} & {LANES - 1}"
             w.emit(f"{STORED[w.dtypes[r.value]]} *const lane{r.id} = r{r.id}[{lane}];")
         w.emit("#pragma omp simd")
@@ -146,7 +150,7 @@ def add_columns(w: CWriter, level: Level, along: int, width: str) -> None:
 def start_columns(w: CWriter, r: Reduce) -> None:
     dtype = w.dtypes[r.value]
     w.emit(f"{STORED[dtype]} r{r.id}[{LANES}][{LANES}];")
-    if r.op == "sum":  # a loop of 256 stores would take the C compiler as long as all the rest
+    if r.op == "sum":  # gcc would take as long to compile a loop of 256 stores as for the rest of the kernel
         w.emit(f"__builtin_memset(r{r.id}, 0, sizeof r{r.id});")
     else:
         lanes = f"for (int k = 0; k < {LANES}; k++) for (int l = 0; l < {LANES}; l++)"
@@ -169,7 +173,7 @@ def add_to_column(w: CWriter, r: Reduce, along: int) -> None:
 
 
 def render_dot(w: CWriter) -> None:
-    """Blocks of the product, each followed by its epilogue while it is in the first-level cache."""
+    """Blocked GEMM with a fused epilogue, which runs on each block while it is in the first-level cache."""
     dot, blocks = dot_of(w), blocks_of(w.kernel)
     with ExitStack() as stack:
         for axis in dot.batch:
@@ -178,7 +182,8 @@ def render_dot(w: CWriter) -> None:
             lo, hi = w.span(axis)
             stack.enter_context(w.loop(f"{name}0", lo, hi, str(size)))
             w.emit(f"const long {name}b = {hi} - {name}0 < {size} ? {hi} - {name}0 : {size};")
-            if axis == dot.n and len(dot.levels) > 1:  # the columns that the blocks below read again from the cache
+            # Fused column sums first: the blocks below then read these columns from the cache.
+            if axis == dot.n and len(dot.levels) > 1:
                 column_panels(w, dot.levels[1], dot.levels[2], dot.k, "n0", "n0 + nb")
             if axis == dot.n and blocks_of(w.kernel).pairs is not None:
                 pair_columns(w)
@@ -194,7 +199,7 @@ def dot_of(w: CWriter) -> Dot:
 
 
 def pair_columns(w: CWriter) -> None:
-    """The columns of a right operand of half elements, two rows side by side: all blocks below them read that."""
+    """Pack the columns of a half-precision right operand into pairs of rows, which all blocks below them read."""
     dot, t = dot_of(w), w.scope.extent
     outside = dict(w.scope.axes)
     w.scope.axes[dot.n], w.scope.axes[dot.k] = "n0", "0"
@@ -207,18 +212,18 @@ def pair_columns(w: CWriter) -> None:
 
 
 def right_steps(w: CWriter, dot: Dot) -> tuple[Extent, Extent]:
-    """From one row of a right operand to the next (of pairs: to the next pair), and from one panel to the next."""
+    """Strides from one row of a right operand to the next (in pairs: to the next pair), and from panel to panel."""
     buffer = w.buffers[dot.b.buffer]
     if buffer.layout == PAIRS:
         rows = dot.b.shape[-2]
-        assert isinstance(rows, int), f"a matrix in pairs has a number of rows, not {rows}"
+        assert isinstance(rows, int), f"a matrix in pairs has a constant number of rows, not {rows}"
         return 2 * LANES, -(-rows // 2) * 2 * LANES
     b_k, _ = axis_stride(dot.b, dot.k, buffer)
     return b_k, dot.b.shape[-2] * LANES if buffer.layout == PANELS else LANES
 
 
 def direct_target(w: CWriter) -> tuple[str, str, str]:
-    """The product goes where it is wanted: (pointer, stride of rows, stride of panels)."""
+    """The product is stored directly in its result: (pointer, stride of rows, stride of panels)."""
     dot, target = dot_of(w), w.kernel.levels[0].stores[0].load
     buffer = w.buffers[target.buffer]
     row, _ = axis_stride(target, dot.m, buffer)
@@ -239,22 +244,22 @@ def call_gemm(w: CWriter, c: str, c_m: str, c_p: str) -> None:
     right = f"{operand_start(w, dot.b)}, {', '.join(map(t, right_steps(w, dot)))}"
     if blocks_of(w.kernel).pairs is not None:
         right = f"pairs, {2 * LANES}, ({depth} + 1)/2*{2 * LANES}"
-    ahead = ahead_of_epilogue(w)
-    if ahead:
-        w.emit(f"const ws_ahead ahead[] = {{{', '.join(ahead)}}};")
-    given = f", .ahead = ahead, .aheads = {len(ahead)}" if ahead else ""
+    prefetches = ahead_of_epilogue(w)
+    if prefetches:
+        w.emit(f"const ws_ahead ahead[] = {{{', '.join(prefetches)}}};")
+    options = f", .ahead = ahead, .aheads = {len(prefetches)}" if prefetches else ""
     if across_panels and a.type.dtype.is_half:
-        given += f", .a_mp = {t(dot.a.shape[-2] * LANES)}"
+        options += f", .a_mp = {t(dot.a.shape[-2] * LANES)}"
     w.emit(f"const ws_gemm product = {{mb, nb, {depth},")
     w.emit(f"  {operand_start(w, dot.a)}, {t(a_m)}, {t(a_k)}, {t(a_kp)},")
-    w.emit(f"  {right}, {c}, {c_m}, {c_p}{given}}};")
+    w.emit(f"  {right}, {c}, {c_m}, {c_p}{options}}};")
     w.emit(f"call->api->gemm_{SUFFIX[a.type.dtype]}(&product);")
 
 
 def render_epilogue(w: CWriter) -> None:
-    dot, rows, whole = dot_of(w), blocks_of(w.kernel).rows, w.kernel.levels[0]
-    turned = transposes(w)
-    level = replace(whole, stores=tuple(s for s in whole.stores if s not in turned))
+    dot, rows, full_level = dot_of(w), blocks_of(w.kernel).rows, w.kernel.levels[0]
+    copies = transposes(w)
+    level = replace(full_level, stores=tuple(s for s in full_level.stores if s not in copies))
     w.scope.axes[dot.m] = f"i{dot.m}"
     w.scope.axes[dot.k] = f"i{dot.k}"
     (acc,) = (i.id for i in level.body if i.op == "acc")
@@ -271,7 +276,7 @@ def render_epilogue(w: CWriter) -> None:
             else:
                 w.emit(f"const long w = nb - q*{LANES} < {LANES} ? nb - q*{LANES} : {LANES};")
                 w.lanes(level, "w", "p", base)
-    for copy, state in turned.items():
+    for copy, state in copies.items():
         render_transpose(w, copy.load, state.load, {dot.m: ("m0", "m0 + mb"), dot.n: ("n0", "n0 + nb")})
 
 
@@ -279,7 +284,7 @@ def render_epilogue(w: CWriter) -> None:
 
 
 def render_scatter(w: CWriter) -> None:
-    """Zeros, then every update in order; threads share out an axis that is not indexed."""
+    """Zero the target, then add every update in index order; threads divide an axis that is not indexed."""
     k, scatter = w.kernel, w.kernel.body
     assert isinstance(scatter, Scatter)
     target, at = scatter.target, scatter.at
@@ -297,9 +302,9 @@ def render_scatter(w: CWriter) -> None:
                 w.emit(f"const long at = ws_clamp({w.element(scatter.index)}, {w.scope.extent(target.shape[at] - 1)});")
         if not scatter.over:
             w.emit(f"const long at = ws_clamp({w.element(scatter.index)}, {w.scope.extent(target.shape[at] - 1)});")
-        place = scatter_element(w, target, at)
+        element = scatter_element(w, target, at)
         dtype = w.buffers[target.buffer].type.dtype
-        w.emit(f"{place} = {OPS['add'](dtype, (place, w.element(scatter.updates)))};")
+        w.emit(f"{element} = {OPS['add'](dtype, (element, w.element(scatter.updates)))};")
 
 
 def scatter_element(w: CWriter, target: Load, at: int) -> str:

@@ -1,4 +1,4 @@
-"""C as data: types, literals, and one row per op."""
+"""C as data: types, literals, and one table row per op."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from wholestep.compiler.ir.types import (
     uint8,
 )
 
-# In memory, and as a local variable (a comparison is an int, so that it keeps the width of what it selects).
-# Half types are their bits: they are moved, and cast from and to float (half.h).
+# Types in memory, and as local variables (a comparison is an int, so that it has the width of what it selects).
+# Half types are stored as their bits, and are only moved or cast from and to float (half.h).
 STORED = {
     float32: "float",
     float64: "double",
@@ -43,9 +43,9 @@ LOWEST = {
 
 
 def literal(value: float, dtype: DType) -> str:
-    """A constant by its bits."""
+    """A constant as a C literal that is exact to the bit."""
     if not dtype.is_float:
-        lowest = dtype == int64 and int(value) == -(2**63)  # C has no negative literals, and 2**63 is none of int64
+        lowest = dtype == int64 and int(value) == -(2**63)  # C has no negative literals, and 2**63 exceeds int64
         return "INT64_MIN" if lowest else f"{int(value)}{'ll' if dtype == int64 else ''}"
     if dtype.is_half:
         return f"{int(dtype.numpy.type(value).view('uint16')):#06x}"
@@ -58,7 +58,7 @@ def literal(value: float, dtype: DType) -> str:
 
 
 def extent_text(extent: Extent, symbols: tuple[str, ...]) -> str:
-    """A size at run time: d0, d1, ... are the symbolic dimensions."""
+    """A size as a C expression: d0, d1, ... are the symbolic dimensions at run time."""
     if not isinstance(extent, Dim):
         return str(extent)
     parts = []
@@ -81,7 +81,7 @@ def _infix(symbol: str) -> Row:
     return lambda t, x: f"({x[0]} {symbol} {x[1]})"
 
 
-# Signed overflow is undefined in C and wraps here, as in NumPy: integers are computed without their sign.
+# Signed overflow is undefined in C but wraps in NumPy, and here: integer arithmetic is done on unsigned types.
 _UNSIGNED = {int32: "uint32_t", int64: "uint64_t", uint8: "uint8_t"}
 
 
@@ -107,7 +107,7 @@ def _by_kind(floats: Row, integers: Row) -> Row:
     return lambda t, x: (floats if t.is_float else integers)(t, x)
 
 
-# The text of each op; `t` is the dtype of its first argument (for `where`: of the second).
+# The C expression of each op; `t` is the dtype of its first argument (for `where`: of the second).
 OPS: dict[str, Row] = {
     **{n: _call(n) for n in ("exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "sqrt", "erf", "floor")},
     **{n: _call(n) for n in ("pow", "sigmoid", "tanh", "atan")},
@@ -115,7 +115,7 @@ OPS: dict[str, Row] = {
     "abs": _by_kind(_call("abs"), lambda t, x: f"({x[0]} < 0 ? {_negative(t, x[0])} : {x[0]})"),
     "sign": _by_kind(_call("sign"), lambda t, x: f"(({x[0]} > 0) - ({x[0]} < 0))"),
     "recip": lambda t, x: f"({literal(1.0, t)} / {x[0]})",
-    "relu": lambda t, x: f"({x[0]} <= 0 ? {literal(0.0, t)} : {x[0]})",  # a NaN stays one
+    "relu": lambda t, x: f"({x[0]} <= 0 ? {literal(0.0, t)} : {x[0]})",  # propagates NaN
     "add": _wraparound_op("+"),
     "sub": _wraparound_op("-"),
     "mul": _wraparound_op("*"),
@@ -139,7 +139,7 @@ OPS: dict[str, Row] = {
 
 
 def cast_text(value: str, of: DType, to: DType) -> str:
-    """A float that an integer dtype does not hold becomes the nearest number it holds, NaN becomes 0."""
+    """A cast; out-of-range floats saturate to the integer type's limits, and NaN becomes 0."""
     if of == to and of.is_half:
         return value
     if of.is_half:

@@ -1,4 +1,4 @@
-"""What a product's epilogue touches, or the next call of a routine, is fetched meanwhile: until then memory is idle."""
+"""Software prefetch of a product's epilogue operands, or of the next routine call's operands, while it computes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wholestep.compiler.ir.types import Extent
 from wholestep.compiler.plan.model.bodies import Dot
 from wholestep.compiler.plan.model.kernel import Buffer, Layout, Load, Operand
 
-MOST = 64 << 10  # bytes of one operand of a call: more would drive out what the call works on
+MOST = 64 << 10  # bytes of one operand of a call: more would evict what the call works on
 
 
 def operand_start(w: CWriter, load: Load) -> str:
@@ -25,26 +25,26 @@ def ahead_of_epilogue(w: CWriter) -> list[str]:
     if not w.schedule.prefetch:
         return []
     level = w.kernel.levels[0]
-    touched = [i.load for i in level.body if i.load is not None] + [s.load for s in level.stores]
-    first = {load.buffer: load for load in reversed(touched)}  # what is updated in place is fetched once
-    entries = [entry(w, load) for load in dict.fromkeys(first[load.buffer] for load in touched)]
+    accesses = [i.load for i in level.body if i.load is not None] + [s.load for s in level.stores]
+    first = {load.buffer: load for load in reversed(accesses)}  # a buffer updated in place is prefetched once
+    entries = [entry(w, load) for load in dict.fromkeys(first[load.buffer] for load in accesses)]
     return [text for text in entries if text]
 
 
 def entry(w: CWriter, load: Load) -> str:
-    """The block of one matrix, in pieces as it lies in memory; nothing where it is not a plain matrix of the block."""
+    """The prefetch of one matrix's block, in contiguous pieces; empty if it is not a plain matrix over the block."""
     dot, buffer = w.kernel.body, w.buffers[load.buffer]
     assert isinstance(dot, Dot)
-    across = {dot.m: "mb", dot.n: "nb"}
-    places = [index.plain for index in load.index[-2:]]
-    if len(places) != 2 or set(places) != set(across):
+    block_sizes = {dot.m: "mb", dot.n: "nb"}
+    axes = [index.plain for index in load.index[-2:]]
+    if len(axes) != 2 or set(axes) != set(block_sizes):
         return ""
-    rows, columns = (across[p] for p in places if p is not None)
+    rows, columns = (block_sizes[p] for p in axes if p is not None)
     size = buffer.type.dtype.size
     if buffer.layout != Layout.ROWS:
         count, bytes = f"({columns} + {LANES - 1})/{LANES}", f"{rows}*{LANES * size}"
         step = w.scope.extent(panel_rows(load, buffer) * LANES * size)
-    elif places == [dot.m, dot.n]:
+    elif axes == [dot.m, dot.n]:
         stride, _ = axis_stride(load, dot.m, buffer)
         count, bytes, step = rows, f"{columns}*{size}", w.scope.extent(stride * size)
     else:
@@ -53,38 +53,38 @@ def entry(w: CWriter, load: Load) -> str:
 
 
 def panel_rows(load: Load, buffer: Buffer) -> Extent:
-    """The rows of a panel, the one that fills its last pair among them."""
+    """The rows of a panel; in the pairs layout rounded up to complete pairs."""
     rows = load.shape[-2]
     return rows if buffer.layout == PANELS or not isinstance(rows, int) else -(-rows // 2) * 2
 
 
 def ahead_of_next(w: CWriter, items: Sequence[Operand]) -> list[str]:
-    """Declares `ahead`: the matrices that the routine touches at the next point of the kernel's rows; its entries."""
-    rows, here = w.kernel.rows, dict(w.scope.axes)
+    """Declare `ahead`: the matrices that the routine accesses in the kernel's next iteration; returns its entries."""
+    rows, saved_axes = w.kernel.rows, dict(w.scope.axes)
     carry = "1"
-    for axis in reversed(rows):  # like an odometer: the last row's next is the first of the row before
+    for axis in reversed(rows):  # increment with carry: after the last index of a row follows the first of the next
         lo, hi = w.span(axis)
-        around = "" if axis == rows[0] else f" < {hi} ? i{axis} + {carry} : {lo}"
-        w.emit(f"const long n{axis} = i{axis} + {carry}{around};")
+        wrap = "" if axis == rows[0] else f" < {hi} ? i{axis} + {carry} : {lo}"
+        w.emit(f"const long n{axis} = i{axis} + {carry}{wrap};")
         carry = f"(n{axis} < i{axis} + {carry})"
         w.scope.axes[axis] = f"n{axis}"
     entries = [text for item in items if (text := next_operand(w, item))]
     if entries:
         w.emit(f"const ws_ahead ahead[] = {{{', '.join(entries)}}};")
-    w.scope.axes.update(here)
+    w.scope.axes.update(saved_axes)
     return entries
 
 
 def next_operand(w: CWriter, item: Operand) -> str:
-    """One entry; nothing for a vector, for rows of unknown length, and for what is too large."""
+    """One prefetch entry; empty for a vector, for rows of unknown length, and for operands that are too large."""
     buffer = w.buffers[item.load.buffer]
     size, inner = buffer.type.dtype.size, item.axes[-2:]
-    known = [e for e in (w.kernel.axes[a] for a in inner) if isinstance(e, int)]
-    if len(known) < 2 or prod(known) * size > MOST:
+    extents = [e for e in (w.kernel.axes[a] for a in inner) if isinstance(e, int)]
+    if len(extents) < 2 or prod(extents) * size > MOST:
         return ""
     (step, _), (_, by_panels) = (axis_stride(item.load, a, buffer) for a in inner)
-    rows, columns = known
-    count, bytes, apart = rows, columns * size, step * size
+    rows, columns = extents
+    count, bytes, stride = rows, columns * size, step * size
     if by_panels:
-        count, bytes, apart = -(-columns // LANES), rows * LANES * size, item.load.shape[-2] * LANES * size
-    return f"{{{operand_start(w, item.load)}, {count}, {bytes}, {w.scope.extent(apart)}}}"
+        count, bytes, stride = -(-columns // LANES), rows * LANES * size, item.load.shape[-2] * LANES * size
+    return f"{{{operand_start(w, item.load)}, {count}, {bytes}, {w.scope.extent(stride)}}}"

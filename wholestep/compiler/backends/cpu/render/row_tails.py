@@ -1,8 +1,8 @@
-"""Rows narrower than a panel, and what is left of a row after its whole panels.
+"""Masked tails: rows narrower than a panel, and the remainder of a row after its full panels.
 
-Ten elements are two vectors of eight, computed in full under a mask: what would be loaded past the end is zero, what
-is reduced there is neutral, and nothing is stored there outside of padding.  The alternative, a vector and two
-scalars, runs an exponential at a quarter of the speed.
+Ten elements are computed as two full vectors of eight under a mask: loads past the end give zero, reductions there use
+the neutral element, and nothing is stored there except in padding.  The alternative, one vector and two scalars, runs
+an exponential at a quarter of the speed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def can_widen(level: Level) -> bool:
-    """No load or store of the level depends on a value or a condition of its own lane."""
+    """Can the level be computed under a mask: does no load or store depend on a value or condition of its lane?"""
     loads = [i for i in level.body if i.load is not None]
     plain = all(not i.guards and all(x.value is None for x in i.load.index) for i in loads if i.load is not None)
     inside = all(not x.is_behind_start for s in level.stores for x in s.load.index)
@@ -27,7 +27,7 @@ def can_widen(level: Level) -> bool:
 
 
 def stores_rounded_as_vector(w: CWriter, level: Level) -> dict[Store, Instr]:
-    """Stores of consecutive half elements, each with the cast that it stores and that nothing else reads."""
+    """Stores of consecutive half elements, each with the cast to half that only this store reads."""
     vector = w.kernel.vector
     casts = {i.id: i for i in level.body if i.op == "cast" and i.dtype.is_half and w.dtypes[i.args[0]] == float32}
     for i in level.body:
@@ -38,38 +38,38 @@ def stores_rounded_as_vector(w: CWriter, level: Level) -> dict[Store, Instr]:
     stores = {s: casts[s.value] for s in level.stores if s.value in casts}
     for s in stores:
         in_order = w.buffers[s.load.buffer].layout != PAIRS and bool(s.load.index)
-        if not in_order or s.load.index[-1].plain != vector or _walks(s.load, vector):
+        if not in_order or s.load.index[-1].plain != vector or _depends_on(s.load, vector):
             casts.pop(s.value, None)
     return {s: cast for s, cast in stores.items() if s.value in casts}
 
 
-def _walks(load: Load, axis: int | None) -> bool:
-    """Does another index than the last move along an axis, or is any of them computed?"""
+def _depends_on(load: Load, axis: int | None) -> bool:
+    """Does an index other than the last depend on the axis, or is any index computed?"""
     moves = any(a == axis for i in load.index[:-1] for a, _ in i.terms)
     return moves or any(i.value is not None for i in load.index)
 
 
 def is_padded(w: CWriter, load: Load) -> bool:
-    """Is there room for all 16 lanes where this access ends?"""
+    """Is there allocated memory for all 16 lanes at the end of this access?"""
     buffer = w.buffers[load.buffer]
     if not load.index or load.index[-1].plain != w.kernel.vector:
         return False
     if buffer.layout == PANELS:
         return True
     extent = load.shape[-1]
-    whole = isinstance(extent, int) and -(-extent // LANES) * LANES * buffer.type.dtype.size <= buffer.bytes
-    return buffer.space is Space.WORK and len(load.shape) == 1 and whole
+    fits = isinstance(extent, int) and -(-extent // LANES) * LANES * buffer.type.dtype.size <= buffer.bytes
+    return buffer.space is Space.WORK and len(load.shape) == 1 and fits
 
 
 def write_masked_lanes(w: CWriter, level: Level, count: int, simd: str) -> None:
-    """All 16 lanes of a level of which `count` exist."""
+    """Emit all 16 lanes of a level of which only `count` exist."""
     exists = f"l < {count}"
-    kept = dict(w.values)
+    saved_values = dict(w.values)
     w.emit(simd)
     with w.block(f"for (long l = 0; l < {LANES}; l++)"):
         for i in level.body:
             masked = i.op == "acc" or (i.load is not None and not is_padded(w, i.load))
-            if masked:  # a product's missing columns are zero too, so that the padding of what it updates stays zero
+            if masked:  # a product's missing columns are zero too, so the padding of what it updates stays zero
                 value = w.values[i.id] if i.op == "acc" else w.expression(i)
                 w.emit(f"const {LOCAL[i.dtype]} v{i.id} = {exists} ? {value} : 0;")
                 w.values[i.id] = f"v{i.id}"
@@ -82,4 +82,4 @@ def write_masked_lanes(w: CWriter, level: Level, count: int, simd: str) -> None:
         for s in level.stores:
             condition = "" if is_padded(w, s.load) else f"if ({exists}) "
             w.emit(f"{condition}{w.element(s.load)} = {w.stored(s)};")
-    w.values = kept
+    w.values = saved_values

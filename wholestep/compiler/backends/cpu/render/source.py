@@ -1,4 +1,4 @@
-"""Plan -> one C file.  Kernels carry ids: no string of the user's is ever in the source."""
+"""Plan -> C source.  Names are derived from kernel ids: no string of the user ever appears in the source."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ PRELUDE = """\
 #define WS_EXPORT __attribute__((visibility("default")))
 """
 
-KERNELS_OF_A_FILE = 12  # each of them takes gcc about 0.04 s, reading the headers and what they share 0.1 s
-KERNELS_BESIDE_ENTRY = 6  # so few are one file with their entry point
-BARRIER = -1  # in the place of a kernel's number, where times are noted
+KERNELS_OF_A_FILE = 12  # gcc takes about 0.04 s for each kernel, and 0.1 s for the headers and shared code of a file
+KERNELS_BESIDE_ENTRY = 6  # up to this many kernels are compiled in one file with the entry point
+BARRIER = -1  # stands for a kernel's id in the profile of a barrier
 
 
 @dataclass(frozen=True)
 class CSource:
-    """The source of a plan in parts."""
+    """The C source of a plan, in parts."""
 
     prelude: str
     kernels: tuple[str, ...]  # static functions
@@ -37,22 +37,22 @@ class CSource:
 
     @property
     def text(self) -> str:
-        """One file."""
+        """The program as a single file."""
         return "\n\n".join([self.prelude, *self.kernels, self.host, self.entry]) + "\n"
 
     @property
     def files(self) -> dict[str, str]:
-        """The same program as several files of a few kernels each, which compilers may work on side by side.
+        """The program as several files of a few kernels each, which are compiled in parallel.
 
-        The entry point has a file of its own name: it calls kernels and computes nothing, and needs none of what they
-        include.  Long files come first, so that compilers end together.
+        The entry point has its own file: it only calls kernels, so it needs none of their headers.  Long files are
+        first, so that the compilers finish at about the same time.
         """
         if len(self.kernels) <= KERNELS_BESIDE_ENTRY:
             return {"plan.c": self.text}
-        count = -(-len(self.kernels) // (2 * KERNELS_OF_A_FILE)) * 2  # even: for two cores
+        count = -(-len(self.kernels) // (2 * KERNELS_OF_A_FILE)) * 2  # even, for two cores
         shared = [kernel.removeprefix("static ") for kernel in self.kernels]
         heads = [kernel.partition(" {\n")[0] + ";" for kernel in shared]
-        # Dealt out in turn: neighbours resemble each other, so each file gets its part of what takes long.
+        # Round robin: neighbouring kernels resemble each other, so each file gets its part of the slow ones.
         parts = {f"kernels{i}.c": shared[i::count] for i in range(count)}
         parts["kernels0.c"].append(self.host)
         texts = {name: "\n\n".join([self.prelude, *part]) + "\n" for name, part in parts.items()}
@@ -61,29 +61,28 @@ class CSource:
 
 
 def render(plan: Plan, prefix: str = "ws", profile: bool = False) -> str:
-    """The source of a plan as one file."""
+    """The C source of a plan as one file."""
     return source(plan, prefix, profile).text
 
 
 def source(plan: Plan, prefix: str = "ws", profile: bool = False) -> CSource:
-    """The source of a plan: its kernels, the scalar prologue, the entry point, the refresh of copies.
+    """The C source of a plan: its kernels, the scalar prologue, the entry point, the refresh of copies.
 
-    Kernels that differ in sizes alone are one.  `prefix` names what the object exports, so that several plans can stand
-    in one file.  With `profile` every kernel and barrier notes when it began and ended; what the kernels compute is the
-    same text.
+    Kernels that differ only in sizes share one function.  `prefix` begins every exported name, so that several plans
+    can be in one file.  With `profile` every kernel and barrier records its start and end; the kernels are the same.
     """
     buffers = {b.id: b for b in plan.buffers}
-    written = []
+    rendered = []
     for kernel in plan.kernels:
         step = () if kernel.loop is None else (plan.loops[kernel.loop].symbol,)
         writer = CWriter(kernel, buffers, (*plan.symbols, *step))
         RENDER[kernel.kind](writer)
-        written.append((kernel, writer, writer.function("@")))
-    forms = find_templates(dict.fromkeys(text for kernel, _, text in written if may_share(kernel)))
+        rendered.append((kernel, writer, writer.function("@")))
+    forms = find_templates(dict.fromkeys(text for kernel, _, text in rendered if may_share(kernel)))
     functions: dict[str, str] = {}  # text of a kernel without its name -> name
     texts, calls = [], {}
-    for kernel, writer, own in written:
-        form = forms.get(own, KernelTemplate(own, ()))
+    for kernel, writer, text in rendered:
+        form = forms.get(text, KernelTemplate(text, ()))
         if form.text not in functions:
             functions[form.text] = name = f"{prefix}_k{kernel.id}"
             texts.append(form.text.replace("@", name, 1))
@@ -98,7 +97,7 @@ def source(plan: Plan, prefix: str = "ws", profile: bool = False) -> CSource:
 
 
 def prelude(included: Sequence[str]) -> str:
-    """What a file begins with."""
+    """The first lines of a file: its includes."""
     return PRELUDE.format("".join(f'#include "{name}"\n' for name in included))
 
 
@@ -109,26 +108,26 @@ def call_text(kernel: Kernel, function: str, writer: CWriter, sizes: Sequence[st
 
 
 def with_timestamps(statement: str, what: int, profile: bool) -> str:
-    """A statement, with its times noted under a kernel's number where that is asked for."""
+    """A statement, with `profile` between time stamps that are recorded under a kernel's id."""
     if not profile:
         return statement
     return f"{{ const long begun = ws_clock(); {statement} ws_note(id, {what}, begun); }}"
 
 
 def pointer(buffer: Buffer, position: Mapping[int, int]) -> str:
-    """Declares b<id>, the address of a buffer."""
+    """The declaration of b<id>, the address of a buffer."""
     type = STORED[buffer.type.dtype]
-    where = {
+    address = {
         Space.ARENA: f"(call->arena + {buffer.offset})",
         Space.WORK: f"(call->work + id*call->work_bytes + {buffer.offset})",
     }.get(buffer.space)
-    if where is None:
-        where = f"call->buffers[{position[buffer.id]}]"
-    return f"  {type} *const b{buffer.id} = ({type} *){where}; (void)b{buffer.id};"
+    if address is None:
+        address = f"call->buffers[{position[buffer.id]}]"
+    return f"  {type} *const b{buffer.id} = ({type} *){address}; (void)b{buffer.id};"
 
 
 def entry(plan: Plan, calls: Mapping[int, str], prefix: str, barrier: str) -> str:
-    """Regions of kernels with a barrier between them; each thread runs over what it owns."""
+    """The entry point: regions of kernels with barriers between them; each thread runs the ranges that it owns."""
     lines = [f"WS_EXPORT void {prefix}_entry(const ws_call *call, int id, int threads) {{", "  long lo, hi;"]
     lines += [f"  const long d{k} = call->dims[{k}]; (void)d{k};" for k in range(len(plan.symbols))]
     position = {b.id: i for i, b in enumerate(plan.pointer_buffers())}
@@ -137,18 +136,18 @@ def entry(plan: Plan, calls: Mapping[int, str], prefix: str, barrier: str) -> st
     for k in plan.kernels:
         if k.loop != loop:
             lines += [] if loop is None else close_loop(plan.loops[loop], barrier)
-        how = schedule_of(k)
-        if how.region != region:
-            region = how.region
+        schedule = schedule_of(k)
+        if schedule.region != region:
+            region = schedule.region
             lines.append(f"  {barrier}  /* region {region} */")
         if k.loop != loop:
             loop = k.loop
             lines += [] if loop is None else open_loop(plan.loops[loop], plan.symbols)
-        if how.split is None:
+        if schedule.split is None:
             lines.append(f"  lo = hi = 0; if (id == 0) {calls[k.id]}")
         else:
-            extent = extent_text(k.axes[how.split], plan.symbols)
-            lines.append(f"  ws_own({extent}, {how.granule}, id, threads, &lo, &hi); if (lo < hi) {calls[k.id]}")
+            extent = extent_text(k.axes[schedule.split], plan.symbols)
+            lines.append(f"  ws_own({extent}, {schedule.granule}, id, threads, &lo, &hi); if (lo < hi) {calls[k.id]}")
     lines += [] if loop is None else close_loop(plan.loops[loop], barrier)
     return "\n".join([*lines, "}"])
 
@@ -182,7 +181,7 @@ def host_text(value: HostValue, symbols: tuple[str, ...]) -> str:
 
 
 def prologue(plan: Plan, prefix: str) -> str:
-    """Everything that depends on runtime scalars and sizes alone, in float64, once a step."""
+    """Evaluates everything that depends only on runtime scalars and sizes, in float64, once per step."""
     lines = [f"WS_EXPORT void {prefix}_prologue(const ws_call *call) {{"]
     lines += [f"  const long d{k} = call->dims[{k}]; (void)d{k};" for k in range(len(plan.symbols))]
     for v in plan.host:
@@ -193,25 +192,29 @@ def prologue(plan: Plan, prefix: str) -> str:
 
 
 def refresh(plan: Plan, prefix: str) -> str:
-    """Rewrites every copy from its state, after someone else has changed the state: a function for each way to copy."""
+    """Rewrites every copy from its state after another program changed the state; one C function per kind of copy."""
     position = {b.id: i for i, b in enumerate(plan.pointer_buffers())}
-    lines, ways = [], dict[str, str]()  # the text of a function without its name -> name
+    lines, functions = [], dict[str, str]()  # the text of a function without its name -> name
     for copy in plan.buffers:
         if copy.space is not Space.COPY:
             continue
         assert copy.source is not None
         state = plan.buffers[copy.source]
-        name = ways.setdefault(_copy_statement(state, copy), f"{prefix}_copy{len(ways)}")
+        name = functions.setdefault(_copy_statement(state, copy), f"{prefix}_copy{len(functions)}")
         lines += [p for p in (pointer(state, position), pointer(copy, position)) if p not in lines]
         rows, columns = state.type.shape
-        assert copy.type.shape == ((columns, rows) if copy.turned else (rows, columns)), "a copy is of all of its state"
+        assert copy.type.shape == ((columns, rows) if copy.turned else (rows, columns)), (
+            "a copy has the shape of its state"
+        )
         lines.append(f"  {name}(b{copy.id}, b{state.id}, {rows}, {columns});")
     head = [f"WS_EXPORT void {prefix}_refresh(const ws_call *call) {{", "  const int id = 0; (void)id; (void)call;"]
-    return "\n\n".join([*(text.replace("@", name) for text, name in ways.items()), "\n".join([*head, *lines, "}"])])
+    return "\n\n".join(
+        [*(text.replace("@", name) for text, name in functions.items()), "\n".join([*head, *lines, "}"])]
+    )
 
 
 def _copy_statement(state: Buffer, copy: Buffer) -> str:
-    """Writes one copy."""
+    """The C function that writes one copy."""
     source, to = STORED[state.type.dtype], STORED[copy.type.dtype]
     at = "i*columns + j" if state.layout == Layout.ROWS else panel_offset("i", "j", "rows")
     value = f"from[{at}]"
@@ -228,7 +231,7 @@ def _copy_statement(state: Buffer, copy: Buffer) -> str:
 
 
 def copy_offset(copy: Buffer) -> str:
-    """Where element (i, j) of a state, rows x columns, lies in its copy."""
+    """C expression for the offset in the copy of element (i, j) of a state of rows x columns."""
     row, column, height = ("j", "i", "columns") if copy.turned else ("i", "j", "rows")
     if copy.layout == PANELS:
         return panel_offset(row, column, height)

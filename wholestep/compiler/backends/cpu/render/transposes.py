@@ -1,6 +1,6 @@
-"""A state that is stored twice: its second layout is written in blocks, after the block of the state itself.
+"""Transposed copies of a state: written block by block, after the corresponding block of the state itself.
 
-Element by element, a row of 16 would go to 16 cache lines (docs/rejected.md).
+Written element by element, a row of 16 would touch 16 cache lines (docs/rejected.md).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Span = tuple[str, str]
 
 
 def transposes(w: CWriter) -> dict[Store, Store]:
-    """Stores into a state's second layout, each with the store into the state itself."""
+    """Stores into a state's transposed copy, each with the store into the state itself."""
     level = w.kernel.levels[0]
     into = {s.load.buffer: s for s in level.stores}
     source = {s: w.buffers[s.load.buffer].source for s in level.stores}
@@ -26,19 +26,19 @@ def transposes(w: CWriter) -> dict[Store, Store]:
 
 
 def render_transpose(w: CWriter, copy: Load, state: Load, spans: Mapping[int, Span]) -> None:
-    """The part of a state that was just written, in its second layout: 16 rows become one line of the copy at a time.
+    """Copy the part of a state that was just written into its second layout, one line of 16 copied rows at a time.
 
-    `spans` has the part's rows and columns, by the kernel's axis; both begin at multiples of 16.
+    `spans` maps the kernel's axes to the part's rows and columns; both begin at multiples of 16.
     """
     rows, columns = state.shape
     (m, row_span), (n, column_span) = ((i.plain, spans[i.plain]) for i in state.index if i.plain is not None)
-    place = w.scope.axes.copy()
+    saved_axes = w.scope.axes.copy()
     dtype = w.buffers[copy.buffer].type.dtype
-    if turns_whole_blocks(w, state) and not dtype.is_half:
+    if has_whole_blocks(w, state) and not dtype.is_half:
         w.scope.axes[m], w.scope.axes[n] = "i", "j"
         with w.loop("i", *row_span, str(LANES)), w.loop("j", *column_span, str(LANES)):
             w.emit(f"ws_turn_16x16({operand_start(w, copy)}, {operand_start(w, state)}, {LANES});")
-        w.scope.axes = place
+        w.scope.axes = saved_axes
         return
     if dtype.is_half and w.buffers[state.buffer].layout == PANELS:
         w.scope.axes[m], w.scope.axes[n] = "i", "j"
@@ -46,14 +46,14 @@ def render_transpose(w: CWriter, copy: Load, state: Load, spans: Mapping[int, Sp
         with w.loop("i", *row_span, str(LANES)), w.loop("j", *column_span, str(LANES)):
             to, left = block_of_pairs(copy, state), f"{row_span[1]} - i, {column_span[1]} - j"
             w.emit(f"{routine}({w.params[copy.buffer]} + {to}, {operand_start(w, state)}, {left});")
-        w.scope.axes = place
+        w.scope.axes = saved_axes
         return
     if dtype.is_half:
         w.scope.axes[m], w.scope.axes[n] = "i", "j"
         with w.loop("i", *row_span), w.loop("j", *column_span):
             value = cast_text(w.element(state), w.buffers[state.buffer].type.dtype, dtype)
             w.emit(f"{w.element(copy)} = {value};")
-        w.scope.axes = place
+        w.scope.axes = saved_axes
         return
     w.scope.axes[m], w.scope.axes[n] = "(i + l)", "j"
     source = f"{w.params[state.buffer]}[{w.scope.offset(state, w.buffers[state.buffer])}]"
@@ -61,19 +61,19 @@ def render_transpose(w: CWriter, copy: Load, state: Load, spans: Mapping[int, Sp
         w.emit(f"const long w = {rows} - i < {LANES} ? {rows} - i : {LANES};")
         target = f"{w.params[copy.buffer]}[(i/{LANES})*{columns}*{LANES} + j*{LANES} + l]"
         w.emit(f"for (long l = 0; l < w; l++) {target} = {source};")
-    w.scope.axes = place
+    w.scope.axes = saved_axes
 
 
 def block_of_pairs(copy: Load, state: Load) -> str:
-    """Where the block of 16 x 16 elements that begins at (i, j) of a state begins in its pairs."""
+    """Offset in the pairs layout of the 16 x 16 block that begins at (i, j) of the state."""
     rows, _ = copy.shape
-    assert isinstance(rows, int), f"a state has a number of rows, not {rows}"
+    assert isinstance(rows, int), f"a state has a constant number of rows, not {rows}"
     row, column = ("i", "j") if copy.index == state.index else ("j", "i")
     return f"{column}*{-(-rows // 2) * 2} + {row}*{LANES}"
 
 
-def turns_whole_blocks(w: CWriter, state: Load) -> bool:
-    """Does the state consist of 16 x 16 blocks, each in one piece?"""
+def has_whole_blocks(w: CWriter, state: Load) -> bool:
+    """Does the state consist of complete 16 x 16 blocks, each contiguous in memory?"""
     buffer = w.buffers[state.buffer]
-    whole = all(isinstance(extent, int) and extent % LANES == 0 for extent in state.shape)
-    return whole and buffer.layout == PANELS and buffer.type.dtype == float32
+    multiples = all(isinstance(extent, int) and extent % LANES == 0 for extent in state.shape)
+    return multiples and buffer.layout == PANELS and buffer.type.dtype == float32

@@ -1,4 +1,7 @@
-"""What all kernels share: the function around them, instructions, stores, and loops over the vector axis."""
+"""Writer of one kernel's C function: signature, instructions, stores, and loops over the vector axis.
+
+Elementwise code is scalar C in `#pragma omp simd` loops, which gcc vectorizes (decision 004).
+"""
 
 from __future__ import annotations
 
@@ -29,8 +32,8 @@ from wholestep.compiler.plan.model.kernel import (
 TRANSCENDENTAL = ops_with(Trait.TRANSCENDENTAL)
 REDUCE_SUFFIX = {float32: "f32", float64: "f64", int32: "i32", int64: "i64", uint8: "u8"}
 
-# Inlined into the entry, the many tiles of windows in one function would take gcc minutes.
-KEPT_APART = "__attribute__((noinline)) "
+# Not inlined: gcc would take minutes for an entry function that contains all tiles of the window kernels.
+NOINLINE = "__attribute__((noinline)) "
 
 
 class CWriter:
@@ -41,7 +44,7 @@ class CWriter:
         self.lines: list[str] = []
         self.depth = 1
         used = dict.fromkeys(access.buffer for access in (*loads(kernel), *stores(kernel)))
-        names = {place: f"x{i}" for i, place in enumerate(dict.fromkeys(self.place(b) for b in used))}
+        names = {storage: f"x{i}" for i, storage in enumerate(dict.fromkeys(self.place(b) for b in used))}
         self.params = {b: names[self.place(b)] for b in used}
         self.schedule = schedule_of(kernel)
         self.params.update(workspace(self.schedule.inner))
@@ -50,11 +53,11 @@ class CWriter:
         self.instrs = [i for level in kernel.levels for i in (*level.row, *level.body)]
         self.rounded = {i.id: i for i in self.instrs if i.op == "cast" and i.dtype == bfloat16}
         scalars = dict.fromkeys((i.slot, i.dtype) for i in self.instrs if i.op == "scalar")
-        self.scalars = {scalar: f"s{n}" for n, scalar in enumerate(scalars)}  # by place and type, and their names
+        self.scalars = {scalar: f"s{n}" for n, scalar in enumerate(scalars)}  # (slot, dtype) -> C name
         for i in self.instrs:
             self.dtypes[i.id] = i.dtype
-            named = self.scalars[i.slot, i.dtype] if i.op == "scalar" else f"v{i.id}"
-            self.values[i.id] = literal(i.const, i.dtype) if i.op == "const" else named
+            name = self.scalars[i.slot, i.dtype] if i.op == "scalar" else f"v{i.id}"
+            self.values[i.id] = literal(i.const, i.dtype) if i.op == "const" else name
         for level in kernel.levels:
             for r in level.reduces:
                 self.values[r.id], self.dtypes[r.id] = f"v{r.id}", r.dtype
@@ -80,7 +83,7 @@ class CWriter:
             yield
 
     def span(self, axis: int) -> tuple[str, str]:
-        """The range of an axis that this thread runs over."""
+        """The range of an axis that this thread iterates over."""
         return ("lo", "hi") if axis == self.schedule.split else ("0", self.scope.extent(self.kernel.axes[axis]))
 
     # -- values ----------------------------------------------------------------------------------------------------
@@ -108,7 +111,8 @@ class CWriter:
         if i.op == "cast":
             source = self.rounded.get(i.args[0])
             if i.dtype == float32 and source is not None and self.dtypes[source.args[0]] == float32:
-                return f"ws_rounded_{SUFFIX[source.dtype]}({self.values[source.args[0]]})"  # without packing its bits
+                # Rounded in place, without a round trip through 16 bits.
+                return f"ws_rounded_{SUFFIX[source.dtype]}({self.values[source.args[0]]})"
             return cast_text(args[0], self.dtypes[i.args[0]], i.dtype)
         of = self.dtypes[i.args[1] if i.op == "where" else i.args[0]]
         return OPS[i.op](of, args)
@@ -124,20 +128,22 @@ class CWriter:
 
     def stores(self, items: Sequence[Store]) -> None:
         for s in items:
-            placed = [(i, e) for i, e in zip(s.load.index, s.load.shape, strict=True) if i.is_behind_start]
-            inside = " && ".join(self.guard(i, 0, e) for i, e in placed)
+            guarded = [(i, e) for i, e in zip(s.load.index, s.load.shape, strict=True) if i.is_behind_start]
+            inside = " && ".join(self.guard(i, 0, e) for i, e in guarded)
             self.emit(f"{f'if ({inside}) ' if inside else ''}{self.element(s.load)} = {self.stored(s)};")
 
     def stored(self, store: Store) -> str:
-        """The value as its buffer keeps it: a state's half form is written by whoever writes the state."""
+        """The value in the type of its buffer: a kernel that writes a state also writes its half-precision copy."""
         of, to = self.dtypes[store.value], self.buffers[store.load.buffer].type.dtype
         return cast_text(self.values[store.value], of, to) if to.is_half else self.values[store.value]
 
     # -- the vector axis -------------------------------------------------------------------------------------------
     def is_paneled(self, level: Level) -> bool:
-        """Does the level walk a paneled buffer along the vector axis?"""
-        walked = [i.load for i in level.body if i.load] + [s.load for s in level.stores]
-        return any(self.buffers[x.buffer].layout == PANELS and x.index[-1].plain == self.kernel.vector for x in walked)
+        """Does the level traverse a paneled buffer along the vector axis?"""
+        accesses = [i.load for i in level.body if i.load] + [s.load for s in level.stores]
+        return any(
+            self.buffers[x.buffer].layout == PANELS and x.index[-1].plain == self.kernel.vector for x in accesses
+        )
 
     def body(self, level: Level) -> None:
         self.instructions(level.body)
@@ -181,7 +187,7 @@ class CWriter:
         if count.isdigit() and int(count) < LANES and can_widen(level):
             write_masked_lanes(self, level, int(count), simd(level))
         elif count == str(LANES) and (rounded := stores_rounded_as_vector(self, level)):
-            self.round_behind(level, rounded, p, base)
+            self.round_after_loop(level, rounded, p, base)
         else:
             self.emit(simd(level))
             with self.block(f"for (long l = 0; l < {count}; l++)"):
@@ -189,8 +195,8 @@ class CWriter:
         self.scope.axes[vector] = saved
         self.scope.panels.pop(vector, None)
 
-    def round_behind(self, level: Level, rounded: Mapping[Store, Instr], p: str, base: str) -> None:
-        """A whole panel of a level whose half results are rounded behind its loop, 16 at a time."""
+    def round_after_loop(self, level: Level, rounded: Mapping[Store, Instr], p: str, base: str) -> None:
+        """A full panel of a level whose half-precision results are rounded after the loop, 16 at a time."""
         vector, casts = self.kernel.vector, {cast.id for cast in rounded.values()}
         assert vector is not None
         for id in sorted(casts):
@@ -212,19 +218,19 @@ class CWriter:
             self.emit(f"ws_round_{SUFFIX[cast.dtype]}(&{self.element(s.load)}, h{cast.id});")
 
     def panels(self, level: Level, lo: str, hi: str) -> None:
-        """A level over [lo, hi) of the vector axis in whole panels, then the lanes that are left."""
-        whole = hi.isdigit() and int(hi) % LANES == 0
+        """A level over [lo, hi) of the vector axis: full panels, then the remaining lanes."""
+        no_tail = hi.isdigit() and int(hi) % LANES == 0
         small = hi.isdigit() and int(hi) < LANES and lo == "0"
         if not small:
             with self.loop("p", panel(lo), f"({hi})/{LANES}"):
                 self.lanes(level, str(LANES), "p")
-        if not whole:
+        if not no_tail:
             with self.block("" if hi.isdigit() and lo == "0" else f"if (({hi})%{LANES} && {lo} < {hi})"):
                 self.emit(f"const long p = ({hi})/{LANES};")
                 self.lanes(level, str(int(hi) % LANES) if hi.isdigit() else f"({hi})%{LANES}", "p")
 
     def vector_loop(self, level: Level) -> None:
-        """All of a level's body: flat where it can be, in panels where the layout or a reduction asks for it."""
+        """The complete body of a level: a flat loop, or panels if the layout or a reduction requires them."""
         if not (level.body or level.stores or level.reduces):
             return
         vector = self.kernel.vector
@@ -240,28 +246,29 @@ class CWriter:
         self.finish_reductions(level.reduces)
 
     def place(self, buffer: int) -> object:
-        """Buffers in one place, where a result is written over an operand, are one parameter: others are `restrict`."""
-        found = self.buffers[buffer]
-        return (found.offset, found.bytes) if found.space is Space.ARENA else buffer
+        """Identifies a buffer's memory: aliases (in-place results) are one parameter, since all are `restrict`."""
+        info = self.buffers[buffer]
+        return (info.offset, info.bytes) if info.space is Space.ARENA else buffer
 
     # -- the function ----------------------------------------------------------------------------------------------
     def parameters(self) -> str:
         return "".join(f", {STORED[self.buffers[b].type.dtype]} *restrict {x}" for x, b in self.arguments().items())
 
     def arguments(self) -> dict[str, int]:
-        """The parameters by name, with a buffer that each is given."""
+        """The parameters by name, each with the buffer that is passed."""
         out: dict[str, int] = {}
         for b, name in self.params.items():
             out.setdefault(name, b)
         return out
 
     def function(self, name: str) -> str:
-        kept_apart = KEPT_APART if isinstance(self.kernel.body, Window) else ""
-        step = "" if self.kernel.loop is None else f", long d{len(self.symbols) - 1}"  # its number is the last symbol
-        head = [f"static {kept_apart}void {name}(const ws_call *call, long lo, long hi{step}{self.parameters()}) {{"]
+        attribute = NOINLINE if isinstance(self.kernel.body, Window) else ""
+        # The number of the loop's iteration is the last symbol.
+        step = "" if self.kernel.loop is None else f", long d{len(self.symbols) - 1}"
+        head = [f"static {attribute}void {name}(const ws_call *call, long lo, long hi{step}{self.parameters()}) {{"]
         text = "\n".join(self.lines)
-        given = len(self.symbols) - (self.kernel.loop is not None)
-        used = [k for k in range(given) if f"d{k}" in text]
+        dims = len(self.symbols) - (self.kernel.loop is not None)
+        used = [k for k in range(dims) if f"d{k}" in text]
         head += [f"  const long d{k} = call->dims[{k}];" for k in used]
         for (slot, dtype), name in self.scalars.items():
             value = f"call->derived[{slot}]"
@@ -271,7 +278,7 @@ class CWriter:
 
 
 def workspace(inner: Inner | None) -> dict[int, str]:
-    """The pieces of a thread's workspace that native code is given, and the names of their parameters."""
+    """The pieces of a thread's workspace that native code uses, and the names of their parameters."""
     if isinstance(inner, Blocks):
         pieces = {inner.work: "block", inner.pairs: "pairs"}
         return {b: name for b, name in pieces.items() if b is not None}
@@ -281,7 +288,7 @@ def workspace(inner: Inner | None) -> dict[int, str]:
 
 
 def simd(level: Level) -> str:
-    """How the vector loop of a level is marked: polynomials gain from the widest vectors, memory does not."""
+    """The pragma of a level's vector loop: polynomials gain from the widest vectors, memory-bound loops do not."""
     wide = any(i.op in TRANSCENDENTAL and i.dtype == float32 for i in level.body)
     return f"#pragma omp simd simdlen({LANES})" if wide else "#pragma omp simd"
 

@@ -1,4 +1,4 @@
-"""From C source to a shared object, through the cache."""
+"""C source -> shared object, through a content-addressed cache (double-checked under a lock)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from wholestep.records import dataclass
 
 NATIVE = Path(__file__).parents[1] / "native"
 OBJECT_SUFFIX = ".so"
-# What most programs have none of are libraries of their own: a first start would wait for them.
+# Rarely needed code is built as separate libraries, so that a first start does not wait for it.
 PARTS = {
     "half": "gemm_half.c",
     "double": "gemm_double.c",
@@ -26,18 +26,18 @@ PARTS = {
     "sockets": "group_sockets.c",
     "copy": "copy.c",
 }
-# What kernels of many plans call, by the header that declares it: compiled once, linked with plans that include it.
+# Functions that kernels of many plans call, by the header that declares them: compiled once, linked with these plans.
 SHARED = {"reduce.h": "shared_reduce.c", "conv.h": "shared_conv.c", "conv_f64.h": "shared_conv_f64.c"}
 SHARED_SUFFIX = ".o"
-# What only the library is made of; every other header may be included by a plan and is part of its key.
+# Headers that only the library includes; a plan may include every other header, so those are part of its cache key.
 LIBRARY_HEADERS = frozenset(
     {"runtime.h", "gemm_tile.h", "gemm_vector.h", "gemm_portable.h", "order.h", "loop.h"}
     | {"group_sums.h", "group_rows.h", "group_waiting.h", "group_messages.h", "waiting.h"}
 )
 
-# No -ffast-math: bits are a contract.  Contraction is off so that a multiply-add is fused only where it is written.
-# -fno-trapping-math and -fno-math-errno change no value; they let branch-free code be vectorised.
-# zig cc adds UBSan below -O2, and its runtime is not in a shared object.
+# No -ffast-math: bits are a contract.  Contraction is off, so that a multiply-add is fused only where it is written.
+# -fno-trapping-math and -fno-math-errno change no value; they permit vectorization of branch-free code.
+# zig cc adds UBSan below -O2, and a shared object does not contain its runtime.
 FLAGS = (
     "-std=gnu11",
     "-O3",
@@ -49,69 +49,69 @@ FLAGS = (
     "-ffp-contract=off",
     "-fno-sanitize=undefined",
 )
-# Hundreds of calls in a row: a higher level takes up to 2 s longer, and the calls take as long.
+# The entry point is hundreds of calls: optimizing it takes up to 2 s longer and makes the calls no faster.
 ENTRY_FILE, ENTRY_LEVEL = "entry.c", "-O0"
 LINK = ("-shared",)
-OLDEST_ZIG = (
-    0,
-    16,
-)  # before, a target with AVX-512 has no 64-byte vectors unless -mevex512 is said, which is gone since
-SHOWN_LINES = 20  # of what a compiler says when it fails
+# Older versions have no 64-byte vectors in a target with AVX-512, unless given -mevex512, which newer ones refuse.
+OLDEST_ZIG = (0, 16)
+SHOWN_LINES = 20  # lines of a failing compiler's output that the error shows
 LIBRARIES = ("-lm", "-pthread")
 EVERY_FLAG = (*FLAGS, ENTRY_LEVEL, *LINK, *LIBRARIES)
 
 
 TUNE = "-mtune=native"
 _AVX2 = ("-mavx2", "-mfma", TUNE)
-# The same bits as AVX2.  The library's products use 64-byte vectors; a plan's loop does so where it asks for 16 lanes
-# (simdlen), which is 1.4-1.6 times as fast for elementary functions and 3-9 % slower where memory is the limit.
-# Without avx512vl narrower loops are AVX2's own: with it, epilogues that select take up to 1.4 times as long (Zen 4).
+# The same bits as AVX2.  The library's products use 64-byte vectors; a plan's loop does so if it requests 16 lanes
+# (simdlen), which is 1.4-1.6 times as fast for elementary functions and 3-9 % slower if memory is the limit.
+# Without avx512vl narrower loops use AVX2: with it, epilogues with selects take up to 1.4 times as long (Zen 4).
 _AVX512 = ("-mavx512f", "-mavx512dq", "-mavx512bw", "-mprefer-vector-width=256", *_AVX2)
-# What the C compiler is told of each target.
+# The C compiler's flags for each target.
 TARGET_FLAGS: Mapping[str, tuple[str, ...]] = {
     "cpu/avx512bf16": ("-mavx512bf16", *_AVX512),
     "cpu/avx512": _AVX512,
     "cpu/avx2": _AVX2,
-    "cpu/portable": ("-Wno-psabi",),  # 32-byte vectors without AVX: they stay inside a function
+    "cpu/portable": ("-Wno-psabi",),  # 32-byte vectors without AVX are safe: no function passes them to another one
 }
 
 
 def flags_of(target: str) -> tuple[str, ...]:
-    """What the C compiler is told of a target; a plan for another device is refused."""
+    """The C compiler's flags for a target; raises `PlanError` for a plan of another device."""
     if target not in TARGET_FLAGS:
-        known = ", ".join(map(repr, TARGET_FLAGS))
-        raise PlanError(f"a plan for {target!r} cannot be compiled for a CPU; expected one of {known}. Plan it again.")
+        targets = ", ".join(map(repr, TARGET_FLAGS))
+        raise PlanError(
+            f"a plan for {target!r} cannot be compiled for a CPU; expected one of {targets}. Plan it again."
+        )
     return TARGET_FLAGS[target]
 
 
 @dataclass(frozen=True)
 class CCompiler:
-    """A C compiler: how to call it, and a fingerprint that changes when it does."""
+    """A C compiler: its command, and a fingerprint that changes with its version."""
 
     command: tuple[str, ...]
     fingerprint: str
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Ours, without our level where the command line names one: "gcc -O1" compiles faster, to the same bits."""
-        levelled = any(word.startswith("-O") for word in self.command)
-        return tuple(flag for flag in FLAGS if not (levelled and flag.startswith("-O")))
+        """Our flags, without -O3 if the command specifies a level: "gcc -O1" compiles faster, to the same bits."""
+        has_level = any(word.startswith("-O") for word in self.command)
+        return tuple(flag for flag in FLAGS if not (has_level and flag.startswith("-O")))
 
     @property
     def is_quick(self) -> bool:
-        """Does the command line ask for a level that takes little time?"""
+        """Does the command specify an optimization level that compiles quickly?"""
         return not {"-O0", "-O1", "-Og"}.isdisjoint(self.command)
 
     def call(self, target: str, name: str) -> list[str]:
-        """How it is called for a file of a target; what to do, and what to write, is to be added."""
+        """The command for one file and target; the caller appends what to do and the output."""
         flags = [ENTRY_LEVEL if name == ENTRY_FILE and flag.startswith("-O") else flag for flag in self.flags]
-        # zig takes -mtune=native for -mcpu=native: it would compile for this machine, whatever the target.
+        # zig treats -mtune=native as -mcpu=native: it would compile for this machine, whatever the target.
         target_flags = [flag for flag in flags_of(target) if not (flag == TUNE and _is_zig(self.command))]
         return [*self.command, *flags, *target_flags, f"-iquote{NATIVE}"]
 
 
 class CompileCounter:
-    """How often a compiler was run for a plan; a test that asserts "no recompile" reads it."""
+    """Counts compiler runs for plans; a test that asserts "no recompile" reads it."""
 
     def __init__(self) -> None:
         self.value = 0
@@ -125,17 +125,17 @@ def find_compiler(requested: str | None = None) -> CCompiler:
     if requested is not None:
         import shlex
 
-        found = _on_path(tuple(shlex.split(requested)))
-        if found is None:
+        compiler = _on_path(tuple(shlex.split(requested)))
+        if compiler is None:
             raise CompilerError(
                 f"the C compiler {requested!r} was not found or is not executable; name one that is on the PATH, or "
                 "none to let Wholestep look for gcc, clang, cc and the ziglang wheel."
             )
-        return found
+        return compiler
     for name in ("gcc", "clang", "cc"):
-        found = _on_path((name,))
-        if found is not None:
-            return found
+        compiler = _on_path((name,))
+        if compiler is not None:
+            return compiler
     zig = _zig()
     if zig is None:
         raise CompilerError(
@@ -152,10 +152,10 @@ def _on_path(command: tuple[str, ...]) -> CCompiler | None:
         return None
     real = Path(executable).resolve()
     status = real.stat()
-    # The file's identity stands for the version: asking `--version` would cost a process on every start.
+    # The file's identity stands for the version: running `--version` would cost a process on every start.
     fingerprint = f"{real} {status.st_size} {status.st_mtime_ns} {' '.join(command[1:])}"
-    found = (executable, *command[1:])
-    return CCompiler((*found, *_zig_target()) if _is_zig(found) and "-target" not in found else found, fingerprint)
+    words = (executable, *command[1:])
+    return CCompiler((*words, *_zig_target()) if _is_zig(words) and "-target" not in words else words, fingerprint)
 
 
 def _is_zig(command: Sequence[str]) -> bool:
@@ -164,14 +164,14 @@ def _is_zig(command: Sequence[str]) -> bool:
 
 
 def _zig_target() -> tuple[str, str]:
-    """Without a target zig compiles for exactly this machine, whatever our flags say."""
+    """Without a target, zig compiles for exactly this machine, whatever our flags say."""
     machine = {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
     system = {"linux": "linux-gnu", "darwin": "macos"}.get(sys.platform, sys.platform)
     return "-target", f"{machine}-{system}"
 
 
 def _executable(name: str) -> str | None:
-    """Where a command is found, as `shutil.which` says; that module brings three compressors along."""
+    """The path of a command, like `shutil.which`, whose module would import three compressors."""
     candidates = [Path(name)] if "/" in name else [Path(folder, name) for folder in os.get_exec_path()]
     return next((str(path) for path in candidates if path.is_file() and os.access(path, os.X_OK)), None)
 
@@ -201,22 +201,22 @@ def compile_c(
 ) -> Path:
     """The shared object of a plan's C `source` for a target by name: from the cache, or compiled and cached.
 
-    The source may include the headers of `native` that are not the library's own; their text is part of the key.
-    `files` are the same program cut into several, which are compiled side by side.
+    The source may include every header of `native` that is not internal to the library; their text is part of the key.
+    `files` is the same program divided into several files, which are compiled in parallel.
     """
     compiler = compiler or find_compiler()
     cache = cache or ContentStore()
     key = key_of("plan", source, *_plan_headers(), *flags_of(target), *EVERY_FLAG, compiler.fingerprint)
-    found = cache.get(key, OBJECT_SUFFIX)
-    if found is not None:
-        return found
+    cached = cache.get(key, OBJECT_SUFFIX)
+    if cached is not None:
+        return cached
     with cache.lock(key):
-        found = cache.get(key, OBJECT_SUFFIX)  # another process may have made it while we waited
-        if found is not None:
-            return found
+        cached = cache.get(key, OBJECT_SUFFIX)  # another process may have compiled it while this one waited
+        if cached is not None:
+            return cached
         compile_counter.value += 1
-        called = [name for header, name in SHARED.items() if f'#include "{header}"' in source]
-        shared = [partial(shared_object, name, cache, compiler, target) for name in called]
+        files_needed = [name for header, name in SHARED.items() if f'#include "{header}"' in source]
+        shared = [partial(shared_object, name, cache, compiler, target) for name in files_needed]
         return cache.put(key, run_compiler(compiler, target, files or {"plan.c": source}, shared), OBJECT_SUFFIX)
 
 
@@ -228,17 +228,17 @@ def _plan_headers() -> tuple[str, ...]:
 
 
 def shared_object(name: str, cache: ContentStore, compiler: CCompiler, target: str) -> Path:
-    """The object of a file of functions that plans share, to be linked with them: from the cache, or compiled."""
+    """The object file of functions that plans share, to be linked with them: from the cache, or compiled."""
     key = key_of("shared", name, *_plan_headers(), *flags_of(target), *EVERY_FLAG, compiler.fingerprint)
-    found = cache.get(key, SHARED_SUFFIX)
-    if found is not None:
-        return found
+    cached = cache.get(key, SHARED_SUFFIX)
+    if cached is not None:
+        return cached
     from wholestep.compiler.runtime.build_folder import build_folder  # a start from the cache compiles nothing
 
     with cache.lock(key), build_folder() as folder:
-        found = cache.get(key, SHARED_SUFFIX)
-        if found is not None:
-            return found
+        cached = cache.get(key, SHARED_SUFFIX)
+        if cached is not None:
+            return cached
         _run([*compiler.call(target, name), "-c", str(NATIVE / name), "-o", "shared.o"], folder)
         return cache.put(key, Path(folder, "shared.o").read_bytes(), SHARED_SUFFIX)
 
@@ -248,8 +248,7 @@ def run_compiler(
 ) -> bytes:
     """Compile `sources` (file name -> text) into one shared object and return its bytes.
 
-    Files are compiled side by side, one for each core at a time, the first ones first; `shared` give objects that are
-    linked with them.
+    Files are compiled in parallel, one per core at a time, in the given order; `shared` returns object files to link.
     """
     from wholestep.compiler.runtime.blas_threads import on_one_thread
     from wholestep.compiler.runtime.build_folder import build_folder
@@ -258,13 +257,13 @@ def run_compiler(
         for name, text in sources.items():
             Path(folder, name).write_text(text)
         names = [name for name in sources if name.endswith(".c")]
-        with inner_span("gcc"), on_one_thread():  # whoever evaluates the step meanwhile
+        with inner_span("gcc"), on_one_thread():  # limits BLAS in a thread that evaluates the step meanwhile
             if len(names) == 1:
-                inputs = [names[0], *(str(made()) for made in shared)]
+                inputs = [names[0], *(str(build()) for build in shared)]
             else:
                 commands = [[*compiler.call(target, name), "-c", name, "-o", f"{name}.o"] for name in names]
                 run_all([*shared, *(partial(_run, command, folder) for command in commands)], default_threads())
-                inputs = [*(f"{name}.o" for name in names), *(str(made()) for made in shared)]
+                inputs = [*(f"{name}.o" for name in names), *(str(build()) for build in shared)]
             name = names[0] if len(names) == 1 else ""
             _run([*compiler.call(target, name), *LINK, *inputs, "-o", "out.so", *LIBRARIES], folder)
         return Path(folder, "out.so").read_bytes()
@@ -282,9 +281,9 @@ def _run(command: Sequence[str], folder: str) -> None:
 
 
 def _first_errors(stderr: str) -> str:
-    """20 lines from the first error on; warnings before it are left out, and what has no error is shown from its start.
+    """20 lines from the first error on, without the warnings before it; from the start if no line has an error.
 
-    gcc and clang write "error:", linkers that or "undefined reference".
+    gcc and clang write "error:", linkers write that or "undefined reference".
     """
     lines = stderr.strip().splitlines()
     first = next((i for i, line in enumerate(lines) if "error:" in line or "undefined " in line), 0)

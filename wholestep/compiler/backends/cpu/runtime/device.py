@@ -1,4 +1,4 @@
-"""The CPU as a device: its memory, the library that is coming, and plans as programs."""
+"""The CPU as a device: its memory, its runtime library (loaded in the background), and the loading of plans."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class CpuDevice:
-    """A CPU as a target: plans for it are compiled and run here."""
+    """A CPU target whose plans are compiled and run in this process."""
 
     runs = True
     memory = MEMORY
@@ -45,22 +45,22 @@ class CpuDevice:
         return CpuScratch()
 
     def prepare(self, options: CompileOptions) -> None:
-        """Find or compile the runtime library on a thread of its own."""
+        """Find or compile the runtime library on a background thread."""
         if self._coming is None and not native.is_loaded(self.name):
-            # In no context: its spans are no part of the build that happens to come first.  Planning is in a hurry.
+            # In an empty context: its spans do not belong to the build that runs now.  `patient` yields to planning.
             self._coming = Background(lambda: Context().run(load_library, self.name, options), patient=True)
 
     def library(self, options: CompileOptions) -> native.Library:
-        """The library, once it is there.  Where `prepare` failed, perhaps with another compiler, it is tried again."""
-        coming, self._coming = self._coming, None
-        if coming is not None:
-            coming.wait()
+        """The library, when it is ready.  If `prepare` failed, perhaps with another compiler, it is tried again."""
+        loading, self._coming = self._coming, None
+        if loading is not None:
+            loading.wait()
         return load_library(self.name, options)
 
     def load(
         self, plan: Plan, place: LoadContext, key: str = "", meanwhile: Callable[[], None] = do_nothing
     ) -> Program:
-        """The program of a plan, compiled for the target that the plan was made for."""
+        """The program of a plan, compiled for the plan's target."""
         if plan.target != self.name:
             if plan.target not in TARGETS:
                 raise PlanError(
@@ -70,14 +70,14 @@ class CpuDevice:
             need_available(TARGETS[plan.target])
         _expect_memory(plan, place)
         device, options = device_for(plan.target), place.where.options
-        device.prepare(options)  # a cold start compiles the library and the plan side by side
+        device.prepare(options)  # a cold start compiles the library and the plan in parallel
         library = partial(device.library, options)
         code = PlanCode(plan, options, key=key, profile=place.profile, library=library, meanwhile=meanwhile)
         if _are_threads(place.where.group) and takes_part(plan):
             from wholestep.compiler.backends.cpu.runtime.simulated_ranks import ThreadRanksProgram, team_of
 
             team = team_of(place.where.group, code.library)
-            return ThreadRanksProgram([CpuProgram(plan, own, code) for own in team.places(place, plan)], team)
+            return ThreadRanksProgram([CpuProgram(plan, context, code) for context in team.places(place, plan)], team)
         return CpuProgram(plan, place, code)
 
     def load_micro_batches(
@@ -94,11 +94,11 @@ class CpuDevice:
                 for r in range(len(team.members))
             ]
             if any(isinstance(p, ThreadRanksProgram) for p in programs):
-                own = [
+                rank_programs = [
                     MicroBatchProgram(plan, o, w, shape)
                     for o, w in zip(of_ranks, team.places(place, plan), strict=True)
                 ]
-                return ThreadRanksProgram(own, team)
+                return ThreadRanksProgram(rank_programs, team)
         return MicroBatchProgram(plan, programs, place, shape)
 
     def program_key(self, plan: Plan, options: CompileOptions, key: str = "") -> str:
@@ -109,12 +109,12 @@ class CpuDevice:
 
 
 def _expect_memory(plan: Plan, place: LoadContext) -> None:
-    """Begin to get what a program of its own and the scratch memory will take: the system may take seconds for it."""
-    assert isinstance(place.scratch, CpuScratch), "programs of the CPU share its scratch memory"
+    """Start to allocate the program's memory and the scratch memory: the system may take seconds for it."""
+    assert isinstance(place.scratch, CpuScratch), "a CPU program needs CPU scratch memory"
     threads, segments = place.where.threads, place.scratch.segments
-    wanted = segments.grown(plan.arena_bytes, plan.work_bytes, threads)
-    if wanted != segments:
-        expect_region(wanted.total)
+    needed = segments.grown(plan.arena_bytes, plan.work_bytes, threads)
+    if needed != segments:
+        expect_region(needed.total)
     expect_region(pages_of(plan, threads).private_mapped)
 
 
@@ -130,16 +130,16 @@ def load_library(target: str, options: CompileOptions) -> native.Library:
 
 @cache
 def device_for(name: str) -> CpuDevice:
-    """The device of a target by name: one in a process, since it has the library coming."""
+    """The device of a target by name: one per process, since it holds the library that is being loaded."""
     return CpuDevice(TARGETS[name])
 
 
 def default_target() -> Target:
-    """What `device="cpu"` means on this machine."""
+    """The target that `device="cpu"` selects on this machine."""
     return detect_target()
 
 
 def make_device(target: Target) -> CpuDevice:
-    """The CPU as a target; an error where this machine is no such CPU."""
+    """The CPU device of a target; raises if this machine cannot run its code."""
     need_available(target)
     return device_for(target.name) if target == TARGETS[target.name] else CpuDevice(target)

@@ -1,4 +1,4 @@
-"""What launches of the CPU leave: outputs where they lie, a step's that were put aside, the slices of an epoch."""
+"""Handles of CPU launches: outputs in place, saved outputs of a step, and the slices of an epoch."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from wholestep.records import dataclass
 
 @dataclass(frozen=True)
 class Outlet:
-    """An output: its type, how it is laid out, and its bytes."""
+    """An output: its type, its layout, and its bytes."""
 
     buffer: Buffer
     stored: AnyArray
 
     def copy(self) -> Outlet:
-        """The same with bytes of its own."""
+        """The same output with its own bytes."""
         return Outlet(self.buffer, self.stored.copy())
 
     def read(self, sizes: Mapping[str, int]) -> AnyArray:
@@ -33,13 +33,13 @@ class Outlet:
 
 @dataclass(frozen=True)
 class StepOutputs:
-    """A step whose outputs were put aside."""
+    """The saved outputs of a step."""
 
     outlets: Mapping[str, Outlet]
     sizes: Mapping[str, int]
 
     def wait(self) -> None:
-        """It is done."""
+        """Returns at once: the step is complete."""
 
     def loss(self) -> float:
         """The first output."""
@@ -50,15 +50,15 @@ class StepOutputs:
         return self.outlets[name].read(self.sizes)
 
     def keep(self) -> StepOutputs:
-        """As it is."""
+        """The outputs are already saved."""
         return self
 
 
 class CpuEpoch:
-    """The slices of an epoch, made when they are asked for."""
+    """Iterates over the slices of an epoch; each runs when it is requested."""
 
     def __init__(self, epoch: Epoch, run: Callable[[AnyArray, int], int]) -> None:
-        """`run` makes updates after so many, writes their losses, and says how many there were."""
+        """`run(losses, done)` runs steps after the first `done`, writes their losses, and returns how many it ran."""
         self._epoch, self._run, self._done = epoch, run, 0
         self._losses = np.zeros(epoch.end - epoch.first)
 

@@ -1,4 +1,4 @@
-"""The native runtime library: built once per machine, loaded once per process."""
+"""The native runtime library: compiled once per machine, loaded once per process; its C structures and functions."""
 
 from __future__ import annotations
 
@@ -56,17 +56,17 @@ __all__ = [
 ]
 
 SEQUENTIAL, SHUFFLED, EXPLICIT = range(3)
-APART = 1 << 16  # as a number of threads: one that is none of the pool's
+APART = 1 << 16  # passed as `threads`: run on the calling thread, outside of the pool
 GROUP_FAILED = (errno.ETIMEDOUT, errno.EPIPE, errno.EPROTO, errno.EBADMSG)
-DOUBTFUL = 64  # normal numbers of a piece that NumPy may have to draw: one in half a million is expected
+DOUBTFUL = 64  # values per piece of normal draws that NumPy may have to round; one in half a million is expected
 _NORMALS = (c_uint64, c_uint64, c_long, c_double, c_double, c_double, c_void_p, c_void_p, c_long)
-NO_LIBRARY = {*PARTS.values(), *SHARED.values()}  # files that are compiled by themselves
-INCLUDED = "gemm.c"  # by the parts, which are its products of other elements
+NO_LIBRARY = {*PARTS.values(), *SHARED.values()}  # files that are compiled separately
+INCLUDED = "gemm.c"  # the parts include it to instantiate its products for other element types
 Body = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_int)
 
 
 class Ahead(Structure):
-    """`ws_ahead` of ws.h: memory that is fetched while a product runs; `bytes` and `step` in bytes."""
+    """`ws_ahead` of ws.h: memory that is prefetched while a product runs; `bytes` and `step` in bytes."""
 
     _fields_ = [("start", c_void_p), *[(name, c_long) for name in ("count", "bytes", "step")]]
 
@@ -89,7 +89,7 @@ class Gemm(Structure):
 
 
 class Pairs(Structure):
-    """`ws_pairs` of ws.h: rows of half elements side by side, strides in elements."""
+    """`ws_pairs` of ws.h: packs half elements into pairs of rows, strides in elements."""
 
     _fields_ = [
         ("rows", c_long),
@@ -103,7 +103,7 @@ class Pairs(Structure):
 
 
 class NativeCall(Structure):
-    """`ws_call` of ws.h: what an entry point is given."""
+    """`ws_call` of ws.h: the arguments of an entry point."""
 
     _fields_ = [
         ("api", c_void_p),
@@ -121,13 +121,13 @@ class NativeCall(Structure):
 
 
 class LoopInput(Structure):
-    """`ws_input` of runtime.h: an input that the loop takes row by row from `source`."""
+    """`ws_input` of runtime.h: an input that the loop reads row by row from `source`."""
 
     _fields_ = [("source", c_void_p), ("row_bytes", c_long), ("slot", c_void_p), ("staging", c_void_p)]
 
 
 class NativeBound(Structure):
-    """`ws_bound` of runtime.h: indices that stay below a limit."""
+    """`ws_bound` of runtime.h: indices that must be below a limit."""
 
     _fields_ = [("slot", c_void_p), ("count", c_long), ("limit", c_uint64), ("bytes", c_int)]
 
@@ -173,7 +173,7 @@ WHOLE, HALF = 0, {"bfloat16": 1, "float16": 2}
 
 
 class Copy(Structure):
-    """`ws_copy` of runtime.h: a stored transpose, or a half form."""
+    """`ws_copy` of runtime.h: a transposed or half-precision copy of a state."""
 
     _fields_ = [
         ("state", c_void_p),
@@ -188,7 +188,7 @@ PHASE_DIMS = ("batch_dim", "first_dim", "rows_dim", "parts_dim", "own_dim", "who
 
 
 class NativePhase(Structure):
-    """`ws_phase` of runtime.h: a program of a step over micro-batches."""
+    """`ws_phase` of runtime.h: one program of a step over micro-batches."""
 
     _fields_ = [
         ("prologue", c_void_p),
@@ -217,7 +217,7 @@ class MicroBatchLoop(Structure):
 
 
 class NativeShare(Structure):
-    """`ws_share` of group.h: a tensor of a collective."""
+    """`ws_share` of group.h: one tensor of a collective."""
 
     _fields_ = [("source", c_void_p), ("to", c_void_p), ("count", c_long)]
 
@@ -226,7 +226,7 @@ Collective = ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(NativeShare), c_int, c_in
 
 
 class NativeGroup(Structure):
-    """`ws_group` of group.h: the ranks that make a step together, seen from one of them."""
+    """`ws_group` of group.h: the ranks that run a step together, as one of them sees it."""
 
     _fields_ = [
         *[(name, c_int) for name in ("rank", "size", "failed")],
@@ -246,17 +246,17 @@ class Library:
         self.dll = ctypes.CDLL(os.fspath(path))
         self.api: int = ctypes.addressof(ctypes.c_byte.in_dll(self.dll, "ws_api_table"))
         self.gemm_f32 = self._function("ws_gemm_f32", None, POINTER(Gemm))
-        self.parts: dict[str, Part] = {}  # once a plan needs them
+        self.parts: dict[str, Part] = {}  # loaded when a plan needs them
         self.barrier = self._function("ws_barrier", None)
         self.order = self._function("ws_order", c_uint64, c_uint64, c_uint64, c_uint64, c_uint64)
         self._uniforms = self._function("ws_uniforms", None, c_uint64, c_uint64, c_uint64, c_long, c_void_p)
         self._normals = self._function("ws_normals", c_long, *_NORMALS)
         self._pool_run = self._function("ws_pool_run", c_int, c_void_p, c_void_p, c_int)
-        self.step = self.dll.ws_step  # of byref(Step); without types to convert to, a call is quickest
+        self.step = self.dll.ws_step  # takes byref(Step); a call without declared argument types is fastest
         # Runs steps until `loop.steps`, the end of the epoch or the time limit; returns how many were done.
         self.run_loop = self._function("ws_run_loop", c_long, POINTER(NativeLoop))
         self.run_loop.errcheck = _check_result  # type: ignore[assignment]  # the stubs know no structures
-        self.run_micro_batches = self._function("ws_run_micro_batches", c_long, POINTER(MicroBatchLoop))  # alike
+        self.run_micro_batches = self._function("ws_run_micro_batches", c_long, POINTER(MicroBatchLoop))
         self.run_micro_batches.errcheck = _check_result  # type: ignore[assignment]
 
     def _function(self, name: str, result: type | None, *arguments: type) -> ctypes._NamedFuncPointer:
@@ -265,7 +265,7 @@ class Library:
         return function  # type: ignore[no-any-return]
 
     def run_step(self, prologue: int | None, entry: int, call: NativeCall, threads: int) -> None:
-        """Run one step: the prologue, then `entry` on every thread.  `call.step` is the caller's to advance."""
+        """Run one step: the prologue, then `entry` on every thread.  The caller advances `call.step`."""
         step = NativeStep(prologue=prologue, entry=entry, call=ctypes.pointer(call), threads=threads)
         check(self.step(ctypes.byref(step)), threads)
 
@@ -274,20 +274,20 @@ class Library:
         check(self._pool_run(ctypes.cast(body, c_void_p), argument, threads), threads)
 
     def uniforms(self, key: int, step: int, block: int, count: int) -> random.Floats:
-        """Four uniform numbers for each of `count` blocks of Philox."""
+        """Four uniform values for each of `count` Philox blocks."""
         out = np.empty(4 * count)
         self._uniforms(key, step, block, count, out.ctypes.data)
         return out
 
     def normals(self, key: int, first: int, formula: random.Formula, out: random.Singles) -> random.Places | None:
-        """Write normal numbers by a formula.  Returns where NumPy has to decide how one is rounded; None: too often."""
-        noted = np.empty(DOUBTFUL, np.int64)
-        given = formula.lift, formula.scale, formula.shift
-        found = self._normals(key, first, len(out), *given, out.ctypes.data, noted.ctypes.data, DOUBTFUL)
-        return noted[:found] if found <= DOUBTFUL else None
+        """Write normal values by a formula.  Returns the positions that NumPy must round; None if too many."""
+        positions = np.empty(DOUBTFUL, np.int64)
+        parameters = formula.lift, formula.scale, formula.shift
+        count = self._normals(key, first, len(out), *parameters, out.ctypes.data, positions.ctypes.data, DOUBTFUL)
+        return positions[:count] if count <= DOUBTFUL else None
 
 
-# What the parts of the library have, with the structure that each function takes; dtype -> the part with its products.
+# The functions of each part of the library, with their argument structures; then dtype -> the part with its products.
 FUNCTIONS: dict[str, dict[str, type[Structure]]] = {
     "half": {"gemm_bf16": Gemm, "gemm_f16": Gemm, "pair_rows": Pairs},
     "double": {"gemm_f64": Gemm},
@@ -296,26 +296,26 @@ PART_OF = {"bfloat16": "half", "float16": "half", "float64": "double"}
 
 
 class Part:
-    """Products that the library itself does not have; they are added to the table that plans see."""
+    """Products that the base library lacks; they are added to the function table that plans use."""
 
     def __init__(self, name: str, path: Path, library: Library) -> None:
-        self.dll, self.library = ctypes.CDLL(os.fspath(path)), library  # it may multiply with that one's products
+        self.dll, self.library = ctypes.CDLL(os.fspath(path)), library  # kept alive: a part may call its products
         self.functions = {function: getattr(self.dll, f"ws_{function}") for function in FUNCTIONS[name]}
         for function, argument in FUNCTIONS[name].items():
             self.functions[function].restype, self.functions[function].argtypes = None, [POINTER(argument)]
         self.dll[f"ws_add_{name}"](c_void_p(library.api))
 
 
-def _check_result(done: int, function: object, given: tuple[NativeLoop | MicroBatchLoop]) -> int:
-    """What a loop returns; an error where it is the negative of an error number."""
+def _check_result(done: int, function: object, arguments: tuple[NativeLoop | MicroBatchLoop]) -> int:
+    """The steps that a loop has run; raises if the result is a negative error number."""
     if done == -errno.EDOM:
         raise IndexRefusedError
-    check(max(0, -done), given[0].threads)
+    check(max(0, -done), arguments[0].threads)
     return done
 
 
 def check(error: int, threads: int) -> None:
-    """Raise what an error number of the library means; nothing where it is 0."""
+    """Raise the exception that corresponds to an error number of the library; 0 is success."""
     if error == 0:
         return
     if error == errno.EINVAL and not 1 <= threads <= MAX_THREADS:
@@ -330,32 +330,32 @@ def check(error: int, threads: int) -> None:
 
 
 def library_sources(part: str = "") -> dict[str, str]:
-    """The text of every file of the library, or of a part of it, by name."""
+    """The text of every source file of the library, or of one of its parts, by name."""
     compiled = {PARTS[part]} if part else {path.name for path in NATIVE.glob("*.c")} - NO_LIBRARY
     names = compiled | LIBRARY_HEADERS | {"ws.h", "half.h", "philox.h", "group.h"} | ({INCLUDED} if part else set())
-    order = sorted(names, key=lambda name: (name != INCLUDED, name))  # what takes long is compiled first
+    order = sorted(names, key=lambda name: (name != INCLUDED, name))  # the slowest file is compiled first
     return {name: (NATIVE / name).read_text() for name in order}
 
 
 def build_library(cache: ContentStore, compiler: CCompiler, target: str, part: str = "") -> Path:
-    """The shared object of the library for a target by name, or that of a part of it, cached."""
+    """The shared object of the library for a target by name, or of one of its parts, cached."""
     sources = library_sources(part)
     texts = [text for pair in sources.items() for text in pair]
     key = key_of("library", part, *texts, *EVERY_FLAG, *flags_of(target), compiler.fingerprint)
-    found = cache.get(key, OBJECT_SUFFIX)
-    if found is not None:
-        return found
+    cached = cache.get(key, OBJECT_SUFFIX)
+    if cached is not None:
+        return cached
     compiled = {name: text for name, text in sources.items() if not part or name != INCLUDED}
     with cache.lock(key):
         return cache.get(key, OBJECT_SUFFIX) or cache.put(key, run_compiler(compiler, target, compiled), OBJECT_SUFFIX)
 
 
-_loaded: dict[str, Library] = {}  # by target: products of `cpu/portable` have other bits than those of its neighbours
+_loaded: dict[str, Library] = {}  # by target name: products of `cpu/portable` have other bits than the others'
 _loading = threading.Lock()
 
 
 def _after_fork() -> None:
-    """A child has none of its parent's threads: nobody would open a lock that one of them held."""
+    """A forked child has none of its parent's threads, so a lock that one of them held would never be released."""
     global _loading
     _loading = threading.Lock()
 
@@ -364,12 +364,12 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def is_loaded(target: str) -> bool:
-    """Does this process have the library of a target?"""
+    """Has this process loaded the library of a target?"""
     return target in _loaded
 
 
 def load_library(target: str, cache: ContentStore | None = None, compiler: CCompiler | None = None) -> Library:
-    """The library of a target in this process.  The first call decides how it is built: a target has one pool, ever."""
+    """The library of a target in this process.  The first call decides how it is built: a target has only one pool."""
     with _loading:
         if target not in _loaded:
             _loaded[target] = Library(build_library(cache or ContentStore(), compiler or find_compiler(), target))
@@ -378,7 +378,7 @@ def load_library(target: str, cache: ContentStore | None = None, compiler: CComp
 
 
 def add_part(library: Library, name: str, path: Path) -> None:
-    """Products of a part for the plans of this process, once one of them has any."""
+    """Load a part of the library into this process, unless it is already loaded."""
     with _loading:
         if name not in library.parts:
             library.parts[name] = Part(name, path, library)

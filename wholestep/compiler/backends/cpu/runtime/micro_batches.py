@@ -1,4 +1,4 @@
-"""Micro-batches on the CPU: several programs over one state, run for the parts of a large batch in one native call."""
+"""Gradient accumulation on the CPU: the programs of a step run for each micro-batch of a batch in one native call."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from wholestep.compiler.runtime.memory import Region
 
 @dataclass(frozen=True)
 class BoundPhase:
-    """A program of a step and its inputs: those it takes row by row, those it is given whole."""
+    """A program of a step and its inputs: those divided into micro-batches, and those passed completely."""
 
     program: CpuProgram
     rows: tuple[str, ...]
-    whole: tuple[str, ...]
+    complete: tuple[str, ...]
     inputs: ctypes.Array[native.LoopInput]
 
 
 class MicroBatchProgram:
-    """The programs of a step as one program.  `plan` is what callers see: inputs as large as all micro-batches."""
+    """The programs of a step as one program.  `plan` is the callers' view: inputs as large as all micro-batches."""
 
     synchronous = True
 
@@ -39,7 +39,7 @@ class MicroBatchProgram:
         group = place.where.group
         ranks = group if any(lockstep_group(group, p.plan) for p in programs) else None
         self._group, self._pace = ranks, Pace(ranks)
-        self._seen = -1  # the version of the state that it has
+        self._seen_version = -1  # the version of the state that this program has last seen
         types = {name: plan.buffers[id].type for name, id in plan.inputs}
         self._cut = {name for name, type in types.items() if shape.is_cut(type.shape)}
         self._types = types
@@ -47,8 +47,8 @@ class MicroBatchProgram:
         self._native = (native.NativePhase * len(programs))(*(self._as_native(p) for p in self._phases))
         self._addresses = (c_void_p * max(1, len(types)))()
         self._slots = {name: i for i, name in enumerate(types)}
-        self._bounded: Mapping[str, int] | None = None  # the sizes for which bounds were counted
-        self._last = programs[-1]  # it leaves the outputs
+        self._bounded: Mapping[str, int] | None = None  # the sizes for which the bounds were computed
+        self._last = programs[-1]  # it computes the outputs
         self.outputs, self.loss = self._last.outputs, self._last.loss
         self._stage()
         self.mapped_bytes = self._region.size + sum(p.mapped_bytes for p in programs)
@@ -60,12 +60,12 @@ class MicroBatchProgram:
         return BoundPhase(program, rows, tuple(n for n in names if n not in self._cut), program.rows_of_inputs(rows))
 
     def _as_native(self, phase: BoundPhase) -> native.NativePhase:
-        made = phase.program.as_phase(self.shape.dims, once=phase is self._phases[-1])
-        made.inputs, made.input_count = phase.inputs, len(phase.rows)
-        return made
+        native_phase = phase.program.as_phase(self.shape.dims, once=phase is self._phases[-1])
+        native_phase.inputs, native_phase.input_count = phase.inputs, len(phase.rows)
+        return native_phase
 
     def _stage(self) -> None:
-        """Room for what a step is given in another dtype or layout than it is read in."""
+        """Allocate staging memory for inputs that arrive in another dtype or layout."""
         sizes = {n: t.bytes(self.plan.sizes) for n, t in self._types.items()}
         self._region, offset = Region(sum(-(-s // 64) * 64 for s in sizes.values())), 0
         self._staging: dict[str, AnyArray] = {}
@@ -75,7 +75,7 @@ class MicroBatchProgram:
 
     @property
     def source(self) -> str:
-        """The C that runs, program after program."""
+        """The C source that runs, program after program."""
         return "\n".join(p.program.source for p in self._phases)
 
     def scalar(self, name: str, value: float) -> None:
@@ -84,28 +84,28 @@ class MicroBatchProgram:
             phase.program.scalar(name, value)
 
     def count_steps(self, advances: bool, unless: str | None = None, stop: bool = False) -> None:
-        """Is a step an update?  Not where the output `unless` is not 0; `stop` ends an epoch there."""
+        """Does a step count as an update?  Not if its output `unless` is nonzero; `stop` then ends an epoch."""
         self._advances, self._stops = advances, stop
         self._refused = None if unless is None else self._last.stored_output(unless)
 
     # -- running -------------------------------------------------------------------------------------------------
 
     def staging(self, name: str) -> AnyArray:
-        """Where an input is converted or held."""
+        """The array into which an input is converted or copied."""
         return self._staging[name]
 
     def bind(self, name: str, array: AnyArray) -> None:
-        """Let the next step read an input where it lies."""
+        """Let the next step read an input in place, without a copy."""
         self._addresses[self._slots[name]] = array.ctypes.data
 
     def launch(self, sizes: Mapping[str, int]) -> MicroBatchProgram:
-        """One step, to its end."""
+        """Run one step to completion."""
         self.count(self._pace.timed(self.prepare(sizes)))
         self.show()
         return self
 
     def prepare(self, sizes: Mapping[str, int]) -> Callable[[], int]:
-        """All of a step that comes before its native call, which is given back."""
+        """Everything of a step before its native call, which is returned."""
         if sizes is not self._bounded:
             self._bounds = bounds_of(self.plan, sizes, self._addresses, self._slots)
             self._bounded = sizes
@@ -123,36 +123,36 @@ class MicroBatchProgram:
         return partial(self._library.run_micro_batches, loop)
 
     def show(self) -> None:
-        """Its states are those of now; each phase refreshes its copies itself."""
-        self._seen = self._state.family.version
+        """Mark the states as current; each phase refreshes its own copies."""
+        self._seen_version = self._state.family.version
 
     def wait(self) -> None:
-        """A step is done when it returns."""
+        """Returns at once: a step is complete when `launch` returns."""
 
     def read(self, name: str) -> AnyArray:
         """An output of the last step, copied."""
         return self._last.read(name)
 
     def keep(self) -> StepOutputs:
-        """The outputs of the last step, copied as they are stored."""
+        """A copy of the outputs of the last step, in their stored layout."""
         return self._last.keep()
 
     def _place_whole(self, sizes: Mapping[str, int]) -> None:
-        changed = self._state.family.version != self._seen
+        changed = self._state.family.version != self._seen_version
         for phase in self._phases:
             if changed:
                 phase.program.bring_states()
             phase.program.set_sizes(sizes)
-            for name in phase.whole:
+            for name in phase.complete:
                 phase.program.bind_address(name, self._addresses[self._slots[name]])
             phase.program.set_epoch()
 
     def epoch(self, epoch: Epoch) -> CpuEpoch:
-        """Steps until the epoch's end, in slices of about 50 ms."""
+        """Run steps until the end of the epoch, in slices of about 50 ms."""
         return CpuEpoch(epoch, partial(self._run_slice, epoch, self._loop(epoch)))
 
     def _loop(self, epoch: Epoch) -> native.MicroBatchLoop:
-        """What the native loop needs to know of an epoch, but for where a slice begins."""
+        """The native loop's description of an epoch, without the start of a slice."""
         loop = self._loop_over(epoch.rows, epoch.batch)
         loop.seconds = self._pace.seconds
         if epoch.order is not None:
@@ -160,17 +160,17 @@ class MicroBatchProgram:
         return loop
 
     def _run_slice(self, epoch: Epoch, loop: native.MicroBatchLoop, losses: AnyArray, done: int) -> int:
-        """Some steps of an epoch; returns how many.  Whoever looked before may have made steps of other rows."""
+        """Run some steps of an epoch; returns how many.  Rewrites all arguments, as others may have run in between."""
         run = self.prepare_slice(epoch, loop, losses, done, self._pace.steps(len(losses) - done))
-        made = run() if self._pace.alone else self._pace.timed(run)
-        self.count_slice(made)
+        steps = run() if self._pace.alone else self._pace.timed(run)
+        self.count_slice(steps)
         self.show()
-        return made
+        return steps
 
     def prepare_slice(
         self, epoch: Epoch, loop: native.MicroBatchLoop, losses: AnyArray, done: int, most: int
     ) -> Callable[[], int]:
-        """All of a slice that comes before its native call."""
+        """Everything of a slice before its native call, which is returned."""
         self._place_sources(epoch)
         loop.position, loop.steps = (
             (epoch.first + done) * epoch.batch,
@@ -211,7 +211,7 @@ class MicroBatchProgram:
         )
 
     def count(self, done: int) -> None:
-        """Let the state know of the steps that were made."""
+        """Advance the state's counters by the steps that were run."""
         if self._advances:
             self._state.step = self._running.step
             self._state.family.version += max(done, 1)

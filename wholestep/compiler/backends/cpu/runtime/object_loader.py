@@ -1,4 +1,4 @@
-"""The native code of a plan: found in the cache or compiled, and loaded beside the library that it calls."""
+"""The native code of a plan: taken from the cache or compiled, then loaded next to the library that it calls."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from wholestep.options import CompileOptions
 if TYPE_CHECKING:
     from wholestep.compiler.backends.cpu.render.source import CSource
 
-KERNELS_OF_A_QUICK_FILE = 48  # 10 ms each: a process for a few of them would take longer than they do
+KERNELS_OF_A_QUICK_FILE = 48  # at a low -O level, 10 ms each: another compiler process would cost more
 
 
 class PlanCode:
-    """A plan's functions in this process, by address."""
+    """The functions of a plan in this process, by address."""
 
     def __init__(
         self,
@@ -39,12 +39,12 @@ class PlanCode:
         library: Callable[[], native.Library],
         meanwhile: Callable[[], None],
     ) -> None:
-        """`library` waits for the library; `meanwhile` is done while compilers work."""
+        """`library` waits for the library; `meanwhile` runs while the compilers work."""
         self._plan, self._options, self._profile = plan, options, profile
-        coming = Background(lambda: self._find_or_compile(key))
+        compilation = Background(lambda: self._find_or_compile(key))
         parts = {name: Background(partial(self._find_or_build, name)) for name in parts_of(plan)}
         meanwhile()
-        self.path = coming.result()
+        self.path = compilation.result()
         self.library = library()
         for name, part in parts.items():
             native.add_part(self.library, name, part.result())
@@ -56,19 +56,19 @@ class PlanCode:
 
     @cached_property
     def source(self) -> CSource:
-        """The C that runs."""
-        from wholestep.compiler.backends.cpu.render.source import source  # what is found in the cache is not rendered
+        """The C source that runs."""
+        from wholestep.compiler.backends.cpu.render.source import source  # not imported on a cache hit
 
         return source(self._plan, profile=self._profile)
 
     def _find_or_compile(self, key: str) -> Path:
-        """The plan's shared object.  Its key is the plan: a hit neither renders nor compiles."""
+        """The plan's shared object.  Its key is derived from the plan, so a hit neither renders nor compiles."""
         store, compiler = cache_of(self._options), compiler_of(self._options)
         key = program_key(self._plan, self._options, key)
         key = key_of("profiled", key) if self._profile else key
-        found = store.get(key, OBJECT_SUFFIX)
-        if found is not None:
-            return found
+        cached = store.get(key, OBJECT_SUFFIX)
+        if cached is not None:
+            return cached
         source, target = self.source, self._plan.target
         few = len(source.kernels) <= KERNELS_OF_A_QUICK_FILE and compiler.is_quick
         files = None if few else source.files
@@ -86,7 +86,7 @@ def program_key(plan: Plan, options: CompileOptions, key: str = "") -> str:
 
 
 def compiler_of(options: CompileOptions) -> CCompiler:
-    """The C compiler that options ask for."""
+    """The C compiler that the options select."""
     return find_compiler(options.compiler_command)
 
 

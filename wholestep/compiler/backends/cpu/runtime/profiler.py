@@ -1,4 +1,4 @@
-"""Reads what a profiled build of a plan notes: which kernel ran on which thread, from when to when."""
+"""Reads the event log of a profiled build: which kernel ran on which thread, from when to when."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from wholestep.compiler.runtime.threads import MAX_THREADS
 
-ROOM = 1 << 16  # events a thread, between two looks
+ROOM = 1 << 16  # events per thread between two calls of `take`
 
 
 class NativeEvent(ctypes.Structure):
@@ -18,7 +18,7 @@ class NativeEvent(ctypes.Structure):
 
 
 class NativeLog(ctypes.Structure):
-    """As `ws_event_log` in native/profile.h: aligned to 64 bytes, so padded to them."""
+    """`ws_event_log` of native/profile.h, which is aligned, hence padded, to 64 bytes."""
 
     _fields_ = (
         ("events", ctypes.POINTER(NativeEvent)),
@@ -43,23 +43,23 @@ class KernelEvent:
 
 
 class KernelLog:
-    """The logs of a profiled object."""
+    """The event logs of a profiled shared object."""
 
-    row = "thread"  # what runs kernels: each has events of its own
+    row = "thread"  # each unit that runs kernels has its own events
 
     def __init__(self, path: Path, threads: int) -> None:
         self._logs = (NativeLog * MAX_THREADS).in_dll(ctypes.CDLL(os.fspath(path)), "ws_events")
         self._rooms = [(NativeEvent * ROOM)() for _ in range(threads)]
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Discard all events and start recording."""
         for log, room in zip(self._logs, self._rooms, strict=False):
             log.events, log.room, log.count = room, ROOM, 0
 
     def take(self) -> list[KernelEvent]:
-        """What happened since `clear`; nothing is noted from here on."""
-        found = []
+        """The events since `clear`; stops recording."""
+        events = []
         for thread, (log, room) in enumerate(zip(self._logs, self._rooms, strict=False)):
-            found += [KernelEvent(e.kernel, thread, 1e-9 * e.begin, 1e-9 * e.end) for e in room[: log.count]]
+            events += [KernelEvent(e.kernel, thread, 1e-9 * e.begin, 1e-9 * e.end) for e in room[: log.count]]
             log.room = log.count = 0
-        return found
+        return events

@@ -1,4 +1,8 @@
-"""The CPU: a plan's C, compiled, loaded, and called once per step."""
+"""A CPU program: a plan's compiled C code, loaded into this process and called once per step.
+
+All addresses, sizes and scalars are written into C structures once; a step changes only what differs, so that its
+overhead is one native call.
+"""
 
 from __future__ import annotations
 
@@ -44,20 +48,20 @@ if TYPE_CHECKING:
 
 
 class CpuProgram:
-    """A plan in this process.  Everything a step needs is laid out here once; `launch` is one native call.
+    """A plan in this process.  Everything a step needs is prepared here once; `launch` is one native call.
 
-    It is the ticket of its last launch: that one is done, and its outputs are where the next one writes.
+    The program is also the handle of its last launch, which is complete; the next launch overwrites its outputs.
     """
 
     synchronous = True
 
     def __init__(self, plan: Plan, place: LoadContext, code: PlanCode) -> None:
         group = place.where.group if takes_part(plan) else None
-        self._places = {RANK: 0, MODEL_RANK: 0}  # where it stands among the ranks, rows or none
+        self._coordinates = {RANK: 0, MODEL_RANK: 0}  # coordinates of this rank in the mesh
         if group is not None:
-            self._places = places_of(group)
-        self.rank, self.ranks = (self._places[RANK], group.grid.data) if group and plan.divided else (0, 1)
-        if self.ranks > 1:  # callers give all rows
+            self._coordinates = places_of(group)
+        self.rank, self.ranks = (self._coordinates[RANK], group.grid.data) if group and plan.divided else (0, 1)
+        if self.ranks > 1:  # callers pass the rows of all ranks
             plan = of_all_ranks(plan)
         self.plan, self._place, self._state, self._group = plan, place, place.state, group
         self._memory, self.threads = place.memory or MEMORY, native.APART if place.apart else place.where.threads
@@ -67,25 +71,27 @@ class CpuProgram:
         if parts := [b for b in plan.buffers if b.space is Space.STATE and b.is_part]:
             from wholestep.compiler.runtime.state.partitioned_state import memories_of_parts  # most have none
 
-            assert group is not None, "a rank that is alone has no parts"
+            assert group is not None, "a plan with sharded states needs a group"
             self._parts = memories_of_parts(parts, MEMORY, group)
-        self._given: dict[str, AnyArray] = {}  # of ranks: what all of them are given, whose indices each looks at
-        assert isinstance(place.scratch, CpuScratch), "programs of the CPU share its scratch memory"
+        self._complete_inputs: dict[
+            str, AnyArray
+        ] = {}  # with ranks: the complete inputs, whose indices every rank checks
+        assert isinstance(place.scratch, CpuScratch), "a CPU program needs CPU scratch memory"
         self._scratch, self._code, self.library = place.scratch, code, code.library
         self.recorder = _recorder(code.path, place.where.threads) if place.profile else None
-        self._seen = -1  # the version of the state that the copies show
-        self._lay_out()
+        self._seen_version = -1  # the version of the state that the copies were made from
+        self._allocate()
         self._make_call()
         self.place_scratch()
         self._scratch.users.add(self)
 
     @property
     def source(self) -> str:
-        """The C that runs."""
+        """The C source that runs."""
         return self._code.source.text
 
-    def _lay_out(self) -> None:
-        """Place what belongs to this program alone: copies, outputs, constants, staging."""
+    def _allocate(self) -> None:
+        """Allocate what belongs to this program alone: copies, outputs, constants, input staging."""
         plan, parts = self.plan, pages_of(self.plan, self._place.where.threads)
         self._region = Region(parts.private_mapped)
         self.mapped_bytes = self._region.size
@@ -105,28 +111,28 @@ class CpuProgram:
         self.outputs: Mapping[str, TensorType] = {name: plan.buffers[id].type for name, id in plan.outputs}
         self._outlets = {name: self._outlet(plan.buffers[id]) for name, id in plan.outputs}
         first = next(iter(self._outlets.values()), None)
-        # The bound method of a one-element view: reading the loss costs one call.
+        # The bound method of a one-element view, so that reading the loss costs one call.
         self.loss: Callable[[], float] = _no_loss if first is None else first.stored[:1].item  # type: ignore[assignment]
 
     def _outlet(self, buffer: Buffer) -> Outlet:
         stored = self._persistent_array(buffer)
-        return Outlet(buffer, stored[:1] if buffer.type.shape == () else stored)  # one number, without what pads it
+        return Outlet(buffer, stored[:1] if buffer.type.shape == () else stored)  # a scalar, without its padding
 
     def _persistent_array(self, buffer: Buffer) -> AnyArray:
-        """The flat array behind a buffer that outlives the step."""
+        """The flat array of a buffer that outlives the step."""
         if buffer.space is Space.STATE:
             return self._state_array(buffer.name)
         dtype = buffer.type.dtype
         return self._region.view(self._offset[buffer.id], buffer.bytes // dtype.size, dtype.numpy)
 
     def _state_array(self, state: str) -> AnyArray:
-        """A state's numbers as they are stored, flat."""
-        found: Any = self._state.slot(state).on(self._memory_of(state))
+        """The values of a state in their stored layout, flat."""
+        storage: Any = self._state.slot(state).on(self._memory_of(state))
         if state in self._parts:
             assert self._group is not None
-            found = found.of[self._group.rank]
-        assert isinstance(found, HostArray), "the CPU's memory is the host's"
-        return found.flat
+            storage = storage.of[self._group.rank]
+        assert isinstance(storage, HostArray), "a CPU state is in host memory"
+        return storage.flat
 
     def _memory_of(self, state: str) -> StateMemory:
         return self._parts.get(state, self._memory)
@@ -141,11 +147,11 @@ class CpuProgram:
                 self._addresses[i] = self._state_array(state_names[buffer.id]).ctypes.data
             elif buffer.space is not Space.INPUT:
                 self._addresses[i] = self._region.address + self._offset[buffer.id]
-        place_of = {buffer.id: i for i, buffer in enumerate(pointers)}
-        self._slots = {name: place_of[id] for name, id in plan.inputs}
-        known = {**plan.sizes, **self._places}
-        self._dims = (c_long * max(1, len(plan.symbols)))(*[known[s] for s in plan.symbols])
-        self._sizes: Mapping[str, int] | None = None  # those that the call has; None: an epoch has changed them
+        position = {buffer.id: i for i, buffer in enumerate(pointers)}
+        self._slots = {name: position[id] for name, id in plan.inputs}
+        values = {**plan.sizes, **self._coordinates}
+        self._dims = (c_long * max(1, len(plan.symbols)))(*[values[s] for s in plan.symbols])
+        self._sizes: Mapping[str, int] | None = None  # sizes written into the call; None after an epoch changed them
         self._scalars = (c_double * max(1, len(plan.scalars)))(*(s.default for s in plan.scalars))
         self._scalar_index = {s.name: i for i, s in enumerate(plan.scalars)}
         self._step_index = self._scalar_index.get("step")
@@ -172,46 +178,46 @@ class CpuProgram:
         self._pace = Pace(lockstep_group(self._group, plan))
 
     def place_scratch(self) -> None:
-        """Read the scratch memory's addresses again."""
+        """Update the addresses of the scratch memory."""
         scratch = self._scratch
         self._call.arena, self._call.work, self._call.work_bytes = scratch.arena, scratch.work, scratch.segments.work
 
     def scalar(self, name: str, value: float) -> None:
-        """Set a runtime scalar; one that the plan does not use is ignored."""
+        """Set a runtime scalar; a scalar that the plan does not use is ignored."""
         index = self._scalar_index.get(name)
         if index is not None:
             self._scalars[index] = value
 
     def count_steps(self, advances: bool, unless: str | None = None, stop: bool = False) -> None:
-        """Does a step count as an update?  Not where the output `unless` is not 0; `stop` ends an epoch there."""
+        """Does a step count as an update?  Not if its output `unless` is nonzero; `stop` then ends an epoch."""
         self._advances, self._stops = advances, stop
         self._refused = None if unless is None else self.stored_output(unless)
 
     # -- one step ------------------------------------------------------------------------------------------------
 
     def staging(self, name: str) -> AnyArray:
-        """Where an input is converted, held or gathered."""
+        """The array into which an input is converted, copied or gathered."""
         return self._staging[name]
 
     def bind(self, name: str, array: AnyArray) -> None:
-        """Let the next step read an input where it lies."""
+        """Let the next step read an input in place, without a copy."""
         if self.ranks > 1:
-            self._given[name] = array
+            self._complete_inputs[name] = array
         if name in self._cut:
             array = array[rows_of_rank(len(array), self.rank, self.ranks)[0] :]
         try:
-            # A quarter of the time of array.ctypes.data; the stubs do not know that arrays are buffers.
+            # Takes a quarter of the time of array.ctypes.data; the stubs do not know that arrays are buffers.
             self._addresses[self._slots[name]] = addressof(c_char.from_buffer(array))  # type: ignore[arg-type]
-        except (TypeError, ValueError):  # of what is read-only
+        except (TypeError, ValueError):  # a read-only array
             self._addresses[self._slots[name]] = array.ctypes.data
 
     def prepare(self, sizes: Mapping[str, int]) -> Callable[[], int]:
-        """All of a step that comes before its native call, which is given back: ranks of one process call together."""
+        """Everything of a step before its native call, which is returned: ranks of one process call it together."""
         if sizes is not self._sizes:
             self._resize(sizes)
         if self.ranks > 1:
-            check_indices(self.plan, self._given, sizes)
-        if self._state.family.version != self._seen:
+            check_indices(self.plan, self._complete_inputs, sizes)
+        if self._state.family.version != self._seen_version:
             self._refresh()
         self._call.step = self._state.step
         if self._step_index is not None:
@@ -220,7 +226,7 @@ class CpuProgram:
         return partial(self._run, self._step_reference)
 
     def count(self, error: int) -> None:
-        """What comes behind the native call of a step."""
+        """Everything of a step after its native call."""
         if error:
             self._refuse(error)
         if self._advances:
@@ -228,18 +234,18 @@ class CpuProgram:
             self._state.family.version += 1
 
     def show(self) -> None:
-        """Its copies of states are those of now: ranks of one process have made the same steps."""
-        self._seen = self._state.family.version
+        """Mark the copies of states as current: the ranks of one process have all made the same steps."""
+        self._seen_version = self._state.family.version
 
     def launch(self, sizes: Mapping[str, int]) -> CpuProgram:
-        """One step, to its end."""
+        """Run one step to completion."""
         if sizes is not self._sizes:
             self._resize(sizes)
         if self.ranks > 1:
-            check_indices(self.plan, self._given, sizes)
+            check_indices(self.plan, self._complete_inputs, sizes)
         state = self._state
         family = state.family
-        if family.version != self._seen:
+        if family.version != self._seen_version:
             self._refresh()
         step = self._call.step = state.step
         if self._step_index is not None:
@@ -252,7 +258,7 @@ class CpuProgram:
         if self._advances:
             if self._refused is None or not self._refused[0]:
                 state.step = step + 1
-            self._seen = family.version = family.version + 1
+            self._seen_version = family.version = family.version + 1
         return self
 
     def _refuse(self, error: int) -> NoReturn:
@@ -261,45 +267,45 @@ class CpuProgram:
         if self._group is not None:
             self._group.check()
         native.check(error, self.threads)
-        raise AssertionError(f"error {error} of a step means nothing")
+        raise AssertionError(f"a step returned the unknown error {error}")
 
     def _resize(self, sizes: Mapping[str, int]) -> None:
-        """Write the sizes of the next steps, and how many indices of theirs are below what."""
+        """Write the sizes of the next steps, and the bounds of their index inputs."""
         divided = self.plan.divided
-        own = {**sizes, **of_rank(divided, sizes, self.rank, self.ranks)} if divided else sizes
-        own = {**own, **self._places} if self._group is not None else own
-        self._dims[: len(self.plan.symbols)] = [own[s] for s in self.plan.symbols]
-        # A rank that refused its own rows alone would leave the others waiting: all of them look at all rows.
+        local_sizes = {**sizes, **of_rank(divided, sizes, self.rank, self.ranks)} if divided else sizes
+        local_sizes = {**local_sizes, **self._coordinates} if self._group is not None else local_sizes
+        self._dims[: len(self.plan.symbols)] = [local_sizes[s] for s in self.plan.symbols]
+        # If a rank rejected only its own rows, the others would wait for it: every rank checks all rows.
         bounded = self.plan if self.ranks == 1 else replace(self.plan, bounds=())
-        self._bounds = bounds_of(bounded, own, self._addresses, self._slots)
+        self._bounds = bounds_of(bounded, local_sizes, self._addresses, self._slots)
         self._step.bounds, self._step.bound_count = self._bounds, len(self._bounds)
         self._sizes = sizes
 
     def _refresh(self) -> None:
-        """Rewrite the second layouts of states that someone else has changed, perhaps on another device."""
+        """Rewrite the copies of states that another program, perhaps on another device, has changed."""
         self.bring_states()
         if self._code.refresh is not None:
             self._code.refresh(self._call_reference)
-        self._seen = self._state.family.version
+        self._seen_version = self._state.family.version
 
     def bring_states(self) -> None:
-        """Numbers that were last changed in another memory, a device's or that of ranks, are those of this one."""
+        """Copy states that were last changed in another memory (a device's, or another rank's) into this one."""
         if self._state.family.spread:
             for name, _ in self.plan.states:
-                own = self._memory is MEMORY  # the others of this process change theirs alike
-                self._state.slot(name).bring(self._memory_of(name).kind, own and name in self.plan.updated)
+                session_memory = self._memory is MEMORY  # the other ranks of this process update their own copies alike
+                self._state.slot(name).bring(self._memory_of(name).kind, session_memory and name in self.plan.updated)
 
-    # -- what it leaves ------------------------------------------------------------------------------------------
+    # -- outputs -------------------------------------------------------------------------------------------------
 
     def wait(self) -> None:
-        """A step is done when it returns."""
+        """Returns at once: a step is complete when `launch` returns."""
 
     def read(self, name: str) -> AnyArray:
         """An output of the last step, copied."""
         return self._outlets[name].read(self._sizes_now())
 
     def keep(self) -> StepOutputs:
-        """The outputs of the last step, copied as they are stored."""
+        """A copy of the outputs of the last step, in their stored layout."""
         return StepOutputs({name: o.copy() for name, o in self._outlets.items()}, self._sizes_now())
 
     def _sizes_now(self) -> dict[str, int]:
@@ -308,25 +314,25 @@ class CpuProgram:
     # -- many steps ----------------------------------------------------------------------------------------------
 
     def epoch(self, epoch: Epoch) -> CpuEpoch:
-        """Steps until the epoch's end, in slices of about 50 ms."""
+        """Run steps until the end of the epoch, in slices of about 50 ms."""
         return CpuEpoch(epoch, partial(self._run_slice, epoch, self._loop(epoch)))
 
     def _run_slice(self, epoch: Epoch, loop: native.NativeLoop, losses: AnyArray, done: int) -> int:
-        """Some steps of an epoch; returns how many.  All that a call reads is set anew: others may have made steps."""
+        """Run some steps of an epoch; returns how many.  Rewrites all arguments, as others may have run in between."""
         run = self.prepare_slice(epoch, loop, losses, done, self._pace.steps(len(losses) - done))
-        made = run() if self._pace.alone else self._pace.timed(run)
-        self.count_slice(made)
+        done_now = run() if self._pace.alone else self._pace.timed(run)
+        self.count_slice(done_now)
         self.show()
-        return made
+        return done_now
 
     def prepare_slice(
         self, epoch: Epoch, loop: native.NativeLoop, losses: AnyArray, done: int, most: int
     ) -> Callable[[], int]:
-        """All of a slice that comes before its native call."""
+        """Everything of a slice before its native call, which is returned."""
         self.set_sizes(epoch.sizes)
         for name, array in epoch.whole.items():
             self.bind(name, array)
-        if self._state.family.version != self._seen:
+        if self._state.family.version != self._seen_version:
             self._refresh()
         self.set_epoch()
         self._call.step = self._state.step
@@ -337,14 +343,14 @@ class CpuProgram:
         loop.losses = losses.ctypes.data + done * losses.itemsize
         return partial(self.library.run_loop, loop)
 
-    def count_slice(self, made: int) -> None:
-        """What comes behind the native call of a slice."""
+    def count_slice(self, steps: int) -> None:
+        """Everything of a slice after its native call."""
         if self._advances:
             self._state.step = self._call.step
-            self._state.family.version += made
+            self._state.family.version += steps
 
     def rows_of_inputs(self, names: Sequence[str]) -> ctypes.Array[native.LoopInput]:
-        """What the native loop needs to know to take these inputs row by row, but for where their rows are."""
+        """The native loop's description of inputs that it reads row by row, without the addresses of their rows."""
         inputs = (native.LoopInput * max(1, len(names)))()
         for item, name in zip(inputs, names, strict=False):
             item.slot = addressof(self._addresses) + self._slots[name] * ctypes.sizeof(c_void_p)
@@ -352,7 +358,7 @@ class CpuProgram:
         return inputs
 
     def as_phase(self, symbols: Mapping[str, str], once: bool) -> native.NativePhase:
-        """This program as a phase of a step over micro-batches; `symbols` says which field holds which dimension."""
+        """This program as a phase of a step over micro-batches; `symbols` maps fields to the dimensions they hold."""
         copies = [self._as_copy(b) for b in self.plan.buffers if b.space is Space.COPY]
         self._copies = (native.Copy * max(1, len(copies)))(*copies)
         return native.NativePhase(
@@ -367,7 +373,7 @@ class CpuProgram:
         )
 
     def _dim(self, symbol: str | None) -> int | None:
-        """Where the size of a symbol stands."""
+        """The address of a symbolic size."""
         at = self.plan.symbols.index(symbol) if symbol in self.plan.symbols else None
         return None if at is None else addressof(self._dims) + at * ctypes.sizeof(c_long)
 
@@ -390,14 +396,14 @@ class CpuProgram:
         return None if at is None else addressof(self._scalars) + at * ctypes.sizeof(c_double)
 
     def set_sizes(self, sizes: Mapping[str, int]) -> None:
-        """Sizes of some symbols, past `launch`."""
+        """Set the sizes of some symbols, for callers that do not use `launch`."""
         self._sizes = None
         for i, symbol in enumerate(self.plan.symbols):
-            if symbol not in self._places:
+            if symbol not in self._coordinates:
                 self._dims[i] = sizes.get(symbol, self._dims[i])
 
     def bind_address(self, name: str, address: int | None) -> None:
-        """An input where somebody else found it."""
+        """Bind an input by its address."""
         self._addresses[self._slots[name]] = address
 
     def stored_output(self, name: str) -> AnyArray:
@@ -405,12 +411,12 @@ class CpuProgram:
         return self._outlets[name].stored
 
     def set_epoch(self) -> None:
-        """Tell the program which epoch it is, where it asks."""
+        """Set the epoch's number, if the program reads it."""
         if self._epoch_index is not None:
             self._scalars[self._epoch_index] = self._state.epoch
 
     def _loop(self, epoch: Epoch) -> native.NativeLoop:
-        """What the native loop needs to know of an epoch, but for where a slice begins: most of it once in a run."""
+        """The native loop's description of an epoch, without the start of a slice: most of it is built once per run."""
         if self not in epoch.kept:
             epoch.kept[self] = self._loop_over(epoch)
         loop: native.NativeLoop = epoch.kept[self]
@@ -448,16 +454,16 @@ class CpuProgram:
 def bounds_of(
     plan: Plan, sizes: Mapping[str, int], addresses: ctypes.Array[c_void_p], slots: Mapping[str, int]
 ) -> ctypes.Array[native.NativeBound]:
-    """What a native step checks: how many values of which input are indices, and below what."""
-    found = []
+    """The checks of a native step: how many values of which input are indices, and their upper limit."""
+    bounds = []
     for name, id in plan.inputs:
         type = plan.buffers[id].type
         limits = [evaluate(b.size, sizes) for b in plan.bounds if b.input == name and b.is_plain]
         if limits:
             count = math.prod(evaluate(e, sizes) for e in type.shape)
             slot = addressof(addresses) + slots[name] * ctypes.sizeof(c_void_p)
-            found.append(native.NativeBound(slot, count, min(limits), type.dtype.size))
-    return (native.NativeBound * len(found))(*found)
+            bounds.append(native.NativeBound(slot, count, min(limits), type.dtype.size))
+    return (native.NativeBound * len(bounds))(*bounds)
 
 
 def _no_loss() -> NoReturn:
@@ -465,6 +471,6 @@ def _no_loss() -> NoReturn:
 
 
 def _recorder(compiled: Path, threads: int) -> KernelLog:
-    from wholestep.compiler.backends.cpu.runtime.profiler import KernelLog  # only a profile reads what kernels noted
+    from wholestep.compiler.backends.cpu.runtime.profiler import KernelLog  # imported only for a profile
 
     return KernelLog(compiled, threads)

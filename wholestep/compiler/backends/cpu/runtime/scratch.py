@@ -1,4 +1,4 @@
-"""What the programs of a session share on the CPU: memory that means something during a step alone."""
+"""Scratch memory of the CPU, shared by the programs of a session: its content is valid only during a step."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from wholestep.compiler.runtime.memory import Region
 
 
 class CpuScratchUser(Protocol):
-    """A program that knows addresses of scratch memory."""
+    """A program that holds addresses of scratch memory."""
 
     def place_scratch(self) -> None:
-        """Read them again."""
+        """Update these addresses."""
 
 
 class CpuScratch:
-    """The arena and the threads' workspaces: shared by the entry points of a session, as large as the largest needs."""
+    """The arena and the threads' workspaces, shared by the entry points of a session; as large as the largest needs."""
 
     def __init__(self) -> None:
         self.segments = Segments()
@@ -32,15 +32,15 @@ class CpuScratch:
         return self.region.size
 
     def reserve(self, plan: Plan, threads: int) -> None:
-        """Make room for a plan.  Where addresses change, the programs that use it are told."""
-        wanted = self.segments.grown(plan.arena_bytes, plan.work_bytes, threads)
-        if wanted != self.segments:
-            self.segments, self.region = wanted, Region(wanted.total)
+        """Grow to the needs of a plan.  If addresses change, the programs that use them are notified."""
+        needed = self.segments.grown(plan.arena_bytes, plan.work_bytes, threads)
+        if needed != self.segments:
+            self.segments, self.region = needed, Region(needed.total)
             for user in self.users:
                 user.place_scratch()
 
     def spoil(self) -> None:
-        """Fill it with NaN: no kernel may rely on zeros."""
+        """Fill it with NaN, so that a test finds kernels that rely on zeros."""
         self.region.view(0, self.region.size, np.dtype(np.uint8))[:] = 255
 
     @property

@@ -1,4 +1,4 @@
-"""Ranks that are threads of this process: `shards=n` makes the steps of n workers here, bit for bit."""
+"""Simulated ranks as threads of this process: `shards=n` runs the steps of n workers here, bit for bit the same."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.shards import Shards
 from wholestep.compiler.runtime.state.storage import HostMemory
 
-TIMEOUT = 600.0  # seconds: what a thread waits for the others
+TIMEOUT = 600.0  # seconds that a thread waits for the others before the step fails
 
 
 class ThreadRank:
-    """One of the threads, as programs see it."""
+    """The process group as one of the threads sees it."""
 
     engine = "threads"
 
@@ -39,18 +39,18 @@ class ThreadRank:
         self.address, self.whole_address = first + rank * each, first + (2 * grid.size + rank) * each
 
     def broadcast(self, data: bytes) -> bytes:
-        """One program speaks for all of them."""
+        """All ranks share this process, so the data is already everywhere."""
         return data
 
     def gather(self, data: bytes) -> Sequence[bytes]:
         return [data] * self.size
 
     def check(self) -> None:
-        """What goes wrong is raised where it happens."""
+        """Nothing to check: an error is raised where it occurs."""
 
 
 class ThreadRanks:
-    """The threads of a session: where each has its states and its scratch memory."""
+    """The rank threads of a session, each with its own states and scratch memory."""
 
     def __init__(self, library: native.Library, grid: Grid) -> None:
         new, free = library.dll.ws_new_threads, library.dll.ws_free_threads
@@ -62,23 +62,23 @@ class ThreadRanks:
         weakref.finalize(self, free, first)
         self.members = [ThreadRank(first, rank, grid) for rank in range(grid.size)]
         self.threads = ThreadPoolExecutor(grid.size - 1, "shard") if grid.size > 1 else None
-        self._places: dict[bool, list[LoadContext]] = {}  # of programs that are profiled, and of others
+        self._contexts: dict[bool, list[LoadContext]] = {}  # profiled? -> load context of each rank
 
     def places(self, place: LoadContext, plan: Plan) -> list[LoadContext]:
-        """Where the programs of each rank are loaded; the first has the session's own states."""
-        found = self._places.setdefault(place.profile, [])
-        if not found:
+        """The load context of each rank; rank 0 uses the session's own states."""
+        contexts = self._contexts.setdefault(place.profile, [])
+        if not contexts:
             for rank, member in enumerate(self.members):
                 where = replace(place.where, group=member, threads=1)
                 memory = HostMemory(f"cpu, shard {rank}", state_layout, is_turned) if rank else None
                 scratch = place.scratch if rank == 0 else CpuScratch()
-                found.append(LoadContext(where, place.state, scratch, place.profile, memory, apart=True))
-        for own in found[1:]:
-            own.scratch.reserve(plan, 1)
-        return found
+                contexts.append(LoadContext(where, place.state, scratch, place.profile, memory, apart=True))
+        for context in contexts[1:]:
+            context.scratch.reserve(plan, 1)
+        return contexts
 
     def together(self, runs: Sequence[Callable[[], int]]) -> list[int]:
-        """What the native calls of all ranks return."""
+        """Run the native calls of all ranks concurrently; returns their results."""
         others = [self.threads.submit(run) for run in runs[1:]] if self.threads is not None else []
         try:
             first = runs[0]()
@@ -91,7 +91,7 @@ class ThreadRanks:
 
 
 class ThreadRanksProgram:
-    """The programs of all ranks as one: all are given the same, and what the first leaves is the result."""
+    """The programs of all ranks as one: all receive the same arguments, and rank 0's outputs are the result."""
 
     synchronous = True
 
@@ -110,55 +110,55 @@ class ThreadRanksProgram:
             program.scalar(name, value)
 
     def count_steps(self, advances: bool, unless: str | None = None, stop: bool = False) -> None:
-        """Does a step count as an update?  It is counted once."""
+        """Does a step count as an update?  Only rank 0 counts it."""
         for program in self.programs:
             program.count_steps(advances and program is self._first, unless, stop)
 
     def bind(self, name: str, array: AnyArray) -> None:
-        """Let the next step read an input where it lies: each rank its rows."""
+        """Let the next step read an input in place: each rank its own rows."""
         for program in self.programs:
             program.bind(name, array)
 
     def launch(self, sizes: Mapping[str, int]) -> ThreadRanksProgram:
-        """One step, to its end."""
-        self._run([program.prepare(sizes) for program in self.programs], lambda program, made: program.count(made))
+        """Run one step to completion."""
+        self._run([program.prepare(sizes) for program in self.programs], lambda program, result: program.count(result))
         return self
 
     def _run(
         self, runs: Sequence[Callable[[], int]], count: Callable[[CpuProgram | MicroBatchProgram, int], None]
     ) -> int:
-        made = self.team.together(runs)
-        for program, done in zip(self.programs, made, strict=True):
-            count(program, done)
+        results = self.team.together(runs)
+        for program, result in zip(self.programs, results, strict=True):
+            count(program, result)
         for program in self.programs:
             program.show()
-        return made[0]
+        return results[0]
 
     def read(self, name: str) -> AnyArray:
         """An output of the last step, copied."""
         return self._first.read(name)
 
     def keep(self) -> StepOutputs:
-        """The outputs of the last step, copied as they are stored."""
+        """A copy of the outputs of the last step, in their stored layout."""
         return self._first.keep()
 
     def epoch(self, epoch: Epoch) -> CpuEpoch:
-        """Steps until the epoch's end, in slices of about 50 ms."""
+        """Run steps until the end of the epoch, in slices of about 50 ms."""
         return CpuEpoch(epoch, partial(self._run_slice, epoch))
 
     def _run_slice(self, epoch: Epoch, losses: AnyArray, done: int) -> int:
-        """Some steps of an epoch; returns how many."""
+        """Run some steps of an epoch; returns how many."""
         most = self._pace.steps(len(losses) - done)
-        # The loops know addresses alone: each rank's losses are held here until they are done.
-        held = [losses, *(np.zeros_like(losses) for _ in self.programs[1:])]
+        # The native loops hold only addresses: this list keeps each rank's losses alive until the loops return.
+        rank_losses = [losses, *(np.zeros_like(losses) for _ in self.programs[1:])]
         runs: list[Callable[[], int]] = []
-        for program, own in zip(self.programs, held, strict=True):
-            runs.append(program.prepare_slice(epoch, program._loop(epoch), own, done, most))  # type: ignore[arg-type]
-        return self._pace.timed(lambda: self._run(runs, lambda program, made: program.count_slice(made)))
+        for program, own_losses in zip(self.programs, rank_losses, strict=True):
+            runs.append(program.prepare_slice(epoch, program._loop(epoch), own_losses, done, most))  # type: ignore[arg-type]
+        return self._pace.timed(lambda: self._run(runs, lambda program, steps: program.count_slice(steps)))
 
 
 def team_of(shards: Shards, library: native.Library) -> ThreadRanks:
-    """The threads of a session, once it has the library."""
+    """The rank threads of a session, created when the library is loaded."""
     if shards.team is None:
         shards.team = ThreadRanks(library, shards.grid)
     assert isinstance(shards.team, ThreadRanks)

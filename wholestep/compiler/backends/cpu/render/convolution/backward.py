@@ -1,4 +1,7 @@
-"""Gradients of weights, which add up over all images, and adjoints that go through a max pool."""
+"""C source of weight gradients, which are sums over all images, and of gradients through a max pool.
+
+Each output channel belongs to one thread, and images are added in batch order, so the sums' order is fixed.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,11 @@ from wholestep.compiler.ir.type_rules.convolution import SMALL_WINDOW
 
 
 def _finish_weight(pen: Pen, lo: str, hi: str, tall: int, count: int, length: int, padded: int) -> None:
-    """The sums of outputs from lo to hi into the gradient: (output, row, taps and channels)."""
+    """Store the sums of outputs lo to hi into the gradient: (output, row, taps and channels)."""
     w = pen.w
     o, (y, x, c) = pen.output_step("result"), pen.steps("result")
     _, _, inner = pen.sizes("result")
-    assert (x, c) == (inner, 1), "gradients of weights are dense"
+    assert (x, c) == (inner, 1), "weight gradients are dense"
     each = length if count == 1 else inner
     with w.loop("o", lo, hi), w.loop("r", "0", str(tall)), w.loop("k", "0", str(count)):
         source = f"sums[((o*{tall} + r)*{count} + k)*{padded} + l]"
@@ -42,13 +45,13 @@ def render_conv2d_grad_weight(w: CWriter) -> None:
         render_weight_in_place(pen)
         return
     if pen.tiles.runs is None:
-        _weight_of_channels(pen)
+        _depthwise_weight(pen)
         return
     _, _, channels = pen.sizes("x")
     rows, columns, outputs = pen.sizes("g")
     tall, _, inner = pen.sizes("result")
     row, of = pen.frame.row, pen.tiles.runs
-    assert of is not None, "a gradient of a weight has runs"
+    assert of is not None, "a weight gradient has runs"
     padded = round_up(of.length)
     output = tall * of.count * padded
     g_row, g_pixel, g_channel = pen.steps("g")
@@ -76,8 +79,8 @@ def render_conv2d_grad_weight(w: CWriter) -> None:
     _finish_weight(pen, lo, hi, tall, of.count, of.length, padded)
 
 
-def _weight_of_channels(pen: Pen) -> None:
-    """Every channel has a kernel of its own: vectors of channels, all taps of each at once."""
+def _depthwise_weight(pen: Pen) -> None:
+    """Depthwise: every channel has its own kernel, so vectors extend over channels, with all taps of each at once."""
     w, a = pen.w, pen.window
     _, _, channels = pen.sizes("x")
     rows, columns, outputs = pen.sizes("g")
@@ -86,7 +89,7 @@ def _weight_of_channels(pen: Pen) -> None:
     panel = tall * wide * width
     copied = "around" in pen.work
     g_row, g_pixel = (columns * outputs, outputs) if copied else pen.steps("g")[:2]
-    (lo, hi), last = w.span(0), outputs - width  # where the last vector begins: it may have channels of the one before
+    (lo, hi), last = w.span(0), outputs - width  # the last vector starts here; it may overlap the one before
     pen.call(f"ws_clear_{pen.suffix}", f"sums + {lo}/{width}*{panel}", f"({hi} - {lo} + {width - 1})/{width}*{panel}")
     clear_frame(pen)
     batch = pen.operands["x"].axes[0]
@@ -112,7 +115,7 @@ def _weight_of_channels(pen: Pen) -> None:
 
 
 def _in_tiles(w: CWriter, size: int, outputs: int, tile: Callable[[int], None]) -> None:
-    """Outputs from lo to hi, `size` at a time; ranges of threads begin at whole tiles."""
+    """Emit `tile` for outputs lo to hi, `size` at a time, and for the remainder; threads start at tile boundaries."""
     lo, hi = w.span(0)
     with w.loop("o", lo, f"{hi} - {size - 1}" if size > 1 else hi, str(size)):
         tile(size)
@@ -123,15 +126,15 @@ def _in_tiles(w: CWriter, size: int, outputs: int, tile: Callable[[int], None]) 
 
 
 def render_pooled_grad_weight(w: CWriter) -> None:
-    """Every part of the batch has sums of its own."""
+    """Weight gradient through a max pool; every part of the batch has its own sums, so parts can run in parallel."""
     pen = Pen(w)
     a = pen.window
     _, _, channels = pen.sizes("x")
     outputs, (tall, wide, _) = pen.outputs("result"), pen.sizes("result")
     row = pen.frame.row
     padded = round_up(wide * channels)
-    places = [i * row + j * channels for i in range(a.pool[0]) for j in range(a.pool[1])]
-    pen.table("offsets", places, SMALL_WINDOW)  # whatever byte a position is, it is a place of the table
+    offsets = [i * row + j * channels for i in range(a.pool[0]) for j in range(a.pool[1])]
+    pen.table("offsets", offsets, SMALL_WINDOW)  # full size: any byte read as a position is a valid index
     clear_frame(pen)
     images = w.scope.extent(w.kernel.axes[pen.operands["x"].axes[0]])
     parts = w.kernel.axes[0]
@@ -145,7 +148,7 @@ def render_pooled_grad_weight(w: CWriter) -> None:
 
 
 def _add_image_gradients(pen: Pen, row: int, padded: int) -> None:
-    """What image n adds to the sums of all outputs, some neighbouring ones at a time."""
+    """Add the contribution of image n to the sums of all outputs, one or two neighbouring outputs at a time."""
     w, a = pen.w, pen.window
     channels, (rows, columns, _) = pen.sizes("x")[2], pen.sizes("g")
     outputs, (tall, wide, _) = pen.outputs("result"), pen.sizes("result")
@@ -171,9 +174,9 @@ def _add_image_gradients(pen: Pen, row: int, padded: int) -> None:
 
 
 def _dense_cells(pen: Pen) -> int:
-    """Elements from one cell of the pool's positions to the next, which are the channels of each."""
+    """Elements from one pooled pixel's positions to the next; they are stored with channels last."""
     _, columns, outputs = pen.sizes("index")
-    assert pen.steps("index") == (columns * outputs, outputs, 1), "positions lie with channels last"
+    assert pen.steps("index") == (columns * outputs, outputs, 1), "positions are stored with channels last"
     return outputs
 
 
@@ -184,9 +187,9 @@ def render_pooled_grad_input(w: CWriter) -> None:
     tall, wide, channels = pen.sizes("weight")
     height, width, _ = (e for e in w.kernel.axes[1:4] if isinstance(e, int))
     line = padded_length(wide, channels, a.pool[1], VECTOR_BYTES // pen.dtype.size)
-    lines, seen = tall + 2 * (a.pool[0] - 1), (wide + a.pool[1] - 1) * channels
+    lines, row_length = tall + 2 * (a.pool[0] - 1), (wide + a.pool[1] - 1) * channels
     row, elements = pen.frame.row, pen.frame.elements
-    _frame_kernels(pen, outputs, tall, wide, channels, lines, line)
+    _pad_kernels(pen, outputs, tall, wide, channels, lines, line)
     shifts = [
         (a.pool[0] - 1 - i) * line + (a.pool[1] - 1 - j) * channels for i in range(a.pool[0]) for j in range(a.pool[1])
     ]
@@ -198,21 +201,21 @@ def render_pooled_grad_input(w: CWriter) -> None:
         w.emit(f"const uint8_t *const index = {pen.at('index')};")
         w.emit(f"ws_clear_{pen.suffix}(image, {elements});")
         with w.loop("i", "0", str(rows)), w.loop("j", "0", str(columns)):
-            place = f"image + i*{a.pool[0] * row} + j*{a.pool[1] * channels}"
+            target = f"image + i*{a.pool[0] * row} + j*{a.pool[1] * channels}"
             pen.call(
-                *(f"ws_pooled_input_{pen.suffix}_narrow", tall + a.pool[0] - 1, seen, place, row),
+                *(f"ws_pooled_input_{pen.suffix}_narrow", tall + a.pool[0] - 1, row_length, target, row),
                 *(f"g + i*{g_row} + j*{g_pixel}", g_channel, f"index + (i*{columns} + j)*{stride}", outputs),
                 *("packed", lines * line, line, "shifts"),
             )
         image_epilogue(pen, height, width, channels, row, a.low)
 
 
-def _frame_kernels(pen: Pen, outputs: int, tall: int, wide: int, channels: int, lines: int, line: int) -> None:
-    """Each output's kernel in the middle of zeros."""
+def _pad_kernels(pen: Pen, outputs: int, tall: int, wide: int, channels: int, lines: int, line: int) -> None:
+    """Copy each output's kernel into the middle of a zeroed block, so that shifting it needs no bounds checks."""
     w, (top, left) = pen.w, (pen.window.pool[0] - 1, pen.window.pool[1] - 1)
     o, (y, x, c) = pen.output_step("weight"), pen.steps("weight")
     w.emit(f"ws_clear_{pen.suffix}(packed, {outputs * lines * line + 16});")
     with w.loop("o", "0", str(outputs)):
-        place = f"packed + o*{lines * line} + {top * line + left * channels}"
+        target = f"packed + o*{lines * line} + {top * line + left * channels}"
         source = f"{pen.at('weight')} + o*{o}"
-        copy_image(pen, place, source, (tall, wide, channels), line, (y, x, c))
+        copy_image(pen, target, source, (tall, wide, channels), line, (y, x, c))

@@ -1,4 +1,7 @@
-"""What all window kernels share: sizes, steps and addresses of their operands, and the epilogue of a pixel."""
+"""Shared parts of the C source of all window kernels: operand sizes, strides, addresses, and the fused epilogue.
+
+The epilogue (bias, activation, residual ...) is an inner loop over one panel of channels, which gcc vectorizes.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,12 @@ from wholestep.compiler.ir.types import DType, Extent
 from wholestep.compiler.plan.model.bodies import Window
 from wholestep.compiler.plan.model.kernel import Instr, Layout, Level, Load, Operand, Store
 
-LONG_RUN = 32  # numbers side by side from which on the shared loops over them lose nothing beside a kernel's own
-COLUMN = 2  # the axis of a pixel's column in kernels that make images
+LONG_RUN = 32  # elements: from contiguous runs of this length on, a shared library loop is as fast as a specialized one
+COLUMN = 2  # the axis of a pixel's column in kernels whose result is an image
 
 
 class Pen:
-    """What all window kernels ask of their kernel: sizes, steps and addresses."""
+    """Operand sizes, strides and addresses of one window kernel, and the writer of its C source."""
 
     def __init__(self, w: CWriter) -> None:
         assert isinstance(w.kernel.body, Window)
@@ -42,7 +45,7 @@ class Pen:
         return height, width, channels
 
     def outputs(self, name: str) -> int:
-        """How many kernels a weight has."""
+        """The number of output channels of a weight."""
         return _number(self.w.kernel.axes[self.operands[name].axes[-4]])
 
     def steps(self, name: str) -> tuple[int, int, int]:
@@ -51,7 +54,7 @@ class Pen:
         return row, column, channel
 
     def output_step(self, name: str) -> int:
-        """Elements from one kernel of a weight to the next."""
+        """Elements from one output channel of a weight to the next."""
         return self._step(name, self.operands[name].axes[-4])
 
     def _step(self, name: str, axis: int) -> int:
@@ -59,18 +62,18 @@ class Pen:
         return _number(axis_stride(load, axis, self.w.buffers[load.buffer])[0])
 
     def at(self, name: str, batch: str = "i0") -> str:
-        """The address of an operand's first element, of image `batch` where it has images."""
+        """The address of an operand's first element, in image `batch` if the operand is a batch of images."""
         o, scope = self.operands[name], self.w.scope
-        kept = dict(scope.axes)
+        saved_axes = dict(scope.axes)
         scope.axes.update(dict.fromkeys(o.axes[-4:], "0"))
         if name not in ("weight", "result"):
             scope.axes[o.axes[0]] = batch
         text = f"{self.w.params[o.load.buffer]} + {scope.offset(o.load, self.w.buffers[o.load.buffer])}"
-        scope.axes = kept
+        scope.axes = saved_axes
         return text
 
     def table(self, name: str, values: Sequence[int], size: int | None = None) -> str:
-        """A table of so many places, as many as values unless told; those behind the values are 0."""
+        """Emit a table of `size` entries, by default as many as there are values; the remaining ones are 0."""
         self.w.emit(f"static const int {name}[{size or ''}] = {{{', '.join(map(str, values)) or '0'}}};")
         return name
 
@@ -78,18 +81,20 @@ class Pen:
         self.w.emit(f"{function}({', '.join(map(str, arguments))});")
 
     def tile(self, columns: int) -> str:
-        """The suffix of the tiles for panels of so many columns."""
+        """The suffix of the tile functions for panels of this many columns."""
         return f"{self.suffix}_{'narrow' if columns < 16 else 'wide'}"
 
 
 def _number(extent: Extent) -> int:
-    assert isinstance(extent, int), f"prepare() copies what a window kernel would read with a step of {extent}"
+    assert isinstance(extent, int), (
+        f"ReadableViews.prepare() copies operands of window kernels with a stride of {extent}"
+    )
     return extent
 
 
 @dataclass(frozen=True)
 class ChannelRun:
-    """`columns` channels of a pixel from channel `first` on of a group of `channels`, which begins at `group`."""
+    """`columns` channels of a pixel, from channel `first` of a group of `channels`, which begins at channel `group`."""
 
     columns: int
     channels: int
@@ -98,45 +103,48 @@ class ChannelRun:
 
     @property
     def base(self) -> str:
-        """The first channel, counted from the pixel's."""
+        """The first channel, counted from the pixel's first."""
         return " + ".join(term for term in (self.group, self.first) if term != "0") or "0"
 
     @property
     def left(self) -> str:
-        """Channels of the group from the first one on."""
+        """The number of channels from `first` to the end of the group."""
         return str(self.channels) if self.channels < self.columns else f"({self.channels} - ({self.first}))"
 
 
 class Lanes:
-    """A loop over a run of channels."""
+    """A vector loop over one run of channels."""
 
     def __init__(self, pen: Pen, run: ChannelRun) -> None:
         self.pen, self.columns, self.base, self.left = pen, run.columns, run.base, run.left
-        self.whole = run.channels % run.columns == 0
+        self.full = run.channels % run.columns == 0
 
     @contextmanager
     def loop(self, levels: Sequence[Level]) -> Iterator[None]:
-        """All lanes are computed; those past the last channel load zeros and store nothing."""
+        """All lanes are computed; lanes past the last channel load zeros and store nothing."""
         w = self.pen.w
         vector = w.kernel.vector
         assert vector is not None
-        kept, axis = dict(w.values), w.scope.axes[vector]
+        saved_values, axis = dict(w.values), w.scope.axes[vector]
         w.scope.axes[vector] = f"({self.base} + l)" if self.base != "0" else "l"
-        for s in (s for level in levels for s in level.stores if self.is_aside(s)):
+        for s in (s for level in levels for s in level.stores if self.is_deferred(s)):
             dtype = w.dtypes[s.value]
             w.emit(f"{'int32_t' if _is_narrow(dtype) else STORED[dtype]} lanes{s.value}[{self.columns}];")
         w.emit(simd(levels[-1]))
         with w.block(f"for (long l = 0; l < {self.columns}; l++)"):
             yield
         self.copy_out(levels[-1])
-        w.scope.axes[vector], w.values = axis, kept
+        w.scope.axes[vector], w.values = axis, saved_values
 
     def hoist(self) -> None:
-        """Numbers of the channels alone, once for a row of pixels: with a mask inside, gcc unrolls a short loop."""
+        """Load values that depend on the channel alone once per row of pixels.
+
+        A conditional load inside the loop would make gcc unroll it instead of vectorizing it.
+        """
         w = self.pen.w
         vector = w.kernel.vector
         assert vector is not None
-        if self.whole:
+        if self.full:
             return
         axis, w.scope.axes[vector] = w.scope.axes[vector], f"({self.base} + l)"
         for i in (i for level in w.kernel.levels for i in level.body):
@@ -149,30 +157,33 @@ class Lanes:
     def instructions(self, level: Level) -> None:
         w = self.pen.w
         for i in level.body:
-            if i.load is not None and not self.whole and _axes(i) == {w.kernel.vector}:
+            if i.load is not None and not self.full and _axes(i) == {w.kernel.vector}:
                 w.emit(f"const {LOCAL[i.dtype]} v{i.id} = fixed{i.id}[l];")
-            elif i.load is not None and not self.whole:
+            elif i.load is not None and not self.full:
                 w.emit(f"const {LOCAL[i.dtype]} v{i.id} = l < {self.left} ? {w.expression(i)} : 0;")
             else:
                 w.instructions([i])
 
-    def is_aside(self, s: Store) -> bool:
-        """Does a store wait until all lanes are computed?  Bytes do: beside them gcc computes floats in pairs."""
-        return not self.whole or _is_narrow(self.pen.w.dtypes[s.value])
+    def is_deferred(self, s: Store) -> bool:
+        """Is the store deferred until after the vector loop?
+
+        Yes for partial panels, and for types narrower than 4 bytes, which would make gcc narrow the float vectors too.
+        """
+        return not self.full or _is_narrow(self.pen.w.dtypes[s.value])
 
     def stores(self, level: Level) -> None:
         w = self.pen.w
-        w.stores([s for s in level.stores if not self.is_aside(s)])
-        for value in dict.fromkeys(s.value for s in level.stores if self.is_aside(s)):
+        w.stores([s for s in level.stores if not self.is_deferred(s)])
+        for value in dict.fromkeys(s.value for s in level.stores if self.is_deferred(s)):
             w.emit(f"lanes{value}[l] = {w.values[value]};")
 
     def copy_out(self, level: Level) -> None:
-        """Lanes that exist: a few moves, where a vector under a mask would take longer."""
+        """Store the lanes that exist with scalar moves, which take less time than a masked vector store."""
         w, vector = self.pen.w, self.pen.w.kernel.vector
         assert vector is not None
         count = self.left if self.left.isdigit() else f"({self.left} < {self.columns} ? {self.left} : {self.columns})"
-        count = str(self.columns) if self.whole else count
-        for s in (s for s in level.stores if self.is_aside(s)):
+        count = str(self.columns) if self.full else count
+        for s in (s for s in level.stores if self.is_deferred(s)):
             w.emit(f"for (long l = 0; l < {count}; l++) {w.element(s.load)} = lanes{s.value}[l];")
 
 
@@ -181,14 +192,14 @@ def _is_narrow(dtype: DType) -> bool:
 
 
 def _axes(load: Instr) -> set[int]:
-    """The axes that an element depends on; a computed index counts as one that no kernel has."""
+    """The axes that an element depends on; -1 stands for a computed index."""
     assert load.load is not None
     indices = [*load.load.index, *(g.index for g in load.guards)]
     return {a for i in indices for a, _ in i.terms} | ({-1} if any(i.value is not None for i in indices) else set())
 
 
 def lanes(pen: Pen, run: ChannelRun, sources: Mapping[str, str]) -> None:
-    """The epilogue of some channels of a pixel that lie at `sources`."""
+    """The epilogue of a run of channels of one pixel, whose values are the C expressions in `sources`."""
     (level,) = pen.w.kernel.levels
     loop = Lanes(pen, run)
     with loop.loop([level]):
@@ -204,7 +215,7 @@ def name_sources(pen: Pen, level: Level, sources: Mapping[str, str]) -> None:
 
 
 def pixels(pen: Pen, count: int, run: ChannelRun, at: str = "block") -> None:
-    """The epilogue of a row of pixels that lies in the workspace."""
+    """The epilogue of a row of pixels in the workspace."""
     w = pen.w
     Lanes(pen, run).hoist()
     with w.loop("i2", "0", str(count)):
@@ -213,9 +224,9 @@ def pixels(pen: Pen, count: int, run: ChannelRun, at: str = "block") -> None:
 
 
 def image_epilogue(pen: Pen, height: int, width: int, channels: int, row: int, low: Sequence[int]) -> None:
-    """The epilogue of every pixel of a whole image in the workspace."""
+    """The epilogue of every pixel of an image in the workspace."""
     w, columns = pen.w, columns_of(channels)
-    if channels % columns and _is_one_run(pen, channels):
+    if channels % columns and _has_contiguous_rows(pen, channels):
         with w.loop("i1", "0", str(height)):
             w.emit(f"const {pen.real} *const acc = image + (i1 + {low[0]})*{row} + {low[1] * channels};")
             column, w.scope.axes[COLUMN] = w.scope.axes[COLUMN], "0"
@@ -235,16 +246,16 @@ def image_epilogue(pen: Pen, height: int, width: int, channels: int, row: int, l
         lanes(pen, run, {"acc": "acc[l]"})
 
 
-def _is_one_run(pen: Pen, channels: int) -> bool:
-    """Is a row of pixels one run of elements, wherever its epilogue reads and writes?"""
+def _has_contiguous_rows(pen: Pen, channels: int) -> bool:
+    """Is a row of pixels contiguous in everything that the epilogue reads and writes?"""
     (level,) = pen.w.kernel.levels
     if any(i.guards or i.index is not None for i in level.body):
         return False
-    touched = [i.load for i in level.body if i.load is not None] + [s.load for s in level.stores]
-    return all(_walks_a_run(pen, load, channels) for load in touched)
+    accesses = [i.load for i in level.body if i.load is not None] + [s.load for s in level.stores]
+    return all(_is_contiguous_row(pen, load, channels) for load in accesses)
 
 
-def _walks_a_run(pen: Pen, load: Load, channels: int) -> bool:
+def _is_contiguous_row(pen: Pen, load: Load, channels: int) -> bool:
     buffer = pen.w.buffers[load.buffer]
     if buffer.layout != Layout.ROWS or any(i.value is not None or i.over != 1 for i in load.index):
         return False
@@ -252,7 +263,7 @@ def _walks_a_run(pen: Pen, load: Load, channels: int) -> bool:
 
 
 def stage(pen: Pen, name: str, batch: str = "i0") -> None:
-    """The image into its frame, or the frame where the image is."""
+    """Copy the image into its zero-padded frame, or use the image in place as the frame."""
     (height, width, channels), low, row = pen.sizes(name), pen.frame.low, pen.frame.row
     if "frame" not in pen.work:
         pen.w.emit(f"const {pen.real} *const frame = {pen.at(name)};")
@@ -262,7 +273,7 @@ def stage(pen: Pen, name: str, batch: str = "i0") -> None:
 
 
 def copy_image(pen: Pen, to: str, source: str, sizes: Sequence[int], row: int, steps: Sequence[int]) -> None:
-    """An image whose rows, columns and channels are `steps` apart: with its channels last, rows `row` apart."""
+    """Copy an image with strides `steps` of rows, columns, channels to one with channels last and row stride `row`."""
     if steps[2] == 1 and sizes[2] >= LONG_RUN:
         pen.call(f"ws_frame_{pen.suffix}", to, source, *sizes, row, *steps[:2])
     else:

@@ -1,4 +1,4 @@
-"""Window kernels -> C loops around the tiles of conv.h, with every extent and step a literal."""
+"""Window kernels -> C loops around the tile functions of conv.h; every extent and stride is a literal."""
 
 from __future__ import annotations
 
@@ -32,6 +32,6 @@ _RENDER: Mapping[str, Callable[[CWriter], None]] = {
 
 
 def render_window(w: CWriter) -> None:
-    """The loops of a window kernel."""
+    """Emit the loops of a window kernel."""
     assert isinstance(w.kernel.body, Window)
     _RENDER[w.kernel.body.op](w)

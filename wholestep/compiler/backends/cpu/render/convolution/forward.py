@@ -1,4 +1,7 @@
-"""Convolutions and their adjoint in the image, row by row of the result; a pool may follow in the same kernel."""
+"""C source of direct convolutions and their gradients in the image, one row of the result at a time.
+
+Each row is computed by register tiles over packed weight panels; a max pool may be fused into the same kernel.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,10 @@ from wholestep.compiler.plan.model.kernel import POOL_AXES
 
 
 def conv_row(pen: Pen, panels: Panels, count: int, out: str, step: int, x: str, walk: Sequence[int], w: str) -> None:
-    """walk: step of pixels, rows, step of rows, then taps of a row, their distance in pixels, channels of the frame."""
+    """One row of `count` pixels for one panel of output channels.
+
+    `walk`: pixel stride, rows, row stride, then taps per row, their distance in pixels, and channels of the frame.
+    """
     x_pixel, rows, x_row, taps, distance, channels = walk
     inner = channels if panels.loops == 1 and not panels.depthwise else channels // panels.groups
     of = runs(taps, distance, channels, inner)
@@ -59,9 +65,9 @@ def render_conv2d(w: CWriter) -> None:
     panels = Panels(a.groups, outputs, inner)
     pool = a.pool if a.pooled is not None else (1, 1)
     rows, columns = (w.kernel.axes[1], w.kernel.axes[2])
-    assert isinstance(rows, int), "type rules ask for numbers"
-    assert isinstance(columns, int), "type rules ask for numbers"
-    full = _full_counts(pen)
+    assert isinstance(rows, int), "the type rule requires a constant size"
+    assert isinstance(columns, int), "the type rule requires a constant size"
+    full = _result_size(pen)
     row = pen.frame.row
     taps = (pen.table("down", range(tall)), tall, pen.table("across", range(wide)), wide)
     size = pack(pen, panels, taps, inner, 0, turned=False)
@@ -87,13 +93,13 @@ def render_conv2d(w: CWriter) -> None:
 
 
 def _rows_of_tiles(pen: Pen, panels: Panels, size: tuple[int, int], pool: Sequence[int], first: str) -> None:
-    """The epilogue of the rows that lie in `block`, from row `first` on; the last tiles may reach over the edge."""
-    w, made = pen.w, 2 * pen.tiles.rows
+    """The epilogue of the rows in `block`, from row `first` on; the last tiles may extend over the edge."""
+    w, block_height = pen.w, 2 * pen.tiles.rows
     across = 2 * tiles_of(size)[1]
-    rows, some = size[0] // pool[0], made // pool[0]
+    rows, pooled_rows = size[0] // pool[0], block_height // pool[0]
     begin = first if pool[0] == 1 else f"{first}/{pool[0]}"
-    end = f"{begin} + {some}"
-    with w.loop("i1", begin, end if size[0] % made == 0 else f"({end} < {rows} ? {end} : {rows})"):
+    end = f"{begin} + {pooled_rows}"
+    with w.loop("i1", begin, end if size[0] % block_height == 0 else f"({end} < {rows} ? {end} : {rows})"):
         at = f"block + (i1*{pool[0]} - {first})*{across * LANES}"
         if pen.window.pooled is None:
             pixels(pen, size[1], panels.run(), at)
@@ -101,20 +107,20 @@ def _rows_of_tiles(pen: Pen, panels: Panels, size: tuple[int, int], pool: Sequen
             _pool_row(pen, panels, pool, size[1] // pool[1], across, at)
 
 
-def _full_counts(pen: Pen) -> tuple[int, int]:
-    """Rows and columns that the windows of a convolution give, before a pool."""
+def _result_size(pen: Pen) -> tuple[int, int]:
+    """Rows and columns of the convolution's result, before a fused pool."""
     axes = pen.w.kernel.axes
     pool = pen.window.pool if pen.window.pooled is not None else (1, 1)
     rows, columns = axes[1], axes[2]
-    assert isinstance(rows, int), "type rules ask for numbers"
-    assert isinstance(columns, int), "type rules ask for numbers"
+    assert isinstance(rows, int), "the type rule requires a constant size"
+    assert isinstance(columns, int), "the type rule requires a constant size"
     return rows * pool[0], columns * pool[1]
 
 
 def _rows_to_pool(
     pen: Pen, panels: Panels, pool: Sequence[int], columns: int, walk: Sequence[int], row: int, packed: str
 ) -> None:
-    """The rows that a row of the pool sees."""
+    """The rows of the convolution under one row of the pool."""
     across, width = columns * pool[1], panels.columns
     with pen.w.loop("i4", "0", str(pool[0])):
         at = f"frame + (i1*{pool[0]} + i4)*{pen.window.stride[0] * row}"
@@ -122,7 +128,10 @@ def _rows_to_pool(
 
 
 def _pool_row(pen: Pen, panels: Panels, pool: Sequence[int], columns: int, across: int, at: str) -> None:
-    """For each pixel of a pool, the epilogue of what it sees, then the maximum; rows of `across` pixels lie at `at`."""
+    """For each pixel of a pool, the epilogue of the pixels in its window, then their maximum.
+
+    `at` is the address of rows of `across` pixels each.
+    """
     w, width = pen.w, panels.columns
     run = Lanes(pen, panels.run())
     run.hoist()
@@ -137,7 +146,7 @@ def _pool_row(pen: Pen, panels: Panels, pool: Sequence[int], columns: int, acros
 
 
 def candidate(pen: Pen, run: Lanes, i: int, j: int, acc: str) -> None:
-    """One pixel of a pool's window: the first maximum wins, and not-a-number is larger than anything."""
+    """One pixel of a pool's window: the first maximum wins, and NaN compares larger than anything."""
     w, a = pen.w, pen.window
     assert a.pooled is not None
     level = w.kernel.levels[0]
@@ -161,7 +170,7 @@ def render_conv2d_grad_input(w: CWriter) -> None:
     height, width, channels = (e for e in w.kernel.axes[1:4] if isinstance(e, int))
     down, across, row = pen.tiles.down, pen.tiles.across, pen.frame.row
     panels = Panels(a.groups, channels, outputs // a.groups)
-    places, sizes = _pack_phases(pen, panels, down, across, outputs // a.groups)
+    offsets, sizes = _pack_phases(pen, panels, down, across, outputs // a.groups)
     if pen.tiles.rows:
         transform_weights(pen, panels, outputs)
     clear_frame(pen)
@@ -183,7 +192,7 @@ def render_conv2d_grad_input(w: CWriter) -> None:
                         walk = (outputs, len(y.taps), y.step * row, len(x.taps), x.step, outputs)
                         out = f"block + {x.first * panels.columns}"
                         at = f"frame + (t + {y.start})*{row} + {x.start * outputs}"
-                        packed = packed_weight_address(panels, places[i, j], sizes[i, j])
+                        packed = packed_weight_address(panels, offsets[i, j], sizes[i, j])
                         conv_row(pen, panels, x.pixels, out, a.stride[1] * panels.columns, at, walk, packed)
                 pixels(pen, width, panels.run())
 
@@ -191,14 +200,14 @@ def render_conv2d_grad_input(w: CWriter) -> None:
 def _pack_phases(
     pen: Pen, panels: Panels, down: Sequence[Taps], across: Sequence[Taps], depth: int
 ) -> tuple[dict[tuple[int, int], int], dict[tuple[int, int], int]]:
-    """The taps of each phase, one after the other: where they begin, and the elements of a panel."""
+    """Pack the taps of each phase one after the other; returns their offsets, and the elements of a panel."""
     rows = [pen.table(f"down{i}", y.taps) for i, y in enumerate(down)]
     columns = [pen.table(f"across{j}", x.taps) for j, x in enumerate(across)]
-    places, sizes, offset = {}, {}, 0
+    offsets, sizes, offset = {}, {}, 0
     for i, y in enumerate(down):
         for j, x in enumerate(across):
-            places[i, j] = offset
+            offsets[i, j] = offset
             taps = (rows[i], len(y.taps), columns[j], len(x.taps))
             sizes[i, j] = pack(pen, panels, taps, depth, offset, turned=True)
             offset += panels.loops * panels.count * sizes[i, j]
-    return places, sizes
+    return offsets, sizes

@@ -1,5 +1,6 @@
-"""Convolutions and their adjoints in the image as products over the pixels of several images
-(cpu/convolution/implicit_gemm.py).
+"""C source of implicit-GEMM convolutions and their gradients: products over pixels of several images.
+
+`cpu/convolution/implicit_gemm.py` explains the algorithm and says when it is used.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from wholestep.compiler.backends.cpu.render.convolution.common import ChannelRun
 
 
 def render_products(pen: Pen, adjoint: bool) -> None:
-    w, some, depth = pen.w, pen.tiles.images, pen.sizes(pen.images)[2]
+    w, block, depth = pen.w, pen.tiles.images, pen.sizes(pen.images)[2]
     m = _meetings(pen, adjoint)
     columns = m.columns(depth)
     taps, o = _tables(pen, m), pen.output_step("weight")
     (_, last), (first_channel, last_channel) = w.span(0), w.span(3)
-    with w.loop("n0", *w.span(0), str(some)):
-        w.emit(f"const long nb = {last} - n0 < {some} ? {last} - n0 : {some};")
+    with w.loop("n0", *w.span(0), str(block)):
+        w.emit(f"const long nb = {last} - n0 < {block} ? {last} - n0 : {block};")
         _gather(pen, m)
         with w.loop("c0", first_channel, last_channel, str(columns)):
             w.emit(f"const long cb = {last_channel} - c0 < {columns} ? {last_channel} - c0 : {columns};")
@@ -28,27 +29,27 @@ def render_products(pen: Pen, adjoint: bool) -> None:
 
 
 def _meetings(pen: Pen, adjoint: bool) -> Meetings:
-    a, read = pen.window, pen.sizes(pen.images)[:2]
-    made = tuple(e for e in pen.w.kernel.axes[1:3] if isinstance(e, int))
-    size, windows = (made, read) if adjoint else (read, made)
+    a, input_size = pen.window, pen.sizes(pen.images)[:2]
+    result_size = tuple(e for e in pen.w.kernel.axes[1:3] if isinstance(e, int))
+    size, windows = (result_size, input_size) if adjoint else (input_size, result_size)
     return Meetings(adjoint, size, windows, pen.sizes("weight")[:2], a.stride, a.low, a.dilation)
 
 
 def _tables(pen: Pen, m: Meetings) -> int:
-    """The taps in the order in which they are added, and the spans of each; gives the number of taps."""
+    """Emit the taps in the order in which they are added, and the spans of each; returns the number of taps."""
     order = [(i, j) for i in range(m.kernel[0]) for j in range(m.kernel[1])]
     taps, spans = list[str](), list[str]()
     for i, j in reversed(order) if m.adjoint else order:
-        found = m.spans(i, j)
-        taps.append(f"{{{i * m.kernel[1] + j}, {len(found)}}}")
-        spans += (f"{{{s.made}, {s.read}, {s.count}}}" for s in found)
+        tap_spans = m.spans(i, j)
+        taps.append(f"{{{i * m.kernel[1] + j}, {len(tap_spans)}}}")
+        spans += (f"{{{s.made}, {s.read}, {s.count}}}" for s in tap_spans)
     pen.w.emit(f"static const ws_tap taps[] = {{{', '.join(taps)}}};")
     pen.w.emit(f"static const ws_span spans[] = {{{', '.join(spans) or '{0}'}}};")
     return len(taps)
 
 
 def _place(m: Meetings, of_pixels: bool, row: str, column: str) -> str:
-    """Where a pixel or a window lies among those of an image."""
+    """C expression for the position of a pixel or a window within its image."""
     stride = m.stride[1]
     if not of_pixels:
         return f"{row}*{m.windows[1]} + {column}"
@@ -58,7 +59,7 @@ def _place(m: Meetings, of_pixels: bool, row: str, column: str) -> str:
 
 
 def _gather(pen: Pen, m: Meetings) -> None:
-    """The pixels of images n0 to n0 + nb, [row][column][image]."""
+    """Copy the pixels of images n0 to n0 + nb into the workspace as [row][column][image]."""
     w, (height, width, channels), (row, column, channel) = pen.w, pen.sizes(pen.images), pen.steps(pen.images)
     with w.loop("n", "0", "nb"), w.loop("y", "0", str(height)), w.loop("x", "0", str(width)):
         to = f"images + (({_place(m, not m.adjoint, 'y', 'x')})*nb + n)*{pixel_step(channels)}"
@@ -80,18 +81,18 @@ def _epilogue(pen: Pen, m: Meetings) -> None:
 
 
 def render_weight_in_place(pen: Pen) -> None:
-    """The gradient of a weight: for some outputs at a time, all images from where they lie."""
+    """A weight's gradient over small images, which are read in place: all images for a few outputs at a time."""
     w, a = pen.w, pen.window
     (rows, columns, _), (height, width, channels), (tall, wide, _) = (pen.sizes(n) for n in ("g", "x", "result"))
     (g_row, g_pixel, g_channel), (x_row, x_pixel, _) = pen.steps("g"), pen.steps("x")
     m = Meetings(True, (height, width), (rows, columns), (tall, wide), a.stride, a.low, a.dilation)
-    met = []
+    entries = []
     for tap in range(tall * wide):
         down, across = m.along(0, tap // wide), m.along(1, tap % wide)
         (y, x), (v, u) = down[0] if down else (0, 0), across[0] if across else (0, 0)
-        places = y * g_row + v * g_pixel, x * x_row + u * x_pixel, len(down), len(across)
-        met.append(f"{{{', '.join(map(str, places))}}}")
-    w.emit(f"static const ws_met met[] = {{{', '.join(met)}}};")
+        entry = y * g_row + v * g_pixel, x * x_row + u * x_pixel, len(down), len(across)
+        entries.append(f"{{{', '.join(map(str, entry))}}}")
+    w.emit(f"static const ws_met met[] = {{{', '.join(entries)}}};")
     images = w.scope.extent(w.kernel.axes[pen.operands["x"].axes[0]])
     w.emit(f"const ws_weights of = {{{images}, {channels},")
     w.emit(f"  {pen.at('g', '0')}, {pen.output_step('g')}, {g_row}, {g_pixel}, {g_channel},")

@@ -1,4 +1,4 @@
-"""Max pools that stand alone: their values, positions and adjoints."""
+"""C source of max pools that are not fused with a convolution: values, positions and gradients."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from wholestep.compiler.ir.types import uint8
 
 
 def _position(pen: Pen) -> str:
-    """The suffix of positions in a window of this pool."""
+    """The C suffix of the integer type that stores positions in this pool's window."""
     buffer = pen.w.buffers[dict(pen.tiles.work)["positions"]]
     return "u8" if buffer.type.dtype == uint8 else "i32"
 
 
 def _by_channels(pen: Pen, channels: int, sources: Mapping[str, str]) -> None:
-    """The epilogue of one pixel whose channels lie in the workspace."""
+    """The epilogue of one pixel whose channels are in the workspace."""
     w, columns = pen.w, columns_of(channels)
     if channels <= columns:
         run = ChannelRun(columns, channels)
@@ -56,7 +56,7 @@ def render_max_pool2d_grad(w: CWriter) -> None:
             g, at = _cell(pen, "g"), _cell(pen, "index")
             w.emit(f"const long y = i*{a.stride[0]} - {a.low[0]} + {at}/{a.pool[1]};")
             w.emit(f"const long x = j*{a.stride[1]} - {a.low[1]} + {at}%{a.pool[1]};")
-            inside = f"(unsigned long)y < {height} && (unsigned long)x < {width}"  # whatever the position says
+            inside = f"(unsigned long)y < {height} && (unsigned long)x < {width}"  # no store out of bounds
             w.emit(f"if ({inside}) image[(y*{width} + x)*{channels} + c] += {g};")
         image_epilogue(pen, height, width, channels, width * channels, (0, 0))
 

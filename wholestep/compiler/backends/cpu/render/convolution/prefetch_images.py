@@ -1,7 +1,7 @@
-"""What the next image and the epilogue of tiles touch is fetched while products run: until then memory is idle.
+"""Software prefetch in Winograd kernels: the next image and the epilogue's operands are fetched while products run.
 
-Products of one position at a time ask for a few lines each; all at once would keep the products themselves waiting.
-Nothing depends on it: what lies behind the last image may be asked for too, and is not waited for.
+The products of one position at a time prefetch a few cache lines each; all at once would delay the products themselves.
+Results do not depend on it: a prefetch past the last image is harmless, since nothing waits for it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from wholestep.compiler.backends.cpu.render.convolution.weight_packing import Pa
 from wholestep.compiler.backends.cpu.render.prefetch import operand_start
 from wholestep.compiler.plan.model.kernel import Layout, Load
 
-LINE = 64  # bytes
+LINE = 64  # bytes of a cache line
 
 
 def fetch_next_image(pen: Pen, name: str, batch: str, shares: int, share: str) -> None:
-    """One of so many shares of the image behind image `batch`."""
+    """Prefetch one of `shares` equal parts of the image after image `batch`."""
     if not pen.w.schedule.prefetch:
         return
     height, width, channels = pen.sizes(name)
@@ -29,7 +29,7 @@ def fetch_next_image(pen: Pen, name: str, batch: str, shares: int, share: str) -
 
 
 def fetch_for_epilogue(pen: Pen, panels: Panels, rows: int, columns: int, first: str) -> None:
-    """Position s's share of what the epilogue of a panel touches in `rows` rows of pixels from row `first` on."""
+    """Prefetch position s's part of what the epilogue of a panel accesses in `rows` rows of pixels from row `first`."""
     if not pen.w.schedule.prefetch or pen.window.pooled is not None:
         return
     (level,) = pen.w.kernel.levels
@@ -39,17 +39,17 @@ def fetch_for_epilogue(pen: Pen, panels: Panels, rows: int, columns: int, first:
     for buffer, load in (read | written).items():
         if not _is_dense(pen, load, columns, panels.outputs):
             continue
-        kept = dict(axes)
+        saved_axes = dict(axes)
         axes.update({1: first, 2: "0", 3: panels.run().base})
         start, size = operand_start(pen.w, load), pen.w.buffers[buffer].type.dtype.size
-        axes.update(kept)
+        axes.update(saved_axes)
         for line in range(-(-LANES * size // LINE)):
             at = f"{start} + s*{pixels * panels.outputs} + {line * LINE // size}"
             pen.call(f"ws_fetch_{'own' if buffer in written else 'read'}", at, pixels, panels.outputs * size)
 
 
 def _is_dense(pen: Pen, load: Load, columns: int, channels: int) -> bool:
-    """Do the pixels of an image follow each other in memory?"""
+    """Are the pixels of an image contiguous in memory?"""
     buffer = pen.w.buffers[load.buffer]
     if buffer.layout != Layout.ROWS or any(i.value is not None or i.over != 1 for i in load.index):
         return False

@@ -1,4 +1,4 @@
-"""Output channels in panels of vectors, and weights packed so."""
+"""Packing of convolution weights into panels: [panel][row][tap][channel][lane], one vector of output channels each."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from wholestep.compiler.backends.cpu.render.convolution.common import ChannelRun
 
 
 class Panels:
-    """Output channels in panels, group by group; where each group is one channel, panels go across groups."""
+    """Output channels in panels, group by group; in depthwise convolutions panels extend across groups."""
 
     def __init__(self, groups: int, outputs: int, inner: int) -> None:
         self.groups, self.outputs, self.inner = groups, outputs, inner
         self.depthwise = is_depthwise(groups, outputs, inner)
-        self.each = outputs if self.depthwise else outputs // groups  # channels that panels divide
+        self.each = outputs if self.depthwise else outputs // groups  # channels that are divided into panels
         self.columns = panel_columns(groups, outputs, inner)
         self.loops = 1 if self.depthwise else groups
         self.count = -(-self.each // self.columns)
@@ -34,9 +34,9 @@ def enter_panels(pen: Pen, stack: ExitStack, panels: Panels) -> None:
 
 
 def pack(pen: Pen, panels: Panels, taps: tuple[str, int, str, int], depth: int, offset: int, turned: bool) -> int:
-    """Pack the given taps of the weight at `offset`; gives the elements of one panel.
+    """Pack the given taps of the weight at `offset`; returns the elements of one panel.
 
-    `turned`: the result's channels are the weight's inputs, and it sums over its outputs.
+    `turned`: the result's channels are the weight's inputs, and the sums run over its outputs.
     """
     o, (y, x, c) = pen.output_step("weight"), pen.steps("weight")
     lane, deep = (c, o) if turned else (o, c)

@@ -1,4 +1,8 @@
-"""Convolutions of 3 x 3 by tiles of 2 x 2 pixels: images and weights are transformed, multiplied, and back."""
+"""C source of 3 x 3 convolutions by Winograd's F(2x2, 3x3), and of their weight gradients.
+
+Images and weights are transformed to 16 positions per tile of 2 x 2 pixels, each position is an ordinary product over
+the channels, and the products are transformed back.  Rows of tiles are processed in blocks that stay in the caches.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +16,12 @@ from wholestep.compiler.backends.cpu.render.convolution.common import Pen, clear
 from wholestep.compiler.backends.cpu.render.convolution.prefetch_images import fetch_for_epilogue, fetch_next_image
 from wholestep.compiler.backends.cpu.render.convolution.weight_packing import Panels, enter_panels
 
-FEW_THREADS = 2  # that share the outputs of a weight: each fetches all of the next images; of more, each a part of them
+# Up to this many threads that divide a weight's outputs, each prefetches all of the next images; more divide them.
+FEW_THREADS = 2
 
 
 def transform_weights(pen: Pen, panels: Panels, depth: int) -> None:
-    """The packed weight, panel by panel, [position][channel][lane]."""
+    """Transform the packed weight, panel by panel, to [position][channel][lane]."""
     with pen.w.loop("p", "0", str(panels.count)):
         pen.call(
             *(f"ws_winograd_weights_{pen.suffix}_wide", f"parts + p*{POSITIONS * depth * LANES}"),
@@ -27,13 +32,13 @@ def transform_weights(pen: Pen, panels: Panels, depth: int) -> None:
 def image_by_tiles(
     pen: Pen, panels: Panels, depth: int, size: tuple[int, int], frame: str, row: int, finish: Callable[[str], None]
 ) -> None:
-    """All tiles of an image, some rows at a time; `finish` gets the first of the rows of pixels that lie in `block`."""
-    w, some = pen.w, pen.tiles.rows
+    """All tiles of an image, some rows at a time; `finish` emits the epilogue of the pixel rows in `block`."""
+    w, rows = pen.w, pen.tiles.rows
     down, across = tiles_of(size)
-    tiles, padded, line = some * across, round_up(depth), 2 * across * LANES
+    tiles, padded, line = rows * across, round_up(depth), 2 * across * LANES
     step, product_step = position_step(tiles, depth), position_step(tiles, LANES)
-    with w.loop("y", "0", str(down), str(some)):
-        with w.loop("r", "0", str(some)):
+    with w.loop("y", "0", str(down), str(rows)):
+        with w.loop("r", "0", str(rows)):
             pen.call(
                 *(f"ws_winograd_image_{pen.suffix}_wide", f"tiles + r*{across * padded}", step),
                 *(f"{frame} + (y + r)*{2 * row}", row, depth, padded, across),
@@ -42,14 +47,14 @@ def image_by_tiles(
             enter_panels(pen, stack, panels)
             panel = f" + p*{POSITIONS * depth * LANES}" * (panels.count > 1)
             with w.loop("s", "0", str(POSITIONS)):
-                share = f"y/{some}*{panels.count * POSITIONS}" + f" + p*{POSITIONS}" * (panels.count > 1) + " + s"
-                fetch_next_image(pen, pen.images, "i0", down // some * panels.count * POSITIONS, share)
-                fetch_for_epilogue(pen, panels, 2 * some, size[1], "y*2")
+                share = f"y/{rows}*{panels.count * POSITIONS}" + f" + p*{POSITIONS}" * (panels.count > 1) + " + s"
+                fetch_next_image(pen, pen.images, "i0", down // rows * panels.count * POSITIONS, share)
+                fetch_for_epilogue(pen, panels, 2 * rows, size[1], "y*2")
                 pen.call(
                     *(f"ws_conv_row_{pen.tile(LANES)}", tiles, LANES, f"products + s*{product_step}", LANES),
                     *(f"tiles + s*{step}", padded, 1, 0, 1, 0, depth, f"parts{panel} + s*{depth * LANES}"),
                 )
-            with w.loop("r", "0", str(some)):
+            with w.loop("r", "0", str(rows)):
                 pen.call(
                     *(f"ws_winograd_pixels_{pen.suffix}_wide", f"block + r*{2 * line}", line),
                     *(f"products + r*{across * LANES}", product_step, LANES, across),
@@ -58,7 +63,7 @@ def image_by_tiles(
 
 
 def render_weight_by_tiles(pen: Pen) -> None:
-    """The gradient of a weight: the adjoint of all this, with sums that are transformed back at the end."""
+    """A weight's gradient: the adjoint of the algorithm, whose sums are transformed back after the last image."""
     w = pen.w
     _, _, channels = pen.sizes("x")
     rows, columns, outputs = pen.sizes("g")
@@ -88,7 +93,7 @@ def render_weight_by_tiles(pen: Pen) -> None:
 
 
 def _stage_gradient(pen: Pen, across: int) -> int:
-    """`g` is the image's gradient with zeros where tiles reach over its edge; gives the elements of a row."""
+    """Let `g` be the image's gradient, zero-padded where tiles extend over its edge; returns the elements of a row."""
     rows, columns, outputs = pen.sizes("g")
     g_row, g_pixel, g_channel = pen.steps("g")
     if "around" not in pen.work:
@@ -101,15 +106,15 @@ def _stage_gradient(pen: Pen, across: int) -> int:
 
 
 def _tiles_of_weight(pen: Pen, row: int, g_row: int) -> None:
-    """What one image adds to the sums of this thread's outputs."""
-    w, some = pen.w, pen.tiles.rows
+    """Add the contribution of one image to the sums of this thread's outputs."""
+    w, block = pen.w, pen.tiles.rows
     rows, columns, outputs = pen.sizes("g")
     channels = pen.sizes("x")[2]
     (down, across), padded, lanes = tiles_of((rows, columns)), round_up(channels), round_up(outputs)
-    step, g_step = position_step(some * across, channels), position_step(some * across, outputs)
+    step, g_step = position_step(block * across, channels), position_step(block * across, outputs)
     lo, hi = w.span(0)
-    with w.loop("y", "0", str(down), str(some)):
-        with w.loop("r", "0", str(some)):
+    with w.loop("y", "0", str(down), str(block)):
+        with w.loop("r", "0", str(block)):
             pen.call(
                 *(f"ws_winograd_image_{pen.suffix}_wide", f"tiles + r*{across * padded}", step),
                 *(f"frame + (y + r)*{2 * row}", row, channels, padded, across),
@@ -121,10 +126,10 @@ def _tiles_of_weight(pen: Pen, row: int, g_row: int) -> None:
             )
         with w.loop("o", lo, hi, str(TILE_OUTPUTS)), w.loop("s", "0", str(POSITIONS)):
             parts = max(1, outputs // TILE_OUTPUTS // FEW_THREADS)
-            share = f"(y/{some}*{parts} + (o - {lo})/{TILE_OUTPUTS})*{POSITIONS} + s"
+            share = f"(y/{block}*{parts} + (o - {lo})/{TILE_OUTPUTS})*{POSITIONS} + s"
             for name in ("x", "g"):
-                fetch_next_image(pen, name, "n", down // some * parts * POSITIONS, share)
+                fetch_next_image(pen, name, "n", down // block * parts * POSITIONS, share)
             pen.call(
                 *(f"ws_winograd_products_{pen.suffix}_wide", padded, f"sums + (o*{POSITIONS} + s)*{padded}"),
-                *(f"gradients + o + s*{g_step}", lanes, f"tiles + s*{step}", some * across),
+                *(f"gradients + o + s*{g_step}", lanes, f"tiles + s*{step}", block * across),
             )
