@@ -166,5 +166,5 @@ def test_the_interpreter_and_the_definition_agree_there(second_order: bool) -> N
 def test_heads_that_do_not_divide_are_refused_at_the_users_line() -> None:
     g = ws.Graph()
     q, k = g.input("q", ("batch", 5, 4, 8)), g.input("k", ("batch", 2, 4, 8))
-    with pytest.raises(ShapeError, match=r"5 heads of queries .* over 2 heads(?s:.*)test_attention\.py"):
+    with pytest.raises(ShapeError, match=r"query heads \(5\) .* heads \(2\)(?s:.*)test_attention\.py"):
         ws.attention(q, k, k)

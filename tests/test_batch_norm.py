@@ -66,7 +66,7 @@ def test_momentum_may_be_a_runtime_scalar() -> None:
     np.testing.assert_allclose(session.get("mean"), 0.5 * X[:8].mean(0), rtol=1e-5, atol=1e-6)
 
 
-# -- one value per channel -----------------------------------------------------------------------------------------
+# -- one value per channel ---------------------------------------------------------------------------------------
 
 
 def test_a_step_of_one_row_is_refused_before_anything_is_written() -> None:
@@ -115,12 +115,12 @@ STATE = ws.Graph().state("s", (6,))
 BAD = {
     "a batch of one": (lambda x: ws.batch_norm(x[:1]), ShapeError, "has one value per channel, which has no variance"),
     "no channels": (lambda x: ws.batch_norm(x[0], np.ones(6, "f")), ShapeError, r"\(N, C, ...\); received \(6,\)"),
-    "weight": (lambda x: ws.batch_norm(x, np.ones(5, "f")), ShapeError, r"weight has one number for each of the 6"),
-    "bias": (lambda x: ws.batch_norm(x, None, np.ones(5, "f")), ShapeError, r"bias has one number for each .*\(5,\)"),
+    "weight": (lambda x: ws.batch_norm(x, np.ones(5, "f")), ShapeError, r"weight needs one value for each of the 6"),
+    "bias": (lambda x: ws.batch_norm(x, None, np.ones(5, "f")), ShapeError, r"bias needs one value for each .*\(5,\)"),
     "one statistic": (lambda x: ws.batch_norm(x, None, None, STATE), UsageError, "both .* running_var is missing"),
     "momentum": (
         lambda x: ws.batch_norm(x, None, None, x.graph.state("a", (6,)), x.graph.state("b", (6,)), 2.0),
-        OptionError, "momentum is between 0 .* and 1; received 2.0",
+        OptionError, "momentum must be between 0 .* and 1; received 2.0",
     ),
 }  # fmt: skip
 
@@ -137,7 +137,7 @@ def test_a_capacity_of_one_row_is_refused_at_build() -> None:
         session_of(rows_model(), batch_size=1)
 
 
-# -- kernels -------------------------------------------------------------------------------------------------------
+# -- kernels -----------------------------------------------------------------------------------------------------
 
 
 def images_session(**options: Any) -> Any:

@@ -68,7 +68,7 @@ def test_one_scalar_may_serve_several_calls() -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(OptionError, match=r"dropout: p is a probability, between 0 and 1; received 1.5"):
+    with pytest.raises(OptionError, match=r"dropout: p must be a probability between 0 and 1; received 1.5"):
         value(lambda x: ws.dropout(x, 1.5), X)
     with pytest.raises(UsageError, match="record x in one first"):
         ws.dropout(ws.arange(3, "float32"), 0.5)

@@ -70,7 +70,7 @@ def plan_of(graph: ws.Graph, capacity: dict[str, int], **options: Any) -> Plan:
     return Compiler(ws.CompileOptions(**options)).plan(graph.to_ir(), capacity, HERE)[0]
 
 
-# -- values ----------------------------------------------------------------------------------------------------------
+# -- values ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -157,7 +157,7 @@ def test_a_lookup_inside_the_body() -> None:
         session.step(tokens=data + 7)
 
 
-# -- random bodies -----------------------------------------------------------------------------------------------------
+# -- random bodies -----------------------------------------------------------------------------------------------
 
 OPS: dict[str, Callable[..., ws.Tensor]] = {
     "add": lambda a, b: a + b,
@@ -232,7 +232,7 @@ def check_random_body(
         assert_close(session.get(name), value, "float64", scale=max(1.0, float(np.abs(value).max())))
 
 
-# -- text, identity, checks --------------------------------------------------------------------------------------------
+# -- text, identity, checks --------------------------------------------------------------------------------------
 
 
 def test_text_and_fingerprint_hold_the_body() -> None:
@@ -253,7 +253,7 @@ def count(graph: IRGraph, op: str) -> int:
     return sum(n.op == op for n in graph.nodes)
 
 
-# -- passes ------------------------------------------------------------------------------------------------------------
+# -- passes ------------------------------------------------------------------------------------------------------
 
 
 def test_projections_and_weight_gradients_leave_the_loop() -> None:
@@ -318,7 +318,7 @@ def test_a_loop_is_row_wise_where_its_steps_are() -> None:
     assert isinstance(kinds[mixed.node], Mixed)
 
 
-# -- mistakes ----------------------------------------------------------------------------------------------------------
+# -- mistakes ----------------------------------------------------------------------------------------------------
 
 
 def mistake(body: Any, init: Any = None, xs: Any = "x", **options: Any) -> Callable[[], object]:
@@ -332,19 +332,19 @@ def mistake(body: Any, init: Any = None, xs: Any = "x", **options: Any) -> Calla
 
 
 MISTAKES = {
-    "no pair": (mistake(lambda c, x: c + x), UsageError, r"returns two things, \(carry, y\)"),
+    "no pair": (mistake(lambda c, x: c + x), UsageError, r"must return a pair \(carry, y\)"),
     "another shape": (
         mistake(lambda c, x: (ws.concat([c, x]), None)),
         ShapeError,
         r"carry 0 begins as float32\[3\] and is float32\[6\] after a step",
     ),
-    "another nesting": (mistake(lambda c, x: ((c, x), None)), UsageError, "built like init"),
-    "no length": (mistake(lambda c, x: (c, None), xs=None), UsageError, "give it: length=10"),
+    "another nesting": (mistake(lambda c, x: ((c, x), None)), UsageError, "nested like init"),
+    "no length": (mistake(lambda c, x: (c, None), xs=None), UsageError, "pass it: length=10"),
     "lengths differ": (mistake(lambda c, x: (c, None), length=5), ShapeError, "received 4 and 5"),
     "a scalar sequence": (
         mistake(lambda c, x: (c, None), xs=1.0),
         ShapeError,
-        "xs has the steps as its first axis",
+        "the first axis of xs must be the steps",
     ),
     "random numbers": (mistake(lambda c, x: (ws.dropout(c + x, 0.5), None)), GraphError, "the same in every step"),
 }

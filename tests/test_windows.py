@@ -19,7 +19,7 @@ from sessions import assert_same_bits
 import wholestep as ws
 from wholestep.errors import OptionError, ShapeError
 
-# -- LeNet-5 -----------------------------------------------------------------------------------------------------------
+# -- LeNet-5 -----------------------------------------------------------------------------------------------------
 
 
 @functools.cache
@@ -73,7 +73,7 @@ def test_lenet_learns() -> None:
     assert losses[-1] < 0.2 * losses[0]
 
 
-# -- random shapes -----------------------------------------------------------------------------------------------------
+# -- random shapes -----------------------------------------------------------------------------------------------
 
 
 @st.composite
@@ -113,7 +113,7 @@ def test_any_convolution_equals_torch(
         np.testing.assert_allclose(start - s.get(name), expected, rtol=0, atol=1e-12 * max(1.0, np.abs(expected).max()))
 
 
-# -- values that are special -------------------------------------------------------------------------------------------
+# -- values that are special -------------------------------------------------------------------------------------
 
 
 def test_a_pool_keeps_not_a_number_as_torch_does() -> None:
@@ -125,7 +125,7 @@ def test_a_pool_keeps_not_a_number_as_torch_does() -> None:
     np.testing.assert_array_equal(next(iter(got.values())), F.max_pool2d(torch.tensor(x), 2).numpy())
 
 
-# -- errors ------------------------------------------------------------------------------------------------------------
+# -- errors ------------------------------------------------------------------------------------------------------
 
 CONV_ERRORS = {
     "channels": ({"weight": (4, 2, 3, 3)}, ShapeError, r"has 3 channels, but the weight \(4, 2, 3, 3\) takes 2; make"),
@@ -133,13 +133,13 @@ CONV_ERRORS = {
     "groups": ({"groups": 2}, ShapeError, "groups=2 must divide the 3 channels of the input and the 4"),
     "rank": ({"images": (3, 8, 8)}, ShapeError, r"needs images of shape \(N, C, H, W\); received \(3, 8, 8\)"),
     "weight": ({"weight": (3, 3, 3)}, ShapeError, r"conv2d needs a weight of shape \(O, C / groups, KH, KW\)"),
-    "bias": ({"bias": np.zeros(3, "f4")}, ShapeError, "one number for each of the 4 output channels"),
+    "bias": ({"bias": np.zeros(3, "f4")}, ShapeError, "one value for each of the 4 output channels"),
     "same": (
         {"images": (2, 3, "height", 8), "stride": 2, "padding": "same"}, ShapeError,
-        'padding="same" with a stride of 2 depends on the size of the image; received height',
+        'padding="same" with a stride of 2 needs an image of fixed size; received height',
     ),
     "padding": ({"padding": "full"}, OptionError, 'a pair, "same" or "valid"; received .full'),
-    "stride": ({"stride": (1, 2, 3)}, OptionError, r"stride is a number or a pair .* received \(1, 2, 3\)"),
+    "stride": ({"stride": (1, 2, 3)}, OptionError, r"stride must be an integer or a pair .* received \(1, 2, 3\)"),
 }  # fmt: skip
 
 

@@ -107,17 +107,17 @@ TENSORS: dict[str, Case] = {
     "gather by element": (gathered, UsageError, r"write ws\.take_along_axis\(x, index, axis\)"),
     "item assignment": (assigned, UsageError, r"never changed in place.*ws\.where\(condition, value, x\)"),
     "in place": (lambda: tensor().add_(1.0), HabitError, "tensors are never changed in place"),
-    "the size of a batch": (lambda: len(tensor()), UsageError, r"batch is not a number yet; write x\.shape\[0\]"),
+    "the size of a batch": (lambda: len(tensor()), UsageError, r"batch is symbolic; write x\.shape\[0\]"),
     "one tensor to cat": (
         lambda: ws.cat(tensor()),
         UsageError,
-        r"takes a list of tensors, ws\.concat\(\[x, y\], axis\)",
+        r"needs a list of tensors, ws\.concat\(\[x, y\], axis\)",
     ),
     "torch's function": (lambda: torch.relu(tensor()), UsageError, r"torch's relu was called .*: write ws\.relu\("),
     "torch's tensor": (
         lambda: tensor() + torch.ones(3),
         UsageError,
-        r"cannot meet a tensor.*Make it an array: \.numpy\(\)",
+        r"cannot be an operand of a tensor.*Convert it to an array: \.numpy\(\)",
     ),
     "a tensor on a device": (lambda: tensor().to("cuda"), HabitError, "'cuda'; the device belongs to the session"),
     "a weight's numbers": (

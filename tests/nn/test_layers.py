@@ -167,7 +167,7 @@ def test_extremes_of_softplus_and_elu_stay_finite() -> None:
         (lambda: ws.nn.Embedding(3, 2)(X), "Embedding looks up whole numbers"),
         (lambda: ws.nn.MultiHeadAttention(12, 4)(X), r"takes \(batch, time, 12\); received \(batch, 12\)"),
         (lambda: ws.nn.Residual(ws.nn.Linear(12, 3))(X), "their shapes must agree. Give shortcut="),
-        (lambda: ws.swiglu(ws.Graph().input("x", (2, 3))), "swiglu halves the last axis"),
+        (lambda: ws.swiglu(ws.Graph().input("x", (2, 3))), "swiglu splits the last axis into halves"),
     ],
 )
 def test_errors_teach(make: Callable[[], object], text: str) -> None:

@@ -37,7 +37,7 @@ def assert_equal(module: ws.nn.Module, twin: torch.nn.Module, rtol: float = 2e-4
         np.testing.assert_allclose(found[name], a.detach().numpy(), rtol, atol, err_msg=name)
 
 
-# -- a norm that is called several times -----------------------------------------------------------------------------
+# -- a norm that is called several times -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_a_state_that_a_user_updates_twice_is_still_refused() -> None:
     assert [float(a) for a in session.step().outputs.values()] == [2.0]
 
 
-# -- two networks ----------------------------------------------------------------------------------------------------
+# -- two networks ------------------------------------------------------------------------------------------------
 
 NOISE, WIDTH = 4, 16
 
@@ -177,7 +177,7 @@ def test_a_gan_of_two_steps_over_the_same_modules() -> (
     assert_equal(netD, twinD, rtol=1e-3, atol=1e-5)
 
 
-# -- methods other than forward ---------------------------------------------------------------------------------------
+# -- methods other than forward ----------------------------------------------------------------------------------
 
 
 class VAE(ws.nn.Module):
@@ -259,7 +259,7 @@ def test_methods_are_recorded_in_plain_graphs_and_scopes_too() -> None:
     assert isinstance(vae.scale, ws.nn.Parameter)
 
 
-# -- names -----------------------------------------------------------------------------------------------------------
+# -- names -------------------------------------------------------------------------------------------------------
 
 
 class Pair(ws.nn.Module):
@@ -348,12 +348,12 @@ def test_parts_of_modules_are_traced_and_clashes_name_scopes() -> None:
     with pytest.raises(UsageError, match="this Sequential was not called in the graph, nor was any part of it"):
         pair.g.traced(g)
     with pytest.raises(
-        GraphError, match=r"(?s)'weight' is taken .* a prefix: with g.scope\('other'\).*test_modules_in"
+        GraphError, match=r"(?s)'weight' is already used .* a prefix .*: with g.scope\('other'\).*test_modules_in"
     ):
         layer()(x)
 
 
-# -- distilling, transferring, copying --------------------------------------------------------------------------------
+# -- distilling, transferring, copying ---------------------------------------------------------------------------
 
 
 def test_a_fitted_teacher_teaches_and_a_head_is_exchanged() -> None:  # S1, S2

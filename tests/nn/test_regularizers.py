@@ -116,7 +116,7 @@ def own_step(read: bool) -> ws.Step:
 
 def test_a_step_of_ones_own_asks_for_them_and_may_not_forget() -> None:
     with pytest.raises(
-        ws.errors.UsageError, match=r"add regularization, activity, latent to the loss, .* ws.penalties\(g\)"
+        ws.errors.UsageError, match=r"add the penalties regularization, activity, latent, .* ws.penalties\(g\)"
     ):
         ws.build_session(own_step(read=False), batch_size=16, device="reference")
     train = own_step(read=True)

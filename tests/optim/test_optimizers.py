@@ -193,7 +193,7 @@ def test_two_optimizers_need_two_names():
     a, b, slope = g.parameter("a", ()), g.parameter("b", ()), g.input("slope", ())
     first = ws.Adam()
     first.update(g, a, slope)
-    with pytest.raises(GraphError, match="two optimizers of one step are called 'optimizer'"):
+    with pytest.raises(GraphError, match="two optimizers of one step are named 'optimizer'"):
         ws.Adam().update(g, b, slope)
     ws.Adam(name="second").update(g, b, slope)
     first.update(g, g.parameter("c", ()), slope)  # the same optimizer may come back, with the same scalars

@@ -52,12 +52,12 @@ MISTAKES = {
     "no gradient function": (
         lambda: called(lambda x: x * 2.0),
         UsageError,
-        r"<lambda> returns two things, its value and a function .*; it returned <Tensor float32\(batch, 6\) from mul>. "
+        r"<lambda> must return its value and a function .*; it returned <Tensor float32\(batch, 6\) from mul>. "
         "Write: return y, gradient",
     ),
-    "a tensor for a function": (lambda: called(lambda x: (x, x)), UsageError, "returns two things"),
-    "no tensor": (lambda: called(in_words), UsageError, "the value of in_words is a tensor, .*; it returned 'x'"),
-    "no float": (lambda: called(lambda x: (x > 0, lambda g: g)), UsageError, "<lambda> gives no float tensor"),
+    "a tensor for a function": (lambda: called(lambda x: (x, x)), UsageError, "must return its value and a function"),
+    "no tensor": (lambda: called(in_words), UsageError, "the value of in_words must be a tensor, .*; it returned 'x'"),
+    "no float": (lambda: called(lambda x: (x > 0, lambda g: g)), UsageError, "<lambda> returns no float tensor"),
     "too few": (
         lambda: called(lambda x, w: (x @ w, lambda g: g @ w.T), "x", "w"),
         UsageError,
@@ -92,7 +92,7 @@ MISTAKES = {
     "arity": (
         lambda: called(two_results),
         UsageError,
-        "the gradient of two_results is called with what arrives at each output, 2 values, but: too many positional",
+        "the gradient of two_results is called with one upstream gradient per output, 2 in all, but: too many",
     ),
     "a parameter from outside": (
         lambda: called(lost),
@@ -108,7 +108,7 @@ MISTAKES = {
             xs=ws.arange(3, "float32"),
         ),
         GradientError,
-        "<lambda> uses what the function around it is given",
+        "<lambda> uses a parameter of the enclosing function",
     ),
     "random numbers in a loop": (
         lambda: ws.scan(

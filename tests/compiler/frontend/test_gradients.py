@@ -48,9 +48,9 @@ def test_forms_of_params():  # A03
     with pytest.raises(ShapeError, match=r"(?s)shape \(2,\)\. Reduce it first.*test_gradients\.py"):
         ws.gradients(x * w, w)
     for wrong in (3, "w"):
-        with pytest.raises(UsageError, match="params is a tensor, a list, a dict or a module"):
+        with pytest.raises(UsageError, match="params must be a tensor, a list, a dict or a module"):
             ws.gradients(loss, wrong)
-    with pytest.raises(UsageError, match="gradients relate tensors; received 3"):
+    with pytest.raises(UsageError, match="gradients needs tensors; received 3"):
         ws.gradients(loss, [3])
     i = g.input("i", (), "int32")
     with pytest.raises(DTypeError, match="needs a float tensor"):

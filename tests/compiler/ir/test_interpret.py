@@ -265,7 +265,9 @@ def test_scalars_have_defaults_and_step_is_the_step():
     product = Node("mul", [lr, step], NO)
     assert compute(product, step=3) == 1.5
     assert compute(product, step=3, scalars={"lr": 2.0}) == 6.0
-    with pytest.raises(UnknownNameError, match=r"'rate' is no runtime scalar of this graph; it has \['lr', 'step'\]"):
+    with pytest.raises(
+        UnknownNameError, match=r"'rate' is not a runtime scalar of this graph; it has \['lr', 'step'\]"
+    ):
         compute(product, scalars={"rate": 1.0})
 
 
@@ -327,21 +329,29 @@ def test_sizes_are_solved_from_the_inputs():
     x, y = leaf("x", (batch * time, 2)), leaf("y", (time * 2 + 1,))
     graph = IRGraph((Output("x", x), Output("y", y)), (), (x, y))
     assert infer_sizes(graph, {"x": np.zeros((12, 2)), "y": np.zeros(7)}) == {"batch": 4, "time": 3}
-    with pytest.raises(InputError, match="do not tell the size of batch, time; give it: sizes="):
+    with pytest.raises(InputError, match="do not determine the size of batch, time; pass it: sizes="):
         infer_sizes(graph, {"x": np.zeros((12, 2))})
 
 
 @pytest.mark.parametrize(
     ("inputs", "error", "text"),
     [
-        ({}, UnknownNameError, r"'i' is missing; its inputs are \['i', 'x'\], given were \[\]"),
-        ({"x": [1.0], "i": [1], "z": [0]}, UnknownNameError, "'z' is no input of this graph"),
-        ({"x": [[1.0]], "i": [1]}, InputError, r"'x' is float32\[batch\], here of shape \(1,\); received \(1, 1\)"),
-        ({"x": [1.0], "i": [1, 2]}, InputError, r"'x' is float32\[batch\], here of shape \(2,\); received \(1,\)"),
+        ({}, UnknownNameError, r"'i' is missing; expected \['i', 'x'\], received \[\]"),
+        ({"x": [1.0], "i": [1], "z": [0]}, UnknownNameError, "'z' is not an input of this graph"),
+        (
+            {"x": [[1.0]], "i": [1]},
+            InputError,
+            r"'x' is float32\[batch\], of shape \(1,\) at these sizes; received \(1, 1\)",
+        ),
+        (
+            {"x": [1.0], "i": [1, 2]},
+            InputError,
+            r"'x' is float32\[batch\], of shape \(2,\) at these sizes; received \(1,\)",
+        ),
         (
             {"x": [1.0], "i": [1.5]},
             InputError,
-            r"'i' is uint8\[batch\]; received values of float64 that it cannot hold",
+            r"'i' is uint8\[batch\]; received values of float64 that it cannot represent",
         ),
         ({"x": [1.0], "i": [300]}, InputError, "'i' is uint8"),
     ],

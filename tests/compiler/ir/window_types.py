@@ -45,7 +45,7 @@ BAD = {
         ),
         (CONV, (IMAGES, t(5, 3, 3, 2)), ShapeError, r"has 4 channels, but the weight \(5, 3, 3, 2\) takes 3; make it"),
         (CONV, (IMAGES, t(5, 4, 9, 2)), ShapeError, "a window of 9 x 3 is larger than the image of 6 x 7 with its"),
-        (CONV, (t(1, 4, "batch", 7), KERNEL), ShapeError, "height and width must be numbers when the program is made"),
+        (CONV, (t(1, 4, "batch", 7), KERNEL), ShapeError, "height and width must be integers known at compile time"),
         (CONV, (IMAGES, t(5, 4, 3, 2, dtype=float64)), DTypeError, "conv2d needs equal dtypes"),
         (replace(CONV, groups=3), (IMAGES, KERNEL), ShapeError, "groups=3 must divide the 4 channels of the input and"),
         (replace(CONV, groups=0), (IMAGES, KERNEL), OptionError, "groups must be at least 1; received 0"),
@@ -61,7 +61,7 @@ BAD = {
     ],
     "max_pool2d_index": [(POOL, (t(1, 4, 1, 7),), ShapeError, "a window of 2 x 3 is larger than the image")],
     "max_pool2d_grad": [
-        (SPREAD, (POOLED, t("batch", 4, 3, 2, dtype=int32)), DTypeError, "needs the positions of the maxima, uint8"),
+        (SPREAD, (POOLED, t("batch", 4, 3, 2, dtype=int32)), DTypeError, "needs the positions of the maxima as uint8"),
         (SPREAD, (t(1, 4, 3, 3), t(1, 4, 3, 3, dtype=uint8)), ShapeError, "max_pool2d_grad: the gradient of"),
     ],
     "max_pool2d_pick": [(POOL, (IMAGES, POOLED), DTypeError, "max_pool2d_pick needs the positions of the maxima")],

@@ -398,7 +398,7 @@ def test_what_cannot_be_imported_is_told() -> None:
     with pytest.warns(ws.errors.TrainingWarning, match="axis 0 of 'x' is 3"):
         net = ws.from_torch(Fixed(), x[:3])
     np.testing.assert_allclose(net.predict(x[:3], device="reference"), x[:3] + np.eye(3), 1e-6)
-    with pytest.raises(ws.errors.ShapeError, match=r"the network takes 'x' of shape \(3, 3\); received \(12, 3\)"):
+    with pytest.raises(ws.errors.ShapeError, match=r"the network expects 'x' of shape \(3, 3\); received \(12, 3\)"):
         net.predict(x, device="reference")
     with pytest.raises(ws.errors.UsageError, match=r"in training and .* in evaluation"):
         ws.from_torch(Changing(), x[:2])

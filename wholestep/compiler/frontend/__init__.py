@@ -1,1 +1,1 @@
-"""What users call: tensors, functions and graphs that record nodes."""
+"""The tracing frontend: tensors and functions that record IR nodes into a graph as user code runs."""

@@ -1,6 +1,6 @@
-"""`ws.gradients`: gradients inside the program that is being recorded.
+"""`ws.gradients`: records a gradient node, which passes/autodiff expands by reverse-mode differentiation.
 
-The module lives here and not in the package's top folder, where importing it would replace the function `ws.gradients`.
+The module is not in the package's top folder because importing it there would replace the function `ws.gradients`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def gradients(loss: Tensor, params: Any) -> Any:
         return dict(zip(params, _record(loss, list(params.values())), strict=True))
     if isinstance(params, Sequence) and not isinstance(params, str):
         return _record(loss, list(params))
-    raise locate(UsageError(f"params is a tensor, a list, a dict or a module; received {params!r}."))
+    raise locate(UsageError(f"params must be a tensor, a list, a dict or a module; received {params!r}."))
 
 
 class OneGradient(list[Tensor]):
@@ -70,17 +70,20 @@ class OneGradient(list[Tensor]):
 def _record(loss: Tensor, params: list[Tensor]) -> list[Tensor]:
     for t in (loss, *params):
         if not isinstance(t, Tensor):
-            fail(UsageError, f"gradients relate tensors; received {t!r}.")
+            fail(UsageError, f"gradients needs tensors; received {t!r}.")
     if loss.shape != ():
         text = shape_text(loss.shape)
         fail(ShapeError, f"gradients are taken of a scalar; the loss has shape {text}. Reduce it first: loss.mean().")
     if not params:
         return []
-    reached = set(toposort([loss.node]))
+    reachable = set(toposort([loss.node]))
     for p in params:
-        if p.node not in reached:
+        if p.node not in reachable:
             name = repr(p.name) if p.name else repr(p)
-            fail(GradientError, f"the loss does not depend on {name}, so it has no gradient. Use it, or leave it out.")
+            fail(
+                GradientError,
+                f"the loss does not depend on {name}, so it has no gradient. Use it, or remove it from params.",
+            )
     graph = common_graph(loss, *params)
     node = record("gradient", [loss.node, *(p.node for p in params)])
     names = [f"{p.name}.grad" if p.name else "" for p in params]

@@ -1,4 +1,4 @@
-"""`Graph`: declares inputs, parameters and states, and says what a step returns and changes."""
+"""`Graph`: the builder of one entry point: declares inputs, parameters and states, and sets outputs and updates."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _RECORDED: ContextVar[Graph | None] = ContextVar("recorded", default=None)
 
 
 def current_graph() -> Graph | None:
-    """The graph that a step, or a model with its loss, is recorded in right now."""
+    """The graph that is currently being recorded into, if any."""
     return _RECORDED.get()
 
 
 def is_by_columns(node: Node) -> bool:
-    """Is a node a state that was declared so?"""
+    """Is the node a state that was declared with `by_columns`?"""
     return isinstance(node.attrs, at.StateAttrs) and node.attrs.by_columns
 
 
 @contextmanager
 def record_into(graph: Graph) -> Iterator[Graph]:
-    """What happens inside is recorded in a graph: there the parameters of modules are its tensors."""
+    """Makes a graph the current one: inside, parameters of modules resolve to its tensors."""
     token = _RECORDED.set(graph)
     try:
         yield graph
@@ -65,20 +65,20 @@ class Graph:
         self._scope: tuple[str, ...] = ()
         self._random_calls: dict[tuple[str, ...], int] = {}
         self._update_numbers: dict[str, Node] = {}
-        self.sessions: WeakSet[Any] = WeakSet()  # those that run this graph, for who sets a scalar in all of them
+        self.sessions: WeakSet[Any] = WeakSet()  # sessions that run this graph: setting a scalar reaches all of them
         self.clocks = Clocks()
-        self.modules: Any = None  # those that were called in it: see nn/module/trace.py
-        self.owners: dict[str, Any] = {}  # state -> the parameter of a module whose numbers it has
-        self.recorded_by: Any = None  # the function of a @ws.step
-        self.meanings: dict[Node, Any] = {}  # what losses take scores for, so that metrics of the same scores know
-        self.penalties: dict[str, Tensor] = {}  # what modules add to the loss, by name: see nn/module/regularizers.py
+        self.modules: Any = None  # modules that were called in it: see nn/module/trace.py
+        self.owners: dict[str, Any] = {}  # state name -> the parameter of a module that it stores
+        self.recorded_by: Any = None  # the function that a @ws.step decorates
+        self.meanings: dict[Node, Any] = {}  # how losses interpret scores (logits, ...), for metrics of the same
+        self.penalties: dict[str, Tensor] = {}  # penalty terms of modules, by name: see nn/module/regularizers.py
         self.penalties_read = False
-        self.loss_parts: dict[str, Node] = {}  # what the loss is a sum of, by name, each before it is weighted
+        self.loss_parts: dict[str, Node] = {}  # the unweighted terms of the loss, by name
 
     # -- leaves --------------------------------------------------------------------------------------------------
 
     def input(self, name: str, shape: object, dtype: object = "float32") -> Tensor:
-        """An array given to every step; strings in the shape name symbolic dimensions."""
+        """An array passed to every step; strings in the shape name symbolic dimensions."""
         with located():
             kind = TensorType(as_shape(shape), as_dtype(dtype))
         return self._declare("input", "input", name, at.InputAttrs(name, kind))
@@ -88,18 +88,18 @@ class Graph:
     ) -> Tensor:
         """A state that the optimizer trains; without `init`, Kaiming-uniform for two or more axes, else zeros.
 
-        `by_columns`: products read it transposed, `x @ w.T`, and it is stored so; what you see of it does not change.
+        `by_columns`: matmuls read it transposed, `x @ w.T`, so it is stored transposed; this is not visible to you.
         """
         return self._state("parameter", name, shape, init, dtype, by_columns)
 
     def state(
         self, name: str, shape: object, init: object = 0.0, dtype: object = "float32", *, by_columns: bool = False
     ) -> Tensor:
-        """A value that lives from step to step and changes by `update`."""
+        """A value that persists across steps and changes by `update`."""
         return self._state("state", name, shape, init, dtype, by_columns)
 
     def state_like(self, w: Tensor, name: str, init: object = 0.0) -> Tensor:
-        """A state of a parameter's shape and dtype, stored as that is: one pass over memory updates both."""
+        """A state with a parameter's shape, dtype and memory layout, so that one pass over memory updates both."""
         return self.state(name, w.shape, init, w.dtype, by_columns=is_by_columns(w.node))
 
     def _state(self, op: str, name: str, shape: object, init: object, dtype: object, by_columns: bool) -> Tensor:
@@ -109,21 +109,21 @@ class Graph:
         if symbols_of(kind.shape):
             fail(
                 ShapeError,
-                f"the {op} {full!r} has shape {shape_text(kind.shape)}; what lives between steps has a fixed size.",
+                f"the {op} {full!r} has shape {shape_text(kind.shape)}; a state needs a fixed size.",
             )
         if op == "parameter" and not kind.dtype.is_float:
             fail(
                 DTypeError,
-                f"the parameter {full!r} is {kind}; what is trained has a float dtype. Use g.state for the rest.",
+                f"the parameter {full!r} is {kind}; parameters need a float dtype. Use g.state for other values.",
             )
         if op == "parameter" and kind.dtype.is_half:
             fail(DTypeError, half_parameter(f"the parameter {full!r} is {kind}"))
-        chosen = initializers.default(kind.shape) if init is None else initializers.as_initializer(init)
-        initializers.check_fits(chosen, _static(kind.shape), full)
-        return self._declare(op, "state", full, at.StateAttrs(full, kind, chosen, by_columns))
+        initializer = initializers.default(kind.shape) if init is None else initializers.as_initializer(init)
+        initializers.check_fits(initializer, _static(kind.shape), full)
+        return self._declare(op, "state", full, at.StateAttrs(full, kind, initializer, by_columns))
 
     def scalar(self, name: str, default: float) -> Tensor:
-        """A runtime scalar: a float64 number that can change between steps without a recompile."""
+        """A runtime scalar: a float64 number that can change between steps without recompilation."""
         return self._declare("scalar", "scalar", name, at.ScalarAttrs(name, float(default)))
 
     @property
@@ -133,11 +133,11 @@ class Graph:
 
     @property
     def epoch(self) -> Tensor:
-        """The number of epochs done, from 0: advanced by `session.run` and `session.end_epoch`."""
+        """The number of completed epochs, from 0: advanced by `session.run` and `session.end_epoch`."""
         return self._counter("epoch")
 
     def update_number(self, key: str) -> Tensor:
-        """1, 2, ...: the number of this update of what `key` counts; see `Optimizer.update_number`."""
+        """1, 2, ...: the number of the current update of `key`; see `Optimizer.update_number`."""
         start = self.clocks.start_of(key)
         if start not in self._update_numbers:
             self._update_numbers[start] = (self.step - self._counter(start) + 1.0).node
@@ -145,34 +145,37 @@ class Graph:
 
     @property
     def session_step(self) -> Tensor:
-        """The updates that the session itself has made, from 0: what schedules follow."""
+        """The number of updates made by this session, from 0: the argument of schedules."""
         return self.step - self._counter(START)
 
     def _counter(self, name: str) -> Tensor:
-        known = self._leaves["scalar"].get(name)
-        return Tensor(known, self) if known else self.scalar(name, 0.0)
+        existing = self._leaves["scalar"].get(name)
+        return Tensor(existing, self) if existing else self.scalar(name, 0.0)
 
     def _declare(self, op: str, kind: str, name: str, attrs: at.Attrs) -> Tensor:
         if not isinstance(name, str) or not name:
             fail(GraphError, f"every {op} needs a name, a non-empty string; received {name!r}.")
         if name in self._leaves[kind]:
-            taken = self._leaves[kind][name]
+            existing = self._leaves[kind][name]
             fix = "choose another"
             if name in self.owners:
-                fix = "choose another, or give what is made here a prefix: with g.scope('other'): ..."
-            fail(GraphError, f"the name {name!r} is taken by the {taken.op} made at {taken.line}; {fix}.")
+                fix = "choose another, or use a prefix for all names here: with g.scope('other'): ..."
+            fail(
+                GraphError,
+                f"the name {name!r} is already used by the {existing.op} declared at {existing.line}; {fix}.",
+            )
         node = record(op, (), attrs, name)
         self._leaves[kind][name] = node
         return Tensor(node, self)
 
     def constant(self, value: object, dtype: object = None) -> Tensor:
-        """Numbers that are part of the program; a single number adopts the dtype of what it meets."""
+        """A constant of the program; a single number adopts the dtype of the other operand."""
         with located():
             kind = natural_dtype(value) if dtype is None else as_dtype(dtype)
         return Tensor(constant(value, kind), self)
 
     def named_tensor(self, name: str, value_or_shape: object, dtype: object = "float32") -> Tensor:
-        """A named leaf: an *input* when given a shape, a *state* that starts with the values when given values.
+        """A named leaf: an *input* if given a shape, a *state* that starts with the values if given values.
 
         An int or a tuple is a shape; a float, a list or an array is a value: `g.named_tensor("a", 2)` is an input of
         shape (2,), `g.named_tensor("a", [2.0, 3.0])` a state of two numbers.
@@ -183,19 +186,19 @@ class Graph:
         return self.state(name, array.shape, initializers.values(array), dtype)
 
     def tensor(self, value_or_shape: object, dtype: object = "float32") -> Tensor:
-        """`named_tensor` with a name of its own: tensor0, tensor1, ..."""
+        """`named_tensor` with a generated name: tensor0, tensor1, ..."""
         taken = self._leaves["input"].keys() | self._leaves["state"].keys()
         return self.named_tensor(graph_outputs.free_name("tensor", taken), value_or_shape, dtype)
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
-        """Parameters, states and random keys made inside are called `name.…`."""
+        """Parameters, states and random keys declared inside are named `name.…`."""
         with self.at_scope((*self._scope, name)):
             yield
 
     @contextmanager
     def at_scope(self, names: tuple[str, ...]) -> Iterator[None]:
-        """`scope`, whatever scope is open now."""
+        """`scope` by its absolute path, independent of the current scope."""
         outer, self._scope = self._scope, names
         try:
             yield
@@ -204,11 +207,11 @@ class Graph:
 
     @property
     def open_scope(self) -> tuple[str, ...]:
-        """The scope that things are made in now, from the outside in."""
+        """The current scope, outermost name first."""
         return self._scope
 
     def next_random_key(self) -> str:
-        """A key that survives every pass: the scope and the ordinal of the draw in it."""
+        """A key that every pass preserves: the scope and the ordinal of the draw in it."""
         ordinal = self._random_calls.get(self._scope, 0)
         self._random_calls[self._scope] = ordinal + 1
         return "/".join((*self._scope, f"random{ordinal}"))
@@ -240,10 +243,10 @@ class Graph:
         return fn.matmul(a, b)
 
     def bias_add(self, x: Tensor, bias: Tensor) -> Tensor:
-        """x + bias, the bias along the last axis."""
+        """x + bias along the last axis."""
         if bias.shape != x.shape[-1:]:
-            wanted, given = shape_text(x.shape[-1:]), shape_text(bias.shape)
-            fail(ShapeError, f"bias_add: {shape_text(x.shape)} needs a bias of shape {wanted}; received {given}.")
+            expected, received = shape_text(x.shape[-1:]), shape_text(bias.shape)
+            fail(ShapeError, f"bias_add: {shape_text(x.shape)} needs a bias of shape {expected}; received {received}.")
         return x + bias
 
     def relu(self, x: Tensor) -> Tensor:
@@ -260,7 +263,7 @@ class Graph:
         """The mean over all elements."""
         return x.mean()
 
-    # -- what a step returns and changes: graph_outputs.py -------------------------------------------------------------
+    # -- outputs and updates: graph_outputs.py -------------------------------------------------------------------
 
     set_outputs = graph_outputs.set_outputs
     update = graph_outputs.update
@@ -268,24 +271,24 @@ class Graph:
     latest = graph_outputs.latest
 
     def need_penalties(self) -> None:
-        """UsageError where a step that trains left out what its modules add to the loss."""
+        """UsageError if a training step does not read the penalty terms of its modules."""
         if self.penalties and not self.penalties_read:
             fail(
                 UsageError,
-                f"modules of this step add {', '.join(self.penalties)} to the loss, and the step does not read it. "
+                f"modules of this step add the penalties {', '.join(self.penalties)}, but it does not read them. "
                 "Write loss = loss + sum(ws.penalties(g).values()) before the gradients are taken, or call "
-                "ws.penalties(g) and leave it out.",
+                "ws.penalties(g) and ignore the result.",
             )
 
     keep = graph_outputs.keep
 
     def claim(self, name: str, owner: object) -> bool:
-        """Reserve a prefix of runtime scalars for an optimizer; True the first time, an error for a second owner."""
-        known = self._owners.setdefault(name, owner)
-        if known is not owner:
+        """Reserves a prefix of runtime scalars for an optimizer; True the first time, an error for a second owner."""
+        current_owner = self._owners.setdefault(name, owner)
+        if current_owner is not owner:
             fail(
                 GraphError,
-                f"two optimizers of one step are called {name!r}; give one of them a name: name='generator'.",
+                f"two optimizers of one step are named {name!r}; give one of them another name: name='generator'.",
             )
         return f"{name}.lr" not in self._leaves["scalar"]
 
@@ -321,11 +324,11 @@ class Graph:
 
     @property
     def updates(self) -> dict[str, Tensor]:
-        """The new value of each state that changes."""
+        """The new value of each updated state."""
         return self._tensors(self._updates)
 
     def copy(self, *, updates: bool = True) -> Graph:
-        """An independent graph over the same nodes: what is added to it is not added here."""
+        """An independent graph over the same nodes: additions to it do not affect this one."""
         out = Graph()
         out._leaves = {kind: dict(leaves) for kind, leaves in self._leaves.items()}
         out._outputs, out._kept = dict(self._outputs), dict(self._kept)
@@ -337,11 +340,11 @@ class Graph:
         return out
 
     def adopt(self, tensor: Tensor) -> Tensor:
-        """A tensor of the graph this one was copied from, as one of this graph."""
+        """A tensor of the graph that this one was copied from, as a tensor of this graph."""
         return Tensor(tensor.node, self)
 
     def toposort(self) -> list[Node]:
-        """Every node that the outputs, updates and kept tensors need, each after its inputs."""
+        """All nodes that outputs, updates and kept tensors depend on, in topological order."""
         roots = [
             *self._leaves["input"].values(),
             *self._outputs.values(),

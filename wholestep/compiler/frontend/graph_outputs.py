@@ -1,4 +1,4 @@
-"""What a step returns, changes and keeps: methods of `Graph`."""
+"""Outputs, state updates and kept tensors of a step: methods of `Graph`."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ if TYPE_CHECKING:
 
 
 def set_outputs(self: Graph, outputs: Sequence[Tensor] | Mapping[str, Tensor] | Tensor) -> None:
-    """What a step returns; the first is the loss.
+    """Sets what a step returns; the first output is the loss.
 
-    In a sequence, a tensor that was named by `keep` has that name; others are called `loss` (the first, where it
-    is a float scalar; else `output`) and `output1`, `output2`, ...  A mapping names them.
+    In a sequence, a tensor that was named by `keep` has that name; others are named `loss` (the first, if it is a float
+    scalar; else `output`) and `output1`, `output2`, ...  A mapping names them.
     """
     if isinstance(outputs, Tensor) or not outputs:
         fail(
             GraphError,
-            "set_outputs takes a list of tensors whose first is the loss, e.g. g.set_outputs([loss, logits]).",
+            "set_outputs needs a list of tensors whose first is the loss, e.g. g.set_outputs([loss, logits]).",
         )
     pairs = (
         outputs.items() if isinstance(outputs, Mapping) else [(_output_name(i, t), t) for i, t in enumerate(outputs)]
     )
-    chosen: dict[str, Node] = {}
+    named: dict[str, Node] = {}
     for name, tensor in pairs:
-        _own(self, "set_outputs", tensor)
-        if name in self._leaves["state"] or name in chosen or not name:
+        _check_owner(self, "set_outputs", tensor)
+        if name in self._leaves["state"] or name in named or not name:
             fail(
                 GraphError,
-                f"an output cannot be called {name!r}: the name is empty, a state's, or another output's.",
+                f"an output cannot be named {name!r}: the name is empty, a state's, or another output's.",
             )
-        chosen[name] = tensor.node
-    self._outputs = chosen
+        named[name] = tensor.node
+    self._outputs = named
 
 
 def _output_name(position: int, tensor: Tensor) -> str:
@@ -51,9 +51,9 @@ def _output_name(position: int, tensor: Tensor) -> str:
 
 
 def update(self: Graph, state: Tensor, value: Tensor) -> None:
-    """At the end of the step `state` (a state or parameter) takes the value; all updates happen together."""
-    _own(self, "update", state)
-    _own(self, "update", value)
+    """Assigns the value to `state` (a state or parameter) at the end of the step; all updates are simultaneous."""
+    _check_owner(self, "update", state)
+    _check_owner(self, "update", value)
     if not state.node.is_state:
         fail(GraphError, f"only states and parameters can be updated; received {state!r}.")
     if state.node.result != value.node.result:
@@ -64,50 +64,50 @@ def update(self: Graph, state: Tensor, value: Tensor) -> None:
 
 
 def advance(self: Graph, state: Tensor, change: Callable[[Tensor], Tensor]) -> None:
-    """`update` by a change of what the state has become so far: of several, each begins where the last one ended.
+    """`update` relative to the pending value of the state: of several changes, each applies to the result of the last.
 
     Example: `g.advance(count, lambda now: now + 1.0)`.
     """
-    _own(self, "advance", state)
+    _check_owner(self, "advance", state)
     before = self._updates.pop(state.name, state.node)
     self.update(state, change(Tensor(before, self)))
 
 
 def latest(self: Graph, state: Tensor) -> Tensor:
-    """What a state has become so far in this step: itself, unless it was updated."""
-    _own(self, "latest", state)
+    """The pending value of a state in this step: the state itself, unless it was updated."""
+    _check_owner(self, "latest", state)
     return Tensor(self._updates.get(state.name, state.node), self)
 
 
 def keep(self: Graph, tensor: Tensor, name: str | None = None) -> None:
-    """Make a tensor readable by name after a step: see `Tensor.keep`."""
-    _own(self, "keep", tensor)
+    """Makes a tensor readable by name after a step: see `Tensor.keep`."""
+    _check_owner(self, "keep", tensor)
     if name == "":
         fail(GraphError, "keep: a kept tensor's name cannot be empty.")
-    chosen = name or tensor.name or free_name("kept", self._kept)
-    known = self._kept.get(chosen, self._leaves["state"].get(chosen, tensor.node))
-    if known is not tensor.node:
-        fail(GraphError, f"keep: the name {chosen!r} belongs to {known!r}; choose another.")
+    key = name or tensor.name or free_name("kept", self._kept)
+    current = self._kept.get(key, self._leaves["state"].get(key, tensor.node))
+    if current is not tensor.node:
+        fail(GraphError, f"keep: the name {key!r} belongs to {current!r}; choose another.")
     if not tensor.name:
-        tensor.node.name = chosen
-    self._kept[chosen] = tensor.node
+        tensor.node.name = key
+    self._kept[key] = tensor.node
 
 
 def to_ir(self: Graph, *, updates: bool = True) -> ir.IRGraph:
-    """The entry point as the compiler's own graph: outputs and kept tensors, updates, inputs."""
+    """The entry point as an IR graph: outputs and kept tensors, updates, inputs."""
     states = self._leaves["state"]
-    shown = {**self._outputs, **{n: k for n, k in self._kept.items() if n not in states}}
-    made = ir.IRGraph(
-        tuple(ir.Output(name, node) for name, node in shown.items()),
+    outputs = {**self._outputs, **{n: k for n, k in self._kept.items() if n not in states}}
+    graph = ir.IRGraph(
+        tuple(ir.Output(name, node) for name, node in outputs.items()),
         tuple(ir.Update(name, node) for name, node in self._updates.items()) if updates else (),
         tuple(self._leaves["input"].values()),
     )
-    _refuse_escaped(made)
-    return made
+    _refuse_escaped(graph)
+    return graph
 
 
 def _refuse_escaped(graph: ir.IRGraph) -> None:
-    """An error where a program uses a value that exists only inside a recorded function."""
+    """An error if a program uses a value that exists only inside a nested function (an escaped tracer)."""
     declared = set(graph.inputs)
     roots: list[ir.Output | ir.Update] = [*graph.outputs, *graph.updates]
     for leaf in graph.nodes:
@@ -115,15 +115,15 @@ def _refuse_escaped(graph: ir.IRGraph) -> None:
             name = next(root.name for root in roots if leaf in toposort([root.node]))
             fail(
                 GraphError,
-                f"{name!r} is computed inside a function that is recorded for later, the body of a scan or a custom "
-                f"gradient, in the call at {leaf.line}; it has no value outside. Return it from the function, and use "
-                "what the call gives.",
+                f"{name!r} is computed inside the body of a scan or a custom gradient, in the call at {leaf.line}; it "
+                f"has no value outside. Return it from the function, and use "
+                "the result of the call.",
             )
 
 
-def _own(graph: Graph, what: str, tensor: Any) -> None:
+def _check_owner(graph: Graph, what: str, tensor: Any) -> None:
     if not isinstance(tensor, Tensor):
-        fail(GraphError, f"{what} takes tensors; received {tensor!r}.")
+        fail(GraphError, f"{what} needs tensors; received {tensor!r}.")
     if tensor.graph is not graph and tensor.graph is not None:
         fail(GraphError, f"{what}: {tensor!r} belongs to another graph; record it in this one.")
 

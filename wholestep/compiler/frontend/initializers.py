@@ -1,4 +1,4 @@
-"""Initialisers: how a parameter or state gets its first value.
+"""Initialisers: the initial value of a parameter or state.
 
 A constructor only describes; `materialize` draws the numbers, a function of (seed, network, name) alone.  "fan-in"
 counts all axes but the last, "fan-out" is the last: weights multiply from the right, `x @ w`.  Layers store weights as
@@ -28,7 +28,7 @@ __all__ = [  # what `ws.init` offers; the rest is for the compiler
 ArrayInitializer = np.ndarray[Any, Any]
 StaticShape = tuple[int, ...]
 
-PIECE = 1 << 16  # elements that are drawn at a time: few enough for caches, enough for threads to work side by side
+PIECE = 1 << 16  # elements drawn at a time: few enough for the caches, enough for threads to work in parallel
 
 
 def zeros() -> Initializer:
@@ -57,11 +57,11 @@ def normal(mean: float = 0.0, std: float = 1.0) -> Initializer:
 
 
 def trunc_normal(mean: float = 0.0, std: float = 1.0, low: float = -2.0, high: float = 2.0) -> Initializer:
-    """Normal numbers, drawn from between `low` and `high` alone; these are numbers, not multiples of std, as in torch.
+    """Normal numbers truncated to [low, high]; the bounds are absolute, not multiples of std, as in torch.
 
     Example: `ws.init.trunc_normal(std=0.02, low=-0.04, high=0.04)`.
     """
-    from wholestep.compiler.ir.semantics.normal_distribution import below  # few numbers begin so
+    from wholestep.compiler.ir.semantics.normal_distribution import below  # imported lazily: rarely needed
 
     if not low < high:
         fail(OptionError, f"trunc_normal: low must be below high; received low={low}, high={high}.")
@@ -69,8 +69,8 @@ def trunc_normal(mean: float = 0.0, std: float = 1.0, low: float = -2.0, high: f
     if not below((low - mean) / spread) < below((high - mean) / spread):
         fail(
             OptionError,
-            f"trunc_normal: of a normal number with mean {mean:g} and std {std:g} none lies between {low:g} and "
-            f"{high:g}; choose a range nearer to the mean.",
+            f"trunc_normal: the probability of [{low:g}, {high:g}] is 0 for mean {mean:g} and std {std:g}; choose a "
+            f"range nearer to the mean.",
         )
     return Initializer("trunc_normal", (float(mean), spread, float(low), float(high)))
 
@@ -145,11 +145,13 @@ def as_initializer(init: object) -> Initializer:
         return constant(float(init))
     if isinstance(init, np.ndarray | list):
         return values(init)
-    raise locate(OptionError(f"init={init!r} is no initialiser; use ws.init.normal(std=0.02), a number or an array."))
+    raise locate(
+        OptionError(f"init={init!r} is not an initialiser; use ws.init.normal(std=0.02), a number or an array.")
+    )
 
 
 def outputs_first(init: Initializer, shape: StaticShape) -> Initializer:
-    """The same for a weight that is (outputs, inputs, ...): its fans are torch's, and orthogonal are its rows."""
+    """The same for a weight (outputs, inputs, ...): its fans are computed as in torch, and its rows are orthogonal."""
     if init.kind not in _MATRIX_KINDS or len(shape) < 2:
         return init
     if init.kind == "orthogonal":
@@ -160,7 +162,7 @@ def outputs_first(init: Initializer, shape: StaticShape) -> Initializer:
 
 @dataclass(frozen=True)
 class FirstValue:
-    """The first value of the state called `name`, before it is drawn."""
+    """The initial value of the state `name`, before it is drawn."""
 
     init: Initializer
     shape: StaticShape
@@ -176,7 +178,7 @@ class FirstValue:
 
     @property
     def formula(self) -> random.Formula | None:
-        """How each element follows from its own random number; None where that is not all."""
+        """The formula that maps one random number to each element; None if an element depends on more than that."""
         how = _FORMULAS.get(self.init.kind)
         return None if how is None else how(fans_of(self.shape), *self.init.args)
 
@@ -185,16 +187,16 @@ class FirstValue:
         return materialize(self.init, self.shape, self.dtype, self.seed, self.name, self.network)
 
     def rows(self, least: int) -> Iterator[ArrayInitializer]:
-        """The numbers of a matrix, some multiple of `least` rows at a time, for whom all at once are too many."""
+        """The values of a matrix in blocks whose row count is a multiple of `least`, to bound the memory in use."""
         count, columns = self.shape
         if self.init.kind in _WHOLE_KINDS or self.init.kind.endswith(ZERO_ROW):
             yield self.array()
             return
-        several = max(1, PIECE // max(1, least * columns)) * least  # a matrix may have no columns
-        for first in range(0, count, several):
-            out = np.empty(min(several, count - first) * columns, self.dtype.numpy)
+        rows_per_piece = max(1, PIECE // max(1, least * columns)) * least  # a matrix may have no columns
+        for first in range(0, count, rows_per_piece):
+            out = np.empty(min(rows_per_piece, count - first) * columns, self.dtype.numpy)
             _draw_piece(out, first * columns, self)
-            yield out.reshape(min(several, count - first), columns)
+            yield out.reshape(min(rows_per_piece, count - first), columns)
 
 
 def _key_of(name: str, network: int) -> str:
@@ -211,7 +213,7 @@ def materialize(
 ) -> ArrayInitializer:
     """The first value of the state called `name`.
 
-    Drawn piece by piece: all at once, the numbers between a seed and a weight are twenty times the weight's bytes.
+    Drawn piece by piece: the intermediate values of all elements would take twenty times the bytes of the weight.
     """
     key, count = _key_of(name, network), math.prod(shape)
     if init.kind.endswith(ZERO_ROW):
@@ -228,7 +230,7 @@ def materialize(
 
 
 def _draw_piece(out: ArrayInitializer, first: int, value: FirstValue) -> None:
-    """The elements of a first value from `first` on, as many as there is room for."""
+    """Fills `out` with the elements of a first value from `first` on."""
     formula, init = value.formula, value.init
     if formula is not None and formula.normal and value.dtype == float32:
         random.write_normals(out, value.seed, value.key, first, formula)
@@ -237,7 +239,7 @@ def _draw_piece(out: ArrayInitializer, first: int, value: FirstValue) -> None:
         out[:] = _DRAWS[init.kind](piece, *init.args)
 
 
-ZERO_ROW = "_but_a_row"  # behind the kind; the row is the last number
+ZERO_ROW = "_but_a_row"  # suffix of the kind; the row is the last argument
 
 
 def with_zero_row(init: Initializer, row: int) -> Initializer:
@@ -251,7 +253,7 @@ def is_zero(init: Initializer) -> bool:
 
 
 def check_fits(init: Initializer, shape: StaticShape, name: str) -> None:
-    """Refuse a description that has no meaning for a shape."""
+    """An error if a description cannot initialise a shape."""
     if init.kind == "values" and len(init.args) != math.prod(shape):
         fail(
             ShapeError, f"{name!r} has {math.prod(shape)} elements, shape {shape}; init holds {len(init.args)} values."
@@ -261,7 +263,7 @@ def check_fits(init: Initializer, shape: StaticShape, name: str) -> None:
 
 
 def is_meant(init: Initializer, shape: StaticShape) -> bool:
-    """Is a description from a file one of ours, with its numbers, for this shape?"""
+    """Is a description read from a file valid for this shape: a known kind with the right arguments?"""
     if init.kind.endswith(ZERO_ROW):
         plain = Initializer(init.kind.removesuffix(ZERO_ROW), init.args[:-1])
         return bool(shape) and init.args[-1:] in [(float(r),) for r in range(shape[0])] and is_meant(plain, shape)
@@ -286,7 +288,7 @@ def _positive(what: str, value: float) -> float:
 
 @dataclass(frozen=True)
 class Fans:
-    """How many numbers a result is a sum of, and how many results a number is part of."""
+    """Fan-in and fan-out of a weight: the number of terms per output, and of outputs per input."""
 
     into: int
     out: int
@@ -308,7 +310,7 @@ _SPREADS: dict[str, Callable[..., float]] = {
 
 
 def fans_of(shape: StaticShape) -> Fans:
-    """Those of a weight that multiplies from the right."""
+    """The fans of a weight that multiplies from the right."""
     return Fans(max(1, math.prod(shape[:-1])), shape[-1] if shape else 1)
 
 
@@ -322,7 +324,7 @@ def _spread_formula(kind: str) -> Callable[..., random.Formula]:
     return formula
 
 
-# The kinds each of whose elements is a number that follows from a random one.
+# Kinds whose elements are each an affine function of one random number.
 _FORMULAS: dict[str, Callable[..., random.Formula]] = {
     "normal": lambda fans, mean, std: random.Formula(True, std, mean),
     "uniform": lambda fans, low, high: random.Formula(False, high - low, low),
@@ -334,7 +336,7 @@ _FORMULAS: dict[str, Callable[..., random.Formula]] = {
 
 
 class _Draw:
-    """The random numbers of one state, or of a piece of its elements."""
+    """The random numbers of one state, or of a consecutive range of its elements."""
 
     def __init__(self, seed: int, key: str, shape: StaticShape, piece: slice | None = None) -> None:
         self.seed, self.key, self.shape = seed, key, shape
@@ -362,16 +364,16 @@ def _by_formula(kind: str) -> Callable[..., ArrayInitializer]:
 def _trunc_normal(d: _Draw, mean: float, std: float, low: float, high: float) -> ArrayInitializer:
     from wholestep.compiler.ir.semantics.normal_distribution import below, quantile
 
-    least, most = below((low - mean) / std), below((high - mean) / std)
-    drawn = mean + std * quantile(least + (most - least) * d.unit())
-    return np.clip(drawn, low, high)
+    low_probability, high_probability = below((low - mean) / std), below((high - mean) / std)
+    samples = mean + std * quantile(low_probability + (high_probability - low_probability) * d.unit())
+    return np.clip(samples, low, high)
 
 
 def _orthogonal(d: _Draw, gain: float, rows: int = -1, columns: int = -1) -> ArrayInitializer:
     matrix = d.normal().reshape(rows, columns)
     tall = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T
     q, r = np.linalg.qr(tall)
-    q = q * np.where(np.diag(r) < 0, -1.0, 1.0)  # the one with a positive diagonal in r is unique
+    q = q * np.where(np.diag(r) < 0, -1.0, 1.0)  # makes the factorization unique: r has a positive diagonal
     return gain * (q if tall is matrix else q.T).reshape(d.shape)
 
 

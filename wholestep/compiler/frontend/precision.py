@@ -1,4 +1,4 @@
-"""Products that stay in float32 whatever the precision of a session: pinned while they are recorded."""
+"""Precision of matmuls and convolutions, and those that stay in float32 whatever the session's precision (autocast)."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.ir.types import DType, bfloat16, float16, float32
 from wholestep.errors import OptionError
 
-TF32 = "tf32"  # float32 numbers, of which the products of a GPU may read fewer bits: a matter of its target
-PRECISIONS = {"float32": float32, TF32: float32, "bfloat16": bfloat16, "float16": float16}  # what `precision=` takes
+TF32 = "tf32"  # float32 storage; GPU matmuls may round operands to TF32, which the target decides
+PRECISIONS = {"float32": float32, TF32: float32, "bfloat16": bfloat16, "float16": float16}  # accepted by `precision=`
 
 _IN_FLOAT32: ContextVar[bool] = ContextVar("in_float32", default=False)
 
 
 def as_precision(value: object) -> DType:
-    """The dtype that products are computed in."""
+    """The dtype of the operands of matmuls and convolutions."""
     if isinstance(value, DType) and value.name in PRECISIONS:
         return value
     if not isinstance(value, str) or value not in PRECISIONS:
         fail(
             OptionError,
-            f"precision={value!r}: expected one of {', '.join(map(repr, PRECISIONS))}. Products are computed in it; "
+            f"precision={value!r}: expected one of {', '.join(map(repr, PRECISIONS))}. Matmuls are computed in it; "
             "weights stay float32. For a model of float64 write model.astype('float64').",
         )
     return PRECISIONS[value]
 
 
 def half_parameter(what: str) -> str:
-    """The text of an error about something trained in a half type."""
+    """The error text for a trained parameter of a half type."""
     return (
-        f"{what}; what is trained, and an optimizer's own state, is float32 or float64: most updates are smaller than "
-        "a rounding of a half type and would be lost. Leave it float32 and compute products in half: "
-        "precision='bfloat16'. Numbers that are not trained may be half: ws.nn.Buffer or g.state."
+        f"{what}; parameters and optimizer state must be float32 or float64: most updates are smaller than the "
+        "rounding error of a half type and would be lost. Keep it float32 and compute matmuls in half precision: "
+        "precision='bfloat16'. Values that are not trained may be half: ws.nn.Buffer or g.state."
     )
 
 
 @contextmanager
 def pin_float32() -> Iterator[None]:
-    """Products recorded inside stay in float32."""
+    """Matmuls and convolutions recorded inside stay in float32."""
     token = _IN_FLOAT32.set(True)
     try:
         yield
@@ -51,7 +51,7 @@ def pin_float32() -> Iterator[None]:
 
 
 def operand(node: Node) -> Node:
-    """An operand of a product: where it is pinned, behind a cast of float32 to float32, which no later stage keeps."""
+    """An operand of a matmul; if pinned, marked by a cast from float32 to float32, which later stages remove."""
     if not _IN_FLOAT32.get() or node.type.dtype != float32:
         return node
     return record("cast", [node], at.CastAttrs(float32))

@@ -1,4 +1,4 @@
-"""`@ws.step`: a whole step written by hand, with any number of gradients and optimizers."""
+"""`@ws.step`: an entire step written by the user, with any number of gradients and optimizers."""
 
 from __future__ import annotations
 
@@ -48,27 +48,28 @@ class Step:
         arguments = {name: g.input(name, spec.shape, spec.dtype) for name, spec in self.inputs.items()}
         with record_into(g):
             outputs = self.body(g, **arguments)
-        named = {"loss": outputs} if isinstance(outputs, Tensor) else outputs
-        if not isinstance(named, Mapping):
+        outputs_by_name = {"loss": outputs} if isinstance(outputs, Tensor) else outputs
+        if not isinstance(outputs_by_name, Mapping):
             fail(
                 UsageError,
-                f"@ws.step: {self.body.__name__} must return a tensor or a dict of tensors; it returned {named!r}.",
+                f"@ws.step: {self.body.__name__} must return a tensor or a dict of tensors; it returned "
+                f"{outputs_by_name!r}.",
             )
-        g.set_outputs(named)
-        numbers = list(g.outputs.items())[1:]  # beside the loss: a run logs them
+        g.set_outputs(outputs_by_name)
+        numbers = list(g.outputs.items())[1:]  # all but the loss; scalars among them are logged
         g.loss_parts = {name: t.node for name, t in numbers if t.shape == () and t.dtype.is_float}
         if any(name in g.parameters for name in g.updates):
             g.need_penalties()
         return g
 
     def trace(self, clocks: Clocks | None = None) -> ir.IRGraph:
-        """The step as the compiler's own graph."""
+        """The step as an IR graph."""
         return self.graph(clocks).to_ir()
 
     def __call__(self, *_: object, **__: object) -> None:
         fail(
             UsageError,
-            f"{self.body.__name__} is recorded, not called; give it to ws.fit or ws.build_session.",
+            f"{self.body.__name__} is recorded, not called; pass it to ws.fit or ws.build_session.",
         )
 
 
@@ -77,12 +78,12 @@ def step(body: Body, /) -> Step: ...
 @overload
 def step(*, inputs: Mapping[str, Spec]) -> Callable[[Body], Step]: ...
 def step(body: Body | None = None, /, *, inputs: Mapping[str, Spec] | None = None) -> Step | Callable[[Body], Step]:
-    """Make an entry point of a function that records what happens in one step.
+    """Makes an entry point of a function that records one step.
 
     The function gets a `ws.Graph` and one tensor per entry of `inputs`, declares its parameters, takes gradients,
     records updates with `optimizer.update(g, params, grads)` or `g.update(state, value)`, and returns its outputs by
-    name; the first is the loss.  Every read sees the values at the start of the step.  Modules that it calls have their
-    own numbers in it, under the names of the variables that hold them.
+    name; the first is the loss.  Every read sees the values at the start of the step.  Modules that it calls keep their
+    parameters, under the names of the variables that refer to them.
 
     Example::
 

@@ -1,4 +1,4 @@
-"""What Python, or the habit of another library, asks of a value that there is none of while a program is recorded."""
+"""Errors that teach: operations that need a concrete value, which a traced tensor does not have."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from wholestep.errors import UsageError
 
 
 class Unreadable:
-    """What Python asks of a value, of something that has none while the program is recorded."""
+    """Base of tensors: every operation that would read a concrete value raises an error with the alternative."""
 
     __slots__ = ()
 
@@ -20,20 +20,22 @@ class Unreadable:
         self._no_value("the truth value", "Choose element by element with ws.where(condition, a, b).")
 
     def __float__(self) -> NoReturn:
-        self._no_value("float()", "Make it an output and read it after a step: float(session.step(...).loss).")
+        self._no_value("float()", "Return it as an output and read it after a step: float(session.step(...).loss).")
 
     def __int__(self) -> NoReturn:
-        self._no_value("int()", "Make it an output and read it after a step.")
+        self._no_value("int()", "Return it as an output and read it after a step.")
 
     def __iter__(self) -> NoReturn:
         self._no_value("iteration", "Index it, x[i], or compute on all elements at once.")
 
     def __array__(self, *_: object, **__: object) -> NoReturn:
-        self._no_value("a NumPy array", "Make it an output, or keep(name) it and read session.get(name) after a step.")
+        self._no_value(
+            "a NumPy array", "Return it as an output, or keep(name) it and read session.get(name) after a step."
+        )
 
     @classmethod
     def __torch_function__(cls, function: Any, *_: object) -> NoReturn:
-        """torch asks this of whatever its functions are called on."""
+        """The hook that torch calls when one of its functions gets an object of this class."""
         from wholestep.compat.foreign import torch_function
 
         name = getattr(function, "__name__", function)
@@ -47,7 +49,7 @@ class Unreadable:
         )
 
     def __getattr__(self, attribute: str) -> Any:
-        """Functions of `ws` as methods, methods of other libraries, or what to write: compat/tables/methods.py."""
+        """Functions of `ws` as methods, or an error that translates another library's: compat/tables/methods.py."""
         from wholestep.compat import names
 
         return names.attribute("a tensor", self, attribute)

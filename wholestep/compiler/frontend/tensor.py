@@ -1,4 +1,4 @@
-"""`Tensor`: what user code holds while a program is recorded."""
+"""`Tensor`: a symbolic value that user code computes with while a program is recorded."""
 
 from __future__ import annotations
 
@@ -28,18 +28,21 @@ Operand: TypeAlias = "Tensor | Literal"
 class Tensor(Unreadable):
     """A value of the program being recorded: a node and the graph it belongs to.
 
-    `graph` is None for values that belong to no graph yet (constants, sizes); they join the first one they meet.
+    `graph` is None for values that belong to no graph yet (constants, sizes); they join that of the other operands.
     """
 
     __slots__ = ("graph", "node")
 
     def __init__(self, node: Node, graph: Graph | None = None) -> None:
         if not isinstance(node, Node):
-            fail(HabitError, "tensors are made by functions: ws.zeros((3, 4)); a parameter by ws.nn.Parameter((3, 4)).")
+            fail(
+                HabitError,
+                "tensors are created by functions: ws.zeros((3, 4)); a parameter by ws.nn.Parameter((3, 4)).",
+            )
         self.node, self.graph = node, graph
 
     def __array_ufunc__(self, function: Any, method: str, *inputs: Any, **options: Any) -> Tensor:
-        """`array + tensor`: NumPy leaves the operation to us, as it does `np.exp(tensor)`."""
+        """`array + tensor` and `np.exp(tensor)`: NumPy dispatches to this method."""
         from wholestep.compat.ufuncs import apply_ufunc
 
         return apply_ufunc(function, method, inputs, options)
@@ -55,7 +58,7 @@ class Tensor(Unreadable):
 
     @property
     def device(self) -> None:
-        """None, that of the session, as of every tensor: `ws.arange(n, device=x.device)` says nothing new."""
+        """Always None, for the device of the session, so that `ws.arange(n, device=x.device)` works unchanged."""
 
     @property
     def name(self) -> str:
@@ -115,7 +118,7 @@ class Tensor(Unreadable):
         return floor_divide(as_tensor(other), self)
 
     def __pow__(self, exponent: Operand) -> Tensor:
-        """Powers with a cheaper name get it: x*x, x*x*x, sqrt, recip."""
+        """Powers with a cheaper form use it: x*x, x*x*x, sqrt, recip."""
         if isinstance(exponent, int | float):
             if exponent in (1, 2, 3):
                 return {1: self, 2: self * self, 3: self * self * self}[int(exponent)]
@@ -200,7 +203,7 @@ class Tensor(Unreadable):
     sum_reduce = reductions.sum_reduce
     max_reduce = reductions.max_reduce
 
-    # -- movement: shape/movement.py -----------------------------------------------------------------------------------
+    # -- movement: shape/movement.py -----------------------------------------------------------------------------
 
     reshape = movement.reshape
     permute = movement.permute
@@ -213,33 +216,33 @@ class Tensor(Unreadable):
 
     @property
     def mT(self) -> Tensor:
-        """The last two axes in each other's place."""
+        """The tensor with its last two axes swapped."""
         return self.transpose(-2, -1)
 
     def __len__(self) -> int:
         first = self.shape[0] if self.shape else None
         if not isinstance(first, int):
-            what = "a single number has none" if first is None else f"{first} is not a number yet; write x.shape[0]"
-            fail(UsageError, f"len() of {self!r}: it is the size of the first axis, and {what}.")
+            what = "a scalar has none" if first is None else f"{first} is symbolic; write x.shape[0]"
+            fail(UsageError, f"len() of {self!r} would be the size of the first axis, and {what}.")
         return first
 
     expand = broadcast_to = movement.expand
 
     def astype(self, dtype: object) -> Tensor:
-        """The same values as another dtype, rounded to the nearest where it has fewer digits.
+        """The same values in another dtype, rounded to nearest if it has less precision.
 
-        A float becomes an integer by cutting off its fraction; outside of the integer's range it becomes the nearest
-        end of it, and NaN becomes 0.  An integer that is too large for another integer dtype wraps, as in NumPy.
+        Floats are truncated towards 0 when cast to integers and saturate at the limits of the integer type; NaN becomes
+        0.  An integer that is too large for another integer dtype wraps around, as in NumPy.
         """
         with located():
-            wanted = as_dtype(dtype)
-        return self if wanted == self.dtype else self._unary("cast", at.CastAttrs(wanted))
+            target = as_dtype(dtype)
+        return self if target == self.dtype else self._unary("cast", at.CastAttrs(target))
 
     def __getitem__(self, key: object) -> Tensor:
         if isinstance(key, Tensor):
             return Tensor(indexing.index(self.node, key.node), common_graph(self, key))
         if isinstance(key, tuple) and any(isinstance(item, Tensor | np.ndarray | list) for item in key):
-            from wholestep.compiler.frontend.shape.sort_topk import pick  # few programs do
+            from wholestep.compiler.frontend.shape.sort_topk import pick  # imported lazily: rarely needed
 
             return pick(self, key)
         return Tensor(indexing.index(self.node, key), self.graph)
@@ -286,18 +289,18 @@ class Tensor(Unreadable):
     less_than = __lt__
 
     def keep(self, name: str | None = None) -> Tensor:
-        """Make the value readable by name after a step; a kept parameter's gradient is too, as `"<name>.grad"`."""
+        """Makes the value readable by name after a step; a kept parameter's gradient is too, as `"<name>.grad"`."""
         if self.graph is None:
-            fail(GraphError, "keep: this value belongs to no graph yet. Make it with g.constant(...).")
+            fail(GraphError, "keep: this value belongs to no graph yet. Create it with g.constant(...).")
         self.graph.keep(self, name)
         return self
 
 
-# -- building blocks of everything above -------------------------------------------------------------------------
+# -- building blocks ---------------------------------------------------------------------------------------------
 
 
 def common_graph(*operands: object) -> Graph | None:
-    """The one graph that the tensors among the operands belong to."""
+    """The graph that all tensors among the operands belong to; an error if there are two."""
     owners = {id(o.graph): o for o in operands if isinstance(o, Tensor) and o.graph is not None}
     if len(owners) > 1:
         a, b = list(owners.values())[:2]
@@ -310,8 +313,8 @@ def _unwrap(operand: object) -> Node | Literal:
         return operand.node
     if isinstance(operand, int | float | Dim | np.ndarray | np.generic | list | tuple):
         return operand
-    fix = " Make it an array: .numpy()." if hasattr(operand, "numpy") else ""
-    raise locate(UsageError(f"{operand!r} cannot meet a tensor; use tensors, numbers or arrays.{fix}"))
+    fix = " Convert it to an array: .numpy()." if hasattr(operand, "numpy") else ""
+    raise locate(UsageError(f"{operand!r} cannot be an operand of a tensor; use tensors, numbers or arrays.{fix}"))
 
 
 def as_tensor(value: Operand) -> Tensor:
@@ -333,7 +336,7 @@ def as_tensor(value: Operand) -> Tensor:
 
 
 def pointwise(op: str, *operands: Operand) -> Tensor:
-    """An elementwise op over operands brought to one dtype and one shape."""
+    """An elementwise op over operands promoted to a common dtype and broadcast to a common shape."""
     nodes = promote(op, [_unwrap(o) for o in operands])
     return Tensor(record(op, align(op, nodes)), common_graph(*operands))
 
@@ -343,19 +346,19 @@ def where(condition: Operand, x: Operand, y: Operand) -> Tensor:
 
     Example: `ws.where(x > 0, x, 0.1 * x)` is a leaky relu.
     """
-    chosen = promote("where", [_unwrap(x), _unwrap(y)])
-    test = as_tensor(condition).node
-    if test.type.dtype != boolean:
-        fail(DTypeError, f"where needs a bool condition; received {test.type}. Compare it first: c != 0.")
-    return Tensor(record("where", align("where", [test, *chosen])), common_graph(condition, x, y))
+    branches = promote("where", [_unwrap(x), _unwrap(y)])
+    predicate = as_tensor(condition).node
+    if predicate.type.dtype != boolean:
+        fail(DTypeError, f"where needs a bool condition; received {predicate.type}. Compare it first: c != 0.")
+    return Tensor(record("where", align("where", [predicate, *branches])), common_graph(condition, x, y))
 
 
 def matmul(a: Operand, b: Operand, dtype: object = None) -> Tensor:
     """The matrix product, for all of NumPy's ranks: (..., m, k) @ (..., k, n) -> (..., m, n).
 
     Args:
-        dtype: of the result; that of the operands unless given.  Products of half types are added up in float32:
-            `dtype="float32"` keeps all of its digits.
+        dtype: of the result; by default that of the operands.  Products of half types accumulate in float32:
+            `dtype="float32"` returns the accumulator unrounded.
 
     Example: `ws.matmul(x, w)` is `x @ w`.
     """
@@ -365,7 +368,7 @@ def matmul(a: Operand, b: Operand, dtype: object = None) -> Tensor:
 
 
 def ratio(numerator: Tensor, denominator: Tensor | Extent) -> Tensor:
-    """numerator / denominator as the quotient that a loss is cut along: see `Tensor.mean`.
+    """numerator / denominator as a mean that micro-batches accumulate separately: see `Tensor.mean`.
 
     Example: `ws.ratio((errors * weights).sum(), weights.sum())` is a weighted mean.
     """

@@ -1,4 +1,4 @@
-"""Recording: making nodes that know the user's own line, and errors that show it."""
+"""Tracing: nodes are recorded with the user's source line, and errors show that line."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _MARK = "\n  at "
 
 E = TypeVar("E", bound=WholestepError)
 
-LOSS, METRICS, UPDATE = "(loss)", "(metrics)", "(update)"  # what is recorded for no layer
+LOSS, METRICS, UPDATE = "(loss)", "(metrics)", "(update)"  # pseudo-layers: nodes that belong to no module
 _LAYER: ContextVar[str] = ContextVar("layer", default="")
-_PLACE: ContextVar[SourceLine | None] = ContextVar("place", default=None)
+_LINE: ContextVar[SourceLine | None] = ContextVar("place", default=None)
 
 
 @contextmanager
 def record_for_layer(layer: str) -> Iterator[None]:
-    """Nodes recorded inside belong to a layer, the path of a module, or to what else a step consists of."""
+    """Nodes recorded inside are attributed to a layer (the path of a module) or to a pseudo-layer such as `(loss)`."""
     token = _LAYER.set(layer)
     try:
         yield
@@ -32,35 +32,35 @@ def record_for_layer(layer: str) -> Iterator[None]:
 
 
 @contextmanager
-def record_at_line(place: SourceLine | None) -> Iterator[None]:
-    """Nodes recorded inside, and errors, have the line of another program: that of a network being imported."""
-    token = _PLACE.set(place)
+def record_at_line(line: SourceLine | None) -> Iterator[None]:
+    """Nodes recorded inside, and errors, get this source line: that of a network being imported."""
+    token = _LINE.set(line)
     try:
         yield
     finally:
-        _PLACE.reset(token)
+        _LINE.reset(token)
 
 
 def layer_path(inner: str) -> str:
-    """The path of a layer below what is being recorded now."""
+    """The path of a layer relative to the layer that is being recorded."""
     outer = _LAYER.get()
     return inner if not outer or outer.startswith("(") else f"{outer}.{inner}" if inner else outer
 
 
 def user_line() -> SourceLine:
     """The line being executed in the nearest frame outside the package."""
-    place = _PLACE.get()
-    if place is not None:
-        return place
+    line = _LINE.get()
+    if line is not None:
+        return line
     frame = sys._getframe(1)
-    # By module and not by file: the constructor that a dataclass generates has no file.
+    # By module rather than by file, because the generated constructor of a dataclass has no file.
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "wholestep":
         frame = frame.f_back
     return SourceLine(frame.f_code.co_filename, frame.f_lineno, _LAYER.get())
 
 
 def locate(error: E) -> E:
-    """The same error with the user's line as its last line; an error that has one is left alone."""
+    """The same error with the user's line appended, unless it already has one."""
     if _MARK in str(error):
         return error
     return type(error)(f"{error}{user_line().shown}")
@@ -73,7 +73,7 @@ def fail(kind: type[WholestepError], text: str) -> NoReturn:
 class located:  # noqa: N801  (reads as a phrase: `with located():`)
     """Errors raised inside show the user's line.
 
-    A class, since a generator would put a frame of `contextlib` between us and the user.
+    A class, because @contextmanager would add a frame of `contextlib` between this one and the user's.
     """
 
     def __enter__(self) -> None:
@@ -86,17 +86,17 @@ class located:  # noqa: N801  (reads as a phrase: `with located():`)
 
 @contextmanager
 def report_config_errors(kind: object) -> Iterator[None]:
-    """What is wrong inside a description that `to_config` gave is an error of ours, whatever it broke."""
+    """Converts any exception while a `to_config()` description is read into an OptionError."""
     try:
         yield
     except WholestepError:
         raise
     except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
-        raise OptionError(f"the description of {kind!r} is not one that to_config() gave: {error}.") from None
+        raise OptionError(f"invalid description of {kind!r}, which to_config() would not return: {error}.") from None
 
 
 def record(op: str, inputs: Sequence[Node], attrs: Attrs = NONE, name: str = "") -> Node:
-    """Make a node; what its type rule refuses is an error at the user's line."""
+    """Builds a node; type errors are reported at the user's line."""
     try:
         return Node(op, inputs, attrs, name, user_line())
     except WholestepError as error:

@@ -1,8 +1,8 @@
-"""Which dtype and shape operands meet in: NumPy's implicit rules made explicit nodes.
+"""Type promotion and broadcasting: implicit conversions of NumPy become explicit cast, reshape and expand nodes.
 
-A *weak* operand adopts the dtype of what it meets: Python numbers, rank-0 constants, sizes of dimensions and
-float64 expressions of runtime scalars.  Everything else keeps its dtype, and two different ones are an error, but for
-half types: what meets a wider float, or the other half type, is widened, which loses nothing (as in torch).
+A *weakly typed* operand adopts the dtype of the other operands: Python numbers, rank-0 constants, sizes of dimensions
+and float64 expressions of runtime scalars.  Everything else keeps its dtype, and mixing dtypes is an error, except that
+a half type is widened if the other operand is a wider float or the other half type, which is lossless (as in torch).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Literal = bool | int | float | Dim | np.ndarray[Any, Any] | np.generic | list[An
 
 
 def constant(value: object, dtype: DType, name: str = "") -> Node:
-    """A constant node; a value that the dtype cannot hold is an error."""
+    """A constant node; a value that the dtype cannot represent is an error."""
     refuse_mask(value, "a constant")
     with np.errstate(over="ignore"):
         try:
@@ -54,7 +54,7 @@ def constant(value: object, dtype: DType, name: str = "") -> Node:
 
 
 def size(extent: Extent) -> Node:
-    """The run-time size of a dimension, a float64 scalar on the host side."""
+    """The run-time size of a dimension, a float64 host scalar."""
     return record("size", (), at.SizeAttrs(extent))
 
 
@@ -63,7 +63,7 @@ def is_weak(node: Node) -> bool:
 
 
 def natural_dtype(value: object) -> DType:
-    """The dtype of a literal that meets nothing stronger: arrays keep theirs, lists of floats are float32."""
+    """The dtype of a literal without strongly typed operands: arrays keep theirs, lists of floats are float32."""
     array = np.asarray(value)
     if isinstance(value, np.ndarray | np.generic):
         return as_dtype(array.dtype)
@@ -75,7 +75,7 @@ def natural_dtype(value: object) -> DType:
 
 
 def convert(node: Node, dtype: DType) -> Node:
-    """A weak node in the dtype of the tensor it meets."""
+    """A weakly typed node, converted to a dtype."""
     if node.type.dtype == dtype:
         return node
     if isinstance(node.attrs, at.ConstantAttrs):
@@ -83,7 +83,7 @@ def convert(node: Node, dtype: DType) -> Node:
     if not dtype.is_float and node.op != "size":
         fail(
             DTypeError,
-            f"a runtime scalar is a float and meets a tensor of {dtype}. Cast the tensor first: x.astype('float32').",
+            f"a runtime scalar is a float, but the tensor is {dtype}. Cast the tensor first: x.astype('float32').",
         )
     return record("cast", [node], at.CastAttrs(dtype))
 
@@ -95,7 +95,7 @@ def _literal(value: Literal, dtype: DType) -> Node:
     if is_float and not dtype.is_float:
         fail(
             DTypeError,
-            f"{value!r} is a float and meets a tensor of {dtype}. Cast the tensor first: x.astype('float32').",
+            f"{value!r} is a float, but the tensor is {dtype}. Cast the tensor first: x.astype('float32').",
         )
     return constant(value, dtype)
 
@@ -105,7 +105,7 @@ def _is_array(value: object) -> bool:
 
 
 def promote(op: str, values: Sequence[Node | Literal]) -> list[Node]:
-    """Nodes of one dtype: that of the tensors among the operands."""
+    """The operands as nodes of one dtype: that of the strongly typed ones."""
     nodes = [constant(v, natural_dtype(v)) if _is_array(v) else v for v in values]
     strong = [n for n in nodes if isinstance(n, Node) and not is_weak(n)]
     dtype = _common_dtype(op, strong) if strong else _weak_dtype(nodes)
@@ -113,33 +113,33 @@ def promote(op: str, values: Sequence[Node | Literal]) -> list[Node]:
 
 
 def _common_dtype(op: str, strong: Sequence[Node]) -> DType:
-    """The dtype of all of them, or the wider one where half types meet others."""
+    """The dtype of all operands; if half types are mixed with other floats, the wider one."""
     dtype = strong[0].type.dtype
     for node in strong:
         other = node.type.dtype
         if other == dtype:
             continue
         if not (dtype.is_float and other.is_float and (dtype.is_half or other.is_half)):
-            _refuse_mixture(op, strong[0], node)
+            _fail_mixed_dtypes(op, strong[0], node)
         dtype = float64 if float64 in (dtype, other) else float32
     return dtype
 
 
 def _weak_dtype(values: Sequence[Node | Literal]) -> DType:
-    """float64, the dtype of the scalar prologue, unless all operands are whole numbers or there is a list."""
-    found = [
+    """float64, the dtype of the scalar prologue, unless all operands are integers or one of them is a list."""
+    dtypes = [
         v.type.dtype if isinstance(v, Node) else float64 if isinstance(v, Dim) else natural_dtype(v) for v in values
     ]
-    if float32 in found:
+    if float32 in dtypes:
         return float32
-    if len(halves := {d for d in found if d.is_half}) == 1 and float64 not in found:
+    if len(halves := {d for d in dtypes if d.is_half}) == 1 and float64 not in dtypes:
         return halves.pop()
-    if any(d.is_float for d in found):
+    if any(d.is_float for d in dtypes):
         return float64
-    return found[0] if len(set(found)) == 1 else int64
+    return dtypes[0] if len(set(dtypes)) == 1 else int64
 
 
-def _refuse_mixture(op: str, a: Node, b: Node) -> None:
+def _fail_mixed_dtypes(op: str, a: Node, b: Node) -> None:
     fix = "Cast one of them: x.astype('float32')."
     if "constant" in (a.op, b.op):
         fix = "Cast the array, array.astype(np.float32), or the tensor, x.astype('float64')."
@@ -150,42 +150,42 @@ def _refuse_mixture(op: str, a: Node, b: Node) -> None:
 
 
 def broadcast_shapes(op: str, *shapes: Shape) -> Shape:
-    """NumPy's rule: align at the right; equal extents stay, an extent of 1 stretches."""
+    """NumPy's rule: shapes are aligned at the right; extents must be equal or 1."""
     rank = max(map(len, shapes))
     out: list[Extent] = []
     for position in range(rank):
         column = [s[position - rank + len(s)] for s in shapes if position - rank + len(s) >= 0]
-        wide = list(dict.fromkeys(e for e in column if e != 1))
-        if len(wide) > 1:
-            _refuse_shapes(op, shapes, wide)
-        out.append(wide[0] if wide else 1)
+        extents = list(dict.fromkeys(e for e in column if e != 1))
+        if len(extents) > 1:
+            _fail_broadcast(op, shapes, extents)
+        out.append(extents[0] if extents else 1)
     return tuple(out)
 
 
-def _refuse_shapes(op: str, shapes: Sequence[Shape], wide: Sequence[Extent]) -> None:
+def _fail_broadcast(op: str, shapes: Sequence[Shape], extents: Sequence[Extent]) -> None:
     text = " and ".join(shape_text(s) for s in shapes)
     hint = "Reshape one of them so that the extents, aligned at the right, are equal or 1."
-    if any(isinstance(e, Dim) for e in wide):
+    if any(isinstance(e, Dim) for e in extents):
         hint = "A symbolic dimension equals only itself; give both tensors the same name for it."
-    fail(ShapeError, f"{op} cannot broadcast {text}: {wide[0]} against {wide[1]}. {hint}")
+    fail(ShapeError, f"{op} cannot broadcast {text}: {extents[0]} and {extents[1]} differ. {hint}")
 
 
 def expand(node: Node, shape: Shape) -> Node:
-    """Broadcast to `shape`: drop the axes of size 1 that stretch, then say where the others go."""
-    own = node.type.shape
-    if own == shape:
+    """Broadcast to `shape`: a reshape drops the axes of size 1 that are stretched, an expand maps the others."""
+    current = node.type.shape
+    if current == shape:
         return node
-    offset = len(shape) - len(own)
-    fits = offset >= 0 and all(e in (1, shape[offset + d]) for d, e in enumerate(own))
+    offset = len(shape) - len(current)
+    fits = offset >= 0 and all(e in (1, shape[offset + d]) for d, e in enumerate(current))
     if not fits:
         fail(
             ShapeError,
-            f"{shape_text(own)} cannot be broadcast to {shape_text(shape)}: extents, aligned at the right, must be "
+            f"{shape_text(current)} cannot be broadcast to {shape_text(shape)}: extents, aligned at the right, must be "
             "equal or 1.",
         )
-    kept = [d for d, e in enumerate(own) if e == shape[offset + d]]
-    dropped = reshape(node, tuple(own[d] for d in kept))
-    return record("expand", [dropped], at.ExpandAttrs(shape, tuple(offset + d for d in kept)))
+    mapped = [d for d, e in enumerate(current) if e == shape[offset + d]]
+    dropped = reshape(node, tuple(current[d] for d in mapped))
+    return record("expand", [dropped], at.ExpandAttrs(shape, tuple(offset + d for d in mapped)))
 
 
 def align(op: str, nodes: Sequence[Node]) -> list[Node]:

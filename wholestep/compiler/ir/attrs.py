@@ -1,4 +1,4 @@
-"""The named attributes of each op: frozen, hashable, comparable by value."""
+"""The named attributes of each op: immutable, hashable, compared by value."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from wholestep.records import dataclass
 if TYPE_CHECKING:
     from wholestep.compiler.ir.graph import IRGraph
 
-DATA, MODEL = AXES = ("data", "model")  # of the grid in which ranks stand: see mesh.py
+DATA, MODEL = AXES = ("data", "model")  # the axes of the mesh of ranks: see mesh.py
 
 
 @dataclass(frozen=True)
 class Attrs:
-    """Base of all attributes; ops without any use it as it is."""
+    """Base class of all attributes; used directly by ops that have none."""
 
 
 NONE = Attrs()
@@ -25,7 +25,7 @@ NONE = Attrs()
 
 @dataclass(frozen=True)
 class Initializer:
-    """How a state gets its first value: a kind (see frontend/initializers.py) and its numbers."""
+    """The initializer of a state: a kind (see frontend/initializers.py) and its arguments."""
 
     kind: str
     args: tuple[float, ...] = ()
@@ -51,20 +51,20 @@ class Array:
 class InputAttrs(Attrs):
     name: str
     type: TensorType
-    divided: bool = False  # does each of several ranks have rows of its own along the first axis?
+    divided: bool = False  # is the first axis sharded, each rank having its own rows?
 
 
 @dataclass(frozen=True)
 class StateAttrs(Attrs):
-    """Of `parameter` (has a gradient) and `state` (has none)."""
+    """For `parameter` (has a gradient) and `state` (has none)."""
 
     name: str
     type: TensorType
     init: Initializer
-    by_columns: bool = False  # products read it transposed, as `x @ w.T` does: a backend may store it so
-    parts: int = 0  # may so many ranks each hold a part of it?  Then `type` is that of a part, once `whole` is said
-    whole: Shape = ()  # of a part: the shape of what the user sees
-    split: tuple[int, ...] = ()  # a `parts.Cut`, by which ranks of the model axis divide it
+    by_columns: bool = False  # matmuls read it transposed (`x @ w.T`), so that a backend may store it transposed
+    parts: int = 0  # ranks of the data axis that may each store a shard; once `whole` is set, `type` is that of a shard
+    whole: Shape = ()  # of a shard: the shape of the full state, as the user sees it
+    split: tuple[int, ...] = ()  # a `state_partition.Cut` along the model axis
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class ConstantAttrs(Attrs):
 
 @dataclass(frozen=True)
 class ScalarAttrs(Attrs):
-    """A runtime scalar: float64, changed between steps without a recompile.  `step` is the index of the step."""
+    """A runtime scalar: float64, may change between steps without recompilation.  `step` is the index of the step."""
 
     name: str
     default: float
@@ -97,7 +97,7 @@ class IotaAttrs(Attrs):
 class RandomAttrs(Attrs):
     """Uniform numbers in [0, 1), a function of (seed, key, step, element).
 
-    `first` is the number of the first element: not 0 for a part of a batch that is computed in parts.
+    `first` is the index of the first element: nonzero for a later part of a batch that is computed in parts.
     """
 
     key: str
@@ -112,7 +112,7 @@ class CastAttrs(Attrs):
 
 @dataclass(frozen=True)
 class SumAttrs(Attrs):
-    """`accumulate` is the dtype of the sum while it is added up, and of the result."""
+    """`accumulate` is the dtype of the accumulator and of the result."""
 
     axes: tuple[int, ...]
     accumulate: DType
@@ -184,7 +184,7 @@ class ScatterAddAttrs(Attrs):
 
 @dataclass(frozen=True)
 class MatmulAttrs(Attrs):
-    """(..., m, k) x (..., k, n) -> (..., m, n); a flag says that an operand is stored with its last two swapped.
+    """(..., m, k) x (..., k, n) -> (..., m, n); a flag marks an operand whose last two axes are swapped.
 
     `accumulate` is the dtype of the sums along k, and of the result.
     """
@@ -208,10 +208,10 @@ class CallAttrs(Attrs):
 
 @dataclass(frozen=True)
 class CustomGradientAttrs(Attrs):
-    """results..., arguments..., other values -> the results as they are, whose gradient the graph computes.
+    """(results..., arguments..., other values) -> the results unchanged, with a gradient that the graph defines.
 
-    Its parameters are what arrives at each result, then the arguments and the other values; its results are the
-    gradients of the arguments.  Nothing else gets a gradient.
+    The graph's parameters are the upstream gradients of the results, then the arguments and the other values; it
+    returns the gradients of the arguments.  No other input gets a gradient.
     """
 
     graph: IRGraph
@@ -225,7 +225,7 @@ class CustomGradientAttrs(Attrs):
 
 @dataclass(frozen=True)
 class ScanAttrs(Attrs):
-    """A function applied once per step; see type_rules/scan.py for what it takes and gives."""
+    """A loop over a sequence; see type_rules/scan.py for the parameters and results of its body."""
 
     graph: IRGraph
     carries: int
@@ -236,7 +236,7 @@ class ScanAttrs(Attrs):
 
 @dataclass(frozen=True)
 class SoftmaxAttrs(Attrs):
-    """Of `softmax`, `log_softmax` and `logsumexp`."""
+    """For `softmax`, `log_softmax` and `logsumexp`."""
 
     axis: int
 
@@ -248,16 +248,16 @@ class GeluAttrs(Attrs):
 
 @dataclass(frozen=True)
 class NormAttrs(Attrs):
-    """Of `layer_norm` and `rms_norm`, which normalise over the last axis, of `batch_norm`, which does over all axes
-    but the second, and of their gradients."""
+    """For `layer_norm` and `rms_norm` (over the last axis), `batch_norm` (over all axes but the second) and their
+    gradients."""
 
     eps: float
-    per_worker: bool = False  # of `batch_norm`: over the rows of one rank, not over the batch of all
+    per_worker: bool = False  # of `batch_norm`: statistics of each rank's own rows, not of the global batch
 
 
 @dataclass(frozen=True)
 class GroupNormAttrs(Attrs):
-    """Axis 1 of (N, C, ...) is cut into groups, each normalised together with the axes behind it."""
+    """Axis 1 of (N, C, ...) is split into groups; each is normalised over its channels and all later axes."""
 
     groups: int
     eps: float
@@ -265,9 +265,9 @@ class GroupNormAttrs(Attrs):
 
 @dataclass(frozen=True)
 class DropoutAttrs(Attrs):
-    """The key of the random numbers that say which elements are dropped: the gradient drops the same.
+    """The key of the random mask; the gradient applies the same mask.
 
-    `first` is the number of the first element, as in `RandomAttrs`.
+    `first` is the index of the first element, as in `RandomAttrs`.
     """
 
     key: str
@@ -276,9 +276,10 @@ class DropoutAttrs(Attrs):
 
 @dataclass(frozen=True)
 class AttentionAttrs(Attrs):
-    """softmax(scale·q·kᵀ + mask)·v, where the mask may be left out; causal: query i sees the keys 0 ... i.
+    """softmax(scale·q·kᵀ + mask)·v with an optional mask; causal: query i attends to the keys 0 ... i.
 
-    `rounded`: what q, k and v make of themselves, and their gradients, have their dtype: a half one is rounded to.
+    `rounded`: the result and the gradients of q, k and v are rounded to their dtype instead of keeping the accumulation
+    dtype.
     """
 
     causal: bool
@@ -288,9 +289,9 @@ class AttentionAttrs(Attrs):
 
 @dataclass(frozen=True)
 class GroupAttrs(Attrs):
-    """Of a collective: among how many ranks, where its type depends on that; 0 among however many there are.
+    """For a collective: the number of ranks if its type depends on it (otherwise 0: any number).
 
-    `axis`: of the grid in which ranks stand (mesh.py), the axis along which those stand that it is among.
+    `axis` is the mesh axis (mesh.py) of the participating ranks.
     """
 
     ranks: int = 0
@@ -299,7 +300,7 @@ class GroupAttrs(Attrs):
 
 @dataclass(frozen=True)
 class ExchangeAttrs(Attrs):
-    """Several collectives of one kind, along one axis, at once."""
+    """For a bucket of collectives of one kind along one mesh axis."""
 
     kind: str
     ranks: int = 0
@@ -308,14 +309,14 @@ class ExchangeAttrs(Attrs):
 
 @dataclass(frozen=True)
 class ConvAttrs(Attrs):
-    """Of `conv2d`: x (N, C, H, W), weight (O, C / groups, KH, KW); all pairs are (vertical, horizontal).
+    """For `conv2d`: x (N, C, H, W), weight (O, C / groups, KH, KW); all pairs are (vertical, horizontal).
 
-    `last`: channels are the last axis of both instead, x (N, H, W, C) and weight (O, KH, KW, C / groups).
+    `last` selects the channels-last layout of both: x (N, H, W, C) and weight (O, KH, KW, C / groups).
     """
 
     stride: tuple[int, ...]
-    low: tuple[int, ...]  # rows above and columns before the image that count as zero
-    high: tuple[int, ...]  # and below and behind it
+    low: tuple[int, ...]  # zero padding: rows above and columns left of the image
+    high: tuple[int, ...]  # and below and right of it
     dilation: tuple[int, ...]
     groups: int
     last: bool
@@ -323,7 +324,7 @@ class ConvAttrs(Attrs):
 
 @dataclass(frozen=True)
 class ConvGradAttrs(Attrs):
-    """Of the two adjoints of a convolution: its attributes, and the height and width of what they give."""
+    """For the two adjoints of a convolution: its attributes, and the height and width of the result."""
 
     stride: tuple[int, ...]
     low: tuple[int, ...]
@@ -340,7 +341,7 @@ class ConvGradAttrs(Attrs):
 
 @dataclass(frozen=True)
 class PoolAttrs(Attrs):
-    """Of `max_pool2d` and its index: what lies outside the image is never the maximum."""
+    """For `max_pool2d` and its index: padding is never the maximum."""
 
     window: tuple[int, ...]
     stride: tuple[int, ...]
@@ -351,7 +352,7 @@ class PoolAttrs(Attrs):
 
 @dataclass(frozen=True)
 class PoolGradAttrs(Attrs):
-    """Of the adjoint of a maximum's choice: the pool's attributes, and the height and width of its input."""
+    """For the adjoint of max pooling: the pool's attributes, and the height and width of its input."""
 
     window: tuple[int, ...]
     stride: tuple[int, ...]
@@ -367,9 +368,9 @@ class PoolGradAttrs(Attrs):
 
 @dataclass(frozen=True)
 class PooledConvAttrs(Attrs):
-    """Of a convolution's adjoints taken straight from the gradient of the pool behind it.
+    """For a convolution's adjoints, computed directly from the gradient of the pool that follows it.
 
-    Stride and dilation are 1, there is one group, the pool's windows tile its input; channels are the last axis.
+    Requires stride and dilation 1, one group, pool windows that tile their input, and channels-last layout.
     """
 
     low: tuple[int, ...]
@@ -377,6 +378,4 @@ class PooledConvAttrs(Attrs):
     window: tuple[int, ...]
     middle: tuple[int, ...]  # height and width between the convolution and the pool
     size: tuple[int, ...]  # height and width of the result
-    parts: int = (
-        1  # of the batch, whose gradients of a weight are made apart: part p of n images begins at ⌊p·n / parts⌋
-    )
+    parts: int = 1  # slices of the batch with separate weight gradients: slice p of n images begins at ⌊p·n / parts⌋

@@ -1,7 +1,7 @@
-"""Making nodes inside passes: one short function per op, so that formulas read like formulas.
+"""Node builders for passes: one short function per op, so that formulas read like formulas.
 
-Functions that would give back their argument (an expand to the same shape, a sum over no axes) do just that.
-New nodes carry the name and the source line of the node they come from: see `origin`.
+No-ops are not built: an expand to the same shape or a sum over no axes returns its argument.
+New nodes inherit the name and the source line of the node that they replace: see `origin`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ A = TypeVar("A", bound=Attrs)
 _ORIGIN: ContextVar[tuple[str, SourceLine | None]] = ContextVar("origin", default=("", None))
 
 
-class origin:  # noqa: N801 - `with origin(node):`; a generator would take as long as the node that is made inside
-    """Nodes made inside carry this node's source line, and its name unless another is given."""
+class origin:  # noqa: N801 - `with origin(node):`; @contextmanager would cost as much as building a node
+    """Nodes built inside inherit this node's source line, and its name unless another is given."""
 
     __slots__ = ("_said", "_token")
 
@@ -38,19 +38,19 @@ class origin:  # noqa: N801 - `with origin(node):`; a generator would take as lo
 
 
 def make(op: str, inputs: Sequence[Node], attrs: Attrs = NONE) -> Node:
-    """A node that carries the current origin."""
+    """Build a node with the name and line of the current origin."""
     name, line = _ORIGIN.get()
     return Node(op, inputs, attrs, name, line)
 
 
 def attrs_of(node: Node, kind: type[A]) -> A:
-    """A node's attributes under their own type."""
+    """A node's attributes, narrowed to their type."""
     assert isinstance(node.attrs, kind), f"{node!r} has {type(node.attrs).__name__}, expected {kind.__name__}"
     return node.attrs
 
 
 def constant_value(node: Node) -> float | None:
-    """The one number that every element of a node has, where it is a constant; None otherwise."""
+    """The value of a node that is a constant with all elements equal; None otherwise."""
     while node.op in ("expand", "reshape", "permute"):
         (node,) = node.inputs
     if node.op != "constant":
@@ -63,12 +63,12 @@ def constant_value(node: Node) -> float | None:
 
 
 def constant(value: object, dtype: DType) -> Node:
-    """A constant; numbers of rank 0 are part of the scalar prologue and cost nothing."""
+    """A constant; those of rank 0 belong to the scalar prologue and cost nothing."""
     return make("constant", (), at.ConstantAttrs(at.Array(np.asarray(value, dtype=dtype.numpy))))
 
 
 def full(value: float, type: TensorType) -> Node:
-    """A tensor with one value everywhere: a rank-0 constant, expanded."""
+    """A tensor filled with one value: a rank-0 constant, expanded."""
     return expand_to(constant(value, type.dtype), type.shape, ())
 
 
@@ -154,7 +154,7 @@ def cast(x: Node, dtype: DType) -> Node:
 
 
 def sum_axes(x: Node, axes: Sequence[int]) -> Node:
-    """The sum over some axes, which disappear, in the dtype that it accumulates in."""
+    """The sum over some axes, which are removed, in the accumulation dtype."""
     return make("sum", (x,), at.SumAttrs(tuple(sorted(axes)), x.type.dtype.accumulate)) if axes else x
 
 
@@ -201,16 +201,16 @@ def pad(x: Node, low: Sequence[int], high: Sequence[int], value: float = 0.0) ->
 
 
 def spread(x: Node, steps: Sequence[int]) -> Node:
-    """step - 1 zeros behind each element along every axis: as new axes padded from 1 to the step, then merged."""
+    """Insert step - 1 zeros after each element along every axis: pads a new axis from 1 to step, then merges it."""
     if all(step == 1 for step in steps):
         return x
     shape = tuple(e * step for e, step in zip(x.type.shape, steps, strict=True))
-    apart: list[Extent] = []
+    split_shape: list[Extent] = []
     high: list[int] = []
     for e, step in zip(x.type.shape, steps, strict=True):
-        apart += [e] if step == 1 else [e, 1]
+        split_shape += [e] if step == 1 else [e, 1]
         high += [0] if step == 1 else [0, step - 1]
-    return reshape(pad(reshape(x, tuple(apart)), [0] * len(high), high), shape)
+    return reshape(pad(reshape(x, tuple(split_shape)), [0] * len(high), high), shape)
 
 
 def concat(xs: Sequence[Node], axis: int) -> Node:
@@ -229,14 +229,14 @@ def scatter_add(updates: Node, index: Node, axis: int, size: Extent) -> Node:
 
 
 def write_rows(x: Node, rows: Node, start: Node) -> Node:
-    """x with the rows from `start` on replaced; those that would lie outside of it are dropped."""
+    """x with the rows from `start` on replaced; rows beyond its end are dropped."""
     return make("write_rows", (x, rows, start))
 
 
 def matmul(
     a: Node, b: Node, transpose_a: bool = False, transpose_b: bool = False, accumulate: DType | None = None
 ) -> Node:
-    """The product, in the dtype that it accumulates in."""
+    """The product, in the accumulation dtype."""
     return make("matmul", (a, b), at.MatmulAttrs(transpose_a, transpose_b, accumulate or a.type.dtype.accumulate))
 
 
@@ -256,7 +256,7 @@ def logsumexp(x: Node, axis: int) -> Node:
 
 
 def is_class(labels: Node, classes: Extent) -> Node:
-    """True where the index along a new last axis is the label: bool[..., classes]."""
+    """The one-hot mask of labels, bool[..., classes]: true where the index along the last axis equals the label."""
     shape = (*labels.type.shape, classes)
     axis = labels.type.rank
     mask = equal(iota(shape, axis, labels.type.dtype), restore_axes(labels, (axis,), shape))
@@ -265,7 +265,7 @@ def is_class(labels: Node, classes: Extent) -> Node:
 
 
 def results(op: str, inputs: Sequence[Node], attrs: Attrs) -> tuple[Node, ...]:
-    """All results of a node that has several."""
+    """Build a node with several results; returns one item node per result."""
     node = make(op, inputs, attrs)
     assert isinstance(node.result, TupleType), f"{node!r} has one result"
     return tuple(make("item", (node,), at.ItemAttrs(i)) for i in range(len(node.result.items)))

@@ -1,7 +1,7 @@
-"""One hash of what a graph computes: equal graphs compile to equal programs.
+"""A hash of what a graph computes, as the key of compiled programs: equal graphs compile to equal programs.
 
-Ops, attributes by their bits, dtypes, shapes, names of leaves, outputs and updates, and the structure count; source
-lines and the cosmetic names of nodes do not.
+The hash covers the structure, ops, attributes (bit by bit), dtypes, shapes, and the names of leaves, outputs and
+updates.  It ignores source lines and the display names of nodes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from wholestep.compiler.ir.types import Dim, DType, Extent, TensorType
 
 
 def fingerprint(graph: IRGraph) -> str:
-    """sha256, in hexadecimal.  Every part is prefixed by its length, so that different graphs have different text."""
+    """The SHA-256 in hexadecimal.  Every field is prefixed by its length, so that the encoding is injective."""
     return _digest(graph).hex()
 
 
@@ -81,7 +81,7 @@ def _initializer(value: Initializer) -> bytes:
     return _join([_text(value.kind), *map(_float, value.args)])
 
 
-# One row per type of attribute, by its annotation in attrs.py.
+# One encoder per attribute type, keyed by the annotation in attrs.py.
 ENCODERS: dict[str, Callable[[Any], bytes]] = {
     "str": _text,
     "float": _float,

@@ -1,4 +1,4 @@
-"""Nodes and graphs.  A graph is immutable: passes build new ones."""
+"""Nodes and graphs of the IR: a pure dataflow graph.  Both are immutable; passes build new ones."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ STATES, DRAWS, ELEMENTWISE = ops_with(Trait.STATE), ops_with(Trait.DRAWS), ops_w
 
 @dataclass(frozen=True)
 class SourceLine:
-    """Where in the user's own code a node was made."""
+    """The line of user code that created a node."""
 
     file: str
     line: int
-    layer: str = field(default="", compare=False)  # the path of the module that made it, for profiles
+    layer: str = field(default="", compare=False)  # path of the module that created it, for profiles
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
 
     @property
     def shown(self) -> str:
-        """How it stands in an error: the place, and what is written there."""
-        import linecache  # a program without errors reads no sources
+        """The text for an error message: the location and the source line."""
+        import linecache  # imported lazily: needed for errors only
 
         source = linecache.getline(self.file, self.line).strip()
         return f"\n  at {self}" + (f": {source}" if source else "")
 
 
 class Node:
-    """One operation: what it does, to what, and what comes out.  Equal only to itself."""
+    """One operation: op, inputs, attributes and result type.  Compared by identity."""
 
     __slots__ = ("attrs", "host", "inputs", "line", "name", "op", "result")
 
@@ -43,7 +43,7 @@ class Node:
     ) -> None:
         self.op, self.inputs, self.attrs, self.name, self.line = op, tuple(inputs), attrs, name, line
         self.result: Type = OPS[op].infer(tuple(i.result for i in self.inputs), attrs)
-        # Computed from runtime scalars, sizes and constants alone: float64, in the scalar prologue of the step.
+        # Depends on runtime scalars, sizes and constants only: evaluated in float64 by the step's scalar prologue.
         self.host = _is_host(self)
 
     @property
@@ -53,7 +53,7 @@ class Node:
 
     @property
     def results(self) -> tuple[TensorType, ...]:
-        """The types of all results, of which an ordinary op has one."""
+        """The types of all results; most ops have one."""
         return (self.result,) if isinstance(self.result, TensorType) else self.result.items
 
     @property
@@ -61,21 +61,21 @@ class Node:
         return self.type.shape
 
     def with_inputs(self, inputs: Sequence[Node]) -> Node:
-        """The same operation over other inputs; itself where nothing changed."""
+        """The same operation with other inputs; the node itself if nothing changed."""
         inputs = tuple(inputs)
         assert len(inputs) == len(self.inputs), f"{self.op} has {len(self.inputs)} inputs, not {len(inputs)}"
-        if inputs == self.inputs:  # nodes are equal only to themselves
+        if inputs == self.inputs:  # compares by identity
             return self
         return Node(self.op, inputs, self.attrs, self.name, self.line)
 
     @property
     def is_state(self) -> bool:
-        """Is it a leaf whose numbers outlive the step?"""
+        """Is it a leaf whose values persist across steps?"""
         return self.op in STATES
 
     @property
     def is_elementwise(self) -> bool:
-        """Is an element of the result a function of the elements at its place?"""
+        """Is each element of the result a function of the operands' elements at the same index?"""
         return self.op in ELEMENTWISE
 
     def __repr__(self) -> str:
@@ -92,7 +92,7 @@ def _is_host(node: Node) -> bool:
 
 
 def toposort(roots: Iterable[Node]) -> list[Node]:
-    """Every node that the roots need, each after its inputs; the order depends on the graph alone."""
+    """Topological order (iterative depth-first search) of all nodes reachable from the roots; deterministic."""
     done: dict[Node, None] = {}
     for root in roots:
         stack: list[tuple[Node, int]] = [(root, 0)]
@@ -117,7 +117,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Update:
-    """At the end of the step the state called `name` takes the value of `node`; all updates happen together."""
+    """The state `name` is assigned the value of `node` at the end of the step; all updates happen simultaneously."""
 
     name: str
     node: Node
@@ -125,10 +125,10 @@ class Update:
 
 @dataclass(frozen=True, eq=False)
 class IRGraph:
-    """One entry point: what it returns and which states it changes.
+    """One entry point: its outputs and the updates of its states.
 
     `inputs` are the declared input leaves in order (an unused one is still an input of the entry point).
-    Within a node that holds a graph, `inputs` are the parameters of the function and `updates` is empty.
+    For the body of a node (scan, call), `inputs` are the parameters of the function and `updates` is empty.
     """
 
     outputs: tuple[Output, ...]
@@ -143,17 +143,17 @@ class IRGraph:
     @cached_property
     def symbols(self) -> tuple[str, ...]:
         """Names of the symbolic dimensions, sorted."""
-        found: set[str] = set()
+        names: set[str] = set()
         for n in self.nodes:
             for t in n.results:
-                found |= symbols_of(t.shape)
+                names |= symbols_of(t.shape)
             if n.op == "size":
-                found |= symbols_of([n.attrs.extent])  # type: ignore[attr-defined]
+                names |= symbols_of([n.attrs.extent])  # type: ignore[attr-defined]
             if n.op in DRAWS:
-                found |= symbols_of([n.attrs.first])  # type: ignore[attr-defined]
+                names |= symbols_of([n.attrs.first])  # type: ignore[attr-defined]
             if n.op == "slice":
-                found |= symbols_of(n.attrs.starts)  # type: ignore[attr-defined]
-        return tuple(sorted(found))
+                names |= symbols_of(n.attrs.starts)  # type: ignore[attr-defined]
+        return tuple(sorted(names))
 
     def leaves(self, op: str) -> dict[str, Node]:
         """The leaves of one kind (input, parameter, state, scalar) by name."""
@@ -165,7 +165,7 @@ class IRGraph:
         return {n.attrs.name: n for n in self.nodes if n.is_state}  # type: ignore[attr-defined]
 
     def consumers(self) -> dict[Node, list[Node]]:
-        """Who reads each node (a node that reads it twice is listed once)."""
+        """The users of each node (a node that uses it twice is listed once)."""
         out: dict[Node, list[Node]] = {n: [] for n in self.nodes}
         for n in self.nodes:
             for i in dict.fromkeys(n.inputs):
@@ -177,12 +177,12 @@ HOLDERS = ops_with(Trait.HOLDS_GRAPH)
 
 
 def body_of(node: Node) -> IRGraph | None:
-    """The graph that a node holds, if it holds one."""
+    """The nested graph of a node, if it has one."""
     return node.attrs.graph if node.op in HOLDERS else None  # type: ignore[attr-defined]
 
 
 def with_held_graph(node: Node, graph: IRGraph) -> Node:
-    """The same node with another graph inside; itself where nothing changed."""
+    """The same node with another body; the node itself if nothing changed."""
     if graph is body_of(node):
         return node
     attrs = replace(node.attrs, graph=graph)  # type: ignore[call-arg]
@@ -192,15 +192,15 @@ def with_held_graph(node: Node, graph: IRGraph) -> Node:
 def rewrite(graph: IRGraph, rule: Callable[[Node], Node]) -> IRGraph:
     """Rebuild a graph bottom-up: `rule` gets each node with its inputs already rewritten and returns its replacement.
 
-    Nodes that hold a graph have that graph rewritten by the same rule first.
+    Nested graphs are rewritten first, by the same rule.
     """
     new: dict[Node, Node] = {}
     for n in graph.nodes:
-        moved = n.with_inputs([new[i] for i in n.inputs])
+        rebuilt = n.with_inputs([new[i] for i in n.inputs])
         inner = body_of(n)
         if inner is not None:
-            moved = with_held_graph(moved, rewrite(inner, rule))
-        new[n] = rule(moved)
+            rebuilt = with_held_graph(rebuilt, rewrite(inner, rule))
+        new[n] = rule(rebuilt)
     if all(a is b for a, b in new.items()):
         return graph
     return IRGraph(

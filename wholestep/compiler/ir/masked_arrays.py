@@ -29,8 +29,8 @@ def refuse_mask(value: object, what: str) -> None:
     masked = int(np.ma.getmaskarray(value).sum())
     if masked:
         raise InputError(
-            f"{what} received a masked array with {masked} masked values; there are no masks in a step. Say what "
-            "stands there: array.filled(0.0), or drop the rows."
+            f"{what} received a masked array with {masked} masked values; a step does not support masks. Fill them: "
+            "array.filled(0.0), or drop the rows."
         )
 
 

@@ -1,6 +1,7 @@
-"""Ranks stand in a grid: along its data axis they have different rows of a batch, along its model axis parts of layers.
+"""The mesh of ranks: the data axis divides the rows of a batch, the model axis divides layers (tensor parallelism).
 
-Rank d * model + m stands at (d, m), so that ranks which share rows are neighbours, on one machine as a rule.
+Rank d * model + m has the coordinates (d, m): ranks of one tensor-parallel group are consecutive, and therefore
+usually on one machine.
 """
 
 from __future__ import annotations
@@ -13,26 +14,26 @@ __all__ = ["AXES", "DATA", "MODEL", "Grid"]
 
 @dataclass(frozen=True)
 class Grid:
-    """How many ranks stand along each axis."""
+    """A two-dimensional mesh: the number of ranks along each axis."""
 
     data: int
     model: int = 1
 
     @property
     def size(self) -> int:
-        """Of all ranks."""
+        """The number of all ranks."""
         return self.data * self.model
 
     def along(self, axis: str) -> int:
-        """How many ranks stand along an axis."""
+        """The number of ranks along an axis."""
         return {DATA: self.data, MODEL: self.model}[axis]
 
     def place(self, axis: str, rank: int) -> int:
-        """Where a rank stands along an axis, from 0."""
+        """The coordinate of a rank along an axis, from 0."""
         return {DATA: rank // self.model, MODEL: rank % self.model}[axis]
 
     def beside(self, axis: str, rank: int) -> range:
-        """The ranks that stand with one along an axis, itself among them, by their places."""
+        """The ranks of the process group that a rank belongs to along an axis, itself included, by coordinate."""
         if axis == MODEL:
             first = rank - rank % self.model
             return range(first, first + self.model)

@@ -1,4 +1,4 @@
-"""The ops: one row each, with its family, arity, attributes and type rule."""
+"""The op table: one row per op, with its family, arity, attributes, type rule and traits."""
 
 from __future__ import annotations
 
@@ -30,34 +30,32 @@ class Family(enum.Enum):
     CONTRACTION = "contraction"
     WINDOW = "window"  # convolution, pooling and their adjoints
     RATIO = "ratio"
-    CONTROL = "control"  # gradient, item, stop_gradient, by_mode, call, custom_gradient: gone before planning
-    LOOP = "loop"  # holds a graph that runs once per step
-    COLLECTIVE = "collective"  # what ranks that make a step together tell each other
-    COMPOSITE = "composite"  # has a decomposition into the others
+    CONTROL = "control"  # gradient, item, stop_gradient, by_mode, call, custom_gradient: eliminated before planning
+    LOOP = "loop"  # its body graph runs once per step
+    COLLECTIVE = "collective"  # communication between the ranks of a distributed step
+    COMPOSITE = "composite"  # has a decomposition into ops of the other families
 
 
 class Trait(enum.Flag):
-    """What passes ask of an op beside its family.  A pass queries `having(Trait.VIEW)`; it spells no list of ops."""
+    """Properties that passes query in addition to the family: `ops_with(Trait.VIEW)` instead of a list of op names."""
 
     NONE = 0
-    STATE = enum.auto()  # a leaf whose numbers outlive the step
-    GIVEN = enum.auto()  # a leaf that is a dense array in memory: the caller's or the program's
-    STEADY = enum.auto()  # a leaf that is made of nothing the user gives: cheap to have twice
-    DRAWS = enum.auto()  # random numbers, by key and position
+    STATE = enum.auto()  # a leaf whose values persist across steps
+    GIVEN = enum.auto()  # a leaf that is a dense array in memory, owned by the caller or by the program
+    STEADY = enum.auto()  # a leaf that does not depend on the caller's data: cheap to duplicate
+    DRAWS = enum.auto()  # draws random numbers, by key and element index
     HOLDS_GRAPH = enum.auto()
-    VIEW = (
-        enum.auto()
-    )  # the elements of its input at other places, some of them perhaps, or several times; no arithmetic
-    GATHERS = enum.auto()  # elements of several places, or of none
-    ELEMENTWISE = enum.auto()  # an element of the result is a function of the elements at its place
-    COMMUTES = enum.auto()  # either order gives the same bits; not maximum and minimum, whose zero or NaN depends on it
+    VIEW = enum.auto()  # reindexes its input: elements may move, repeat or be omitted; no arithmetic
+    GATHERS = enum.auto()  # an element is read from a computed position, one of several operands, or is padding
+    ELEMENTWISE = enum.auto()  # each result element is a function of the operands' elements at the same index
+    COMMUTES = enum.auto()  # bitwise commutative; not maximum and minimum, whose zero or NaN depends on the order
     COMPARES = enum.auto()
-    QUOTIENT = enum.auto()  # a division by hand is a mean as well
-    EXACT = enum.auto()  # on integers and conditions too, rules that hold for floats hold
-    TRANSCENDENTAL = enum.auto()  # a polynomial and more: worth wide vectors
-    PRODUCT = enum.auto()  # reads half operands as they are and accumulates in a wider type, which its result has
-    COPIES = enum.auto()  # computes nothing: of half operands it gives their own bits; a cast, its one rounding
-    LAYER = enum.auto()  # what people call a layer where no module says so: observers look at its output
+    QUOTIENT = enum.auto()  # may be a mean: users write means as plain divisions, too
+    EXACT = enum.auto()  # rewrite rules for floats hold for integers and bools as well
+    TRANSCENDENTAL = enum.auto()  # evaluated by a polynomial or longer code: worth wide vectors
+    PRODUCT = enum.auto()  # reads half operands directly; accumulates in, and returns, the wider type
+    COPIES = enum.auto()  # no arithmetic: half operands keep their bits, and a cast rounds once
+    LAYER = enum.auto()  # counts as a layer in functional models, too: observers look at its output
 
 
 @dataclass(frozen=True)
@@ -70,20 +68,20 @@ class Op:
     traits: Trait = Trait.NONE
 
     def infer(self, inputs: tuple[Type, ...], attrs: Attrs) -> Type:
-        """The result's type; raises ShapeError or DTypeError where the inputs do not fit."""
+        """Infer the result's type; raises ShapeError or DTypeError if the inputs do not fit."""
         assert type(attrs) is self.attrs, f"{self.name} takes {self.attrs.__name__}, not {type(attrs).__name__}"
         assert self.arity is None or len(inputs) == self.arity, (
             f"{self.name} takes {self.arity} inputs, not {len(inputs)}"
         )
-        taken = TupleType if self.name == "item" else TensorType
-        for given in inputs:
-            assert isinstance(given, taken), f"{self.name} takes a {taken.__name__}; received {inputs}"
+        expected = TupleType if self.name == "item" else TensorType
+        for input_type in inputs:
+            assert isinstance(input_type, expected), f"{self.name} takes a {expected.__name__}; received {inputs}"
         if self.family in (Family.LEAF, Family.CONTROL, Family.LOOP):
             return self.rule(attrs, *inputs)
         return _apply_type_rule(self.rule, attrs, inputs)
 
 
-@lru_cache(maxsize=16384)  # equal layers have equal types, and every pass makes nodes again
+@lru_cache(maxsize=16384)  # equal layers have equal types, and every pass rebuilds nodes
 def _apply_type_rule(rule: Callable[..., Type], attrs: Attrs, inputs: tuple[Type, ...]) -> Type:
     return rule(attrs, *inputs)
 
@@ -113,7 +111,7 @@ def _random(a: at.RandomAttrs) -> Type:
     need_float("random", a.type)
     need(
         not a.type.dtype.is_half,
-        f"random numbers are drawn in float32 or float64; {a.type.dtype} would round some up to 1. Cast what is drawn: "
+        f"random numbers are drawn in float32 or float64; {a.type.dtype} would round some up to 1. Cast the result: "
         f".astype('{a.type.dtype}').",
         DTypeError,
     )
@@ -150,11 +148,11 @@ def _custom_gradient(a: at.CustomGradientAttrs, *xs: TensorType) -> Type:
         f"custom_gradient: inputs {', '.join(map(str, xs))} do not fit parameters {', '.join(map(str, expected))}.",
     )
     need(0 < a.results <= len(xs), f"custom_gradient: of {len(xs)} inputs, {a.results} cannot be results.")
-    given = tuple(o.node.type for o in a.graph.outputs)
+    gradients = tuple(o.node.type for o in a.graph.outputs)
     arguments = tuple(xs[i] for i in a.arguments if i < len(xs))
     need(
-        given == arguments,
-        f"custom_gradient: {', '.join(map(str, given))} cannot be gradients of {', '.join(map(str, arguments))}.",
+        gradients == arguments,
+        f"custom_gradient: {', '.join(map(str, gradients))} cannot be gradients of {', '.join(map(str, arguments))}.",
     )
     need_float("custom_gradient", *xs[: a.results], *arguments)
     return TupleType(xs[: a.results])
@@ -253,7 +251,7 @@ _ROWS = [
     Op("attention_grad", Family.COMPOSITE, None, at.AttentionAttrs, layers.attention_grad),
 ]
 
-# The column of traits, by trait: most ops have none, and a trait is read with its ops side by side.
+# The column of traits, grouped by trait because most ops have none.
 _TRAITS = {
     Trait.STATE: ("parameter", "state"),
     Trait.GIVEN: ("input", "constant"),
@@ -295,5 +293,5 @@ LEAVES = frozenset(row.name for row in _ROWS if row.family is Family.LEAF)
 
 @lru_cache
 def ops_with(trait: Trait) -> frozenset[str]:
-    """The names of the ops with a trait; of a union of traits, of those with any of them."""
+    """The names of all ops that have the trait, or any trait of a union."""
     return frozenset(name for name, op in OPS.items() if op.traits & trait)

@@ -1,4 +1,4 @@
-"""Reading the text of a graph: see printer.py for the format.  Nothing is evaluated."""
+"""Recursive-descent parser for the text of a graph (format: printer.py).  Nothing is evaluated as Python."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _TOKEN = re.compile(
 
 
 def parse_graph(text: str) -> IRGraph:
-    """The graph that `print_graph` wrote.  Every node is made anew, so its type is checked again."""
+    """The graph that `print_graph` wrote.  Every node is constructed anew, so its type is inferred and compared."""
     reader = _TokenReader(text)
     graph = _read_graph(reader)
     if reader.kind != "end":
@@ -43,26 +43,26 @@ def parse_graph(text: str) -> IRGraph:
 
 
 class _TokenReader:
-    """The tokens of a text, one ahead."""
+    """Tokenizer with one token of lookahead."""
 
     def __init__(self, text: str) -> None:
         self.text, self.position = text, 0
         self.advance()
 
     def advance(self) -> None:
-        found = _TOKEN.match(self.text, self.position)
-        if found is None or found.lastgroup is None:
-            raise self.error("this is no token of a graph's text")
-        self.kind, self.token = found.lastgroup, found[found.lastgroup]
-        self.start, self.position = found.start(found.lastgroup), found.end()
+        match = _TOKEN.match(self.text, self.position)
+        if match is None or match.lastgroup is None:
+            raise self.error("invalid token in a graph's text")
+        self.kind, self.token = match.lastgroup, match[match.lastgroup]
+        self.start, self.position = match.start(match.lastgroup), match.end()
 
     def error(self, what: str) -> GraphError:
         line = self.text.count("\n", 0, self.position) + 1
         near = self.text[self.position : self.position + 30].split("\n")[0]
-        return GraphError(f"line {line} of the graph's text: {what}; the text goes on with {near!r}.")
+        return GraphError(f"line {line} of the graph's text: {what}; the text continues with {near!r}.")
 
     def take(self, kind: str) -> str:
-        """The next token, which must be of this kind."""
+        """Consume the next token, which must be of this kind."""
         if self.kind != kind:
             raise self.error(f"expected a {kind}, received {self.token!r}")
         token = self.token
@@ -70,7 +70,7 @@ class _TokenReader:
         return token
 
     def skip(self, token: str) -> bool:
-        """Whether this word or mark comes next; it is then read."""
+        """Consume this word or mark if it is next; report whether it was."""
         if self.token != token or not token:
             return False
         self.advance()
@@ -133,26 +133,26 @@ def _read_node(r: _TokenReader, nodes: dict[str, Node]) -> Node:
     inputs = r.list_of(lambda r: _lookup(r, nodes, r.take("reference")), "(", ")")
     attrs = _read_attrs(r, OPS[op].attrs)
     r.expect(":")
-    said = _read_result(r)
+    declared = _read_result(r)
     name = _read_string(r) if r.kind == "string" else ""
     line = _read_place(r)
     try:
         node = Node(op, inputs, attrs, name, line)
     except (WholestepError, AssertionError) as error:
         raise r.error(str(error)) from error
-    if node.result != said:
-        raise r.error(f"{op} says its type is {said}, but its inputs give {node.result}")
+    if node.result != declared:
+        raise r.error(f"{op} is declared as {declared}, but the type inferred from its inputs is {node.result}")
     return node
 
 
-# Fields that a text has where they are true, and older texts do not.
+# Fields that were added later: printed only if they are set, so that older texts still parse.
 UNSAID = frozenset({"divided", "parts", "per_worker", "split", "whole"})
 
 
 def _read_attrs(r: _TokenReader, kind: type[Attrs]) -> Attrs:
     fields = dataclasses.fields(kind)
     values: dict[str, Any] = {}
-    comma = False  # has one been read that no field follows yet?
+    comma = False  # was a comma consumed whose field has not been read yet?
     for i, field in enumerate(fields):
         if field.name in UNSAID:
             comma = comma or r.skip(",")
@@ -184,7 +184,7 @@ def _read_string(r: _TokenReader) -> str:
     try:
         return str(json.loads(r.take("string"), strict=False))
     except json.JSONDecodeError as error:
-        raise r.error(f"a string that is not JSON ({error.msg})") from None
+        raise r.error(f"invalid JSON string ({error.msg})") from None
 
 
 def _read_word(r: _TokenReader) -> str:
@@ -241,7 +241,7 @@ def _read_integers(r: _TokenReader) -> tuple[int, ...]:
 def _read_dtype(r: _TokenReader) -> DType:
     name = r.take("word")
     if name not in DTYPES:
-        raise r.error(f"{name!r} is no dtype")
+        raise r.error(f"{name!r} is not a dtype")
     return DTYPES[name]
 
 
@@ -263,7 +263,7 @@ def _read_array(r: _TokenReader) -> Array:
             flat = np.array(r.list_of(_read_element, "[", "]"), dtype.numpy)
         return Array(flat.reshape(shape))
     except (ValueError, OverflowError) as error:
-        raise r.error(f"no array of {dtype}{list(shape)} ({error})") from error
+        raise r.error(f"invalid array of {dtype}{list(shape)} ({error})") from error
 
 
 def _read_element(r: _TokenReader) -> float | int | bool:
@@ -277,7 +277,7 @@ def _read_initializer(r: _TokenReader) -> Initializer:
     return Initializer(kind, tuple(r.list_of(_read_float, "(", ")")))
 
 
-# How each type of attribute is read, by its annotation in attrs.py.
+# One reader per attribute type, keyed by the annotation in attrs.py.
 READERS: dict[str, Callable[[_TokenReader], Any]] = {
     "str": _read_string,
     "float": _read_float,

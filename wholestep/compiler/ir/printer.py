@@ -1,4 +1,4 @@
-"""Graphs as text, one line per node, and back.
+"""The textual form of a graph, one line per node; parser.py reads it back.
 
     graph {
       inputs %0
@@ -9,7 +9,8 @@
       update "w" = %1
     }
 
-Numbers keep every bit, strings are JSON, and a graph read back has the same fingerprint.  Nothing is evaluated.
+Numbers are printed exactly, strings as JSON, and a parsed graph has the fingerprint of the original.  The parser never
+evaluates the text as Python.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from wholestep.compiler.ir.types import Dim, Extent, TensorType, TupleType, Type
 
 __all__ = ["PRINTERS", "parse_graph", "print_graph"]
 
-_SHORT = 16  # arrays of up to this many elements are printed as numbers
+_SHORT = 16  # elements; arrays up to this size are printed as numbers, larger ones as base64
 _NAN = struct.pack("<d", math.nan)
 _WORD = re.compile(r"(?!(?:inf|nan)$)[A-Za-z_][A-Za-z0-9_]*")
 _PATH = re.compile(r"[A-Za-z0-9_./-]+")
@@ -54,8 +55,10 @@ def _graph_lines(graph: IRGraph) -> list[str]:
 
 def _node_text(node: Node, inputs: Iterable[str]) -> str:
     fields = [f for f in dataclasses.fields(node.attrs) if f.name not in UNSAID or getattr(node.attrs, f.name)]
-    shown = ", ".join(f"{f.name}={PRINTERS[str(f.type)](getattr(node.attrs, f.name))}" for f in fields)
-    text = f"{node.op}({', '.join(inputs)})" + (f" {{{shown}}}" if fields else "") + f" : {_result_text(node.result)}"
+    attributes = ", ".join(f"{f.name}={PRINTERS[str(f.type)](getattr(node.attrs, f.name))}" for f in fields)
+    text = (
+        f"{node.op}({', '.join(inputs)})" + (f" {{{attributes}}}" if fields else "") + f" : {_result_text(node.result)}"
+    )
     text += f"  {json.dumps(node.name)}" if node.name else ""
     return text + (f" @ {_path_text(node.line.file)}:{node.line.line}" if node.line else "")
 
@@ -100,7 +103,7 @@ def _type_text(type: TensorType) -> str:
 def _array_text(array: Array) -> str:
     value = np.ascontiguousarray(array.value, dtype=array.value.dtype.newbyteorder("=")).reshape(array.value.shape)
     head = f"{value.dtype.name}{_shape_text(value.shape)}"
-    if value.size > _SHORT or np.isnan(value).any():  # a NaN keeps its payload
+    if value.size > _SHORT or np.isnan(value).any():  # base64 preserves the payload of a NaN
         return f"{head} base64 {json.dumps(base64.b64encode(value.tobytes()).decode())}"
     return f"{head} [{', '.join(json.dumps(x) if abs(x) < math.inf else repr(x) for x in value.reshape(-1).tolist())}]"
 
@@ -113,7 +116,7 @@ def _body_text(graph: IRGraph) -> str:
     return "\n".join(_graph_lines(graph))
 
 
-# How each type of attribute is printed, by its annotation in attrs.py.
+# One printer per attribute type, keyed by the annotation in attrs.py.
 PRINTERS: dict[str, Callable[[Any], str]] = {
     "str": json.dumps,
     "float": _float_text,

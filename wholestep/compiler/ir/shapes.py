@@ -1,4 +1,4 @@
-"""How the axes of a tensor and of a reshape of it belong together."""
+"""Correspondence between the axes of a tensor and those of its reshape."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ Axes = list[tuple[int, Extent]]
 
 @dataclass(frozen=True)
 class Quotient:
-    """The row-major position in some axes, divided by `over` and rounded down."""
+    """The index floor(p / over), where p is the row-major position within some axes."""
 
     axes: tuple[int, ...]
     over: int
 
 
 def common_groups(shape: Shape, other: Shape) -> list[tuple[Axes, Axes]] | None:
-    """Both shapes cut into runs of axes with as many elements each, as short as they come; None if there are none.
+    """Split both shapes into the shortest consecutive groups of axes with equal element counts; None if impossible.
 
-    (batch, 8, 256) and (batch, 32, 8, 8) are (batch | 8, 256) and (batch | 32, 8, 8).  Axes of size 1 are left out.
+    (batch, 8, 256) and (batch, 32, 8, 8) become (batch | 8, 256) and (batch | 32, 8, 8).  Axes of size 1 are omitted.
     """
     left, right = ([(d, e) for d, e in enumerate(s) if e != 1] for s in (shape, other))
     groups = []
@@ -40,17 +40,18 @@ def _size(axes: Axes) -> Extent:
 
 
 def quotients(shape: Shape, below: Shape) -> list[Quotient | None] | None:
-    """For each axis of `below`: where an element of its reshape to `shape` lies along it.
+    """For a reshape from `below` to `shape`: the index along each axis of `below` as a quotient of indices of `shape`.
 
-    None for an axis whose place is a remainder, and None for all where the shapes have no groups in common.
+    An entry is None if the index is a remainder rather than a quotient; the result is None if the shapes have no common
+    groups.
     """
     groups = common_groups(shape, below)
     if groups is None:
         return None
-    found: list[Quotient | None] = [Quotient((), 1) for _ in below]
-    for above, under in groups:
-        axes = tuple(d for d, _ in above)
-        for position, (d, _) in enumerate(under):
-            over = _size(under[position + 1 :])
-            found[d] = Quotient(axes, over) if position == 0 and isinstance(over, int) else None
-    return found
+    result: list[Quotient | None] = [Quotient((), 1) for _ in below]
+    for group, group_below in groups:
+        axes = tuple(d for d, _ in group)
+        for position, (d, _) in enumerate(group_below):
+            over = _size(group_below[position + 1 :])
+            result[d] = Quotient(axes, over) if position == 0 and isinstance(over, int) else None
+    return result

@@ -1,7 +1,7 @@
-"""How ranks divide a state among them: one description of what each holds, and of how the whole is put together.
+"""Partition of a state among ranks: which slice each rank stores, and how the full array is reassembled.
 
-Along the model axis of their grid ranks have parts of layers (`Cut`).  Along the data axis they may have parts of what
-an optimizer keeps: rows as a state is stored, or single elements.  A state may be divided in both ways.
+The model axis of the mesh splits layers (`Cut`: tensor parallelism).  The data axis may shard the optimizer state
+(as in ZeRO) by rows of the stored array, or by single elements if it has few rows.  A state may be split along both.
 """
 
 from __future__ import annotations
@@ -16,139 +16,152 @@ from wholestep.records import dataclass
 
 Array = np.ndarray[Any, Any]
 
-FEW_ROWS = 16  # of a rank, below which what fills up the last part would be much of it
+FEW_ROWS = 16  # rows per rank; below this, padding of the last shard would be a large fraction of it
 
 
 class Cut(NamedTuple):
-    """Ranks divide an axis: of each of its blocks, one behind the other, a rank has the part at its place."""
+    """A tensor-parallel split of one axis: each of its consecutive blocks is divided evenly among the ranks.
+
+    Blocks serve fused projections: of a weight that concatenates q, k and v, each rank gets a slice of all three.
+    """
 
     axis: int
     blocks: int
     ranks: int
-    widths: tuple[int, ...] = ()  # of the blocks, where they are not equal
+    widths: tuple[int, ...] = ()  # of the blocks, if they are not all equal
 
     @staticmethod
     def of(numbers: Sequence[int]) -> Cut:
-        """As graphs, plans and files have it."""
+        """Deserialize the tuple that graphs, plans and files store."""
         axis, blocks, ranks, *widths = numbers
         return Cut(axis, blocks, ranks, tuple(widths))
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """What `of` reads."""
+        """The serialized form that `of` reads."""
         return (*self[:3], *self.widths)
 
     def fits(self, shape: Sequence[int]) -> bool:
-        """Is there such an axis, and does each of its blocks divide?"""
+        """Does the axis exist, and is each of its blocks divisible by the number of ranks?"""
         if not (0 <= self.axis < len(shape) and self.blocks >= 1 and self.ranks > 1):
             return False
         if self.widths:
-            known = len(self.widths) == self.blocks and sum(self.widths) == shape[self.axis]
-            return known and not any(width % self.ranks for width in self.widths)
+            covers_axis = len(self.widths) == self.blocks and sum(self.widths) == shape[self.axis]
+            return covers_axis and not any(width % self.ranks for width in self.widths)
         return shape[self.axis] % (self.blocks * self.ranks) == 0
 
-    def shape(self, whole: Sequence[int]) -> tuple[int, ...]:
-        """Of a part."""
-        return (*whole[: self.axis], whole[self.axis] // self.ranks, *whole[self.axis + 1 :])
+    def shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The shape of one rank's part."""
+        return (*shape[: self.axis], shape[self.axis] // self.ranks, *shape[self.axis + 1 :])
 
-    def parts(self, whole: Array) -> list[Array]:
-        """What each rank has."""
+    def parts(self, array: Array) -> list[Array]:
+        """The part of each rank."""
         if self.widths:
-            blocks = self._blocks(whole, self.widths)
+            blocks = self._blocks(array, self.widths)
             shares = [np.split(block, self.ranks, self.axis) for block in blocks]
             return [np.concatenate(each, self.axis) for each in zip(*shares, strict=True)]
-        apart = whole.reshape(self._apart(whole.shape))
-        return [np.take(apart, rank, self.axis + 1).reshape(self.shape(whole.shape)) for rank in range(self.ranks)]
+        by_rank = array.reshape(self._block_rank_shape(array.shape))
+        return [np.take(by_rank, rank, self.axis + 1).reshape(self.shape(array.shape)) for rank in range(self.ranks)]
 
     def join(self, parts: Sequence[Array]) -> Array:
-        """The whole that ranks have parts of."""
+        """The full array, reassembled from the parts of all ranks."""
         if self.widths:
-            own_widths = [width // self.ranks for width in self.widths]
-            apart = [self._blocks(part, own_widths) for part in parts]
-            return np.concatenate([part[i] for i in range(self.blocks) for part in apart], self.axis)
-        own = parts[0].shape
-        whole = (*own[: self.axis], own[self.axis] * self.ranks, *own[self.axis + 1 :])
-        of_blocks = (*own[: self.axis], self.blocks, own[self.axis] // self.blocks, *own[self.axis + 1 :])
-        return np.stack([part.reshape(of_blocks) for part in parts], self.axis + 1).reshape(whole)
+            part_widths = [width // self.ranks for width in self.widths]
+            blocks_of_parts = [self._blocks(part, part_widths) for part in parts]
+            return np.concatenate([part[i] for i in range(self.blocks) for part in blocks_of_parts], self.axis)
+        shape_of_part = parts[0].shape
+        full_shape = (
+            *shape_of_part[: self.axis],
+            shape_of_part[self.axis] * self.ranks,
+            *shape_of_part[self.axis + 1 :],
+        )
+        block_shape = (
+            *shape_of_part[: self.axis],
+            self.blocks,
+            shape_of_part[self.axis] // self.blocks,
+            *shape_of_part[self.axis + 1 :],
+        )
+        return np.stack([part.reshape(block_shape) for part in parts], self.axis + 1).reshape(full_shape)
 
     def _blocks(self, array: Array, widths: Sequence[int]) -> list[Array]:
         return np.split(array, np.cumsum(widths)[:-1], self.axis)
 
-    def _apart(self, whole: Sequence[int]) -> tuple[int, ...]:
-        inner = whole[self.axis] // (self.blocks * self.ranks)
-        return (*whole[: self.axis], self.blocks, self.ranks, inner, *whole[self.axis + 1 :])
+    def _block_rank_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        inner = shape[self.axis] // (self.blocks * self.ranks)
+        return (*shape[: self.axis], self.blocks, self.ranks, inner, *shape[self.axis + 1 :])
 
 
 def as_divided(shape: Sequence[int], by_columns: bool, ranks: int) -> tuple[int, ...]:
-    """A state's elements as ranks divide them, along the first axis: by rows as it is stored, or one by one."""
+    """The view of a state whose first axis is sharded: rows in storage order, or a flat array of single elements."""
     stored = tuple(reversed(shape)) if by_columns and len(shape) == 2 else tuple(shape)
     by_rows = stored[0] % ranks == 0 or stored[0] >= FEW_ROWS * ranks
     return stored if by_rows else (math.prod(stored),)
 
 
 def part_shape(shape: Sequence[int], by_columns: bool, ranks: int) -> tuple[int, ...]:
-    """What one rank holds of a state; the last part is filled up."""
+    """The shape of one rank's shard of a state; the last shard is padded to the same size."""
     rows, *others = as_divided(shape, by_columns, ranks)
     return (-(-rows // ranks), *others)
 
 
 @dataclass(frozen=True)
 class Division:
-    """Who holds what of a state, of ranks that stand in a grid at (data, model)."""
+    """The partition of one state over a mesh with coordinates (data, model)."""
 
     whole: tuple[int, ...]
     by_columns: bool = False
-    ranks: int = 0  # of the data axis, each of which has a part; 0: all of them have the same
-    cut: tuple[int, ...] = ()  # a `Cut` among those of the model axis; (): these have the same
+    ranks: int = 0  # shards along the data axis; 0: replicated along it
+    cut: tuple[int, ...] = ()  # a serialized `Cut` along the model axis; (): replicated along it
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of what one rank holds."""
+        """The shape of the array that one rank stores."""
         return part_shape(self.of_model, self.by_columns, self.ranks) if self.ranks else self.of_model
 
     @property
     def of_model(self) -> tuple[int, ...]:
-        """The shape of what ranks with the same part of a layer hold together."""
+        """The shape of one tensor-parallel part, before it is sharded along the data axis."""
         return Cut.of(self.cut).shape(self.whole) if self.cut else self.whole
 
     @property
     def turned(self) -> bool:
-        """Is it divided by its columns?"""
+        """Is the state sharded by columns, that is, are rows of its transpose distributed?"""
         return bool(self.ranks) and self.by_columns and len(self.whole) == 2
 
     def rows(self, data: int) -> tuple[tuple[int, ...], int, int]:
-        """(form, first, count): of `of_model`, turned and in this form, the rows that a rank answers for.
+        """(form, first, count): the rows that a rank owns of the `of_model` array, which is transposed if `turned` and
+        reshaped to `form`.
 
-        Where ranks of the data axis have the same, that is the first of them.
+        If the state is replicated along the data axis, the first rank owns all rows.
         """
         if not self.ranks:
             return self.of_model, 0, 0 if data else self.of_model[0]
-        form, each = as_divided(self.of_model, self.by_columns, self.ranks), self.shape[0]
-        first = min(data * each, form[0])
-        return form, first, min(each, form[0] - first)
+        form, shard_rows = as_divided(self.of_model, self.by_columns, self.ranks), self.shape[0]
+        first = min(data * shard_rows, form[0])
+        return form, first, min(shard_rows, form[0] - first)
 
-    def part(self, whole: Array, data: int, model: int) -> Array:
-        """What the rank at a place holds."""
-        own = Cut.of(self.cut).parts(whole)[model] if self.cut else whole
+    def part(self, array: Array, data: int, model: int) -> Array:
+        """The array that the rank at coordinates (data, model) stores."""
+        model_part = Cut.of(self.cut).parts(array)[model] if self.cut else array
         if not self.ranks:
-            return own
+            return model_part
         form, first, count = self.rows(data)
-        given = np.ascontiguousarray(own.T if self.turned else own).reshape(form)
-        found = np.zeros(self.shape, whole.dtype)
-        found[:count] = given[first : first + count]
-        return found
+        rows = np.ascontiguousarray(model_part.T if self.turned else model_part).reshape(form)
+        shard = np.zeros(self.shape, array.dtype)
+        shard[:count] = rows[first : first + count]
+        return shard
 
     def join(self, parts: Mapping[tuple[int, int], Array]) -> Array:
-        """The whole, of what the ranks at all places hold that differ."""
+        """The full array, from the parts of all distinct coordinates (data, model)."""
         if not self.cut:
-            return self._joined([parts[d, 0] for d in range(self.ranks or 1)])
+            return self._join_shards([parts[d, 0] for d in range(self.ranks or 1)])
         cut = Cut.of(self.cut)
-        return cut.join([self._joined([parts[d, m] for d in range(self.ranks or 1)]) for m in range(cut.ranks)])
+        return cut.join([self._join_shards([parts[d, m] for d in range(self.ranks or 1)]) for m in range(cut.ranks)])
 
-    def _joined(self, parts: Sequence[Array]) -> Array:
-        """What ranks with the same part of a layer hold together."""
+    def _join_shards(self, parts: Sequence[Array]) -> Array:
+        """One tensor-parallel part, reassembled from its shards along the data axis."""
         if not self.ranks:
             return parts[0]
         form, _, _ = self.rows(0)
-        own, rows = self.of_model, np.concatenate(parts)[: form[0]]
-        return np.ascontiguousarray(rows.reshape(own[::-1]).T if self.turned else rows.reshape(own))
+        shape, rows = self.of_model, np.concatenate(parts)[: form[0]]
+        return np.ascontiguousarray(rows.reshape(shape[::-1]).T if self.turned else rows.reshape(shape))

@@ -1,4 +1,4 @@
-"""Types: element types, symbolic dimensions, shapes."""
+"""Tensor types: element types, symbolic dimensions (integer polynomials over named symbols), and shapes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wholestep.records import dataclass
 
 
 class DKind(enum.Enum):
-    """What an element type counts as, whatever NumPy calls it."""
+    """The category of an element type, independent of NumPy's `kind`."""
 
     FLOAT = "float"
     INTEGER = "integer"
@@ -25,14 +25,14 @@ class DKind(enum.Enum):
 
 @dataclass(frozen=True)
 class DType:
-    """An element type: a row of `DTYPES`.  Its name is NumPy's (bfloat16: that of `ml_dtypes`)."""
+    """An element type: an entry of `DTYPES`.  Its name is NumPy's (bfloat16: that of `ml_dtypes`)."""
 
     name: str
     bits: int = field(compare=False)
     kind: DKind = field(compare=False)
-    eps: float = field(compare=False, default=0.0)  # the step from 1 to the next larger number; 0 of what is exact
+    eps: float = field(compare=False, default=0.0)  # machine epsilon; 0 for exact types
     largest: float = field(compare=False, default=0.0)  # the largest finite number
-    wider: DType | None = field(compare=False, default=None, repr=False)  # of a half type, what its sums are added in
+    wider: DType | None = field(compare=False, default=None, repr=False)  # accumulation dtype of a half type
 
     @property
     def numpy(self) -> np.dtype[Any]:
@@ -48,12 +48,12 @@ class DType:
 
     @property
     def is_half(self) -> bool:
-        """A float of 16 bits: its sums are accumulated in a wider type."""
+        """A 16-bit float, whose sums are accumulated in a wider type."""
         return self.wider is not None
 
     @property
     def accumulate(self) -> DType:
-        """What sums of its terms, and products of its matrices, are added up in."""
+        """The dtype in which sums and matrix products of this type accumulate."""
         return self.wider or self
 
     @property
@@ -67,10 +67,10 @@ class DType:
 @cache
 def _numpy(name: str) -> np.dtype[Any]:
     if name == "bfloat16":
-        import ml_dtypes  # registers the name with NumPy; programs of float32 never load it
+        import ml_dtypes  # registers the name with NumPy; imported only by programs that use it
 
-        found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-        return found
+        dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return dtype
     return np.dtype(name)
 
 
@@ -105,10 +105,10 @@ def letter_of(dtype: np.dtype[Any]) -> str:
 
 @dataclass(frozen=True)
 class Dim:
-    """A symbolic dimension: a sum of products of named symbols with integer coefficients.
+    """A symbolic dimension: a polynomial in named symbols with integer coefficients.
 
-    `terms` maps a sorted tuple of symbol names to its coefficient, in canonical order.  A constant is never a Dim:
-    `Dim.of` gives back a plain int.
+    `terms` lists (sorted tuple of symbol names, coefficient) in canonical order.  A constant is never a Dim: `Dim.of`
+    returns a plain int.
     """
 
     terms: tuple[tuple[tuple[str, ...], int], ...]
@@ -119,12 +119,12 @@ class Dim:
 
     @staticmethod
     def of(terms: Mapping[tuple[str, ...], int]) -> Extent:
-        kept = {k: c for k, c in terms.items() if c}
-        if not kept:
+        nonzero = {k: c for k, c in terms.items() if c}
+        if not nonzero:
             return 0
-        if set(kept) == {()}:
-            return kept[()]
-        return Dim(tuple(sorted(kept.items())))
+        if set(nonzero) == {()}:
+            return nonzero[()]
+        return Dim(tuple(sorted(nonzero.items())))
 
     @property
     def symbols(self) -> frozenset[str]:
@@ -158,7 +158,7 @@ class Dim:
     def __int__(self) -> NoReturn:
         raise UsageError(
             f"the dimension {self} has no value while the program is recorded, only at run time. Use it in tensor "
-            "arithmetic (it becomes a size node), pass it on as a shape, or give the dimension a fixed number."
+            "arithmetic (it becomes a size node), pass it on as a shape, or give the dimension a fixed size."
         )
 
     __index__ = __int__
@@ -181,7 +181,7 @@ def _terms(x: Extent) -> dict[tuple[str, ...], int]:
     return dict(x.terms) if isinstance(x, Dim) else {(): int(x)}
 
 
-@lru_cache(maxsize=4096)  # a program multiplies the same few dimensions over and over
+@lru_cache(maxsize=4096)  # programs multiply the same few dimensions repeatedly
 def _times(a: Dim, b: Extent) -> Extent:
     out: dict[tuple[str, ...], int] = {}
     for k, c in a.terms:
@@ -208,7 +208,7 @@ def symbols_of(shape: Iterable[Extent]) -> frozenset[str]:
 
 
 def divide(a: Extent, b: Extent) -> Extent | None:
-    """a / b when it is exact and b is an int or a single product; None otherwise."""
+    """a / b if it is exact and b is an int or a single monomial; None otherwise."""
     terms = _terms(b)
     if len(terms) != 1:
         return 1 if a == b else None
@@ -227,7 +227,7 @@ def divide(a: Extent, b: Extent) -> Extent | None:
 
 
 def as_shape(value: object) -> Shape:
-    """A shape from what users write: ints, symbol names, Dims; one of them or a sequence."""
+    """The shape for a user's argument: an int, a symbol name or a Dim, or a sequence of these."""
     items = value if isinstance(value, tuple | list) else (value,)
     out: list[Extent] = []
     for item in items:
@@ -242,7 +242,9 @@ def as_shape(value: object) -> Shape:
                 raise ShapeError(f"a dimension cannot be negative; received {item} in shape {value!r}.")
             out.append(int(item))
         else:
-            raise ShapeError(f"a shape holds ints and names of symbolic dimensions; received {item!r} in {value!r}.")
+            raise ShapeError(
+                f"a shape consists of ints and names of symbolic dimensions; received {item!r} in {value!r}."
+            )
     return tuple(out)
 
 
@@ -278,13 +280,13 @@ def transpose_type(t: TensorType) -> TensorType:
 
 
 def adjoint_type(t: TensorType) -> TensorType:
-    """The type of a tensor's gradient inside a backward pass: that of half values is a sum, and not rounded to them."""
+    """The type of a tensor's gradient inside a backward pass: the accumulation dtype, since gradients are sums."""
     return TensorType(t.shape, t.dtype.accumulate)
 
 
 @dataclass(frozen=True)
 class TupleType:
-    """What a node with several results has; `item` picks one."""
+    """The type of a node with several results; `item` selects one."""
 
     items: tuple[TensorType, ...]
 

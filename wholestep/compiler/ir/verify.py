@@ -1,4 +1,4 @@
-"""Is a graph well formed?  Run before and after every pass."""
+"""The IR verifier: checks that a graph is well formed, before and after every pass."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KIND = {"input": "input", "parameter": "state", "state": "state", "scalar": "sc
 def verify(graph: IRGraph, known: set[Node] | None = None) -> None:
     """Raise GraphError, naming the node and its source line, unless the graph is well formed.
 
-    `known` are nodes that were checked before, and has those of this graph afterwards: a pass leaves most as they were.
+    `known` caches nodes that have been checked and is extended by this graph's: a pass leaves most nodes unchanged.
     """
     fresh = graph.nodes if known is None else [node for node in graph.nodes if node not in known]
     for node in fresh:
@@ -32,37 +32,37 @@ def verify(graph: IRGraph, known: set[Node] | None = None) -> None:
 
 def _check_node(node: Node) -> None:
     if node.op not in OPS:
-        raise GraphError(f"{_where(node)}: there is no op named {node.op!r}.")
+        raise GraphError(f"{_describe(node)}: unknown op {node.op!r}.")
     expected = OPS[node.op].attrs
     if type(node.attrs) is not expected:
-        raise GraphError(f"{_where(node)} has attributes {type(node.attrs).__name__}; expected {expected.__name__}.")
+        raise GraphError(f"{_describe(node)} has attributes {type(node.attrs).__name__}; expected {expected.__name__}.")
     inner = body_of(node)
     if inner is not None:
-        _check_held(node, inner)
-    derived = _derive(node)
+        _check_body(node, inner)
+    derived = _infer_type(node)
     if derived != node.result:
-        raise GraphError(f"{_where(node)} says its type is {node.result}, but its inputs give {derived}.")
+        raise GraphError(
+            f"{_describe(node)} has type {node.result}, but the type inferred from its inputs is {derived}."
+        )
 
 
-def _derive(node: Node) -> Type:
+def _infer_type(node: Node) -> Type:
     try:
         return OPS[node.op].infer(tuple(i.result for i in node.inputs), node.attrs)
     except (WholestepError, AssertionError) as error:
-        raise GraphError(f"{_where(node)} does not fit its inputs: {error}") from error
+        raise GraphError(f"{_describe(node)} does not fit its inputs: {error}") from error
 
 
-def _check_held(node: Node, inner: IRGraph) -> None:
-    """A held graph is a function: it knows its parameters, and changes nothing."""
+def _check_body(node: Node, inner: IRGraph) -> None:
+    """A nested graph is a pure function of its parameters: it neither reads nor updates states."""
     if inner.updates:
-        raise GraphError(
-            f"{_where(node)} holds a graph that updates {inner.updates[0].name!r}; return the value instead."
-        )
+        raise GraphError(f"the body of {_describe(node)} updates {inner.updates[0].name!r}; return the value instead.")
     for name, leaf in inner.states().items():
-        raise GraphError(f"{_where(node)} holds a graph that reads the {leaf.op} {name!r}; pass it as an argument.")
+        raise GraphError(f"the body of {_describe(node)} reads the {leaf.op} {name!r}; pass it as an argument.")
     try:
         verify(inner)
     except GraphError as error:
-        raise GraphError(f"in the graph held by {_where(node)}: {error}") from error
+        raise GraphError(f"in the body of {_describe(node)}: {error}") from error
 
 
 def _check_leaves(graph: IRGraph) -> None:
@@ -74,21 +74,21 @@ def _check_leaves(graph: IRGraph) -> None:
         first = seen.setdefault(key, node)
         if (first.op, first.attrs) != (node.op, node.attrs):
             raise GraphError(
-                f"two different leaves are called {key[1]!r}: {_where(first)} with {first.attrs}, and "
-                f"{_where(node)} with {node.attrs}. Give one of them another name."
+                f"two different leaves are named {key[1]!r}: {_describe(first)} with {first.attrs}, and "
+                f"{_describe(node)} with {node.attrs}. Rename one of them."
             )
 
 
 def _check_inputs(graph: IRGraph) -> None:
     for node in graph.inputs:
         if node.op != "input":
-            raise GraphError(f"{_where(node)} is declared as an input of the graph, but it is no input leaf.")
+            raise GraphError(f"{_describe(node)} is declared as an input of the graph, but it is not an input leaf.")
     _need_unique("input", (n.attrs.name for n in graph.inputs))  # type: ignore[attr-defined]
     declared = set(graph.inputs)
     for node in graph.nodes:
         if node.op == "input" and node not in declared:
             raise GraphError(
-                f"{_where(node)} is read but missing from the graph's inputs; declare it: Graph(inputs=...)."
+                f"{_describe(node)} is read but missing from the graph's inputs; declare it: Graph(inputs=...)."
             )
 
 
@@ -105,26 +105,29 @@ def _check_updates(graph: IRGraph) -> None:
         _need_tensor(f"the update of {update.name!r}", update.node)
         if update.name not in states:
             raise GraphError(
-                f"{_where(update.node)} updates {update.name!r}, no state of the graph; known: {sorted(states)}."
+                f"{_describe(update.node)} updates {update.name!r}, which is not a state of the graph; it has "
+                f"{sorted(states)}."
             )
-        held = states[update.name].type
-        if update.node.type != held:
-            raise GraphError(f"{_where(update.node)} updates {update.name!r} of type {held} with {update.node.type}.")
+        state_type = states[update.name].type
+        if update.node.type != state_type:
+            raise GraphError(
+                f"{_describe(update.node)} updates {update.name!r} of type {state_type} with {update.node.type}."
+            )
 
 
 def _need_unique(what: str, names: Iterable[str]) -> None:
     for name, count in Counter(names).items():
         if count > 1:
-            raise GraphError(f"{count} {what}s are called {name!r}; each needs its own name.")
+            raise GraphError(f"{count} {what}s are named {name!r}; each needs its own name.")
 
 
 def _need_tensor(what: str, node: Node) -> None:
     if not isinstance(node.result, TensorType):
-        raise GraphError(f"{what} is {_where(node)} with several results; pick one with an item node.")
+        raise GraphError(f"{what} is {_describe(node)} with several results; pick one with an item node.")
 
 
-def _where(node: Node) -> str:
-    """How a message names a node."""
+def _describe(node: Node) -> str:
+    """The description of a node in an error message: op, name and source line."""
     leaf = getattr(node.attrs, "name", "")
-    called = f" {node.name or leaf!r}" if node.name or leaf else ""
-    return f"{node.op}{called}" + (f" ({node.line})" if node.line else "")
+    label = f" {node.name or leaf!r}" if node.name or leaf else ""
+    return f"{node.op}{label}" + (f" ({node.line})" if node.line else "")

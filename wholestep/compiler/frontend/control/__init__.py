@@ -1,1 +1,1 @@
-"""Functions that hold graphs of their own: loops, custom gradients, recorded graphs."""
+"""Functions with nested graphs: loops (scan), custom gradients, and replay of recorded graphs."""

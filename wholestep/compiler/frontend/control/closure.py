@@ -1,4 +1,4 @@
-"""Functions that are recorded once: what they use from outside becomes a parameter of the graph that holds them."""
+"""Closure conversion (lambda lifting): captured values of a recorded function become parameters of its graph."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wholestep.records import dataclass
 
 @dataclass(frozen=True)
 class Closed:
-    """A graph; what was used from outside, for which its last parameters stand; and what depends on the first ones."""
+    """A closed graph; the captured nodes, bound to its last parameters; the nodes that depend on the first ones."""
 
     graph: ir.IRGraph
     outside: list[Node]
@@ -23,56 +23,57 @@ class Closed:
 
 
 def parameter(kind: str, number: int, type: TensorType) -> Node:
-    """A leaf that stands for what a recorded function is given."""
+    """An input leaf for a parameter of a recorded function."""
     return record("input", [], at.InputAttrs(f"{kind}{number}", type))
 
 
 def close(
-    results: Sequence[Node], parameters: Sequence[Node], known: Mapping[Node, Node] | None = None, kind: str = "steady"
+    results: Sequence[Node], parameters: Sequence[Node], bound: Mapping[Node, Node] | None = None, kind: str = "steady"
 ) -> Closed:
-    """Results as a function of the parameters, and of what they take from outside, called by its `kind` and a number.
+    """The results as a graph over the parameters and over captured values, whose leaves are named `kind` and a number.
 
-    What does not depend on the parameters is computed outside.  Views and constants are repeated inside: they cost
-    nothing there.  `known` nodes from outside have one of the parameters already.
+    Values that do not depend on the parameters are computed outside (loop-invariant code motion), except for views and
+    constants, which are duplicated inside because they cost nothing.  `bound` maps outside nodes to the parameters that
+    they are already bound to.
     """
     order = toposort(results)
     varying = _dependents(order, set(parameters))
-    new = {p: p for p in parameters} | {n: p for n, p in (known or {}).items() if n not in varying}
+    replacement = {p: p for p in parameters} | {n: p for n, p in (bound or {}).items() if n not in varying}
     outside: dict[Node, Node] = {}
 
-    def inside(node: Node) -> Node:
-        if node not in new:
-            if node in varying or _is_repeated(node):
-                new[node] = node.with_inputs([inside(i) for i in node.inputs])
+    def lift(node: Node) -> Node:
+        if node not in replacement:
+            if node in varying or _is_duplicated(node):
+                replacement[node] = node.with_inputs([lift(i) for i in node.inputs])
             else:
-                new[node] = outside[node] = parameter(kind, len(outside), node.type)
-        return new[node]
+                replacement[node] = outside[node] = parameter(kind, len(outside), node.type)
+        return replacement[node]
 
-    for node in order:  # in order, so that nothing recurses deeply
+    for node in order:  # in topological order, which bounds the depth of the recursion
         if node in varying:
-            inside(node)
-    outputs = tuple(ir.Output(f"y{i}", inside(r)) for i, r in enumerate(results))
+            lift(node)
+    outputs = tuple(ir.Output(f"y{i}", lift(r)) for i, r in enumerate(results))
     graph = ir.IRGraph(outputs, (), (*parameters, *outside.values()))
     return Closed(graph, list(outside), [n for n in order if n in varying])
 
 
 def _dependents(order: Sequence[Node], varying: set[Node]) -> set[Node]:
-    """What depends on the given nodes, and whatever a gradient among it is taken through."""
+    """The nodes that depend on `varying`, and all nodes between the loss and the arguments of gradients among them."""
     for node in order:
         if any(i in varying for i in node.inputs):
             varying.add(node)
     for node in order:
         if node.op == "gradient" and node in varying:
-            loss, *wanted = node.inputs
-            below = set(wanted)
+            loss, *arguments = node.inputs
+            on_path = set(arguments)
             for n in toposort([loss]):
-                if any(i in below for i in n.inputs):
-                    below.add(n)
+                if any(i in on_path for i in n.inputs):
+                    on_path.add(n)
                     varying.add(n)
     return varying
 
 
-def _is_repeated(node: Node) -> bool:
-    """Is a value from outside cheap to have inside: a view, or made of constants alone?"""
-    steady = ops_with(Trait.STEADY)
-    return node.op in ops_with(Trait.VIEW) or all(n.inputs or n.op in steady for n in toposort([node]))
+def _is_duplicated(node: Node) -> bool:
+    """Is an outside value cheap to duplicate inside: a view, or a function of constants only?"""
+    constants = ops_with(Trait.STEADY)
+    return node.op in ops_with(Trait.VIEW) or all(n.inputs or n.op in constants for n in toposort([node]))

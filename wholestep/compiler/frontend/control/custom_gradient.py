@@ -1,4 +1,4 @@
-"""`ws.custom_gradient`: a function whose gradient its author writes."""
+"""`ws.custom_gradient`: a function with a user-defined gradient, recorded as a node with the gradient's graph."""
 
 from __future__ import annotations
 
@@ -24,22 +24,21 @@ R = TypeVar("R")
 
 
 def custom_gradient(function: Callable[P, tuple[R, Callable[..., Any]]]) -> Callable[P, R]:
-    """A function with a gradient of your own: it returns its value, and a function that gives the gradient.
+    """A function with a gradient of your own: it returns its value, and a function that computes the gradient.
 
     Args:
         function: takes tensors, anywhere among its arguments (in tuples, lists and dicts too), and plain values, and
             returns `(y, gradient)`.  y is a tensor, or a tuple or list of them.  `gradient` is called once, with the
-            gradient that arrives at each output (None for one that is not float), and returns one tensor for each
-            tensor among the arguments, in order, of its shape and dtype; None where no gradient goes on.  It may use
-            everything that `function` has computed.
+            upstream gradient of each output (None for one that is not float), and returns one tensor for each tensor
+            among the arguments, in order, of its shape and dtype; None stops the gradient.  It may use everything that
+            `function` has computed.
 
     Returns:
         A function of the same arguments that returns y alone.
 
-    Tensors that come from elsewhere count as constants; a parameter among them is an error, since its gradient would be
-    lost: pass it as an argument, or write `ws.stop_gradient(w)`.  The gradient of a gradient goes through what
-    `gradient` computes and, where that uses values of `function`, through those as they were computed.  Nothing is left
-    of it after the gradients were taken: the step is compiled as if it had been written out.
+    Captured tensors count as constants; capturing a parameter is an error, since its gradient would be lost: pass it as
+    an argument, or write `ws.stop_gradient(w)`.  Second derivatives differentiate what `gradient` computes and, if that
+    uses values of `function`, these as well.  The node disappears with automatic differentiation: no cost at run time.
 
     Example::
 
@@ -57,8 +56,8 @@ def custom_gradient(function: Callable[P, tuple[R, Callable[..., Any]]]) -> Call
     def recorded(*args: P.args, **kwargs: P.kwargs) -> R:
         result, gradient = _pair(name, function(*args, **kwargs))
         outputs = _outputs(name, result)
-        made = iter(_Recorder(name, _tensors((args, kwargs)), outputs).record(gradient))
-        return _rebuild_outputs(result, [next(made) if t.dtype.is_float else t for t in outputs])  # type: ignore[no-any-return]
+        results = iter(_Recorder(name, _tensors((args, kwargs)), outputs).record(gradient))
+        return _rebuild_outputs(result, [next(results) if t.dtype.is_float else t for t in outputs])  # type: ignore[no-any-return]
 
     return recorded
 
@@ -68,88 +67,89 @@ def _fail(kind: type[WholestepError], text: str) -> NoReturn:
 
 
 class _Recorder:
-    """One call: the function has run, its gradient and the node that holds it are to be recorded."""
+    """Records one call: the function has run; its gradient and the custom_gradient node are still to be recorded."""
 
     def __init__(self, name: str, arguments: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         self.name, self.arguments, self.outputs = name, arguments, outputs
         self.floats = [t for t in outputs if t.dtype.is_float]
         self.graph = common_graph(*arguments, *outputs)
         if not self.floats:
-            _fail(UsageError, f"{name} gives no float tensor, so it has no gradient. Leave the decorator away")
-        _refuse_lost(name, [t.node for t in self.floats], {t.node for t in arguments}, self.graph)
+            _fail(UsageError, f"{name} returns no float tensor, so it has no gradient. Remove the decorator")
+        _refuse_lost_gradients(name, [t.node for t in self.floats], {t.node for t in arguments}, self.graph)
 
     def record(self, gradient: Callable[..., Any]) -> list[Tensor]:
-        """The float outputs, as results of a node that knows their gradient."""
+        """The float outputs, as results of a custom_gradient node."""
         if not self.arguments and all(t.node.host for t in self.floats):
-            return self.floats  # numbers, which take the dtype of what they meet
-        arriving = [Tensor(parameter("upstream", i, t.node.type), self.graph) for i, t in enumerate(self.floats)]
-        pairs = self._arguments_with_gradient(gradient, arriving) if self.arguments else []
-        return custom_gradient_outputs(self.name, self.floats, arriving, pairs)
+            return self.floats  # host scalars adopt the dtype of the other operand
+        upstream = [Tensor(parameter("upstream", i, t.node.type), self.graph) for i, t in enumerate(self.floats)]
+        pairs = self._arguments_with_gradient(gradient, upstream) if self.arguments else []
+        return custom_gradient_outputs(self.name, self.floats, upstream, pairs)
 
     def _arguments_with_gradient(
-        self, gradient: Callable[..., Any], arriving: Sequence[Tensor]
+        self, gradient: Callable[..., Any], upstream: Sequence[Tensor]
     ) -> list[tuple[Tensor, Tensor]]:
-        """The arguments that get a gradient, each with its gradient."""
-        leaves = iter(arriving)
-        given = [next(leaves) if t.dtype.is_float else None for t in self.outputs]
-        _need_arity(self.name, gradient, len(given))
-        found = gradient(*given)
-        slopes = list(found) if isinstance(found, tuple | list) else [found]
-        if len(slopes) != len(self.arguments):
+        """Calls the user's gradient function; returns (argument, gradient) for each argument that has one."""
+        leaves = iter(upstream)
+        upstream_arguments = [next(leaves) if t.dtype.is_float else None for t in self.outputs]
+        _need_arity(self.name, gradient, len(upstream_arguments))
+        result = gradient(*upstream_arguments)
+        gradients = list(result) if isinstance(result, tuple | list) else [result]
+        if len(gradients) != len(self.arguments):
             _fail(
                 UsageError,
-                f"{self.name} takes {len(self.arguments)} tensors, and its gradient returned {len(slopes)} values. "
-                "Return one tensor for each, in order; None where no gradient goes on",
+                f"{self.name} takes {len(self.arguments)} tensors, and its gradient returned {len(gradients)} values. "
+                "Return one tensor for each, in order; None to stop the gradient",
             )
         checked = [
-            self._check_gradient(i, x, slope) for i, (x, slope) in enumerate(zip(self.arguments, slopes, strict=True))
+            self._check_gradient(i, x, slope)
+            for i, (x, slope) in enumerate(zip(self.arguments, gradients, strict=True))
         ]
         return [(x, slope) for x, slope in zip(self.arguments, checked, strict=True) if slope is not None]
 
-    def _check_gradient(self, number: int, x: Tensor, slope: Any) -> Tensor | None:
-        """What the gradient returned for one of the tensors, if it can be its gradient."""
-        if slope is None:
+    def _check_gradient(self, number: int, x: Tensor, returned: Any) -> Tensor | None:
+        """The gradient returned for one argument, after a check of its type."""
+        if returned is None:
             return None
         which = f"number {number} of the tensors that {self.name} takes, which is {x.node.type}"
         if not x.dtype.is_float:
             _fail(UsageError, f"a gradient was returned for {which}: only floats have one. Return None for it")
-        if not isinstance(slope, Tensor):
-            _fail(UsageError, f"{slope!r} was returned for {which}. Return a tensor, or None for no gradient")
-        if slope.node.type != x.node.type:
+        if not isinstance(returned, Tensor):
+            _fail(UsageError, f"{returned!r} was returned for {which}. Return a tensor, or None for no gradient")
+        if returned.node.type != x.node.type:
             _fail(
                 ShapeError,
-                f"a gradient of type {slope.node.type} was returned for {which}. Return one of its shape and dtype: "
+                f"a gradient of type {returned.node.type} was returned for {which}. Return one of its shape and dtype: "
                 "sum over the axes along which it was repeated, upstream.sum(0), or cast, upstream.astype(x.dtype)",
             )
-        return slope
+        return returned
 
 
 def upstream_gradient(output: Tensor, number: int) -> Tensor:
-    """Stands for the gradient that will arrive at an output of a function."""
+    """A placeholder for the upstream gradient of a function's output."""
     return Tensor(parameter("upstream", number, output.node.type), output.graph)
 
 
 def custom_gradient_outputs(
-    name: str, outputs: Sequence[Tensor], arriving: Sequence[Tensor], pairs: Sequence[tuple[Tensor, Tensor]]
+    name: str, outputs: Sequence[Tensor], upstream: Sequence[Tensor], pairs: Sequence[tuple[Tensor, Tensor]]
 ) -> list[Tensor]:
-    """Float outputs as results of a node that knows their gradient: arguments, each with its slope.
+    """Float outputs as results of a custom_gradient node; `pairs` are (argument, its gradient).
 
-    The slopes are computed from what arrives at each output.
+    The gradients are functions of the placeholders `arriving`, one per output.
     """
     leaves = [parameter("argument", i, x.node.type) for i, (x, _) in enumerate(pairs)]
-    known = {x.node: leaf for (x, _), leaf in zip(pairs, leaves, strict=True)}
-    closed = close([slope.node for _, slope in pairs], [*(t.node for t in arriving), *leaves], known, "value")
+    leaf_of = {x.node: leaf for (x, _), leaf in zip(pairs, leaves, strict=True)}
+    closed = close([slope.node for _, slope in pairs], [*(t.node for t in upstream), *leaves], leaf_of, "value")
     inputs = [*(t.node for t in outputs), *(x.node for x, _ in pairs), *closed.outside]
     node = record("custom_gradient", inputs, at.CustomGradientAttrs(closed.graph, len(outputs)), name)
-    graph = common_graph(*outputs, *arriving, *(t for pair in pairs for t in pair))
+    graph = common_graph(*outputs, *upstream, *(t for pair in pairs for t in pair))
     return [Tensor(record("item", [node], at.ItemAttrs(i)), graph) for i in range(len(outputs))]
 
 
-# -- what goes in and comes out ----------------------------------------------------------------------------------
+# -- arguments and results ---------------------------------------------------------------------------------------
 
 
 def _tensors(value: Any) -> list[Tensor]:
-    """The tensors in a nested value, in order."""
+    """The tensors of a nested value (a pytree), in order."""
     if isinstance(value, Tensor):
         return [value]
     if isinstance(value, tuple | list):
@@ -157,26 +157,29 @@ def _tensors(value: Any) -> list[Tensor]:
     return [t for v in value.values() for t in _tensors(v)] if isinstance(value, dict) else []
 
 
-def _pair(name: str, found: Any) -> tuple[Any, Callable[..., Any]]:
-    if not (isinstance(found, tuple) and len(found) == 2 and callable(found[1])):
+def _pair(name: str, result: Any) -> tuple[Any, Callable[..., Any]]:
+    if not (isinstance(result, tuple) and len(result) == 2 and callable(result[1])):
         _fail(
             UsageError,
-            f"{name} returns two things, its value and a function that gives the gradient; it returned {found!r}. "
+            f"{name} must return its value and a function that computes the gradient; it returned {result!r}. "
             "Write: return y, gradient",
         )
-    return found
+    return result
 
 
 def _outputs(name: str, result: Any) -> list[Tensor]:
     outputs = list(result) if isinstance(result, tuple | list) else [result]
     for output in outputs:
         if not isinstance(output, Tensor):
-            _fail(UsageError, f"the value of {name} is a tensor, or a tuple or list of tensors; it returned {output!r}")
+            _fail(
+                UsageError,
+                f"the value of {name} must be a tensor, or a tuple or list of tensors; it returned {output!r}",
+            )
     return outputs
 
 
 def _rebuild_outputs(like: Any, tensors: Sequence[Tensor]) -> Any:
-    """The outputs as the function returned them."""
+    """The outputs, nested as the function returned them."""
     if isinstance(like, Tensor):
         return tensors[0]
     return type(like)(*tensors) if hasattr(like, "_fields") else type(like)(tensors)
@@ -188,22 +191,22 @@ def _need_arity(name: str, gradient: Callable[..., Any], outputs: int) -> None:
     except TypeError as error:
         _fail(
             UsageError,
-            f"the gradient of {name} is called with what arrives at each output, {outputs} values, but: {error}",
+            f"the gradient of {name} is called with one upstream gradient per output, {outputs} in all, but: {error}",
         )
 
 
-# -- what it uses beside its arguments ---------------------------------------------------------------------------
+# -- captured values ---------------------------------------------------------------------------------------------
 
 
-def _refuse_lost(name: str, outputs: Sequence[Node], arguments: set[Node], graph: Graph | None) -> None:
-    """An error where a gradient would be lost: something that is trained is used, and is not an argument."""
+def _refuse_lost_gradients(name: str, outputs: Sequence[Node], arguments: set[Node], graph: Graph | None) -> None:
+    """An error if a gradient would be lost: a captured value depends on something that is differentiated."""
     declared = {t.node for t in graph.inputs.values()} if graph is not None else set()
     seen = set(arguments)
     stack = [n for n in outputs if n not in seen]
     while stack:
         node = stack.pop()
         if node.op == "parameter" or (node.op == "input" and node not in declared):
-            what = f"the parameter {node.name!r}" if node.op == "parameter" else "what the function around it is given"
+            what = f"the parameter {node.name!r}" if node.op == "parameter" else "a parameter of the enclosing function"
             _fail(
                 GradientError,
                 f"{name} uses {what}, or something computed from it, that is not among its arguments; its gradient "
@@ -216,7 +219,7 @@ def _refuse_lost(name: str, outputs: Sequence[Node], arguments: set[Node], graph
 
 
 def _differentiable_inputs(node: Node) -> list[Node]:
-    """The inputs that a gradient may go on to."""
+    """The inputs that a gradient may propagate to."""
     if node.op == "stop_gradient":
         return []
     if node.op == "custom_gradient":

@@ -1,4 +1,4 @@
-"""A graph that was recorded once, recorded again in another: over other inputs, states and sizes."""
+"""Replay: inlines a recorded graph into another one, with other inputs, states and sizes of symbolic dimensions."""
 
 from __future__ import annotations
 
@@ -20,30 +20,34 @@ Sizes = Mapping[str, Extent]
 
 
 def replay(graph: ir.IRGraph, into: Graph, inputs: Mapping[str, Tensor], states: Mapping[str, Tensor]) -> list[Tensor]:
-    """The outputs of a recorded graph as tensors of the graph `into`, whose states it changes as it was recorded.
+    """The outputs of a recorded graph as tensors of the graph `into`, whose states are updated as recorded.
 
-    Its random numbers get keys of their own in each replay, and sizes are those of the inputs that it is given.
+    Each replay draws random numbers with new keys; symbolic dimensions are bound to the sizes of the inputs.
     """
     sizes = bind_sizes(graph, inputs)
     leaves = {"input": inputs, "parameter": states, "state": states}
     memo = _Memo(into, sizes, lambda node: leaves[node.op][node.attrs.name].node)  # type: ignore[attr-defined]
     outputs = [memo.of(o.node) for o in graph.outputs]
     pending = {u.name: into.latest(states[u.name]).node for u in graph.updates}
-    again = any(pending[u.name] is not states[u.name].node for u in graph.updates)
-    # A network that is called twice in a step changes its states twice, the second time from what the first one left.
-    late = {
+    updated_before = any(pending[u.name] is not states[u.name].node for u in graph.updates)
+    # A network that is called twice in a step updates its states twice; the second update starts from the first one.
+    late_leaves = {
         "input": inputs,
         "parameter": states,
         "state": {**states, **{n: Tensor(p, into) for n, p in pending.items()}},
     }
-    after = _Memo(into, sizes, lambda node: late[node.op][node.attrs.name].node, memo.draws) if again else memo  # type: ignore[attr-defined]
-    for name, node in [(u.name, after.of(u.node)) for u in graph.updates]:
+    late_memo = (
+        _Memo(into, sizes, lambda node: late_leaves[node.op][node.attrs.name].node, memo.draws)  # type: ignore[attr-defined]
+        if updated_before
+        else memo
+    )
+    for name, node in [(u.name, late_memo.of(u.node)) for u in graph.updates]:
         into.advance(states[name], lambda _, new=node: Tensor(new, into))  # type: ignore[misc]
     return [Tensor(node, into) for node in outputs]
 
 
 class _Memo:
-    """What each node of a recorded graph has become."""
+    """Copies nodes of a recorded graph into another graph; memoized by node."""
 
     def __init__(
         self, into: Graph, sizes: Sizes, leaf: Callable[[Node], Node], draws: dict[str, str] | None = None
@@ -76,11 +80,11 @@ class _Memo:
         return self.draws[recorded]
 
     def _scalar(self, attrs: at.ScalarAttrs) -> Node:
-        """The rate of a dropout is called by the key of its draw; others are shared by name."""
+        """The rate of a dropout is named after its random key, new in each replay; others are shared by name."""
         key, dot, rest = attrs.name.rpartition(".rate")
         name = f"{self._key(key)}.rate" if dot and not rest and "random" in key else attrs.name
-        known = self._into.scalars.get(name)
-        return (self._into.scalar(name, attrs.default) if known is None else known).node
+        existing = self._into.scalars.get(name)
+        return (self._into.scalar(name, attrs.default) if existing is None else existing).node
 
     def _attrs(self, attrs: at.Attrs) -> at.Attrs:
         return with_sizes(attrs, self._sizes)
@@ -94,30 +98,30 @@ def _map_line(line: SourceLine | None) -> SourceLine | None:
 
 
 def bind_sizes(graph: ir.IRGraph, inputs: Mapping[str, Tensor]) -> dict[str, Extent]:
-    """What each symbol of a recorded graph is, by the inputs it is given; an error where their shapes do not fit."""
+    """Binds the symbols of a recorded graph by unifying its input shapes with the arguments'; fails if they differ."""
     sizes: dict[str, Extent] = {}
     for node in graph.inputs:
-        name, given = node.attrs.name, inputs[node.attrs.name]  # type: ignore[attr-defined]
+        name, argument = node.attrs.name, inputs[node.attrs.name]  # type: ignore[attr-defined]
         recorded = node.type.shape
-        fits = len(recorded) == given.ndim and all(_unify(a, b, sizes) for a, b in zip(recorded, given.shape))
+        fits = len(recorded) == argument.ndim and all(_unify(a, b, sizes) for a, b in zip(recorded, argument.shape))
         if not fits:
-            known = ", ".join(f"{s} = {n}" for s, n in sizes.items())
+            bound = ", ".join(f"{s} = {n}" for s, n in sizes.items())
             fail(
                 ShapeError,
-                f"the network takes {name!r} of shape {shape_text(recorded)}; received {shape_text(given.shape)}"
-                + (f", with {known}" if known else "")
-                + ". Sizes that are numbers were fixed when it was imported; import it with an example of other sizes.",
+                f"the network expects {name!r} of shape {shape_text(recorded)}; received {shape_text(argument.shape)}"
+                + (f", with {bound}" if bound else "")
+                + ". Integer sizes were fixed when it was imported; import it with an example of other sizes.",
             )
     return sizes
 
 
-def _unify(recorded: Extent, given: Extent, sizes: dict[str, Extent]) -> bool:
+def _unify(recorded: Extent, extent: Extent, sizes: dict[str, Extent]) -> bool:
     if not isinstance(recorded, Dim):
-        return recorded == given
+        return recorded == extent
     ((names, factor), *more) = recorded.terms
     if not more and factor == 1 and len(names) == 1:
-        return sizes.setdefault(names[0], given) == given
-    return substitute_sizes(recorded, sizes) == given
+        return sizes.setdefault(names[0], extent) == extent
+    return substitute_sizes(recorded, sizes) == extent
 
 
 def substitute_sizes(extent: Extent, sizes: Sizes) -> Extent:
@@ -150,7 +154,7 @@ def _graph(graph: ir.IRGraph, sizes: Sizes) -> ir.IRGraph:
     )
 
 
-# By the annotation of an attribute in attrs.py; the others hold no extents.
+# Keyed by the annotation of an attribute in attrs.py; attributes of other types contain no extents.
 _BY_TYPE: dict[str, Callable[[Any, Sizes], Any]] = {
     "Extent": substitute_sizes,
     "Shape": _shape,

@@ -1,4 +1,4 @@
-"""`ws.scan`: a loop over the steps of a sequence, recorded once."""
+"""`ws.scan`: a loop over a sequence whose body is recorded once (see ir/type_rules/scan.py)."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def scan(
     """Run `carry, y = body(carry, x)` for each slice x along the first axis of xs; one loop in the compiled step.
 
     Args:
-        body: is called once, to be recorded.  It may use any tensor from outside, which is then the same in every step.
-        init: the first carry: a tensor, or tuples, lists and dicts of tensors.  It keeps its shapes and dtypes.
-        xs: what is sliced: the same kinds of things, each with the steps as its first axis; None for none.
-        length: the number of steps, where xs does not tell.
-        reverse: from the last slice to the first; ys keep the order of xs.
+        body: is called once, to be recorded.  It may capture any tensor from outside, which is loop-invariant.
+        init: the first carry: a tensor, or tuples, lists and dicts of tensors.  Its shapes and dtypes must not change.
+        xs: the sequences: nested in the same ways, each with the steps as its first axis; None for none.
+        length: the number of steps; needed if xs is None.
+        reverse: run from the last slice to the first; ys keep the order of xs.
 
     Returns:
-        The last carry, and all ys stacked along a new first axis, each built like what the body returned.
+        The last carry, and all ys stacked along a new first axis, nested as the body returned them.
 
     Example::
 
@@ -49,9 +49,9 @@ def scan(
         *(parameter("carry", i, t.node.type) for i, t in enumerate(first)),
         *(parameter("slice", i, TensorType(t.shape[1:], t.dtype)) for i, t in enumerate(sequences)),
     ]
-    inside = [Tensor(p, graph) for p in parameters]
-    carry, y = _call(body, _rebuild_nested(init, inside[: len(first)]), _rebuild_nested(xs, inside[len(first) :]))
-    carried, outputs = _check_carry(init, carry, first), _flat(y, "what the body returns second")
+    arguments = [Tensor(p, graph) for p in parameters]
+    carry, y = _call(body, _rebuild_nested(init, arguments[: len(first)]), _rebuild_nested(xs, arguments[len(first) :]))
+    carried, outputs = _check_carry(init, carry, first), _flat(y, "the body's second result")
     results = [*carried, *outputs]
     closed = close([r.node for r in results], parameters)
     for inner in closed.varying:
@@ -65,18 +65,18 @@ def scan(
 
 
 def _last(trail: Tensor, steps: Extent, reverse: bool) -> Tensor:
-    """The value after the last step that runs."""
+    """The value after the last step: the end of the trail, or its beginning if the scan is in reverse."""
     starts, stops = [0] * trail.ndim, list(trail.shape)
-    at_end: Extent = 0 if reverse else steps
-    cut = at.SliceAttrs((at_end, *starts[1:]), (at_end + 1, *stops[1:]), (1,) * trail.ndim)
-    return Tensor(record("slice", [trail.node], cut), trail.graph).reshape(trail.shape[1:])
+    position: Extent = 0 if reverse else steps
+    slice_attrs = at.SliceAttrs((position, *starts[1:]), (position + 1, *stops[1:]), (1,) * trail.ndim)
+    return Tensor(record("slice", [trail.node], slice_attrs), trail.graph).reshape(trail.shape[1:])
 
 
 # -- nested values -----------------------------------------------------------------------------------------------
 
 
 def _flat(value: Any, what: str) -> list[Tensor]:
-    """The tensors of a nested value, in order."""
+    """The tensors of a nested value (a pytree), in order."""
     if value is None:
         return []
     if isinstance(value, tuple | list):
@@ -84,13 +84,13 @@ def _flat(value: Any, what: str) -> list[Tensor]:
     if isinstance(value, dict):
         return [t for v in value.values() for t in _flat(v, what)]
     if isinstance(value, str | bool):
-        fail(UsageError, f"scan: {what} holds tensors in tuples, lists and dicts; received {value!r}.")
+        fail(UsageError, f"scan: {what} must consist of tensors in tuples, lists and dicts; received {value!r}.")
     return [as_tensor(value)]
 
 
 def _rebuild_nested(like: Any, tensors: Sequence[Tensor]) -> Any:
-    """A value nested like another, of these tensors."""
-    left = iter(tensors)
+    """These tensors, nested like another value."""
+    remaining = iter(tensors)
 
     def build(v: Any) -> Any:
         if v is None:
@@ -99,13 +99,13 @@ def _rebuild_nested(like: Any, tensors: Sequence[Tensor]) -> Any:
             return type(v)(*map(build, v))
         if isinstance(v, tuple | list):
             return type(v)(map(build, v))
-        return {k: build(x) for k, x in v.items()} if isinstance(v, dict) else next(left)
+        return {k: build(x) for k, x in v.items()} if isinstance(v, dict) else next(remaining)
 
     return build(like)
 
 
 def _form(value: Any) -> Any:
-    """How a value is nested, to compare."""
+    """The nesting of a value, for comparison."""
     if isinstance(value, tuple | list):
         return [_form(v) for v in value]
     return {k: _form(v) for k, v in value.items()} if isinstance(value, dict) else value is None
@@ -116,34 +116,37 @@ def _form(value: Any) -> Any:
 
 def _length(sequences: Sequence[Tensor], length: Extent | str | None) -> Extent:
     if length is None and not sequences:
-        fail(UsageError, "scan: without xs nothing tells the number of steps; give it: length=10.")
-    known: Extent | None = None if length is None else as_shape(length)[0]
+        fail(UsageError, "scan: without xs the number of steps is unknown; pass it: length=10.")
+    steps: Extent | None = None if length is None else as_shape(length)[0]
     for x in sequences:
         if x.ndim == 0:
-            fail(ShapeError, f"scan: xs has the steps as its first axis; received the scalar {x!r}.")
-        known = x.shape[0] if known is None else known
-        if x.shape[0] != known:
-            fail(ShapeError, f"scan: all sequences have the same number of steps; received {x.shape[0]} and {known}.")
-    assert known is not None
-    return known
+            fail(ShapeError, f"scan: the first axis of xs must be the steps; received the scalar {x!r}.")
+        steps = x.shape[0] if steps is None else steps
+        if x.shape[0] != steps:
+            fail(
+                ShapeError,
+                f"scan: all sequences must have the same number of steps; received {x.shape[0]} and {steps}.",
+            )
+    assert steps is not None
+    return steps
 
 
 def _call(body: Body, carry: Any, x: Any) -> tuple[Any, Any]:
-    found = body(carry, x)
-    if not isinstance(found, tuple) or len(found) != 2:
+    result = body(carry, x)
+    if not isinstance(result, tuple) or len(result) != 2:
         fail(
             UsageError,
-            f"scan: the body returns two things, (carry, y); it returned {found!r}. Return (carry, None) without y.",
+            f"scan: the body must return a pair (carry, y); it returned {result!r}. Return (carry, None) without y.",
         )
-    return found
+    return result
 
 
 def _check_carry(init: Any, carry: Any, first: Sequence[Tensor]) -> list[Tensor]:
-    """The carries after a step, which must be what they were before it."""
+    """The carries after a step, after a check that nesting, shapes and dtypes are those of init."""
     if _form(init) != _form(carry):
         fail(
             UsageError,
-            f"scan: the body returns a carry that is built like init; init is {init!r}, the body returned {carry!r}.",
+            f"scan: the body must return a carry nested like init; init is {init!r}, the body returned {carry!r}.",
         )
     after = _flat(carry, "the carry")
     for i, (a, b) in enumerate(zip(first, after, strict=True)):
@@ -162,7 +165,7 @@ def _check(node: Node) -> None:
     for n in inner.nodes if inner is not None else ():
         _check_draw(n)
     if node.op == "gradient":
-        fail(GraphError, "scan: a gradient inside the body is not supported; take gradients of what the loop gives.")
+        fail(GraphError, "scan: a gradient inside the body is not supported; take gradients of the loop's results.")
 
 
 def _check_draw(node: Node) -> None:
@@ -170,5 +173,5 @@ def _check_draw(node: Node) -> None:
         fail(
             GraphError,
             "scan: random numbers inside the body would be the same in every step. Draw them outside with the steps as "
-            "first axis and pass them in xs, or drop from what the loop reads and gives.",
+            "first axis and pass them in xs, or apply dropout to the loop's inputs and results.",
         )

@@ -1,1 +1,1 @@
-"""Functions of tensors: each records nodes, or is an expression over functions that do."""
+"""Functions of tensors: each records nodes, or is composed of functions that do."""

@@ -1,4 +1,4 @@
-"""Activations that are expressions over the others; those with a kernel of their own are in `functions`."""
+"""Activations composed of other functions; those that are a single op are in `primitives`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def elu(x: Operand, alpha: float = 1.0) -> Tensor:
     """x above 0, alpha · (eˣ - 1) below (arXiv:1511.07289).  Example: `ws.elu(0.0)` is 0."""
     t = as_tensor(x)
     positive = t > 0
-    return where(positive, t, alpha * expm1(where(positive, 0.0, t)))  # e⁹⁹ would overflow where it is not used
+    # The inner `where` avoids the overflow of eˣ for large x, which would give 0 · inf in the gradient.
+    return where(positive, t, alpha * expm1(where(positive, 0.0, t)))
 
 
 def softplus(x: Operand) -> Tensor:
@@ -50,7 +51,9 @@ def swiglu(x: Tensor) -> Tensor:
     """
     width = x.shape[-1] if x.ndim else 0
     if not isinstance(width, int) or width % 2 or not width:
-        fail(ShapeError, f"swiglu halves the last axis; received {shape_text(x.shape)}. Make its size even.")
+        fail(
+            ShapeError, f"swiglu splits the last axis into halves; received {shape_text(x.shape)}. Make its size even."
+        )
     return silu(x[..., : width // 2]) * x[..., width // 2 :]
 
 

@@ -1,4 +1,4 @@
-"""Bits of whole numbers."""
+"""Bitwise operations on integers."""
 
 from __future__ import annotations
 
@@ -9,28 +9,27 @@ __all__ = ["bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "left_shif
 
 
 def bitwise_and(x: Operand, y: Operand) -> Tensor:
-    """The bits that both have, as `x & y`; of bool tensors: are both True?  Example: `ws.bitwise_and(6, 3)` is 2."""
+    """Bitwise and, as `x & y`; of bool tensors the logical and.  Example: `ws.bitwise_and(6, 3)` is 2."""
     return as_tensor(x) & y
 
 
 def bitwise_or(x: Operand, y: Operand) -> Tensor:
-    """The bits that one of them has, as `x | y`.  Example: `ws.bitwise_or(6, 3)` is 7."""
+    """Bitwise or, as `x | y`.  Example: `ws.bitwise_or(6, 3)` is 7."""
     return as_tensor(x) | y
 
 
 def bitwise_xor(x: Operand, y: Operand) -> Tensor:
-    """The bits in which they differ, as `x ^ y`.  Example: `ws.bitwise_xor(6, 3)` is 5."""
+    """Bitwise exclusive or, as `x ^ y`.  Example: `ws.bitwise_xor(6, 3)` is 5."""
     return as_tensor(x) ^ y
 
 
 def bitwise_not(x: Operand) -> Tensor:
-    """Every bit turned over, as `~x`.  Example: `ws.bitwise_not(6)` is -7."""
+    """Bitwise complement, as `~x`.  Example: `ws.bitwise_not(6)` is -7."""
     return ~as_tensor(x)
 
 
 def left_shift(x: Operand, y: Operand) -> Tensor:
-    """x · 2ʸ without what overflows, as `x << y`; nothing is left where y is negative or as large as the number of
-    bits.
+    """x · 2ʸ without the overflowing bits, as `x << y`; 0 if y is negative or not less than the number of bits.
 
     Example: `ws.left_shift(3, 2)` is 12.
     """
@@ -38,7 +37,7 @@ def left_shift(x: Operand, y: Operand) -> Tensor:
 
 
 def right_shift(x: Operand, y: Operand) -> Tensor:
-    """⌊x / 2ʸ⌋, as `x >> y`; the sign alone is left where y is negative or as large as the number of bits.
+    """⌊x / 2ʸ⌋, as `x >> y`; only the sign remains if y is negative or not less than the number of bits.
 
     Example: `ws.right_shift(12, 2)` is 3.
     """

@@ -1,4 +1,4 @@
-"""Tensors made of one number, and triangles."""
+"""Constant tensors, ranges, and triangular parts of matrices."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ __all__ = [
 
 def constant(value: object, dtype: object = None) -> Tensor:
     """A number or an array as part of the program.  Example: `ws.constant([1.0, 2.0])`."""
-    made = as_tensor(value)  # type: ignore[arg-type]
-    return made if dtype is None else made.astype(dtype)
+    tensor = as_tensor(value)  # type: ignore[arg-type]
+    return tensor if dtype is None else tensor.astype(dtype)
 
 
 def full(shape: object, value: float, dtype: object = "float32") -> Tensor:
-    """One number everywhere.  Example: `ws.full((2, 3), 0.5)`."""
+    """A tensor filled with one number.  Example: `ws.full((2, 3), 0.5)`."""
     with located():
         extents, kind = as_shape(shape), as_dtype(dtype)
     number = as_tensor(kind.numpy.type(value))
@@ -48,22 +48,22 @@ def ones(*shape: object, dtype: object = "float32") -> Tensor:
     return full(_shape(shape), 1, dtype)
 
 
-def _shape(given: tuple[object, ...]) -> object:
-    return given[0] if len(given) == 1 and not isinstance(given[0], int | str) else given
+def _shape(arguments: tuple[object, ...]) -> object:
+    return arguments[0] if len(arguments) == 1 and not isinstance(arguments[0], int | str) else arguments
 
 
 def full_like(x: Tensor, value: float, dtype: object = None) -> Tensor:
-    """One number in the shape, and the dtype unless given, of x.  Example: `ws.full_like(x, 0.5)`."""
+    """One number in the shape of x, and in its dtype unless given.  Example: `ws.full_like(x, 0.5)`."""
     return full(x.shape, value, x.dtype if dtype is None else dtype)
 
 
 def zeros_like(x: Tensor, dtype: object = None) -> Tensor:
-    """Zeros in the shape, and the dtype unless given, of x.  Example: `ws.zeros_like(x)`."""
+    """Zeros in the shape of x, and in its dtype unless given.  Example: `ws.zeros_like(x)`."""
     return full_like(x, 0, dtype)
 
 
 def ones_like(x: Tensor, dtype: object = None) -> Tensor:
-    """Ones in the shape, and the dtype unless given, of x.  Example: `ws.ones_like(x)`."""
+    """Ones in the shape of x, and in its dtype unless given.  Example: `ws.ones_like(x)`."""
     return full_like(x, 1, dtype)
 
 
@@ -86,18 +86,18 @@ def triu(x: Operand, diagonal: int = 0) -> Tensor:
 def _triangle(op: str, x: Operand, diagonal: int, below: bool) -> Tensor:
     t = as_tensor(x)
     if t.ndim < 2:
-        fail(ShapeError, f"{op} takes matrices, on the last two axes; received {shape_text(t.shape)}.")
+        fail(ShapeError, f"{op} needs matrices on the last two axes; received {shape_text(t.shape)}.")
     rows, columns = (iota(t.shape[-2:], axis) for axis in (0, 1))
-    kept = columns <= rows + diagonal if below else columns >= rows + diagonal
+    inside = columns <= rows + diagonal if below else columns >= rows + diagonal
     if t.dtype == boolean:
-        return t & kept
-    return where(kept, t, 0)
+        return t & inside
+    return where(inside, t, 0)
 
 
 def linspace(start: float, stop: float, steps: int, dtype: object = "float32") -> Tensor:
     """`steps` numbers from start to stop, both included.  Example: `ws.linspace(0.0, 1.0, 5)` is [0, ¼, ½, ¾, 1]."""
     if not isinstance(steps, int) or steps < 1:
-        fail(OptionError, f"linspace: steps is a whole number of at least 1; received {steps!r}.")
+        fail(OptionError, f"linspace: steps must be an integer of at least 1; received {steps!r}.")
     width = 0.0 if steps == 1 else (stop - start) / (steps - 1)
     return (arange(steps, "float64") * width + start).astype(dtype)
 

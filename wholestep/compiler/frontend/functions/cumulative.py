@@ -1,4 +1,4 @@
-"""Products along an axis, and what is carried along one: products, maxima, sums of exponentials."""
+"""Product reductions (as a binary tree), and cumulative products, maxima and log-sum-exps (by scan)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ __all__ = ["cummax", "cummin", "cumprod", "logcumsumexp", "prod"]
 
 
 def prod(x: Operand, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """The product over the axes, all of them unless given; its gradient is exact where factors are 0.
+    """The product over the axes (all by default); its gradient is exact even if factors are 0.
 
-    The halves of an axis are multiplied, then their halves; along a symbolic one element after element.
+    An axis of fixed size is reduced as a binary tree; a symbolic one element by element.
 
     Example: `ws.prod([2.0, 3.0])` is 6.
     """
@@ -28,11 +28,12 @@ def prod(x: Operand, axis: Axes = None, keepdims: bool = False) -> Tensor:
     t = t.astype("int32") if t.dtype == boolean else t
     axes = t._axes(axis)
     for d in axes:
-        t = _first_half(t, d)
+        t = _product_tree(t, d)
     return t if keepdims else t.reshape(tuple(e for d, e in enumerate(t.shape) if d not in axes))
 
 
-def _first_half(x: Tensor, axis: int) -> Tensor:
+def _product_tree(x: Tensor, axis: int) -> Tensor:
+    """The product along an axis, kept with size 1: multiplies its two halves until one element is left."""
     size = x.shape[axis]
     if not isinstance(size, int):
         return cumprod(x, axis)[(*(slice(None),) * axis, slice(-1, None))]
@@ -41,23 +42,23 @@ def _first_half(x: Tensor, axis: int) -> Tensor:
         return pad(x, [(0, int(d == axis)) for d in range(x.ndim)], 1.0)
     while size > 1:
         half = size // 2
-        both = x[(*before, slice(0, half))] * x[(*before, slice(half, 2 * half))]
+        products = x[(*before, slice(0, half))] * x[(*before, slice(half, 2 * half))]
         if size % 2:
             rest = x[(*before, slice(2 * half, size))]
-            first = both[(*before, slice(0, 1))] * rest
-            both = first if half == 1 else _interleave(first, both[(*before, slice(1, half))], axis)
-        x, size = both, half
+            first = products[(*before, slice(0, 1))] * rest
+            products = first if half == 1 else _concat(first, products[(*before, slice(1, half))], axis)
+        x, size = products, half
     return x
 
 
-def _interleave(a: Tensor, b: Tensor, axis: int) -> Tensor:
+def _concat(a: Tensor, b: Tensor, axis: int) -> Tensor:
     from wholestep.compiler.frontend.functions.primitives import concat
 
     return concat([a, b], axis)
 
 
 def _scan_axis(op: str, x: Tensor, axis: int, step: Callable[[Any, Any], tuple[Any, Any]], start: Any) -> Any:
-    """A scan along an axis; what it gives, with the axis back in its place."""
+    """The outputs of a scan along an axis, with the axis at its original position."""
     at = along(op, x, axis)
     order = [at, *(d for d in range(x.ndim) if d != at)]
     back = [order.index(d) for d in range(x.ndim)]
@@ -73,10 +74,10 @@ def _full_like(like: Tensor, value: float) -> Tensor:
 
 
 def cumprod(x: Tensor, axis: int = -1) -> Tensor:
-    """y[i] = x[0] · ... · x[i] along an axis, one after another.  Example: `ws.cumprod(x, 1)`."""
+    """y[i] = x[0] · ... · x[i] along an axis, computed sequentially.  Example: `ws.cumprod(x, 1)`."""
 
-    def step(total: Tensor, given: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        total = total * given[0]
+    def step(total: Tensor, slices: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        total = total * slices[0]
         return total, total
 
     out: Tensor = _scan_axis("cumprod", x, axis, step, lambda first: _full_like(first, 1))
@@ -84,17 +85,17 @@ def cumprod(x: Tensor, axis: int = -1) -> Tensor:
 
 
 def cummax(x: Tensor, axis: int = -1) -> tuple[Tensor, Tensor]:
-    """The largest element so far along an axis, and its int32 index, of equal ones the last, as in torch.
+    """The running maximum along an axis and its int32 index (the last of equal ones), as in torch.
 
     Example: `best, where_from = ws.cummax(x, 1)`.
     """
 
-    def step(carry: tuple[Tensor, Tensor], given: tuple[Tensor, Tensor]) -> tuple[Any, Any]:
+    def step(carry: tuple[Tensor, Tensor], slices: tuple[Tensor, Tensor]) -> tuple[Any, Any]:
         best, at = carry
-        element, number = given
+        element, number = slices
         better = (element >= best) | (element != element)
-        kept = (where(better, element, best), where(better, number, at))
-        return kept, kept
+        updated = (where(better, element, best), where(better, number, at))
+        return updated, updated
 
     def start(first: Tensor) -> tuple[Tensor, Tensor]:
         zero = as_tensor(0).astype("int32")
@@ -105,7 +106,7 @@ def cummax(x: Tensor, axis: int = -1) -> tuple[Tensor, Tensor]:
 
 
 def cummin(x: Tensor, axis: int = -1) -> tuple[Tensor, Tensor]:
-    """The smallest element so far along an axis, and its int32 index, of equal ones the last.
+    """The running minimum along an axis and its int32 index (the last of equal ones).
 
     Example: `worst, where_from = ws.cummin(x, 1)`.
     """
@@ -116,11 +117,11 @@ def cummin(x: Tensor, axis: int = -1) -> tuple[Tensor, Tensor]:
 def logcumsumexp(x: Tensor, axis: int = -1) -> Tensor:
     """log(exp x[0] + ... + exp x[i]) along an axis.  Example: `ws.logcumsumexp(log_p, 1)`."""
 
-    def step(total: Tensor, given: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        element = given[0]
-        top = maximum(total, element)
-        apart = -abs(total - element)
-        total = where(top == -math.inf, top, top + log1p(exp(where(top == -math.inf, 0.0, apart))))
+    def step(total: Tensor, slices: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        element = slices[0]
+        larger = maximum(total, element)
+        difference = -abs(total - element)
+        total = where(larger == -math.inf, larger, larger + log1p(exp(where(larger == -math.inf, 0.0, difference))))
         return total, total
 
     out: Tensor = _scan_axis("logcumsumexp", x, axis, step, lambda first: _full_like(first, -math.inf))

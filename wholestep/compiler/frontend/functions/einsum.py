@@ -1,4 +1,4 @@
-"""`einsum`: sums of products by the letters of their axes, as matrix products between reshapes."""
+"""`einsum`: contractions by index labels, lowered pairwise from left to right to batched matmuls between reshapes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["einsum"]
 
 @dataclass(frozen=True)
 class Lettered:
-    """A tensor and a letter for each of its axes."""
+    """A tensor with one label (a letter) per axis."""
 
     tensor: Tensor
     letters: str
@@ -30,34 +30,39 @@ class Lettered:
         return Lettered(self.tensor.permute([self.letters.index(c) for c in letters]), letters)
 
     def summed(self, kept: set[str]) -> Lettered:
-        """Without the letters that nobody else has."""
-        gone = [d for d, c in enumerate(self.letters) if c not in kept]
-        return Lettered(self.tensor.sum(gone), "".join(c for c in self.letters if c in kept)) if gone else self
+        """Sums out the labels that are not in `kept`."""
+        summed_axes = [d for d, c in enumerate(self.letters) if c not in kept]
+        return (
+            Lettered(self.tensor.sum(summed_axes), "".join(c for c in self.letters if c in kept))
+            if summed_axes
+            else self
+        )
 
 
 def einsum(equation: str, *operands: Operand | Sequence[Operand]) -> Tensor:
-    """Σ of products of tensors whose axes have letters: letters that the result lacks are summed over.
+    """Sums of products of tensors whose axes are labelled by letters: letters missing in the result are summed over.
 
     `...` stands for any further axes; without `->` the result has the letters that occur once, in their order.
 
     Example: `ws.einsum("bhqd,bhkd->bhqk", q, k)` is `q @ k.transpose(-1, -2)`.
     """
-    given = operands[0] if len(operands) == 1 and isinstance(operands[0], list | tuple) else operands
-    tensors = [as_tensor(t) for t in given]  # type: ignore[arg-type]
+    arguments = operands[0] if len(operands) == 1 and isinstance(operands[0], list | tuple) else operands
+    tensors = [as_tensor(t) for t in arguments]  # type: ignore[arg-type]
     terms, result = _parse_equation(equation, tensors)
     sizes = _sizes(equation, terms)
     parts = [_diagonal(_without_ones(term, sizes)) for term in terms]
-    left = parts[0].summed({*result, *(c for p in parts[1:] for c in p.letters)})
+    partial = parts[0].summed({*result, *(c for p in parts[1:] for c in p.letters)})
     for i, right in enumerate(parts[1:], 1):
-        wanted = {*result, *(c for p in parts[i + 1 :] for c in p.letters)}
-        left = _product(left, right.summed({*left.letters, *wanted}), wanted)
-    out = left.ordered("".join(c for c in result if c in left.letters)).tensor
-    if len(left.letters) == len(result):
+        needed = {*result, *(c for p in parts[i + 1 :] for c in p.letters)}
+        partial = _product(partial, right.summed({*partial.letters, *needed}), needed)
+    out = partial.ordered("".join(c for c in result if c in partial.letters)).tensor
+    if len(partial.letters) == len(result):
         return out
-    return out.reshape(tuple(sizes[c] if c in left.letters else 1 for c in result))  # all were 1 there
+    # The missing labels have size 1 in every operand.
+    return out.reshape(tuple(sizes[c] if c in partial.letters else 1 for c in result))
 
 
-# -- reading -----------------------------------------------------------------------------------------------------
+# -- parsing -----------------------------------------------------------------------------------------------------
 
 
 def _parse_equation(equation: str, tensors: Sequence[Tensor]) -> tuple[list[Lettered], str]:
@@ -67,7 +72,7 @@ def _parse_equation(equation: str, tensors: Sequence[Tensor]) -> tuple[list[Lett
     if len(names) != len(tensors) or not tensors:
         fail(OptionError, f"einsum: {equation!r} names {len(names)} tensors; received {len(tensors)}.")
     free = [chr(c) for c in range(0x3B1, 0x3CA)]  # Greek letters for the axes of '...'
-    most = 0
+    most_extra = 0
     terms = []
     for name, tensor in zip(names, tensors, strict=True):
         letters, extra = name.replace("...", ""), tensor.ndim - len(name.replace("...", ""))
@@ -75,21 +80,21 @@ def _parse_equation(equation: str, tensors: Sequence[Tensor]) -> tuple[list[Lett
         if wrong:
             fail(
                 ShapeError,
-                f"einsum: {name!r} of {equation!r} does not describe {shape_text(tensor.shape)}: one letter for each "
-                "axis, '...' for any others.",
+                f"einsum: {name!r} of {equation!r} does not fit {shape_text(tensor.shape)}: write one letter per "
+                "axis, and '...' for any others.",
             )
-        most = max(most, extra)
+        most_extra = max(most_extra, extra)
         terms.append(Lettered(tensor, name.replace("...", "".join(free[len(free) - extra :]) if extra else "")))
-    dots = "".join(free[len(free) - most :]) if most else ""
+    dots = "".join(free[len(free) - most_extra :]) if most_extra else ""
     if not arrow:
         used = "".join(n.replace("...", "") for n in names)
         result = "..." + "".join(sorted(c for c in set(used) if used.count(c) == 1))
-    whole = result.replace("...", dots)
-    unknown = sorted({*whole} - {c for t in terms for c in t.letters})
-    if unknown or len({*whole}) < len(whole):
-        what = f"{unknown[0]!r} is in no tensor" if unknown else "a letter comes twice"
-        fail(OptionError, f"einsum: the result {result!r} of {equation!r} cannot be: {what}.")
-    return terms, whole
+    labels = result.replace("...", dots)
+    unknown = sorted({*labels} - {c for t in terms for c in t.letters})
+    if unknown or len({*labels}) < len(labels):
+        what = f"{unknown[0]!r} is in no tensor" if unknown else "a letter occurs twice"
+        fail(OptionError, f"einsum: invalid result {result!r} of {equation!r}: {what}.")
+    return terms, labels
 
 
 def _sizes(equation: str, terms: Sequence[Lettered]) -> dict[str, Extent]:
@@ -106,34 +111,34 @@ def _sizes(equation: str, terms: Sequence[Lettered]) -> dict[str, Extent]:
     return sizes
 
 
-# -- computing ---------------------------------------------------------------------------------------------------
+# -- contraction -------------------------------------------------------------------------------------------------
 
 
 def _without_ones(term: Lettered, sizes: dict[str, Extent]) -> Lettered:
-    """Axes of size 1 that meet larger ones are left out, which is broadcasting."""
-    kept = [d for d, c in enumerate(term.letters) if term.tensor.shape[d] != 1 or sizes[c] == 1]
-    shape = tuple(term.tensor.shape[d] for d in kept)
-    return Lettered(term.tensor.reshape(shape), "".join(term.letters[d] for d in kept))
+    """Broadcasting: removes axes of size 1 whose label is larger in another operand."""
+    axes = [d for d, c in enumerate(term.letters) if term.tensor.shape[d] != 1 or sizes[c] == 1]
+    shape = tuple(term.tensor.shape[d] for d in axes)
+    return Lettered(term.tensor.reshape(shape), "".join(term.letters[d] for d in axes))
 
 
 def _diagonal(term: Lettered) -> Lettered:
-    """A letter that comes twice in one tensor walks along its diagonal."""
+    """A label that occurs twice in one tensor selects the diagonal of these axes."""
     for letter in dict.fromkeys(term.letters):
         while term.letters.count(letter) > 1:
             first = term.letters.index(letter)
             second = term.letters.index(letter, first + 1)
             shape = term.tensor.shape
-            on = iota(shape, first) == iota(shape, second)
-            picked = where(on, term.tensor, 0).sum(second)
-            term = Lettered(picked, term.letters[:second] + term.letters[second + 1 :])
+            on_diagonal = iota(shape, first) == iota(shape, second)
+            diagonal = where(on_diagonal, term.tensor, 0).sum(second)
+            term = Lettered(diagonal, term.letters[:second] + term.letters[second + 1 :])
     return term
 
 
-def _product(a: Lettered, b: Lettered, wanted: set[str]) -> Lettered:
-    """Two tensors as one: summed over the letters that both have and nobody wants any more."""
+def _product(a: Lettered, b: Lettered, needed: set[str]) -> Lettered:
+    """The contraction of two tensors over the labels that both have and that are not in `needed`."""
     shared = [c for c in a.letters if c in b.letters]
-    batch = "".join(c for c in shared if c in wanted)
-    inner = "".join(c for c in shared if c not in wanted)
+    batch = "".join(c for c in shared if c in needed)
+    inner = "".join(c for c in shared if c not in needed)
     rows = "".join(c for c in a.letters if c not in shared)
     columns = "".join(c for c in b.letters if c not in shared)
     sizes = {**a.sizes(), **b.sizes()}

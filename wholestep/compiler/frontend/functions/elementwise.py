@@ -1,4 +1,4 @@
-"""Functions of one element at a time that are expressions over the others."""
+"""Elementwise functions composed of primitives."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = [
 
 
 def clip(x: Operand, min: Operand | None = None, max: Operand | None = None) -> Tensor:
-    """x, at least `min` and at most `max`, either of which may be left out; beyond them the gradient is 0.
+    """x limited to [min, max], either of which may be omitted; outside, the gradient is 0.
 
-    At an end itself the gradient is that of x, as in torch.  Example: `ws.clip(5.0, 0.0, 1.0)` is 1.
+    At the limits themselves the gradient is that of x, as in torch.  Example: `ws.clip(5.0, 0.0, 1.0)` is 1.
     """
     if min is None and max is None:
-        fail(OptionError, "clip: give min=, max= or both.")
+        fail(OptionError, "clip needs min=, max= or both.")
     out = as_tensor(x)
     if min is not None:
         out = where(out < min, min, out)
@@ -52,7 +52,7 @@ def log10(x: Operand) -> Tensor:
 
 
 def ceil(x: Operand) -> Tensor:
-    """The smallest whole number that is not below x.  Example: `ws.ceil(1.5)` is 2."""
+    """The smallest integer that is not less than x.  Example: `ws.ceil(1.5)` is 2."""
     return -floor(-as_tensor(x))
 
 
@@ -63,17 +63,17 @@ def trunc(x: Operand) -> Tensor:
 
 
 def round(x: Operand) -> Tensor:
-    """The nearest whole number, of two the even one, as in NumPy and torch.  Example: `ws.round(2.5)` is 2."""
+    """The nearest integer, ties to even, as in NumPy and torch.  Example: `ws.round(2.5)` is 2."""
     t = as_tensor(x)
     below = floor(t)
-    past, odd = t - below, below - 2.0 * floor(below * 0.5)  # how far above, and is the lower one odd?
-    return where((past > 0.5) | ((past == 0.5) & (odd == 1)), below + 1, below)
+    fraction, odd = t - below, below - 2.0 * floor(below * 0.5)  # the fraction, and 1 if the floor is odd
+    return where((fraction > 0.5) | ((fraction == 0.5) & (odd == 1)), below + 1, below)
 
 
 def floor_divide(x: Operand, y: Operand) -> Tensor:
-    """The largest whole number that is not above x / y, as `x // y`; of integers by 0 it is 0, as in NumPy.
+    """The largest integer that is not greater than x / y, as `x // y`; integer division by 0 gives 0, as in NumPy.
 
-    Of floats it is (x - x mod y) / y, so that whole quotients stay whole.  Example: `ws.floor_divide(7.0, 2.0)` is 3.
+    For floats it is (x - x mod y) / y, so that integer quotients are exact.  Example: `ws.floor_divide(7.0, 2.0)` is 3.
     """
     t = as_tensor(x)
     if t.dtype.is_integer:

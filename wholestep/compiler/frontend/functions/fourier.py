@@ -1,4 +1,4 @@
-"""Discrete Fourier transforms as products with constant matrices: complex numbers are pairs of real tensors."""
+"""Discrete Fourier transforms as matmuls with constant DFT matrices; complex numbers are pairs of real tensors."""
 
 from __future__ import annotations
 
@@ -17,17 +17,22 @@ from wholestep.errors import DTypeError, OptionError, ShapeError
 
 __all__ = ["dft", "irfft", "rfft"]
 
-LARGEST = 4096  # a matrix of more rows is larger than what it transforms
+LARGEST = 4096  # elements; the n × n matrix of a longer transform would exceed the size of its data
 
-_SCALES = {"backward": (0.0, 1.0), "ortho": (0.5, 0.5), "forward": (1.0, 0.0)}  # 1 / nᵃ there, 1 / nᵇ back
+# Exponents (a, b): 1 / nᵃ forward, 1 / nᵇ inverse.
+_SCALES = {
+    "backward": (0.0, 1.0),
+    "ortho": (0.5, 0.5),
+    "forward": (1.0, 0.0),
+}
 
 
 def rfft(x: Tensor, n: int | None = None, axis: int = -1, norm: str = "backward") -> tuple[Tensor, Tensor]:
-    """The Fourier transform of real numbers along an axis: real and imaginary parts of its n // 2 + 1 frequencies.
+    """The Fourier transform of real values along an axis: real and imaginary parts of its n // 2 + 1 frequencies.
 
     Args:
-        n: x is cut, or followed by zeros, to this length first.
-        norm: "backward": only the way back divides, by n; "ortho": both by √n; "forward": this one, by n.
+        n: x is truncated or zero-padded to this length first.
+        norm: "backward": only the inverse divides, by n; "ortho": both by √n; "forward": only this one, by n.
 
     Example: `real, imaginary = ws.rfft(signal)`.
     """
@@ -38,24 +43,27 @@ def rfft(x: Tensor, n: int | None = None, axis: int = -1, norm: str = "backward"
 
 
 def irfft(real: Tensor, imaginary: Tensor, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
-    """What `rfft` was taken of: n numbers, an even length unless n says otherwise.
+    """The inverse of `rfft`: n real values; by default an even number of them.
 
     Example: `ws.irfft(*ws.rfft(signal))`.
     """
     _same("irfft", real, imaginary)
     at = along("irfft", real, axis)
-    given = real.shape[at]
-    length = 2 * (given - 1) if n is None and isinstance(given, int) else n
+    frequencies = real.shape[at]
+    length = 2 * (frequencies - 1) if n is None and isinstance(frequencies, int) else n
     if not isinstance(length, int) or length < 1:
-        fail(OptionError, f"irfft: n is the length of the result, at least 1; received {n!r} for {given} frequencies.")
-    a, known, back = _rows("irfft", real, length // 2 + 1, axis)
+        fail(
+            OptionError,
+            f"irfft: n, the length of the result, must be at least 1; received {n!r} for {frequencies} frequencies.",
+        )
+    a, count, back = _rows("irfft", real, length // 2 + 1, axis)
     b, _, _ = _rows("irfft", imaginary, length // 2 + 1, axis)
-    angles = 2.0 * math.pi * np.outer(np.arange(known), np.arange(length)) / length
-    twice = np.full((known, 1), 2.0)  # a frequency and its mirror image
-    twice[0] = 1.0
+    angles = 2.0 * math.pi * np.outer(np.arange(count), np.arange(length)) / length
+    multiplicity = np.full((count, 1), 2.0)  # each frequency also stands for its complex conjugate
+    multiplicity[0] = 1.0
     if length % 2 == 0:
-        twice[-1] = 1.0
-    scale = twice * _scale("irfft", norm, length, 1)
+        multiplicity[-1] = 1.0
+    scale = multiplicity * _scale("irfft", norm, length, 1)
     return (_times(a, np.cos(angles) * scale) - _times(b, np.sin(angles) * scale)).permute(back)
 
 
@@ -67,7 +75,7 @@ def dft(
     norm: str = "backward",
     inverse: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """The Fourier transform of complex numbers along an axis, or its inverse; both are pairs (real, imaginary).
+    """The Fourier transform of complex values along an axis, or its inverse; both are pairs (real, imaginary).
 
     Example: `real, imaginary = ws.dft(*ws.dft(x), inverse=True)`.
     """
@@ -83,31 +91,32 @@ def dft(
     return out[0].permute(back), out[1].permute(back)
 
 
-def _scale(op: str, norm: str, n: int, way: int) -> float:
+def _scale(op: str, norm: str, n: int, direction: int) -> float:
     if norm not in _SCALES:
-        fail(OptionError, f"{op}: norm is one of {', '.join(_SCALES)}; received {norm!r}.")
-    return math.pow(n, -_SCALES[norm][way])
+        fail(OptionError, f"{op}: norm must be one of {', '.join(_SCALES)}; received {norm!r}.")
+    return math.pow(n, -_SCALES[norm][direction])
 
 
 def _same(op: str, real: Tensor, imaginary: Tensor) -> None:
     if real.shape != imaginary.shape:
         fail(
             ShapeError,
-            f"{op}: real and imaginary parts have one shape; received {shape_text(real.shape)} and "
+            f"{op}: real and imaginary parts must have the same shape; received {shape_text(real.shape)} and "
             f"{shape_text(imaginary.shape)}.",
         )
 
 
 def _rows(op: str, x: Tensor, n: int | None, axis: int) -> tuple[Tensor, int, list[int]]:
-    """x with the axis last and n long, n, and the order of axes that puts it back."""
+    """(x with the axis last and truncated or padded to n elements, n, the inverse permutation)."""
     at = along(op, x, axis)
     if not x.dtype.is_float:
-        fail(DTypeError, f"{op} transforms floats; received {x!r}. Cast them: x.astype('float32').")
+        fail(DTypeError, f"{op} needs floats; received {x!r}. Cast them: x.astype('float32').")
     size = x.shape[at]
     length = size if n is None else n
     if not isinstance(size, int) or not isinstance(length, int) or not 1 <= length <= LARGEST:
         fail(
-            ShapeError, f"{op}: the axis has 1 to {LARGEST} elements, a number; received {shape_text(x.shape)}, n={n}."
+            ShapeError,
+            f"{op}: the axis must have a fixed size from 1 to {LARGEST}; received {shape_text(x.shape)}, n={n}.",
         )
     last, back = last_and_back(x.ndim, at)
     rows = x.permute(last)
@@ -119,7 +128,7 @@ def _rows(op: str, x: Tensor, n: int | None, axis: int) -> tuple[Tensor, int, li
 
 
 def _times(x: Tensor, matrix: np.ndarray) -> Tensor:
-    with pin_float32():  # no weights of the model
+    with pin_float32():  # not weights of the model: exempt from autocast
         return x @ as_tensor(matrix.astype(x.dtype.numpy))
 
 

@@ -1,4 +1,4 @@
-"""Counting: how often numbers occur, into which interval they fall."""
+"""Histograms: counts of integers and of values per interval, and search in sorted edges."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["bincount", "bucketize", "histc", "searchsorted"]
 
 
 def bincount(x: Operand, size: int, weights: Operand | None = None) -> Tensor:
-    """How often each of 0 ... size - 1 occurs among whole numbers, as int32; or the sum of their weights.
+    """How often each of 0 ... size - 1 occurs in an integer tensor, as int32; or the sum of their weights.
 
-    A number outside counts as the nearest that is inside.  Example: `ws.bincount(labels, 10)`.
+    Values outside are clamped.  Example: `ws.bincount(labels, 10)`.
     """
     t = as_tensor(x)
     if not t.dtype.is_integer:
-        fail(DTypeError, f"bincount counts whole numbers; received {t!r}. Cast them: x.astype('int32').")
+        fail(DTypeError, f"bincount needs integers; received {t!r}. Cast them: x.astype('int32').")
     flat = t.reshape((product(t.shape),))
     if weights is None:
         return scatter_add(as_tensor(1).astype("int32").expand(*flat.shape), flat, size)
@@ -29,14 +29,14 @@ def bincount(x: Operand, size: int, weights: Operand | None = None) -> Tensor:
 
 
 def histc(x: Operand, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
-    """How many elements fall into each of `bins` equal intervals from min to max, in x's dtype; those outside are left
-    out.  With min = max, from the smallest to the largest element.
+    """The number of elements in each of `bins` equal intervals from min to max, in x's dtype; elements outside are
+    ignored.  With min = max, from the smallest to the largest element.
 
     Example: `ws.histc(x, 4, 0.0, 1.0)`.
     """
     t = as_tensor(x)
     if bins < 1 or max < min:
-        fail(OptionError, f"histc: bins is at least 1, max not below min; received {bins}, {min}, {max}.")
+        fail(OptionError, f"histc: bins must be at least 1 and max not less than min; received {bins}, {min}, {max}.")
     kind = t.dtype
     t = t if kind.is_float else t.astype("float64")
     flat = t.reshape((product(t.shape),))
@@ -44,18 +44,18 @@ def histc(x: Operand, bins: int = 100, min: float = 0, max: float = 0) -> Tensor
         low, high = flat.min(), flat.max()
         same = low == high
         low, high = where(same, low - 1.0, low), where(same, high + 1.0, high)
-        place = (flat - low) / (high - low) * float(bins)
+        position = (flat - low) / (high - low) * float(bins)
         inside = flat == flat
     else:
-        place = (flat - float(min)) * (bins / (max - min))
+        position = (flat - float(min)) * (bins / (max - min))
         inside = (flat >= float(min)) & (flat <= float(max))
-    index = minimum(floor(where(inside, place, 0.0)).astype("int32"), bins - 1)
+    index = minimum(floor(where(inside, position, 0.0)).astype("int32"), bins - 1)
     return scatter_add(inside.astype(kind), index, bins)
 
 
 def searchsorted(edges: Operand, values: Operand, right: bool = False) -> Tensor:
-    """The int32 place at which each value would be put into edges in rising order so that they stay so: before equal
-    ones, or behind them with `right`.
+    """The int32 position at which each value would be inserted into sorted edges: before equal ones, or after them with
+    `right`.
 
     Args:
         edges: (n,), or (..., n) with the leading axes of the values.
@@ -66,17 +66,17 @@ def searchsorted(edges: Operand, values: Operand, right: bool = False) -> Tensor
     if e.ndim != 1 and e.shape[:-1] != v.shape[:-1]:
         fail(
             ShapeError,
-            f"searchsorted: edges are a vector, or have the leading axes of the values; received {shape_text(e.shape)} "
-            f"and {shape_text(v.shape)}.",
+            f"searchsorted: edges must be a vector, or have the leading axes of the values; received "
+            f"{shape_text(e.shape)} and {shape_text(v.shape)}.",
         )
     row = e if e.ndim == 1 else e.reshape((*e.shape[:-1], 1, e.shape[-1]))
-    each = v.reshape((*v.shape, 1))
-    return (row <= each if right else row < each).astype("int32").sum(-1)
+    column = v.reshape((*v.shape, 1))
+    return (row <= column if right else row < column).astype("int32").sum(-1)
 
 
 def bucketize(x: Operand, edges: Operand, right: bool = False) -> Tensor:
-    """In which of the intervals between edges (n,) in rising order each element lies, from 0 to n; an edge itself
-    belongs to the interval below it, with `right` to that above.
+    """The interval between sorted edges (n,) that contains each element, from 0 to n; an edge belongs to the interval
+    below it, or with `right` to the one above.
 
     Example: `ws.bucketize([0.5, 2.0], [1.0, 2.0])` is [0, 1].
     """

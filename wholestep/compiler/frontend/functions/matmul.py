@@ -12,7 +12,7 @@ from wholestep.errors import ShapeError
 
 
 def matmul(a: Node, b: Node) -> Node:
-    """The product of two matrices, stacks of matrices or vectors, in the dtype that it accumulates in."""
+    """The product of two matrices, stacks of matrices or vectors, in the accumulation dtype."""
     if not a.type.rank or not b.type.rank:
         fail(ShapeError, f"@ needs at least one axis on each side; received {a.type} and {b.type}. Use * for scalars.")
     _check_inner(a.type.shape, b.type.shape)
@@ -34,12 +34,12 @@ def _check_inner(a: Shape, b: Shape) -> None:
         fail(
             ShapeError,
             f"@ multiplies (..., m, k) by (k, n); received {shape_text(a)} and {shape_text(b)}: "
-            f"{a[-1]} against {inner}. Transpose an operand (w.T) or correct its shape.",
+            f"k is {a[-1]} and {inner}. Transpose an operand (w.T) or correct its shape.",
         )
 
 
 def _rows_times_matrix(a: Node, b: Node) -> Node:
-    """(..., m, k) @ (k, n): all leading axes become rows of one large product."""
+    """(..., m, k) @ (k, n): all leading axes are merged into the rows of one GEMM."""
     if a.type.rank == 2:
         return _product(a, b)
     *rows, k = a.type.shape
@@ -54,7 +54,7 @@ def _product(a: Node, b: Node) -> Node:
 
 
 def _untransposed(x: Node) -> tuple[Node, bool]:
-    """x, or the tensor that x swaps the last two axes of: the contraction reads that one with a flag."""
+    """(tensor, flag): if x swaps the last two axes of a tensor, that tensor, which the matmul reads transposed."""
     swap = (*range(x.type.rank - 2), x.type.rank - 1, x.type.rank - 2)
     if isinstance(x.attrs, at.PermuteAttrs) and x.attrs.order == swap:
         return x.inputs[0], True

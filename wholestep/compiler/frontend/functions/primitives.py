@@ -1,4 +1,4 @@
-"""Functions on tensors.  Numbers and arrays are taken as constants; broadcasting is NumPy's."""
+"""Functions that record one op each.  Numbers and arrays become constants; broadcasting is NumPy's."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def atan(x: Operand) -> Tensor:
 
 
 def floor(x: Operand) -> Tensor:
-    """The largest whole number that is not above x.  Example: `ws.floor(1.5)` is 1."""
+    """The largest integer that is not greater than x.  Example: `ws.floor(1.5)` is 1."""
     return _unary(x, "floor")
 
 
@@ -134,7 +134,7 @@ def minimum(x: Operand, y: Operand) -> Tensor:
 
 
 def mod(x: Operand, y: Operand) -> Tensor:
-    """The remainder of x / y, with y's sign; by 0 it is NaN, of integers 0; it has no gradient.
+    """The remainder of x / y, with y's sign; for y = 0 it is NaN, or 0 for integers; it has no gradient.
 
     Example: `ws.mod(5.0, 3.0)` is 2.
     """
@@ -180,7 +180,7 @@ def gelu(x: Operand, approximate: str = "none") -> Tensor:
     Example: `ws.gelu(0.0)` is 0.
     """
     if approximate not in ("none", "tanh"):
-        fail(OptionError, f"gelu: approximate is 'none' or 'tanh'; received {approximate!r}.")
+        fail(OptionError, f"gelu: approximate must be 'none' or 'tanh'; received {approximate!r}.")
     return _unary(x, "gelu", at.GeluAttrs(approximate == "tanh"))
 
 
@@ -199,9 +199,9 @@ def log_softmax(x: Operand, axis: int = -1) -> Tensor:
 def logsumexp(x: Operand, axis: int = -1, keepdims: bool = False) -> Tensor:
     """log Σ exp(x) along an axis, finite for every finite x.  Example: `ws.logsumexp([0.0, 0.0])` is log 2."""
     t = as_tensor(x)
-    at_axis = _axis(t, axis)
-    out = _unary(t, "logsumexp", at.SoftmaxAttrs(at_axis))
-    return out.reshape(*t.shape[:at_axis], 1, *t.shape[at_axis + 1 :]) if keepdims else out
+    position = _axis(t, axis)
+    out = _unary(t, "logsumexp", at.SoftmaxAttrs(position))
+    return out.reshape(*t.shape[:position], 1, *t.shape[position + 1 :]) if keepdims else out
 
 
 # -- movement and indexing ---------------------------------------------------------------------------------------
@@ -215,9 +215,9 @@ def _axis(t: Tensor, axis: int) -> int:
 
 def concat(tensors: Sequence[Operand], axis: int = 0) -> Tensor:
     """Tensors one after another along an axis.  Example: `ws.concat([a, b], axis=1)`."""
-    alone: Any = tensors
-    if isinstance(alone, Tensor):
-        fail(UsageError, f"concat takes a list of tensors, ws.concat([x, y], axis); received {tensors!r}.")
+    argument: Any = tensors
+    if isinstance(argument, Tensor):
+        fail(UsageError, f"concat needs a list of tensors, ws.concat([x, y], axis); received {tensors!r}.")
     if not tensors:
         fail(ShapeError, "concat needs at least one tensor; received none.")
     nodes = promote("concat", [as_tensor(t).node for t in tensors])
@@ -233,13 +233,13 @@ def stack(tensors: Sequence[Operand], axis: int = 0) -> Tensor:
 
 
 def gather(x: Tensor, index: Tensor | ArrayInitializer | list[int], axis: int = 0) -> Tensor:
-    """x's slices along an axis named by integer indices, as `numpy.take`.  Example: `ws.gather(table, tokens)`."""
-    swapped: Any = axis
-    if isinstance(swapped, Tensor):
+    """x's slices at integer indices along an axis, as `numpy.take`.  Example: `ws.gather(table, tokens)`."""
+    axis_argument: Any = axis
+    if isinstance(axis_argument, Tensor):
         fail(
             UsageError,
-            "gather(x, axis, index) is torch's, element by element: write ws.take_along_axis(x, index, axis). Whole "
-            "slices are ws.gather(x, index, axis).",
+            "gather(x, axis, index) is torch's, element by element: write ws.take_along_axis(x, index, axis). For "
+            "entire slices write ws.gather(x, index, axis).",
         )
     indices = index.node if isinstance(index, Tensor) else index
     return Tensor(indexing.gather(x.node, indices, _axis(x, axis)), common_graph(x, index))
@@ -260,10 +260,10 @@ def scatter_add(updates: Tensor, index: Tensor, size: Extent, axis: int = 0) -> 
 
 
 def write_rows(x: Tensor, rows: Operand, start: Operand) -> Tensor:
-    """x with `rows` in place of its rows from number `start` on; those that would lie outside of x are dropped.
+    """x with its rows from index `start` on replaced by `rows`; rows beyond the end of x are dropped.
 
-    As the update of a state that nothing else in the step reads, it is done in place: a step writes its own rows and
-    passes over no others, however many the state has.
+    As the update of a state that nothing else in the step reads, it is done in place: a step writes only these rows,
+    however many the state has.
 
     Example: `ws.write_rows(x, x[:1], 2)` has the first row of x as its third.
     """
@@ -298,11 +298,13 @@ def iota(shape: object, axis: int = 0, dtype: object = "int32") -> Tensor:
 def arange(
     start: Extent | str, stop: Extent | str | DType | None = None, step: int = 1, dtype: object = "int32"
 ) -> Tensor:
-    """Whole numbers from 0 to `start`, or from `start` to `stop`, each `step` more than the last; the end is left out.
+    """Integers from 0 to `start`, or from `start` to `stop`, in steps of `step`; the end is excluded.
 
     Example: `ws.arange(3)` is [0, 1, 2].
     """
-    if isinstance(stop, DType) or (isinstance(stop, str) and stop in DTYPES):  # the second argument used to be that
+    if isinstance(stop, DType) or (
+        isinstance(stop, str) and stop in DTYPES
+    ):  # compatibility: dtype was once the second argument
         stop, dtype = None, stop
     count: Any = start if stop is None else stop
     first: Any = 0 if stop is None else start
@@ -310,16 +312,16 @@ def arange(
         if not all(isinstance(x, int) for x in (first, count, step)) or step == 0:
             fail(
                 UsageError,
-                f"arange: a first number and a distance go with an end that is known, and the distance is not 0; "
-                f"received {first!r}, {count!r}, {step!r}. Of a symbolic dimension: ws.arange(n) * {step} + {first}.",
+                f"arange: start and step need an integer stop, and step must not be 0; "
+                f"received {first!r}, {count!r}, {step!r}. For a symbolic dimension: ws.arange(n) * {step} + {first}.",
             )
         count = len(range(first, count, step))
-    whole = iota((count,), 0, "int32" if as_dtype(dtype).is_float else dtype)
-    return (whole if (first, step) == (0, 1) else whole * step + first).astype(dtype)
+    indices = iota((count,), 0, "int32" if as_dtype(dtype).is_float else dtype)
+    return (indices if (first, step) == (0, 1) else indices * step + first).astype(dtype)
 
 
 def size(dim: Extent | str) -> Tensor:
-    """The run-time size of a dimension as a number.  Example: `x.sum() / ws.size("batch")`."""
+    """The run-time size of a dimension as a scalar.  Example: `x.sum() / ws.size("batch")`."""
     with located():
         return Tensor(size_node(as_shape(dim)[0]))
 
@@ -327,7 +329,7 @@ def size(dim: Extent | str) -> Tensor:
 def random_uniform(
     graph: Graph | Tensor, shape: object, low: Operand = 0.0, high: Operand = 1.0, dtype: object = "float32"
 ) -> Tensor:
-    """Uniform numbers in [low, high), new in every step, a function of (seed, key, step, element).
+    """Uniform numbers in [low, high), drawn anew in every step: a function of (seed, key, step, element).
 
     The key is the graph's scope and the ordinal of the call in it.
     Example: `noise = ws.random_uniform(g, x.shape)`.
@@ -339,7 +341,7 @@ def random_uniform(
 def random_normal(
     graph: Graph | Tensor, shape: object, mean: Operand = 0.0, std: Operand = 1.0, dtype: object = "float32"
 ) -> Tensor:
-    """Normal numbers by Box and Muller, √(-2 log(1 - u)) · cos(2π v), new in every step.
+    """Normal numbers by the Box-Muller transform, √(-2 log(1 - u)) · cos(2π v), drawn anew in every step.
 
     Example: `z = ws.random_normal(g, ("batch", 16))`.
     """
@@ -348,14 +350,14 @@ def random_normal(
     return standard if _are((mean, std), (0.0, 1.0)) else standard * std + mean
 
 
-def _are(given: tuple[Operand, ...], numbers: tuple[float, ...]) -> bool:
-    return all(isinstance(v, int | float) and v == n for v, n in zip(given, numbers, strict=True))
+def _are(operands: tuple[Operand, ...], numbers: tuple[float, ...]) -> bool:
+    return all(isinstance(v, int | float) and v == n for v, n in zip(operands, numbers, strict=True))
 
 
 def _random(graph: Graph | Tensor, shape: object, dtype: object) -> Tensor:
     owner = graph.graph if isinstance(graph, Tensor) else graph
     if owner is None:
-        fail(UsageError, "random numbers belong to a graph; pass the graph, or a tensor of it, as first argument.")
+        fail(UsageError, "random numbers belong to a graph; pass the graph, or one of its tensors, as first argument.")
     with located():
         kind = TensorType(as_shape(shape), as_dtype(dtype))
     if not kind.dtype.is_float:

@@ -1,4 +1,4 @@
-"""Sums, means and largest elements over axes: methods of `Tensor`."""
+"""Reductions over axes (sum, mean, max, min, argmax): methods of `Tensor`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 def axes_of(self: Tensor, axis: Axes) -> tuple[int, ...]:
-    """The axes that are meant, from the first on; all of them when none is given."""
-    given = range(self.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis
-    for a in given:
+    """The axes as sorted, nonnegative numbers; all axes if None is given."""
+    requested = range(self.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis
+    for a in requested:
         if not -self.ndim <= a < self.ndim:
             fail(ShapeError, f"axis {a} does not exist in shape {shape_text(self.shape)}.")
-    out = tuple(sorted(a % self.ndim for a in given))
+    out = tuple(sorted(a % self.ndim for a in requested))
     if len(set(out)) < len(out):
-        fail(ShapeError, f"axes {tuple(given)} name an axis of {shape_text(self.shape)} twice.")
+        fail(ShapeError, f"axes {tuple(requested)} contain an axis of {shape_text(self.shape)} twice.")
     return out
 
 
@@ -35,17 +35,17 @@ def _reduce(x: Tensor, op: str, axes: tuple[int, ...], attrs: at.Attrs, keepdims
 
 @takes_their_words
 def sum(self: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """Σ x over the axes (all of them when none is given); of a half type added in float32, then rounded."""
+    """Σ x over the axes (all if none is given); half types accumulate in float32 and are rounded once."""
     axes = self._axes(axis)
     return _reduce(self, "sum", axes, at.SumAttrs(axes, self.dtype.accumulate), keepdims).astype(self.dtype)
 
 
 @takes_their_words
 def mean(self: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """Σ x / n over the axes: a ratio node, so that a loss ending in it can be cut into micro-batches."""
+    """Σ x / n over the axes: a ratio node, so that a loss ending in it can be split into micro-batches."""
     if not self.dtype.is_float:
         fail(DTypeError, f"mean needs a float tensor; received {self.node.type}. Cast it first: x.astype('float32').")
-    from wholestep.compiler.frontend.tensor import ratio  # it is made of this file
+    from wholestep.compiler.frontend.tensor import ratio  # circular import: tensor.py uses this module
 
     axes = self._axes(axis)
     count = product(self.shape[d] for d in axes)
@@ -68,7 +68,7 @@ def min(self: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
 
 
 def order_reversed(self: Tensor) -> Tensor:
-    """The same numbers in the opposite order.  An integer's negative is no such thing: 0 and the lowest stay."""
+    """A bijection that reverses the order: -x for floats; -1 - x for integers, since -x overflows for the lowest."""
     if self.dtype.is_float:
         return -self
     return (255 if self.dtype == uint8 else -1) - self
@@ -76,7 +76,7 @@ def order_reversed(self: Tensor) -> Tensor:
 
 @takes_their_words
 def argmax(self: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor:
-    """The int32 index of the first largest element (of the flattened tensor when no axis is given)."""
+    """The int32 index of the first largest element (in the flattened tensor if no axis is given)."""
     if axis is None:
         return self.reshape(-1).argmax(0)
     axes = self._axes(axis)

@@ -1,4 +1,4 @@
-"""The gamma function's logarithm and its derivatives, and the inverse of erf: series over the pointwise primitives."""
+"""lgamma, digamma and erfinv, composed of primitives: Stirling series with recurrence, and polynomials with Newton."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wholestep.compiler.frontend.tensor import Operand, Tensor, where
 
 __all__ = ["digamma", "erfinv", "lgamma"]
 
-SHIFT = 8  # the series of Stirling is used from here on; below, the recurrence leads there
+SHIFT = 8  # Stirling's series is used for x ≥ SHIFT; the recurrence shifts smaller x into that range
 
 # B₂ₖ / (2k (2k - 1)), k = 1 ..., of log Γ
 _GAMMA = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156)
@@ -32,19 +32,19 @@ def _polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
 
 
 def _at_least(x: Tensor, start: float) -> Tensor:
-    """x, and where it is less, `start`: an argument for the branch that is not taken."""
+    """max(x, start): a safe argument for the branch of a `where` that is not selected."""
     return where(x < start, start, x)
 
 
 def _reflect(x: Tensor, above: Callable[[Tensor], Tensor], below: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """`above` for x ≥ ½, and for less `below`, of x and what `above` is at 1 - x."""
-    left = x < 0.5
-    known = above(where(left, 1.0 - x, x))
-    return where(left, below(where(left, x, 0.25), known), known)
+    """The reflection formula: above(x) for x ≥ ½, and below(x, above(1 - x)) otherwise."""
+    is_reflected = x < 0.5
+    value = above(where(is_reflected, 1.0 - x, x))
+    return where(is_reflected, below(where(is_reflected, x, 0.25), value), value)
 
 
 def _shift_series(x: Tensor, series: Callable[[Tensor], Tensor], term: Callable[[Tensor], Tensor]) -> Tensor:
-    """f(x) = f(x + SHIFT) - Σ term(x + i), where x is small; else the series at x itself."""
+    """f(x) = series(x + SHIFT) - Σ term(x + i) for small x; series(x) otherwise."""
     small = x < SHIFT
     near = where(small, x, 1.0)
     total = term(near)
@@ -68,8 +68,8 @@ def lgamma(x: Operand) -> Tensor:
             product = product * (near + float(i))
         return where(small, series(near + float(SHIFT)) - log(product), series(_at_least(x, float(SHIFT))))
 
-    def below(x: Tensor, known: Tensor) -> Tensor:
-        return math.log(math.pi) - log(abs(sin(math.pi * (x - floor(x))))) - known
+    def below(x: Tensor, reflected: Tensor) -> Tensor:
+        return math.log(math.pi) - log(abs(sin(math.pi * (x - floor(x))))) - reflected
 
     t = _floats("lgamma", x)
     return _with_derivative(t, lambda x: _reflect(x, above, below), digamma)
@@ -82,9 +82,9 @@ def digamma(x: Operand) -> Tensor:
         r = z.recip()
         return log(z) - 0.5 * r - r * r * _polynomial(r * r, _DIGAMMA)
 
-    def below(x: Tensor, known: Tensor) -> Tensor:
+    def below(x: Tensor, reflected: Tensor) -> Tensor:
         angle = math.pi * (x - floor(x))
-        return known - math.pi * cos(angle) / sin(angle)
+        return reflected - math.pi * cos(angle) / sin(angle)
 
     t = _floats("digamma", x)
     return _with_derivative(
@@ -100,9 +100,9 @@ def _trigamma(x: Tensor) -> Tensor:
     def above(z: Tensor) -> Tensor:
         return _shift_series(z, series, lambda v: -(v * v).recip())
 
-    def below(x: Tensor, known: Tensor) -> Tensor:
+    def below(x: Tensor, reflected: Tensor) -> Tensor:
         sine = sin(math.pi * (x - floor(x)))
-        return math.pi**2 / (sine * sine) - known
+        return math.pi**2 / (sine * sine) - reflected
 
     return _reflect(x, above, below)
 
@@ -119,7 +119,7 @@ _TAIL = (
 
 
 def erfinv(x: Operand) -> Tensor:
-    """The number whose erf is x; infinite at ±1, NaN beyond.  Example: `ws.erfinv(0.0)` is 0."""
+    """The inverse of erf; infinite at ±1, NaN beyond.  Example: `ws.erfinv(0.0)` is 0."""
     t = _floats("erfinv", x)
 
     @custom_gradient
@@ -128,7 +128,7 @@ def erfinv(x: Operand) -> Tensor:
         tail = w >= 5.0
         end = where(tail & (w < math.inf), w, 5.0).sqrt() - 3.0
         y = x * where(tail, _polynomial(end, _TAIL), _polynomial(where(tail, 0.0, w - 2.5), _MIDDLE))
-        for _ in range(2):  # Newton
+        for _ in range(2):  # Newton's method refines single precision to double
             y = y - (erf(y) - x) / (2.0 / math.sqrt(math.pi) * exp(-(y * y)))
         y = where(abs(x) == 1, x * math.inf, y)
         return y, lambda upstream: upstream * (math.sqrt(math.pi) / 2.0 * exp(y * y))

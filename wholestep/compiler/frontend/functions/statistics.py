@@ -1,4 +1,4 @@
-"""Reductions that are expressions over sums and maxima."""
+"""Reductions composed of sums and maxima: variance, norms, truth values, similarity."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ def var(x: Operand, axis: Axes = None, correction: int = 1, keepdims: bool = Fal
     """Σ (x - mean)² / (n - correction) over the axes, all of them unless given.
 
     Args:
-        correction: 1, as in torch (`unbiased=True`), is the estimate from a sample; 0 that of the numbers themselves.
+        correction: 1 for the sample variance, as in torch (`unbiased=True`); 0 for the population variance.
 
     Example: `ws.var([1.0, 3.0])` is 2.
     """
     t = _floats("var", x)
     axes = t._axes(axis)
     count: Extent = product(t.shape[d] for d in axes)
-    rest = count - int(correction)
-    if isinstance(rest, int) and rest < 1:
+    degrees = count - int(correction)
+    if isinstance(degrees, int) and degrees < 1:
         fail(
             ShapeError,
-            f"var: {count} numbers less a correction of {int(correction)} leave nothing to divide by, over axes {axes} "
+            f"var: {count} values minus a correction of {int(correction)} leave no degrees of freedom over axes {axes} "
             f"of {shape_text(t.shape)}. Write correction=0.",
         )
-    off = t - t.mean(axes, keepdims=True)
-    return ratio((off * off).sum(axes, keepdims), rest)
+    centred = t - t.mean(axes, keepdims=True)
+    return ratio((centred * centred).sum(axes, keepdims), degrees)
 
 
 def std(x: Operand, axis: Axes = None, correction: int = 1, keepdims: bool = False) -> Tensor:
@@ -44,7 +44,7 @@ def norm(x: Operand, p: float | str = 2, axis: Axes = None, keepdims: bool = Fal
     """(Σ |x|ᵖ)^(1/p) over the axes, all of them unless given; the gradient at 0 is 0.
 
     Args:
-        p: 2 or "fro", 1, 0 (how many are not 0), inf and -inf (the largest and the smallest), or any other number.
+        p: 2 or "fro", 1, 0 (the number of nonzeros), inf and -inf (the largest and the smallest), or any other number.
 
     Example: `ws.norm([3.0, 4.0])` is 5.
     """
@@ -53,7 +53,7 @@ def norm(x: Operand, p: float | str = 2, axis: Axes = None, keepdims: bool = Fal
     if p in (2, "fro"):
         return _root((t * t).sum(axis, keepdims))
     if isinstance(p, str):
-        fail(OptionError, f"norm: p is a number or 'fro'; received {p!r}.")
+        fail(OptionError, f"norm: p must be a number or 'fro'; received {p!r}.")
     if p == 1:
         return size.sum(axis, keepdims)
     if p == 0:
@@ -66,9 +66,9 @@ def norm(x: Operand, p: float | str = 2, axis: Axes = None, keepdims: bool = Fal
 
 
 def _root(total: Tensor) -> Tensor:
-    """√total whose gradient at 0 is 0 and not infinite."""
-    nothing = total == 0
-    return where(nothing, 0.0, where(nothing, 1.0, total).sqrt())
+    """√total with a gradient of 0 instead of infinity at 0."""
+    is_zero = total == 0
+    return where(is_zero, 0.0, where(is_zero, 1.0, total).sqrt())
 
 
 def normalize(x: Operand, p: float = 2, axis: Axes = -1, eps: float = 1e-12) -> Tensor:
@@ -79,7 +79,7 @@ def normalize(x: Operand, p: float = 2, axis: Axes = -1, eps: float = 1e-12) -> 
 
 
 def cosine_similarity(x: Operand, y: Operand, axis: int = -1, eps: float = 1e-8) -> Tensor:
-    """x · y / (‖x‖ ‖y‖) along an axis, neither length counted as less than eps.
+    """x · y / (‖x‖ ‖y‖) along an axis, each norm at least eps.
 
     Example: `ws.cosine_similarity([1.0, 0.0], [0.0, 2.0])` is 0.
     """
@@ -93,17 +93,17 @@ def argmin(x: Operand, axis: int | None = None, keepdims: bool = False) -> Tenso
 
 
 def any(x: Operand, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """Is one element along the axes True, or not 0?  Example: `ws.any([False, True])` is True."""
+    """Is any element along the axes True, or nonzero?  Example: `ws.any([False, True])` is True."""
     return _truth(x).max(axis, keepdims) > 0
 
 
 def all(x: Operand, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """Is every element along the axes True, or not 0?  Example: `ws.all([False, True])` is False."""
+    """Is every element along the axes True, or nonzero?  Example: `ws.all([False, True])` is False."""
     return _truth(x).min(axis, keepdims) > 0
 
 
 def count_nonzero(x: Operand, axis: Axes = None) -> Tensor:
-    """How many elements along the axes are not 0, as an int32.  Example: `ws.count_nonzero([3.0, 0.0])` is 1."""
+    """The number of nonzero elements along the axes, as int32.  Example: `ws.count_nonzero([3.0, 0.0])` is 1."""
     return _truth(x).sum(axis)
 
 

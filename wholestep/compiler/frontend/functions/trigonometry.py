@@ -1,4 +1,4 @@
-"""Inverse functions of sines and tangents, circular and hyperbolic; their gradients are the closed forms."""
+"""Inverse trigonometric and hyperbolic functions; their gradients are closed forms (custom gradients)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wholestep.errors import DTypeError
 
 __all__ = ["acos", "acosh", "asin", "asinh", "atan2", "atanh", "sinc"]
 
-LARGE = 1e8  # beyond it x² ± 1 is x², and would overflow sooner than x
+LARGE = 1e8  # above this, x² ± 1 rounds to x², and x² overflows long before x
 
 
 def _floats(op: str, x: Operand) -> Tensor:
@@ -26,7 +26,7 @@ def _floats(op: str, x: Operand) -> Tensor:
 
 
 def _with_derivative(x: Tensor, value: Callable[[Tensor], Tensor], slope: Callable[[Tensor], Tensor]) -> Tensor:
-    """A function of x whose derivative is known, and not to be taken of the formula."""
+    """A function with a given derivative, which replaces automatic differentiation of its formula."""
 
     @custom_gradient
     def function(x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
@@ -54,7 +54,7 @@ def acos(x: Operand) -> Tensor:
 
 
 def atan2(y: Operand, x: Operand) -> Tensor:
-    """The angle of the point (x, y), from -π to π; at the origin 0, with a gradient of 0.
+    """The angle of the point (x, y), from -π to π; 0 at the origin, with a gradient of 0.
 
     Example: `ws.atan2(1.0, 0.0)` is π/2.
     """
@@ -68,11 +68,11 @@ def atan2(y: Operand, x: Operand) -> Tensor:
         angle = atan(low / where(high == 0, 1.0, high))
         angle = where(abs(y) > abs(x), math.pi / 2 - angle, angle)
         angle = where(x < 0, math.pi - angle, angle)
-        length = x * x + y * y
+        squared_radius = x * x + y * y
 
         def gradient(upstream: Tensor) -> tuple[Tensor, Tensor]:
-            share = where(length == 0, 0.0, upstream / where(length == 0, 1.0, length))
-            return share * x, -(share * y)
+            scaled = where(squared_radius == 0, 0.0, upstream / where(squared_radius == 0, 1.0, squared_radius))
+            return scaled * x, -(scaled * y)
 
         return where(y < 0, -angle, angle), gradient
 
@@ -97,8 +97,8 @@ def acosh(x: Operand) -> Tensor:
     t = _floats("acosh", x)
 
     def value(x: Tensor) -> Tensor:
-        far = where(x > LARGE, 1.0, x) - 1.0
-        near = log1p(far + (far * (far + 2.0)).sqrt())
+        excess = where(x > LARGE, 1.0, x) - 1.0
+        near = log1p(excess + (excess * (excess + 2.0)).sqrt())
         return where(x > LARGE, log(where(x > LARGE, x, 1.0)) + math.log(2.0), near)
 
     return _with_derivative(t, value, lambda x: ((x - 1.0) * (x + 1.0)).sqrt().recip())
@@ -117,8 +117,8 @@ def atanh(x: Operand) -> Tensor:
 def sinc(x: Operand) -> Tensor:
     """sin(πx) / (πx), 1 at 0.  Example: `ws.sinc(0.0)` is 1."""
     t = _floats("sinc", x)
-    turned = where(t == 0, 1.0, t * math.pi)
-    return where(t == 0, 1.0, sin(turned) / turned)
+    angle = where(t == 0, 1.0, t * math.pi)
+    return where(t == 0, 1.0, sin(angle) / angle)
 
 
 take_their_words(globals(), __all__)

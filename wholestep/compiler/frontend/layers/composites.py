@@ -1,4 +1,4 @@
-"""Layers that are one op: norms, dropout, attention.  Each keeps its name through the compiler, there and back."""
+"""Layers that are a single op, forward and backward: norms, dropout, attention.  A backend may use one kernel each."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def layer_norm(
     """(x - mean) / √(variance + eps) · weight + bias, mean and variance over the axes (arXiv:1607.06450).
 
     Args:
-        weight, bias: of the shape of the axes; left out, they are 1 and 0.
-        axis: one or several, the last one unless told otherwise.
+        weight, bias: of the shape of the axes; 1 and 0 by default.
+        axis: one or several; the last one by default.
 
     Example: `ws.layer_norm(x, gain, shift)`.
     """
-    if weight is None and bias is not None:  # the op has a bias only beside a weight
+    if weight is None and bias is not None:  # the op supports a bias only together with a weight
         return layer_norm(x, axis=axis, eps=eps) + _broadcast_bias("layer_norm", x, bias, axis)
     return _over_axes("layer_norm", x, (weight, bias), axis, at.NormAttrs(float(eps)))
 
@@ -45,13 +45,13 @@ def rms_norm(x: Tensor, weight: Operand | None = None, axis: Axes = -1, eps: flo
     """x / √(mean x² + eps) · weight, the mean over the axes (arXiv:1910.07467).
 
     Args:
-        weight: of the shape of the axes; left out, it is 1.
-        eps: the smallest step above 1 of x's dtype unless given.
+        weight: of the shape of the axes; 1 by default.
+        eps: the machine epsilon of x's dtype by default.
 
     Example: `ws.rms_norm(x, gain)`.
     """
-    least = x.dtype.eps if eps is None else eps
-    return _over_axes("rms_norm", x, (weight,), axis, at.NormAttrs(float(least)))
+    epsilon = x.dtype.eps if eps is None else eps
+    return _over_axes("rms_norm", x, (weight,), axis, at.NormAttrs(float(epsilon)))
 
 
 def group_norm(
@@ -61,8 +61,8 @@ def group_norm(
     (arXiv:1803.08494).
 
     Args:
-        x: (N, C, ...); C is cut into `groups` equal parts, each normalised together with the axes behind it.
-        weight, bias: (C,); left out, they are 1 and 0.
+        x: (N, C, ...); C is split into `groups` equal parts, each normalised over its channels and all later axes.
+        weight, bias: (C,); 1 and 0 by default.
 
     Example: `ws.group_norm(images, 8)`.
     """
@@ -84,24 +84,24 @@ def batch_norm(
     per_worker: bool = False,
 ) -> Tensor:
     """(x - mean) / √(variance + eps) · weight + bias, mean and variance of each channel over the batch and the axes
-    behind the channels (arXiv:1502.03167).
+    after the channels (arXiv:1502.03167).
 
-    In training these are the batch's, and running = (1 - momentum)·running + momentum·batch at the end of the step (the
-    variance of n values divided by n - 1, as in PyTorch); evaluation and prediction use the running ones.
+    Training uses the statistics of the batch, and updates running = (1 - momentum)·running + momentum·batch at the end
+    of the step (with the unbiased variance, as in PyTorch); evaluation and prediction use the running statistics.
 
     Args:
-        x: (N, C) or (N, C, ...), with more than one value for each channel.
-        weight, bias: (C,); left out, they are 1 and 0.
-        running_mean, running_var: states (C,), both or none: without them the batch's own are used everywhere.
-        per_worker: of several workers, normalise the rows of each by themselves; the running ones are of all rows.
+        x: (N, C) or (N, C, ...), with more than one value per channel.
+        weight, bias: (C,); 1 and 0 by default.
+        running_mean, running_var: states (C,), both or none: without them, the batch's statistics are always used.
+        per_worker: with several workers, normalise the rows of each separately; running statistics cover all rows.
 
     Example: `ws.batch_norm(x, gain, shift)`.
     """
     if weight is None and bias is not None:
-        shift = _channels("batch_norm", x, "bias", bias)
-        return batch_norm(x, None, None, running_mean, running_var, momentum, eps, per_worker) + _beside(shift, x)
-    named = (("weight", weight), ("bias", bias))
-    affine = [_channels("batch_norm", x, name, p) for name, p in named if p is not None]
+        shift = _check_channels("batch_norm", x, "bias", bias)
+        return batch_norm(x, None, None, running_mean, running_var, momentum, eps, per_worker) + _per_channel(shift, x)
+    parameters = (("weight", weight), ("bias", bias))
+    affine = [_check_channels("batch_norm", x, name, p) for name, p in parameters if p is not None]
     out = _record("batch_norm", [x, *affine], at.NormAttrs(float(eps), per_worker))
     if running_mean is None and running_var is None:
         return out
@@ -109,59 +109,61 @@ def batch_norm(
         missing = "running_mean" if running_mean is None else "running_var"
         fail(UsageError, f"batch_norm needs both running statistics or none; {missing} is missing.")
     mean, var = (
-        _channels("batch_norm", x, name, p)
+        _check_channels("batch_norm", x, name, p)
         for name, p in (("running_mean", running_mean), ("running_var", running_var))
     )
     if not _EVALUATING.get():
-        _follow_batch(x, running_mean, running_var, momentum)
-    slope = 1.0 / sqrt(var + eps)
-    slope = slope * affine[0] if affine else slope
-    fixed = (x - _beside(mean, x)) * _beside(slope, x)
-    return by_mode(out, fixed + _beside(affine[1], x) if len(affine) > 1 else fixed)
+        _update_running_statistics(x, running_mean, running_var, momentum)
+    scale = 1.0 / sqrt(var + eps)
+    scale = scale * affine[0] if affine else scale
+    evaluated = (x - _per_channel(mean, x)) * _per_channel(scale, x)
+    return by_mode(out, evaluated + _per_channel(affine[1], x) if len(affine) > 1 else evaluated)
 
 
-def _follow_batch(x: Tensor, mean: Tensor, var: Tensor, momentum: float | Tensor) -> None:
-    """Record the updates of the running statistics; the same sums as the norm's own, which become one."""
+def _update_running_statistics(x: Tensor, mean: Tensor, var: Tensor, momentum: float | Tensor) -> None:
+    """Record the updates of the running statistics; their sums are those of the norm, and are merged by CSE."""
     if x.graph is None:
-        fail(UsageError, "batch_norm changes its running statistics, states of a graph; record x in one first.")
+        fail(
+            UsageError, "batch_norm updates its running statistics, which are states of a graph; record x in one first."
+        )
     average, unbiased = batch_statistics(x)
     if not isinstance(momentum, Tensor) and not 0 <= momentum <= 1:
-        fail(OptionError, f"batch_norm: momentum is between 0 (nothing changes) and 1; received {momentum!r}.")
-    share = as_tensor(momentum).astype(x.dtype)
+        fail(OptionError, f"batch_norm: momentum must be between 0 (no update) and 1; received {momentum!r}.")
+    weight = as_tensor(momentum).astype(x.dtype)
     for state, batch in ((mean, average), (var, unbiased)):
-        # A norm that is called twice in a step follows both batches, in order, as PyTorch's does.
-        x.graph.advance(state, _towards(batch, share))
+        # A norm that is called twice in a step applies both updates in order, as PyTorch does.
+        x.graph.advance(state, _moving_average(batch, weight))
 
 
 def batch_statistics(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and unbiased variance of each channel, written as `batch_norm` computes them: the sums become one."""
-    behind, count = tuple(range(2, x.ndim)), values_per_channel(x.shape)
-    average = ratio(x.sum(behind).sum(0), count)
-    centred = x - _beside(average, x)
-    variance = ratio((centred * centred).sum(behind).sum(0), count)
+    """Mean and unbiased variance of each channel, by the same expressions as `batch_norm`, so that CSE merges them."""
+    spatial_axes, count = tuple(range(2, x.ndim)), values_per_channel(x.shape)
+    average = ratio(x.sum(spatial_axes).sum(0), count)
+    centred = x - _per_channel(average, x)
+    variance = ratio((centred * centred).sum(spatial_axes).sum(0), count)
     elements = as_tensor(count).astype("float64")
     return average, variance * (elements / (elements - 1.0)).astype(x.dtype)
 
 
-def _towards(batch: Tensor, share: Tensor) -> Callable[[Tensor], Tensor]:
-    return lambda now: now * (1.0 - share) + batch * share
+def _moving_average(batch: Tensor, weight: Tensor) -> Callable[[Tensor], Tensor]:
+    return lambda running: running * (1.0 - weight) + batch * weight
 
 
-def _channels(op: str, x: Tensor, name: str, value: Operand) -> Tensor:
+def _check_channels(op: str, x: Tensor, name: str, value: Operand) -> Tensor:
     p = as_tensor(value)
     if x.ndim < 2:
         fail(ShapeError, f"{op} needs an input of shape (N, C, ...); received {shape_text(x.shape)}.")
     if p.shape != (x.shape[1],):
         fail(
             ShapeError,
-            f"{op}: the {name} has one number for each of the {x.shape[1]} channels of {shape_text(x.shape)}; received "
-            f"{shape_text(p.shape)}.",
+            f"{op}: the {name} needs one value for each of the {x.shape[1]} channels of {shape_text(x.shape)}; "
+            f"received {shape_text(p.shape)}.",
         )
     return p
 
 
-def _beside(p: Tensor, x: Tensor) -> Tensor:
-    """One number per channel, so that it broadcasts against x."""
+def _per_channel(p: Tensor, x: Tensor) -> Tensor:
+    """A vector over channels, reshaped to broadcast against x (N, C, ...)."""
     return p.reshape((x.shape[1], *[1] * (x.ndim - 2)))
 
 
@@ -171,10 +173,10 @@ def _record(op: str, operands: Sequence[Operand], attrs: at.Attrs) -> Tensor:
 
 
 def _over_axes(op: str, x: Tensor, affine: Sequence[Operand | None], axis: Axes, attrs: at.Attrs) -> Tensor:
-    """A norm over the last axis, applied to the given axes: they are moved behind the others and merged."""
+    """A norm over the given axes by the op for the last axis: they are moved to the end and merged."""
     axes = x._axes(axis)
-    named = zip(("weight", "bias"), affine)
-    params = [_check_operand(op, x, name, p, axes).reshape(-1) for name, p in named if p is not None]
+    parameters = zip(("weight", "bias"), affine)
+    params = [_check_operand(op, x, name, p, axes).reshape(-1) for name, p in parameters if p is not None]
     if axes == (x.ndim - 1,):
         return _record(op, [x, *params], attrs)
     if not axes:
@@ -182,10 +184,10 @@ def _over_axes(op: str, x: Tensor, affine: Sequence[Operand | None], axis: Axes,
             ShapeError, f"{op} needs an axis to normalise over; received x of shape {shape_text(x.shape)}, axis={axis}."
         )
     order = [*(d for d in range(x.ndim) if d not in axes), *axes]
-    moved = x.permute(*order)
-    kept = x.ndim - len(axes)
-    rows = moved.reshape((*moved.shape[:kept], -1))
-    out = _record(op, [rows, *params], attrs).reshape(moved.shape)
+    permuted = x.permute(*order)
+    leading = x.ndim - len(axes)
+    rows = permuted.reshape((*permuted.shape[:leading], -1))
+    out = _record(op, [rows, *params], attrs).reshape(permuted.shape)
     return out.permute(*(order.index(d) for d in range(x.ndim)))
 
 
@@ -194,14 +196,14 @@ def _check_operand(op: str, x: Tensor, name: str, value: Operand, axes: Sequence
     if p.shape != expected:
         fail(
             ShapeError,
-            f"{op}: the {name} has the shape of what is normalised, {shape_text(expected)} of {shape_text(x.shape)}; "
-            f"received {shape_text(p.shape)}.",
+            f"{op}: the {name} must have the shape of the normalised axes, {shape_text(expected)} of "
+            f"{shape_text(x.shape)}; received {shape_text(p.shape)}.",
         )
     return p
 
 
 def _broadcast_bias(op: str, x: Tensor, bias: Operand, axis: Axes) -> Tensor:
-    """A bias over some axes, with an extent of 1 for each other, so that it broadcasts against x."""
+    """A bias over some axes, with size 1 for all others, so that it broadcasts against x."""
     axes = x._axes(axis)
     p = _check_operand(op, x, "bias", bias, axes)
     return p.reshape(tuple(e if d in axes else 1 for d, e in enumerate(x.shape)))
@@ -212,7 +214,7 @@ def _broadcast_bias(op: str, x: Tensor, bias: Operand, axis: Axes) -> Tensor:
 
 @runtime_checkable
 class Switchable(Protocol):
-    """A number that stays in the program even while it means *off*: what `ws.runtime` gives."""
+    """A number that remains a runtime scalar even if it is 0 (*off*): what `ws.runtime` returns."""
 
     @property
     def value(self) -> float: ...
@@ -222,9 +224,9 @@ def dropout(x: Tensor, p: float | Switchable | Tensor = 0.5) -> Tensor:
     """x / (1 - p) with probability 1 - p, else 0, in training; x itself in evaluation and prediction
     (Srivastava et al., 2014).
 
-    Which of the two belongs to the entry point that runs, not to a flag.  The rate is a runtime scalar called
-    `<key>.rate`, the key being the graph's scope and the ordinal of the draw in it; 0 leaves no trace in the program
-    unless it is `ws.runtime(0.0)`.  A scalar of your own, `g.scalar("rate", 0.1)`, may serve several calls.
+    The entry point that runs decides which, not a flag.  The rate is a runtime scalar named `<key>.rate`, the key being
+    the graph's scope and the ordinal of the draw in it; a rate of 0 records nothing unless it is `ws.runtime(0.0)`.  A
+    scalar of your own, `g.scalar("rate", 0.1)`, may serve several calls.
 
     Example: `ws.dropout(x, 0.1)`.
     """
@@ -240,7 +242,7 @@ def dropout(x: Tensor, p: float | Switchable | Tensor = 0.5) -> Tensor:
 def _rate(p: float | Switchable) -> float:
     value = float(p.value if isinstance(p, Switchable) else p)
     if not 0 <= value <= 1:
-        fail(OptionError, f"dropout: p is a probability, between 0 and 1; received {value}.")
+        fail(OptionError, f"dropout: p must be a probability between 0 and 1; received {value}.")
     return value
 
 
@@ -249,7 +251,7 @@ _EVALUATING: ContextVar[bool] = ContextVar("evaluating", default=False)
 
 @contextmanager
 def outside_of_training() -> Iterator[None]:
-    """What is recorded inside is meant as in a prediction, in a step that changes states of its own."""
+    """Records layers inside as in prediction (no dropout, running statistics), within a step that updates states."""
     token = _EVALUATING.set(True)
     try:
         yield
@@ -257,17 +259,17 @@ def outside_of_training() -> Iterator[None]:
         _EVALUATING.reset(token)
 
 
-_OUTSIDE_OF_TRAINING = {"dropout": 0, "by_mode": 1}  # op -> the input that it is
+_EVALUATION_INPUT = {"dropout": 0, "by_mode": 1}  # op -> the input that replaces it
 
 
 def evaluation_graph(graph: IRGraph) -> IRGraph:
-    """A traced graph under its meaning outside of training: nothing is dropped, statistics are the running ones."""
-    chosen = _OUTSIDE_OF_TRAINING
-    return rewrite(graph, lambda node: node.inputs[chosen[node.op]] if node.op in chosen else node)
+    """A traced graph as it is outside of training: without dropout, and with running statistics."""
+    replacement = _EVALUATION_INPUT
+    return rewrite(graph, lambda node: node.inputs[replacement[node.op]] if node.op in replacement else node)
 
 
 def by_mode(training: Tensor, evaluating: Tensor) -> Tensor:
-    """One value in a step that trains, another in evaluation and prediction; the entry point decides, not a flag.
+    """One value in training steps, another in evaluation and prediction; the entry point decides, not a flag.
 
     Example: `ws.by_mode(batch_mean, running_mean)`.
     """
@@ -293,66 +295,67 @@ def attention(
 
     Args:
         q: queries, (..., T, d).
-        k, v: keys (..., S, d) and values (..., S, e), with the same leading axes (batch, heads).  There may be fewer
-            heads of them: 8 heads of queries over 2 of keys and values are 4 in a row over each (arXiv:2305.13245).
-        causal: query i sees the keys 0 ... i only.
-        scale: 1/√d unless given.
-        mask: bool, True where a query may look, or numbers that are added to the scores; broadcast to (..., T, S).  A
-            query that may look nowhere gives 0, and so do its gradients.
-        dropout: how likely each weight of a softmax is dropped, in training.  Without it the scores, (..., T, S), are
-            never in memory as a whole; with it they are, in steps that train.
+        k, v: keys (..., S, d) and values (..., S, e), with the same leading axes (batch, heads).  They may have fewer
+            heads (grouped-query attention, arXiv:2305.13245): with 8 query heads and 2 key and value heads, 4
+            consecutive query heads share one.
+        causal: query i attends to the keys 0 ... i only.
+        scale: 1/√d by default.
+        mask: bool, True where a query may attend, or values added to the scores; broadcast to (..., T, S).  A fully
+            masked query gives 0, and its gradients are 0.
+        dropout: the probability of dropping each attention weight in training.  Without it, the scores (..., T, S) are
+            never materialized; with it they are, in training steps.
 
     Example: `ws.attention(q, k, v, causal=True)`.
     """
     if scale is None:
         width = q.shape[-1] if q.ndim else 0
         if not isinstance(width, int):
-            fail(ShapeError, f"attention: the width {width} of the queries is not a number yet; give scale= as well.")
+            fail(ShapeError, f"attention: the width {width} of the queries is symbolic; pass scale= as well.")
         scale = 1.0 / math.sqrt(max(width, 1))
     attrs = at.AttentionAttrs(bool(causal), float(scale))
     nodes = promote("attention", [q.node, k.node, v.node])
     dtype = nodes[0].type.dtype
-    added = [] if mask is None else [_scores(q, k, mask, dtype.accumulate)]
+    mask_terms = [] if mask is None else [_mask_term(q, k, mask, dtype.accumulate)]
     if not dtype.is_half:
-        whole = _record("attention", [Tensor(operand(q.node), q.graph), k, v, *added], attrs)
+        fused = _record("attention", [Tensor(operand(q.node), q.graph), k, v, *mask_terms], attrs)
     else:
-        out = record("attention", [*nodes, *(m.node for m in added)], attrs)
-        whole = Tensor(out, common_graph(q, k, v, *added)).astype(dtype)
+        out = record("attention", [*nodes, *(m.node for m in mask_terms)], attrs)
+        fused = Tensor(out, common_graph(q, k, v, *mask_terms)).astype(dtype)
     if not isinstance(dropout, Tensor | Switchable) and dropout == 0:
-        return whole
-    return by_mode(_attention_from_primitives(q, k, v, added, attrs, dropout), whole)
+        return fused
+    return by_mode(_attention_from_primitives(q, k, v, mask_terms, attrs, dropout), fused)
 
 
 def _attention_from_primitives(
-    q: Tensor, k: Tensor, v: Tensor, added: list[Tensor], attrs: at.AttentionAttrs, p: float | Switchable | Tensor
+    q: Tensor, k: Tensor, v: Tensor, mask_terms: list[Tensor], attrs: at.AttentionAttrs, p: float | Switchable | Tensor
 ) -> Tensor:
-    """Attention written out, with some of the weights dropped."""
-    k, v = _for_each_head(k, q), _for_each_head(v, q)
+    """Attention with dropout of its weights, composed of primitives; materializes the scores."""
+    k, v = _repeat_heads(k, q), _repeat_heads(v, q)
     scores = matmul(q, k.transpose(-1, -2), dtype=q.dtype.accumulate) * attrs.scale
-    scores = scores + added[0] if added else scores
+    scores = scores + mask_terms[0] if mask_terms else scores
     if attrs.causal:
         size = scores.shape[-2:]
         scores = where(iota(size, 0) >= iota(size, 1), scores, -math.inf)
-    if added:  # a query that may look nowhere
-        sees = scores.max(-1, keepdims=True) > -math.inf
-        weights = where(sees, softmax(where(sees, scores, 0.0)), 0.0)
+    if mask_terms:  # fully masked queries get weights of 0 instead of NaN
+        is_unmasked = scores.max(-1, keepdims=True) > -math.inf
+        weights = where(is_unmasked, softmax(where(is_unmasked, scores, 0.0)), 0.0)
     else:
         weights = softmax(scores)
     return matmul(dropout(weights, p).astype(v.dtype), v)
 
 
-def _for_each_head(x: Tensor, q: Tensor) -> Tensor:
-    """Keys or values of heads that several heads of queries share, once for each of these."""
+def _repeat_heads(x: Tensor, q: Tensor) -> Tensor:
+    """Keys or values repeated so that every query head has its own (grouped-query attention)."""
     if q.ndim < 3 or x.shape[-3] == q.shape[-3]:
         return x
-    heads, shared = int(q.shape[-3]), int(x.shape[-3])
-    apart = x.reshape((*x.shape[:-2], 1, *x.shape[-2:]))
-    wide = apart.expand(*x.shape[:-2], heads // shared, *x.shape[-2:])
-    return wide.reshape((*x.shape[:-3], heads, *x.shape[-2:]))
+    heads, key_heads = int(q.shape[-3]), int(x.shape[-3])
+    with_unit_axis = x.reshape((*x.shape[:-2], 1, *x.shape[-2:]))
+    repeated = with_unit_axis.expand(*x.shape[:-2], heads // key_heads, *x.shape[-2:])
+    return repeated.reshape((*x.shape[:-3], heads, *x.shape[-2:]))
 
 
-def _scores(q: Tensor, k: Tensor, mask: Operand, dtype: DType) -> Tensor:
-    """What a mask adds to the scores, in their dtype."""
+def _mask_term(q: Tensor, k: Tensor, mask: Operand, dtype: DType) -> Tensor:
+    """A mask as a term of the scores, in their dtype: a bool mask becomes 0 and -inf."""
     m = as_tensor(mask)
     if m.dtype == boolean:
         number = dtype.numpy.type

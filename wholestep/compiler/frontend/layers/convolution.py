@@ -20,10 +20,13 @@ Padding = int | str | Sequence[int]
 
 
 def pair(op: str, name: str, value: Pair) -> tuple[int, int]:
-    """(vertical, horizontal) of a number or a pair."""
+    """A number or a pair as (vertical, horizontal)."""
     both = (value, value) if isinstance(value, int) else tuple(value)
     if len(both) != 2 or not all(isinstance(v, int) for v in both):
-        fail(OptionError, f"{op}: {name} is a number or a pair (vertical, horizontal) of numbers; received {value!r}.")
+        fail(
+            OptionError,
+            f"{op}: {name} must be an integer or a pair (vertical, horizontal) of integers; received {value!r}.",
+        )
     return both[0], both[1]
 
 
@@ -38,8 +41,8 @@ def margins(
     stride: Sequence[int],
     dilation: Sequence[int] = (1, 1),
 ) -> Margins:
-    """((top, left), (bottom, right)).  "same": one result for every `stride` pixels, an odd row below the image and an
-    odd column behind it, as in Keras; without a stride that is torch's "same" too."""
+    """Padding ((top, left), (bottom, right)).  "same": one output per `stride` pixels; an odd row is added at the
+    bottom and an odd column at the right, as in Keras; for stride 1 this equals torch's "same"."""
     if not isinstance(padding, str):
         around = pair(op, "padding", padding)
         return around, around
@@ -47,21 +50,21 @@ def margins(
         return (0, 0), (0, 0)
     if padding != "same":
         fail(OptionError, f'{op}: padding is a number, a pair, "same" or "valid"; received {padding!r}.')
-    total = [_same(op, *of) for of in zip(size, kernel, stride, dilation, strict=True)]
+    total = [_same(op, *arguments) for arguments in zip(size, kernel, stride, dilation, strict=True)]
     return (total[0] // 2, total[1] // 2), (total[0] - total[0] // 2, total[1] - total[1] // 2)
 
 
 def _same(op: str, size: object, kernel: int, stride: int, dilation: int) -> int:
-    """How many zeros one axis needs."""
-    reach = dilation * (kernel - 1)
+    """The total padding of one axis for "same"."""
+    extent = dilation * (kernel - 1)
     if stride == 1:
-        return reach
+        return extent
     if not isinstance(size, int):
         fail(
             ShapeError,
-            f'{op}: padding="same" with a stride of {stride} depends on the size of the image; received {size}.',
+            f'{op}: padding="same" with a stride of {stride} needs an image of fixed size; received {size}.',
         )
-    return max((-(-size // stride) - 1) * stride + reach + 1 - size, 0)
+    return max((-(-size // stride) - 1) * stride + extent + 1 - size, 0)
 
 
 def need_axes(op: str, what: str, x: Tensor, text: str) -> None:
@@ -91,11 +94,11 @@ def conv2d(
     Args:
         x: images, (N, C, H, W).
         weight: (O, C / groups, KH, KW), as in torch.
-        bias: (O,); left out, it is 0.
+        bias: (O,); 0 by default.
         stride, dilation: a number, or a pair (vertical, horizontal).
         padding: zeros around the image: a number, a pair, "valid" (none) or "same" (the result is as large as x, or has
             one pixel for each step of the stride).
-        groups: output channels of group g see the input channels of group g alone.
+        groups: output channels of group g depend on the input channels of group g only.
 
     Example: `ws.conv2d(images, w, b, padding=2)`.
     """
@@ -106,18 +109,18 @@ def conv2d(
     low, high = margins("conv2d", padding, x.shape[2:], _kernel_size("conv2d", kernel), steps, spread)
     nodes = promote("conv2d", [x.node, kernel.node])
     attrs = at.ConvAttrs(steps, low, high, spread, groups, False)
-    made = Tensor(record("conv2d", [operand(nodes[0]), nodes[1]], attrs), common_graph(x, kernel))
-    out = made.astype(nodes[0].type.dtype)
+    product = Tensor(record("conv2d", [operand(nodes[0]), nodes[1]], attrs), common_graph(x, kernel))
+    out = product.astype(nodes[0].type.dtype)
     return out if bias is None else out + per_channel("conv2d", bias, out)
 
 
 def per_channel(op: str, bias: Operand, out: Tensor) -> Tensor:
-    """A bias of (N, C, ...), so that it broadcasts."""
+    """A bias over channels, reshaped to broadcast against (N, C, ...)."""
     b = as_tensor(bias)
     if b.shape != (out.shape[1],):
         fail(
             ShapeError,
-            f"{op}: a bias has one number for each of the {out.shape[1]} output channels; received "
+            f"{op}: a bias needs one value for each of the {out.shape[1]} output channels; received "
             f"{shape_text(b.shape)}.",
         )
     return b.reshape((out.shape[1], *[1] * (out.ndim - 2)))
@@ -156,15 +159,15 @@ def conv_transpose2d(
     dilation: Pair = 1,
     groups: int = 1,
 ) -> Tensor:
-    """The adjoint of `conv2d`: each pixel of x adds weight[c] to the window of the result that it stands for.
+    """The adjoint of `conv2d`: each pixel of x adds weight[c], scaled by it, to its window of the result.
 
     The result has (H - 1)·stride - 2·padding + dilation·(KH - 1) + output_padding + 1 rows.
 
     Args:
         x: images, (N, C, H, W).
         weight: (C, O / groups, KH, KW), as in torch.
-        bias: (O,); left out, it is 0.
-        padding: what is cut off the result on each side: a number, a pair, "valid" (nothing) or "same" (the result has
+        bias: (O,); 0 by default.
+        padding: the crop of the result on each side: a number, a pair, "valid" (nothing) or "same" (the result has
             `stride` rows for every row of x).
         output_padding: rows and columns more, below and on the right; less than the stride or the dilation.
 
@@ -185,9 +188,9 @@ def conv_transpose2d(
     )
     need_output_padding(op, more, steps, spread)
     window = _kernel_size(op, kernel)
-    given = [_number(op, x, n) for n in x.shape[2:]]
-    low, high = margins(op, padding, [n * s for n, s in zip(given, steps, strict=True)], window, steps, spread)
-    full = [(n - 1) * s + d * (k - 1) + 1 for n, s, d, k in zip(given, steps, spread, window, strict=True)]
+    image_size = [_number(op, x, n) for n in x.shape[2:]]
+    low, high = margins(op, padding, [n * s for n, s in zip(image_size, steps, strict=True)], window, steps, spread)
+    full = [(n - 1) * s + d * (k - 1) + 1 for n, s, d, k in zip(image_size, steps, spread, window, strict=True)]
     size = tuple(f - a - b + m for f, a, b, m in zip(full, low, high, more, strict=True))
     if min(size) < 1:
         fail(OptionError, f"{op}: a padding of {low}, {high} leaves nothing of {full[0]} x {full[1]} pixels; use less.")
@@ -219,7 +222,7 @@ def need_output_padding(op: str, more: Sequence[int], steps: Sequence[int], spre
 
 def _number(op: str, x: Tensor, extent: object) -> int:
     if not isinstance(extent, int):
-        fail(ShapeError, f"{op}: height and width must be numbers; received {shape_text(x.shape)}.")
+        fail(ShapeError, f"{op}: height and width must be integers; received {shape_text(x.shape)}.")
     return extent
 
 

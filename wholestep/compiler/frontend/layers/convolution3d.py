@@ -1,4 +1,4 @@
-"""Convolution and pooling of volumes, (N, C, D, H, W), by those of images."""
+"""Convolution and pooling of volumes (N, C, D, H, W), expressed by those of images: depth becomes channels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Triple = int | Sequence[int]
 
 
 def triple(op: str, name: str, value: Triple) -> tuple[int, int, int]:
-    """(depth, vertical, horizontal) of a number or three."""
+    """A number or three as (depth, vertical, horizontal)."""
     three = (value,) * 3 if isinstance(value, int) else tuple(value)
     if len(three) != 3 or not all(isinstance(v, int) for v in three):
         fail(OptionError, f"{op}: {name} is a number or three of them (depth, vertical, horizontal); {value!r}.")
@@ -66,14 +66,14 @@ def conv3d(
 
 
 def _layers(x: Tensor, window: int, count: int, stride: int, dilation: int) -> Tensor:
-    """For each place along the depth the `window` images that it sees, as channels of one."""
+    """For each output position along the depth, its `window` images stacked as channels (im2col along the depth)."""
     n, channels, _, height, width = x.shape
     last = (count - 1) * stride + 1
-    seen = [x[:, :, k * dilation : k * dilation + last : stride] for k in range(window)]  # (N, C, D', H, W)
-    together = seen[0] if window == 1 else stack(seen, 2)  # (N, C, KD, D', H, W)
+    taps = [x[:, :, k * dilation : k * dilation + last : stride] for k in range(window)]  # (N, C, D', H, W)
+    stacked = taps[0] if window == 1 else stack(taps, 2)  # (N, C, KD, D', H, W)
     if window == 1:
-        return together.permute(0, 2, 1, 3, 4).reshape((-1, channels, height, width))
-    return together.permute(0, 3, 1, 2, 4, 5).reshape((n * count, channels * window, height, width))
+        return stacked.permute(0, 2, 1, 3, 4).reshape((-1, channels, height, width))
+    return stacked.permute(0, 3, 1, 2, 4, 5).reshape((n * count, channels * window, height, width))
 
 
 def _margins(
@@ -92,7 +92,7 @@ def _margins(
 
 def _number(op: str, t: Tensor, extent: object) -> int:
     if not isinstance(extent, int):
-        fail(ShapeError, f"{op}: sizes must be numbers, but for the batch; received {shape_text(t.shape)}.")
+        fail(ShapeError, f"{op}: all sizes but the batch must be integers; received {shape_text(t.shape)}.")
     return extent
 
 
@@ -155,7 +155,7 @@ def avg_pool3d(
 
 
 def _pool_volume(op: str, x: Tensor, window: Triple, stride: Triple | None, padding: Triple, *options: bool) -> Tensor:
-    """Images one behind the other are channels; then their pixels are the columns of images of one row for each."""
+    """Pools height and width with depth as channels, then depth with all pixels as the columns of one image."""
     need_axes(op, "volumes", x, "(N, C, D, H, W)")
     size = triple(op, "window", window)
     steps = size if stride is None else triple(op, "stride", stride)

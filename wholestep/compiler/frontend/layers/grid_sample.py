@@ -1,4 +1,7 @@
-"""Images read at places that are computed: grids of an affine map, and pixels interpolated at the points of a grid."""
+"""Spatial transformers: affine grids, and images sampled at the points of a grid by interpolation.
+
+A sample is the weighted sum over the corners of its cell; each corner is one gather of flat pixel indices.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +26,11 @@ _MODES, _PADDING = ("bilinear", "nearest", "bicubic"), ("zeros", "border", "refl
 
 
 def affine_grid(theta: Tensor, size: Sequence[Extent], align_corners: bool = False) -> Tensor:
-    """The points (x, y), from -1 to 1, to which each pixel of an image is mapped by theta (N, 2, 3); of volumes
+    """The points (x, y) in [-1, 1] that the affine maps theta (N, 2, 3) assign to the pixels of images; for volumes,
     (x, y, z) by theta (N, 3, 4).
 
     Args:
-        size: of the images that are to be made, (N, C, H, W) or (N, C, D, H, W).
+        size: of the sampled images, (N, C, H, W) or (N, C, D, H, W).
 
     Example: `ws.grid_sample(images, ws.affine_grid(theta, images.shape))`.
     """
@@ -36,8 +39,8 @@ def affine_grid(theta: Tensor, size: Sequence[Extent], align_corners: bool = Fal
     if rank not in (2, 3) or len(sizes) != rank or theta.shape[1:] != (rank, rank + 1):
         fail(
             ShapeError,
-            f"affine_grid takes theta (N, 2, 3) and a size (N, C, H, W), or (N, 3, 4) and (N, C, D, H, W), sizes being "
-            f"numbers; received {shape_text(theta.shape)} and {shape_text(tuple(size))}.",
+            f"affine_grid needs theta (N, 2, 3) and a size (N, C, H, W), or (N, 3, 4) and (N, C, D, H, W), with "
+            f"integer sizes; received {shape_text(theta.shape)} and {shape_text(tuple(size))}.",
         )
     lines = [_line(n, align_corners) for n in sizes]
     axes = np.meshgrid(*lines, indexing="ij")
@@ -56,13 +59,13 @@ def _line(n: int, corners: bool) -> np.ndarray:
 def grid_sample(
     x: Tensor, grid: Tensor, mode: str = "bilinear", padding_mode: str = "zeros", align_corners: bool = False
 ) -> Tensor:
-    """Images (N, C, H, W) at the points of a grid (N, H', W', 2), each (x, y) from -1, the left or upper end, to 1; of
-    volumes (N, C, D, H, W) with a grid (N, D', H', W', 3).  Gradients go to the images and to the grid.
+    """Images (N, C, H, W) sampled at the points of a grid (N, H', W', 2), each (x, y) from -1 (left, top) to 1; or
+    volumes (N, C, D, H, W) with a grid (N, D', H', W', 3).  Images and grid both get gradients.
 
     Args:
-        mode: "bilinear", "nearest", or of images "bicubic".
-        padding_mode: beyond the ends "zeros", "border" (the outermost pixel) or "reflection".
-        align_corners: -1 and 1 are the middles of the outermost pixels, rather than their edges.
+        mode: "bilinear", "nearest", or, for images only, "bicubic".
+        padding_mode: outside of the image: "zeros", "border" (the outermost pixel) or "reflection".
+        align_corners: -1 and 1 are the centres of the outermost pixels, rather than their edges.
 
     Example: `ws.grid_sample(images, grid, padding_mode="border")`.
     """
@@ -71,20 +74,20 @@ def grid_sample(
     if rank not in (2, 3) or len(sizes) != rank or grid.ndim != rank + 2 or grid.shape[-1] != rank:
         fail(
             ShapeError,
-            f"grid_sample takes (N, C, H, W) and a grid (N, H', W', 2), or (N, C, D, H, W) and (N, D', H', W', 3), "
-            f"heights and widths being numbers; received {shape_text(x.shape)} and {shape_text(grid.shape)}.",
+            f"grid_sample needs (N, C, H, W) and a grid (N, H', W', 2), or (N, C, D, H, W) and (N, D', H', W', 3), "
+            f"with integer sizes of the image; received {shape_text(x.shape)} and {shape_text(grid.shape)}.",
         )
     if mode not in _MODES or padding_mode not in _PADDING or (mode == "bicubic" and rank == 3):
         fail(
             OptionError,
-            f"grid_sample: mode is one of {_MODES} ('bicubic' of images), padding_mode of {_PADDING}; received "
-            f"{mode!r}, {padding_mode!r}.",
+            f"grid_sample: mode must be one of {_MODES} ('bicubic' for images only), padding_mode of {_PADDING}; "
+            f"received {mode!r}, {padding_mode!r}.",
         )
     points = grid.reshape((grid.shape[0], product(grid.shape[1:-1]), rank))
-    places = [_pixels(points[..., rank - 1 - d], n, align_corners) for d, n in enumerate(sizes)]
+    positions = [_pixels(points[..., rank - 1 - d], n, align_corners) for d, n in enumerate(sizes)]
     if mode != "bicubic":
-        places = [_clamp_to_image(p, n, padding_mode, align_corners) for p, n in zip(places, sizes, strict=True)]
-    taps = [_taps(p, mode) for p in places]
+        positions = [_clamp_to_image(p, n, padding_mode, align_corners) for p, n in zip(positions, sizes, strict=True)]
+    taps = [_taps(p, mode) for p in positions]
     flat = x.reshape((*x.shape[:2], product(sizes)))
     total: Tensor | None = None
     for corner in pairs(*taps):
@@ -95,45 +98,45 @@ def grid_sample(
 
 
 def _pixels(point: Tensor, size: int, corners: bool) -> Tensor:
-    """-1 ... 1 as a place among the pixels."""
+    """A coordinate in [-1, 1] as a fractional pixel index."""
     return (point + 1.0) * ((size - 1) / 2) if corners else ((point + 1.0) * size - 1.0) * 0.5
 
 
-def _clamp_to_image(place: Tensor, size: int, padding: str, corners: bool) -> Tensor:
-    """Within the image, where the padding says so."""
+def _clamp_to_image(position: Tensor, size: int, padding: str, corners: bool) -> Tensor:
+    """Pixel positions moved into the image by "border" or "reflection" padding; unchanged for "zeros"."""
     if padding == "zeros":
-        return place
+        return position
     if padding == "reflection":
-        place = _reflect(place, size, corners)
-    return _between(place, float(size - 1))
+        position = _reflect(position, size, corners)
+    return _between(position, float(size - 1))
 
 
-def _between(place: Tensor, last: float) -> Tensor:
-    return where(place < 0, 0.0, where(place > last, last, place))
+def _between(position: Tensor, last: float) -> Tensor:
+    return where(position < 0, 0.0, where(position > last, last, position))
 
 
-def _reflect(place: Tensor, size: int, corners: bool) -> Tensor:
+def _reflect(position: Tensor, size: int, corners: bool) -> Tensor:
     low, span = (0.0, float(size - 1)) if corners else (-0.5, float(size))
     if span == 0:
-        return place * 0.0
-    off = abs(place - low)
-    turns = floor(off / span)
-    rest = off - turns * span
-    odd = turns - 2.0 * floor(turns * 0.5)
+        return position * 0.0
+    off = abs(position - low)
+    reflections = floor(off / span)
+    rest = off - reflections * span
+    odd = reflections - 2.0 * floor(reflections * 0.5)
     return where(odd == 0, rest + low, span - rest + low)
 
 
-Tap = tuple[Tensor, Tensor | None]  # the number of a pixel along one axis, as a float, and its weight; None is 1
+Tap = tuple[Tensor, Tensor | None]  # (pixel index along one axis as a float, weight; None: 1)
 
 
-def _taps(place: Tensor, mode: str) -> list[Tap]:
+def _taps(position: Tensor, mode: str) -> list[Tap]:
     if mode == "nearest":
-        return [(rounded(place), None)]
-    first = floor(place)
-    t = place - first
+        return [(rounded(position), None)]
+    first = floor(position)
+    t = position - first
     if mode == "bilinear":
         return [(first, 1.0 - t), (first + 1.0, t)]
-    a = -0.75  # as of ws.interpolate
+    a = -0.75  # the same cubic kernel as ws.interpolate
 
     def near(d: Tensor) -> Tensor:
         return ((a + 2.0) * d - (a + 3.0)) * d * d + 1.0
@@ -145,24 +148,24 @@ def _taps(place: Tensor, mode: str) -> list[Tap]:
 
 
 def _read(flat: Tensor, corner: Sequence[Tap], sizes: Sequence[int], padding: str, corners: bool, mode: str) -> Tensor:
-    """The pixels of one corner of the cells, times their weights: (N, C, points)."""
-    number: Tensor | None = None
+    """The pixels at one corner of the cells, times their weights: (N, C, points)."""
+    pixel: Tensor | None = None
     weight: Tensor | None = None
-    seen: Tensor | None = None
-    for (place, share), size in zip(corner, sizes, strict=True):
+    visible: Tensor | None = None
+    for (position, axis_weight), size in zip(corner, sizes, strict=True):
         if mode == "bicubic":
-            place = _clamp_to_image(place, size, padding, corners)
+            position = _clamp_to_image(position, size, padding, corners)
         if padding == "zeros":
-            here = (place >= 0) & (place <= float(size - 1))
-            seen = here if seen is None else seen & here
-        index = minimum(maximum(place.astype("int32"), 0), size - 1)
-        number = index if number is None else number * size + index
-        if share is not None:
-            weight = share if weight is None else weight * share
-    assert number is not None
-    pixels = take_along_axis(flat, number.reshape((number.shape[0], 1, number.shape[1])), 2)
-    if seen is not None:
-        pixels = where(seen.reshape((seen.shape[0], 1, seen.shape[1])), pixels, 0.0)
+            in_range = (position >= 0) & (position <= float(size - 1))
+            visible = in_range if visible is None else visible & in_range
+        index = minimum(maximum(position.astype("int32"), 0), size - 1)
+        pixel = index if pixel is None else pixel * size + index
+        if axis_weight is not None:
+            weight = axis_weight if weight is None else weight * axis_weight
+    assert pixel is not None
+    pixels = take_along_axis(flat, pixel.reshape((pixel.shape[0], 1, pixel.shape[1])), 2)
+    if visible is not None:
+        pixels = where(visible.reshape((visible.shape[0], 1, visible.shape[1])), pixels, 0.0)
     return pixels if weight is None else pixels * weight.reshape((weight.shape[0], 1, weight.shape[1]))
 
 

@@ -1,4 +1,4 @@
-"""Pooling: the largest element or the mean of windows, side by side, overlapping, or as many as are asked for."""
+"""Pooling: maxima and means of windows; strided, global, and adaptive (a given number of windows)."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def max_pool2d(
     ceil_mode: bool = False,
     dilation: Pair = 1,
 ) -> Tensor:
-    """The largest element of each window of (N, C, H, W); its gradient goes to the first of equal ones.
+    """The largest element of each window of (N, C, H, W); the first of equal ones gets the gradient.
 
     Args:
         window: a number, or a pair (vertical, horizontal).
         stride: the window's own size unless given.
-        padding: what lies outside the image is never the maximum; at most half of the window, or "same" or "valid".
-        ceil_mode: a last window that is only partly in the image counts too.
-        dilation: how far apart the pixels of a window are.
+        padding: never the maximum; at most half of the window, or "same" or "valid".
+        ceil_mode: include a last window that is only partly inside the image.
+        dilation: the distance between the pixels of a window.
 
     Example: `ws.max_pool2d(images, 2)`.
     """
@@ -53,11 +53,12 @@ def max_pool2d(
     size = pair("max_pool2d", "window", window)
     steps = size if stride is None else pair("max_pool2d", "stride", stride)
     low, high = _margins("max_pool2d", x, size, steps, padding, ceil_mode)
-    most = tuple(max(k // 2, lo) for k, lo in zip(size, low, strict=True))  # more would be refused as a mistake
-    beyond = tuple(max(0, hi - m) for hi, m in zip(high, most, strict=True))
-    if any(beyond):
-        x = pad(x, [(0, 0), (0, 0), (0, beyond[0]), (0, beyond[1])], LOWEST)
-    inside = tuple(hi - b for hi, b in zip(high, beyond, strict=True))
+    # The op accepts padding of at most half of the window; the rest is added by an explicit pad.
+    allowed = tuple(max(k // 2, lo) for k, lo in zip(size, low, strict=True))
+    excess = tuple(max(0, hi - m) for hi, m in zip(high, allowed, strict=True))
+    if any(excess):
+        x = pad(x, [(0, 0), (0, 0), (0, excess[0]), (0, excess[1])], LOWEST)
+    inside = tuple(hi - b for hi, b in zip(high, excess, strict=True))
     return Tensor(record("max_pool2d", [x.node], at.PoolAttrs(size, steps, low, inside, False)), x.graph)
 
 
@@ -69,14 +70,14 @@ def avg_pool2d(
     ceil_mode: bool = False,
     count_padding: bool = True,
 ) -> Tensor:
-    """The mean of each window of (N, C, H, W): a convolution of each channel.
+    """The mean of each window of (N, C, H, W), computed as a depthwise convolution.
 
     Args:
         window: a number, or a pair (vertical, horizontal).
         stride: the window's own size unless given.
-        padding: zeros around the image: a number, a pair, "same" (zeros that never count, as in Keras) or "valid".
-        ceil_mode: a last window that is only partly in the image counts too.
-        count_padding: whether the zeros of the padding are among the elements of a mean, as in torch.
+        padding: zeros around the image: a number, a pair, "same" (zeros not in the mean, as in Keras) or "valid".
+        ceil_mode: include a last window that is only partly inside the image.
+        count_padding: whether the mean includes the zeros of the padding, as in torch.
 
     Example: `ws.avg_pool2d(images, 2)`.
     """
@@ -84,28 +85,31 @@ def avg_pool2d(
     need_axes(op, "images", x, "(N, C, H, W)")
     channels = x.shape[1]
     if not isinstance(channels, int):
-        fail(ShapeError, f"{op}: the number of channels must be known; received {shape_text(x.shape)}.")
+        fail(ShapeError, f"{op}: the number of channels must be an integer; received {shape_text(x.shape)}.")
     size = pair(op, "window", window)
     if min(size) < 1:
         fail(OptionError, f"{op}: the window must be at least 1; received {window!r}.")
     steps = size if stride is None else pair(op, "stride", stride)
     low, high = _margins(op, x, size, steps, padding, ceil_mode)
-    around = low if isinstance(padding, str) else pair(op, "padding", padding)
+    declared = low if isinstance(padding, str) else pair(op, "padding", padding)
     counts_all = count_padding and not isinstance(padding, str)
-    even = low == high == around and (counts_all or max(low) == 0)
-    share = np.full((channels, 1, *size), 1.0 / (size[0] * size[1]) if even else 1.0, x.dtype.numpy)
-    with pin_float32():  # a mean, not a product with weights
+    even = low == high == declared and (counts_all or max(low) == 0)
+    kernel = np.full((channels, 1, *size), 1.0 / (size[0] * size[1]) if even else 1.0, x.dtype.numpy)
+    with pin_float32():  # a mean, not a convolution with weights of the model: exempt from autocast
         if even:
-            return conv2d(x, share, stride=steps, padding=low, groups=channels)
-        counted = around if counts_all else (0, 0)
-        counts = [_counts(int(n), *of) for n, *of in zip(x.shape[2:], size, steps, low, high, counted, strict=True)]
+            return conv2d(x, kernel, stride=steps, padding=low, groups=channels)
+        counted = declared if counts_all else (0, 0)
+        counts = [
+            _counts(int(n), *arguments)
+            for n, *arguments in zip(x.shape[2:], size, steps, low, high, counted, strict=True)
+        ]
         edges = [(0, 0), (0, 0), (low[0], high[0]), (low[1], high[1])]
-        sums = conv2d(pad(x, edges), share, stride=steps, groups=channels)
+        sums = conv2d(pad(x, edges), kernel, stride=steps, groups=channels)
     return sums * as_tensor((1.0 / np.outer(*counts)).astype(x.dtype.numpy))
 
 
 def _counts(size: int, window: int, stride: int, low: int, high: int, counted: int) -> np.ndarray:
-    """How many elements of each window along one axis are in the image, or in the margin that counts as such."""
+    """The number of elements of each window along one axis that are in the image or in padding that counts."""
     starts = np.arange(0, size + low + high - window + 1, stride) - low
     return np.minimum(starts + window, size + counted) - np.maximum(starts, -counted)
 
@@ -113,23 +117,25 @@ def _counts(size: int, window: int, stride: int, low: int, high: int, counted: i
 def _margins(
     op: str, x: Tensor, size: Sequence[int], stride: Sequence[int], padding: Padding, ceil_mode: bool
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """(top, left) and (bottom, right); with `ceil_mode` below and behind as much as another window needs."""
+    """Padding (top, left) and (bottom, right); `ceil_mode` extends the latter so that a partial window fits."""
     low, high = margins(op, padding, x.shape[2:], size, stride)
     if not ceil_mode:
         return low, high
-    return low, tuple(_last(op, x, *of) for of in zip(x.shape[2:], size, stride, low, high, strict=True))
+    return low, tuple(
+        _ceil_padding(op, x, *arguments) for arguments in zip(x.shape[2:], size, stride, low, high, strict=True)
+    )
 
 
-def _last(op: str, x: Tensor, size: object, window: int, stride: int, low: int, high: int) -> int:
+def _ceil_padding(op: str, x: Tensor, size: object, window: int, stride: int, low: int, high: int) -> int:
     if not isinstance(size, int):
         fail(ShapeError, f"{op}: ceil_mode needs images of a known size; received {shape_text(x.shape)}.")
     count = -(-(size + low + high - window) // stride) + 1
-    if (count - 1) * stride >= size + low:  # it would begin outside of the image
+    if (count - 1) * stride >= size + low:  # the last window would start outside of the image
         count -= 1
     return max(high, (count - 1) * stride + window - size - low)
 
 
-# -- the whole image ---------------------------------------------------------------------------------------------
+# -- global ------------------------------------------------------------------------------------------------------
 
 
 def global_avg_pool2d(x: Tensor) -> Tensor:
@@ -190,58 +196,58 @@ def _as_signals(x: Tensor) -> Tensor:
     return x.reshape((*x.shape[:2], x.shape[3]))
 
 
-# -- as many windows as are asked for ----------------------------------------------------------------------------
+# -- adaptive ----------------------------------------------------------------------------------------------------
 
 
 def adaptive_avg_pool2d(x: Tensor, size: Pair) -> Tensor:
-    """The mean of `size` windows of (N, C, H, W), as large as they have to be: window i of n rows and m windows has the
-    rows ⌊i·n/m⌋ ... ⌈(i + 1)·n/m⌉ - 1.
+    """The means of `size` windows that cover (N, C, H, W): of n rows and m windows, window i has the rows
+    ⌊i·n/m⌋ ... ⌈(i + 1)·n/m⌉ - 1.
 
     Example: `ws.adaptive_avg_pool2d(images, 7)`.
     """
-    wanted, given = _sizes("adaptive_avg_pool2d", x, size)
-    if all(n % m == 0 for n, m in zip(given, wanted, strict=True)):
-        if wanted == (1, 1):
+    target, current = _sizes("adaptive_avg_pool2d", x, size)
+    if all(n % m == 0 for n, m in zip(current, target, strict=True)):
+        if target == (1, 1):
             return x.mean((2, 3), keepdims=True)
-        return avg_pool2d(x, tuple(n // m for n, m in zip(given, wanted, strict=True)))
-    rows, columns = (_averages(n, m, x) for n, m in zip(given, wanted, strict=True))
+        return avg_pool2d(x, tuple(n // m for n, m in zip(current, target, strict=True)))
+    rows, columns = (_averages(n, m, x) for n, m in zip(current, target, strict=True))
     with pin_float32():
         return rows @ x @ columns.T
 
 
-def _averages(given: int, wanted: int, x: Tensor) -> Tensor:
-    """(wanted, given): which elements each mean is made of."""
-    matrix = np.zeros((wanted, given))
-    for i, (first, last) in enumerate(_spans(given, wanted)):
+def _averages(current: int, target: int, x: Tensor) -> Tensor:
+    """The (target, current) matrix that averages the elements of each window."""
+    matrix = np.zeros((target, current))
+    for i, (first, last) in enumerate(_spans(current, target)):
         matrix[i, first:last] = 1.0 / (last - first)
     return as_tensor(matrix.astype(x.dtype.numpy))
 
 
 def adaptive_max_pool2d(x: Tensor, size: Pair) -> Tensor:
-    """The largest element of `size` windows of (N, C, H, W), which lie as those of `adaptive_avg_pool2d`.
+    """The largest elements of `size` windows of (N, C, H, W), placed as those of `adaptive_avg_pool2d`.
 
     Example: `ws.adaptive_max_pool2d(images, 7)`.
     """
-    wanted, given = _sizes("adaptive_max_pool2d", x, size)
-    if all(n % m == 0 for n, m in zip(given, wanted, strict=True)):
-        return max_pool2d(x, tuple(n // m for n, m in zip(given, wanted, strict=True)))
-    x = stack([x[:, :, a:b].max(2) for a, b in _spans(given[0], wanted[0])], 2)
-    return stack([x[:, :, :, a:b].max(3) for a, b in _spans(given[1], wanted[1])], 3)
+    target, current = _sizes("adaptive_max_pool2d", x, size)
+    if all(n % m == 0 for n, m in zip(current, target, strict=True)):
+        return max_pool2d(x, tuple(n // m for n, m in zip(current, target, strict=True)))
+    x = stack([x[:, :, a:b].max(2) for a, b in _spans(current[0], target[0])], 2)
+    return stack([x[:, :, :, a:b].max(3) for a, b in _spans(current[1], target[1])], 3)
 
 
-def _spans(given: int, wanted: int) -> list[tuple[int, int]]:
-    return [(i * given // wanted, -(-(i + 1) * given // wanted)) for i in range(wanted)]
+def _spans(current: int, target: int) -> list[tuple[int, int]]:
+    return [(i * current // target, -(-(i + 1) * current // target)) for i in range(target)]
 
 
 def _sizes(op: str, x: Tensor, size: Pair) -> tuple[tuple[int, int], tuple[int, int]]:
     need_axes(op, "images", x, "(N, C, H, W)")
-    wanted = pair(op, "size", size)
-    if min(wanted) < 1:
-        fail(OptionError, f"{op}: the size of the result is at least 1; received {size!r}.")
+    target = pair(op, "size", size)
+    if min(target) < 1:
+        fail(OptionError, f"{op}: the size of the result must be at least 1; received {size!r}.")
     height, width = x.shape[2:]
     if not isinstance(height, int) or not isinstance(width, int):
-        fail(ShapeError, f"{op}: height and width must be numbers; received {shape_text(x.shape)}.")
-    return wanted, (height, width)
+        fail(ShapeError, f"{op}: height and width must be integers; received {shape_text(x.shape)}.")
+    return target, (height, width)
 
 
 def adaptive_avg_pool1d(x: Tensor, size: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Images of another size: interpolation, and channels that become pixels."""
+"""Resampling: interpolation (separable, one constant matrix per axis) and pixel shuffle."""
 
 from __future__ import annotations
 
@@ -29,32 +29,32 @@ def interpolate(
     mode: str = "nearest",
     align_corners: bool = False,
 ) -> Tensor:
-    """Signals (N, C, L), images (N, C, H, W) or volumes (N, C, D, H, W) of another size.
+    """Resizes signals (N, C, L), images (N, C, H, W) or volumes (N, C, D, H, W).
 
     Args:
-        size: of the result, a number or one for each axis; or
-        scale: how many times as large, a number or one for each axis.
-        mode: "nearest" (at the upper left of where a pixel lies, as in torch) or "nearest-exact" (at its middle),
-            "linear" ("bilinear" and "trilinear" are the same), "cubic" ("bicubic") or "area", the mean of what a pixel
-            of the result covers.
-        align_corners: of "linear" and "cubic": the first and last pixels stand for each other, rather than the edges.
+        size: of the result, a number or one per axis; or
+        scale: the factor of the size, a number or one per axis.
+        mode: "nearest" (sampled at the upper left corner of a pixel, as in torch) or "nearest-exact" (at its centre),
+            "linear" ("bilinear" and "trilinear" are the same), "cubic" ("bicubic") or "area", the mean over the area
+            of a pixel of the result.
+        align_corners: for "linear" and "cubic": align the centres of the outermost pixels, rather than their edges.
 
     Example: `ws.interpolate(images, scale=2)`.
     """
-    given = _image_size(x)
-    sizes, ratios = _targets(given, size, scale, align_corners)
+    current = _image_size(x)
+    sizes, ratios = _targets(current, size, scale, align_corners)
     kind = _MODES.get(mode)
     if kind is None:
-        fail(OptionError, f"interpolate: mode is one of {', '.join(map(repr, _MODES))}; received {mode!r}.")
+        fail(OptionError, f"interpolate: mode must be one of {', '.join(map(repr, _MODES))}; received {mode!r}.")
     if align_corners and kind not in _TAPS:
-        fail(OptionError, f"interpolate: align_corners is for 'linear' and 'cubic'; mode={mode!r} has no use for it.")
+        fail(OptionError, f"interpolate: align_corners applies to 'linear' and 'cubic' only; received mode={mode!r}.")
     if kind == "area":
         if len(sizes) > 2:
-            fail(OptionError, f"interpolate: 'area' is for signals and images; received {shape_text(x.shape)}.")
+            fail(OptionError, f"interpolate: 'area' supports signals and images only; received {shape_text(x.shape)}.")
         return adaptive_avg_pool1d(x, sizes[0]) if len(sizes) == 1 else adaptive_avg_pool2d(x, sizes)
     if kind in ("nearest", "nearest-exact"):
-        return _nearest(x, given, sizes, ratios, 0.5 if kind == "nearest-exact" else 0.0)
-    for axis, (n, m, ratio) in enumerate(zip(given, sizes, ratios, strict=True), start=2):
+        return _nearest(x, current, sizes, ratios, 0.5 if kind == "nearest-exact" else 0.0)
+    for axis, (n, m, ratio) in enumerate(zip(current, sizes, ratios, strict=True), start=2):
         if n != m or ratio != 1.0:
             x = _interpolate_axis(x, axis, _matrix(_TAPS[kind], n, m, ratio, align_corners))
     return x
@@ -71,69 +71,80 @@ def _image_size(x: Tensor) -> tuple[int, ...]:
     if not 3 <= x.ndim <= 5 or not all(isinstance(e, int) for e in x.shape[2:]):
         fail(
             ShapeError,
-            f"interpolate takes (N, C, L), (N, C, H, W) or (N, C, D, H, W), sizes being numbers; received "
+            f"interpolate needs (N, C, L), (N, C, H, W) or (N, C, D, H, W) with integer sizes; received "
             f"{shape_text(x.shape)}.",
         )
     return tuple(int(e) for e in x.shape[2:])
 
 
 def _targets(
-    given: tuple[int, ...], size: Any, scale: Any, align_corners: bool
+    current: tuple[int, ...], size: Any, scale: Any, align_corners: bool
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """The size of the result, and how far apart its pixels are in those of x."""
+    """The size of the result, and the distance of its pixels in units of x's pixels."""
     if (size is None) == (scale is None):
-        fail(OptionError, f"interpolate takes size= or scale=, one of the two; received size={size}, scale={scale}.")
-    told = size if scale is None else scale
-    each = tuple(told) if isinstance(told, tuple | list) else (told,) * len(given)
-    if len(each) != len(given) or not all(isinstance(e, int | float) and e > 0 for e in each):
+        fail(OptionError, f"interpolate needs either size= or scale=; received size={size}, scale={scale}.")
+    argument = size if scale is None else scale
+    per_axis = tuple(argument) if isinstance(argument, tuple | list) else (argument,) * len(current)
+    if len(per_axis) != len(current) or not all(isinstance(e, int | float) and e > 0 for e in per_axis):
         what = "size" if scale is None else "scale"
-        fail(OptionError, f"interpolate: {what} is a number above 0, or one for each of {len(given)} axes: {told!r}.")
+        fail(
+            OptionError,
+            f"interpolate: {what} must be a positive number, or one per axis ({len(current)}); received {argument!r}.",
+        )
     if scale is None:
-        sizes, ratios = tuple(int(e) for e in each), tuple(n / int(m) for n, m in zip(given, each, strict=True))
+        sizes, ratios = (
+            tuple(int(e) for e in per_axis),
+            tuple(n / int(m) for n, m in zip(current, per_axis, strict=True)),
+        )
     else:
-        sizes, ratios = tuple(math.floor(n * s) for n, s in zip(given, each, strict=True)), tuple(1 / s for s in each)
+        sizes, ratios = (
+            tuple(math.floor(n * s) for n, s in zip(current, per_axis, strict=True)),
+            tuple(1 / s for s in per_axis),
+        )
     if min(sizes) < 1:
-        fail(OptionError, f"interpolate: scale={scale} of {given} leaves no pixel; use a larger one.")
+        fail(OptionError, f"interpolate: scale={scale} of {current} leaves no pixel; use a larger one.")
     if align_corners:
-        ratios = tuple((n - 1) / (m - 1) if m > 1 else 0.0 for n, m in zip(given, sizes, strict=True))
+        ratios = tuple((n - 1) / (m - 1) if m > 1 else 0.0 for n, m in zip(current, sizes, strict=True))
     return sizes, ratios
 
 
-def _nearest(x: Tensor, given: Sequence[int], sizes: Sequence[int], ratios: Sequence[float], middle: float) -> Tensor:
-    if all(m % n == 0 and ratio == n / m for n, m, ratio in zip(given, sizes, ratios, strict=True)):
-        apart = [e for n in given for e in (n, 1)]
-        wide = [e for n, m in zip(given, sizes, strict=True) for e in (n, m // n)]
-        return x.reshape((*x.shape[:2], *apart)).expand(*x.shape[:2], *wide).reshape((*x.shape[:2], *sizes))
-    for axis, (n, m, ratio) in enumerate(zip(given, sizes, ratios, strict=True), start=2):
+def _nearest(x: Tensor, current: Sequence[int], sizes: Sequence[int], ratios: Sequence[float], offset: float) -> Tensor:
+    if all(m % n == 0 and ratio == n / m for n, m, ratio in zip(current, sizes, ratios, strict=True)):
+        with_unit_axes = [e for n in current for e in (n, 1)]
+        repeated = [e for n, m in zip(current, sizes, strict=True) for e in (n, m // n)]
+        return (
+            x.reshape((*x.shape[:2], *with_unit_axes)).expand(*x.shape[:2], *repeated).reshape((*x.shape[:2], *sizes))
+        )
+    for axis, (n, m, ratio) in enumerate(zip(current, sizes, ratios, strict=True), start=2):
         if n != m:
-            places = np.floor((np.arange(m) + middle) * np.float32(ratio)).astype(np.int32)
-            x = gather(x, np.minimum(places, n - 1), axis)
+            positions = np.floor((np.arange(m) + offset) * np.float32(ratio)).astype(np.int32)
+            x = gather(x, np.minimum(positions, n - 1), axis)
     return x
 
 
-# -- weighted sums of neighbours: a matrix for each axis ---------------------------------------------------------
+# -- weighted sums of neighbours: one matrix per axis ------------------------------------------------------------
 
 
 def _interpolate_axis(x: Tensor, axis: int, matrix: Array) -> Tensor:
     weights = as_tensor(matrix.astype(x.dtype.numpy))
-    with pin_float32():  # an average, not a product with weights of the model
+    with pin_float32():  # an average, not a matmul with weights of the model: exempt from autocast
         if axis == x.ndim - 1:
             return x @ weights.T
-        behind = x.shape[axis + 1 :]
-        flat = x if len(behind) == 1 else x.reshape((*x.shape[: axis + 1], -1))
+        later_axes = x.shape[axis + 1 :]
+        flat = x if len(later_axes) == 1 else x.reshape((*x.shape[: axis + 1], -1))
         out = weights @ flat
-    return out.reshape((*out.shape[:-1], *behind))
+    return out.reshape((*out.shape[:-1], *later_axes))
 
 
 def _matrix(taps: Callable[[Array], list[tuple[int, Array]]], n: int, m: int, ratio: float, corners: bool) -> Array:
-    """(m, n): what each element of the result is made of."""
-    places = np.arange(m) * ratio if corners else (np.arange(m) + 0.5) * ratio - 0.5
+    """The (m, n) interpolation matrix: the weights of the n inputs for each of the m results."""
+    positions = np.arange(m) * ratio if corners else (np.arange(m) + 0.5) * ratio - 0.5
     if taps is _linear and not corners:
-        places = np.maximum(places, 0.0)
-    first = np.floor(places).astype(np.int64)
+        positions = np.maximum(positions, 0.0)
+    first = np.floor(positions).astype(np.int64)
     matrix = np.zeros((m, n))
-    for offset, share in taps(places - first):
-        np.add.at(matrix, (np.arange(m), np.clip(first + offset, 0, n - 1)), share)
+    for offset, weight in taps(positions - first):
+        np.add.at(matrix, (np.arange(m), np.clip(first + offset, 0, n - 1)), weight)
     return matrix
 
 
@@ -172,28 +183,28 @@ def pixel_shuffle(x: Tensor, factor: int) -> Tensor:
             f"{shape_text(x.shape)}.",
         )
     n, (h, w) = x.shape[0], x.shape[2:]
-    apart = x.reshape((n, channels // (factor * factor), factor, factor, h, w))
-    return apart.permute(0, 1, 4, 2, 5, 3).reshape((n, channels // (factor * factor), h * factor, w * factor))
+    split = x.reshape((n, channels // (factor * factor), factor, factor, h, w))
+    return split.permute(0, 1, 4, 2, 5, 3).reshape((n, channels // (factor * factor), h * factor, w * factor))
 
 
 def pixel_unshuffle(x: Tensor, factor: int) -> Tensor:
-    """(N, C, H·r, W·r) -> (N, C·r², H, W): the opposite of `pixel_shuffle`.  Example: `ws.pixel_unshuffle(x, 2)`."""
+    """(N, C, H·r, W·r) -> (N, C·r², H, W): the inverse of `pixel_shuffle`.  Example: `ws.pixel_unshuffle(x, 2)`."""
     channels = _channels("pixel_unshuffle", x, factor)
     n, (h, w) = x.shape[0], x.shape[2:]
     if not isinstance(h, int) or not isinstance(w, int) or h % factor or w % factor:
         fail(
             ShapeError,
-            f"pixel_unshuffle: height and width are multiples of the factor {factor}; received {shape_text(x.shape)}.",
+            f"pixel_unshuffle: height and width must be multiples of {factor}; received {shape_text(x.shape)}.",
         )
-    apart = x.reshape((n, channels, h // factor, factor, w // factor, factor))
-    return apart.permute(0, 1, 3, 5, 2, 4).reshape((n, channels * factor * factor, h // factor, w // factor))
+    split = x.reshape((n, channels, h // factor, factor, w // factor, factor))
+    return split.permute(0, 1, 3, 5, 2, 4).reshape((n, channels * factor * factor, h // factor, w // factor))
 
 
 def _channels(op: str, x: Tensor, factor: int) -> int:
     if x.ndim != 4 or not isinstance(x.shape[1], int):
-        fail(ShapeError, f"{op} takes images (N, C, H, W); received {shape_text(x.shape)}.")
+        fail(ShapeError, f"{op} needs images (N, C, H, W); received {shape_text(x.shape)}.")
     if not isinstance(factor, int) or factor < 1:
-        fail(OptionError, f"{op}: the factor is a whole number of at least 1; received {factor!r}.")
+        fail(OptionError, f"{op}: the factor must be an integer of at least 1; received {factor!r}.")
     return x.shape[1]
 
 

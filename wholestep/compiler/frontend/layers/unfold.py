@@ -1,4 +1,4 @@
-"""Windows of images as columns, and back; windows along one axis."""
+"""im2col and its adjoint col2im (unfold, fold), and sliding windows along one axis."""
 
 from __future__ import annotations
 
@@ -28,54 +28,54 @@ def unfold(x: Tensor, kernel: Pair, dilation: Pair = 1, padding: Pair = 0, strid
     """
     op = "unfold"
     need_axes(op, "images", x, "(N, C, H, W)")
-    size, spread, around, steps = (
+    size, dilations, paddings, steps = (
         pair(op, name, value)
         for name, value in (("kernel", kernel), ("dilation", dilation), ("padding", padding), ("stride", stride))
     )
-    given = [_number(op, x, e) for e in x.shape[2:]]
-    counts = _counts(op, given, size, steps, around, spread)
-    if any(around):
-        x = pad(x, [(0, 0), (0, 0), (around[0], around[0]), (around[1], around[1])])
+    image_size = [_number(op, x, e) for e in x.shape[2:]]
+    counts = _counts(op, image_size, size, steps, paddings, dilations)
+    if any(paddings):
+        x = pad(x, [(0, 0), (0, 0), (paddings[0], paddings[0]), (paddings[1], paddings[1])])
     ends = [(n - 1) * s + 1 for n, s in zip(counts, steps, strict=True)]
     taps = [
         x[:, :, u : u + ends[0] : steps[0], v : v + ends[1] : steps[1]]
-        for u in range(0, size[0] * spread[0], spread[0])
-        for v in range(0, size[1] * spread[1], spread[1])
+        for u in range(0, size[0] * dilations[0], dilations[0])
+        for v in range(0, size[1] * dilations[1], dilations[1])
     ]
-    together = stack(taps, 2)  # (N, C, taps, rows, columns)
-    return together.reshape((x.shape[0], x.shape[1] * len(taps), counts[0] * counts[1]))
+    stacked = stack(taps, 2)  # (N, C, taps, rows, columns)
+    return stacked.reshape((x.shape[0], x.shape[1] * len(taps), counts[0] * counts[1]))
 
 
 def fold(x: Tensor, size: Pair, kernel: Pair, dilation: Pair = 1, padding: Pair = 0, stride: Pair = 1) -> Tensor:
-    """The adjoint of `unfold`: columns (N, C·KH·KW, windows) are added up to images (N, C, H, W) of a given size.
+    """The adjoint of `unfold`: columns (N, C·KH·KW, windows) are summed into images (N, C, H, W) of a given size.
 
     Example: `ws.fold(ws.unfold(images, 2, stride=2), images.shape[2:], 2, stride=2)` are the images again.
     """
     op = "fold"
     need_axes(op, "columns", x, "(N, C * KH * KW, windows)")
-    given, window, spread, around, steps = (
+    image_size, window, dilations, paddings, steps = (
         pair(op, name, value)
         for name, value in (
             ("size", size), ("kernel", kernel), ("dilation", dilation), ("padding", padding), ("stride", stride)
         )
     )  # fmt: skip
-    counts = _counts(op, given, window, steps, around, spread)
+    counts = _counts(op, image_size, window, steps, paddings, dilations)
     taps = window[0] * window[1]
     columns = _number(op, x, x.shape[1])
     if columns % taps or x.shape[2] != counts[0] * counts[1]:
         fail(
             ShapeError,
-            f"{op}: images of {given[0]} x {given[1]} have {counts[0] * counts[1]} windows of {taps} pixels for each "
-            f"channel; received {shape_text(x.shape)}.",
+            f"{op}: images of {image_size[0]} x {image_size[1]} have {counts[0] * counts[1]} windows of {taps} "
+            f"pixels per channel; received {shape_text(x.shape)}.",
         )
     channels = columns // taps
-    single = np.eye(taps).reshape(taps, 1, *window)
-    weight = as_tensor(np.tile(single, (channels, 1, 1, 1)).astype(x.dtype.numpy))
+    one_hot = np.eye(taps).reshape(taps, 1, *window)
+    weight = as_tensor(np.tile(one_hot, (channels, 1, 1, 1)).astype(x.dtype.numpy))
     images = x.reshape((x.shape[0], columns, *counts))
-    full = [(n - 1) * s - 2 * p + d * (k - 1) + 1 for n, s, p, d, k in zip(counts, steps, around, spread, window)]
-    more = tuple(n - f for n, f in zip(given, full, strict=True))
+    full = [(n - 1) * s - 2 * p + d * (k - 1) + 1 for n, s, p, d, k in zip(counts, steps, paddings, dilations, window)]
+    output_padding = tuple(n - f for n, f in zip(image_size, full, strict=True))
     with pin_float32():
-        return conv_transpose2d(images, weight, None, steps, around, more, spread, channels)
+        return conv_transpose2d(images, weight, None, steps, paddings, output_padding, dilations, channels)
 
 
 def _counts(
@@ -86,38 +86,38 @@ def _counts(
     padding: Sequence[int],
     dilation: Sequence[int],
 ) -> tuple[int, int]:
-    found = [
+    counts = [
         window_count(n, k, s, p, p, d) for n, k, s, p, d in zip(size, window, stride, padding, dilation, strict=True)
     ]
-    if min(found) < 1:
+    if min(counts) < 1:
         fail(ShapeError, f"{op}: a window of {tuple(window)} does not fit into {tuple(size)} pixels; use more padding.")
-    return found[0], found[1]
+    return counts[0], counts[1]
 
 
 def _number(op: str, x: Tensor, extent: object) -> int:
     if not isinstance(extent, int):
-        fail(ShapeError, f"{op}: sizes must be numbers, but for the batch; received {shape_text(x.shape)}.")
+        fail(ShapeError, f"{op}: all sizes but the batch must be integers; received {shape_text(x.shape)}.")
     return extent
 
 
 def windows_along(x: Tensor, axis: int, size: int, step: int = 1) -> Tensor:
-    """Windows of `size` elements along an axis, `step` apart: the axis becomes their number, and the last axis of the
-    result holds their elements; torch calls it `x.unfold(axis, size, step)`.
+    """Sliding windows of `size` elements along an axis, `step` apart: the axis becomes the number of windows, and a new
+    last axis holds their elements; torch calls it `x.unfold(axis, size, step)`.
 
     Example: `ws.windows_along(signal, -1, 4, 2)`.
     """
     at = along("windows_along", x, axis)
     length = _number("windows_along", x, x.shape[at])
     if not 1 <= size <= length or step < 1:
-        fail(OptionError, f"windows_along: a window has 1 to {length} elements, a step at least 1; {size}, {step}.")
+        fail(OptionError, f"windows_along: size must be from 1 to {length}, step at least 1; received {size}, {step}.")
     first = np.arange(0, length - size + 1, step, dtype=np.int32)
-    if step == size:  # side by side
-        cut = x[(*(slice(None),) * at, slice(0, len(first) * size))]
-        apart = cut.reshape((*x.shape[:at], len(first), size, *x.shape[at + 1 :]))
+    if step == size:  # windows that do not overlap: a reshape
+        truncated = x[(*(slice(None),) * at, slice(0, len(first) * size))]
+        windows = truncated.reshape((*x.shape[:at], len(first), size, *x.shape[at + 1 :]))
     else:
-        apart = gather(x, first[:, None] + np.arange(size, dtype=np.int32), at)
+        windows = gather(x, first[:, None] + np.arange(size, dtype=np.int32), at)
     order = [d for d in range(x.ndim + 1) if d != at + 1]
-    return apart.permute([*order, at + 1])
+    return windows.permute([*order, at + 1])
 
 
 take_their_words(globals(), __all__)

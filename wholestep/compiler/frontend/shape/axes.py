@@ -1,4 +1,4 @@
-"""Axes removed, added, merged, moved, repeated and cut up."""
+"""Functions that remove, add, merge, move, repeat and split axes."""
 
 from __future__ import annotations
 
@@ -30,65 +30,67 @@ def permute(x: Tensor, order: Sequence[int]) -> Tensor:
 
 
 def transpose(x: Tensor, first: int, second: int) -> Tensor:
-    """Two axes in each other's place, as `x.transpose(first, second)`.  Example: `ws.transpose(x, 1, 2)`."""
+    """Swaps two axes, as `x.transpose(first, second)`.  Example: `ws.transpose(x, 1, 2)`."""
     return x.transpose(first, second)
 
 
 def squeeze(x: Tensor, axis: Axes = None) -> Tensor:
-    """x without its axes of size 1, or without those of the given axes that have it.  Example: `ws.squeeze(x, -1)`."""
-    chosen = x._axes(axis)
-    return x.reshape(tuple(e for d, e in enumerate(x.shape) if d not in chosen or e != 1))
+    """x without its axes of size 1, or without those among the given axes.  Example: `ws.squeeze(x, -1)`."""
+    axes = x._axes(axis)
+    return x.reshape(tuple(e for d, e in enumerate(x.shape) if d not in axes or e != 1))
 
 
 def unsqueeze(x: Tensor, axis: int) -> Tensor:
-    """x with an axis of size 1 put in, at `axis` of the result.  Example: `ws.unsqueeze(x, 1)` is `x[:, None]`."""
+    """x with a new axis of size 1, at `axis` of the result.  Example: `ws.unsqueeze(x, 1)` is `x[:, None]`."""
     if not -x.ndim - 1 <= axis <= x.ndim:
-        fail(ShapeError, f"unsqueeze: axis {axis} does not exist in a shape with one axis more than {_of(x)}.")
+        fail(ShapeError, f"unsqueeze: axis {axis} does not exist in a shape with one axis more than {_shape_of(x)}.")
     position = axis % (x.ndim + 1)
     return x.reshape((*x.shape[:position], 1, *x.shape[position:]))
 
 
 def flatten(x: Tensor, start_axis: int = 0, end_axis: int = -1) -> Tensor:
-    """The axes from one to another, both included, as one.  Example: `ws.flatten(images, 1)` keeps the batch."""
+    """Merges the axes from `start_axis` to `end_axis`, inclusive.  Example: `ws.flatten(images, 1)` keeps the batch."""
     if x.ndim == 0:
         return x.reshape((1,))
     (first,), (last,) = x._axes(start_axis), x._axes(end_axis)
     if first > last:
-        fail(ShapeError, f"flatten: axis {start_axis} comes after axis {end_axis} in {_of(x)}.")
+        fail(ShapeError, f"flatten: axis {start_axis} comes after axis {end_axis} in {_shape_of(x)}.")
     return x.reshape((*x.shape[:first], product(x.shape[first : last + 1]), *x.shape[last + 1 :]))
 
 
 def unflatten(x: Tensor, axis: int, sizes: Sequence[Extent]) -> Tensor:
-    """One axis as several, of which one may be -1.  Example: `ws.unflatten(x, -1, (heads, -1))`."""
+    """Splits one axis into several, of which one may be -1.  Example: `ws.unflatten(x, -1, (heads, -1))`."""
     (position,) = x._axes(axis)
-    known = math.prod(s for s in sizes if isinstance(s, int) and s != -1)
+    fixed = math.prod(s for s in sizes if isinstance(s, int) and s != -1)
     length = x.shape[position]
-    if -1 in sizes and (not isinstance(length, int) or known == 0 or length % known):
-        fail(ShapeError, f"unflatten: axis {axis} of {_of(x)} does not divide into {tuple(sizes)}.")
-    whole = [length // known if s == -1 and isinstance(length, int) else s for s in sizes]
-    return x.reshape((*x.shape[:position], *whole, *x.shape[position + 1 :]))
+    if -1 in sizes and (not isinstance(length, int) or fixed == 0 or length % fixed):
+        fail(ShapeError, f"unflatten: axis {axis} of {_shape_of(x)} cannot be split into {tuple(sizes)}.")
+    extents = [length // fixed if s == -1 and isinstance(length, int) else s for s in sizes]
+    return x.reshape((*x.shape[:position], *extents, *x.shape[position + 1 :]))
 
 
 def movedim(x: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
-    """Axes moved to other places, the rest in their order.  Example: `ws.movedim(images, 1, -1)`: channels last."""
+    """Moves axes to other positions; the rest keep their order.  Example: `ws.movedim(images, 1, -1)` is NHWC."""
     sources = [x._axes(a)[0] for a in ([source] if isinstance(source, int) else source)]
     targets = [x._axes(a)[0] for a in ([destination] if isinstance(destination, int) else destination)]
     if len(sources) != len(targets) or len({*sources}) < len(sources) or len({*targets}) < len(targets):
-        fail(ShapeError, f"movedim: every axis needs one place of its own; received {source!r} and {destination!r}.")
+        fail(
+            ShapeError, f"movedim: every axis needs one distinct destination; received {source!r} and {destination!r}."
+        )
     order = [d for d in range(x.ndim) if d not in sources]
-    for target, moved in sorted(zip(targets, sources, strict=True)):
-        order.insert(target, moved)
+    for target, axis in sorted(zip(targets, sources, strict=True)):
+        order.insert(target, axis)
     return x.permute(order)
 
 
 def chunk(x: Tensor, chunks: int, axis: int = 0) -> tuple[Tensor, ...]:
-    """x in that many pieces along an axis, or fewer where it is short.  Example: `q, k, v = ws.chunk(qkv, 3, -1)`."""
+    """x in that many pieces along an axis, or fewer if it is short.  Example: `q, k, v = ws.chunk(qkv, 3, -1)`."""
     (position,) = x._axes(axis)
     length = x.shape[position]
     if not isinstance(length, int):
-        fail(ShapeError, f"chunk: axis {axis} of {_of(x)} has no size yet; cut an axis of known size.")
+        fail(ShapeError, f"chunk: axis {axis} of {_shape_of(x)} is symbolic; split an axis of fixed size.")
     if not isinstance(chunks, int) or chunks < 1:
-        fail(OptionError, f"chunk: chunks is a whole number of at least 1; received {chunks!r}.")
+        fail(OptionError, f"chunk: chunks must be an integer of at least 1; received {chunks!r}.")
     return split(x, max(1, -(-length // chunks)), position)
 
 
@@ -97,53 +99,53 @@ def unbind(x: Tensor, axis: int = 0) -> tuple[Tensor, ...]:
     (position,) = x._axes(axis)
     length = x.shape[position]
     if not isinstance(length, int):
-        fail(ShapeError, f"unbind: axis {axis} of {_of(x)} has no size yet; cut an axis of known size.")
+        fail(ShapeError, f"unbind: axis {axis} of {_shape_of(x)} is symbolic; split an axis of fixed size.")
     return tuple(x[(*(slice(None),) * position, i)] for i in range(length))
 
 
 def repeat(x: Tensor, *times: int | Sequence[int]) -> Tensor:
-    """x again and again along its axes, one number for each, as torch's `repeat` and NumPy's `tile`.
+    """x repeated along its axes, one count per axis, as torch's `repeat` and NumPy's `tile`.
 
-    More numbers than axes make new ones in front.  Example: `ws.repeat(x, 2, 1)` has every row of x twice over.
+    More counts than axes add new leading axes.  Example: `ws.repeat(x, 2, 1)` has all rows of x twice.
     """
-    given = [n for item in times for n in ([item] if isinstance(item, int) else item)]
-    if len(given) < x.ndim or any(not isinstance(n, int) or n < 1 for n in given):
+    counts = [n for item in times for n in ([item] if isinstance(item, int) else item)]
+    if len(counts) < x.ndim or any(not isinstance(n, int) or n < 1 for n in counts):
         fail(
             OptionError,
-            f"repeat: give a whole number of at least 1 for each axis of {_of(x)}; received {tuple(given)}.",
+            f"repeat needs an integer of at least 1 for each axis of {_shape_of(x)}; received {tuple(counts)}.",
         )
-    new = len(given) - x.ndim
+    new = len(counts) - x.ndim
     out = x.reshape((*[1] * new, *x.shape))
-    between = tuple(e for extent in out.shape for e in (1, extent))
-    wide = tuple(e for n, extent in zip(given, out.shape, strict=True) for e in (n, extent))
-    whole = tuple(n * extent for n, extent in zip(given, out.shape, strict=True))
-    return out.reshape(between).expand(wide).reshape(whole)
+    with_unit_axes = tuple(e for extent in out.shape for e in (1, extent))
+    expanded = tuple(e for n, extent in zip(counts, out.shape, strict=True) for e in (n, extent))
+    shape = tuple(n * extent for n, extent in zip(counts, out.shape, strict=True))
+    return out.reshape(with_unit_axes).expand(expanded).reshape(shape)
 
 
 def roll(x: Tensor, shifts: int | Sequence[int], axis: Axes = None) -> Tensor:
-    """x with what leaves an axis at one end coming in at the other; of the flat x when no axis is given.
+    """x shifted cyclically along axes, or as a flat array if no axis is given.
 
-    Example: `ws.roll(tokens, -1, axis=1)` has at each place the token that comes next.
+    Example: `ws.roll(tokens, -1, axis=1)` has at each position the token that comes next.
     """
     if axis is None:
         if not isinstance(shifts, int):
-            fail(OptionError, f"roll: several shifts need as many axes; received {shifts!r} and no axis.")
+            fail(OptionError, f"roll: a sequence of shifts needs one axis per shift; received {shifts!r} and no axis.")
         return roll(x.reshape(-1), shifts, 0).reshape(x.shape)
-    by, along = ([v] if isinstance(v, int) else list(v) for v in (shifts, axis))
-    if len(by) != len(along):
-        fail(OptionError, f"roll: one shift for each axis; received {shifts!r} and {axis!r}.")
-    for shift, a in zip(by, along, strict=True):
+    amounts, axes = ([v] if isinstance(v, int) else list(v) for v in (shifts, axis))
+    if len(amounts) != len(axes):
+        fail(OptionError, f"roll needs one shift per axis; received {shifts!r} and {axis!r}.")
+    for shift, a in zip(amounts, axes, strict=True):
         (position,) = x._axes(a)
         length = x.shape[position]
         if not isinstance(length, int):
-            fail(ShapeError, f"roll: axis {a} of {_of(x)} has no size yet; roll an axis of known size.")
+            fail(ShapeError, f"roll: axis {a} of {_shape_of(x)} is symbolic; roll an axis of fixed size.")
         if shift % length:
             last, first = split(x, [length - shift % length, shift % length], position)
             x = concat([first, last], position)
     return x
 
 
-def _of(x: Tensor) -> str:
+def _shape_of(x: Tensor) -> str:
     return shape_text(x.shape)
 
 

@@ -1,4 +1,4 @@
-"""Which axis, and which places along it: what functions of indices share."""
+"""Index arithmetic shared by gathers, scatters and sorts: axes, clamped indices, row-major linear indices."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import Extent, product, shape_text
 from wholestep.errors import ShapeError
 
-MANY = 2**31  # elements of a tensor that int32 cannot number
+MANY = 2**31  # elements; tensors of at least this size need int64 indices
 
 
 def along(op: str, x: Tensor, axis: int) -> int:
-    """The axis, counted from the front."""
+    """The axis as a nonnegative number; an error if it does not exist."""
     if not -x.ndim <= axis < x.ndim:
         fail(ShapeError, f"{op}: axis {axis} does not exist in shape {shape_text(x.shape)}.")
     return axis % x.ndim
 
 
 def last_and_back(rank: int, axis: int) -> tuple[list[int], list[int]]:
-    """The order of axes that brings one of them to the end, and the order that undoes it."""
+    """The permutation that moves an axis to the end, and its inverse."""
     last = [*(d for d in range(rank) if d != axis), axis]
     return last, [last.index(d) for d in range(rank)]
 
 
 def inside(index: Tensor, size: Extent) -> Tensor:
-    """Counted from the end where below 0; one that does not exist is the nearest that does."""
+    """Negative indices count from the end; out-of-range indices are clamped."""
     kind = "int64" if isinstance(size, int) and size >= MANY else "int32"
     index = index.astype(kind)
     count = as_tensor(size).astype(kind)
@@ -37,7 +37,7 @@ def inside(index: Tensor, size: Extent) -> Tensor:
 
 
 def flat_row_index(index: Tensor, x: Tensor) -> Tensor:
-    """Indices into the rows of x as numbers of elements in all of it."""
+    """Indices along the last axis of x as row-major indices into all of x."""
     size, count = x.shape[-1], product(x.shape)
     kind = "int64" if isinstance(count, int) and count >= MANY else "int32"
     rows: Extent = product(x.shape[:-1])
@@ -45,15 +45,15 @@ def flat_row_index(index: Tensor, x: Tensor) -> Tensor:
     return index.astype(kind) + first
 
 
-def flat_index(x: Tensor, given: Sequence[Tensor | None]) -> Tensor:
-    """The number of each place among the axes of x that have an index, in row-major order."""
-    named = [(inside(i, x.shape[d]), x.shape[d]) for d, i in enumerate(given) if i is not None]
-    linear = named[0][0]
-    for index, size in named[1:]:
+def flat_index(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
+    """The row-major linear index over the axes of x that have an index (those that are not None)."""
+    indexed_axes = [(inside(i, x.shape[d]), x.shape[d]) for d, i in enumerate(indices) if i is not None]
+    linear = indexed_axes[0][0]
+    for index, size in indexed_axes[1:]:
         linear = linear * as_tensor(size).astype(linear.dtype) + index.astype(linear.dtype)
     return linear
 
 
 def as_indices(index: object) -> Tensor:
-    """Of a list, an array or a tensor."""
+    """A list, an array or a tensor as an index tensor."""
     return as_tensor(np.asarray(index) if isinstance(index, list) else index)  # type: ignore[arg-type]

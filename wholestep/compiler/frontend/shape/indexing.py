@@ -1,4 +1,4 @@
-"""`x[...]`: basic slicing and gathering, as slice, reshape and gather nodes."""
+"""`x[...]`: NumPy's basic indexing and gathers, recorded as slice, reshape and gather nodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def index(node: Node, key: object) -> Node:
     if isinstance(key, Node | np.ndarray | list):
         return gather(node, key, 0)
     items = _fill_ellipsis(node, key if isinstance(key, tuple) else (key,))
-    node = _rows_of_a_symbol(node, items)
+    node = _gather_symbolic_prefixes(node, items)
     starts: list[Extent] = []
     stops: list[Extent] = []
     steps: list[int] = []
@@ -44,8 +44,11 @@ def index(node: Node, key: object) -> Node:
     return reshape(sliced, tuple(shape))
 
 
-def _rows_of_a_symbol(node: Node, items: list[Item]) -> Node:
-    """`table[:t]` of an axis of fixed size: as many first rows as a symbolic dimension has; the item is then done."""
+def _gather_symbolic_prefixes(node: Node, items: list[Item]) -> Node:
+    """`table[:t]` with a symbolic stop t on an axis of fixed size: a gather of the first t rows.
+
+    Such items are replaced by `:` in `items`.
+    """
     axis = -1
     for i, item in enumerate(items):
         axis += item is not None
@@ -54,8 +57,8 @@ def _rows_of_a_symbol(node: Node, items: list[Item]) -> Node:
         if item.start not in (None, 0) or item.step not in (None, 1):
             fail(
                 ShapeError,
-                f"{_text(item)} at axis {axis}: a slice up to a symbolic dimension begins at 0, with a step of 1. "
-                f"Gather others: x[ws.arange({item.stop}) + 3].",
+                f"{_text(item)} at axis {axis}: a slice with a symbolic stop must start at 0 with a step of 1. "
+                f"For others use a gather: x[ws.arange({item.stop}) + 3].",
             )
         node = gather(node, record("iota", (), at.IotaAttrs(TensorType((item.stop,), int32), 0)), axis)
         items[i] = slice(None)
@@ -63,7 +66,7 @@ def _rows_of_a_symbol(node: Node, items: list[Item]) -> Node:
 
 
 def gather(node: Node, key: Node | np.ndarray | list[int], axis: int) -> Node:
-    """The slices of `node` along `axis` named by the indices."""
+    """The slices of `node` along `axis` at the indices."""
     indices = key if isinstance(key, Node) else _constant_indices(np.asarray(key), node, axis)
     if not indices.type.dtype.is_integer:
         fail(
@@ -94,7 +97,7 @@ def _constant_indices(key: np.ndarray, node: Node, axis: int) -> Node:
 
 
 def _fill_ellipsis(node: Node, key: tuple[object, ...]) -> list[Item]:
-    """The key with one item per axis (and None where an axis is new)."""
+    """The key with the ellipsis expanded: one item per axis, plus None for each new axis."""
     items: list[Item] = []
     for item in key:
         if isinstance(item, np.integer):
@@ -118,7 +121,7 @@ def _fill_ellipsis(node: Node, key: tuple[object, ...]) -> list[Item]:
 
 
 def _bounds(item: Item, extent: Extent, axis: int) -> tuple[Extent, Extent, int]:
-    """start, stop, step of one axis, inside it whatever its run-time size."""
+    """(start, stop, step) along one axis, valid for every run-time size of it."""
     if isinstance(extent, Dim):
         return _symbolic_bounds(item, extent, axis)
     if isinstance(item, slice):
@@ -133,15 +136,15 @@ def _bounds(item: Item, extent: Extent, axis: int) -> tuple[Extent, Extent, int]
 
 
 def _symbolic_bounds(item: Item, extent: Dim, axis: int) -> tuple[Extent, Extent, int]:
-    """A symbolic dimension has at least one element at run time: only what then always exists may be read."""
+    """A symbolic dimension has at least one element at run time: only bounds that are valid for every size pass."""
     if isinstance(item, slice):
         if item.step not in (None, 1):
             fail(ShapeError, f"a step of {item.step} along the symbolic dimension {extent} is not supported.")
         start = _offset(item.start, extent, 0)
         stop = _offset(item.stop, extent, extent)
         margin = start + (extent - stop)
-        but_one = isinstance(margin, int) and 0 <= margin <= 1 and isinstance(start, int)
-        safe = but_one or (start, stop) in ((0, 1), (extent - 1, extent))
+        drops_at_most_one = isinstance(margin, int) and 0 <= margin <= 1 and isinstance(start, int)
+        safe = drops_at_most_one or (start, stop) in ((0, 1), (extent - 1, extent))
     else:
         start = _offset(item, extent, 0)
         stop = start + 1
@@ -149,8 +152,8 @@ def _symbolic_bounds(item: Item, extent: Dim, axis: int) -> tuple[Extent, Extent
     if not safe:
         fail(
             ShapeError,
-            f"{_text(item)} may be out of range at axis {axis}: only one element of the symbolic dimension {extent} is "
-            "sure to exist ([0], [-1], [:1], [-1:], [1:], [:-1] are possible). Give the dimension a fixed number.",
+            f"{_text(item)} may be out of range at axis {axis}: the symbolic dimension {extent} may have only one "
+            "element ([0], [-1], [:1], [-1:], [1:], [:-1] are possible). Give the dimension a fixed size.",
         )
     return start, stop, 1
 

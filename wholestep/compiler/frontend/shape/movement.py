@@ -1,4 +1,4 @@
-"""Elements in another shape or order: methods of `Tensor`."""
+"""Methods of `Tensor` that change its shape or the order of its axes."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ if TYPE_CHECKING:
 
 def reshape(self: Tensor, *shape: Extent | str | Sequence[Extent | str]) -> Tensor:
     """The same elements in another shape; one extent may be -1."""
-    given = list(shape[0]) if len(shape) == 1 and isinstance(shape[0], tuple | list) else list(shape)
-    if given.count(-1) > 1:
-        fail(ShapeError, f"reshape: only one extent can be -1; received {tuple(given)}.")
+    extents = list(shape[0]) if len(shape) == 1 and isinstance(shape[0], tuple | list) else list(shape)
+    if extents.count(-1) > 1:
+        fail(ShapeError, f"reshape: only one extent can be -1; received {tuple(extents)}.")
     with located():
-        known = as_shape([1 if e == -1 else e for e in given])
-    if -1 not in given:
-        return type(self)(type_promotion.reshape(self.node, known), self.graph)
-    rest = divide(self.node.type.elements, product(known)) if product(known) != 0 else None
+        fixed = as_shape([1 if e == -1 else e for e in extents])
+    if -1 not in extents:
+        return type(self)(type_promotion.reshape(self.node, fixed), self.graph)
+    rest = divide(self.node.type.elements, product(fixed)) if product(fixed) != 0 else None
     if rest is None:
         text = shape_text(self.shape)
         fail(
             ShapeError,
-            f"reshape: {text} does not divide into {tuple(given)}: {self.node.type.elements} / {product(known)}.",
+            f"reshape: {text} cannot become {tuple(extents)}: {self.node.type.elements} elements are not divisible by "
+            f"{product(fixed)}.",
         )
-    position = given.index(-1)
-    return type(self)(type_promotion.reshape(self.node, (*known[:position], rest, *known[position + 1 :])), self.graph)
+    position = extents.index(-1)
+    return type(self)(type_promotion.reshape(self.node, (*fixed[:position], rest, *fixed[position + 1 :])), self.graph)
 
 
 def permute(self: Tensor, *order: int | Sequence[int]) -> Tensor:
@@ -55,8 +56,8 @@ def transpose(self: Tensor, *axes: int) -> Tensor:
 
 def expand(self: Tensor, *shape: Extent | str | Sequence[Extent | str]) -> Tensor:
     """Broadcast to a shape; -1 keeps an axis as it is."""
-    given = list(shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape)
-    new = len(given) - self.ndim
+    extents = list(shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape)
+    new = len(extents) - self.ndim
     with located():
-        wanted = as_shape([self.shape[d - new] if e == -1 and d >= new else e for d, e in enumerate(given)])
-    return type(self)(type_promotion.expand(self.node, wanted), self.graph)
+        target = as_shape([self.shape[d - new] if e == -1 and d >= new else e for d, e in enumerate(extents)])
+    return type(self)(type_promotion.expand(self.node, target), self.graph)

@@ -1,4 +1,4 @@
-"""Functions along one axis: cutting it up, turning it round, adding along it, and rotary positions."""
+"""Functions along one axis: split, flip, cumulative sums, and rotary position embedding."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ def split(x: Tensor, sizes: int | Sequence[int], axis: int = 0) -> tuple[Tensor,
     """x in consecutive pieces along an axis, as views of it.
 
     Args:
-        sizes: of every piece, the last one being smaller where that does not go even; or one size for each.
+        sizes: the size of every piece (the last may be smaller), or a list of sizes.
 
     Example: `q, k, v = ws.split(together, width, axis=-1)`.
     """
     position = _position("split", x, axis)
     length = x.shape[position]
     if not isinstance(length, int):
-        fail(ShapeError, f"split: axis {axis} of {shape_text(x.shape)} has no size yet; cut an axis of known size.")
+        fail(ShapeError, f"split: axis {axis} of {shape_text(x.shape)} is symbolic; split an axis of fixed size.")
     ends = _ends(length, sizes)
     before = (slice(None),) * position
     return tuple(x[(*before, slice(a, b))] for a, b in pairwise(ends))
 
 
 def _ends(length: int, sizes: int | Sequence[int]) -> list[int]:
-    """Where pieces begin, and the end."""
+    """The boundaries of the pieces: 0, ..., length."""
     if isinstance(sizes, int):
         if sizes < 1:
-            fail(OptionError, f"split: a piece has a size of at least 1; received {sizes}.")
+            fail(OptionError, f"split: the size of a piece must be at least 1; received {sizes}.")
         return [*range(0, length, sizes), length]
     if min(sizes, default=0) < 0 or sum(sizes) != length:
         fail(ShapeError, f"split: sizes must add up to {length}, the length of the axis; received {list(sizes)}.")
@@ -55,7 +55,7 @@ def _ends(length: int, sizes: int | Sequence[int]) -> list[int]:
 
 
 def flip(x: Tensor, axis: int | Sequence[int] = -1) -> Tensor:
-    """x with the order along an axis, or several, turned round.  Example: `ws.flip(images, axis=-1)` mirrors them."""
+    """x with its elements in reverse order along one or more axes.  Example: `ws.flip(images, -1)` mirrors images."""
     for a in (axis,) if isinstance(axis, int) else axis:
         position = _position("flip", x, a)
         length = x.shape[position]
@@ -65,10 +65,10 @@ def flip(x: Tensor, axis: int | Sequence[int] = -1) -> Tensor:
 
 
 def cumsum(x: Tensor, axis: int = -1, reverse: bool = False) -> Tensor:
-    """y[i] = x[0] + ... + x[i] along an axis; `reverse` adds from the last one on.
+    """y[i] = x[0] + ... + x[i] along an axis; `reverse` sums from the last element on.
 
-    Blocks of an axis of known size are summed beside each other, then what came before each is added; along a symbolic
-    axis element after element.
+    An axis of fixed size is summed in parallel blocks, to each of which the sum of the blocks before it is added; a
+    symbolic axis is summed element by element.
 
     Example: `ws.cumsum(ws.constant([1.0, 2.0, 3.0]))` is [1, 3, 6].
     """
@@ -91,33 +91,36 @@ def cumsum(x: Tensor, axis: int = -1, reverse: bool = False) -> Tensor:
     return out
 
 
-BLOCK = 64  # so many elements are summed by comparing places: as many additions for each, all beside each other
+# Elements per block: within it, each running sum is a masked sum over the entire block, which needs BLOCK additions
+# per element but has no serial dependency.
+BLOCK = 64
 
 
 def _running_sums(x: Tensor, reverse: bool, skip: int = 0) -> Tensor:
-    """Running sums along the last axis, without the last `skip` elements of each."""
+    """Prefix sums along the last axis that omit the last `skip` terms of each (1: exclusive prefix sums)."""
     size = x.shape[-1]
     assert isinstance(size, int)
     if size > BLOCK:
-        return _by_blocks(x, size, reverse, skip)
-    to, of = np.arange(size)[:, None], np.arange(size)[None, :]
-    counts = of >= to + skip if reverse else of <= to - skip
+        return _blocked_sums(x, size, reverse, skip)
+    target, source = np.arange(size)[:, None], np.arange(size)[None, :]
+    included = source >= target + skip if reverse else source <= target - skip
     terms = x.reshape((*x.shape[:-1], 1, size))
-    return where(counts, terms, as_tensor(0).astype(x.dtype)).sum(-1)
+    return where(included, terms, as_tensor(0).astype(x.dtype)).sum(-1)
 
 
-def _by_blocks(x: Tensor, size: int, reverse: bool, skip: int) -> Tensor:
+def _blocked_sums(x: Tensor, size: int, reverse: bool, skip: int) -> Tensor:
+    """Hierarchical prefix sums: within blocks, plus the total of all blocks before."""
     blocks = -(-size // BLOCK)
     low, high = (blocks * BLOCK - size, 0) if reverse else (0, blocks * BLOCK - size)
     rest = [(0, 0)] * (x.ndim - 1)
-    whole = x if not low + high else _zeros_around(x, [*rest, (low, high)])
-    parts = whole.reshape((*x.shape[:-1], blocks, BLOCK))
-    before = _running_sums(parts.sum(-1), reverse, 1)  # of the blocks before each
-    out = (_running_sums(parts, reverse, skip) + before.reshape((*before.shape, 1))).reshape(whole.shape)
+    padded = x if not low + high else _zero_pad(x, [*rest, (low, high)])
+    parts = padded.reshape((*x.shape[:-1], blocks, BLOCK))
+    before = _running_sums(parts.sum(-1), reverse, 1)  # the exclusive prefix sums of the blocks' totals
+    out = (_running_sums(parts, reverse, skip) + before.reshape((*before.shape, 1))).reshape(padded.shape)
     return out[(..., slice(low, low + size))]
 
 
-def _zeros_around(x: Tensor, amounts: Sequence[tuple[int, int]]) -> Tensor:
+def _zero_pad(x: Tensor, amounts: Sequence[tuple[int, int]]) -> Tensor:
     attrs = at.PadAttrs(tuple(a for a, _ in amounts), tuple(b for _, b in amounts), 0.0)
     return Tensor(record("pad", [x.node], attrs), x.graph)
 
@@ -131,7 +134,7 @@ def rotary(
 ) -> Tensor:
     """Rotary positions (arXiv:2104.09864): pairs of features, turned by an angle that grows with the position.
 
-    Position t turns pair i by t·base^(-2i/d), so that products of queries and keys depend on distances alone.
+    At position t, pair i is rotated by t·base^(-2i/d), so that products of queries and keys depend on distances only.
 
     Args:
         x: (..., time, d), d even: queries or keys.
@@ -143,7 +146,7 @@ def rotary(
     """
     if x.ndim < 2 or not x.dtype.is_float:
         error = ShapeError if x.dtype.is_float else DTypeError
-        fail(error, f"rotary takes floats of shape (..., time, d); received {x!r}.")
+        fail(error, f"rotary needs floats of shape (..., time, d); received {x!r}.")
     width = x.shape[-1]
     if not isinstance(width, int) or width % 2:
         fail(ShapeError, f"rotary turns pairs of features: the last axis must be even; received {shape_text(x.shape)}.")
@@ -156,8 +159,8 @@ def rotary(
     if interleaved:
         pairs = x.reshape((*x.shape[:-1], width // 2, 2))
         a, b = pairs[..., 0], pairs[..., 1]
-        turned = [t.reshape((*t.shape, 1)) for t in (a * cosine - b * sine, b * cosine + a * sine)]
-        return concat(turned, -1).reshape(x.shape)
+        rotated = [t.reshape((*t.shape, 1)) for t in (a * cosine - b * sine, b * cosine + a * sine)]
+        return concat(rotated, -1).reshape(x.shape)
     a, b = split(x, width // 2, -1)
     return concat([a * cosine - b * sine, b * cosine + a * sine], -1)
 

@@ -1,4 +1,7 @@
-"""Choosing along an axis: elements by their indices, in order of size, the largest few; and random whole numbers."""
+"""Selection along an axis: take_along_axis, advanced indexing, sort and top-k; and random integers.
+
+Sorting is by rank (n² comparisons, fused and without a table in memory); top-k of long axes makes k passes.
+"""
 
 from __future__ import annotations
 
@@ -39,126 +42,129 @@ if TYPE_CHECKING:
 
 __all__ = ["argsort", "random_integers", "sort", "take_along_axis", "topk"]
 
-# Axes up to this length are looked through; in longer ones elements are found by their number in the whole tensor: that
-# is quicker there, but numbers the rows of a batch, so that it cannot be cut into micro-batches.
+# Elements.  Axes up to this length are read by comparing each index with each position; longer ones by a gather at
+# row-major linear indices, which is faster there, but depends on the row's number in the batch and therefore cannot be
+# split into micro-batches.
 SHORT = 512
-FEW = 64  # as many elements are put in order sooner than looked through several times
+FEW = 64  # elements; up to this length a full sort is faster than k passes
 
 
 def take_along_axis(x: Tensor, index: Operand, axis: int = -1) -> Tensor:
-    """x at other indices along an axis for each place on the others: y[i, j] = x[i, index[i, j]], as in NumPy; torch
-    calls it `gather`.
+    """x at indices along an axis, separate for each position on the others: y[i, j] = x[i, index[i, j]], as in NumPy;
+    torch calls it `gather`.
 
     Args:
-        index: whole numbers of x's number of axes; on each but `axis` of x's size, of 1, which is repeated, or of
-            fewer, which are the first ones of x.  One that does not exist is the nearest that does.
+        index: integers, of the rank of x; along each axis but `axis` its size is that of x, 1 (broadcast), or smaller
+            (the first ones of x).  Out-of-range indices are clamped.
 
     Example: `ws.take_along_axis(scores, labels[:, None], axis=1)`.
     """
     i, at = as_tensor(index), along("take_along_axis", x, axis)
     if not i.dtype.is_integer:
-        fail(DTypeError, f"take_along_axis needs whole numbers; received {i!r}. Cast them: i.astype('int32').")
-    fits = i.ndim == x.ndim and all(d == at or _reaches(a, b) for d, (a, b) in enumerate(zip(i.shape, x.shape)))
+        fail(DTypeError, f"take_along_axis needs integer indices; received {i!r}. Cast them: i.astype('int32').")
+    fits = i.ndim == x.ndim and all(d == at or _is_index_size(a, b) for d, (a, b) in enumerate(zip(i.shape, x.shape)))
     if not fits:
         fail(
             ShapeError,
-            f"take_along_axis: an index into {shape_text(x.shape)} along axis {at} has as many axes and is nowhere "
-            f"longer but there; received {shape_text(i.shape)}. For whole slices: ws.gather(x, i, axis).",
+            f"take_along_axis: index must have the same rank as x {shape_text(x.shape)} and may exceed it only along "
+            f"axis {at}; received {shape_text(i.shape)}. For entire slices: ws.gather(x, i, axis).",
         )
-    reach = [e if d == at or n == 1 else n for d, (n, e) in enumerate(zip(i.shape, x.shape, strict=True))]
-    x = x[tuple(slice(None) if n == e else slice(0, n) for n, e in zip(reach, x.shape, strict=True))]
+    region = [e if d == at or n == 1 else n for d, (n, e) in enumerate(zip(i.shape, x.shape, strict=True))]
+    x = x[tuple(slice(None) if n == e else slice(0, n) for n, e in zip(region, x.shape, strict=True))]
     i = i.expand(*(n if d == at else e for d, (n, e) in enumerate(zip(i.shape, x.shape, strict=True))))
     last, back = last_and_back(x.ndim, at)
-    return _from_rows(x.permute(last), i.permute(last)).permute(back)
+    return _take_clamped(x.permute(last), i.permute(last)).permute(back)
 
 
-def _reaches(index: Extent, size: Extent) -> bool:
-    """1 is repeated; another number is that of the first ones."""
+def _is_index_size(index: Extent, size: Extent) -> bool:
+    """May an index have this size along an axis: 1 (broadcast), or at most the size of the axis?"""
     return index in (1, size) or (isinstance(index, int) and isinstance(size, int) and index < size)
 
 
-def _from_rows(x: Tensor, index: Tensor) -> Tensor:
-    """Along the last axis."""
+def _take_clamped(x: Tensor, index: Tensor) -> Tensor:
+    """take_along_axis along the last axis, with clamped indices."""
     size, count = x.shape[-1], product(x.shape)
     kind = "int64" if isinstance(count, int) and count >= MANY else "int32"
     end = size - 1 if isinstance(size, int) else as_tensor(size).astype(kind) - 1
-    within = minimum(maximum(index.astype(kind), 0), end)
+    clamped = minimum(maximum(index.astype(kind), 0), end)
     if isinstance(size, int) and size <= SHORT:
-        return _take_along_last(x, within.astype("int32"))
-    return gather(x.reshape((count,)), flat_row_index(within, x))
+        return _take_along_last(x, clamped.astype("int32"))
+    return gather(x.reshape((count,)), flat_row_index(clamped, x))
 
 
 def _take_along_last(x: Tensor, index: Tensor) -> Tensor:
-    """x at the indices along the last axis, each compared with all that there are: one loop, and one back."""
-    size, picked = x.shape[-1], index.shape[-1]
-    places = iota((*x.shape[:-1], picked, size), x.ndim)
-    here = places == index.reshape((*index.shape, 1))
-    return where(here, x.reshape((*x.shape[:-1], 1, size)), as_tensor(0).astype(x.dtype)).sum(-1)
+    """take_along_axis by comparing each index with each position: one fused loop, forward and backward."""
+    size, count = x.shape[-1], index.shape[-1]
+    positions = iota((*x.shape[:-1], count, size), x.ndim)
+    hits = positions == index.reshape((*index.shape, 1))
+    return where(hits, x.reshape((*x.shape[:-1], 1, size)), as_tensor(0).astype(x.dtype)).sum(-1)
 
 
 # -- x[:, [0, 2]], x[arange, labels] -----------------------------------------------------------------------------
 
 
 def pick(x: Tensor, key: tuple[Any, ...]) -> Tensor:
-    """x[key], where integer tensors, arrays or lists stand among the items of the key; they broadcast with each other.
-    What they give stands in their place where they are side by side, and else in front, as in torch."""
-    items = _spread(x, key)
-    chosen = [p for p, item in enumerate(items) if isinstance(item, Tensor | np.ndarray | list)]
-    indices = [items[p] for p in chosen]
-    rest = x[tuple(slice(None) if p in chosen else item for p, item in enumerate(items))]
-    axes = [sum(1 for item in items[:p] if not isinstance(item, int | np.integer)) for p in chosen]
+    """Advanced indexing: x[key] with integer tensors, arrays or lists in the key, which broadcast with each other.
+
+    Their axes replace the indexed ones if those are adjacent, and otherwise come first, as in torch.
+    """
+    items = _expand_ellipsis(x, key)
+    positions = [p for p, item in enumerate(items) if isinstance(item, Tensor | np.ndarray | list)]
+    indices = [items[p] for p in positions]
+    rest = x[tuple(slice(None) if p in positions else item for p, item in enumerate(items))]
+    axes = [sum(1 for item in items[:p] if not isinstance(item, int | np.integer)) for p in positions]
     if len(indices) == 1:
         return gather(rest, indices[0], axes[0])
-    tensors = [_whole_numbers(i) for i in indices]
+    tensors = [_integer_index(i) for i in indices]
     if len(indices) == 2 and axes == [0, 1] and tensors[0].node.op == "iota":
         rows = rest.shape[0]
-        if tensors[0].shape == (rows,) and tensors[1].shape == (rows,):  # one of each row
-            picked = take_along_axis(rest, tensors[1].reshape((rows, 1, *[1] * (rest.ndim - 2))), 1)
-            return picked.reshape((rows, *rest.shape[2:]))
-    return _together(rest, tensors, axes)
+        if tensors[0].shape == (rows,) and tensors[1].shape == (rows,):  # x[arange(rows), labels]: one element per row
+            result = take_along_axis(rest, tensors[1].reshape((rows, 1, *[1] * (rest.ndim - 2))), 1)
+            return result.reshape((rows, *rest.shape[2:]))
+    return _gather_axes(rest, tensors, axes)
 
 
-def _whole_numbers(index: Any) -> Tensor:
+def _integer_index(index: Any) -> Tensor:
     i = as_indices(index)
     if not i.dtype.is_integer:
-        fail(DTypeError, f"an index holds whole numbers; received {i!r}. Select with ws.where instead of a mask.")
+        fail(DTypeError, f"an index must contain integers; received {i!r}. Select with ws.where instead of a mask.")
     return i
 
 
-def _together(x: Tensor, indices: Sequence[Tensor], axes: Sequence[int]) -> Tensor:
-    """The elements that one index for each of these axes names: a gather along the axes as one."""
+def _gather_axes(x: Tensor, indices: Sequence[Tensor], axes: Sequence[int]) -> Tensor:
+    """The elements at one index per axis: merges the indexed axes and gathers at linear indices."""
     adjacent = axes[-1] - axes[0] == len(axes) - 1
     others = [d for d in range(x.ndim) if d not in axes]
     front = [d for d in others if d < axes[0]] if adjacent else []
-    behind = [d for d in others if d not in front]
-    given: list[Tensor | None] = [None] * x.ndim
+    after = [d for d in others if d not in front]
+    index_per_axis: list[Tensor | None] = [None] * x.ndim
     for axis, index in zip(axes, indices, strict=True):
-        given[axis] = index
-    linear = flat_index(x, given)
-    order = [*front, *axes, *behind]
-    moved = x if order == list(range(x.ndim)) else x.permute(order)
-    together = product(x.shape[d] for d in axes)
-    flat = moved.reshape((*(x.shape[d] for d in front), together, *(x.shape[d] for d in behind)))
+        index_per_axis[axis] = index
+    linear = flat_index(x, index_per_axis)
+    order = [*front, *axes, *after]
+    permuted = x if order == list(range(x.ndim)) else x.permute(order)
+    merged = product(x.shape[d] for d in axes)
+    flat = permuted.reshape((*(x.shape[d] for d in front), merged, *(x.shape[d] for d in after)))
     return gather(flat, linear, len(front))
 
 
-def _spread(x: Tensor, key: tuple[Any, ...]) -> list[Any]:
-    """The key with a slice for each axis that `...` stands for."""
-    whole = [p for p, item in enumerate(key) if item is Ellipsis]
-    if not whole:
+def _expand_ellipsis(x: Tensor, key: tuple[Any, ...]) -> list[Any]:
+    """The key with `...` expanded to one slice per axis."""
+    ellipses = [p for p, item in enumerate(key) if item is Ellipsis]
+    if not ellipses:
         return list(key)
     used = sum(1 for item in key if item is not None and item is not Ellipsis)
-    between = [slice(None)] * max(x.ndim - used, 0)
-    return [*key[: whole[0]], *between, *key[whole[0] + 1 :]]
+    slices = [slice(None)] * max(x.ndim - used, 0)
+    return [*key[: ellipses[0]], *slices, *key[ellipses[0] + 1 :]]
 
 
-# -- in order ----------------------------------------------------------------------------------------------------
+# -- sorting -----------------------------------------------------------------------------------------------------
 
 
 def argsort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
-    """The int32 indices that put x in order along an axis, the first of equal ones first; NaN is the largest.
+    """The int32 indices that sort x along an axis; stable, and NaN is the largest.
 
-    Each element is compared with each other: n² comparisons without a table of them, and no gradient.
+    Compares all pairs of elements: n² comparisons, without a table in memory.  No gradient.
 
     Example: `ws.argsort(x, descending=True)`.
     """
@@ -171,25 +177,25 @@ def argsort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
     a, b = rows.reshape((*rows.shape, 1)), rows.reshape((*rows.shape[:-1], 1, size))
     before = _is_less(a, b) if descending else _is_less(b, a)
     neither = ~(before | (_is_less(b, a) if descending else _is_less(a, b)))
-    here, there = iota((size, size), 0), iota((size, size), 1)
-    rank = (before | (neither & (there < here))).astype("int32").sum(-1)  # how many come before it
-    number = iota(rows.shape, rows.ndim - 1)
+    row, column = iota((size, size), 0), iota((size, size), 1)
+    rank = (before | (neither & (column < row))).astype("int32").sum(-1)  # the number of elements that precede each
+    index = iota(rows.shape, rows.ndim - 1)
     if isinstance(size, int) and size <= SHORT:
-        places = iota((*rows.shape, size), rows.ndim - 1)  # at place r stands the one whose rank is r
-        order = where(places == rank.reshape(b.shape), number.reshape(b.shape), 0).sum(-1)
+        positions = iota((*rows.shape, size), rows.ndim - 1)  # position r gets the element of rank r
+        order = where(positions == rank.reshape(b.shape), index.reshape(b.shape), 0).sum(-1)
     else:
         first = (arange(product(rows.shape[:-1])) * as_tensor(size).astype("int32")).reshape((*rows.shape[:-1], 1))
-        order = scatter_add(number.reshape((count,)), (rank + first).reshape((count,)), count).reshape(rows.shape)
+        order = scatter_add(index.reshape((count,)), (rank + first).reshape((count,)), count).reshape(rows.shape)
     return order.permute(back)
 
 
 def _is_less(a: Tensor, b: Tensor) -> Tensor:
-    """a < b, where NaN is larger than anything else."""
+    """a < b in the order in which NaN is the largest."""
     return (a < b) | ((a == a) & (b != b)) if a.dtype.is_float else a < b
 
 
 def sort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
-    """x in order along an axis; its gradient goes back to where each element stood.  See `argsort`.
+    """x sorted along an axis; the gradient is scattered back to the original positions.  See `argsort`.
 
     Example: `ws.sort(x)[..., -1]` is the largest.
     """
@@ -197,10 +203,9 @@ def sort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
 
 
 def topk(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
-    """The k largest elements along an axis and their int32 indices, the largest first, the first of equal ones first;
-    NaN is the largest.
+    """The k largest elements along an axis and their int32 indices, in descending order; stable, NaN is the largest.
 
-    Of a short axis all are put in order; in a longer one they are found one after another, in k passes over x.
+    A short axis is sorted; a longer one is searched in k passes over x.
 
     Args:
         largest: False gives the k smallest, the smallest first.
@@ -210,7 +215,7 @@ def topk(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tenso
     at = along("topk", x, axis)
     size = x.shape[at]
     if not isinstance(k, int) or isinstance(k, bool) or k < 1 or (isinstance(size, int) and k > size):
-        fail(OptionError, f"topk: k is a whole number from 1 to {size}, the size of the axis; received {k!r}.")
+        fail(OptionError, f"topk: k must be an integer from 1 to {size}, the size of the axis; received {k!r}.")
     if isinstance(size, int) and (size <= FEW or not x.dtype.is_float):
         indices = argsort(x, at, largest)[(*(slice(None),) * at, slice(0, k))]
     else:
@@ -219,38 +224,40 @@ def topk(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tenso
 
 
 def _largest_indices(x: Tensor, k: int, axis: int) -> Tensor:
-    """The indices of the k largest, one after another; what was found is remembered, so that -inf counts as well."""
-    places = iota(x.shape, axis)
+    """The indices of the k largest by repeated argmax; a mask marks those already taken, so that -inf may be chosen."""
+    positions = iota(x.shape, axis)
 
     def largest(taken: Tensor) -> tuple[Tensor, Tensor]:
-        left = where(taken, -math.inf, x)
-        best = left.max(axis, keepdims=True)
-        found = (~taken & ((left == best) | (left != left))).astype("int32").argmax(axis, keepdims=True)
-        return taken | (places == found), found
+        remaining = where(taken, -math.inf, x)
+        best = remaining.max(axis, keepdims=True)
+        best_index = (
+            (~taken & ((remaining == best) | (remaining != remaining))).astype("int32").argmax(axis, keepdims=True)
+        )
+        return taken | (positions == best_index), best_index
 
     taken = x != x
-    taken = taken & ~taken  # none
-    if k <= 4:  # a loop costs more than it saves
-        each = []
+    taken = taken & ~taken  # all False, with the shape and batch dependence of x
+    if k <= 4:  # unrolled: a loop would cost more than it saves
+        indices_of_passes = []
         for _ in range(k):
             taken, one = largest(taken)
-            each.append(one)
-        return each[0] if k == 1 else concat(each, axis)
-    _, all_found = scan(lambda carry, _: largest(carry), taken, length=k)  # (k, ..., 1, ...)
-    indices: Tensor = all_found.reshape((k, *(e for d, e in enumerate(x.shape) if d != axis)))
+            indices_of_passes.append(one)
+        return indices_of_passes[0] if k == 1 else concat(indices_of_passes, axis)
+    _, stacked = scan(lambda carry, _: largest(carry), taken, length=k)  # (k, ..., 1, ...)
+    indices: Tensor = stacked.reshape((k, *(e for d, e in enumerate(x.shape) if d != axis)))
     return indices.permute((*range(1, axis + 1), 0, *range(axis + 1, x.ndim)))
 
 
 def random_integers(graph: Graph | Tensor, shape: object, low: int, high: int, dtype: object = "int32") -> Tensor:
-    """Whole numbers from low to high - 1, each as likely, new in every step.
+    """Uniform random integers from low to high - 1, drawn anew in every step.
 
     Example: `steps = ws.random_integers(g, ("batch",), 0, 1000)`.
     """
     for name, value in (("low", low), ("high", high)):
         if not isinstance(value, int) or isinstance(value, bool):
-            fail(OptionError, f"random_integers: {name} is a whole number; received {value!r}.")
+            fail(OptionError, f"random_integers: {name} must be an integer; received {value!r}.")
     if not low < high or high - low > 2**24:
-        fail(OptionError, f"random_integers: high - low is from 1 to 2**24; received low={low}, high={high}.")
+        fail(OptionError, f"random_integers: high - low must be from 1 to 2**24; received low={low}, high={high}.")
     return (floor(random_uniform(graph, shape, dtype="float64") * float(high - low)) + float(low)).astype(dtype)
 
 

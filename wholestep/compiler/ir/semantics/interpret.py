@@ -1,7 +1,7 @@
-"""Any graph, run in float64 NumPy: the oracle for everything below the IR.  What each op means is in values.py.
+"""Interpreter: runs any graph in float64 NumPy, as the oracle for everything below the IR.  Ops are in values.py.
 
-Float tensors are computed in float64 whatever their dtype, and half types rounded where they arise; integers, bools and
-random bits are exact.
+Float tensors are computed in float64 whatever their dtype; results of half-precision types are rounded after each op.
+Integers, bools and random bits are exact.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["VALUES", "Result", "infer_sizes", "interpret", "interpret_on_ranks"]
 
 @dataclass(frozen=True)
 class Result:
-    """What a step returned, and every state at its end."""
+    """The outputs of a step, and every state after it."""
 
     outputs: dict[str, Array]
     state: dict[str, Array]
@@ -52,63 +52,68 @@ def interpret(
     ranks: Ranks | None = None,
     observe: Callable[[Node, Array], Array] | None = None,
 ) -> Result:
-    """Run one step of a graph whose gradients are expanded.
+    """Run one step of a graph whose gradient nodes have been expanded (passes/autodiff).
 
-    `sizes` are the symbolic dimensions, inferred from the inputs' shapes unless given.  A runtime scalar that is not
-    in `scalars` has its default; the one named "step" is `step`.  Every state in `state` comes back, updated or not.
-    `observe` sees the value of every node, those of held graphs included, and may replace it.
+    `sizes` maps symbolic dimensions to integers and is inferred from the inputs' shapes by default.  A runtime scalar
+    that is not in `scalars` has its default; the one named "step" is `step`.  The result contains every state in
+    `state`, updated or not.  `observe` is called with the value of every node, including those of nested graphs, and
+    returns the value to use.
     """
-    given, held, chosen = dict(inputs or {}), dict(state or {}), dict(scalars or {})
-    sizes = infer_sizes(graph, given) if sizes is None else dict(sizes)
-    _check_names(graph, given, held, chosen)
+    input_arrays, states, scalar_values = dict(inputs or {}), dict(state or {}), dict(scalars or {})
+    sizes = infer_sizes(graph, input_arrays) if sizes is None else dict(sizes)
+    _check_names(graph, input_arrays, states, scalar_values)
     run = StepValues(
-        {name: _accept(node, given[name], sizes) for name, node in graph.leaves("input").items()},
-        {name: _accept(node, held[name], sizes) for name, node in graph.states().items()},
-        {**chosen, "step": float(step)},
+        {name: _convert_leaf(node, input_arrays[name], sizes) for name, node in graph.leaves("input").items()},
+        {name: _convert_leaf(node, states[name], sizes) for name, node in graph.states().items()},
+        {**scalar_values, "step": float(step)},
         sizes,
         seed,
         step,
         ranks,
         observe,
     )
-    with np.errstate(all="ignore"):  # infinities and NaN are values like others
+    with np.errstate(all="ignore"):  # infinities and NaN are ordinary values here
         values = evaluate_graph(graph, run)
     updated = {u.name: np.array(values[u.node]) for u in graph.updates}
-    kept = {name: np.array(run.state.get(name, value)) for name, value in held.items()}
-    return Result({o.name: np.array(values[o.node]) for o in graph.outputs}, {**kept, **updated})
+    initial = {name: np.array(run.state.get(name, value)) for name, value in states.items()}
+    return Result({o.name: np.array(values[o.node]) for o in graph.outputs}, {**initial, **updated})
 
 
 class _InterpretedRank:
-    """A rank among others that are interpreted beside it: each brings what it has, and all go on together."""
+    """One of several ranks, each interpreted by its own thread.
 
-    def __init__(self, rank: int, grid: Grid, brought: list[Array], meeting: Barrier) -> None:
-        self._rank, self._grid, self._brought, self._meeting = rank, grid, brought, meeting
+    A collective has two barriers: all ranks have written their operands, and all have read those of the others.
+    """
 
-    def exchange(self, kind: str, axis: str, given: Array) -> Array:
-        """What this rank has after a collective along an axis."""
-        self._brought[self._rank] = given
-        self._meeting.wait()
-        parts = [self._brought[rank] for rank in self._grid.beside(axis, self._rank)]
-        found = np.array(value_on(self._grid.place(axis, self._rank), kind, parts))
-        self._meeting.wait()
-        return found
+    def __init__(self, rank: int, mesh: Grid, operands: list[Array], barrier: Barrier) -> None:
+        self._rank, self._mesh, self._operands, self._barrier = rank, mesh, operands, barrier
+
+    def exchange(self, kind: str, axis: str, operand: Array) -> Array:
+        """The result of a collective along an axis on this rank."""
+        self._operands[self._rank] = operand
+        self._barrier.wait()
+        parts = [self._operands[rank] for rank in self._mesh.beside(axis, self._rank)]
+        result = np.array(value_on(self._mesh.place(axis, self._rank), kind, parts))
+        self._barrier.wait()
+        return result
 
 
 def interpret_on_ranks(
     graph: IRGraph, of_ranks: Sequence[Mapping[str, Any]], *, model: int = 1, **shared: Any
 ) -> list[Result]:
-    """Run one step on several ranks, side by side: what `interpret` takes, of each of them and of all.
+    """Run one step on several ranks, one thread each.
 
-    `model` of them stand along the model axis of their grid.
+    `of_ranks` holds the arguments of `interpret` per rank, `shared` those that are equal for all; `model` is the length
+    of the mesh's model axis.
     """
-    grid, brought, meeting = Grid(len(of_ranks) // model, model), [np.zeros(0)] * len(of_ranks), Barrier(len(of_ranks))
-    assert grid.size == len(of_ranks), f"{len(of_ranks)} ranks do not stand in rows of {model}"
+    mesh, operands, barrier = Grid(len(of_ranks) // model, model), [np.zeros(0)] * len(of_ranks), Barrier(len(of_ranks))
+    assert mesh.size == len(of_ranks), f"{len(of_ranks)} ranks are not divisible by a model axis of {model}"
 
     def run(rank: int) -> Result:
         try:
-            return interpret(graph, **shared, **of_ranks[rank], ranks=_InterpretedRank(rank, grid, brought, meeting))
+            return interpret(graph, **shared, **of_ranks[rank], ranks=_InterpretedRank(rank, mesh, operands, barrier))
         except BaseException:
-            meeting.abort()  # nobody waits for this one
+            barrier.abort()  # the other ranks must not wait for a failed one
             raise
 
     with ThreadPoolExecutor(len(of_ranks)) as threads:
@@ -116,7 +121,7 @@ def interpret_on_ranks(
 
 
 def infer_sizes(graph: IRGraph, inputs: Mapping[str, Array]) -> dict[str, int]:
-    """The symbolic dimensions of a graph, read off the shapes of its inputs."""
+    """The sizes of a graph's symbolic dimensions, solved from the shapes of its inputs."""
     sizes: dict[str, int] = {}
     leaves = graph.leaves("input")
     pairs = [p for name, x in inputs.items() if name in leaves for p in _extents(leaves[name], np.shape(x))]
@@ -126,7 +131,8 @@ def infer_sizes(graph: IRGraph, inputs: Mapping[str, Array]) -> dict[str, int]:
     missing = [s for s in graph.symbols if s not in sizes]
     if missing:
         raise InputError(
-            f"the inputs' shapes do not tell the size of {', '.join(missing)}; give it: sizes={{{missing[0]!r}: 8}}."
+            f"the inputs' shapes do not determine the size of {', '.join(missing)}; pass it: "
+            f"sizes={{{missing[0]!r}: 8}}."
         )
     return sizes
 
@@ -136,7 +142,7 @@ def _extents(node: Node, shape: tuple[int, ...]) -> list[tuple[Extent, int]]:
 
 
 def _solve(extent: Extent, length: int, sizes: Mapping[str, int]) -> dict[str, int]:
-    """The one unknown symbol of `extent == length`, where it occurs linearly; nothing otherwise."""
+    """Solve `extent == length` for its only unknown symbol if that occurs linearly; otherwise {}."""
     unknown = extent.symbols - sizes.keys() if isinstance(extent, Dim) else frozenset()
     if len(unknown) != 1:
         return {}
@@ -151,22 +157,20 @@ def _solve(extent: Extent, length: int, sizes: Mapping[str, int]) -> dict[str, i
 def _check_names(
     graph: IRGraph, inputs: Mapping[str, Any], state: Mapping[str, Any], scalars: Mapping[str, Any]
 ) -> None:
-    wanted, states, known = graph.leaves("input"), graph.states(), set(_scalar_names(graph))
-    for name in sorted(wanted.keys() ^ inputs.keys()):
-        what = "is missing" if name in wanted else "is no input of this graph"
-        raise UnknownNameError(
-            f"the input {name!r} {what}; its inputs are {sorted(wanted)}, given were {sorted(inputs)}."
-        )
+    expected, states, scalar_names = graph.leaves("input"), graph.states(), set(_scalar_names(graph))
+    for name in sorted(expected.keys() ^ inputs.keys()):
+        what = "is missing" if name in expected else "is not an input of this graph"
+        raise UnknownNameError(f"the input {name!r} {what}; expected {sorted(expected)}, received {sorted(inputs)}.")
     for name in sorted(states.keys() - state.keys()):
         raise UnknownNameError(
-            f"the state {name!r} is missing; the graph reads {sorted(states)}, given were {sorted(state)}."
+            f"the state {name!r} is missing; the graph reads {sorted(states)}, received {sorted(state)}."
         )
-    for name in sorted(scalars.keys() - known):
-        raise UnknownNameError(f"{name!r} is no runtime scalar of this graph; it has {sorted(known)}.")
+    for name in sorted(scalars.keys() - scalar_names):
+        raise UnknownNameError(f"{name!r} is not a runtime scalar of this graph; it has {sorted(scalar_names)}.")
 
 
 def _scalar_names(graph: IRGraph) -> Iterator[str]:
-    """Runtime scalars, those of held graphs included."""
+    """The names of all runtime scalars, including those of nested graphs."""
     yield from graph.leaves("scalar")
     for node in graph.nodes:
         inner = body_of(node)
@@ -174,14 +178,18 @@ def _scalar_names(graph: IRGraph) -> Iterator[str]:
             yield from _scalar_names(inner)
 
 
-def _accept(node: Node, given: Array, sizes: Mapping[str, int]) -> Array:
-    """An array for a leaf, in the dtype it is computed in."""
-    array, dtype = np.asarray(given), node.type.dtype
+def _convert_leaf(node: Node, leaf_value: Array, sizes: Mapping[str, int]) -> Array:
+    """Check an array that is passed for a leaf, and convert it to the interpreter's dtype."""
+    array, dtype = np.asarray(leaf_value), node.type.dtype
     name = node.attrs.name  # type: ignore[attr-defined]
     expected = tuple(evaluate(e, sizes) for e in node.type.shape)
     if array.shape != expected:
-        raise InputError(f"{node.op} {name!r} is {node.type}, here of shape {expected}; received {array.shape}.")
+        raise InputError(
+            f"{node.op} {name!r} is {node.type}, of shape {expected} at these sizes; received {array.shape}."
+        )
     value = round_to(array, dtype) if dtype.is_half else array.astype(interpreter_dtype(dtype))
     if not dtype.is_float and not (letter_of(array.dtype) in "iub" and np.array_equal(value, array)):
-        raise InputError(f"{node.op} {name!r} is {node.type}; received values of {array.dtype} that it cannot hold.")
+        raise InputError(
+            f"{node.op} {name!r} is {node.type}; received values of {array.dtype} that it cannot represent."
+        )
     return value

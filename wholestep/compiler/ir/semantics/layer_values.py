@@ -1,4 +1,4 @@
-"""The reference values of norms, attention and their gradients: rows of `VALUES`, written as the papers write them."""
+"""Reference semantics of norms, attention and their gradients: entries of `VALUES`, as in the original papers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _mean(x: Array, axes: Axes) -> Array:
 
 
 def _normalize(x: Array, axes: Axes, eps: float, centred: bool) -> tuple[Array, Array]:
-    """x brought to mean 0 (where centred) and to variance 1, and the factor that did the latter."""
+    """x with mean 0 (if centred) and variance 1, and the factor 1 / sqrt(variance + eps)."""
     if centred:
         x = x - _mean(x, axes)
     factor = 1.0 / np.sqrt(_mean(x * x, axes) + eps)
@@ -31,7 +31,10 @@ def _normalize(x: Array, axes: Axes, eps: float, centred: bool) -> tuple[Array, 
 
 
 def _input_gradient(normal: Array, factor: Array, upstream: Array, axes: Axes, centred: bool) -> Array:
-    """The gradient minus its part along the directions in which the normalised x cannot move."""
+    """factor · (g - mean(g) - x̂ · mean(g · x̂)): the gradient, projected onto the directions that x̂ can move in.
+
+    Without centring (RMS norm) the term mean(g) is absent.
+    """
     along = normal * _mean(upstream * normal, axes)
     out: Array = factor * (upstream - along - (_mean(upstream, axes) if centred else 0.0))
     return out
@@ -66,7 +69,7 @@ layer_norm, layer_norm_grad = _last_axis(centred=True), _last_axis_grad(centred=
 rms_norm, rms_norm_grad = _last_axis(centred=False), _last_axis_grad(centred=False)
 
 
-def _in_groups(x: Array, groups: int) -> tuple[Array, Axes]:
+def _split_groups(x: Array, groups: int) -> tuple[Array, Axes]:
     """(N, C, ...) as (N, groups, C / groups, ...), and the axes of one group."""
     split = x.reshape(x.shape[0], groups, x.shape[1] // groups, *x.shape[2:])
     return split, tuple(range(2, split.ndim))
@@ -77,14 +80,14 @@ def _per_channel(value: Array, x: Array) -> Array:
 
 
 def group_norm(run: Any, a: at.GroupNormAttrs, x: Array, *affine: Array) -> Array:
-    split, axes = _in_groups(x, a.groups)
+    split, axes = _split_groups(x, a.groups)
     normal = _normalize(split, axes, a.eps, centred=True)[0].reshape(x.shape)
     return _affine(normal, *(_per_channel(p, x) for p in affine))
 
 
 def group_norm_grad(run: Any, a: at.GroupNormAttrs, x: Array, *rest: Array) -> tuple[Array, ...]:
     weight, upstream = rest[:-1], rest[-1]
-    split, axes = _in_groups(x, a.groups)
+    split, axes = _split_groups(x, a.groups)
     normal, factor = _normalize(split, axes, a.eps, centred=True)
     scaled = upstream * _per_channel(weight[0], x) if weight else upstream
     dx = _input_gradient(normal, factor, scaled.reshape(split.shape), axes, centred=True).reshape(x.shape)
@@ -92,17 +95,17 @@ def group_norm_grad(run: Any, a: at.GroupNormAttrs, x: Array, *rest: Array) -> t
     return dx, *(((upstream * normal.reshape(x.shape)).sum(others), upstream.sum(others)) if weight else ())
 
 
-def _but_channels(x: Array) -> Axes:
+def _all_but_channel_axis(x: Array) -> Axes:
     return (0, *range(2, x.ndim))
 
 
 def batch_norm(run: Any, a: at.NormAttrs, x: Array, *affine: Array) -> Array:
-    normal = _normalize(x, _but_channels(x), a.eps, centred=True)[0]
+    normal = _normalize(x, _all_but_channel_axis(x), a.eps, centred=True)[0]
     return _affine(normal, *(_per_channel(p, x) for p in affine))
 
 
 def batch_norm_grad(run: Any, a: at.NormAttrs, x: Array, *rest: Array) -> tuple[Array, ...]:
-    weight, upstream, axes = rest[:-1], rest[-1], _but_channels(x)
+    weight, upstream, axes = rest[:-1], rest[-1], _all_but_channel_axis(x)
     normal, factor = _normalize(x, axes, a.eps, centred=True)
     scaled = upstream * _per_channel(weight[0], x) if weight else upstream
     dx = _input_gradient(normal, factor, scaled, axes, centred=True)
@@ -112,17 +115,17 @@ def batch_norm_grad(run: Any, a: at.NormAttrs, x: Array, *rest: Array) -> tuple[
 # -- attention ---------------------------------------------------------------------------------------------------
 
 
-def _swap(x: Array) -> Array:
+def _transpose(x: Array) -> Array:
     return np.swapaxes(x, -1, -2)
 
 
 def _per_query_head(x: Array, q: Array) -> Array:
-    """Keys or values with a head for each of the queries'."""
+    """Keys or values repeated so that every query head has its own (grouped-query attention)."""
     return x if x.shape[:-2] == q.shape[:-2] else np.repeat(x, q.shape[-3] // x.shape[-3], axis=-3)
 
 
-def _per_group(x: Array, like: Array) -> Array:
-    """The sum over the queries' heads that share one of `like`."""
+def _sum_query_heads(x: Array, like: Array) -> Array:
+    """The adjoint of `_per_query_head`: the sum over the query heads that share one head of `like`."""
     if x.shape[:-2] == like.shape[:-2]:
         return x
     out: Array = x.reshape(*like.shape[:-2], -1, *like.shape[-2:]).sum(axis=-3)
@@ -130,61 +133,61 @@ def _per_group(x: Array, like: Array) -> Array:
 
 
 def _scores(a: at.AttentionAttrs, q: Array, k: Array, mask: tuple[Array, ...]) -> Array:
-    scores: Array = a.scale * (q @ _swap(_per_query_head(k, q))) + (mask[0] if mask else 0.0)
+    scores: Array = a.scale * (q @ _transpose(_per_query_head(k, q))) + (mask[0] if mask else 0.0)
     return np.where(np.tri(*scores.shape[-2:]) > 0, scores, -math.inf) if a.causal else scores
 
 
 def attention(run: Any, a: at.AttentionAttrs, q: Array, k: Array, v: Array, *mask: Array) -> Array:
-    return _half_attention(_keep, a, q, k, v, *mask)
+    return _half_attention(_no_rounding, a, q, k, v, *mask)
 
 
-Round = Callable[[Array], Array]  # to the type of the operands of the products
+Round = Callable[[Array], Array]  # rounds a GEMM operand to the dtype of the inputs
 
 
-def _keep(x: Array) -> Array:
+def _no_rounding(x: Array) -> Array:
     return x
 
 
-def _half_attention(half: Round, a: at.AttentionAttrs, q: Array, k: Array, v: Array, *mask: Array) -> Array:
+def _half_attention(round_operand: Round, a: at.AttentionAttrs, q: Array, k: Array, v: Array, *mask: Array) -> Array:
     scores = _scores(a, q, k, mask)
-    weights = np.exp(scores - _most(scores))
+    weights = np.exp(scores - _row_max(scores))
     total = weights.sum(axis=-1, keepdims=True)
-    out: Array = half(weights / np.where(total == 0, 1.0, total)) @ _per_query_head(v, q)
+    out: Array = round_operand(weights / np.where(total == 0, 1.0, total)) @ _per_query_head(v, q)
     return out
 
 
-def _most(scores: Array) -> Array:
-    """The largest of each row; 0 of a query that may look nowhere: its weights are all 0 then."""
-    most = scores.max(axis=-1, keepdims=True, initial=-math.inf)
-    return np.where(most == -math.inf, 0.0, most)
+def _row_max(scores: Array) -> Array:
+    """The row maxima; 0 for a fully masked query, so that all its weights are 0."""
+    largest = scores.max(axis=-1, keepdims=True, initial=-math.inf)
+    return np.where(largest == -math.inf, 0.0, largest)
 
 
 def attention_lse(run: Any, a: at.AttentionAttrs, q: Array, k: Array, v: Array, *mask: Array) -> Array:
-    """+inf of a query that may look nowhere, so that every weight e^(s - lse) is 0."""
+    """The log-sum-exp of the scores; +inf for a fully masked query, so that every weight e^(s - lse) is 0."""
     scores = _scores(a, q, k, mask)
-    most = _most(scores)
-    total = np.exp(scores - most).sum(axis=-1)
-    out: Array = np.where(total == 0, math.inf, most[..., 0] + np.log(np.where(total == 0, 1.0, total)))
+    largest = _row_max(scores)
+    total = np.exp(scores - largest).sum(axis=-1)
+    out: Array = np.where(total == 0, math.inf, largest[..., 0] + np.log(np.where(total == 0, 1.0, total)))
     return out
 
 
 def attention_grad(run: Any, a: at.AttentionAttrs, q: Array, k: Array, v: Array, *rest: Array) -> tuple[Array, ...]:
-    return _half_attention_grad(_keep, a, q, k, v, *rest)
+    return _half_attention_grad(_no_rounding, a, q, k, v, *rest)
 
 
 def _half_attention_grad(
-    half: Round, a: at.AttentionAttrs, q: Array, k: Array, v: Array, *rest: Array
+    round_operand: Round, a: at.AttentionAttrs, q: Array, k: Array, v: Array, *rest: Array
 ) -> tuple[Array, ...]:
-    at_lse = lse_position([x.ndim for x in (q, k, v, *rest)]) - 3
-    mask, lse, upstream = rest[:at_lse], rest[at_lse], rest[at_lse + 1]
+    lse_index = lse_position([x.ndim for x in (q, k, v, *rest)]) - 3
+    mask, lse, upstream = rest[:lse_index], rest[lse_index], rest[lse_index + 1]
     p = np.exp(_scores(a, q, k, mask) - lse[..., None])
-    dp = upstream @ _swap(_per_query_head(v, q))
-    scores = p * (dp - (p * dp).sum(axis=-1, keepdims=True))
-    ds = half(a.scale * scores)
+    dp = upstream @ _transpose(_per_query_head(v, q))
+    dscores = p * (dp - (p * dp).sum(axis=-1, keepdims=True))
+    ds = round_operand(a.scale * dscores)
     dq = ds @ _per_query_head(k, q)
-    dk, dv = _per_group(_swap(ds) @ q, k), _per_group(_swap(half(p)) @ upstream, v)
-    return dq, dk, dv, *[scores] * len(mask)
+    dk, dv = _sum_query_heads(_transpose(ds) @ q, k), _sum_query_heads(_transpose(round_operand(p)) @ upstream, v)
+    return dq, dk, dv, *[dscores] * len(mask)
 
 
-# Ops whose products have operands that are no inputs of theirs: of half inputs these are rounded as well.
+# Ops with GEMM operands that are intermediate values: with half-precision inputs these are rounded as well.
 ROUNDED: dict[str, Callable[..., Any]] = {"attention": _half_attention, "attention_grad": _half_attention_grad}

@@ -1,4 +1,4 @@
-"""The normal distribution and its inverse, in NumPy."""
+"""The standard normal distribution in NumPy: its distribution function (CDF) and the inverse of it (quantile)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ Array = np.ndarray[Any, Any]
 
 
 def below(x: float) -> float:
-    """How likely a normal number is below x."""
+    """The CDF: the probability that a standard normal variable is less than x."""
     return 0.5 * math.erfc(-x / math.sqrt(2.0))
 
 
 def quantile(p: Array) -> Array:
-    """The number below which a normal one lies with probability p, between 0 and 1, to 16 digits (Wichura, 1988)."""
+    """The inverse CDF at p in [0, 1], to 16 digits (Wichura, 1988)."""
     q = p - 0.5
     with np.errstate(divide="ignore", invalid="ignore"):
         tail = np.sqrt(-np.log(np.minimum(p, 1.0 - p)))
@@ -26,11 +26,11 @@ def quantile(p: Array) -> Array:
 
 
 def _ratio(table: tuple[tuple[float, ...], tuple[float, ...]], r: Array) -> Array:
-    above, under = (np.polynomial.polynomial.polyval(r, row) for row in table)
-    return np.asarray(above / under)
+    numerator, denominator = (np.polynomial.polynomial.polyval(r, row) for row in table)
+    return np.asarray(numerator / denominator)
 
 
-# Coefficients of numerator and denominator, from the constant on: algorithm AS 241, PPND16.
+# Coefficients of numerator and denominator in ascending order of powers: algorithm AS 241, PPND16.
 _MIDDLE = (
     (3.3871328727963666080e0, 1.3314166789178437745e2, 1.9715909503065514427e3, 1.3731693765509461125e4,
      4.5921953931549871457e4, 6.7265770927008700853e4, 3.3430575583588128105e4, 2.5090809287301226727e3),

@@ -1,6 +1,7 @@
-"""Philox4x32-10: random numbers as a function of (seed, key, step, element), the same here and in the native runtime.
+"""Philox4x32-10, a counter-based random number generator: each number is a function of (seed, key, step, element).
 
-The word of one element, which `backends/cpu/native/philox.h` computes in C:
+Because no state is carried from one number to the next, any thread, rank or device computes the same bits.
+The 32-bit word of one element, as `backends/cpu/native/philox.h` computes it in C:
 
     hash    = first 8 bytes, little-endian, of sha256(key as UTF-8)
     mixed   = hash ^ splitmix64(seed)         (so that seeds 0, 1, 2, ... differ in all bits)
@@ -9,7 +10,7 @@ The word of one element, which `backends/cpu/native/philox.h` computes in C:
     word    = philox4x32_10(counter, key)[element % 4]
     uniform = (word >> 8) * 2^-24
 
-`element` is the row-major linear index at the run-time shape.
+`element` is the row-major linear index into the run-time shape.
 
 Reference: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC11.
 """
@@ -25,7 +26,7 @@ import numpy as np
 
 from wholestep.records import dataclass
 
-Words = np.ndarray[Any, np.dtype[np.uint64]]  # 32-bit words, held in 64 bits so that products do not overflow
+Words = np.ndarray[Any, np.dtype[np.uint64]]  # 32-bit words, stored in 64 bits so that their products do not overflow
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Singles = np.ndarray[Any, np.dtype[np.float32]]
 Places = np.ndarray[Any, np.dtype[np.int64]]
@@ -39,12 +40,12 @@ _ROUNDS = 10
 
 
 def key_hash(key: str) -> int:
-    """The 64 bits that stand for a key string."""
+    """The 64-bit hash of a key string."""
     return int.from_bytes(hashlib.sha256(key.encode("utf-8")).digest()[:8], "little")
 
 
 def splitmix64(seed: int) -> int:
-    """Sixty-four well mixed bits of a seed (Steele, Lea, Flood, "Fast splittable pseudorandom number generators")."""
+    """64 well-mixed bits from a seed (Steele, Lea, Flood, "Fast splittable pseudorandom number generators")."""
     x = (seed + 0x9E3779B97F4A7C15) & _MASK64
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK64
@@ -68,7 +69,7 @@ def words(seed: int, key: str, step: int, elements: Words) -> Words:
 
 
 def words_of_hash(seed: int, hash: int, step: int, elements: Words) -> Words:
-    """The same, of a key that is given by its hash, as plans have it."""
+    """The word of each element for a key given by its hash, as plans store it."""
     mixed = hash ^ splitmix64(seed)
     block, lane = elements >> np.uint64(2), elements & np.uint64(3)
     step_low, step_high = np.uint64(step & 0xFFFFFFFF), np.uint64(step >> 32 & 0xFFFFFFFF)
@@ -77,35 +78,35 @@ def words_of_hash(seed: int, hash: int, step: int, elements: Words) -> Words:
 
 
 def consecutive_words(seed: int, key: str, step: int, count: int, first: int = 0) -> Words:
-    """The words of elements first, ..., first + count - 1: one block of Philox for four of them."""
+    """The words of elements first, ..., first + count - 1: each Philox block yields four consecutive words."""
     mixed = key_hash(key) ^ splitmix64(seed)
     start = first // 4
     block = np.arange(start, -(-(first + count) // 4), dtype=np.uint64)
     low, high = (np.full_like(block, np.uint64(step >> shift & 0xFFFFFFFF)) for shift in (0, 32))
-    made = philox((block & _LOW, block >> _HALF, low, high), (mixed & 0xFFFFFFFF, mixed >> 32))
-    return np.stack(made, axis=1).reshape(-1)[first - 4 * start :][:count]
+    blocks = philox((block & _LOW, block >> _HALF, low, high), (mixed & 0xFFFFFFFF, mixed >> 32))
+    return np.stack(blocks, axis=1).reshape(-1)[first - 4 * start :][:count]
 
 
 def _unit(word: Words) -> Floats:
     return (word >> np.uint64(8)).astype(np.float64) * 2.0**-24
 
 
-Draw = Callable[[int, int, int, int], Floats]  # (key, mixed with the seed; step; block, count) -> four for each block
-# (key, mixed with the seed; first element, even; formula; where to) -> where numbers have to be drawn here; None: all
+Draw = Callable[[int, int, int, int], Floats]  # (mixed key, step, first block, blocks) -> four uniforms per block
+# (mixed key, first element (even), formula, out) -> the indices whose rounding NumPy must decide; None: too many
 DrawNormals = Callable[[int, int, "Formula", Singles], Places | None]
 _native: Draw | None = None
 _native_normals: DrawNormals | None = None
-MANY = 1 << 12  # numbers from which on a native call is worth its arguments
+MANY = 1 << 12  # elements; from this count on, a native call is faster despite its overhead
 
 
 def draw_by(native: Draw, normals: DrawNormals | None = None) -> None:
-    """From now on many numbers are drawn by native code, which gives the same bits, ten times as fast."""
+    """Register native generators for large arrays: the same bits, ten times as fast."""
     global _native, _native_normals
     _native, _native_normals = native, normals
 
 
 def uniform(seed: int, key: str, step: int, shape: tuple[int, ...], first: int = 0) -> Floats:
-    """Numbers in [0, 1), multiples of 2^-24, which float32 and float64 both hold exactly; from element `first` on."""
+    """Uniform numbers in [0, 1) from element `first` on: multiples of 2^-24, exact in both float32 and float64."""
     count, block = prod(shape), first // 4
     if _native is None or count < MANY:
         return _unit(consecutive_words(seed, key, step, count, first)).reshape(shape)
@@ -114,28 +115,31 @@ def uniform(seed: int, key: str, step: int, shape: tuple[int, ...], first: int =
 
 
 def uniform_of_hash(seed: int, hash: int, step: int, elements: Words) -> Floats:
-    """The numbers of these elements, under a key that is given by its hash."""
+    """The uniform numbers of these elements for a key given by its hash."""
     return _unit(words_of_hash(seed, hash, step, elements))
 
 
 def normal(seed: int, key: str, step: int, shape: tuple[int, ...], first: int = 0) -> Floats:
-    """Standard normal numbers by Box and Muller: element e takes the uniforms u of 2e and v of 2e + 1 and is
-    sqrt(-2 ln(1 - u)) cos(2πv).  1 - u is never 0, so every number is finite.  From element `first` on."""
+    """Standard normal numbers from element `first` on, by the Box-Muller transform.
+
+    Element e is sqrt(-2 ln(1 - u)) cos(2πv) of the uniforms u of element 2e and v of element 2e + 1.  1 - u is never 0,
+    so every number is finite.
+    """
     u, v = uniform(seed, key, step, (prod(shape), 2), 2 * first).T
-    radius, turn = -u, 2.0 * np.pi * v
+    radius, angle = -u, 2.0 * np.pi * v
     np.log1p(radius, out=radius)
     radius *= -2.0
     np.sqrt(radius, out=radius)
-    radius *= np.cos(turn, out=turn)
-    normal: Floats = radius.reshape(shape)
-    return normal
+    radius *= np.cos(angle, out=angle)
+    result: Floats = radius.reshape(shape)
+    return result
 
 
 @dataclass(frozen=True)
 class Formula:
-    """What becomes of a random number x, a standard normal one or one in [0, 1): shift + scale * (lift + x).
+    """The affine map shift + scale * (lift + x) of a random number x: standard normal, or uniform in [0, 1).
 
-    In float64, each operation rounded by itself.  -0.0 is what adds nothing, whatever the sign of a zero.
+    Computed in float64 without fused multiply-add.  The default is -0.0 because adding it preserves the sign of a zero.
     """
 
     normal: bool
@@ -148,12 +152,12 @@ class Formula:
 
 
 def write_normals(out: Singles, seed: int, key: str, first: int, formula: Formula) -> None:
-    """What becomes of the normal numbers of elements `first`, ... of step 0, rounded to float32."""
-    some: Places | None = None
+    """Fill `out` with the formula's values of the normal numbers from element `first` on, at step 0, in float32."""
+    doubtful: Places | None = None
     if _native_normals is not None and first % 2 == 0 and len(out) >= MANY:
-        some = _native_normals(key_hash(key) ^ splitmix64(seed), first, formula, out)
-    if some is None:
+        doubtful = _native_normals(key_hash(key) ^ splitmix64(seed), first, formula, out)
+    if doubtful is None:
         out[:] = formula.of(normal(seed, key, 0, out.shape, first))
         return
-    for place in some.tolist():
-        out[place] = formula.of(normal(seed, key, 0, (1,), first + place))[0]
+    for i in doubtful.tolist():
+        out[i] = formula.of(normal(seed, key, 0, (1,), first + i))[0]

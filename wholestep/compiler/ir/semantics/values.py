@@ -1,7 +1,7 @@
-"""The reference meaning of every op: one row each, a NumPy function of its attributes and inputs.
+"""Reference semantics of every op: one entry each in `VALUES`, a NumPy function of its attributes and inputs.
 
-Float tensors are computed in float64 whatever their dtype; integers, bools and random bits are exact.  A value of a
-half type is rounded to it where it arises: at casts, and at any other op whose result is of that type.
+Float tensors are computed in float64 whatever their dtype; integers, bools and random bits are exact.  The result of
+every op (not only of casts) with a half-precision dtype is rounded to that dtype.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ Value = Array | tuple[Array, ...]
 
 
 class Ranks(Protocol):
-    """Ranks that are interpreted side by side, seen from one of them."""
+    """The process group of an interpreted step, seen from one rank."""
 
-    def exchange(self, kind: str, axis: str, given: Array) -> Array:
-        """What this rank has after a collective along an axis."""
+    def exchange(self, kind: str, axis: str, operand: Array) -> Array:
+        """The result of a collective along an axis on this rank."""
 
 
 @dataclass(frozen=True)
 class StepValues:
-    """What the leaves read: one step of one entry point."""
+    """The environment of one step of one entry point: the values that leaves read."""
 
     inputs: Mapping[str, Array]
     state: Mapping[str, Array]
@@ -42,15 +42,15 @@ class StepValues:
     sizes: Mapping[str, int]
     seed: int
     step: int
-    ranks: Ranks | None = None  # the others, where several make a step together
-    observe: Callable[[Node, Array], Array] | None = None  # sees every value as it is computed; what it returns counts
+    ranks: Ranks | None = None  # the process group of a distributed step
+    observe: Callable[[Node, Array], Array] | None = None  # called with every value; returns the value to use
 
     def shape(self, shape: tuple[Extent, ...]) -> tuple[int, ...]:
         return tuple(evaluate(e, self.sizes) for e in shape)
 
 
 def interpreter_dtype(dtype: DType) -> np.dtype[Any]:
-    """The dtype the interpreter computes in."""
+    """The dtype that the interpreter computes in: float64 for all floats."""
     return np.dtype(np.float64) if dtype.is_float else dtype.numpy
 
 
@@ -60,36 +60,36 @@ def evaluate_graph(graph: IRGraph, run: StepValues) -> dict[Node, Any]:
     for node in graph.nodes:
         value = value_of(node, run, [values[i] for i in node.inputs])
         if isinstance(node.result, TupleType):
-            values[node] = tuple(_settle(node, t, v, run) for t, v in zip(node.result.items, value, strict=True))
+            values[node] = tuple(_finish_value(node, t, v, run) for t, v in zip(node.result.items, value, strict=True))
         else:
-            values[node] = _settle(node, node.result, value, run)
+            values[node] = _finish_value(node, node.result, value, run)
     return values
 
 
-def value_of(node: Node, run: StepValues, given: Sequence[Any]) -> Any:
-    """What a node computes of the values of its inputs, before its own rounding."""
+def value_of(node: Node, run: StepValues, inputs: Sequence[Any]) -> Any:
+    """The value of a node before it is rounded to the node's dtype, from the values of its inputs."""
     if node.op in layer_values.ROUNDED and node.inputs[0].type.dtype.is_half:
         kind = node.inputs[0].type.dtype
-        return layer_values.ROUNDED[node.op](lambda x: round_to(x, kind), node.attrs, *given)
-    return VALUES[node.op](run, node.attrs, *given)
+        return layer_values.ROUNDED[node.op](lambda x: round_to(x, kind), node.attrs, *inputs)
+    return VALUES[node.op](run, node.attrs, *inputs)
 
 
 def round_to(value: Any, dtype: DType) -> Array:
-    """The value in the dtype that the interpreter computes in; of a half type, the nearest number that it holds."""
+    """The value in the interpreter's dtype, after rounding to the nearest representable number of a half type."""
     out: Array = np.asarray(value, dtype=interpreter_dtype(dtype))
     if not dtype.is_half:
         return out
-    with np.errstate(all="ignore"):  # what is too large becomes infinite
+    with np.errstate(all="ignore"):  # overflow to infinity is intended
         return out.astype(dtype.numpy).astype(np.float64)
 
 
-def _settle(node: Node, type: TensorType, value: Array, run: StepValues) -> Array:
+def _finish_value(node: Node, type: TensorType, value: Array, run: StepValues) -> Array:
     out = round_to(value, type.dtype)
-    assert out.shape == run.shape(type.shape), f"{node} gave shape {out.shape} at sizes {dict(run.sizes)}"
+    assert out.shape == run.shape(type.shape), f"{node} has shape {out.shape} at sizes {dict(run.sizes)}"
     return out if run.observe is None else run.observe(node, out)
 
 
-# -- one row per op ----------------------------------------------------------------------------------------------
+# -- one entry per op --------------------------------------------------------------------------------------------
 
 Row = Callable[..., Any]  # (run, attrs, *values of the inputs) -> value
 
@@ -99,12 +99,12 @@ def _collective(kind: str) -> Callable[..., Any]:
 
 
 def _collective_value(run: StepValues, kind: str, axis: str, x: Array) -> Array:
-    """Alone, a rank has what it gave."""
+    """The result of a collective; without a process group, its operand."""
     return x if run.ranks is None else run.ranks.exchange(kind, axis, x)
 
 
-def _plain(function: Callable[..., Any]) -> Row:
-    """A row that needs nothing but its inputs."""
+def _of_inputs(function: Callable[..., Any]) -> Row:
+    """An entry that depends on the values of its inputs only."""
     return lambda run, a, *xs: function(*xs)
 
 
@@ -118,9 +118,9 @@ def _state(run: StepValues, a: at.StateAttrs) -> Array:
 
 def _iota(run: StepValues, a: at.IotaAttrs) -> Array:
     shape = run.shape(a.type.shape)
-    along = [1] * len(shape)
-    along[a.axis] = shape[a.axis]
-    return np.broadcast_to(np.arange(shape[a.axis]).reshape(along), shape)
+    broadcastable = [1] * len(shape)
+    broadcastable[a.axis] = shape[a.axis]
+    return np.broadcast_to(np.arange(shape[a.axis]).reshape(broadcastable), shape)
 
 
 def _random(run: StepValues, a: at.RandomAttrs) -> Array:
@@ -138,13 +138,13 @@ def _sigmoid(x: Array) -> Any:
 def _gelu(run: StepValues, a: at.GeluAttrs, x: Array) -> Any:
     if a.approximate:
         return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)))
-    return 0.5 * x * _erfc(-x / math.sqrt(2.0))  # 1 + erf(x), without its cancellation
+    return 0.5 * x * _erfc(-x / math.sqrt(2.0))  # 1 + erf(x / sqrt(2)) without cancellation at negative x
 
 
 def _cast(run: StepValues, a: at.CastAttrs, x: Array) -> Any:
     if letter_of(x.dtype) != "f" or not a.dtype.is_integer:
         return x.astype(interpreter_dtype(a.dtype))
-    # A float is cut off towards 0; what the integers do not hold becomes the nearest that they do, and NaN 0.
+    # Floats are truncated towards 0 and saturate at the limits of the integer type; NaN becomes 0.
     limits = np.iinfo(a.dtype.numpy)
     inside = np.where((x > limits.min) & (x < limits.max), x, 0.0).astype(a.dtype.numpy)
     return np.where(x >= limits.max, limits.max, np.where(x <= limits.min, limits.min, inside)).astype(a.dtype.numpy)
@@ -161,10 +161,10 @@ def _max(run: StepValues, a: at.MaxAttrs, x: Array) -> Any:
 
 def _expand(run: StepValues, a: at.ExpandAttrs, x: Array) -> Array:
     shape = run.shape(a.shape)
-    placed = [1] * len(shape)
+    broadcastable = [1] * len(shape)
     for axis, length in zip(a.axes, x.shape, strict=True):
-        placed[axis] = length
-    return np.broadcast_to(x.reshape(placed), shape)
+        broadcastable[axis] = length
+    return np.broadcast_to(x.reshape(broadcastable), shape)
 
 
 def _slice(run: StepValues, a: at.SliceAttrs, x: Array) -> Array:
@@ -195,10 +195,10 @@ def _scatter_add(run: StepValues, a: at.ScatterAddAttrs, updates: Array, index: 
 
 
 def _write_rows(run: StepValues, a: at.Attrs, x: Array, rows: Array, start: Array) -> Array:
-    places = int(start) + np.arange(len(rows))
-    inside = (places >= 0) & (places < len(x))
+    positions = int(start) + np.arange(len(rows))
+    inside = (positions >= 0) & (positions < len(x))
     out = x.copy()
-    out[places[inside]] = rows[inside]
+    out[positions[inside]] = rows[inside]
     return out
 
 
@@ -207,7 +207,7 @@ def _matmul(run: StepValues, a: at.MatmulAttrs, x: Array, y: Array) -> Array:
 
 
 def _gradient(run: StepValues, a: at.Attrs, *xs: Array) -> Array:
-    raise GradientError("a graph with a gradient node has no values yet: expand gradients first (passes/autodiff).")
+    raise GradientError("a graph with gradient nodes cannot be evaluated: expand gradients first (passes/autodiff).")
 
 
 def _call(run: StepValues, a: at.CallAttrs, *xs: Array) -> Value:
@@ -220,8 +220,8 @@ def _scan(run: StepValues, a: at.ScanAttrs, *xs: Array) -> Value:
     names = [i.attrs.name for i in a.graph.inputs]  # type: ignore[attr-defined]
 
     def step(graph: IRGraph, values: Sequence[Array]) -> Sequence[Array]:
-        found = evaluate_graph(graph, replace(run, inputs=dict(zip(names, values, strict=True))))
-        return [np.asarray(found[o.node]) for o in graph.outputs]
+        values_of_nodes = evaluate_graph(graph, replace(run, inputs=dict(zip(names, values, strict=True))))
+        return [np.asarray(values_of_nodes[o.node]) for o in graph.outputs]
 
     return scan_value(step, evaluate(a.length, run.sizes), a, xs)
 
@@ -233,8 +233,8 @@ def _log_softmax(x: Array, axis: int) -> Array:
 
 
 def _logsumexp(x: Array, axis: int) -> Array:
-    top = x.max(axis=axis, keepdims=True, initial=-math.inf)
-    out: Array = (top + np.log(np.exp(x - top).sum(axis=axis, keepdims=True))).squeeze(axis)
+    largest = x.max(axis=axis, keepdims=True, initial=-math.inf)
+    out: Array = (largest + np.log(np.exp(x - largest).sum(axis=axis, keepdims=True))).squeeze(axis)
     return out
 
 
@@ -244,8 +244,8 @@ def _cross_entropy(logits: Array, labels: Array) -> Array:
 
 
 def _dropout(run: StepValues, a: at.DropoutAttrs, x: Array, rate: Array) -> Array:
-    draw = uniform(run.seed, a.key, run.step, x.shape, evaluate(a.first, run.sizes))
-    return np.where(draw >= rate, x / (1.0 - rate), 0.0)
+    uniforms = uniform(run.seed, a.key, run.step, x.shape, evaluate(a.first, run.sizes))
+    return np.where(uniforms >= rate, x / (1.0 - rate), 0.0)
 
 
 VALUES: dict[str, Row] = {
@@ -257,48 +257,48 @@ VALUES: dict[str, Row] = {
     "size": lambda run, a: evaluate(a.extent, run.sizes),
     "iota": _iota,
     "random": _random,
-    "exp": _plain(np.exp),
-    "exp2": _plain(np.exp2),
-    "expm1": _plain(np.expm1),
-    "log": _plain(np.log),
-    "log2": _plain(np.log2),
-    "log1p": _plain(np.log1p),
-    "sin": _plain(np.sin),
-    "cos": _plain(np.cos),
-    "sqrt": _plain(np.sqrt),
-    "recip": _plain(lambda x: 1.0 / x),
-    "erf": _plain(_erf),
-    "floor": _plain(np.floor),
-    "atan": _plain(np.arctan),
-    "neg": _plain(np.negative),
-    "abs": _plain(np.abs),
-    "sign": _plain(np.sign),
-    "add": _plain(np.add),
-    "sub": _plain(np.subtract),
-    "mul": _plain(np.multiply),
-    "maximum": _plain(np.maximum),
-    "minimum": _plain(np.minimum),
-    "mod": _plain(np.mod),
-    "floor_divide": _plain(np.floor_divide),
-    "bitwise_and": _plain(np.bitwise_and),
-    "bitwise_or": _plain(np.bitwise_or),
-    "bitwise_xor": _plain(np.bitwise_xor),
-    "left_shift": _plain(np.left_shift),
-    "right_shift": _plain(np.right_shift),
-    "div": _plain(np.divide),
-    "pow": _plain(np.power),
-    "less": _plain(np.less),
-    "less_equal": _plain(np.less_equal),
-    "equal": _plain(np.equal),
-    "not_equal": _plain(np.not_equal),
-    "logical_and": _plain(np.logical_and),
-    "logical_or": _plain(np.logical_or),
-    "logical_not": _plain(np.logical_not),
-    "where": _plain(np.where),
+    "exp": _of_inputs(np.exp),
+    "exp2": _of_inputs(np.exp2),
+    "expm1": _of_inputs(np.expm1),
+    "log": _of_inputs(np.log),
+    "log2": _of_inputs(np.log2),
+    "log1p": _of_inputs(np.log1p),
+    "sin": _of_inputs(np.sin),
+    "cos": _of_inputs(np.cos),
+    "sqrt": _of_inputs(np.sqrt),
+    "recip": _of_inputs(lambda x: 1.0 / x),
+    "erf": _of_inputs(_erf),
+    "floor": _of_inputs(np.floor),
+    "atan": _of_inputs(np.arctan),
+    "neg": _of_inputs(np.negative),
+    "abs": _of_inputs(np.abs),
+    "sign": _of_inputs(np.sign),
+    "add": _of_inputs(np.add),
+    "sub": _of_inputs(np.subtract),
+    "mul": _of_inputs(np.multiply),
+    "maximum": _of_inputs(np.maximum),
+    "minimum": _of_inputs(np.minimum),
+    "mod": _of_inputs(np.mod),
+    "floor_divide": _of_inputs(np.floor_divide),
+    "bitwise_and": _of_inputs(np.bitwise_and),
+    "bitwise_or": _of_inputs(np.bitwise_or),
+    "bitwise_xor": _of_inputs(np.bitwise_xor),
+    "left_shift": _of_inputs(np.left_shift),
+    "right_shift": _of_inputs(np.right_shift),
+    "div": _of_inputs(np.divide),
+    "pow": _of_inputs(np.power),
+    "less": _of_inputs(np.less),
+    "less_equal": _of_inputs(np.less_equal),
+    "equal": _of_inputs(np.equal),
+    "not_equal": _of_inputs(np.not_equal),
+    "logical_and": _of_inputs(np.logical_and),
+    "logical_or": _of_inputs(np.logical_or),
+    "logical_not": _of_inputs(np.logical_not),
+    "where": _of_inputs(np.where),
     "cast": _cast,
     "sum": _sum,
     "max": _max,
-    "argmax": lambda run, a, x: x.argmax(axis=a.axis),  # the first of equal ones
+    "argmax": lambda run, a, x: x.argmax(axis=a.axis),  # the first maximum if several are equal
     "reshape": lambda run, a, x: x.reshape(run.shape(a.shape)),
     "permute": lambda run, a, x: x.transpose(a.order),
     "expand": _expand,
@@ -318,9 +318,9 @@ VALUES: dict[str, Row] = {
     "max_pool2d_pick": convolution_values.max_pool2d_pick,
     "pooled_grad_weight": convolution_values.grad_weight_through_pool,
     "pooled_grad_input": convolution_values.grad_input_through_pool,
-    "ratio": _plain(np.divide),
-    "stop_gradient": _plain(lambda x: x),
-    "by_mode": _plain(lambda training, evaluating: training),
+    "ratio": _of_inputs(np.divide),
+    "stop_gradient": _of_inputs(lambda x: x),
+    "by_mode": _of_inputs(lambda training, evaluating: training),
     "gradient": _gradient,
     "item": lambda run, a, xs: xs[a.index],
     "call": _call,
@@ -331,17 +331,17 @@ VALUES: dict[str, Row] = {
     "all_gather": _collective("all_gather"),
     "broadcast": _collective("broadcast"),
     "exchange": lambda run, a, *xs: tuple(_collective_value(run, a.kind, a.axis, x) for x in xs),
-    "relu": _plain(lambda x: np.maximum(x, 0.0)),
-    "sigmoid": _plain(_sigmoid),
-    "tanh": _plain(np.tanh),
-    "silu": _plain(lambda x: x * _sigmoid(x)),
-    "softplus": _plain(lambda x: np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(x)))),
+    "relu": _of_inputs(lambda x: np.maximum(x, 0.0)),
+    "sigmoid": _of_inputs(_sigmoid),
+    "tanh": _of_inputs(np.tanh),
+    "silu": _of_inputs(lambda x: x * _sigmoid(x)),
+    "softplus": _of_inputs(lambda x: np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(x)))),
     "gelu": _gelu,
-    "bce_with_logits": _plain(lambda x, y: np.maximum(x, 0.0) - x * y + np.log1p(np.exp(-np.abs(x)))),
+    "bce_with_logits": _of_inputs(lambda x, y: np.maximum(x, 0.0) - x * y + np.log1p(np.exp(-np.abs(x)))),
     "softmax": lambda run, a, x: np.exp(_log_softmax(x, a.axis)),
     "log_softmax": lambda run, a, x: _log_softmax(x, a.axis),
     "logsumexp": lambda run, a, x: _logsumexp(x, a.axis),
-    "cross_entropy": _plain(_cross_entropy),
+    "cross_entropy": _of_inputs(_cross_entropy),
     "layer_norm": layer_values.layer_norm,
     "layer_norm_grad": layer_values.layer_norm_grad,
     "rms_norm": layer_values.rms_norm,

@@ -1,1 +1,1 @@
-"""Type rules: the shape and dtype of each op's result, and the error where its operands do not fit."""
+"""Type inference: the shape and dtype of each op's result, and the error if its operands do not fit."""

@@ -1,7 +1,7 @@
-"""Type rules of the arithmetic: pointwise ops, reductions, the product, softmax and its loss.
+"""Type rules of arithmetic: pointwise ops, reductions, matmul, softmax and cross entropy.
 
-A sum or a product has the dtype that it accumulates in: of half operands that is float32, and rounding the result to
-half is a cast of its own.
+The result of a sum or a matmul has the accumulation dtype: float32 for half-precision operands.  Rounding it back to
+half precision is a separate cast.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def matmul(a: at.MatmulAttrs, x: TensorType, y: TensorType) -> Type:
     need_accumulate("matmul", x, a.accumulate)
     need(
         x.rank == y.rank >= 2 and x.shape[:-2] == y.shape[:-2],
-        f"matmul needs operands of one rank (at least 2) with equal leading axes; "
+        f"matmul needs operands of equal rank (at least 2) with equal leading axes; "
         f"received {shape_text(x.shape)} and {shape_text(y.shape)}.",
     )
     m, k = (x.shape[-1], x.shape[-2]) if a.transpose_a else (x.shape[-2], x.shape[-1])

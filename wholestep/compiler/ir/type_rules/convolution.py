@@ -1,4 +1,4 @@
-"""Type rules of ops with windows: convolution, max pooling, their adjoints, and adjoints through both at once."""
+"""Type rules of convolution, max pooling, their adjoints, and the fused adjoints of a convolution with a pool."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from wholestep.compiler.ir.type_rules.require import need, need_float, need_same
 from wholestep.compiler.ir.types import DType, Extent, Shape, TensorType, Type, int32, shape_text, uint8
 from wholestep.errors import DTypeError, OptionError
 
-SMALL_WINDOW = 256  # positions in a window up to this size fit in a byte
+SMALL_WINDOW = 256  # elements; positions in a window of up to this size fit in a uint8
 
 
 def index_dtype(window: tuple[int, ...]) -> DType:
-    """Of a position in a window."""
+    """The dtype that stores a position in a window."""
     return uint8 if window[0] * window[1] <= SMALL_WINDOW else int32
 
 
 def window_count(size: int, window: int, stride: int, low: int, high: int, dilation: int = 1) -> int:
-    """How many windows fit along one dimension."""
+    """The number of output positions along one dimension."""
     return (size + low + high - dilation * (window - 1) - 1) // stride + 1
 
 
 def parts(t: TensorType, last: bool) -> tuple[Extent, Extent, tuple[Extent, Extent]]:
-    """Of images (or a weight): their number, channels, and (height, width)."""
+    """(N, C, (H, W)) of images or of a weight, in either memory layout."""
     n, *rest = t.shape
     channels = rest.pop(-1 if last else 0)
     return n, channels, (rest[0], rest[1])
@@ -37,39 +37,41 @@ def order_text(last: bool) -> str:
     return "(N, H, W, C)" if last else "(N, C, H, W)"
 
 
-def _images(op: str, what: str, t: TensorType, last: bool) -> tuple[Extent, int, tuple[int, int]]:
-    """The parts of images whose channels, height and width are numbers."""
+def _check_images(op: str, what: str, t: TensorType, last: bool) -> tuple[Extent, int, tuple[int, int]]:
+    """(N, C, (H, W)) of images, after a check that C, H and W are integers."""
     need_float(op, t)
     need(t.rank == 4, f"{op} needs {what} of shape {order_text(last)}; received {shape_text(t.shape)}.")
     n, channels, (height, width) = parts(t, last)
     if not (isinstance(channels, int) and isinstance(height, int) and isinstance(width, int)):
         need(
             False,
-            f"{op}: channels, height and width must be numbers when the program is made; received "
-            f"{shape_text(t.shape)}. Only the batch may be a symbol.",
+            f"{op}: channels, height and width must be integers known at compile time; received "
+            f"{shape_text(t.shape)}. Only the batch may be symbolic.",
         )
         raise AssertionError
     return n, channels, (height, width)
 
 
-def _check_numbers(op: str, a: Any) -> None:
+def _check_window(op: str, a: Any) -> None:
     for name in ("stride", "dilation", "window"):
         value = getattr(a, name, (1, 1))
         need(min(value) >= 1, f"{op}: the {name} must be at least 1; received {value}.", OptionError)
     need(min(*a.low, *a.high) >= 0, f"{op}: padding must not be negative; received {a.low}, {a.high}.", OptionError)
 
 
-def _counts(op: str, a: Any, size: tuple[int, ...], window: tuple[int, ...]) -> tuple[int, int]:
-    """(rows, columns) of windows; at least one each."""
+def _output_size(op: str, a: Any, size: tuple[int, ...], window: tuple[int, ...]) -> tuple[int, int]:
+    """The output's (height, width), after a check that both are at least 1."""
     dilation = getattr(a, "dilation", (1, 1))
-    found = [window_count(*of) for of in zip(size, window, a.stride, a.low, a.high, dilation, strict=True)]
-    reach = [d * (k - 1) + 1 for d, k in zip(dilation, window, strict=True)]
+    counts = [
+        window_count(*arguments) for arguments in zip(size, window, a.stride, a.low, a.high, dilation, strict=True)
+    ]
+    extent = [d * (k - 1) + 1 for d, k in zip(dilation, window, strict=True)]
     need(
-        min(found) >= 1,
-        f"{op}: a window of {reach[0]} x {reach[1]} is larger than the image of {size[0]} x {size[1]} with its padding "
-        f"{a.low}, {a.high}; use a smaller kernel or more padding.",
+        min(counts) >= 1,
+        f"{op}: a window of {extent[0]} x {extent[1]} is larger than the image of {size[0]} x {size[1]} with its "
+        f"padding {a.low}, {a.high}; use a smaller kernel or more padding.",
     )
-    return found[0], found[1]
+    return counts[0], counts[1]
 
 
 # -- convolution -------------------------------------------------------------------------------------------------
@@ -90,17 +92,19 @@ def _check_channels(op: str, groups: int, channels: int, out: int, inner: int, w
 
 
 def conv2d(a: at.ConvAttrs, x: TensorType, weight: TensorType) -> Type:
-    n, channels, size = _images("conv2d", "an input", x, a.last)
-    out, inner, kernel = _images("conv2d", "a weight like an input, outputs first,", weight, a.last)
+    n, channels, size = _check_images("conv2d", "an input", x, a.last)
+    out, inner, kernel = _check_images(
+        "conv2d", "a weight in the layout of the input, output channels first,", weight, a.last
+    )
     need_same_dtype("conv2d", x, weight)
-    assert isinstance(out, int), "the number of outputs is a number"
-    _check_numbers("conv2d", a)
+    assert isinstance(out, int), "the number of output channels must be an integer"
+    _check_window("conv2d", a)
     _check_channels("conv2d", a.groups, channels, out, inner, weight)
-    return TensorType(image_shape(n, out, _counts("conv2d", a, size, kernel), a.last), x.dtype.accumulate)
+    return TensorType(image_shape(n, out, _output_size("conv2d", a, size, kernel), a.last), x.dtype.accumulate)
 
 
-def _need_result(op: str, a: at.ConvGradAttrs, x: TensorType, weight: TensorType, g: TensorType) -> None:
-    """Is `g` the gradient of the convolution's result, in the dtype of the product's other operand?"""
+def _check_result_gradient(op: str, a: at.ConvGradAttrs, x: TensorType, weight: TensorType, g: TensorType) -> None:
+    """Check that `g` has the shape of the convolution's result and the dtype of the other operand of the GEMM."""
     need_same_dtype(op, g, x, weight)
     result = conv2d(a.forward, x, weight)
     assert isinstance(result, TensorType)
@@ -109,18 +113,18 @@ def _need_result(op: str, a: at.ConvGradAttrs, x: TensorType, weight: TensorType
 
 
 def conv2d_grad_input(a: at.ConvGradAttrs, g: TensorType, weight: TensorType) -> Type:
-    n, _, _ = _images("conv2d_grad_input", "a gradient", g, a.last)
-    _, inner, _ = _images("conv2d_grad_input", "a weight", weight, a.last)
+    n, _, _ = _check_images("conv2d_grad_input", "a gradient", g, a.last)
+    _, inner, _ = _check_images("conv2d_grad_input", "a weight", weight, a.last)
     x = TensorType(image_shape(n, inner * a.groups, a.size, a.last), g.dtype)
-    _need_result("conv2d_grad_input", a, x, weight, g)
+    _check_result_gradient("conv2d_grad_input", a, x, weight, g)
     return TensorType(x.shape, g.dtype.accumulate)
 
 
 def conv2d_grad_weight(a: at.ConvGradAttrs, x: TensorType, g: TensorType) -> Type:
-    _, channels, _ = _images("conv2d_grad_weight", "an input", x, a.last)
-    _, out, _ = _images("conv2d_grad_weight", "a gradient", g, a.last)
+    _, channels, _ = _check_images("conv2d_grad_weight", "an input", x, a.last)
+    _, out, _ = _check_images("conv2d_grad_weight", "a gradient", g, a.last)
     weight = TensorType(image_shape(out, channels // a.groups, a.size, a.last), g.dtype)
-    _need_result("conv2d_grad_weight", a, x, weight, g)
+    _check_result_gradient("conv2d_grad_weight", a, x, weight, g)
     return TensorType(weight.shape, g.dtype.accumulate)
 
 
@@ -128,15 +132,15 @@ def conv2d_grad_weight(a: at.ConvGradAttrs, x: TensorType, g: TensorType) -> Typ
 
 
 def max_pool2d(a: at.PoolAttrs, x: TensorType) -> Type:
-    n, channels, size = _images("max_pool2d", "an input", x, a.last)
-    _check_numbers("max_pool2d", a)
+    n, channels, size = _check_images("max_pool2d", "an input", x, a.last)
+    _check_window("max_pool2d", a)
     need(
         all(2 * max(lo, hi) <= k for lo, hi, k in zip(a.low, a.high, a.window, strict=True)),
-        f"max_pool2d: padding {a.low}, {a.high} is more than half of the window {a.window}: some windows would see "
-        "nothing of the image; use less.",
+        f"max_pool2d: padding {a.low}, {a.high} is more than half of the window {a.window}: some windows would "
+        "contain only padding; use less.",
         OptionError,
     )
-    return TensorType(image_shape(n, channels, _counts("max_pool2d", a, size, a.window), a.last), x.dtype)
+    return TensorType(image_shape(n, channels, _output_size("max_pool2d", a, size, a.window), a.last), x.dtype)
 
 
 def max_pool2d_index(a: at.PoolAttrs, x: TensorType) -> Type:
@@ -148,11 +152,11 @@ def max_pool2d_index(a: at.PoolAttrs, x: TensorType) -> Type:
 
 def _need_index(op: str, pooled: TensorType, index: TensorType, window: tuple[int, ...]) -> None:
     expected = TensorType(pooled.shape, index_dtype(window))
-    need(index == expected, f"{op} needs the positions of the maxima, {expected}; received {index}.", DTypeError)
+    need(index == expected, f"{op} needs the positions of the maxima as {expected}; received {index}.", DTypeError)
 
 
 def max_pool2d_grad(a: at.PoolGradAttrs, g: TensorType, index: TensorType) -> Type:
-    n, channels, _ = _images("max_pool2d_grad", "a gradient", g, a.last)
+    n, channels, _ = _check_images("max_pool2d_grad", "a gradient", g, a.last)
     _need_index("max_pool2d_grad", g, index, a.window)
     x = TensorType(image_shape(n, channels, a.size, a.last), g.dtype)
     pooled = max_pool2d(a.forward, x)
@@ -161,14 +165,14 @@ def max_pool2d_grad(a: at.PoolGradAttrs, g: TensorType, index: TensorType) -> Ty
 
 
 def max_pool2d_pick(a: at.PoolAttrs, x: TensorType, index: TensorType) -> Type:
-    """What stands at the given position of each window."""
+    """The element at the given position of each window."""
     pooled = max_pool2d(a, x)
     assert isinstance(pooled, TensorType)
     _need_index("max_pool2d_pick", pooled, index, a.window)
     return pooled
 
 
-# -- both at once ------------------------------------------------------------------------------------------------
+# -- convolution and pool fused ----------------------------------------------------------------------------------
 
 
 def pool_grad_attrs(a: at.PooledConvAttrs) -> at.PoolGradAttrs:
@@ -180,12 +184,12 @@ def conv_grad_attrs(a: at.PooledConvAttrs) -> at.ConvGradAttrs:
 
 
 def grad_weight_through_pool(a: at.PooledConvAttrs, x: TensorType, g: TensorType, index: TensorType) -> Type:
-    """conv2d_grad_weight(x, max_pool2d_grad(g, index)) of each part of the batch; the gradient is their sum."""
+    """conv2d_grad_weight(x, max_pool2d_grad(g, index)) for each slice of the batch; the gradient is their sum."""
     middle = max_pool2d_grad(pool_grad_attrs(a), g, index)
     assert isinstance(middle, TensorType)
     weight = conv2d_grad_weight(conv_grad_attrs(a), x, middle)
     assert isinstance(weight, TensorType)
-    need(a.parts >= 1, f"pooled_grad_weight: a batch has at least one part; received {a.parts}.", OptionError)
+    need(a.parts >= 1, f"pooled_grad_weight: the batch needs at least one slice; received {a.parts}.", OptionError)
     return TensorType((a.parts, *weight.shape), weight.dtype)
 
 
@@ -196,11 +200,11 @@ def grad_input_through_pool(a: at.PooledConvAttrs, g: TensorType, index: TensorT
     return conv2d_grad_input(conv_grad_attrs(a), middle, weight)
 
 
-# -- work --------------------------------------------------------------------------------------------------------
+# -- operation counts --------------------------------------------------------------------------------------------
 
 
 def window_products(node_op: str, inputs: tuple[TensorType, ...], result: TensorType, last: bool) -> Extent:
-    """Multiply-adds of a convolution or its adjoints, the zeros of the padding included; comparisons of a pool."""
+    """Multiply-adds of a convolution or its adjoints, the padding's zeros included; comparisons of a pool."""
     if node_op.startswith("max_pool2d"):
         return result.elements
     weight, images = {
@@ -211,7 +215,7 @@ def window_products(node_op: str, inputs: tuple[TensorType, ...], result: Tensor
         "pooled_grad_input": (inputs[-1], inputs[0]),
     }[node_op]
     outputs, _, _ = parts(weight, last)
-    assert isinstance(outputs, int), "the number of outputs is a number"
+    assert isinstance(outputs, int), "the number of output channels must be an integer"
     per_output: Extent = 1
     for extent in weight.shape[1:]:
         per_output = per_output * extent

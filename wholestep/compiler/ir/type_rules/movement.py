@@ -1,4 +1,4 @@
-"""Type rules of the ops that move elements: by shape and by index."""
+"""Type rules of data movement: views (reshape, permute, expand, slice), pad and concat, and indexed access."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def reshape(a: at.ReshapeAttrs, x: TensorType) -> Type:
 def permute(a: at.PermuteAttrs, x: TensorType) -> Type:
     need(
         sorted(a.order) == list(range(x.rank)),
-        f"permute: {a.order} is not an order of the {x.rank} axes of {shape_text(x.shape)}.",
+        f"permute: {a.order} is not a permutation of the {x.rank} axes of {shape_text(x.shape)}.",
     )
     return TensorType(tuple(x.shape[d] for d in a.order), x.dtype)
 
@@ -29,7 +29,8 @@ def permute(a: at.PermuteAttrs, x: TensorType) -> Type:
 def expand(a: at.ExpandAttrs, x: TensorType) -> Type:
     need(
         len(a.axes) == x.rank and list(a.axes) == sorted(set(a.axes)) and all(0 <= d < len(a.shape) for d in a.axes),
-        f"expand: axes {a.axes} do not place the {x.rank} axes of {shape_text(x.shape)} in {shape_text(a.shape)}.",
+        f"expand: axes {a.axes} do not map the {x.rank} axes of {shape_text(x.shape)} to distinct, ascending axes of "
+        f"{shape_text(a.shape)}.",
     )
     need(
         all(a.shape[d] == e for d, e in zip(a.axes, x.shape, strict=True)),
@@ -43,8 +44,8 @@ def _slice_extent(start: Extent, stop: Extent, step: int, size: Extent) -> Exten
     if isinstance(length, Dim):
         need(step == 1, f"slice: a step of {step} along a symbolic dimension is not supported; reshape it first.")
         return length
-    known = [e for e in (0, start, stop, size) if isinstance(e, int)]
-    need(length >= 0 and known == sorted(known), f"slice: {start}:{stop} is outside a dimension of {size}.")
+    integers = [e for e in (0, start, stop, size) if isinstance(e, int)]
+    need(length >= 0 and integers == sorted(integers), f"slice: {start}:{stop} is outside a dimension of {size}.")
     need(step > 0, f"slice: steps must be positive; received {step}.")
     return -(-length // step)
 
@@ -52,7 +53,7 @@ def _slice_extent(start: Extent, stop: Extent, step: int, size: Extent) -> Exten
 def slice_(a: at.SliceAttrs, x: TensorType) -> Type:
     need(
         len(a.starts) == len(a.stops) == len(a.steps) == x.rank,
-        f"slice: one start, stop and step per axis of {shape_text(x.shape)}.",
+        f"slice needs one start, stop and step per axis of {shape_text(x.shape)}.",
     )
     shape = tuple(_slice_extent(*p) for p in zip(a.starts, a.stops, a.steps, x.shape, strict=True))
     return TensorType(shape, x.dtype)
@@ -61,14 +62,14 @@ def slice_(a: at.SliceAttrs, x: TensorType) -> Type:
 def pad(a: at.PadAttrs, x: TensorType) -> Type:
     need(
         len(a.low) == len(a.high) == x.rank,
-        f"pad: one pair per axis of {shape_text(x.shape)}; received {a.low} and {a.high}.",
+        f"pad needs one (low, high) pair per axis of {shape_text(x.shape)}; received {a.low} and {a.high}.",
     )
     need(min((*a.low, *a.high), default=0) >= 0, f"pad: amounts must not be negative; received {a.low} and {a.high}.")
     return TensorType(tuple(lo + e + hi for lo, e, hi in zip(a.low, x.shape, a.high, strict=True)), x.dtype)
 
 
 def concat(a: at.ConcatAttrs, *xs: TensorType) -> Type:
-    need(bool(xs), "concat needs one tensor or more; received none.")
+    need(bool(xs), "concat needs at least one tensor; received none.")
     first = xs[0]
     need_axis("concat", a.axis, first)
     for x in xs[1:]:
@@ -100,8 +101,8 @@ def scatter_add(a: at.ScatterAddAttrs, updates: TensorType, index: TensorType) -
     inner = updates.shape[a.axis : a.axis + index.rank]
     need(
         inner == index.shape,
-        f"scatter_add: updates {shape_text(updates.shape)} do not hold the indices' shape "
-        f"{shape_text(index.shape)} at axis {a.axis}.",
+        f"scatter_add: the shape of the updates, {shape_text(updates.shape)}, must contain the indices' shape "
+        f"{shape_text(index.shape)} from axis {a.axis} on.",
     )
     return TensorType((*updates.shape[: a.axis], a.size, *updates.shape[a.axis + index.rank :]), updates.dtype)
 
@@ -109,10 +110,10 @@ def scatter_add(a: at.ScatterAddAttrs, updates: TensorType, index: TensorType) -
 def write_rows(a: Attrs, x: TensorType, rows: TensorType, start: TensorType) -> Type:
     need(
         x.rank == rows.rank >= 1 and x.shape[1:] == rows.shape[1:],
-        f"write_rows needs rows of one shape; received {shape_text(rows.shape)} for {shape_text(x.shape)}.",
+        f"write_rows needs rows of the same shape; received {shape_text(rows.shape)} for {shape_text(x.shape)}.",
     )
     need(x.dtype == rows.dtype, f"write_rows needs equal dtypes; received {x.dtype} and {rows.dtype}.", DTypeError)
-    first = f"write_rows needs the number of its first row, an integer scalar; received {start}."
-    need(start.rank == 0, first)
-    need(start.dtype.is_integer, first, DTypeError)
+    error = f"write_rows needs the index of the first row, an integer scalar; received {start}."
+    need(start.rank == 0, error)
+    need(start.dtype.is_integer, error, DTypeError)
     return x

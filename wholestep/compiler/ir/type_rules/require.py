@@ -1,4 +1,4 @@
-"""What type rules ask of their inputs, with the text of the error where they do not get it."""
+"""Preconditions shared by the type rules, each with its error message."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ def need_float(op: str, *types: TensorType) -> None:
 
 
 def need_number(op: str, t: TensorType) -> None:
-    need(t.dtype != boolean, f"{op} needs numbers; received {t}. Cast it first: x.astype('float32').", DTypeError)
+    need(
+        t.dtype != boolean,
+        f"{op} needs numbers; received {t}. Cast it first: x.astype('float32').",
+        DTypeError,
+    )
 
 
 def need_same_dtype(op: str, *types: TensorType) -> None:
@@ -41,7 +45,7 @@ def need_same(op: str, *types: TensorType) -> None:
 
 
 def need_accumulate(op: str, x: TensorType, accumulate: DType) -> None:
-    """Terms are added in the dtype that the table of dtypes says: those of half types in float32."""
+    """Check that sums accumulate in the dtype given by `DTYPES`: float32 for half-precision types."""
     expected = x.dtype.accumulate
     need(accumulate == expected, f"{op} of {x.dtype} accumulates in {expected}; received {accumulate}.", DTypeError)
 
