@@ -43,7 +43,7 @@ def test_float32_stays_close_to_float64(data):
     expected = interpret(graph, inputs=inputs, state=state, sizes=sizes)
     with pytest.MonkeyPatch.context() as patch, np.errstate(all="ignore"):
         for module in (values, interpret_module):
-            patch.setattr(module, "computed_dtype", lambda dtype: dtype.numpy)
+            patch.setattr(module, "interpreter_dtype", lambda dtype: dtype.numpy)
         actual = interpret(graph, inputs=inputs, state=state, sizes=sizes)
     for output in graph.outputs:
         assert_close(

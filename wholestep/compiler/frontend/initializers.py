@@ -25,7 +25,7 @@ __all__ = [  # what `ws.init` offers; the rest is for the compiler
     "trunc_normal", "uniform", "values", "xavier_normal", "xavier_uniform", "zeros",
 ]  # fmt: skip
 
-ArrayInitializer = np.ndarray[Any, Any]
+NumpyArray = np.ndarray[Any, Any]
 StaticShape = tuple[int, ...]
 
 PIECE = 1 << 16  # elements drawn at a time: few enough for the caches, enough for threads to work in parallel
@@ -182,11 +182,11 @@ class FirstValue:
         how = _FORMULAS.get(self.init.kind)
         return None if how is None else how(fans_of(self.shape), *self.init.args)
 
-    def array(self) -> ArrayInitializer:
+    def array(self) -> NumpyArray:
         """The numbers."""
         return materialize(self.init, self.shape, self.dtype, self.seed, self.name, self.network)
 
-    def rows(self, least: int) -> Iterator[ArrayInitializer]:
+    def rows(self, least: int) -> Iterator[NumpyArray]:
         """The values of a matrix in blocks whose row count is a multiple of `least`, to bound the memory in use."""
         count, columns = self.shape
         if self.init.kind in _WHOLE_KINDS or self.init.kind.endswith(ZERO_ROW):
@@ -210,7 +210,7 @@ def is_random(init: Initializer) -> bool:
 
 def materialize(
     init: Initializer, shape: StaticShape, dtype: DType, seed: int, name: str, network: int = 0
-) -> ArrayInitializer:
+) -> NumpyArray:
     """The first value of the state called `name`.
 
     Drawn piece by piece: the intermediate values of all elements would take twenty times the bytes of the weight.
@@ -229,7 +229,7 @@ def materialize(
     return out.reshape(shape)
 
 
-def _draw_piece(out: ArrayInitializer, first: int, value: FirstValue) -> None:
+def _draw_piece(out: NumpyArray, first: int, value: FirstValue) -> None:
     """Fills `out` with the elements of a first value from `first` on."""
     formula, init = value.formula, value.init
     if formula is not None and formula.normal and value.dtype == float32:
@@ -343,25 +343,25 @@ class _Draw:
         self.first: int = 0 if piece is None else piece.start
         self.part = shape if piece is None else (piece.stop - piece.start,)
 
-    def unit(self) -> ArrayInitializer:
+    def unit(self) -> NumpyArray:
         return random.uniform(self.seed, self.key, 0, self.part, self.first)
 
-    def normal(self) -> ArrayInitializer:
+    def normal(self) -> NumpyArray:
         return random.normal(self.seed, self.key, 0, self.part, self.first)
 
-    def by(self, formula: random.Formula) -> ArrayInitializer:
+    def by(self, formula: random.Formula) -> NumpyArray:
         return formula.of(self.normal() if formula.normal else self.unit())
 
 
-def _values(d: _Draw, *args: float) -> ArrayInitializer:
+def _values(d: _Draw, *args: float) -> NumpyArray:
     return np.array(args).reshape(d.shape)
 
 
-def _by_formula(kind: str) -> Callable[..., ArrayInitializer]:
+def _by_formula(kind: str) -> Callable[..., NumpyArray]:
     return lambda d, *args: d.by(_FORMULAS[kind](fans_of(d.shape), *args))
 
 
-def _trunc_normal(d: _Draw, mean: float, std: float, low: float, high: float) -> ArrayInitializer:
+def _trunc_normal(d: _Draw, mean: float, std: float, low: float, high: float) -> NumpyArray:
     from wholestep.compiler.ir.semantics.normal_distribution import below, quantile
 
     low_probability, high_probability = below((low - mean) / std), below((high - mean) / std)
@@ -369,7 +369,7 @@ def _trunc_normal(d: _Draw, mean: float, std: float, low: float, high: float) ->
     return np.clip(samples, low, high)
 
 
-def _orthogonal(d: _Draw, gain: float, rows: int = -1, columns: int = -1) -> ArrayInitializer:
+def _orthogonal(d: _Draw, gain: float, rows: int = -1, columns: int = -1) -> NumpyArray:
     matrix = d.normal().reshape(rows, columns)
     tall = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T
     q, r = np.linalg.qr(tall)
@@ -377,7 +377,7 @@ def _orthogonal(d: _Draw, gain: float, rows: int = -1, columns: int = -1) -> Arr
     return gain * (q if tall is matrix else q.T).reshape(d.shape)
 
 
-_DRAWS: dict[str, Callable[..., ArrayInitializer]] = {
+_DRAWS: dict[str, Callable[..., NumpyArray]] = {
     "constant": lambda d, value: np.full(d.part, value),
     "values": _values,
     **{kind: _by_formula(kind) for kind in _FORMULAS},

@@ -62,7 +62,10 @@ class Sequential(Module):
 
 
 # Whose modules take one tensor each.
-ONE_TENSOR = frozenset(f"wholestep.nn.{name}" for name in ("basic", "activations", "images", "norms", "batch_norm"))
+# Modules whose layers take one tensor.
+ONE_TENSOR = frozenset(
+    f"wholestep.nn.layers.{name}" for name in ("linear", "activations", "convolution", "normalization", "batch_norm")
+)
 
 
 def _instead(value: object) -> str:

@@ -159,7 +159,7 @@ _BY_TYPE: dict[str, Callable[[Any, Sizes], Any]] = {
     "Extent": substitute_sizes,
     "Shape": _shape,
     "TensorType": _type,
-    "Graph": _graph,
+    "IRGraph": _graph,
 }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from wholestep.compat.arguments import take_their_words
-from wholestep.compiler.frontend.initializers import ArrayInitializer
+from wholestep.compiler.frontend.initializers import NumpyArray
 from wholestep.compiler.frontend.shape import indexing
 from wholestep.compiler.frontend.tensor import (
     Operand,
@@ -232,7 +232,7 @@ def stack(tensors: Sequence[Operand], axis: int = 0) -> Tensor:
     return concat([t.reshape((*t.shape[:position], 1, *t.shape[position:])) for t in parts], position)
 
 
-def gather(x: Tensor, index: Tensor | ArrayInitializer | list[int], axis: int = 0) -> Tensor:
+def gather(x: Tensor, index: Tensor | NumpyArray | list[int], axis: int = 0) -> Tensor:
     """x's slices at integer indices along an axis, as `numpy.take`.  Example: `ws.gather(table, tokens)`."""
     axis_argument: Any = axis
     if isinstance(axis_argument, Tensor):
