@@ -14,6 +14,7 @@ import numpy as np
 from wholestep.compiler.backends.cpu.runtime.compiler import NATIVE
 from wholestep.compiler.plan.io import serialize
 from wholestep.compiler.plan.model.kernel import Plan
+from wholestep.compiler.runtime.sources import GPU_FAMILIES
 from wholestep.data.loader import DataLoader
 from wholestep.data.table import Table
 
@@ -89,11 +90,14 @@ def code_version(family: str = "cpu") -> str:
 
     A backend from outside has no code that we know of, and neither has the reference: their name stands for it.
     """
-    backend = NATIVE.parent.parent / family
-    folders = [folder for folder in (backend / "native", backend / "render") if folder.is_dir()]
+    backends = NATIVE.parent.parent
+    named = [backends / family / "native", backends / family / "render"]
+    if family in GPU_FAMILIES:
+        named.append(backends / "gpu" / "render")
+    folders = [folder for folder in named if folder.is_dir()]
     digest = hashlib.sha256(b"" if folders else family.encode())
-    for path in sorted(f for folder in folders for f in folder.iterdir() if f.suffix in (".py", ".c", ".h")):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    for path in sorted(f for folder in folders for f in folder.rglob("*") if f.suffix in (".py", ".c", ".h")):
+        digest.update(path.relative_to(backends).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
 
 
