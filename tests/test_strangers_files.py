@@ -18,7 +18,7 @@ from wholestep.compiler.backends.cpu.check.convolution import OPERANDS
 from wholestep.compiler.backends.cpu.check.routines import ROUTINES
 from wholestep.compiler.backends.cpu.render import call, language
 from wholestep.compiler.backends.cpu.render.convolution.dispatch import _RENDER as WINDOW_TEXTS
-from wholestep.compiler.frontend.initializers import is_meant
+from wholestep.compiler.frontend.initializers import is_valid_for
 from wholestep.compiler.plan.check import values
 from wholestep.compiler.plan.io import serialize
 from wholestep.compiler.plan.lower.convolution_ops import WINDOWS
@@ -198,14 +198,14 @@ def test_every_plan_of_ours_is_accepted() -> None:
 
 @pytest.mark.parametrize("init", [ws.init.zeros(), ws.init.normal(), ws.init.uniform(), ws.init.values([1.0, 2.0])])
 def test_initialisers_of_vectors(init: Any) -> None:
-    assert is_meant(init, (2,))
-    assert not is_meant(type(init)(init.kind, (*init.args, 1.0)), (2,))
+    assert is_valid_for(init, (2,))
+    assert not is_valid_for(type(init)(init.kind, (*init.args, 1.0)), (2,))
 
 
 @pytest.mark.parametrize("init", [ws.init.xavier_normal(), ws.init.kaiming_uniform(), ws.init.orthogonal()])
 def test_initialisers_of_matrices(init: Any) -> None:
-    assert is_meant(init, (2, 3))
-    assert not is_meant(init, (2,))
+    assert is_valid_for(init, (2, 3))
+    assert not is_valid_for(init, (2,))
 
 
 def test_every_field_of_an_epoch_is_looked_at() -> None:

@@ -44,11 +44,11 @@ def mark(model: ws.nn.Module, changes: tuple[str, ...], seed: int) -> None:
 @contextmanager
 def dividing_small_states() -> Iterator[None]:
     """Let ranks divide states that are not worth it."""
-    least, shard_optimizer.LEAST = shard_optimizer.LEAST, SMALL
+    least, shard_optimizer.MIN_SHARDED_ELEMENTS = shard_optimizer.MIN_SHARDED_ELEMENTS, SMALL
     try:
         yield
     finally:
-        shard_optimizer.LEAST = least
+        shard_optimizer.MIN_SHARDED_ELEMENTS = least
 
 
 def is_refused(error: WholestepError) -> bool:

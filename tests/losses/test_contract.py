@@ -10,7 +10,7 @@ from tests.losses.cases import CASES
 from tests.losses.compiled import CAPACITY, case_data, results, run, torch_says
 from tests.recording import value
 from wholestep.compiler.backends.cpu.runtime.compiler import compile_counter
-from wholestep.compiler.passes.distribute.separability import analyse
+from wholestep.compiler.passes.distribute.separability import separate_loss
 from wholestep.losses import LOSSES
 
 TOLERANCE = {"float32": 2e-5, "float64": 1e-10}
@@ -80,7 +80,7 @@ def recorded(name: str) -> tuple[ws.Graph, ws.Tensor]:
 @pytest.mark.parametrize("name", CASES)
 def test_separability_is_what_the_table_says(name: str) -> None:
     g, loss = recorded(name)
-    found = analyse(g.to_ir(), loss.node)
+    found = separate_loss(g.to_ir(), loss.node)
     assert found.separable == LOSSES[CASES[name].loss].separable, found.reason
 
 
@@ -95,7 +95,7 @@ def test_sums_of_weighted_losses_stay_separable() -> None:
     ]
     loss = parts[0] + parts[1] - parts[2]
     g.set_outputs([loss])
-    found = analyse(g.to_ir(), loss.node)
+    found = separate_loss(g.to_ir(), loss.node)
     assert found.separable, found.reason
     assert len(found.terms) == 3
 

@@ -14,7 +14,7 @@ from tests.models.gpt2 import EPS, NAMED, PRIMITIVE, Config, Words, gpt2
 from tests.recording import initial_state
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
-from wholestep.compiler.passes.distribute.separability import analyse
+from wholestep.compiler.passes.distribute.separability import separate_loss
 from wholestep.steps.train import train_graph
 
 Array = np.ndarray[Any, Any]
@@ -86,7 +86,7 @@ def test_loss_and_gradients_equal_torch(words: Words, time: str | None) -> None:
 @WORDS
 def test_a_batch_may_be_cut_into_parts(words: Words) -> None:
     graph = gpt2(TINY, words).to_ir()
-    found = analyse(graph, graph.outputs[0].node)
+    found = separate_loss(graph, graph.outputs[0].node)
     assert found.separable, found.reason
     assert len(found.terms) == 1
 

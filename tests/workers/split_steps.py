@@ -14,12 +14,12 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.ir.semantics.interpret import Result, interpret, interpret_on_ranks
-from wholestep.compiler.ir.state_partition import Division
+from wholestep.compiler.ir.state_partition import StatePartition
 from wholestep.compiler.ir.type_rules.collectives import MODEL_RANK, OWN, RANK, ROWS, RULES
 from wholestep.compiler.ir.verify import verify
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
-from wholestep.compiler.passes.distribute.data_parallel import divide
-from wholestep.compiler.passes.distribute.shard_optimizer import shard
+from wholestep.compiler.passes.distribute.data_parallel import partition_batch
+from wholestep.compiler.passes.distribute.shard_optimizer import shard_optimizer_states
 from wholestep.compiler.passes.distribute.tensor_parallel import split
 from wholestep.compiler.passes.simplify.cse import share_common_nodes
 from wholestep.compiler.passes.simplify.dead_code import drop_dead_code
@@ -53,7 +53,7 @@ class Steps:
         return found
 
     @property
-    def divisions(self) -> dict[str, Division]:
+    def divisions(self) -> dict[str, StatePartition]:
         """Of the states of which ranks have parts."""
         found = {}
         for graph in self.part.values():
@@ -61,7 +61,7 @@ class Steps:
                 a = attrs_of(node, at.StateAttrs)
                 if a.whole:
                     whole = tuple(int(e) for e in a.whole)
-                    found[name] = Division(whole, a.by_columns, a.parts, a.split)
+                    found[name] = StatePartition(whole, a.by_columns, a.parts, a.split)
         return found
 
 
@@ -91,7 +91,9 @@ def traced(
     for name, one in made[1].items():
         marked = with_split_states(one, graph.owners, model)
         marked = with_divided_states(marked, data) if zero else marked
-        part[name] = drop_dead_code(share_common_nodes(shard(split(divide(_expanded(marked))))))
+        part[name] = drop_dead_code(
+            share_common_nodes(shard_optimizer_states(split(partition_batch(_expanded(marked)))))
+        )
         verify(part[name], set())
     return Steps(whole, part, data, model)
 

@@ -17,7 +17,7 @@ from wholestep.compiler.ir.type_rules.collectives import ROWS as WHOLE
 from wholestep.compiler.ir.types import TensorType, float32
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.distribute.bucket_collectives import bucket
-from wholestep.compiler.passes.distribute.data_parallel import divide
+from wholestep.compiler.passes.distribute.data_parallel import partition_batch
 from wholestep.compiler.passes.simplify.inline import inline_calls, strip_stop_gradients
 from wholestep.compiler.runtime.process_group import rows_of_rank
 
@@ -101,7 +101,7 @@ def traced(case: str, ranks: int) -> tuple[IRGraph, list[np.ndarray]]:
     recipe = StepOptions(clip_norm=0.5)
     definition = define_step(graph, ws.AdamW(lr=1e-2), ROWS, None, recipe, ranks)
     expanded = strip_stop_gradients(expand_gradients(inline_calls(definition.trace("train"))))
-    return (bucket(divide(expanded)) if ranks else expanded), list(data[:2])
+    return (bucket(partition_batch(expanded)) if ranks else expanded), list(data[:2])
 
 
 @pytest.mark.parametrize("case", [name for name in CASES if name != "micro-batches"])

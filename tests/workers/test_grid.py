@@ -16,13 +16,13 @@ from wholestep.compiler.backends.cpu.runtime.simulated_ranks import ThreadRanksP
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import IRGraph, Node, Output
-from wholestep.compiler.ir.mesh import AXES, Grid
+from wholestep.compiler.ir.mesh import AXES, Mesh
 from wholestep.compiler.ir.printer import parse_graph, print_graph
 from wholestep.compiler.ir.semantics.interpret import interpret_on_ranks
 from wholestep.compiler.ir.type_rules.collectives import MODEL_RANK, RANK
 from wholestep.compiler.ir.types import Dim, TensorType, float32
 from wholestep.compiler.passes.distribute.batch_placement.placements import BatchSharded, Mixed
-from wholestep.compiler.passes.distribute.batch_placement.rules import kinds_of
+from wholestep.compiler.passes.distribute.batch_placement.rules import placements_of
 from wholestep.compiler.passes.distribute.bucket_collectives import bucket
 from wholestep.compiler.pipeline import Compiler
 from wholestep.compiler.runtime.state.state import State
@@ -92,7 +92,7 @@ def test_exchanges_of_two_axes_are_two() -> None:
 
 @pytest.mark.parametrize("grid", GRIDS)
 def test_a_rank_knows_its_place(grid: tuple[int, int]) -> None:
-    found = Grid(*grid)
+    found = Mesh(*grid)
     for rank in range(found.size):
         for axis in AXES:
             beside = members(grid, rank, axis)
@@ -106,7 +106,7 @@ def test_ranks_along_the_model_axis_have_the_same_rows() -> None:
     summed = {axis: b.make("all_reduce", (x,), at.GroupAttrs(axis=axis)) for axis in AXES}
     gathered = b.make("all_gather", (x,), at.GroupAttrs(2, "model"))
     turned = b.make("all_gather", (b.permute(x, (1, 0)),), at.GroupAttrs(2, "model"))
-    kinds = kinds_of([*summed.values(), gathered, turned], "batch")
+    kinds = placements_of([*summed.values(), gathered, turned], "batch")
     assert kinds[summed["model"]] == BatchSharded(0)
     assert kinds[turned] == BatchSharded(1)
     assert isinstance(kinds[summed["data"]], Mixed)
@@ -128,7 +128,7 @@ def collectives_of_threads(grid: tuple[int, int], axes: Sequence[str]) -> IRGrap
     given, made = leaf("x", 2 * grid[0] * grid[1], 3), dict[str, Node]()
     x = own = own_numbers(given)
     for axis in axes:
-        ranks = Grid(*grid).along(axis)
+        ranks = Mesh(*grid).along(axis)
         x = b.make("all_reduce", (b.mul(x, own),), at.GroupAttrs(axis=axis))
         part = b.make("reduce_scatter", (b.add(x, own),), at.GroupAttrs(ranks, axis))
         made |= {

@@ -17,8 +17,8 @@ from safetensors import safe_open
 
 from tests.workers import sharded
 from tests.workers.ranks import launch
-from wholestep.compiler.ir.mesh import Grid
-from wholestep.compiler.runtime.state.state_pieces import StatePiece, put_together
+from wholestep.compiler.ir.mesh import Mesh
+from wholestep.compiler.runtime.state.state_pieces import StatePiece, join_pieces
 from wholestep.errors import CheckpointError
 from wholestep.train.checkpoint import load_checkpoint
 from wholestep.train.checkpoint import sharded_write as together
@@ -106,7 +106,7 @@ class Rank:
     """One of two ranks of a group whose collectives meet at a barrier."""
 
     engine, size, address = "fake", 2, 0
-    grid = Grid(2)
+    grid = Mesh(2)
     told: ClassVar[list[bytes]] = [b"", b""]
     meeting = threading.Barrier(2)
 
@@ -132,7 +132,7 @@ def test_parts_of_layers_are_written_by_one_of_those_who_have_them(
     rank: int, written: list[str], tmp_path: Path
 ) -> None:
     group = Rank(rank)
-    group.size, group.grid = 4, Grid(2, 2)  # type: ignore[misc]
+    group.size, group.grid = 4, Mesh(2, 2)  # type: ignore[misc]
     numbers, about = np.zeros((2, 3), np.float32), ((2, 3), (0, 1), (2, 3), 0, (0, 1, 2), 1)
     pieces = {
         "rows": StatePiece(numbers[:1], *about),
@@ -216,19 +216,19 @@ GOOD: dict[str, Any] = {"shape": [5, 3], "axes": [1, 0], "form": [3, 5], "first"
 
 def test_pieces_are_put_together_as_they_were_cut() -> None:
     rows = [StatePiece.at(WHOLE.T[first:last], {**GOOD, "first": first}) for first, last in ((1, 3), (0, 1), (3, 3))]
-    np.testing.assert_array_equal(put_together([*rows, rows[0]]), WHOLE)
+    np.testing.assert_array_equal(join_pieces([*rows, rows[0]]), WHOLE)
     flat = [StatePiece(WHOLE.reshape(-1)[a:b], (5, 3), (0, 1), (15,), a) for a, b in ((0, 8), (8, 15))]
-    np.testing.assert_array_equal(put_together(flat), WHOLE)
+    np.testing.assert_array_equal(join_pieces(flat), WHOLE)
     whole = StatePiece(WHOLE.T, (5, 3), (1, 0), (3, 5), 0)
     for wrong in (rows[:1], rows[1:], [rows[0], whole], [rows[0], flat[0]]):
         with pytest.raises(ValueError, match="do not"):
-            put_together(wrong)
+            join_pieces(wrong)
     wide = np.concatenate([WHOLE, 100 + WHOLE], 1)  # cut along its columns, then by rows
     models = [StatePiece(part[a:b], (5, 3), (0, 1), (5, 3), a, (1, 1, 2), model)
               for model, part in enumerate(np.split(wide, 2, 1)) for a, b in ((0, 2), (2, 5))]  # fmt: skip
-    np.testing.assert_array_equal(put_together(models), wide)
+    np.testing.assert_array_equal(join_pieces(models), wide)
     with pytest.raises(ValueError, match="do not"):
-        put_together(models[:3])
+        join_pieces(models[:3])
     assert StatePiece.at(rows[0].array, json.loads(json.dumps(rows[0].place()))).first == 1
 
 

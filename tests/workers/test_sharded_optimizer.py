@@ -12,7 +12,7 @@ import pytest
 
 import wholestep as ws
 from tests.compilers import quick
-from wholestep.compiler.ir.state_partition import part_shape
+from wholestep.compiler.ir.state_partition import shard_shape
 from wholestep.compiler.runtime.state.partitioned_state import Parts
 from wholestep.errors import GraphError, LimitError, OptionError, UsageError
 
@@ -143,7 +143,7 @@ def test_a_run_goes_on_with_another_number_of_ranks_and_without(tmp_path: Path) 
 def test_a_part_is_some_rows_or_some_elements(
     shape: tuple[int, ...], by_columns: bool, ranks: int, part: tuple[int, ...]
 ) -> None:
-    assert part_shape(shape, by_columns, ranks) == part
+    assert shard_shape(shape, by_columns, ranks) == part
 
 
 # -- what it takes, before it runs -----------------------------------------------------------------------------------

@@ -124,10 +124,10 @@ def _gpu() -> str:
 
 
 def _cache() -> str:
-    from wholestep.compiler.runtime.cache.content_store import cache_of
+    from wholestep.compiler.runtime.cache.content_store import open_cache
     from wholestep.options import CompileOptions
 
-    folder = cache_of(CompileOptions()).folder
+    folder = open_cache(CompileOptions()).folder
     files = [f for f in folder.rglob("*") if f.is_file()]
     writable = "" if os.access(folder if folder.exists() else folder.parent, os.W_OK) else ", NOT WRITABLE"
     return f"{folder} ({len(files)} files, {sum(f.stat().st_size for f in files):,} bytes{writable})"

@@ -74,7 +74,7 @@ def _key(folder: Path) -> str:
 
 
 def _store() -> Any:
-    from wholestep.compiler.runtime.cache.content_store import cache_of
+    from wholestep.compiler.runtime.cache.content_store import open_cache
     from wholestep.options import CompileOptions
 
-    return cache_of(CompileOptions())
+    return open_cache(CompileOptions())

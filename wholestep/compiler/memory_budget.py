@@ -24,7 +24,7 @@ FAR = 0.05  # fraction of the limit: assumed error of the estimated savings of c
 Planner = Callable[[PlanRequest], Plan]
 
 
-def plan_within(request: PlanRequest, planner: Planner, limit: Limit) -> Plan:
+def plan_within_budget(request: PlanRequest, planner: Planner, limit: Limit) -> Plan:
     """The plan of a request within a limit; LimitError with the smallest footprint found if there is none."""
     unlimited = planner(request)
     search = _BudgetSearch(request, planner, limit, unlimited)

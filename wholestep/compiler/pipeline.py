@@ -15,36 +15,42 @@ from importlib import import_module
 from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.ir.printer import print_graph
 from wholestep.compiler.ir.verify import verify
-from wholestep.compiler.memory_budget import plan_within
+from wholestep.compiler.memory_budget import plan_within_budget
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.distribute.bucket_collectives import bucket
-from wholestep.compiler.passes.distribute.data_parallel import divide
-from wholestep.compiler.passes.distribute.shard_optimizer import shard
+from wholestep.compiler.passes.distribute.data_parallel import partition_batch
+from wholestep.compiler.passes.distribute.shard_optimizer import shard_optimizer_states
 from wholestep.compiler.passes.distribute.tensor_parallel import split
 from wholestep.compiler.passes.egraph.optimize import optimize
 from wholestep.compiler.passes.egraph.report import EGraphReport, describe_error
 from wholestep.compiler.passes.egraph.rules.rule import Exactness
 from wholestep.compiler.passes.egraph.saturate import Budget, Worker, shared_worker
-from wholestep.compiler.passes.layout.merge_batch_axes import flatten
-from wholestep.compiler.passes.layout.sink_reshapes import keep_rows
+from wholestep.compiler.passes.layout.merge_batch_axes import merge_batch_axes
+from wholestep.compiler.passes.layout.sink_reshapes import sink_row_reshapes
 from wholestep.compiler.passes.lower.autocast import widen_half_arithmetic
 from wholestep.compiler.passes.lower.decompose import decompose_for, lower_ratio, lower_reductions
-from wholestep.compiler.passes.lower.dynamic_update_slice import lower_row_writes
+from wholestep.compiler.passes.lower.dynamic_update_slice import lower_dynamic_update_slices
 from wholestep.compiler.passes.lower.embedding_projection import project_tables
-from wholestep.compiler.passes.lower.max_pooling import drop_pools_of_one, relu_behind_pool
-from wholestep.compiler.passes.lower.scan import hoist_casts, hoist_projections, in_bodies, merge_scans, sink_lookups
+from wholestep.compiler.passes.lower.max_pooling import drop_unit_pools, sink_relu_below_pool
+from wholestep.compiler.passes.lower.scan import (
+    hoist_casts,
+    hoist_projections,
+    map_over_bodies,
+    merge_scans,
+    sink_lookups,
+)
 from wholestep.compiler.passes.simplify.cse import share_common_nodes
 from wholestep.compiler.passes.simplify.dead_code import drop_dead_code
 from wholestep.compiler.passes.simplify.fold import fold
 from wholestep.compiler.passes.simplify.inline import inline_calls, strip_stop_gradients
-from wholestep.compiler.passes.simplify.pad_sum_to_concat import regroup
+from wholestep.compiler.passes.simplify.pad_sum_to_concat import concat_pad_sums
 from wholestep.compiler.passes.simplify.unroll import unroll_inner_loops
 from wholestep.compiler.plan.check.soundness import check
 from wholestep.compiler.plan.memory.peak_memory import Limit
 from wholestep.compiler.plan.model.input_bounds import index_bounds, least_sizes
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.plan.model.request import PlanRequest, origin_of
-from wholestep.compiler.plan.model.supported_dtypes import need_dtypes
+from wholestep.compiler.plan.model.supported_dtypes import check_dtypes
 from wholestep.compiler.plan.model.target_formats import footprint
 from wholestep.compiler.spans import Integers, OptimizeReport, Spans
 from wholestep.compiler.stage import ForTarget, Pass, Stage, own, own_pass, passes_at, with_target
@@ -55,18 +61,21 @@ from wholestep.options import CompileOptions
 log = logging.getLogger("wholestep")
 
 BEFORE_GRADIENTS = (
-    *(inline_calls, unroll_inner_loops, drop_pools_of_one),
-    *(relu_behind_pool, hoist_casts, hoist_projections, project_tables),
+    *(inline_calls, unroll_inner_loops, drop_unit_pools),
+    *(sink_relu_below_pool, hoist_casts, hoist_projections, project_tables),
 )
 SIMPLIFY = (fold, share_common_nodes, drop_dead_code)
-FLATTEN, SHARD = with_target(flatten), with_target(shard)
+FLATTEN, SHARD = with_target(merge_batch_axes), with_target(shard_optimizer_states)
 
 STAGES = (
     # Definitions that the user wrote out are recognised as named ops; unstable formulas are replaced by stable ones.
     Stage("optimize_forward", (), egraph=True),
     # No gradient, call or stop_gradient nodes are left: the step is one graph of ordinary nodes.  If several ranks
     # compute it, it is the graph of one rank, with its collectives.
-    Stage("autodiff", (*BEFORE_GRADIENTS, expand_gradients, merge_scans, strip_stop_gradients, divide, split, SHARD)),
+    Stage(
+        "autodiff",
+        (*BEFORE_GRADIENTS, expand_gradients, merge_scans, strip_stop_gradients, partition_batch, split, SHARD),
+    ),
     # Constants are folded, common subexpressions are shared, and no node is dead.
     Stage("simplify", SIMPLIFY),
     # The cheapest equivalent program of the whole step was extracted.  Skipped by optimize=False.
@@ -82,14 +91,14 @@ STAGES = (
         (
             widen_half_arithmetic,
             sink_lookups,
-            lower_row_writes,
+            lower_dynamic_update_slices,
             with_target(decompose_for),
             own("windows"),
             with_target(lower_reductions),
             lower_ratio,
             FLATTEN,
-            regroup,
-            keep_rows,
+            concat_pad_sums,
+            sink_row_reshapes,
             *SIMPLIFY,
             own("primitives"),
             bucket,
@@ -100,7 +109,7 @@ STAGES = (
 # declare it themselves (`OwnPass.needed`).
 OPTIONAL = frozenset[Pass | ForTarget](
     (
-        relu_behind_pool,
+        sink_relu_below_pool,
         hoist_casts,
         hoist_projections,
         project_tables,
@@ -108,8 +117,8 @@ OPTIONAL = frozenset[Pass | ForTarget](
         *SIMPLIFY,
         sink_lookups,
         FLATTEN,
-        regroup,
-        keep_rows,
+        concat_pad_sums,
+        sink_row_reshapes,
     )
 )
 PLAN = "compile"  # span of the last stage, planning: kernels, their order and memory are decided
@@ -183,7 +192,7 @@ class Compiler:
     def _apply(self, rewrite: Pass, graph: IRGraph, target: Target) -> IRGraph:
         """The graph after a pass; the unchanged graph if an optional pass fails."""
         try:
-            return self._check(in_bodies(rewrite)(graph))
+            return self._check(map_over_bodies(rewrite)(graph))
         except Exception as error:
             if rewrite not in optional_passes(target):
                 raise
@@ -227,18 +236,18 @@ class Compiler:
         if log.isEnabledFor(logging.DEBUG):
             log.debug("traced graph:\n%s", print_graph(graph))
         self._check(graph)
-        need_dtypes(graph, target)
+        check_dtypes(graph, target)
         # Index bounds come from the traced graph: a rewrite may replace a lookup by arithmetic on its index.
         bounds, least = index_bounds(graph), least_sizes(graph)
         self.egraph_reports, self.given_up = [], []
         lowered = self.run_stages(graph, target)
-        need_dtypes(lowered, target)  # passes add tensors too: masks, indices, copies in other dtypes
+        check_dtypes(lowered, target)  # passes add tensors too: masks, indices, copies in other dtypes
         with self.spans.span(PLAN):
             request = PlanRequest(
                 lowered, capacity, target, self.options.fuse, tuple(bounds), tuple(least), label=self.label
             )
             planner = planner_of(target)
-            plan = planner(request) if limit is None else plan_within(request, planner, limit)
+            plan = planner(request) if limit is None else plan_within_budget(request, planner, limit)
             check(plan)
             _need_room(plan, target)
         log.info("plan: %d nodes, %d buffers, %d dispatches", len(lowered.nodes), len(plan.buffers), len(plan.kernels))

@@ -8,7 +8,7 @@ from fractions import Fraction
 from math import ceil
 
 from wholestep.compiler.backend import Placement
-from wholestep.compiler.ir.mesh import MODEL, Grid
+from wholestep.compiler.ir.mesh import MODEL, Mesh
 from wholestep.compiler.ir.types import Dim, evaluate
 from wholestep.compiler.plan.io.report import PlanReport
 from wholestep.compiler.plan.io.traffic import collectives_of, price_kernel
@@ -27,7 +27,7 @@ class WorkersReport(PlanReport):
     """The plan of one rank and what its step takes on all of them; `str()` is the table."""
 
     workers: int
-    grid: Grid  # in which they stand
+    grid: Mesh  # in which they stand
     network: Network
     exchanges: tuple[CollectiveCost, ...]
     compute_seconds: float  # of a rank's kernels, by the target's prices
@@ -123,15 +123,15 @@ def exchanges_of(plan: Plan) -> Iterator[CollectiveCost]:
     return (CollectiveCost(*found) for found in collectives_of(plan))
 
 
-def _grid_of(asked: object) -> Grid:
+def _grid_of(asked: object) -> Mesh:
     """How many ranks stand along each axis."""
     if isinstance(asked, Workers):
         if asked.count is None:
             raise OptionError("estimate has to know how many workers there are: ws.Workers(data=4, model=2).")
-        return Grid(asked.count // (asked.model or 1), asked.model or 1)
+        return Mesh(asked.count // (asked.model or 1), asked.model or 1)
     if not isinstance(asked, int) or isinstance(asked, bool) or asked < 1:
         raise OptionError(f"workers is a whole number of at least 1, or ws.Workers(...); received {asked!r}.")
-    return Grid(asked)
+    return Mesh(asked)
 
 
 def _of_one_rank(definition: Definition, workers: int) -> Definition:

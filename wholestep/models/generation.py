@@ -13,7 +13,7 @@ import numpy as np
 
 from wholestep.compiler.frontend.functions.primitives import arange, iota, write_rows
 from wholestep.compiler.frontend.graph import Graph
-from wholestep.compiler.frontend.layers.composites import outside_of_training
+from wholestep.compiler.frontend.layers.composites import evaluation_mode
 from wholestep.compiler.frontend.step import Spec, step
 from wholestep.compiler.frontend.tensor import Tensor, where
 from wholestep.compiler.frontend.trace import fail
@@ -213,7 +213,7 @@ def _session(model: LanguageModel, batch: int, capacity: int, device: str) -> Se
 
         @step(inputs={"tokens": Spec((batch, "time"), "int32"), "start": Spec((), "int32")})
         def read(graph: Graph, tokens: Tensor, start: Tensor) -> dict[str, Tensor]:
-            with outside_of_training():
+            with evaluation_mode():
                 return {"scores": model(tokens, cache=KeyValueCache(graph, start, capacity))}
 
         kept[key] = build_session(read, capacity={"time": min(AT_ONCE, capacity)}, device=device)

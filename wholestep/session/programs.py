@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from wholestep.compiler.backend import LoadContext, Placement, Program
 from wholestep.compiler.frontend.graph import Graph
-from wholestep.compiler.frontend.update_counters import AVERAGE, RAW, START, Clocks, is_counter
+from wholestep.compiler.frontend.update_counters import AVERAGE, RAW, START, UpdateCounters, is_counter
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.memory import explain_memory_errors
@@ -164,9 +164,9 @@ class Programs:
                 state.set(name + RAW, state.get(name))
 
     @property
-    def clocks(self) -> Clocks:
+    def clocks(self) -> UpdateCounters:
         """What its programs count."""
-        return Clocks() if self.compiled is None else self.compiled.definition.clocks
+        return UpdateCounters() if self.compiled is None else self.compiled.definition.clocks
 
     def count_apart(self, count_of: Callable[[str], int]) -> None:
         """Compile anew where parameters that the program counts as one have had different numbers of updates."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wholestep.compiler.frontend.tensor import Tensor
-from wholestep.compiler.frontend.update_counters import Clocks
+from wholestep.compiler.frontend.update_counters import UpdateCounters
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.state.slot import host_memory
 from wholestep.compiler.runtime.state.state import State
@@ -148,7 +148,7 @@ def counts_in(values: Mapping[str, object]) -> Callable[[str], int]:
     return lambda key: int(check_number(key, values.get(f"{UPDATES}/{key}", step)))
 
 
-def _load_counts(state: State, turn: SessionCounter, clocks: Clocks, counts: Mapping[str, int]) -> None:
+def _load_counts(state: State, turn: SessionCounter, clocks: UpdateCounters, counts: Mapping[str, int]) -> None:
     state.epoch = counts.get(EPOCH, state.epoch)
     if STEP not in counts:
         return

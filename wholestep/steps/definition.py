@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.step import Step
-from wholestep.compiler.frontend.update_counters import Clocks
+from wholestep.compiler.frontend.update_counters import UpdateCounters
 from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.type_rules.collectives import BATCH, FIRST, MODEL_RANK, OWN, RANK, ROWS
 from wholestep.compiler.plan.model.kernel import Plan
@@ -62,7 +62,7 @@ class Definition:
     capacity: Mapping[str, int] = field(default_factory=dict)
     recipe: StepOptions = PLAIN
     measures_only: bool = False  # is `evaluate` what `step` runs?
-    clocks: Clocks = field(default_factory=Clocks)  # what its programs count
+    clocks: UpdateCounters = field(default_factory=UpdateCounters)  # what its programs count
     ranks: int = 0  # that make a step together, each with rows of its own; 0: one, as it is
     shard: str | None = None  # "optimizer": each has a part of the optimizer's state
     model_ranks: int = 1  # that have the same rows, and may divide layers

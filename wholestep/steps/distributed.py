@@ -14,7 +14,7 @@ from wholestep.compiler.frontend.update_counters import AVERAGE, RAW
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import IRGraph, Node, rewrite
-from wholestep.compiler.ir.state_partition import Cut
+from wholestep.compiler.ir.state_partition import AxisSplit
 from wholestep.compiler.ir.types import Dim, symbols_of
 from wholestep.errors import UsageError
 from wholestep.steps.capacity import PREFIX
@@ -85,7 +85,7 @@ def with_split_states(graph: IRGraph, owners: Mapping[str, Any], ranks: int) -> 
         )
     for name, owned in marked.items():
         owned.splitting.need(name, ranks)
-    found: dict[Node, Cut] = {}
+    found: dict[Node, AxisSplit] = {}
     for name, node in graph.states().items():
         weight = marked.get(_weight_of(name, marked))
         if weight is not None and node.type.shape == weight.type.shape:

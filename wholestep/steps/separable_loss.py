@@ -13,7 +13,7 @@ from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.graph import Node, toposort
 from wholestep.compiler.ir.ops import Trait, ops_with
 from wholestep.compiler.ir.types import Dim, shape_text, symbols_of
-from wholestep.compiler.passes.distribute.separability import LossTerm, Separation, analyse
+from wholestep.compiler.passes.distribute.separability import LossTerm, Separation, separate_loss
 from wholestep.errors import GraphError, UsageError
 from wholestep.optim import Optimizer
 from wholestep.steps.capacity import PARTS
@@ -25,7 +25,7 @@ from wholestep.steps.train import reachable_parameters, select_parameters
 def read_loss(whole: ir.IRGraph, batch: str, recipe: StepOptions, what: str, *, trains: bool) -> Separation:
     """The loss as terms; where it cannot be cut, the mean of the parts' losses, if that is accepted."""
     loss = whole.outputs[0].node
-    read = analyse(whole, loss, batch)
+    read = separate_loss(whole, loss, batch)
     read = _with_numbered_draws(whole, batch, read) if read.separable else read
     if not read.separable and not recipe.per_micro_batch:
         _refuse(read, what, trains)

@@ -9,9 +9,9 @@ from weakref import WeakKeyDictionary
 
 from wholestep.compiler.backend import Placement
 from wholestep.compiler.frontend.graph import Graph
-from wholestep.compiler.frontend.initializers import FirstValue, is_random, is_zero
+from wholestep.compiler.frontend.initializers import InitialValue, is_random, is_zero
 from wholestep.compiler.frontend.step import Step
-from wholestep.compiler.frontend.update_counters import RAW, Clocks
+from wholestep.compiler.frontend.update_counters import RAW, UpdateCounters
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.state.state import State
@@ -48,12 +48,12 @@ def state_with_numbers(model: Module, seed: int | None = None, overwritten: Cont
     """The model's state, with the first value of everything it lacks; but zeros for what is `overwritten` at once."""
     arrays, state = model.named_arrays(), state_of(model)
 
-    def first(name: str) -> FirstValue | None:
+    def first(name: str) -> InitialValue | None:
         owned = arrays[name]
         if name in overwritten:
             return None
         network, own = _origin(owned, name, state, seed is not None)
-        return FirstValue(owned.init, owned.shape, owned.dtype, seed_or_default(seed), own, network)
+        return InitialValue(owned.init, owned.shape, owned.dtype, seed_or_default(seed), own, network)
 
     by_columns = {name for name, owned in arrays.items() if owned.by_columns}
     state.add({name: owned.type for name, owned in arrays.items()}, first, arrays, by_columns=by_columns)
@@ -85,18 +85,18 @@ def numbers(model: Module) -> dict[str, AnyArray]:
 # -- first values and counts -------------------------------------------------------------------------------------
 
 
-def clocks_of(model: Graph | Step, count_of: Callable[[str], int] | None = None) -> Clocks:
+def clocks_of(model: Graph | Step, count_of: Callable[[str], int] | None = None) -> UpdateCounters:
     """What a program over the model counts: what is recorded in the graph itself, and the rest by the model's state."""
-    return Clocks(model.clocks if isinstance(model, Graph) else None, count_of or state_of(model).updates_of)
+    return UpdateCounters(model.clocks if isinstance(model, Graph) else None, count_of or state_of(model).updates_of)
 
 
 def nonzero_values(
     plan: Plan, where: Placement, state: State, owners: Mapping[str, Parameter]
-) -> Callable[[str], FirstValue | None]:
+) -> Callable[[str], InitialValue | None]:
     """The first value of each state of a plan; None where it is zero, as memory that was just mapped."""
     firsts = _firsts(plan, where.seed)
 
-    def first(name: str) -> FirstValue | None:
+    def first(name: str) -> InitialValue | None:
         value, owned = firsts[name], owners.get(name.removesuffix(RAW))
         if is_zero(value.init):
             return None
@@ -114,9 +114,9 @@ def first_values(plan: Plan, seed: int) -> Callable[[str], AnyArray]:
     return lambda name: firsts[name].array()
 
 
-def _firsts(plan: Plan, seed: int) -> dict[str, FirstValue]:
+def _firsts(plan: Plan, seed: int) -> dict[str, InitialValue]:
     how = {name: (plan.buffers[id].shown, init) for (name, id), init in zip(plan.states, plan.initial, strict=True)}
     return {
-        name: FirstValue(init, tuple(int(e) for e in type.shape), type.dtype, seed, name.removesuffix(RAW))
+        name: InitialValue(init, tuple(int(e) for e in type.shape), type.dtype, seed, name.removesuffix(RAW))
         for name, (type, init) in how.items()
     }

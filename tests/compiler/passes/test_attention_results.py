@@ -14,7 +14,7 @@ from wholestep.compiler.ir.graph import IRGraph, Node, Output
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import DType, bfloat16, float32
 from wholestep.compiler.ir.verify import verify
-from wholestep.compiler.passes.lower.attention_precision import with_results
+from wholestep.compiler.passes.lower.attention_precision import adapt_attention_routines
 
 MOVED = at.AttentionAttrs(True, 0.3)
 
@@ -37,7 +37,7 @@ def graph(dtype: DType) -> IRGraph:
 @pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
 def test_values_stay_and_results_are_given(dtype: DType) -> None:
     before = graph(dtype)
-    after = with_results(before)
+    after = adapt_attention_routines(before)
     verify(after)
     (gradient,) = [n for n in after.nodes if n.op == "attention_grad"]
     (result,) = [n for n in after.nodes if n.op == "attention"]
@@ -49,7 +49,7 @@ def test_values_stay_and_results_are_given(dtype: DType) -> None:
     if dtype == bfloat16:
         operand = next(o.node for o in after.outputs if o.name == "operand")
         assert (operand.op, operand.type.dtype) == ("concat", bfloat16), "no cast is left"
-    again = with_results(after)
+    again = adapt_attention_routines(after)
     assert (
         [o.node.type for o in again.outputs]
         == [o.node.type for o in after.outputs]

@@ -20,7 +20,7 @@ from wholestep.compiler.ir.graph import IRGraph, Node, rewrite
 from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.types import Dim, Shape, TensorType, float64, int32, product
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
-from wholestep.compiler.passes.layout.merge_batch_axes import flatten
+from wholestep.compiler.passes.layout.merge_batch_axes import merge_batch_axes
 from wholestep.compiler.passes.lower.decompose import decompose, decompose_for, lower_ratio, lower_reductions
 from wholestep.compiler.passes.simplify.cse import share_common_nodes
 from wholestep.compiler.passes.simplify.dead_code import drop_dead_code
@@ -46,7 +46,7 @@ def lowered(graph: IRGraph) -> IRGraph:
 def plans(graph: IRGraph) -> tuple[Plan, Plan]:
     """Without and with the pass."""
     before = simplified(graph)
-    after = simplified(flatten(graph, HERE))
+    after = simplified(merge_batch_axes(graph, HERE))
     assert_same_values(before, after)
     capacity = {s: CAPACITY[s] for s in graph.symbols}
     return make_plan(before, capacity), make_plan(after, capacity)
@@ -141,7 +141,7 @@ def test_numbers_per_row_with_their_axis_kept() -> None:
 def test_two_splits_of_two_symbols() -> None:
     x = leaf("x", ("batch", "time", 8))
     q, k = (product_of_rows(x, parameter(n, (8, 8))) for n in ("q", "k"))
-    after = flatten(graph_of(b.reshape(b.mul(q, k), (B * T, 8))), HERE)
+    after = merge_batch_axes(graph_of(b.reshape(b.mul(q, k), (B * T, 8))), HERE)
     (y,) = [n for n in after.nodes if n.op == "mul"]
     assert y.type.shape == (B * T, 8)
     assert after.outputs[0].node is y
@@ -150,7 +150,7 @@ def test_two_splits_of_two_symbols() -> None:
 def test_sums_over_all_parts_are_one_sum() -> None:
     y = linear()
     gradient = lower_reductions(graph_of(b.sum_axes(y, (0, 1)), b.sum_axes(y, (0, 1, 2))), HERE)
-    after = flatten(gradient, HERE)
+    after = merge_batch_axes(gradient, HERE)
     assert_same_values(gradient, after)
     assert [n.type.shape for n in after.nodes if n.op == "sum"] == [(8,), (B * T,), ()]
 
@@ -162,7 +162,7 @@ def test_rows_and_what_is_made_of_them() -> None:
     at_top = b.equal(b.iota(y.type.shape, 2), b.restore_axes(place, (2,), y.type.shape))
     chosen = b.where(at_top, distance, y)
     graph = graph_of(b.reshape(chosen, (B * T, 8)))
-    after = flatten(graph, HERE)
+    after = merge_batch_axes(graph, HERE)
     assert_same_values(graph, after)
     assert all(
         n.type.shape[0] == B * T for n in after.nodes if n.op in ("max", "argmax", "exp", "sub", "equal", "where")
@@ -185,7 +185,7 @@ def count_along_time() -> Node:
 @pytest.mark.parametrize("make", [positions, count_along_time])
 def test_what_needs_a_part_keeps_it(make: Callable[[], Node]) -> None:
     graph = graph_of(b.reshape(make(), (B * T, 8)))
-    after = flatten(graph, HERE)
+    after = merge_batch_axes(graph, HERE)
     assert_same_values(graph, after)
     assert ops_of(after).count("reshape") == 3
     assert all(n.type.shape == (B, T, 8) for n in after.nodes if n.op == "add")  # with the op that needs the part
@@ -193,25 +193,25 @@ def test_what_needs_a_part_keeps_it(make: Callable[[], Node]) -> None:
 
 def test_an_output_is_computed_in_its_own_shape() -> None:
     graph = graph_of(linear())
-    assert flatten(graph, HERE) is graph
+    assert merge_batch_axes(graph, HERE) is graph
 
 
 def test_a_split_of_a_leaf_stays() -> None:
     x = b.unary("exp", b.reshape(Node("input", (), at.InputAttrs("x", TensorType((B * T, 8), float64))), (B, T, 8)))
     graph = graph_of(b.reshape(b.unary("sin", x), (B * T * 8,)))
-    assert flatten(graph, HERE) is graph
+    assert merge_batch_axes(graph, HERE) is graph
 
 
 def test_leading_axes_behind_nothing_are_no_split() -> None:
     x = b.unary("exp", leaf("x", (6, 0)))
     graph = graph_of(b.unary("exp", b.sum_axes(b.reshape(x, (2, 2, 0)), (2,))))
-    assert flatten(graph, HERE) is graph
+    assert merge_batch_axes(graph, HERE) is graph
 
 
 @pytest.mark.parametrize("optimizer", [ws.SGD(lr=0.1), ws.AdamW()])
 def test_an_mlp_is_left_alone(optimizer: ws.optim.Optimizer) -> None:
     graph = lowered(train_graph(classifier(7, 6, 5), optimizer))
-    assert flatten(graph, HERE) is graph
+    assert merge_batch_axes(graph, HERE) is graph
 
 
 # -- whole programs ----------------------------------------------------------------------------------------------
@@ -223,14 +223,14 @@ def test_gpt2_has_fewer_kernels_and_moves_less(words: Words, time: str | None) -
     model = gpt2(Config(layers=2, width=16, heads=2, vocabulary=11, context=8), words, "float64", time)
     graph = lowered(train_graph(model, ws.AdamW()))
     sizes = {s: n for s, n in CAPACITY.items() if s in graph.symbols}
-    before, after = simplified(graph), simplified(flatten(graph, HERE))
+    before, after = simplified(graph), simplified(merge_batch_axes(graph, HERE))
     assert_same_values(before, after, sizes, rtol=1e-8)
     without, with_pass = make_plan(before, sizes), make_plan(after, sizes)
     assert len(with_pass.kernels) < 0.85 * len(without.kernels)
     assert with_pass.bytes_moved < without.bytes_moved
-    assert flatten(after, HERE) is after or len(make_plan(simplified(flatten(after, HERE)), sizes).kernels) <= len(
-        with_pass.kernels
-    )
+    assert merge_batch_axes(after, HERE) is after or len(
+        make_plan(simplified(merge_batch_axes(after, HERE)), sizes).kernels
+    ) <= len(with_pass.kernels)
 
 
 def with_splits(graph: IRGraph) -> IRGraph:
@@ -254,7 +254,7 @@ def with_splits(graph: IRGraph) -> IRGraph:
 @given(graphs(max_nodes=20))
 def test_values_of_random_graphs(graph: IRGraph) -> None:
     before = with_splits(lower_ratio(lower_reductions(decompose(graph), HERE)))
-    assert_same_values(before, flatten(before, HERE))
+    assert_same_values(before, merge_batch_axes(before, HERE))
 
 
 def test_random_graphs_reach_the_pass() -> None:
@@ -266,4 +266,4 @@ def changes_a_shape(graph: IRGraph) -> bool:
     def kinds(g: IRGraph) -> set[tuple[str, Shape]]:
         return {(n.op, n.type.shape) for n in g.nodes if OPS[n.op].family in (Family.POINTWISE, Family.REDUCE)}
 
-    return kinds(graph) != kinds(flatten(graph, HERE))
+    return kinds(graph) != kinds(merge_batch_axes(graph, HERE))

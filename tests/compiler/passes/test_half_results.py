@@ -9,7 +9,7 @@ from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.ir.types import bfloat16, float32
 from wholestep.compiler.passes.lower.autocast import lower_precision
 from wholestep.compiler.passes.lower.half_gemm_outputs import round_products
-from wholestep.compiler.passes.rematerialize.late_readers import Again, read_again
+from wholestep.compiler.passes.rematerialize.late_readers import Rematerialized, rematerialize_late_reads
 
 
 def half(name: str, *shape: int | str) -> Node:
@@ -55,7 +55,7 @@ def test_a_bias_that_only_products_read_is_added_by_the_product() -> None:
     added = [n for n in after.nodes if n.op == "add"]
     whole = [n for n in added if any(i.op == "matmul" for i in n.inputs)]
     assert (len(added), len(whole)) == (2, 1)  # the second bias is read by a relu: it is added where that is
-    assert sum(isinstance(n, Again) for n in after.nodes) == 1
+    assert sum(isinstance(n, Rematerialized) for n in after.nodes) == 1
     assert_same_values(before, after, rtol=2e-2)
 
 
@@ -68,10 +68,12 @@ def test_what_is_late_is_made_again_from_less() -> None:
     slope = b.sub(b.full_like(t, 1.0), b.mul(t, t))
     back = b.mul(product(b.cast(y, bfloat16), half("z", 8, 16)), slope)
     before = graph_of(back, b.unary("abs", y))
-    after = read_again(before)
-    again = [n.op for n in after.nodes if isinstance(n, Again)]
+    after = rematerialize_late_reads(before)
+    again = [n.op for n in after.nodes if isinstance(n, Rematerialized)]
     assert again.count("tanh") == 1  # beside the one of the forward pass
     assert [n.op for n in after.nodes].count("tanh") == 2
     assert_same_values(before, after, rtol=0)
     small = graph_of(b.mul(t, t))
-    assert not [n for n in read_again(small).nodes if isinstance(n, Again) and n.op == "tanh"]  # nobody is late
+    assert not [
+        n for n in rematerialize_late_reads(small).nodes if isinstance(n, Rematerialized) and n.op == "tanh"
+    ]  # nobody is late

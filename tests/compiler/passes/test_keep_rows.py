@@ -16,7 +16,7 @@ import wholestep as ws
 from tests.compiler.targets import make_plan
 from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.ir.semantics.interpret import interpret
-from wholestep.compiler.passes.layout.sink_reshapes import keep_rows
+from wholestep.compiler.passes.layout.sink_reshapes import sink_row_reshapes
 from wholestep.compiler.plan.check.soundness import check_file as check
 from wholestep.compiler.plan.io.serialize import dump, load
 from wholestep.compiler.plan.model.kernel import Instr, Plan
@@ -109,7 +109,7 @@ def test_an_op_stays_with_followers_that_need_the_parts() -> None:
     x = g.input("x", ("batch", 12, 5, 7))
     g.set_outputs({"y": ws.group_norm(x, 4).sum(-1)})
     graph = lower(g.to_ir())
-    assert keep_rows(graph) is graph
+    assert sink_row_reshapes(graph) is graph
     assert len(make_plan(graph, CAPACITY).kernels) == 2
 
 
@@ -118,7 +118,7 @@ def test_nothing_moves_without_a_norm() -> None:
     x = g.input("x", ("batch", 12))
     g.set_outputs({"y": ws.exp(ws.sin(x).reshape(x.shape[0], 3, 4))})
     graph = lower(g.to_ir())
-    assert keep_rows(graph) is graph
+    assert sink_row_reshapes(graph) is graph
 
 
 def test_a_training_step_is_that_of_the_interpreter() -> None:

@@ -13,7 +13,7 @@ from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import IRGraph, Node, Output
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import float32, int32
-from wholestep.compiler.passes.distribute.linearity import scales
+from wholestep.compiler.passes.distribute.linearity import is_linear
 
 U, V, X = leaf("u", (3, 4)), leaf("v", (3, 4)), leaf("x", (3, 4))
 ROWS = b.constant([1, 0, 1], int32)
@@ -63,6 +63,6 @@ def slopes(slope: Node, factor: float) -> np.ndarray:
 @pytest.mark.parametrize("name", [*LINEAR, *BENT])
 def test_a_factor_comes_out_where_it_is_said_to(name: str) -> None:
     slope = {**LINEAR, **BENT}[name]()
-    assert scales(held(slope)) == (name in LINEAR)
+    assert is_linear(held(slope)) == (name in LINEAR)
     equal = np.allclose(slopes(slope, -3.0), -3.0 * slopes(slope, 1.0))
     assert equal == (name in LINEAR)

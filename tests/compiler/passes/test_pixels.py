@@ -10,8 +10,12 @@ from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import Dim, TensorType, float64
-from wholestep.compiler.passes.layout.spatial_reductions import sum_all_pixels, sum_pixels, variances_in_one_pass
-from wholestep.compiler.passes.rematerialize.cheap_values import remake
+from wholestep.compiler.passes.layout.spatial_reductions import (
+    merge_batch_spatial_sums,
+    merge_spatial_sums,
+    variances_in_one_pass,
+)
+from wholestep.compiler.passes.rematerialize.cheap_values import duplicate_centered_values
 
 BATCH = Dim.symbol("batch")
 IMAGES = TensorType((BATCH, 4, 5, 3), float64)
@@ -46,10 +50,10 @@ def sums(graph: IRGraph) -> list[int]:
 
 def test_rows_and_columns_are_one_axis_where_the_image_is_computed() -> None:
     x = leaf("x")
-    assert sums(sum_pixels(graph_of(over_pixels(b.mul(x, x))))) == [4, 3]  # an input is read as it lies
+    assert sums(merge_spatial_sums(graph_of(over_pixels(b.mul(x, x))))) == [4, 3]  # an input is read as it lies
     stored = b.unary("sin", leaf("x"))
     both = graph_of(stored, over_pixels(b.mul(stored, stored)))
-    merged = sum_pixels(both)
+    merged = merge_spatial_sums(both)
     assert sums(merged) == [3]
     agrees(both, merged)
 
@@ -57,7 +61,7 @@ def test_rows_and_columns_are_one_axis_where_the_image_is_computed() -> None:
 def test_numbers_of_a_channel_are_spread_over_the_merged_axis() -> None:
     stored = b.unary("sin", leaf("x"))
     graph = graph_of(stored, over_pixels(b.sub(stored, mean(stored))))
-    merged = sum_pixels(graph)
+    merged = merge_spatial_sums(graph)
     assert sums(merged)[0] == 3
     agrees(graph, merged)
 
@@ -66,15 +70,15 @@ def test_what_varies_along_a_row_stays() -> None:
     stored = b.unary("sin", leaf("x"))
     columns = b.expand_to(b.sum_axes(stored, (2,)), IMAGES.shape, (0, 1, 3))
     graph = graph_of(stored, over_pixels(b.mul(stored, columns)))
-    assert sums(sum_pixels(graph))[0] == 4
-    agrees(graph, sum_pixels(graph))
+    assert sums(merge_spatial_sums(graph))[0] == 4
+    agrees(graph, merge_spatial_sums(graph))
 
 
 def test_every_reader_of_a_centred_image_has_its_own() -> None:
     x = b.unary("sin", leaf("x"))
     centred = b.sub(x, mean(x))
     graph = graph_of(b.sum_axes(b.mul(centred, centred), (0,)), b.unary("exp", centred), b.neg(centred))
-    made = remake(graph)
+    made = duplicate_centered_values(graph)
     assert [n.op for n in graph.nodes].count("sub") == 1
     assert [n.op for n in made.nodes].count("sub") == 3  # a square reads one twice
     agrees(graph, made)
@@ -85,7 +89,7 @@ def test_what_is_no_sum_over_its_own_columns_is_shared() -> None:
     shifted = b.sub(x, mean(other))  # x itself need not be in memory
     rows = b.sub(x, b.expand_to(b.sum_axes(x, (3,)), IMAGES.shape, (0, 1, 2)))  # a row is at hand
     graph = graph_of(b.unary("exp", shifted), b.neg(shifted), b.unary("exp", rows), b.neg(rows))
-    assert remake(graph) is graph
+    assert duplicate_centered_values(graph) is graph
 
 
 def test_images_are_added_up_with_their_pixels_and_variances_take_one_pass() -> None:
@@ -93,7 +97,7 @@ def test_images_are_added_up_with_their_pixels_and_variances_take_one_pass() -> 
     far = b.shift(b.unary("sin", leaf("x")), 1e6)
     centred = b.sub(far, mean(far))
     graph = graph_of(far, b.sum_axes(over_pixels(b.mul(centred, centred)), (0,)))
-    merged = sum_all_pixels(graph)
+    merged = merge_batch_spatial_sums(graph)
     assert sums(merged) == [2, 2]
     one = variances_in_one_pass(merged)
     squares = [n for n in one.nodes if n.op == "sum"]

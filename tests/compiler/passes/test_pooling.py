@@ -11,7 +11,7 @@ from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.lower.channels_last import LAST, channels_last
-from wholestep.compiler.passes.lower.max_pooling import drop_pools_of_one, relu_behind_pool, through_pools
+from wholestep.compiler.passes.lower.max_pooling import drop_unit_pools, fuse_pool_gradients, sink_relu_below_pool
 from wholestep.compiler.passes.simplify.dead_code import drop_dead_code
 
 RNG = np.random.default_rng(5)
@@ -59,13 +59,13 @@ def test_a_pool_of_one_is_its_input() -> None:
     x = g.input("x", ("batch", 3, 8, 9), "float64")
     g.set_outputs({"same": ws.max_pool2d(x, 1), "steps": ws.max_pool2d(x, 1, 2), "wide": ws.max_pool2d(x, (1, 2), 1)})
     graph = g.to_ir()
-    dropped = drop_pools_of_one(graph)
+    dropped = drop_unit_pools(graph)
     assert ops(dropped).count("max_pool2d") == 2
     assert_equal(dropped, values(graph))
 
 
 def test_a_relu_waits_behind_its_pool(expected: dict[str, np.ndarray]) -> None:
-    moved = relu_behind_pool(network())
+    moved = sink_relu_below_pool(network())
     (relu,) = (n for n in moved.nodes if n.op == "relu")
     assert relu.inputs[0].op == "max_pool2d"
     assert_equal(expand_gradients(moved), expected)
@@ -73,11 +73,11 @@ def test_a_relu_waits_behind_its_pool(expected: dict[str, np.ndarray]) -> None:
 
 def test_a_relu_that_others_read_stays() -> None:
     graph = network(kept=True)
-    assert relu_behind_pool(graph) is graph
+    assert sink_relu_below_pool(graph) is graph
 
 
 def test_channels_come_last_and_almost_no_permutation_is_left(expected: dict[str, np.ndarray]) -> None:
-    moved = drop_dead_code(channels_last(expand_gradients(relu_behind_pool(network()))))
+    moved = drop_dead_code(channels_last(expand_gradients(sink_relu_below_pool(network()))))
     windows = [n for n in moved.nodes if n.op.startswith(("conv2d", "max_pool2d"))]
     assert all(n.attrs.last for n in windows)  # type: ignore[attr-defined]
     of_images = [n for n in moved.nodes if n.op == "permute" and "batch" in str(n.type)]
@@ -93,8 +93,8 @@ def test_without_images_nothing_changes() -> None:
 
 
 def test_adjoints_take_the_pooled_gradient(expected: dict[str, np.ndarray]) -> None:
-    moved = channels_last(expand_gradients(relu_behind_pool(network())))
-    through = drop_dead_code(through_pools(moved, HERE))
+    moved = channels_last(expand_gradients(sink_relu_below_pool(network())))
+    through = drop_dead_code(fuse_pool_gradients(moved, HERE))
     assert ops(through).count("pooled_grad_weight") == 2
     assert ops(through).count("pooled_grad_input") == 1
     assert "max_pool2d_grad" not in ops(through)
@@ -102,8 +102,8 @@ def test_adjoints_take_the_pooled_gradient(expected: dict[str, np.ndarray]) -> N
 
 
 def test_kernels_too_large_for_the_cache_are_convolved_with_the_gradient_spread_out() -> None:
-    moved = channels_last(expand_gradients(relu_behind_pool(network(wide=True))))
-    through = drop_dead_code(through_pools(moved, HERE))
+    moved = channels_last(expand_gradients(sink_relu_below_pool(network(wide=True))))
+    through = drop_dead_code(fuse_pool_gradients(moved, HERE))
     assert "conv2d_grad_input" in ops(through)
     assert "pooled_grad_input" not in ops(through)
     assert_equal(through, values(expand_gradients(network(wide=True))))

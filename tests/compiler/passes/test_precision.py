@@ -14,7 +14,7 @@ from wholestep.compiler.ir.types import DType, bfloat16, float16, float32
 from wholestep.compiler.ir.verify import verify
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.lower.autocast import lower_precision, widen_half_arithmetic
-from wholestep.compiler.passes.lower.scan import hoist_casts, hoist_projections, in_bodies, merge_scans
+from wholestep.compiler.passes.lower.scan import hoist_casts, hoist_projections, map_over_bodies, merge_scans
 from wholestep.compiler.passes.simplify.cse import share_common_nodes
 from wholestep.compiler.passes.simplify.fold import fold
 from wholestep.compiler.pipeline import Compiler
@@ -113,7 +113,7 @@ def test_loops_cast_their_weights_outside(half: DType):
     traced = lower_precision(train_graph(g, ws.SGD(lr=0.1)), half)
     before = [n for n in traced.nodes if n.op == "scan"]
     assert any(m.op == "cast" for n in before for m in body_of(n).nodes)
-    moved = in_bodies(hoist_projections)(in_bodies(hoist_casts)(traced))
+    moved = map_over_bodies(hoist_projections)(map_over_bodies(hoist_casts)(traced))
     verify(moved)
     for node in moved.nodes:
         if node.op == "scan":

@@ -10,7 +10,7 @@ from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import IRGraph, Node, Output
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import Dim, Extent, TensorType, float64
-from wholestep.compiler.passes.simplify.pad_sum_to_concat import regroup
+from wholestep.compiler.passes.simplify.pad_sum_to_concat import concat_pad_sums
 
 BATCH = Dim.symbol("batch")
 
@@ -47,8 +47,8 @@ def assert_same_values(before: IRGraph, after: IRGraph) -> None:
 def test_three_parts_in_any_order_are_one_concatenation() -> None:
     total = b.add(padded(Z, 6, 0), b.add(padded(Y, 2, 1), padded(X, 0, 5)))
     graph = graph_of(total)
-    assert ops_of(regroup(graph)) == ["concat"]
-    assert_same_values(graph, regroup(graph))
+    assert ops_of(concat_pad_sums(graph)) == ["concat"]
+    assert_same_values(graph, concat_pad_sums(graph))
 
 
 NO_CONCATENATION = {
@@ -64,25 +64,25 @@ NO_CONCATENATION = {
 @pytest.mark.parametrize("what", NO_CONCATENATION)
 def test_other_sums_stay(what: str) -> None:
     graph = graph_of(NO_CONCATENATION[what])
-    assert regroup(graph) is graph
+    assert concat_pad_sums(graph) is graph
 
 
 def test_a_sum_that_somebody_else_reads_stays() -> None:
     inside = b.add(padded(Y, 2, 1), padded(X, 0, 5))
     graph = graph_of(b.add(padded(Z, 6, 0), inside), inside)
-    assert "concat" not in ops_of(regroup(graph))
+    assert "concat" not in ops_of(concat_pad_sums(graph))
 
 
 def test_a_reshape_in_front_of_the_axis_moves_into_the_parts() -> None:
     flat = b.reshape(b.concat([X, Y], 2), (3 * BATCH, 6))
     graph = graph_of(flat)
-    assert ops_of(regroup(graph)) == ["reshape", "reshape", "concat"]
-    assert_same_values(graph, regroup(graph))
+    assert ops_of(concat_pad_sums(graph)) == ["reshape", "reshape", "concat"]
+    assert_same_values(graph, concat_pad_sums(graph))
 
 
 def test_a_reshape_of_the_axis_itself_stays() -> None:
     graph = graph_of(b.reshape(b.concat([X, Y], 2), (BATCH, 18)))
-    assert regroup(graph) is graph
+    assert concat_pad_sums(graph) is graph
     both = b.concat([X, Y], 2)
     graph = graph_of(b.reshape(both, (3 * BATCH, 6)), both)  # read as it is, too
-    assert regroup(graph) is graph
+    assert concat_pad_sums(graph) is graph

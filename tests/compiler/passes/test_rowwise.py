@@ -18,14 +18,14 @@ from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import Dim, TensorType, divide, evaluate, float64, int32, symbols_of
 from wholestep.compiler.passes.distribute.batch_placement.placements import (
+    BatchPlacement,
     BatchSharded,
-    Kind,
     Mixed,
     Partial,
     Replicated,
     SumOfRatios,
 )
-from wholestep.compiler.passes.distribute.batch_placement.rules import FLOWS, kinds_of
+from wholestep.compiler.passes.distribute.batch_placement.rules import PLACEMENT_RULES, placements_of
 
 BATCH = Dim.symbol("batch")
 X = leaf("x", ("batch", 4))
@@ -59,7 +59,7 @@ def _dropped(upstream: Node, _: Node) -> Node:
     return b.make("dropout", (upstream, b.constant(0.5, float64)), at.DropoutAttrs("k"))
 
 
-CASES: dict[str, tuple[Callable[[], Node], Kind | str]] = {
+CASES: dict[str, tuple[Callable[[], Node], BatchPlacement | str]] = {
     "parameter": (lambda: W, Replicated()),
     "input": (lambda: X, BatchSharded(0)),
     "bias": (lambda: b.add(X, b.expand_to(BIAS, X.type.shape, (1,))), BatchSharded(0)),
@@ -188,7 +188,7 @@ CASES: dict[str, tuple[Callable[[], Node], Kind | str]] = {
 def test_kind(what: str) -> None:
     make, expected = CASES[what]
     node = make()
-    kind = kinds_of([node], "batch")[node]
+    kind = placements_of([node], "batch")[node]
     if isinstance(expected, str):
         assert isinstance(kind, Mixed)
         assert expected in kind.reason
@@ -200,7 +200,7 @@ def test_kind(what: str) -> None:
 def test_a_sum_of_images_adds_up_unless_it_is_kept_in_parts(op: str) -> None:
     attrs, types, _ = GOOD[op]
     node = b.make(op, [Node("input", (), at.InputAttrs(f"x{i}", t)) for i, t in enumerate(types)], attrs)
-    kind = kinds_of([node], "batch")[node]
+    kind = placements_of([node], "batch")[node]
     if op == "conv2d_grad_weight":
         assert kind == Partial()
     else:  # sixteen sums: an image goes to one of them by its place in the batch
@@ -210,7 +210,7 @@ def test_a_sum_of_images_adds_up_unless_it_is_kept_in_parts(op: str) -> None:
 
 def test_every_op_has_a_flow() -> None:
     gone = {"gradient", "call"}
-    covered = {n for n, op in OPS.items() if n in FLOWS or op.family in (Family.POINTWISE, Family.LEAF)}
+    covered = {n for n, op in OPS.items() if n in PLACEMENT_RULES or op.family in (Family.POINTWISE, Family.LEAF)}
     assert set(OPS) - covered == gone
 
 
@@ -251,7 +251,7 @@ def test_parts_of_a_batch_do_what_the_kind_says(graph: IRGraph) -> None:
         cut = {name: part(node, inputs[name], first) for name, node in graph.leaves("input").items()}
         smaller = {**sizes, **({"batch": 2 if first else 3} if "batch" in sizes else {})}
         halves.append(interpret(probe, inputs=cut, state=state, sizes=smaller).outputs)
-    for i, (node, kind) in enumerate((n, kinds_of(graph.nodes, "batch")[n]) for n in tensors):
+    for i, (node, kind) in enumerate((n, placements_of(graph.nodes, "batch")[n]) for n in tensors):
         one, two = (h[str(i)] for h in halves)
         close = {"rtol": 1e-7, "atol": 1e-8, "err_msg": f"{node} is {kind}"}
         if isinstance(kind, Replicated):

@@ -10,7 +10,7 @@ from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Node, SourceLine
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import Dim, float64, int32
-from wholestep.compiler.passes.distribute.separability import Separation, analyse
+from wholestep.compiler.passes.distribute.separability import Separation, separate_loss
 
 BATCH = Dim.symbol("batch")
 X = leaf("x", ("batch", 4))
@@ -77,7 +77,7 @@ SEPARABLE = {
 @pytest.mark.parametrize("what", SEPARABLE)
 def test_parts_add_up_to_the_whole(what: str) -> None:
     loss, terms, rest = SEPARABLE[what]
-    found = analyse(graph_of(loss), loss)
+    found = separate_loss(graph_of(loss), loss)
     assert found.separable, found.reason
     assert (len(found.terms), len(found.rest)) == (terms, rest)
     assert found.outer is None
@@ -86,7 +86,7 @@ def test_parts_add_up_to_the_whole(what: str) -> None:
 
 def test_weights_with_parameters_go_into_the_numerator() -> None:
     loss = b.mul(b.unary("exp", S), MSE)
-    (term,) = analyse(graph_of(loss), loss).terms
+    (term,) = separate_loss(graph_of(loss), loss).terms
     assert term.weight is None
     assert term.numerator.op == "mul"
 
@@ -103,7 +103,7 @@ OUTER = {
 @pytest.mark.parametrize("what", OUTER)
 def test_one_function_of_one_quotient(what: str) -> None:
     loss = OUTER[what]
-    found = analyse(graph_of(loss), loss)
+    found = separate_loss(graph_of(loss), loss)
     assert found.separable
     assert found.outer is loss
     (term,) = found.terms
@@ -145,7 +145,7 @@ BLAMED = {
 def test_blame(what: str) -> None:
     make, op, reason = BLAMED[what]
     loss = make()
-    found = analyse(graph_of(loss), loss)
+    found = separate_loss(graph_of(loss), loss)
     assert not found.separable
     assert found.blame is not None
     assert found.blame.op == op
@@ -155,12 +155,12 @@ def test_blame(what: str) -> None:
 def test_the_blamed_node_has_the_line_of_the_user() -> None:
     worst = b.max_axes(b.make("cross_entropy", (OUT, LABELS)), (0,))
     loss = Node(worst.op, worst.inputs, worst.attrs, "worst", SourceLine("user.py", 21))
-    blame = analyse(graph_of(loss), loss).blame
+    blame = separate_loss(graph_of(loss), loss).blame
     assert str(blame.line if blame else None) == "user.py:21"
 
 
 def test_another_name_for_the_batch() -> None:
     x = leaf("x", ("rows", 4))
     loss = mean(square(x))
-    assert len(analyse(graph_of(loss), loss, batch="rows").terms) == 1
-    assert analyse(graph_of(loss), loss).terms == ()
+    assert len(separate_loss(graph_of(loss), loss, batch="rows").terms) == 1
+    assert separate_loss(graph_of(loss), loss).terms == ()

@@ -32,7 +32,7 @@ from wholestep.compiler.ir.types import Dim, TensorType, evaluate, float32, int3
 from wholestep.compiler.plan.check.soundness import check_file as check
 from wholestep.compiler.plan.io.serialize import dump
 from wholestep.compiler.plan.io.traffic import loads, stores
-from wholestep.compiler.plan.lower.materialize import prepare
+from wholestep.compiler.plan.lower.materialize import materialize_copies
 from wholestep.compiler.plan.lower.routine_ops import Assembled, assemble, is_call
 from wholestep.compiler.plan.model.bodies import Call, Dot, Scatter, Window
 from wholestep.compiler.plan.model.kernel import Kernel, Kind, Load, Plan, Space
@@ -161,7 +161,7 @@ def test_flops_are_those_of_the_graph(graph: IRGraph) -> None:
     plan = make_plan(lowered, CAPACITY, fused=False)
     routines = sum(k.flops for k in plan.kernels if k.kind is Kind.CALL)  # counted by hand in test_attention.py
     routines += sum(k.body.work for k in plan.kernels if k.kind is Kind.WINDOW)  # by the formula of their op
-    prepared = prepare(assemble(lowered), CpuOperands())
+    prepared = materialize_copies(assemble(lowered), CpuOperands())
     counted = [n for n in prepared.nodes if not (is_call(n) or isinstance(n, Assembled))]
     assert plan.flops - routines == sum(arithmetic(n) for n in counted)
 

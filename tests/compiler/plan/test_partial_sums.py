@@ -8,7 +8,7 @@ import wholestep as ws
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.plan.fusion.clusters import Cluster
-from wholestep.compiler.plan.fusion.partial_column_sums import PartialSum, join_parts
+from wholestep.compiler.plan.fusion.partial_column_sums import PartialSum, fuse_partial_sums
 from wholestep.compiler.plan.model.kernel import Kind
 
 
@@ -39,12 +39,12 @@ def test_only_a_sum_beside_something_else_moves_in_with_a_pass_over_the_same_val
     """A pass has blocks for all that it does; one that leaves so few parts would have but a few."""
     x = values(2304)
     passes, sums = cluster(b.neg(x)), cluster(PartialSum(x, alone))
-    assert join_parts([passes, sums]) == ([passes, sums] if alone else [passes])
+    assert fuse_partial_sums([passes, sums]) == ([passes, sums] if alone else [passes])
 
 
 @pytest.mark.parametrize("alone", [False, True])
 def test_sums_over_the_same_values_are_one_kernel_where_they_leave_as_many_parts(alone: bool) -> None:
     x = values(2304)
     first, second, other = (cluster(PartialSum(x, how)) for how in (alone, alone, not alone))
-    assert len(join_parts([first, second])) == 1
-    assert len(join_parts([first, other])) == 2
+    assert len(fuse_partial_sums([first, second])) == 1
+    assert len(fuse_partial_sums([first, other])) == 2

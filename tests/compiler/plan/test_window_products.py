@@ -16,7 +16,7 @@ from random_graphs import example_values
 import wholestep as ws
 from tests.compiler.targets import make_plan
 from wholestep.compiler.backends.cpu.convolution import implicit_gemm, weight_gradient, winograd
-from wholestep.compiler.backends.cpu.convolution.implicit_gemm import Meetings
+from wholestep.compiler.backends.cpu.convolution.implicit_gemm import ConvolutionGeometry
 from wholestep.compiler.backends.cpu.kernel_schedule import schedule_of, tiles_of
 from wholestep.compiler.backends.cpu.render.source import render
 from wholestep.compiler.ir.graph import IRGraph
@@ -147,7 +147,7 @@ def test_threads_share_the_channels_of_a_large_weight_and_another_number_of_imag
 def test_spans_meet_every_pixel_of_a_window_once(adjoint: bool, stride: int, dilation: int, low: int) -> None:
     size, kernel = (5, 7), (3, 2)
     windows = [(s + 2 * low - dilation * (k - 1) - 1) // stride + 1 for s, k in zip(size, kernel, strict=True)]
-    m = Meetings(adjoint, size, windows, kernel, (stride, stride), (low, low), (dilation, dilation))
+    m = ConvolutionGeometry(adjoint, size, windows, kernel, (stride, stride), (low, low), (dilation, dilation))
     for i in range(kernel[0]):
         for j in range(kernel[1]):
             met = [(s.made + n, s.read + n) for s in m.spans(i, j) for n in range(s.count)]

@@ -14,7 +14,7 @@ from sessions import assert_same_bits
 
 import wholestep as ws
 from tests.compiler.targets import cpu_with
-from wholestep.compiler.backends.cpu.convolution.winograd import block_rows, position_step, takes
+from wholestep.compiler.backends.cpu.convolution.winograd import block_rows, position_step, uses_winograd
 from wholestep.compiler.backends.cpu.kernel_schedule import tiles_of
 from wholestep.compiler.ir.types import float32, float64
 from wholestep.compiler.plan.io.serialize import dump, load
@@ -80,10 +80,10 @@ TAKEN = {
 @pytest.mark.parametrize("what", TAKEN)
 def test_which_convolutions_are_computed_by_tiles(what: str) -> None:
     weight, dtype, size, expected = TAKEN[what]
-    assert takes(weight, dtype, size, (1, 1), (1, 1), 1) is expected
-    assert not takes(weight, dtype, size, (2, 1), (1, 1), 1)
-    assert not takes(weight, dtype, size, (1, 1), (1, 2), 1)
-    assert not takes(weight, dtype, size, (1, 1), (1, 1), 2)
+    assert uses_winograd(weight, dtype, size, (1, 1), (1, 1), 1) is expected
+    assert not uses_winograd(weight, dtype, size, (2, 1), (1, 1), 1)
+    assert not uses_winograd(weight, dtype, size, (1, 1), (1, 2), 1)
+    assert not uses_winograd(weight, dtype, size, (1, 1), (1, 1), 2)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from wholestep.compiler.frontend import initializers
-from wholestep.compiler.frontend.initializers import FirstValue, with_zero_row
+from wholestep.compiler.frontend.initializers import InitialValue, with_zero_row
 from wholestep.compiler.ir.types import TensorType, float32
 from wholestep.compiler.runtime.state import state as module
 from wholestep.compiler.runtime.state.state import State
@@ -41,7 +41,7 @@ def test_first_values_are_drawn_where_they_are_stored(
     monkeypatch.setattr(initializers, "PIECE", 1 << 12)  # several pieces, the last one of few rows
     monkeypatch.setattr(state_samples, "ROWS", 1 << 14)
     kinds = KINDS if len(shape) > 1 else KINDS[:2]
-    firsts = {f"w{i}": FirstValue(kind, shape, float32, 3, f"w{i}") for i, kind in enumerate(kinds)}
+    firsts = {f"w{i}": InitialValue(kind, shape, float32, 3, f"w{i}") for i, kind in enumerate(kinds)}
     state = State()
     state.add(dict.fromkeys(firsts, TensorType(shape, float32)), firsts.get, by_columns=firsts if by_columns else ())
     for name, first in firsts.items():

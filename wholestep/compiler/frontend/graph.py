@@ -12,11 +12,11 @@ import numpy as np
 
 from wholestep.compiler.frontend import graph_outputs, initializers
 from wholestep.compiler.frontend.functions import primitives as fn
-from wholestep.compiler.frontend.precision import half_parameter
+from wholestep.compiler.frontend.precision import half_parameter_error
 from wholestep.compiler.frontend.tensor import Operand, Tensor
 from wholestep.compiler.frontend.trace import fail, located, record
 from wholestep.compiler.frontend.type_promotion import constant, natural_dtype
-from wholestep.compiler.frontend.update_counters import START, Clocks
+from wholestep.compiler.frontend.update_counters import START, UpdateCounters
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Node, toposort
 from wholestep.compiler.ir.types import Shape, TensorType, as_dtype, as_shape, shape_text, symbols_of
@@ -66,7 +66,7 @@ class Graph:
         self._random_calls: dict[tuple[str, ...], int] = {}
         self._update_numbers: dict[str, Node] = {}
         self.sessions: WeakSet[Any] = WeakSet()  # sessions that run this graph: setting a scalar reaches all of them
-        self.clocks = Clocks()
+        self.clocks = UpdateCounters()
         self.modules: Any = None  # modules that were called in it: see nn/module/trace.py
         self.owners: dict[str, Any] = {}  # state name -> the parameter of a module that it stores
         self.recorded_by: Any = None  # the function that a @ws.step decorates
@@ -117,7 +117,7 @@ class Graph:
                 f"the parameter {full!r} is {kind}; parameters need a float dtype. Use g.state for other values.",
             )
         if op == "parameter" and kind.dtype.is_half:
-            fail(DTypeError, half_parameter(f"the parameter {full!r} is {kind}"))
+            fail(DTypeError, half_parameter_error(f"the parameter {full!r} is {kind}"))
         initializer = initializers.default(kind.shape) if init is None else initializers.as_initializer(init)
         initializers.check_fits(initializer, _static(kind.shape), full)
         return self._declare(op, "state", full, at.StateAttrs(full, kind, initializer, by_columns))

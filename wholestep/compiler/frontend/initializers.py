@@ -61,12 +61,12 @@ def trunc_normal(mean: float = 0.0, std: float = 1.0, low: float = -2.0, high: f
 
     Example: `ws.init.trunc_normal(std=0.02, low=-0.04, high=0.04)`.
     """
-    from wholestep.compiler.ir.semantics.normal_distribution import below  # imported lazily: rarely needed
+    from wholestep.compiler.ir.semantics.normal_distribution import normal_cdf  # imported lazily: rarely needed
 
     if not low < high:
         fail(OptionError, f"trunc_normal: low must be below high; received low={low}, high={high}.")
     spread = _positive("std", std)
-    if not below((low - mean) / spread) < below((high - mean) / spread):
+    if not normal_cdf((low - mean) / spread) < normal_cdf((high - mean) / spread):
         fail(
             OptionError,
             f"trunc_normal: the probability of [{low:g}, {high:g}] is 0 for mean {mean:g} and std {std:g}; choose a "
@@ -161,7 +161,7 @@ def outputs_first(init: Initializer, shape: StaticShape) -> Initializer:
 
 
 @dataclass(frozen=True)
-class FirstValue:
+class InitialValue:
     """The initial value of the state `name`, before it is drawn."""
 
     init: Initializer
@@ -225,11 +225,11 @@ def materialize(
         return _DRAWS[init.kind](_Draw(seed, key, shape), *init.args).astype(dtype.numpy)
     out = np.empty(count, dtype.numpy)
     for first in range(0, count, PIECE):
-        _draw_piece(out[first : first + PIECE], first, FirstValue(init, shape, dtype, seed, name, network))
+        _draw_piece(out[first : first + PIECE], first, InitialValue(init, shape, dtype, seed, name, network))
     return out.reshape(shape)
 
 
-def _draw_piece(out: NumpyArray, first: int, value: FirstValue) -> None:
+def _draw_piece(out: NumpyArray, first: int, value: InitialValue) -> None:
     """Fills `out` with the elements of a first value from `first` on."""
     formula, init = value.formula, value.init
     if formula is not None and formula.normal and value.dtype == float32:
@@ -262,11 +262,11 @@ def check_fits(init: Initializer, shape: StaticShape, name: str) -> None:
         fail(ShapeError, f"{init.kind} needs at least two axes; {name!r} has shape {shape}. Use normal or zeros.")
 
 
-def is_meant(init: Initializer, shape: StaticShape) -> bool:
+def is_valid_for(init: Initializer, shape: StaticShape) -> bool:
     """Is a description read from a file valid for this shape: a known kind with the right arguments?"""
     if init.kind.endswith(ZERO_ROW):
         plain = Initializer(init.kind.removesuffix(ZERO_ROW), init.args[:-1])
-        return bool(shape) and init.args[-1:] in [(float(r),) for r in range(shape[0])] and is_meant(plain, shape)
+        return bool(shape) and init.args[-1:] in [(float(r),) for r in range(shape[0])] and is_valid_for(plain, shape)
     if init.kind not in _DRAWS:
         return False
     if init.kind == "values":
@@ -362,9 +362,9 @@ def _by_formula(kind: str) -> Callable[..., NumpyArray]:
 
 
 def _trunc_normal(d: _Draw, mean: float, std: float, low: float, high: float) -> NumpyArray:
-    from wholestep.compiler.ir.semantics.normal_distribution import below, quantile
+    from wholestep.compiler.ir.semantics.normal_distribution import normal_cdf, quantile
 
-    low_probability, high_probability = below((low - mean) / std), below((high - mean) / std)
+    low_probability, high_probability = normal_cdf((low - mean) / std), normal_cdf((high - mean) / std)
     samples = mean + std * quantile(low_probability + (high_probability - low_probability) * d.unit())
     return np.clip(samples, low, high)
 

@@ -31,7 +31,7 @@ def as_precision(value: object) -> DType:
     return PRECISIONS[value]
 
 
-def half_parameter(what: str) -> str:
+def half_parameter_error(what: str) -> str:
     """The error text for a trained parameter of a half type."""
     return (
         f"{what}; parameters and optimizer state must be float32 or float64: most updates are smaller than the "
@@ -50,7 +50,7 @@ def pin_float32() -> Iterator[None]:
         _IN_FLOAT32.reset(token)
 
 
-def operand(node: Node) -> Node:
+def matmul_operand(node: Node) -> Node:
     """An operand of a matmul; if pinned, marked by a cast from float32 to float32, which later stages remove."""
     if not _IN_FLOAT32.get() or node.type.dtype != float32:
         return node

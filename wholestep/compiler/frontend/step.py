@@ -9,7 +9,7 @@ from typing import overload
 from wholestep.compiler.frontend.graph import Graph, record_into
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
-from wholestep.compiler.frontend.update_counters import Clocks
+from wholestep.compiler.frontend.update_counters import UpdateCounters
 from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.types import DType, Shape, as_dtype, as_shape
 from wholestep.errors import UsageError
@@ -41,7 +41,7 @@ class Step:
                 fail(UsageError, f"@ws.step: the input {name!r} needs a ws.Spec(shape, dtype); received {spec!r}.")
         update_wrapper(self, body)
 
-    def graph(self, clocks: Clocks | None = None) -> Graph:
+    def graph(self, clocks: UpdateCounters | None = None) -> Graph:
         """A fresh graph with the step recorded in it."""
         g = Graph()
         g.clocks, g.recorded_by = clocks or g.clocks, self.body
@@ -62,7 +62,7 @@ class Step:
             g.need_penalties()
         return g
 
-    def trace(self, clocks: Clocks | None = None) -> ir.IRGraph:
+    def trace(self, clocks: UpdateCounters | None = None) -> ir.IRGraph:
         """The step as an IR graph."""
         return self.graph(clocks).to_ir()
 

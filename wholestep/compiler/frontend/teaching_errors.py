@@ -8,7 +8,7 @@ from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import UsageError
 
 
-class Unreadable:
+class TracedValue:
     """Base of tensors: every operation that would read a concrete value raises an error with the alternative."""
 
     __slots__ = ()

@@ -10,7 +10,7 @@ import numpy as np
 from wholestep.compiler.frontend.functions import matmul as contraction
 from wholestep.compiler.frontend.functions import reductions
 from wholestep.compiler.frontend.shape import indexing, movement
-from wholestep.compiler.frontend.teaching_errors import Unreadable
+from wholestep.compiler.frontend.teaching_errors import TracedValue
 from wholestep.compiler.frontend.trace import fail, locate, located, record
 from wholestep.compiler.frontend.type_promotion import Literal, align, constant, natural_dtype, promote, size
 from wholestep.compiler.ir import attrs as at
@@ -25,7 +25,7 @@ Axes = int | Sequence[int] | None
 Operand: TypeAlias = "Tensor | Literal"
 
 
-class Tensor(Unreadable):
+class Tensor(TracedValue):
     """A value of the program being recorded: a node and the graph it belongs to.
 
     `graph` is None for values that belong to no graph yet (constants, sizes); they join that of the other operands.
@@ -242,9 +242,9 @@ class Tensor(Unreadable):
         if isinstance(key, Tensor):
             return Tensor(indexing.index(self.node, key.node), common_graph(self, key))
         if isinstance(key, tuple) and any(isinstance(item, Tensor | np.ndarray | list) for item in key):
-            from wholestep.compiler.frontend.shape.sort_topk import pick  # imported lazily: rarely needed
+            from wholestep.compiler.frontend.shape.sort_topk import advanced_index  # imported lazily: rarely needed
 
-            return pick(self, key)
+            return advanced_index(self, key)
         return Tensor(indexing.index(self.node, key), self.graph)
 
     # -- pointwise methods ---------------------------------------------------------------------------------------

@@ -21,10 +21,10 @@ def is_counter(scalar: str) -> bool:
     return scalar in ("step", "epoch") or scalar.startswith(START)
 
 
-class Clocks:
+class UpdateCounters:
     """Maps a key (`"w.adam"`: parameter and optimizer slot) to the runtime scalar with the start of its count."""
 
-    def __init__(self, known: Clocks | None = None, count_of: Callable[[str], int] | None = None) -> None:
+    def __init__(self, known: UpdateCounters | None = None, count_of: Callable[[str], int] | None = None) -> None:
         self.starts: dict[str, str] = {} if known is None else dict(known.starts)
         self.averaged: set[str] = set() if known is None else set(known.averaged)  # weights, see optim/core/averages.py
         self._count_of = count_of

@@ -200,7 +200,7 @@ def pad(x: Node, low: Sequence[int], high: Sequence[int], value: float = 0.0) ->
     return make("pad", (x,), at.PadAttrs(tuple(low), tuple(high), value))
 
 
-def spread(x: Node, steps: Sequence[int]) -> Node:
+def interleave_zeros(x: Node, steps: Sequence[int]) -> Node:
     """Insert step - 1 zeros after each element along every axis: pads a new axis from 1 to step, then merges it."""
     if all(step == 1 for step in steps):
         return x
@@ -255,7 +255,7 @@ def logsumexp(x: Node, axis: int) -> Node:
     return make("logsumexp", (x,), at.SoftmaxAttrs(axis))
 
 
-def is_class(labels: Node, classes: Extent) -> Node:
+def one_hot_mask(labels: Node, classes: Extent) -> Node:
     """The one-hot mask of labels, bool[..., classes]: true where the index along the last axis equals the label."""
     shape = (*labels.type.shape, classes)
     axis = labels.type.rank

@@ -181,7 +181,7 @@ def body_of(node: Node) -> IRGraph | None:
     return node.attrs.graph if node.op in HOLDERS else None  # type: ignore[attr-defined]
 
 
-def with_held_graph(node: Node, graph: IRGraph) -> Node:
+def with_body(node: Node, graph: IRGraph) -> Node:
     """The same node with another body; the node itself if nothing changed."""
     if graph is body_of(node):
         return node
@@ -199,7 +199,7 @@ def rewrite(graph: IRGraph, rule: Callable[[Node], Node]) -> IRGraph:
         rebuilt = n.with_inputs([new[i] for i in n.inputs])
         inner = body_of(n)
         if inner is not None:
-            rebuilt = with_held_graph(rebuilt, rewrite(inner, rule))
+            rebuilt = with_body(rebuilt, rewrite(inner, rule))
         new[n] = rule(rebuilt)
     if all(a is b for a, b in new.items()):
         return graph

@@ -9,11 +9,11 @@ from __future__ import annotations
 from wholestep.compiler.ir.attrs import AXES, DATA, MODEL
 from wholestep.records import dataclass
 
-__all__ = ["AXES", "DATA", "MODEL", "Grid"]
+__all__ = ["AXES", "DATA", "MODEL", "Mesh"]
 
 
 @dataclass(frozen=True)
-class Grid:
+class Mesh:
     """A two-dimensional mesh: the number of ranks along each axis."""
 
     data: int

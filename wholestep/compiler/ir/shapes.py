@@ -39,7 +39,7 @@ def _size(axes: Axes) -> Extent:
     return product(e for _, e in axes)
 
 
-def quotients(shape: Shape, below: Shape) -> list[Quotient | None] | None:
+def reshape_quotients(shape: Shape, below: Shape) -> list[Quotient | None] | None:
     """For a reshape from `below` to `shape`: the index along each axis of `below` as a quotient of indices of `shape`.
 
     An entry is None if the index is a remainder rather than a quotient; the result is None if the shapes have no common

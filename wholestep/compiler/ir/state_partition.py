@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 FEW_ROWS = 16  # rows per rank; below this, padding of the last shard would be a large fraction of it
 
 
-class Cut(NamedTuple):
+class AxisSplit(NamedTuple):
     """A tensor-parallel split of one axis: each of its consecutive blocks is divided evenly among the ranks.
 
     Blocks serve fused projections: of a weight that concatenates q, k and v, each rank gets a slice of all three.
@@ -31,10 +31,10 @@ class Cut(NamedTuple):
     widths: tuple[int, ...] = ()  # of the blocks, if they are not all equal
 
     @staticmethod
-    def of(numbers: Sequence[int]) -> Cut:
+    def of(numbers: Sequence[int]) -> AxisSplit:
         """Deserialize the tuple that graphs, plans and files store."""
         axis, blocks, ranks, *widths = numbers
-        return Cut(axis, blocks, ranks, tuple(widths))
+        return AxisSplit(axis, blocks, ranks, tuple(widths))
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -91,21 +91,21 @@ class Cut(NamedTuple):
         return (*shape[: self.axis], self.blocks, self.ranks, inner, *shape[self.axis + 1 :])
 
 
-def as_divided(shape: Sequence[int], by_columns: bool, ranks: int) -> tuple[int, ...]:
+def sharded_view_shape(shape: Sequence[int], by_columns: bool, ranks: int) -> tuple[int, ...]:
     """The view of a state whose first axis is sharded: rows in storage order, or a flat array of single elements."""
     stored = tuple(reversed(shape)) if by_columns and len(shape) == 2 else tuple(shape)
     by_rows = stored[0] % ranks == 0 or stored[0] >= FEW_ROWS * ranks
     return stored if by_rows else (math.prod(stored),)
 
 
-def part_shape(shape: Sequence[int], by_columns: bool, ranks: int) -> tuple[int, ...]:
+def shard_shape(shape: Sequence[int], by_columns: bool, ranks: int) -> tuple[int, ...]:
     """The shape of one rank's shard of a state; the last shard is padded to the same size."""
-    rows, *others = as_divided(shape, by_columns, ranks)
+    rows, *others = sharded_view_shape(shape, by_columns, ranks)
     return (-(-rows // ranks), *others)
 
 
 @dataclass(frozen=True)
-class Division:
+class StatePartition:
     """The partition of one state over a mesh with coordinates (data, model)."""
 
     whole: tuple[int, ...]
@@ -116,12 +116,12 @@ class Division:
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the array that one rank stores."""
-        return part_shape(self.of_model, self.by_columns, self.ranks) if self.ranks else self.of_model
+        return shard_shape(self.of_model, self.by_columns, self.ranks) if self.ranks else self.of_model
 
     @property
     def of_model(self) -> tuple[int, ...]:
         """The shape of one tensor-parallel part, before it is sharded along the data axis."""
-        return Cut.of(self.cut).shape(self.whole) if self.cut else self.whole
+        return AxisSplit.of(self.cut).shape(self.whole) if self.cut else self.whole
 
     @property
     def turned(self) -> bool:
@@ -136,13 +136,13 @@ class Division:
         """
         if not self.ranks:
             return self.of_model, 0, 0 if data else self.of_model[0]
-        form, shard_rows = as_divided(self.of_model, self.by_columns, self.ranks), self.shape[0]
+        form, shard_rows = sharded_view_shape(self.of_model, self.by_columns, self.ranks), self.shape[0]
         first = min(data * shard_rows, form[0])
         return form, first, min(shard_rows, form[0] - first)
 
     def part(self, array: Array, data: int, model: int) -> Array:
         """The array that the rank at coordinates (data, model) stores."""
-        model_part = Cut.of(self.cut).parts(array)[model] if self.cut else array
+        model_part = AxisSplit.of(self.cut).parts(array)[model] if self.cut else array
         if not self.ranks:
             return model_part
         form, first, count = self.rows(data)
@@ -155,7 +155,7 @@ class Division:
         """The full array, from the parts of all distinct coordinates (data, model)."""
         if not self.cut:
             return self._join_shards([parts[d, 0] for d in range(self.ranks or 1)])
-        cut = Cut.of(self.cut)
+        cut = AxisSplit.of(self.cut)
         return cut.join([self._join_shards([parts[d, m] for d in range(self.ranks or 1)]) for m in range(cut.ranks)])
 
     def _join_shards(self, parts: Sequence[Array]) -> Array:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from wholestep.compiler.ir.mesh import Grid
+    from wholestep.compiler.ir.mesh import Mesh
 
 
 class GroupFailedError(Exception):
@@ -22,7 +22,7 @@ class RankGroup(Protocol):
     engine: str  # "threads", "mpi", ...
     rank: int
     size: int
-    grid: Grid  # the mesh of ranks
+    grid: Mesh  # the mesh of ranks
 
     @property
     def address(self) -> int:

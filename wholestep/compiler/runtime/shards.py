@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wholestep.compiler.ir.mesh import Grid
+from wholestep.compiler.ir.mesh import Mesh
 
 
 class Shards:
@@ -17,7 +17,7 @@ class Shards:
     rank = 0
 
     def __init__(self, data: int, model: int = 1) -> None:
-        self.grid = Grid(data, model)
+        self.grid = Mesh(data, model)
         self.size = self.grid.size
         self.team: object | None = None
 

@@ -31,13 +31,6 @@ COMPILER = Path(__file__).parents[1]
 # which planning and programs import.
 FRONTEND_MODULES = ("initializers.py", "update_counters.py")
 GPU_FAMILIES = frozenset({"cuda"})  # their plans depend on backends/gpu, which other families never load
-GPU_FAMILIES = frozenset({"cuda"})  # their plans depend on backends/gpu, which other families never load
-GPU_FAMILIES = frozenset({"cuda"})  # their plans depend on backends/gpu, which other families never load
-GPU_FAMILIES = frozenset({"cuda"})  # their plans depend on backends/gpu, which other families never load
-GPU_FAMILIES = frozenset({"cuda"})  # their plans depend on backends/gpu, which other families never load
-GPU_FAMILIES = frozenset({"cuda"})  # their plans depend on backends/gpu, which other families never load
-GPU_FAMILIES = frozenset({"cuda"})  # their plans depend on backends/gpu, which other families never load
-GPU_FAMILIES = frozenset({"cuda"})  # their plans depend on backends/gpu, which other families never load
 SUFFIX = ".sources"
 
 

@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Sequence
 
 from wholestep.compiler.backends.cpu.runtime.library import NativeGroup as NativeGroup
-from wholestep.compiler.ir.mesh import AXES, DATA, Grid
+from wholestep.compiler.ir.mesh import AXES, DATA, Mesh
 from wholestep.distributed.transport.process_group import ProcessGroup
 
 
@@ -18,7 +18,7 @@ class ProcessGrid:
 
     def __init__(self, whole: ProcessGroup, model: int) -> None:
         self.whole, self.rank, self.size, self.engine = whole, whole.rank, whole.size, whole.engine
-        self.grid = Grid(whole.size // model, model)
+        self.grid = Mesh(whole.size // model, model)
         self.along = {axis: self._along(axis) for axis in AXES}
         first, beside = (self.along[axis].native for axis in AXES)
         first.model = ctypes.addressof(beside)

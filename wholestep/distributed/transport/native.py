@@ -15,7 +15,7 @@ from wholestep.compiler.backends.cpu.runtime.library import NativeGroup as Nativ
 from wholestep.compiler.backends.cpu.runtime.library import NativeShare, build_library
 from wholestep.compiler.backends.cpu.target import available_targets
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.cache.content_store import cache_of
+from wholestep.compiler.runtime.cache.content_store import open_cache
 from wholestep.options import CompileOptions
 
 DTYPES = {"float32": 0, "float64": 1, "int32": 2, "int64": 3}
@@ -30,7 +30,7 @@ class Messages(Structure):
 def _part(name: str) -> ctypes.CDLL:
     options = CompileOptions()
     compiler = find_compiler(options.compiler_command)
-    return ctypes.CDLL(os.fspath(build_library(cache_of(options), compiler, available_targets()[0].name, name)))
+    return ctypes.CDLL(os.fspath(build_library(open_cache(options), compiler, available_targets()[0].name, name)))
 
 
 @cache

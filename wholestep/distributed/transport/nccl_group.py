@@ -15,7 +15,7 @@ from weakref import WeakSet
 from wholestep.compiler.backends.cuda.driver.driver import Gpu, gpu, gpu_count
 from wholestep.compiler.backends.cuda.libraries import nccl
 from wholestep.compiler.backends.cuda.runtime.device import prefer_gpu
-from wholestep.compiler.ir.mesh import Grid
+from wholestep.compiler.ir.mesh import Mesh
 from wholestep.distributed.transport.grid import ProcessGrid
 from wholestep.distributed.transport.process_group import GONE, LATE, ProcessGroup
 from wholestep.errors import UsageError, WorkerError
@@ -78,7 +78,7 @@ class NcclGroup:
     def __init__(self, gpu: Gpu, control: ProcessGroup | None, timeout: float) -> None:
         self._gpu, self._control, self.timeout = gpu, control, timeout
         self.rank, self.size = (0, 1) if control is None else (control.rank, control.size)
-        self.grid = Grid(self.size)
+        self.grid = Mesh(self.size)
         self.step = 0
         self.users: WeakSet[GraphOwner] = WeakSet()
         self._meet()
@@ -247,7 +247,7 @@ class NcclGrid:
 
     engine = "nccl"
 
-    def __init__(self, whole: NcclGroup, grid: Grid) -> None:
+    def __init__(self, whole: NcclGroup, grid: Mesh) -> None:
         self.whole, self.grid, self.rank, self.size = whole, grid, whole.rank, whole.size
         self.communicator, self.users = whole.communicator, whole.users
         self.address = self.whole_address = whole.address

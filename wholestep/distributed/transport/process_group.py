@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from wholestep.compiler.ir.mesh import Grid
+from wholestep.compiler.ir.mesh import Mesh
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.distributed.launch.rank_processes import STEP_BYTES
 from wholestep.distributed.transport import native
@@ -85,7 +85,7 @@ class ProcessGroup:
     ) -> None:
         self.transport, self.engine = transport, transport.engine
         self.rank, self.size, self.numbers = transport.rank, transport.size, list(transport.members)
-        self.grid = Grid(self.size)
+        self.grid = Mesh(self.size)
         self.ranks = [Rank(text.decode()) for text in transport.gather(_who().encode())]
         self.asked_for_memory, self._library = memory, native.library()
         self._beside: list[ProcessGroup] = []  # groups of some of these ranks, this one among them

@@ -9,7 +9,7 @@ from typing import Any, NoReturn, final
 
 from wholestep.compat.arguments import takes_their_words
 from wholestep.compiler.frontend.graph import Graph
-from wholestep.compiler.frontend.precision import half_parameter
+from wholestep.compiler.frontend.precision import half_parameter_error
 from wholestep.compiler.frontend.tensor import Tensor, common_graph
 from wholestep.compiler.frontend.trace import fail, located
 from wholestep.compiler.ir.types import as_dtype
@@ -197,7 +197,7 @@ class Module:
         if not wanted.is_float:
             fail(DTypeError, f"a model computes in a float dtype; received {wanted}.")
         if wanted.is_half:
-            fail(DTypeError, half_parameter(f"model.astype({wanted.name!r})"))
+            fail(DTypeError, half_parameter_error(f"model.astype({wanted.name!r})"))
         from wholestep.steps.states import has_numbers
 
         if has_numbers(self):

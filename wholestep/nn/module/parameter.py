@@ -10,7 +10,7 @@ import numpy as np
 
 from wholestep.compiler.frontend import initializers
 from wholestep.compiler.frontend.graph import current_graph
-from wholestep.compiler.frontend.precision import half_parameter
+from wholestep.compiler.frontend.precision import half_parameter_error
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail, located
 from wholestep.compiler.ir.types import DType, TensorType, as_dtype, as_shape, shape_text, symbols_of
@@ -82,7 +82,7 @@ class Parameter:
         if symbols_of(self.type.shape):
             fail(ShapeError, f"a {self._kind} has a fixed size; received the shape {shape_text(self.type.shape)}.")
         if self.trained and self.type.dtype.is_half:
-            fail(DTypeError, half_parameter(f"a parameter of {self.type} was asked for"))
+            fail(DTypeError, half_parameter_error(f"a parameter of {self.type} was asked for"))
         if self.trained and not self.type.dtype.is_float:
             fail(DTypeError, f"a parameter has a float dtype; received {self.type}. Use ws.nn.Buffer for the rest.")
         chosen = initializers.default(self.type.shape) if init is None else initializers.as_initializer(init)

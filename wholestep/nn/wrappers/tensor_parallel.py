@@ -7,7 +7,7 @@ from typing import Any
 
 from wholestep.compiler.frontend.trace import fail, user_line
 from wholestep.compiler.ir.graph import SourceLine
-from wholestep.compiler.ir.state_partition import Cut
+from wholestep.compiler.ir.state_partition import AxisSplit
 from wholestep.errors import OptionError
 from wholestep.records import dataclass
 
@@ -26,9 +26,9 @@ class Splitting:
     line: SourceLine
     widths: tuple[int, ...] = ()  # of the blocks, where they are not equal
 
-    def among(self, ranks: int) -> Cut:
+    def among(self, ranks: int) -> AxisSplit:
         """What so many workers make of it."""
-        return Cut(self.axis, self.blocks, ranks, self.widths)
+        return AxisSplit(self.axis, self.blocks, ranks, self.widths)
 
     def need(self, name: str, ranks: int) -> None:
         """OptionError unless it divides among so many workers."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from wholestep.compiler.frontend.gradients import gradients
 from wholestep.compiler.frontend.graph import Graph
-from wholestep.compiler.frontend.precision import half_parameter
+from wholestep.compiler.frontend.precision import half_parameter_error
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import UPDATE, fail, record_for_layer
 from wholestep.compiler.ir.graph import Node
@@ -103,7 +103,7 @@ class Optimizer(ABC):
             if not p.node.is_state:
                 fail(UsageError, f"an optimizer updates parameters and states; received {p!r}.")
             if p.dtype.is_half:
-                fail(DTypeError, half_parameter(f"an optimizer was given {p.name!r}, {p.node.type}"))
+                fail(DTypeError, half_parameter_error(f"an optimizer was given {p.name!r}, {p.node.type}"))
             if p.shape != g.shape or p.dtype != g.dtype:
                 fail(UsageError, f"the gradient of {p.name!r} must be {p.node.type}; received {g.node.type}.")
         for pattern in self.decay_on or ():

@@ -14,7 +14,7 @@ from wholestep.compiler.plan.memory.peak_memory import ADVICE, page_rounded
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.plan.model.layout import align_up
 from wholestep.compiler.plan.model.target_formats import footprint
-from wholestep.compiler.runtime.cache.content_store import cache_of
+from wholestep.compiler.runtime.cache.content_store import open_cache
 from wholestep.compiler.spans import OptimizeReport
 from wholestep.errors import GraphError, LimitError
 from wholestep.session.building.plans import Plans
@@ -91,7 +91,7 @@ def bytes_beside(compiled: Plans) -> int:
 def _cached_choice(compiled: Plans) -> tuple[int, int] | None:
     if not compiled.options.cache:
         return None
-    path = cache_of(compiled.options).get(compiled.key(compiled.definition.main), SUFFIX)
+    path = open_cache(compiled.options).get(compiled.key(compiled.definition.main), SUFFIX)
     if path is None:
         return None
     try:
@@ -105,4 +105,4 @@ def _keep(compiled: Plans, parts: int, limit: int) -> None:
     if compiled.options.cache:
         with contextlib.suppress(OSError):
             key = compiled.key(compiled.definition.main)
-            cache_of(compiled.options).put(key, f"{parts} {limit}".encode(), SUFFIX)
+            open_cache(compiled.options).put(key, f"{parts} {limit}".encode(), SUFFIX)

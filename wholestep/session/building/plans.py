@@ -10,7 +10,7 @@ from wholestep.compiler.backend import Placement
 from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.plan.memory.peak_memory import Limit
 from wholestep.compiler.plan.model.kernel import Plan
-from wholestep.compiler.runtime.cache.content_store import cache_of
+from wholestep.compiler.runtime.cache.content_store import open_cache
 from wholestep.compiler.runtime.cache.plan_cache import find_plan, find_report, plan_key, store_plan, store_report
 from wholestep.compiler.runtime.state.storage import HostMemory
 from wholestep.compiler.spans import OptimizeReport, Spans
@@ -81,7 +81,7 @@ class Plans:
     def plan_with_report(self, entry: str) -> tuple[Plan, OptimizeReport]:
         """The plan and what was done to get it.  A new one is checked where it will run, before it is kept."""
         graph = self.definition.trace(entry)
-        store = cache_of(self.options) if self.options.cache else None
+        store = open_cache(self.options) if self.options.cache else None
         key = self.key(entry) if store is not None else ""
         found = find_plan(store, key) if store is not None else None
         if found is not None:
@@ -90,12 +90,12 @@ class Plans:
             report = known or OptimizeReport(len(graph.nodes), len(graph.nodes))
             self.reports[entry] = replace(report, spans=tuple(self.spans.all), cached=True)
             return found, self.reports[entry]
-        from wholestep.compiler.garbage import without_collections
+        from wholestep.compiler.garbage import pause_garbage_collection
         from wholestep.compiler.pipeline import Compiler  # a hit needs no pass: it starts without loading them
 
         self._make_room_for(graph)
         compiler = Compiler(self.options, self.spans)
-        with without_collections():
+        with pause_garbage_collection():
             plan, report = compiler.plan(graph, self.definition.sizes_of(graph), self.target, self.limit(entry))
         self.check(entry, plan, new=True)
         self.reports[entry] = report
@@ -136,7 +136,7 @@ class Plans:
             _, without = plain.plan(graph, self.definition.sizes_of(graph), self.target)
             report = self.reports[entry] = replace(report, before=without.after)
             if self.options.cache and report.complete:
-                store_report(cache_of(self.options), self.key(entry), report)
+                store_report(open_cache(self.options), self.key(entry), report)
         return report
 
     def explain(self, entry: str, name: str) -> Explanation:

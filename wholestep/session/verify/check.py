@@ -18,7 +18,7 @@ from wholestep.compiler.ir.types import evaluate, product
 from wholestep.compiler.plan.model.bodies import Call, Dot
 from wholestep.compiler.plan.model.kernel import Kernel, Plan
 from wholestep.compiler.plan.model.target_formats import footprint
-from wholestep.compiler.runtime.cache.content_store import cache_of
+from wholestep.compiler.runtime.cache.content_store import open_cache
 from wholestep.compiler.spans import Spans
 from wholestep.errors import PlanError, VerificationError
 from wholestep.records import dataclass
@@ -131,7 +131,7 @@ def _elements(kernel: Kernel, sizes: Sizes) -> int:
 def _find(subject: Subject) -> Verdict | None:
     if not subject.where.device.runs:
         return None
-    path = cache_of(subject.where.options).get(subject.program_key, SUFFIX)
+    path = open_cache(subject.where.options).get(subject.program_key, SUFFIX)
     try:
         return None if path is None else parse_verdict(path.read_text())
     except (OSError, PlanError):
@@ -139,7 +139,7 @@ def _find(subject: Subject) -> Verdict | None:
 
 
 def _store(subject: Subject, verdict: Verdict) -> None:
-    cache_of(subject.where.options).put(subject.program_key, verdict.to_json().encode(), SUFFIX)
+    open_cache(subject.where.options).put(subject.program_key, verdict.to_json().encode(), SUFFIX)
 
 
 # -- the check ---------------------------------------------------------------------------------------------------
@@ -212,6 +212,6 @@ def _complaint(comparison: Comparison, sizes: Sizes) -> str:
 
 
 def _forget(subject: Subject) -> None:
-    store = cache_of(subject.where.options)
+    store = open_cache(subject.where.options)
     for key in filter(None, (subject.program_key, subject.key)):
         store.discard(key)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from wholestep.compiler.runtime.state.state_pieces import StatePiece, put_together
+from wholestep.compiler.runtime.state.state_pieces import StatePiece, join_pieces
 from wholestep.errors import CheckpointError
 from wholestep.train.checkpoint.format import PLACES
 from wholestep.train.checkpoint.tensors import Array, read_checked_arrays, read_notes, write_tensors
@@ -36,6 +36,6 @@ def read_whole(folder: Path, files: Mapping[str, str]) -> dict[str, Array]:
 
 def _whole(folder: Path, name: str, pieces: list[StatePiece]) -> Array:
     try:
-        return put_together(pieces)
+        return join_pieces(pieces)
     except ValueError as error:
         raise CheckpointError(f"the checkpoint {folder} is not one of ours: the parts of {name!r}: {error}.") from None

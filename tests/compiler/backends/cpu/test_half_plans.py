@@ -20,7 +20,7 @@ from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import IRGraph, Node, rewrite
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import DType, bfloat16, float16, float32
-from wholestep.compiler.passes.lower.cast_fusion import round_early, widen_operands
+from wholestep.compiler.passes.lower.cast_fusion import hoist_half_casts, widen_operands
 from wholestep.compiler.plan.check.soundness import check
 from wholestep.compiler.plan.io.serialize import dump, load
 from wholestep.compiler.plan.model.bodies import Dot
@@ -47,7 +47,7 @@ def halved(graph: IRGraph, dtype: DType) -> IRGraph:
 
 
 def planned(graph: IRGraph, capacity: dict[str, int]) -> Plan:
-    plan = make_plan(widen_operands(round_early(graph)), capacity)
+    plan = make_plan(widen_operands(hoist_half_casts(graph)), capacity)
     check(plan)
     return plan
 

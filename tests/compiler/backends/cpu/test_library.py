@@ -241,7 +241,7 @@ def test_first_values_are_drawn_natively_to_the_bit(first: int, monkeypatch: pyt
 
     monkeypatch.setattr(random, "_native", None)
     wanted = random.uniform(7, "key", 2**33 + 5, (count,), first)
-    random.draw_by(native)
+    random.register_native_generators(native)
     assert np.array_equal(random.uniform(7, "key", 2**33 + 5, (count,), first), wanted)
     assert len(drawn) == 1
 

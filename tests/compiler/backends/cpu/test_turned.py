@@ -13,7 +13,7 @@ from random_graphs import example_values, graphs
 
 from tests.compiler.targets import make_plan
 from wholestep.compiler.backends.cpu.layout import transposed_weights
-from wholestep.compiler.backends.cpu.layout.stored_layout import is_turned
+from wholestep.compiler.backends.cpu.layout.stored_layout import is_stored_transposed
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update, rewrite
@@ -45,7 +45,7 @@ def test_a_turned_graph_computes_the_same(graph: IRGraph, seed: int) -> None:
     lowered = by_columns(lower(graph))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(transposed_weights, "is_turned", lambda type, by_columns: by_columns)
-        stored, names = transposed_weights.turn_states(lowered)
+        stored, names = transposed_weights.transpose_states(lowered)
     verify(stored)
     inputs, state = example_values(graph, SIZES, np.random.default_rng(seed))
     moved = {name: value.T if name in names else value for name, value in state.items()}
@@ -71,7 +71,7 @@ def test_a_layers_step_moves_nothing() -> None:
     squares = b.sum_axes(b.sum_axes(b.mul(slope, slope), (0,)), (0,))
     outputs = (Output("h", b.matmul(x, w, transpose_b=True)), Output("squares", squares))
     graph = IRGraph(outputs, (Update("w", b.sub(w, slope)),), (x, g))
-    stored, names = transposed_weights.turn_states(graph)
+    stored, names = transposed_weights.transpose_states(graph)
     assert names == {"w"}
     assert not [n for n in stored.nodes if n.op == "permute"]
     plan = make_plan(graph, {})
@@ -85,8 +85,8 @@ def test_a_layers_step_moves_nothing() -> None:
 
 def test_which_are_turned() -> None:
     def asked(*shape: int) -> bool:
-        return is_turned(TensorType(shape, float32), True)
+        return is_stored_transposed(TensorType(shape, float32), True)
 
     assert all(asked(*shape) for shape in [(128, 784), (784, 128), (120, 400)])
     assert not any(asked(*shape) for shape in [(10, 128), (1, 128), (128,), (4, 8, 16)])  # 10 columns would take 16
-    assert not is_turned(TensorType((128, 784), float32), False)
+    assert not is_stored_transposed(TensorType((128, 784), float32), False)

@@ -47,7 +47,7 @@ from wholestep.compiler.ir.semantics import convolution_values, layer_values
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.model.bodies import Exchange
 from wholestep.compiler.plan.model.kernel import Kernel, Plan
-from wholestep.compiler.runtime.cache.content_store import cache_of, key_of
+from wholestep.compiler.runtime.cache.content_store import key_of, open_cache
 from wholestep.compiler.target import Target
 from wholestep.options import CompileOptions
 
@@ -70,7 +70,7 @@ def folder() -> Path:
     status = compiler.stat()
     sources = [path.read_bytes() for path in sorted(HERE.iterdir()) if path.suffix in (".c", ".cpp", ".h")]
     key = key_of(header_text(), *sources, *FLAGS, f"{compiler} {status.st_size} {status.st_mtime_ns}")
-    shared = cache_of(CompileOptions()).folder / "emulated" / key[:24]
+    shared = open_cache(CompileOptions()).folder / "emulated" / key[:24]
     shared.mkdir(mode=0o700, parents=True, exist_ok=True)
     return shared
 

@@ -19,14 +19,14 @@ from wholestep.compiler.backends.cuda.runtime.collectives import (
     SUMS,
     THREADS,
     CollectiveOperand,
-    Moves,
+    CollectivePhases,
     Phase,
     RankSums,
-    Sent,
+    TransferGroup,
     phases_of,
 )
 from wholestep.compiler.backends.gpu.render.source import native, with_primitives
-from wholestep.compiler.ir.type_rules.collectives import CARRIED, value_on
+from wholestep.compiler.ir.type_rules.collectives import CARRIED, collective_result
 
 Array = np.ndarray[Any, Any]
 
@@ -49,7 +49,7 @@ def run(driver: FakeDriver, phases: list[list[Phase]], dtype: str) -> int:
     """The phases of all ranks, side by side; the bytes that they send to each other."""
     sent = 0
     for of_all in zip(*phases, strict=True):
-        if isinstance(of_all[0], Sent):
+        if isinstance(of_all[0], TransferGroup):
             ways: dict[tuple[int, int], list[PeerBytes]] = {}
             for rank, phase in enumerate(of_all):
                 for piece in phase.sends:
@@ -87,15 +87,17 @@ def exchanged(driver: FakeDriver, collective: str, counts: tuple[int, ...], dtyp
         pairs = zip(given[rank], results[rank], counts, strict=True)
         tensors = [CollectiveOperand(a.ctypes.data, b.ctypes.data, n) for a, b, n in pairs]
         room = -(-rooms[rank].ctypes.data // 16) * 16
-        moves = Moves(tensors, size, rank, [r + 5 for r in range(ranks)], room)  # ranks have other numbers elsewhere
+        moves = CollectivePhases(
+            tensors, size, rank, [r + 5 for r in range(ranks)], room
+        )  # ranks have other numbers elsewhere
         found = phases_of(collective, moves)
-        assert all(5 <= p.peer < 5 + ranks for phase in found if isinstance(phase, Sent) for p in phase.sends)
+        assert all(5 <= p.peer < 5 + ranks for phase in found if isinstance(phase, TransferGroup) for p in phase.sends)
         phases.append([renumbered(phase) for phase in found])
     sent = run(driver, phases, dtype)
     for rank in range(ranks):
         assert (rooms[rank][-40:] == 7).all(), "what comes fits the room"
         for at, found in enumerate(results[rank]):
-            wanted = value_on(rank, collective, [each[at] for each in given])
+            wanted = collective_result(rank, collective, [each[at] for each in given])
             assert found.tobytes() == np.ascontiguousarray(wanted).tobytes(), (collective, counts, ranks, rank)
     return sent
 
@@ -104,7 +106,7 @@ def renumbered(phase: Phase) -> Phase:
     if isinstance(phase, RankSums):
         return phase
     low = [[PeerBytes(p.address, p.bytes, p.peer - 5) for p in side] for side in (phase.sends, phase.receives)]
-    return Sent(*low)
+    return TransferGroup(*low)
 
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])

@@ -9,7 +9,7 @@ import wholestep as ws
 from tests.compiler.backends.cuda.fake_gpu import FakeDriver
 from wholestep.compiler.backends.cuda.runtime import device_init
 from wholestep.compiler.devices import device_named
-from wholestep.compiler.frontend.initializers import FirstValue
+from wholestep.compiler.frontend.initializers import InitialValue
 from wholestep.compiler.ir.attrs import Initializer
 from wholestep.compiler.ir.types import TensorType, float32, float64
 from wholestep.options import CompileOptions
@@ -28,7 +28,7 @@ def small_states_are_drawn(gpu: FakeDriver | None, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(device_init, "LEAST", 100)
 
 
-def drawn(first: FirstValue) -> tuple[bool, np.ndarray]:
+def drawn(first: InitialValue) -> tuple[bool, np.ndarray]:
     """Did the GPU draw it, and what is there?"""
     device = device_named("cuda")
     memory = device.memory
@@ -39,14 +39,14 @@ def drawn(first: FirstValue) -> tuple[bool, np.ndarray]:
 
 @pytest.mark.parametrize("init", KINDS, ids=lambda init: init.kind)
 def test_a_gpu_draws_numpys_bits(init: Initializer) -> None:
-    first = FirstValue(init, SHAPE, float32, 2**63 + 5, "layer.weight")
+    first = InitialValue(init, SHAPE, float32, 2**63 + 5, "layer.weight")
     done, found = drawn(first)
     assert done
     np.testing.assert_array_equal(found.view(np.int32), first.array().view(np.int32))
 
 
 def test_what_another_library_could_round_otherwise_is_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = FirstValue(ws.init.normal(std=0.02), SHAPE, float32, 1, "w")
+    first = InitialValue(ws.init.normal(std=0.02), SHAPE, float32, 1, "w")
     asked: list[int] = []
     normal = device_init.random.normal
     monkeypatch.setattr(device_init, "RELATIVE", 2.0**-27)
@@ -63,8 +63,8 @@ def test_what_another_library_could_round_otherwise_is_the_hosts(monkeypatch: py
 
 
 def test_what_has_no_formula_or_is_no_float32_is_the_hosts() -> None:
-    assert not drawn(FirstValue(ws.init.orthogonal(), (20, 20), float32, 0, "w"))[0]
-    assert not drawn(FirstValue(ws.init.normal(), (20, 20), float64, 0, "w"))[0]
+    assert not drawn(InitialValue(ws.init.orthogonal(), (20, 20), float32, 0, "w"))[0]
+    assert not drawn(InitialValue(ws.init.normal(), (20, 20), float64, 0, "w"))[0]
 
 
 def test_a_model_begins_with_the_same_numbers_on_every_device() -> None:

@@ -17,7 +17,7 @@ from wholestep.compiler.backends.cpu.runtime.library import build_library
 from wholestep.compiler.backends.cpu.target import available_targets
 from wholestep.compiler.backends.cuda.driver import host_copies
 from wholestep.compiler.backends.cuda.driver.host_copies import HostCopies
-from wholestep.compiler.runtime.cache.content_store import cache_of
+from wholestep.compiler.runtime.cache.content_store import open_cache
 
 FENCE = 77  # a byte that nobody may write over
 WAYS = [ws.CompileOptions(), NO_COMPILER]
@@ -33,7 +33,7 @@ def room(size: int, start: int) -> tuple[Bytes, Bytes]:
 @pytest.mark.parametrize("target", [target.name for target in available_targets()])
 def test_every_target_copies_any_number_of_bytes_to_any_place(target: str) -> None:
     options = ws.CompileOptions()
-    path = build_library(cache_of(options), find_compiler(options.compiler_command), target, "copy")
+    path = build_library(open_cache(options), find_compiler(options.compiler_command), target, "copy")
     copy = ctypes.CDLL(os.fspath(path)).ws_copy_rows
     copy.argtypes = [*[ctypes.c_void_p] * 3, *[ctypes.c_long] * 3, ctypes.c_int]
     rng = np.random.default_rng(0)

@@ -269,6 +269,6 @@ def test_shared_memory_is_what_the_plan_says() -> None:
     for name in LAYERS:
         plan = session_of(name, "null:cuda/sm_90").plan
         for kernels in scan.loops_of(plan):
-            found = scan.find_loop(plan, kernels)
-            assert isinstance(found, scan.Looping)
+            found = scan.find_persistent_scan(plan, kernels)
+            assert isinstance(found, scan.PersistentScan)
             assert 0 < found.bytes <= 227 << 10

@@ -15,7 +15,7 @@ from wholestep.compiler.backends.cuda.runtime import epochs
 from wholestep.compiler.backends.cuda.runtime.program import CudaProgram
 from wholestep.compiler.backends.cuda.target import TARGETS
 from wholestep.compiler.backends.gpu.persistent import eligibility
-from wholestep.compiler.backends.gpu.render.persistent_step import render_staying
+from wholestep.compiler.backends.gpu.render.persistent_step import render_persistent_step
 from wholestep.compiler.backends.gpu.render.source import native, with_primitives
 
 PLAIN = ws.CompileOptions(verify=False, egraph=False)
@@ -132,9 +132,9 @@ def test_the_report_says_how_epochs_run_and_why() -> None:
 @pytest.mark.parametrize("kind", ["sm_80", "sm_90"])
 def test_the_kernel_becomes_machine_code(kind: str) -> None:
     plan = build(f"null:cuda/{kind}", 40).plan
-    found = eligibility.find_staying(plan)
+    found = eligibility.find_persistent_step(plan)
     assert not isinstance(found, str)
-    rendered = render_staying(plan, found)
+    rendered = render_persistent_step(plan, found)
     assert rendered.bytes <= found.most_bytes
     body = "\n".join([native("gather.h"), native("staying.h"), rendered.text])
     assert b"many_steps" in compile_text(with_primitives(body), kind)

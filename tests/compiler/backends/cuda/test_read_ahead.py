@@ -229,7 +229,9 @@ def test_a_row_that_is_written_elsewhere_is_not_read_ahead(plans: tuple[IRGraph,
 
     def bytes_with(place: Load) -> int:
         (*first, last), store = nest.levels, replace(nest.levels[-1].stores[0], load=place)
-        return row_loads.bytes_ahead(plan, kernel, replace(nest, levels=(*first, replace(last, stores=(store,)))), own)
+        return row_loads.prefetch_bytes(
+            plan, kernel, replace(nest, levels=(*first, replace(last, stores=(store,)))), own
+        )
 
     turned = replace(read, index=(Index(((0, -1),), ROWS - 1), *read.index[1:]))
     assert (bytes_with(read), bytes_with(turned)) == (own.ahead, 0)

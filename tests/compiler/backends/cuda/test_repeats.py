@@ -11,7 +11,7 @@ import pytest
 import wholestep as ws
 from tests.compiler.backends.cuda.emulated import emulated_device
 from wholestep.compiler.backends.gpu.render import row_reduction
-from wholestep.compiler.backends.gpu.render.row_cse import without_repeats
+from wholestep.compiler.backends.gpu.render.row_cse import eliminate_common_subexpressions
 from wholestep.compiler.backends.gpu.render.source import render
 from wholestep.compiler.plan.model.bodies import Nest
 
@@ -42,10 +42,10 @@ def test_a_sum_that_three_levels_need_is_made_once() -> None:
     plan = session_on("null:cuda/sm_90").plan
     nest = next(k.body for k in plan.kernels if isinstance(k.body, Nest) and len(k.body.levels) > 2)
     assert adds(nest) == [2, 2, 3], "the plan has it in every level, and the shift in the last"
-    once, found = without_repeats(nest, 1)
+    once, found = eliminate_common_subexpressions(nest, 1)
     assert adds(once, found) == [2, 0, 1]
     assert len(set(found.values())) == 1, "one value is kept"
-    assert without_repeats(nest, 0) == (nest, {}), "there is no room"
+    assert eliminate_common_subexpressions(nest, 0) == (nest, {}), "there is no room"
     assert len(re.findall(r"\.read\(x\d+ \+ base\)", render(plan).text)) == 4, "bias, gain, shift, and `other`"
 
 

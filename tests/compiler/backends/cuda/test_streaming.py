@@ -26,9 +26,9 @@ def test_rows_that_do_not_fit_are_streamed_in_the_same_order_with_the_same_bits(
         monkeypatch.setattr(gpu, "early", early)
     rows = data(91)
     brought: list[int] = []
-    bring = streaming.Streamed.bring
+    bring = streaming.StreamedData.bring
 
-    def note(self: streaming.Streamed, epoch: object, update: int, count: int, own: object) -> object:
+    def note(self: streaming.StreamedData, epoch: object, update: int, count: int, own: object) -> object:
         brought.append(count)
         return bring(self, epoch, update, count, own)  # type: ignore[arg-type]
 
@@ -39,7 +39,7 @@ def test_rows_that_do_not_fit_are_streamed_in_the_same_order_with_the_same_bits(
         assert device_bytes() - before == session.peak_bytes, "data is given back, and all the rest is told"
         return losses, session.state_dict()
 
-    monkeypatch.setattr(streaming.Streamed, "bring", note)
+    monkeypatch.setattr(streaming.StreamedData, "bring", note)
     losses, state = trained()
     assert not brought
     monkeypatch.setattr(epochs, "SHARE", 0.0)

@@ -40,7 +40,7 @@ def log_softmax(x: Node) -> Node:
 
 
 def cross_entropy(x: Node, labels: Node) -> Node:
-    picked = b.where(b.is_class(labels, x.type.shape[1]), log_softmax(x), b.zeros_like(x))
+    picked = b.where(b.one_hot_mask(labels, x.type.shape[1]), log_softmax(x), b.zeros_like(x))
     return b.neg(b.sum_axes(picked, (1,)))
 
 

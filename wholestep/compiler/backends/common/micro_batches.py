@@ -15,7 +15,7 @@ from wholestep.compiler.backend import (
     check_indices,
     epoch_of_launches,
 )
-from wholestep.compiler.backends.common.rank_shares import Pace, need_row_each
+from wholestep.compiler.backends.common.rank_shares import SliceLength, check_row_per_rank
 from wholestep.compiler.ir.attrs import DATA
 from wholestep.compiler.ir.types import TensorType, evaluate
 from wholestep.compiler.plan.model.kernel import Plan
@@ -43,7 +43,7 @@ class LaunchedMicroBatches:
         self.plan, self._programs, self._state, self._shape = plan, tuple(programs), state, shape
         grid = None if group is None else group.grid
         self._rank, self._ranks = (0, 1) if grid is None or group is None else (grid.place(DATA, group.rank), grid.data)
-        self._pace, self._needs_rows = None if group is None else Pace(group), needs_rows
+        self._pace, self._needs_rows = None if group is None else SliceLength(group), needs_rows
         self._last = programs[-1]
         self.synchronous = all(p.synchronous for p in programs)
         self.outputs: Mapping[str, TensorType] = self._last.outputs
@@ -94,7 +94,7 @@ class LaunchedMicroBatches:
         self, program: Program, sizes: Mapping[str, int], first: int, count: int, rows: int, parts: int
     ) -> Launch:
         if self._needs_rows:
-            need_row_each(count, self._ranks)
+            check_row_per_rank(count, self._ranks)
         offset, own_count = rows_of_rank(count, self._rank, self._ranks)
         own_rows = slice(first + offset, first + offset + own_count)
         for name, _ in program.plan.inputs:

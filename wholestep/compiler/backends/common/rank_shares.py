@@ -21,7 +21,7 @@ NEVER = 1e9  # seconds: the ranks end a slice after an agreed number of steps, n
 GROWTH = 8  # a slice may have at most this many times the steps of the one before
 
 
-def takes_part(plan: Plan) -> bool:
+def is_collective(plan: Plan) -> bool:
     """Does a plan belong to a step that several ranks run together?"""
     exchanges = any(isinstance(k.body, Exchange) for k in plan.kernels)
     return bool(plan.divided) or exchanges or any(plan.buffers[id].is_part for _, id in plan.states)
@@ -32,27 +32,27 @@ def axes_of(plan: Plan) -> frozenset[str]:
     return frozenset(k.body.axis for k in plan.kernels if isinstance(k.body, Exchange))
 
 
-def address_in(group: RankGroup, plan: Plan) -> int:
+def native_group_address(group: RankGroup, plan: Plan) -> int:
     """The native group of a plan; without data ranks if it has all rows and collectives only along the model axis."""
     if group.grid.model == 1 or plan.divided or DATA in axes_of(plan):
         return group.address
     return group.whole_address
 
 
-def of_all_ranks(plan: Plan) -> Plan:
+def global_plan(plan: Plan) -> Plan:
     """The plan as callers see it, who pass the rows of all ranks."""
     sizes = {**plan.sizes, plan.divided: plan.whole}
     return replace(plan, capacity=tuple(sizes.values()))
 
 
-def of_rank(divided: str, sizes: Mapping[str, int], rank: int, ranks: int) -> dict[str, int]:
+def local_sizes(divided: str, sizes: Mapping[str, int], rank: int, ranks: int) -> dict[str, int]:
     """The sizes of a rank's own step, derived from those of the complete one."""
     rows = sizes[divided]
     first, count = rows_of_rank(rows, rank, ranks)
     return {divided: count, OWN: first, ROWS: rows}
 
 
-def places_of(group: RankGroup) -> dict[str, int]:
+def mesh_coordinates(group: RankGroup) -> dict[str, int]:
     """The coordinates of a rank along each mesh axis, by the symbols that plans use for them."""
     return {s: group.grid.place(axis, group.rank) for s, axis in ((RANK, DATA), (MODEL_RANK, MODEL))}
 
@@ -64,7 +64,7 @@ def lockstep_group(group: RankGroup | None, plan: Plan) -> RankGroup | None:
     return group if plan.divided or MODEL in axes_of(plan) else None
 
 
-def need_row_each(rows: int, ranks: int) -> None:
+def check_row_per_rank(rows: int, ranks: int) -> None:
     """Raise UsageError, in every rank, if one of them would have no row of a batch."""
     if rows < ranks:
         raise UsageError(
@@ -80,10 +80,10 @@ class RankShare:
     """
 
     def __init__(self, plan: Plan, group: RankGroup | None, needs_rows: bool = False) -> None:
-        places = {} if group is None else places_of(group)
+        places = {} if group is None else mesh_coordinates(group)
         self._coordinates = {s: coordinate for s, coordinate in places.items() if s in plan.symbols}
         self.rank, self.ranks = (places[RANK], group.grid.data) if group is not None and plan.divided else (0, 1)
-        self.plan = of_all_ranks(plan) if self.ranks > 1 else plan  # the callers' view
+        self.plan = global_plan(plan) if self.ranks > 1 else plan  # the callers' view
         self._divided, self._needs_rows, self._whole_steps = plan.divided, needs_rows, True
         rows = Dim.symbol(plan.divided) if plan.divided else None
         self._cut = frozenset(name for name, id in plan.inputs if rows in plan.buffers[id].type.shape[:1])
@@ -100,7 +100,7 @@ class RankShare:
     def rows(self, rows: int) -> tuple[int, int]:
         """This rank's rows of a batch: the first one, and their number."""
         if self._needs_rows:
-            need_row_each(rows, self.ranks)
+            check_row_per_rank(rows, self.ranks)
         return rows_of_rank(rows, self.rank, self.ranks)
 
     def of(self, name: str, array: AnyArray) -> AnyArray:
@@ -118,13 +118,13 @@ class RankShare:
             own_sizes = {**global_sizes, **self._coordinates}
             if self._divided:
                 self.rows(global_sizes[self._divided])
-                rank_sizes = of_rank(self._divided, global_sizes, self.rank, self.ranks)
+                rank_sizes = local_sizes(self._divided, global_sizes, self.rank, self.ranks)
                 own_sizes |= rank_sizes if self._whole_steps else {s: n for s, n in rank_sizes.items() if s != ROWS}
             self._cached_sizes = global_sizes, own_sizes
         return self._cached_sizes[1]
 
 
-class Pace:
+class SliceLength:
     """The number of steps per slice.  A single program watches the clock; ranks agree on the number rank 0 chose."""
 
     def __init__(self, group: RankGroup | None) -> None:

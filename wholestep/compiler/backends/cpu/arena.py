@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from wholestep.compiler.backends.cpu.kernel_schedule import schedule_of
-from wholestep.compiler.backends.cpu.partition.ownership import Touch, Way
+from wholestep.compiler.backends.cpu.partition.ownership import KernelAccesses, Traversal
 from wholestep.compiler.ir.types import Dim, Extent
 from wholestep.compiler.plan.memory.first_fit import Lifetime, first_fit
-from wholestep.compiler.plan.memory.inplace import overwrites
+from wholestep.compiler.plan.memory.inplace import may_alias
 from wholestep.compiler.plan.model.kernel import Buffer, Kernel, Layout, Space
 from wholestep.records import dataclass
 
@@ -46,10 +46,10 @@ def buffer_lifetimes(buffers: Sequence[Buffer], kernels: Sequence[Kernel]) -> Bu
     owners: dict[tuple[int, int], frozenset[Owners]] = {}
     in_loops: set[int] = set()
     for k in kernels:
-        touch, split, region = Touch(k, buffers), schedule_of(k).split, schedule_of(k).region
+        touch, split, region = KernelAccesses(k, buffers), schedule_of(k).split, schedule_of(k).region
         for id in touch.by_buffer:
             span[id] = (span.get(id, (k.id, k.id))[0], k.id)
-            traversals = touch.walked(split, id) if split is not None else frozenset[Way]()
+            traversals = touch.walked(split, id) if split is not None else frozenset[Traversal]()
             partitionings = frozenset(byte_owners(buffers[id], traversal) for traversal in traversals)
             owners[id, region] = owners.get((id, region), partitionings) & partitionings
         if k.loop is not None:
@@ -68,14 +68,14 @@ def extend_over_loops(span: dict[int, tuple[int, int]], kernels: Sequence[Kernel
     for loop in inside.values():
         first, last = loop[0].id, loop[-1].id
         for k in loop:
-            for id, accesses in Touch(k, buffers).by_buffer.items():
+            for id, accesses in KernelAccesses(k, buffers).by_buffer.items():
                 begin, end = span[id]
                 stacked = any(isinstance(i.offset, Dim) for a in accesses for i in a.index)
                 if begin < first or end > last or stacked:
                     span[id] = (min(begin, first), max(end, last))
 
 
-def byte_owners(buffer: Buffer, traversal: Way) -> Owners:
+def byte_owners(buffer: Buffer, traversal: Traversal) -> Owners:
     """How the bytes of a buffer are divided among the threads, as a comparable value."""
     kind, extent = traversal
     size = buffer.type.dtype.size
@@ -98,7 +98,7 @@ def slots(alive: BufferLifetimes, kernels: Sequence[Kernel], overwrite: bool) ->
             adjoins = (slot.last, slot.bytes) == (first, b.bytes) and slot.owners & at_first
             # A loop returns to its first region, so a slot reused inside a loop must not extend over several regions.
             confined = slot.first == last or not {previous.id, b.id} & alive.in_loops
-            if adjoins and confined and follows(kernels, previous, b, overwrite):
+            if adjoins and confined and may_follow(kernels, previous, b, overwrite):
                 slot.buffers.append(b)
                 slot.last, slot.owners = last, slot.owners & at_first if first == last else at_last
                 break
@@ -107,10 +107,10 @@ def slots(alive: BufferLifetimes, kernels: Sequence[Kernel], overwrite: bool) ->
     return out
 
 
-def follows(kernels: Sequence[Kernel], old: Buffer, new: Buffer, overwrite: bool = True) -> bool:
+def may_follow(kernels: Sequence[Kernel], old: Buffer, new: Buffer, overwrite: bool = True) -> bool:
     """Has every thread finished with its elements of the old buffer when it first accesses the new one?"""
     if old.last == new.first:
-        return overwrite and overwrites(kernels[new.first], old, new)
+        return overwrite and may_alias(kernels[new.first], old, new)
     return old.last < new.first
 
 

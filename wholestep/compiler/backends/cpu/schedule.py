@@ -13,11 +13,11 @@ from wholestep.compiler.backends.cpu.arena import place
 from wholestep.compiler.backends.cpu.cost_model import Settings, settings_of
 from wholestep.compiler.backends.cpu.kernel_schedule import schedule_of
 from wholestep.compiler.backends.cpu.layout.operand_layout import CpuOperands
-from wholestep.compiler.backends.cpu.layout.packed_layout import lay_out
+from wholestep.compiler.backends.cpu.layout.packed_layout import choose_layouts
 from wholestep.compiler.backends.cpu.layout.transposed_copies import store_transposes
-from wholestep.compiler.backends.cpu.layout.transposed_weights import mark_turned, turn_states
-from wholestep.compiler.backends.cpu.partition.loops import split_with_loops
-from wholestep.compiler.backends.cpu.tiling import block_kernels
+from wholestep.compiler.backends.cpu.layout.transposed_weights import mark_transposed, transpose_states
+from wholestep.compiler.backends.cpu.partition.loops import partition_with_loops
+from wholestep.compiler.backends.cpu.tiling import tile_kernels
 from wholestep.compiler.plan.lower.draft import count_work, make_draft
 from wholestep.compiler.plan.memory.first_fit import place_copies
 from wholestep.compiler.plan.model.kernel import Buffer, Draft, Kernel, Plan, Space
@@ -27,11 +27,11 @@ from wholestep.compiler.plan.model.request import PlanRequest
 def schedule(draft: Draft, settings: Settings) -> Plan:
     """The plan of a draft for a CPU."""
     sizes = draft.sizes
-    draft = lay_out(draft, settings.long_row)  # panels for states and for what contractions read by columns
+    draft = choose_layouts(draft, settings.long_row)  # panels for states and for what contractions read by columns
     draft = store_transposes(draft)  # a state that is read by rows gets a transposed copy
-    draft, work_bytes = block_kernels(draft, settings)  # block sizes and workspace of every kernel
+    draft, work_bytes = tile_kernels(draft, settings)  # block sizes and workspace of every kernel
     # Which thread computes what, and where barriers are needed; the kernels are then ordered by region.
-    kernels, loops = split_with_loops(count_work(draft), draft.loops, draft.buffers, sizes, settings)
+    kernels, loops = partition_with_loops(count_work(draft), draft.loops, draft.buffers, sizes, settings)
     buffers, arena_bytes = place(draft.buffers, kernels, settings.overwrite)  # offsets in the arena
     buffers, copy_bytes = place_copies(buffers)
     kernels = with_prefetches(kernels, buffers, arena_bytes, settings.prefetched)  # overlaps memory with arithmetic
@@ -60,6 +60,6 @@ def make_plan(request: PlanRequest, settings: Settings | None = None) -> Plan:
     settings = settings or settings_of(request.target)
     if request.frugal:
         settings = replace(settings, frugal=True)
-    stored, turned = turn_states(request.graph)
-    draft = mark_turned(make_draft(replace(request, graph=stored), CpuOperands()), turned)
+    stored, turned = transpose_states(request.graph)
+    draft = mark_transposed(make_draft(replace(request, graph=stored), CpuOperands()), turned)
     return schedule(draft, settings)

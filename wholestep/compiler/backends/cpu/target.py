@@ -27,15 +27,15 @@ PORTABLE = Target(
     blocks_columns=True,
     lowering=Lowering(
         windows=(
-            OwnPass(f"{PASSES}.lower.cast_fusion:round_early"),
+            OwnPass(f"{PASSES}.lower.cast_fusion:hoist_half_casts"),
             OwnPass(f"{PASSES}.lower.cast_fusion:widen_operands", needed=True),
             OwnPass(f"{PASSES}.lower.channels_last:channels_last", needed=True),
-            OwnPass(f"{PASSES}.lower.max_pooling:through_pools", takes_target=True),
+            OwnPass(f"{PASSES}.lower.max_pooling:fuse_pool_gradients", takes_target=True),
         ),
         primitives=(
-            OwnPass(f"{PASSES}.lower.cast_fusion:round_early"),
-            OwnPass(f"{PASSES}.rematerialize.cheap_values:remake"),
-            OwnPass(f"{PASSES}.layout.spatial_reductions:sum_pixels"),
+            OwnPass(f"{PASSES}.lower.cast_fusion:hoist_half_casts"),
+            OwnPass(f"{PASSES}.rematerialize.cheap_values:duplicate_centered_values"),
+            OwnPass(f"{PASSES}.layout.spatial_reductions:merge_spatial_sums"),
         ),
     ),
     fusion=Fusion(),
@@ -80,7 +80,7 @@ def detect_target() -> Target:
     return available_targets()[0]
 
 
-def need_available(target: Target) -> None:
+def check_available(target: Target) -> None:
     """Raise `OptionError` for a target whose code this machine cannot run."""
     if target.name not in [each.name for each in available_targets()]:
         usable = ", ".join(repr(t.name) for t in available_targets())

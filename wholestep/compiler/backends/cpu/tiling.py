@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from wholestep.compiler.backends.cpu.convolution.forward import FRAMES
-from wholestep.compiler.backends.cpu.convolution.weight_gradient import weight_tiles
-from wholestep.compiler.backends.cpu.convolution.workspace import Rooms
+from wholestep.compiler.backends.cpu.convolution.forward import IMAGE_SCHEDULERS
+from wholestep.compiler.backends.cpu.convolution.weight_gradient import schedule_weight_gradient
+from wholestep.compiler.backends.cpu.convolution.workspace import WorkspaceRequest
 from wholestep.compiler.backends.cpu.cost_model import Settings
 from wholestep.compiler.backends.cpu.kernel_schedule import Blocks, CpuSchedule, Inner, Queries, Tiles
 from wholestep.compiler.backends.cpu.layout.stored_layout import LANES, PAIRS, PANELS
@@ -27,7 +27,7 @@ SCORES = {"attention": 1, "attention_grad": 2}  # routine -> number of score arr
 INNER_AXES = 5  # axes of one attention head: group, queries, keys, width, values
 
 
-def block_kernels(draft: Draft, settings: Settings) -> tuple[Draft, int]:
+def tile_kernels(draft: Draft, settings: Settings) -> tuple[Draft, int]:
     """The draft with blocks and workspace for every kernel, and the bytes of a thread's workspace."""
     tiler = _Tiler(draft, settings)
     kernels = tuple(map(tiler.block, draft.kernels))
@@ -90,7 +90,9 @@ class _Tiler:
     def queries(self, kernel: Kernel, call: Call) -> Queries:
         head, arrays = head_of(kernel), SCORES[call.routine]
         block = query_block(head, call.dtype.size, self.sizes, self.settings)
-        return Queries(block, self.work(TensorType((room_of(head, arrays, block),), call.dtype), Layout.ROWS))
+        return Queries(
+            block, self.work(TensorType((attention_workspace(head, arrays, block),), call.dtype), Layout.ROWS)
+        )
 
     def window(self, kernel: Kernel) -> Kernel:
         tiles, rooms = tiles_for(kernel, self.buffers, self.sizes)
@@ -127,13 +129,13 @@ def query_block(head: Head, dtype_size: int, sizes: Mapping[str, int], settings:
     return max(LANES, min(settings.most_queries, fitting // LANES * LANES))
 
 
-def room_of(head: Head, arrays: int, block: int) -> Extent:
+def attention_workspace(head: Head, arrays: int, block: int) -> Extent:
     """Elements of the workspace: transposed keys (and values), and the score arrays of one block of queries."""
     transposed = head.width + (head.values if arrays == 2 else 0)
     return (head.keys + 2 * LANES) * (transposed + arrays * block)
 
 
-def tiles_for(kernel: Kernel, buffers: Sequence[Buffer], sizes: Mapping[str, int]) -> tuple[Tiles, Rooms]:
+def tiles_for(kernel: Kernel, buffers: Sequence[Buffer], sizes: Mapping[str, int]) -> tuple[Tiles, WorkspaceRequest]:
     """The tiling of a window kernel, and the workspace that it needs."""
-    rooms = Rooms(kernel, buffers, sizes)
-    return (weight_tiles if rooms.body.op in WEIGHTS else FRAMES[rooms.body.op])(rooms), rooms
+    rooms = WorkspaceRequest(kernel, buffers, sizes)
+    return (schedule_weight_gradient if rooms.body.op in WEIGHTS else IMAGE_SCHEDULERS[rooms.body.op])(rooms), rooms

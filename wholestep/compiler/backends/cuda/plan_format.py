@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wholestep.compiler.backends.cuda.runtime.program_memory import footprint
 from wholestep.compiler.backends.gpu.kernel_schedule import CudaSchedule, schedule_of
-from wholestep.compiler.ir.state_partition import Division
+from wholestep.compiler.ir.state_partition import StatePartition
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.model.bodies import Call
 from wholestep.compiler.plan.model.kernel import Buffer, Plan
@@ -39,7 +39,7 @@ def _check(plan: Plan) -> None:
 def _part_of(buffer: Buffer) -> tuple[int, ...]:
     """Shape of a rank's part of a state: rows, however it was declared."""
     full_shape = tuple(evaluate(e, {}) for e in buffer.whole)
-    return Division(full_shape, False, buffer.parts, buffer.split).shape
+    return StatePartition(full_shape, False, buffer.parts, buffer.split).shape
 
 
 FORMAT = Format(CudaSchedule, (CudaSchedule,), {}, _check, footprint=footprint)

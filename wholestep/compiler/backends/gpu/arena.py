@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from wholestep.compiler.backends.cuda.libraries.gemm_library import workspace_of
 from wholestep.compiler.backends.gpu.kernel_schedule import schedule_of
 from wholestep.compiler.plan.memory.first_fit import Lifetime, first_fit
-from wholestep.compiler.plan.memory.inplace import overwrites
+from wholestep.compiler.plan.memory.inplace import may_alias
 from wholestep.compiler.plan.model.bodies import Call, Dot, Nest, Window
 from wholestep.compiler.plan.model.kernel import Buffer, Draft, Kernel, Space
 
 
-def in_good_order(draft: Draft) -> Draft:
+def hoist_off_critical_path(draft: Draft) -> Draft:
     """Moves kernels that no product depends on directly after their operands."""
     if draft.loops:
         return draft
@@ -128,4 +128,4 @@ def _align_bytes(bytes: int) -> int:
 
 
 def _may_overwrite(kernel: Kernel, old: Buffer, new: Buffer) -> bool:
-    return isinstance(kernel.body, Nest) and old.last > old.first and overwrites(kernel, old, new)
+    return isinstance(kernel.body, Nest) and old.last > old.first and may_alias(kernel, old, new)

@@ -35,7 +35,7 @@ class _Cut:
     summed: frozenset[int]  # kernels that reduce over the chunked axis
 
 
-def in_parts(draft: Draft, halvings: int = 0) -> Draft:
+def chunk_loss_head(draft: Draft, halvings: int = 0) -> Draft:
     """Chunks the largest buffer, if it is large enough and all kernels that access it work row by row.
 
     Args:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
-from wholestep.compiler.backends.cuda.libraries.gemm_library import in_fours, lies_in_fours
+from wholestep.compiler.backends.cuda.libraries.gemm_library import is_aligned_in_fours, is_multiple_of_four
 from wholestep.compiler.backends.cuda.target import library_flops, uses_tf32
 from wholestep.compiler.backends.gpu.kernel_schedule import MIDDLE, CudaSchedule
 from wholestep.compiler.ir.types import evaluate, float32
@@ -67,12 +67,12 @@ def along(kernel: Kernel, load: Load, other: int) -> bool | None:
     """Is an operand contiguous, in multiples of four, along k (True), its other axis (False), or neither (None)?"""
     assert isinstance(kernel.body, Dot)
     for axis in (kernel.body.k, other):
-        if in_fours(kernel.axes[axis]) and lies_in_fours(load, axis):
+        if is_multiple_of_four(kernel.axes[axis]) and is_aligned_in_fours(load, axis):
             return axis == kernel.body.k
     return None
 
 
-def schedule_middle(kernel: Kernel, sizes: Mapping[str, int]) -> CudaSchedule:
+def schedule_medium_gemm(kernel: Kernel, sizes: Mapping[str, int]) -> CudaSchedule:
     """The largest tile with enough blocks; the bits depend on the tile, and so on the capacity."""
     tile = next((t for t in TILES if blocks(kernel, t, sizes) >= ENOUGH), TILES[-1])
     return CudaSchedule(MIDDLE, THREADS, blocks(kernel, tile, sizes), tile=(*tile, DEPTH))

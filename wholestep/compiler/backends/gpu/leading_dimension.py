@@ -22,7 +22,7 @@ CHOSEN = 128  # bytes: alignment given to padded rows, one cache line
 LEAST_COLUMNS = 1024  # elements: shorter rows would grow too much, relatively
 
 
-def align_rows(draft: Draft) -> Draft:
+def pad_leading_dimensions(draft: Draft) -> Draft:
     """Pads such rows, if every kernel that accesses the buffer addresses it by rows."""
     pitches = _pitches(draft)
     if not pitches:

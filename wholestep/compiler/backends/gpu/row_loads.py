@@ -44,7 +44,7 @@ def is_packed(load: Load, axis: int, count: int) -> bool:
     return axis_stride == 1
 
 
-def is_read_in_packs(load: Load, dtype: DType, axis: int, count: int) -> bool:
+def has_vector_loads(load: Load, dtype: DType, axis: int, count: int) -> bool:
     """Are `count` elements read as 16-byte vectors?"""
     return count * dtype.size >= 16 and dtype in PACKED and is_packed(load, axis, count)
 
@@ -53,7 +53,7 @@ def is_plain_load(instr: Instr) -> bool:
     return instr.load is not None and not instr.guards
 
 
-def pieces_of(kernel: Kernel, nest: Nest, schedule: CudaSchedule) -> int:
+def vectors_per_thread(kernel: Kernel, nest: Nest, schedule: CudaSchedule) -> int:
     """Vectors per thread and row; 0 if the row length depends on the call."""
     length = 1 if nest.vector is None else kernel.axes[nest.vector]
     return -(-length // (schedule.width * schedule.vector)) if isinstance(length, int) else 0
@@ -68,15 +68,15 @@ def sources_of(nest: Nest) -> dict[int, int]:
     return sources
 
 
-def is_held(plan: Draft, kernel: Kernel, nest: Nest, schedule: CudaSchedule, instr: Instr) -> bool:
+def is_register_resident(plan: Draft, kernel: Kernel, nest: Nest, schedule: CudaSchedule, instr: Instr) -> bool:
     """Is a thread's part of a row loaded once and kept in registers?"""
-    load, axis, pieces = instr.load, nest.vector, pieces_of(kernel, nest, schedule)
+    load, axis, pieces = instr.load, nest.vector, vectors_per_thread(kernel, nest, schedule)
     if load is None or axis is None or not is_plain_load(instr) or not 0 < pieces <= MOST_PIECES:
         return False
     dtype = plan.buffers[load.buffer].type.dtype
     depends_on_row = any(i.value is not None or any(a != axis for a, _ in i.terms) for i in load.index)
     words = pieces * schedule.vector * dtype.size // 4
-    return depends_on_row and words <= MOST_KEPT and is_read_in_packs(load, dtype, axis, schedule.vector)
+    return depends_on_row and words <= MOST_KEPT and has_vector_loads(load, dtype, axis, schedule.vector)
 
 
 def register_loads(plan: Draft, kernel: Kernel, nest: Nest, schedule: CudaSchedule) -> dict[Load, Instr]:
@@ -85,7 +85,7 @@ def register_loads(plan: Draft, kernel: Kernel, nest: Nest, schedule: CudaSchedu
     for i in (i for level in nest.levels for i in level.body):
         if i.load is None or i.id in sources or any(index.value is not None for index in i.load.index):
             continue
-        if is_held(plan, kernel, nest, schedule, i):
+        if is_register_resident(plan, kernel, nest, schedule, i):
             first_loads.setdefault(i.load, i)
     return first_loads
 
@@ -97,7 +97,7 @@ def row_bytes(plan: Draft, kernel: Kernel, nest: Nest, load: Load) -> int:
     return length * plan.buffers[load.buffer].type.dtype.size
 
 
-def bytes_ahead(plan: Draft, kernel: Kernel, nest: Nest, schedule: CudaSchedule) -> int:
+def prefetch_bytes(plan: Draft, kernel: Kernel, nest: Nest, schedule: CudaSchedule) -> int:
     """Shared memory bytes for a block's next row; 0 without prefetch.
 
     Sound only if a store to a prefetched buffer, or in place over it (`plan/memory/inplace.py`), is to the current row.

@@ -16,7 +16,7 @@ from wholestep.compiler.plan.model.kernel import Draft, Instr, Kernel, Level, Sp
 from wholestep.compiler.plan.model.layout import align_up
 
 
-def add_onto(draft: Draft, scatters: Sequence[int]) -> Draft:
+def accumulate_scatters_in_place(draft: Draft, scatters: Sequence[int]) -> Draft:
     """Redirects the given scatters into the buffer that they are added to, if nothing else reads either buffer.
 
     Args:

@@ -17,8 +17,8 @@ from wholestep.compiler.backends.cuda.libraries.attention import notes_of, sched
 from wholestep.compiler.backends.cuda.runtime.collectives import room_of
 from wholestep.compiler.backends.cuda.target import TARGETS
 from wholestep.compiler.backends.gpu import gemm_medium
-from wholestep.compiler.backends.gpu.arena import in_good_order, place
-from wholestep.compiler.backends.gpu.chunked_loss import in_parts
+from wholestep.compiler.backends.gpu.arena import hoist_off_critical_path, place
+from wholestep.compiler.backends.gpu.chunked_loss import chunk_loss_head
 from wholestep.compiler.backends.gpu.convolution import direct
 from wholestep.compiler.backends.gpu.fusion import horizontal, row_fusion
 from wholestep.compiler.backends.gpu.kernel_schedule import (
@@ -35,10 +35,10 @@ from wholestep.compiler.backends.gpu.kernel_schedule import (
     CudaSchedule,
     schedule_of,
 )
-from wholestep.compiler.backends.gpu.leading_dimension import align_rows
+from wholestep.compiler.backends.gpu.leading_dimension import pad_leading_dimensions
 from wholestep.compiler.backends.gpu.persistent import eligibility, scan
-from wholestep.compiler.backends.gpu.row_loads import bytes_ahead
-from wholestep.compiler.backends.gpu.scatter_accumulate import add_onto
+from wholestep.compiler.backends.gpu.row_loads import prefetch_bytes
+from wholestep.compiler.backends.gpu.scatter_accumulate import accumulate_scatters_in_place
 from wholestep.compiler.ir.types import DType, Extent, evaluate, float32, float64, product, symbols_of
 from wholestep.compiler.plan.lower.draft import make_draft
 from wholestep.compiler.plan.memory import sequential_schedule
@@ -92,14 +92,16 @@ def schedule(draft: Draft, frugal: bool = False, halvings: int = 0) -> Plan:
     sorted_scatters = [
         k.id for k in draft.kernels if isinstance(k.body, Scatter) and _scatter(draft, k).form == SCATTER_SORTED
     ]
-    draft = in_good_order(align_rows(in_parts(add_onto(draft, sorted_scatters), halvings)))
+    draft = hoist_off_critical_path(
+        pad_leading_dimensions(chunk_loss_head(accumulate_scatters_in_place(draft, sorted_scatters), halvings))
+    )
     kernels_alone = schedule_kernels(sequential_schedule.schedule(draft, place=False))
     plain = _place_launches(draft, [[[k]] for k in kernels_alone])
     large = frugal or plain.arena_bytes > LARGE or _shares_scratch(kernels_alone)
-    launches = horizontal.updates_last(draft, kernels_alone) if large else horizontal.launches_of(draft, kernels_alone)
+    launches = horizontal.defer_updates(draft, kernels_alone) if large else horizontal.launches_of(draft, kernels_alone)
     plan = _place_launches(draft, launches) if len(launches) < len(kernels_alone) else plain
     if large and plan is not plain:
-        grouped_updates = _place_launches(draft, horizontal.updates_last(draft, kernels_alone, UPDATES))
+        grouped_updates = _place_launches(draft, horizontal.defer_updates(draft, kernels_alone, UPDATES))
         plan = grouped_updates if grouped_updates.arena_bytes <= SOONER * plan.arena_bytes else plan
     # All gradients may stay alive until a single launch of all updates: a third of the state bytes (weights, moments).
     gradients = sum(b.bytes for b in plan.buffers if b.space is Space.STATE) // 3 if large else 0
@@ -150,7 +152,7 @@ def schedule_kernels(plan: Plan) -> tuple[Kernel, ...]:
             earlier = kernel.schedule
             result = replace(result, launch=earlier.launch, workspace_at=earlier.workspace_at, owns=earlier.owns)
             if kernel.schedule.chained:
-                result = row_fusion.in_rows(plan, kernel, result, kernel.schedule.chained)
+                result = row_fusion.with_row_grid(plan, kernel, result, kernel.schedule.chained)
         if result.scratch or result.counters:
             scratch = 0 if scratch + result.scratch > SCRATCH or (large and result.launch != launch) else scratch
             counter_count = result.counters
@@ -230,7 +232,7 @@ def _only_sums(nest: Nest) -> bool:
 def _prefetch_next_row(plan: Plan, kernel: Kernel, nest: Nest, schedule: CudaSchedule, rows: int) -> CudaSchedule:
     """One resident block per multiprocessor that prefetches its next row into shared memory; the bits do not change."""
     multiprocessors = TARGETS[plan.target].limits.threads
-    bytes = bytes_ahead(plan, kernel, nest, schedule) if rows > multiprocessors else 0
+    bytes = prefetch_bytes(plan, kernel, nest, schedule) if rows > multiprocessors else 0
     return replace(schedule, blocks=multiprocessors, ahead=bytes) if bytes else schedule
 
 
@@ -342,7 +344,7 @@ def _dot(plan: Plan, kernel: Kernel) -> CudaSchedule:
     acc = next(i.dtype for i in dot.levels[0].body if i.op == "acc")
     batch, sizes = product([axes[a] for a in dot.batch]), sizes_in(plan, kernel)
     if gemm_medium.takes(plan, kernel, sizes):
-        return gemm_medium.schedule_middle(kernel, sizes)
+        return gemm_medium.schedule_medium_gemm(kernel, sizes)
     operand_dtypes = {plan.buffers[load.buffer].type.dtype for load in (dot.a, dot.b)}
     if gemm_library.takes(plan, kernel, sizes):
         elements = prod(evaluate(axes[a], sizes) for a in (*dot.batch, dot.m, dot.n))
@@ -392,7 +394,7 @@ def _window(plan: Plan, kernel: Kernel) -> CudaSchedule:
         return cudnn_convolution.schedule(kernel)
     if window.op in direct.PRODUCTS:
         dtype = plan.buffers[window.operands[0].load.buffer].type.dtype
-        own_schedule = direct.schedule_own(kernel, window, sizes, dtype)
+        own_schedule = direct.schedule_direct(kernel, window, sizes, dtype)
         if own_schedule is None and (window.pooled is not None or window.op == "pooled_grad_input"):
             raise PlanError(
                 f"no GPU kernel computes {window.op!r} fused with its pool; see `convolution/pool_fusion.py`."

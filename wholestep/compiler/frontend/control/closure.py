@@ -14,7 +14,7 @@ from wholestep.records import dataclass
 
 
 @dataclass(frozen=True)
-class Closed:
+class ClosedGraph:
     """A closed graph; the captured nodes, bound to its last parameters; the nodes that depend on the first ones."""
 
     graph: ir.IRGraph
@@ -29,7 +29,7 @@ def parameter(kind: str, number: int, type: TensorType) -> Node:
 
 def close(
     results: Sequence[Node], parameters: Sequence[Node], bound: Mapping[Node, Node] | None = None, kind: str = "steady"
-) -> Closed:
+) -> ClosedGraph:
     """The results as a graph over the parameters and over captured values, whose leaves are named `kind` and a number.
 
     Values that do not depend on the parameters are computed outside (loop-invariant code motion), except for views and
@@ -54,7 +54,7 @@ def close(
             lift(node)
     outputs = tuple(ir.Output(f"y{i}", lift(r)) for i, r in enumerate(results))
     graph = ir.IRGraph(outputs, (), (*parameters, *outside.values()))
-    return Closed(graph, list(outside), [n for n in order if n in varying])
+    return ClosedGraph(graph, list(outside), [n for n in order if n in varying])
 
 
 def _dependents(order: Sequence[Node], varying: set[Node]) -> set[Node]:

@@ -9,7 +9,7 @@ from typing import Any
 from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend.control.scan import scan
 from wholestep.compiler.frontend.functions.primitives import exp, iota, log1p, maximum
-from wholestep.compiler.frontend.shape.index_math import along
+from wholestep.compiler.frontend.shape.index_math import normalize_axis
 from wholestep.compiler.frontend.shape.padding import pad
 from wholestep.compiler.frontend.tensor import Axes, Operand, Tensor, as_tensor, where
 from wholestep.compiler.ir.types import boolean
@@ -59,7 +59,7 @@ def _concat(a: Tensor, b: Tensor, axis: int) -> Tensor:
 
 def _scan_axis(op: str, x: Tensor, axis: int, step: Callable[[Any, Any], tuple[Any, Any]], start: Any) -> Any:
     """The outputs of a scan along an axis, with the axis at its original position."""
-    at = along(op, x, axis)
+    at = normalize_axis(op, x, axis)
     order = [at, *(d for d in range(x.ndim) if d != at)]
     back = [order.index(d) for d in range(x.ndim)]
     steps = x.permute(order)

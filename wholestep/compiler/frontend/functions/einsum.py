@@ -16,7 +16,7 @@ __all__ = ["einsum"]
 
 
 @dataclass(frozen=True)
-class Lettered:
+class LabelledTensor:
     """A tensor with one label (a letter) per axis."""
 
     tensor: Tensor
@@ -25,15 +25,15 @@ class Lettered:
     def sizes(self) -> dict[str, Extent]:
         return dict(zip(self.letters, self.tensor.shape, strict=True))
 
-    def ordered(self, letters: str) -> Lettered:
+    def ordered(self, letters: str) -> LabelledTensor:
         """The axes in another order."""
-        return Lettered(self.tensor.permute([self.letters.index(c) for c in letters]), letters)
+        return LabelledTensor(self.tensor.permute([self.letters.index(c) for c in letters]), letters)
 
-    def summed(self, kept: set[str]) -> Lettered:
+    def summed(self, kept: set[str]) -> LabelledTensor:
         """Sums out the labels that are not in `kept`."""
         summed_axes = [d for d, c in enumerate(self.letters) if c not in kept]
         return (
-            Lettered(self.tensor.sum(summed_axes), "".join(c for c in self.letters if c in kept))
+            LabelledTensor(self.tensor.sum(summed_axes), "".join(c for c in self.letters if c in kept))
             if summed_axes
             else self
         )
@@ -65,7 +65,7 @@ def einsum(equation: str, *operands: Operand | Sequence[Operand]) -> Tensor:
 # -- parsing -----------------------------------------------------------------------------------------------------
 
 
-def _parse_equation(equation: str, tensors: Sequence[Tensor]) -> tuple[list[Lettered], str]:
+def _parse_equation(equation: str, tensors: Sequence[Tensor]) -> tuple[list[LabelledTensor], str]:
     text = equation.replace(" ", "")
     inputs, arrow, result = text.partition("->")
     names = inputs.split(",")
@@ -84,7 +84,7 @@ def _parse_equation(equation: str, tensors: Sequence[Tensor]) -> tuple[list[Lett
                 "axis, and '...' for any others.",
             )
         most_extra = max(most_extra, extra)
-        terms.append(Lettered(tensor, name.replace("...", "".join(free[len(free) - extra :]) if extra else "")))
+        terms.append(LabelledTensor(tensor, name.replace("...", "".join(free[len(free) - extra :]) if extra else "")))
     dots = "".join(free[len(free) - most_extra :]) if most_extra else ""
     if not arrow:
         used = "".join(n.replace("...", "") for n in names)
@@ -97,7 +97,7 @@ def _parse_equation(equation: str, tensors: Sequence[Tensor]) -> tuple[list[Lett
     return terms, labels
 
 
-def _sizes(equation: str, terms: Sequence[Lettered]) -> dict[str, Extent]:
+def _sizes(equation: str, terms: Sequence[LabelledTensor]) -> dict[str, Extent]:
     sizes: dict[str, Extent] = {}
     for term in terms:
         for letter, size in zip(term.letters, term.tensor.shape, strict=True):
@@ -114,14 +114,14 @@ def _sizes(equation: str, terms: Sequence[Lettered]) -> dict[str, Extent]:
 # -- contraction -------------------------------------------------------------------------------------------------
 
 
-def _without_ones(term: Lettered, sizes: dict[str, Extent]) -> Lettered:
+def _without_ones(term: LabelledTensor, sizes: dict[str, Extent]) -> LabelledTensor:
     """Broadcasting: removes axes of size 1 whose label is larger in another operand."""
     axes = [d for d, c in enumerate(term.letters) if term.tensor.shape[d] != 1 or sizes[c] == 1]
     shape = tuple(term.tensor.shape[d] for d in axes)
-    return Lettered(term.tensor.reshape(shape), "".join(term.letters[d] for d in axes))
+    return LabelledTensor(term.tensor.reshape(shape), "".join(term.letters[d] for d in axes))
 
 
-def _diagonal(term: Lettered) -> Lettered:
+def _diagonal(term: LabelledTensor) -> LabelledTensor:
     """A label that occurs twice in one tensor selects the diagonal of these axes."""
     for letter in dict.fromkeys(term.letters):
         while term.letters.count(letter) > 1:
@@ -130,11 +130,11 @@ def _diagonal(term: Lettered) -> Lettered:
             shape = term.tensor.shape
             on_diagonal = iota(shape, first) == iota(shape, second)
             diagonal = where(on_diagonal, term.tensor, 0).sum(second)
-            term = Lettered(diagonal, term.letters[:second] + term.letters[second + 1 :])
+            term = LabelledTensor(diagonal, term.letters[:second] + term.letters[second + 1 :])
     return term
 
 
-def _product(a: Lettered, b: Lettered, needed: set[str]) -> Lettered:
+def _product(a: LabelledTensor, b: LabelledTensor, needed: set[str]) -> LabelledTensor:
     """The contraction of two tensors over the labels that both have and that are not in `needed`."""
     shared = [c for c in a.letters if c in b.letters]
     batch = "".join(c for c in shared if c in needed)
@@ -148,7 +148,7 @@ def _product(a: Lettered, b: Lettered, needed: set[str]) -> Lettered:
     left, right = left.reshape((*outer, m, k)), right.reshape((*outer, k, n))
     out = left @ right if inner else left * right  # (…, m, 1) · (…, 1, n)
     shape = tuple(sizes[c] for c in batch + rows + columns)
-    return Lettered(out.reshape(shape), batch + rows + columns)
+    return LabelledTensor(out.reshape(shape), batch + rows + columns)
 
 
 take_their_words(globals(), __all__)

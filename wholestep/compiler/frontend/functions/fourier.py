@@ -8,7 +8,7 @@ import numpy as np
 
 from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend.precision import pin_float32
-from wholestep.compiler.frontend.shape.index_math import along, last_and_back
+from wholestep.compiler.frontend.shape.index_math import move_axis_last, normalize_axis
 from wholestep.compiler.frontend.shape.padding import pad
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor
 from wholestep.compiler.frontend.trace import fail
@@ -48,7 +48,7 @@ def irfft(real: Tensor, imaginary: Tensor, n: int | None = None, axis: int = -1,
     Example: `ws.irfft(*ws.rfft(signal))`.
     """
     _same("irfft", real, imaginary)
-    at = along("irfft", real, axis)
+    at = normalize_axis("irfft", real, axis)
     frequencies = real.shape[at]
     length = 2 * (frequencies - 1) if n is None and isinstance(frequencies, int) else n
     if not isinstance(length, int) or length < 1:
@@ -108,7 +108,7 @@ def _same(op: str, real: Tensor, imaginary: Tensor) -> None:
 
 def _rows(op: str, x: Tensor, n: int | None, axis: int) -> tuple[Tensor, int, list[int]]:
     """(x with the axis last and truncated or padded to n elements, n, the inverse permutation)."""
-    at = along(op, x, axis)
+    at = normalize_axis(op, x, axis)
     if not x.dtype.is_float:
         fail(DTypeError, f"{op} needs floats; received {x!r}. Cast them: x.astype('float32').")
     size = x.shape[at]
@@ -118,7 +118,7 @@ def _rows(op: str, x: Tensor, n: int | None, axis: int) -> tuple[Tensor, int, li
             ShapeError,
             f"{op}: the axis must have a fixed size from 1 to {LARGEST}; received {shape_text(x.shape)}, n={n}.",
         )
-    last, back = last_and_back(x.ndim, at)
+    last, back = move_axis_last(x.ndim, at)
     rows = x.permute(last)
     if length < size:
         rows = rows[..., :length]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wholestep.compiler.frontend.precision import operand
+from wholestep.compiler.frontend.precision import matmul_operand
 from wholestep.compiler.frontend.trace import fail, record
 from wholestep.compiler.frontend.type_promotion import broadcast_shapes, expand, reshape
 from wholestep.compiler.ir import attrs as at
@@ -50,7 +50,7 @@ def _rows_times_matrix(a: Node, b: Node) -> Node:
 def _product(a: Node, b: Node) -> Node:
     a, transpose_a = _untransposed(a)
     b, transpose_b = _untransposed(b)
-    return record("matmul", [operand(a), b], at.MatmulAttrs(transpose_a, transpose_b, a.type.dtype.accumulate))
+    return record("matmul", [matmul_operand(a), b], at.MatmulAttrs(transpose_a, transpose_b, a.type.dtype.accumulate))
 
 
 def _untransposed(x: Node) -> tuple[Node, bool]:

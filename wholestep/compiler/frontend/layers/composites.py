@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 
 from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend.functions.primitives import iota, matmul, softmax, sqrt
-from wholestep.compiler.frontend.precision import operand
+from wholestep.compiler.frontend.precision import matmul_operand
 from wholestep.compiler.frontend.tensor import Axes, Operand, Tensor, as_tensor, common_graph, ratio, where
 from wholestep.compiler.frontend.trace import fail, record
 from wholestep.compiler.frontend.type_promotion import promote
@@ -250,7 +250,7 @@ _EVALUATING: ContextVar[bool] = ContextVar("evaluating", default=False)
 
 
 @contextmanager
-def outside_of_training() -> Iterator[None]:
+def evaluation_mode() -> Iterator[None]:
     """Records layers inside as in prediction (no dropout, running statistics), within a step that updates states."""
     token = _EVALUATING.set(True)
     try:
@@ -317,7 +317,7 @@ def attention(
     dtype = nodes[0].type.dtype
     mask_terms = [] if mask is None else [_mask_term(q, k, mask, dtype.accumulate)]
     if not dtype.is_half:
-        fused = _record("attention", [Tensor(operand(q.node), q.graph), k, v, *mask_terms], attrs)
+        fused = _record("attention", [Tensor(matmul_operand(q.node), q.graph), k, v, *mask_terms], attrs)
     else:
         out = record("attention", [*nodes, *(m.node for m in mask_terms)], attrs)
         fused = Tensor(out, common_graph(q, k, v, *mask_terms)).astype(dtype)

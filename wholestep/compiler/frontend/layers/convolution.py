@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wholestep.compat.arguments import take_their_words
-from wholestep.compiler.frontend.precision import operand
+from wholestep.compiler.frontend.precision import matmul_operand
 from wholestep.compiler.frontend.tensor import Operand, Tensor, as_tensor, common_graph
 from wholestep.compiler.frontend.trace import fail, record
 from wholestep.compiler.frontend.type_promotion import promote
@@ -33,7 +33,7 @@ def pair(op: str, name: str, value: Pair) -> tuple[int, int]:
 Margins = tuple[tuple[int, int], tuple[int, int]]
 
 
-def margins(
+def padding_pairs(
     op: str,
     padding: Padding,
     size: Sequence[object],
@@ -106,10 +106,10 @@ def conv2d(
     need_axes("conv2d", "images", x, "(N, C, H, W)")
     need_axes("conv2d", "a weight", kernel, "(O, C / groups, KH, KW)")
     steps, spread = pair("conv2d", "stride", stride), pair("conv2d", "dilation", dilation)
-    low, high = margins("conv2d", padding, x.shape[2:], _kernel_size("conv2d", kernel), steps, spread)
+    low, high = padding_pairs("conv2d", padding, x.shape[2:], _kernel_size("conv2d", kernel), steps, spread)
     nodes = promote("conv2d", [x.node, kernel.node])
     attrs = at.ConvAttrs(steps, low, high, spread, groups, False)
-    product = Tensor(record("conv2d", [operand(nodes[0]), nodes[1]], attrs), common_graph(x, kernel))
+    product = Tensor(record("conv2d", [matmul_operand(nodes[0]), nodes[1]], attrs), common_graph(x, kernel))
     out = product.astype(nodes[0].type.dtype)
     return out if bias is None else out + per_channel("conv2d", bias, out)
 
@@ -189,7 +189,9 @@ def conv_transpose2d(
     need_output_padding(op, more, steps, spread)
     window = _kernel_size(op, kernel)
     image_size = [_number(op, x, n) for n in x.shape[2:]]
-    low, high = margins(op, padding, [n * s for n, s in zip(image_size, steps, strict=True)], window, steps, spread)
+    low, high = padding_pairs(
+        op, padding, [n * s for n, s in zip(image_size, steps, strict=True)], window, steps, spread
+    )
     full = [(n - 1) * s + d * (k - 1) + 1 for n, s, d, k in zip(image_size, steps, spread, window, strict=True)]
     size = tuple(f - a - b + m for f, a, b, m in zip(full, low, high, more, strict=True))
     if min(size) < 1:
@@ -201,7 +203,7 @@ def conv_transpose2d(
     size = tuple(n - z for n, z in zip(size, zeros, strict=True))
     nodes = promote(op, [x.node, kernel.node])
     attrs = at.ConvGradAttrs(steps, low, high, spread, groups, False, size)
-    made = Tensor(record("conv2d_grad_input", [operand(nodes[0]), nodes[1]], attrs), common_graph(x, kernel))
+    made = Tensor(record("conv2d_grad_input", [matmul_operand(nodes[0]), nodes[1]], attrs), common_graph(x, kernel))
     out = made.astype(nodes[0].type.dtype)
     if any(zeros):
         from wholestep.compiler.frontend.shape.padding import pad  # few have a dilation that asks for it

@@ -8,7 +8,7 @@ import numpy as np
 
 from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend.functions.primitives import stack
-from wholestep.compiler.frontend.layers.convolution import Padding, Pair, conv2d, margins, need_axes, pair
+from wholestep.compiler.frontend.layers.convolution import Padding, Pair, conv2d, need_axes, padding_pairs, pair
 from wholestep.compiler.frontend.precision import pin_float32
 from wholestep.compiler.frontend.shape.padding import pad
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor
@@ -118,7 +118,7 @@ def _margins(
     op: str, x: Tensor, size: Sequence[int], stride: Sequence[int], padding: Padding, ceil_mode: bool
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Padding (top, left) and (bottom, right); `ceil_mode` extends the latter so that a partial window fits."""
-    low, high = margins(op, padding, x.shape[2:], size, stride)
+    low, high = padding_pairs(op, padding, x.shape[2:], size, stride)
     if not ceil_mode:
         return low, high
     return low, tuple(

@@ -10,7 +10,7 @@ from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend.functions.primitives import gather, stack
 from wholestep.compiler.frontend.layers.convolution import Pair, conv_transpose2d, need_axes, pair
 from wholestep.compiler.frontend.precision import pin_float32
-from wholestep.compiler.frontend.shape.index_math import along
+from wholestep.compiler.frontend.shape.index_math import normalize_axis
 from wholestep.compiler.frontend.shape.padding import pad
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor
 from wholestep.compiler.frontend.trace import fail
@@ -106,7 +106,7 @@ def windows_along(x: Tensor, axis: int, size: int, step: int = 1) -> Tensor:
 
     Example: `ws.windows_along(signal, -1, 4, 2)`.
     """
-    at = along("windows_along", x, axis)
+    at = normalize_axis("windows_along", x, axis)
     length = _number("windows_along", x, x.shape[at])
     if not 1 <= size <= length or step < 1:
         fail(OptionError, f"windows_along: size must be from 1 to {length}, step at least 1; received {size}, {step}.")

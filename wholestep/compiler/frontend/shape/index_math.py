@@ -15,20 +15,20 @@ from wholestep.errors import ShapeError
 MANY = 2**31  # elements; tensors of at least this size need int64 indices
 
 
-def along(op: str, x: Tensor, axis: int) -> int:
+def normalize_axis(op: str, x: Tensor, axis: int) -> int:
     """The axis as a nonnegative number; an error if it does not exist."""
     if not -x.ndim <= axis < x.ndim:
         fail(ShapeError, f"{op}: axis {axis} does not exist in shape {shape_text(x.shape)}.")
     return axis % x.ndim
 
 
-def last_and_back(rank: int, axis: int) -> tuple[list[int], list[int]]:
+def move_axis_last(rank: int, axis: int) -> tuple[list[int], list[int]]:
     """The permutation that moves an axis to the end, and its inverse."""
     last = [*(d for d in range(rank) if d != axis), axis]
     return last, [last.index(d) for d in range(rank)]
 
 
-def inside(index: Tensor, size: Extent) -> Tensor:
+def clamp_index(index: Tensor, size: Extent) -> Tensor:
     """Negative indices count from the end; out-of-range indices are clamped."""
     kind = "int64" if isinstance(size, int) and size >= MANY else "int32"
     index = index.astype(kind)
@@ -47,7 +47,7 @@ def flat_row_index(index: Tensor, x: Tensor) -> Tensor:
 
 def flat_index(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
     """The row-major linear index over the axes of x that have an index (those that are not None)."""
-    indexed_axes = [(inside(i, x.shape[d]), x.shape[d]) for d, i in enumerate(indices) if i is not None]
+    indexed_axes = [(clamp_index(i, x.shape[d]), x.shape[d]) for d, i in enumerate(indices) if i is not None]
     linear = indexed_axes[0][0]
     for index, size in indexed_axes[1:]:
         linear = linear * as_tensor(size).astype(linear.dtype) + index.astype(linear.dtype)

@@ -15,12 +15,12 @@ from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend.functions.cumulative import prod
 from wholestep.compiler.frontend.functions.primitives import concat, gather, iota, maximum, minimum, scatter_add
 from wholestep.compiler.frontend.shape.index_math import (
-    along,
     as_indices,
+    clamp_index,
     flat_index,
     flat_row_index,
-    inside,
-    last_and_back,
+    move_axis_last,
+    normalize_axis,
 )
 from wholestep.compiler.frontend.shape.padding import pad
 from wholestep.compiler.frontend.shape.sequences import cumsum
@@ -60,15 +60,15 @@ def put_along_axis(
     Example: `ws.put_along_axis(x, best, 1.0, axis=1)`.
     """
     op, i = "put_along_axis", as_tensor(index)
-    at = along(op, x, axis)
+    at = normalize_axis(op, x, axis)
     if reduce not in REDUCTIONS:
         fail(OptionError, f"{op}: reduce must be one of {', '.join(REDUCTIONS)}; received {reduce!r}.")
     _need_integers(op, i)
     region = _region(op, x, i, at)
     v = _values_of(op, values, i, x.dtype)
     part = x[tuple(slice(0, n) if n != e else slice(None) for n, e in zip(region, x.shape, strict=True))]
-    last, back = last_and_back(x.ndim, at)
-    result = _put(part.permute(last), inside(i, x.shape[at]).permute(last), v.permute(last), reduce, include_self)
+    last, back = move_axis_last(x.ndim, at)
+    result = _put(part.permute(last), clamp_index(i, x.shape[at]).permute(last), v.permute(last), reduce, include_self)
     result = result.permute(back)
     if region == x.shape:
         return result
@@ -198,15 +198,15 @@ def index_copy(x: Tensor, axis: int, index: Operand, source: Operand) -> Tensor:
 
 def index_fill(x: Tensor, axis: int, index: Operand, value: Operand) -> Tensor:
     """x with the slices at the indices set to a number.  Example: `ws.index_fill(x, 1, [0, 2], 0.0)`."""
-    at = along("index_fill", x, axis)
+    at = normalize_axis("index_fill", x, axis)
     i = as_indices(index)
     _need_integers("index_fill", i)
     number = as_tensor(value)
-    return _replace_slices(x, at, inside(i.reshape((-1,)), x.shape[at]), number.astype(x.dtype))
+    return _replace_slices(x, at, clamp_index(i.reshape((-1,)), x.shape[at]), number.astype(x.dtype))
 
 
 def _slices(op: str, x: Tensor, axis: int, index: Operand, source: Operand) -> tuple[int, Tensor, Tensor]:
-    at = along(op, x, axis)
+    at = normalize_axis(op, x, axis)
     i, s = as_indices(index), as_tensor(source)
     _need_integers(op, i)
     i = i.reshape((-1,)) if i.ndim != 1 else i
@@ -216,7 +216,7 @@ def _slices(op: str, x: Tensor, axis: int, index: Operand, source: Operand) -> t
             f"{op}: source must have the shape {shape_text(x.shape)} with {i.shape[0]} (one slice per index) along "
             f"axis {at}; received {shape_text(s.shape)}.",
         )
-    return at, inside(i, x.shape[at]), s
+    return at, clamp_index(i, x.shape[at]), s
 
 
 def _replace_slices(x: Tensor, axis: int, index: Tensor, source: Tensor) -> Tensor:
@@ -327,7 +327,7 @@ def scatter_slice(
     Example: `ws.scatter_slice(x, rows, 0, 2, 4)`.
     """
     op, s = "scatter_slice", as_tensor(source)
-    at = along(op, x, axis)
+    at = normalize_axis(op, x, axis)
     size = x.shape[at]
     if not isinstance(size, int):
         fail(ShapeError, f"{op}: axis {axis} of {shape_text(x.shape)} is symbolic; use one of fixed size.")

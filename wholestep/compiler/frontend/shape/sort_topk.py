@@ -26,11 +26,11 @@ from wholestep.compiler.frontend.functions.primitives import (
 )
 from wholestep.compiler.frontend.shape.index_math import (
     MANY,
-    along,
     as_indices,
     flat_index,
     flat_row_index,
-    last_and_back,
+    move_axis_last,
+    normalize_axis,
 )
 from wholestep.compiler.frontend.tensor import Operand, Tensor, as_tensor, where
 from wholestep.compiler.frontend.trace import fail
@@ -59,7 +59,7 @@ def take_along_axis(x: Tensor, index: Operand, axis: int = -1) -> Tensor:
 
     Example: `ws.take_along_axis(scores, labels[:, None], axis=1)`.
     """
-    i, at = as_tensor(index), along("take_along_axis", x, axis)
+    i, at = as_tensor(index), normalize_axis("take_along_axis", x, axis)
     if not i.dtype.is_integer:
         fail(DTypeError, f"take_along_axis needs integer indices; received {i!r}. Cast them: i.astype('int32').")
     fits = i.ndim == x.ndim and all(d == at or _is_index_size(a, b) for d, (a, b) in enumerate(zip(i.shape, x.shape)))
@@ -72,7 +72,7 @@ def take_along_axis(x: Tensor, index: Operand, axis: int = -1) -> Tensor:
     region = [e if d == at or n == 1 else n for d, (n, e) in enumerate(zip(i.shape, x.shape, strict=True))]
     x = x[tuple(slice(None) if n == e else slice(0, n) for n, e in zip(region, x.shape, strict=True))]
     i = i.expand(*(n if d == at else e for d, (n, e) in enumerate(zip(i.shape, x.shape, strict=True))))
-    last, back = last_and_back(x.ndim, at)
+    last, back = move_axis_last(x.ndim, at)
     return _take_clamped(x.permute(last), i.permute(last)).permute(back)
 
 
@@ -103,7 +103,7 @@ def _take_along_last(x: Tensor, index: Tensor) -> Tensor:
 # -- x[:, [0, 2]], x[arange, labels] -----------------------------------------------------------------------------
 
 
-def pick(x: Tensor, key: tuple[Any, ...]) -> Tensor:
+def advanced_index(x: Tensor, key: tuple[Any, ...]) -> Tensor:
     """Advanced indexing: x[key] with integer tensors, arrays or lists in the key, which broadcast with each other.
 
     Their axes replace the indexed ones if those are adjacent, and otherwise come first, as in torch.
@@ -168,10 +168,10 @@ def argsort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
 
     Example: `ws.argsort(x, descending=True)`.
     """
-    at = along("argsort", x, axis)
+    at = normalize_axis("argsort", x, axis)
     if x.dtype == boolean:
         x = x.astype("int32")
-    last, back = last_and_back(x.ndim, at)
+    last, back = move_axis_last(x.ndim, at)
     rows = x.permute(last)
     size, count = rows.shape[-1], product(rows.shape)
     a, b = rows.reshape((*rows.shape, 1)), rows.reshape((*rows.shape[:-1], 1, size))
@@ -212,7 +212,7 @@ def topk(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tenso
 
     Example: `values, indices = ws.topk(scores, 5)`.
     """
-    at = along("topk", x, axis)
+    at = normalize_axis("topk", x, axis)
     size = x.shape[at]
     if not isinstance(k, int) or isinstance(k, bool) or k < 1 or (isinstance(size, int) and k > size):
         fail(OptionError, f"topk: k must be an integer from 1 to {size}, the size of the axis; received {k!r}.")

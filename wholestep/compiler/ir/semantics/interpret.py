@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from wholestep.compiler.ir.graph import IRGraph, Node, body_of
-from wholestep.compiler.ir.mesh import Grid
+from wholestep.compiler.ir.mesh import Mesh
 from wholestep.compiler.ir.semantics.values import (
     VALUES,
     Array,
@@ -25,7 +25,7 @@ from wholestep.compiler.ir.semantics.values import (
     interpreter_dtype,
     round_to,
 )
-from wholestep.compiler.ir.type_rules.collectives import value_on
+from wholestep.compiler.ir.type_rules.collectives import collective_result
 from wholestep.compiler.ir.types import Dim, Extent, evaluate, letter_of
 from wholestep.errors import InputError, UnknownNameError
 
@@ -85,7 +85,7 @@ class _InterpretedRank:
     A collective has two barriers: all ranks have written their operands, and all have read those of the others.
     """
 
-    def __init__(self, rank: int, mesh: Grid, operands: list[Array], barrier: Barrier) -> None:
+    def __init__(self, rank: int, mesh: Mesh, operands: list[Array], barrier: Barrier) -> None:
         self._rank, self._mesh, self._operands, self._barrier = rank, mesh, operands, barrier
 
     def exchange(self, kind: str, axis: str, operand: Array) -> Array:
@@ -93,7 +93,7 @@ class _InterpretedRank:
         self._operands[self._rank] = operand
         self._barrier.wait()
         parts = [self._operands[rank] for rank in self._mesh.beside(axis, self._rank)]
-        result = np.array(value_on(self._mesh.place(axis, self._rank), kind, parts))
+        result = np.array(collective_result(self._mesh.place(axis, self._rank), kind, parts))
         self._barrier.wait()
         return result
 
@@ -106,7 +106,7 @@ def interpret_on_ranks(
     `of_ranks` holds the arguments of `interpret` per rank, `shared` those that are equal for all; `model` is the length
     of the mesh's model axis.
     """
-    mesh, operands, barrier = Grid(len(of_ranks) // model, model), [np.zeros(0)] * len(of_ranks), Barrier(len(of_ranks))
+    mesh, operands, barrier = Mesh(len(of_ranks) // model, model), [np.zeros(0)] * len(of_ranks), Barrier(len(of_ranks))
     assert mesh.size == len(of_ranks), f"{len(of_ranks)} ranks are not divisible by a model axis of {model}"
 
     def run(rank: int) -> Result:

@@ -10,7 +10,7 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 
-def below(x: float) -> float:
+def normal_cdf(x: float) -> float:
     """The CDF: the probability that a standard normal variable is less than x."""
     return 0.5 * math.erfc(-x / math.sqrt(2.0))
 

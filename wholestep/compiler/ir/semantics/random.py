@@ -99,7 +99,7 @@ _native_normals: DrawNormals | None = None
 MANY = 1 << 12  # elements; from this count on, a native call is faster despite its overhead
 
 
-def draw_by(native: Draw, normals: DrawNormals | None = None) -> None:
+def register_native_generators(native: Draw, normals: DrawNormals | None = None) -> None:
     """Register native generators for large arrays: the same bits, ten times as fast."""
     global _native, _native_normals
     _native, _native_normals = native, normals

@@ -94,7 +94,7 @@ def tree_sum(parts: Sequence[Array]) -> Array:
     return np.asarray(tree_sum(parts[:half]) + tree_sum(parts[half:]))
 
 
-def value_on(coordinate: int, kind: str, parts: Sequence[Array]) -> Array:
+def collective_result(coordinate: int, kind: str, parts: Sequence[Array]) -> Array:
     """The result of a collective on the rank at this coordinate; `parts` are the operands in order of the ranks."""
     if kind == "broadcast":
         return parts[0]

@@ -22,7 +22,7 @@ def window_count(size: int, window: int, stride: int, low: int, high: int, dilat
     return (size + low + high - dilation * (window - 1) - 1) // stride + 1
 
 
-def parts(t: TensorType, last: bool) -> tuple[Extent, Extent, tuple[Extent, Extent]]:
+def image_dims(t: TensorType, last: bool) -> tuple[Extent, Extent, tuple[Extent, Extent]]:
     """(N, C, (H, W)) of images or of a weight, in either memory layout."""
     n, *rest = t.shape
     channels = rest.pop(-1 if last else 0)
@@ -41,7 +41,7 @@ def _check_images(op: str, what: str, t: TensorType, last: bool) -> tuple[Extent
     """(N, C, (H, W)) of images, after a check that C, H and W are integers."""
     need_float(op, t)
     need(t.rank == 4, f"{op} needs {what} of shape {order_text(last)}; received {shape_text(t.shape)}.")
-    n, channels, (height, width) = parts(t, last)
+    n, channels, (height, width) = image_dims(t, last)
     if not (isinstance(channels, int) and isinstance(height, int) and isinstance(width, int)):
         need(
             False,
@@ -203,7 +203,7 @@ def grad_input_through_pool(a: at.PooledConvAttrs, g: TensorType, index: TensorT
 # -- operation counts --------------------------------------------------------------------------------------------
 
 
-def window_products(node_op: str, inputs: tuple[TensorType, ...], result: TensorType, last: bool) -> Extent:
+def multiply_adds(node_op: str, inputs: tuple[TensorType, ...], result: TensorType, last: bool) -> Extent:
     """Multiply-adds of a convolution or its adjoints, the padding's zeros included; comparisons of a pool."""
     if node_op.startswith("max_pool2d"):
         return result.elements
@@ -214,7 +214,7 @@ def window_products(node_op: str, inputs: tuple[TensorType, ...], result: Tensor
         "pooled_grad_weight": (TensorType(result.shape[1:], result.dtype), inputs[1]),
         "pooled_grad_input": (inputs[-1], inputs[0]),
     }[node_op]
-    outputs, _, _ = parts(weight, last)
+    outputs, _, _ = image_dims(weight, last)
     assert isinstance(outputs, int), "the number of output channels must be an integer"
     per_output: Extent = 1
     for extent in weight.shape[1:]:

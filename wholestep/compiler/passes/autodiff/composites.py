@@ -93,7 +93,7 @@ def logsumexp_rule(y: Node, g: Node) -> Gradients:
 def cross_entropy_rule(y: Node, g: Node) -> Gradients:
     x, labels = y.inputs
     axis = x.type.rank - 1
-    onehot = b.where(b.is_class(labels, x.type.shape[axis]), b.full_like(x, 1), b.zeros_like(x))
+    onehot = b.where(b.one_hot_mask(labels, x.type.shape[axis]), b.full_like(x, 1), b.zeros_like(x))
     return b.mul(b.sub(b.softmax(x, axis), onehot), b.restore_axes(g, (axis,), x.type.shape)), None
 
 

@@ -10,12 +10,12 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Node
-from wholestep.compiler.ir.type_rules.convolution import parts
+from wholestep.compiler.ir.type_rules.convolution import image_dims
 from wholestep.compiler.passes.autodiff.pointwise import Gradients
 
 
 def _size(images: Node, last: bool) -> tuple[int, int]:
-    _, _, (height, width) = parts(images.type, last)
+    _, _, (height, width) = image_dims(images.type, last)
     assert isinstance(height, int), "type rules require integer extents"
     assert isinstance(width, int), "type rules require integer extents"
     return height, width

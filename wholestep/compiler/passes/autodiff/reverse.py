@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build
-from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update, body_of, toposort, with_held_graph
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update, body_of, toposort, with_body
 from wholestep.compiler.ir.ops import Trait, ops_with
 from wholestep.compiler.ir.types import TensorType, adjoint_type
 from wholestep.compiler.passes.autodiff.rules import (
@@ -21,10 +21,10 @@ from wholestep.compiler.passes.autodiff.rules import (
     Blocked,
     Refused,
     ThroughDecomposition,
-    carries,
+    blocking_reason,
     operands,
+    propagates_gradient,
     source,
-    why_not,
 )
 from wholestep.compiler.passes.autodiff.scan import scan_gradients
 from wholestep.compiler.passes.lower.decompose import decomposition_of
@@ -34,12 +34,12 @@ from wholestep.errors import GradientError
 Seed = Callable[[Node], Node]
 
 
-def one(loss: Node) -> Node:
+def unit_seed(loss: Node) -> Node:
     """The seed d loss / d loss = 1: a rank-0 constant."""
     return build.constant(1, loss.type.dtype.accumulate)
 
 
-def expand_gradients(graph: IRGraph, seed: Seed = one) -> IRGraph:
+def expand_gradients(graph: IRGraph, seed: Seed = unit_seed) -> IRGraph:
     """Replace every `gradient` node by the nodes that compute it, innermost first.
 
     `seed` returns the gradient of a loss with respect to itself, a scalar node: with it a part of a batch is weighted
@@ -54,7 +54,7 @@ def expand_gradients(graph: IRGraph, seed: Seed = one) -> IRGraph:
         rebuilt = node.with_inputs([new[i] for i in node.inputs])
         inner = body_of(node)
         if inner is not None:
-            rebuilt = with_held_graph(rebuilt, expand_gradients(inner))
+            rebuilt = with_body(rebuilt, expand_gradients(inner))
         if node.op == "gradient":
             loss, *params = rebuilt.inputs
             with build.origin(node):
@@ -102,7 +102,7 @@ def _pull_back(
                 results = multi_result.setdefault(node.inputs[0], {})
                 results.setdefault(build.attrs_of(node, at.ItemAttrs).index, []).append(upstream)
                 continue
-            wanted = [i for i, x in enumerate(operands(node)) if x in useful and carries(node, i)]
+            wanted = [i for i, x in enumerate(operands(node)) if x in useful and propagates_gradient(node, i)]
             if wanted:
                 for position, gradient in _apply_rule(node, upstream, wanted, params):
                     arrived.setdefault(operands(node)[position], []).append(gradient)
@@ -114,7 +114,7 @@ def _through_multi_result(
 ) -> list[tuple[int, Node]]:
     """The gradients of the inputs of a node, given those of each of its results."""
     upstream = {index: _total(arrived_at) for index, arrived_at in arrived.items()}
-    wanted = {i for i, x in enumerate(node.inputs) if x in useful and carries(node, i)}
+    wanted = {i for i, x in enumerate(node.inputs) if x in useful and propagates_gradient(node, i)}
     gradients = _MULTI_RESULT_RULES[node.op](node, upstream, wanted, params)
     for i, gradient in gradients.items():
         expected = adjoint_type(node.inputs[i].type)
@@ -153,7 +153,7 @@ def find_unreached(loss: Node, params: Iterable[Node]) -> list[Node]:
     while stack:
         node = stack.pop()
         for i, x in enumerate(operands(node)):
-            if x not in reached and carries(node, i):
+            if x not in reached and propagates_gradient(node, i):
                 reached.add(x)
                 stack.append(x)
     return [p for p in params if p not in reached]
@@ -163,7 +163,7 @@ def _dependents_of(order: Sequence[Node], params: Sequence[Node]) -> set[Node]:
     """The nodes, given in order, whose gradient some parameter needs."""
     useful = set(params)
     for node in order:
-        if any(x in useful and carries(node, i) for i, x in enumerate(operands(node))):
+        if any(x in useful and propagates_gradient(node, i) for i, x in enumerate(operands(node))):
             useful.add(node)
     return useful
 
@@ -247,7 +247,7 @@ def _unreachable_error(loss: Node, param: Node) -> GradientError:
     op, path = source(node).op, [*_path(param, operands(node)[position]), source(node)]
     return GradientError(
         f"no gradient reaches {_label(param)}{_at(param)}: `{op}`{_at(node)} is its only path to the loss, and it "
-        f"{why_not(node, position)}. The path is {_path_text(path)}. "
+        f"{blocking_reason(node, position)}. The path is {_path_text(path)}. "
         "Give it a differentiable path to the loss, or remove it from the parameters."
     )
 
@@ -259,7 +259,7 @@ def _last_blocking_edge(loss: Node, param: Node) -> tuple[Node, int] | None:
         if not isinstance(node.result, TensorType):
             continue  # read through its items
         edges = [i for i, x in enumerate(operands(node)) if x in below]
-        if any(carries(node, i) for i in edges):
+        if any(propagates_gradient(node, i) for i in edges):
             below.add(node)
         elif edges:
             wall = node, edges[0]

@@ -179,12 +179,12 @@ def operands(node: Node) -> tuple[Node, ...]:
     return source(node).inputs
 
 
-def carries(node: Node, position: int) -> bool:
+def propagates_gradient(node: Node, position: int) -> bool:
     """Does the gradient of this node propagate to its input at `position`?"""
-    return why_not(node, position) is None
+    return blocking_reason(node, position) is None
 
 
-def why_not(node: Node, position: int) -> str | None:
+def blocking_reason(node: Node, position: int) -> str | None:
     """Why no gradient reaches an input, as the end of a sentence that begins with the op; None if one does."""
     row, operand_type = GRADIENTS[node.op], operands(node)[position].result
     if isinstance(row, Blocked):

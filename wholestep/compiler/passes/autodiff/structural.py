@@ -63,7 +63,7 @@ def expand_rule(y: Node, g: Node) -> Gradients:
 # zeros at positions that were not read: between the elements, then around them, axis by axis
 def slice_rule(y: Node, g: Node) -> Gradients:
     a, sizes = attrs_of(y, at.SliceAttrs), y.inputs[0].type.shape
-    g = b.spread(g, a.steps)  # read at 0, step, 2·step, ...; ends with step - 1 zeros
+    g = b.interleave_zeros(g, a.steps)  # read at 0, step, 2·step, ...; ends with step - 1 zeros
     for axis, (start, stop, step, size) in enumerate(zip(a.starts, a.stops, a.steps, sizes, strict=True)):
         g = _unslice(g, axis, start, stop if step == 1 else start + g.type.shape[axis], size)
     return (g,)

@@ -16,22 +16,22 @@ from typing import NoReturn
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update, body_of, rewrite, toposort, with_held_graph
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update, body_of, rewrite, toposort, with_body
 from wholestep.compiler.ir.ops import Trait, ops_with
 from wholestep.compiler.ir.type_rules.collectives import BATCH, CARRIED, FIRST, OWN, ROWS, SHARES
 from wholestep.compiler.ir.types import Dim, Extent, TensorType, float32, int64, product
 from wholestep.compiler.ir.types import divide as quotient
 from wholestep.compiler.passes.distribute.batch_placement.placements import (
+    BatchPlacement,
     BatchSharded,
-    Kind,
     Mixed,
     Partial,
     Replicated,
-    Several,
     SumOfRatios,
+    TuplePlacement,
     mentions,
 )
-from wholestep.compiler.passes.distribute.batch_placement.rules import kind_of
+from wholestep.compiler.passes.distribute.batch_placement.rules import placement_of
 from wholestep.compiler.passes.lower.decompose import DECOMPOSITIONS, decomposition_over_leaves
 from wholestep.errors import GraphError
 
@@ -42,7 +42,7 @@ SCALED = frozenset({"mul", "div", "ratio"})
 DRAWS = ops_with(Trait.DRAWS)
 
 
-def divide(graph: IRGraph) -> IRGraph:
+def partition_batch(graph: IRGraph) -> IRGraph:
     """The SPMD step of one rank, with its collectives; unchanged if there are no divided inputs and Partial states."""
     inputs = [n for n in graph.inputs if n.op == "input" and attrs_of(n, at.InputAttrs).divided]
     if not inputs and not any(map(_is_partial_state, graph.nodes)):
@@ -60,7 +60,7 @@ class _BatchPartitioner:
     def __init__(self, batch: str, global_batch: str, linear: frozenset[str]) -> None:
         # The symbols of the batch size of this rank and of all ranks, and the ops that Partial values pass through.
         self.batch, self.global_batch, self.linear = batch, global_batch, linear
-        self.placements: dict[Node, Kind] = {}
+        self.placements: dict[Node, BatchPlacement] = {}
         self.all_reduces: dict[Node, Node] = {}  # Partial node -> its all_reduce
         self.decomposed: dict[Node, tuple[Node, ...]] = {}  # decomposed composite -> its results
 
@@ -113,21 +113,23 @@ class _BatchPartitioner:
         self.placements[result] = placement
         return result
 
-    def placement_of(self, node: Node) -> Kind:
+    def placement_of(self, node: Node) -> BatchPlacement:
         if node.op == "size":
             return Replicated()  # rewritten to the global batch size
         if getattr(node.attrs, "per_worker", False) and isinstance(self.placements[node.inputs[0]], BatchSharded):
             rows = self.placements[node.inputs[0]]  # per-rank statistics; gradients of weight and bias are Partial
             return (
-                rows if isinstance(node.result, TensorType) else Several((rows, *[Partial()] * (len(node.results) - 1)))
+                rows
+                if isinstance(node.result, TensorType)
+                else TuplePlacement((rows, *[Partial()] * (len(node.results) - 1)))
             )
         return (
             Partial()
             if _is_partial_state(node)
-            else kind_of(node, [self.placements[i] for i in node.inputs], self.batch)
+            else placement_of(node, [self.placements[i] for i in node.inputs], self.batch)
         )
 
-    def accepts_partial(self, node: Node, placement: Kind) -> bool:
+    def accepts_partial(self, node: Node, placement: BatchPlacement) -> bool:
         """Can a node be evaluated on its Partial inputs, before they are summed over ranks?"""
         partial_inputs = [i for i in node.inputs if self.placements[i] == Partial()]
         if _is_refused(placement) or not partial_inputs:
@@ -148,7 +150,7 @@ class _BatchPartitioner:
                 self.placements[value] = Replicated()
         return self.all_reduces[node]
 
-    def decompose(self, node: Node, placement: Kind) -> Node:
+    def decompose(self, node: Node, placement: BatchPlacement) -> Node:
         """Decompose a composite that mixes rows: a batch norm becomes sums over the batch and row-wise ops."""
         if node.op not in DECOMPOSITIONS:
             self.refuse(node, placement)
@@ -163,8 +165,8 @@ class _BatchPartitioner:
         self.decomposed[node], self.placements[node] = tuple(new[p] for p in parts), Replicated()  # read by `item` only
         return node
 
-    def refuse(self, node: Node, placement: Kind) -> NoReturn:
-        placements = placement.kinds if isinstance(placement, Several) else (placement,)
+    def refuse(self, node: Node, placement: BatchPlacement) -> NoReturn:
+        placements = placement.kinds if isinstance(placement, TuplePlacement) else (placement,)
         blamed = next((k for k in placements if isinstance(k, Mixed)), None)
         op, why = (node, "is not a sum over the batch") if blamed is None else (blamed.blame, blamed.reason)
         name, line = f" {op.name!r}" if op.name else "", f" (created at {op.line})" if op.line else ""
@@ -179,7 +181,7 @@ class _BatchPartitioner:
         """Batch sizes and random streams refer to the global batch, also inside loop bodies."""
         body = body_of(node)
         if body is not None:
-            return with_held_graph(node, rewrite(body, self.with_global_batch))
+            return with_body(node, rewrite(body, self.with_global_batch))
         if node.op == "size":
             extent = attrs_of(node, at.SizeAttrs).extent
             global_extent = _rename_symbol(extent, self.batch, self.global_batch)
@@ -235,9 +237,9 @@ class _BatchPartitioner:
         return appended
 
 
-def _is_refused(placement: Kind) -> bool:
+def _is_refused(placement: BatchPlacement) -> bool:
     return isinstance(placement, Mixed | SumOfRatios) or (
-        isinstance(placement, Several) and any(map(_is_refused, placement.kinds))
+        isinstance(placement, TuplePlacement) and any(map(_is_refused, placement.kinds))
     )
 
 

@@ -18,7 +18,7 @@ from wholestep.compiler.ir.types import TensorType
 Rule = Callable[[Node, Sequence[bool]], bool]
 
 
-def scales(node: Node) -> bool:
+def is_linear(node: Node) -> bool:
     """Does scaling all upstream gradients of a `custom_gradient` scale all gradients that it returns?"""
     attrs = attrs_of(node, at.CustomGradientAttrs)
     upstream = attrs.graph.inputs[: attrs.results]

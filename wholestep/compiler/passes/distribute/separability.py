@@ -15,9 +15,9 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.ir.ops import Trait, ops_with
-from wholestep.compiler.passes.distribute.batch_placement.placements import Kind, Mixed, Partial, Replicated
-from wholestep.compiler.passes.distribute.batch_placement.rules import kinds_of
-from wholestep.compiler.passes.distribute.linearity import scales
+from wholestep.compiler.passes.distribute.batch_placement.placements import BatchPlacement, Mixed, Partial, Replicated
+from wholestep.compiler.passes.distribute.batch_placement.rules import placements_of
+from wholestep.compiler.passes.distribute.linearity import is_linear
 
 
 @dataclass(frozen=True)
@@ -51,17 +51,17 @@ class _NotSeparableError(Exception):
         self.blame, self.reason = blame, reason
 
 
-def analyse(graph: IRGraph, loss: Node, batch: str = "batch") -> Separation:
+def separate_loss(graph: IRGraph, loss: Node, batch: str = "batch") -> Separation:
     """Decompose a loss into terms.  Calls must be inlined and gradients of gradients expanded."""
     assert loss in set(graph.nodes), f"the loss {loss!r} is no node of the graph"
     assert loss.type.rank == 0, f"the loss {loss!r} is not a scalar"
-    kinds = kinds_of([loss], batch)
+    kinds = placements_of([loss], batch)
     try:
         terms_and_rest = list(_split(loss, None, kinds))
     except _NotSeparableError as error:
         quotient = _only_quotient(loss, batch)
         # Chain rule: the gradient of each part is that of the quotient, scaled later by the derivative of `outer`.
-        nonlinear = next((n for n in kinds if n.op == "custom_gradient" and not scales(n)), None)
+        nonlinear = next((n for n in kinds if n.op == "custom_gradient" and not is_linear(n)), None)
         if quotient is not None and nonlinear is not None:
             why = "has a custom gradient that is not linear in the upstream gradient, under a function of a mean"
             return Separation(False, blame=nonlinear, reason=why)
@@ -72,7 +72,7 @@ def analyse(graph: IRGraph, loss: Node, batch: str = "batch") -> Separation:
     return Separation(True, terms, tuple(t for t in terms_and_rest if isinstance(t, Node)))
 
 
-def _split(node: Node, weight: Node | None, kinds: Mapping[Node, Kind]) -> Iterator[LossTerm | Node]:
+def _split(node: Node, weight: Node | None, kinds: Mapping[Node, BatchPlacement]) -> Iterator[LossTerm | Node]:
     """weight·node as terms; a summand that does not depend on the batch is yielded as a node."""
     kind = kinds[node]
     if isinstance(kind, Replicated):
@@ -88,7 +88,7 @@ def _split(node: Node, weight: Node | None, kinds: Mapping[Node, Kind]) -> Itera
         raise _not_linear(node, kind)
 
 
-def _quotient(node: Node, weight: Node | None, kinds: Mapping[Node, Kind]) -> LossTerm:
+def _quotient(node: Node, weight: Node | None, kinds: Mapping[Node, BatchPlacement]) -> LossTerm:
     numerator, denominator = node.inputs
     for part in node.inputs:
         kind = kinds[part]
@@ -117,23 +117,23 @@ def _times_weight(weight: Node | None, node: Node) -> Node:
 Parts = Iterator[tuple[Node, Node | None]]
 
 
-def _add(node: Node, weight: Node | None, kinds: Mapping[Node, Kind]) -> Parts:
+def _add(node: Node, weight: Node | None, kinds: Mapping[Node, BatchPlacement]) -> Parts:
     for part in node.inputs:
         yield part, weight
 
 
-def _sub(node: Node, weight: Node | None, kinds: Mapping[Node, Kind]) -> Parts:
+def _sub(node: Node, weight: Node | None, kinds: Mapping[Node, BatchPlacement]) -> Parts:
     x, y = node.inputs
     yield x, weight
     yield y, b.constant(-1, y.type.dtype) if weight is None else b.neg(weight)
 
 
-def _neg(node: Node, weight: Node | None, kinds: Mapping[Node, Kind]) -> Parts:
+def _neg(node: Node, weight: Node | None, kinds: Mapping[Node, BatchPlacement]) -> Parts:
     (x,) = node.inputs
     yield x, b.constant(-1, x.type.dtype) if weight is None else b.neg(weight)
 
 
-def _mul(node: Node, weight: Node | None, kinds: Mapping[Node, Kind]) -> Parts:
+def _mul(node: Node, weight: Node | None, kinds: Mapping[Node, BatchPlacement]) -> Parts:
     for x, factor in (node.inputs, node.inputs[::-1]):
         if isinstance(kinds[factor], Replicated):
             yield x, _times_weight(weight, factor)
@@ -141,19 +141,19 @@ def _mul(node: Node, weight: Node | None, kinds: Mapping[Node, Kind]) -> Parts:
     raise _not_linear(node, kinds[node])
 
 
-def _div(node: Node, weight: Node | None, kinds: Mapping[Node, Kind]) -> Parts:
+def _div(node: Node, weight: Node | None, kinds: Mapping[Node, BatchPlacement]) -> Parts:
     x, divisor = node.inputs  # the divisor does not depend on the batch; else _split would have taken the quotient rule
     yield x, b.div(b.constant(1, x.type.dtype) if weight is None else weight, divisor)
 
 
-def _cast_or_reshape(node: Node, weight: Node | None, kinds: Mapping[Node, Kind]) -> Parts:
+def _cast_or_reshape(node: Node, weight: Node | None, kinds: Mapping[Node, BatchPlacement]) -> Parts:
     (x,) = node.inputs
     if x.type.rank or not x.type.dtype.is_float:
         raise _not_linear(node, kinds[node])
     yield x, None if weight is None else b.cast(weight, x.type.dtype)
 
 
-def _not_linear(node: Node, kind: Kind) -> _NotSeparableError:
+def _not_linear(node: Node, kind: BatchPlacement) -> _NotSeparableError:
     if isinstance(kind, Mixed):
         return _NotSeparableError(kind.blame, kind.reason)
     return _NotSeparableError(node, "is not a weighted sum of means over the batch")
@@ -177,9 +177,9 @@ _OUTER_RULES = {
 
 def _only_quotient(loss: Node, batch: str) -> LossTerm | None:
     """The only quotient through which the loss depends on the batch, as a term; None if there is none."""
-    kinds = kinds_of([loss], batch)
+    kinds = placements_of([loss], batch)
     for quotient in (n for n in kinds if n.op in _QUOTIENTS and n.type.rank == 0):
-        if not isinstance(kinds_of([loss], batch, {quotient: Replicated()})[loss], Replicated):
+        if not isinstance(placements_of([loss], batch, {quotient: Replicated()})[loss], Replicated):
             continue
         try:
             return _quotient(quotient, None, kinds)

@@ -19,16 +19,16 @@ from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
 from wholestep.compiler.ir.mesh import DATA
-from wholestep.compiler.ir.state_partition import as_divided, part_shape
+from wholestep.compiler.ir.state_partition import shard_shape, sharded_view_shape
 from wholestep.compiler.ir.type_rules.collectives import CARRIED, RANK
 from wholestep.compiler.ir.types import Dim, Shape, TensorType, int32
 from wholestep.compiler.target import Target
 from wholestep.errors import GraphError
 
-LEAST = 256  # elements; smaller states stay replicated, since their collective costs more than it saves
+MIN_SHARDED_ELEMENTS = 256  # elements; smaller states stay replicated, since their collective costs more than it saves
 
 
-def shard(graph: IRGraph, target: Target | None = None) -> IRGraph:
+def shard_optimizer_states(graph: IRGraph, target: Target | None = None) -> IRGraph:
     """The step of a rank that holds shards of the marked states; a graph without marked states is unchanged.
 
     A state is sharded along the rows of its storage: the columns of a weight that the target stores by columns.
@@ -47,8 +47,8 @@ def _refuse(marked: Iterable[Node]) -> None:
     names = [_name(n) for n in marked]
     raise GraphError(
         f"shard='optimizer' divides states with an elementwise update, and none of {', '.join(map(repr, names[:4]))}"
-        f"{', ...' if len(names) > 4 else ''} has one, or all have fewer than {LEAST} elements. Train with SGD and "
-        "momentum, Adam, AdamW, Lion or RMSprop, or omit shard=."
+        f"{', ...' if len(names) > 4 else ''} has one, or all have fewer than {MIN_SHARDED_ELEMENTS} elements. "
+        "Train with SGD and momentum, Adam, AdamW, Lion or RMSprop, or omit shard=."
     )
 
 
@@ -137,7 +137,7 @@ def _is_sum_of_ranks(node: Node) -> bool:
 
 def _is_large(node: Node) -> bool:
     elements = node.type.elements
-    return node.type.rank > 0 and isinstance(elements, int) and elements >= LEAST
+    return node.type.rank > 0 and isinstance(elements, int) and elements >= MIN_SHARDED_ELEMENTS
 
 
 def _is_total(node: Node) -> bool:
@@ -181,7 +181,7 @@ class _Sharder:
     def _gather(self, node: Node) -> Node:
         """All-gather the shards of a value; drops the padding of the last shard."""
         by_columns = self.shardable.by_columns(node)
-        divided = as_divided(_shape(node), by_columns, self.ranks)
+        divided = sharded_view_shape(_shape(node), by_columns, self.ranks)
         shard = self._shard(node, by_columns)
         gathered = b.make("all_gather", (shard,), at.GroupAttrs(self.ranks))
         if gathered.type.shape != divided:
@@ -194,7 +194,7 @@ class _Sharder:
         """A sum over all elements: each rank sums its shard, then an all_reduce."""
         (x,) = node.inputs
         by_columns = self.shardable.by_columns(x)
-        shard, rows = self._shard(x, by_columns), as_divided(_shape(x), by_columns, self.ranks)[0]
+        shard, rows = self._shard(x, by_columns), sharded_view_shape(_shape(x), by_columns, self.ranks)[0]
         rows_per_rank = shard.type.shape[0]
         if rows_per_rank * self.ranks != rows:  # mask the padding of the last shard
             first = b.cast(b.size(rows_per_rank * Dim.symbol(RANK)), int32)
@@ -215,7 +215,7 @@ class _Sharder:
         return self.shards[key]
 
     def _compute_shard(self, node: Node, by_columns: bool) -> Node:
-        shape = part_shape(_shape(node), by_columns, self.ranks)
+        shape = shard_shape(_shape(node), by_columns, self.ranks)
         is_sharded = node in self.shardable.origins
         if is_sharded and node.is_state:
             a = attrs_of(node, at.StateAttrs)
@@ -235,7 +235,7 @@ class _Sharder:
 
     def _pad_to_shards(self, node: Node, by_columns: bool) -> Node:
         """A full value in the shape that is sharded, with its rows padded to a multiple of the number of ranks."""
-        divided = as_divided(_shape(node), by_columns, self.ranks)
+        divided = sharded_view_shape(_shape(node), by_columns, self.ranks)
         stored = _transpose(node) if by_columns and node.type.rank == 2 else node
         padding = -divided[0] % self.ranks
         return b.pad(b.reshape(stored, divided), (0,) * len(divided), (padding, *(0 for _ in divided[1:])))

@@ -18,7 +18,7 @@ from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.attrs import InputAttrs, MatmulAttrs
 from wholestep.compiler.ir.graph import IRGraph, Node, Output
 from wholestep.compiler.ir.ops import OPS, Family
-from wholestep.compiler.ir.type_rules.convolution import window_products
+from wholestep.compiler.ir.type_rules.convolution import multiply_adds
 from wholestep.compiler.ir.types import TensorType, evaluate
 from wholestep.compiler.passes.egraph.egraph import EGraph, ENode
 from wholestep.compiler.passes.egraph.encode import FULL, OPAQUE, Tables
@@ -108,7 +108,7 @@ class CostModel:
 
     def _window_products(self, node: Node) -> int:
         types = tuple(i.type for i in node.inputs)
-        return evaluate(window_products(node.op, types, node.type, getattr(node.attrs, "last", True)), self.capacity)
+        return evaluate(multiply_adds(node.op, types, node.type, getattr(node.attrs, "last", True)), self.capacity)
 
     def _elements(self, type: TensorType) -> int:
         return evaluate(type.elements, self.capacity)

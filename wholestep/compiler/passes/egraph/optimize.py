@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from wholestep.compiler.garbage import without_collections
+from wholestep.compiler.garbage import pause_garbage_collection
 from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.passes.egraph.applicable_rules import only_reorders, reachable_rules
 from wholestep.compiler.passes.egraph.certificate import (
@@ -93,7 +93,7 @@ def optimize(
 ) -> tuple[IRGraph, EGraphReport]:
     """The cheapest equal program that the rules reach, and a report; the same graph if there is none."""
     request = Request(capacity, costs, exactness, before_autodiff, budget or Budget(), outline_from)
-    with without_collections():
+    with pause_garbage_collection():
         return _optimize_or_report(graph, request, worker or shared_worker())
 
 

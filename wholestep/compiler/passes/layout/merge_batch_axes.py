@@ -30,7 +30,7 @@ REDUCTIONS = frozenset(name for name, op in OPS.items() if op.family is Family.R
 VIEWS = ops_with(Trait.VIEW)
 
 
-def flatten(graph: IRGraph, target: Target) -> IRGraph:
+def merge_batch_axes(graph: IRGraph, target: Target) -> IRGraph:
     """Sink splits of leading axes below their consumers; the same graph if nothing moves.
 
     Optimistic: all possible moves are made, then those that enable no fusion are reverted, until none is left.  Each

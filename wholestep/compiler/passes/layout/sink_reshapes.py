@@ -18,7 +18,7 @@ from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
 from wholestep.compiler.ir.ops import Trait, ops_with
-from wholestep.compiler.ir.shapes import quotients
+from wholestep.compiler.ir.shapes import reshape_quotients
 from wholestep.compiler.ir.types import Shape
 from wholestep.compiler.passes.layout.merge_batch_axes import (
     REDUCTIONS,
@@ -29,7 +29,7 @@ from wholestep.compiler.passes.layout.merge_batch_axes import (
 )
 
 
-def keep_rows(graph: IRGraph) -> IRGraph:
+def sink_row_reshapes(graph: IRGraph) -> IRGraph:
     """Sink reshapes of reduced rows below their elementwise consumers; the same graph if none moves.
 
     An op stays if it has consumers that could fuse with it, and none of them moves to the shape of the rows.
@@ -114,7 +114,7 @@ def _in_rows(node: Node, shape: Shape) -> Node | None:
         (base,), axes = node.inputs, attrs_of(node, at.ExpandAttrs).axes
         if base.type.rank == 0:
             return b.expand_to(base, shape, ())
-        divisors = quotients(shape, node.type.shape)
+        divisors = reshape_quotients(shape, node.type.shape)
         free = base.op not in (*VIEWS, "iota", "random") and divisors is not None and all(divisors[d] for d in axes)
         return b.reshape(node, shape) if free else None
     return b.reshape(node, shape) if node.op in ops_with(Trait.GIVEN) else None

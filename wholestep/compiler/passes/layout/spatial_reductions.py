@@ -16,17 +16,17 @@ from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
 from wholestep.compiler.ir.ops import LEAVES
 from wholestep.compiler.ir.types import Shape, boolean
 from wholestep.compiler.passes.layout.merge_batch_axes import VIEWS
-from wholestep.compiler.passes.rematerialize.late_readers import Again
+from wholestep.compiler.passes.rematerialize.late_readers import Rematerialized
 
 HEIGHT, WIDTH, CHANNELS = 1, 2, 3  # axes of images
 
 
-def sum_pixels(graph: IRGraph) -> IRGraph:
+def merge_spatial_sums(graph: IRGraph) -> IRGraph:
     """Rewrite sums over H and W as one sum over H·W; the same graph if there are none."""
     return _merge_pixels(graph, _PixelMerger, _is_over_pixels)
 
 
-def sum_all_pixels(graph: IRGraph) -> IRGraph:
+def merge_batch_spatial_sums(graph: IRGraph) -> IRGraph:
     """Rewrite sums over N, H and W as one sum over N·H·W, for devices that split long reductions anyway."""
     return _merge_pixels(graph, _AllMerger, _is_over_all_pixels)
 
@@ -192,5 +192,7 @@ def _mean_and_squares(x: Node, count: Node) -> tuple[Node, Node]:
 
     total, y = b.sum_axes(shifted(), (0,)), shifted()
     squares = b.sub(b.sum_axes(b.mul(y, y), (0,)), b.div(b.mul(total, total), count))
-    start = first if stored is x else Again("cast", (first,), wide, "", x.line)  # computed in the kernel that adds it
+    start = (
+        first if stored is x else Rematerialized("cast", (first,), wide, "", x.line)
+    )  # computed in the kernel that adds it
     return b.add(start, b.div(total, count)), b.maximum(squares, b.zeros_like(squares))

@@ -20,9 +20,9 @@ ROUTINES = frozenset({"attention", "attention_lse", "attention_grad"})
 MOVES = frozenset({"permute", "reshape", "slice"})
 
 
-def with_results(graph: IRGraph) -> IRGraph:
+def adapt_attention_routines(graph: IRGraph) -> IRGraph:
     """Both rewrites of this file."""
-    return give_results(round_results(graph))
+    return pass_forward_results(round_results(graph))
 
 
 def round_results(graph: IRGraph) -> IRGraph:
@@ -89,7 +89,7 @@ def _is_routine_result(node: Node) -> bool:
     return _is_rounded(node)
 
 
-def give_results(graph: IRGraph) -> IRGraph:
+def pass_forward_results(graph: IRGraph) -> IRGraph:
     """Pass every attention_grad the result of its attention, in the layout in which that is stored: after its views."""
     readers = graph.consumers()
     roots = {o.node for o in graph.outputs} | {u.node for u in graph.updates}

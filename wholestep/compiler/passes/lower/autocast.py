@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update, body_of, rewrite, with_held_graph
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update, body_of, rewrite, with_body
 from wholestep.compiler.ir.ops import OPS, Family, Trait, ops_with
 from wholestep.compiler.ir.types import DType, TensorType, TupleType, Type, float32
 
@@ -30,7 +30,7 @@ def lower_precision(graph: IRGraph, half: DType) -> IRGraph:
         if node.op == "gradient" or any(i in after_gradient for i in node.inputs):
             after_gradient.add(node)
         elif (inner := body_of(node)) is not None:
-            rebuilt = with_held_graph(rebuilt, lower_precision(inner, half))
+            rebuilt = with_body(rebuilt, lower_precision(inner, half))
         elif _is_lowered(rebuilt):
             count = OPERANDS[node.op]
             operands = [_cast_to_half(i, half, casts) for i in rebuilt.inputs[:count]]
@@ -84,7 +84,7 @@ def widen_half_arithmetic(graph: IRGraph) -> IRGraph:
         if not computes_in_half(node):
             return node
         with b.origin(node):
-            results = in_wide_types(node)
+            results = in_accumulation_types(node)
         if isinstance(node.result, TensorType):
             return results[0]
         tuple_results[node] = results
@@ -100,7 +100,7 @@ def computes_in_half(node: Node) -> bool:
     return any(t.dtype.is_half for n in (node, *node.inputs) for t in _tensors(n.result))
 
 
-def in_wide_types(node: Node) -> tuple[Node, ...]:
+def in_accumulation_types(node: Node) -> tuple[Node, ...]:
     """The results of a node, computed in the accumulation types of its inputs and rounded to the original dtypes."""
     inputs = [b.cast(i, i.type.dtype.accumulate) for i in node.inputs]
     wide = b.make(node.op, inputs, node.attrs)

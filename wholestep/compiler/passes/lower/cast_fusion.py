@@ -15,7 +15,7 @@ VIEWS = ops_with(Trait.VIEW)
 ROUTINES = ops_with(Trait.PRODUCT) - {"matmul"}
 
 
-def round_early(graph: IRGraph) -> IRGraph:
+def hoist_half_casts(graph: IRGraph) -> IRGraph:
     """cast(view(x)) = view(cast(x)): the cast fuses into the kernel of x.
 
     A cast is hoisted above a slice only if all readers of x round it to the same type.  The result of a library routine

@@ -82,7 +82,7 @@ class _LayoutPropagation:
         if (steps := _steps_between(node)) is not None and (
             source := node.inputs[0].inputs[0].inputs[0]
         ) in self.channels_last:
-            self.channels_last[node] = b.spread(self.in_channels_last(source), [steps[d] for d in LAST])
+            self.channels_last[node] = b.interleave_zeros(self.in_channels_last(source), [steps[d] for d in LAST])
             return
         self.original[node] = node.with_inputs([self.in_original_layout(i) for i in node.inputs])
 
@@ -122,7 +122,7 @@ def _steps_between(node: Node) -> list[int] | None:
     int_steps = [s for s in steps if isinstance(s, int)]
     if len(int_steps) < 4 or max(int_steps) == 1:
         return None
-    dilated = b.spread(column.inputs[0], int_steps)
+    dilated = b.interleave_zeros(column.inputs[0], int_steps)
     is_dilation = dilated.inputs[0].attrs == pad.attrs and dilated.inputs[0].inputs[0].attrs == column.attrs
     return int_steps if is_dilation else None
 

@@ -15,7 +15,7 @@ from wholestep.compiler.ir.graph import IRGraph, Node, rewrite
 from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.passes.lower import layer_decompositions as layers
-from wholestep.compiler.passes.lower.autocast import computes_in_half, in_wide_types
+from wholestep.compiler.passes.lower.autocast import computes_in_half, in_accumulation_types
 from wholestep.compiler.target import Target
 
 # -- one function per composite ----------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ def _sum_to(terms: Node, y: Node) -> Node:
 def _cross_entropy(y: Node) -> Node:
     x, labels = y.inputs
     axis = x.type.rank - 1
-    picked = b.where(b.is_class(labels, x.type.shape[axis]), b.log_softmax(x, axis), b.zeros_like(x))
+    picked = b.where(b.one_hot_mask(labels, x.type.shape[axis]), b.log_softmax(x, axis), b.zeros_like(x))
     return b.neg(b.sum_axes(picked, (axis,)))
 
 
@@ -143,7 +143,7 @@ DECOMPOSITIONS: dict[str, Decomposition] = {
 def decomposition_of(node: Node, name: str | None = None) -> tuple[Node, ...]:
     """The decomposition of a composite, one node per result; all nodes get its name unless another is given."""
     with b.origin(node, name):
-        parts = in_wide_types(node) if computes_in_half(node) else DECOMPOSITIONS[node.op](node)
+        parts = in_accumulation_types(node) if computes_in_half(node) else DECOMPOSITIONS[node.op](node)
     return parts if isinstance(parts, tuple) else (parts,)
 
 

@@ -11,7 +11,7 @@ from wholestep.compiler.ir.graph import IRGraph, Node, rewrite
 from wholestep.compiler.ir.types import TensorType, boolean, int64
 
 
-def lower_row_writes(graph: IRGraph) -> IRGraph:
+def lower_dynamic_update_slices(graph: IRGraph) -> IRGraph:
     """Keep `write_rows` if it updates a state that nothing else reads; decompose it otherwise."""
     if not any(n.op == "write_rows" for n in graph.nodes):
         return graph

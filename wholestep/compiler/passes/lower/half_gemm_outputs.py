@@ -15,7 +15,7 @@ from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
 from wholestep.compiler.ir.ops import Trait, ops_with
 from wholestep.compiler.ir.types import DType
-from wholestep.compiler.passes.rematerialize.late_readers import Again
+from wholestep.compiler.passes.rematerialize.late_readers import Rematerialized
 
 VIEWS, PRODUCTS = ops_with(Trait.VIEW), ops_with(Trait.PRODUCT)
 
@@ -82,7 +82,7 @@ def _bias_sums(graph: IRGraph, rounded: set[Node]) -> set[Node]:
 def _half_bias(broadcast: Node, half: DType) -> Node:
     """A bias rounded to the dtype of the result, as the library's epilogue requires."""
     (bias,) = broadcast.inputs
-    return Again(
+    return Rematerialized(
         "cast", (broadcast.with_inputs([b.cast(bias, half)]),), at.CastAttrs(broadcast.type.dtype), "", broadcast.line
     )
 

@@ -14,11 +14,11 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import IRGraph, Node, rewrite
-from wholestep.compiler.ir.type_rules.convolution import SMALL_WINDOW, parts
+from wholestep.compiler.ir.type_rules.convolution import SMALL_WINDOW, image_dims
 from wholestep.compiler.target import Target
 
 
-def drop_pools_of_one(graph: IRGraph) -> IRGraph:
+def drop_unit_pools(graph: IRGraph) -> IRGraph:
     """Remove pools with 1×1 windows: the maximum of one element is the element."""
     return rewrite(graph, _without_pool_of_one)
 
@@ -30,7 +30,7 @@ def _without_pool_of_one(node: Node) -> Node:
     return node.inputs[0] if {*a.window, *a.stride} == {1} and max(*a.low, *a.high) == 0 else node
 
 
-def relu_behind_pool(graph: IRGraph) -> IRGraph:
+def sink_relu_below_pool(graph: IRGraph) -> IRGraph:
     """max_pool(relu(x)) = relu(max_pool(x)): fewer elements, and the same gradients.
 
     If the pooled value is positive, its position is the same; otherwise no gradient passes.  A relu with other readers
@@ -58,13 +58,15 @@ def relu_behind_pool(graph: IRGraph) -> IRGraph:
     )
 
 
-def through_pools(graph: IRGraph, target: Target) -> IRGraph:
+def fuse_pool_gradients(graph: IRGraph, target: Target) -> IRGraph:
     """Gradients of convolutions, and sums, read the pooled gradient directly instead of the pool's full gradient."""
     near, parts = target.limits.nearest_cache, target.limits.batch_parts
-    return rewrite(graph, lambda node: through_pool(node, parts, lambda node, pool: _fits_cache(node, pool, near)))
+    return rewrite(
+        graph, lambda node: fuse_pool_gradient(node, parts, lambda node, pool: _fits_cache(node, pool, near))
+    )
 
 
-def through_pool(node: Node, parts: int, fits: Callable[[Node, Node], bool]) -> Node:
+def fuse_pool_gradient(node: Node, parts: int, fits: Callable[[Node, Node], bool]) -> Node:
     """The node over the pooled gradient, if its op and the pool allow it; else the node itself.
 
     `fits(node, pool gradient)` says whether it is profitable.  A weight gradient is computed as partial sums over
@@ -128,7 +130,7 @@ def _fits_image(x: Node, most: int) -> bool:
 
 def _fits_kernels(weight: Node, pool: at.PoolGradAttrs, most: int) -> bool:
     """Do the zero-padded filters, which are read once per pixel of the pool, take at most `most` bytes?"""
-    outputs, channels, (height, width) = parts(weight.type, last=True)
+    outputs, channels, (height, width) = image_dims(weight.type, last=True)
     assert isinstance(outputs, int), "type rules require integer extents"
     assert isinstance(channels, int), "type rules require integer extents"
     assert isinstance(height, int), "type rules require integer extents"

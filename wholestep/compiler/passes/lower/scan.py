@@ -12,13 +12,13 @@ from dataclasses import replace
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update, body_of, toposort, with_held_graph
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update, body_of, toposort, with_body
 from wholestep.compiler.ir.types import TensorType
 
 Pass = Callable[[IRGraph], IRGraph]
 
 
-def in_bodies(rewrite: Pass) -> Pass:
+def map_over_bodies(rewrite: Pass) -> Pass:
     """A pass that is applied to the bodies of loops and custom gradients first, innermost first, and then to the graph
     around them."""
 
@@ -36,7 +36,7 @@ def _with_bodies(graph: IRGraph, rewrite: Pass) -> IRGraph:
     for node in graph.nodes:
         rebuilt = node.with_inputs([new[i] for i in node.inputs])
         body = body_of(node) if node.op != "call" else None
-        new[node] = rebuilt if body is None else with_held_graph(rebuilt, rewrite(body))
+        new[node] = rebuilt if body is None else with_body(rebuilt, rewrite(body))
     return _rebuild(graph, new)
 
 

@@ -19,7 +19,7 @@ from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.types import TensorType
 
 
-def remake(graph: IRGraph) -> IRGraph:
+def duplicate_centered_values(graph: IRGraph) -> IRGraph:
     """Duplicate such nodes, one copy per reader; the same graph if there is none.  Runs after common subexpression
     elimination, which must not run again afterwards: it would merge the copies."""
     roots = {o.node for o in graph.outputs} | {u.node for u in graph.updates}

@@ -19,19 +19,19 @@ from wholestep.compiler.ir.types import TensorType
 
 VIEWS = ops_with(Trait.VIEW)
 BARRIERS = ops_with(Trait.PRODUCT) | {"scan"}
-MADE = frozenset({"iota", "random"})  # computed from indices alone, in any kernel that reads them
+INDEX_FUNCTIONS = frozenset({"iota", "random"})  # computed from indices alone, in any kernel that reads them
 
 
-class Again(Node):
+class Rematerialized(Node):
     """A rematerialized value: the planner computes it in the kernel of its reader."""
 
     __slots__ = ()
 
     def with_inputs(self, inputs: Sequence[Node]) -> Node:
-        return Again(self.op, inputs, self.attrs, self.name, self.line)
+        return Rematerialized(self.op, inputs, self.attrs, self.name, self.line)
 
 
-def read_again(graph: IRGraph) -> IRGraph:
+def rematerialize_late_reads(graph: IRGraph) -> IRGraph:
     """Give every late reader its own copy of such a value; the same graph if there is none.  Common subexpression
     elimination must not run afterwards."""
     late_readers = _LateReaders(graph)
@@ -86,7 +86,7 @@ class _LateReaders:
             return frozenset()
         if node.op == "reshape":
             return self.sources[node.inputs[0]]
-        if node.op in MADE or node.host or (node.op in LEAVES and not node.type.rank):
+        if node.op in INDEX_FUNCTIONS or node.host or (node.op in LEAVES and not node.type.rank):
             return frozenset()
         narrows = node.op == "cast" and node.type.dtype.size < node.inputs[0].type.dtype.size
         if not node.is_elementwise or narrows:
@@ -119,7 +119,7 @@ class _LateReaders:
             return new[node]
         if node not in copies:
             inputs = [self.copy(i, new, copies) for i in node.inputs]
-            copies[node] = Again(node.op, inputs, node.attrs, node.name, node.line)
+            copies[node] = Rematerialized(node.op, inputs, node.attrs, node.name, node.line)
         return copies[node]
 
 

@@ -23,7 +23,7 @@ from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
 from wholestep.compiler.ir.ops import LEAVES, Trait, ops_with
 from wholestep.compiler.ir.types import TensorType, boolean, evaluate
-from wholestep.compiler.passes.rematerialize.late_readers import BARRIERS, MADE, Again
+from wholestep.compiler.passes.rematerialize.late_readers import BARRIERS, INDEX_FUNCTIONS, Rematerialized
 from wholestep.compiler.target import CostTable
 
 VIEWS = ops_with(Trait.VIEW)
@@ -31,22 +31,22 @@ SMALLEST = 512  # a value below 1/512 of the live bytes at the peak is not a can
 LEAST_GAIN = 0.25  # least fraction of the values' bytes to save, if recomputing them keeps other tensors live
 
 
-class Recomputed(Again):
+class RecomputedElementwise(Rematerialized):
     """An elementwise value that is recomputed from values in memory, in its reader's kernel or a neighbouring one."""
 
     __slots__ = ()
 
     def with_inputs(self, inputs: Sequence[Node]) -> Node:
-        return Recomputed(self.op, inputs, self.attrs, self.name, self.line)
+        return RecomputedElementwise(self.op, inputs, self.attrs, self.name, self.line)
 
 
-class Repeated(Node):
+class RecomputedProduct(Node):
     """A product that is computed a second time, or its epilogue."""
 
     __slots__ = ()
 
     def with_inputs(self, inputs: Sequence[Node]) -> Node:
-        return Repeated(self.op, inputs, self.attrs, self.name, self.line)
+        return RecomputedProduct(self.op, inputs, self.attrs, self.name, self.line)
 
 
 @dataclass(frozen=True)
@@ -258,7 +258,7 @@ class _Rematerializer:
         if all(a is self.new[i] for a, i in zip(inputs, node.inputs, strict=True)):
             return self.new[node]
         if node not in copies:
-            copies[node] = Recomputed(node.op, inputs, node.attrs, node.name, node.line)
+            copies[node] = RecomputedElementwise(node.op, inputs, node.attrs, node.name, node.line)
         return copies[node]
 
     def _recompute(self, node: Node, copies: dict[Node, Node]) -> Node:
@@ -270,7 +270,7 @@ class _Rematerializer:
             inputs = [self._operand(i, inner) for i in node.inputs]
             if node.op in VIEWS and all(a is self.new[i] for a, i in zip(inputs, node.inputs, strict=True)):
                 return self.new[node]
-            kind = Repeated if ends_product else Recomputed
+            kind = RecomputedProduct if ends_product else RecomputedElementwise
             cache[node] = kind(node.op, inputs, node.attrs, node.name, node.line)
         return cache[node]
 
@@ -288,14 +288,14 @@ class _Rematerializer:
             return True
         if node.op == "cast" and node.type.dtype.is_half:
             return self._ends_product(node.inputs[0])
-        if node.op != "add" or not any(isinstance(i, Again) for i in node.inputs):
+        if node.op != "add" or not any(isinstance(i, Rematerialized) for i in node.inputs):
             return False
         return any(i in self.products for i in node.inputs)
 
 
 def _is_fused_into_reader(node: Node) -> bool:
     """Is it computed in its reader's kernel: a view, a comparison, or a value that was rematerialized before?"""
-    return node.op in VIEWS or isinstance(node, Again) or (_is_map(node) and node.type.dtype == boolean)
+    return node.op in VIEWS or isinstance(node, Rematerialized) or (_is_map(node) and node.type.dtype == boolean)
 
 
 def _is_map(node: Node) -> bool:
@@ -303,7 +303,7 @@ def _is_map(node: Node) -> bool:
 
 
 def _is_available(node: Node) -> bool:
-    return node.op in LEAVES or node.op in MADE or node.host
+    return node.op in LEAVES or node.op in INDEX_FUNCTIONS or node.host
 
 
 def _computed_by_reader(graph: IRGraph) -> set[Node]:

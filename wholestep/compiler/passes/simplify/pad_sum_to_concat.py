@@ -17,7 +17,7 @@ from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
 
 
-def regroup(graph: IRGraph) -> IRGraph:
+def concat_pad_sums(graph: IRGraph) -> IRGraph:
     """Replace sums of disjoint pads by concatenations, in the shape in which their readers use them."""
     readers = graph.consumers()
     roots = {o.node for o in graph.outputs} | {u.node for u in graph.updates}

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update, body_of, with_held_graph
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update, body_of, with_body
 from wholestep.errors import GraphError
 
 
@@ -22,7 +22,7 @@ def unroll_inner_loops(graph: IRGraph) -> IRGraph:
     for node in graph.nodes:
         rebuilt = node.with_inputs([new[i] for i in node.inputs])
         body = body_of(node) if node.op == "scan" else None
-        new[node] = rebuilt if body is None else with_held_graph(rebuilt, unroll_loops(body))
+        new[node] = rebuilt if body is None else with_body(rebuilt, unroll_loops(body))
     return _rebuild(graph, new)
 
 
@@ -40,7 +40,7 @@ def unroll_loops(graph: IRGraph) -> IRGraph:
             new[node] = results[node.inputs[0]][attrs_of(node, at.ItemAttrs).index]
         else:
             inner, rebuilt = body_of(node), node.with_inputs([new[i] for i in node.inputs])
-            new[node] = rebuilt if inner is None else with_held_graph(rebuilt, unroll_loops(inner))
+            new[node] = rebuilt if inner is None else with_body(rebuilt, unroll_loops(inner))
     return _rebuild(graph, new)
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import pairwise
 from math import prod
 
-from wholestep.compiler.frontend.initializers import is_meant
+from wholestep.compiler.frontend.initializers import is_valid_for
 from wholestep.compiler.ir.types import Extent, evaluate, symbols_of
 from wholestep.compiler.plan.model.bodies import Columns, Read
 from wholestep.compiler.plan.model.kernel import Buffer, Guard, Index, Kernel, Layout, Load, Plan, Space
@@ -99,17 +99,19 @@ def _check_storage(plan: Plan, buffer: Buffer) -> None:
         need(not buffer.turned or buffer.by_columns, f"{where} is stored transposed only if it was declared by columns")
         if buffer.is_part:
             from wholestep.compiler.ir.state_partition import (
-                Cut,
-                Division,
+                AxisSplit,
+                StatePartition,
             )  # imported here: most plans have no partitioned state
 
             full_shape = tuple(evaluate(e, {}) for e in buffer.whole)
             need(buffer.parts != 1 and bool(full_shape), f"{where} is one of at least two parts of a known shape")
             if buffer.split:
                 need(len(buffer.split) >= 3, f"{where} is split along an axis")
-                need(Cut.of(buffer.split).fits(full_shape), f"{where} has a shape that its split divides")
+                need(AxisSplit.of(buffer.split).fits(full_shape), f"{where} has a shape that its split divides")
             # Only the backend knows whether a state declared by columns is also stored by columns: accept both.
-            divisions = [Division(full_shape, by, buffer.parts, buffer.split) for by in {False, buffer.by_columns}]
+            divisions = [
+                StatePartition(full_shape, by, buffer.parts, buffer.split) for by in {False, buffer.by_columns}
+            ]
             need(
                 buffer.held.shape in [division.shape for division in divisions],
                 f"{where} has the shape of one rank's part",
@@ -143,7 +145,7 @@ def _check_owned_names(plan: Plan) -> None:
     need(len(plan.initial) == len(plan.states), "every state has an initializer")
     for (name, id), init in zip(plan.states, plan.initial, strict=True):
         shape = tuple(evaluate(e, {}) for e in plan.buffers[id].shown.shape)
-        need(is_meant(init, shape), f"{name!r} has a known initializer")
+        need(is_valid_for(init, shape), f"{name!r} has a known initializer")
     need(len({id for id, _ in plan.constants}) == len(plan.constants), "each constant has its own buffer")
     for id, data in plan.constants:
         need(

@@ -17,8 +17,8 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.ir.ops import LEAVES, OPS, Family, Trait, ops_with
 from wholestep.compiler.ir.types import Extent, Shape, boolean, evaluate
-from wholestep.compiler.passes.rematerialize.late_readers import Again
-from wholestep.compiler.passes.rematerialize.memory_budget import Recomputed, Repeated
+from wholestep.compiler.passes.rematerialize.late_readers import Rematerialized
+from wholestep.compiler.passes.rematerialize.memory_budget import RecomputedElementwise, RecomputedProduct
 from wholestep.compiler.plan.fusion.reachability import Reach
 from wholestep.compiler.plan.lower.convolution_ops import (
     KERNELS,
@@ -30,7 +30,7 @@ from wholestep.compiler.plan.lower.convolution_ops import (
     stays_inside,
     tiles,
 )
-from wholestep.compiler.plan.lower.materialize import is_generated, spread_bias
+from wholestep.compiler.plan.lower.materialize import broadcast_half_bias, is_generated
 from wholestep.compiler.plan.lower.routine_ops import ROUTINES, call_of
 from wholestep.compiler.plan.model.access import VIEWS, Access, identity, resolve
 from wholestep.compiler.plan.model.kernel import Kind
@@ -133,7 +133,7 @@ class Fuser:
         self.position: dict[Cluster, int] = {}
         self.operands: dict[Cluster, set[Node]] = {}  # values that it reads from outside
         self.reach = Reach[Cluster]()
-        self.summed = only_in_column_sums(graph) if fuse else set()
+        self.summed = column_sum_inputs(graph) if fuse else set()
         self.readers = graph.consumers()
         self.roots = {o.node for o in graph.outputs} | {u.node for u in graph.updates}
         for node in graph.nodes:
@@ -153,9 +153,10 @@ class Fuser:
         return (
             node in self.summed
             or node.type.dtype == boolean
-            or isinstance(node, Again)
+            or isinstance(node, Rematerialized)
             or all(
-                (a.base in self.deferred and not isinstance(a.base, Again)) or not is_op(a.base) for a in accesses(node)
+                (a.base in self.deferred and not isinstance(a.base, Rematerialized)) or not is_op(a.base)
+                for a in accesses(node)
             )
         )
 
@@ -210,7 +211,7 @@ class Fuser:
         for n in reversed(waiting):
             readers = [r for r in (*waiting, head) if reads(r, n)]
             inside = all(r is head or r in prologue for r in readers) and all(
-                is_whole(a) for r in readers for a in accesses(r) if a.base is n
+                is_at_own_position(a) for r in readers for a in accesses(r) if a.base is n
             )
             if n in self.summed and n.type.shape == shape and n.op not in GATHERS and inside:
                 prologue.add(n)
@@ -238,7 +239,7 @@ class Fuser:
     def choose(self, node: Node, waiting: list[Node], producers: dict[Cluster, None]) -> Cluster | None:
         """The latest producing cluster that can take an op; None if the op needs a cluster of its own."""
         for cluster in sorted(producers, key=self.position.__getitem__, reverse=True):
-            if isinstance(node, Recomputed | Repeated) and not makes_again(cluster):
+            if isinstance(node, RecomputedElementwise | RecomputedProduct) and not is_rematerialized(cluster):
                 continue  # next to its inputs it would be computed, and kept alive, as early as the original
             fits = self.fits(node, accesses(node), cluster) and self.is_acyclic(cluster, producers)
             fits = fits and not self.is_full(cluster, node, waiting)
@@ -316,7 +317,7 @@ class Fuser:
         if head.op in WEIGHTS and isinstance(rule, bool):
             return False
         only_reader = len(self.readers[head]) == 1 and head not in self.roots
-        return not (head.op in KERNELS or head.op in WEIGHTS) or says(rule, head, node, only_reader)
+        return not (head.op in KERNELS or head.op in WEIGHTS) or ask_target(rule, head, node, only_reader)
 
     def is_plain(self, cluster: Cluster) -> bool:
         """Is the contraction computed without an epilogue, because the target has none or the product is large?"""
@@ -331,19 +332,19 @@ class Fuser:
         head, last = cluster.nodes[0], cluster.nodes[-1]
         if not self.fusion.dot_epilogues or head in self.roots:
             return False
-        if spread_bias(node) is not None:
+        if broadcast_half_bias(node) is not None:
             return len(cluster.nodes) == 1
         only_reader = len(self.readers[node.inputs[0]]) == 1 if node.inputs else False
         if node.op == "cast" and node.type.dtype.is_half:
             return only_reader and node.inputs[0] is last and (last is head or last.op == "add")
-        return node.op == "add" and head in node.inputs and any(spread_bias(i) is not None for i in node.inputs)
+        return node.op == "add" and head in node.inputs and any(broadcast_half_bias(i) is not None for i in node.inputs)
 
     def reads_in_place(self, access: Access, row: bool, cluster: Cluster) -> bool:
         """Is the value read at the reader's own position?  An op per row cannot read a value per element."""
         base_row = cluster.is_row(access.base)
         if row and not base_row:
             return False
-        return is_whole(access)
+        return is_at_own_position(access)
 
     def fits_pool(self, node: Node, access: Access, cluster: Cluster) -> bool:
         """Can a pool follow the convolution in its kernel?  Its windows must not overlap, and it is the only reader."""
@@ -353,9 +354,9 @@ class Fuser:
             and tiles(node)
             and self.of.get(access.base) is cluster
             and access.base.type.shape == cluster.nodes[0].type.shape == cluster.shape
-            and is_whole(access)
+            and is_at_own_position(access)
             and stays_inside(cluster.nodes, node, self.readers, self.roots)
-            and says(self.fusion.pools_in_convolutions, cluster.nodes[0], node)
+            and ask_target(self.fusion.pools_in_convolutions, cluster.nodes[0], node)
         )
 
     def fits_reduction(self, node: Node, access: Access, cluster: Cluster) -> bool:
@@ -370,12 +371,12 @@ class Fuser:
         )
 
 
-def makes_again(cluster: Cluster) -> bool:
+def is_rematerialized(cluster: Cluster) -> bool:
     """Does a cluster consist of rematerialized ops only?"""
-    return all(isinstance(n, Recomputed | Repeated) for n in cluster.nodes)
+    return all(isinstance(n, RecomputedElementwise | RecomputedProduct) for n in cluster.nodes)
 
 
-def says(rule: bool | str, *arguments: object) -> bool:
+def ask_target(rule: bool | str, *arguments: object) -> bool:
     """Evaluate a target's fusion rule: a constant, or a function of the nodes named as "package.module:function"."""
     if isinstance(rule, bool):
         return rule
@@ -390,7 +391,7 @@ def flops_of(head: Node, sizes: Mapping[str, int]) -> int:
     return 2 * prod(evaluate(e, sizes) for e in (*head.type.shape[-3:], k))
 
 
-def is_whole(access: Access) -> bool:
+def is_at_own_position(access: Access) -> bool:
     """Is a value read at the reader's own position?"""
     return access.shape == access.base.type.shape and access.index == identity(len(access.shape))
 
@@ -399,7 +400,7 @@ def is_column_sum(node: Node) -> bool:
     return node.op == PARTIAL_SUM or (node.op in ("sum", "max") and reduced_axis(node) != node.inputs[0].type.rank - 1)
 
 
-def only_in_column_sums(graph: IRGraph) -> set[Node]:
+def column_sum_inputs(graph: IRGraph) -> set[Node]:
     """Pointwise ops whose every reader is a sum along an outer axis, or another op of this set."""
     results = {o.node for o in graph.outputs} | {u.node for u in graph.updates}
     summed: set[Node] = set()

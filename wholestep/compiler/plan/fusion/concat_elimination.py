@@ -16,7 +16,7 @@ from wholestep.compiler.plan.fusion.clusters import MAPS, Cluster
 from wholestep.compiler.plan.model.kernel import Index, Kind
 
 
-def lay_beside(clusters: Sequence[Cluster], graph: IRGraph) -> list[Cluster]:
+def eliminate_concats(clusters: Sequence[Cluster], graph: IRGraph) -> list[Cluster]:
     """The clusters without those that only concatenate values of one other cluster, which stores them in place."""
     readers = graph.consumers()
     roots = {o.node for o in graph.outputs} | {u.node for u in graph.updates}

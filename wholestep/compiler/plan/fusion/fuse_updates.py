@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wholestep.compiler.ir.graph import Node, Update
-from wholestep.compiler.plan.fusion.clusters import GATHERS, MAPS, Cluster, accesses, is_whole, reach_of
+from wholestep.compiler.plan.fusion.clusters import GATHERS, MAPS, Cluster, accesses, is_at_own_position, reach_of
 from wholestep.compiler.plan.fusion.fuse_column_sums import states_read
 from wholestep.compiler.plan.lower.materialize import is_state
 from wholestep.compiler.plan.model.kernel import Kind
 from wholestep.compiler.target import Fusion
 
 
-def merge_maps(clusters: Sequence[Cluster], updates: Sequence[Update], fusion: Fusion) -> list[Cluster]:
+def fuse_pointwise(clusters: Sequence[Cluster], updates: Sequence[Update], fusion: Fusion) -> list[Cluster]:
     """The clusters, with pointwise ones merged if that saves a pass over memory."""
     fuser = _UpdateFuser(clusters, updates, fusion.most_buffers)
     for cluster in clusters:
@@ -87,13 +87,13 @@ def is_pure(cluster: Cluster) -> bool:
         and cluster.vector is not None
         and not cluster.prologue
         and all(n.op in MAPS and n.op not in GATHERS for n in cluster.nodes)
-        and all(is_whole(a) for n in cluster.nodes for a in accesses(n) if is_state(a.base))
+        and all(is_at_own_position(a) for n in cluster.nodes for a in accesses(n) if is_state(a.base))
     )
 
 
 def is_read_in_place(ops: Sequence[Node], results: set[Node]) -> bool:
     """Does each op read these results at its own position?"""
-    return all(is_whole(a) for n in ops for a in accesses(n) if a.base in results)
+    return all(is_at_own_position(a) for n in ops for a in accesses(n) if a.base in results)
 
 
 def count_buffers(ops: Sequence[Node]) -> int:

@@ -22,8 +22,8 @@ from wholestep.compiler.plan.fusion.clusters import (
     Cluster,
     absorb,
     accesses,
+    column_sum_inputs,
     is_column_sum,
-    only_in_column_sums,
     reach_of,
     reduced_axis,
 )
@@ -68,11 +68,11 @@ class PartialSum(Node):
         return PartialSum(values, self.alone)
 
 
-def leave_parts(graph: IRGraph, fusion: Fusion, sizes: Mapping[str, int]) -> IRGraph:
+def split_column_sums(graph: IRGraph, fusion: Fusion, sizes: Mapping[str, int]) -> IRGraph:
     """The graph with eligible column sums in two stages; unchanged if the target has no kernels for partial sums."""
     if not fusion.partial_sums:
         return graph
-    readers, summed = graph.consumers(), only_in_column_sums(graph)
+    readers, summed = graph.consumers(), column_sum_inputs(graph)
     new: dict[Node, Node] = {}
     for node in graph.nodes:
         new[node] = node.with_inputs([new[i] for i in node.inputs])
@@ -136,18 +136,18 @@ class _Summands:
         return self.is_in_a_pass or (alone and written and bytes > LEAST_ALONE)
 
 
-def join_parts(clusters: list[Cluster]) -> list[Cluster]:
+def fuse_partial_sums(clusters: list[Cluster]) -> list[Cluster]:
     """Horizontal fusion: clusters that compute partial sums only join one over the same rows with a common operand."""
     alone = [c for c in clusters if c.nodes[-1].op == PARTIAL_SUM and all(_only_for_parts(n, c) for n in c.nodes)]
     if not alone:
         return clusters
     reach, merged = reach_of(clusters), set[Cluster]()
     for guest in alone:
-        operands = read_whole(guest)
+        operands = full_shape_operands(guest)
         for home in clusters:
             if home is guest or home in merged or home.kind is not Kind.NEST or home.shape != guest.shape:
                 continue
-            if not operands & read_whole(home) or len(_sums(home)) + len(_sums(guest)) > MOST_SUMS:
+            if not operands & full_shape_operands(home) or len(_sums(home)) + len(_sums(guest)) > MOST_SUMS:
                 continue
             if home.loop != guest.loop or _are_alone(home) != _are_alone(guest):
                 continue
@@ -163,7 +163,7 @@ def _only_for_parts(node: Node, cluster: Cluster) -> bool:
     return node.op == PARTIAL_SUM or (node.op not in REDUCTIONS and node.is_elementwise)
 
 
-def read_whole(cluster: Cluster) -> set[Node]:
+def full_shape_operands(cluster: Cluster) -> set[Node]:
     """The operands of a cluster that have its own shape."""
     inside = set(cluster.nodes)
     return {a.base for n in cluster.nodes for a in accesses(n) if a.shape == cluster.shape} - inside

@@ -6,10 +6,10 @@ the point of need, so that its operands are not read a second time; `just_in_tim
 
 from __future__ import annotations
 
-from wholestep.compiler.passes.rematerialize.memory_budget import Recomputed
-from wholestep.compiler.plan.fusion.clusters import Cluster, absorb, makes_again, reach_of
+from wholestep.compiler.passes.rematerialize.memory_budget import RecomputedElementwise
+from wholestep.compiler.plan.fusion.clusters import Cluster, absorb, is_rematerialized, reach_of
 from wholestep.compiler.plan.fusion.fuse_updates import count_buffers
-from wholestep.compiler.plan.fusion.partial_column_sums import read_whole
+from wholestep.compiler.plan.fusion.partial_column_sums import full_shape_operands
 from wholestep.compiler.plan.memory.cluster_order import topological
 from wholestep.compiler.plan.model.kernel import Kind
 from wholestep.compiler.target import Fusion
@@ -20,19 +20,19 @@ def join_recomputed(clusters: list[Cluster], fusion: Fusion) -> list[Cluster]:
     guests = [
         c
         for c in clusters
-        if c.kind is Kind.NEST and c.loop is None and all(isinstance(n, Recomputed) for n in c.nodes)
+        if c.kind is Kind.NEST and c.loop is None and all(isinstance(n, RecomputedElementwise) for n in c.nodes)
     ]
     if not guests:
         return clusters
     reach, due, merged = reach_of(clusters), _due(clusters), set[Cluster]()
     position = {c: i for i, c in enumerate(topological(clusters))}
-    nests = [c for c in clusters if c.kind is Kind.NEST and c.loop is None and not makes_again(c)]
+    nests = [c for c in clusters if c.kind is Kind.NEST and c.loop is None and not is_rematerialized(c)]
     for guest in guests:
-        operands = read_whole(guest)
+        operands = full_shape_operands(guest)
         homes = [
             c
             for c in nests
-            if c.shape == guest.shape and position[c] > due[guest] and operands & read_whole(c)
+            if c.shape == guest.shape and position[c] > due[guest] and operands & full_shape_operands(c)
             if count_buffers([*c.nodes, *guest.nodes]) < fusion.most_buffers
             if not (reach.depends(c, guest) or reach.depends(guest, c))
         ]
@@ -46,7 +46,7 @@ def join_recomputed(clusters: list[Cluster], fusion: Fusion) -> list[Cluster]:
 
 def just_in_time(clusters: list[Cluster]) -> list[Cluster]:
     """A topological order in which a recomputed value comes directly before its first reader could run."""
-    if not any(makes_again(c) for c in clusters):
+    if not any(is_rematerialized(c) for c in clusters):
         return clusters
     due = _due(clusters)
     ordered = topological(clusters)
@@ -65,11 +65,11 @@ def _due(clusters: list[Cluster]) -> dict[Cluster, float]:
             readers[r].append(c)
     due: dict[Cluster, float] = {}
     for c in reversed(ordered):  # readers first: a rematerialized reader is itself moved to its due position
-        if makes_again(c):
+        if is_rematerialized(c):
             due[c] = min((due[r] if r in due else _ready(r, position) for r in readers[c]), default=position[c])
     return due
 
 
 def _ready(cluster: Cluster, position: dict[Cluster, int]) -> int:
     """The position after which a cluster could run if it did not depend on rematerialized values."""
-    return max((position[r] for r in cluster.reads if not makes_again(r)), default=position[cluster])
+    return max((position[r] for r in cluster.reads if not is_rematerialized(r)), default=position[cluster])

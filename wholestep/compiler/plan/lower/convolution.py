@@ -12,7 +12,7 @@ from functools import partial
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Node
-from wholestep.compiler.ir.type_rules.convolution import window_products
+from wholestep.compiler.ir.type_rules.convolution import multiply_adds
 from wholestep.compiler.ir.types import DType, Extent, evaluate
 from wholestep.compiler.plan.fusion.clusters import Cluster
 from wholestep.compiler.plan.lower.convolution_ops import OPERANDS, POOLED, POOLS, WEIGHTS, geometry, operand_axes
@@ -51,7 +51,7 @@ def _kernel(id: int, head: Node, buffers: Buffers, axes: Sequence[Extent], field
 
 def flops_of_op(head: Node, sizes: Mapping[str, int]) -> int:
     """The multiplications and additions of a convolution or an adjoint; the comparisons of a pool."""
-    products = window_products(head.op, tuple(i.type for i in head.inputs), head.type, True)
+    products = multiply_adds(head.op, tuple(i.type for i in head.inputs), head.type, True)
     return evaluate(products * (1 if head.op.startswith("max_pool2d") else 2), sizes)
 
 

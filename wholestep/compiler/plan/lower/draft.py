@@ -17,14 +17,14 @@ from wholestep.compiler.ir.types import Dim, evaluate
 from wholestep.compiler.plan.fusion.clusters import Cluster, fuse
 from wholestep.compiler.plan.fusion.concat_elimination import in_place_concats
 from wholestep.compiler.plan.fusion.fuse_column_sums import join_column_sums
-from wholestep.compiler.plan.fusion.fuse_updates import merge_maps
-from wholestep.compiler.plan.fusion.partial_column_sums import join_parts, leave_parts
+from wholestep.compiler.plan.fusion.fuse_updates import fuse_pointwise
+from wholestep.compiler.plan.fusion.partial_column_sums import fuse_partial_sums, split_column_sums
 from wholestep.compiler.plan.fusion.recompute_placement import join_recomputed, just_in_time
 from wholestep.compiler.plan.io.traffic import bytes_moved, flops
 from wholestep.compiler.plan.lower.lower_cluster import EMIT
-from wholestep.compiler.plan.lower.materialize import ReadableViews, prepare
+from wholestep.compiler.plan.lower.materialize import ReadableViews, materialize_copies
 from wholestep.compiler.plan.lower.routine_ops import assemble
-from wholestep.compiler.plan.lower.scan import in_slots, open_loops
+from wholestep.compiler.plan.lower.scan import expand_loops, in_slots
 from wholestep.compiler.plan.memory.buffers import Buffers
 from wholestep.compiler.plan.memory.cluster_order import place_updates, topological
 from wholestep.compiler.plan.model.bodies import Dot
@@ -43,17 +43,17 @@ def make_draft(request: PlanRequest, operands: ReadableViews | None = None) -> D
     graph, target, fused = request.graph, request.target, request.fused
     sizes = _check_sizes(graph, request.capacity, request.least)
     rules, fusion = operands or ReadableViews(), target.fusion
-    prepared = prepare(assemble(graph), rules)  # every kernel can read its operands in place
-    prepared = leave_parts(prepared, fusion, sizes)  # large column sums have two stages
+    prepared = materialize_copies(assemble(graph), rules)  # every kernel can read its operands in place
+    prepared = split_column_sums(prepared, fusion, sizes)  # large column sums have two stages
     clusters = fuse(prepared, fusion, fused, sizes)  # which ops share a kernel
     if fused:
-        clusters = join_parts(clusters)
-        clusters = merge_maps(clusters, prepared.updates, fusion)  # an update is one pass over its buffers
+        clusters = fuse_partial_sums(clusters)
+        clusters = fuse_pointwise(clusters, prepared.updates, fusion)  # an update is one pass over its buffers
         clusters = join_column_sums(clusters, prepared.updates, fusion)  # sums share a kernel that reads their operand
         clusters = join_recomputed(clusters, fusion)  # so do recomputed values
     updates = place_updates(prepared, clusters)  # a state is overwritten only after its last read
     # The clusters of a loop's body replace the loop.
-    opened = open_loops(topological(just_in_time(clusters)), fusion, rules, fused)
+    opened = expand_loops(topological(just_in_time(clusters)), fusion, rules, fused)
     ordered = opened.clusters
     buffers = Buffers(prepared, ordered, updates, sizes, graph.outputs, opened)  # which values are stored
     kernels = [emit(i, c, buffers, request.label) for i, c in enumerate(ordered)]

@@ -12,7 +12,7 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
 from wholestep.compiler.ir.ops import Trait, ops_with
 from wholestep.compiler.ir.types import DType, TensorType
-from wholestep.compiler.passes.rematerialize.late_readers import Again
+from wholestep.compiler.passes.rematerialize.late_readers import Rematerialized
 from wholestep.compiler.plan.lower.convolution_ops import KERNELS, WEIGHTS, WINDOWS
 from wholestep.compiler.plan.lower.routine_ops import (
     Assembled,
@@ -24,11 +24,11 @@ from wholestep.compiler.plan.lower.routine_ops import (
 from wholestep.compiler.plan.model.access import (
     VIEWS,
     Access,
-    cuts_axes,
     identity,
+    is_broadcast_reshape,
     is_reinterpretation,
-    repeats,
     resolve,
+    splits_axes_only,
 )
 
 STORED_LEAVES = ops_with(Trait.STATE | Trait.GIVEN)
@@ -58,7 +58,7 @@ def is_generated(node: Node) -> bool:
     return node.host or node.op in ("iota", "random")
 
 
-def copy_of(node: Node) -> Node:
+def stored_copy(node: Node) -> Node:
     """A node that stores another one's value."""
     return _copy(node)
 
@@ -118,9 +118,9 @@ def _half_state(node: Node) -> Node:
     return HalfCopy(node.inputs[0], node.type.dtype) if rounds else node
 
 
-def spread_bias(node: Node) -> Node | None:
+def broadcast_half_bias(node: Node) -> Node | None:
     """The half-precision bias row that a node broadcasts to a matrix, perhaps widened; None for other nodes."""
-    spread = node.inputs[0] if isinstance(node, Again) and node.op == "cast" else node
+    spread = node.inputs[0] if isinstance(node, Rematerialized) and node.op == "cast" else node
     is_row = spread.op == "expand" and spread.inputs[0].type.rank == 1 and spread.type.dtype.is_half
     return spread.inputs[0] if is_row else None
 
@@ -178,12 +178,18 @@ class _Preparer:
             (source,) = node.inputs
             if source.op == "reshape":
                 return self.prepare(Node("reshape", source.inputs, node.attrs, node.name, node.line))
-            if not is_reinterpretation(node) or (source.op in VIEWS and (cuts_axes(node) or repeats(node))):
+            if not is_reinterpretation(node) or (
+                source.op in VIEWS and (splits_axes_only(node) or is_broadcast_reshape(node))
+            ):
                 return node
             return node.with_inputs([self.stored(source)])
         if node.op == "matmul":
             return self.matmul(node)
-        if isinstance(node, Again) and self.rules.takes_half_rows() and (row := spread_bias(node)) is not None:
+        if (
+            isinstance(node, Rematerialized)
+            and self.rules.takes_half_rows()
+            and (row := broadcast_half_bias(node)) is not None
+        ):
             return node.with_inputs([node.inputs[0].with_inputs([_half_state(row)])])
         if node.op == "gather":
             table, index = node.inputs  # rows can be gathered from any layout of a state
@@ -215,7 +221,7 @@ def _output(node: Node) -> Node:
     return _stored_result(node)
 
 
-def prepare(graph: IRGraph, rules: ReadableViews) -> IRGraph:
+def materialize_copies(graph: IRGraph, rules: ReadableViews) -> IRGraph:
     """The graph with the copies that its kernels need; an output is the op that computes it, perhaps reshaped."""
     new: dict[Node, Node] = {}
     preparer = _Preparer(rules)

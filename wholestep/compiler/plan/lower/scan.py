@@ -19,9 +19,9 @@ from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import IRGraph, Node, Update
 from wholestep.compiler.ir.types import Dim, Extent, product, symbols_of
 from wholestep.compiler.plan.fusion.clusters import Cluster, accesses, fuse, is_op
-from wholestep.compiler.plan.fusion.concat_elimination import in_place_concats, lay_beside, parts
-from wholestep.compiler.plan.fusion.fuse_updates import merge_maps
-from wholestep.compiler.plan.lower.materialize import ReadableViews, copy_of, prepare
+from wholestep.compiler.plan.fusion.concat_elimination import eliminate_concats, in_place_concats, parts
+from wholestep.compiler.plan.fusion.fuse_updates import fuse_pointwise
+from wholestep.compiler.plan.lower.materialize import ReadableViews, materialize_copies, stored_copy
 from wholestep.compiler.plan.memory.cluster_order import topological
 from wholestep.compiler.plan.model.access import VIEWS, Indices
 from wholestep.compiler.plan.model.bodies import Body
@@ -43,7 +43,7 @@ Slot = tuple[Node, Extent]  # a stack, and the position in it
 
 
 @dataclass
-class Opened:
+class ExpandedLoops:
     """A program whose loops are expanded into the kernels of their bodies."""
 
     clusters: list[Cluster] = field(default_factory=list)  # of all kernels, in execution order
@@ -60,9 +60,9 @@ class Opened:
         return list(dict.fromkeys(stack for places in self.places.values() for stack, _ in places))
 
 
-def open_loops(clusters: Sequence[Cluster], fusion: Fusion, rules: ReadableViews, fused: bool) -> Opened:
+def expand_loops(clusters: Sequence[Cluster], fusion: Fusion, rules: ReadableViews, fused: bool) -> ExpandedLoops:
     """Replace each loop by the clusters of its body."""
-    opened = Opened()
+    opened = ExpandedLoops()
     for cluster in clusters:
         if cluster.kind is Kind.LOOP:
             opened.closed.append(cluster)
@@ -75,7 +75,9 @@ def open_loops(clusters: Sequence[Cluster], fusion: Fusion, rules: ReadableViews
 class _Body:
     """Expands one loop."""
 
-    def __init__(self, cluster: Cluster, opened: Opened, fusion: Fusion, rules: ReadableViews, fused: bool) -> None:
+    def __init__(
+        self, cluster: Cluster, opened: ExpandedLoops, fusion: Fusion, rules: ReadableViews, fused: bool
+    ) -> None:
         self.cluster, self.opened, self.fusion, self.rules, self.fused = cluster, opened, fusion, rules, fused
         self.scan = cluster.nodes[0]
         self.attrs = attrs_of(self.scan, at.ScanAttrs)
@@ -132,8 +134,12 @@ class _Body:
             if node not in new:
                 new[node] = node.with_inputs([new[i] for i in node.inputs])
         slots = [after if i < a.carries else self.iteration for i in range(len(self.items))]
-        results = [copy_of(new[o.node]) if new[o.node].op == "scatter_add" else new[o.node] for o in a.graph.outputs]
-        iteration = prepare(IRGraph((), tuple(Update(f"y{i}", n) for i, n in enumerate(results))), self.rules)
+        results = [
+            stored_copy(new[o.node]) if new[o.node].op == "scatter_add" else new[o.node] for o in a.graph.outputs
+        ]
+        iteration = materialize_copies(
+            IRGraph((), tuple(Update(f"y{i}", n) for i, n in enumerate(results))), self.rules
+        )
         for update, item, slot in zip(iteration.updates, self.items, slots, strict=True):
             self.opened.places.setdefault(update.node, []).append((item, slot))
         return iteration
@@ -145,7 +151,7 @@ class _Body:
         graph = self.graph()
         clusters = fuse(graph, self.fusion, self.fused)
         if self.fused:
-            clusters = lay_beside(merge_maps(clusters, (), self.fusion), graph)
+            clusters = eliminate_concats(fuse_pointwise(clusters, (), self.fusion), graph)
         for concat in (n for c in clusters for n in in_place_concats(c)):
             self.opened.parts.update({part: (concat, index) for part, index in parts(concat)})
         inside = topological(clusters)
@@ -158,7 +164,7 @@ class _Body:
     def store_initial_carries(self) -> None:
         """Copy the initial value of each carry into the first slot of its stack."""
         for i in range(self.attrs.carries):
-            copy = copy_of(self.scan.inputs[i])
+            copy = stored_copy(self.scan.inputs[i])
             self.opened.places[copy] = [(self.items[i], self.attrs.length if self.attrs.reverse else 0)]
             shape = copy.type.shape
             self.opened.clusters.append(Cluster(Kind.NEST, shape[:-1], shape[-1] if shape else None, [copy]))

@@ -17,7 +17,7 @@ from wholestep.compiler.plan.fusion.clusters import Cluster, accesses
 from wholestep.compiler.plan.lower.materialize import half_copy_under, is_state
 from wholestep.compiler.plan.lower.routine_ops import compose_indices
 from wholestep.compiler.plan.lower.scalar_prologue import ScalarPrologue
-from wholestep.compiler.plan.lower.scan import Opened
+from wholestep.compiler.plan.lower.scan import ExpandedLoops
 from wholestep.compiler.plan.model.access import identity
 from wholestep.compiler.plan.model.kernel import Buffer, Index, Layout, Load, Space
 from wholestep.compiler.plan.model.layout import layout_bytes
@@ -33,10 +33,10 @@ class Buffers:
         updates: Sequence[Update],
         sizes: Mapping[str, int],
         outputs: Sequence[Output],
-        loops: Opened | None = None,
+        loops: ExpandedLoops | None = None,
     ) -> None:
         self.sizes = sizes
-        self.loops = loops or Opened()
+        self.loops = loops or ExpandedLoops()
         self.output_types = {o.name: o.node.type for o in outputs}  # as the caller sees them: perhaps reshaped
         self.all: list[Buffer] = []
         self.stored: dict[Node, int] = {}

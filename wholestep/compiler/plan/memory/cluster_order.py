@@ -54,7 +54,7 @@ def copy_cluster(node: Node, source: Cluster) -> Cluster:
 
 def reads_elsewhere(writer: Cluster, update: Update) -> bool:
     """Does the cluster read the state at another position, or in another pass, than that of the store?"""
-    state, passes = update.name, has_passes(writer, update.node)
+    state, passes = update.name, revisits_elements(writer, update.node)
     for n in writer.members:
         for a in accesses(n):
             if is_state(a.base) and a.base.attrs.name == state:  # type: ignore[attr-defined]
@@ -64,7 +64,7 @@ def reads_elsewhere(writer: Cluster, update: Update) -> bool:
     return False
 
 
-def has_passes(cluster: Cluster, node: Node) -> bool:
+def revisits_elements(cluster: Cluster, node: Node) -> bool:
     """May a nest visit an element again after a reduction: does it compute elements, or the node, from the result?"""
     if cluster.kind is not Kind.NEST or not any(n.op in REDUCTIONS for n in cluster.results):
         return False

@@ -11,7 +11,7 @@ from wholestep.compiler.plan.io.traffic import loads, stores
 from wholestep.compiler.plan.model.kernel import Buffer, Kernel, Kind, Layout
 
 
-def overwrites(kernel: Kernel, old: Buffer, new: Buffer) -> bool:
+def may_alias(kernel: Kernel, old: Buffer, new: Buffer) -> bool:
     """May `new` reuse the bytes of `old`, which no later kernel reads?
 
     Every load of an old element must be in the loop that stores the new one, or in an earlier pass over the row.  In a

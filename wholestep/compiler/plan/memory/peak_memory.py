@@ -94,7 +94,7 @@ class Footprint:
         return (*entries, ("page rounding", self.peak_bytes - sum(size for _, size in entries)))
 
 
-def pages_of(plan: Plan, threads: int, states: Collection[str] | None = None) -> Footprint:
+def host_footprint(plan: Plan, threads: int, states: Collection[str] | None = None) -> Footprint:
     """The bytes that a session maps on a CPU to run `plan` on `threads` threads, counting only these of its states."""
     scratch = Segments().grown(plan.arena_bytes, plan.work_bytes, threads)
     return Footprint(

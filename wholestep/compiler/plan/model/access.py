@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from wholestep.compiler.ir.graph import Node
-from wholestep.compiler.ir.shapes import quotients
+from wholestep.compiler.ir.shapes import reshape_quotients
 from wholestep.compiler.ir.types import Extent, Shape, product
 from wholestep.compiler.plan.model.kernel import Index
 
@@ -104,13 +104,13 @@ def merge_index(shape: Shape, into: Shape, index: Indices) -> Indices | None:
     return tuple(merged) if not axes else None
 
 
-def cuts_axes(node: Node) -> bool:
+def splits_axes_only(node: Node) -> bool:
     """Does a reshape only split axes of its input?  Then the position in the input is affine in the new axes."""
     shape = node.type.shape
     return merge_index(shape, node.inputs[0].type.shape, identity(len(shape))) is not None
 
 
-def repeats(node: Node) -> bool:
+def is_broadcast_reshape(node: Node) -> bool:
     """Is the node a reshape of a broadcast value, so that the index in the value is a quotient of the reshape's index?
 
     A norm's weight, one value per channel, is broadcast over the pixels; then channels and pixels are merged.
@@ -119,7 +119,7 @@ def repeats(node: Node) -> bool:
     if node.op != "reshape" or source.op != "expand":
         return False
     (base,) = source.inputs
-    axis_quotients = quotients(node.type.shape, source.type.shape)
+    axis_quotients = reshape_quotients(node.type.shape, source.type.shape)
     broadcast_axes: tuple[int, ...] = source.attrs.axes  # type: ignore[attr-defined]
     return (
         base.op not in (*VIEWS, "iota", "random")
@@ -130,7 +130,7 @@ def repeats(node: Node) -> bool:
 
 def _repeat_access(node: Node, index: Indices) -> Access:
     (source,) = node.inputs
-    axis_quotients = quotients(node.type.shape, source.type.shape)
+    axis_quotients = reshape_quotients(node.type.shape, source.type.shape)
     assert axis_quotients is not None, "materialization copies the input of a reshape of a view that merges axes"
     index_in_base = []
     for d in source.attrs.axes:  # type: ignore[attr-defined]

@@ -9,7 +9,7 @@ from wholestep.compiler.target import Target
 from wholestep.errors import DTypeError
 
 
-def need_dtypes(graph: IRGraph, target: Target) -> None:
+def check_dtypes(graph: IRGraph, target: Target) -> None:
     """Raise a DTypeError, with the user's line, for the first tensor whose dtype the target does not support.
 
     Expressions of scalars alone are exempt: the host computes them in float64 on every target.

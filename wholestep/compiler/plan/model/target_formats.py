@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import field
 
-from wholestep.compiler.plan.memory.peak_memory import Footprint, pages_of
+from wholestep.compiler.plan.memory.peak_memory import Footprint, host_footprint
 from wholestep.compiler.plan.model.kernel import Plan, Schedule
 from wholestep.records import dataclass
 
@@ -24,7 +24,7 @@ class Format:
     unions: Mapping[str, Mapping[str, type]] = field(default_factory=dict)  # annotation of a field -> kind -> record
     check: Callable[[Plan], None] = _no_check  # raises PlanError unless a plan of our own planner is sound
     check_file: Callable[[Plan], None] = _no_check  # raises PlanError unless a plan read from a file is sound
-    footprint: Callable[[Plan, int, Collection[str] | None], Footprint] = pages_of  # bytes needed to run a plan
+    footprint: Callable[[Plan, int, Collection[str] | None], Footprint] = host_footprint  # bytes needed to run a plan
 
 
 # Family -> its format, or the module that defines it as FORMAT, imported on first use.  Any other family uses the

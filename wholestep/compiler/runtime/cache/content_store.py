@@ -131,7 +131,7 @@ class ContentStore:
         return [self.folder / key / name for name in sorted(names)]
 
 
-def cache_of(options: CompileOptions) -> ContentStore:
+def open_cache(options: CompileOptions) -> ContentStore:
     """The cache that the options select; without caching, a temporary one of this process."""
     return ContentStore(options.cache_folder) if options.cache else _private_cache()
 

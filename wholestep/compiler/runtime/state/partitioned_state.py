@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from wholestep.compiler.frontend.initializers import FirstValue
+from wholestep.compiler.frontend.initializers import InitialValue
 from wholestep.compiler.ir.attrs import DATA, MODEL
-from wholestep.compiler.ir.state_partition import Division
+from wholestep.compiler.ir.state_partition import StatePartition
 from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.plan.model.kernel import Buffer
 from wholestep.compiler.runtime.arrays import AnyArray
@@ -39,7 +39,9 @@ class PartsMemory:
         """Allocate states, the parts of each rank as one block."""
         columns = list(by_columns) if by_columns and self.turns else [False] * len(types)
         shapes = [tuple(int(e) for e in t.shape) for t in types]
-        divisions = [Division(shape, by, self._ranks, self._cut) for shape, by in zip(shapes, columns, strict=True)]
+        divisions = [
+            StatePartition(shape, by, self._ranks, self._cut) for shape, by in zip(shapes, columns, strict=True)
+        ]
         part_types = [TensorType(division.shape, t.dtype) for division, t in zip(divisions, types, strict=True)]
         turned = [
             False if self._ranks else by for by in columns
@@ -50,7 +52,7 @@ class PartsMemory:
             for i, division in enumerate(divisions)
         ]
 
-    def draw(self, into: Parts, first: FirstValue) -> bool:
+    def draw(self, into: Parts, first: InitialValue) -> bool:
         """Never draws in place: the caller uses NumPy."""
         return False
 
@@ -67,7 +69,7 @@ def memories_of_parts(buffers: Sequence[Buffer], memory: StateMemory, group: Ran
 class Parts:
     """A partitioned state; `of` are the parts in this process, by rank."""
 
-    def __init__(self, division: Division, of: dict[int, Stored], group: RankGroup) -> None:
+    def __init__(self, division: StatePartition, of: dict[int, Stored], group: RankGroup) -> None:
         self.of, self._division, self._group = of, division, group
 
     @property

@@ -45,7 +45,7 @@ class SlotFamily:
         return self
 
 
-def relate(one: SlotMember, other: SlotMember) -> None:
+def merge_families(one: SlotMember, other: SlotMember) -> None:
     """Merge two families; the version of the result is one that neither has had."""
     larger, smaller = one.family, other.family
     if larger is smaller:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Container, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from wholestep.compiler.frontend.initializers import FirstValue
+from wholestep.compiler.frontend.initializers import InitialValue
 from wholestep.compiler.frontend.update_counters import RAW
 from wholestep.compiler.ir.types import TensorType, shape_text, symbols_of
 from wholestep.compiler.runtime.arrays import AnyArray, as_array, check_dtype
 from wholestep.compiler.runtime.background import run_all
-from wholestep.compiler.runtime.state.slot import Owner, Slot, SlotFamily, host_memory, relate
+from wholestep.compiler.runtime.state.slot import Owner, Slot, SlotFamily, host_memory, merge_families
 from wholestep.compiler.runtime.state.step_counters import Counting
 from wholestep.compiler.runtime.state.storage import HostArray, StateMemory
 from wholestep.compiler.runtime.threads import default_threads
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MANY = 4 << 20  # bytes of states from which on initial values are drawn on one thread per core
 NOBODY: Mapping[str, Owner] = {}
 
-First = Callable[[str], AnyArray | FirstValue | None]
+First = Callable[[str], AnyArray | InitialValue | None]
 
 
 class State(Counting):
@@ -88,7 +88,7 @@ class State(Counting):
             self._slots = {n: s for n, s in self._slots.items() if not n.startswith(f"{name}.")}
             self.forget_updates(name)
         self._slots[name] = slot
-        relate(self, slot)
+        merge_families(self, slot)
         self.family.averages |= name.endswith(RAW)
 
     def _make(
@@ -105,17 +105,17 @@ class State(Counting):
             for name, stored in zip(types, stored_states, strict=True)
         }
 
-        def write(name: str, value: AnyArray | FirstValue) -> None:
-            if isinstance(value, FirstValue) and isinstance(stored := slots[name].newest, HostArray):
+        def write(name: str, value: AnyArray | InitialValue) -> None:
+            if isinstance(value, InitialValue) and isinstance(stored := slots[name].newest, HostArray):
                 stored.draw(value)
                 return
-            array = value.array() if isinstance(value, FirstValue) else value
+            array = value.array() if isinstance(value, InitialValue) else value
             slots[name].write(_check_value(slots[name], array, name))
 
         initial_values, pending = {name: initial(name) for name in slots}, []
         for name in sorted(slots, key=lambda name: -_bytes(types[name])):
             first = initial_values[name]  # None: zeros, as allocated
-            is_drawn = isinstance(first, FirstValue) and memory.draw(slots[name].newest, first)
+            is_drawn = isinstance(first, InitialValue) and memory.draw(slots[name].newest, first)
             if first is not None and not is_drawn:
                 pending.append(partial(write, name, first))
         parallel = sum(map(_bytes, types.values())) >= MANY

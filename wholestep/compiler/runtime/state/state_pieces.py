@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from wholestep.compiler.ir.state_partition import Cut
+from wholestep.compiler.ir.state_partition import AxisSplit
 from wholestep.compiler.runtime.arrays import AnyArray
 
 
@@ -49,12 +49,14 @@ class StatePiece:
         fits = sorted(axes) == list(range(len(shape))) and form and math.prod(form) == math.prod(shape)
         if not fits or array.shape[1:] != form[1:] or array.ndim != len(form) or first + len(array) > form[0]:
             raise ValueError(f"a part of shape {array.shape} does not fit at {place!r}")
-        if cut and not (len(cut) >= 3 and cut[0] < len(shape) and model < cut[2] and _divides(Cut.of(cut), shape)):
+        if cut and not (
+            len(cut) >= 3 and cut[0] < len(shape) and model < cut[2] and _divides(AxisSplit.of(cut), shape)
+        ):
             raise ValueError(f"{place!r} has an invalid split")
         return StatePiece(array, shape, axes, form, first, cut, model)
 
 
-def _divides(cut: Cut, shape: tuple[int, ...]) -> bool:
+def _divides(cut: AxisSplit, shape: tuple[int, ...]) -> bool:
     return cut.fits((*shape[: cut.axis], shape[cut.axis] * cut.ranks, *shape[cut.axis + 1 :]))
 
 
@@ -64,14 +66,14 @@ def _counts(values: object) -> tuple[int, ...]:
     return tuple(values)
 
 
-def put_together(pieces: Sequence[StatePiece]) -> AnyArray:
+def join_pieces(pieces: Sequence[StatePiece]) -> AnyArray:
     """The complete state from its pieces, of which some may be duplicates; ValueError if pieces are missing."""
     if len({(p.shape, p.axes, p.form, p.cut, p.array.dtype) for p in pieces}) != 1:
         raise ValueError("the pieces do not belong to one array")
     cut = pieces[0].cut
     if not cut:
         return _part(pieces)
-    return Cut.of(cut).join([_part([p for p in pieces if p.model == model]) for model in range(cut[2])])
+    return AxisSplit.of(cut).join([_part([p for p in pieces if p.model == model]) for model in range(cut[2])])
 
 
 def _part(pieces: Sequence[StatePiece]) -> AnyArray:

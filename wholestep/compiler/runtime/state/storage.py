@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from wholestep.compiler.frontend.initializers import FirstValue
+from wholestep.compiler.frontend.initializers import InitialValue
 from wholestep.compiler.ir.types import TensorType, transpose_type
 from wholestep.compiler.plan.model.kernel import Layout
 from wholestep.compiler.plan.model.layout import layout_bytes, pack, stored_shape, unpack
@@ -61,7 +61,7 @@ class StateMemory(Protocol):
     def hold(self, types: Sequence[TensorType], by_columns: Sequence[bool] = ()) -> Sequence[Stored]:
         """Allocate some states, all zero; `by_columns`: for each, whether products read it transposed."""
 
-    def draw(self, into: Any, first: FirstValue) -> bool:
+    def draw(self, into: Any, first: InitialValue) -> bool:
         """Draw the initial value of a state in place if that is faster here; the same bits as `first.array()`."""
 
 
@@ -115,7 +115,7 @@ class HostMemory:
             _StoredForm(type, self._layout(type), transposed) for type, transposed in zip(stored, turned, strict=True)
         ]
 
-    def draw(self, into: HostArray, first: FirstValue) -> bool:
+    def draw(self, into: HostArray, first: InitialValue) -> bool:
         """Never draws in place: the caller uses NumPy, on several threads."""
         return False
 
@@ -143,7 +143,7 @@ class HostArray:
         else:
             self._write_rows(0, value)
 
-    def draw(self, first: FirstValue) -> None:
+    def draw(self, first: InitialValue) -> None:
         """Write the initial value; a matrix a few rows at a time, so that no second copy of it is needed."""
         if len(self._shape) != 2:
             self.write(first.array())

@@ -13,7 +13,7 @@ from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.lower.decompose import DECOMPOSITIONS, decompose
-from wholestep.compiler.passes.lower.dynamic_update_slice import lower_row_writes
+from wholestep.compiler.passes.lower.dynamic_update_slice import lower_dynamic_update_slices
 from wholestep.compiler.passes.simplify.cse import share_common_nodes
 from wholestep.compiler.passes.simplify.dead_code import drop_dead_code
 from wholestep.compiler.passes.simplify.fold import fold
@@ -56,7 +56,7 @@ def step_model(session: Session, opset: int) -> ModelProto:
 
 def lower_for_onnx(graph: ir.IRGraph) -> ir.IRGraph:
     """A traced step without gradients, modes and what ONNX has no form for."""
-    for one in (inline_calls, expand_gradients, strip_stop_gradients, lower_row_writes):
+    for one in (inline_calls, expand_gradients, strip_stop_gradients, lower_dynamic_update_slices):
         graph = one(graph)
     graph = decompose(graph, keep=KEPT)
     for one in (fold, share_common_nodes, drop_dead_code):

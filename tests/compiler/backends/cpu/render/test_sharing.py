@@ -11,7 +11,7 @@ import pytest
 
 import wholestep as ws
 from wholestep.compiler.backends.cpu.render import source as render
-from wholestep.compiler.backends.cpu.render.dedup_kernels import find_templates, form_of
+from wholestep.compiler.backends.cpu.render.dedup_kernels import find_templates, template_of
 
 KERNEL = """\
 static void @(const ws_call *call, long lo, long hi, float *restrict x0, float *restrict x1) {{
@@ -46,7 +46,7 @@ def test_what_gcc_makes_use_of_stays_in_the_text(other: dict[str, int]) -> None:
 
 def test_sizes_that_are_equal_in_one_kernel_alone_are_not_mixed_up() -> None:
     one, two = KERNEL.format(**USUAL), KERNEL.format(**{**USUAL, "rows": 4096})
-    assert form_of(two).text.count("size1") == 3
+    assert template_of(two).text.count("size1") == 3
     assert find_templates([one, two]) == {}
 
 

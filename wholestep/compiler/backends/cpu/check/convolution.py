@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from wholestep.compiler.backends.cpu.convolution.workspace import Rooms
+from wholestep.compiler.backends.cpu.convolution.workspace import WorkspaceRequest
 from wholestep.compiler.backends.cpu.kernel_schedule import Tiles, tiles_of
 from wholestep.compiler.backends.cpu.tiling import tiles_for
 from wholestep.compiler.ir.type_rules.convolution import SMALL_WINDOW
@@ -106,7 +106,7 @@ def _check_levels(kernel: Kernel, window: Window, need: Need) -> None:
 WINDOW_G = {"pooled_grad_weight": 1, "pooled_grad_input": 0}  # op -> position of the pool's gradient among the operands
 
 
-def _differs(plan: Plan, kernel: Kernel, rooms: Rooms, tiles: Tiles) -> str | None:
+def _differs(plan: Plan, kernel: Kernel, rooms: WorkspaceRequest, tiles: Tiles) -> str | None:
     """The first difference between a kernel's axes, schedule, workspace or result and those its operands require."""
     window, actual, shape = rooms.body, tiles_of(kernel), rooms.head.type.shape
     if window.pooled is not None:

@@ -14,7 +14,14 @@ from wholestep.compiler.backends.cpu.cost_model import Settings
 from wholestep.compiler.backends.cpu.kernel_schedule import blocks_of, queries_of
 from wholestep.compiler.backends.cpu.layout.operand_layout import keeps_panels
 from wholestep.compiler.backends.cpu.layout.stored_layout import LANES, PAIRS, PANELS
-from wholestep.compiler.backends.cpu.tiling import INNER_AXES, SCORES, block_size, head_of, query_block, room_of
+from wholestep.compiler.backends.cpu.tiling import (
+    INNER_AXES,
+    SCORES,
+    attention_workspace,
+    block_size,
+    head_of,
+    query_block,
+)
 from wholestep.compiler.ir.types import Extent, TensorType, evaluate
 from wholestep.compiler.plan.model.bodies import Call, Dot, Scatter
 from wholestep.compiler.plan.model.kernel import Buffer, Kernel, Layout, Load, Operand, Plan, Space
@@ -91,7 +98,7 @@ def check_call(plan: Plan, kernel: Kernel, need: Need) -> None:
         [n for n, _ in call.numbers] == ["scale"] and isfinite(call.numbers[0][1]), f"{where} must have a finite scale"
     )
     need("dmask" not in results or "mask" in operands, f"{where} computes the gradient of a mask that it does not have")
-    room = room_of(head, SCORES[call.routine], block)
+    room = attention_workspace(head, SCORES[call.routine], block)
     check_room(plan, queries.work, room, call, where, need)
 
 

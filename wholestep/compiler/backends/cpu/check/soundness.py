@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from wholestep.compiler.backends.cpu.arena import follows
+from wholestep.compiler.backends.cpu.arena import may_follow
 from wholestep.compiler.backends.cpu.kernel_schedule import Blocks, Queries, Tiles, schedule_of
-from wholestep.compiler.backends.cpu.layout.stored_layout import PAIRS, PANELS, is_turned, state_layout
+from wholestep.compiler.backends.cpu.layout.stored_layout import PAIRS, PANELS, is_stored_transposed, state_layout
 from wholestep.compiler.backends.cpu.partition.ownership import kernel_granule, window_axes
-from wholestep.compiler.ir.state_partition import Division
+from wholestep.compiler.ir.state_partition import StatePartition
 from wholestep.compiler.ir.types import DType, evaluate
 from wholestep.compiler.plan.check.soundness import loads_of, need
 from wholestep.compiler.plan.model.bodies import Scatter, Window
@@ -67,7 +67,7 @@ def _check_layout(buffer: Buffer) -> None:
     need(buffer.layout != PAIRS or paired, f"{where} is stored in pairs, so it must have half elements")
     if buffer.space is Space.STATE:
         need(buffer.layout == state_layout(buffer.type), f"{where} must have the layout of a state")
-        turned = not buffer.parts and is_turned(buffer.held, buffer.by_columns)
+        turned = not buffer.parts and is_stored_transposed(buffer.held, buffer.by_columns)
         need(buffer.turned == turned, f"{where} must be transposed if and only if its state is")
         need(not buffer.is_part or buffer.held.shape == _part_of(buffer), f"{where} must have the shape of its shard")
     layout = PAIRS if buffer.type.dtype.is_half else PANELS
@@ -76,7 +76,7 @@ def _check_layout(buffer: Buffer) -> None:
 
 def _part_of(buffer: Buffer) -> tuple[int, ...]:
     shape = tuple(evaluate(e, {}) for e in buffer.whole)
-    return Division(shape, buffer.by_columns, buffer.parts, buffer.split).shape
+    return StatePartition(shape, buffer.by_columns, buffer.parts, buffer.split).shape
 
 
 def _check_split(kernel: Kernel) -> None:
@@ -139,7 +139,7 @@ def _check_arena(plan: Plan) -> None:
         for a in live:
             before, after = (a, b) if a.first <= b.first else (b, a)
             need(
-                follows(plan.kernels, before, after),
+                may_follow(plan.kernels, before, after),
                 f"buffers {a.id} and {b.id} overlap in the arena while both are alive",
             )
             barrier = schedule_of(plan.kernels[before.last]).region < schedule_of(plan.kernels[after.first]).region

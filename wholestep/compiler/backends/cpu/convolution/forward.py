@@ -20,7 +20,7 @@ from wholestep.compiler.backends.cpu.convolution.padding import (
     reads_past,
     round_up,
 )
-from wholestep.compiler.backends.cpu.convolution.workspace import Rooms, area
+from wholestep.compiler.backends.cpu.convolution.workspace import WorkspaceRequest, area
 from wholestep.compiler.backends.cpu.kernel_schedule import PaddedImage, Tiles
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
@@ -32,7 +32,7 @@ from wholestep.compiler.ir.types import Extent
 VECTOR_BYTES = 32
 
 
-def _conv2d(rooms: Rooms) -> Tiles:
+def _conv2d(rooms: WorkspaceRequest) -> Tiles:
     x, _ = rooms.head.inputs
     a = attrs_of(rooms.head, at.ConvAttrs)
     height, width, channels = rooms.image(0)
@@ -42,11 +42,11 @@ def _conv2d(rooms: Rooms) -> Tiles:
     assert isinstance(rows, int), "the type rule requires a constant size"
     assert isinstance(columns, int), "the type rule requires a constant size"
     kernel = (outputs, kernel_height, kernel_width, inner)
-    by_tiles = winograd.takes(kernel, x.type.dtype, (rows, columns), a.stride, a.dilation, a.groups)
-    meetings = implicit_gemm.Meetings(
+    by_tiles = winograd.uses_winograd(kernel, x.type.dtype, (rows, columns), a.stride, a.dilation, a.groups)
+    meetings = implicit_gemm.ConvolutionGeometry(
         False, (height, width), (rows, columns), (kernel_height, kernel_width), a.stride, a.low, a.dilation
     )
-    if not by_tiles and implicit_gemm.takes(rooms, kernel, meetings, a.groups):
+    if not by_tiles and implicit_gemm.uses_implicit_gemm(rooms, kernel, meetings, a.groups):
         return implicit_gemm.reserve(rooms, meetings, channels, outputs)
     step = 2 if by_tiles else 1
     margins = [
@@ -72,30 +72,30 @@ def _conv2d(rooms: Rooms) -> Tiles:
     return Tiles(frame=frame)
 
 
-def _by_tiles(rooms: Rooms, batch: Extent, size: Sequence[int], depth: int, outputs: int) -> Tiles:
+def _by_tiles(rooms: WorkspaceRequest, batch: Extent, size: Sequence[int], depth: int, outputs: int) -> Tiles:
     rows = winograd.reserve(rooms.room, size, depth, outputs, rooms.pool[0])
     rooms.count_tiles(batch, size, depth * outputs)
     return Tiles(rows)
 
 
-def _pack(rooms: Rooms, groups: int, channels: int, depth: int) -> None:
+def _pack(rooms: WorkspaceRequest, groups: int, channels: int, depth: int) -> None:
     """Reserve workspace for a weight packed in panels of output channels."""
     panel = columns_of(channels // groups)
     rooms.room("packed", groups * round_up(channels // groups, panel) * depth)
 
 
-def _conv2d_grad_input(rooms: Rooms) -> Tiles:
+def _conv2d_grad_input(rooms: WorkspaceRequest) -> Tiles:
     g, _ = rooms.head.inputs
     a = attrs_of(rooms.head, at.ConvGradAttrs)
     rows, columns, outputs = rooms.image(0)
     kernel_height, kernel_width, inner = rooms.image(1)
     channels = inner * a.groups
     kernel = (outputs, kernel_height, kernel_width, inner)
-    by_tiles = winograd.takes(kernel, g.type.dtype, a.size, a.stride, a.dilation, a.groups)
-    meetings = implicit_gemm.Meetings(
+    by_tiles = winograd.uses_winograd(kernel, g.type.dtype, a.size, a.stride, a.dilation, a.groups)
+    meetings = implicit_gemm.ConvolutionGeometry(
         True, a.size, (rows, columns), (kernel_height, kernel_width), a.stride, a.low, a.dilation
     )
-    if not by_tiles and implicit_gemm.takes(rooms, kernel, meetings, a.groups):
+    if not by_tiles and implicit_gemm.uses_implicit_gemm(rooms, kernel, meetings, a.groups):
         return implicit_gemm.reserve(rooms, meetings, outputs, channels)
     sides = [
         backward_taps(*of)
@@ -115,7 +115,7 @@ def _conv2d_grad_input(rooms: Rooms) -> Tiles:
     return replace(Tiles(), **geometry)  # type: ignore[arg-type]
 
 
-def _grad_input_through_pool(rooms: Rooms) -> Tiles:
+def _grad_input_through_pool(rooms: WorkspaceRequest) -> Tiles:
     a = attrs_of(rooms.head, at.PooledConvAttrs)
     _, _, outputs = rooms.image(0)
     kernel_height, _, channels = rooms.image(2)
@@ -143,7 +143,7 @@ def padded_length(width: int, channels: int, window: int, lanes: int) -> int:
     return (window - 1) * channels + round_up((width + window - 1) * channels, lanes)
 
 
-def _pool(rooms: Rooms) -> Tiles:
+def _pool(rooms: WorkspaceRequest) -> Tiles:
     a = attrs_of(rooms.head, at.PoolAttrs)
     _, _, channels = rooms.image(0)
     rooms.room("best", channels, rooms.head.inputs[0].type.dtype)
@@ -151,20 +151,20 @@ def _pool(rooms: Rooms) -> Tiles:
     return Tiles()
 
 
-def _pool_grad(rooms: Rooms) -> Tiles:
+def _pool_grad(rooms: WorkspaceRequest) -> Tiles:
     a = attrs_of(rooms.head, at.PoolGradAttrs)
     _, _, channels = rooms.image(0)
     rooms.room("image", a.size[0] * a.size[1] * channels)
     return Tiles()
 
 
-def _pool_pick(rooms: Rooms) -> Tiles:
+def _pool_pick(rooms: WorkspaceRequest) -> Tiles:
     _, _, channels = rooms.image(0)
     rooms.room("best", channels)
     return Tiles()
 
 
-FRAMES: Mapping[str, Callable[[Rooms], Tiles]] = {
+IMAGE_SCHEDULERS: Mapping[str, Callable[[WorkspaceRequest], Tiles]] = {
     "conv2d": _conv2d,
     "conv2d_grad_input": _conv2d_grad_input,
     "pooled_grad_input": _grad_input_through_pool,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wholestep.compiler.backends.cpu.convolution.padding import round_up
-from wholestep.compiler.backends.cpu.convolution.workspace import Rooms
+from wholestep.compiler.backends.cpu.convolution.workspace import WorkspaceRequest
 from wholestep.compiler.backends.cpu.kernel_schedule import Tiles
 from wholestep.compiler.backends.cpu.layout.stored_layout import LANES
 from wholestep.compiler.ir.types import evaluate, float32
@@ -35,7 +35,7 @@ class PixelSpan:
 
 
 @dataclass(frozen=True)
-class Meetings:
+class ConvolutionGeometry:
     """Which pixels contribute to which windows: a convolution computes windows from pixels, its adjoint the reverse."""
 
     adjoint: bool
@@ -102,7 +102,9 @@ class Meetings:
         return spans
 
 
-def takes(rooms: Rooms, weight: Sequence[int], meetings: Meetings, groups: int) -> bool:
+def uses_implicit_gemm(
+    rooms: WorkspaceRequest, weight: Sequence[int], meetings: ConvolutionGeometry, groups: int
+) -> bool:
     """Is a convolution (or its adjoint) with this weight, (outputs, rows, columns, channels), computed as a GEMM?"""
     outputs, height, width, channels = weight
     dtype = rooms.head.type.dtype
@@ -112,7 +114,7 @@ def takes(rooms: Rooms, weight: Sequence[int], meetings: Meetings, groups: int) 
     return large and small and plain and min(outputs, channels) >= FEWEST_CHANNELS
 
 
-def reserve(rooms: Rooms, meetings: Meetings, depth: int, channels: int) -> Tiles:
+def reserve(rooms: WorkspaceRequest, meetings: ConvolutionGeometry, depth: int, channels: int) -> Tiles:
     """Reserve workspace for `channels` sums over `depth` channels per pixel; returns the tiling."""
     columns, (tall, wide) = meetings.columns(depth), meetings.kernel
     rooms.room("images", meetings.images * meetings.read * pixel_step(depth))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from wholestep.compiler.backends.cpu.convolution import winograd
 from wholestep.compiler.backends.cpu.convolution.forward import pool_frame
-from wholestep.compiler.backends.cpu.convolution.implicit_gemm import Meetings
+from wholestep.compiler.backends.cpu.convolution.implicit_gemm import ConvolutionGeometry
 from wholestep.compiler.backends.cpu.convolution.padding import (
     NARROW,
     SLACK,
@@ -19,7 +19,7 @@ from wholestep.compiler.backends.cpu.convolution.padding import (
     round_up,
     runs,
 )
-from wholestep.compiler.backends.cpu.convolution.workspace import Rooms, area
+from wholestep.compiler.backends.cpu.convolution.workspace import WorkspaceRequest, area
 from wholestep.compiler.backends.cpu.kernel_schedule import Tiles
 from wholestep.compiler.backends.cpu.layout.stored_layout import LANES
 from wholestep.compiler.ir import attrs as at
@@ -30,7 +30,7 @@ from wholestep.compiler.ir.types import evaluate, float32
 SMALL_IMAGE = 8  # pixels of a gradient: with more, the pixels of all images conflict in a few sets of the L1 cache
 
 
-def weight_tiles(rooms: Rooms) -> Tiles:
+def schedule_weight_gradient(rooms: WorkspaceRequest) -> Tiles:
     """Reserve operands and workspace of a weight's gradient; returns its tiling."""
     head = rooms.head
     tiles = _weight_gradient_through_pool(rooms) if head.op == "pooled_grad_weight" else _plain_weight(rooms)
@@ -48,19 +48,19 @@ def _sums(head: Node, channels: int, by_channels: bool) -> int:
     return outputs * height * of.count * round_up(of.length) + SLACK
 
 
-def _plain_weight(rooms: Rooms) -> Tiles:
+def _plain_weight(rooms: WorkspaceRequest) -> Tiles:
     g = rooms.head.inputs[1]
     a = attrs_of(rooms.head, at.ConvGradAttrs)
     height, width, channels = rooms.image(0)
     rows, columns, outputs = rooms.image(1)
     kernel = (outputs, *a.size, channels // a.groups)
-    if winograd.takes(kernel, g.type.dtype, (rows, columns), a.stride, a.dilation, a.groups):
+    if winograd.uses_winograd(kernel, g.type.dtype, (rows, columns), a.stride, a.dilation, a.groups):
         return _weight_by_tiles(rooms, a)
     margins = [
         forward_margin(*of)
         for of in zip((height, width), (rows, columns), a.size, a.stride, a.low, a.dilation, strict=True)
     ]
-    meetings = Meetings(True, (height, width), (rows, columns), a.size, a.stride, a.low, a.dilation)
+    meetings = ConvolutionGeometry(True, (height, width), (rows, columns), a.size, a.stride, a.low, a.dilation)
     if _is_read_in_place(rooms, meetings, a.groups, channels):
         rooms.flops = evaluate(g.type.shape[0] * (2 * meetings.pairs * channels * outputs), rooms.sizes)
         return Tiles(granule=TILE_OUTPUTS, in_place=True)
@@ -76,13 +76,13 @@ def _plain_weight(rooms: Rooms) -> Tiles:
     return Tiles(granule=tile, frame=rooms.frame(0, a.low, margins), runs=of)
 
 
-def _is_read_in_place(rooms: Rooms, meetings: Meetings, groups: int, channels: int) -> bool:
+def _is_read_in_place(rooms: WorkspaceRequest, meetings: ConvolutionGeometry, groups: int, channels: int) -> bool:
     """Are images small, with full vectors of channels?  From frames, sums would pass through memory once per image."""
     vectors = channels % LANES == 0 and rooms.steps(0)[3] == 1
     return groups == 1 and rooms.head.type.dtype == float32 and vectors and meetings.read <= SMALL_IMAGE
 
 
-def _weight_by_tiles(rooms: Rooms, a: at.ConvGradAttrs) -> Tiles:
+def _weight_by_tiles(rooms: WorkspaceRequest, a: at.ConvGradAttrs) -> Tiles:
     (batch, height, width, channels), (_, rows, columns, outputs) = (i.type.shape for i in rooms.head.inputs)
     assert isinstance(height, int) and isinstance(width, int) and isinstance(channels, int)  # noqa: PT018
     assert isinstance(rows, int) and isinstance(columns, int) and isinstance(outputs, int)  # noqa: PT018
@@ -98,7 +98,7 @@ def _weight_by_tiles(rooms: Rooms, a: at.ConvGradAttrs) -> Tiles:
     return Tiles(tile_rows, winograd.TILE_OUTPUTS, frame=rooms.frame(0, a.low, margins))
 
 
-def _weight_gradient_through_pool(rooms: Rooms) -> Tiles:
+def _weight_gradient_through_pool(rooms: WorkspaceRequest) -> Tiles:
     a = attrs_of(rooms.head, at.PooledConvAttrs)
     height, width, channels = rooms.image(0)
     rooms.room("frame", area((height, width), a.low, a.high) * channels + SLACK)

@@ -21,7 +21,7 @@ BLOCK_TILES = 16  # tiles at least that share one read of a transformed weight
 BLOCK_TILES_OF_WEIGHTS = 64  # tiles at least over which one partial sum of a weight's gradient runs
 
 
-def takes(
+def uses_winograd(
     weight: Sequence[int],
     dtype: DType,
     size: Sequence[int],

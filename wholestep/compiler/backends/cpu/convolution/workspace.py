@@ -16,7 +16,7 @@ from wholestep.compiler.plan.model.bodies import Window
 from wholestep.compiler.plan.model.kernel import Buffer, Kernel
 
 
-class Rooms:
+class WorkspaceRequest:
     """Collects the workspace that a window kernel needs: a function of its op, operands and fused pool alone."""
 
     def __init__(self, kernel: Kernel, buffers: Sequence[Buffer], sizes: Mapping[str, int]) -> None:

@@ -168,7 +168,7 @@ def _matrix(kernel: Kernel, axes: tuple[int, ...]) -> list[int]:
     return list(axes)
 
 
-def lay_out(draft: Draft, long_row: int) -> Draft:
+def choose_layouts(draft: Draft, long_row: int) -> Draft:
     """The draft with states, and values that contractions read by columns, in panels."""
     choice = LayoutRequests(draft, long_row)
     for kernel in draft.kernels:

@@ -23,7 +23,7 @@ def state_layout(type: TensorType) -> Layout:
     return PANELS if type.dtype.is_float and wide else Layout.ROWS
 
 
-def is_turned(type: TensorType, by_columns: bool) -> bool:
+def is_stored_transposed(type: TensorType, by_columns: bool) -> bool:
     """Is the transpose stored instead of the state?  Yes if products read the transpose and padding adds little."""
     if not by_columns or type.rank != 2 or symbols_of(type.shape):
         return False
@@ -32,4 +32,4 @@ def is_turned(type: TensorType, by_columns: bool) -> bool:
     return state_layout(transposed) == PANELS and layout_bytes(transposed, PANELS, {}) <= limit
 
 
-MEMORY = HostMemory("cpu", state_layout, is_turned)  # the memory of states on the CPU: in this process
+MEMORY = HostMemory("cpu", state_layout, is_stored_transposed)  # the memory of states on the CPU: in this process

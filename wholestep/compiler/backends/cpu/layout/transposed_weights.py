@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from wholestep.compiler.backends.cpu.layout.stored_layout import is_turned
+from wholestep.compiler.backends.cpu.layout.stored_layout import is_stored_transposed
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
@@ -22,7 +22,7 @@ REDUCTIONS = ("sum", "max")
 SWAPPED = (1, 0)  # the permutation of a matrix's axes that transposes it
 
 
-def turn_states(graph: IRGraph) -> tuple[IRGraph, frozenset[str]]:
+def transpose_states(graph: IRGraph) -> tuple[IRGraph, frozenset[str]]:
     """The graph over states as they are stored, and the names of the transposed ones."""
     leaves = [n for n in graph.nodes if isinstance(n.attrs, at.StateAttrs) and _is_turned(n.attrs)]
     if not leaves:
@@ -32,10 +32,12 @@ def turn_states(graph: IRGraph) -> tuple[IRGraph, frozenset[str]]:
 
 
 def _is_turned(state: at.StateAttrs) -> bool:
-    return not state.parts and is_turned(state.type, state.by_columns)  # a shard is cut along the stored layout
+    return not state.parts and is_stored_transposed(
+        state.type, state.by_columns
+    )  # a shard is cut along the stored layout
 
 
-def mark_turned(draft: Draft, names: frozenset[str]) -> Draft:
+def mark_transposed(draft: Draft, names: frozenset[str]) -> Draft:
     """The draft with the transposed states marked."""
     buffers = [replace(x, turned=x.turned or (x.space is Space.STATE and x.name in names)) for x in draft.buffers]
     return replace(draft, buffers=tuple(buffers))

@@ -33,7 +33,9 @@ class RegionOrder:
         return sorted(range(len(self.regions)), key=lambda i: (self.regions[i], self.after[i], self.after[i] != i, i))
 
 
-def hold_back(splitter: ThreadPartitioner, split: Sequence[int | None], regions: Sequence[int]) -> RegionOrder:
+def delay_weight_gradients(
+    splitter: ThreadPartitioner, split: Sequence[int | None], regions: Sequence[int]
+) -> RegionOrder:
     """Delay weight gradients by one region if two passes over a large buffer then follow each other directly."""
     schedule = RegionOrder([*regions], [*range(len(regions))])
     for i, kernel in enumerate(splitter.kernels):
@@ -47,7 +49,7 @@ def hold_back(splitter: ThreadPartitioner, split: Sequence[int | None], regions:
     return schedule
 
 
-def put_off(splitter: ThreadPartitioner, split: Sequence[int | None], schedule: RegionOrder) -> None:
+def schedule_late(splitter: ThreadPartitioner, split: Sequence[int | None], schedule: RegionOrder) -> None:
     """If memory is short, run kernels that write more arena bytes than they free as late as their readers permit.
 
     Without this a value that is rematerialized for the backward pass would be computed as early as possible, and

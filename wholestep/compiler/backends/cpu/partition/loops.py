@@ -14,12 +14,12 @@ from itertools import groupby
 from wholestep.compiler.backends.cpu.cost_model import Settings
 from wholestep.compiler.backends.cpu.kernel_schedule import in_region, partition_among_threads, schedule_of
 from wholestep.compiler.backends.cpu.partition.ownership import kernel_granule
-from wholestep.compiler.backends.cpu.partition.threads import ThreadPartitioner, split_kernels
+from wholestep.compiler.backends.cpu.partition.threads import ThreadPartitioner, partition_kernels
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.model.kernel import Buffer, Kernel, Loop
 
 
-def split_with_loops(
+def partition_with_loops(
     kernels: Sequence[Kernel],
     loops: Sequence[Loop],
     buffers: Sequence[Buffer],
@@ -28,21 +28,21 @@ def split_with_loops(
 ) -> tuple[list[Kernel], list[Loop]]:
     """The kernels with splits and regions, ordered by region, and the loops, which say whether they need a barrier."""
     if not loops:
-        return split_kernels(kernels, buffers, sizes, settings), []
+        return partition_kernels(kernels, buffers, sizes, settings), []
     out: list[Kernel] = []
     partitioned_loops: dict[int, Loop] = {}
     for number, group in groupby(kernels, key=lambda k: k.loop):
         stretch, region = list(group), schedule_of(out[-1]).region + 1 if out else 0
         if number is None:
-            chosen = split_kernels(stretch, buffers, sizes, settings)
+            chosen = partition_kernels(stretch, buffers, sizes, settings)
         else:
-            splitter = LoopSplitter(stretch, buffers, sizes, settings, loops[number])
+            splitter = LoopPartitioner(stretch, buffers, sizes, settings, loops[number])
             chosen, partitioned_loops[number] = splitter.search_loop()
         out += [replace(in_region(k, region + schedule_of(k).region), id=len(out) + i) for i, k in enumerate(chosen)]
     return out, [partitioned_loops.get(loop.id, replace(loop, barrier=False)) for loop in loops]
 
 
-class LoopSplitter(ThreadPartitioner):
+class LoopPartitioner(ThreadPartitioner):
     """Partitions the kernels of one loop body."""
 
     def __init__(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from wholestep.compiler.backends.cpu.partition.threads import ThreadPartitioner
 
 
-def relieve(splitter: ThreadPartitioner, split: Sequence[int | None]) -> list[int]:
+def insert_memory_barriers(splitter: ThreadPartitioner, split: Sequence[int | None]) -> list[int]:
     """The region of each kernel, with barriers added where the kernels that wait for one would free many bytes."""
     planned = splitter.regions(split)
     insertion = _BarrierInsertion(splitter, split)

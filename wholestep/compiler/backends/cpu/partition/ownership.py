@@ -45,10 +45,10 @@ def shared_accesses(accesses: Sequence[Load], buffers: Sequence[Buffer]) -> list
 
 
 # How a kernel's split axis traverses a buffer: along one of its dimensions, or linearly in runs of n elements.
-Way = tuple[str, Extent]
+Traversal = tuple[str, Extent]
 
 
-class Touch:
+class KernelAccesses:
     """The buffers a kernel reads and writes, and along which dimensions each of its axes traverses them."""
 
     def __init__(self, kernel: Kernel, buffers: Sequence[Buffer]) -> None:
@@ -61,9 +61,9 @@ class Touch:
         for a in (*self.reads, *self.writes):
             self.by_buffer.setdefault(a.buffer, []).append(a)
         self.buffers = buffers
-        self.walks: dict[tuple[int, int], frozenset[Way]] = {}
+        self.walks: dict[tuple[int, int], frozenset[Traversal]] = {}
 
-    def walked(self, axis: int, buffer: int) -> frozenset[Way]:
+    def walked(self, axis: int, buffer: int) -> frozenset[Traversal]:
         """The traversals common to all accesses to the buffer: this axis alone covers it from end to end."""
         key = (axis, buffer)
         if key not in self.walks:
@@ -71,9 +71,9 @@ class Touch:
             self.walks[key] = frozenset.intersection(*ways)
         return self.walks[key]
 
-    def ways(self, axis: int, load: Load) -> frozenset[Way]:
+    def ways(self, axis: int, load: Load) -> frozenset[Traversal]:
         buffer, extent = self.buffers[load.buffer], self.kernel.axes[axis]
-        shape, traversals = buffer.type.shape, set[Way]()
+        shape, traversals = buffer.type.shape, set[Traversal]()
         if unit := native_granule(self.kernel):  # partitioned in a unit that no other kernel uses
             dims = [d for d, i in enumerate(load.index) if i.plain == axis and load.shape == shape]
             return frozenset((f"dimension in {unit}s", d) for d in dims)
@@ -124,7 +124,7 @@ def window_axes(kernel: Kernel) -> list[int]:
     return [0, 3] if isinstance(inner, Tiles) and inner.images else [0]
 
 
-def free(u: Touch, su: int | None, v: Touch, sv: int | None, buffer: int) -> bool:
+def needs_no_barrier(u: KernelAccesses, su: int | None, v: KernelAccesses, sv: int | None, buffer: int) -> bool:
     """Is no barrier needed between two kernels with splits su and sv, as far as this buffer is concerned?"""
     if su is None or sv is None:
         return su is None and sv is None  # unsplit kernels both run on the first thread

@@ -15,9 +15,9 @@ from heapq import heappop, heappush
 
 from wholestep.compiler.backends.cpu.cost_model import Settings
 from wholestep.compiler.backends.cpu.kernel_schedule import partition_among_threads
-from wholestep.compiler.backends.cpu.partition.cache_order import hold_back, put_off
-from wholestep.compiler.backends.cpu.partition.memory_barriers import relieve
-from wholestep.compiler.backends.cpu.partition.ownership import Touch, free, kernel_granule
+from wholestep.compiler.backends.cpu.partition.cache_order import delay_weight_gradients, schedule_late
+from wholestep.compiler.backends.cpu.partition.memory_barriers import insert_memory_barriers
+from wholestep.compiler.backends.cpu.partition.ownership import KernelAccesses, kernel_granule, needs_no_barrier
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.model.bodies import Dot, Window
 from wholestep.compiler.plan.model.kernel import Buffer, Kernel, Kind, Space
@@ -29,7 +29,7 @@ class ThreadPartitioner:
     ) -> None:
         self.kernels, self.buffers, self.sizes = kernels, buffers, sizes
         self.settings, self.prices = settings, settings.prices
-        self.touches = [Touch(k, buffers) for k in kernels]
+        self.touches = [KernelAccesses(k, buffers) for k in kernels]
         self.options = [t.options() for t in self.touches]
         self.edges = self._edges()
         self.crossings = [
@@ -79,7 +79,7 @@ class ThreadPartitioner:
         ]
 
     def _free(self, i: int, si: int | None, j: int, sj: int | None, buffer: int) -> bool:
-        return free(self.touches[i], si, self.touches[j], sj, buffer)
+        return needs_no_barrier(self.touches[i], si, self.touches[j], sj, buffer)
 
     # -- regions and price -----------------------------------------------------------------------------------------
     def region(self, j: int, split: Sequence[int | None], regions: Sequence[int]) -> int:
@@ -200,9 +200,9 @@ class ThreadPartitioner:
 
     def search(self) -> list[Kernel]:
         split = self.best_split()
-        schedule = hold_back(self, split, relieve(self, split))
+        schedule = delay_weight_gradients(self, split, insert_memory_barriers(self, split))
         if self.settings.frugal:
-            put_off(self, split, schedule)
+            schedule_late(self, split, schedule)
         chosen = [
             partition_among_threads(k, s, 1 if s is None else kernel_granule(k, s), r)
             for k, s, r in zip(self.kernels, split, schedule.regions, strict=True)
@@ -260,7 +260,7 @@ class Attempt:
                 del self.sizes[old]
 
 
-def split_kernels(
+def partition_kernels(
     kernels: Sequence[Kernel], buffers: Sequence[Buffer], sizes: Mapping[str, int], settings: Settings
 ) -> list[Kernel]:
     """Choose the split of every kernel and order the kernels by region."""

@@ -8,7 +8,7 @@ from wholestep.compiler.backends.cpu.kernel_schedule import queries_of
 from wholestep.compiler.backends.cpu.layout.stored_layout import LANES
 from wholestep.compiler.backends.cpu.render.address import axis_stride
 from wholestep.compiler.backends.cpu.render.language import SUFFIX
-from wholestep.compiler.backends.cpu.render.prefetch import ahead_of_next
+from wholestep.compiler.backends.cpu.render.prefetch import prefetch_next_call
 from wholestep.compiler.backends.cpu.render.writer import CWriter
 from wholestep.compiler.ir.attrs import DATA, MODEL
 from wholestep.compiler.ir.types import evaluate, float64, symbols_of
@@ -50,7 +50,7 @@ def render_call(w: CWriter) -> None:
             stack.enter_context(w.loop(f"i{axis}", *w.span(axis)))
         outside = dict(w.scope.axes)
         w.scope.axes.update({a: "0" for a in range(len(k.axes)) if a not in k.rows})
-        prefetches = ahead_of_next(w, (*call.operands, *call.results)) if w.schedule.prefetch else []
+        prefetches = prefetch_next_call(w, (*call.operands, *call.results)) if w.schedule.prefetch else []
         w.emit(f"const ws_{call.routine}_{suffix} arguments = {{")
         for item in (*call.operands, *call.results):
             w.emit(f"  .{item.name} = {view_text(w, item)},")

@@ -35,7 +35,7 @@ def may_share(kernel: Kernel) -> bool:
     return kernel.kind in (Kind.NEST, Kind.COLUMNS)
 
 
-def form_of(text: str) -> KernelTemplate:
+def template_of(text: str) -> KernelTemplate:
     """Replace sizes by parameters: numbers in indices and in loop headers, and slots of derived scalars."""
     literals, names = set(VECTOR_LOOP.findall(text)), dict[str, str]()
 
@@ -62,7 +62,7 @@ def form_of(text: str) -> KernelTemplate:
 
 def find_templates(texts: Iterable[str]) -> Mapping[str, KernelTemplate]:
     """The texts that share a template with another one of these distinct kernels, each with its template."""
-    forms = {text: form_of(text) for text in texts}
+    forms = {text: template_of(text) for text in texts}
     users = Counter(form.text for form in forms.values())
     return {text: KernelTemplate(_with_sizes(form), form.sizes) for text, form in forms.items() if users[form.text] > 1}
 

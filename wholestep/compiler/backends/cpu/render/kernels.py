@@ -16,7 +16,7 @@ from wholestep.compiler.backends.cpu.render.address import axis_stride
 from wholestep.compiler.backends.cpu.render.call import render_call, render_exchange
 from wholestep.compiler.backends.cpu.render.convolution.dispatch import render_window
 from wholestep.compiler.backends.cpu.render.language import LOWEST, OPS, STORED, SUFFIX
-from wholestep.compiler.backends.cpu.render.prefetch import ahead_of_epilogue, operand_start
+from wholestep.compiler.backends.cpu.render.prefetch import operand_start, prefetch_epilogue
 from wholestep.compiler.backends.cpu.render.transposes import render_transpose, transposes
 from wholestep.compiler.backends.cpu.render.writer import REDUCE_SUFFIX, CWriter, panel
 from wholestep.compiler.ir.types import Extent, product
@@ -244,7 +244,7 @@ def call_gemm(w: CWriter, c: str, c_m: str, c_p: str) -> None:
     right = f"{operand_start(w, dot.b)}, {', '.join(map(t, right_steps(w, dot)))}"
     if blocks_of(w.kernel).pairs is not None:
         right = f"pairs, {2 * LANES}, ({depth} + 1)/2*{2 * LANES}"
-    prefetches = ahead_of_epilogue(w)
+    prefetches = prefetch_epilogue(w)
     if prefetches:
         w.emit(f"const ws_ahead ahead[] = {{{', '.join(prefetches)}}};")
     options = f", .ahead = ahead, .aheads = {len(prefetches)}" if prefetches else ""

@@ -20,7 +20,7 @@ def operand_start(w: CWriter, load: Load) -> str:
     return f"{w.params[load.buffer]} + {w.scope.offset(load, w.buffers[load.buffer])}"
 
 
-def ahead_of_epilogue(w: CWriter) -> list[str]:
+def prefetch_epilogue(w: CWriter) -> list[str]:
     """Entries of type `ws_ahead` for the block m0 x n0 of every matrix that the epilogue reads or writes."""
     if not w.schedule.prefetch:
         return []
@@ -58,7 +58,7 @@ def panel_rows(load: Load, buffer: Buffer) -> Extent:
     return rows if buffer.layout == PANELS or not isinstance(rows, int) else -(-rows // 2) * 2
 
 
-def ahead_of_next(w: CWriter, items: Sequence[Operand]) -> list[str]:
+def prefetch_next_call(w: CWriter, items: Sequence[Operand]) -> list[str]:
     """Declare `ahead`: the matrices that the routine accesses in the kernel's next iteration; returns its entries."""
     rows, saved_axes = w.kernel.rows, dict(w.scope.axes)
     carry = "1"

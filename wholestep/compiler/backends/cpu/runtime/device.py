@@ -8,17 +8,17 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from wholestep.compiler.backend import LoadContext, MicroBatchShape, Program, do_nothing
-from wholestep.compiler.backends.common.rank_shares import takes_part
+from wholestep.compiler.backends.common.rank_shares import is_collective
 from wholestep.compiler.backends.cpu.layout.stored_layout import MEMORY
 from wholestep.compiler.backends.cpu.runtime import library as native
 from wholestep.compiler.backends.cpu.runtime.object_loader import PlanCode, compiler_of, program_key
 from wholestep.compiler.backends.cpu.runtime.program import CpuProgram
 from wholestep.compiler.backends.cpu.runtime.scratch import CpuScratch
-from wholestep.compiler.backends.cpu.target import TARGETS, detect_target, need_available
-from wholestep.compiler.plan.memory.peak_memory import pages_of
+from wholestep.compiler.backends.cpu.target import TARGETS, check_available, detect_target
+from wholestep.compiler.plan.memory.peak_memory import host_footprint
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.background import Background
-from wholestep.compiler.runtime.cache.content_store import cache_of
+from wholestep.compiler.runtime.cache.content_store import open_cache
 from wholestep.compiler.runtime.memory import expect_region
 from wholestep.compiler.runtime.process_group import RankGroup
 from wholestep.compiler.target import Target
@@ -67,16 +67,16 @@ class CpuDevice:
                     f"the plan is for {plan.target!r} and cannot run on {self.name!r}; plan it again with "
                     f"device={self.name!r}."
                 )
-            need_available(TARGETS[plan.target])
+            check_available(TARGETS[plan.target])
         _expect_memory(plan, place)
         device, options = device_for(plan.target), place.where.options
         device.prepare(options)  # a cold start compiles the library and the plan in parallel
         library = partial(device.library, options)
         code = PlanCode(plan, options, key=key, profile=place.profile, library=library, meanwhile=meanwhile)
-        if _are_threads(place.where.group) and takes_part(plan):
-            from wholestep.compiler.backends.cpu.runtime.simulated_ranks import ThreadRanksProgram, team_of
+        if _are_threads(place.where.group) and is_collective(plan):
+            from wholestep.compiler.backends.cpu.runtime.simulated_ranks import ThreadRanksProgram, rank_threads_of
 
-            team = team_of(place.where.group, code.library)
+            team = rank_threads_of(place.where.group, code.library)
             return ThreadRanksProgram([CpuProgram(plan, context, code) for context in team.places(place, plan)], team)
         return CpuProgram(plan, place, code)
 
@@ -86,9 +86,9 @@ class CpuDevice:
         from wholestep.compiler.backends.cpu.runtime.micro_batches import MicroBatchProgram  # most steps have none
 
         if _are_threads(place.where.group):
-            from wholestep.compiler.backends.cpu.runtime.simulated_ranks import ThreadRanksProgram, team_of
+            from wholestep.compiler.backends.cpu.runtime.simulated_ranks import ThreadRanksProgram, rank_threads_of
 
-            team = team_of(place.where.group, self.library(place.where.options))
+            team = rank_threads_of(place.where.group, self.library(place.where.options))
             of_ranks: list[list[Any]] = [
                 [p.programs[r] if isinstance(p, ThreadRanksProgram) else p for p in programs]
                 for r in range(len(team.members))
@@ -115,7 +115,7 @@ def _expect_memory(plan: Plan, place: LoadContext) -> None:
     needed = segments.grown(plan.arena_bytes, plan.work_bytes, threads)
     if needed != segments:
         expect_region(needed.total)
-    expect_region(pages_of(plan, threads).private_mapped)
+    expect_region(host_footprint(plan, threads).private_mapped)
 
 
 def _are_threads(group: RankGroup | None) -> TypeGuard[Shards]:
@@ -125,7 +125,7 @@ def _are_threads(group: RankGroup | None) -> TypeGuard[Shards]:
 
 def load_library(target: str, options: CompileOptions) -> native.Library:
     """The runtime library of a target in this process."""
-    return native.load_library(target, cache_of(options), compiler_of(options))
+    return native.load_library(target, open_cache(options), compiler_of(options))
 
 
 @cache
@@ -141,5 +141,5 @@ def default_target() -> Target:
 
 def make_device(target: Target) -> CpuDevice:
     """The CPU device of a target; raises if this machine cannot run its code."""
-    need_available(target)
+    check_available(target)
     return device_for(target.name) if target == TARGETS[target.name] else CpuDevice(target)

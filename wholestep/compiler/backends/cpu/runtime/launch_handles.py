@@ -15,15 +15,15 @@ from wholestep.records import dataclass
 
 
 @dataclass(frozen=True)
-class Outlet:
+class StoredOutput:
     """An output: its type, its layout, and its bytes."""
 
     buffer: Buffer
     stored: AnyArray
 
-    def copy(self) -> Outlet:
+    def copy(self) -> StoredOutput:
         """The same output with its own bytes."""
-        return Outlet(self.buffer, self.stored.copy())
+        return StoredOutput(self.buffer, self.stored.copy())
 
     def read(self, sizes: Mapping[str, int]) -> AnyArray:
         """The output as the user sees it, copied."""
@@ -35,7 +35,7 @@ class Outlet:
 class StepOutputs:
     """The saved outputs of a step."""
 
-    outlets: Mapping[str, Outlet]
+    outlets: Mapping[str, StoredOutput]
     sizes: Mapping[str, int]
 
     def wait(self) -> None:

@@ -56,7 +56,7 @@ __all__ = [
 ]
 
 SEQUENTIAL, SHUFFLED, EXPLICIT = range(3)
-APART = 1 << 16  # passed as `threads`: run on the calling thread, outside of the pool
+CALLING_THREAD = 1 << 16  # passed as `threads`: run on the calling thread, outside of the pool
 GROUP_FAILED = (errno.ETIMEDOUT, errno.EPIPE, errno.EPROTO, errno.EBADMSG)
 DOUBTFUL = 64  # values per piece of normal draws that NumPy may have to round; one in half a million is expected
 _NORMALS = (c_uint64, c_uint64, c_long, c_double, c_double, c_double, c_void_p, c_void_p, c_long)
@@ -373,7 +373,7 @@ def load_library(target: str, cache: ContentStore | None = None, compiler: CComp
     with _loading:
         if target not in _loaded:
             _loaded[target] = Library(build_library(cache or ContentStore(), compiler or find_compiler(), target))
-            random.draw_by(_loaded[target].uniforms, _loaded[target].normals)
+            random.register_native_generators(_loaded[target].uniforms, _loaded[target].normals)
         return _loaded[target]
 
 

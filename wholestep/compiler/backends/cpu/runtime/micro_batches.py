@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from wholestep.compiler.backend import Epoch, LoadContext, MicroBatchShape
-from wholestep.compiler.backends.common.rank_shares import Pace, lockstep_group
+from wholestep.compiler.backends.common.rank_shares import SliceLength, lockstep_group
 from wholestep.compiler.backends.cpu.runtime import library as native
 from wholestep.compiler.backends.cpu.runtime.launch_handles import CpuEpoch, StepOutputs
 from wholestep.compiler.backends.cpu.runtime.program import CpuProgram, bounds_of
@@ -38,7 +38,7 @@ class MicroBatchProgram:
         self._library, self.threads = programs[0].library, programs[0].threads
         group = place.where.group
         ranks = group if any(lockstep_group(group, p.plan) for p in programs) else None
-        self._group, self._pace = ranks, Pace(ranks)
+        self._group, self._pace = ranks, SliceLength(ranks)
         self._seen_version = -1  # the version of the state that this program has last seen
         types = {name: plan.buffers[id].type for name, id in plan.inputs}
         self._cut = {name for name, type in types.items() if shape.is_cut(type.shape)}

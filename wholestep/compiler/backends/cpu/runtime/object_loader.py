@@ -16,7 +16,7 @@ from wholestep.compiler.plan.io import serialize
 from wholestep.compiler.plan.model.bodies import Call, Dot
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.background import Background
-from wholestep.compiler.runtime.cache.content_store import cache_of, key_of
+from wholestep.compiler.runtime.cache.content_store import key_of, open_cache
 from wholestep.compiler.runtime.sources import compiler_version
 from wholestep.options import CompileOptions
 
@@ -63,7 +63,7 @@ class PlanCode:
 
     def _find_or_compile(self, key: str) -> Path:
         """The plan's shared object.  Its key is derived from the plan, so a hit neither renders nor compiles."""
-        store, compiler = cache_of(self._options), compiler_of(self._options)
+        store, compiler = open_cache(self._options), compiler_of(self._options)
         key = program_key(self._plan, self._options, key)
         key = key_of("profiled", key) if self._profile else key
         cached = store.get(key, OBJECT_SUFFIX)
@@ -76,7 +76,7 @@ class PlanCode:
         return store.put(key, compiled.read_bytes(), OBJECT_SUFFIX)
 
     def _find_or_build(self, part: str) -> Path:
-        return native.build_library(cache_of(self._options), compiler_of(self._options), self._plan.target, part)
+        return native.build_library(open_cache(self._options), compiler_of(self._options), self._plan.target, part)
 
 
 def program_key(plan: Plan, options: CompileOptions, key: str = "") -> str:

@@ -20,22 +20,22 @@ import numpy as np
 
 from wholestep.compiler.backend import Epoch, IndexRefusedError, LoadContext, check_indices
 from wholestep.compiler.backends.common.rank_shares import (
-    Pace,
-    address_in,
+    SliceLength,
+    global_plan,
+    is_collective,
+    local_sizes,
     lockstep_group,
-    of_all_ranks,
-    of_rank,
-    places_of,
-    takes_part,
+    mesh_coordinates,
+    native_group_address,
 )
 from wholestep.compiler.backends.cpu.layout.stored_layout import MEMORY, PANELS
 from wholestep.compiler.backends.cpu.runtime import library as native
-from wholestep.compiler.backends.cpu.runtime.launch_handles import CpuEpoch, Outlet, StepOutputs
+from wholestep.compiler.backends.cpu.runtime.launch_handles import CpuEpoch, StepOutputs, StoredOutput
 from wholestep.compiler.backends.cpu.runtime.object_loader import PlanCode
 from wholestep.compiler.backends.cpu.runtime.scratch import CpuScratch
 from wholestep.compiler.ir.type_rules.collectives import MODEL_RANK, OWN, RANK, ROWS
 from wholestep.compiler.ir.types import Dim, TensorType, evaluate
-from wholestep.compiler.plan.memory.peak_memory import pages_of, staging_bytes
+from wholestep.compiler.plan.memory.peak_memory import host_footprint, staging_bytes
 from wholestep.compiler.plan.model.kernel import Buffer, Plan, Space
 from wholestep.compiler.plan.model.layout import align_up
 from wholestep.compiler.runtime.arrays import AnyArray
@@ -56,15 +56,18 @@ class CpuProgram:
     synchronous = True
 
     def __init__(self, plan: Plan, place: LoadContext, code: PlanCode) -> None:
-        group = place.where.group if takes_part(plan) else None
+        group = place.where.group if is_collective(plan) else None
         self._coordinates = {RANK: 0, MODEL_RANK: 0}  # coordinates of this rank in the mesh
         if group is not None:
-            self._coordinates = places_of(group)
+            self._coordinates = mesh_coordinates(group)
         self.rank, self.ranks = (self._coordinates[RANK], group.grid.data) if group and plan.divided else (0, 1)
         if self.ranks > 1:  # callers pass the rows of all ranks
-            plan = of_all_ranks(plan)
+            plan = global_plan(plan)
         self.plan, self._place, self._state, self._group = plan, place, place.state, group
-        self._memory, self.threads = place.memory or MEMORY, native.APART if place.apart else place.where.threads
+        self._memory, self.threads = (
+            place.memory or MEMORY,
+            native.CALLING_THREAD if place.apart else place.where.threads,
+        )
         divided = [name for name, id in plan.inputs if plan.buffers[id].type.shape[:1] == (Dim.symbol(plan.divided),)]
         self._cut = frozenset(divided if self.ranks > 1 else ())
         self._parts: Mapping[str, StateMemory] = {}
@@ -92,7 +95,7 @@ class CpuProgram:
 
     def _allocate(self) -> None:
         """Allocate what belongs to this program alone: copies, outputs, constants, input staging."""
-        plan, parts = self.plan, pages_of(self.plan, self._place.where.threads)
+        plan, parts = self.plan, host_footprint(self.plan, self._place.where.threads)
         self._region = Region(parts.private_mapped)
         self.mapped_bytes = self._region.size
         self._offset: dict[int, int] = {b.id: b.offset for b in plan.buffers if b.space is Space.COPY}
@@ -114,9 +117,9 @@ class CpuProgram:
         # The bound method of a one-element view, so that reading the loss costs one call.
         self.loss: Callable[[], float] = _no_loss if first is None else first.stored[:1].item  # type: ignore[assignment]
 
-    def _outlet(self, buffer: Buffer) -> Outlet:
+    def _outlet(self, buffer: Buffer) -> StoredOutput:
         stored = self._persistent_array(buffer)
-        return Outlet(buffer, stored[:1] if buffer.type.shape == () else stored)  # a scalar, without its padding
+        return StoredOutput(buffer, stored[:1] if buffer.type.shape == () else stored)  # a scalar, without its padding
 
     def _persistent_array(self, buffer: Buffer) -> AnyArray:
         """The flat array of a buffer that outlives the step."""
@@ -164,7 +167,7 @@ class CpuProgram:
             scalars=self._scalars,
             derived=self._derived,
             seed=self._place.where.seed,
-            group=None if self._group is None else address_in(self._group, plan),
+            group=None if self._group is None else native_group_address(self._group, plan),
         )
         self._call_reference = byref(self._call)
         self._step = native.NativeStep(
@@ -175,7 +178,7 @@ class CpuProgram:
         )
         self._run, self._step_reference = self.library.step, byref(self._step)
         self.count_steps(bool(plan.updated))
-        self._pace = Pace(lockstep_group(self._group, plan))
+        self._pace = SliceLength(lockstep_group(self._group, plan))
 
     def place_scratch(self) -> None:
         """Update the addresses of the scratch memory."""
@@ -272,12 +275,12 @@ class CpuProgram:
     def _resize(self, sizes: Mapping[str, int]) -> None:
         """Write the sizes of the next steps, and the bounds of their index inputs."""
         divided = self.plan.divided
-        local_sizes = {**sizes, **of_rank(divided, sizes, self.rank, self.ranks)} if divided else sizes
-        local_sizes = {**local_sizes, **self._coordinates} if self._group is not None else local_sizes
-        self._dims[: len(self.plan.symbols)] = [local_sizes[s] for s in self.plan.symbols]
+        rank_sizes = {**sizes, **local_sizes(divided, sizes, self.rank, self.ranks)} if divided else sizes
+        rank_sizes = {**rank_sizes, **self._coordinates} if self._group is not None else rank_sizes
+        self._dims[: len(self.plan.symbols)] = [rank_sizes[s] for s in self.plan.symbols]
         # If a rank rejected only its own rows, the others would wait for it: every rank checks all rows.
         bounded = self.plan if self.ranks == 1 else replace(self.plan, bounds=())
-        self._bounds = bounds_of(bounded, local_sizes, self._addresses, self._slots)
+        self._bounds = bounds_of(bounded, rank_sizes, self._addresses, self._slots)
         self._step.bounds, self._step.bound_count = self._bounds, len(self._bounds)
         self._sizes = sizes
 

@@ -12,14 +12,14 @@ from functools import partial
 import numpy as np
 
 from wholestep.compiler.backend import Epoch, LoadContext
-from wholestep.compiler.backends.common.rank_shares import Pace
-from wholestep.compiler.backends.cpu.layout.stored_layout import is_turned, state_layout
+from wholestep.compiler.backends.common.rank_shares import SliceLength
+from wholestep.compiler.backends.cpu.layout.stored_layout import is_stored_transposed, state_layout
 from wholestep.compiler.backends.cpu.runtime import library as native
 from wholestep.compiler.backends.cpu.runtime.launch_handles import CpuEpoch, StepOutputs
 from wholestep.compiler.backends.cpu.runtime.micro_batches import MicroBatchProgram
 from wholestep.compiler.backends.cpu.runtime.program import CpuProgram
 from wholestep.compiler.backends.cpu.runtime.scratch import CpuScratch
-from wholestep.compiler.ir.mesh import Grid
+from wholestep.compiler.ir.mesh import Mesh
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.shards import Shards
@@ -33,7 +33,7 @@ class ThreadRank:
 
     engine = "threads"
 
-    def __init__(self, first: int, rank: int, grid: Grid) -> None:
+    def __init__(self, first: int, rank: int, grid: Mesh) -> None:
         self.rank, self.size, self.grid = rank, grid.size, grid
         each = ctypes.sizeof(native.NativeGroup)
         self.address, self.whole_address = first + rank * each, first + (2 * grid.size + rank) * each
@@ -52,7 +52,7 @@ class ThreadRank:
 class ThreadRanks:
     """The rank threads of a session, each with its own states and scratch memory."""
 
-    def __init__(self, library: native.Library, grid: Grid) -> None:
+    def __init__(self, library: native.Library, grid: Mesh) -> None:
         new, free = library.dll.ws_new_threads, library.dll.ws_free_threads
         new.restype, new.argtypes = ctypes.c_void_p, [ctypes.c_int, ctypes.c_int, ctypes.c_double]
         free.restype, free.argtypes = None, [ctypes.c_void_p]
@@ -70,7 +70,7 @@ class ThreadRanks:
         if not contexts:
             for rank, member in enumerate(self.members):
                 where = replace(place.where, group=member, threads=1)
-                memory = HostMemory(f"cpu, shard {rank}", state_layout, is_turned) if rank else None
+                memory = HostMemory(f"cpu, shard {rank}", state_layout, is_stored_transposed) if rank else None
                 scratch = place.scratch if rank == 0 else CpuScratch()
                 contexts.append(LoadContext(where, place.state, scratch, place.profile, memory, apart=True))
         for context in contexts[1:]:
@@ -101,7 +101,7 @@ class ThreadRanksProgram:
         self.loss, self.staging, self.wait = self._first.loss, self._first.staging, self._first.wait
         self.recorder = getattr(self._first, "recorder", None)
         self.mapped_bytes = sum(p.mapped_bytes for p in programs)
-        self._pace = Pace(team.members[0])
+        self._pace = SliceLength(team.members[0])
         self.count_steps(bool(self.plan.updated))
 
     def scalar(self, name: str, value: float) -> None:
@@ -157,7 +157,7 @@ class ThreadRanksProgram:
         return self._pace.timed(lambda: self._run(runs, lambda program, steps: program.count_slice(steps)))
 
 
-def team_of(shards: Shards, library: native.Library) -> ThreadRanks:
+def rank_threads_of(shards: Shards, library: native.Library) -> ThreadRanks:
     """The rank threads of a session, created when the library is loaded."""
     if shards.team is None:
         shards.team = ThreadRanks(library, shards.grid)

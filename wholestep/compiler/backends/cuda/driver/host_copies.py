@@ -19,7 +19,7 @@ import numpy as np
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.background import Background, run_all
-from wholestep.compiler.runtime.cache.content_store import cache_of
+from wholestep.compiler.runtime.cache.content_store import open_cache
 from wholestep.errors import CompilerError
 from wholestep.options import CompileOptions
 
@@ -101,7 +101,7 @@ def _compile_native(options: CompileOptions) -> Native | str:
 
     try:
         compiler = find_compiler(options.compiler_command)
-        path = build_library(cache_of(options), compiler, detect_target().name, "copy")
+        path = build_library(open_cache(options), compiler, detect_target().name, "copy")
         native = ctypes.CDLL(os.fspath(path)).ws_copy_rows
     except (CompilerError, OSError) as error:
         return str(error)

@@ -12,7 +12,7 @@ from wholestep.compiler.backends.cuda.driver.driver import CudaModule, DeviceMem
 from wholestep.compiler.backends.cuda.runtime.device_init import draw
 from wholestep.compiler.backends.cuda.runtime.program_memory import align_size
 from wholestep.compiler.backends.gpu.schedule import COUNTERS
-from wholestep.compiler.frontend.initializers import FirstValue
+from wholestep.compiler.frontend.initializers import InitialValue
 from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.plan.model.kernel import Layout, Plan
 from wholestep.compiler.plan.model.layout import layout_bytes
@@ -74,7 +74,7 @@ class CudaMemory:
         block = DeviceMemory(self.gpu, end)
         return [CudaArray(type, block, offset) for type, offset in zip(types, offsets, strict=True)]
 
-    def draw(self, into: CudaArray, first: FirstValue) -> bool:
+    def draw(self, into: CudaArray, first: InitialValue) -> bool:
         """Computes a state's initial value on the GPU; False if it cannot."""
         return self.drawing is not None and draw(self.drawing, into.block, into.offset, first)
 

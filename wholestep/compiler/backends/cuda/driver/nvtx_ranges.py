@@ -10,7 +10,7 @@ from typing import Any
 
 from wholestep.compiler.backend import Epoch, StepRange
 from wholestep.compiler.backends.cuda.driver.driver import INSTALL
-from wholestep.compiler.backends.cuda.runtime.launch_handles import CudaTicket
+from wholestep.compiler.backends.cuda.runtime.launch_handles import CudaLaunch
 from wholestep.compiler.backends.cuda.runtime.program import CudaProgram
 
 
@@ -49,7 +49,7 @@ class MarkedProgram(CudaProgram):
     def _title(self) -> str:
         return "train" if self.plan.updated else "compute"
 
-    def launch(self, sizes: Mapping[str, int]) -> CudaTicket:
+    def launch(self, sizes: Mapping[str, int]) -> CudaLaunch:
         """Launches a step inside a range: "train step 12, batch=64"."""
         size_text = ", ".join(f"{name}={size}" for name, size in sizes.items())
         with nvtx_range(f"{self._title} step {self._state.step}, {size_text}"):

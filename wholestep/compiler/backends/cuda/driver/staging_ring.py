@@ -18,7 +18,7 @@ import numpy as np
 
 from wholestep.compiler.backends.cuda.driver.driver import CudaEvent, DeviceMemory, Gpu, PinnedMemory
 from wholestep.compiler.backends.cuda.driver.host_copies import HostCopies
-from wholestep.compiler.backends.cuda.runtime.launch_handles import CudaTicket
+from wholestep.compiler.backends.cuda.runtime.launch_handles import CudaLaunch
 from wholestep.compiler.backends.cuda.runtime.launch_list import RECORD, Order, Resource, write_record
 from wholestep.compiler.backends.cuda.runtime.program_memory import HEAD, OwnLayout, record_words
 from wholestep.compiler.backends.cuda.runtime.scalar_prologue import PrologueScalars
@@ -157,7 +157,7 @@ class StagingSlot:
         self.start, self.address = start, pinned.address + start
         self.record = pinned.view(start, record_words(plan), np.dtype(np.uint64))
         self.event = CudaEvent(gpu)
-        self.ticket: ref[CudaTicket] | None = None  # handle of its last launch,
+        self.ticket: ref[CudaLaunch] | None = None  # handle of its last launch,
         self.launch = 0  # and its number
         self._inputs: dict[str, AnyArray] = {}
         for name, id in plan.inputs:

@@ -65,12 +65,12 @@ def start_of(load: Load) -> Extent:
     return start
 
 
-def lies_in_fours(load: Load, axis: int) -> bool:
+def is_aligned_in_fours(load: Load, axis: int) -> bool:
     """Are groups of four elements along an axis contiguous and aligned?"""
-    return lies_in(load, axis, 4)
+    return is_aligned_in(load, axis, 4)
 
 
-def lies_in(load: Load, axis: int, count: int) -> bool:
+def is_aligned_in(load: Load, axis: int, count: int) -> bool:
     """Are groups of `count` elements along an axis contiguous and aligned to `count`?"""
     strides = [product(load.shape[d + 1 :]) for d in range(len(load.index))]
     occurrences = 0
@@ -87,7 +87,7 @@ def lies_in(load: Load, axis: int, count: int) -> bool:
     return occurrences == 1
 
 
-def in_fours(extent: Extent) -> bool:
+def is_multiple_of_four(extent: Extent) -> bool:
     """Is an extent a multiple of four, for all values of its symbols?"""
     return is_multiple(extent, 4)
 
@@ -107,12 +107,12 @@ def is_direct(plan: Draft, dot: Dot) -> bool:
         return False
     (store,) = level.stores
     rounds = bool(rest) and rest[-1].op == "cast" and rest[-1].dtype.is_half and store.value == rest[-1].id
-    if rest and not (rounds and (len(rest) == 1 or bias_of(dot) is not None)) and not adds_up(dot):
+    if rest and not (rounds and (len(rest) == 1 or bias_of(dot) is not None)) and not accumulates_in_place(dot):
         return False
     return stride_of(store.load, dot.n) == 1 and all(i.value is None and i.over == 1 for i in store.load.index)
 
 
-def adds_up(dot: Dot) -> bool:
+def accumulates_in_place(dot: Dot) -> bool:
     """Is a product accumulated into its destination, with no other epilogue?"""
     level = dot.levels[0]
     if [i.op for i in level.body] != ["acc", "load", "add"] or len(level.stores) != 1:
@@ -194,4 +194,4 @@ def product_of(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> Product:
         c = GemmOperand(-1, dtype, 0, n, 1, m * n, batch * m * n)
     a, b = matrix(dot.a, dot.m, dot.k), matrix(dot.b, dot.k, dot.n)
     tf32 = a.dtype == float32 and uses_tf32(plan.target)
-    return Product(m, n, k, batch, a, b, c, outer, bias, schedule_of(kernel).workspace, adds_up(dot), tf32)
+    return Product(m, n, k, batch, a, b, c, outer, bias, schedule_of(kernel).workspace, accumulates_in_place(dot), tf32)

@@ -50,7 +50,7 @@ class GraphOwner(Protocol):
 
 
 @runtime_checkable
-class Line(RankGroup, Protocol):
+class GpuProcessGroup(RankGroup, Protocol):
     """A process group with one GPU per rank, seen from one rank."""
 
     communicator: Communicator
@@ -71,7 +71,7 @@ class CollectiveOperand:
 
 
 @dataclass(frozen=True)
-class Sent:
+class TransferGroup:
     """Transfers of one group."""
 
     sends: list[PeerBytes]
@@ -98,10 +98,10 @@ class RankSums:
     ranks: int
 
 
-Phase = Sent | RankSums
+Phase = TransferGroup | RankSums
 
 
-class Moves:
+class CollectivePhases:
     """The phases of a collective on one rank; each depends on the one before."""
 
     def __init__(
@@ -121,7 +121,7 @@ class Moves:
         if self.ranks > 1:
             sends = [self._piece(t.to + at * self.size, n, p) for p in self.others for t, at, _, n in own]
             receives = [self._piece(t.to + at * self.size, n, p) for p in self.others for t, at, _, n in parts[p]]
-            phases.append(Sent(sends, receives))
+            phases.append(TransferGroup(sends, receives))
         return phases
 
     def reduce_scatter(self) -> list[Phase]:
@@ -135,12 +135,12 @@ class Moves:
         everyone, own = range(self.ranks), self.tensors
         sends = [self._piece(t.source, t.count, p) for p in everyone for t in own]
         receives = [self._piece(t.to + p * t.count * self.size, t.count, p) for p in everyone for t in own]
-        return [Sent(sends, receives)]
+        return [TransferGroup(sends, receives)]
 
     def broadcast(self) -> list[Phase]:
         receivers = range(self.ranks if self.place == 0 else 0)
         sends = [self._piece(t.source, t.count, p) for p in receivers for t in self.tensors]
-        return [Sent(sends, [self._piece(t.to, t.count, 0) for t in self.tensors])]
+        return [TransferGroup(sends, [self._piece(t.to, t.count, 0) for t in self.tensors])]
 
     def _pieces(self, first: int, count: int) -> Iterator[tuple[CollectiveOperand, int, int, int]]:
         """Pieces of a range of the vector: tensor, first element in it, offset in the range, and count."""
@@ -175,7 +175,7 @@ class Moves:
             )
             for t, at, start, n in own
         ]
-        return [Sent(sends, receives), RankSums(sums, apart, self.place, self.ranks)]
+        return [TransferGroup(sends, receives), RankSums(sums, apart, self.place, self.ranks)]
 
     def _apart(self, count: int) -> int:
         return -(-count * self.size // ALIGNMENT) * ALIGNMENT // self.size
@@ -187,7 +187,7 @@ class Moves:
         return PeerBytes(address, count * self.size, self.peers[place])
 
 
-def phases_of(collective: str, moves: Moves) -> list[Phase]:
+def phases_of(collective: str, moves: CollectivePhases) -> list[Phase]:
     """The phases on one rank, without empty pieces."""
     algorithms: Mapping[str, Callable[[], list[Phase]]] = {
         "all_reduce": moves.all_reduce,
@@ -199,15 +199,15 @@ def phases_of(collective: str, moves: Moves) -> list[Phase]:
 
 
 def _without_empty_pieces(phase: Phase) -> Phase:
-    if isinstance(phase, Sent):
-        return Sent([p for p in phase.sends if p.bytes], [p for p in phase.receives if p.bytes])
+    if isinstance(phase, TransferGroup):
+        return TransferGroup([p for p in phase.sends if p.bytes], [p for p in phase.receives if p.bytes])
     return RankSums([s for s in phase.sums if s.count], phase.apart, phase.place, phase.ranks)
 
 
 class Collectives:
     """The collectives of a program: among the ranks of a line; without one, results are copies of the operands."""
 
-    def __init__(self, line: Line | None, code: Callable[[], CudaModule]) -> None:
+    def __init__(self, line: GpuProcessGroup | None, code: Callable[[], CudaModule]) -> None:
         self.line, self._code = line, code
 
     def add(
@@ -246,7 +246,7 @@ class Collectives:
                 raise PlanError(f"`{body.collective}` needs several ranks, and this process has no group.")
             return [RankSums([Sum(t.source, t.to, t.source, t.count) for t in tensors if t.count], 0, 0, 1)]
         place, peers = self.line.along(body.axis)
-        return phases_of(body.collective, Moves(tensors, body.dtype.size, place, peers, room))
+        return phases_of(body.collective, CollectivePhases(tensors, body.dtype.size, place, peers, room))
 
     def add_sums(self, order: Order, phase: RankSums, dtype: str, reads: set[Resource], writes: set[Resource]) -> None:
         """Adds sums over ranks to a graph; with one rank they are copies."""

@@ -8,7 +8,7 @@ from typing import TypeGuard
 
 from wholestep.compiler.backend import LoadContext, MicroBatchShape, Program, do_nothing
 from wholestep.compiler.backends.common.micro_batches import LaunchedMicroBatches
-from wholestep.compiler.backends.common.rank_shares import takes_part
+from wholestep.compiler.backends.common.rank_shares import is_collective
 from wholestep.compiler.backends.cuda.driver import host_copies
 from wholestep.compiler.backends.cuda.driver.driver import CudaModule, gpu
 from wholestep.compiler.backends.cuda.driver.memory import CudaMemory, CudaScratch
@@ -19,7 +19,7 @@ from wholestep.compiler.backends.gpu.kernel_schedule import calls_library
 from wholestep.compiler.backends.gpu.render.source import native
 from wholestep.compiler.plan.io import serialize
 from wholestep.compiler.plan.model.kernel import Plan
-from wholestep.compiler.runtime.cache.content_store import cache_of, key_of
+from wholestep.compiler.runtime.cache.content_store import key_of, open_cache
 from wholestep.compiler.runtime.process_group import RankGroup
 from wholestep.compiler.runtime.shards import Shards
 from wholestep.compiler.runtime.sources import compiler_version
@@ -69,7 +69,7 @@ class CudaDevice:
 
     def _module(self, file: str, options: CompileOptions) -> CudaModule:
         if file not in self._modules:
-            code = compile_kernels(native(file), self.architecture, cache_of(options))
+            code = compile_kernels(native(file), self.architecture, open_cache(options))
             self._modules[file] = CudaModule(self.gpu, code)
         return self._modules[file]
 
@@ -89,7 +89,7 @@ class CudaDevice:
 
     def _loaded(self, plan: Plan, place: LoadContext, meanwhile: Callable[[], None]) -> Program:
         self.memory.drawing = partial(self.draws, place.where.options)
-        if _are_here(place.where.group) and takes_part(plan):
+        if _are_here(place.where.group) and is_collective(plan):
             from wholestep.compiler.backends.cuda.runtime.simulated_ranks import (  # imported here: rarely needed
                 GpuRanksProgram,
                 team_of,
@@ -108,7 +108,7 @@ class CudaDevice:
     def load_micro_batches(
         self, plan: Plan, programs: Sequence[Program], place: LoadContext, shape: MicroBatchShape
     ) -> LaunchedMicroBatches:
-        group = place.where.group if any(takes_part(p.plan) for p in programs) else None
+        group = place.where.group if any(is_collective(p.plan) for p in programs) else None
         if _are_here(group):
             return self._micro_batches_here(plan, programs, place, shape)
         needs_rows = group is not None and any(calls_library(p.plan) for p in programs)

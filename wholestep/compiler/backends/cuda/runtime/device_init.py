@@ -10,7 +10,7 @@ import numpy as np
 
 from wholestep.compiler.backends.cuda.driver.cuda_graph import CudaGraph, Nodes
 from wholestep.compiler.backends.cuda.driver.driver import CudaModule, DeviceMemory
-from wholestep.compiler.frontend.initializers import FirstValue
+from wholestep.compiler.frontend.initializers import InitialValue
 from wholestep.compiler.ir.semantics import random
 from wholestep.compiler.ir.types import float32
 
@@ -22,7 +22,7 @@ RELATIVE, ABSOLUTE = 2.0**-44, 2.0**-50
 THREADS, BLOCKS = 256, 1024
 
 
-def draw(code: Callable[[], CudaModule], block: DeviceMemory, offset: int, first: FirstValue) -> bool:
+def draw(code: Callable[[], CudaModule], block: DeviceMemory, offset: int, first: InitialValue) -> bool:
     """Computes an initial value at an offset of a block; returns False if the host must do it."""
     formula, count = first.formula, math.prod(first.shape)
     if formula is None or first.dtype != float32 or count < LEAST:

@@ -19,9 +19,9 @@ import numpy as np
 from wholestep.compiler.backend import SLICE_SECONDS, Epoch, IndexRefusedError, StepRange, check_indices
 from wholestep.compiler.backends.cuda.driver.cuda_graph import CudaGraph, Nodes
 from wholestep.compiler.backends.cuda.driver.driver import CudaEvent, CudaModule, DeviceMemory, Gpu, PinnedMemory
-from wholestep.compiler.backends.cuda.runtime.launch_list import Gathering, Order, Resource, in_second_place
+from wholestep.compiler.backends.cuda.runtime.launch_list import Gathering, Order, Resource, with_double_buffers
 from wholestep.compiler.backends.cuda.runtime.program_memory import record_words
-from wholestep.compiler.backends.cuda.runtime.streaming import Streamed
+from wholestep.compiler.backends.cuda.runtime.streaming import StreamedData
 from wholestep.compiler.backends.gpu.persistent.eligibility import MOST_DATA
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.epoch_permutation import ROUNDS, _round_keys
@@ -82,7 +82,7 @@ class Epochs:
         self._pinned = [PinnedMemory(gpu, size) for _ in range(IN_FLIGHT + 1)]
         self._events = [CudaEvent(gpu) for _ in self._pinned]
         self._graphs: dict[tuple[int, frozenset[int], tuple[int, ...]], CudaGraph] = {}
-        self._resident: Resident | Streamed | None = None
+        self._resident: Resident | StreamedData | None = None
         self.mapped_bytes = self._records.size + self._losses.size + self._data.size + self._inputs.size
         self.mapped_bytes += 0 if self._persistent is None else self._persistent.mapped_bytes
 
@@ -115,7 +115,7 @@ class Epochs:
             if size > SHARE * self._gpu.free_bytes:
                 words = PLACES * DATA_BYTES // 8
                 host = self._program.host_copies
-                self._resident = Streamed(self._gpu, epoch.sources, epoch.batch, self.steps, words, host)
+                self._resident = StreamedData(self._gpu, epoch.sources, epoch.batch, self.steps, words, host)
             else:
                 self._resident = copy_sources(self._gpu, epoch.sources)
             epoch.kept[self] = self._resident
@@ -175,7 +175,7 @@ class Epochs:
     def _most_steps(self) -> int:
         """Steps per launch."""
         most = self.steps if self._persists() else self._graph_steps
-        return min(most, self._resident.updates) if isinstance(self._resident, Streamed) else most
+        return min(most, self._resident.updates) if isinstance(self._resident, StreamedData) else most
 
     def _data_record(self, epoch: Epoch, begins: Mapping[str, int]) -> AnyArray:
         """Addresses and order of the rows: `ws_data` of native/gather.h.
@@ -217,7 +217,7 @@ class Epochs:
         records = pinned.view(0, self._words * count, np.dtype(np.uint64)).reshape(count, self._words)
         program.write_records(records, epoch, update)
         graph = None if self._persists() else self._ready_graph(count, epoch.sizes_of(update))
-        if isinstance(self._resident, Streamed):
+        if isinstance(self._resident, StreamedData):
             begins = self._resident.bring(epoch, update, count, self._program.share.rows)
             self._resident.write(self._data.address, self._data_record(epoch, begins))
         self._gpu.copy_in(self._records.address, pinned.address, records.nbytes)
@@ -226,7 +226,7 @@ class Epochs:
         elif self._persistent is not None:
             at, data, losses = self._records.address, self._data.address, self._losses.address
             self._persistent.launch(at, count, data, losses, self._second.__getitem__, self._elsewhere)
-        if isinstance(self._resident, Streamed):
+        if isinstance(self._resident, StreamedData):
             self._resident.launched()
         to = pinned.address + 8 * self._words * self.steps
         self._gpu.copy_out(to, self._losses.address, LOSS_BYTES * count)
@@ -272,7 +272,7 @@ class Epochs:
         """Arguments for gathering the rows of a step, and what that writes: steps alternate between two buffers."""
         addresses = self._records.address + 8 * self._words * i, self._data.address + i % 2 * DATA_BYTES
         elsewhere = self._elsewhere if i % 2 else frozenset()
-        return addresses, frozenset(in_second_place(set(self._elsewhere), elsewhere))
+        return addresses, frozenset(with_double_buffers(set(self._elsewhere), elsewhere))
 
     def _read(self, slot: int, count: int) -> AnyArray:
         self._events[slot].wait()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
-class CudaTicket:
+class CudaLaunch:
     """Handle of a launch that may still be running.  One is created per step, so it is small."""
 
     __slots__ = ("__weakref__", "_coming", "_kept", "_program", "_resolved", "_sizes", "_turn")
@@ -47,7 +47,7 @@ class CudaTicket:
         self.wait()
         return self._program.output(name, self._turn, self._sizes, self._program.is_latest(self))
 
-    def keep(self) -> CudaTicket:
+    def keep(self) -> CudaLaunch:
         """Starts copying the outputs that the next launch overwrites; small ones stay in their staging slot."""
         program = self._program
         if program.large_outputs and program.is_latest(self):

@@ -108,7 +108,7 @@ class Order:
         return sorted(n for n in predecessors if not ancestors >> n & 1)
 
 
-def in_second_place(resources: set[Resource], elsewhere: frozenset[int]) -> set[Resource]:
+def with_double_buffers(resources: set[Resource], elsewhere: frozenset[int]) -> set[Resource]:
     """The resources, with distinct names for buffers that are double-buffered elsewhere."""
     return {f"second {r}" if r in elsewhere else r for r in resources} if elsewhere else resources
 
@@ -130,7 +130,7 @@ def workspace_of(kernel: Kernel) -> str:
 
 
 @dataclass(frozen=True)
-class Placed:
+class StepAddresses:
     """Addresses for the kernels of one step."""
 
     address: Callable[[int], int]  # address of a buffer
@@ -170,7 +170,9 @@ class Launches:
         if most > COUNTERS:
             raise PlanError(f"a sum is split over {most} blocks; there are {COUNTERS} arrival counters.")
 
-    def add(self, order: Order, place: Placed, sizes: Mapping[str, int], gathering: Gathering | None = None) -> None:
+    def add(
+        self, order: Order, place: StepAddresses, sizes: Mapping[str, int], gathering: Gathering | None = None
+    ) -> None:
         """Adds the launches of one step to a graph; `sizes` are those of a call if a library needs them."""
         for _, inside in groupby(self.source.launches, key=lambda launch: launch.kernels[0][0].loop):
             launches = list(inside)
@@ -194,7 +196,7 @@ class Launches:
                     if launch.function:
                         self._add_launch(order, place, launch, iteration)
 
-    def _add_gathering(self, order: Order, place: Placed, gathering: Gathering) -> None:
+    def _add_gathering(self, order: Order, place: StepAddresses, gathering: Gathering) -> None:
         """Adds the launch that also gathers the rows of the next step."""
         launch, (next, data) = gathering.launch, gathering.arguments
         arguments = launch.arguments(place.address, place.step, place.scratch, place.counters, 0)
@@ -209,7 +211,7 @@ class Launches:
             writes | gathering.writes,
         )
 
-    def _add_launch(self, order: Order, place: Placed, launch: Rendered, turn: int) -> None:
+    def _add_launch(self, order: Order, place: StepAddresses, launch: Rendered, turn: int) -> None:
         arguments = launch.arguments(place.address, place.step, place.scratch, place.counters, turn)
         reads, writes = self._accesses_of_launch(place, launch)
         if launch.before:
@@ -224,24 +226,24 @@ class Launches:
         loop = launch.kernels[0][0].loop
         return range(1 if loop is None or launch.together else evaluate(self.plan.loops[loop].length, self.plan.sizes))
 
-    def _accesses_of_launch(self, place: Placed, launch: Rendered) -> tuple[set[Resource], set[Resource]]:
+    def _accesses_of_launch(self, place: StepAddresses, launch: Rendered) -> tuple[set[Resource], set[Resource]]:
         """Resources that a launch reads and writes."""
         reads: set[Resource] = {RECORD}
         writes: set[Resource] = set()
         for kernel, _ in launch.kernels:
-            read, written = (in_second_place(used, place.elsewhere) for used in self._accesses_of_kernel(kernel))
+            read, written = (with_double_buffers(used, place.elsewhere) for used in self._accesses_of_kernel(kernel))
             reads, writes = reads | read, writes | written
         return reads, writes
 
-    def _add_sorting(self, order: Order, place: Placed, launch: Rendered, arguments: Sequence[Any]) -> None:
+    def _add_sorting(self, order: Order, place: StepAddresses, launch: Rendered, arguments: Sequence[Any]) -> None:
         """Adds the kernel that sorts a scatter's indices: it depends on nothing but the indices."""
         ((kernel, _),) = launch.kernels
         assert isinstance(kernel.body, Scatter)
-        reads = {RECORD, *in_second_place({kernel.body.index.buffer}, place.elsewhere)}
+        reads = {RECORD, *with_double_buffers({kernel.body.index.buffer}, place.elsewhere)}
         grid, writes = (sort_grid_blocks(schedule_of(kernel)), 1), {self._scratch_of(kernel)}
         order.kernel(self.functions[launch.before], grid, launch.threads, arguments, reads, set(writes))
 
-    def _add_product(self, order: Order, place: Placed, kernel: Kernel, sizes: Mapping[str, int]) -> None:
+    def _add_product(self, order: Order, place: StepAddresses, kernel: Kernel, sizes: Mapping[str, int]) -> None:
         """Adds a cuBLASLt product, into its destination or into scratch memory."""
         product, schedule = product_of(self.plan, kernel, sizes), schedule_of(kernel)
         scratch = place.scratch + schedule.scratch_at
@@ -257,13 +259,13 @@ class Launches:
             if product.bias is None
             else place.address(product.bias.buffer) + product.bias.offset * product.bias.dtype.size
         )
-        reads: set[Resource] = in_second_place({x.buffer for x in operands}, place.elsewhere)
+        reads: set[Resource] = with_double_buffers({x.buffer for x in operands}, place.elsewhere)
         target: Resource = self._scratch_of(kernel) if product.c.buffer < 0 else product.c.buffer
         writes: set[Resource] = {LIBRARIES, workspace_of(kernel), target}
         workspace = place.arena + schedule.workspace_at
         order.library(lambda stream: cublas.run_product(product, a, b, c, workspace, stream, bias), reads, writes)
 
-    def _add_graph(self, order: Order, place: Placed, kernel: Kernel, sizes: Mapping[str, int]) -> None:
+    def _add_graph(self, order: Order, place: StepAddresses, kernel: Kernel, sizes: Mapping[str, int]) -> None:
         """Adds a cuDNN graph."""
         library_call, schedule = cudnn_graphs.call_of(self.plan, kernel, sizes), schedule_of(kernel)
         scratch, workspace = place.scratch + schedule.scratch_at, place.arena + schedule.workspace_at
@@ -277,15 +279,15 @@ class Launches:
         }
         order.library(
             lambda stream: cudnn.run_graph(library_call.description, addresses, workspace, stream),
-            in_second_place(resources(library_call.read), place.elsewhere),
-            in_second_place(resources(library_call.written), place.elsewhere) | {LIBRARIES, workspace_of(kernel)},
+            with_double_buffers(resources(library_call.read), place.elsewhere),
+            with_double_buffers(resources(library_call.written), place.elsewhere) | {LIBRARIES, workspace_of(kernel)},
         )
 
-    def _add_exchange(self, order: Order, place: Placed, kernel: Kernel, sizes: Mapping[str, int]) -> None:
+    def _add_exchange(self, order: Order, place: StepAddresses, kernel: Kernel, sizes: Mapping[str, int]) -> None:
         """Adds a collective: transfers between ranks, and their sums."""
         workspace = place.arena + schedule_of(kernel).workspace_at, workspace_of(kernel)
         self.collectives.add(
-            order, kernel, place.address, workspace, sizes, lambda used: in_second_place(used, place.elsewhere)
+            order, kernel, place.address, workspace, sizes, lambda used: with_double_buffers(used, place.elsewhere)
         )
 
     def _accesses_of_kernel(self, kernel: Kernel) -> tuple[set[Resource], set[Resource]]:

@@ -11,8 +11,13 @@ import numpy as np
 from wholestep.compiler.backends.cuda.driver.driver import CooperativeKernel, CudaModule, DeviceMemory, Gpu
 from wholestep.compiler.backends.cuda.driver.nvrtc import compile_kernels
 from wholestep.compiler.backends.gpu.kernel_schedule import schedule_of
-from wholestep.compiler.backends.gpu.persistent.eligibility import THREADS, Staying, find_staying, has_room
-from wholestep.compiler.backends.gpu.render.persistent_step import NAME, render_staying
+from wholestep.compiler.backends.gpu.persistent.eligibility import (
+    THREADS,
+    PersistentStep,
+    find_persistent_step,
+    has_room,
+)
+from wholestep.compiler.backends.gpu.render.persistent_step import NAME, render_persistent_step
 from wholestep.compiler.backends.gpu.render.source import native
 from wholestep.compiler.runtime.cache.content_store import ContentStore
 
@@ -23,9 +28,11 @@ if TYPE_CHECKING:
 class Persistent:
     """A kernel that runs several steps over data on the GPU in one cooperative launch."""
 
-    def __init__(self, program: CudaProgram, gpu: Gpu, step: Staying, architecture: str, cache: ContentStore) -> None:
+    def __init__(
+        self, program: CudaProgram, gpu: Gpu, step: PersistentStep, architecture: str, cache: ContentStore
+    ) -> None:
         self._program, self._gpu, self.input = program, gpu, step.input
-        self._text = render_staying(program.plan, step)
+        self._text = render_persistent_step(program.plan, step)
         body = "\n".join([native("gather.h"), native("staying.h"), self._text.text])
         self._module = CudaModule(gpu, compile_kernels(body, architecture, cache))
         self._kernel = CooperativeKernel(gpu, self._module.function(NAME), step.blocks, THREADS, self._text.bytes)
@@ -70,7 +77,7 @@ class Persistent:
 
 def persistent_of(program: CudaProgram, gpu: Gpu, architecture: str, cache: ContentStore) -> Persistent | None:
     """The persistent kernel of a program, if its plan has one and all blocks can be co-resident on the GPU."""
-    step = find_staying(program.plan)
+    step = find_persistent_step(program.plan)
     if isinstance(step, str) or not has_room(step, gpu.multiprocessors):
         return None
     return Persistent(program, gpu, step, architecture, cache)

@@ -78,7 +78,7 @@ class TimedGraph(CudaGraph):
         super().launch()
 
 
-class InTurn(Order):
+class SerialOrder(Order):
     """A serialised order: each launch is followed by a timing event."""
 
     def __init__(self, nodes: Nodes, plan: Plan, recorder: GpuKernelTimer, gpu: Gpu) -> None:

@@ -22,18 +22,18 @@ from wholestep.compiler.backend import (
     do_nothing,
     epoch_of_launches,
 )
-from wholestep.compiler.backends.common.rank_shares import Pace, RankShare, lockstep_group, takes_part
+from wholestep.compiler.backends.common.rank_shares import RankShare, SliceLength, is_collective, lockstep_group
 from wholestep.compiler.backends.cuda.driver.cuda_graph import CudaGraph, Nodes
 from wholestep.compiler.backends.cuda.driver.driver import CudaEvent, CudaModule, DeviceMemory, Gpu
 from wholestep.compiler.backends.cuda.driver.host_copies import HostCopies
 from wholestep.compiler.backends.cuda.driver.memory import CudaArray, CudaMemory, CudaScratch
 from wholestep.compiler.backends.cuda.driver.nvrtc import compile_kernels, compile_source
 from wholestep.compiler.backends.cuda.driver.staging_ring import DeferredOutput, Records, StagingRing, StagingSlot
-from wholestep.compiler.backends.cuda.runtime.collectives import Collectives, Line
+from wholestep.compiler.backends.cuda.runtime.collectives import Collectives, GpuProcessGroup
 from wholestep.compiler.backends.cuda.runtime.epochs import Epochs
 from wholestep.compiler.backends.cuda.runtime.half_copies import HalfCopies
-from wholestep.compiler.backends.cuda.runtime.launch_handles import CudaTicket
-from wholestep.compiler.backends.cuda.runtime.launch_list import Gathering, Launches, Order, Placed
+from wholestep.compiler.backends.cuda.runtime.launch_handles import CudaLaunch
+from wholestep.compiler.backends.cuda.runtime.launch_list import Gathering, Launches, Order, StepAddresses
 from wholestep.compiler.backends.cuda.runtime.persistent_program import Persistent, persistent_of
 from wholestep.compiler.backends.cuda.runtime.program_memory import is_small, lay_out
 from wholestep.compiler.backends.cuda.runtime.scalar_prologue import PrologueScalars
@@ -45,7 +45,7 @@ from wholestep.compiler.ir.types import Extent, TensorType, evaluate
 from wholestep.compiler.plan.model.kernel import Plan, Space
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.background import Background
-from wholestep.compiler.runtime.cache.content_store import cache_of
+from wholestep.compiler.runtime.cache.content_store import open_cache
 from wholestep.compiler.runtime.state.storage import StateMemory
 from wholestep.options import CompileOptions
 
@@ -70,7 +70,7 @@ def _recorder(gpu: Gpu) -> GpuKernelTimer:
     return GpuKernelTimer(gpu)
 
 
-class Holder(Protocol):
+class ProgramDevice(Protocol):
     """What a program needs of its device."""
 
     gpu: Gpu
@@ -96,10 +96,10 @@ class CudaProgram:
     synchronous = False
 
     def __init__(
-        self, device: Holder, plan: Plan, place: LoadContext, meanwhile: Callable[[], None] = do_nothing
+        self, device: ProgramDevice, plan: Plan, place: LoadContext, meanwhile: Callable[[], None] = do_nothing
     ) -> None:
-        group = place.where.group if takes_part(plan) else None
-        assert group is None or isinstance(group, Line), (
+        group = place.where.group if is_collective(plan) else None
+        assert group is None or isinstance(group, GpuProcessGroup), (
             f"ranks connected by {group.engine!r} cannot communicate between GPUs"
         )
         self.has_library, self.begins_early = calls_library(plan), begins_early(device.architecture)
@@ -115,7 +115,7 @@ class CudaProgram:
         self._gpu, self._line = device.gpu, group
         self.host_copies = HostCopies(place.where.threads, place.where.options)
         lockstep = lockstep_group(group, plan)
-        self.pace = None if lockstep is None else Pace(lockstep)
+        self.pace = None if lockstep is None else SliceLength(lockstep)
         assert isinstance(place.scratch, CudaScratch), "GPU programs use GPU scratch memory"
         self._scratch = place.scratch
         self._modules: list[CudaModule] = []
@@ -133,7 +133,7 @@ class CudaProgram:
         self._graphs: dict[tuple[int | None, tuple[int, ...]], CudaGraph] = {}
         self._ready: dict[int, CudaGraph] = {}  # by staging slot, for the sizes of the last launch
         self._sizes: Mapping[str, int] | None = None  # sizes of the last launch
-        self._last = CudaTicket(self, self._exchange.next()[1], {})
+        self._last = CudaLaunch(self, self._exchange.next()[1], {})
         self._seen = -1
         self.count_steps(bool(plan.updated))
         self._scratch.users.add(self)
@@ -143,7 +143,7 @@ class CudaProgram:
     def _compile_kernels(self, meanwhile: Callable[[], None]) -> Mapping[str, Any]:
         """Kernel functions by name, compiled in the background while `meanwhile` runs."""
         device, options, functions = self._device, self._place.where.options, dict[str, Any]()
-        compilation = Background(lambda: compile_source(self._render, device.architecture, cache_of(options)))
+        compilation = Background(lambda: compile_source(self._render, device.architecture, open_cache(options)))
         meanwhile()
         for names, code in compilation.result():
             self._modules.append(CudaModule(self._gpu, code))
@@ -247,7 +247,7 @@ class CudaProgram:
         """Sets an input of the next launch, which copies it."""
         self._inputs[name] = array
 
-    def launch(self, sizes: Mapping[str, int]) -> CudaTicket:
+    def launch(self, sizes: Mapping[str, int]) -> CudaLaunch:
         """Writes the inputs, enqueues the step, and starts copying its small outputs to the host."""
         if sizes is not self._sizes:
             self._resize(sizes)
@@ -266,7 +266,7 @@ class CudaProgram:
         exchange.give(slot, self._records.row(own_sizes, state.step, state.epoch), inputs, own_sizes)
         (self._ready.get(number) or self._ready_graph(number, sizes)).launch()
         exchange.take(slot)
-        ticket = self._last = CudaTicket(self, slot, sizes)
+        ticket = self._last = CudaLaunch(self, slot, sizes)
         slot.ticket = weakref.ref(ticket)
         if self.plan.updated:
             state.family.version += 1
@@ -325,9 +325,11 @@ class CudaProgram:
         """The order with which a graph is built; serialised if the program is profiled."""
         if self.recorder is None:
             return Order(nodes, self._plan, self._in_line)
-        from wholestep.compiler.backends.cuda.runtime.profiler import InTurn  # imported here: only profiles need it
+        from wholestep.compiler.backends.cuda.runtime.profiler import (
+            SerialOrder,  # imported here: only profiles need it
+        )
 
-        return InTurn(nodes, self._plan, self.recorder, self._gpu)
+        return SerialOrder(nodes, self._plan, self.recorder, self._gpu)
 
     def add_launch(self, order: Order, turn: int | None, sizes: Mapping[str, int]) -> None:
         """Adds a launch to a graph, with a fetch from staging slot `turn`; if that is None, inputs are in place."""
@@ -346,14 +348,16 @@ class CudaProgram:
     def _copies_between_steps(self, name: str) -> Any:
         return self._device.moves(self._place.where.options).function(name)
 
-    def placed(self, address: Callable[[int], int], record: int, elsewhere: frozenset[int] = frozenset()) -> Placed:
+    def placed(
+        self, address: Callable[[int], int], record: int, elsewhere: frozenset[int] = frozenset()
+    ) -> StepAddresses:
         """Addresses for the kernels of a step."""
         arena = self._scratch.arena.address
         scratch = arena + arena_end(self._plan)
-        return Placed(address, record, scratch, self._scratch.counters.address, arena, elsewhere)
+        return StepAddresses(address, record, scratch, self._scratch.counters.address, arena, elsewhere)
 
     def add_step(
-        self, order: Order, placed: Placed, sizes: Mapping[str, int], gathering: Gathering | None = None
+        self, order: Order, placed: StepAddresses, sizes: Mapping[str, int], gathering: Gathering | None = None
     ) -> None:
         """Adds the kernels of one step to a graph."""
         self._launches.add(order, placed, self.share.sizes(sizes), gathering)
@@ -365,13 +369,13 @@ class CudaProgram:
             return None
         number, text, launch = gather
         body = f"{native('gather.h')}\n{text}"
-        code = compile_kernels(body, self._device.architecture, cache_of(self._place.where.options))
+        code = compile_kernels(body, self._device.architecture, open_cache(self._place.where.options))
         self._modules.append(CudaModule(self._gpu, code))
         return Gathering(number, launch, self._modules[-1].function(launch.function))
 
     def persistent(self) -> Persistent | None:
         """The persistent kernel, if the plan has one; compiled when epochs first need it."""
-        return persistent_of(self, self._gpu, self._device.architecture, cache_of(self._place.where.options))
+        return persistent_of(self, self._gpu, self._device.architecture, open_cache(self._place.where.options))
 
     def replay(self, steps: int) -> float:
         """Launches the step repeatedly over the inputs on the GPU; returns the seconds by the GPU's clock."""
@@ -407,7 +411,7 @@ class CudaProgram:
         shape = [evaluate(e, sizes) for e in self.outputs[name].shape]
         return self._exchange.keep(self.address(buffer.id), shape, buffer.type.dtype.numpy)
 
-    def is_latest(self, ticket: CudaTicket) -> bool:
+    def is_latest(self, ticket: CudaLaunch) -> bool:
         return ticket is self._last
 
     def wait(self) -> None:
@@ -480,5 +484,5 @@ class CudaProgram:
         self._exchange.take(slot, everything=True)
         name, id = self.plan.outputs[0]
         outputs = {name: np.array(loss, self.plan.buffers[id].type.dtype.numpy)}
-        self._last = CudaTicket(self, slot, sizes, outputs)
+        self._last = CudaLaunch(self, slot, sizes, outputs)
         slot.ticket = weakref.ref(self._last)

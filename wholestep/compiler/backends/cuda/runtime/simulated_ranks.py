@@ -18,10 +18,10 @@ from wholestep.compiler.backends.cuda.driver.memory import CudaMemory
 from wholestep.compiler.backends.cuda.driver.staging_ring import StagingSlot
 from wholestep.compiler.backends.cuda.libraries.nccl import PeerBytes
 from wholestep.compiler.backends.cuda.runtime.collectives import RANKS, Collectives, GraphOwner, RankSums, Sum
-from wholestep.compiler.backends.cuda.runtime.launch_handles import CudaTicket
+from wholestep.compiler.backends.cuda.runtime.launch_handles import CudaLaunch
 from wholestep.compiler.backends.cuda.runtime.launch_list import LIBRARIES, MULTIPROCESSORS, Order, Resource
-from wholestep.compiler.backends.cuda.runtime.program import CudaProgram, Holder
-from wholestep.compiler.ir.mesh import Grid
+from wholestep.compiler.backends.cuda.runtime.program import CudaProgram, ProgramDevice
+from wholestep.compiler.ir.mesh import Mesh
 from wholestep.compiler.plan.model.kernel import Kernel, Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.shards import Shards
@@ -31,7 +31,7 @@ COMMON = (RANKS, LIBRARIES, MULTIPROCESSORS)  # resources that the ranks of one 
 WORD = 4  # bytes: all transfers are multiples of it, and one kernel copies them as words
 
 
-class Carrier:
+class TransferRecorder:
     """Stands in for a communicator: records what a rank would send and receive."""
 
     def __init__(self) -> None:
@@ -47,10 +47,10 @@ class GpuRank:
 
     engine = "threads"
 
-    def __init__(self, rank: int, grid: Grid) -> None:
+    def __init__(self, rank: int, grid: Mesh) -> None:
         self.rank, self.size, self.grid = rank, grid.size, grid
         self.address = self.whole_address = 0  # no native program uses them
-        self.communicator, self.step = Carrier(), 0
+        self.communicator, self.step = TransferRecorder(), 0
         self.users: WeakSet[GraphOwner] = WeakSet()
 
     def along(self, axis: str) -> tuple[int, Sequence[int]]:
@@ -71,7 +71,7 @@ class GpuRank:
 class GpuRanks:
     """The simulated ranks of a session, with their state and scratch memory; the first uses the session's own."""
 
-    def __init__(self, device: Holder, scratch: Callable[[], Any], grid: Grid) -> None:
+    def __init__(self, device: ProgramDevice, scratch: Callable[[], Any], grid: Mesh) -> None:
         self.members = [GpuRank(rank, grid) for rank in range(grid.size)]
         self._memories = [CudaMemory(device.gpu, f", shard {rank}") for rank in range(1, grid.size)]
         self._scratches = [scratch() for _ in self._memories]
@@ -103,16 +103,16 @@ class GpuRanks:
             program.seen = family.version
 
 
-class OfRank(CudaProgram):
+class SimulatedRankProgram(CudaProgram):
     """The program of one rank, whose launches are part of a common graph."""
 
     def __init__(
         self,
-        device: Holder,
+        device: ProgramDevice,
         plan: Plan,
         place: LoadContext,
         meanwhile: Callable[[], None] = do_nothing,
-        like: OfRank | None = None,
+        like: SimulatedRankProgram | None = None,
     ) -> None:
         """`like`: the program of another rank, whose compiled kernels are reused."""
         self._like, self.forgotten = like, do_nothing
@@ -148,10 +148,10 @@ class OfRank(CudaProgram):
         self._exchange.give(turn, row, inputs, self._own_sizes)
         return number if self._exchange.fetches else -1, turn
 
-    def end(self, turn: StagingSlot, sizes: Mapping[str, int]) -> CudaTicket:
+    def end(self, turn: StagingSlot, sizes: Mapping[str, int]) -> CudaLaunch:
         """Finishes a launch after its graph."""
         self._exchange.take(turn)
-        ticket = self._last = CudaTicket(self, turn, sizes)
+        ticket = self._last = CudaLaunch(self, turn, sizes)
         turn.ticket = weakref.ref(ticket)
         self._seen = self._state.family.version
         return ticket
@@ -179,12 +179,12 @@ class GpuRanksProgram:
     synchronous = False
 
     def __init__(
-        self, device: Holder, plan: Plan, place: LoadContext, team: GpuRanks, meanwhile: Callable[[], None]
+        self, device: ProgramDevice, plan: Plan, place: LoadContext, team: GpuRanks, meanwhile: Callable[[], None]
     ) -> None:
         places = team.places(place, plan)
-        first = OfRank(device, plan, places[0], meanwhile)
+        first = SimulatedRankProgram(device, plan, places[0], meanwhile)
         self.team, self.seen = team, -1  # version of the states that all ranks have
-        self.programs = [first, *(OfRank(device, plan, place, like=first) for place in places[1:])]
+        self.programs = [first, *(SimulatedRankProgram(device, plan, place, like=first) for place in places[1:])]
         self._first, self._gpu, self._state, self._rank_plan = first, device.gpu, places[0].state, plan
         self.plan, self.outputs, self.source, self.staging = first.plan, first.outputs, first.source, first.staging
         self.loss, self.read, self.keep, self.wait = first.loss, first.read, first.keep, first.wait
@@ -253,14 +253,14 @@ class GpuRanksProgram:
                 logs = [Log() for _ in self.programs]
                 for program, turn, log in zip(self.programs, turns, logs, strict=True):
                     program.add_launch(log, None if turn < 0 else turn, sizes)
-                put_side_by_side(self._order(nodes), logs, self._carriers, self._first.collectives)
+                merge_rank_launches(self._order(nodes), logs, self._carriers, self._first.collectives)
 
             self._graphs[key] = self._first.new_graph(build)
         return self._graphs[key]
 
     def _order(self, nodes: Nodes) -> Order:
         if self.recorder is None:
-            return SideBySide(nodes, self._rank_plan, len(self.programs))
+            return SimulatedRanksOrder(nodes, self._rank_plan, len(self.programs))
         return self._first.order_of(nodes)  # profiled: one launch after the other
 
 
@@ -317,7 +317,7 @@ class Log(Order):
             yield self.entries.pop(0)
 
 
-class SideBySide(Order):
+class SimulatedRanksOrder(Order):
     """An order in which the ranks' resources are distinct."""
 
     def __init__(self, nodes: Nodes, plan: Plan, ranks: int) -> None:
@@ -334,7 +334,9 @@ def of_rank(rank: int, resource: Resource) -> Resource:
     return resource if resource in COMMON else f"{resource} of rank {rank}"
 
 
-def put_side_by_side(order: Order, logs: Sequence[Log], carriers: Sequence[Carrier], collectives: Collectives) -> None:
+def merge_rank_launches(
+    order: Order, logs: Sequence[Log], carriers: Sequence[TransferRecorder], collectives: Collectives
+) -> None:
     """Merges the launches of all ranks into one graph, with a common copy kernel for each transfer."""
     while any(log.entries for log in logs):
         for rank, log in enumerate(logs):
@@ -354,7 +356,7 @@ def put_side_by_side(order: Order, logs: Sequence[Log], carriers: Sequence[Carri
             collectives.add_sums(order, RankSums(match_transfers(carriers), 0, 0, 1), "int32", reads, writes)
 
 
-def match_transfers(carriers: Sequence[Carrier]) -> list[Sum]:
+def match_transfers(carriers: Sequence[TransferRecorder]) -> list[Sum]:
     """Pairs sends with receives: between two ranks, pieces match in order."""
     sent_between: dict[tuple[int, int], list[PeerBytes]] = {}
     for rank, carrier in enumerate(carriers):
@@ -375,7 +377,7 @@ def _resources_of(rank: int, entry: RankLaunch) -> tuple[set[Resource], set[Reso
     return reads, writes
 
 
-def team_of(shards: Shards, device: Holder, scratch: Callable[[], Any]) -> GpuRanks:
+def team_of(shards: Shards, device: ProgramDevice, scratch: Callable[[], Any]) -> GpuRanks:
     """The simulated ranks of a session, created once."""
     if shards.team is None:
         shards.team = GpuRanks(device, scratch, shards.grid)

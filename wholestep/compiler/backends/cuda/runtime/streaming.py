@@ -29,7 +29,7 @@ class _Place:
         self.busy = False  # may launched steps still read it?
 
 
-class Streamed:
+class StreamedData:
     """The rows of a run, copied chunk by chunk; each chunk is followed by up to `words` 8-byte words for its steps."""
 
     def __init__(

@@ -20,7 +20,7 @@ from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update, rewrite
 from wholestep.compiler.ir.ops import LEAVES, Trait, ops_with
 from wholestep.compiler.ir.types import DType
-from wholestep.compiler.plan.lower.materialize import copy_of
+from wholestep.compiler.plan.lower.materialize import stored_copy
 from wholestep.compiler.target import Target
 
 VIEWS = ops_with(Trait.VIEW)
@@ -126,6 +126,6 @@ def copy_operands(graph: IRGraph, target: Target) -> IRGraph:
     def rule(node: Node) -> Node:
         if not is_for_library(node, tf32=True):
             return node
-        return node.with_inputs([copies.setdefault(i, copy_of(i)) if i.op == "permute" else i for i in node.inputs])
+        return node.with_inputs([copies.setdefault(i, stored_copy(i)) if i.op == "permute" else i for i in node.inputs])
 
     return rewrite(graph, rule)

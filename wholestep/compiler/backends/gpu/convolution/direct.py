@@ -244,7 +244,7 @@ def product_sizes(kernel: Kernel, window: Window) -> tuple[int, Extent, Extent, 
     return groups, images * rows * columns, channels, tall * wide * (outputs // groups)
 
 
-def schedule_own(kernel: Kernel, window: Window, sizes: Mapping[str, int], dtype: DType) -> CudaSchedule | None:
+def schedule_direct(kernel: Kernel, window: Window, sizes: Mapping[str, int], dtype: DType) -> CudaSchedule | None:
     """Direct schedule of a convolution or adjoint of few channels; None if an implicit GEMM is better or required."""
     if window.groups > 1:
         return None

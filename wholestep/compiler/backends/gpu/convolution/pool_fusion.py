@@ -11,7 +11,7 @@ from wholestep.compiler.backends.gpu.convolution.direct import Shape, best_tile,
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import IRGraph, Node, rewrite
-from wholestep.compiler.passes.lower.max_pooling import through_pool
+from wholestep.compiler.passes.lower.max_pooling import fuse_pool_gradient
 from wholestep.compiler.target import Target
 
 BATCH_PARTS = 64  # slices of the batch of a weight gradient, one block each
@@ -42,7 +42,7 @@ def _size(node: Node) -> int:
 def through_small_pools(graph: IRGraph, target: Target) -> IRGraph:
     """Lets adjoints of convolutions and sums read the pooled gradient directly, if a block has room for it."""
     tf32 = uses_tf32(target.name)
-    return rewrite(graph, lambda node: through_pool(node, BATCH_PARTS, lambda n, pool: _fits(n, pool, tf32)))
+    return rewrite(graph, lambda node: fuse_pool_gradient(node, BATCH_PARTS, lambda n, pool: _fits(n, pool, tf32)))
 
 
 def _fits(node: Node, spread: Node, tf32: bool) -> bool:

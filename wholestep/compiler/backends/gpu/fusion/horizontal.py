@@ -41,7 +41,7 @@ def reads_and_writes(kernel: Kernel) -> tuple[set[int], set[int]]:
     return {load.buffer for load, _ in kernel.body.reads()}, {load.buffer for load in kernel.body.stores()}
 
 
-def waits(kernels: Sequence[Kernel], work: frozenset[int]) -> dict[int, set[int]]:
+def dependencies_of(kernels: Sequence[Kernel], work: frozenset[int]) -> dict[int, set[int]]:
     """Kernel -> earlier kernels it depends on: they write what it reads or writes, or read what it writes."""
     writer: dict[int, int] = {}
     readers: dict[int, list[int]] = {}
@@ -157,7 +157,7 @@ def launches_of(draft: Draft, kernels: Sequence[Kernel]) -> list[list[Part]]:
         if persistent := as_one_kernel(draft, segment):
             launches.append(persistent)
             continue
-        predecessors = waits(segment, work)
+        predecessors = dependencies_of(segment, work)
         parts = list(row_fusion.chains_of(draft, segment, predecessors))
         levels = launches_after(parts, predecessors)
         for level in sorted(set(levels), reverse=True):
@@ -167,13 +167,13 @@ def launches_of(draft: Draft, kernels: Sequence[Kernel]) -> list[list[Part]]:
 
 def as_one_kernel(draft: Draft, segment: Sequence[Kernel]) -> list[Part]:
     """The kernels of a loop that runs as one persistent kernel, annotated with each block's share; [] for others."""
-    loop = segment[0].loop is not None and scan.find_loop(draft, segment)
-    if not isinstance(loop, scan.Looping):
+    loop = segment[0].loop is not None and scan.find_persistent_scan(draft, segment)
+    if not isinstance(loop, scan.PersistentScan):
         return []
     return [[replace(k, schedule=replace(schedule_of(k), owns=loop.owns))] for k in segment]
 
 
-def updates_last(draft: Draft, kernels: Sequence[Kernel], times: int = 1) -> list[list[Part]]:
+def defer_updates(draft: Draft, kernels: Sequence[Kernel], times: int = 1) -> list[list[Part]]:
     """Keeps the kernel order, except that kernels without dependents run at the end, in shared launches.
 
     Args:
@@ -188,7 +188,7 @@ def updates_last(draft: Draft, kernels: Sequence[Kernel], times: int = 1) -> lis
             persistent = as_one_kernel(draft, segment)
             launches += [persistent] if persistent else [[[k]] for k in segment]
         return launches
-    predecessors = waits(kernels, work)
+    predecessors = dependencies_of(kernels, work)
     awaited = set[int]().union(*predecessors.values())
     in_order = [k for k in kernels if k.id in awaited or not may_share(draft, k) or is_late_product(draft, k)]
     position = {k.id: i for i, k in enumerate(in_order)}
@@ -294,8 +294,8 @@ def check_launches(plan: Plan) -> None:
 def check_persistent_loop(plan: Plan, launch: Sequence[Kernel]) -> None:
     """PlanError unless a launch is one complete loop whose blocks have the shares that the scheduler would choose."""
     loop_kernels = launch[0].loop is not None and [k.id for k in plan.kernels if k.loop == launch[0].loop]
-    expected = loop_kernels == [k.id for k in launch] and scan.find_loop(plan, launch)
-    if not isinstance(expected, scan.Looping) or any(schedule_of(k).owns != expected.owns for k in launch):
+    expected = loop_kernels == [k.id for k in launch] and scan.find_persistent_scan(plan, launch)
+    if not isinstance(expected, scan.PersistentScan) or any(schedule_of(k).owns != expected.owns for k in launch):
         raise PlanError(
             f"the plan is not sound: kernels {[k.id for k in launch]} "
             "are not a loop that runs as one persistent kernel."

@@ -148,7 +148,7 @@ def rows_of(draft: Draft, kernel: Kernel) -> int:
     return max(1, evaluate(row_extent(kernel), draft.sizes))
 
 
-def in_rows(plan: Plan, kernel: Kernel, schedule: CudaSchedule, position: int) -> CudaSchedule:
+def with_row_grid(plan: Plan, kernel: Kernel, schedule: CudaSchedule, position: int) -> CudaSchedule:
     """Changes the schedule of a kernel in a chain to one block per row."""
     rows = rows_of(plan, kernel)
     return replace(schedule, blocks=rows, chunks=1, scratch=0, scratch_at=0, counters_at=0, chained=position)

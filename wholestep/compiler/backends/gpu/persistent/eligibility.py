@@ -35,7 +35,7 @@ FEW_LAUNCHES = 8  # launches of a step up to which the report explains the decis
 
 
 @dataclass(frozen=True)
-class Staying:
+class PersistentStep:
     """The resident weights, and the kernels of a step around them."""
 
     forward: Kernel  # input times weights
@@ -85,7 +85,7 @@ def others_blocks(kernels: Sequence[Kernel]) -> int:
     return sum(schedule_of(part[0]).blocks * schedule_of(part[0]).chunks for part in parts_of(kernels))
 
 
-def find_staying(plan: Plan) -> Staying | str:
+def find_persistent_step(plan: Plan) -> PersistentStep | str:
     """The persistent step of a plan, or the reason why there is none."""
     launches = list(by_launch(plan.kernels))
     if len(launches) < 3 or len(launches[0]) > 1:
@@ -123,7 +123,7 @@ def find_staying(plan: Plan) -> Staying | str:
     if tiles + 2 > multiprocessors:
         return f"the weights would take {tiles} of {multiprocessors} multiprocessors"
     between = tuple(launches[1:-1])
-    result = Staying(
+    result = PersistentStep(
         forward,
         gradient,
         between,
@@ -241,7 +241,7 @@ def _needs_own_rows(forward: Kernel, chain: Sequence[Kernel]) -> bool:
     return True
 
 
-def has_room(step: Staying, multiprocessors: int) -> bool:
+def has_room(step: PersistentStep, multiprocessors: int) -> bool:
     """Can all blocks be co-resident on a GPU with this many multiprocessors?"""
     return step.blocks <= multiprocessors
 
@@ -258,7 +258,7 @@ def notes_of(plan: Plan, multiprocessors: int | None = None) -> tuple[str, ...]:
     """Report note: how epochs over GPU-resident data run and why, for networks of few launches per step."""
     if not plan.updated or plan.regions > FEW_LAUNCHES:
         return ()
-    persistent = find_staying(plan)
+    persistent = find_persistent_step(plan)
     if not isinstance(persistent, str) and multiprocessors is not None and not has_room(persistent, multiprocessors):
         persistent = (
             f"a persistent kernel would need {persistent.blocks} co-resident blocks, and this GPU has "

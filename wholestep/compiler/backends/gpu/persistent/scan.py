@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from wholestep.compiler.backends.cuda.libraries.gemm_library import lies_in
+from wholestep.compiler.backends.cuda.libraries.gemm_library import is_aligned_in
 from wholestep.compiler.backends.cuda.target import TARGETS
 from wholestep.compiler.backends.gpu.kernel_schedule import schedule_of
 from wholestep.compiler.ir.types import Extent, evaluate, float32, symbols_of
@@ -28,7 +28,7 @@ BROUGHT = 16  # cost of loading a value from another block, in multiplications
 
 
 @dataclass(frozen=True)
-class Looping:
+class PersistentScan:
     """A loop that runs as one persistent kernel."""
 
     kernels: tuple[Kernel, ...]  # of one step, in order
@@ -100,7 +100,7 @@ def chunks_of(kernel: Kernel) -> int:
     return -(-depth_of(kernel) // (schedule_of(kernel).chunk or depth_of(kernel)))
 
 
-def find_loop(draft: Draft, kernels: Sequence[Kernel]) -> Looping | str:
+def find_persistent_scan(draft: Draft, kernels: Sequence[Kernel]) -> PersistentScan | str:
     """The persistent form of a loop's kernels, or the reason why there is none."""
     reason = next((reason for k in kernels if (reason := _why_not_persistent(draft, k))), "")
     if reason:
@@ -141,7 +141,7 @@ def _why_not_persistent(draft: Draft, kernel: Kernel) -> str:
     count = 16 // draft.buffers[body.a.buffer].type.dtype.size  # elements of a 16-byte load
     if not isinstance(depth, int) or not isinstance(columns, int) or depth % count:
         return "its products have dynamic sizes, or sizes that are not multiples of 16 bytes"
-    return "" if lies_in(body.a, body.k, count) else "the rows of its products are not aligned to 16 bytes"
+    return "" if is_aligned_in(body.a, body.k, count) else "the rows of its products are not aligned to 16 bytes"
 
 
 def _owned_accesses(kernels: Sequence[Kernel]) -> Iterator[tuple[Kernel, Load]]:
@@ -289,12 +289,12 @@ def lanes_of(rows: int, columns: int) -> tuple[int, int] | None:
 
 def _choose_tile(
     draft: Draft, kernels: Sequence[Kernel], batch: Extent, units: int, written: set[int]
-) -> Looping | str:
+) -> PersistentScan | str:
     """The cheapest tile (multiplications plus operand loads) whose blocks fit shared memory and are co-resident."""
     capacity, limits = evaluate(batch, draft.sizes), TARGETS[draft.target].limits
     barriers, inside = _barriers(kernels, written), _block_local_buffers(draft, kernels, written)
     carried, dots = _loop_carried_buffers(draft, kernels, written), [k for k in kernels if isinstance(k.body, Dot)]
-    candidates: list[tuple[int, Looping]] = []
+    candidates: list[tuple[int, PersistentScan]] = []
     for rows in ROWS:
         for width in UNITS:
             widths = [columns_of(k) // units * width for k in dots]
@@ -311,7 +311,7 @@ def _choose_tile(
             words += sum(rows * width * tile_of(kernels, b, units) for b in (*inside, *carried))
             if max(sums) > MOST_SUMS or work > MOST_WORK or 4 * words > limits.nearest_cache:
                 continue
-            candidate = Looping(
+            candidate = PersistentScan(
                 tuple(kernels), batch, units, rows, width, down, barriers, inside, carried, halves, 4 * words
             )
             candidates.append((work + BROUGHT * rows * sum(map(depth_of, dots)), candidate))
@@ -335,7 +335,7 @@ def notes_of(plan: Plan, multiprocessors: int | None = None) -> tuple[str, ...]:
     """Report notes: how each loop over time steps runs, and why; for a given GPU if `multiprocessors` is not None."""
     notes = []
     for number, kernels in enumerate(loops_of(plan)):
-        persistent, length = find_loop(plan, kernels), plan.loops[number].length
+        persistent, length = find_persistent_scan(plan, kernels), plan.loops[number].length
         if not isinstance(persistent, str) and multiprocessors is not None and persistent.blocks > multiprocessors:
             persistent = (
                 f"it would need {persistent.blocks} co-resident blocks, and this GPU has "

@@ -7,7 +7,7 @@ axis is split, the chunks of all blocks, by the last block to arrive.  No atomic
 from __future__ import annotations
 
 from wholestep.compiler.backends.gpu.render.language import STORED
-from wholestep.compiler.backends.gpu.render.vectorize import Packs
+from wholestep.compiler.backends.gpu.render.vectorize import VectorizedLevel
 from wholestep.compiler.backends.gpu.render.writer import GpuWriter
 from wholestep.compiler.plan.model.bodies import Columns
 from wholestep.compiler.plan.model.kernel import Reduce
@@ -95,7 +95,7 @@ def add_columns(w: GpuWriter, columns: Columns, begin: str, end: str, parts: int
 def add_packs(w: GpuWriter, columns: Columns, begin: str, end: str, parts: int, each: int) -> None:
     """Several adjacent columns per thread, with vector loads; four rows are in flight at a time."""
     sums, axis = columns.levels[0], columns.vector
-    packs = Packs(w, axis, each)
+    packs = VectorizedLevel(w, axis, each)
     with w.block(""):
         w.emit(f"const {w.int} base = first_column + lane*{each};")
         for r in sums.reduces:

@@ -26,7 +26,7 @@ def read(w: GpuWriter, window: Window, name: str, *indices: str) -> str:
     return text
 
 
-def give(w: GpuWriter, level: Level, value: str, position: str | None) -> None:
+def bind_window_results(w: GpuWriter, level: Level, value: str, position: str | None) -> None:
     """Assigns the window's result to the value names that its epilogue uses."""
     for i in level.body:
         if i.op in ("acc", "position"):
@@ -154,7 +154,7 @@ def _render_pooled(w: GpuWriter, window: Window, s: Shape) -> None:
             w.instructions((*convolution.row, *convolution.body))
             w.emit(f"const {LOCAL[dtype]} seen = {widen_operand(w.values[window.pooled], source, dtype)};")
             w.emit("if (ws_exceeds(seen, best)) best = seen, position = p;")
-        give(w, epilogue, cast_text("best", dtype, source), "position")
+        bind_window_results(w, epilogue, cast_text("best", dtype, source), "position")
         w.instructions(epilogue.body)
         w.stores(epilogue.stores)
     w.axes = outer_axes

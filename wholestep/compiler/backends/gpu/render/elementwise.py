@@ -5,7 +5,7 @@ from __future__ import annotations
 from wholestep.compiler.backends.gpu.kernel_schedule import ELEMENTS, SUMS
 from wholestep.compiler.backends.gpu.render.partial_column_sums import render_sums
 from wholestep.compiler.backends.gpu.render.row_reduction import render_rows
-from wholestep.compiler.backends.gpu.render.vectorize import Packs
+from wholestep.compiler.backends.gpu.render.vectorize import VectorizedLevel
 from wholestep.compiler.backends.gpu.render.writer import GpuWriter
 from wholestep.compiler.plan.model.bodies import Nest
 
@@ -58,4 +58,4 @@ def render_packs(w: GpuWriter, nest: Nest, count: int) -> None:
         if level.row_stores:
             with w.block("if (base == 0)"):
                 w.stores(level.row_stores)
-        Packs(w, nest.vector, count).render(level)
+        VectorizedLevel(w, nest.vector, count).render(level)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wholestep.compiler.backends.cuda.libraries.gemm_library import in_fours, lies_in_fours, stride_of
+from wholestep.compiler.backends.cuda.libraries.gemm_library import is_aligned_in_fours, is_multiple_of_four, stride_of
 from wholestep.compiler.backends.gpu.kernel_schedule import LIBRARY, CudaSchedule
 from wholestep.compiler.backends.gpu.render.elementwise import over_elements
 from wholestep.compiler.backends.gpu.render.language import LOCAL, STORED, widen_operand
@@ -40,7 +40,11 @@ def render_dot(w: GpuWriter) -> None:
 
 def is_in_fours(w: GpuWriter, load: Load, along: int) -> bool:
     """Are elements along an axis contiguous and aligned in groups of four, in the dtype of the multiplication?"""
-    return w.buffer_dtype(load) == float32 and in_fours(w.kernel.axes[along]) and lies_in_fours(load, along)
+    return (
+        w.buffer_dtype(load) == float32
+        and is_multiple_of_four(w.kernel.axes[along])
+        and is_aligned_in_fours(load, along)
+    )
 
 
 def render_library_epilogue(w: GpuWriter, dot: Dot, level: Level, acc: Instr) -> None:

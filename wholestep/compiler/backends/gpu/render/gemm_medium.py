@@ -9,7 +9,7 @@ from wholestep.compiler.backends.gpu.render.writer import GpuWriter
 from wholestep.compiler.plan.model.bodies import Dot
 
 
-def render_middle(w: GpuWriter) -> None:
+def render_medium_gemm(w: GpuWriter) -> None:
     dot = w.kernel.body
     assert isinstance(dot, Dot)
     (level,), (tall, wide, deep) = dot.levels, w.schedule.tile

@@ -63,7 +63,7 @@ def own_memory(lines: Sequence[str]) -> tuple[list[str], int]:
     return result, end
 
 
-def body_of(writer: GpuWriter) -> Body:
+def device_function_of(writer: GpuWriter) -> Body:
     """A written kernel as a device function of its block index."""
     schedule = writer.schedule
     assert not schedule.ahead, "kernels with row prefetch use dynamic shared memory and cannot be fused"
@@ -85,7 +85,7 @@ def body_of(writer: GpuWriter) -> Body:
 
 
 @dataclass(frozen=True)
-class Called:
+class KernelCall:
     """A kernel, and the device function that computes it."""
 
     kernel: Kernel
@@ -98,7 +98,7 @@ class Called:
         return len(self.body.buffers) + 2 * bool(schedule_of(self.kernel).scratch)
 
 
-Part = tuple[Called, ...]  # a range of blocks, in each of which these kernels run one after the other
+Part = tuple[KernelCall, ...]  # a range of blocks, in each of which these kernels run one after the other
 
 
 def launch_text(name: str, parts: Sequence[Part], threads: int, gathers: int = 0) -> str:
@@ -125,7 +125,7 @@ def launch_text(name: str, parts: Sequence[Part], threads: int, gathers: int = 0
 def dispatch(parts: Sequence[Part], step: str, table: str) -> list[str]:
     """Lines that dispatch a block to its kernel."""
     lines, at = list[str](), 0
-    for run in in_runs(parts):
+    for run in group_equal_parts(parts):
         schedule, each = schedule_of(run[0][0].kernel), sum(call.address_count for call in run[0])
         blocks = schedule.blocks * schedule.chunks
         which = "" if len(run) == 1 else f" + block / {blocks} * {each}"
@@ -145,7 +145,7 @@ def dispatch(parts: Sequence[Part], step: str, table: str) -> list[str]:
     return lines
 
 
-def in_runs(parts: Sequence[Part]) -> list[list[Part]]:
+def group_equal_parts(parts: Sequence[Part]) -> list[list[Part]]:
     """Groups parts with the same functions and equal grids."""
     runs: dict[tuple[tuple[str, ...], int, int], list[Part]] = {}
     for part in parts:

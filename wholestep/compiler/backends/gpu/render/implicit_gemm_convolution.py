@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from wholestep.compiler.backends.gpu.convolution.direct import operand, product_sizes, shape_of, static_extent
-from wholestep.compiler.backends.gpu.render.direct_convolution import OWN, give, read
+from wholestep.compiler.backends.gpu.render.direct_convolution import OWN, bind_window_results, read
 from wholestep.compiler.backends.gpu.render.elementwise import over_elements
 from wholestep.compiler.backends.gpu.render.gemm import accumulator, product_call, tiles
 from wholestep.compiler.backends.gpu.render.language import LOCAL, cast_text, literal
@@ -166,7 +166,7 @@ def render_max_pool(w: GpuWriter, window: Window) -> None:
             w.emit(f"const {LOCAL[dtype]} seen = {read(w, window, 'x', 'i0', 'y', 'x', 'i3')};")
             w.emit("if (ws_exceeds(seen, best)) best = seen, position = tap;")
         source = w.buffer_dtype(window.operands[0].load)
-        give(w, level, cast_text("best", dtype, source), "position")
+        bind_window_results(w, level, cast_text("best", dtype, source), "position")
         _finish(w, level)
 
 
@@ -190,7 +190,7 @@ def render_max_pool_grad(w: GpuWriter, window: Window) -> None:
             position = ("i0", "row", "column", "i3")
             w.emit(f"if ((int){read(w, window, 'index', *position)} == tap) sum += {read(w, window, 'g', *position)};")
         source = w.buffer_dtype(window.operands[0].load)
-        give(w, level, cast_text("sum", dtype, source), None)
+        bind_window_results(w, level, cast_text("sum", dtype, source), None)
         _finish(w, level)
 
 
@@ -206,7 +206,7 @@ def render_max_pool_pick(w: GpuWriter, window: Window) -> None:
         inside = f"y >= 0 && y < {w.extent(images[1])} && x >= 0 && x < {w.extent(images[2])}"
         type, dtype = LOCAL[accumulator(source)], accumulator(source)
         w.emit(f"const {type} seen = {inside} ? {read(w, window, 'x', 'i0', 'y', 'x', 'i3')} : {literal(0.0, dtype)};")
-        give(w, level, cast_text("seen", dtype, source), None)
+        bind_window_results(w, level, cast_text("seen", dtype, source), None)
         _finish(w, level)
 
 

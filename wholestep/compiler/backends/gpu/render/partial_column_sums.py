@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from wholestep.compiler.backends.gpu.render.language import STORED
-from wholestep.compiler.backends.gpu.render.vectorize import Packs
+from wholestep.compiler.backends.gpu.render.vectorize import VectorizedLevel
 from wholestep.compiler.backends.gpu.render.writer import GpuWriter
 from wholestep.compiler.backends.gpu.row_loads import is_plain_load
 from wholestep.compiler.backends.gpu.schedule import WARP
@@ -44,7 +44,7 @@ def add_rows(w: GpuWriter, nest: Nest, sums: Mapping[Store, str], apart: int, fi
     """
     (level,), each, axis = nest.levels, w.schedule.vector, nest.vector
     assert axis is not None
-    packs = Packs(w, axis, each)
+    packs = VectorizedLevel(w, axis, each)
     registers = {x: f"h{n}" for n, x in enumerate(read_of_rows(nest, packs))}
     rows = max(1, UNDER_WAY // max(16, sum(each * w.buffer_dtype(x).size for x in registers)))
 
@@ -69,7 +69,7 @@ def add_rows(w: GpuWriter, nest: Nest, sums: Mapping[Store, str], apart: int, fi
             packs.render(level, {load: f"{name}[r]" for load, name in registers.items()}, into=into)
 
 
-def read_of_rows(nest: Nest, packs: Packs) -> list[Load]:
+def read_of_rows(nest: Nest, packs: VectorizedLevel) -> list[Load]:
     """Per-row loads whose address does not depend on a computed value."""
     plain = dict.fromkeys(i.load for i in nest.levels[0].body if i.load is not None and is_plain_load(i))
     return [

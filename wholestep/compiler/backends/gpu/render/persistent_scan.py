@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from wholestep.compiler.backends.gpu.kernel_schedule import schedule_of
 from wholestep.compiler.backends.gpu.persistent.scan import (
     THREADS,
-    Looping,
+    PersistentScan,
     chunks_of,
     columns_of,
     depth_of,
@@ -46,7 +46,7 @@ class Room:
     tiles: dict[int, int]  # buffer -> offset
 
     @staticmethod
-    def of(loop: Looping) -> Room:
+    def of(loop: PersistentScan) -> Room:
         at, weights, tiles = 0, dict[int, int](), dict[int, int]()
         dots = {place: k for place, k in enumerate(loop.kernels) if isinstance(k.body, Dot)}
         for place, k in dots.items():
@@ -62,7 +62,7 @@ class Room:
         return Room(weights, rows, halves, parts, tiles)
 
 
-def _width(loop: Looping, kernel: Kernel) -> int:
+def _width(loop: PersistentScan, kernel: Kernel) -> int:
     """Columns of a kernel that a block owns."""
     return columns_of(kernel) // loop.units * loop.width
 
@@ -72,7 +72,7 @@ class LoopWriter(GpuWriter):
 
     ends_loops = False
 
-    def __init__(self, plan: Plan, kernel: Kernel, loop: Looping, room: Room) -> None:
+    def __init__(self, plan: Plan, kernel: Kernel, loop: PersistentScan, room: Room) -> None:
         super().__init__(plan, kernel)
         self._loop, self._room, self._storing = loop, room, False
         self.width = _width(loop, kernel)
@@ -157,14 +157,14 @@ def _early(kernel: Kernel, written: set[int]) -> Iterator[Instr]:
 
 
 @dataclass(frozen=True)
-class LoopText:
+class PersistentScanText:
     """Source of a loop, named NAME, and the buffers of each of its kernels."""
 
     text: str
     buffers: tuple[tuple[int, ...], ...]
 
 
-def render_loop(plan: Plan, loop: Looping) -> LoopText:
+def render_persistent_scan(plan: Plan, loop: PersistentScan) -> PersistentScanText:
     """The source of a persistent loop."""
     room, texts, buffers = Room.of(loop), [], []
     for position, kernel in enumerate(loop.kernels):
@@ -181,10 +181,10 @@ def render_loop(plan: Plan, loop: Looping) -> LoopText:
         texts.append(w.function_of(f"void {name}({GIVEN}{early})"))
         buffers.append(w.buffers)
     texts.append(_main(plan, loop, buffers))
-    return LoopText("\n".join(texts), tuple(buffers))
+    return PersistentScanText("\n".join(texts), tuple(buffers))
 
 
-def _prefetch_lines(plan: Plan, kernel: Kernel, loop: Looping, room: Room, name: str) -> list[str]:
+def _prefetch_lines(plan: Plan, kernel: Kernel, loop: PersistentScan, room: Room, name: str) -> list[str]:
     """Source of the function that loads a thread's `early` values before the kernel runs."""
     w = LoopWriter(plan, kernel, loop, room)
     if not w.early:
@@ -200,7 +200,7 @@ def _prefetch_lines(plan: Plan, kernel: Kernel, loop: Looping, room: Room, name:
     ]
 
 
-def _load_weights_text(plan: Plan, kernel: Kernel, loop: Looping, room: Room, name: str, at: int) -> str:
+def _load_weights_text(plan: Plan, kernel: Kernel, loop: PersistentScan, room: Room, name: str, at: int) -> str:
     """Source of the function that loads a block's columns of the weights."""
     w, dot = LoopWriter(plan, kernel, loop, room), kernel.body
     assert isinstance(dot, Dot)
@@ -213,7 +213,7 @@ def _load_weights_text(plan: Plan, kernel: Kernel, loop: Looping, room: Room, na
     return w.function_of(f"void {name}_hold({GIVEN})")
 
 
-def _product(w: LoopWriter, dot: Dot, loop: Looping, room: Room, at: int) -> None:
+def _product(w: LoopWriter, dot: Dot, loop: PersistentScan, room: Room, at: int) -> None:
     """Emits the product of loaded rows with the resident columns, and its epilogue."""
     kernel, batch = w.kernel, w.extent(loop.batch)
     acc, depth, lanes = next(i for i in w.instrs if i.op == "acc"), depth_of(kernel), lanes_of(loop.rows, w.width)
@@ -236,7 +236,7 @@ def _product(w: LoopWriter, dot: Dot, loop: Looping, room: Room, at: int) -> Non
         w.rest()
 
 
-def _main(plan: Plan, loop: Looping, buffers: Sequence[Sequence[int]]) -> str:
+def _main(plan: Plan, loop: PersistentScan, buffers: Sequence[Sequence[int]]) -> str:
     """The global function: the loop over the steps."""
     writers = [LoopWriter(plan, k, loop, Room.of(loop)) for k in loop.kernels]
     w = writers[0]
@@ -283,7 +283,7 @@ def _main(plan: Plan, loop: Looping, buffers: Sequence[Sequence[int]]) -> str:
     return "\n".join([head, "  ws_wait_for_others();", *sizes, *w.lines, "}"])
 
 
-def _barrier(w: LoopWriter, loop: Looping, position: int, read: Callable[[int, str], str]) -> None:
+def _barrier(w: LoopWriter, loop: PersistentScan, position: int, read: Callable[[int, str], str]) -> None:
     """Emits a split barrier of the blocks with the same rows; the next kernels' loads are issued while they wait."""
     condition = "if (turn) " if position == 0 else ""  # nothing to wait for before the very first kernel
     barriers, count = sorted(loop.barriers), len(loop.kernels)

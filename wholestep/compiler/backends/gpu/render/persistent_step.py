@@ -15,8 +15,14 @@ from wholestep.compiler.backends.cuda.runtime.program_memory import record_words
 from wholestep.compiler.backends.gpu.fusion.horizontal import parts_of
 from wholestep.compiler.backends.gpu.kernel_schedule import schedule_of
 from wholestep.compiler.backends.gpu.persistent import eligibility
-from wholestep.compiler.backends.gpu.persistent.eligibility import APART, DEEP, RECORDS, WIDE, Staying
-from wholestep.compiler.backends.gpu.render.horizontal_fusion import Body, Called, body_of, dispatch, in_runs
+from wholestep.compiler.backends.gpu.persistent.eligibility import APART, DEEP, RECORDS, WIDE, PersistentStep
+from wholestep.compiler.backends.gpu.render.horizontal_fusion import (
+    Body,
+    KernelCall,
+    device_function_of,
+    dispatch,
+    group_equal_parts,
+)
 from wholestep.compiler.backends.gpu.render.language import LOCAL
 from wholestep.compiler.backends.gpu.render.source import work_of_a_block, write_kernel
 from wholestep.compiler.backends.gpu.render.writer import GpuWriter
@@ -27,7 +33,7 @@ NAME = "many_steps"
 
 
 @dataclass(frozen=True)
-class StayingText:
+class PersistentStepText:
     """The source, the bytes of shared memory per block, and the kernels with their buffers, in table order."""
 
     text: str
@@ -50,7 +56,7 @@ def function(w: GpuWriter, head: str) -> str:
     return "\n".join([f"static __device__ __forceinline__ {head} {{", *w.declared(), *w.opening(), *w.lines, "}"])
 
 
-def assemble_text(plan: Plan, step: Staying) -> tuple[str, GpuWriter]:
+def assemble_text(plan: Plan, step: PersistentStep) -> tuple[str, GpuWriter]:
     """Source for a row of the first product: adds the chunks and computes the epilogue."""
     w, dot = GpuWriter(plan, step.forward), step.forward.body
     assert isinstance(dot, Dot)
@@ -71,7 +77,7 @@ def assemble_text(plan: Plan, step: Staying) -> tuple[str, GpuWriter]:
     return function(w, head), w
 
 
-def update_text(plan: Plan, step: Staying) -> tuple[str, UpdateWriter]:
+def update_text(plan: Plan, step: PersistentStep) -> tuple[str, UpdateWriter]:
     """Source for an element of the weights: its gradient contribution per row, and the update by the sum."""
     dot = step.gradient.body
     assert isinstance(dot, Dot)
@@ -101,7 +107,7 @@ class PersistentPhase:
 
     function: str
     blocks: int
-    calls: tuple[Called, ...]
+    calls: tuple[KernelCall, ...]
     text: str
 
 
@@ -112,20 +118,20 @@ def phase(plan: Plan, kernels: Sequence[Kernel], name: str) -> PersistentPhase:
     for part in sorted(parts_of(kernels), key=work_of_a_block, reverse=True):
         calls = []
         for kernel in part:
-            body: Body = body_of(write_kernel(plan, kernel))
+            body: Body = device_function_of(write_kernel(plan, kernel))
             if body.text not in names:
                 names[body.text] = f"{name}_{len(names)}"
                 texts.append(f"// {' '.join(kernel.origin)}\n{body.text.replace('NAME', names[body.text])}")
-            calls.append(Called(kernel, names[body.text], body))
+            calls.append(KernelCall(kernel, names[body.text], body))
         parts.append(tuple(calls))
-    ordered = [part for run in in_runs(parts) for part in run]
+    ordered = [part for run in group_equal_parts(parts) for part in run]
     given = "const ws_step *step, char *memory, int block, void *const *given"
     head = f"static __device__ __forceinline__ void {name}({given}) {{"
     text = "\n".join([*texts, head, *dispatch(ordered, "step", "given"), "}"])
     return PersistentPhase(name, eligibility.others_blocks(kernels), tuple(c for part in ordered for c in part), text)
 
 
-def render_staying(plan: Plan, step: Staying) -> StayingText:
+def render_persistent_step(plan: Plan, step: PersistentStep) -> PersistentStepText:
     """The persistent kernel, named `many_steps`."""
     row, first = assemble_text(plan, step)
     update, last = update_text(plan, step)
@@ -170,7 +176,7 @@ def render_staying(plan: Plan, step: Staying) -> StayingText:
         records=RECORDS,
     )
     texts = [row, update, *(each.text for each in (*between, other_updates)), main]
-    return StayingText("\n".join(texts), bytes, tuple(calls))
+    return PersistentStepText("\n".join(texts), bytes, tuple(calls))
 
 
 def count_of(calls: Sequence[tuple[Kernel, tuple[int, ...], bool]]) -> int:
@@ -182,7 +188,7 @@ def addresses(calls: Sequence[tuple[Kernel, tuple[int, ...], bool]]) -> list[int
     return [b for _, buffers, scratch in calls for b in (*((-1, -1) if scratch else ()), *buffers)]
 
 
-def _weight_offset(step: Staying) -> str:
+def _weight_offset(step: PersistentStep) -> str:
     """Expression of the element offset of a weight."""
     dot = step.forward.body
     assert isinstance(dot, Dot)

@@ -13,7 +13,7 @@ LEAVES = ("load", "const", "scalar", "index")
 LEAST_OPS = 2  # operations of a value worth keeping: cheaper ones are recomputed
 
 
-def without_repeats(nest: Nest, most: int) -> tuple[Nest, dict[int, int]]:
+def eliminate_common_subexpressions(nest: Nest, most: int) -> tuple[Nest, dict[int, int]]:
     """Drops instructions of later levels that repeat earlier ones; returns the nest and value -> earlier value.
 
     Args:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wholestep.compiler.backends.cuda.libraries.gemm_library import lies_in_fours, stride_of
+from wholestep.compiler.backends.cuda.libraries.gemm_library import is_aligned_in_fours, stride_of
 from wholestep.compiler.backends.gpu.fusion.row_fusion import row_axis
 from wholestep.compiler.backends.gpu.kernel_schedule import ELEMENTS
 from wholestep.compiler.backends.gpu.render.gemm import DEPTH, accumulator
@@ -14,7 +14,7 @@ from wholestep.compiler.plan.model.bodies import Dot, Nest
 GROUPS, WIDE = 8, 32  # thread groups that split k, as in a tile; columns per iteration
 
 
-def render_chained(w: GpuWriter) -> None:
+def render_row_chain(w: GpuWriter) -> None:
     """The block's row of one kernel of the chain."""
     axis = row_axis(w.kernel)
     assert axis is not None
@@ -62,7 +62,7 @@ def render_row_product(w: GpuWriter, dot: Dot) -> None:
     type, chunk, along = STORED[dtype], w.schedule.chunk or depth, stride_of(dot.b, dot.k) == 1
     w.axes |= {dot.n: "j", dot.k: "k"}
     if depth > DEPTH:
-        pieces, fours = -(-depth // (GROUPS * DEPTH)), lies_in_fours(dot.b, dot.k if along else dot.n)
+        pieces, fours = -(-depth // (GROUPS * DEPTH)), is_aligned_in_fours(dot.b, dot.k if along else dot.n)
         fours = fours and (depth if along else n) % 4 == 0
         tiles = 2 * (WIDE * (GROUPS * DEPTH + 4) if along else GROUPS * DEPTH * (WIDE + 4))
         parts = -(-depth // chunk) * GROUPS * WIDE

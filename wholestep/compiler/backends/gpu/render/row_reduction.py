@@ -11,17 +11,17 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 from wholestep.compiler.backends.gpu.render.language import LOCAL, STORED
-from wholestep.compiler.backends.gpu.render.row_cse import without_repeats
-from wholestep.compiler.backends.gpu.render.vectorize import Packs, values_used
+from wholestep.compiler.backends.gpu.render.row_cse import eliminate_common_subexpressions
+from wholestep.compiler.backends.gpu.render.vectorize import VectorizedLevel, values_used
 from wholestep.compiler.backends.gpu.render.writer import GpuWriter
 from wholestep.compiler.backends.gpu.row_loads import (
     MOST_KEPT,
     MOST_PIECES,
-    is_held,
-    pieces_of,
+    is_register_resident,
     register_loads,
     row_bytes,
     sources_of,
+    vectors_per_thread,
 )
 from wholestep.compiler.backends.gpu.schedule import WARP
 from wholestep.compiler.plan.model.bodies import Nest
@@ -63,9 +63,9 @@ class RowLevels:
         length = 1 if nest.vector is None else w.kernel.axes[nest.vector]
         self.length = length if isinstance(length, int) else None
         across = w.schedule.width * self.count
-        self.pieces = pieces_of(w.kernel, nest, w.schedule)
+        self.pieces = vectors_per_thread(w.kernel, nest, w.schedule)
         self.is_whole = self.length is not None and self.length % across == 0
-        self.packs = Packs(w, -1 if nest.vector is None else nest.vector, self.count)
+        self.packs = VectorizedLevel(w, -1 if nest.vector is None else nest.vector, self.count)
         self.instructions: dict[int, tuple[int, Instr]] = {
             i.id: (n, i) for n, level in enumerate(nest.levels) for i in level.body
         }
@@ -73,7 +73,7 @@ class RowLevels:
         reused = {v for v in self.sources.values() if v in self.instructions}
         fits = self.pieces and self.pieces * self.count <= MOST_KEPT
         if fits and not reused and not any(level.sums for level in nest.levels):  # column sums need the registers
-            self.nest, self.sources = without_repeats(nest, MOST_KEPT // (self.pieces * self.count))
+            self.nest, self.sources = eliminate_common_subexpressions(nest, MOST_KEPT // (self.pieces * self.count))
             reused = set(self.sources.values())
         self.registers = {v: f"c{v}[j*{self.count} + e]" for v in reused} if fits else {}
         self.loaded: dict[Load, str] = {}
@@ -166,7 +166,7 @@ class RowLevels:
             for i in levels[m].body:
                 if i.load is None or i.load in self.loaded or i.id in self.sources:
                     continue
-                if not is_held(w.plan, w.kernel, self.nest, w.schedule, i):
+                if not is_register_resident(w.plan, w.kernel, self.nest, w.schedule, i):
                     continue
                 if m > n and any(index.value is not None for index in i.load.index):
                     continue  # the address is not computed yet

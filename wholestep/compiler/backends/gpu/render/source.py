@@ -18,16 +18,21 @@ from wholestep.compiler.backends.gpu.kernel_schedule import (
     SCATTER_SORTED,
     schedule_of,
 )
-from wholestep.compiler.backends.gpu.persistent.scan import Looping, find_loop
+from wholestep.compiler.backends.gpu.persistent.scan import PersistentScan, find_persistent_scan
 from wholestep.compiler.backends.gpu.render.attention import render_call
 from wholestep.compiler.backends.gpu.render.column_reduction import render_columns
 from wholestep.compiler.backends.gpu.render.elementwise import render_nest
 from wholestep.compiler.backends.gpu.render.gemm import render_dot
-from wholestep.compiler.backends.gpu.render.gemm_medium import render_middle
-from wholestep.compiler.backends.gpu.render.horizontal_fusion import Called, body_of, in_runs, launch_text
+from wholestep.compiler.backends.gpu.render.gemm_medium import render_medium_gemm
+from wholestep.compiler.backends.gpu.render.horizontal_fusion import (
+    KernelCall,
+    device_function_of,
+    group_equal_parts,
+    launch_text,
+)
 from wholestep.compiler.backends.gpu.render.implicit_gemm_convolution import render_window
-from wholestep.compiler.backends.gpu.render.persistent_scan import render_loop
-from wholestep.compiler.backends.gpu.render.row_fusion import render_chained
+from wholestep.compiler.backends.gpu.render.persistent_scan import render_persistent_scan
+from wholestep.compiler.backends.gpu.render.row_fusion import render_row_chain
 from wholestep.compiler.backends.gpu.render.scatter import render_scatter, render_sorting
 from wholestep.compiler.backends.gpu.render.writer import GpuWriter
 from wholestep.compiler.plan.model.bodies import Dot
@@ -42,7 +47,7 @@ KERNELS = "// ---- kernels"  # separator: the text before it is the same for eve
 RENDER: Mapping[Kind, Callable[[GpuWriter], None]] = {
     Kind.NEST: render_nest,
     Kind.COLUMNS: render_columns,
-    Kind.DOT: lambda w: render_middle(w) if w.schedule.form == MIDDLE else render_dot(w),
+    Kind.DOT: lambda w: render_medium_gemm(w) if w.schedule.form == MIDDLE else render_dot(w),
     Kind.SCATTER: render_scatter,
     Kind.WINDOW: render_window,
     Kind.CALL: render_call,
@@ -124,7 +129,7 @@ def native(name: str) -> str:
 def write_kernel(plan: Plan, kernel: Kernel) -> GpuWriter:
     """A writer that contains the lines of the kernel."""
     writer = GpuWriter(plan, kernel)
-    (render_chained if schedule_of(kernel).chained else RENDER[kernel.kind])(writer)
+    (render_row_chain if schedule_of(kernel).chained else RENDER[kernel.kind])(writer)
     return writer
 
 
@@ -155,9 +160,9 @@ def render(plan: Plan, prefix: str = "k", together: int = MANY) -> GpuSource:
         if not generated:
             rendered.append(Rendered("", tuple((k, ()) for k in launch)))
         elif is_loop(launch, together):
-            loop = find_loop(plan, launch)
-            assert isinstance(loop, Looping), "its schedules say so"
-            loop_text = render_loop(plan, loop)
+            loop = find_persistent_scan(plan, launch)
+            assert isinstance(loop, PersistentScan), "its schedules say so"
+            loop_text = render_persistent_scan(plan, loop)
             kernels = tuple(zip(launch, loop_text.buffers, strict=True))
             persistent = Rendered(
                 define_function(loop_text.text, name), kernels, shares=True, shared=loop.bytes, together=True
@@ -215,13 +220,13 @@ def fused_launch_text(plan: Plan, kernels: Sequence[Kernel], gathers: int = 0) -
     for part in sorted(parts_of(kernels), key=work_of_a_block, reverse=True):
         calls = []
         for kernel in part:
-            body = body_of(write_kernel(plan, kernel))
+            body = device_function_of(write_kernel(plan, kernel))
             if body.text not in names:
                 names[body.text] = f"NAME_{len(names)}"
                 texts.append(f"// {' '.join(kernel.origin)}\n{body.text.replace('NAME', names[body.text])}")
-            calls.append(Called(kernel, names[body.text], body))
+            calls.append(KernelCall(kernel, names[body.text], body))
         parts.append(tuple(calls))
-    ordered = [part for run in in_runs(parts) for part in run]
+    ordered = [part for run in group_equal_parts(parts) for part in run]
     text = "\n".join([*texts, launch_text("NAME", ordered, schedule_of(kernels[0]).threads, gathers)])
     return text, tuple((call.kernel, call.body.buffers) for part in ordered for call in part)
 

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from wholestep.compiler.backends.gpu.render.language import LOCAL, STORED
 from wholestep.compiler.backends.gpu.render.writer import GpuWriter
-from wholestep.compiler.backends.gpu.row_loads import is_plain_load, is_read_in_packs
+from wholestep.compiler.backends.gpu.row_loads import has_vector_loads, is_plain_load
 from wholestep.compiler.plan.model.kernel import Instr, Level, Load, Space, Store
 
 
@@ -30,14 +30,14 @@ def values_used(instr: Instr) -> Sequence[int]:
     return values
 
 
-class Packs:
+class VectorizedLevel:
     """The body of a level for `count` adjacent elements, which start at `base`."""
 
     def __init__(self, w: GpuWriter, axis: int, count: int) -> None:
         self.w, self.axis, self.count = w, axis, count
 
     def packs(self, load: Load) -> bool:
-        return is_read_in_packs(load, self.w.buffer_dtype(load), self.axis, self.count)
+        return has_vector_loads(load, self.w.buffer_dtype(load), self.axis, self.count)
 
     def place(self, load: Load) -> str:
         """Address of the first element."""

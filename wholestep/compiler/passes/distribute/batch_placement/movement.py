@@ -9,22 +9,22 @@ from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.ir.types import divide, product
 from wholestep.compiler.passes.distribute.batch_placement.placements import (
+    BatchPlacement,
     BatchSharded,
-    Kind,
     Mixed,
     Partial,
     Replicated,
-    by_shape,
+    common_sharding,
     is_multiple,
     mentions,
-    same_rows,
+    placement_of_shape,
 )
 from wholestep.compiler.passes.distribute.batch_placement.pointwise import linear_rule, mul_rule
 
 # -- movement ----------------------------------------------------------------------------------------------------
 
 
-def reshape_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+def reshape_rule(node: Node, inputs: Sequence[BatchPlacement], batch: str) -> BatchPlacement:
     (placement,), old, new = inputs, node.inputs[0].type.shape, node.type.shape
     if not isinstance(placement, BatchSharded):
         return placement
@@ -38,7 +38,7 @@ def reshape_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     return Mixed(node, "tears the rows of the batch apart")
 
 
-def permute_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+def permute_rule(node: Node, inputs: Sequence[BatchPlacement], batch: str) -> BatchPlacement:
     (placement,) = inputs
     return (
         placement.at(attrs_of(node, at.PermuteAttrs).order.index(placement.axis))
@@ -47,11 +47,11 @@ def permute_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     )
 
 
-def expand_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+def expand_rule(node: Node, inputs: Sequence[BatchPlacement], batch: str) -> BatchPlacement:
     (placement,), a = inputs, attrs_of(node, at.ExpandAttrs)
     new = any(mentions(e, batch) for d, e in enumerate(a.shape) if d not in a.axes)
     if isinstance(placement, Replicated):
-        fresh = by_shape(node, a.shape, batch)
+        fresh = placement_of_shape(node, a.shape, batch)
         return BatchSharded(fresh.axis, None) if isinstance(fresh, BatchSharded) else fresh
     if new and isinstance(placement, BatchSharded):
         return Mixed(node, "pairs the rows of the batch with each other")
@@ -60,7 +60,7 @@ def expand_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     return placement.at(a.axes[placement.axis]) if isinstance(placement, BatchSharded) else placement
 
 
-def slice_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+def slice_rule(node: Node, inputs: Sequence[BatchPlacement], batch: str) -> BatchPlacement:
     (placement,), a, shape = inputs, attrs_of(node, at.SliceAttrs), node.inputs[0].type.shape
     if isinstance(placement, BatchSharded):
         d = placement.axis
@@ -69,7 +69,7 @@ def slice_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     return placement
 
 
-def pad_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+def pad_rule(node: Node, inputs: Sequence[BatchPlacement], batch: str) -> BatchPlacement:
     (placement,), a = inputs, attrs_of(node, at.PadAttrs)
     if isinstance(placement, BatchSharded) and (a.low[placement.axis] or a.high[placement.axis]):
         return Mixed(node, "adds rows to the batch")
@@ -78,7 +78,7 @@ def pad_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     return placement
 
 
-def concat_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+def concat_rule(node: Node, inputs: Sequence[BatchPlacement], batch: str) -> BatchPlacement:
     if any(isinstance(k, BatchSharded) and k.axis == attrs_of(node, at.ConcatAttrs).axis for k in inputs):
         return Mixed(node, "concatenates batches")
     return linear_rule(node, inputs, batch)
@@ -87,7 +87,7 @@ def concat_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
 # -- indexing and contraction ------------------------------------------------------------------------------------
 
 
-def gather_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+def gather_rule(node: Node, inputs: Sequence[BatchPlacement], batch: str) -> BatchPlacement:
     (data, index), axis, rank = inputs, attrs_of(node, at.GatherAttrs).axis, node.inputs[1].type.rank
     if isinstance(index, BatchSharded) and isinstance(data, Replicated):
         return index.at(axis + index.axis)
@@ -98,13 +98,13 @@ def gather_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     return Mixed(node, "picks rows of the batch by index")
 
 
-def scatter_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+def scatter_rule(node: Node, inputs: Sequence[BatchPlacement], batch: str) -> BatchPlacement:
     (updates, index), axis, rank = inputs, attrs_of(node, at.ScatterAddAttrs).axis, node.inputs[1].type.rank
     inside = isinstance(updates, BatchSharded) and axis <= updates.axis < axis + rank
     if mentions(attrs_of(node, at.ScatterAddAttrs).size, batch):
         return Mixed(node, "writes rows of the batch by index")
     if isinstance(updates, BatchSharded) and inside:
-        if index == Replicated() or same_rows([index, updates.at(updates.axis - axis)]) is not None:
+        if index == Replicated() or common_sharding([index, updates.at(updates.axis - axis)]) is not None:
             return Partial()
     elif isinstance(updates, BatchSharded) and isinstance(index, Replicated):
         return updates.at(updates.axis if updates.axis < axis else updates.axis - rank + 1)
@@ -113,19 +113,19 @@ def scatter_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     return Mixed(node, "sums rows of the batch by index")
 
 
-def update_slice_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+def update_slice_rule(node: Node, inputs: Sequence[BatchPlacement], batch: str) -> BatchPlacement:
     if all(isinstance(k, Replicated) for k in inputs):
         return Replicated()
     return Mixed(node, "appends rows of the batch to a buffer")
 
 
-def matmul_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+def matmul_rule(node: Node, inputs: Sequence[BatchPlacement], batch: str) -> BatchPlacement:
     (a, c), flags, rank = inputs, attrs_of(node, at.MatmulAttrs), node.type.rank
     # The GEMM dimension that the batch axis is in each operand: "m", "n" or "k", or the number of a leading axis.
     role_a = _role(a, rank, flags.transpose_a, ("m", "k"))
     role_c = _role(c, rank, flags.transpose_b, ("k", "n"))
     if isinstance(a, BatchSharded) and isinstance(c, BatchSharded) and role_a == role_c:
-        same = same_rows([a.at(0), c.at(0)])
+        same = common_sharding([a.at(0), c.at(0)])
         if same is not None:
             return Partial() if role_a == "k" else same.at(a.axis)
     if isinstance(c, Replicated) and isinstance(a, BatchSharded) and role_a == "m":
@@ -137,7 +137,7 @@ def matmul_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     return mul_rule(node, inputs, batch)
 
 
-def _role(placement: Kind, rank: int, transposed: bool, names: tuple[str, str]) -> str | int | None:
+def _role(placement: BatchPlacement, rank: int, transposed: bool, names: tuple[str, str]) -> str | int | None:
     if not isinstance(placement, BatchSharded):
         return None
     if placement.axis < rank - 2:

@@ -49,14 +49,14 @@ class Mixed:
 
 
 @dataclass(frozen=True)
-class Several:
+class TuplePlacement:
     """The placement of each result of a node with several results."""
 
-    kinds: tuple[Kind, ...]
+    kinds: tuple[BatchPlacement, ...]
 
 
-Kind = Replicated | BatchSharded | Partial | SumOfRatios | Mixed | Several
-Flow = Callable[[Node, Sequence[Kind], str], Kind]
+BatchPlacement = Replicated | BatchSharded | Partial | SumOfRatios | Mixed | TuplePlacement
+PlacementRule = Callable[[Node, Sequence[BatchPlacement], str], BatchPlacement]
 
 
 def mentions(extent: Extent, batch: str) -> bool:
@@ -68,7 +68,7 @@ def is_multiple(extent: Extent, batch: str) -> bool:
     return rest is not None and not mentions(rest, batch)
 
 
-def by_shape(node: Node, shape: Shape, batch: str) -> Kind:
+def placement_of_shape(node: Node, shape: Shape, batch: str) -> BatchPlacement:
     """The placement of a new value (an input, random numbers, a broadcast), from the axes that mention the batch."""
     axes = [d for d, e in enumerate(shape) if mentions(e, batch)]
     if not axes:
@@ -78,7 +78,7 @@ def by_shape(node: Node, shape: Shape, batch: str) -> Kind:
     return Mixed(node, f"has a shape, {node.type}, that is not one row per element of {batch!r}")
 
 
-def same_rows(kinds: Sequence[Kind]) -> BatchSharded | None:
+def common_sharding(kinds: Sequence[BatchPlacement]) -> BatchSharded | None:
     """The common placement, if all are sharded along the same axis with the same order of rows; else None."""
     rows = [k for k in kinds if isinstance(k, BatchSharded)]
     orders = {r.before for r in rows} - {None}
@@ -87,5 +87,5 @@ def same_rows(kinds: Sequence[Kind]) -> BatchSharded | None:
     return BatchSharded(rows[0].axis, next(iter(orders), None))
 
 
-def agree(one: Kind, other: Kind) -> bool:
-    return one == other or same_rows([one, other]) is not None
+def are_compatible(one: BatchPlacement, other: BatchPlacement) -> bool:
+    return one == other or common_sharding([one, other]) is not None

@@ -12,37 +12,39 @@ from wholestep.compiler.ir.ops import OPS, Family, Trait, ops_with
 from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.passes.distribute.batch_placement import convolution, movement, pointwise
 from wholestep.compiler.passes.distribute.batch_placement.placements import (
+    BatchPlacement,
     BatchSharded,
-    Flow,
-    Kind,
     Mixed,
     Partial,
+    PlacementRule,
     Replicated,
-    Several,
     SumOfRatios,
-    agree,
-    by_shape,
+    TuplePlacement,
+    are_compatible,
     mentions,
+    placement_of_shape,
 )
 from wholestep.compiler.passes.lower.decompose import decomposition_over_leaves
 
 
-def kinds_of(roots: Iterable[Node], batch: str, known: Mapping[Node, Kind] | None = None) -> dict[Node, Kind]:
+def placements_of(
+    roots: Iterable[Node], batch: str, known: Mapping[Node, BatchPlacement] | None = None
+) -> dict[Node, BatchPlacement]:
     """The placement of every node that the roots depend on; those in `known` are not computed."""
-    kinds: dict[Node, Kind] = dict(known or {})
+    kinds: dict[Node, BatchPlacement] = dict(known or {})
     for node in toposort(roots):
         if node not in kinds:
-            kinds[node] = kind_of(node, [kinds[i] for i in node.inputs], batch)
+            kinds[node] = placement_of(node, [kinds[i] for i in node.inputs], batch)
     return kinds
 
 
-def kind_of(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+def placement_of(node: Node, inputs: Sequence[BatchPlacement], batch: str) -> BatchPlacement:
     """The placement of a node over inputs of these placements."""
     for placement in inputs:
         if isinstance(placement, Mixed):
             return placement
     family = OPS[node.op].family
-    flow = FLOWS.get(node.op) or _BY_FAMILY.get(family)
+    flow = PLACEMENT_RULES.get(node.op) or _BY_FAMILY.get(family)
     assert flow is not None, f"{node.op} must be lowered before the placement analysis"
     return flow(node, inputs, batch)
 
@@ -50,15 +52,15 @@ def kind_of(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
 # -- layers ------------------------------------------------------------------------------------------------------
 
 
-def _decomposed_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+def _decomposed_rule(node: Node, inputs: Sequence[BatchPlacement], batch: str) -> BatchPlacement:
     """The placement of the decomposition; the composite is blamed for any of its primitives."""
     leaves, parts = decomposition_over_leaves(node)
-    inner = kinds_of(parts, batch, dict(zip(leaves, inputs, strict=True)))
+    inner = placements_of(parts, batch, dict(zip(leaves, inputs, strict=True)))
     kinds = tuple(_blame_composite(node, inner[p]) for p in parts)
-    return kinds[0] if isinstance(node.result, TensorType) else Several(kinds)
+    return kinds[0] if isinstance(node.result, TensorType) else TuplePlacement(kinds)
 
 
-def _blame_composite(node: Node, placement: Kind) -> Kind:
+def _blame_composite(node: Node, placement: BatchPlacement) -> BatchPlacement:
     return (
         Mixed(node, f"{placement.reason} inside (`{placement.blame.op}`)")
         if isinstance(placement, Mixed)
@@ -66,26 +68,26 @@ def _blame_composite(node: Node, placement: Kind) -> Kind:
     )
 
 
-def _item_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+def _item_rule(node: Node, inputs: Sequence[BatchPlacement], batch: str) -> BatchPlacement:
     (several,) = inputs
-    assert isinstance(several, Several), f"{node.inputs[0]!r} must be lowered before the placement analysis"
+    assert isinstance(several, TuplePlacement), f"{node.inputs[0]!r} must be lowered before the placement analysis"
     return several.kinds[attrs_of(node, at.ItemAttrs).index]
 
 
 # -- collectives -------------------------------------------------------------------------------------------------
 
 
-def _collective_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+def _collective_rule(node: Node, inputs: Sequence[BatchPlacement], batch: str) -> BatchPlacement:
     """A collective over the data axis replicates its result; ranks of the model axis hold the same rows."""
     if getattr(node.attrs, "axis", DATA) == MODEL:
         placements = tuple(_model_collective_rule(node, placement) for placement in inputs)
-        return placements[0] if isinstance(node.result, TensorType) else Several(placements)
+        return placements[0] if isinstance(node.result, TensorType) else TuplePlacement(placements)
     if any(isinstance(placement, BatchSharded) for placement in inputs):
         return Mixed(node, "sums rows of the batch by their position")
-    return Replicated() if isinstance(node.result, TensorType) else Several(tuple(Replicated() for _ in inputs))
+    return Replicated() if isinstance(node.result, TensorType) else TuplePlacement(tuple(Replicated() for _ in inputs))
 
 
-def _model_collective_rule(node: Node, placement: Kind) -> Kind:
+def _model_collective_rule(node: Node, placement: BatchPlacement) -> BatchPlacement:
     """Linear in its operand, so the placement stays; but a scatter or gather must not be along the batch axis."""
     kinds = {node.op, getattr(node.attrs, "kind", "")}
     if isinstance(placement, BatchSharded) and placement.axis == 0 and kinds & {"reduce_scatter", "all_gather"}:
@@ -96,7 +98,7 @@ def _model_collective_rule(node: Node, placement: Kind) -> Kind:
 # -- loops ----------------------------------------------------------------------------------------------------
 
 
-def _scan_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+def _scan_rule(node: Node, inputs: Sequence[BatchPlacement], batch: str) -> BatchPlacement:
     """A scan is row-wise if its body is, and if the placements of its carries are a fixpoint of the body."""
     attrs = attrs_of(node, at.ScanAttrs)
     first, last = attrs.carries, attrs.carries + attrs.sequences
@@ -107,23 +109,24 @@ def _scan_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
         for placement in body_inputs.values():
             if isinstance(placement, Mixed | Partial | SumOfRatios):
                 return placement if isinstance(placement, Mixed) else Mixed(node, "scans over a sum over the batch")
-        body_placements = kinds_of([o.node for o in attrs.graph.outputs], batch, body_inputs)
+        body_placements = placements_of([o.node for o in attrs.graph.outputs], batch, body_inputs)
         after = [body_placements[o.node] for o in attrs.graph.outputs]
         for placement in after:
             if isinstance(placement, Mixed):
                 return placement
         if after[:first] == carried:
             break
-        fresh = [by_shape(node.inputs[i], node.inputs[i].type.shape, batch) for i in range(first)]
+        fresh = [placement_of_shape(node.inputs[i], node.inputs[i].type.shape, batch) for i in range(first)]
         carried = [
-            new if old == Replicated() or agree(old, new) else old for old, new in zip(carried, fresh, strict=True)
+            new if old == Replicated() or are_compatible(old, new) else old
+            for old, new in zip(carried, fresh, strict=True)
         ]
-    if not all(map(agree, after[:first], carried)) or any(isinstance(k, Partial | SumOfRatios) for k in after):
+    if not all(map(are_compatible, after[:first], carried)) or any(isinstance(k, Partial | SumOfRatios) for k in after):
         return Mixed(node, "has a carry that does not keep the rows of the batch from step to step")
-    return Several(tuple(k.at(k.axis + 1) if isinstance(k, BatchSharded) else k for k in after))
+    return TuplePlacement(tuple(k.at(k.axis + 1) if isinstance(k, BatchSharded) else k for k in after))
 
 
-def _step_placement(node: Node, placement: Kind) -> Kind:
+def _step_placement(node: Node, placement: BatchPlacement) -> BatchPlacement:
     if isinstance(placement, BatchSharded):
         return placement.at(placement.axis - 1) if placement.axis else Mixed(node, "scans along the batch axis")
     return placement
@@ -132,7 +135,7 @@ def _step_placement(node: Node, placement: Kind) -> Kind:
 # -- custom gradients --------------------------------------------------------------------------------------------------
 
 
-def _custom_gradient_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+def _custom_gradient_rule(node: Node, inputs: Sequence[BatchPlacement], batch: str) -> BatchPlacement:
     """The placements of its results pass through, if its gradient graph maps placements as a gradient must."""
     attrs = attrs_of(node, at.CustomGradientAttrs)
     results, arguments = inputs[: attrs.results], [inputs[i] for i in attrs.arguments]
@@ -146,24 +149,27 @@ def _custom_gradient_rule(node: Node, inputs: Sequence[Kind], batch: str) -> Kin
     gradient_inputs = dict(
         zip(attrs.graph.inputs, (*map(_gradient_placement, results), *inputs[attrs.results :]), strict=True)
     )
-    gradient_placements = kinds_of([o.node for o in attrs.graph.outputs], batch, gradient_inputs)
+    gradient_placements = placements_of([o.node for o in attrs.graph.outputs], batch, gradient_inputs)
     for output, argument in zip(attrs.graph.outputs, arguments, strict=True):
         placement = gradient_placements[output.node]
         if isinstance(placement, Mixed):
             return Mixed(node, f"has a custom gradient in which `{placement.blame.op}` {placement.reason}")
-        if not agree(placement, _gradient_placement(argument)):
+        if not are_compatible(placement, _gradient_placement(argument)):
             return Mixed(node, "has a custom gradient that does not add up over the parts of a batch")
-    return Several(tuple(results))
+    return TuplePlacement(tuple(results))
 
 
-def _gradient_placement(placement: Kind) -> Kind:
+def _gradient_placement(placement: BatchPlacement) -> BatchPlacement:
     """The placement of a value's gradient: Replicated and Partial are dual, BatchSharded is its own dual."""
     return Partial() if placement == Replicated() else Replicated() if placement == Partial() else placement
 
 
-_BY_FAMILY: dict[Family, Flow] = {Family.POINTWISE: pointwise.elementwise_rule, Family.LEAF: pointwise.replicated_rule}
+_BY_FAMILY: dict[Family, PlacementRule] = {
+    Family.POINTWISE: pointwise.elementwise_rule,
+    Family.LEAF: pointwise.replicated_rule,
+}
 
-FLOWS: dict[str, Flow] = {
+PLACEMENT_RULES: dict[str, PlacementRule] = {
     "input": pointwise.batch_shape_rule,
     "random": pointwise.batch_shape_rule,
     "iota": pointwise.iota_rule,

@@ -11,13 +11,13 @@ from __future__ import annotations
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import IRGraph
-from wholestep.compiler.ir.state_partition import Cut
+from wholestep.compiler.ir.state_partition import AxisSplit
 
 
 def split(graph: IRGraph) -> IRGraph:
     """The step of one rank of the model axis, over its shards of the marked states; unchanged if none is marked."""
     states = [attrs_of(n, at.StateAttrs) for n in graph.nodes if n.is_state]
-    cuts = [Cut.of(a.split) for a in states if a.split]
+    cuts = [AxisSplit.of(a.split) for a in states if a.split]
     if not cuts:
         return graph
     from wholestep.compiler.passes.distribute.tensor_parallel.propagate import ShardingPropagation

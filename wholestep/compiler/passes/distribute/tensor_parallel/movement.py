@@ -13,8 +13,8 @@ from wholestep.compiler.passes.distribute.tensor_parallel.placements import (
     PartialTerm,
     Sharded,
     pad_sharding,
-    part_of,
     reshape_sharding,
+    shard_shape,
     slice_sharding,
     widths_of,
 )
@@ -30,7 +30,7 @@ def reshape(s: ShardingPropagation, node: Node) -> RuleResult:
             None
             if new_sharding is None
             else (
-                s.local_op(node, [s.local_values[x]], at.ReshapeAttrs(part_of(a.shape, new_sharding, s.ranks))),
+                s.local_op(node, [s.local_values[x]], at.ReshapeAttrs(shard_shape(a.shape, new_sharding, s.ranks))),
                 new_sharding,
             )
         )
@@ -58,7 +58,7 @@ def expand(s: ShardingPropagation, node: Node) -> RuleResult:
         return None
     new_sharding = placement.at(a.axes[placement.axis])
     return s.local_op(
-        node, [s.local_values[x]], at.ExpandAttrs(part_of(a.shape, new_sharding, s.ranks), a.axes)
+        node, [s.local_values[x]], at.ExpandAttrs(shard_shape(a.shape, new_sharding, s.ranks), a.axes)
     ), new_sharding
 
 

@@ -40,10 +40,10 @@ class PartialTerm:
     """This rank's term of a sum over ranks."""
 
 
-Kind = OnAllRanks | Sharded | PartialTerm
+ModelPlacement = OnAllRanks | Sharded | PartialTerm
 
 
-def inner(shape: Shape, split: Sharded, ranks: int) -> Extent | None:
+def local_block_extent(shape: Shape, split: Sharded, ranks: int) -> Extent | None:
     """The extent that a rank holds of each of equal blocks; None if the blocks do not divide evenly."""
     return divide(shape[split.axis], split.outer * ranks)
 
@@ -51,7 +51,7 @@ def inner(shape: Shape, split: Sharded, ranks: int) -> Extent | None:
 def divides(shape: Shape, split: Sharded, ranks: int) -> bool:
     """Does every block divide evenly among the ranks?"""
     if not split.widths:
-        return inner(shape, split, ranks) is not None
+        return local_block_extent(shape, split, ranks) is not None
     return sum(split.widths) == shape[split.axis] and not any(width % ranks for width in split.widths)
 
 
@@ -62,7 +62,7 @@ def widths_of(extent: Extent, split: Sharded) -> tuple[int, ...] | None:
     return (extent // split.outer,) * split.outer
 
 
-def part_of(shape: Shape, split: Sharded, ranks: int) -> Shape:
+def shard_shape(shape: Shape, split: Sharded, ranks: int) -> Shape:
     """The shape of one rank's shard."""
     local_extent = divide(shape[split.axis], ranks)
     assert local_extent is not None, f"{shape} does not divide among {ranks} ranks"

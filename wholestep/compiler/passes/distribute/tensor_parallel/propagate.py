@@ -17,17 +17,17 @@ from wholestep.compiler.ir.mesh import MODEL
 from wholestep.compiler.ir.type_rules.collectives import CARRIED, MODEL_RANK
 from wholestep.compiler.ir.types import Dim, DType, Extent, TensorType, float32, int32
 from wholestep.compiler.passes.distribute.tensor_parallel.placements import (
-    Kind,
+    ModelPlacement,
     OnAllRanks,
     PartialTerm,
     Sharded,
     divides,
-    inner,
-    part_of,
+    local_block_extent,
+    shard_shape,
 )
 from wholestep.compiler.passes.lower.decompose import decomposition_of
 
-PlacedValue = tuple[Node, Kind]
+PlacedValue = tuple[Node, ModelPlacement]
 RuleResult = PlacedValue | tuple[PlacedValue, ...] | None
 Rule = Callable[
     ["ShardingPropagation", Node], RuleResult
@@ -40,11 +40,13 @@ class ShardingPropagation:
     def __init__(self, rules: Callable[[Node], Rule | None], ranks: int) -> None:
         self.rules, self.ranks = rules, ranks
         self.local_values: dict[Node, Node] = {}
-        self.placements: dict[Node, Kind] = {}
+        self.placements: dict[Node, ModelPlacement] = {}
         self.tuple_results: dict[Node, tuple[PlacedValue, ...]] = {}
         self.replicated_values: dict[Node, Node] = {}  # sharded or partial node -> its replicated value
         self.shards: dict[tuple[Node, Sharded], Node] = {}
-        self.update_placements: dict[Node, Kind] = {}  # elementwise values of an updated state -> its placement
+        self.update_placements: dict[
+            Node, ModelPlacement
+        ] = {}  # elementwise values of an updated state -> its placement
 
     def partition(self, graph: IRGraph) -> IRGraph:
         """The SPMD graph of one rank."""
@@ -148,7 +150,7 @@ class ShardingPropagation:
         gathered = b.make("all_gather", (parts,), at.GroupAttrs(self.ranks, MODEL))
         if split.widths:
             return b.cast(self._join_blocks(gathered, split), shard.type.dtype)
-        block_extent = inner(shape, split, self.ranks)
+        block_extent = local_block_extent(shape, split, self.ranks)
         assert block_extent is not None
         blocks = b.reshape(gathered, (self.ranks, *shape[:axis], split.outer, block_extent, *shape[axis + 1 :]))
         order = (*range(1, axis + 2), 0, *range(axis + 2, blocks.type.rank))
@@ -178,7 +180,7 @@ class ShardingPropagation:
 
     def _cut(self, node: Node, split: Sharded) -> Node:
         """Slice this rank's shard out of the replicated value; broadcasts and iotas are computed in its shape."""
-        shape = part_of(node.type.shape, split, self.ranks)
+        shape = shard_shape(node.type.shape, split, self.ranks)
         if node.op == "expand" and isinstance(self.placements[node], OnAllRanks):
             (x,), a = node.inputs, attrs_of(node, at.ExpandAttrs)
             if split.axis not in a.axes:
@@ -192,7 +194,7 @@ class ShardingPropagation:
             starts = [(first + width // self.ranks * Dim.symbol(MODEL_RANK), width) for first, width in firsts]
             local_blocks = [_slice_axis(replicated, axis, at, at + width // self.ranks) for at, width in starts]
             return b.concat(local_blocks, axis)
-        local_extent = inner(full_shape, split, self.ranks)
+        local_extent = local_block_extent(full_shape, split, self.ranks)
         assert local_extent is not None
         if split.outer != 1:  # an axis for the blocks, then slice each of them
             replicated = b.reshape(

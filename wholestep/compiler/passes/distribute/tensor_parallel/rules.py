@@ -10,16 +10,16 @@ from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.ir.mesh import DATA, MODEL
-from wholestep.compiler.ir.state_partition import Cut
+from wholestep.compiler.ir.state_partition import AxisSplit
 from wholestep.compiler.ir.type_rules.collectives import CARRIED
 from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.passes.distribute.tensor_parallel.movement import concat, expand, pad, permute, reshape, slice_
 from wholestep.compiler.passes.distribute.tensor_parallel.placements import (
-    Kind,
+    ModelPlacement,
     OnAllRanks,
     PartialTerm,
     Sharded,
-    part_of,
+    shard_shape,
 )
 from wholestep.compiler.passes.distribute.tensor_parallel.propagate import (
     PlacedValue,
@@ -36,9 +36,9 @@ def state(s: ShardingPropagation, node: Node) -> RuleResult:
     a = attrs_of(node, at.StateAttrs)
     if not a.split:
         return None
-    cut = Cut.of(a.split)
+    cut = AxisSplit.of(a.split)
     split = Sharded(cut.axis, cut.blocks, cut.widths)
-    attrs = replace(a, type=TensorType(part_of(a.type.shape, split, s.ranks), a.type.dtype), whole=a.type.shape)
+    attrs = replace(a, type=TensorType(shard_shape(a.type.shape, split, s.ranks), a.type.dtype), whole=a.type.shape)
     return Node(node.op, (), attrs, node.name, node.line), split
 
 
@@ -52,7 +52,7 @@ def elementwise(s: ShardingPropagation, node: Node) -> RuleResult:
     if node.op in LINEAR and all(s.placements[i] == PartialTerm() for i in node.inputs) and _commutes_with_sum(node):
         return s.local_op(node, [s.local_values[i] for i in node.inputs]), PartialTerm()
     shardings = s.shardings(node.inputs)
-    chosen: Kind = (
+    chosen: ModelPlacement = (
         OnAllRanks()
         if OnAllRanks() in state_placements or not shardings
         else next(iter(state_placements), shardings[0])
@@ -155,11 +155,11 @@ def norm_grad(s: ShardingPropagation, node: Node) -> RuleResult:
     if shardings[0].axis == x.type.rank - 1:
         return s.decompose(node)
     result = s.local_op(node, [s.shard(x, shardings[0]), *map(s.replicated, weight), s.shard(upstream, shardings[0])])
-    placements: list[Kind] = [shardings[0], *[PartialTerm()] * (len(node.results) - 1)]
+    placements: list[ModelPlacement] = [shardings[0], *[PartialTerm()] * (len(node.results) - 1)]
     return items(result, placements)
 
 
-def items(node: Node, placements: Sequence[Kind]) -> tuple[PlacedValue, ...]:
+def items(node: Node, placements: Sequence[ModelPlacement]) -> tuple[PlacedValue, ...]:
     """All results of a node with several results, with their placements."""
     return tuple((b.make("item", (node,), at.ItemAttrs(i)), placement) for i, placement in enumerate(placements))
 

@@ -22,7 +22,7 @@ from wholestep.compiler.passes.egraph.encode import Tables
 from wholestep.compiler.passes.egraph.rules.from_nodes import exact_types, fold_sizes, leaf, side
 from wholestep.compiler.passes.egraph.rules.instances import InstanceProfile, Scores
 from wholestep.compiler.passes.egraph.rules.rule import Exactness, Rule, RuleScope
-from wholestep.compiler.passes.egraph.rules.spellings import SPELLINGS, SPELT_OTHERWISE
+from wholestep.compiler.passes.egraph.rules.spellings import NEVER_AS_DEFINED, SPELLINGS
 from wholestep.compiler.passes.egraph.rules.tree import Tree
 from wholestep.compiler.passes.lower.decompose import decomposition_of
 
@@ -284,7 +284,7 @@ def rules_of_instance(op: str, instance: Instance, exactness: Exactness, tables:
     node = instance.node
     has_several_results = isinstance(node.result, TupleType)
     definitions = [
-        *(() if op in SPELT_OTHERWISE else (decomposition_of(node),)),
+        *(() if op in NEVER_AS_DEFINED else (decomposition_of(node),)),
         *SPELLINGS.get(op, lambda _: ())(node),
     ]
     for s, results in enumerate(definitions):
@@ -293,7 +293,7 @@ def rules_of_instance(op: str, instance: Instance, exactness: Exactness, tables:
             label = (
                 f"{op}@{instance.label}{f' result {i}' if has_several_results else ''}{f' spelled {s}' if s else ''}"
             )
-            bits = op not in _WITH_KERNEL | SPELT_OTHERWISE and s == 0
+            bits = op not in _WITH_KERNEL | NEVER_AS_DEFINED and s == 0
             rule = _recognition_rule(op, label, fold_sizes(definition), name, instance.exact, bits, exactness, tables)
             if _leaves(name) <= _leaves(definition):
                 yield rule

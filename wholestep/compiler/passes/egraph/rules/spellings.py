@@ -99,4 +99,4 @@ SPELLINGS: dict[str, Spellings] = {
     "batch_norm": _batch_norm,
     "attention_grad": _attention_grad,
 }
-SPELT_OTHERWISE = frozenset({"attention", "attention_grad"})  # users never write the definition itself
+NEVER_AS_DEFINED = frozenset({"attention", "attention_grad"})  # users never write the definition itself

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from wholestep.compiler.backends.cpu.convolution.forward import VECTOR_BYTES, padded_length
 from wholestep.compiler.backends.cpu.convolution.padding import depth_columns, round_up
 from wholestep.compiler.backends.cpu.render.convolution.common import (
-    Pen,
+    WindowWriter,
     clear_frame,
     copy_image,
     image_epilogue,
-    stage,
+    stage_image,
 )
 from wholestep.compiler.backends.cpu.render.convolution.gemm import render_weight_in_place
 from wholestep.compiler.backends.cpu.render.convolution.winograd import render_weight_by_tiles
@@ -22,7 +22,7 @@ from wholestep.compiler.backends.cpu.render.writer import CWriter
 from wholestep.compiler.ir.type_rules.convolution import SMALL_WINDOW
 
 
-def _finish_weight(pen: Pen, lo: str, hi: str, tall: int, count: int, length: int, padded: int) -> None:
+def _finish_weight(pen: WindowWriter, lo: str, hi: str, tall: int, count: int, length: int, padded: int) -> None:
     """Store the sums of outputs lo to hi into the gradient: (output, row, taps and channels)."""
     w = pen.w
     o, (y, x, c) = pen.output_step("result"), pen.steps("result")
@@ -36,7 +36,7 @@ def _finish_weight(pen: Pen, lo: str, hi: str, tall: int, count: int, length: in
 
 
 def render_conv2d_grad_weight(w: CWriter) -> None:
-    pen = Pen(w)
+    pen = WindowWriter(w)
     a = pen.window
     if pen.tiles.rows:
         render_weight_by_tiles(pen)
@@ -62,7 +62,7 @@ def render_conv2d_grad_weight(w: CWriter) -> None:
     w.scope.axes[batch] = "n"
     with w.loop("n", "0", w.scope.extent(w.kernel.axes[batch])):
         w.emit(f"const {pen.real} *const g = {pen.at('g', 'n')};")
-        stage(pen, "x", "n")
+        stage_image(pen, "x", "n")
 
         def tile(size: int) -> None:
             group = f" + o/{outputs // a.groups}*{inner}" if a.groups > 1 else ""
@@ -79,7 +79,7 @@ def render_conv2d_grad_weight(w: CWriter) -> None:
     _finish_weight(pen, lo, hi, tall, of.count, of.length, padded)
 
 
-def _depthwise_weight(pen: Pen) -> None:
+def _depthwise_weight(pen: WindowWriter) -> None:
     """Depthwise: every channel has its own kernel, so vectors extend over channels, with all taps of each at once."""
     w, a = pen.w, pen.window
     _, _, channels = pen.sizes("x")
@@ -98,7 +98,7 @@ def _depthwise_weight(pen: Pen) -> None:
         w.emit(f"const {pen.real} *const g = {'around' if copied else pen.at('g', 'n')};")
         if copied:  # channels last
             copy_image(pen, "around", pen.at("g", "n"), (rows, columns, outputs), g_row, pen.steps("g"))
-        stage(pen, "x", "n")
+        stage_image(pen, "x", "n")
         with w.loop("o", lo, hi, str(width)):
             w.emit(f"const long c = o < {last} ? o : {last};")
             pen.call(
@@ -127,7 +127,7 @@ def _in_tiles(w: CWriter, size: int, outputs: int, tile: Callable[[int], None]) 
 
 def render_pooled_grad_weight(w: CWriter) -> None:
     """Weight gradient through a max pool; every part of the batch has its own sums, so parts can run in parallel."""
-    pen = Pen(w)
+    pen = WindowWriter(w)
     a = pen.window
     _, _, channels = pen.sizes("x")
     outputs, (tall, wide, _) = pen.outputs("result"), pen.sizes("result")
@@ -142,12 +142,12 @@ def render_pooled_grad_weight(w: CWriter) -> None:
         w.scope.axes[0] = "q"
         pen.call(f"ws_clear_{pen.suffix}", "sums", outputs * tall * padded)
         with w.loop("n", f"q*{images}/{parts}", f"(q + 1)*{images}/{parts}"):
-            stage(pen, "x", "n")
+            stage_image(pen, "x", "n")
             _add_image_gradients(pen, row, padded)
         _finish_weight(pen, "0", str(outputs), tall, 1, wide * channels, padded)
 
 
-def _add_image_gradients(pen: Pen, row: int, padded: int) -> None:
+def _add_image_gradients(pen: WindowWriter, row: int, padded: int) -> None:
     """Add the contribution of image n to the sums of all outputs, one or two neighbouring outputs at a time."""
     w, a = pen.w, pen.window
     channels, (rows, columns, _) = pen.sizes("x")[2], pen.sizes("g")
@@ -173,7 +173,7 @@ def _add_image_gradients(pen: Pen, row: int, padded: int) -> None:
         tile(1)
 
 
-def _dense_cells(pen: Pen) -> int:
+def _dense_cells(pen: WindowWriter) -> int:
     """Elements from one pooled pixel's positions to the next; they are stored with channels last."""
     _, columns, outputs = pen.sizes("index")
     assert pen.steps("index") == (columns * outputs, outputs, 1), "positions are stored with channels last"
@@ -181,7 +181,7 @@ def _dense_cells(pen: Pen) -> int:
 
 
 def render_pooled_grad_input(w: CWriter) -> None:
-    pen = Pen(w)
+    pen = WindowWriter(w)
     a = pen.window
     rows, columns, outputs = pen.sizes("g")
     tall, wide, channels = pen.sizes("weight")
@@ -210,7 +210,7 @@ def render_pooled_grad_input(w: CWriter) -> None:
         image_epilogue(pen, height, width, channels, row, a.low)
 
 
-def _pad_kernels(pen: Pen, outputs: int, tall: int, wide: int, channels: int, lines: int, line: int) -> None:
+def _pad_kernels(pen: WindowWriter, outputs: int, tall: int, wide: int, channels: int, lines: int, line: int) -> None:
     """Copy each output's kernel into the middle of a zeroed block, so that shifting it needs no bounds checks."""
     w, (top, left) = pen.w, (pen.window.pool[0] - 1, pen.window.pool[1] - 1)
     o, (y, x, c) = pen.output_step("weight"), pen.steps("weight")

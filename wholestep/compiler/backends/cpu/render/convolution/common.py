@@ -22,7 +22,7 @@ LONG_RUN = 32  # elements: from contiguous runs of this length on, a shared libr
 COLUMN = 2  # the axis of a pixel's column in kernels whose result is an image
 
 
-class Pen:
+class WindowWriter:
     """Operand sizes, strides and addresses of one window kernel, and the writer of its C source."""
 
     def __init__(self, w: CWriter) -> None:
@@ -115,7 +115,7 @@ class ChannelRun:
 class Lanes:
     """A vector loop over one run of channels."""
 
-    def __init__(self, pen: Pen, run: ChannelRun) -> None:
+    def __init__(self, pen: WindowWriter, run: ChannelRun) -> None:
         self.pen, self.columns, self.base, self.left = pen, run.columns, run.base, run.left
         self.full = run.channels % run.columns == 0
 
@@ -198,7 +198,7 @@ def _axes(load: Instr) -> set[int]:
     return {a for i in indices for a, _ in i.terms} | ({-1} if any(i.value is not None for i in indices) else set())
 
 
-def lanes(pen: Pen, run: ChannelRun, sources: Mapping[str, str]) -> None:
+def channel_epilogue(pen: WindowWriter, run: ChannelRun, sources: Mapping[str, str]) -> None:
     """The epilogue of a run of channels of one pixel, whose values are the C expressions in `sources`."""
     (level,) = pen.w.kernel.levels
     loop = Lanes(pen, run)
@@ -208,29 +208,29 @@ def lanes(pen: Pen, run: ChannelRun, sources: Mapping[str, str]) -> None:
         loop.stores(level)
 
 
-def name_sources(pen: Pen, level: Level, sources: Mapping[str, str]) -> None:
+def name_sources(pen: WindowWriter, level: Level, sources: Mapping[str, str]) -> None:
     for i in level.body:
         if i.op in sources:
             pen.w.values[i.id] = sources[i.op]
 
 
-def pixels(pen: Pen, count: int, run: ChannelRun, at: str = "block") -> None:
+def row_epilogue(pen: WindowWriter, count: int, run: ChannelRun, at: str = "block") -> None:
     """The epilogue of a row of pixels in the workspace."""
     w = pen.w
     Lanes(pen, run).hoist()
     with w.loop("i2", "0", str(count)):
         w.emit(f"const {pen.real} *const acc = {at} + i2*{run.columns};")
-        lanes(pen, run, {"acc": "acc[l]"})
+        channel_epilogue(pen, run, {"acc": "acc[l]"})
 
 
-def image_epilogue(pen: Pen, height: int, width: int, channels: int, row: int, low: Sequence[int]) -> None:
+def image_epilogue(pen: WindowWriter, height: int, width: int, channels: int, row: int, low: Sequence[int]) -> None:
     """The epilogue of every pixel of an image in the workspace."""
     w, columns = pen.w, columns_of(channels)
     if channels % columns and _has_contiguous_rows(pen, channels):
         with w.loop("i1", "0", str(height)):
             w.emit(f"const {pen.real} *const acc = image + (i1 + {low[0]})*{row} + {low[1] * channels};")
             column, w.scope.axes[COLUMN] = w.scope.axes[COLUMN], "0"
-            lanes(pen, ChannelRun(width * channels, width * channels), {"acc": "acc[l]"})
+            channel_epilogue(pen, ChannelRun(width * channels, width * channels), {"acc": "acc[l]"})
             w.scope.axes[COLUMN] = column
         return
     with ExitStack() as stack:
@@ -243,10 +243,10 @@ def image_epilogue(pen: Pen, height: int, width: int, channels: int, row: int, l
         stack.enter_context(w.loop("i2", "0", str(width)))
         at = f"image + (i1 + {low[0]})*{row} + (i2 + {low[1]})*{channels} + {run.base}"
         w.emit(f"const {pen.real} *const acc = {at};")
-        lanes(pen, run, {"acc": "acc[l]"})
+        channel_epilogue(pen, run, {"acc": "acc[l]"})
 
 
-def _has_contiguous_rows(pen: Pen, channels: int) -> bool:
+def _has_contiguous_rows(pen: WindowWriter, channels: int) -> bool:
     """Is a row of pixels contiguous in everything that the epilogue reads and writes?"""
     (level,) = pen.w.kernel.levels
     if any(i.guards or i.index is not None for i in level.body):
@@ -255,14 +255,14 @@ def _has_contiguous_rows(pen: Pen, channels: int) -> bool:
     return all(_is_contiguous_row(pen, load, channels) for load in accesses)
 
 
-def _is_contiguous_row(pen: Pen, load: Load, channels: int) -> bool:
+def _is_contiguous_row(pen: WindowWriter, load: Load, channels: int) -> bool:
     buffer = pen.w.buffers[load.buffer]
     if buffer.layout != Layout.ROWS or any(i.value is not None or i.over != 1 for i in load.index):
         return False
     return [axis_stride(load, a, buffer)[0] for a in (COLUMN, COLUMN + 1)] == [channels, 1]
 
 
-def stage(pen: Pen, name: str, batch: str = "i0") -> None:
+def stage_image(pen: WindowWriter, name: str, batch: str = "i0") -> None:
     """Copy the image into its zero-padded frame, or use the image in place as the frame."""
     (height, width, channels), low, row = pen.sizes(name), pen.frame.low, pen.frame.row
     if "frame" not in pen.work:
@@ -272,7 +272,7 @@ def stage(pen: Pen, name: str, batch: str = "i0") -> None:
     copy_image(pen, to, pen.at(name, batch), (height, width, channels), row, pen.steps(name))
 
 
-def copy_image(pen: Pen, to: str, source: str, sizes: Sequence[int], row: int, steps: Sequence[int]) -> None:
+def copy_image(pen: WindowWriter, to: str, source: str, sizes: Sequence[int], row: int, steps: Sequence[int]) -> None:
     """Copy an image with strides `steps` of rows, columns, channels to one with channels last and row stride `row`."""
     if steps[2] == 1 and sizes[2] >= LONG_RUN:
         pen.call(f"ws_frame_{pen.suffix}", to, source, *sizes, row, *steps[:2])
@@ -280,6 +280,6 @@ def copy_image(pen: Pen, to: str, source: str, sizes: Sequence[int], row: int, s
         pen.call(f"ws_frame_few_{pen.suffix}", to, source, *sizes, row, *steps)
 
 
-def clear_frame(pen: Pen) -> None:
+def clear_frame(pen: WindowWriter) -> None:
     if "frame" in pen.work:
         pen.w.emit(f"ws_clear_{pen.suffix}(frame, {pen.frame.elements});")

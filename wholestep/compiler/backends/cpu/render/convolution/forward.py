@@ -14,13 +14,13 @@ from wholestep.compiler.backends.cpu.convolution.winograd import tiles_of
 from wholestep.compiler.backends.cpu.layout.stored_layout import LANES
 from wholestep.compiler.backends.cpu.render.convolution.common import (
     Lanes,
-    Pen,
+    WindowWriter,
     clear_frame,
     name_sources,
-    pixels,
-    stage,
+    row_epilogue,
+    stage_image,
 )
-from wholestep.compiler.backends.cpu.render.convolution.gemm import render_products
+from wholestep.compiler.backends.cpu.render.convolution.gemm import render_implicit_gemm
 from wholestep.compiler.backends.cpu.render.convolution.weight_packing import (
     Panels,
     enter_panels,
@@ -32,7 +32,9 @@ from wholestep.compiler.backends.cpu.render.writer import CWriter
 from wholestep.compiler.plan.model.kernel import POOL_AXES
 
 
-def conv_row(pen: Pen, panels: Panels, count: int, out: str, step: int, x: str, walk: Sequence[int], w: str) -> None:
+def conv_row(
+    pen: WindowWriter, panels: Panels, count: int, out: str, step: int, x: str, walk: Sequence[int], w: str
+) -> None:
     """One row of `count` pixels for one panel of output channels.
 
     `walk`: pixel stride, rows, row stride, then taps per row, their distance in pixels, and channels of the frame.
@@ -55,9 +57,9 @@ def conv_row(pen: Pen, panels: Panels, count: int, out: str, step: int, x: str, 
 
 
 def render_conv2d(w: CWriter) -> None:
-    pen = Pen(w)
+    pen = WindowWriter(w)
     if pen.tiles.images:
-        render_products(pen, adjoint=False)
+        render_implicit_gemm(pen, adjoint=False)
         return
     a = pen.window
     _, _, channels = pen.sizes("x")
@@ -75,7 +77,7 @@ def render_conv2d(w: CWriter) -> None:
         transform_weights(pen, panels, channels)
     clear_frame(pen)
     with w.loop("i0", *w.span(0)):
-        stage(pen, "x")
+        stage_image(pen, "x")
         if pen.tiles.rows:
             image_by_tiles(pen, panels, channels, full, "frame", row, partial(_rows_of_tiles, pen, panels, full, pool))
             return
@@ -86,13 +88,13 @@ def render_conv2d(w: CWriter) -> None:
             packed = packed_weight_address(panels, 0, size)
             if a.pooled is None:
                 conv_row(pen, panels, columns, "block", panels.columns, f"frame + i1*{a.stride[0] * row}", walk, packed)
-                pixels(pen, columns, panels.run())
+                row_epilogue(pen, columns, panels.run())
             else:
                 _rows_to_pool(pen, panels, pool, columns, walk, row, packed)
                 _pool_row(pen, panels, pool, columns, columns * pool[1], "block")
 
 
-def _rows_of_tiles(pen: Pen, panels: Panels, size: tuple[int, int], pool: Sequence[int], first: str) -> None:
+def _rows_of_tiles(pen: WindowWriter, panels: Panels, size: tuple[int, int], pool: Sequence[int], first: str) -> None:
     """The epilogue of the rows in `block`, from row `first` on; the last tiles may extend over the edge."""
     w, block_height = pen.w, 2 * pen.tiles.rows
     across = 2 * tiles_of(size)[1]
@@ -102,12 +104,12 @@ def _rows_of_tiles(pen: Pen, panels: Panels, size: tuple[int, int], pool: Sequen
     with w.loop("i1", begin, end if size[0] % block_height == 0 else f"({end} < {rows} ? {end} : {rows})"):
         at = f"block + (i1*{pool[0]} - {first})*{across * LANES}"
         if pen.window.pooled is None:
-            pixels(pen, size[1], panels.run(), at)
+            row_epilogue(pen, size[1], panels.run(), at)
         else:
             _pool_row(pen, panels, pool, size[1] // pool[1], across, at)
 
 
-def _result_size(pen: Pen) -> tuple[int, int]:
+def _result_size(pen: WindowWriter) -> tuple[int, int]:
     """Rows and columns of the convolution's result, before a fused pool."""
     axes = pen.w.kernel.axes
     pool = pen.window.pool if pen.window.pooled is not None else (1, 1)
@@ -118,7 +120,7 @@ def _result_size(pen: Pen) -> tuple[int, int]:
 
 
 def _rows_to_pool(
-    pen: Pen, panels: Panels, pool: Sequence[int], columns: int, walk: Sequence[int], row: int, packed: str
+    pen: WindowWriter, panels: Panels, pool: Sequence[int], columns: int, walk: Sequence[int], row: int, packed: str
 ) -> None:
     """The rows of the convolution under one row of the pool."""
     across, width = columns * pool[1], panels.columns
@@ -127,7 +129,7 @@ def _rows_to_pool(
         conv_row(pen, panels, across, f"block + i4*{across * width}", width, at, walk, packed)
 
 
-def _pool_row(pen: Pen, panels: Panels, pool: Sequence[int], columns: int, across: int, at: str) -> None:
+def _pool_row(pen: WindowWriter, panels: Panels, pool: Sequence[int], columns: int, across: int, at: str) -> None:
     """For each pixel of a pool, the epilogue of the pixels in its window, then their maximum.
 
     `at` is the address of rows of `across` pixels each.
@@ -145,7 +147,7 @@ def _pool_row(pen: Pen, panels: Panels, pool: Sequence[int], columns: int, acros
         run.stores(w.kernel.levels[1])
 
 
-def candidate(pen: Pen, run: Lanes, i: int, j: int, acc: str) -> None:
+def candidate(pen: WindowWriter, run: Lanes, i: int, j: int, acc: str) -> None:
     """One pixel of a pool's window: the first maximum wins, and NaN compares larger than anything."""
     w, a = pen.w, pen.window
     assert a.pooled is not None
@@ -161,9 +163,9 @@ def candidate(pen: Pen, run: Lanes, i: int, j: int, acc: str) -> None:
 
 
 def render_conv2d_grad_input(w: CWriter) -> None:
-    pen = Pen(w)
+    pen = WindowWriter(w)
     if pen.tiles.images:
-        render_products(pen, adjoint=True)
+        render_implicit_gemm(pen, adjoint=True)
         return
     a = pen.window
     _, _, outputs = pen.sizes("g")
@@ -175,7 +177,7 @@ def render_conv2d_grad_input(w: CWriter) -> None:
         transform_weights(pen, panels, outputs)
     clear_frame(pen)
     with w.loop("i0", *w.span(0)):
-        stage(pen, "g")
+        stage_image(pen, "g")
         if pen.tiles.rows:
             start, size = f"frame + {down[0].start * row + across[0].start * outputs}", (height, width)
             image_by_tiles(pen, panels, outputs, size, start, row, partial(_rows_of_tiles, pen, panels, size, (1, 1)))
@@ -194,11 +196,11 @@ def render_conv2d_grad_input(w: CWriter) -> None:
                         at = f"frame + (t + {y.start})*{row} + {x.start * outputs}"
                         packed = packed_weight_address(panels, offsets[i, j], sizes[i, j])
                         conv_row(pen, panels, x.pixels, out, a.stride[1] * panels.columns, at, walk, packed)
-                pixels(pen, width, panels.run())
+                row_epilogue(pen, width, panels.run())
 
 
 def _pack_phases(
-    pen: Pen, panels: Panels, down: Sequence[Taps], across: Sequence[Taps], depth: int
+    pen: WindowWriter, panels: Panels, down: Sequence[Taps], across: Sequence[Taps], depth: int
 ) -> tuple[dict[tuple[int, int], int], dict[tuple[int, int], int]]:
     """Pack the taps of each phase one after the other; returns their offsets, and the elements of a panel."""
     rows = [pen.table(f"down{i}", y.taps) for i, y in enumerate(down)]

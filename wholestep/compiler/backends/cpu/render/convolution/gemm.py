@@ -5,12 +5,18 @@
 
 from __future__ import annotations
 
-from wholestep.compiler.backends.cpu.convolution.implicit_gemm import Meetings, pixel_step
+from wholestep.compiler.backends.cpu.convolution.implicit_gemm import ConvolutionGeometry, pixel_step
 from wholestep.compiler.backends.cpu.layout.stored_layout import LANES
-from wholestep.compiler.backends.cpu.render.convolution.common import ChannelRun, Lanes, Pen, copy_image, lanes
+from wholestep.compiler.backends.cpu.render.convolution.common import (
+    ChannelRun,
+    Lanes,
+    WindowWriter,
+    channel_epilogue,
+    copy_image,
+)
 
 
-def render_products(pen: Pen, adjoint: bool) -> None:
+def render_implicit_gemm(pen: WindowWriter, adjoint: bool) -> None:
     w, block, depth = pen.w, pen.tiles.images, pen.sizes(pen.images)[2]
     m = _meetings(pen, adjoint)
     columns = m.columns(depth)
@@ -28,14 +34,14 @@ def render_products(pen: Pen, adjoint: bool) -> None:
             _epilogue(pen, m)
 
 
-def _meetings(pen: Pen, adjoint: bool) -> Meetings:
+def _meetings(pen: WindowWriter, adjoint: bool) -> ConvolutionGeometry:
     a, input_size = pen.window, pen.sizes(pen.images)[:2]
     result_size = tuple(e for e in pen.w.kernel.axes[1:3] if isinstance(e, int))
     size, windows = (result_size, input_size) if adjoint else (input_size, result_size)
-    return Meetings(adjoint, size, windows, pen.sizes("weight")[:2], a.stride, a.low, a.dilation)
+    return ConvolutionGeometry(adjoint, size, windows, pen.sizes("weight")[:2], a.stride, a.low, a.dilation)
 
 
-def _tables(pen: Pen, m: Meetings) -> int:
+def _tables(pen: WindowWriter, m: ConvolutionGeometry) -> int:
     """Emit the taps in the order in which they are added, and the spans of each; returns the number of taps."""
     order = [(i, j) for i in range(m.kernel[0]) for j in range(m.kernel[1])]
     taps, spans = list[str](), list[str]()
@@ -48,7 +54,7 @@ def _tables(pen: Pen, m: Meetings) -> int:
     return len(taps)
 
 
-def _place(m: Meetings, of_pixels: bool, row: str, column: str) -> str:
+def _place(m: ConvolutionGeometry, of_pixels: bool, row: str, column: str) -> str:
     """C expression for the position of a pixel or a window within its image."""
     stride = m.stride[1]
     if not of_pixels:
@@ -58,7 +64,7 @@ def _place(m: Meetings, of_pixels: bool, row: str, column: str) -> str:
     return f"{row}*{m.line} + {column}%{stride}*{m.line // stride} + {column}/{stride}"
 
 
-def _gather(pen: Pen, m: Meetings) -> None:
+def _gather(pen: WindowWriter, m: ConvolutionGeometry) -> None:
     """Copy the pixels of images n0 to n0 + nb into the workspace as [row][column][image]."""
     w, (height, width, channels), (row, column, channel) = pen.w, pen.sizes(pen.images), pen.steps(pen.images)
     with w.loop("n", "0", "nb"), w.loop("y", "0", str(height)), w.loop("x", "0", str(width)):
@@ -67,7 +73,7 @@ def _gather(pen: Pen, m: Meetings) -> None:
         copy_image(pen, to, source, (1, 1, channels), 0, (0, channels, channel))
 
 
-def _epilogue(pen: Pen, m: Meetings) -> None:
+def _epilogue(pen: WindowWriter, m: ConvolutionGeometry) -> None:
     """The epilogue of channels c0 to c0 + cb of the block's pixels."""
     w = pen.w
     rows, columns, channels = (e for e in w.kernel.axes[1:4] if isinstance(e, int))
@@ -77,15 +83,15 @@ def _epilogue(pen: Pen, m: Meetings) -> None:
         with w.loop("i0", "n0", "n0 + nb"), w.loop("i1", "0", str(rows)), w.loop("i2", "0", str(columns)):
             at = f"((p*{m.made} + {_place(m, m.adjoint, 'i1', 'i2')})*nb + i0 - n0)*{LANES}"
             w.emit(f"const {pen.real} *const acc = block + {at};")
-            lanes(pen, run, {"acc": "acc[l]"})
+            channel_epilogue(pen, run, {"acc": "acc[l]"})
 
 
-def render_weight_in_place(pen: Pen) -> None:
+def render_weight_in_place(pen: WindowWriter) -> None:
     """A weight's gradient over small images, which are read in place: all images for a few outputs at a time."""
     w, a = pen.w, pen.window
     (rows, columns, _), (height, width, channels), (tall, wide, _) = (pen.sizes(n) for n in ("g", "x", "result"))
     (g_row, g_pixel, g_channel), (x_row, x_pixel, _) = pen.steps("g"), pen.steps("x")
-    m = Meetings(True, (height, width), (rows, columns), (tall, wide), a.stride, a.low, a.dilation)
+    m = ConvolutionGeometry(True, (height, width), (rows, columns), (tall, wide), a.stride, a.low, a.dilation)
     entries = []
     for tap in range(tall * wide):
         down, across = m.along(0, tap // wide), m.along(1, tap % wide)

@@ -5,34 +5,40 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from wholestep.compiler.backends.cpu.convolution.padding import columns_of
-from wholestep.compiler.backends.cpu.render.convolution.common import ChannelRun, Lanes, Pen, image_epilogue, lanes
+from wholestep.compiler.backends.cpu.render.convolution.common import (
+    ChannelRun,
+    Lanes,
+    WindowWriter,
+    channel_epilogue,
+    image_epilogue,
+)
 from wholestep.compiler.backends.cpu.render.writer import CWriter
 from wholestep.compiler.ir.types import uint8
 
 
-def _position(pen: Pen) -> str:
+def _position(pen: WindowWriter) -> str:
     """The C suffix of the integer type that stores positions in this pool's window."""
     buffer = pen.w.buffers[dict(pen.tiles.work)["positions"]]
     return "u8" if buffer.type.dtype == uint8 else "i32"
 
 
-def _by_channels(pen: Pen, channels: int, sources: Mapping[str, str]) -> None:
+def _by_channels(pen: WindowWriter, channels: int, sources: Mapping[str, str]) -> None:
     """The epilogue of one pixel whose channels are in the workspace."""
     w, columns = pen.w, columns_of(channels)
     if channels <= columns:
         run = ChannelRun(columns, channels)
         Lanes(pen, run).hoist()
-        lanes(pen, run, {op: f"{text}[l]" for op, text in sources.items()})
+        channel_epilogue(pen, run, {op: f"{text}[l]" for op, text in sources.items()})
         return
     with w.loop("p", "0", str(-(-channels // columns))):
         run = ChannelRun(columns, channels, f"p*{columns}")
         Lanes(pen, run).hoist()
         at_panel = {op: f"{text}[p*{columns} + l]" for op, text in sources.items()}
-        lanes(pen, run, at_panel)
+        channel_epilogue(pen, run, at_panel)
 
 
 def render_max_pool2d(w: CWriter) -> None:
-    pen = Pen(w)
+    pen = WindowWriter(w)
     a = pen.window
     height, width, channels = pen.sizes("x")
     rows, columns = w.kernel.axes[1:3]
@@ -46,7 +52,7 @@ def render_max_pool2d(w: CWriter) -> None:
 
 
 def render_max_pool2d_grad(w: CWriter) -> None:
-    pen = Pen(w)
+    pen = WindowWriter(w)
     a = pen.window
     rows, columns, channels = pen.sizes("g")
     height, width, _ = (e for e in w.kernel.axes[1:4] if isinstance(e, int))
@@ -61,13 +67,13 @@ def render_max_pool2d_grad(w: CWriter) -> None:
         image_epilogue(pen, height, width, channels, width * channels, (0, 0))
 
 
-def _cell(pen: Pen, name: str) -> str:
+def _cell(pen: WindowWriter, name: str) -> str:
     row, pixel, channel = pen.steps(name)
     return f"({pen.at(name)})[i*{row} + j*{pixel} + c*{channel}]"
 
 
 def render_max_pool2d_pick(w: CWriter) -> None:
-    pen = Pen(w)
+    pen = WindowWriter(w)
     a = pen.window
     height, width, channels = pen.sizes("x")
     x_row, x_pixel, x_channel = pen.steps("x")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from wholestep.compiler.backends.cpu.convolution.winograd import POSITIONS
 from wholestep.compiler.backends.cpu.layout.stored_layout import LANES
 from wholestep.compiler.backends.cpu.render.address import axis_stride
-from wholestep.compiler.backends.cpu.render.convolution.common import Pen
+from wholestep.compiler.backends.cpu.render.convolution.common import WindowWriter
 from wholestep.compiler.backends.cpu.render.convolution.weight_packing import Panels
 from wholestep.compiler.backends.cpu.render.prefetch import operand_start
 from wholestep.compiler.plan.model.kernel import Layout, Load
@@ -17,7 +17,7 @@ from wholestep.compiler.plan.model.kernel import Layout, Load
 LINE = 64  # bytes of a cache line
 
 
-def fetch_next_image(pen: Pen, name: str, batch: str, shares: int, share: str) -> None:
+def fetch_next_image(pen: WindowWriter, name: str, batch: str, shares: int, share: str) -> None:
     """Prefetch one of `shares` equal parts of the image after image `batch`."""
     if not pen.w.schedule.prefetch:
         return
@@ -28,7 +28,7 @@ def fetch_next_image(pen: Pen, name: str, batch: str, shares: int, share: str) -
     )
 
 
-def fetch_for_epilogue(pen: Pen, panels: Panels, rows: int, columns: int, first: str) -> None:
+def fetch_for_epilogue(pen: WindowWriter, panels: Panels, rows: int, columns: int, first: str) -> None:
     """Prefetch position s's part of what the epilogue of a panel accesses in `rows` rows of pixels from row `first`."""
     if not pen.w.schedule.prefetch or pen.window.pooled is not None:
         return
@@ -48,7 +48,7 @@ def fetch_for_epilogue(pen: Pen, panels: Panels, rows: int, columns: int, first:
             pen.call(f"ws_fetch_{'own' if buffer in written else 'read'}", at, pixels, panels.outputs * size)
 
 
-def _is_dense(pen: Pen, load: Load, columns: int, channels: int) -> bool:
+def _is_dense(pen: WindowWriter, load: Load, columns: int, channels: int) -> bool:
     """Are the pixels of an image contiguous in memory?"""
     buffer = pen.w.buffers[load.buffer]
     if buffer.layout != Layout.ROWS or any(i.value is not None or i.over != 1 for i in load.index):

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 from wholestep.compiler.backends.cpu.convolution.padding import is_depthwise, panel_columns
 from wholestep.compiler.backends.cpu.layout.stored_layout import LANES
-from wholestep.compiler.backends.cpu.render.convolution.common import ChannelRun, Pen
+from wholestep.compiler.backends.cpu.render.convolution.common import ChannelRun, WindowWriter
 
 
 class Panels:
@@ -26,14 +26,16 @@ class Panels:
         return ChannelRun(self.columns, self.each, first, group)
 
 
-def enter_panels(pen: Pen, stack: ExitStack, panels: Panels) -> None:
+def enter_panels(pen: WindowWriter, stack: ExitStack, panels: Panels) -> None:
     if panels.loops > 1:
         stack.enter_context(pen.w.loop("q", "0", str(panels.loops)))
     if panels.count > 1:
         stack.enter_context(pen.w.loop("p", "0", str(panels.count)))
 
 
-def pack(pen: Pen, panels: Panels, taps: tuple[str, int, str, int], depth: int, offset: int, turned: bool) -> int:
+def pack(
+    pen: WindowWriter, panels: Panels, taps: tuple[str, int, str, int], depth: int, offset: int, turned: bool
+) -> int:
     """Pack the given taps of the weight at `offset`; returns the elements of one panel.
 
     `turned`: the result's channels are the weight's inputs, and the sums run over its outputs.

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from wholestep.compiler.backends.cpu.convolution.padding import round_up
 from wholestep.compiler.backends.cpu.convolution.winograd import POSITIONS, TILE_OUTPUTS, position_step, tiles_of
 from wholestep.compiler.backends.cpu.layout.stored_layout import LANES
-from wholestep.compiler.backends.cpu.render.convolution.common import Pen, clear_frame, copy_image, stage
+from wholestep.compiler.backends.cpu.render.convolution.common import WindowWriter, clear_frame, copy_image, stage_image
 from wholestep.compiler.backends.cpu.render.convolution.prefetch_images import fetch_for_epilogue, fetch_next_image
 from wholestep.compiler.backends.cpu.render.convolution.weight_packing import Panels, enter_panels
 
@@ -20,7 +20,7 @@ from wholestep.compiler.backends.cpu.render.convolution.weight_packing import Pa
 FEW_THREADS = 2
 
 
-def transform_weights(pen: Pen, panels: Panels, depth: int) -> None:
+def transform_weights(pen: WindowWriter, panels: Panels, depth: int) -> None:
     """Transform the packed weight, panel by panel, to [position][channel][lane]."""
     with pen.w.loop("p", "0", str(panels.count)):
         pen.call(
@@ -30,7 +30,13 @@ def transform_weights(pen: Pen, panels: Panels, depth: int) -> None:
 
 
 def image_by_tiles(
-    pen: Pen, panels: Panels, depth: int, size: tuple[int, int], frame: str, row: int, finish: Callable[[str], None]
+    pen: WindowWriter,
+    panels: Panels,
+    depth: int,
+    size: tuple[int, int],
+    frame: str,
+    row: int,
+    finish: Callable[[str], None],
 ) -> None:
     """All tiles of an image, some rows at a time; `finish` emits the epilogue of the pixel rows in `block`."""
     w, rows = pen.w, pen.tiles.rows
@@ -62,7 +68,7 @@ def image_by_tiles(
             finish("y*2")
 
 
-def render_weight_by_tiles(pen: Pen) -> None:
+def render_weight_by_tiles(pen: WindowWriter) -> None:
     """A weight's gradient: the adjoint of the algorithm, whose sums are transformed back after the last image."""
     w = pen.w
     _, _, channels = pen.sizes("x")
@@ -82,7 +88,7 @@ def render_weight_by_tiles(pen: Pen) -> None:
     batch = pen.operands["x"].axes[0]
     w.scope.axes[batch] = "n"
     with w.loop("n", "0", w.scope.extent(w.kernel.axes[batch])):
-        stage(pen, "x", "n")
+        stage_image(pen, "x", "n")
         g_row = _stage_gradient(pen, across)
         _tiles_of_weight(pen, row, g_row)
     with w.loop("o", lo, hi):
@@ -92,7 +98,7 @@ def render_weight_by_tiles(pen: Pen) -> None:
         )
 
 
-def _stage_gradient(pen: Pen, across: int) -> int:
+def _stage_gradient(pen: WindowWriter, across: int) -> int:
     """Let `g` be the image's gradient, zero-padded where tiles extend over its edge; returns the elements of a row."""
     rows, columns, outputs = pen.sizes("g")
     g_row, g_pixel, g_channel = pen.steps("g")
@@ -105,7 +111,7 @@ def _stage_gradient(pen: Pen, across: int) -> int:
     return line
 
 
-def _tiles_of_weight(pen: Pen, row: int, g_row: int) -> None:
+def _tiles_of_weight(pen: WindowWriter, row: int, g_row: int) -> None:
     """Add the contribution of one image to the sums of this thread's outputs."""
     w, block = pen.w, pen.tiles.rows
     rows, columns, outputs = pen.sizes("g")
