@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from importlib import import_module
 from pathlib import Path
@@ -22,9 +23,13 @@ PACKAGES = (
     *("wholestep.sklearn",),
 )
 
+EXPORTED = frozenset(name for package in PACKAGES for name in import_module(package).__all__)
+
 
 def signature_of(value: object) -> str:
     """Names, kinds and defaults of the arguments; annotations name modules, which may move."""
+    if is_dataclass(value) and isinstance(value, type):  # `records.py` writes the constructor when it is first called
+        return str([field.name for field in fields(value) if field.init])
     try:
         found = inspect.signature(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -54,7 +59,7 @@ def describe(value: object) -> object:
     if inspect.isclass(value):
         if issubclass(value, Exception):
             return [base.__name__ for base in value.__mro__[1:-1]]
-        bases = [base.__name__ for base in value.__bases__ if base is not object]
+        bases = [base.__name__ for base in value.__mro__[1:] if base.__name__ in EXPORTED]
         return {"call": signature_of(value), "bases": bases, **public_methods(value)}
     return signature_of(value) if callable(value) else "value"
 

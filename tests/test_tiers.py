@@ -103,8 +103,8 @@ def test_a_catalogue_is_complete_where_a_change_may_concern_it() -> None:
     assert sampling.sampled_catalogues(["README.md"]) == list(sampling.CATALOGUES)
     assert sampling.sampled_catalogues(None) == []
     assert sampling.sampled_catalogues(["tests/conftest.py"]) == []
-    assert "tests/workers/" not in sampling.sampled_catalogues(["wholestep/workers/launch.py"])
-    assert "tests/fuzz/" in sampling.sampled_catalogues(["wholestep/workers/launch.py"])
+    assert "tests/workers/" not in sampling.sampled_catalogues(["wholestep/distributed/launch/launcher.py"])
+    assert "tests/fuzz/" in sampling.sampled_catalogues(["wholestep/distributed/launch/launcher.py"])
     planner = sampling.sampled_catalogues(["wholestep/compiler/plan/fusion/clusters.py"])
     assert not {"tests/compiler/backends/cuda/", "tests/fuzz/"} & {*planner}
     assert "tests/workers/" in planner

@@ -41,8 +41,10 @@ class Exports:
     def load(self, name: str) -> Any:
         """The `__getattr__` of the package."""
         if name not in self.home_of:
-            if name.startswith("_") or self._is_file(name):  # `from package import file` asks for it before it loads it
+            if name.startswith("_"):
                 raise AttributeError(f"module {self._package!r} has no attribute {name!r}")
+            if self._is_file(name):
+                return import_module(f"{self._package}.{name}")
             from wholestep.compat.names import answer_missing
 
             return answer_missing(self._package, name)

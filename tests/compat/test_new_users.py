@@ -88,7 +88,7 @@ ANSWERED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "ws.cuda": (lambda: ws.cuda.is_available(), HabitError, ON_A_GPU + ".*wholestep doctor"),
     "DataParallel": (lambda: ws.nn.DataParallel(mlp()), HabitError, RANKS),
     "nn.parallel": (lambda: ws.nn.parallel.DistributedDataParallel, HabitError, RANKS),
-    "distributed": (lambda: ws.distributed, HabitError, RANKS),
+    "distributed": (lambda: ws.distributed.init_process_group, HabitError, RANKS),
     "distribution": (lambda: ws.distribution, HabitError, RANKS),
     "SyncBatchNorm": (
         lambda: ws.nn.SyncBatchNorm(3),

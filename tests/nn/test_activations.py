@@ -18,7 +18,7 @@ X = RNG.normal(size=(5, 6)).astype(np.float32)
 def test_every_layer_is_what_torchs_hooks_see(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wholestep.session.plans.find_plan", lambda *_: None)  # a cached plan has no log
+    monkeypatch.setattr("wholestep.session.building.plans.find_plan", lambda *_: None)  # a cached plan has no log
     ours = ws.nn.Sequential(
         ws.nn.Linear(6, 4), ws.nn.Tanh(), ws.nn.Sequential(ws.nn.Dropout(0.5), ws.nn.Linear(4, 2), ws.nn.GELU())
     )

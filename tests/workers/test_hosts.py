@@ -57,7 +57,7 @@ def test_workers_on_two_machines_train_to_the_bits_of_shards(hosts: Hosts) -> No
 
 def test_sums_over_a_cable_have_the_bits_of_the_tree_and_its_bytes(hosts: Hosts) -> None:
     before = hosts.sent()
-    said = launch_on(hosts, "staging_ring.py").split()
+    said = launch_on(hosts, "exchange.py").split()
     sent = int(said[said.index("sent") + 1])
     assert sent == 4 * 4 * (1 << 20)  # 4 sums of 4 MiB, 2 (n - 1) / n of each
     assert sent <= hosts.sent() - before <= 1.1 * sent + 200_000  # and headers; and what it takes to start

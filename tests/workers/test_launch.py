@@ -185,7 +185,7 @@ def test_ranks_listen_on_the_network_that_the_hosts_are_on() -> None:
 
 def test_ranks_that_cannot_map_memory_send_messages_and_say_so() -> None:
     said = (
-        "import numpy as np, wholestep as ws; from wholestep.distributed import native, sockets\n"
+        "import numpy as np, wholestep as ws; from wholestep.distributed.transport import native, sockets\n"
         "def refuse(*place): raise PermissionError(13, 'Permission denied', 'the window')\n"
         "if ws.Workers().rank == 1: sockets._open = refuse\n"
         "group, array = ws.Workers(2).join(), np.ones(5000, np.float32)\n"

@@ -41,7 +41,7 @@ def test_a_number_of_workers_and_a_folder_are_needed(monkeypatch: pytest.MonkeyP
 
 def test_a_program_without_a_script_is_refused(tmp_path: Path) -> None:
     said = (
-        "import wholestep as ws; from wholestep.distributed import ray; ray.find_spec = lambda name: True; "
+        "import wholestep as ws; from wholestep.distributed.launch import ray; ray.find_spec = lambda name: True; "
         "ray.this_program(ws.Workers(2, engine='ray', checkpoint='a'))"
     )
     done = subprocess.run([sys.executable, "-c", said], cwd=ROOT, capture_output=True, text=True, check=False)

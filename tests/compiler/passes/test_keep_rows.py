@@ -159,5 +159,5 @@ def test_a_quotient_is_saved_and_checked() -> None:
     (kernel,) = plan.kernels
     levels = tuple(replace(level, body=tuple(map(undivided, level.body))) for level in kernel.levels)
     assert levels != kernel.levels
-    with pytest.raises(PlanError, match=r"stays inside buffer \d+: 0..419 of 12"):
+    with pytest.raises(PlanError, match=r"stays inside buffer \d+: an index reaches 0..419 of 12"):
         check(replace(plan, kernels=(replace(kernel, body=replace(kernel.body, levels=levels)),)))

@@ -22,9 +22,10 @@ STUB = "unsigned long cudnnGetVersion(void) { return 91900; }"
 
 @pytest.fixture(autouse=True)
 def _forgotten() -> Iterator[None]:
-    cudnn.library.cache_clear()
+    library = cudnn.library  # a test may replace it
+    library.cache_clear()
     yield
-    cudnn.library.cache_clear()
+    library.cache_clear()
 
 
 @pytest.mark.parametrize(("found", "said"), [(None, "none"), ("1.32.0", "1.32.0")])

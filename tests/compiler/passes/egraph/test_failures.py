@@ -156,7 +156,7 @@ OPTIONAL = optional_passes(HERE)
 
 
 def failing(which: Callable[..., Any]) -> Callable[..., Any]:
-    real = pipeline.in_bodies
+    real = pipeline.map_over_bodies
     return lambda rewrite: raise_assertion if rewrite is which else real(rewrite)
 
 
@@ -169,7 +169,7 @@ def test_a_pass_that_only_saves_time_may_fail(name: str, monkeypatch: pytest.Mon
     state = {n: rng.normal(size=[int(e) for e in s.shape]) for n, s in graph.states().items()}
     inputs = {"x": rng.normal(size=(4, 2, 8, 8)), "labels": np.array([0, 4, 2, 1], np.int32)}
     expected = interpret(Compiler(options).run_stages(graph, HERE, until="autodiff"), inputs=inputs, state=state)
-    monkeypatch.setattr(pipeline, "in_bodies", failing(which))
+    monkeypatch.setattr(pipeline, "map_over_bodies", failing(which))
     compiler = Compiler(options)
     _, report = compiler.plan(graph, CAPACITY, HERE)
     assert f"{name} was left out: AssertionError: made to fail" in str(report)
@@ -183,7 +183,7 @@ def test_a_pass_that_a_plan_needs_may_not(monkeypatch: pytest.MonkeyPatch) -> No
     needed = [p for stage in STAGES for p in stage.passes_for(HERE) if p not in OPTIONAL]
     assert {p.__name__ for p in needed} >= {"expand_gradients", "decompose_for", "lower_reductions"}
     assert {p.__name__ for p in needed} >= {"channels_last", "unroll_inner_loops"}  # kernels exist for nothing else
-    monkeypatch.setattr(pipeline, "in_bodies", failing(needed[0]))
+    monkeypatch.setattr(pipeline, "map_over_bodies", failing(needed[0]))
     with pytest.raises(AssertionError, match="made to fail"):
         plan()
 

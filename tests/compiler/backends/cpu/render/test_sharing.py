@@ -82,7 +82,7 @@ def test_shared_kernels_compute_the_bits_of_their_own(tmp_path: Path, monkeypatc
         return session.state_dict(), session.source
 
     together, text = trained("shared")
-    monkeypatch.setattr(render, "shared", lambda texts: {})
+    monkeypatch.setattr(render, "find_templates", lambda texts: {})
     apart, own_text = trained("apart")
     functions = [len(re.findall(r"^static .*void ws_k\d+\(", t, re.M)) for t in (text, own_text)]
     assert functions[0] < functions[1]
