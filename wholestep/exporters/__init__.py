@@ -1,1 +1,0 @@
-"""Networks of this library for others."""

@@ -1,1 +1,0 @@
-"""Networks of other libraries as modules of this one."""
