@@ -44,7 +44,7 @@ def by_columns(graph: IRGraph) -> IRGraph:
 def test_a_turned_graph_computes_the_same(graph: IRGraph, seed: int) -> None:
     lowered = by_columns(lower(graph))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(transposed_weights, "is_turned", lambda type, by_columns: by_columns)
+        patch.setattr(transposed_weights, "is_stored_transposed", lambda type, by_columns: by_columns)
         stored, names = transposed_weights.transpose_states(lowered)
     verify(stored)
     inputs, state = example_values(graph, SIZES, np.random.default_rng(seed))
