@@ -171,6 +171,12 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text).replace("*/", "*\\/")
 
 
+def origin_comment(kernel: Kernel) -> str:
+    """A line comment of C++ that names what a kernel computes; no text of a user ends it or continues it."""
+    text = printable(" ".join(kernel.origin))
+    return f"// {text}{'.' if text.endswith(chr(92)) else ''}"  # a backslash would join the next line to it
+
+
 def plan_report(
     plan: Plan, threads: int, heading: str = "", verdict: str = "", ranks: int = 0, model_ranks: int = 1
 ) -> PlanReport:

@@ -28,6 +28,7 @@ from wholestep.compiler.backends.gpu.persistent.scan import (
 from wholestep.compiler.backends.gpu.render.language import LOCAL, STORED, widen_operand
 from wholestep.compiler.backends.gpu.render.writer import GpuWriter
 from wholestep.compiler.ir.types import float32
+from wholestep.compiler.plan.io.report import origin_comment
 from wholestep.compiler.plan.model.bodies import Dot
 from wholestep.compiler.plan.model.kernel import Instr, Kernel, Load, Plan, Store
 
@@ -169,7 +170,7 @@ def render_persistent_scan(plan: Plan, loop: PersistentScan) -> PersistentScanTe
     room, texts, buffers = Room.of(loop), [], []
     for position, kernel in enumerate(loop.kernels):
         name, w = f"NAME_{position}", LoopWriter(plan, kernel, loop, room)
-        texts.append(f"// {' '.join(kernel.origin)}")
+        texts.append(origin_comment(kernel))
         texts += _prefetch_lines(plan, kernel, loop, room, name)
         if isinstance(kernel.body, Dot):
             texts.append(_load_weights_text(plan, kernel, loop, room, name, room.weights[position]))

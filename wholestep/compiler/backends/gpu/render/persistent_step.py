@@ -26,6 +26,7 @@ from wholestep.compiler.backends.gpu.render.horizontal_fusion import (
 from wholestep.compiler.backends.gpu.render.language import LOCAL
 from wholestep.compiler.backends.gpu.render.source import work_of_a_block, write_kernel
 from wholestep.compiler.backends.gpu.render.writer import GpuWriter
+from wholestep.compiler.plan.io.report import origin_comment
 from wholestep.compiler.plan.model.bodies import Dot
 from wholestep.compiler.plan.model.kernel import Kernel, Load, Plan
 
@@ -121,7 +122,7 @@ def phase(plan: Plan, kernels: Sequence[Kernel], name: str) -> PersistentPhase:
             body: Body = device_function_of(write_kernel(plan, kernel))
             if body.text not in names:
                 names[body.text] = f"{name}_{len(names)}"
-                texts.append(f"// {' '.join(kernel.origin)}\n{body.text.replace('NAME', names[body.text])}")
+                texts.append(f"{origin_comment(kernel)}\n{body.text.replace('NAME', names[body.text])}")
             calls.append(KernelCall(kernel, names[body.text], body))
         parts.append(tuple(calls))
     ordered = [part for run in group_equal_parts(parts) for part in run]

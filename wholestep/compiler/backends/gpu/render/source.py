@@ -35,6 +35,7 @@ from wholestep.compiler.backends.gpu.render.persistent_scan import render_persis
 from wholestep.compiler.backends.gpu.render.row_fusion import render_row_chain
 from wholestep.compiler.backends.gpu.render.scatter import render_scatter, render_sorting
 from wholestep.compiler.backends.gpu.render.writer import GpuWriter
+from wholestep.compiler.plan.io.report import origin_comment
 from wholestep.compiler.plan.model.bodies import Dot
 from wholestep.compiler.plan.model.kernel import Kernel, Kind, Plan
 
@@ -201,7 +202,7 @@ Kernels = tuple[tuple[Kernel, tuple[int, ...]], ...]
 def single_text(plan: Plan, kernel: Kernel) -> tuple[str, Kernels]:
     """Source of a kernel with its own launch, named NAME."""
     writer = write_kernel(plan, kernel)
-    return f"// {' '.join(kernel.origin)}\n{writer.function('NAME')}", ((kernel, writer.buffers),)
+    return f"{origin_comment(kernel)}\n{writer.function('NAME')}", ((kernel, writer.buffers),)
 
 
 def sort_kernel_text(plan: Plan, kernel: Kernel) -> str:
@@ -210,7 +211,7 @@ def sort_kernel_text(plan: Plan, kernel: Kernel) -> str:
         return ""
     writer = GpuWriter(plan, kernel)
     render_sorting(writer)
-    return f"// {' '.join(kernel.origin)}: indices\n{writer.function('NAME')}"
+    return f"{origin_comment(kernel)}: indices\n{writer.function('NAME')}"
 
 
 def fused_launch_text(plan: Plan, kernels: Sequence[Kernel], gathers: int = 0) -> tuple[str, Kernels]:
@@ -223,7 +224,7 @@ def fused_launch_text(plan: Plan, kernels: Sequence[Kernel], gathers: int = 0) -
             body = device_function_of(write_kernel(plan, kernel))
             if body.text not in names:
                 names[body.text] = f"NAME_{len(names)}"
-                texts.append(f"// {' '.join(kernel.origin)}\n{body.text.replace('NAME', names[body.text])}")
+                texts.append(f"{origin_comment(kernel)}\n{body.text.replace('NAME', names[body.text])}")
             calls.append(KernelCall(kernel, names[body.text], body))
         parts.append(tuple(calls))
     ordered = [part for run in group_equal_parts(parts) for part in run]
