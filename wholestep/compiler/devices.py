@@ -12,11 +12,11 @@ null:cuda/sm_90    the same for a target that this machine need not have
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Protocol, cast
 
 from wholestep.compiler.backend import Device
-from wholestep.compiler.target import Target
+from wholestep.compiler.target import FAMILIES, Target, targets_of
 from wholestep.errors import OptionError
 from wholestep.records import dataclass
 
@@ -47,12 +47,6 @@ BACKENDS: dict[str, str | BackendModule] = {
     "cuda": "wholestep.compiler.backends.cuda.runtime.device",
     "reference": "wholestep.compiler.backends.reference.program",
     "null": "wholestep.compiler.backends.null",
-}
-# Family of targets -> the module that defines its TARGETS; a family may have no backend.
-FAMILIES: dict[str, str | Mapping[str, Target]] = {
-    "cpu": "wholestep.compiler.backends.cpu.target",
-    "cuda": "wholestep.compiler.backends.cuda.target",
-    "reference": "wholestep.compiler.backends.reference.target",
 }
 ANY_TARGET = ("null",)  # backends that accept a target of any family after a colon
 NUMBERED = ("cuda",)  # backends that accept a device number after a colon
@@ -99,7 +93,7 @@ def device_named(name: str, precision: str = "") -> Device:
 def _in_precision(target: Target, precision: str, device: str) -> Target:
     if not precision or target.name.endswith(f"+{precision}"):
         return target
-    variant = _targets(target.family).get(f"{target.name}+{precision}") if target.family in FAMILIES else None
+    variant = targets_of(target.family).get(f"{target.name}+{precision}") if target.family in FAMILIES else None
     if variant is None:
         raise OptionError(
             f"precision={precision!r} is for products on an NVIDIA GPU; device={device!r} has no such products. Leave "
@@ -152,16 +146,16 @@ def _read(name: object) -> tuple[str, Target | int | None]:
 def _target(device: str, name: str) -> Target:
     family = name.partition("/")[0]
     if family in FAMILIES:
-        targets = _targets(family)
+        targets = targets_of(family)
         if name in targets:
             return targets[name]
         raise OptionError(f"device={device!r}: there is no target {name!r}; there are: {', '.join(targets)}.")
-    available = ", ".join(n for f in FAMILIES for n in _targets(f))
+    available = ", ".join(n for f in FAMILIES for n in targets_of(f))
     raise OptionError(f"device={device!r}: there is no target {name!r}; there are: {available}.")
 
 
 def _no_backend(device: str, family: str) -> str:
-    example = device if device in _targets(family) else next(iter(_targets(family)))
+    example = device if device in targets_of(family) else next(iter(targets_of(family)))
     return (
         f"device={device!r}: nothing in this version of Wholestep runs {family!r}; it only plans for it, with "
         f"device='null:{example}'. Train with device='cpu'."
@@ -171,19 +165,11 @@ def _no_backend(device: str, family: str) -> str:
 def known_devices() -> str:
     """The valid values of `device=`, as text for errors."""
     names = [repr(name) for name in BACKENDS]
-    cpus = ", ".join(map(repr, _targets("cpu")))
-    plans = ", ".join(repr(f"null:{name}") for family in FAMILIES if family != "cpu" for name in _targets(family))
+    cpus = ", ".join(map(repr, targets_of("cpu")))
+    plans = ", ".join(repr(f"null:{name}") for family in FAMILIES if family != "cpu" for name in targets_of(family))
     return f"one of {', '.join(names)}; a CPU as one target, {cpus}; or, to plan without running, {plans}"
 
 
 def _backend(name: str) -> BackendModule:
     entry = BACKENDS[name]
     return cast(BackendModule, importlib.import_module(entry)) if isinstance(entry, str) else entry
-
-
-def _targets(family: str) -> Mapping[str, Target]:
-    entry = FAMILIES[family]
-    if isinstance(entry, str):
-        targets: Mapping[str, Target] = importlib.import_module(entry).TARGETS
-        return targets
-    return entry

@@ -8,6 +8,7 @@ field of the target is internal to its backend.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 from collections.abc import Mapping
 from dataclasses import field, fields, is_dataclass, replace
@@ -83,7 +84,8 @@ class Fusion:
     dot_epilogues: bool = True  # fuse pointwise ops after a contraction into its kernel,
     plain_products: tuple[tuple[str, int], ...] = ()  # except from this many flops on: (dtype of the operands, flops)
     sums_in_dots: bool = True  # fuse column sums of a contraction's right operand into its kernel
-    # Fuse a pool into the convolution before it?  A string names a function of both nodes: "package.module:function".
+    # Fuse a pool into the convolution before it?  A string names a function of both nodes, "package.module:function";
+    # "package.module:function:text" calls it with that text as a last argument, such as the name of the target.
     pools_in_convolutions: bool | str = True
     # Fuse pointwise ops into the convolution before them?  A string as above.
     convolution_epilogues: bool | str = True
@@ -137,6 +139,23 @@ class Target:
 
     def __str__(self) -> str:
         return self.name
+
+
+# Family of targets -> its targets by name, or the module that defines them as TARGETS, imported on first use.
+FAMILIES: dict[str, str | Mapping[str, Target]] = {
+    "cpu": "wholestep.compiler.backends.cpu.target",
+    "cuda": "wholestep.compiler.backends.cuda.target",
+    "reference": "wholestep.compiler.backends.reference.target",
+}
+
+
+def targets_of(family: str) -> Mapping[str, Target]:
+    """The targets of a family, by name."""
+    entry = FAMILIES[family]
+    if isinstance(entry, str):
+        targets: Mapping[str, Target] = importlib.import_module(entry).TARGETS
+        return targets
+    return entry
 
 
 def _text(value: object) -> str:

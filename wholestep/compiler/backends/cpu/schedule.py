@@ -1,7 +1,7 @@
 """Draft -> Plan, in order: layouts, transposed copies, tiling, thread partitioning, memory.
 
 They are decided together: which buffers are alive at the same time follows from the regions between barriers, and the
-regions from what each thread owns ([003](../../../../docs/decisions/003-the-schedule-is-in-the-plan.md)).
+regions from what each thread owns ([003](../../../../docs/decisions/003-schedule-in-the-plan.md)).
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+from wholestep.compiler.backends.gpu.target import WIDEST_HEAD, GpuTarget
 from wholestep.compiler.target import Fusion, Limits, Lowering, OwnPass, Target, read_costs
 from wholestep.errors import OptionError
 
@@ -23,26 +24,11 @@ DTYPES = MappingProxyType(
 )
 
 
-def library_flops(name: str) -> tuple[tuple[str, int], ...]:
-    """By dtype: the smallest number of FLOPs at which a library's GEMM is faster than ours.
-
-    The library has better tiles and tf32; our kernels avoid its launch gap.
-    """
-    single = 16_000_000 if uses_tf32(name) else 400_000_000
-    return (("float32", single), ("bfloat16", 16_000_000), ("float16", 16_000_000))
-
-
-def uses_tf32(name: str) -> bool:
-    """Does a target compute float32 products in tf32, which has 10 mantissa bits?"""
-    return name.endswith(TF32)
-
-
-def describe(kind: str, multiprocessors: int, shared: int, cache: int, suffix: str = "") -> Target:
-    """The target of a compute capability."""
-    variant = "_in_tf32" if suffix else ""  # of the predicates that ask whether a convolution is the library's
-    costs = read_costs(COSTS / f"{kind}.json")
-    return Target(
-        f"cuda/{kind}{suffix}",
+def describe(kind: str, multiprocessors: int, shared: int, cache: int, suffix: str = "") -> GpuTarget:
+    """The target of a compute capability; with the suffix TF32, its variant that computes float32 products in tf32."""
+    costs, name = read_costs(COSTS / f"{kind}.json"), f"cuda/{kind}{suffix}"
+    return GpuTarget(
+        name,
         dtypes=DTYPES,
         composites=frozenset({"relu", "sigmoid", "tanh", "attention", "attention_lse", "attention_grad"}),
         costs=costs.in_tf32() if suffix else costs,
@@ -50,9 +36,9 @@ def describe(kind: str, multiprocessors: int, shared: int, cache: int, suffix: s
         lowering=Lowering(
             windows=(
                 OwnPass(f"{PASSES}.lower.channels_last:channels_last", needed=True),
-                OwnPass(f"{GPU}.convolution.pool_fusion:through_small_pools", takes_target=True),
-                OwnPass(f"{GPU}.convolution.casts:fill_channels"),
-                OwnPass(f"{GPU}.convolution.casts:round_images"),
+                OwnPass(f"{GPU}.pool_fusion:through_small_pools", takes_target=True),
+                OwnPass(f"{BACKEND}.libraries.convolution_casts:fill_channels"),
+                OwnPass(f"{BACKEND}.libraries.convolution_casts:round_images"),
             ),
             primitives=(
                 OwnPass(f"{PASSES}.lower.attention_precision:adapt_attention_routines", needed=True),
@@ -62,24 +48,31 @@ def describe(kind: str, multiprocessors: int, shared: int, cache: int, suffix: s
                 OwnPass(f"{PASSES}.layout.spatial_reductions:variances_in_one_pass"),
                 OwnPass(f"{PASSES}.layout.spatial_reductions:merge_spatial_sums"),
                 OwnPass(f"{PASSES}.rematerialize.late_readers:rematerialize_late_reads"),
-                OwnPass(f"{GPU}.convolution.casts:copy_operands", takes_target=True),
+                OwnPass(f"{BACKEND}.libraries.convolution_casts:copy_operands", takes_target=True),
             ),
         ),
         # Our GEMMs fuse any epilogue; library GEMMs have none: their consumers are fused into the next kernel.
         fusion=Fusion(
-            plain_products=library_flops(suffix),
+            # FLOPs from which on cuBLASLt is faster than ours: it has better tiles and tf32, we avoid its launch gap.
+            plain_products=(
+                ("float32", 16_000_000 if suffix else 400_000_000),
+                ("bfloat16", 16_000_000),
+                ("float16", 16_000_000),
+            ),
             sums_in_dots=False,
             partial_sums=True,
             most_operands=32,  # NVRTC needs half a minute for hundreds; horizontal fusion joins the smaller kernels
-            pools_in_convolutions=f"{GPU}.convolution.pool_fusion:takes_pool{variant}",
-            convolution_epilogues=f"{BACKEND}.libraries.cudnn_convolution:takes_epilogue{variant}",
+            pools_in_convolutions=f"{GPU}.pool_fusion:takes_pool:{name}",
+            convolution_epilogues=f"{BACKEND}.libraries.cudnn_convolution:takes_epilogue:{name}",
         ),
         limits=Limits(
             threads=multiprocessors,
             nearest_cache=shared,
             cache=cache,
-            widest_head=512,
+            widest_head=WIDEST_HEAD,
         ),
+        tf32=bool(suffix),
+        libraries=f"{BACKEND}.libraries.library_calls:LIBRARIES",
     )
 
 
@@ -91,7 +84,7 @@ _SIZES = {  # newest first: multiprocessors, bytes of shared memory per block, b
 }
 _DESCRIBED = tuple(describe(kind, *sizes) for kind, sizes in _SIZES.items())
 _IN_TF32 = tuple(describe(kind, *sizes, suffix=TF32) for kind, sizes in _SIZES.items())
-TARGETS: Mapping[str, Target] = MappingProxyType({target.name: target for target in (*_DESCRIBED, *_IN_TF32)})
+TARGETS: Mapping[str, GpuTarget] = MappingProxyType({target.name: target for target in (*_DESCRIBED, *_IN_TF32)})
 
 
 def kind_of(target: Target) -> str:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from wholestep.compiler.backends.cuda.libraries.gemm_library import workspace_of
+from wholestep.compiler.backends.gpu.gemm_library import workspace_of
 from wholestep.compiler.backends.gpu.kernel_schedule import schedule_of
+from wholestep.compiler.backends.gpu.target import target_of
 from wholestep.compiler.plan.memory.first_fit import Lifetime, first_fit
 from wholestep.compiler.plan.memory.inplace import may_alias
 from wholestep.compiler.plan.model.bodies import Call, Dot, Nest, Window
@@ -36,7 +37,9 @@ def hoist_off_critical_path(draft: Draft) -> Draft:
 
 def has_many_tiles(draft: Draft, results: set[int]) -> bool:
     """Is the result of a product so large that the library needs no workspace for it?"""
-    return any(not workspace_of(draft.buffers[b].bytes) for b in results)
+    return bool(target_of(draft).fusion.plain_products) and any(
+        not workspace_of(draft.buffers[b].bytes) for b in results
+    )
 
 
 def _after_twin(draft: Draft, reads: Sequence[set[int]], aside: Sequence[bool], position: int, kernel: int) -> int:

@@ -1,16 +1,16 @@
 """Medium float32 GEMMs (from 12 or 40 MFLOP up to the library's threshold): 64x64 and 32x32 shared-memory tiles.
 
-They fill the gap between the small-product kernel, which shares launches with others, and cuBLASLt.
+They fill the gap between the small-product kernel, which shares launches with others, and a library's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import prod
+from math import inf, prod
 
-from wholestep.compiler.backends.cuda.libraries.gemm_library import is_aligned_in_fours, is_multiple_of_four
-from wholestep.compiler.backends.cuda.target import library_flops, uses_tf32
-from wholestep.compiler.backends.gpu.kernel_schedule import MIDDLE, CudaSchedule
+from wholestep.compiler.backends.gpu.kernel_schedule import Form, GpuSchedule
+from wholestep.compiler.backends.gpu.strides import is_aligned_in, is_multiple
+from wholestep.compiler.backends.gpu.target import target_of
 from wholestep.compiler.ir.types import evaluate, float32
 from wholestep.compiler.plan.model.bodies import Dot
 from wholestep.compiler.plan.model.kernel import Kernel, Load, Plan, Space
@@ -29,9 +29,10 @@ def takes(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> bool:
     """Is it a product for these tiles?"""
     dot, axes = kernel.body, kernel.axes
     assert isinstance(dot, Dot)
-    if uses_tf32(plan.target) or any(plan.buffers[x.buffer].type.dtype != float32 for x in (dot.a, dot.b)):
+    target = target_of(plan)
+    if target.tf32 or any(plan.buffers[x.buffer].type.dtype != float32 for x in (dot.a, dot.b)):
         return False
-    library_threshold = dict(library_flops(plan.target))[float32.name]
+    library_threshold = dict(target.fusion.plain_products).get(float32.name, inf)
     flops = flops_of(kernel, sizes)
     if (
         not min(LEAST_FLOPS, LEAST_LATE_FLOPS) <= flops < library_threshold
@@ -67,15 +68,15 @@ def along(kernel: Kernel, load: Load, other: int) -> bool | None:
     """Is an operand contiguous, in multiples of four, along k (True), its other axis (False), or neither (None)?"""
     assert isinstance(kernel.body, Dot)
     for axis in (kernel.body.k, other):
-        if is_multiple_of_four(kernel.axes[axis]) and is_aligned_in_fours(load, axis):
+        if is_multiple(kernel.axes[axis], 4) and is_aligned_in(load, axis, 4):
             return axis == kernel.body.k
     return None
 
 
-def schedule_medium_gemm(kernel: Kernel, sizes: Mapping[str, int]) -> CudaSchedule:
+def schedule_medium_gemm(kernel: Kernel, sizes: Mapping[str, int]) -> GpuSchedule:
     """The largest tile with enough blocks; the bits depend on the tile, and so on the capacity."""
     tile = next((t for t in TILES if blocks(kernel, t, sizes) >= ENOUGH), TILES[-1])
-    return CudaSchedule(MIDDLE, THREADS, blocks(kernel, tile, sizes), tile=(*tile, DEPTH))
+    return GpuSchedule(Form.MEDIUM, THREADS, blocks(kernel, tile, sizes), tile=(*tile, DEPTH))
 
 
 def blocks(kernel: Kernel, tile: tuple[int, int], sizes: Mapping[str, int]) -> int:

@@ -3,46 +3,54 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import ClassVar
 
 from wholestep.compiler.plan.model.kernel import Kernel, Plan, Schedule
 
-# Forms: how the work of a kernel is divided among blocks and threads.
-ELEMENTS = "elements"  # one thread per element, or per vector of adjacent elements
-ROWS = "rows"  # one warp or one block per row
-SUMS = "sums"  # partial column sums: one block per tile of columns and slice of the rows
-COLUMNS = "columns"  # column reduction: one block per 32 columns, whose warps share the reduced axis
-PRODUCT = "product"  # tiled GEMM: one block per output tile
-MIDDLE = "middle"  # medium-size float32 GEMM: one block per output tile
-LIBRARY = "library"  # a cuBLASLt GEMM, followed by one thread per element for the epilogue
-ATTENTION = "attention"  # flash attention: one block per tile of queries, or of keys
-GRAPH = "cudnn"  # an operation graph of cuDNN
-EXCHANGE = "nccl"  # an NCCL collective, and one thread per element for the sums
-SCATTER = "scatter"  # one thread per element of the target
-SCATTER_ROWS = "scatter rows"  # one block per row of the target, whose warps share the indices
-SCATTER_SORTED = "scatter sorted"  # one warp per row of the target, which searches for its row among sorted indices
-DIRECT = "direct"  # convolution: some pixels and output channels per thread; images and weights in shared memory
-# weight gradient: some channels and outputs of one tap per thread, one slice of the batch per block
-GRADIENT = "gradient"
-POOLED_GRADIENT = "pooled gradient"  # weight gradient through a max-pool: some weights per thread
+WARP = 32  # threads of a warp: reductions by shuffles, and all native headers, assume it
+THREADS = 256  # threads per block that the native headers assume; only long rows and wide convolutions have others
+COUNTERS = 1 << 16  # arrival counters of blocks that share a sum; a program allocates them, all zero between kernels
+
+
+class Form(StrEnum):
+    """How the work of a kernel is divided among blocks and threads."""
+
+    ELEMENTS = "elements"  # one thread per element, or per vector of adjacent elements
+    ROWS = "rows"  # one warp or one block per row
+    SUMS = "sums"  # partial column sums: one block per tile of columns and slice of the rows
+    COLUMNS = "columns"  # column reduction: one block per tile of columns, whose warps share the reduced axis
+    PRODUCT = "product"  # tiled GEMM: one block per output tile
+    MEDIUM = "middle"  # medium-size float32 GEMM: one block per output tile
+    LIBRARY = "library"  # a library's GEMM, followed by one thread per element for the epilogue
+    ATTENTION = "attention"  # flash attention: one block per tile of queries, or of keys
+    GRAPH = "cudnn"  # a library's operation graph: a convolution or an attention
+    EXCHANGE = "nccl"  # a collective: transfers between ranks, and one thread per element for the sums
+    SCATTER = "scatter"  # one thread per element of the target
+    SCATTER_ROWS = "scatter rows"  # one block per row of the target, whose warps share the indices
+    SCATTER_SORTED = "scatter sorted"  # one warp per row of the target, which searches for its row among sorted indices
+    DIRECT = "direct"  # convolution: some pixels and output channels per thread; images and weights in shared memory
+    GRADIENT = "gradient"  # weight gradient: some channels and outputs of one tap per thread, a batch slice per block
+    POOLED_GRADIENT = "pooled gradient"  # weight gradient through a max-pool: some weights per thread
+
 
 JOINED = 12  # partial gradients that one block adds before the group sums are added; determines the bits
 
 
 @dataclass(frozen=True)
-class CudaSchedule(Schedule):
+class GpuSchedule(Schedule):
     """A grid of `blocks` at capacity, times `chunks` along a sum that is split."""
 
-    tag: ClassVar[str] = "cuda"
+    tag: ClassVar[str] = "gpu"
     heading: ClassVar[str] = f"launch {'form':<10}{'grid':>9} {'threads':>7}"
-    form: str = ELEMENTS
-    threads: int = 256  # per block
+    form: str = Form.ELEMENTS
+    threads: int = THREADS  # per block
     blocks: int = 1
     width: int = 1  # threads that share a row
     vector: int = 1  # adjacent elements per thread
     chunk: int = 0  # elements of a sum that one block adds up; 0: all of them
     chunks: int = 1  # number of chunks at capacity
-    # GEMM: rows and columns per block, and thread groups that split k; convolution: see `convolution/direct.py`
+    # GEMM: rows and columns per block, and thread groups that split k; convolution: see `direct_convolution.py`
     tile: tuple[int, ...] = ()
     scratch: int = 0  # bytes for partial sums, after the arena's buffers,
     scratch_at: int = 0  # at this offset
@@ -65,7 +73,7 @@ class CudaSchedule(Schedule):
         """One per tile of a split sum, and one per group of `JOINED` parts that are added first."""
         if self.chunks <= 1:
             return 0
-        return self.blocks * (1 + -(-self.chunks // JOINED)) if self.form == GRADIENT else self.blocks
+        return self.blocks * (1 + -(-self.chunks // JOINED)) if self.form == Form.GRADIENT else self.blocks
 
     @property
     def text(self) -> str:
@@ -75,22 +83,22 @@ class CudaSchedule(Schedule):
         return f"{self.launch:>6} {form:<10}{grid:>9} {self.threads:>7}"
 
 
-def sort_grid_blocks(schedule: CudaSchedule) -> int:
+def sort_grid_blocks(schedule: GpuSchedule) -> int:
     """Blocks of the kernel that sorts a scatter's indices: 8 bytes of scratch and one thread per index."""
     return -(-schedule.scratch // (8 * schedule.threads))
 
 
 def calls_library(plan: Plan) -> bool:
     """Does the plan pass sizes of a call to a library?  Then a captured graph is valid for one set of sizes only."""
-    return any(schedule_of(k).form in (LIBRARY, GRAPH) or _sends_sizes(k) for k in plan.kernels)
+    return any(schedule_of(k).form in (Form.LIBRARY, Form.GRAPH) or _sends_sizes(k) for k in plan.kernels)
 
 
 def _sends_sizes(kernel: Kernel) -> bool:
     """Do ranks exchange tensors whose shapes depend on the call?"""
-    return schedule_of(kernel).form == EXCHANGE and not all(isinstance(count, int) for count in kernel.axes)
+    return schedule_of(kernel).form == Form.EXCHANGE and not all(isinstance(count, int) for count in kernel.axes)
 
 
-def schedule_of(kernel: Kernel) -> CudaSchedule:
+def schedule_of(kernel: Kernel) -> GpuSchedule:
     """The kernel's schedule, which must be one for a GPU."""
-    assert isinstance(kernel.schedule, CudaSchedule), f"kernel {kernel.id} is scheduled for another backend"
+    assert isinstance(kernel.schedule, GpuSchedule), f"kernel {kernel.id} is scheduled for another backend"
     return kernel.schedule

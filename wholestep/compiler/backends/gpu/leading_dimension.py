@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from wholestep.compiler.backends.cuda.libraries.gemm_library import is_direct, takes
+from wholestep.compiler.backends.gpu.gemm_library import is_direct, takes
 from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.plan.lower.rewrite_loads import with_loads
 from wholestep.compiler.plan.model.bodies import Columns, Dot, Nest

@@ -5,10 +5,10 @@ The scheduler and the renderer use the same predicates, so that the grid and the
 
 from __future__ import annotations
 
-from wholestep.compiler.backends.cuda.libraries.gemm_library import is_multiple
-from wholestep.compiler.backends.cuda.target import TARGETS
-from wholestep.compiler.backends.gpu.kernel_schedule import CudaSchedule
-from wholestep.compiler.ir.types import DType, Extent, bfloat16, float16, float32, int32, product
+from wholestep.compiler.backends.gpu.kernel_schedule import GpuSchedule
+from wholestep.compiler.backends.gpu.strides import is_packed
+from wholestep.compiler.backends.gpu.target import target_of
+from wholestep.compiler.ir.types import DType, bfloat16, float16, float32, int32
 from wholestep.compiler.plan.model.bodies import Nest
 from wholestep.compiler.plan.model.kernel import Draft, Instr, Kernel, Load
 
@@ -22,28 +22,6 @@ ROOM = 4 << 10  # bytes of shared memory left for reductions and the driver
 AHEAD = frozenset({bfloat16, float16})
 
 
-def is_packed(load: Load, axis: int, count: int) -> bool:
-    """Are `count` elements along an axis contiguous and aligned to `count` elements?
-
-    Buffers begin at multiples of 64 bytes.
-    """
-    axis_stride: Extent = 0
-    for d, index in enumerate(load.index):
-        stride = product(load.shape[d + 1 :])
-        coefficients = [c for a, c in index.terms if a == axis]
-        if coefficients and (index.over != 1 or index.value is not None):
-            return False
-        axis_stride = axis_stride + sum(coefficients, start=0 * stride) * stride
-        if index.over != 1 or index.value is not None:
-            if not is_multiple(stride, count):
-                return False
-            continue
-        other_strides = [c * stride for a, c in index.terms if a != axis]
-        if not all(is_multiple(x, count) for x in (*other_strides, index.offset * stride)):
-            return False
-    return axis_stride == 1
-
-
 def has_vector_loads(load: Load, dtype: DType, axis: int, count: int) -> bool:
     """Are `count` elements read as 16-byte vectors?"""
     return count * dtype.size >= 16 and dtype in PACKED and is_packed(load, axis, count)
@@ -53,7 +31,7 @@ def is_plain_load(instr: Instr) -> bool:
     return instr.load is not None and not instr.guards
 
 
-def vectors_per_thread(kernel: Kernel, nest: Nest, schedule: CudaSchedule) -> int:
+def vectors_per_thread(kernel: Kernel, nest: Nest, schedule: GpuSchedule) -> int:
     """Vectors per thread and row; 0 if the row length depends on the call."""
     length = 1 if nest.vector is None else kernel.axes[nest.vector]
     return -(-length // (schedule.width * schedule.vector)) if isinstance(length, int) else 0
@@ -68,7 +46,7 @@ def sources_of(nest: Nest) -> dict[int, int]:
     return sources
 
 
-def is_register_resident(plan: Draft, kernel: Kernel, nest: Nest, schedule: CudaSchedule, instr: Instr) -> bool:
+def is_register_resident(plan: Draft, kernel: Kernel, nest: Nest, schedule: GpuSchedule, instr: Instr) -> bool:
     """Is a thread's part of a row loaded once and kept in registers?"""
     load, axis, pieces = instr.load, nest.vector, vectors_per_thread(kernel, nest, schedule)
     if load is None or axis is None or not is_plain_load(instr) or not 0 < pieces <= MOST_PIECES:
@@ -79,7 +57,7 @@ def is_register_resident(plan: Draft, kernel: Kernel, nest: Nest, schedule: Cuda
     return depends_on_row and words <= MOST_KEPT and has_vector_loads(load, dtype, axis, schedule.vector)
 
 
-def register_loads(plan: Draft, kernel: Kernel, nest: Nest, schedule: CudaSchedule) -> dict[Load, Instr]:
+def register_loads(plan: Draft, kernel: Kernel, nest: Nest, schedule: GpuSchedule) -> dict[Load, Instr]:
     """Register-resident loads whose address depends on the row index only -> the instruction that loads first."""
     sources, first_loads = sources_of(nest), dict[Load, Instr]()
     for i in (i for level in nest.levels for i in level.body):
@@ -97,7 +75,7 @@ def row_bytes(plan: Draft, kernel: Kernel, nest: Nest, load: Load) -> int:
     return length * plan.buffers[load.buffer].type.dtype.size
 
 
-def prefetch_bytes(plan: Draft, kernel: Kernel, nest: Nest, schedule: CudaSchedule) -> int:
+def prefetch_bytes(plan: Draft, kernel: Kernel, nest: Nest, schedule: GpuSchedule) -> int:
     """Shared memory bytes for a block's next row; 0 without prefetch.
 
     Sound only if a store to a prefetched buffer, or in place over it (`plan/memory/inplace.py`), is to the current row.
@@ -108,4 +86,4 @@ def prefetch_bytes(plan: Draft, kernel: Kernel, nest: Nest, schedule: CudaSchedu
     if kernel.loop is not None or any(s.buffer == x.buffer and s != x for s in nest.stores() for x in loads):
         return 0
     bytes = sum(row_bytes(plan, kernel, nest, load) for load in loads)
-    return bytes if LONG <= bytes <= TARGETS[plan.target].limits.nearest_cache - ROOM else 0
+    return bytes if LONG <= bytes <= target_of(plan).shared_memory - ROOM else 0

@@ -8,37 +8,23 @@ medium GEMMs, whose tile, and so the order of the sums, depends on the capacity 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
-from wholestep.compiler.backends.cuda.libraries import cudnn_convolution, gemm_library
-from wholestep.compiler.backends.cuda.libraries.attention import notes_of, schedule_attention
-from wholestep.compiler.backends.cuda.runtime.collectives import room_of
-from wholestep.compiler.backends.cuda.target import TARGETS
-from wholestep.compiler.backends.gpu import gemm_medium
+from wholestep.compiler.backends.gpu import direct_convolution as direct
+from wholestep.compiler.backends.gpu import gemm_library, gemm_medium
 from wholestep.compiler.backends.gpu.arena import hoist_off_critical_path, place
+from wholestep.compiler.backends.gpu.attention import schedule_attention
 from wholestep.compiler.backends.gpu.chunked_loss import chunk_loss_head
-from wholestep.compiler.backends.gpu.convolution import direct
 from wholestep.compiler.backends.gpu.fusion import horizontal, row_fusion
-from wholestep.compiler.backends.gpu.kernel_schedule import (
-    COLUMNS,
-    ELEMENTS,
-    EXCHANGE,
-    LIBRARY,
-    PRODUCT,
-    ROWS,
-    SCATTER,
-    SCATTER_ROWS,
-    SCATTER_SORTED,
-    SUMS,
-    CudaSchedule,
-    schedule_of,
-)
+from wholestep.compiler.backends.gpu.kernel_schedule import COUNTERS, THREADS, WARP, Form, GpuSchedule, schedule_of
 from wholestep.compiler.backends.gpu.leading_dimension import pad_leading_dimensions
 from wholestep.compiler.backends.gpu.persistent import eligibility, scan
 from wholestep.compiler.backends.gpu.row_loads import prefetch_bytes
 from wholestep.compiler.backends.gpu.scatter_accumulate import accumulate_scatters_in_place
+from wholestep.compiler.backends.gpu.target import target_of
 from wholestep.compiler.ir.types import DType, Extent, evaluate, float32, float64, product, symbols_of
 from wholestep.compiler.plan.lower.draft import make_draft
 from wholestep.compiler.plan.memory import sequential_schedule
@@ -48,9 +34,7 @@ from wholestep.compiler.plan.model.layout import align_up
 from wholestep.compiler.plan.model.request import PlanRequest
 from wholestep.errors import PlanError
 
-THREADS = 256  # threads per block, except for long rows (`LONG_ROW`)
 MOST_BLOCKS = 4096  # largest grid of a grid-stride loop, in blocks
-WARP = 32
 WARP_ROW = 1024  # elements of the longest row that a single warp reduces
 LONG_ROW = 1024  # threads per block for rows longer than 4 * WARP_ROW
 SHARED = 40 << 10  # bytes of shared memory per block that a scatter may use
@@ -70,7 +54,7 @@ LARGE = 256 << 20  # bytes of arena: in larger plans kernels run as early as pos
 LITTLE = 0.01  # relative arena growth that fewer launches may cost if memory is short
 UPDATES, SOONER = 6, 0.95  # update launches instead of one, if that shrinks the arena to this share
 SCRATCH = 64 << 20  # bytes of scratch that kernels of different launches may use without overlapping
-COUNTERS = 1 << 16  # arrival counters of blocks that share a sum; all zero between kernels
+EXCHANGE_ROOM = 64 << 10  # bytes in which every rank receives the small vectors of all others whole
 TINY_BLOCKS = 1056  # eight blocks per multiprocessor of a GPU with 132
 # GEMM tiles: rows, columns, and the number of thread groups that split k among them.
 TINY_TILE, SMALL_TILE, NARROW_TILE = (16, 16, 8), (32, 32, 8), (32, 8, 8)
@@ -90,7 +74,7 @@ def schedule(draft: Draft, frugal: bool = False, halvings: int = 0) -> Plan:
     one launch per kernel (`plain`), horizontally fused launches, and fused launches with several groups of updates.
     """
     sorted_scatters = [
-        k.id for k in draft.kernels if isinstance(k.body, Scatter) and _scatter(draft, k).form == SCATTER_SORTED
+        k.id for k in draft.kernels if isinstance(k.body, Scatter) and _scatter(draft, k).form == Form.SCATTER_SORTED
     ]
     draft = hoist_off_critical_path(
         pad_leading_dimensions(chunk_loss_head(accumulate_scatters_in_place(draft, sorted_scatters), halvings))
@@ -112,8 +96,7 @@ def schedule(draft: Draft, frugal: bool = False, halvings: int = 0) -> Plan:
     scratch = max((schedule_of(k).scratch_at + schedule_of(k).scratch for k in kernels), default=0)
     plan = replace(plan, kernels=kernels)
     backend_notes = (
-        *notes_of(plan),
-        *cudnn_convolution.notes_of(plan),
+        *library_notes(plan),
         *eligibility.notes_of(plan),
         *horizontal.notes_of(plan),
     )
@@ -144,11 +127,11 @@ def schedule_kernels(plan: Plan) -> tuple[Kernel, ...]:
     Kernels that may run concurrently (those of one launch; in small plans all of them) get disjoint scratch.
     """
     kernels, scratch, counters, launch = [], 0, 0, -1
-    placed = all(isinstance(k.schedule, CudaSchedule) for k in plan.kernels)
+    placed = all(isinstance(k.schedule, GpuSchedule) for k in plan.kernels)
     large = placed and arena_end(plan) > LARGE
     for kernel in plan.kernels:
         result = schedule_kernel(plan, kernel)
-        if isinstance(kernel.schedule, CudaSchedule):  # a second pass: keep launch and workspace
+        if isinstance(kernel.schedule, GpuSchedule):  # a second pass: keep launch and workspace
             earlier = kernel.schedule
             result = replace(result, launch=earlier.launch, workspace_at=earlier.workspace_at, owns=earlier.owns)
             if kernel.schedule.chained:
@@ -170,7 +153,7 @@ def arena_end(plan: Plan) -> int:
     return align_up(max(ends, default=0))
 
 
-def schedule_kernel(plan: Plan, kernel: Kernel) -> CudaSchedule:
+def schedule_kernel(plan: Plan, kernel: Kernel) -> GpuSchedule:
     return SCHEDULE[type(kernel.body)](plan, kernel)
 
 
@@ -186,7 +169,7 @@ def _blocks(count: int, per_block: int, most: int = MOST_BLOCKS) -> int:
     return max(1, min(most, -(-count // per_block)))
 
 
-def _nest(plan: Plan, kernel: Kernel) -> CudaSchedule:
+def _nest(plan: Plan, kernel: Kernel) -> GpuSchedule:
     nest, sizes = kernel.body, sizes_in(plan, kernel)
     assert isinstance(nest, Nest)
     rows = prod(evaluate(kernel.axes[a], sizes) for a in nest.rows)
@@ -199,27 +182,27 @@ def _nest(plan: Plan, kernel: Kernel) -> CudaSchedule:
         assert isinstance(length, int)
         elements_per_thread = _row_vector(length)
         if _only_sums(nest):
-            return CudaSchedule(
-                SUMS,
+            return GpuSchedule(
+                Form.SUMS,
                 THREADS,
                 slices * -(-length // (WARP * elements_per_thread)),
                 width=WARP,
                 vector=elements_per_thread,
             )
-        return CudaSchedule(ROWS, THREADS, slices, width=width, vector=elements_per_thread)
+        return GpuSchedule(Form.ROWS, THREADS, slices, width=width, vector=elements_per_thread)
     if not uses_work_rows and not any(level.reduces for level in nest.levels):
         element_count, elements_per_thread = rows * evaluate(length, sizes), _elementwise_vector(plan, nest, length)
-        return CudaSchedule(
-            ELEMENTS,
+        return GpuSchedule(
+            Form.ELEMENTS,
             THREADS,
             _blocks(element_count // elements_per_thread, THREADS, MOST_PACKS),
             vector=elements_per_thread,
         )
     elements_per_thread = _row_vector(length)
     if isinstance(length, int) and length <= WARP_ROW:
-        return CudaSchedule(ROWS, THREADS, _blocks(rows, THREADS // WARP), width=WARP, vector=elements_per_thread)
+        return GpuSchedule(Form.ROWS, THREADS, _blocks(rows, THREADS // WARP), width=WARP, vector=elements_per_thread)
     threads = LONG_ROW if isinstance(length, int) and length > 4 * WARP_ROW else THREADS
-    by_row = CudaSchedule(ROWS, threads, _blocks(rows, 1), width=threads, vector=elements_per_thread)
+    by_row = GpuSchedule(Form.ROWS, threads, _blocks(rows, 1), width=threads, vector=elements_per_thread)
     return _prefetch_next_row(plan, kernel, nest, by_row, rows) if threads == LONG_ROW else by_row
 
 
@@ -229,9 +212,9 @@ def _only_sums(nest: Nest) -> bool:
     return not (others or first.stores or first.row_stores or first.reduces)
 
 
-def _prefetch_next_row(plan: Plan, kernel: Kernel, nest: Nest, schedule: CudaSchedule, rows: int) -> CudaSchedule:
+def _prefetch_next_row(plan: Plan, kernel: Kernel, nest: Nest, schedule: GpuSchedule, rows: int) -> GpuSchedule:
     """One resident block per multiprocessor that prefetches its next row into shared memory; the bits do not change."""
-    multiprocessors = TARGETS[plan.target].limits.threads
+    multiprocessors = target_of(plan).multiprocessors
     bytes = prefetch_bytes(plan, kernel, nest, schedule) if rows > multiprocessors else 0
     return replace(schedule, blocks=multiprocessors, ahead=bytes) if bytes else schedule
 
@@ -256,7 +239,7 @@ def _row_vector(length: Extent) -> int:
     return next((n for n in (8, 4) if length % n == 0 and length >= n * WARP), 1)
 
 
-def _columns(plan: Plan, kernel: Kernel) -> CudaSchedule:
+def _columns(plan: Plan, kernel: Kernel) -> GpuSchedule:
     columns, sizes = kernel.body, sizes_in(plan, kernel)
     assert isinstance(columns, Columns)
     rows = prod(evaluate(kernel.axes[a], sizes) for a in columns.rows)
@@ -266,10 +249,10 @@ def _columns(plan: Plan, kernel: Kernel) -> CudaSchedule:
     chunk = COLUMN_CHUNK if lanes in (WARP, THREADS) else 16 * THREADS // lanes
     tiles = rows * -(-evaluate(column_count, sizes) // (lanes * per_thread))
     if length <= chunk or any(r.op == "argmax" for r in reduces):
-        return CudaSchedule(COLUMNS, THREADS, _blocks(tiles, 1), width=lanes, vector=per_thread)
+        return GpuSchedule(Form.COLUMNS, THREADS, _blocks(tiles, 1), width=lanes, vector=per_thread)
     chunks = -(-length // chunk)
     bytes = sum(align_up(chunks * tiles * lanes * per_thread * r.dtype.size) for r in reduces)
-    unsplit = CudaSchedule(COLUMNS, THREADS, max(1, tiles), width=lanes, vector=per_thread)
+    unsplit = GpuSchedule(Form.COLUMNS, THREADS, max(1, tiles), width=lanes, vector=per_thread)
     return replace(unsplit, chunk=chunk, chunks=chunks, scratch=bytes)
 
 
@@ -299,7 +282,7 @@ def _tiled_gemm(
     dtype: DType,
     *,
     single_block_chunks: bool = False,
-) -> CudaSchedule:
+) -> GpuSchedule:
     """Tiles of m x n, with split-K if the tiles of one call would be too few to fill a GPU.
 
     The chunks of k depend on k and on static extents only; the tile shape, which no bit depends on, on the capacity.
@@ -327,16 +310,16 @@ def _tiled_gemm(
     if dtype == float64 or blocks(TINY_TILE) * chunks <= TINY_BLOCKS:
         tile = TINY_TILE  # the operands of a larger tile would exceed a block's shared memory in float64
     if chunks == 1:
-        return CudaSchedule(PRODUCT, THREADS, blocks(tile), tile=tile)
+        return GpuSchedule(Form.PRODUCT, THREADS, blocks(tile), tile=tile)
     if single_block_chunks and isinstance(k, int) and k <= DEEPEST:
         unsplit_tile = next((t for t in WHOLE_TILES if blocks(t) >= ENOUGH), WHOLE_TILES[-1])
         if blocks(unsplit_tile) <= TINY_BLOCKS // 2:
-            return CudaSchedule(PRODUCT, THREADS, blocks(unsplit_tile), tile=unsplit_tile, chunk=chunk)
+            return GpuSchedule(Form.PRODUCT, THREADS, blocks(unsplit_tile), tile=unsplit_tile, chunk=chunk)
     bytes = align_up(chunks * blocks(tile) * tile[0] * tile[1] * dtype.size)
-    return CudaSchedule(PRODUCT, THREADS, blocks(tile), tile=tile, chunk=chunk, chunks=chunks, scratch=bytes)
+    return GpuSchedule(Form.PRODUCT, THREADS, blocks(tile), tile=tile, chunk=chunk, chunks=chunks, scratch=bytes)
 
 
-def _dot(plan: Plan, kernel: Kernel) -> CudaSchedule:
+def _dot(plan: Plan, kernel: Kernel) -> GpuSchedule:
     dot, axes = kernel.body, kernel.axes
     assert isinstance(dot, Dot)
     if len(dot.levels) > 1:
@@ -351,7 +334,7 @@ def _dot(plan: Plan, kernel: Kernel) -> CudaSchedule:
         scratch = 0 if gemm_library.is_direct(plan, dot) else align_up(elements * acc.size)
         blocks, result = _blocks(elements, THREADS), plan.buffers[next(dot.stores()).buffer].type.dtype.size
         workspace = gemm_library.workspace_of(elements * (acc.size if scratch else result))
-        return CudaSchedule(LIBRARY, THREADS, blocks, scratch=scratch, workspace=workspace)
+        return GpuSchedule(Form.LIBRARY, THREADS, blocks, scratch=scratch, workspace=workspace)
     return _tiled_gemm(
         sizes, batch, axes[dot.m], axes[dot.n], axes[dot.k], acc, single_block_chunks=operand_dtypes == {float32}
     )
@@ -367,7 +350,7 @@ def scatter_row(plan: Draft, kernel: Kernel, scatter: Scatter) -> int | None:
     return row if isinstance(row, int) and fits and not index_axes & set(row_axes) else None
 
 
-def _scatter(plan: Draft, kernel: Kernel) -> CudaSchedule:
+def _scatter(plan: Draft, kernel: Kernel) -> GpuSchedule:
     scatter, sizes = kernel.body, sizes_in(plan, kernel)
     assert isinstance(scatter, Scatter)
     row = scatter_row(plan, kernel, scatter)
@@ -379,43 +362,74 @@ def _scatter(plan: Draft, kernel: Kernel) -> CudaSchedule:
             across = -(-row // (WARP * elements_per_thread * SORTED_PIECES))
             blocks = _blocks((indices if scatter.onto else target_rows) * across, THREADS // WARP, MOST_PACKS)
             scratch = align_up(8 * indices)
-            return CudaSchedule(SCATTER_SORTED, THREADS, blocks, width=row, vector=elements_per_thread, scratch=scratch)
-        return CudaSchedule(SCATTER_ROWS, THREADS, _blocks(target_rows, 1), width=row)
+            return GpuSchedule(
+                Form.SCATTER_SORTED, THREADS, blocks, width=row, vector=elements_per_thread, scratch=scratch
+            )
+        return GpuSchedule(Form.SCATTER_ROWS, THREADS, _blocks(target_rows, 1), width=row)
     elements = prod(evaluate(e, sizes) for e in scatter.target.shape)
-    return CudaSchedule(SCATTER, THREADS, _blocks(elements, THREADS))
+    return GpuSchedule(Form.SCATTER, THREADS, _blocks(elements, THREADS))
 
 
-def _window(plan: Plan, kernel: Kernel) -> CudaSchedule:
+def _window(plan: Plan, kernel: Kernel) -> GpuSchedule:
     window, sizes = kernel.body, sizes_in(plan, kernel)
     assert isinstance(window, Window)
     if window.op == "pooled_grad_weight":
         return direct.schedule_pooled_weights(direct.shape(kernel, window), evaluate(kernel.axes[0], sizes))
-    if cudnn_convolution.takes(plan, kernel, window):
-        return cudnn_convolution.schedule(kernel)
+    libraries = target_of(plan).load_libraries()
+    if libraries.why_not(plan, kernel, sizes) is None:
+        return libraries.schedule(plan, kernel)
     if window.op in direct.PRODUCTS:
         dtype = plan.buffers[window.operands[0].load.buffer].type.dtype
         own_schedule = direct.schedule_direct(kernel, window, sizes, dtype)
         if own_schedule is None and (window.pooled is not None or window.op == "pooled_grad_input"):
-            raise PlanError(
-                f"no GPU kernel computes {window.op!r} fused with its pool; see `convolution/pool_fusion.py`."
-            )
+            raise PlanError(f"no GPU kernel computes {window.op!r} fused with its pool; see `pool_fusion.py`.")
         return own_schedule or _tiled_gemm(sizes, *direct.product_sizes(kernel, window), dtype.accumulate)
     elements = prod(evaluate(e, sizes) for e in kernel.axes[:4])
-    return CudaSchedule(ELEMENTS, THREADS, _blocks(elements, THREADS))
+    return GpuSchedule(Form.ELEMENTS, THREADS, _blocks(elements, THREADS))
 
 
-def _call(plan: Plan, kernel: Kernel) -> CudaSchedule:
+def _call(plan: Plan, kernel: Kernel) -> GpuSchedule:
     return schedule_attention(plan, kernel, sizes_in(plan, kernel))
 
 
-def _exchange(plan: Plan, kernel: Kernel) -> CudaSchedule:
+def _exchange(plan: Plan, kernel: Kernel) -> GpuSchedule:
     assert isinstance(kernel.body, Exchange)
     sizes = sizes_in(plan, kernel)
     largest = max(evaluate(count, sizes) for count in kernel.axes)
-    return CudaSchedule(EXCHANGE, THREADS, _blocks(largest, THREADS), workspace=room_of(kernel.body, sizes))
+    workspace = exchange_workspace(kernel.body, sizes)
+    return GpuSchedule(Form.EXCHANGE, THREADS, _blocks(largest, THREADS), workspace=workspace)
 
 
-SCHEDULE: Mapping[type, Callable[[Plan, Kernel], CudaSchedule]] = {
+def exchange_workspace(exchange: Exchange, sizes: Mapping[str, int]) -> int:
+    """Workspace bytes for what the other ranks send, however many there are."""
+    if exchange.collective not in ("all_reduce", "reduce_scatter"):
+        return 0
+    return sum(evaluate(load.shape[0], sizes) for load in exchange.operands) * exchange.dtype.size + EXCHANGE_ROOM
+
+
+def library_notes(plan: Plan) -> tuple[str, ...]:
+    """Report notes: how many convolutions and attention calls a library or our kernels compute, and why."""
+    libraries, counts = target_of(plan).load_libraries(), Counter[str]()
+    for kernel in plan.kernels:
+        if isinstance(kernel.body, Call):
+            reason = libraries.why_not(plan, kernel, plan.sizes)
+            kind = "attention" if kernel.body.routine == "attention" else "attention backward"
+            by = (
+                f"our flash attention kernel: {reason}"
+                if reason
+                else f"{libraries.name}, with a deterministic algorithm"
+            )
+            counts[f"x {kind} by {by}"] += 1
+    for kernel in plan.kernels:
+        if isinstance(kernel.body, Window) and "max_pool" not in kernel.body.op:
+            reason = libraries.why_not(plan, kernel, plan.sizes)
+            form = "our implicit GEMM" if schedule_of(kernel).form == Form.PRODUCT else "our direct kernels"
+            by = f"{form}: {reason}" if reason else f"{libraries.name}, channels-last, with deterministic algorithms"
+            counts[f"convolutions and adjoints by {by}"] += 1
+    return tuple(f"{count} {text}" for text, count in counts.items())
+
+
+SCHEDULE: Mapping[type, Callable[[Plan, Kernel], GpuSchedule]] = {
     Nest: _nest,
     Columns: _columns,
     Dot: _dot,

@@ -31,7 +31,8 @@ class Format:
 # sequential schedule and adds nothing.
 FORMATS: dict[str, str | Format] = {
     "cpu": "wholestep.compiler.backends.cpu.plan_format",
-    "cuda": "wholestep.compiler.backends.cuda.plan_format",
+    "cuda": "wholestep.compiler.backends.gpu.plan_format",
+    "gpu": "wholestep.compiler.backends.gpu.plan_format",
 }
 IN_ORDER = Format()
 

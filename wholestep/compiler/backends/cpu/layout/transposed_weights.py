@@ -1,6 +1,6 @@
 """Weights read as `x @ w.T` are stored transposed; their gradients and updates are computed in that layout.
 
-See [021](../../../../../docs/decisions/021-weights-by-columns.md).
+See [021](../../../../../docs/decisions/021-transposed-weights.md).
 Elementwise values computed from such a state, or stored into it, are computed transposed too; the product that computes
 its gradient has its operands exchanged, (aᵀ b)ᵀ = bᵀ a; a product that reads it has one transpose flag inverted.
 A step transposes nothing.  Each element of a product is the same sum in the same order, so its bits do not change.

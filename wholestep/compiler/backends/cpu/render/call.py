@@ -48,14 +48,14 @@ def render_call(w: CWriter) -> None:
     with ExitStack() as stack:
         for axis in k.rows:
             stack.enter_context(w.loop(f"i{axis}", *w.span(axis)))
-        outside = dict(w.scope.axes)
-        w.scope.axes.update({a: "0" for a in range(len(k.axes)) if a not in k.rows})
+        outside = dict(w.axes)
+        w.axes.update({a: "0" for a in range(len(k.axes)) if a not in k.rows})
         prefetches = prefetch_next_call(w, (*call.operands, *call.results)) if w.schedule.prefetch else []
         w.emit(f"const ws_{call.routine}_{suffix} arguments = {{")
         for item in (*call.operands, *call.results):
             w.emit(f"  .{item.name} = {view_text(w, item)},")
         for name, extent in call.extents:
-            w.emit(f"  .{name} = {w.scope.extent(extent)},")
+            w.emit(f"  .{name} = {w.extent(extent)},")
         w.emit(f"  .block = {queries_of(k).block},")
         for name, number in call.numbers:
             w.emit(f"  .{name} = {number.hex()},")
@@ -64,7 +64,7 @@ def render_call(w: CWriter) -> None:
             w.emit(f"  .ahead = ahead, .aheads = {len(prefetches)},")
         w.emit("};")
         w.emit(f"ws_call_{call.routine}_{suffix}(call->api, &arguments);")
-        w.scope.axes.update(outside)
+        w.axes.update(outside)
 
 
 def render_exchange(w: CWriter) -> None:
@@ -75,7 +75,7 @@ def render_exchange(w: CWriter) -> None:
     w.emit("const ws_share shares[] = {")
     for source, to in zip(body.operands, body.results, strict=True):
         count = min((source.shape[0], to.shape[0]), key=lambda e: evaluate(e, dict.fromkeys(symbols_of([e]), 1)))
-        w.emit(f"  {{{w.params[source.buffer]}, {w.params[to.buffer]}, {w.scope.extent(count)}}},")
+        w.emit(f"  {{{w.params[source.buffer]}, {w.params[to.buffer]}, {w.extent(count)}}},")
     w.emit("};")
     dtype = GROUP_DTYPES[body.dtype.name]
     call = CALLS[body.axis]
@@ -84,10 +84,9 @@ def render_exchange(w: CWriter) -> None:
 
 def view_text(w: CWriter, item: Operand) -> str:
     """{address, {strides along the routine's axes}, stride from one panel of 16 columns to the next}."""
-    buffer = w.buffers[item.load.buffer]
+    buffer = w.plan.buffers[item.load.buffer]
     steps = [axis_stride(item.load, axis, buffer) for axis in item.axes]
     panel = steps[-1][0] * LANES
     if steps[-1][1]:
         panel = item.load.shape[-2] * LANES
-    at = f"{w.params[item.load.buffer]} + {w.scope.offset(item.load, buffer)}"
-    return f"{{{at}, {{{', '.join(w.scope.extent(s) for s, _ in steps)}}}, {w.scope.extent(panel)}}}"
+    return f"{{{w.address(item.load)}, {{{', '.join(w.extent(s) for s, _ in steps)}}}, {w.extent(panel)}}}"

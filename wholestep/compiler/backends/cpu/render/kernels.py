@@ -16,7 +16,7 @@ from wholestep.compiler.backends.cpu.render.address import axis_stride
 from wholestep.compiler.backends.cpu.render.call import render_call, render_exchange
 from wholestep.compiler.backends.cpu.render.convolution.dispatch import render_window
 from wholestep.compiler.backends.cpu.render.language import LOWEST, OPS, STORED, SUFFIX
-from wholestep.compiler.backends.cpu.render.prefetch import operand_start, prefetch_epilogue
+from wholestep.compiler.backends.cpu.render.prefetch import prefetch_epilogue
 from wholestep.compiler.backends.cpu.render.transposes import render_transpose, transposes
 from wholestep.compiler.backends.cpu.render.writer import REDUCE_SUFFIX, CWriter, panel
 from wholestep.compiler.ir.types import Extent, product
@@ -59,7 +59,7 @@ def render_panels_outside(w: CWriter) -> None:
     with w.loop("p", panel(lo), f"({hi} + {LANES - 1})/{LANES}"):
         tail = not (isinstance(extent, int) and extent % LANES == 0)
         if tail:
-            left = f"{w.scope.extent(extent)} - p*{LANES}"
+            left = f"{w.extent(extent)} - p*{LANES}"
             w.emit(f"const long w = {left} < {LANES} ? {left} : {LANES};")
         with ExitStack() as stack:
             for axis in k.rows:
@@ -91,16 +91,16 @@ def column_panels(w: CWriter, sums: Level, epilogue: Level, along: int, lo: str,
     with w.loop("p", lo, hi, str(LANES)):
         if width == "w":
             w.emit(f"const long w = {hi} - p < {LANES} ? {hi} - p : {LANES};")
-        outside, w.scope.axes[vector] = w.scope.axes[vector], "(p + l)"
+        outside, w.axes[vector] = w.axes[vector], "(p + l)"
         if isinstance(w.kernel.axes[vector], int):
-            w.scope.panels[vector] = (f"(p/{LANES})", "l")
+            w.axis_panels[vector] = (f"(p/{LANES})", "l")
         reduce_columns(w, sums, along, width)
         w.emit("#pragma omp simd")
         with w.block(f"for (long l = 0; l < {width}; l++)"):
             w.instructions(epilogue.body)
             w.stores(epilogue.stores)
-        w.scope.axes[vector] = outside
-        w.scope.panels.clear()
+        w.axes[vector] = outside
+        w.axis_panels.clear()
 
 
 def panel_width(w: CWriter) -> str:
@@ -136,7 +136,7 @@ def reduce_columns(w: CWriter, level: Level, along: int, width: str) -> None:
 
 def add_columns(w: CWriter, level: Level, along: int, width: str) -> None:
     """Add every row of a panel of columns to the lane it belongs to."""
-    with w.loop(f"i{along}", "0", w.scope.extent(w.kernel.axes[along])):
+    with w.loop(f"i{along}", "0", w.extent(w.kernel.axes[along])):
         for r in level.reduces:  # argmax has one running maximum per column: the first of equals wins in any order
             lane = "0" if r.op == "argmax" else f"i{along} & {LANES - 1}"
             w.emit(f"{STORED[w.dtypes[r.value]]} *const lane{r.id} = r{r.id}[{lane}];")
@@ -187,7 +187,7 @@ def render_dot(w: CWriter) -> None:
                 column_panels(w, dot.levels[1], dot.levels[2], dot.k, "n0", "n0 + nb")
             if axis == dot.n and blocks_of(w.kernel).pairs is not None:
                 pair_columns(w)
-        w.scope.axes[dot.m], w.scope.axes[dot.n], w.scope.axes[dot.k] = "m0", "n0", "0"
+        w.axes[dot.m], w.axes[dot.n], w.axes[dot.k] = "m0", "n0", "0"
         call_gemm(w, *direct_target(w) if dot.is_direct else block_target(w))
         if not dot.is_direct:
             render_epilogue(w)
@@ -200,20 +200,20 @@ def dot_of(w: CWriter) -> Dot:
 
 def pair_columns(w: CWriter) -> None:
     """Pack the columns of a half-precision right operand into pairs of rows, which all blocks below them read."""
-    dot, t = dot_of(w), w.scope.extent
-    outside = dict(w.scope.axes)
-    w.scope.axes[dot.n], w.scope.axes[dot.k] = "n0", "0"
+    dot, t = dot_of(w), w.extent
+    outside = dict(w.axes)
+    w.axes[dot.n], w.axes[dot.k] = "n0", "0"
     b_k, b_p = right_steps(w, dot)
     depth = t(w.kernel.axes[dot.k])
-    w.emit(f"const ws_pairs columns = {{{depth}, nb, {operand_start(w, dot.b)}, {t(b_k)}, {t(b_p)},")
+    w.emit(f"const ws_pairs columns = {{{depth}, nb, {w.address(dot.b)}, {t(b_k)}, {t(b_p)},")
     w.emit(f"  pairs, ({depth} + 1)/2*{2 * LANES}}};")
     w.emit("call->api->pair_rows(&columns);")
-    w.scope.axes.update(outside)
+    w.axes.update(outside)
 
 
 def right_steps(w: CWriter, dot: Dot) -> tuple[Extent, Extent]:
     """Strides from one row of a right operand to the next (in pairs: to the next pair), and from panel to panel."""
-    buffer = w.buffers[dot.b.buffer]
+    buffer = w.plan.buffers[dot.b.buffer]
     if buffer.layout == PAIRS:
         rows = dot.b.shape[-2]
         assert isinstance(rows, int), f"a matrix in pairs has a constant number of rows, not {rows}"
@@ -225,10 +225,10 @@ def right_steps(w: CWriter, dot: Dot) -> tuple[Extent, Extent]:
 def direct_target(w: CWriter) -> tuple[str, str, str]:
     """The product is stored directly in its result: (pointer, stride of rows, stride of panels)."""
     dot, target = dot_of(w), w.kernel.levels[0].stores[0].load
-    buffer = w.buffers[target.buffer]
+    buffer = w.plan.buffers[target.buffer]
     row, _ = axis_stride(target, dot.m, buffer)
     step = target.shape[-2] * LANES if buffer.layout == PANELS else LANES
-    return operand_start(w, target), w.scope.extent(row), w.scope.extent(step)
+    return w.address(target), w.extent(row), w.extent(step)
 
 
 def block_target(w: CWriter) -> tuple[str, str, str]:
@@ -237,11 +237,11 @@ def block_target(w: CWriter) -> tuple[str, str, str]:
 
 def call_gemm(w: CWriter, c: str, c_m: str, c_p: str) -> None:
     dot = dot_of(w)
-    a = w.buffers[dot.a.buffer]
+    a = w.plan.buffers[dot.a.buffer]
     (a_m, across_panels), (a_k, by_panels) = axis_stride(dot.a, dot.m, a), axis_stride(dot.a, dot.k, a)
     a_kp = dot.a.shape[-2] * LANES if by_panels else a_k * LANES
-    t, depth = w.scope.extent, w.scope.extent(w.kernel.axes[dot.k])
-    right = f"{operand_start(w, dot.b)}, {', '.join(map(t, right_steps(w, dot)))}"
+    t, depth = w.extent, w.extent(w.kernel.axes[dot.k])
+    right = f"{w.address(dot.b)}, {', '.join(map(t, right_steps(w, dot)))}"
     if blocks_of(w.kernel).pairs is not None:
         right = f"pairs, {2 * LANES}, ({depth} + 1)/2*{2 * LANES}"
     prefetches = prefetch_epilogue(w)
@@ -251,7 +251,7 @@ def call_gemm(w: CWriter, c: str, c_m: str, c_p: str) -> None:
     if across_panels and a.type.dtype.is_half:
         options += f", .a_mp = {t(dot.a.shape[-2] * LANES)}"
     w.emit(f"const ws_gemm product = {{mb, nb, {depth},")
-    w.emit(f"  {operand_start(w, dot.a)}, {t(a_m)}, {t(a_k)}, {t(a_kp)},")
+    w.emit(f"  {w.address(dot.a)}, {t(a_m)}, {t(a_k)}, {t(a_kp)},")
     w.emit(f"  {right}, {c}, {c_m}, {c_p}{options}}};")
     w.emit(f"call->api->gemm_{SUFFIX[a.type.dtype]}(&product);")
 
@@ -260,8 +260,8 @@ def render_epilogue(w: CWriter) -> None:
     dot, rows, full_level = dot_of(w), blocks_of(w.kernel).rows, w.kernel.levels[0]
     copies = transposes(w)
     level = replace(full_level, stores=tuple(s for s in full_level.stores if s not in copies))
-    w.scope.axes[dot.m] = f"i{dot.m}"
-    w.scope.axes[dot.k] = f"i{dot.k}"
+    w.axes[dot.m] = f"i{dot.m}"
+    w.axes[dot.k] = f"i{dot.k}"
     (acc,) = (i.id for i in level.body if i.op == "acc")
     w.values[acc] = "acc[l]"
     extent = w.kernel.axes[dot.n]
@@ -291,7 +291,7 @@ def render_scatter(w: CWriter) -> None:
     with ExitStack() as stack:
         for d, index in enumerate(target.index):
             if d == at:
-                stack.enter_context(w.loop("at", "0", w.scope.extent(target.shape[d])))
+                stack.enter_context(w.loop("at", "0", w.extent(target.shape[d])))
             elif index.plain is not None:
                 stack.enter_context(w.loop(f"i{index.plain}", *w.span(index.plain)))
         w.emit(f"{scatter_element(w, target, at)} = 0;")
@@ -299,17 +299,17 @@ def render_scatter(w: CWriter) -> None:
         for axis in range(len(k.axes)):
             stack.enter_context(w.loop(f"i{axis}", *w.span(axis)))
             if axis == max(scatter.over, default=-1):
-                w.emit(f"const long at = ws_clamp({w.element(scatter.index)}, {w.scope.extent(target.shape[at] - 1)});")
+                w.emit(f"const long at = ws_clamp({w.element(scatter.index)}, {w.extent(target.shape[at] - 1)});")
         if not scatter.over:
-            w.emit(f"const long at = ws_clamp({w.element(scatter.index)}, {w.scope.extent(target.shape[at] - 1)});")
+            w.emit(f"const long at = ws_clamp({w.element(scatter.index)}, {w.extent(target.shape[at] - 1)});")
         element = scatter_element(w, target, at)
-        dtype = w.buffers[target.buffer].type.dtype
+        dtype = w.plan.buffers[target.buffer].type.dtype
         w.emit(f"{element} = {OPS['add'](dtype, (element, w.element(scatter.updates)))};")
 
 
 def scatter_element(w: CWriter, target: Load, at: int) -> str:
-    base = w.scope.offset(target, w.buffers[target.buffer])
-    return f"{w.params[target.buffer]}[{base} + {w.scope.times('at', product(target.shape[at + 1 :]))}]"
+    base = w.offset(target)
+    return f"{w.params[target.buffer]}[{base} + {w.times('at', product(target.shape[at + 1 :]))}]"
 
 
 RENDER: Mapping[Kind, Callable[[CWriter], None]] = {

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+from wholestep.compiler.backends.common.cstyle.language import (
+    HALF_SUFFIX,
+    INTEGER_SUFFIX,
+    Language,
+    Row,
+    by_kind,
+    float_literal,
+    infix,
+    shared_ops,
+)
 from wholestep.compiler.ir.types import (
-    Dim,
     DType,
-    Extent,
     bfloat16,
     boolean,
     float16,
@@ -31,8 +37,7 @@ STORED = {
     float16: "uint16_t",
 }
 LOCAL = {**STORED, boolean: "int"}
-SUFFIX = {float32: "f32", float64: "f64", bfloat16: "bf16", float16: "f16"}
-INTEGER_SUFFIX = {int32: "i32", int64: "i64", uint8: "u8"}
+SUFFIX = {float32: "f32", float64: "f64", **HALF_SUFFIX}
 LOWEST = {
     float32: "-__builtin_inff()",
     float64: "-__builtin_inf()",
@@ -50,35 +55,11 @@ def literal(value: float, dtype: DType) -> str:
     if dtype.is_half:
         return f"{int(dtype.numpy.type(value).view('uint16')):#06x}"
     f = "f" if dtype == float32 else ""
-    if value != value:
-        return f'__builtin_nan{f}("")'
-    if value in (float("inf"), float("-inf")):
-        return f"({'-' if value < 0 else ''}__builtin_inf{f}())"
-    return f"{float(value).hex()}{f}"
-
-
-def extent_text(extent: Extent, symbols: tuple[str, ...]) -> str:
-    """A size as a C expression: d0, d1, ... are the symbolic dimensions at run time."""
-    if not isinstance(extent, Dim):
-        return str(extent)
-    parts = []
-    for names, coefficient in extent.terms:
-        factors = [f"d{symbols.index(s)}" for s in names]
-        if coefficient != 1 or not factors:
-            factors.insert(0, str(coefficient))
-        parts.append("*".join(factors))
-    return parts[0] if len(parts) == 1 else f"({'+'.join(parts)})"
-
-
-Row = Callable[[DType, tuple[str, ...]], str]
+    return float_literal(value, dtype, f'__builtin_nan{f}("")', f"__builtin_inf{f}()")
 
 
 def _call(name: str) -> Row:
     return lambda t, x: f"ws_{name}_{SUFFIX[t]}({', '.join(x)})"
-
-
-def _infix(symbol: str) -> Row:
-    return lambda t, x: f"({x[0]} {symbol} {x[1]})"
 
 
 # Signed overflow is undefined in C but wraps in NumPy, and here: integer arithmetic is done on unsigned types.
@@ -103,38 +84,23 @@ def _integer_call(name: str) -> Row:
     return lambda t, x: f"ws_{name}_{INTEGER_SUFFIX[t]}({', '.join(x)})"
 
 
-def _by_kind(floats: Row, integers: Row) -> Row:
-    return lambda t, x: (floats if t.is_float else integers)(t, x)
-
-
-# The C expression of each op; `t` is the dtype of its first argument (for `where`: of the second).
 OPS: dict[str, Row] = {
-    **{n: _call(n) for n in ("exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "sqrt", "erf", "floor")},
-    **{n: _call(n) for n in ("pow", "sigmoid", "tanh", "atan")},
+    **shared_ops(_call, literal),
     "neg": lambda t, x: _negative(t, x[0]),
-    "abs": _by_kind(_call("abs"), lambda t, x: f"({x[0]} < 0 ? {_negative(t, x[0])} : {x[0]})"),
-    "sign": _by_kind(_call("sign"), lambda t, x: f"(({x[0]} > 0) - ({x[0]} < 0))"),
-    "recip": lambda t, x: f"({literal(1.0, t)} / {x[0]})",
-    "relu": lambda t, x: f"({x[0]} <= 0 ? {literal(0.0, t)} : {x[0]})",  # propagates NaN
+    "abs": by_kind(_call("abs"), lambda t, x: f"({x[0]} < 0 ? {_negative(t, x[0])} : {x[0]})"),
+    "sign": by_kind(_call("sign"), lambda t, x: f"(({x[0]} > 0) - ({x[0]} < 0))"),
     "add": _wraparound_op("+"),
     "sub": _wraparound_op("-"),
     "mul": _wraparound_op("*"),
-    "div": _infix("/"),
-    "maximum": _by_kind(_call("max"), lambda t, x: f"({x[0]} > {x[1]} ? {x[0]} : {x[1]})"),
-    "minimum": _by_kind(_call("min"), lambda t, x: f"({x[0]} < {x[1]} ? {x[0]} : {x[1]})"),
-    "mod": _by_kind(_call("mod"), _integer_call("mod")),
+    "maximum": by_kind(_call("max"), lambda t, x: f"({x[0]} > {x[1]} ? {x[0]} : {x[1]})"),
+    "minimum": by_kind(_call("min"), lambda t, x: f"({x[0]} < {x[1]} ? {x[0]} : {x[1]})"),
+    "mod": by_kind(_call("mod"), _integer_call("mod")),
     **{n: _integer_call(n) for n in ("floor_divide", "left_shift", "right_shift")},
-    "bitwise_and": _infix("&"),
-    "bitwise_or": _infix("|"),
-    "bitwise_xor": _infix("^"),
-    "less": _infix("<"),
-    "less_equal": _infix("<="),
-    "equal": _infix("=="),
-    "not_equal": _infix("!="),
-    "logical_and": _infix("&"),
-    "logical_or": _infix("|"),
-    "logical_not": lambda t, x: f"(!{x[0]})",
-    "where": lambda t, x: f"({x[0]} ? {x[1]} : {x[2]})",
+    "bitwise_and": infix("&"),
+    "bitwise_or": infix("|"),
+    "bitwise_xor": infix("^"),
+    "logical_and": infix("&"),
+    "logical_or": infix("|"),
 }
 
 
@@ -152,6 +118,8 @@ def cast_text(value: str, of: DType, to: DType) -> str:
         return f"ws_{INTEGER_SUFFIX[to]}_{SUFFIX[of]}({value})"
     return f"({LOCAL[to]}){value}"
 
+
+C = Language(STORED, LOCAL, OPS, literal, cast_text)
 
 # The scalar prologue computes in double, with the C library's functions; {0}, {1}, {2} are the arguments.
 _FUNCTIONS = ("exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "sqrt", "erf", "floor", "tanh", "atan")

@@ -15,11 +15,6 @@ from wholestep.compiler.plan.model.kernel import Buffer, Layout, Load, Operand
 MOST = 64 << 10  # bytes of one operand of a call: more would evict what the call works on
 
 
-def operand_start(w: CWriter, load: Load) -> str:
-    """The address of the element at which the current block of an operand begins."""
-    return f"{w.params[load.buffer]} + {w.scope.offset(load, w.buffers[load.buffer])}"
-
-
 def prefetch_epilogue(w: CWriter) -> list[str]:
     """Entries of type `ws_ahead` for the block m0 x n0 of every matrix that the epilogue reads or writes."""
     if not w.schedule.prefetch:
@@ -33,7 +28,7 @@ def prefetch_epilogue(w: CWriter) -> list[str]:
 
 def entry(w: CWriter, load: Load) -> str:
     """The prefetch of one matrix's block, in contiguous pieces; empty if it is not a plain matrix over the block."""
-    dot, buffer = w.kernel.body, w.buffers[load.buffer]
+    dot, buffer = w.kernel.body, w.plan.buffers[load.buffer]
     assert isinstance(dot, Dot)
     block_sizes = {dot.m: "mb", dot.n: "nb"}
     axes = [index.plain for index in load.index[-2:]]
@@ -43,13 +38,13 @@ def entry(w: CWriter, load: Load) -> str:
     size = buffer.type.dtype.size
     if buffer.layout != Layout.ROWS:
         count, bytes = f"({columns} + {LANES - 1})/{LANES}", f"{rows}*{LANES * size}"
-        step = w.scope.extent(panel_rows(load, buffer) * LANES * size)
+        step = w.extent(panel_rows(load, buffer) * LANES * size)
     elif axes == [dot.m, dot.n]:
         stride, _ = axis_stride(load, dot.m, buffer)
-        count, bytes, step = rows, f"{columns}*{size}", w.scope.extent(stride * size)
+        count, bytes, step = rows, f"{columns}*{size}", w.extent(stride * size)
     else:
         return ""
-    return f"{{{operand_start(w, load)}, {count}, {bytes}, {step}}}"
+    return f"{{{w.address(load)}, {count}, {bytes}, {step}}}"
 
 
 def panel_rows(load: Load, buffer: Buffer) -> Extent:
@@ -60,24 +55,24 @@ def panel_rows(load: Load, buffer: Buffer) -> Extent:
 
 def prefetch_next_call(w: CWriter, items: Sequence[Operand]) -> list[str]:
     """Declare `ahead`: the matrices that the routine accesses in the kernel's next iteration; returns its entries."""
-    rows, saved_axes = w.kernel.rows, dict(w.scope.axes)
+    rows, saved_axes = w.kernel.rows, dict(w.axes)
     carry = "1"
     for axis in reversed(rows):  # increment with carry: after the last index of a row follows the first of the next
         lo, hi = w.span(axis)
         wrap = "" if axis == rows[0] else f" < {hi} ? i{axis} + {carry} : {lo}"
         w.emit(f"const long n{axis} = i{axis} + {carry}{wrap};")
         carry = f"(n{axis} < i{axis} + {carry})"
-        w.scope.axes[axis] = f"n{axis}"
+        w.axes[axis] = f"n{axis}"
     entries = [text for item in items if (text := next_operand(w, item))]
     if entries:
         w.emit(f"const ws_ahead ahead[] = {{{', '.join(entries)}}};")
-    w.scope.axes.update(saved_axes)
+    w.axes.update(saved_axes)
     return entries
 
 
 def next_operand(w: CWriter, item: Operand) -> str:
     """One prefetch entry; empty for a vector, for rows of unknown length, and for operands that are too large."""
-    buffer = w.buffers[item.load.buffer]
+    buffer = w.plan.buffers[item.load.buffer]
     size, inner = buffer.type.dtype.size, item.axes[-2:]
     extents = [e for e in (w.kernel.axes[a] for a in inner) if isinstance(e, int)]
     if len(extents) < 2 or prod(extents) * size > MOST:
@@ -87,4 +82,4 @@ def next_operand(w: CWriter, item: Operand) -> str:
     count, bytes, stride = rows, columns * size, step * size
     if by_panels:
         count, bytes, stride = -(-columns // LANES), rows * LANES * size, item.load.shape[-2] * LANES * size
-    return f"{{{operand_start(w, item.load)}, {count}, {bytes}, {w.scope.extent(stride)}}}"
+    return f"{{{w.address(item.load)}, {count}, {bytes}, {w.extent(stride)}}}"

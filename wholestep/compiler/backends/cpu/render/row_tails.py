@@ -37,7 +37,7 @@ def stores_rounded_as_vector(w: CWriter, level: Level) -> dict[Store, Instr]:
         casts.pop(r.value, None)
     stores = {s: casts[s.value] for s in level.stores if s.value in casts}
     for s in stores:
-        in_order = w.buffers[s.load.buffer].layout != PAIRS and bool(s.load.index)
+        in_order = w.plan.buffers[s.load.buffer].layout != PAIRS and bool(s.load.index)
         if not in_order or s.load.index[-1].plain != vector or _depends_on(s.load, vector):
             casts.pop(s.value, None)
     return {s: cast for s, cast in stores.items() if s.value in casts}
@@ -51,7 +51,7 @@ def _depends_on(load: Load, axis: int | None) -> bool:
 
 def is_padded(w: CWriter, load: Load) -> bool:
     """Is there allocated memory for all 16 lanes at the end of this access?"""
-    buffer = w.buffers[load.buffer]
+    buffer = w.plan.buffers[load.buffer]
     if not load.index or load.index[-1].plain != w.kernel.vector:
         return False
     if buffer.layout == PANELS:
@@ -81,5 +81,5 @@ def write_masked_lanes(w: CWriter, level: Level, count: int, simd: str) -> None:
             w.emit(f"{lane} = {OPS['add' if r.op == 'sum' else 'maximum'](dtype, (lane, value))};")
         for s in level.stores:
             condition = "" if is_padded(w, s.load) else f"if ({exists}) "
-            w.emit(f"{condition}{w.element(s.load)} = {w.stored(s)};")
+            w.emit(f"{condition}{w.element(s.load)} = {w.store_operand(s)};")
     w.values = saved_values

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from wholestep.compiler.backends.common.cstyle.language import extent_text
 from wholestep.compiler.backends.cpu.kernel_schedule import schedule_of
 from wholestep.compiler.backends.cpu.layout.stored_layout import LANES, PANELS
 from wholestep.compiler.backends.cpu.render.call import headers
 from wholestep.compiler.backends.cpu.render.dedup_kernels import KernelTemplate, find_templates, may_share
 from wholestep.compiler.backends.cpu.render.kernels import RENDER
-from wholestep.compiler.backends.cpu.render.language import HOST, STORED, cast_text, extent_text, literal
+from wholestep.compiler.backends.cpu.render.language import HOST, STORED, cast_text, literal
 from wholestep.compiler.backends.cpu.render.writer import CWriter
 from wholestep.compiler.backends.cpu.runtime.compiler import ENTRY_FILE
 from wholestep.compiler.ir.types import float64
@@ -71,11 +72,9 @@ def source(plan: Plan, prefix: str = "ws", profile: bool = False) -> CSource:
     Kernels that differ only in sizes share one function.  `prefix` begins every exported name, so that several plans
     can be in one file.  With `profile` every kernel and barrier records its start and end; the kernels are the same.
     """
-    buffers = {b.id: b for b in plan.buffers}
     rendered = []
     for kernel in plan.kernels:
-        step = () if kernel.loop is None else (plan.loops[kernel.loop].symbol,)
-        writer = CWriter(kernel, buffers, (*plan.symbols, *step))
+        writer = CWriter(plan, kernel)
         RENDER[kernel.kind](writer)
         rendered.append((kernel, writer, writer.function("@")))
     forms = find_templates(dict.fromkeys(text for kernel, _, text in rendered if may_share(kernel)))

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 
 from wholestep.compiler.backends.cpu.layout.stored_layout import LANES, PANELS
 from wholestep.compiler.backends.cpu.render.language import SUFFIX, cast_text
-from wholestep.compiler.backends.cpu.render.prefetch import operand_start
 from wholestep.compiler.backends.cpu.render.writer import CWriter
 from wholestep.compiler.ir.types import float32
 from wholestep.compiler.plan.model.kernel import Load, Store
@@ -21,7 +20,7 @@ def transposes(w: CWriter) -> dict[Store, Store]:
     """Stores into a state's transposed copy, each with the store into the state itself."""
     level = w.kernel.levels[0]
     into = {s.load.buffer: s for s in level.stores}
-    source = {s: w.buffers[s.load.buffer].source for s in level.stores}
+    source = {s: w.plan.buffers[s.load.buffer].source for s in level.stores}
     return {s: into[state] for s, state in source.items() if state is not None}
 
 
@@ -32,36 +31,36 @@ def render_transpose(w: CWriter, copy: Load, state: Load, spans: Mapping[int, Sp
     """
     rows, columns = state.shape
     (m, row_span), (n, column_span) = ((i.plain, spans[i.plain]) for i in state.index if i.plain is not None)
-    saved_axes = w.scope.axes.copy()
-    dtype = w.buffers[copy.buffer].type.dtype
+    saved_axes = w.axes.copy()
+    dtype = w.plan.buffers[copy.buffer].type.dtype
     if has_whole_blocks(w, state) and not dtype.is_half:
-        w.scope.axes[m], w.scope.axes[n] = "i", "j"
+        w.axes[m], w.axes[n] = "i", "j"
         with w.loop("i", *row_span, str(LANES)), w.loop("j", *column_span, str(LANES)):
-            w.emit(f"ws_turn_16x16({operand_start(w, copy)}, {operand_start(w, state)}, {LANES});")
-        w.scope.axes = saved_axes
+            w.emit(f"ws_turn_16x16({w.address(copy)}, {w.address(state)}, {LANES});")
+        w.axes = saved_axes
         return
-    if dtype.is_half and w.buffers[state.buffer].layout == PANELS:
-        w.scope.axes[m], w.scope.axes[n] = "i", "j"
+    if dtype.is_half and w.plan.buffers[state.buffer].layout == PANELS:
+        w.axes[m], w.axes[n] = "i", "j"
         routine = f"ws_pair_some_{'plain' if copy.index == state.index else 'turned'}_{SUFFIX[dtype]}"
         with w.loop("i", *row_span, str(LANES)), w.loop("j", *column_span, str(LANES)):
             to, left = block_of_pairs(copy, state), f"{row_span[1]} - i, {column_span[1]} - j"
-            w.emit(f"{routine}({w.params[copy.buffer]} + {to}, {operand_start(w, state)}, {left});")
-        w.scope.axes = saved_axes
+            w.emit(f"{routine}({w.params[copy.buffer]} + {to}, {w.address(state)}, {left});")
+        w.axes = saved_axes
         return
     if dtype.is_half:
-        w.scope.axes[m], w.scope.axes[n] = "i", "j"
+        w.axes[m], w.axes[n] = "i", "j"
         with w.loop("i", *row_span), w.loop("j", *column_span):
-            value = cast_text(w.element(state), w.buffers[state.buffer].type.dtype, dtype)
+            value = cast_text(w.element(state), w.plan.buffers[state.buffer].type.dtype, dtype)
             w.emit(f"{w.element(copy)} = {value};")
-        w.scope.axes = saved_axes
+        w.axes = saved_axes
         return
-    w.scope.axes[m], w.scope.axes[n] = "(i + l)", "j"
-    source = f"{w.params[state.buffer]}[{w.scope.offset(state, w.buffers[state.buffer])}]"
+    w.axes[m], w.axes[n] = "(i + l)", "j"
+    source = f"{w.params[state.buffer]}[{w.offset(state)}]"
     with w.loop("i", *row_span, str(LANES)), w.loop("j", *column_span):
         w.emit(f"const long w = {rows} - i < {LANES} ? {rows} - i : {LANES};")
         target = f"{w.params[copy.buffer]}[(i/{LANES})*{columns}*{LANES} + j*{LANES} + l]"
         w.emit(f"for (long l = 0; l < w; l++) {target} = {source};")
-    w.scope.axes = saved_axes
+    w.axes = saved_axes
 
 
 def block_of_pairs(copy: Load, state: Load) -> str:
@@ -74,6 +73,6 @@ def block_of_pairs(copy: Load, state: Load) -> str:
 
 def has_whole_blocks(w: CWriter, state: Load) -> bool:
     """Does the state consist of complete 16 x 16 blocks, each contiguous in memory?"""
-    buffer = w.buffers[state.buffer]
+    buffer = w.plan.buffers[state.buffer]
     multiples = all(isinstance(extent, int) and extent % LANES == 0 for extent in state.shape)
     return multiples and buffer.layout == PANELS and buffer.type.dtype == float32

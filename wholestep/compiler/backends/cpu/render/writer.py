@@ -5,29 +5,19 @@ Elementwise code is scalar C in `#pragma omp simd` loops, which gcc vectorizes (
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 
+from wholestep.compiler.backends.common.cstyle.writer import CStyleWriter
 from wholestep.compiler.backends.cpu.kernel_schedule import Blocks, Inner, Queries, schedule_of
-from wholestep.compiler.backends.cpu.layout.stored_layout import LANES, PANELS
-from wholestep.compiler.backends.cpu.render.address import AxisScope
-from wholestep.compiler.backends.cpu.render.language import LOCAL, LOWEST, OPS, STORED, SUFFIX, cast_text, literal
+from wholestep.compiler.backends.cpu.layout.stored_layout import LANES, PAIRS, PANELS
+from wholestep.compiler.backends.cpu.render.address import pair_terms, panel_terms
+from wholestep.compiler.backends.cpu.render.language import LOCAL, LOWEST, OPS, STORED, SUFFIX, C, cast_text
 from wholestep.compiler.backends.cpu.render.row_tails import can_widen, stores_rounded_as_vector, write_masked_lanes
 from wholestep.compiler.ir.ops import Trait, ops_with
-from wholestep.compiler.ir.types import DType, Extent, bfloat16, float32, float64, int32, int64, uint8
+from wholestep.compiler.ir.types import DType, bfloat16, float32, float64, int32, int64, uint8
 from wholestep.compiler.plan.io.traffic import loads, stores
 from wholestep.compiler.plan.model.bodies import Window
-from wholestep.compiler.plan.model.kernel import (
-    Buffer,
-    Index,
-    Instr,
-    Kernel,
-    Level,
-    Load,
-    Reduce,
-    Space,
-    Store,
-)
+from wholestep.compiler.plan.model.kernel import Instr, Kernel, Level, Load, Plan, Reduce, Space, Store
 
 TRANSCENDENTAL = ops_with(Trait.TRANSCENDENTAL)
 REDUCE_SUFFIX = {float32: "f32", float64: "f64", int32: "i32", int64: "i64", uint8: "u8"}
@@ -36,113 +26,52 @@ REDUCE_SUFFIX = {float32: "f32", float64: "f64", int32: "i32", int64: "i64", uin
 NOINLINE = "__attribute__((noinline)) "
 
 
-class CWriter:
-    """Collects the lines of one kernel's function.  Its buffers are the parameters x0, x1, ... in order of use."""
+class CWriter(CStyleWriter):
+    """Collects the lines of one kernel's function.  Its buffers are the parameters x0, x1, ... in order of use.
 
-    def __init__(self, kernel: Kernel, buffers: Mapping[int, Buffer], symbols: tuple[str, ...]) -> None:
-        self.kernel, self.buffers, self.symbols = kernel, buffers, symbols
-        self.lines: list[str] = []
-        self.depth = 1
+    `axis_panels` maps an axis that is iterated in panels to the expressions of (axis / 16, axis % 16).
+    """
+
+    language = C
+    random_stream, random_counter = "call->seed, call->step", "uint64_t"
+
+    def __init__(self, plan: Plan, kernel: Kernel) -> None:
+        super().__init__(plan, kernel)
         used = dict.fromkeys(access.buffer for access in (*loads(kernel), *stores(kernel)))
         names = {storage: f"x{i}" for i, storage in enumerate(dict.fromkeys(self.place(b) for b in used))}
-        self.params = {b: names[self.place(b)] for b in used}
         self.schedule = schedule_of(kernel)
-        self.params.update(workspace(self.schedule.inner))
-        self.values: dict[int, str] = {}
-        self.dtypes: dict[int, DType] = {}
-        self.instrs = [i for level in kernel.levels for i in (*level.row, *level.body)]
+        self.params = {b: names[self.place(b)] for b in used} | workspace(self.schedule.inner)
+        self.axis_panels: dict[int, tuple[str, str]] = {}
         self.rounded = {i.id: i for i in self.instrs if i.op == "cast" and i.dtype == bfloat16}
-        scalars = dict.fromkeys((i.slot, i.dtype) for i in self.instrs if i.op == "scalar")
-        self.scalars = {scalar: f"s{n}" for n, scalar in enumerate(scalars)}  # (slot, dtype) -> C name
-        for i in self.instrs:
-            self.dtypes[i.id] = i.dtype
-            name = self.scalars[i.slot, i.dtype] if i.op == "scalar" else f"v{i.id}"
-            self.values[i.id] = literal(i.const, i.dtype) if i.op == "const" else name
-        for level in kernel.levels:
-            for r in level.reduces:
-                self.values[r.id], self.dtypes[r.id] = f"v{r.id}", r.dtype
-        written = {i.id: self.values[i.id] for i in self.instrs if i.op in ("const", "scalar")}
-        self.scope = AxisScope(symbols, {a: f"i{a}" for a in range(len(kernel.axes))}, written=written)
 
-    # -- lines -----------------------------------------------------------------------------------------------------
-    def emit(self, text: str) -> None:
-        self.lines.append("  " * self.depth + text)
-
-    @contextmanager
-    def block(self, head: str) -> Iterator[None]:
-        self.emit(f"{head} {{")
-        self.depth += 1
-        yield
-        self.depth -= 1
-        self.emit("}")
-
-    @contextmanager
-    def loop(self, var: str, lo: str, hi: str, step: str = "1") -> Iterator[None]:
-        advance = f"{var}++" if step == "1" else f"{var} += {step}"
-        with self.block(f"for (long {var} = {lo}; {var} < {hi}; {advance})"):
-            yield
+    def scalar_name(self, number: int, slot: int, dtype: DType) -> str:
+        return f"s{number}"
 
     def span(self, axis: int) -> tuple[str, str]:
         """The range of an axis that this thread iterates over."""
-        return ("lo", "hi") if axis == self.schedule.split else ("0", self.scope.extent(self.kernel.axes[axis]))
+        return ("lo", "hi") if axis == self.schedule.split else ("0", self.extent(self.kernel.axes[axis]))
 
-    # -- values ----------------------------------------------------------------------------------------------------
-    def element(self, load: Load) -> str:
-        return f"{self.params[load.buffer]}[{self.scope.offset(load, self.buffers[load.buffer])}]"
+    def offset(self, load: Load) -> str:
+        layout = self.plan.buffers[load.buffer].layout
+        if layout == PANELS:
+            terms = panel_terms(self, load, self.axis_panels)
+        else:
+            terms = pair_terms(self, load) if layout == PAIRS else self.row_major_terms(load)
+        return " + ".join(terms) or "0"
 
     def expression(self, i: Instr) -> str:
-        args = tuple(self.values[a] for a in i.args)
-        if i.op == "load":
-            assert i.load is not None
-            text = self.element(i.load)
-            if i.guards:
-                inside = " && ".join(self.guard(g.index, g.lo, g.hi) for g in i.guards)
-                assert i.fill is not None
-                text = f"({inside}) ? {text} : {self.values[i.fill]}"
-            return text
-        if i.op == "index":
-            assert i.index is not None
-            return f"({STORED[i.dtype]})({' + '.join(self.scope.index(i.index, 0)) or '0'})"
-        if i.op == "random":
-            assert i.index is not None
-            element = " + ".join(self.scope.index(i.index, 0)) or "0"
-            suffix = "f32" if i.dtype == float32 else "f64"
-            return f"ws_uniform_{suffix}(call->seed, call->step, {i.key}ull, (uint64_t)({element}))"
-        if i.op == "cast":
-            source = self.rounded.get(i.args[0])
-            if i.dtype == float32 and source is not None and self.dtypes[source.args[0]] == float32:
-                # Rounded in place, without a round trip through 16 bits.
-                return f"ws_rounded_{SUFFIX[source.dtype]}({self.values[source.args[0]]})"
-            return cast_text(args[0], self.dtypes[i.args[0]], i.dtype)
-        of = self.dtypes[i.args[1] if i.op == "where" else i.args[0]]
-        return OPS[i.op](of, args)
-
-    def guard(self, index: Index, lo: Extent, hi: Extent) -> str:
-        at = " + ".join(self.scope.index(index, 0)) or "0"
-        return f"{self.scope.extent(lo)} <= {at} && {at} < {self.scope.extent(hi)}"
-
-    def instructions(self, instrs: Sequence[Instr]) -> None:
-        for i in instrs:
-            if i.op not in ("const", "scalar", "acc", "position"):
-                self.emit(f"const {LOCAL[i.dtype]} v{i.id} = {self.expression(i)};")
-
-    def stores(self, items: Sequence[Store]) -> None:
-        for s in items:
-            guarded = [(i, e) for i, e in zip(s.load.index, s.load.shape, strict=True) if i.is_behind_start]
-            inside = " && ".join(self.guard(i, 0, e) for i, e in guarded)
-            self.emit(f"{f'if ({inside}) ' if inside else ''}{self.element(s.load)} = {self.stored(s)};")
-
-    def stored(self, store: Store) -> str:
-        """The value in the type of its buffer: a kernel that writes a state also writes its half-precision copy."""
-        of, to = self.dtypes[store.value], self.buffers[store.load.buffer].type.dtype
-        return cast_text(self.values[store.value], of, to) if to.is_half else self.values[store.value]
+        source = self.rounded.get(i.args[0]) if i.op == "cast" else None
+        if i.dtype == float32 and source is not None and self.dtypes[source.args[0]] == float32:
+            # Rounded in place, without a round trip through 16 bits.
+            return f"ws_rounded_{SUFFIX[source.dtype]}({self.values[source.args[0]]})"
+        return super().expression(i)
 
     # -- the vector axis -------------------------------------------------------------------------------------------
     def is_paneled(self, level: Level) -> bool:
         """Does the level traverse a paneled buffer along the vector axis?"""
         accesses = [i.load for i in level.body if i.load] + [s.load for s in level.stores]
         return any(
-            self.buffers[x.buffer].layout == PANELS and x.index[-1].plain == self.kernel.vector for x in accesses
+            self.plan.buffers[x.buffer].layout == PANELS and x.index[-1].plain == self.kernel.vector for x in accesses
         )
 
     def body(self, level: Level) -> None:
@@ -157,7 +86,7 @@ class CWriter:
             exceeds = f"ws_exceeds_{REDUCE_SUFFIX[self.dtypes[r.value]]}({value}, {lane})"
             self.emit(f"const int b{r.id} = (a{r.id}[l] < 0) | {exceeds};")
             self.emit(f"{lane} = b{r.id} ? {value} : {lane};")
-            self.emit(f"a{r.id}[l] = b{r.id} ? (int32_t)({self.scope.axes[self.kernel.vector or 0]}) : a{r.id}[l];")
+            self.emit(f"a{r.id}[l] = b{r.id} ? (int32_t)({self.axes[self.kernel.vector or 0]}) : a{r.id}[l];")
         else:
             combine = OPS["add" if r.op == "sum" else "maximum"]
             self.emit(f"{lane} = {combine(self.dtypes[r.value], (lane, value))};")
@@ -180,10 +109,10 @@ class CWriter:
         """The body of a level over `count` lanes of panel `p`."""
         vector = self.kernel.vector
         assert vector is not None
-        saved = self.scope.axes[vector]
-        self.scope.axes[vector] = f"({base or f'{p}*{LANES}'} + l)"
+        saved = self.axes[vector]
+        self.axes[vector] = f"({base or f'{p}*{LANES}'} + l)"
         if not base:
-            self.scope.panels[vector] = (p, "l")
+            self.axis_panels[vector] = (p, "l")
         if count.isdigit() and int(count) < LANES and can_widen(level):
             write_masked_lanes(self, level, int(count), simd(level))
         elif count == str(LANES) and (rounded := stores_rounded_as_vector(self, level)):
@@ -192,8 +121,8 @@ class CWriter:
             self.emit(simd(level))
             with self.block(f"for (long l = 0; l < {count}; l++)"):
                 self.body(level)
-        self.scope.axes[vector] = saved
-        self.scope.panels.pop(vector, None)
+        self.axes[vector] = saved
+        self.axis_panels.pop(vector, None)
 
     def round_after_loop(self, level: Level, rounded: Mapping[Store, Instr], p: str, base: str) -> None:
         """A full panel of a level whose half-precision results are rounded after the loop, 16 at a time."""
@@ -211,9 +140,9 @@ class CWriter:
             for r in level.reduces:
                 self.accumulate(r)
             self.stores([s for s in level.stores if s not in rounded])
-        self.scope.axes[vector], self.scope.panels[vector] = base or f"{p}*{LANES}", (p, "0")
+        self.axes[vector], self.axis_panels[vector] = base or f"{p}*{LANES}", (p, "0")
         if base:
-            self.scope.panels.pop(vector)
+            self.axis_panels.pop(vector)
         for s, cast in rounded.items():
             self.emit(f"ws_round_{SUFFIX[cast.dtype]}(&{self.element(s.load)}, h{cast.id});")
 
@@ -247,12 +176,14 @@ class CWriter:
 
     def place(self, buffer: int) -> object:
         """Identifies a buffer's memory: aliases (in-place results) are one parameter, since all are `restrict`."""
-        info = self.buffers[buffer]
+        info = self.plan.buffers[buffer]
         return (info.offset, info.bytes) if info.space is Space.ARENA else buffer
 
     # -- the function ----------------------------------------------------------------------------------------------
     def parameters(self) -> str:
-        return "".join(f", {STORED[self.buffers[b].type.dtype]} *restrict {x}" for x, b in self.arguments().items())
+        return "".join(
+            f", {STORED[self.plan.buffers[b].type.dtype]} *restrict {x}" for x, b in self.arguments().items()
+        )
 
     def arguments(self) -> dict[str, int]:
         """The parameters by name, each with the buffer that is passed."""

@@ -89,7 +89,7 @@ class Nodes:
         self._nodes.append(call("cuGraphAddEventRecordNode", self.handle, before, len(before), event.handle))
         return len(self._nodes) - 1
 
-    def captured(self, record: Callable[[int], None], after: Sequence[int]) -> int:
+    def capture(self, record: Callable[[int], None], after: Sequence[int]) -> int:
         """Adds what a library enqueues into a captured stream, as a child graph."""
         stream = self._gpu.library_stream
         # Relaxed: during the capture the library may load a kernel, and unused memory may be freed.

@@ -47,9 +47,9 @@ class HostCopies:
 
     def prepare(self) -> None:
         """Starts to load or compile the C function."""
-        self._found()
+        self._native_copy()
 
-    def _found(self) -> Background[Native | str]:
+    def _native_copy(self) -> Background[Native | str]:
         options = self._options
         key = options.cache, options.cache_folder, options.compiler_command
         if key not in _coming:
@@ -59,7 +59,7 @@ class HostCopies:
 
     def copy(self, to: AnyArray, array: AnyArray) -> None:
         """Copies an array to a contiguous one of its shape."""
-        native, flat, of = self._found().result(), to.reshape(-1), array.reshape(-1)
+        native, flat, of = self._native_copy().result(), to.reshape(-1), array.reshape(-1)
         if isinstance(native, str):
             parts = _parts(of.size, of.itemsize)
             run_all([partial(np.copyto, flat[part], of[part]) for part in parts], min(self._threads, MOST_OF_PYTHON))
@@ -69,7 +69,7 @@ class HostCopies:
     def gather(self, to: AnyArray, array: AnyArray, rows: AnyArray) -> None:
         """Copies rows of a contiguous array in the order of `rows`, which are all in range."""
         size = array[:1].nbytes
-        native = self._found().result() if size >= LONG_ROW else ""
+        native = self._native_copy().result() if size >= LONG_ROW else ""
 
         def take(part: slice) -> None:
             np.take(array, rows[part], axis=0, out=to[part], mode="clip")

@@ -10,8 +10,8 @@ import numpy as np
 
 from wholestep.compiler.backends.cuda.driver.driver import CudaModule, DeviceMemory, Gpu
 from wholestep.compiler.backends.cuda.runtime.device_init import draw
-from wholestep.compiler.backends.cuda.runtime.program_memory import align_size
-from wholestep.compiler.backends.gpu.schedule import COUNTERS
+from wholestep.compiler.backends.gpu.kernel_schedule import COUNTERS
+from wholestep.compiler.backends.gpu.program_memory import align_size
 from wholestep.compiler.frontend.initializers import InitialValue
 from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.plan.model.kernel import Layout, Plan

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from wholestep.compiler.backends.cuda.driver.driver import INSTALL
@@ -13,6 +14,7 @@ from wholestep.compiler.runtime.cache.content_store import ContentStore, key_of
 from wholestep.errors import CompilerError
 
 SUFFIX = ".cubin"
+PTX = Path(__file__).parents[1] / "native" / "ptx.h"  # the primitives that need PTX
 TOGETHER = 8  # functions per compilation unit; several units compile in parallel
 
 
@@ -79,9 +81,14 @@ def pieces(source: GpuSource) -> list[tuple[list[str], str]]:
     return [(names[i::count], "\n\n".join(texts[i::count])) for i in range(count)]
 
 
+def translation_unit(kernels: str) -> str:
+    """The complete CUDA C++ source of some kernels."""
+    return with_primitives(kernels, PTX.read_text())
+
+
 def compile_kernels(body: str, architecture: str, cache: ContentStore) -> bytes:
     """Machine code of some kernels, cached by the source text."""
-    text = with_primitives(body)
+    text = translation_unit(body)
     key = key_of("cuda", text, architecture, nvrtc_version())
     path = cache.get(key, SUFFIX) or cache.put(key, compile_text(text, architecture), SUFFIX)
     return path.read_bytes()

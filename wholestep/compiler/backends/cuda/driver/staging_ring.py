@@ -20,8 +20,8 @@ from wholestep.compiler.backends.cuda.driver.driver import CudaEvent, DeviceMemo
 from wholestep.compiler.backends.cuda.driver.host_copies import HostCopies
 from wholestep.compiler.backends.cuda.runtime.launch_handles import CudaLaunch
 from wholestep.compiler.backends.cuda.runtime.launch_list import RECORD, Order, Resource, write_record
-from wholestep.compiler.backends.cuda.runtime.program_memory import HEAD, OwnLayout, record_words
 from wholestep.compiler.backends.cuda.runtime.scalar_prologue import PrologueScalars
+from wholestep.compiler.backends.gpu.program_memory import HEAD, OwnLayout, record_words
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
@@ -106,9 +106,9 @@ class DeferredOutput:
 
     def read(self) -> AnyArray:
         """A copy, when it has arrived."""
-        return self.settled().copy()
+        return self.array().copy()
 
-    def settled(self) -> AnyArray:
+    def array(self) -> AnyArray:
         """Waits for it, and returns its pinned memory to the pool."""
         if self._array is None:
             assert self._landing is not None, "the copy is in flight"
@@ -135,7 +135,7 @@ class Landings:
         while not self._free and self._left == 0:
             oldest = self._users.popleft()()
             if oldest is not None:
-                oldest.settled()
+                oldest.array()
         if not self._free:
             self._left -= 1
             self._free.append(Landing(self._gpu, self._size))

@@ -24,6 +24,7 @@ PACKAGE, VERSION = "nvidia-cudnn-frontend", "1.18.0"  # pinned: we use private n
 MODULE = "cudnn._compiled_module"
 TYPES: Mapping[DType, str] = {float32: "FLOAT", float16: "HALF", bfloat16: "BFLOAT16"}
 IN_ANY_ORDER = "NONDETERMINISTIC"  # a numerical note that excludes an algorithm
+SCRATCH = -1  # buffer of a tensor in the kernel's scratch memory, which our epilogue kernel reads
 Option = bool | int | float | tuple[int, ...]
 
 
@@ -61,6 +62,35 @@ class Description:
         computed = {name for op in self.ops for name in op.outputs}
         defined = computed | {a.name for a in self.arrays}
         assert all(name in defined for op in self.ops for _, name in op.inputs), f"{self} reads an undefined tensor"
+
+
+@dataclass(frozen=True)
+class TensorAddress:
+    """Address of a described tensor: buffer and byte offset."""
+
+    name: str
+    buffer: int
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class LibraryCall:
+    """A description, bound to buffers of a plan."""
+
+    description: Description
+    places: tuple[TensorAddress, ...]
+
+    @property
+    def writes(self) -> set[int]:
+        """Buffers that it writes."""
+        computed = {name for op in self.description.ops for name in op.outputs}
+        return {place.buffer for place in self.places if place.name in computed}
+
+    @property
+    def reads(self) -> set[int]:
+        """Buffers that it reads."""
+        computed = {name for op in self.description.ops for name in op.outputs}
+        return {place.buffer for place in self.places if place.name not in computed}
 
 
 @cache
@@ -129,7 +159,7 @@ class PreparedGraph:
         self._uids = {a.name: uid for uid, a in enumerate(description.arrays, 1)}
         try:
             with _under_package_name(module):
-                self._graph = self._recorded(module, description)
+                self._graph = self._record(module, description)
                 self._graph.validate()
                 self._graph.build_operation_graph()
                 modes = module.heur_mode
@@ -162,7 +192,7 @@ class PreparedGraph:
         self._graph.build_plans()
         return None
 
-    def _recorded(self, module: Any, description: Description) -> Any:
+    def _record(self, module: Any, description: Description) -> Any:
         wide = module.data_type.FLOAT
         graph = module.pygraph(intermediate_data_type=wide, compute_data_type=wide, handle=self._handle)
         computed = {name for op in description.ops for name in op.outputs}

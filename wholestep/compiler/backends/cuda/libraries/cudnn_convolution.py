@@ -12,12 +12,17 @@ from functools import cache
 from math import prod
 from pathlib import Path
 
-from wholestep.compiler.backends.cuda.libraries.cudnn import CudnnOp, CudnnTensor, Description
-from wholestep.compiler.backends.cuda.libraries.cudnn_graphs import LibraryCall, TensorAddress
-from wholestep.compiler.backends.cuda.libraries.gemm_library import start_of, stride_of
-from wholestep.compiler.backends.cuda.target import uses_tf32
-from wholestep.compiler.backends.gpu.convolution.direct import operand, shape_of, static_extent
-from wholestep.compiler.backends.gpu.kernel_schedule import GRAPH, PRODUCT, CudaSchedule, schedule_of
+from wholestep.compiler.backends.cuda.libraries.cudnn import (
+    CudnnOp,
+    CudnnTensor,
+    Description,
+    LibraryCall,
+    TensorAddress,
+)
+from wholestep.compiler.backends.gpu.direct_convolution import operand, shape_of, static_extent
+from wholestep.compiler.backends.gpu.kernel_schedule import Form, GpuSchedule
+from wholestep.compiler.backends.gpu.strides import start_of, stride_of
+from wholestep.compiler.backends.gpu.target import GpuTarget, gpu_target, target_of
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.ir.types import DType, Extent, evaluate, float32
@@ -45,8 +50,17 @@ def has_many_channels(dtype: DType, channels: Extent, outputs: Extent, groups: i
     return is_supported and channels % CHANNELS == outputs % CHANNELS == 0 and min(channels, outputs) >= least
 
 
-def is_for_library(node: Node, tf32: bool = False) -> bool:
-    """Is a node a convolution or an adjoint that the library computes, with or without tf32?"""
+def is_for_library(node: Node, target: GpuTarget) -> bool:
+    """Is a node a convolution or an adjoint that the library computes?"""
+    return _is_for_library(node, target.tf32)
+
+
+def computes_half(node: Node) -> bool:
+    """Is a node a convolution or an adjoint of half-precision operands that the library computes?"""
+    return _is_for_library(node, tf32=False)
+
+
+def _is_for_library(node: Node, tf32: bool) -> bool:
     if node.op not in OPS:
         return False
     weight = node if node.op == "conv2d_grad_weight" else node.inputs[1]
@@ -56,32 +70,24 @@ def is_for_library(node: Node, tf32: bool = False) -> bool:
     return a.last and has_many_channels(node.inputs[0].type.dtype, channels, outputs, a.groups, tf32)
 
 
-def takes_epilogue_in_tf32(convolution: Node, node: Node, alone: bool) -> bool:
-    """`takes_epilogue` on a target with tf32 products."""
-    return takes_epilogue(convolution, node, alone, tf32=True)
-
-
-def takes_epilogue(convolution: Node, node: Node, alone: bool, tf32: bool = False) -> bool:
+def takes_epilogue(convolution: Node, node: Node, alone: bool, target: str) -> bool:
     """May a node be fused into a convolution's kernel?  The library's fuses only the rounding for its single reader."""
-    if not is_for_library(convolution, tf32):
+    if not is_for_library(convolution, gpu_target(target)):
         return convolution.op != "conv2d_grad_weight" and convolution.op != "pooled_grad_weight"
     half = convolution.inputs[0].type.dtype
     return alone and node.op == "cast" and node.type.dtype == half and half.is_half
 
 
-def takes(plan: Plan, kernel: Kernel, window: Window) -> bool:
-    """Does the library compute all of a window kernel?"""
-    return window.op in OPS and why_not_cudnn(plan, kernel, window) is None
-
-
-def why_not_cudnn(plan: Plan, kernel: Kernel, window: Window) -> str | None:
+def why_not_cudnn(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> str | None:
     """Why a convolution or an adjoint is not computed by the library; None if it is."""
+    window = kernel.body
+    assert isinstance(window, Window)
     result = result_of(window)
     if result is None or window.op not in OPS:
         return "they have a fused epilogue"
     weight = shape_of(kernel, operand(window, "weight")) if window.op != "conv2d_grad_weight" else kernel.axes[:4]
     dtypes = {plan.buffers[o.load.buffer].type.dtype for o in window.operands}
-    tf32 = uses_tf32(plan.target)
+    tf32 = target_of(plan).tf32
     if not all(dtype.is_half or (tf32 and dtype == float32) for dtype in dtypes):
         return f"they multiply {'/'.join(sorted(map(str, dtypes)))}"
     if len(dtypes) > 1 or plan.buffers[result[0].buffer].type.dtype not in dtypes:
@@ -93,21 +99,6 @@ def why_not_cudnn(plan: Plan, kernel: Kernel, window: Window) -> str | None:
         return "they are in a loop" if kernel.loop is not None else "their padding is asymmetric"
     dense = all(stride_of(o.load, o.axes[-1]) == 1 for o in window.operands)
     return None if dense else "their operands are not channels-last"
-
-
-def notes_of(plan: Plan) -> tuple[str, ...]:
-    """Report notes: what computes the convolutions of a plan, and why."""
-    counts: dict[str, int] = {}
-    for kernel in plan.kernels:
-        window = kernel.body
-        if isinstance(window, Window) and "max_pool" not in window.op:
-            reason = why_not_cudnn(plan, kernel, window)
-            form = "our implicit GEMM" if schedule_of(kernel).form == PRODUCT else "our direct kernels"
-            implementation = (
-                "cuDNN, channels-last, with deterministic algorithms" if reason is None else f"{form}: {reason}"
-            )
-            counts[implementation] = counts.get(implementation, 0) + 1
-    return tuple(f"{count} convolutions and adjoints by {implementation}" for implementation, count in counts.items())
 
 
 def _is_symmetric(kernel: Kernel, window: Window) -> bool:
@@ -162,8 +153,8 @@ def _is_rounded_sum(instr: Instr, instructions: Mapping[int, Instr]) -> bool:
     return instr.op == "acc"
 
 
-def schedule(kernel: Kernel) -> CudaSchedule:
-    return CudaSchedule(GRAPH, 1, 1, workspace=WORKSPACE)
+def schedule(plan: Plan, kernel: Kernel) -> GpuSchedule:
+    return GpuSchedule(Form.GRAPH, 1, 1, workspace=WORKSPACE)
 
 
 def describe_call(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> LibraryCall:

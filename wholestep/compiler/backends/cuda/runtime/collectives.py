@@ -17,6 +17,7 @@ from weakref import WeakSet
 
 from wholestep.compiler.backends.cuda.driver.driver import CudaModule
 from wholestep.compiler.backends.cuda.libraries.nccl import Communicator, PeerBytes
+from wholestep.compiler.backends.gpu.schedule import EXCHANGE_ROOM
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.model.bodies import Exchange
 from wholestep.compiler.plan.model.kernel import Kernel
@@ -27,19 +28,10 @@ if TYPE_CHECKING:
     from wholestep.compiler.backends.cuda.runtime.launch_list import Order, Resource
 
 RANKS = "ranks"  # resource: all ranks run their collectives in the same order
-SUMS = ("all_reduce", "reduce_scatter")
 LITTLE = 4 << 10  # bytes up to which everyone receives everything, if all ranks' vectors fit into the extra room
-BESIDE = 64 << 10  # bytes of extra room
 ALIGNMENT = 16  # bytes, of what one rank sends
 MOST_PIECES = 100  # pieces per summing launch: `ws_given<400>` of native/ranks.h
 THREADS, MOST_BLOCKS = 256, 1056  # threads per block, and the largest grid
-
-
-def room_of(exchange: Exchange, sizes: Mapping[str, int]) -> int:
-    """Workspace bytes for what the other ranks send, however many there are."""
-    if exchange.collective not in SUMS:
-        return 0
-    return sum(evaluate(load.shape[0], sizes) for load in exchange.operands) * exchange.dtype.size + BESIDE
 
 
 class GraphOwner(Protocol):
@@ -113,7 +105,7 @@ class CollectivePhases:
         self.starts = [0, *accumulate(t.count for t in tensors)]
 
     def all_reduce(self) -> list[Phase]:
-        if self.starts[-1] * self.size <= LITTLE and self._fits(self.starts[-1], BESIDE):
+        if self.starts[-1] * self.size <= LITTLE and self._fits(self.starts[-1], EXCHANGE_ROOM):
             return self._reduce([(t, 0, start, t.count) for t, start in zip(self.tensors, self.starts, strict=False)])
         parts = [list(self._pieces(*rows_of_rank(self.starts[-1], p, self.ranks))) for p in range(self.ranks)]
         own = parts[self.place]

@@ -85,9 +85,9 @@ class CudaDevice:
                 f"with device={self.name!r}."
             )
         with inner_span("gpu_init"):
-            return self._loaded(plan, place, meanwhile)
+            return self._load_plan(plan, place, meanwhile)
 
-    def _loaded(self, plan: Plan, place: LoadContext, meanwhile: Callable[[], None]) -> Program:
+    def _load_plan(self, plan: Plan, place: LoadContext, meanwhile: Callable[[], None]) -> Program:
         self.memory.drawing = partial(self.draws, place.where.options)
         if _are_here(place.where.group) and is_collective(plan):
             from wholestep.compiler.backends.cuda.runtime.simulated_ranks import (  # imported here: rarely needed

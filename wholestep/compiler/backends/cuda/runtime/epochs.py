@@ -20,9 +20,9 @@ from wholestep.compiler.backend import SLICE_SECONDS, Epoch, IndexRefusedError, 
 from wholestep.compiler.backends.cuda.driver.cuda_graph import CudaGraph, Nodes
 from wholestep.compiler.backends.cuda.driver.driver import CudaEvent, CudaModule, DeviceMemory, Gpu, PinnedMemory
 from wholestep.compiler.backends.cuda.runtime.launch_list import Gathering, Order, Resource, with_double_buffers
-from wholestep.compiler.backends.cuda.runtime.program_memory import record_words
 from wholestep.compiler.backends.cuda.runtime.streaming import StreamedData
 from wholestep.compiler.backends.gpu.persistent.eligibility import MOST_DATA
+from wholestep.compiler.backends.gpu.program_memory import record_words
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.epoch_permutation import ROUNDS, _round_keys
 
@@ -218,7 +218,7 @@ class Epochs:
         program.write_records(records, epoch, update)
         graph = None if self._persists() else self._ready_graph(count, epoch.sizes_of(update))
         if isinstance(self._resident, StreamedData):
-            begins = self._resident.bring(epoch, update, count, self._program.share.rows)
+            begins = self._resident.load(epoch, update, count, self._program.share.rows)
             self._resident.write(self._data.address, self._data_record(epoch, begins))
         self._gpu.copy_in(self._records.address, pinned.address, records.nbytes)
         if graph is not None:
@@ -227,7 +227,7 @@ class Epochs:
             at, data, losses = self._records.address, self._data.address, self._losses.address
             self._persistent.launch(at, count, data, losses, self._second.__getitem__, self._elsewhere)
         if isinstance(self._resident, StreamedData):
-            self._resident.launched()
+            self._resident.mark_launched()
         to = pinned.address + 8 * self._words * self.steps
         self._gpu.copy_out(to, self._losses.address, LOSS_BYTES * count)
         self._events[slot].record()
@@ -235,7 +235,7 @@ class Epochs:
     def _ready_graph(self, count: int, sizes: Mapping[str, int]) -> CudaGraph:
         key = count, self._elsewhere, self._program.graph_key(sizes)
         if not self._looked:
-            self._gathering, self._looked = self._program.gathering(GATHER_BLOCKS), True
+            self._gathering, self._looked = self._program.gather_launch(GATHER_BLOCKS), True
 
         def build(nodes: Nodes) -> None:
             order = self._program.order_of(nodes)
@@ -265,8 +265,8 @@ class Epochs:
                 return loss
             return self._second[id] if id in elsewhere else self._program.address(id)
 
-        placed = self._program.placed(address, self._records.address + 8 * self._words * i, elsewhere)
-        self._program.add_step(order, placed, sizes, gathering)
+        record = self._records.address + 8 * self._words * i
+        self._program.add_step(order, self._program.step_addresses(address, record, elsewhere), sizes, gathering)
 
     def _gather_arguments(self, i: int) -> tuple[tuple[int, int], frozenset[Resource]]:
         """Arguments for gathering the rows of a step, and what that writes: steps alternate between two buffers."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from wholestep.compiler.backends.cuda.runtime.program_memory import is_small
+from wholestep.compiler.backends.gpu.program_memory import is_small
 from wholestep.compiler.runtime.arrays import AnyArray
 
 if TYPE_CHECKING:

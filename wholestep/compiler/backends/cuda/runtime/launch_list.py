@@ -13,13 +13,12 @@ import numpy as np
 
 from wholestep.compiler.backends.cuda.driver.cuda_graph import Nodes
 from wholestep.compiler.backends.cuda.driver.driver import Gpu
-from wholestep.compiler.backends.cuda.libraries import cublas, cudnn, cudnn_graphs
-from wholestep.compiler.backends.cuda.libraries.gemm_library import product_of
+from wholestep.compiler.backends.cuda.libraries import cublas, cudnn, library_calls
 from wholestep.compiler.backends.cuda.runtime.collectives import Collectives
-from wholestep.compiler.backends.cuda.runtime.program_memory import DIMS, HEAD
-from wholestep.compiler.backends.gpu.kernel_schedule import EXCHANGE, GRAPH, LIBRARY, schedule_of, sort_grid_blocks
+from wholestep.compiler.backends.gpu.gemm_library import product_of
+from wholestep.compiler.backends.gpu.kernel_schedule import COUNTERS, Form, schedule_of, sort_grid_blocks
+from wholestep.compiler.backends.gpu.program_memory import DIMS, HEAD
 from wholestep.compiler.backends.gpu.render.source import GpuSource, Rendered
-from wholestep.compiler.backends.gpu.schedule import COUNTERS
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.model.bodies import Scatter
 from wholestep.compiler.plan.model.kernel import Kernel, Plan, Space
@@ -76,7 +75,7 @@ class Order:
     def library(self, record: Callable[[int], None], reads: set[Resource], writes: set[Resource]) -> None:
         """Adds what a library enqueues into a stream."""
         after = self._after(reads, writes)
-        self._finish(self._nodes.captured(record, after), after, reads, writes)
+        self._finish(self._nodes.capture(record, after), after, reads, writes)
 
     def _after(self, reads: set[Resource], writes: set[Resource]) -> list[int]:
         if self._in_line:
@@ -186,11 +185,11 @@ class Launches:
                         continue
                     for kernel, _ in launch.kernels:
                         order.current = (kernel,)
-                        if schedule_of(kernel).form == LIBRARY:
+                        if schedule_of(kernel).form == Form.LIBRARY:
                             self._add_product(order, place, kernel, sizes)
-                        elif schedule_of(kernel).form == GRAPH:
+                        elif schedule_of(kernel).form == Form.GRAPH:
                             self._add_graph(order, place, kernel, sizes)
-                        elif schedule_of(kernel).form == EXCHANGE:
+                        elif schedule_of(kernel).form == Form.EXCHANGE:
                             self._add_exchange(order, place, kernel, sizes)
                     order.current = [kernel for kernel, _ in launch.kernels]
                     if launch.function:
@@ -267,20 +266,20 @@ class Launches:
 
     def _add_graph(self, order: Order, place: StepAddresses, kernel: Kernel, sizes: Mapping[str, int]) -> None:
         """Adds a cuDNN graph."""
-        library_call, schedule = cudnn_graphs.call_of(self.plan, kernel, sizes), schedule_of(kernel)
+        library_call, schedule = library_calls.call_of(self.plan, kernel, sizes), schedule_of(kernel)
         scratch, workspace = place.scratch + schedule.scratch_at, place.arena + schedule.workspace_at
 
         def resources(buffers: set[int]) -> set[Resource]:
-            return {self._scratch_of(kernel) if b == cudnn_graphs.SCRATCH else b for b in buffers}
+            return {self._scratch_of(kernel) if b == cudnn.SCRATCH else b for b in buffers}
 
         addresses = {
-            p.name: (scratch if p.buffer == cudnn_graphs.SCRATCH else place.address(p.buffer)) + p.offset
+            p.name: (scratch if p.buffer == cudnn.SCRATCH else place.address(p.buffer)) + p.offset
             for p in library_call.places
         }
         order.library(
             lambda stream: cudnn.run_graph(library_call.description, addresses, workspace, stream),
-            with_double_buffers(resources(library_call.read), place.elsewhere),
-            with_double_buffers(resources(library_call.written), place.elsewhere) | {LIBRARIES, workspace_of(kernel)},
+            with_double_buffers(resources(library_call.reads), place.elsewhere),
+            with_double_buffers(resources(library_call.writes), place.elsewhere) | {LIBRARIES, workspace_of(kernel)},
         )
 
     def _add_exchange(self, order: Order, place: StepAddresses, kernel: Kernel, sizes: Mapping[str, int]) -> None:

@@ -64,7 +64,7 @@ class Persistent:
     def _write_table(self, second: Callable[[int], int], elsewhere: frozenset[int]) -> None:
         """Writes the address tables of even and odd steps."""
         program, table = self._program, list[int]()
-        place = program.placed(program.address, 0)
+        place = program.step_addresses(program.address, 0)
         for odd in (False, True):
             for kernel, buffers, scratch in self._text.calls:
                 schedule = schedule_of(kernel)

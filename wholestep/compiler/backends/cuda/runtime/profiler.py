@@ -106,5 +106,5 @@ class SerialOrder(Order):
         self._last = self._event(self.current, [node])
 
     def library(self, record: Callable[[int], None], reads: set[Resource], writes: set[Resource]) -> None:
-        node = self._nodes.captured(record, [self._last])
+        node = self._nodes.capture(record, [self._last])
         self._last = self._event(self.current, [node])

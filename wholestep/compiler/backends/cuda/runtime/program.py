@@ -35,10 +35,10 @@ from wholestep.compiler.backends.cuda.runtime.half_copies import HalfCopies
 from wholestep.compiler.backends.cuda.runtime.launch_handles import CudaLaunch
 from wholestep.compiler.backends.cuda.runtime.launch_list import Gathering, Launches, Order, StepAddresses
 from wholestep.compiler.backends.cuda.runtime.persistent_program import Persistent, persistent_of
-from wholestep.compiler.backends.cuda.runtime.program_memory import is_small, lay_out
 from wholestep.compiler.backends.cuda.runtime.scalar_prologue import PrologueScalars
 from wholestep.compiler.backends.cuda.target import begins_early
 from wholestep.compiler.backends.gpu.kernel_schedule import calls_library
+from wholestep.compiler.backends.gpu.program_memory import is_small, lay_out
 from wholestep.compiler.backends.gpu.render.source import GpuSource, gather_launch, native, render
 from wholestep.compiler.backends.gpu.schedule import arena_end
 from wholestep.compiler.ir.types import Extent, TensorType, evaluate
@@ -341,14 +341,14 @@ class CudaProgram:
 
         if turn is not None:
             exchange.add_fetch(order, turn, self._copies_between_steps("ws_fetch"))
-        self.add_step(order, self.placed(address, self._own.address), sizes)
+        self.add_step(order, self.step_addresses(address, self._own.address), sizes)
         if turn is not None:
             exchange.add_leave(order, turn, self._copies_between_steps("ws_leave"))
 
     def _copies_between_steps(self, name: str) -> Any:
         return self._device.moves(self._place.where.options).function(name)
 
-    def placed(
+    def step_addresses(
         self, address: Callable[[int], int], record: int, elsewhere: frozenset[int] = frozenset()
     ) -> StepAddresses:
         """Addresses for the kernels of a step."""
@@ -362,7 +362,7 @@ class CudaProgram:
         """Adds the kernels of one step to a graph."""
         self._launches.add(order, placed, self.share.sizes(sizes), gathering)
 
-    def gathering(self, blocks: int) -> Gathering | None:
+    def gather_launch(self, blocks: int) -> Gathering | None:
         """The launch that can also gather the next step's rows; compiled when epochs first need it."""
         gather = gather_launch(self._plan, self._render, blocks)
         if gather is None:

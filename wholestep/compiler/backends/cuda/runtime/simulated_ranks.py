@@ -96,7 +96,7 @@ class GpuRanks:
         for program in list(self.programs):
             program.catch_up()
 
-    def changed(self, family: SlotFamily) -> None:
+    def invalidate(self, family: SlotFamily) -> None:
         """Notes that a program has updated the states, equally on every rank."""
         family.version += 1
         for program in list(self.programs):
@@ -126,7 +126,7 @@ class SimulatedRankProgram(CudaProgram):
         """Does it use the session's own states?"""
         return self._place.memory is None
 
-    def bring(self) -> None:
+    def sync_states(self) -> None:
         """Copies external state changes; the other ranks of this process do the same."""
         if self._state.family.spread:
             for name, _ in self.plan.states:
@@ -200,7 +200,7 @@ class GpuRanksProgram:
         """Copies external state changes to every rank."""
         if self.seen != self._state.family.version:
             for program in self.programs:
-                program.bring()
+                program.sync_states()
             self.seen = self._state.family.version
 
     @property
@@ -235,7 +235,7 @@ class GpuRanksProgram:
         begun = [program.begin(sizes) for program in self.programs]
         self._graph(tuple(number for number, _ in begun), sizes).launch()
         if self.plan.updated:
-            self.team.changed(self._state.family)
+            self.team.invalidate(self._state.family)
         tickets = [program.end(turn, sizes) for program, (_, turn) in zip(self.programs, begun, strict=True)]
         if self._advances and (self._unless is None or not tickets[0].read(self._unless)):
             self._state.step += 1

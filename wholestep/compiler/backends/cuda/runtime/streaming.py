@@ -12,7 +12,7 @@ import numpy as np
 from wholestep.compiler.backend import Epoch
 from wholestep.compiler.backends.cuda.driver.driver import CopyStream, CudaEvent, DeviceMemory, Gpu, PinnedMemory
 from wholestep.compiler.backends.cuda.driver.host_copies import HostCopies
-from wholestep.compiler.backends.cuda.runtime.program_memory import align_size
+from wholestep.compiler.backends.gpu.program_memory import align_size
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.epoch_permutation import epoch_order
 
@@ -47,7 +47,7 @@ class StreamedData:
         self._next = 0
         gpu.wait()  # memory is zeroed on the main stream, with which the copy stream is not ordered
 
-    def bring(self, epoch: Epoch, update: int, count: int, own: Callable[[int], tuple[int, int]]) -> Mapping[str, int]:
+    def load(self, epoch: Epoch, update: int, count: int, own: Callable[[int], tuple[int, int]]) -> Mapping[str, int]:
         """Starts copying the rows of some updates; steps launched later wait for them.
 
         Args:
@@ -66,14 +66,14 @@ class StreamedData:
             own_rows = [(u * epoch.batch, *own(epoch.rows_of(u))) for u in range(update, update + count)]
             runs = [(start + before, length) for start, before, length in own_rows if length]
         for start, length in runs:
-            self._bring(place, epoch, start - first, np.arange(start, start + length))
+            self._copy_chunk(place, epoch, start - first, np.arange(start, start + length))
         begins = {n: self._offsets[n] - first * source[:1].nbytes for n, source in self._sources.items()}
         addresses = {name: (place.memory.address + begin) % 2**64 for name, begin in begins.items()}
         self._copies.record(place.copied)
         self._gpu.wait_for(place.copied)
         return addresses
 
-    def _bring(self, place: _Place, epoch: Epoch, before: int, at: AnyArray) -> None:
+    def _copy_chunk(self, place: _Place, epoch: Epoch, before: int, at: AnyArray) -> None:
         """Copies consecutive rows of an epoch, `before` rows after the start of the chunk."""
         rows = at if epoch.order is None else epoch_order(epoch.seed, epoch.order, epoch.rows, at)
         for name, source in self._sources.items():
@@ -89,7 +89,7 @@ class StreamedData:
         place.pinned.view(self._end, words.size, words.dtype)[:] = words.reshape(-1)
         self._gpu.copy_in(address, place.pinned.address + self._end, words.nbytes)
 
-    def launched(self) -> None:
+    def mark_launched(self) -> None:
         """Marks the buffer as in use until the launched steps are done, and rotates."""
         place = self._places[self._next]
         place.used.record()

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
-from wholestep.compiler.backends.gpu.kernel_schedule import ELEMENTS, PRODUCT, ROWS, CudaSchedule, schedule_of
+from wholestep.compiler.backends.gpu.kernel_schedule import Form, GpuSchedule, schedule_of
 from wholestep.compiler.ir.types import Extent, evaluate, float32
 from wholestep.compiler.plan.model.bodies import Dot, Nest
 from wholestep.compiler.plan.model.kernel import Draft, Kernel, Load, Plan, Space
@@ -49,7 +49,7 @@ def stays_in_row(load: Load, axis: int, extent: Extent) -> bool:
 def can_be_rows(draft: Draft, kernel: Kernel) -> bool:
     """Can a kernel run with one block per row without taking longer than a launch of its own?"""
     axis, schedule, sizes = row_axis(kernel), schedule_of(kernel), draft.sizes
-    if axis is None or schedule.form not in (ELEMENTS, ROWS, PRODUCT) or schedule.threads != THREADS:
+    if axis is None or schedule.form not in (Form.ELEMENTS, Form.ROWS, Form.PRODUCT) or schedule.threads != THREADS:
         return False
     extent = kernel.axes[axis]
     if kernel.flops > MOST_FLOPS or kernel.bytes > MOST_BYTES:
@@ -148,7 +148,7 @@ def rows_of(draft: Draft, kernel: Kernel) -> int:
     return max(1, evaluate(row_extent(kernel), draft.sizes))
 
 
-def with_row_grid(plan: Plan, kernel: Kernel, schedule: CudaSchedule, position: int) -> CudaSchedule:
+def with_row_grid(plan: Plan, kernel: Kernel, schedule: GpuSchedule, position: int) -> GpuSchedule:
     """Changes the schedule of a kernel in a chain to one block per row."""
     rows = rows_of(plan, kernel)
     return replace(schedule, blocks=rows, chunks=1, scratch=0, scratch_at=0, counters_at=0, chained=position)

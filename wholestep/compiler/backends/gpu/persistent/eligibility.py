@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from wholestep.compiler.backends.cuda.libraries.gemm_library import start_of, stride_of
-from wholestep.compiler.backends.cuda.target import TARGETS
 from wholestep.compiler.backends.gpu.fusion.horizontal import FORMS, by_launch, may_share, parts_of, reads_and_writes
 from wholestep.compiler.backends.gpu.fusion.row_fusion import row_axis, row_extent, stays_in_row
-from wholestep.compiler.backends.gpu.kernel_schedule import PRODUCT, schedule_of
+from wholestep.compiler.backends.gpu.kernel_schedule import Form, schedule_of
 from wholestep.compiler.backends.gpu.persistent import scan
+from wholestep.compiler.backends.gpu.strides import is_affine, start_of, stride_of
+from wholestep.compiler.backends.gpu.target import target_of
 from wholestep.compiler.ir.types import evaluate, float32
 from wholestep.compiler.plan.model.bodies import Dot
 from wholestep.compiler.plan.model.kernel import Kernel, Load, Plan, Space
@@ -118,8 +118,8 @@ def find_persistent_step(plan: Plan) -> PersistentStep | str:
     other_updates = tuple(k for k in launches[-1] if k is not gradient)
     tiles = -(-features // DEEP) * -(-columns // WIDE)
     blocks_wanted = max(tiles + others_blocks(other_updates) + 1, *(others_blocks(part) for part in launches[1:-1]))
-    limits = TARGETS[plan.target].limits
-    multiprocessors = limits.threads
+    target = target_of(plan)
+    multiprocessors = target.multiprocessors
     if tiles + 2 > multiprocessors:
         return f"the weights would take {tiles} of {multiprocessors} multiprocessors"
     between = tuple(launches[1:-1])
@@ -136,7 +136,7 @@ def find_persistent_step(plan: Plan) -> PersistentStep | str:
         rows,
         min(blocks_wanted, multiprocessors),
     )
-    if result.most_bytes > limits.nearest_cache:
+    if result.most_bytes > target.shared_memory:
         return f"a block would need {result.most_bytes:,} bytes of shared memory"
     return result
 
@@ -144,7 +144,7 @@ def find_persistent_step(plan: Plan) -> PersistentStep | str:
 def _why_not_forward(plan: Plan, kernel: Kernel) -> str:
     """Why a kernel is not a product of input rows with weights that can stay resident; "" if it is."""
     dot, schedule = kernel.body, schedule_of(kernel)
-    if not isinstance(dot, Dot) or dot.batch or schedule.form != PRODUCT or len(dot.levels) != 1:
+    if not isinstance(dot, Dot) or dot.batch or schedule.form != Form.PRODUCT or len(dot.levels) != 1:
         return "the first launch of a step is not a single matrix product"
     features, columns, rows = kernel.axes[dot.k], kernel.axes[dot.n], kernel.axes[dot.m]
     if dot.a.buffer not in {id for _, id in plan.inputs} or plan.buffers[dot.b.buffer].space is not Space.STATE:
@@ -177,7 +177,7 @@ def _why_not_forward(plan: Plan, kernel: Kernel) -> str:
 def strides(load: Load, *axes: int) -> tuple[object, ...] | None:
     """Element strides along the axes, if the access depends on these axes only and starts at 0; else None."""
     used_axes = {a for i in load.index for a, _ in i.terms}
-    if start_of(load) != 0 or used_axes - {*axes} or any(i.value is not None or i.over != 1 for i in load.index):
+    if start_of(load) != 0 or used_axes - {*axes} or not is_affine(load):
         return None
     return tuple(stride_of(load, a) for a in axes)
 
@@ -186,7 +186,7 @@ def _is_update(plan: Plan, forward: Kernel, gradient: Kernel) -> bool:
     """Is a kernel the gradient of the weights with an elementwise epilogue?"""
     first, dot = forward.body, gradient.body
     assert isinstance(first, Dot)
-    if not isinstance(dot, Dot) or dot.batch or schedule_of(gradient).form != PRODUCT or len(dot.levels) != 1:
+    if not isinstance(dot, Dot) or dot.batch or schedule_of(gradient).form != Form.PRODUCT or len(dot.levels) != 1:
         return False
     level = dot.levels[0]
     if level.row or level.row_stores or level.reduces or gradient.axes[dot.k] != forward.axes[first.m]:

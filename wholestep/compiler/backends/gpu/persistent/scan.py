@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from wholestep.compiler.backends.cuda.libraries.gemm_library import is_aligned_in
-from wholestep.compiler.backends.cuda.target import TARGETS
 from wholestep.compiler.backends.gpu.kernel_schedule import schedule_of
+from wholestep.compiler.backends.gpu.strides import is_affine, is_aligned_in
+from wholestep.compiler.backends.gpu.target import target_of
 from wholestep.compiler.ir.types import Extent, evaluate, float32, symbols_of
 from wholestep.compiler.plan.model.bodies import Dot, Nest
 from wholestep.compiler.plan.model.kernel import Draft, Kernel, Load, Plan, Space
@@ -165,7 +165,7 @@ def _is_block_local(load: Load, kernel: Kernel, units: int) -> bool:
     rows = [(i, e) for i, e in zip(outer, load.shape, strict=False) if i.terms]
     if len(rows) != 1 or rows[0][0].plain != row or rows[0][1] != kernel.axes[row]:
         return False
-    if any(i.value is not None or i.over != 1 for i in load.index) or not isinstance(extent, int) or extent % units:
+    if not is_affine(load) or not isinstance(extent, int) or extent % units:
         return False
     start = last.offset
     return last.terms == ((unit, 1),) and isinstance(start, int) and start % units == 0
@@ -291,7 +291,7 @@ def _choose_tile(
     draft: Draft, kernels: Sequence[Kernel], batch: Extent, units: int, written: set[int]
 ) -> PersistentScan | str:
     """The cheapest tile (multiplications plus operand loads) whose blocks fit shared memory and are co-resident."""
-    capacity, limits = evaluate(batch, draft.sizes), TARGETS[draft.target].limits
+    capacity, target = evaluate(batch, draft.sizes), target_of(draft)
     barriers, inside = _barriers(kernels, written), _block_local_buffers(draft, kernels, written)
     carried, dots = _loop_carried_buffers(draft, kernels, written), [k for k in kernels if isinstance(k.body, Dot)]
     candidates: list[tuple[int, PersistentScan]] = []
@@ -300,7 +300,7 @@ def _choose_tile(
             widths = [columns_of(k) // units * width for k in dots]
             lanes = [lanes_of(rows, n) for n in widths]
             down = -(-capacity // rows)
-            if units % width or None in lanes or down * (units // width) > limits.threads:
+            if units % width or None in lanes or down * (units // width) > target.multiprocessors:
                 continue
             sums = [rows * n // WARP * chunks_of(k) for k, n in zip(dots, widths, strict=True)]
             work = sum(rows * n * depth_of(k) for k, n in zip(dots, widths, strict=True))
@@ -309,7 +309,7 @@ def _choose_tile(
             halves = max(rows * (padded_row_stride(depth_of(k)) - APART) * 2 * is_half(draft, k) for k in dots)
             words += max(8 * chunks_of(k) * rows * n for k, n in zip(dots, widths, strict=True)) + halves // 4
             words += sum(rows * width * tile_of(kernels, b, units) for b in (*inside, *carried))
-            if max(sums) > MOST_SUMS or work > MOST_WORK or 4 * words > limits.nearest_cache:
+            if max(sums) > MOST_SUMS or work > MOST_WORK or 4 * words > target.shared_memory:
                 continue
             candidate = PersistentScan(
                 tuple(kernels), batch, units, rows, width, down, barriers, inside, carried, halves, 4 * words

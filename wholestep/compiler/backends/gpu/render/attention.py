@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from wholestep.compiler.backends.cuda.libraries.attention import Axes, makes_keys, makes_queries
-from wholestep.compiler.backends.cuda.libraries.gemm_library import start_of, stride_of
+from wholestep.compiler.backends.gpu.attention import Axes, makes_keys, makes_queries
 from wholestep.compiler.backends.gpu.render.gemm import accumulator
 from wholestep.compiler.backends.gpu.render.language import STORED, cast_text, literal, widen_operand
 from wholestep.compiler.backends.gpu.render.writer import GpuWriter
+from wholestep.compiler.backends.gpu.strides import start_of, stride_of
 from wholestep.compiler.ir.types import Dim, Extent, bfloat16, float16, float32, float64
 from wholestep.compiler.plan.model.bodies import Call
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 
-from wholestep.compiler.backends.gpu.convolution.direct import PARTS, Shape, operand, shape, shape_of
-from wholestep.compiler.backends.gpu.kernel_schedule import DIRECT, GRADIENT, JOINED, POOLED_GRADIENT
+from wholestep.compiler.backends.gpu.direct_convolution import PARTS, Shape, operand, shape, shape_of
+from wholestep.compiler.backends.gpu.kernel_schedule import JOINED, Form
 from wholestep.compiler.backends.gpu.render.gemm import accumulator
 from wholestep.compiler.backends.gpu.render.language import LOCAL, STORED, cast_text, widen_operand
 from wholestep.compiler.backends.gpu.render.writer import GpuWriter
@@ -230,7 +230,7 @@ def render_pooled_gradient(w: GpuWriter, window: Window) -> None:
 
 
 OWN: Mapping[str, Callable[[GpuWriter, Window], None]] = {
-    DIRECT: render_direct,
-    GRADIENT: render_gradient,
-    POOLED_GRADIENT: render_pooled_gradient,
+    Form.DIRECT: render_direct,
+    Form.GRADIENT: render_gradient,
+    Form.POOLED_GRADIENT: render_pooled_gradient,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wholestep.compiler.backends.gpu.kernel_schedule import ELEMENTS, SUMS
+from wholestep.compiler.backends.gpu.kernel_schedule import Form
 from wholestep.compiler.backends.gpu.render.partial_column_sums import render_sums
 from wholestep.compiler.backends.gpu.render.row_reduction import render_rows
 from wholestep.compiler.backends.gpu.render.vectorize import VectorizedLevel
@@ -13,9 +13,9 @@ from wholestep.compiler.plan.model.bodies import Nest
 def render_nest(w: GpuWriter) -> None:
     nest = w.kernel.body
     assert isinstance(nest, Nest)
-    if w.schedule.form == ELEMENTS:
+    if w.schedule.form == Form.ELEMENTS:
         render_elements(w, nest)
-    elif w.schedule.form == SUMS:
+    elif w.schedule.form == Form.SUMS:
         render_sums(w, nest)
     else:
         render_rows(w, nest)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wholestep.compiler.backends.cuda.libraries.gemm_library import is_aligned_in_fours, is_multiple_of_four, stride_of
-from wholestep.compiler.backends.gpu.kernel_schedule import LIBRARY, CudaSchedule
+from wholestep.compiler.backends.gpu.kernel_schedule import Form, GpuSchedule
 from wholestep.compiler.backends.gpu.render.elementwise import over_elements
 from wholestep.compiler.backends.gpu.render.language import LOCAL, STORED, widen_operand
 from wholestep.compiler.backends.gpu.render.writer import GpuWriter
+from wholestep.compiler.backends.gpu.strides import is_aligned_in, is_multiple, stride_of
 from wholestep.compiler.ir.types import DType, float32
 from wholestep.compiler.plan.model.bodies import Dot
 from wholestep.compiler.plan.model.kernel import Instr, Level, Load
@@ -21,7 +21,7 @@ def render_dot(w: GpuWriter) -> None:
     assert isinstance(dot, Dot)
     (level,) = dot.levels
     acc = next(i for i in level.body if i.op == "acc")
-    if w.schedule.form == LIBRARY:
+    if w.schedule.form == Form.LIBRARY:
         render_library_epilogue(w, dot, level, acc)
         return
     names = {dot.m: "i", dot.n: "j", dot.k: "k"}
@@ -40,11 +40,7 @@ def render_dot(w: GpuWriter) -> None:
 
 def is_in_fours(w: GpuWriter, load: Load, along: int) -> bool:
     """Are elements along an axis contiguous and aligned in groups of four, in the dtype of the multiplication?"""
-    return (
-        w.buffer_dtype(load) == float32
-        and is_multiple_of_four(w.kernel.axes[along])
-        and is_aligned_in_fours(load, along)
-    )
+    return w.buffer_dtype(load) == float32 and is_multiple(w.kernel.axes[along], 4) and is_aligned_in(load, along, 4)
 
 
 def render_library_epilogue(w: GpuWriter, dot: Dot, level: Level, acc: Instr) -> None:
@@ -97,7 +93,7 @@ def early_loads(level: Level) -> tuple[Instr, ...]:
     )
 
 
-def is_whole(schedule: CudaSchedule) -> bool:
+def is_whole(schedule: GpuSchedule) -> bool:
     """Does a block process all of k, in chunks that it adds itself?"""
     return bool(schedule.chunk) and schedule.chunks == 1
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from wholestep.compiler.backends.gpu.convolution.direct import operand, product_sizes, shape_of, static_extent
+from wholestep.compiler.backends.gpu.direct_convolution import operand, product_sizes, shape_of, static_extent
 from wholestep.compiler.backends.gpu.render.direct_convolution import OWN, bind_window_results, read
 from wholestep.compiler.backends.gpu.render.elementwise import over_elements
 from wholestep.compiler.backends.gpu.render.gemm import accumulator, product_call, tiles

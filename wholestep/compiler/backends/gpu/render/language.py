@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+from wholestep.compiler.backends.common.cstyle import language as cstyle
+from wholestep.compiler.backends.common.cstyle.language import (
+    HALF_SUFFIX,
+    INTEGER_SUFFIX,
+    Language,
+    Row,
+    by_kind,
+    float_literal,
+    infix,
+    shared_ops,
+)
 from wholestep.compiler.ir.types import (
     Dim,
     DType,
@@ -30,8 +39,6 @@ STORED = {
     float16: "ws_half",
 }
 LOCAL = {**STORED, boolean: "bool"}
-_HALF = {bfloat16: "bf16", float16: "f16"}
-_INTEGER = {int32: "i32", int64: "i64", uint8: "u8"}
 
 
 def literal(value: float, dtype: DType) -> str:
@@ -44,68 +51,33 @@ def literal(value: float, dtype: DType) -> str:
         return f"({STORED[dtype]}){text}" if lowest or dtype == uint8 else text
     if dtype.is_half:
         return f"(ws_half){int(dtype.numpy.type(value).view('uint16')):#06x}"
-    f, zero = ("f", "0.f") if dtype == float32 else ("", "0.0")
-    if value != value:
-        return f"ws_nan({zero})"
-    if value in (float("inf"), float("-inf")):
-        return f"({'-' if value < 0 else ''}ws_inf({zero}))"
-    return f"{float(dtype.numpy.type(value)).hex()}{f}"
+    zero = "0.f" if dtype == float32 else "0.0"
+    return float_literal(float(dtype.numpy.type(value)), dtype, f"ws_nan({zero})", f"ws_inf({zero})")
 
 
 def extent_text(extent: Extent, symbols: tuple[str, ...]) -> str:
-    """A size at run time; d0, d1, ... are the symbolic dimensions."""
-    if not isinstance(extent, Dim):
-        return str(extent)
-    parts = []
-    for names, coefficient in extent.terms:
-        factors = [f"d{symbols.index(s)}" for s in names]
-        if coefficient != 1 or not factors:
-            factors.insert(0, str(coefficient))
-        parts.append("*".join(factors))
-    text = "+".join(parts)
-    return text if text.isalnum() else f"({text})"  # it may follow % and /
-
-
-Row = Callable[[DType, tuple[str, ...]], str]
+    """A size at run time, in parentheses unless it is one symbol or number: it may follow % and /."""
+    text = cstyle.extent_text(extent, symbols)
+    return f"({text})" if isinstance(extent, Dim) and not (text.isalnum() or text.startswith("(")) else text
 
 
 def _call(name: str) -> Row:
     return lambda t, x: f"ws_{name}({', '.join(x)})"
 
 
-def _infix(symbol: str) -> Row:
-    return lambda t, x: f"({x[0]} {symbol} {x[1]})"
-
-
-def _by_kind(floats: Row, integers: Row) -> Row:
-    return lambda t, x: (floats if t.is_float else integers)(t, x)
-
-
-_FUNCTIONS = ("exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "sqrt", "erf", "floor", "pow", "sigmoid")
-
-# The text of each op; `t` is the dtype of its first argument (for `where`: of the second).
 OPS: dict[str, Row] = {
-    **{n: _call(n) for n in (*_FUNCTIONS, "tanh", "atan", "abs", "sign", "mod", "neg")},
-    "recip": lambda t, x: f"({literal(1.0, t)} / {x[0]})",
-    "relu": lambda t, x: f"({x[0]} <= 0 ? {literal(0.0, t)} : {x[0]})",  # propagates NaN
-    "add": _by_kind(_infix("+"), _call("add")),
-    "sub": _by_kind(_infix("-"), _call("sub")),
-    "mul": _by_kind(_infix("*"), _call("mul")),
-    "div": _infix("/"),
+    **shared_ops(_call, literal),
+    **{n: _call(n) for n in ("abs", "sign", "mod", "neg", "floor_divide", "left_shift", "right_shift")},
+    "add": by_kind(infix("+"), _call("add")),
+    "sub": by_kind(infix("-"), _call("sub")),
+    "mul": by_kind(infix("*"), _call("mul")),
     "maximum": _call("max"),
     "minimum": _call("min"),
-    **{n: _call(n) for n in ("floor_divide", "left_shift", "right_shift")},
     "bitwise_and": lambda t, x: f"({STORED[t]})({x[0]} & {x[1]})",
     "bitwise_or": lambda t, x: f"({STORED[t]})({x[0]} | {x[1]})",
     "bitwise_xor": lambda t, x: f"({STORED[t]})({x[0]} ^ {x[1]})",
-    "less": _infix("<"),
-    "less_equal": _infix("<="),
-    "equal": _infix("=="),
-    "not_equal": _infix("!="),
-    "logical_and": _infix("&&"),
-    "logical_or": _infix("||"),
-    "logical_not": lambda t, x: f"(!{x[0]})",
-    "where": lambda t, x: f"({x[0]} ? {x[1]} : {x[2]})",
+    "logical_and": infix("&&"),
+    "logical_or": infix("||"),
 }
 
 
@@ -114,14 +86,17 @@ def cast_text(value: str, of: DType, to: DType) -> str:
     if of == to:
         return value
     if of.is_half:
-        value, of = f"ws_from_{_HALF[of]}({value})", float32
+        value, of = f"ws_from_{HALF_SUFFIX[of]}({value})", float32
     if to.is_half:
-        return f"ws_to_{_HALF[to]}({value if of == float32 else f'(float){value}'})"
+        return f"ws_to_{HALF_SUFFIX[to]}({value if of == float32 else f'(float){value}'})"
     if to == boolean:
         return f"({value} != 0)"
     if of.is_float and to.is_integer:
-        return f"ws_to_{_INTEGER[to]}({value})"
+        return f"ws_to_{INTEGER_SUFFIX[to]}({value})"
     return f"({LOCAL[to]}){value}"
+
+
+CUDA = Language(STORED, LOCAL, OPS, literal, cast_text)
 
 
 def widen_operand(value: str, of: DType, to: DType) -> str:

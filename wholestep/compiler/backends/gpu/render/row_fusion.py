@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from wholestep.compiler.backends.cuda.libraries.gemm_library import is_aligned_in_fours, stride_of
 from wholestep.compiler.backends.gpu.fusion.row_fusion import row_axis
-from wholestep.compiler.backends.gpu.kernel_schedule import ELEMENTS
+from wholestep.compiler.backends.gpu.kernel_schedule import Form
 from wholestep.compiler.backends.gpu.render.gemm import DEPTH, accumulator
 from wholestep.compiler.backends.gpu.render.language import STORED, widen_operand
 from wholestep.compiler.backends.gpu.render.row_reduction import RowLevels
 from wholestep.compiler.backends.gpu.render.writer import GpuWriter
+from wholestep.compiler.backends.gpu.strides import is_aligned_in, stride_of
 from wholestep.compiler.plan.model.bodies import Dot, Nest
 
 GROUPS, WIDE = 8, 32  # thread groups that split k, as in a tile; columns per iteration
@@ -22,7 +22,7 @@ def render_row_chain(w: GpuWriter) -> None:
     w.emit(f"if (i{axis} >= {w.axis_extent(axis)}) return;")
     if isinstance(w.kernel.body, Dot):
         render_row_product(w, w.kernel.body)
-    elif w.schedule.form == ELEMENTS:
+    elif w.schedule.form == Form.ELEMENTS:
         render_elements_of_row(w, w.kernel.body)
     else:
         render_rows_of_row(w, w.kernel.body)
@@ -62,7 +62,7 @@ def render_row_product(w: GpuWriter, dot: Dot) -> None:
     type, chunk, along = STORED[dtype], w.schedule.chunk or depth, stride_of(dot.b, dot.k) == 1
     w.axes |= {dot.n: "j", dot.k: "k"}
     if depth > DEPTH:
-        pieces, fours = -(-depth // (GROUPS * DEPTH)), is_aligned_in_fours(dot.b, dot.k if along else dot.n)
+        pieces, fours = -(-depth // (GROUPS * DEPTH)), is_aligned_in(dot.b, dot.k if along else dot.n, 4)
         fours = fours and (depth if along else n) % 4 == 0
         tiles = 2 * (WIDE * (GROUPS * DEPTH + 4) if along else GROUPS * DEPTH * (WIDE + 4))
         parts = -(-depth // chunk) * GROUPS * WIDE

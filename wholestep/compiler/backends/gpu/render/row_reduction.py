@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
+from wholestep.compiler.backends.gpu.kernel_schedule import WARP
 from wholestep.compiler.backends.gpu.render.language import LOCAL, STORED
 from wholestep.compiler.backends.gpu.render.row_cse import eliminate_common_subexpressions
 from wholestep.compiler.backends.gpu.render.vectorize import VectorizedLevel, values_used
@@ -23,7 +24,6 @@ from wholestep.compiler.backends.gpu.row_loads import (
     sources_of,
     vectors_per_thread,
 )
-from wholestep.compiler.backends.gpu.schedule import WARP
 from wholestep.compiler.plan.model.bodies import Nest
 from wholestep.compiler.plan.model.kernel import Instr, Level, Load, Reduce
 

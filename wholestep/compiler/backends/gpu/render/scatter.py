@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from wholestep.compiler.backends.gpu.kernel_schedule import SCATTER_ROWS, SCATTER_SORTED
+from wholestep.compiler.backends.gpu.kernel_schedule import WARP, Form
 from wholestep.compiler.backends.gpu.render.elementwise import over_elements
 from wholestep.compiler.backends.gpu.render.gemm import accumulator
 from wholestep.compiler.backends.gpu.render.language import STORED, cast_text
 from wholestep.compiler.backends.gpu.render.writer import GpuWriter
 from wholestep.compiler.backends.gpu.row_loads import PACKED
-from wholestep.compiler.backends.gpu.schedule import SORTED_PIECES, WARP
+from wholestep.compiler.backends.gpu.schedule import SORTED_PIECES
 from wholestep.compiler.ir.types import product
 from wholestep.compiler.plan.model.bodies import Scatter
 
@@ -26,10 +26,10 @@ def render_scatter(w: GpuWriter) -> None:
     summed = [a for a in range(len(w.kernel.axes)) if a not in row_axes]
     dtype = w.buffer_dtype(target)
     type = accumulator(dtype)
-    if w.schedule.form == SCATTER_ROWS:
+    if w.schedule.form == Form.SCATTER_ROWS:
         render_rows(w, scatter, row_axes, summed)
         return
-    if w.schedule.form == SCATTER_SORTED:
+    if w.schedule.form == Form.SCATTER_SORTED:
         render_sorted(w, scatter, row_axes, summed)
         return
     w.emit(f"const {w.int} rows = {w.extent(target.shape[at])}, each = {w.count(row_axes)};")

@@ -8,16 +8,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from wholestep.compiler.backends.cuda.libraries.gemm_library import is_direct
 from wholestep.compiler.backends.gpu.fusion.horizontal import by_launch, may_share, parts_of
-from wholestep.compiler.backends.gpu.kernel_schedule import (
-    EXCHANGE,
-    GRAPH,
-    LIBRARY,
-    MIDDLE,
-    SCATTER_SORTED,
-    schedule_of,
-)
+from wholestep.compiler.backends.gpu.gemm_library import is_direct
+from wholestep.compiler.backends.gpu.kernel_schedule import Form, schedule_of
 from wholestep.compiler.backends.gpu.persistent.scan import PersistentScan, find_persistent_scan
 from wholestep.compiler.backends.gpu.render.attention import render_call
 from wholestep.compiler.backends.gpu.render.column_reduction import render_columns
@@ -39,7 +32,7 @@ from wholestep.compiler.plan.io.report import origin_comment
 from wholestep.compiler.plan.model.bodies import Dot
 from wholestep.compiler.plan.model.kernel import Kernel, Kind, Plan
 
-NATIVE = Path(__file__).parents[2] / "cuda" / "native"
+NATIVE = Path(__file__).parents[1] / "native"
 
 MANY = 1 << 31  # blocks: no limit on co-resident blocks
 GATHERING, GATHER_THREADS = "gathering", 256  # name and threads of the launch that also gathers the next step's rows
@@ -48,7 +41,7 @@ KERNELS = "// ---- kernels"  # separator: the text before it is the same for eve
 RENDER: Mapping[Kind, Callable[[GpuWriter], None]] = {
     Kind.NEST: render_nest,
     Kind.COLUMNS: render_columns,
-    Kind.DOT: lambda w: render_medium_gemm(w) if w.schedule.form == MIDDLE else render_dot(w),
+    Kind.DOT: lambda w: render_medium_gemm(w) if w.schedule.form == Form.MEDIUM else render_dot(w),
     Kind.SCATTER: render_scatter,
     Kind.WINDOW: render_window,
     Kind.CALL: render_call,
@@ -136,9 +129,9 @@ def write_kernel(plan: Plan, kernel: Kernel) -> GpuWriter:
 
 def is_plain_product(plan: Plan, kernel: Kernel) -> bool:
     """Is a kernel executed by a library alone?"""
-    if schedule_of(kernel).form in (GRAPH, EXCHANGE):
+    if schedule_of(kernel).form in (Form.GRAPH, Form.EXCHANGE):
         return True
-    return schedule_of(kernel).form == LIBRARY and isinstance(kernel.body, Dot) and is_direct(plan, kernel.body)
+    return schedule_of(kernel).form == Form.LIBRARY and isinstance(kernel.body, Dot) and is_direct(plan, kernel.body)
 
 
 def render(plan: Plan, prefix: str = "k", together: int = MANY) -> GpuSource:
@@ -207,7 +200,7 @@ def single_text(plan: Plan, kernel: Kernel) -> tuple[str, Kernels]:
 
 def sort_kernel_text(plan: Plan, kernel: Kernel) -> str:
     """Source of the kernel that sorts a scatter's indices; "" for other kernels."""
-    if schedule_of(kernel).form != SCATTER_SORTED:
+    if schedule_of(kernel).form != Form.SCATTER_SORTED:
         return ""
     writer = GpuWriter(plan, kernel)
     render_sorting(writer)
@@ -257,15 +250,9 @@ def work_of_a_block(part: Sequence[Kernel]) -> float:
     return sum(k.flops + k.bytes for k in part) / schedule.blocks / schedule.chunks
 
 
-def with_primitives(text: str, machine: str | None = None) -> str:
-    """The complete translation unit; `machine` replaces gpu.h (the emulation of a GPU)."""
-    primitives = [
-        native("gpu.h") if machine is None else machine,
-        native("device.h"),
-        native("product.h"),
-        native("middle.h"),
-        native("window.h"),
-        native("attention.h"),
-        native("loops.h"),
-    ]
-    return "\n".join([*primitives, KERNELS, text])
+PRIMITIVES = ("device.h", "product.h", "middle.h", "window.h", "attention.h", "loops.h")  # headers of every plan
+
+
+def with_primitives(text: str, machine: str) -> str:
+    """The complete translation unit; `machine` is the header of the vendor, such as `backends/cuda/native/ptx.h`."""
+    return "\n".join([machine, *map(native, PRIMITIVES), KERNELS, text])

@@ -104,7 +104,7 @@ class VectorizedLevel:
             for s, accumulator in into.items():
                 w.emit(f"{accumulator} += {w.values[s.value]};")
             for n, s in packed:
-                w.emit(f"q{n}[e] = {w.stored(s)};")
+                w.emit(f"q{n}[e] = {w.store_operand(s)};")
             w.stores([s for s in stores if s not in [p for _, p in packed]])
         for n, s in packed:
             w.emit(f"ws_pack<{STORED[w.buffer_dtype(s.load)]}, {count}> s{n}; s{n}.join(q{n});")

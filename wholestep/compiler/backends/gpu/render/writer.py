@@ -1,57 +1,43 @@
-"""Common code of all kernels: function signature, addresses, expressions, stores, reductions."""
+"""Common code of all GPU kernels: function signature, thread indices, fast approximations, reductions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Sequence
 from functools import cached_property
 
+from wholestep.compiler.backends.common.cstyle.writer import CStyleWriter
 from wholestep.compiler.backends.gpu.kernel_schedule import schedule_of
-from wholestep.compiler.backends.gpu.render.language import LOCAL, OPS, STORED, cast_text, extent_text, literal
+from wholestep.compiler.backends.gpu.render.language import CUDA, LOCAL, STORED, cast_text, extent_text, literal
 from wholestep.compiler.backends.gpu.schedule import sizes_in
 from wholestep.compiler.ir.types import DType, Extent, evaluate, float32, float64, product
 from wholestep.compiler.plan.io.traffic import loads, stores
-from wholestep.compiler.plan.model.kernel import Index, Instr, Kernel, Kind, Level, Load, Plan, Reduce, Space, Store
+from wholestep.compiler.plan.model.kernel import Instr, Kernel, Kind, Level, Plan, Reduce, Space
 
 INT = 1 << 31  # limit of 32-bit indices
 
 
-class GpuWriter:
+class GpuWriter(CStyleWriter):
     """Collects the lines of one kernel.  Its buffers are the parameters x0, x1, ... in order of use."""
 
+    language = CUDA
+    random_stream, random_counter = "step", "ws_long_word"
     ends_loops = True  # does the kernel return past the end of its loop?
 
     def __init__(self, plan: Plan, kernel: Kernel) -> None:
-        self.plan, self.kernel, self.schedule = plan, kernel, schedule_of(kernel)
-        loop = () if kernel.loop is None else (plan.loops[kernel.loop].symbol,)
-        self.symbols = (*plan.symbols, *loop)
-        self.lines: list[str] = []
-        self.depth = 1
+        super().__init__(plan, kernel)
+        self.schedule = schedule_of(kernel)
         used = dict.fromkeys(access.buffer for access in (*loads(kernel), *stores(kernel)) if access.buffer >= 0)
         self.work = [b for b in used if plan.buffers[b].space is Space.WORK]
         self.params = {b: f"x{i}" for i, b in enumerate(b for b in used if b not in self.work)}
         self.params |= {b: f"w{i}" for i, b in enumerate(self.work)}
-        self.axes = {a: f"i{a}" for a in range(len(kernel.axes))}
-        self.instrs = [i for level in kernel.levels for i in (*level.row, *level.body)]
-        self.values: dict[int, str] = {}
-        self.dtypes: dict[int, DType] = {}
-        for i in self.instrs:
-            self.dtypes[i.id] = i.dtype
-            self.values[i.id] = (
-                literal(i.const, i.dtype)
-                if i.op == "const"
-                else f"s{i.slot}_{i.dtype.name}"
-                if i.op == "scalar"
-                else f"v{i.id}"
-            )
         self.row_values = {i.id for level in kernel.levels for i in level.row if i.op != "const"}
-        for level in kernel.levels:
-            for r in level.reduces:
-                self.values[r.id], self.dtypes[r.id] = f"v{r.id}", r.dtype
-                self.row_values |= {r.id} if kernel.kind is Kind.NEST else set()
+        if kernel.kind is Kind.NEST:
+            self.row_values |= {r.id for level in kernel.levels for r in level.reduces}
         self.int = self._index_type()
         self.resident = 0  # required co-resident blocks per multiprocessor; 0: no requirement
+
+    def scalar_name(self, number: int, slot: int, dtype: DType) -> str:
+        return f"s{slot}_{dtype.name}"
 
     def _index_type(self) -> str:
         """32-bit indices if all addresses and elements are below 2^31, since their divisions are cheaper."""
@@ -82,24 +68,7 @@ class GpuWriter:
         ]
         return bool(row_accesses) and all(self.buffer_dtype(x).is_half for x in row_accesses)
 
-    # -- lines -----------------------------------------------------------------------------------------------------
-    def emit(self, text: str) -> None:
-        self.lines.append("  " * self.depth + text)
-
-    @contextmanager
-    def block(self, head: str, end: str = "}") -> Iterator[None]:
-        self.emit(f"{head} {{")
-        self.depth += 1
-        yield
-        self.depth -= 1
-        self.emit(end)
-
-    @contextmanager
-    def loop(self, var: str, lo: str, hi: str, step: str = "1") -> Iterator[None]:
-        advance = f"{var}++" if step == "1" else f"{var} += {step}"
-        with self.block(f"for ({self.int} {var} = {lo}; {var} < {hi}; {advance})"):
-            yield
-
+    # -- addresses -------------------------------------------------------------------------------------------------
     def decompose(self, number: str, axes: Sequence[int]) -> None:
         """Emits the indices of a row-major linear index; the outermost needs no remainder."""
         if not axes:
@@ -123,87 +92,22 @@ class GpuWriter:
         """The number of points of some axes."""
         return "*".join(f"({self.int}){self.axis_extent(a)}" for a in axes) or "1"
 
-    # -- addresses -------------------------------------------------------------------------------------------------
-    def times(self, text: str, stride: Extent) -> str:
-        if stride == 1:
-            return text
-        return f"{text}*{self.extent(stride)}" if text != "0" else "0"
-
-    def index(self, i: Index, extent: Extent, scale: Extent = 1) -> list[str]:
-        """The terms of scale * index."""
-        if i.over != 1:
-            numerator = " + ".join(self.index(replace(i, over=1), extent)) or "0"
-            return [self.times(f"(({numerator})/{i.over})", scale)]
-        terms = [self.times(self.axes[a], c * scale) for a, c in i.terms]
-        if i.offset != 0:
-            terms.append(self.extent(i.offset * scale))
-        if i.value is not None:
-            value = self.values[i.value]
-            place = value if i.is_behind_start else f"({self.int})ws_clamp({value}, {self.extent(extent - 1)})"
-            terms.append(self.times(place, scale))
-        return [t for t in terms if t != "0"]
-
-    def offset(self, load: Load) -> str:
-        terms: list[str] = []
-        for d, i in enumerate(load.index):
-            terms += self.index(i, load.shape[d], product(load.shape[d + 1 :]))
-        return " + ".join(terms) or "0"
-
-    def element(self, load: Load) -> str:
-        return f"{self.params[load.buffer]}[{self.offset(load)}]"
-
-    def guard(self, index: Index, lo: Extent, hi: Extent) -> str:
-        at = " + ".join(self.index(index, 0)) or "0"
-        return f"{self.extent(lo)} <= {at} && {at} < {self.extent(hi)}"
-
-    def buffer_dtype(self, load: Load) -> DType:
-        return self.plan.buffers[load.buffer].type.dtype
+    def clamp(self, value: str, last: str) -> str:
+        return f"({self.int})ws_clamp({value}, {last})"
 
     # -- values ----------------------------------------------------------------------------------------------------
     def expression(self, i: Instr) -> str:
         args = tuple(self.values[a] for a in i.args)
-        if i.op == "load":
-            assert i.load is not None
-            text = self.element(i.load)
-            if i.guards:
-                inside = " && ".join(self.guard(g.index, g.lo, g.hi) for g in i.guards)
-                assert i.fill is not None
-                text = f"({inside}) ? ({LOCAL[i.dtype]}){text} : {self.values[i.fill]}"
-            return text
-        if i.op == "index":
-            assert i.index is not None
-            return f"({LOCAL[i.dtype]})({' + '.join(self.index(i.index, 0)) or '0'})"
-        if i.op == "random":
-            assert i.index is not None
-            element = " + ".join(self.index(i.index, 0)) or "0"
-            suffix = "f32" if i.dtype == float32 else "f64"
-            return f"ws_uniform_{suffix}(step, {i.key}ull, (ws_long_word)({element}))"
-        if i.op == "cast":
-            return cast_text(args[0], self.dtypes[i.args[0]], i.dtype)
         if i.op == "div" and i.dtype.is_float and i.args[1] in self.row_values and i.args[0] not in self.row_values:
             return f"({args[0]} * ({literal(1.0, i.dtype)} / {args[1]}))"  # one division per row
         if i.op == "tanh" and i.dtype == float32 and self.is_half:
             return f"ws_tanh_half({args[0]})"
         if i.op == "exp" and i.dtype == float32 and self.reads_half:
             return f"ws_exp_half({args[0]})"
-        of = self.dtypes[i.args[1] if i.op == "where" else i.args[0]]
-        return OPS[i.op](of, args)
+        return super().expression(i)
 
-    def instructions(self, instrs: Sequence[Instr]) -> None:
-        for i in instrs:
-            if i.op not in ("const", "scalar", "acc", "position"):
-                self.emit(f"const {LOCAL[i.dtype]} v{i.id} = {self.expression(i)};")
-
-    def stores(self, items: Sequence[Store]) -> None:
-        for s in items:
-            bounded = [(i, e) for i, e in zip(s.load.index, s.load.shape, strict=True) if i.is_behind_start]
-            inside = " && ".join(self.guard(i, 0, e) for i, e in bounded)
-            self.emit(f"{f'if ({inside}) ' if inside else ''}{self.element(s.load)} = {self.stored(s)};")
-
-    def stored(self, store: Store) -> str:
-        """The value in the dtype of its buffer; the kernel that writes a state also writes its half-precision copy."""
-        of, to = self.dtypes[store.value], self.buffer_dtype(store.load)
-        return cast_text(self.values[store.value], of, to) if to.is_half else self.values[store.value]
+    def guarded_load(self, i: Instr, element: str) -> str:
+        return super().guarded_load(i, f"({LOCAL[i.dtype]}){element}")
 
     def pass_over(self, level: Level, without_work: bool = False) -> None:
         self.instructions(level.body)
@@ -271,7 +175,6 @@ class GpuWriter:
             length = self.extent(loop.length)
             head += [f"  if (turn >= {length}) return;"] if self.ends_loops else []
             head.append(f"  const {self.int} d{last} = {f'{length} - 1 - turn' if loop.reverse else 'turn'};")
-        for slot, dtype in dict.fromkeys((i.slot, i.dtype) for i in self.instrs if i.op == "scalar"):
-            value = cast_text(f"step->slots[{slot}]", float64, dtype)
-            head.append(f"  const {LOCAL[dtype]} s{slot}_{dtype.name} = {value};")
+        for (slot, dtype), name in self.scalars.items():
+            head.append(f"  const {LOCAL[dtype]} {name} = {cast_text(f'step->slots[{slot}]', float64, dtype)};")
         return head

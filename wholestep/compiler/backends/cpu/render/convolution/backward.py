@@ -59,8 +59,8 @@ def render_conv2d_grad_weight(w: CWriter) -> None:
     pen.call(f"ws_clear_{pen.suffix}", f"sums + {lo}*{output}", f"({hi} - {lo})*{output}")
     clear_frame(pen)
     batch = pen.operands["x"].axes[0]
-    w.scope.axes[batch] = "n"
-    with w.loop("n", "0", w.scope.extent(w.kernel.axes[batch])):
+    w.axes[batch] = "n"
+    with w.loop("n", "0", w.extent(w.kernel.axes[batch])):
         w.emit(f"const {pen.real} *const g = {pen.at('g', 'n')};")
         stage_image(pen, "x", "n")
 
@@ -93,8 +93,8 @@ def _depthwise_weight(pen: WindowWriter) -> None:
     pen.call(f"ws_clear_{pen.suffix}", f"sums + {lo}/{width}*{panel}", f"({hi} - {lo} + {width - 1})/{width}*{panel}")
     clear_frame(pen)
     batch = pen.operands["x"].axes[0]
-    w.scope.axes[batch] = "n"
-    with w.loop("n", "0", w.scope.extent(w.kernel.axes[batch])):
+    w.axes[batch] = "n"
+    with w.loop("n", "0", w.extent(w.kernel.axes[batch])):
         w.emit(f"const {pen.real} *const g = {'around' if copied else pen.at('g', 'n')};")
         if copied:  # channels last
             copy_image(pen, "around", pen.at("g", "n"), (rows, columns, outputs), g_row, pen.steps("g"))
@@ -136,10 +136,10 @@ def render_pooled_grad_weight(w: CWriter) -> None:
     offsets = [i * row + j * channels for i in range(a.pool[0]) for j in range(a.pool[1])]
     pen.table("offsets", offsets, SMALL_WINDOW)  # full size: any byte read as a position is a valid index
     clear_frame(pen)
-    images = w.scope.extent(w.kernel.axes[pen.operands["x"].axes[0]])
+    images = w.extent(w.kernel.axes[pen.operands["x"].axes[0]])
     parts = w.kernel.axes[0]
     with w.loop("q", *w.span(0)):
-        w.scope.axes[0] = "q"
+        w.axes[0] = "q"
         pen.call(f"ws_clear_{pen.suffix}", "sums", outputs * tall * padded)
         with w.loop("n", f"q*{images}/{parts}", f"(q + 1)*{images}/{parts}"):
             stage_image(pen, "x", "n")

@@ -30,7 +30,7 @@ class WindowWriter:
         self.w, self.window, self.tiles = w, w.kernel.body, tiles_of(w.kernel)
         self.operands: Mapping[str, Operand] = {o.name: o for o in (*self.window.operands, *self.window.results)}
         self.images = "g" if "g" in self.operands else "x"
-        self.dtype = w.buffers[self.operands[self.images].load.buffer].type.dtype
+        self.dtype = w.plan.buffers[self.operands[self.images].load.buffer].type.dtype
         self.suffix, self.real = SUFFIX[self.dtype], STORED[self.dtype]
         self.work = {name for name, _ in self.tiles.work}
 
@@ -59,17 +59,17 @@ class WindowWriter:
 
     def _step(self, name: str, axis: int) -> int:
         load = self.operands[name].load
-        return _number(axis_stride(load, axis, self.w.buffers[load.buffer])[0])
+        return _number(axis_stride(load, axis, self.w.plan.buffers[load.buffer])[0])
 
     def at(self, name: str, batch: str = "i0") -> str:
         """The address of an operand's first element, in image `batch` if the operand is a batch of images."""
-        o, scope = self.operands[name], self.w.scope
-        saved_axes = dict(scope.axes)
-        scope.axes.update(dict.fromkeys(o.axes[-4:], "0"))
+        o, w = self.operands[name], self.w
+        saved_axes = dict(w.axes)
+        w.axes.update(dict.fromkeys(o.axes[-4:], "0"))
         if name not in ("weight", "result"):
-            scope.axes[o.axes[0]] = batch
-        text = f"{self.w.params[o.load.buffer]} + {scope.offset(o.load, self.w.buffers[o.load.buffer])}"
-        scope.axes = saved_axes
+            w.axes[o.axes[0]] = batch
+        text = w.address(o.load)
+        w.axes = saved_axes
         return text
 
     def table(self, name: str, values: Sequence[int], size: int | None = None) -> str:
@@ -125,8 +125,8 @@ class Lanes:
         w = self.pen.w
         vector = w.kernel.vector
         assert vector is not None
-        saved_values, axis = dict(w.values), w.scope.axes[vector]
-        w.scope.axes[vector] = f"({self.base} + l)" if self.base != "0" else "l"
+        saved_values, axis = dict(w.values), w.axes[vector]
+        w.axes[vector] = f"({self.base} + l)" if self.base != "0" else "l"
         for s in (s for level in levels for s in level.stores if self.is_deferred(s)):
             dtype = w.dtypes[s.value]
             w.emit(f"{'int32_t' if _is_narrow(dtype) else STORED[dtype]} lanes{s.value}[{self.columns}];")
@@ -134,7 +134,7 @@ class Lanes:
         with w.block(f"for (long l = 0; l < {self.columns}; l++)"):
             yield
         self.copy_out(levels[-1])
-        w.scope.axes[vector], w.values = axis, saved_values
+        w.axes[vector], w.values = axis, saved_values
 
     def hoist(self) -> None:
         """Load values that depend on the channel alone once per row of pixels.
@@ -146,13 +146,13 @@ class Lanes:
         assert vector is not None
         if self.full:
             return
-        axis, w.scope.axes[vector] = w.scope.axes[vector], f"({self.base} + l)"
+        axis, w.axes[vector] = w.axes[vector], f"({self.base} + l)"
         for i in (i for level in w.kernel.levels for i in level.body):
             if i.load is not None and _axes(i) == {vector}:
                 w.emit(f"{STORED[i.dtype]} fixed{i.id}[{self.columns}];")
                 value = f"l < {self.left} ? {w.expression(i)} : 0"
                 w.emit(f"for (long l = 0; l < {self.columns}; l++) fixed{i.id}[l] = {value};")
-        w.scope.axes[vector] = axis
+        w.axes[vector] = axis
 
     def instructions(self, level: Level) -> None:
         w = self.pen.w
@@ -229,9 +229,9 @@ def image_epilogue(pen: WindowWriter, height: int, width: int, channels: int, ro
     if channels % columns and _has_contiguous_rows(pen, channels):
         with w.loop("i1", "0", str(height)):
             w.emit(f"const {pen.real} *const acc = image + (i1 + {low[0]})*{row} + {low[1] * channels};")
-            column, w.scope.axes[COLUMN] = w.scope.axes[COLUMN], "0"
+            column, w.axes[COLUMN] = w.axes[COLUMN], "0"
             channel_epilogue(pen, ChannelRun(width * channels, width * channels), {"acc": "acc[l]"})
-            w.scope.axes[COLUMN] = column
+            w.axes[COLUMN] = column
         return
     with ExitStack() as stack:
         run = ChannelRun(columns, channels)
@@ -256,7 +256,7 @@ def _has_contiguous_rows(pen: WindowWriter, channels: int) -> bool:
 
 
 def _is_contiguous_row(pen: WindowWriter, load: Load, channels: int) -> bool:
-    buffer = pen.w.buffers[load.buffer]
+    buffer = pen.w.plan.buffers[load.buffer]
     if buffer.layout != Layout.ROWS or any(i.value is not None or i.over != 1 for i in load.index):
         return False
     return [axis_stride(load, a, buffer)[0] for a in (COLUMN, COLUMN + 1)] == [channels, 1]

@@ -154,7 +154,7 @@ def candidate(pen: WindowWriter, run: Lanes, i: int, j: int, acc: str) -> None:
     level = w.kernel.levels[0]
     with w.block(""):
         name_sources(pen, level, {"acc": acc})
-        w.scope.axes[POOL_AXES[0]], w.scope.axes[POOL_AXES[1]] = str(i), str(j)
+        w.axes[POOL_AXES[0]], w.axes[POOL_AXES[1]] = str(i), str(j)
         run.instructions(level)
         w.emit(f"const {pen.real} value = {w.values[a.pooled]};")
         wins = "(value > best) | (value != value)" if i or j else "1"

@@ -99,7 +99,7 @@ def render_weight_in_place(pen: WindowWriter) -> None:
         entry = y * g_row + v * g_pixel, x * x_row + u * x_pixel, len(down), len(across)
         entries.append(f"{{{', '.join(map(str, entry))}}}")
     w.emit(f"static const ws_met met[] = {{{', '.join(entries)}}};")
-    images = w.scope.extent(w.kernel.axes[pen.operands["x"].axes[0]])
+    images = w.extent(w.kernel.axes[pen.operands["x"].axes[0]])
     w.emit(f"const ws_weights of = {{{images}, {channels},")
     w.emit(f"  {pen.at('g', '0')}, {pen.output_step('g')}, {g_row}, {g_pixel}, {g_channel},")
     w.emit(f"  {pen.at('x', '0')}, {pen.output_step('x')}, {a.stride[0] * x_row}, {a.stride[1] * x_pixel},")

@@ -18,7 +18,7 @@ from wholestep.compiler.ir.types import uint8
 
 def _position(pen: WindowWriter) -> str:
     """The C suffix of the integer type that stores positions in this pool's window."""
-    buffer = pen.w.buffers[dict(pen.tiles.work)["positions"]]
+    buffer = pen.w.plan.buffers[dict(pen.tiles.work)["positions"]]
     return "u8" if buffer.type.dtype == uint8 else "i32"
 
 

@@ -11,7 +11,6 @@ from wholestep.compiler.backends.cpu.layout.stored_layout import LANES
 from wholestep.compiler.backends.cpu.render.address import axis_stride
 from wholestep.compiler.backends.cpu.render.convolution.common import WindowWriter
 from wholestep.compiler.backends.cpu.render.convolution.weight_packing import Panels
-from wholestep.compiler.backends.cpu.render.prefetch import operand_start
 from wholestep.compiler.plan.model.kernel import Layout, Load
 
 LINE = 64  # bytes of a cache line
@@ -35,13 +34,13 @@ def fetch_for_epilogue(pen: WindowWriter, panels: Panels, rows: int, columns: in
     (level,) = pen.w.kernel.levels
     written = {s.load.buffer: s.load for s in level.stores}
     read = {i.load.buffer: i.load for i in level.body if i.load is not None}
-    pixels, axes = -(-rows * columns // POSITIONS), pen.w.scope.axes
+    pixels, axes = -(-rows * columns // POSITIONS), pen.w.axes
     for buffer, load in (read | written).items():
         if not _is_dense(pen, load, columns, panels.outputs):
             continue
         saved_axes = dict(axes)
         axes.update({1: first, 2: "0", 3: panels.run().base})
-        start, size = operand_start(pen.w, load), pen.w.buffers[buffer].type.dtype.size
+        start, size = pen.w.address(load), pen.w.plan.buffers[buffer].type.dtype.size
         axes.update(saved_axes)
         for line in range(-(-LANES * size // LINE)):
             at = f"{start} + s*{pixels * panels.outputs} + {line * LINE // size}"
@@ -50,7 +49,7 @@ def fetch_for_epilogue(pen: WindowWriter, panels: Panels, rows: int, columns: in
 
 def _is_dense(pen: WindowWriter, load: Load, columns: int, channels: int) -> bool:
     """Are the pixels of an image contiguous in memory?"""
-    buffer = pen.w.buffers[load.buffer]
+    buffer = pen.w.plan.buffers[load.buffer]
     if buffer.layout != Layout.ROWS or any(i.value is not None or i.over != 1 for i in load.index):
         return False
     return [axis_stride(load, a, buffer)[0] for a in (1, 2, 3)] == [columns * channels, channels, 1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from wholestep.compiler.backends.gpu.schedule import COUNTERS
+from wholestep.compiler.backends.gpu.kernel_schedule import COUNTERS
 from wholestep.compiler.plan.memory.peak_memory import Footprint, states_in
 from wholestep.compiler.plan.model.kernel import Buffer, Layout, Plan, Space
 from wholestep.compiler.plan.model.layout import layout_bytes

@@ -1,9 +1,9 @@
-"""CUDA's part of the plan file format: schedules, and the checks of a loaded plan."""
+"""The part of the plan file format that GPUs add: schedules, and the checks of a loaded plan."""
 
 from __future__ import annotations
 
-from wholestep.compiler.backends.cuda.runtime.program_memory import footprint
-from wholestep.compiler.backends.gpu.kernel_schedule import CudaSchedule, schedule_of
+from wholestep.compiler.backends.gpu.kernel_schedule import GpuSchedule, schedule_of
+from wholestep.compiler.backends.gpu.program_memory import footprint
 from wholestep.compiler.ir.state_partition import StatePartition
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.model.bodies import Call
@@ -14,7 +14,7 @@ from wholestep.errors import PlanError
 
 def _check(plan: Plan) -> None:
     """PlanError unless every grid equals the one that the scheduler chooses: a plan file is not trusted."""
-    from wholestep.compiler.backends.cuda.libraries.check_attention import check_call
+    from wholestep.compiler.backends.gpu.attention import check_call
     from wholestep.compiler.backends.gpu.fusion.horizontal import check_launches
     from wholestep.compiler.backends.gpu.schedule import arena_end, schedule_kernels
 
@@ -42,4 +42,4 @@ def _part_of(buffer: Buffer) -> tuple[int, ...]:
     return StatePartition(full_shape, False, buffer.parts, buffer.split).shape
 
 
-FORMAT = Format(CudaSchedule, (CudaSchedule,), {}, _check, footprint=footprint)
+FORMAT = Format(GpuSchedule, (GpuSchedule,), {}, _check, footprint=footprint)

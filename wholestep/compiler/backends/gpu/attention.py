@@ -1,14 +1,79 @@
-"""Checks the attention calls of a loaded plan: operands, axes, types and sizes, since native code trusts them."""
+"""Attention on a GPU: tiles and grid of our flash attention kernel, and the checks of a loaded plan's calls.
+
+A call that a library computes instead (`Libraries.why_not`) has no tile.
+"""
 
 from __future__ import annotations
 
-from math import isfinite
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite, prod
 
-from wholestep.compiler.backends.cuda.libraries.attention import WIDEST_HEAD, Axes
-from wholestep.compiler.backends.cuda.libraries.gemm_library import stride_of
+from wholestep.compiler.backends.gpu.kernel_schedule import Form, GpuSchedule
+from wholestep.compiler.backends.gpu.strides import is_affine, stride_of
+from wholestep.compiler.backends.gpu.target import WIDEST_HEAD, target_of
+from wholestep.compiler.ir.types import Extent, evaluate
 from wholestep.compiler.plan.model.bodies import Call
 from wholestep.compiler.plan.model.kernel import Kernel, Operand, Plan
 from wholestep.errors import PlanError
+
+TILE, NARROW_TILE = 32, 16  # rows per block; the second for wide heads and float64, which need more shared memory
+GROUP = 8  # threads that share rows, in native/attention.h
+OWN = ((512, 4), (200, 2))  # (smallest number of blocks, rows per group of threads)
+WIDE_HEAD = 256  # bytes per row: wider heads use NARROW_TILE
+
+
+@dataclass(frozen=True)
+class Axes:
+    """Axis numbers of an attention call."""
+
+    lead: tuple[int, ...]
+    group: int
+    queries: int
+    keys: int
+    width: int
+    values: int
+
+    @staticmethod
+    def of(kernel: Kernel) -> Axes:
+        assert isinstance(kernel.body, Call)
+        rows = kernel.body.rows
+        return Axes(rows, *range(len(rows), len(rows) + 5))
+
+
+def tile_of(call: Call, width: Extent, values: Extent) -> int:
+    """Rows per tile; it determines the bits, and depends on the type and the head widths only."""
+    size = call.dtype.accumulate.size
+    wide = any(not isinstance(e, int) or e * size > WIDE_HEAD for e in (width, values))
+    return NARROW_TILE if size > 4 or wide else TILE
+
+
+def schedule_attention(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> GpuSchedule:
+    """A library call, or our grid: blocks for tiles of keys, if they have results, then for tiles of queries."""
+    call, axes = kernel.body, Axes.of(kernel)
+    assert isinstance(call, Call)
+    libraries = target_of(plan).load_libraries()
+    if libraries.why_not(plan, kernel, sizes) is None:
+        return libraries.schedule(plan, kernel)
+    tile = tile_of(call, kernel.axes[axes.width], kernel.axes[axes.values])
+    lead = prod(evaluate(kernel.axes[a], sizes) for a in axes.lead)
+    down, across = (max(1, -(-evaluate(kernel.axes[a], sizes) // tile)) for a in (axes.queries, axes.keys))
+    heads = evaluate(kernel.axes[axes.group], sizes)
+    blocks = lead * heads * down if makes_queries(call) else 0
+    blocks += lead * across if makes_keys(call) else 0
+    rows = next((rows for least, rows in OWN if blocks >= least and tile == TILE), 1)
+    return GpuSchedule(Form.ATTENTION, tile // rows * GROUP, max(1, blocks), tile=(tile, rows))
+
+
+def makes_keys(call: Call) -> bool:
+    """Does a call compute results per key?"""
+    return any(r.name in ("dk", "dv") for r in call.results)
+
+
+def makes_queries(call: Call) -> bool:
+    """Does a call compute results per query?"""
+    return any(r.name not in ("dk", "dv") for r in call.results)
+
 
 _ROW, _KEY, _VALUE = ("group", "queries", "width"), ("keys", "width"), ("keys", "values")
 _OUT, _PAIR, _LSE = ("group", "queries", "values"), ("group", "queries", "keys"), ("group", "queries")
@@ -76,5 +141,10 @@ def _is_supported(plan: Plan, kernel: Kernel, item: Operand) -> bool:
     wide = call.dtype.accumulate
     types = {call.dtype} if item.name in OPERANDS else {wide} if item.name == "lse" else {call.dtype, wide}
     axes, indices = {*call.rows, *item.axes}, item.load.index
-    is_affine = all(i.value is None and i.over == 1 and all(a in axes for a, _ in i.terms) for i in indices)
-    return dtype in types and is_affine and (item.name == "lse" or stride_of(item.load, item.axes[-1]) == 1)
+    own_axes = all(a in axes for i in indices for a, _ in i.terms)
+    return (
+        dtype in types
+        and own_axes
+        and is_affine(item.load)
+        and (item.name == "lse" or stride_of(item.load, item.axes[-1]) == 1)
+    )

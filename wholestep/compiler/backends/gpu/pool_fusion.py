@@ -5,27 +5,21 @@ A pool is fused if a tile with the pooling window in registers fits a block's sh
 
 from __future__ import annotations
 
-from wholestep.compiler.backends.cuda.libraries.cudnn_convolution import is_for_library
-from wholestep.compiler.backends.cuda.target import uses_tf32
-from wholestep.compiler.backends.gpu.convolution.direct import Shape, best_tile, fits_pool, static_extent
+from wholestep.compiler.backends.gpu.direct_convolution import Shape, best_tile, fits_pool, static_extent
+from wholestep.compiler.backends.gpu.target import GpuTarget, gpu_target
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import IRGraph, Node, rewrite
 from wholestep.compiler.passes.lower.max_pooling import fuse_pool_gradient
-from wholestep.compiler.target import Target
 
 BATCH_PARTS = 64  # slices of the batch of a weight gradient, one block each
 IMAGES = 128  # batch size for which tiles are tried: whether one fits does not depend on it
 
 
-def takes_pool_in_tf32(convolution: Node, pool: Node) -> bool:
-    """`takes_pool` on a target with tf32 products."""
-    return takes_pool(convolution, pool, tf32=True)
-
-
-def takes_pool(convolution: Node, pool: Node, tf32: bool = False) -> bool:
-    """May a pool be computed in the kernel of its convolution?"""
-    if is_for_library(convolution, tf32):
+def takes_pool(convolution: Node, pool: Node, name: str) -> bool:
+    """May a pool be computed in the kernel of its convolution, on the target with this name?"""
+    target = gpu_target(name)
+    if target.load_libraries().convolves(convolution, target):
         return False
     a, window = attrs_of(convolution, at.ConvAttrs), attrs_of(pool, at.PoolAttrs).window
     outputs, tall, wide, channels = map(static_extent, convolution.inputs[1].type.shape)
@@ -39,14 +33,13 @@ def _size(node: Node) -> int:
     return max(4, node.inputs[0].type.dtype.size)
 
 
-def through_small_pools(graph: IRGraph, target: Target) -> IRGraph:
+def through_small_pools(graph: IRGraph, target: GpuTarget) -> IRGraph:
     """Lets adjoints of convolutions and sums read the pooled gradient directly, if a block has room for it."""
-    tf32 = uses_tf32(target.name)
-    return rewrite(graph, lambda node: fuse_pool_gradient(node, BATCH_PARTS, lambda n, pool: _fits(n, pool, tf32)))
+    return rewrite(graph, lambda node: fuse_pool_gradient(node, BATCH_PARTS, lambda n, pool: _fits(n, pool, target)))
 
 
-def _fits(node: Node, spread: Node, tf32: bool) -> bool:
-    if is_for_library(node, tf32):
+def _fits(node: Node, spread: Node, target: GpuTarget) -> bool:
+    if target.load_libraries().convolves(node, target):
         return False
     a, pool = attrs_of(node, at.ConvGradAttrs), attrs_of(spread, at.PoolGradAttrs).window
     if node.op == "conv2d_grad_weight":

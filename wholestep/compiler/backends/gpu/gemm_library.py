@@ -1,13 +1,18 @@
-"""cuBLASLt GEMMs: which products the library computes, and the record that describes a call."""
+"""GEMMs of a vendor's library: which products it computes, and the record that describes a call.
+
+The library has one batch axis, row or column strides, a bias epilogue, and accumulation into the result (beta = 1), as
+cuBLASLt and hipBLASLt have.  `Fusion.plain_products` of the target says from how many FLOPs on it is faster than ours.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from wholestep.compiler.backends.cuda.target import library_flops, uses_tf32
 from wholestep.compiler.backends.gpu.kernel_schedule import schedule_of
-from wholestep.compiler.ir.types import DType, Extent, evaluate, float32, product
+from wholestep.compiler.backends.gpu.strides import is_affine, start_of, stride_of
+from wholestep.compiler.backends.gpu.target import gpu_target, target_of
+from wholestep.compiler.ir.types import DType, Extent, evaluate, float32
 from wholestep.compiler.plan.model.bodies import Dot
 from wholestep.compiler.plan.model.kernel import Draft, Kernel, Load, Plan
 
@@ -47,58 +52,6 @@ class Product:
     tf32: bool = False  # are float32 operands rounded to tf32, without their last 13 bits?
 
 
-def stride_of(load: Load, axis: int) -> Extent:
-    """Element stride along an axis."""
-    stride: Extent = 0
-    for d, i in enumerate(load.index):
-        for a, c in i.terms:
-            if a == axis:
-                stride = stride + c * product(load.shape[d + 1 :])
-    return stride
-
-
-def start_of(load: Load) -> Extent:
-    """Element offset at index 0 of all axes."""
-    start: Extent = 0
-    for d, i in enumerate(load.index):
-        start = start + i.offset * product(load.shape[d + 1 :])
-    return start
-
-
-def is_aligned_in_fours(load: Load, axis: int) -> bool:
-    """Are groups of four elements along an axis contiguous and aligned?"""
-    return is_aligned_in(load, axis, 4)
-
-
-def is_aligned_in(load: Load, axis: int, count: int) -> bool:
-    """Are groups of `count` elements along an axis contiguous and aligned to `count`?"""
-    strides = [product(load.shape[d + 1 :]) for d in range(len(load.index))]
-    occurrences = 0
-    for i, stride in zip(load.index, strides, strict=True):
-        if i.value is not None or i.over != 1 or not is_multiple(i.offset * stride, count):
-            return False
-        for a, c in i.terms:
-            if a == axis:
-                occurrences += 1
-                if c * stride != 1:
-                    return False
-            elif not is_multiple(c * stride, count):
-                return False
-    return occurrences == 1
-
-
-def is_multiple_of_four(extent: Extent) -> bool:
-    """Is an extent a multiple of four, for all values of its symbols?"""
-    return is_multiple(extent, 4)
-
-
-def is_multiple(extent: Extent, of: int) -> bool:
-    """Is an extent a multiple of a number, for all values of its symbols?"""
-    if isinstance(extent, int):
-        return extent % of == 0
-    return all(coefficient % of == 0 for _, coefficient in extent.terms)
-
-
 def is_direct(plan: Draft, dot: Dot) -> bool:
     """Does the library write the final result?  Otherwise our epilogue kernel reads it from scratch memory."""
     level = dot.levels[0]
@@ -109,7 +62,7 @@ def is_direct(plan: Draft, dot: Dot) -> bool:
     rounds = bool(rest) and rest[-1].op == "cast" and rest[-1].dtype.is_half and store.value == rest[-1].id
     if rest and not (rounds and (len(rest) == 1 or bias_of(dot) is not None)) and not accumulates_in_place(dot):
         return False
-    return stride_of(store.load, dot.n) == 1 and all(i.value is None and i.over == 1 for i in store.load.index)
+    return stride_of(store.load, dot.n) == 1 and is_affine(store.load)
 
 
 def accumulates_in_place(dot: Dot) -> bool:
@@ -133,13 +86,13 @@ def bias_of(dot: Dot) -> Load | None:
     assert row.load is not None
     is_row = [a for i in row.load.index for a, _ in i.terms] == [dot.n] and stride_of(row.load, dot.n) == 1
     is_sequence = wide.args == (row.id,) and set(added.args) == {acc.id, wide.id} and rounded.args == (added.id,)
-    is_affine = not row.guards and all(i.value is None and i.over == 1 for i in row.load.index)
-    return row.load if is_row and is_sequence and is_affine and row.dtype == rounded.dtype else None
+    is_plain = not row.guards and is_affine(row.load)
+    return row.load if is_row and is_sequence and is_plain and row.dtype == rounded.dtype else None
 
 
 def least_flops(target: str) -> dict[str, int]:
     """By operand dtype: the smallest number of FLOPs of a library product."""
-    return dict(library_flops(target))
+    return dict(gpu_target(target).fusion.plain_products)
 
 
 def takes(plan: Draft, kernel: Kernel, sizes: Mapping[str, int]) -> bool:
@@ -193,5 +146,5 @@ def product_of(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> Product:
         dtype = next(i.dtype for i in dot.levels[0].body if i.op == "acc")
         c = GemmOperand(-1, dtype, 0, n, 1, m * n, batch * m * n)
     a, b = matrix(dot.a, dot.m, dot.k), matrix(dot.b, dot.k, dot.n)
-    tf32 = a.dtype == float32 and uses_tf32(plan.target)
+    tf32 = a.dtype == float32 and target_of(plan).tf32
     return Product(m, n, k, batch, a, b, c, outer, bias, schedule_of(kernel).workspace, accumulates_in_place(dot), tf32)

@@ -12,7 +12,7 @@ from functools import cache
 from itertools import product as combinations
 from math import ceil, prod
 
-from wholestep.compiler.backends.gpu.kernel_schedule import DIRECT, GRADIENT, JOINED, POOLED_GRADIENT, CudaSchedule
+from wholestep.compiler.backends.gpu.kernel_schedule import JOINED, Form, GpuSchedule
 from wholestep.compiler.ir.types import DType, Extent, evaluate
 from wholestep.compiler.plan.model.bodies import Window
 from wholestep.compiler.plan.model.kernel import Kernel, Operand
@@ -56,7 +56,7 @@ class Shape:
     low: tuple[int, ...]  # padding above and before the image
     pool: tuple[int, ...] = ()  # the pooling window whose pixels one thread computes, if a pool is fused
 
-    def seen(self, windows: tuple[int, int]) -> int:
+    def covered_pixels(self, windows: tuple[int, int]) -> int:
         """Input pixels covered by this many windows, down and across."""
         sizes = zip(windows, self.stride, (self.tall, self.wide), self.dilation, strict=True)
         return prod((n - 1) * s + (k - 1) * d + 1 for n, s, k, d in sizes)
@@ -121,7 +121,7 @@ class ConvTile:
 def _tiles(s: Shape) -> Iterator[ConvTile]:
     pixels = [(s.pool[0], s.pool[1])] if s.pool else [p for p in PIXELS if p[0] <= s.rows and p[1] <= s.columns]
     for (tall, wide), each, threads in combinations(pixels, OUTPUTS, (128, 256)):
-        if tall * wide * each > 32 or s.seen((tall, wide)) > 64 or each >= 2 * s.outputs:
+        if tall * wide * each > 32 or s.covered_pixels((tall, wide)) > 64 or each >= 2 * s.outputs:
             continue  # too many registers
         down, across, most = ceil(s.rows / tall), ceil(s.columns / wide), ceil(s.outputs / each)
         for groups, band in combinations(_parts(most), _parts(down)):
@@ -140,7 +140,7 @@ def _cycles(s: Shape, tile: ConvTile, images: int, size: int) -> float:
     pixels, each, taps = tile.pixels[0] * tile.pixels[1], tile.each, s.tall * s.wide
     warps = tile.groups * ceil(tile.band * tile.across / 32)
     rounds = ceil(warps / (tile.threads // 32))
-    read = s.channels * (s.seen(tile.pixels) + taps * ceil(tile.pack * size / 16))  # shared-memory loads
+    read = s.channels * (s.covered_pixels(tile.pixels) + taps * ceil(tile.pack * size / 16))  # shared-memory loads
     inner = read + s.channels * taps * pixels * each
     weights, seen = tile.elements(s)
     fetch = 12 * (weights + seen) / tile.threads
@@ -160,14 +160,14 @@ def best_tile(s: Shape, images: int, size: int) -> ConvTile | None:
     return min(fitting, key=lambda t: _cycles(s, t, images, size), default=None)
 
 
-def schedule_pixels(s: Shape, images: int, size: int) -> CudaSchedule | None:
+def schedule_pixels(s: Shape, images: int, size: int) -> GpuSchedule | None:
     """Schedule of a convolution or of its input gradient; None if it has too many channels."""
     tile = best_tile(s, images, size)
     if tile is None:
         return None
     blocks = max(1, images * tile.blocks(s))
-    return CudaSchedule(
-        DIRECT, tile.threads, blocks, tile=(*tile.pixels, tile.band, tile.across, tile.groups, tile.each)
+    return GpuSchedule(
+        Form.DIRECT, tile.threads, blocks, tile=(*tile.pixels, tile.band, tile.across, tile.groups, tile.each)
     )
 
 
@@ -178,7 +178,7 @@ def _divisor(n: int, *most: int) -> int:
     return next(m for m in most if n % m == 0)
 
 
-def schedule_weights(s: Shape, images: int, size: int) -> CudaSchedule | None:
+def schedule_weights(s: Shape, images: int, size: int) -> GpuSchedule | None:
     """Schedule of the weight gradient, split over slices of the batch; None if there are too many weights."""
     deep, across = _divisor(s.channels, 4, 3, 2, 1), _divisor(s.outputs, 8, 6, 5, 4, 3, 2, 1)
     items = s.tall * s.wide * (s.channels // deep) * (s.outputs // across)
@@ -192,7 +192,7 @@ def schedule_weights(s: Shape, images: int, size: int) -> CudaSchedule | None:
     result_bytes = split * items_per_block * deep * across * size  # the block's results in shared memory
 
     def bytes(band: int) -> int:
-        return (s.channels * s.seen((band, s.columns)) + 4 + band * s.columns * s.outputs) * size
+        return (s.channels * s.covered_pixels((band, s.columns)) + 4 + band * s.columns * s.outputs) * size
 
     bands = [b for b in range(split, max(split, s.rows) + 1, split) if bytes(b) <= SHARED]
     if not bands or result_bytes > SHARED:
@@ -202,26 +202,26 @@ def schedule_weights(s: Shape, images: int, size: int) -> CudaSchedule | None:
     parts = min(PARTS, images * ceil(s.rows / band))
     tile = (deep, across, items_per_block, split, band)
     if parts <= 1:
-        return CudaSchedule(GRADIENT, threads, tiles, tile=tile)
+        return GpuSchedule(Form.GRADIENT, threads, tiles, tile=tile)
     scratch = tiles * (parts + ceil(parts / JOINED)) * items_per_block * deep * across * size
-    return CudaSchedule(GRADIENT, threads, tiles, tile=tile, chunk=1, chunks=parts, scratch=scratch)
+    return GpuSchedule(Form.GRADIENT, threads, tiles, tile=tile, chunk=1, chunks=parts, scratch=scratch)
 
 
-def schedule_pooled_weights(s: Shape, parts: int) -> CudaSchedule:
+def schedule_pooled_weights(s: Shape, parts: int) -> GpuSchedule:
     """One block per slice of the batch and tile of weights; if there are few, two threads share each one's pixels."""
     count = s.outputs * s.tall * s.wide * s.channels
     if count <= 256:
-        return CudaSchedule(POOLED_GRADIENT, 512, parts, tile=(count, 2))
+        return GpuSchedule(Form.POOLED_GRADIENT, 512, parts, tile=(count, 2))
     weights_per_block = min(count, 512)
-    return CudaSchedule(
-        POOLED_GRADIENT, 256, parts, chunks=ceil(count / weights_per_block), tile=(weights_per_block, 1)
+    return GpuSchedule(
+        Form.POOLED_GRADIENT, 256, parts, chunks=ceil(count / weights_per_block), tile=(weights_per_block, 1)
     )
 
 
 def fits_pool(s: Shape, size: int) -> bool:
     """Does a weight gradient through a pool fit a block's shared memory?"""
     rows, columns = s.rows * s.pool[0], s.columns * s.pool[1]
-    bytes = s.channels * (s.seen((rows, columns)) | 1) * size + s.outputs * s.rows * s.columns * 2 * size
+    bytes = s.channels * (s.covered_pixels((rows, columns)) | 1) * size + s.outputs * s.rows * s.columns * 2 * size
     return bytes <= SHARED and s.outputs * s.tall * s.wide * s.channels <= 16 * 256
 
 
@@ -244,7 +244,7 @@ def product_sizes(kernel: Kernel, window: Window) -> tuple[int, Extent, Extent, 
     return groups, images * rows * columns, channels, tall * wide * (outputs // groups)
 
 
-def schedule_direct(kernel: Kernel, window: Window, sizes: Mapping[str, int], dtype: DType) -> CudaSchedule | None:
+def schedule_direct(kernel: Kernel, window: Window, sizes: Mapping[str, int], dtype: DType) -> GpuSchedule | None:
     """Direct schedule of a convolution or adjoint of few channels; None if an implicit GEMM is better or required."""
     if window.groups > 1:
         return None

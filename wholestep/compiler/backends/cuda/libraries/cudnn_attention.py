@@ -1,80 +1,29 @@
-"""Attention on a GPU: cuDNN's fused attention for half types, else our flash attention kernel; selection and grids."""
+"""cuDNN's fused attention for half types: which calls the library computes, and their operation graphs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 
-from wholestep.compiler.backends.cuda.libraries.cudnn import CudnnOp, CudnnTensor, Description
-from wholestep.compiler.backends.cuda.libraries.cudnn_graphs import LibraryCall, TensorAddress
-from wholestep.compiler.backends.cuda.libraries.gemm_library import start_of, stride_of
-from wholestep.compiler.backends.gpu.kernel_schedule import ATTENTION, GRAPH, CudaSchedule
-from wholestep.compiler.ir.types import Extent, evaluate
+from wholestep.compiler.backends.cuda.libraries.cudnn import (
+    CudnnOp,
+    CudnnTensor,
+    Description,
+    LibraryCall,
+    TensorAddress,
+)
+from wholestep.compiler.backends.gpu.attention import Axes
+from wholestep.compiler.backends.gpu.kernel_schedule import Form, GpuSchedule
+from wholestep.compiler.backends.gpu.strides import start_of, stride_of
+from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.model.bodies import Call
 from wholestep.compiler.plan.model.kernel import Kernel, Operand, Plan
 
-TILE, NARROW_TILE = 32, 16  # rows per block; the second for wide heads and float64, which need more shared memory
-GROUP = 8  # threads that share rows, in native/attention.h
-OWN = ((512, 4), (200, 2))  # (smallest number of blocks, rows per group of threads)
-WIDE_HEAD = 256  # bytes per row: wider heads use NARROW_TILE
-WIDEST_HEAD = 512  # bytes per row that our kernel supports
 LEAST_WORK = 16_000_000  # FLOPs: cuDNN's attention is faster than ours for at least this many
 STEP, MOST_WIDTH = 8, 128  # cuDNN: the head width is a multiple of the first, and at most the second
 ALIGNMENT = 16  # bytes, of every operand
 SCORES_TILE = 128  # queries and keys: cuDNN stores score gradients in full tiles,
 SPARE_WORKSPACE = 1 << 20  # and may need this many bytes more
-
-
-@dataclass(frozen=True)
-class Axes:
-    """Axis numbers of an attention call."""
-
-    lead: tuple[int, ...]
-    group: int
-    queries: int
-    keys: int
-    width: int
-    values: int
-
-    @staticmethod
-    def of(kernel: Kernel) -> Axes:
-        assert isinstance(kernel.body, Call)
-        rows = kernel.body.rows
-        return Axes(rows, *range(len(rows), len(rows) + 5))
-
-
-def tile_of(call: Call, width: Extent, values: Extent) -> int:
-    """Rows per tile; it determines the bits, and depends on the type and the head widths only."""
-    size = call.dtype.accumulate.size
-    wide = any(not isinstance(e, int) or e * size > WIDE_HEAD for e in (width, values))
-    return NARROW_TILE if size > 4 or wide else TILE
-
-
-def schedule_attention(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> CudaSchedule:
-    """A cuDNN graph, or our grid: blocks for tiles of keys, if they have results, then for tiles of queries."""
-    call, axes = kernel.body, Axes.of(kernel)
-    assert isinstance(call, Call)
-    if why_not_cudnn(plan, kernel, sizes) is None:
-        return CudaSchedule(GRAPH, workspace=_workspace(plan, kernel))
-    tile = tile_of(call, kernel.axes[axes.width], kernel.axes[axes.values])
-    lead = prod(evaluate(kernel.axes[a], sizes) for a in axes.lead)
-    down, across = (max(1, -(-evaluate(kernel.axes[a], sizes) // tile)) for a in (axes.queries, axes.keys))
-    heads = evaluate(kernel.axes[axes.group], sizes)
-    blocks = lead * heads * down if makes_queries(call) else 0
-    blocks += lead * across if makes_keys(call) else 0
-    rows = next((rows for least, rows in OWN if blocks >= least and tile == TILE), 1)
-    return CudaSchedule(ATTENTION, tile // rows * GROUP, max(1, blocks), tile=(tile, rows))
-
-
-def makes_keys(call: Call) -> bool:
-    """Does a call compute results per key?"""
-    return any(r.name in ("dk", "dv") for r in call.results)
-
-
-def makes_queries(call: Call) -> bool:
-    """Does a call compute results per query?"""
-    return any(r.name not in ("dk", "dv") for r in call.results)
 
 
 def why_not_cudnn(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> str | None:
@@ -136,6 +85,10 @@ def _array(plan: Plan, kernel: Kernel, item: Operand, sizes: Mapping[str, int]) 
     return CudnnTensor(item.name, tuple(shape), tuple(steps), plan.buffers[item.load.buffer].type.dtype)
 
 
+def schedule(plan: Plan, kernel: Kernel) -> GpuSchedule:
+    return GpuSchedule(Form.GRAPH, workspace=_workspace(plan, kernel))
+
+
 def _workspace(plan: Plan, kernel: Kernel) -> int:
     """Workspace bytes; the deterministic backward pass stores the gradients of all scores."""
     call, axes = kernel.body, Axes.of(kernel)
@@ -177,19 +130,3 @@ def describe_call(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> Libra
     )
     # An option selects the deterministic algorithm; numerical notes do not cover it.
     return LibraryCall(Description((op,), arrays, _workspace(plan, kernel), without=()), addresses)
-
-
-def notes_of(plan: Plan) -> tuple[str, ...]:
-    """Report notes: what computes the attention of a plan, and why."""
-    counts: dict[str, int] = {}
-    for kernel in plan.kernels:
-        if isinstance(kernel.body, Call):
-            reason = why_not_cudnn(plan, kernel, plan.sizes)
-            kind = "attention" if kernel.body.routine == "attention" else "attention backward"
-            implementation = (
-                f"{kind} by cuDNN, with a deterministic algorithm"
-                if reason is None
-                else f"{kind} by our flash attention kernel: {reason}"
-            )
-            counts[implementation] = counts.get(implementation, 0) + 1
-    return tuple(f"{count} x {implementation}" for implementation, count in counts.items())

@@ -11,17 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from wholestep.compiler.backends.cuda.libraries.cudnn_convolution import CHANNELS, OPS, is_for_library
-from wholestep.compiler.backends.cuda.target import uses_tf32
-from wholestep.compiler.backends.gpu.convolution.direct import static_extent
+from wholestep.compiler.backends.cuda.libraries.cudnn_convolution import CHANNELS, OPS, computes_half, is_for_library
+from wholestep.compiler.backends.gpu.direct_convolution import static_extent
+from wholestep.compiler.backends.gpu.target import GpuTarget
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update, rewrite
+from wholestep.compiler.ir.graph import IRGraph, Node, rewrite
 from wholestep.compiler.ir.ops import LEAVES, Trait, ops_with
 from wholestep.compiler.ir.types import DType
 from wholestep.compiler.plan.lower.materialize import stored_copy
-from wholestep.compiler.target import Target
 
 VIEWS = ops_with(Trait.VIEW)
 MANY = 32  # outputs: a convolution with a multiple of this many is worth padding
@@ -36,7 +35,7 @@ def fill_channels(graph: IRGraph) -> IRGraph:
 
 
 def _pad_channels(node: Node) -> Node:
-    if node.op not in OPS or is_for_library(node):
+    if node.op not in OPS or computes_half(node):
         return node
     a = node.attrs
     assert isinstance(a, at.ConvAttrs | at.ConvGradAttrs)
@@ -61,7 +60,7 @@ def _pad_channels(node: Node) -> Node:
 
 def round_images(graph: IRGraph) -> IRGraph:
     """Inserts the casts; returns the same graph if the library computes no convolution."""
-    calls = {n: None for n in graph.nodes if is_for_library(n)}
+    calls = {n: None for n in graph.nodes if computes_half(n)}
     if not calls:
         return graph
     rounded = _half_results(calls)
@@ -82,11 +81,7 @@ def round_images(graph: IRGraph) -> IRGraph:
                 halves[node] = b.cast(rebuilt, rounded[node])
                 rebuilt = b.cast(halves[node], node.type.dtype)
         new[node] = rebuilt
-    return IRGraph(
-        tuple(Output(o.name, new[o.node]) for o in graph.outputs),
-        tuple(Update(u.name, new[u.node]) for u in graph.updates),
-        tuple(new[i] for i in graph.inputs),
-    )
+    return graph.with_nodes(new)
 
 
 def _half_results(calls: Iterable[Node]) -> dict[Node, DType]:
@@ -117,14 +112,14 @@ def _cast_after_view(operand: Node) -> Node:
         return b.cast(b.permute(cast.inputs[0], order), cast.type.dtype)
 
 
-def copy_operands(graph: IRGraph, target: Target) -> IRGraph:
+def copy_operands(graph: IRGraph, target: GpuTarget) -> IRGraph:
     """Copies permuted operands of tf32 convolutions (weights, inputs) into the library's channels-last layout."""
-    if not uses_tf32(target.name):
+    if not target.tf32:
         return graph
     copies: dict[Node, Node] = {}
 
     def rule(node: Node) -> Node:
-        if not is_for_library(node, tf32=True):
+        if not is_for_library(node, target):
             return node
         return node.with_inputs([copies.setdefault(i, stored_copy(i)) if i.op == "permute" else i for i in node.inputs])
 

@@ -1,1 +1,0 @@
-"""Convolutions on GPUs: direct shared-memory kernels, fused pooling, and the casts around library calls."""

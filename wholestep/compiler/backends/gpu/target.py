@@ -1,0 +1,86 @@
+"""The target of a block-and-thread machine: its sizes, and the vendor's libraries that replace kernels of ours.
+
+`backends/gpu` reads a machine through this record only, so another vendor's GPU is another record
+([060](../../../../docs/decisions/060-gpu-target.md)).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from wholestep.compiler.target import Target, targets_of
+from wholestep.records import dataclass
+
+if TYPE_CHECKING:
+    from wholestep.compiler.backends.gpu.kernel_schedule import GpuSchedule
+    from wholestep.compiler.ir.graph import Node
+    from wholestep.compiler.plan.model.kernel import Draft, Kernel, Plan
+
+WIDEST_HEAD = 512  # bytes per row of the widest attention head that our kernel has shared memory for
+
+
+def _no_convolution(node: Node, target: GpuTarget) -> bool:
+    return False
+
+
+def _no_kernel(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> str | None:
+    return "this GPU has no library for them"
+
+
+def _no_schedule(plan: Plan, kernel: Kernel) -> GpuSchedule:
+    raise NotImplementedError("a library that computes no kernel schedules none")
+
+
+@dataclass(frozen=True)
+class Libraries:
+    """The functions that decide what a vendor's library for convolutions and attention computes; by default nothing.
+
+    Matrix products need no function here: `Fusion.plain_products` says from which size on a library computes them.
+    """
+
+    name: str = ""  # of the library, for reports
+    convolves: Callable[[Node, GpuTarget], bool] = _no_convolution  # does it compute this convolution or adjoint?
+    # Why it does not compute a planned convolution or attention at these sizes; None if it does.
+    why_not: Callable[[Plan, Kernel, Mapping[str, int]], str | None] = _no_kernel
+    schedule: Callable[[Plan, Kernel], GpuSchedule] = _no_schedule  # of a kernel that it computes
+
+
+@dataclass(frozen=True)
+class GpuTarget(Target):
+    """A target whose plans `backends/gpu` schedules and renders."""
+
+    tf32: bool = False  # are the operands of float32 products rounded to tf32, which has 10 mantissa bits?
+    # The `Libraries` record, "package.module:name": a target is plain data, and importing it loads no library.
+    libraries: str = f"{__name__}:NO_LIBRARIES"
+
+    @property
+    def multiprocessors(self) -> int:
+        return self.limits.threads
+
+    @property
+    def shared_memory(self) -> int:
+        """Bytes of shared memory that one block may use."""
+        return self.limits.nearest_cache
+
+    def load_libraries(self) -> Libraries:
+        module, _, name = self.libraries.partition(":")
+        libraries = getattr(import_module(module), name)
+        assert isinstance(libraries, Libraries)
+        return libraries
+
+
+NO_LIBRARIES = Libraries()
+
+
+def gpu_target(name: str) -> GpuTarget:
+    """The target with a name, which must be a GPU's."""
+    target = targets_of(name.partition("/")[0])[name]
+    assert isinstance(target, GpuTarget), f"{name!r} is not the target of a GPU"
+    return target
+
+
+def target_of(plan: Draft) -> GpuTarget:
+    """The target that a plan is compiled for."""
+    return gpu_target(plan.target)
