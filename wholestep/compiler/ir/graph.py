@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
 
@@ -136,9 +136,14 @@ class IRGraph:
     inputs: tuple[Node, ...] = ()
 
     @cached_property
+    def roots(self) -> tuple[Node, ...]:
+        """The nodes of the outputs, then those of the updates, in order; a node may occur several times."""
+        return (*(o.node for o in self.outputs), *(u.node for u in self.updates))
+
+    @cached_property
     def nodes(self) -> tuple[Node, ...]:
         """All nodes in topological order."""
-        return tuple(toposort([*self.inputs, *(o.node for o in self.outputs), *(u.node for u in self.updates)]))
+        return tuple(toposort([*self.inputs, *self.roots]))
 
     @cached_property
     def symbols(self) -> tuple[str, ...]:
@@ -172,6 +177,23 @@ class IRGraph:
                 out[i].append(n)
         return out
 
+    def single_use_nodes(self) -> set[Node]:
+        """Nodes with exactly one user that are not roots: nothing else sees their value."""
+        return {n for n, users in self.consumers().items() if len(users) == 1} - set(self.roots)
+
+    def with_roots(self, roots: Iterable[Node], inputs: Iterable[Node] | None = None) -> IRGraph:
+        """The same names of outputs and updates, computed by other nodes; `inputs` default to this graph's."""
+        node = iter(roots)
+        return IRGraph(
+            tuple(Output(o.name, next(node)) for o in self.outputs),
+            tuple(Update(u.name, next(node)) for u in self.updates),
+            self.inputs if inputs is None else tuple(inputs),
+        )
+
+    def with_nodes(self, new: Mapping[Node, Node]) -> IRGraph:
+        """The graph after a rewrite: every root and input is replaced by its image."""
+        return self.with_roots([new[n] for n in self.roots], [new[n] for n in self.inputs])
+
 
 HOLDERS = ops_with(Trait.HOLDS_GRAPH)
 
@@ -201,10 +223,4 @@ def rewrite(graph: IRGraph, rule: Callable[[Node], Node]) -> IRGraph:
         if inner is not None:
             rebuilt = with_body(rebuilt, rewrite(inner, rule))
         new[n] = rule(rebuilt)
-    if all(a is b for a, b in new.items()):
-        return graph
-    return IRGraph(
-        tuple(Output(o.name, new[o.node]) for o in graph.outputs),
-        tuple(Update(u.name, new[u.node]) for u in graph.updates),
-        tuple(new[i] for i in graph.inputs),
-    )
+    return graph if all(a is b for a, b in new.items()) else graph.with_nodes(new)

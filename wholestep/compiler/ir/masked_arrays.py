@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Set
 
 import numpy as np
@@ -24,9 +25,10 @@ def refuse_mask(value: object, what: str) -> None:
             f"{what} received a data set, {type(value).__name__}, where an array is expected. Give the data set alone, "
             "without labels: its examples have their own."
         )
-    if not isinstance(value, np.ma.MaskedArray):
+    masked_arrays = sys.modules.get("numpy.ma")  # absent until someone has made a masked array; it loads in 2 ms
+    if masked_arrays is None or not isinstance(value, masked_arrays.MaskedArray):
         return
-    masked = int(np.ma.getmaskarray(value).sum())
+    masked = int(masked_arrays.getmaskarray(value).sum())
     if masked:
         raise InputError(
             f"{what} received a masked array with {masked} masked values; a step does not support masks. Fill them: "

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build
-from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update, body_of, toposort, with_body
+from wholestep.compiler.ir.graph import IRGraph, Node, body_of, toposort, with_body
 from wholestep.compiler.ir.ops import Trait, ops_with
 from wholestep.compiler.ir.types import TensorType, adjoint_type
 from wholestep.compiler.passes.autodiff.rules import (
@@ -62,11 +62,7 @@ def expand_gradients(graph: IRGraph, seed: Seed = unit_seed) -> IRGraph:
         elif node.op == "item" and node.inputs[0] in expanded:
             rebuilt = expanded[node.inputs[0]][build.attrs_of(node, at.ItemAttrs).index]
         new[node] = rebuilt
-    return IRGraph(
-        tuple(Output(o.name, new[o.node]) for o in graph.outputs),
-        tuple(Update(u.name, new[u.node]) for u in graph.updates),
-        tuple(new[i] for i in graph.inputs),
-    )
+    return graph.with_nodes(new)
 
 
 def gradients(loss: Node, params: Sequence[Node], seed: Node) -> tuple[Node, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
+from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.ir.ops import OPS, Family
 
 BUCKET_BYTES = 16 << 20  # bytes per bucket: at this size the latency of a round of messages is negligible
@@ -33,11 +33,7 @@ def bucket(graph: IRGraph) -> IRGraph:
         for node in graph.nodes:
             if levels[node] == level and node not in new:
                 new[node] = node.with_inputs([new[i] for i in node.inputs])
-    return IRGraph(
-        tuple(Output(o.name, new[o.node]) for o in graph.outputs),
-        tuple(Update(u.name, new[u.node]) for u in graph.updates),
-        tuple(new[i] for i in graph.inputs),
-    )
+    return graph.with_nodes(new)
 
 
 def _levels(graph: IRGraph) -> dict[Node, int]:

@@ -77,7 +77,7 @@ def encode(graph: IRGraph, defined: frozenset[str] = frozenset(), cuts: Mapping[
     `cuts`: computed tensors that are differentiated with respect to, numbered; None reads them from the graph.
     """
     encoder = _Encoder(cut_nodes(graph) if cuts is None else cuts)
-    ends = [*(o.node for o in graph.outputs), *(u.node for u in graph.updates)]
+    ends = graph.roots
     for node in _reachable_from(graph.nodes, ends):
         encoder.add(node)
     term_of, program = dict(encoder.term_of), len(encoder.numbers)

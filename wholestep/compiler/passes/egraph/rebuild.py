@@ -9,7 +9,7 @@ import numpy as np
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.attrs import Attrs
-from wholestep.compiler.ir.graph import IRGraph, Node, Output, SourceLine, Update
+from wholestep.compiler.ir.graph import IRGraph, Node, SourceLine
 from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.passes.egraph.egraph import EGraph, ENode
 from wholestep.compiler.passes.egraph.encode import CUT, FULL, OPAQUE, Encoded, Tables, op_of
@@ -37,12 +37,7 @@ def rebuild(graph: IRGraph, encoded: Encoded, egraph: EGraph, chosen: Sequence[E
     for c in order:
         inputs = [new[child] for child in chosen[c].children]
         new[c] = leaves.get(chosen[c]) or make_node(chosen[c], inputs, encoded.tables, origins[c])
-    ends = iter(new[r] for r in egraph.roots)
-    return IRGraph(
-        tuple(Output(o.name, next(ends)) for o in graph.outputs),
-        tuple(Update(u.name, next(ends)) for u in graph.updates),
-        graph.inputs,
-    )
+    return graph.with_roots(new[r] for r in egraph.roots)
 
 
 def make_node(choice: ENode, inputs: Sequence[Node], tables: Tables, origin: Origin) -> Node:

@@ -85,7 +85,7 @@ def read_program(graph: IRGraph, cuts: Mapping[Node, int]) -> NumberedGraph:
         p.colour.append(kinds.colour(kind, number, plain, p.barrier[number], node in cuts))
         if node in cuts:
             p.cut[number] = cuts[node]
-    ends = [*(o.node for o in graph.outputs), *(u.node for u in graph.updates)]
+    ends = graph.roots
     p.ends = tuple(p.number[n] for n in ends)
     return p
 

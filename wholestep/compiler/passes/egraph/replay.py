@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
+from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.passes.egraph.egraph import EGraph, ENode
 from wholestep.compiler.passes.egraph.encode import FULL, OPAQUE, Encoded
 from wholestep.compiler.passes.egraph.outline import Outlined, OutlinedBlock, Place
@@ -73,15 +73,8 @@ class Replay:
         p = self.outlined.program
         nodes = self._build_nodes(p)
         ends = [nodes[n] for n in p.ends]
-        before = [*(o.node for o in original.outputs), *(u.node for u in original.updates)]
-        if all(new is old for new, old in zip(ends, before)):
-            return original
-        rest = iter(ends)
-        return IRGraph(
-            tuple(Output(o.name, next(rest)) for o in original.outputs),
-            tuple(Update(u.name, next(rest)) for u in original.updates),
-            original.inputs,
-        )
+        unchanged = all(new is old for new, old in zip(ends, original.roots))
+        return original if unchanged else original.with_roots(ends)
 
     def below(self, ends: Sequence[int]) -> list[int]:
         """The numbers of the nodes that some ends now depend on, the ends included."""

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
+from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.ir.ops import LEAVES, OPS, Family, Trait, ops_with
 from wholestep.compiler.ir.types import Shape, TensorType, boolean, product
 from wholestep.compiler.target import Target
@@ -107,7 +107,7 @@ class _Attempt:
     def __init__(self, graph: IRGraph, stays: set[Node], target: Target) -> None:
         self.graph, self.target = graph, target
         self.consumers = graph.consumers()
-        self.roots = {o.node for o in graph.outputs} | {u.node for u in graph.updates}
+        self.roots = set(graph.roots)
         self.stored: set[Node] = set()  # new nodes that are in memory anyway, since they have several readers
         self.recomputed: set[Node] = set()  # new nodes over leaves alone, which the planner recomputes in every reader
         self.moved: set[Node] = set()  # old nodes; those in `collapsed` too
@@ -130,11 +130,7 @@ class _Attempt:
         new = self.new
         if all(a is b for a, b in new.items()):
             return self.graph
-        return IRGraph(
-            tuple(Output(o.name, new[o.node]) for o in self.graph.outputs),
-            tuple(Update(u.name, new[u.node]) for u in self.graph.updates),
-            tuple(new[i] for i in self.graph.inputs),
-        )
+        return self.graph.with_nodes(new)
 
     def useless_moves(self) -> set[Node]:
         """Moved ops that could fuse with a consumer in split form, and have no consumer in merged form."""

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
+from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.ir.ops import Trait, ops_with
 from wholestep.compiler.ir.shapes import reshape_quotients
 from wholestep.compiler.ir.types import Shape
@@ -43,11 +43,7 @@ def sink_row_reshapes(graph: IRGraph) -> IRGraph:
         stays |= useless
     if not moved:
         return graph
-    return IRGraph(
-        tuple(Output(o.name, new[o.node]) for o in graph.outputs),
-        tuple(Update(u.name, new[u.node]) for u in graph.updates),
-        tuple(new[i] for i in graph.inputs),
-    )
+    return graph.with_nodes(new)
 
 
 def _attempt(graph: IRGraph, stays: set[Node]) -> tuple[dict[Node, Node], set[Node]]:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
+from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.ir.ops import LEAVES
 from wholestep.compiler.ir.types import Shape, boolean
 from wholestep.compiler.passes.layout.merge_batch_axes import VIEWS
@@ -39,11 +39,7 @@ def _merge_pixels(graph: IRGraph, merge: Callable[[IRGraph], _PixelMerger], is_s
         with b.origin(node):
             merger.visit(node)
     new = merger.new
-    return IRGraph(
-        tuple(Output(o.name, new[o.node]) for o in graph.outputs),
-        tuple(Update(u.name, new[u.node]) for u in graph.updates),
-        tuple(new[i] for i in graph.inputs),
-    )
+    return graph.with_nodes(new)
 
 
 def _is_over_pixels(node: Node) -> bool:
@@ -67,7 +63,7 @@ class _PixelMerger:
 
     def __init__(self, graph: IRGraph) -> None:
         self.readers = graph.consumers()
-        self.roots = {o.node for o in graph.outputs} | {u.node for u in graph.updates}
+        self.roots = set(graph.roots)
         self.new: dict[Node, Node] = {}
         self.merged: dict[Node, Node | None] = {}
 
@@ -163,11 +159,7 @@ def variances_in_one_pass(graph: IRGraph) -> IRGraph:
             x, squares = variances[node]
             with b.origin(node):
                 new[node], squared[squares] = _mean_and_squares(new[x], new[node.inputs[1]])
-    return IRGraph(
-        tuple(Output(o.name, new[o.node]) for o in graph.outputs),
-        tuple(Update(u.name, new[u.node]) for u in graph.updates),
-        tuple(new[i] for i in graph.inputs),
-    )
+    return graph.with_nodes(new)
 
 
 def _variance_terms(node: Node) -> Iterator[tuple[Node, Node]]:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update, rewrite
+from wholestep.compiler.ir.graph import IRGraph, Node, rewrite
 from wholestep.compiler.ir.type_rules.layers import lse_position
 
 ROUTINES = frozenset({"attention", "attention_lse", "attention_grad"})
@@ -92,7 +92,7 @@ def _is_routine_result(node: Node) -> bool:
 def pass_forward_results(graph: IRGraph) -> IRGraph:
     """Pass every attention_grad the result of its attention, in the layout in which that is stored: after its views."""
     readers = graph.consumers()
-    roots = {o.node for o in graph.outputs} | {u.node for u in graph.updates}
+    roots = set(graph.roots)
     attentions = {(n.inputs, n.attrs): n for n in graph.nodes if n.op == "attention"}
     views = {key: _views(node, readers, roots) for key, node in attentions.items()}
     new: dict[Node, Node] = {}
@@ -116,11 +116,7 @@ def pass_forward_results(graph: IRGraph) -> IRGraph:
         if n.op == "attention_grad" and len(n.inputs) == _lse_index(n) + 2:
             with b.origin(n):
                 new[n] = b.make(n.op, (*new[n].inputs, forward_result(n, _lse_index(n))), n.attrs)
-    return IRGraph(
-        tuple(Output(o.name, new[o.node]) for o in graph.outputs),
-        tuple(Update(u.name, new[u.node]) for u in graph.updates),
-        tuple(new[i] for i in graph.inputs),
-    )
+    return graph.with_nodes(new)
 
 
 def _views(node: Node, readers: Mapping[Node, list[Node]], roots: set[Node]) -> list[Node]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update, body_of, rewrite, with_body
+from wholestep.compiler.ir.graph import IRGraph, Node, body_of, rewrite, with_body
 from wholestep.compiler.ir.ops import OPS, Family, Trait, ops_with
 from wholestep.compiler.ir.types import DType, TensorType, TupleType, Type, float32
 
@@ -36,11 +36,7 @@ def lower_precision(graph: IRGraph, half: DType) -> IRGraph:
             operands = [_cast_to_half(i, half, casts) for i in rebuilt.inputs[:count]]
             rebuilt = rebuilt.with_inputs([*operands, *rebuilt.inputs[count:]])
         new[node] = rebuilt
-    return IRGraph(
-        tuple(Output(o.name, new[o.node]) for o in graph.outputs),
-        tuple(Update(u.name, new[u.node]) for u in graph.updates),
-        tuple(new[i] for i in graph.inputs),
-    )
+    return graph.with_nodes(new)
 
 
 def _is_lowered(node: Node) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update, rewrite
+from wholestep.compiler.ir.graph import IRGraph, Node, rewrite
 from wholestep.compiler.ir.ops import Trait, ops_with
 from wholestep.compiler.ir.types import DType
 
@@ -46,7 +46,7 @@ def _is_routine_result(node: Node) -> bool:
 
 def _hoist_casts_above_views(graph: IRGraph) -> IRGraph:
     readers = graph.consumers()
-    roots = {o.node for o in graph.outputs} | {u.node for u in graph.updates}
+    roots = set(graph.roots)
     new: dict[Node, Node] = {}
     hoisted: dict[tuple[Node, DType], Node] = {}
 
@@ -77,11 +77,7 @@ def _hoist_casts_above_views(graph: IRGraph) -> IRGraph:
             new[node] = hoisted.setdefault((node.inputs[0], node.type.dtype), new[node])
     if all(a is b for a, b in new.items()):
         return graph
-    return IRGraph(
-        tuple(Output(o.name, new[o.node]) for o in graph.outputs),
-        tuple(Update(u.name, new[u.node]) for u in graph.updates),
-        tuple(new[i] for i in graph.inputs),
-    )
+    return graph.with_nodes(new)
 
 
 def widen_operands(graph: IRGraph) -> IRGraph:

@@ -13,7 +13,7 @@ from typing import Any
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
+from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.types import divide
 
@@ -29,11 +29,8 @@ def channels_last(graph: IRGraph) -> IRGraph:
     for node in graph.nodes:
         with b.origin(node):
             propagation.visit(node)
-    return IRGraph(
-        tuple(Output(o.name, propagation.in_original_layout(o.node)) for o in graph.outputs),
-        tuple(Update(u.name, propagation.in_original_layout(u.node)) for u in graph.updates),
-        tuple(propagation.in_original_layout(i) for i in graph.inputs),
-    )
+    original = propagation.in_original_layout
+    return graph.with_roots(map(original, graph.roots), map(original, graph.inputs))
 
 
 def _is_window(node: Node) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
+from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.ir.ops import Trait, ops_with
 from wholestep.compiler.ir.types import DType
 from wholestep.compiler.passes.rematerialize.late_readers import Rematerialized
@@ -49,11 +49,7 @@ def round_products(graph: IRGraph) -> IRGraph:
         elif source is not None and node.op == "cast" and node.type.dtype == source.type.dtype:
             rebuilt = source
         new[node] = rebuilt
-    return IRGraph(
-        tuple(Output(o.name, new[o.node]) for o in graph.outputs),
-        tuple(Update(u.name, new[u.node]) for u in graph.updates),
-        tuple(new[i] for i in graph.inputs),
-    )
+    return graph.with_nodes(new)
 
 
 def _bias_sums(graph: IRGraph, rounded: set[Node]) -> set[Node]:
@@ -101,11 +97,7 @@ def _sum_half_operands(graph: IRGraph) -> IRGraph:
             half = new.setdefault(casts[x], casts[x].with_inputs([new[x]]))
             with b.origin(node):
                 new[node] = node.with_inputs([b.cast(half, x.type.dtype)])
-    return IRGraph(
-        tuple(Output(o.name, new[o.node]) for o in graph.outputs),
-        tuple(Update(u.name, new[u.node]) for u in graph.updates),
-        tuple(new[i] for i in graph.inputs),
-    )
+    return graph.with_nodes(new)
 
 
 def half_of(node: Node) -> DType:

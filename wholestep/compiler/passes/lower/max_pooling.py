@@ -36,9 +36,7 @@ def sink_relu_below_pool(graph: IRGraph) -> IRGraph:
     If the pooled value is positive, its position is the same; otherwise no gradient passes.  A relu with other readers
     stays.
     """
-    readers = graph.consumers()
-    roots = {o.node for o in graph.outputs} | {u.node for u in graph.updates}
-    alone = {n for n in graph.nodes if n.op == "relu" and n not in roots and len(readers[n]) == 1}
+    alone = {n for n in graph.single_use_nodes() if n.op == "relu"}
     if not any(n.op == "max_pool2d" and n.inputs[0] in alone for n in graph.nodes):
         return graph
     new: dict[Node, Node] = {}
@@ -51,11 +49,7 @@ def sink_relu_below_pool(graph: IRGraph) -> IRGraph:
                 new[n] = b.make("relu", (pooled,))
         else:
             new[n] = n.with_inputs(inputs)
-    return IRGraph(
-        tuple(type(o)(o.name, new[o.node]) for o in graph.outputs),
-        tuple(type(u)(u.name, new[u.node]) for u in graph.updates),
-        tuple(new[i] for i in graph.inputs),
-    )
+    return graph.with_nodes(new)
 
 
 def fuse_pool_gradients(graph: IRGraph, target: Target) -> IRGraph:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update, body_of, toposort, with_body
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, body_of, toposort, with_body
 from wholestep.compiler.ir.types import TensorType
 
 Pass = Callable[[IRGraph], IRGraph]
@@ -37,19 +37,11 @@ def _with_bodies(graph: IRGraph, rewrite: Pass) -> IRGraph:
         rebuilt = node.with_inputs([new[i] for i in node.inputs])
         body = body_of(node) if node.op != "call" else None
         new[node] = rebuilt if body is None else with_body(rebuilt, rewrite(body))
-    return _rebuild(graph, new)
+    return graph.with_nodes(new)
 
 
 def has_loops(graph: IRGraph) -> bool:
     return any(n.op == "scan" for n in graph.nodes)
-
-
-def _rebuild(graph: IRGraph, new: dict[Node, Node]) -> IRGraph:
-    return IRGraph(
-        tuple(Output(o.name, new[o.node]) for o in graph.outputs),
-        tuple(Update(u.name, new[u.node]) for u in graph.updates),
-        tuple(new[i] for i in graph.inputs),
-    )
 
 
 # -- loop fusion -------------------------------------------------------------------------------------------------
@@ -77,7 +69,7 @@ def merge_scans(graph: IRGraph) -> IRGraph:
             new[node] = loop_of[node.inputs[0]].item(node)
         else:
             new[node] = node.with_inputs([new[i] for i in node.inputs])
-    return _rebuild(graph, new)
+    return graph.with_nodes(new)
 
 
 class _MergedLoop:
@@ -128,22 +120,22 @@ def hoist_projections(graph: IRGraph) -> IRGraph:
     """
     if not has_loops(graph):
         return graph
-    new: dict[Node, Node] = {}
-    for node in graph.nodes:
-        rebuilt = node.with_inputs([new[i] for i in node.inputs])
-        new[node] = _hoist_from_loop(rebuilt) if node.op == "scan" else rebuilt
-    return _rebuild(graph, new)
+    return _rewrite_loops(graph, _hoist_from_loop)
 
 
 def hoist_casts(graph: IRGraph) -> IRGraph:
     """Hoist casts of slices and of loop-invariant values out of the loop: weights are cast once, not once per step."""
     if not has_loops(graph):
         return graph
+    return _rewrite_loops(graph, _hoist_casts_from_loop)
+
+
+def _rewrite_loops(graph: IRGraph, rule: Callable[[Node], Node]) -> IRGraph:
     new: dict[Node, Node] = {}
     for node in graph.nodes:
         rebuilt = node.with_inputs([new[i] for i in node.inputs])
-        new[node] = _hoist_casts_from_loop(rebuilt) if node.op == "scan" else rebuilt
-    return _rebuild(graph, new)
+        new[node] = rule(rebuilt) if node.op == "scan" else rebuilt
+    return graph.with_nodes(new)
 
 
 def _hoist_casts_from_loop(node: Node) -> Node:
@@ -156,9 +148,6 @@ def _hoist_casts_from_loop(node: Node) -> Node:
         return node
     leaves = {n: Node("input", (), at.InputAttrs(f"cast{i}", n.type), n.name, n.line) for i, n in enumerate(casts)}
     sliced, invariant = ([n for n in casts if (position[n.inputs[0]] < last) is part] for part in (True, False))
-    new: dict[Node, Node] = {}
-    for n in body.nodes:
-        new[n] = leaves[n] if n in leaves else n.with_inputs([new[i] for i in n.inputs])
 
     def with_new(parameters: tuple[Node, ...], casts_by_node: dict[Node, Node]) -> tuple[Node, ...]:
         return (
@@ -168,7 +157,7 @@ def _hoist_casts_from_loop(node: Node) -> Node:
             *(casts_by_node[n] for n in invariant),
         )
 
-    new_body = IRGraph(tuple(Output(o.name, new[o.node]) for o in body.outputs), (), with_new(body.inputs, leaves))
+    new_body = _replace_in_body(body, leaves, with_new(body.inputs, leaves))
     outside = {n: build.cast(node.inputs[position[n.inputs[0]]], n.type.dtype) for n in casts}
     changed = replace(attrs, graph=new_body, sequences=attrs.sequences + len(sliced))
     return Node("scan", with_new(node.inputs, outside), changed, node.name, node.line)
@@ -191,7 +180,7 @@ def _hoist_from_loop(node: Node) -> Node:
         inner: Node("input", (), at.InputAttrs(f"projection{i}", inner.type), inner.name, inner.line)
         for i, inner in enumerate(hoisted)
     }
-    new_body = _with_leaves(body, leaves, last)
+    new_body = _replace_in_body(body, leaves, [*body.inputs[:last], *leaves.values(), *body.inputs[last:]])
     inputs = [*node.inputs[:last], *hoisted.values(), *node.inputs[last:]]
     return Node(
         "scan", inputs, replace(attrs, graph=new_body, sequences=attrs.sequences + len(hoisted)), node.name, node.line
@@ -216,13 +205,12 @@ def _for_all_steps(inner: Node, sequence: Node, weight: Node) -> Node:
     return build.reshape(product, (steps, *inner.type.shape))
 
 
-def _with_leaves(body: IRGraph, leaves: dict[Node, Node], position: int) -> IRGraph:
-    """The body with nodes replaced by new parameters, which are inserted at `position`."""
+def _replace_in_body(body: IRGraph, replacements: dict[Node, Node], parameters: Sequence[Node]) -> IRGraph:
+    """The body with some nodes replaced, and with other parameters."""
     new: dict[Node, Node] = {}
     for n in body.nodes:
-        new[n] = leaves[n] if n in leaves else n.with_inputs([new[i] for i in n.inputs])
-    inputs = (*body.inputs[:position], *leaves.values(), *body.inputs[position:])
-    return IRGraph(tuple(Output(o.name, new[o.node]) for o in body.outputs), (), inputs)
+        new[n] = replacements.get(n) or n.with_inputs([new[i] for i in n.inputs])
+    return body.with_roots([new[n] for n in body.roots], parameters)
 
 
 # -- sinking -------------------------------------------------------------------------------------------------------
@@ -232,16 +220,14 @@ def sink_lookups(graph: IRGraph) -> IRGraph:
     """Sink lookups that only a loop reads into its body: the rows of all steps are never in memory at once."""
     if not has_loops(graph):
         return graph
-    readers = graph.consumers()
-    roots = {o.node for o in graph.outputs} | {u.node for u in graph.updates}
+    single_use = graph.single_use_nodes()
     new: dict[Node, Node] = {}
     for node in graph.nodes:
         rebuilt = node.with_inputs([new[i] for i in node.inputs])
         if node.op == "scan":
-            has_single_reader = [len(readers[i]) == 1 and i not in roots for i in node.inputs]
-            rebuilt = _sink_into_loop(rebuilt, has_single_reader)
+            rebuilt = _sink_into_loop(rebuilt, [i in single_use for i in node.inputs])
         new[node] = rebuilt
-    return _rebuild(graph, new)
+    return graph.with_nodes(new)
 
 
 def _sink_into_loop(node: Node, has_single_reader: Sequence[bool]) -> Node:
@@ -266,9 +252,6 @@ def _sink_into_loop(node: Node, has_single_reader: Sequence[bool]) -> Node:
         leaves[body.inputs[i]] = build.gather(tables[-1], rows, 0)
     if not leaves:
         return node
-    new: dict[Node, Node] = {}
-    for n in body.nodes:
-        new[n] = leaves[n] if n in leaves else n.with_inputs([new[i] for i in n.inputs])
     parameters = [leaves[p].inputs[1] if p in leaves else p for p in body.inputs]
-    new_body = IRGraph(tuple(Output(o.name, new[o.node]) for o in body.outputs), (), (*parameters, *tables))
+    new_body = _replace_in_body(body, leaves, [*parameters, *tables])
     return Node("scan", [*inputs, *invariant], replace(attrs, graph=new_body), node.name, node.line)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
+from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.types import TensorType
 
@@ -22,7 +22,7 @@ from wholestep.compiler.ir.types import TensorType
 def duplicate_centered_values(graph: IRGraph) -> IRGraph:
     """Duplicate such nodes, one copy per reader; the same graph if there is none.  Runs after common subexpression
     elimination, which must not run again afterwards: it would merge the copies."""
-    roots = {o.node for o in graph.outputs} | {u.node for u in graph.updates}
+    roots = set(graph.roots)
     column_sum_sources = _column_sum_sources(graph)
     duplicated = {n for n in graph.nodes if n not in roots and _is_cheap(n, column_sum_sources)}
     if not duplicated:
@@ -40,11 +40,7 @@ def duplicate_centered_values(graph: IRGraph) -> IRGraph:
     for n in graph.nodes:
         copies: dict[Node, Node] = {}  # one per reader: both factors of a square share it
         new[n] = n.with_inputs([copy_for(i, copies) for i in n.inputs])
-    return IRGraph(
-        tuple(Output(o.name, new[o.node]) for o in graph.outputs),
-        tuple(Update(u.name, new[u.node]) for u in graph.updates),
-        tuple(new[i] for i in graph.inputs),
-    )
+    return graph.with_nodes(new)
 
 
 def _is_cheap(node: Node, column_sum_sources: Mapping[Node, frozenset[Node]]) -> bool:

@@ -20,7 +20,7 @@ from itertools import accumulate
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
+from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.ir.ops import LEAVES, Trait, ops_with
 from wholestep.compiler.ir.types import TensorType, boolean, evaluate
 from wholestep.compiler.passes.rematerialize.late_readers import BARRIERS, INDEX_FUNCTIONS, Rematerialized
@@ -242,11 +242,7 @@ class _Rematerializer:
             copies = self.shared if n.op in BARRIERS else {}
             late = self.candidates.ready_at[n] > self.candidates.peak and not _is_fused_into_reader(n)
             self.new[n] = n.with_inputs([self._late_input(i, copies) if late else self.new[i] for i in n.inputs])
-        return IRGraph(
-            tuple(Output(o.name, self.new[o.node]) for o in graph.outputs),
-            tuple(Update(u.name, self.new[u.node]) for u in graph.updates),
-            tuple(self.new[i] for i in graph.inputs),
-        )
+        return graph.with_nodes(self.new)
 
     def _late_input(self, node: Node, copies: dict[Node, Node]) -> Node:
         """An input of a reader after the peak: recomputed, if it depends on a chosen value through fused ops."""

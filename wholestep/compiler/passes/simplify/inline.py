@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update, rewrite
+from wholestep.compiler.ir.graph import IRGraph, Node, rewrite
 
 
 def inline_calls(graph: IRGraph) -> IRGraph:
@@ -14,11 +14,7 @@ def inline_calls(graph: IRGraph) -> IRGraph:
     if all(n.op != "call" for n in graph.nodes):
         return graph
     new = _copy(graph.nodes, {})
-    return IRGraph(
-        tuple(Output(o.name, new[o.node]) for o in graph.outputs),
-        tuple(Update(u.name, new[u.node]) for u in graph.updates),
-        tuple(new[i] for i in graph.inputs),
-    )
+    return graph.with_nodes(new)
 
 
 def inline_graph(graph: IRGraph, arguments: Sequence[Node]) -> tuple[Node, ...]:

@@ -14,14 +14,13 @@ from collections.abc import Sequence
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
+from wholestep.compiler.ir.graph import IRGraph, Node
 
 
 def concat_pad_sums(graph: IRGraph) -> IRGraph:
     """Replace sums of disjoint pads by concatenations, in the shape in which their readers use them."""
-    readers = graph.consumers()
-    roots = {o.node for o in graph.outputs} | {u.node for u in graph.updates}
-    inner = {n for n in graph.nodes if len(readers[n]) == 1 and n not in roots}
+    readers, roots = graph.consumers(), set(graph.roots)
+    inner = graph.single_use_nodes()
     new: dict[Node, Node] = {}
     for old in graph.nodes:
         node = old.with_inputs([new[i] for i in old.inputs])
@@ -37,11 +36,7 @@ def concat_pad_sums(graph: IRGraph) -> IRGraph:
         new[old] = node
     if all(a is b for a, b in new.items()):
         return graph
-    return IRGraph(
-        tuple(Output(o.name, new[o.node]) for o in graph.outputs),
-        tuple(Update(u.name, new[u.node]) for u in graph.updates),
-        tuple(new[i] for i in graph.inputs),
-    )
+    return graph.with_nodes(new)
 
 
 def terms(total: Node, inner: set[Node]) -> list[Node]:

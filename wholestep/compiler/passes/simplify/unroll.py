@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update, body_of, with_body
+from wholestep.compiler.ir.graph import IRGraph, Node, body_of, with_body
 from wholestep.errors import GraphError
 
 
@@ -45,11 +45,7 @@ def unroll_loops(graph: IRGraph) -> IRGraph:
 
 
 def _rebuild(graph: IRGraph, new: dict[Node, Node]) -> IRGraph:
-    return IRGraph(
-        tuple(Output(o.name, new[o.node]) for o in graph.outputs),
-        tuple(Update(u.name, new[u.node]) for u in graph.updates),
-        tuple(new[i] for i in graph.inputs),
-    )
+    return graph.with_nodes(new)
 
 
 def _unroll(node: Node, inputs: Sequence[Node]) -> list[Node]:

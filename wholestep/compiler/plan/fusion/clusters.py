@@ -135,14 +135,14 @@ class Fuser:
         self.reach = Reach[Cluster]()
         self.summed = column_sum_inputs(graph) if fuse else set()
         self.readers = graph.consumers()
-        self.roots = {o.node for o in graph.outputs} | {u.node for u in graph.updates}
+        self.roots = set(graph.roots)
         for node in graph.nodes:
             if is_op(node):
                 if fuse and self.may_wait(node):
                     self.deferred.add(node)
                 else:
                     self.place(node)
-        for node in [o.node for o in graph.outputs] + [u.node for u in graph.updates]:
+        for node in graph.roots:
             if node in self.deferred:
                 self.place(node)
 
@@ -377,11 +377,11 @@ def is_rematerialized(cluster: Cluster) -> bool:
 
 
 def ask_target(rule: bool | str, *arguments: object) -> bool:
-    """Evaluate a target's fusion rule: a constant, or a function of the nodes named as "package.module:function"."""
+    """Evaluate a target's fusion rule: a constant, or a function of the nodes, named as `Fusion` describes."""
     if isinstance(rule, bool):
         return rule
-    module, _, name = rule.partition(":")
-    return bool(getattr(import_module(module), name)(*arguments))
+    module, name, *text = rule.split(":")
+    return bool(getattr(import_module(module), name)(*arguments, *text))
 
 
 def flops_of(head: Node, sizes: Mapping[str, int]) -> int:
@@ -402,7 +402,7 @@ def is_column_sum(node: Node) -> bool:
 
 def column_sum_inputs(graph: IRGraph) -> set[Node]:
     """Pointwise ops whose every reader is a sum along an outer axis, or another op of this set."""
-    results = {o.node for o in graph.outputs} | {u.node for u in graph.updates}
+    results = set(graph.roots)
     summed: set[Node] = set()
     for node, readers in reversed(graph.consumers().items()):
         if (

@@ -18,8 +18,7 @@ from wholestep.compiler.plan.model.kernel import Index, Kind
 
 def eliminate_concats(clusters: Sequence[Cluster], graph: IRGraph) -> list[Cluster]:
     """The clusters without those that only concatenate values of one other cluster, which stores them in place."""
-    readers = graph.consumers()
-    roots = {o.node for o in graph.outputs} | {u.node for u in graph.updates}
+    single_use = graph.single_use_nodes()
     of = {n: c for c in clusters for n in c.results}
     removed: dict[Cluster, Cluster] = {}
     for cluster in clusters:
@@ -27,7 +26,7 @@ def eliminate_concats(clusters: Sequence[Cluster], graph: IRGraph) -> list[Clust
         if node.op != "concat" or len(cluster.nodes) > 1:
             continue
         producers = {of.get(part) for part in node.inputs}
-        only_reader = all(len(readers[part]) == 1 and part not in roots for part in node.inputs)
+        only_reader = all(part in single_use for part in node.inputs)
         (producer, *others) = producers
         if only_reader and not others and producer is not None and _computes_all_parts(producer, node):
             producer.nodes.append(node)

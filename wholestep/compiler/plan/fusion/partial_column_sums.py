@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from wholestep.compiler.ir import attrs as at
-from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
+from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.ir.types import TensorType, evaluate, float32
 from wholestep.compiler.plan.fusion.clusters import (
     PARTIAL_SUM,
@@ -83,11 +83,7 @@ def split_column_sums(graph: IRGraph, fusion: Fusion, sizes: Mapping[str, int]) 
             new[node] = new[node].with_inputs([PartialSum(new[node.inputs[0]], not values.is_in_a_pass)])
     if all(a is b for a, b in new.items()):
         return graph
-    return IRGraph(
-        tuple(Output(o.name, new[o.node]) for o in graph.outputs),
-        tuple(Update(u.name, new[u.node]) for u in graph.updates),
-        tuple(new[i] for i in graph.inputs),
-    )
+    return graph.with_nodes(new)
 
 
 def _is_candidate(node: Node, sizes: Mapping[str, int]) -> bool:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from fractions import Fraction
 from math import prod
+from typing import TYPE_CHECKING
 
 from wholestep.compiler.ir.types import DType, evaluate
 from wholestep.compiler.plan.model.bodies import Call, Dot, Exchange, Read, Scatter, Window
 from wholestep.compiler.plan.model.kernel import Buffer, Guard, Index, Kernel, Load, Plan, Space
 from wholestep.compiler.target import CostTable
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 
 def reads(kernel: Kernel) -> Iterator[Read]:
@@ -46,11 +49,17 @@ def bytes_moved(kernel: Kernel, buffers: Sequence[Buffer], sizes: Mapping[str, i
 # The fraction of a collective's bytes that each of n ranks sends.  An all-reduce is a reduce-scatter and an all-gather;
 # a broadcast uses a binomial tree, and is counted as what its root sends.
 SENT: Mapping[str, Callable[[int], Fraction]] = {
-    "all_reduce": lambda n: Fraction(2 * (n - 1), n),
-    "reduce_scatter": lambda n: Fraction(n - 1, n),
-    "all_gather": lambda n: Fraction(n - 1, n),
-    "broadcast": lambda n: Fraction((n - 1).bit_length()),
+    "all_reduce": lambda n: _fraction(2 * (n - 1), n),
+    "reduce_scatter": lambda n: _fraction(n - 1, n),
+    "all_gather": lambda n: _fraction(n - 1, n),
+    "broadcast": lambda n: _fraction((n - 1).bit_length(), 1),
 }
+
+
+def _fraction(numerator: int, denominator: int) -> Fraction:
+    from fractions import Fraction  # a start from the cache counts no bytes, and `fractions` loads `decimal`
+
+    return Fraction(numerator, denominator)
 
 
 def collectives_of(plan: Plan, ranks: int = 1) -> Iterator[tuple[str, int, str]]:

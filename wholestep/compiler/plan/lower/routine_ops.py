@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import IRGraph, Node, Output, SourceLine, Update
+from wholestep.compiler.ir.graph import IRGraph, Node, SourceLine
 from wholestep.compiler.ir.types import Extent, TensorType
 from wholestep.compiler.plan.model.access import Indices, identity, merge_index
 from wholestep.compiler.plan.model.kernel import Index
@@ -83,18 +83,12 @@ def assemble(graph: IRGraph) -> IRGraph:
         else:
             parts, places = zip(*parts_and_places, strict=True)
             new[old] = Assembled([new[p] for p in parts], places, old.type, old.name, old.line)
-    return IRGraph(
-        tuple(Output(o.name, new[o.node]) for o in graph.outputs),
-        tuple(Update(u.name, new[u.node]) for u in graph.updates),
-        tuple(new[i] for i in graph.inputs),
-    )
+    return graph.with_nodes(new)
 
 
 class _AssemblyFinder:
     def __init__(self, graph: IRGraph) -> None:
-        roots = {o.node for o in graph.outputs} | {u.node for u in graph.updates}
-        readers = graph.consumers()
-        self.read_once = {n for n in graph.nodes if len(readers[n]) == 1 and n not in roots}
+        self.read_once = graph.single_use_nodes()
 
     def parts(self, node: Node) -> list[tuple[Node, Indices]] | None:
         """The results of calls that a node can be assembled from, with the index of each; None if it cannot."""

@@ -22,7 +22,7 @@ from functools import cache
 from pathlib import Path
 
 from wholestep.errors import CacheError
-from wholestep.options import CompileOptions
+from wholestep.options import CompileOptions, user_cache_folder
 
 LOCK_SECONDS = 2.0  # longest wait for another process that computes the same entry
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -54,7 +54,7 @@ class ContentStore:
     """Files by key: `put` publishes atomically, `get` returns only undamaged files that belong to the user."""
 
     def __init__(self, folder: Path | str | None = None) -> None:
-        self._requested = Path(folder) if folder is not None else _user_folder()
+        self._requested = Path(folder) if folder is not None else user_cache_folder()
 
     @property
     def folder(self) -> Path:
@@ -144,12 +144,6 @@ def _private_cache() -> ContentStore:
     folder = tempfile.mkdtemp(prefix="wholestep-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return ContentStore(folder)
-
-
-def _user_folder() -> Path:
-    import platformdirs
-
-    return Path(platformdirs.user_cache_dir("wholestep"))
 
 
 _FOLDERS: dict[Path, Path] = {}  # requested folder -> usable one; checked, and warned about, once per process
