@@ -3,12 +3,21 @@
 Names are loaded when they are first asked for, so that importing stays quick; `__init__.pyi` lists them.
 """
 
-from wholestep.lazy import Exports
+import sys
+
+from wholestep.lazy import AdaptOnImport, Exports
 
 __version__ = "0.1.0"
 
 _exports = Exports(__name__, __file__)
 __getattr__, __all__ = _exports.load, [*_exports.names, "__version__"]
+
+# Modules whose public functions and layers accept argument names of PyTorch and Keras: see interop's `adapt`.
+_ADAPTED = (
+    "compiler.frontend.functions.", "compiler.frontend.layers.", "compiler.frontend.shape.", "nn.", "models.",
+    "callbacks.", "data.", "interop.torch.functions.",
+)  # fmt: skip
+sys.meta_path.insert(0, AdaptOnImport(tuple(f"{__name__}.{prefix}" for prefix in _ADAPTED)))
 
 
 def __dir__() -> list[str]:

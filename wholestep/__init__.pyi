@@ -1,5 +1,5 @@
 # What the package exports, and from where: the one list of it.  Type checkers read it as it is; `lazy.py` makes the
-# package's names of it.  The order is that of docs/api.md.
+# package's names of it.  The order is that of docs/api/.
 
 from wholestep.compiler.frontend import initializers
 
@@ -148,7 +148,7 @@ from wholestep.distributed.network import Network as Network
 
 # training
 from wholestep.steps.loss_scale import LossScale as LossScale
-from wholestep.steps.networks import manual_seed as manual_seed
+from wholestep.steps.states import manual_seed as manual_seed
 from wholestep.train import (
     Experiment as Experiment, Checkpoint as Checkpoint, load_checkpoint as load_checkpoint,
     save_checkpoint as save_checkpoint, fit as fit, cross_validate as cross_validate,

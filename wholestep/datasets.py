@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from wholestep.errors import InputError, OptionError, ShapeError
+from wholestep.lazy import missing_names
 
 _LARGEST_PIXEL = 16
 
@@ -60,9 +60,4 @@ def stratified_split(y: ArrayLike, test_fraction: float, seed: int) -> tuple[NDA
     return rng.permutation(np.concatenate(train)), rng.permutation(np.concatenate(test))
 
 
-def __getattr__(name: str) -> Any:
-    if name.startswith("_"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from wholestep.compat.names import answer_missing
-
-    return answer_missing(__name__, name)
+__getattr__ = missing_names(__name__)

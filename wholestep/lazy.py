@@ -1,16 +1,39 @@
-"""Packages whose names are loaded when they are first asked for, so that a start loads what it uses."""
+"""Lazy loading: a package imports its names at their first use, so that a program loads only the modules it uses.
+
+`Exports` is the `__getattr__` of a package.  `interop` stands for the package `wholestep.interop`, which knows the
+names and arguments of other libraries: every other package calls it through this object and does not import it.
+`AdaptOnImport` is a post-import hook: after a module with public functions or layers is executed, `interop.adapt` wraps
+them so that they accept the argument names of PyTorch and Keras.
+"""
 
 from __future__ import annotations
 
 import ast
 import sys
+from collections.abc import Callable, Sequence
 from importlib import import_module
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from wholestep import interop as interop
+else:
+
+    class _Interop:
+        """Attributes of `wholestep.interop`, imported when one of them is first read."""
+
+        def __getattr__(self, name: str) -> Any:
+            value = getattr(import_module("wholestep.interop"), name)
+            setattr(self, name, value)
+            return value
+
+    interop = _Interop()
 
 
 class Exports:
-    """What a package exports, by its `__init__.pyi`: `from wholestep.losses.basic import mse as mse`, `l2 = mse`.
+    """The exports of a package, by its `__init__.pyi`: `from wholestep.losses.basic import mse as mse`, `l2 = mse`.
 
     >>> Exports("wholestep.optim", import_module("wholestep.optim").__file__).home_of["Lion"]
     ('wholestep.optim.algorithms.lion', 'Lion')
@@ -19,7 +42,7 @@ class Exports:
     def __init__(self, package: str, file: str | None) -> None:
         assert file is not None, "a package of files"
         self._package, self._folder = package, Path(file).parent
-        self.home_of: dict[str, tuple[str, str]] = {}  # name -> its module, and what it is called there
+        self.home_of: dict[str, tuple[str, str]] = {}  # exported name -> module that defines it, its name there
         imported: dict[str, tuple[str, str]] = {}
         for statement in ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8")).body:
             if isinstance(statement, ast.ImportFrom):
@@ -32,7 +55,7 @@ class Exports:
 
     @property
     def names(self) -> list[str]:
-        """In the order in which they are listed."""
+        """In the order of the list."""
         return list(self.home_of)
 
     def _is_file(self, name: str) -> bool:
@@ -45,12 +68,42 @@ class Exports:
                 raise AttributeError(f"module {self._package!r} has no attribute {name!r}")
             if self._is_file(name):
                 return import_module(f"{self._package}.{name}")
-            from wholestep.compat.names import answer_missing
+            return interop.resolve_missing(self._package, name)
+        home, attribute = self.home_of[name]
+        value = None if home == self._package else getattr(import_module(home), attribute, None)
+        if value is None:  # the name is that of a module
+            value = import_module(f"{home}.{attribute}")
+        setattr(sys.modules[self._package], name, value)  # the next lookup does not call __getattr__
+        return value
 
-            return answer_missing(self._package, name)
-        home, own = self.home_of[name]
-        found = None if home == self._package else getattr(import_module(home), own, None)
-        if found is None:  # it is a module itself
-            found = import_module(f"{home}.{own}")
-        setattr(sys.modules[self._package], name, found)  # from now on it is an ordinary attribute
-        return found
+
+def missing_names(module: str) -> Callable[[str], Any]:
+    """A `__getattr__` for a public module: names of other libraries are translated, or the error says what to write."""
+
+    def resolve(name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        return interop.resolve_missing(module, name)
+
+    return resolve
+
+
+class AdaptOnImport:
+    """A finder for `sys.meta_path`: modules below `prefixes` are passed to `interop.adapt` after they are executed."""
+
+    def __init__(self, prefixes: tuple[str, ...]) -> None:
+        self._prefixes = prefixes
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if not name.startswith(self._prefixes):
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                interop.adapt(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec

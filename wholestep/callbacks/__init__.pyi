@@ -1,5 +1,5 @@
 # What the package exports, and from where: the one list of it.  Type checkers read it as it is; `lazy.py` makes the
-# package's names of it.  The order is that of docs/api.md.
+# package's names of it.  The order is that of docs/api/.
 from wholestep.callbacks.base import Callback as Callback, LossHistory as LossHistory
 from wholestep.callbacks.list import CallbackList as CallbackList
 from wholestep.callbacks.run import (
@@ -19,4 +19,4 @@ from wholestep.callbacks.stopping import (
 from wholestep.callbacks.rates import LearningRateScheduler as LearningRateScheduler
 from wholestep.callbacks.checkpoint import ModelCheckpoint as ModelCheckpoint
 from wholestep.callbacks.progress import Progress as Progress
-from wholestep.compat.ancestors import MetricCallback as MetricCallback
+from wholestep.interop.ancestors import MetricCallback as MetricCallback

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from wholestep.callbacks.base import Callback
 from wholestep.callbacks.monitor import Best, not_measured, read_monitor
 from wholestep.callbacks.run import Logs
-from wholestep.compat.arguments import takes_their_words
 from wholestep.errors import CheckpointError, OptionError, UsageError
 from wholestep.schedules.monitor_modes import MODES, canonical, mode_of, mode_of_name
 
@@ -56,7 +55,6 @@ class ModelCheckpoint(Callback):
     Example: `ws.ModelCheckpoint("runs/digits", monitor="val_accuracy")`.
     """
 
-    @takes_their_words
     def __init__(
         self,
         folder: str | PathLike[str] | None = None,

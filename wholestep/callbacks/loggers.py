@@ -17,7 +17,6 @@ from wholestep.callbacks.base import Callback
 from wholestep.callbacks.event_records import START, event, frame_record
 from wholestep.callbacks.run import Logs, StepMetrics
 from wholestep.callbacks.weights import Histogram, WeightStatistics
-from wholestep.compat.arguments import takes_their_words
 from wholestep.nn.layers.table_encoding import HEADER as ENCODING
 
 
@@ -30,7 +29,6 @@ class CSVLogger(Callback):
     tolerant = True  # a full disk does not end a run
     writes = True
 
-    @takes_their_words
     def __init__(self, path: str | PathLike[str]) -> None:
         self.path = Path(path)
         self._columns: list[str] = []
@@ -138,7 +136,6 @@ class TensorBoardLogger(Callback):
     tolerant = True  # a full disk does not end a run
     writes = True
 
-    @takes_their_words
     def __init__(self, folder: str | PathLike[str], steps: bool = True) -> None:
         self.folder, self.steps = Path(folder), steps
         self._file: IO[bytes] | None = None

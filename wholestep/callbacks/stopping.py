@@ -10,7 +10,6 @@ from typing import Any
 from wholestep.callbacks.base import Callback
 from wholestep.callbacks.monitor import Best, not_measured, read_monitor
 from wholestep.callbacks.run import Logs, StepMetrics
-from wholestep.compat.arguments import takes_their_words
 from wholestep.errors import OptionError
 from wholestep.schedules.monitor_modes import canonical, mode_of, mode_of_name
 
@@ -31,7 +30,6 @@ class EarlyStopping(Callback):
     Example: `ws.EarlyStopping("val_loss", patience=3)`.
     """
 
-    @takes_their_words
     def __init__(
         self,
         monitor: str = "val_loss",

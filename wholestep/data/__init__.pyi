@@ -1,5 +1,5 @@
 # What the package exports, and from where: the one list of it.  Type checkers read it as it is; `lazy.py` makes the
-# package's names of it.  The order is that of docs/api.md.
+# package's names of it.  The order is that of docs/api/.
 from wholestep.data.order import (
     Balanced as Balanced, Sampler as Sampler, Sequential as Sequential, Shuffled as Shuffled, Subset as Subset,
     Weighted as Weighted,

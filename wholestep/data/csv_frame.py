@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from wholestep.compat.arguments import takes_their_words
 from wholestep.data.column import Array, Column
 from wholestep.data.frame import Frame, refuse_duplicates
 from wholestep.data.sources import Path_, read_lines, split_header
@@ -17,7 +16,6 @@ ANSWERS = {"true": True, "false": False}
 DATE = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?)?$")
 
 
-@takes_their_words
 def read_frame(path: Path_, *, header: bool | None = None, delimiter: str = ",") -> Frame:
     """A table from a CSV file: columns of numbers, text, dates (2024-03-31, with or without a time) or true and false.
 

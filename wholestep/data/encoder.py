@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from wholestep.compat.arguments import takes_their_words
 from wholestep.compiler.frontend.trace import user_line
 from wholestep.compiler.ir.graph import SourceLine
 from wholestep.data.column import Array, Column, need_finite
@@ -212,9 +211,6 @@ class Encoder:
         spread = float(values.std())
         # The deviation of a constant column is rounding error; dividing by it would blow that up.
         return float(values.mean()), spread if spread > 1e-9 * max(abs(float(values.mean())), 1e-30) else 1.0
-
-
-Encoder.__init__ = takes_their_words(Encoder.__init__)  # type: ignore[method-assign]  # unknown arguments are named
 
 
 def _is_identifier(name: str, column: Column) -> bool:

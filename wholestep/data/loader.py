@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wholestep.compat.arguments import takes_their_words
 from wholestep.data.order import Rows, Sampler, Sequential, Shuffled
 from wholestep.data.prefetch import prefetch_items
 from wholestep.data.sources import RowSource, Stream, as_source
@@ -48,7 +47,6 @@ class DataLoader:
             session.step(batch.named())
     """
 
-    @takes_their_words
     def __init__(
         self,
         data: object,

@@ -15,7 +15,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from wholestep.compat.arguments import takes_their_words
 from wholestep.compiler.ir.masked_arrays import refuse_mask
 from wholestep.compiler.ir.types import letter_of
 from wholestep.data.frame_data import as_framed
@@ -216,7 +215,6 @@ def load_npy(path: Path_, mmap_mode: Literal["r"] | None = None) -> Array:
     return found
 
 
-@takes_their_words
 def read_csv(
     path: Path_,
     target: str | int | None = None,

@@ -3,13 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+from wholestep.lazy import interop
+
 
 def __getattr__(name: str) -> Any:
     """What to write instead of a function of `torch.distributed`."""
     if name.startswith("_") or (Path(__file__).parent / f"{name}.py").exists():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from wholestep.compat.names import answer_to
     from wholestep.compiler.frontend.trace import locate
     from wholestep.errors import HabitError
 
-    raise locate(HabitError(f"there is no `ws.distributed.{name}`: {answer_to('ws', 'distributed')}."))
+    raise locate(HabitError(f"there is no `ws.distributed.{name}`: {interop.suggestion('ws', 'distributed')}."))

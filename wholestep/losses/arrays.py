@@ -18,6 +18,7 @@ from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.masked_arrays import refuse_mask
 from wholestep.compiler.ir.types import letter_of, shape_text
 from wholestep.errors import DTypeError, OptionError, ShapeError
+from wholestep.lazy import interop
 from wholestep.losses.table import Loss, LossFunction, get
 
 Array = np.ndarray[Any, Any]
@@ -57,9 +58,7 @@ class LossValue(float):
         return float(self)
 
     def __getattr__(self, name: str) -> Any:
-        from wholestep.compat.names import attribute
-
-        return attribute("a loss of arrays", self, name)
+        return interop.foreign_attribute("a loss of arrays", self, name)
 
 
 def loss_of_arrays(loss: LossFunction, given: tuple[Any, ...], named: Mapping[str, Any]) -> LossValue | Array:

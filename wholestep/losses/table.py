@@ -11,6 +11,7 @@ from typing import Any
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail, report_config_errors
 from wholestep.errors import OptionError, UnknownNameError, UsageError
+from wholestep.lazy import interop
 from wholestep.records import dataclass
 
 LossFunction = Callable[..., Tensor]
@@ -73,10 +74,8 @@ def canonical(name: object) -> str:
     if found not in LOSSES:
         from difflib import get_close_matches
 
-        from wholestep.compat.tables.other_names import LOSS_WORDS
-
-        if key in LOSS_WORDS:
-            fail(UnknownNameError, f"there is no loss {name!r}: {LOSS_WORDS[key]}.")
+        if suggestion := interop.LOSS_SUGGESTIONS.get(key):
+            fail(UnknownNameError, f"there is no loss {name!r}: {suggestion}.")
         close = get_close_matches(key, [*LOSSES, *ALIASES], 3, 0.5)
         hint = f"Did you mean {' or '.join(map(repr, close))}? " if close else ""
         fail(UnknownNameError, f"there is no loss {name!r}. {hint}There are: {', '.join(LOSSES)}.")
@@ -149,11 +148,9 @@ def get(loss: str | Mapping[str, Any] | LossFunction) -> LossFunction:
         return Loss(loss)
     if isinstance(loss, Mapping):
         return Loss.from_config(loss)
-    from wholestep.compat.foreign import instead
-
     if getattr(loss, "__module__", "") == "wholestep.nn.loss_modules":
         fail(UsageError, f"loss= is ws.nn.{loss.__name__} itself; make one: loss=ws.nn.{loss.__name__}().")
-    if foreign := instead(loss, "ws.nn"):
+    if foreign := interop.suggest_replacement(loss, "ws.nn"):
         fail(UsageError, f"a loss is a name such as 'cross_entropy', or a function of ours; received {loss}. {foreign}")
     if not callable(loss):
         fail(

@@ -1,5 +1,5 @@
 # What the package exports, and from where: the one list of it.  Type checkers read it as it is; `lazy.py` makes the
-# package's names of it.  The order is that of docs/api.md.
+# package's names of it.  The order is that of docs/api/.
 
 # classes
 from wholestep.metrics.accuracy import Accuracy as Accuracy, TopKAccuracy as TopKAccuracy

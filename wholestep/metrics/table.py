@@ -8,6 +8,7 @@ from typing import Any
 
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError, UnknownNameError, UsageError
+from wholestep.lazy import interop
 from wholestep.metrics.accuracy import Accuracy, TopKAccuracy
 from wholestep.metrics.agreement import MCC, BalancedAccuracy, CohenKappa
 from wholestep.metrics.base import Metric
@@ -84,9 +85,8 @@ def metric_class(name: object) -> type[Metric]:
     key = str(name).lower()
     cls = METRICS.get(ALIASES.get(key, key))
     if cls is None:
-        from wholestep.compat.tables.other_names import METRIC_WORDS
-
-        close = [METRIC_WORDS[key]] if key in METRIC_WORDS else get_close_matches(key, [*METRICS, *ALIASES], 3, 0.5)
+        synonym = interop.METRIC_SYNONYMS.get(key)
+        close = [synonym] if synonym else get_close_matches(key, [*METRICS, *ALIASES], 3, 0.5)
         hint = f"Did you mean {' or '.join(map(repr, close))}? " if close else ""
         several = [part for part in key.replace(",", " ").split() if ALIASES.get(part, part) in METRICS]
         hint = f"Several are a list: metrics={several}. " if len(several) > 1 else hint

@@ -1,5 +1,5 @@
 # What the package exports, and from where: the one list of it.  Type checkers read it as it is; `lazy.py` makes the
-# package's names of it.  The order is that of docs/api.md.
+# package's names of it.  The order is that of docs/api/.
 from wholestep.models.resnet import (
     CifarResNet as CifarResNet, ResNet as ResNet, resnet18 as resnet18, resnet20 as resnet20, resnet32 as resnet32,
     resnet34 as resnet34, resnet50 as resnet50, resnet56 as resnet56,

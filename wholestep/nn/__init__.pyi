@@ -1,5 +1,5 @@
 # What the package exports, and from where: the one list of it.  Type checkers read it as it is; `lazy.py` makes the
-# package's names of it.  The order is that of docs/api.md.
+# package's names of it.  The order is that of docs/api/.
 from wholestep.nn.module.module import Module as Module
 from wholestep.nn.module.parameter import Parameter as Parameter, Buffer as Buffer
 from wholestep.nn.layers.containers import Sequential as Sequential, Residual as Residual

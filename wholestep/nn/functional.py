@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from wholestep.compat.arguments import take_their_words
-from wholestep.compat.modes import BY_ENTRY_POINT, Mode
 from wholestep.compiler.frontend.functions import activations, primitives, statistics
 from wholestep.compiler.frontend.functions.elementwise import clip
 from wholestep.compiler.frontend.functions.primitives import abs, expm1, sigmoid, tanh
@@ -21,7 +19,9 @@ from wholestep.compiler.frontend.tensor import Operand, Tensor, as_tensor, where
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import OptionError, ShapeError
+from wholestep.lazy import missing_names
 from wholestep.losses import classification, distances, probabilities, regression
+from wholestep.nn.module.training_mode import BY_ENTRY_POINT, Mode
 
 __all__ = [
     "batch_norm", "binary_cross_entropy", "binary_cross_entropy_with_logits", "celu", "cosine_similarity",
@@ -350,13 +350,4 @@ def smooth_l1_loss(x: Tensor, target: Target, reduction: str = "mean", beta: flo
     return regression.smooth_l1_loss(x, target, beta, reduction)
 
 
-take_their_words(globals(), __all__)
-
-
-def __getattr__(name: str) -> Any:
-    """Functions that mean the same as those of `ws`; what is not here is answered."""
-    if name.startswith("_"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from wholestep.compat.names import answer_missing
-
-    return answer_missing(__name__, name)
+__getattr__ = missing_names(__name__)  # functions that mean the same as those of `ws`

@@ -15,6 +15,7 @@ from wholestep.compiler.frontend import initializers
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.attrs import Initializer
 from wholestep.errors import OptionError, ShapeError, UsageError
+from wholestep.lazy import missing_names
 from wholestep.nn.module.parameter import Parameter
 
 __all__ = [
@@ -155,9 +156,4 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     return _GAINS[nonlinearity]
 
 
-def __getattr__(name: str) -> Any:
-    if name.startswith("_"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from wholestep.compat.names import answer_missing
-
-    return answer_missing(__name__, name)
+__getattr__ = missing_names(__name__)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from wholestep.compat.arguments import take_their_words
 from wholestep.losses.table import Loss
 
 __all__ = [
@@ -65,6 +64,3 @@ def HuberLoss(reduction: str = "mean", delta: float = 1.0) -> Loss:
 def SmoothL1Loss(reduction: str = "mean", beta: float = 1.0) -> Loss:
     """`ws.losses.smooth_l1`.  Example: `ws.nn.SmoothL1Loss(beta=0.5)`."""
     return _loss("smooth_l1", reduction=reduction, delta=beta)
-
-
-take_their_words(globals(), __all__)

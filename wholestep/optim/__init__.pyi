@@ -1,5 +1,5 @@
 # What the package exports, and from where: the one list of it.  Type checkers read it as it is; `lazy.py` makes the
-# package's names of it.  The order is that of docs/api.md.
+# package's names of it.  The order is that of docs/api/.
 from wholestep.optim.wrappers.weight_averaging import EMA as EMA, Lookahead as Lookahead, SWA as SWA
 from wholestep.optim.wrappers.adaptive_clipping import AGC as AGC
 from wholestep.optim.algorithms.asgd import ASGD as ASGD

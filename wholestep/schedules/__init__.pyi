@@ -1,5 +1,5 @@
 # What the package exports, and from where: the one list of it.  Type checkers read it as it is; `lazy.py` makes the
-# package's names of it.  The order is that of docs/api.md.
+# package's names of it.  The order is that of docs/api/.
 from wholestep.schedules.base import Schedule as Schedule
 from wholestep.schedules.curves import (
     Constant as Constant, Linear as Linear, Polynomial as Polynomial, Cosine as Cosine, Exponential as Exponential,
@@ -11,7 +11,7 @@ from wholestep.schedules.cycles import (
 from wholestep.schedules.compose import Warmup as Warmup, Sequence as Sequence, Chained as Chained
 from wholestep.schedules.functions import Lambda as Lambda, Table as Table
 from wholestep.schedules.plateau import ReduceOnPlateau as ReduceOnPlateau
-from wholestep.compat.ancestors import SGDR as SGDR
+from wholestep.interop.ancestors import SGDR as SGDR
 
 # over a whole run
 from wholestep.schedules.run_length import (

@@ -21,6 +21,7 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Node, toposort
 from wholestep.compiler.ir.types import Shape, TensorType, as_dtype, as_shape, shape_text, symbols_of
 from wholestep.errors import DTypeError, GraphError, ShapeError, UsageError
+from wholestep.lazy import interop
 
 _RECORDED: ContextVar[Graph | None] = ContextVar("recorded", default=None)
 
@@ -231,10 +232,7 @@ class Graph:
     if not TYPE_CHECKING:  # which would take every name for one of ours
 
         def __getattr__(self, name: str) -> Any:
-            """What to write for a name of another library: compat/tables/ancestor_names.py."""
-            from wholestep.compat import names
-
-            return names.attribute("a graph", self, name, "'Graph' object")
+            return interop.foreign_attribute("a graph", self, name, "'Graph' object")
 
     # -- ops under the names of a graph builder ------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from typing import Any, NoReturn
 
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import UsageError
+from wholestep.lazy import interop
 
 
 class TracedValue:
@@ -36,10 +37,9 @@ class TracedValue:
     @classmethod
     def __torch_function__(cls, function: Any, *_: object) -> NoReturn:
         """The hook that torch calls when one of its functions gets an object of this class."""
-        from wholestep.compat.foreign import torch_function
-
         name = getattr(function, "__name__", function)
-        fail(UsageError, f"torch's {name} was called on a tensor of a program: {torch_function(function)}.")
+        suggestion = interop.suggest_torch_function(function)
+        fail(UsageError, f"torch's {name} was called on a tensor of a program: {suggestion}.")
 
     def __setitem__(self, key: object, value: object) -> NoReturn:
         fail(
@@ -49,7 +49,5 @@ class TracedValue:
         )
 
     def __getattr__(self, attribute: str) -> Any:
-        """Functions of `ws` as methods, or an error that translates another library's: compat/tables/methods.py."""
-        from wholestep.compat import names
-
-        return names.attribute("a tensor", self, attribute)
+        """Functions of `ws` as methods, or an error that translates another library's name."""
+        return interop.foreign_attribute("a tensor", self, attribute)

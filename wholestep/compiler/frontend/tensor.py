@@ -17,6 +17,7 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.ir.types import Dim, DType, Extent, Shape, as_dtype, boolean, shape_text, uint8
 from wholestep.errors import DTypeError, GraphError, HabitError, UsageError
+from wholestep.lazy import interop
 
 if TYPE_CHECKING:
     from wholestep.compiler.frontend.graph import Graph
@@ -43,9 +44,7 @@ class Tensor(TracedValue):
 
     def __array_ufunc__(self, function: Any, method: str, *inputs: Any, **options: Any) -> Tensor:
         """`array + tensor` and `np.exp(tensor)`: NumPy dispatches to this method."""
-        from wholestep.compat.ufuncs import apply_ufunc
-
-        return apply_ufunc(function, method, inputs, options)
+        return interop.apply_ufunc(function, method, inputs, options)
 
     @property
     def shape(self) -> Shape:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from wholestep.compat.foreign import instead
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import UsageError
+from wholestep.lazy import interop
 from wholestep.nn.module.module import Module
 
 
@@ -73,7 +73,7 @@ def _instead(value: object) -> str:
         return "Children are a dict by name: write *model.children().values()."
     if isinstance(value, type):
         return f"That is the class; make one: {value.__name__}(...)."
-    return instead(value, "ws.nn") or "For a function write ws.nn.Lambda(f)."
+    return interop.suggest_replacement(value, "ws.nn") or "For a function write ws.nn.Lambda(f)."
 
 
 class Residual(Module):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wholestep.compat.arguments import takes_their_words
+from wholestep.lazy import interop
 
 if TYPE_CHECKING:
     from wholestep.nn.module.module import Module
@@ -41,7 +41,7 @@ def predict(
     """
     from wholestep.session.running.prediction import predict
 
-    outputs = predict(self, inputs, _without_their_words(self, "predict", named), batch_size, device)
+    outputs = predict(self, inputs, _inputs_by_name(self, "predict", named), batch_size, device)
     if probabilities is False:
         return outputs
     from wholestep.nn.module import predictions
@@ -67,19 +67,17 @@ def predict_classes(
     from wholestep.nn.module import predictions
     from wholestep.session.running.prediction import predict
 
-    named = _without_their_words(self, "predict", named)
+    named = _inputs_by_name(self, "predict", named)
     return predictions.classes(self, predict(self, inputs, named, batch_size, device), scores)
 
 
-def _without_their_words(self: Module, function: str, named: dict[str, Any]) -> dict[str, Any]:
+def _inputs_by_name(self: Module, function: str, named: dict[str, Any]) -> dict[str, Any]:
     """Inputs by name, without what Keras' method of that name takes: `verbose=0`."""
     if not named:
         return named
     from inspect import signature
 
-    from wholestep.compat.arguments import without_their_words
-
-    return without_their_words(function, signature(self.forward).parameters, named)
+    return interop.drop_foreign_arguments(function, signature(self.forward).parameters, named)
 
 
 def activations(self: Module, *inputs: object, **named: object) -> dict[str, np.ndarray[Any, Any]]:
@@ -87,12 +85,11 @@ def activations(self: Module, *inputs: object, **named: object) -> dict[str, np.
 
     Example: `model.activations(x[:8])["0"]` is what the first layer of a Sequential gives.
     """
-    from wholestep.session.running.activations import activations
+    from wholestep.session.running.array_gradients import activations
 
     return activations(self, inputs, named)
 
 
-@takes_their_words
 def evaluate(
     self: Module,
     x: object,
@@ -203,7 +200,7 @@ def summary(self: Module, *inputs: object, **named: object) -> Summary:
     from wholestep.nn.module.summary import summarize
 
     print_fn = named.pop("print_fn", None)
-    found = summarize(self, inputs, _without_their_words(self, "summary", named))
+    found = summarize(self, inputs, _inputs_by_name(self, "summary", named))
     if callable(print_fn):
         print_fn(str(found))
     return found

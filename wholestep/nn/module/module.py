@@ -7,13 +7,13 @@ from fnmatch import fnmatchcase
 from types import FunctionType
 from typing import Any, NoReturn, final
 
-from wholestep.compat.arguments import takes_their_words
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.precision import half_parameter_error
 from wholestep.compiler.frontend.tensor import Tensor, common_graph
 from wholestep.compiler.frontend.trace import fail, located
 from wholestep.compiler.ir.types import as_dtype
 from wholestep.errors import DTypeError, OptionError, UsageError
+from wholestep.lazy import interop
 from wholestep.nn.module import methods, trace
 from wholestep.nn.module.parameter import Parameter, ParametersOf
 
@@ -56,8 +56,6 @@ class Module:
                 setattr(cls, name, trace.recorded_method(function))
         if isinstance(forward := vars(cls).get("forward"), FunctionType):
             cls.forward = trace.forward_of_arrays_too(forward)  # type: ignore[method-assign]
-        if cls.__module__.startswith("wholestep."):
-            _take_their_words(cls)
 
     fixed_batch = False  # does it take as many rows as it was made for, and no others?
     fixed_inputs: frozenset[str] = frozenset()  # the inputs whose first axis is no batch: edges of a graph, a table
@@ -121,9 +119,7 @@ class Module:
         if owned is not None:
             tensor = trace.tensor_now(self, owned)
             return owned if tensor is None else tensor
-        from wholestep.compat.names import attribute
-
-        return attribute("a module", self, name, type(self).__name__)
+        return interop.foreign_attribute("a module", self, name, type(self).__name__)
 
     def __delattr__(self, name: str) -> None:
         if self.__dict__.get("_owned", {}).pop(name, None) is None:
@@ -284,14 +280,6 @@ def _modules_in(name: str, value: object) -> Iterator[tuple[str, Module]]:
             yield from _modules_in(f"{name}.{key}", item)
 
 
-def _take_their_words(layer: type[Module]) -> None:
-    """Let a layer of ours take its arguments under other libraries' names; one without any says so itself."""
-    if "__init__" in vars(layer):
-        layer.__init__ = takes_their_words(layer.__init__)  # type: ignore[method-assign]
-    elif layer.__init__ is object.__init__:
-        layer.__init__ = _takes_nothing  # type: ignore[method-assign]
-
-
 def _leaves(values: Iterable[Any]) -> Iterator[Any]:
     """What tuples, lists and dicts hold: the state of a recurrent layer is a pair."""
     for value in values:
@@ -301,16 +289,6 @@ def _leaves(values: Iterable[Any]) -> Iterator[Any]:
             yield from _leaves(value.values())
         else:
             yield value
-
-
-class _Without:
-    def __init__(self, *inplace: bool) -> None:
-        """`ReLU(True)` of torch means that x may be overwritten: the planner decides that here."""
-        if inplace not in ((), (True,), (False,)):
-            fail(UsageError, f"{type(self).__name__}() takes nothing; received {', '.join(map(repr, inplace))}.")
-
-
-_takes_nothing: Any = takes_their_words(_Without.__init__)
 
 
 def _refuse_assignment(kind: str, name: str, owned: Parameter, value: object) -> NoReturn:

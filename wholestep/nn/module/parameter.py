@@ -16,6 +16,7 @@ from wholestep.compiler.frontend.trace import fail, located
 from wholestep.compiler.ir.types import DType, TensorType, as_dtype, as_shape, shape_text, symbols_of
 from wholestep.compiler.runtime.state.slot import Slot
 from wholestep.errors import DTypeError, ShapeError, UsageError
+from wholestep.lazy import interop
 
 if TYPE_CHECKING:
     from wholestep.nn.module.module import Module
@@ -70,9 +71,7 @@ class Parameter:
         by_columns: bool = False,
         requires_grad: bool = True,
     ) -> None:
-        from wholestep.compat.foreign import library_of  # a program without modules has no use for it
-
-        if library_of(shape) == "torch":
+        if interop.library_of(shape) == "torch":
             shape = np.asarray(shape.detach().cpu())  # type: ignore[attr-defined]
         if isinstance(shape, Tensor | np.ndarray):
             values = _numbers(shape)
@@ -157,9 +156,7 @@ class Parameter:
     __matmul__ = __rmatmul__ = __pow__ = __neg__ = __array__ = _refuse_to_compute
 
     def __getattr__(self, name: str) -> Any:
-        from wholestep.compat.names import attribute
-
-        return attribute("a parameter", self, name)
+        return interop.foreign_attribute("a parameter", self, name)
 
     def astype(self, dtype: DType) -> None:
         """Hold numbers of another float dtype from now on."""

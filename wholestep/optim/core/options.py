@@ -8,9 +8,9 @@ from dataclasses import Field, field, fields
 from functools import wraps
 from typing import Any, TypeVar
 
-from wholestep.compat.arguments import translate_arguments
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError, UsageError
+from wholestep.lazy import interop
 from wholestep.records import dataclass
 
 
@@ -186,7 +186,7 @@ def with_aliases(**aliases: str) -> Callable[[C], C]:
             named = translate(cls, given, positional)
             known = [f.name for f in fields(cls) if f.init]
             if not named.keys() <= set(known):
-                named = translate_arguments([kind.__name__ for kind in type(self).__mro__], known, named)
+                named = interop.translate_arguments([kind.__name__ for kind in type(self).__mro__], known, named)
             original(self, *args, **named)
 
         cls.__init__ = init

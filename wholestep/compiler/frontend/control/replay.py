@@ -149,9 +149,7 @@ def _graph(graph: ir.IRGraph, sizes: Sizes) -> ir.IRGraph:
     new: dict[Node, Node] = {}
     for n in graph.nodes:
         new[n] = Node(n.op, [new[i] for i in n.inputs], with_sizes(n.attrs, sizes), n.name, _map_line(n.line))
-    return ir.IRGraph(
-        tuple(ir.Output(o.name, new[o.node]) for o in graph.outputs), (), tuple(new[i] for i in graph.inputs)
-    )
+    return graph.with_nodes(new)
 
 
 # Keyed by the annotation of an attribute in attrs.py; attributes of other types contain no extents.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend.functions.primitives import expm1, silu, tanh
 from wholestep.compiler.frontend.tensor import Operand, Tensor, as_tensor, where
 from wholestep.compiler.frontend.trace import fail, record
@@ -55,6 +54,3 @@ def swiglu(x: Tensor) -> Tensor:
             ShapeError, f"swiglu splits the last axis into halves; received {shape_text(x.shape)}. Make its size even."
         )
     return silu(x[..., : width // 2]) * x[..., width // 2 :]
-
-
-take_their_words(globals(), __all__)

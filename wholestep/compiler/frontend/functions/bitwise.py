@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend.tensor import Operand, Tensor, as_tensor
 
 __all__ = ["bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "left_shift", "right_shift"]
@@ -42,6 +41,3 @@ def right_shift(x: Operand, y: Operand) -> Tensor:
     Example: `ws.right_shift(12, 2)` is 3.
     """
     return as_tensor(x) >> y
-
-
-take_their_words(globals(), __all__)

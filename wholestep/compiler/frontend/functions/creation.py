@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend.functions.primitives import arange, iota
 from wholestep.compiler.frontend.tensor import Operand, Tensor, as_tensor, where
 from wholestep.compiler.frontend.trace import fail, located
@@ -100,6 +99,3 @@ def linspace(start: float, stop: float, steps: int, dtype: object = "float32") -
         fail(OptionError, f"linspace: steps must be an integer of at least 1; received {steps!r}.")
     width = 0.0 if steps == 1 else (stop - start) / (steps - 1)
     return (arange(steps, "float64") * width + start).astype(dtype)
-
-
-take_their_words(globals(), __all__)

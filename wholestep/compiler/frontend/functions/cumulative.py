@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend.control.scan import scan
 from wholestep.compiler.frontend.functions.primitives import exp, iota, log1p, maximum
 from wholestep.compiler.frontend.shape.index_math import normalize_axis
@@ -126,6 +125,3 @@ def logcumsumexp(x: Tensor, axis: int = -1) -> Tensor:
 
     out: Tensor = _scan_axis("logcumsumexp", x, axis, step, lambda first: _full_like(first, -math.inf))
     return out
-
-
-take_their_words(globals(), __all__)

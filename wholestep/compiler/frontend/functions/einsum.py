@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend.functions.primitives import iota
 from wholestep.compiler.frontend.tensor import Operand, Tensor, as_tensor, where
 from wholestep.compiler.frontend.trace import fail
@@ -149,6 +148,3 @@ def _product(a: LabelledTensor, b: LabelledTensor, needed: set[str]) -> Labelled
     out = left @ right if inner else left * right  # (…, m, 1) · (…, 1, n)
     shape = tuple(sizes[c] for c in batch + rows + columns)
     return LabelledTensor(out.reshape(shape), batch + rows + columns)
-
-
-take_their_words(globals(), __all__)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend.functions.primitives import floor, log
 from wholestep.compiler.frontend.tensor import Operand, Tensor, as_tensor, pointwise, where
 from wholestep.compiler.frontend.trace import fail
@@ -116,6 +115,3 @@ def logical_xor(x: Operand, y: Operand) -> Tensor:
     if t.dtype != boolean:
         fail(DTypeError, f"logical_xor needs bool tensors; received {t.node.type}. Compare it first: x != 0.")
     return t != as_tensor(y)
-
-
-take_their_words(globals(), __all__)

@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 
-from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend.precision import pin_float32
 from wholestep.compiler.frontend.shape.index_math import move_axis_last, normalize_axis
 from wholestep.compiler.frontend.shape.padding import pad
@@ -130,6 +129,3 @@ def _rows(op: str, x: Tensor, n: int | None, axis: int) -> tuple[Tensor, int, li
 def _times(x: Tensor, matrix: np.ndarray) -> Tensor:
     with pin_float32():  # not weights of the model: exempt from autocast
         return x @ as_tensor(matrix.astype(x.dtype.numpy))
-
-
-take_their_words(globals(), __all__)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend.functions.primitives import floor, minimum, scatter_add
 from wholestep.compiler.frontend.tensor import Operand, Tensor, as_tensor, where
 from wholestep.compiler.frontend.trace import fail
@@ -81,6 +80,3 @@ def bucketize(x: Operand, edges: Operand, right: bool = False) -> Tensor:
     Example: `ws.bucketize([0.5, 2.0], [1.0, 2.0])` is [0, 1].
     """
     return searchsorted(edges, x, right)
-
-
-take_their_words(globals(), __all__)

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend.initializers import NumpyArray
 from wholestep.compiler.frontend.shape import indexing
 from wholestep.compiler.frontend.tensor import (
@@ -363,6 +362,3 @@ def _random(graph: Graph | Tensor, shape: object, dtype: object) -> Tensor:
     if not kind.dtype.is_float:
         fail(DTypeError, f"random numbers are floats; received dtype {kind.dtype}. Cast the result: .astype('int32').")
     return Tensor(record("random", (), at.RandomAttrs(owner.next_random_key(), kind)), owner)
-
-
-take_their_words(globals(), __all__)

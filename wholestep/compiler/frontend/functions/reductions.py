@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wholestep.compat.arguments import takes_their_words
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.types import boolean, product, shape_text, uint8
@@ -33,14 +32,12 @@ def _reduce(x: Tensor, op: str, axes: tuple[int, ...], attrs: at.Attrs, keepdims
     return out.reshape(tuple(1 if d in axes else e for d, e in enumerate(x.shape))) if keepdims else out
 
 
-@takes_their_words
 def sum(self: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Σ x over the axes (all if none is given); half types accumulate in float32 and are rounded once."""
     axes = self._axes(axis)
     return _reduce(self, "sum", axes, at.SumAttrs(axes, self.dtype.accumulate), keepdims).astype(self.dtype)
 
 
-@takes_their_words
 def mean(self: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Σ x / n over the axes: a ratio node, so that a loss ending in it can be split into micro-batches."""
     if not self.dtype.is_float:
@@ -52,14 +49,12 @@ def mean(self: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     return ratio(self.astype(self.dtype.accumulate).sum(axes, keepdims), count).astype(self.dtype)
 
 
-@takes_their_words
 def max(self: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """The largest element; its gradient is split evenly among tied elements."""
     axes = self._axes(axis)
     return _reduce(self, "max", axes, at.MaxAttrs(axes), keepdims)
 
 
-@takes_their_words
 def min(self: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """The smallest element; its gradient is split evenly among tied elements."""
     if self.dtype == boolean:
@@ -74,7 +69,6 @@ def order_reversed(self: Tensor) -> Tensor:
     return (255 if self.dtype == uint8 else -1) - self
 
 
-@takes_their_words
 def argmax(self: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor:
     """The int32 index of the first largest element (in the flattened tensor if no axis is given)."""
     if axis is None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend.control.custom_gradient import custom_gradient
 from wholestep.compiler.frontend.functions.primitives import cos, erf, exp, floor, log, sin
 from wholestep.compiler.frontend.functions.trigonometry import _floats, _with_derivative
@@ -134,6 +133,3 @@ def erfinv(x: Operand) -> Tensor:
         return y, lambda upstream: upstream * (math.sqrt(math.pi) / 2.0 * exp(y * y))
 
     return function(t)
-
-
-take_their_words(globals(), __all__)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend.tensor import Axes, Operand, Tensor, as_tensor, ratio, where
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import Extent, boolean, product, shape_text
@@ -117,6 +116,3 @@ def _floats(op: str, x: Operand) -> Tensor:
     if not t.dtype.is_float:
         fail(DTypeError, f"{op} needs a float tensor; received {t.node.type}. Cast it first: x.astype('float32').")
     return t
-
-
-take_their_words(globals(), __all__)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend.control.custom_gradient import custom_gradient
 from wholestep.compiler.frontend.functions.primitives import atan, log, log1p, maximum, minimum, sign, sin
 from wholestep.compiler.frontend.tensor import Operand, Tensor, as_tensor, common_graph, where
@@ -119,6 +118,3 @@ def sinc(x: Operand) -> Tensor:
     t = _floats("sinc", x)
     angle = where(t == 0, 1.0, t * math.pi)
     return where(t == 0, 1.0, sin(angle) / angle)
-
-
-take_their_words(globals(), __all__)

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol, runtime_checkable
 
-from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend.functions.primitives import iota, matmul, softmax, sqrt
 from wholestep.compiler.frontend.precision import matmul_operand
 from wholestep.compiler.frontend.tensor import Axes, Operand, Tensor, as_tensor, common_graph, ratio, where
@@ -362,6 +361,3 @@ def _mask_term(q: Tensor, k: Tensor, mask: Operand, dtype: DType) -> Tensor:
         m = where(m, number(0), number(-math.inf))
     m = m.astype(dtype) if q.dtype.is_half and m.dtype.is_float else m
     return m.expand(*q.shape[:-1], k.shape[-2]) if k.ndim >= 2 else m
-
-
-take_their_words(globals(), __all__)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend.precision import matmul_operand
 from wholestep.compiler.frontend.tensor import Operand, Tensor, as_tensor, common_graph
 from wholestep.compiler.frontend.trace import fail, record
@@ -250,6 +249,3 @@ def conv_transpose1d(
     around = padding if isinstance(padding, str) else (0, padding)
     out = conv_transpose2d(rows, flat, bias, (1, stride), around, (0, output_padding), (1, dilation), groups)
     return out.reshape((*out.shape[:2], out.shape[3]))
-
-
-take_their_words(globals(), __all__)

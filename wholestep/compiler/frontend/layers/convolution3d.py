@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend.functions.primitives import stack
 from wholestep.compiler.frontend.gradients import gradients
 from wholestep.compiler.frontend.layers.convolution import conv2d, need_axes, need_output_padding, per_channel
@@ -173,6 +172,3 @@ def global_avg_pool3d(x: Tensor) -> Tensor:
     """The mean of each channel: (N, C, D, H, W) -> (N, C).  Example: `ws.global_avg_pool3d(video)`."""
     need_axes("global_avg_pool3d", "volumes", x, "(N, C, D, H, W)")
     return x.mean((2, 3, 4))
-
-
-take_their_words(globals(), __all__)

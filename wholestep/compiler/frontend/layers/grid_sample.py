@@ -10,7 +10,6 @@ from itertools import product as pairs
 
 import numpy as np
 
-from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend.functions.elementwise import round as rounded
 from wholestep.compiler.frontend.functions.primitives import floor, maximum, minimum
 from wholestep.compiler.frontend.precision import pin_float32
@@ -167,6 +166,3 @@ def _read(flat: Tensor, corner: Sequence[Tap], sizes: Sequence[int], padding: st
     if visible is not None:
         pixels = where(visible.reshape((visible.shape[0], 1, visible.shape[1])), pixels, 0.0)
     return pixels if weight is None else pixels * weight.reshape((weight.shape[0], 1, weight.shape[1]))
-
-
-take_their_words(globals(), __all__)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend.functions.primitives import stack
 from wholestep.compiler.frontend.layers.convolution import Padding, Pair, conv2d, need_axes, padding_pairs, pair
 from wholestep.compiler.frontend.precision import pin_float32
@@ -258,6 +257,3 @@ def adaptive_avg_pool1d(x: Tensor, size: int) -> Tensor:
 def adaptive_max_pool1d(x: Tensor, size: int) -> Tensor:
     """`adaptive_max_pool2d` along one axis: (N, C, L).  Example: `ws.adaptive_max_pool1d(signals, 4)`."""
     return _as_signals(adaptive_max_pool2d(_as_rows("adaptive_max_pool1d", x, None, 0)[0], (1, size)))
-
-
-take_their_words(globals(), __all__)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend.functions.primitives import stack
 from wholestep.compiler.frontend.layers.convolution import Padding, Pair, need_axes, pair
 from wholestep.compiler.frontend.layers.convolution3d import Triple, triple
@@ -147,6 +146,3 @@ def local_response_norm(x: Tensor, size: int, alpha: float = 1e-4, beta: float =
     padded = pad(squares, [(0, 0), (0, 0), (size // 2, (size - 1) // 2), (0, 0)])
     means = avg_pool2d(padded, (size, 1), (1, 1)).reshape(x.shape)
     return x / (means * alpha + k) ** beta
-
-
-take_their_words(globals(), __all__)

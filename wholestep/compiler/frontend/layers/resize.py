@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend.functions.primitives import gather
 from wholestep.compiler.frontend.layers.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d
 from wholestep.compiler.frontend.precision import pin_float32
@@ -206,6 +205,3 @@ def _channels(op: str, x: Tensor, factor: int) -> int:
     if not isinstance(factor, int) or factor < 1:
         fail(OptionError, f"{op}: the factor must be an integer of at least 1; received {factor!r}.")
     return x.shape[1]
-
-
-take_their_words(globals(), __all__)

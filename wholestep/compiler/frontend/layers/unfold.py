@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend.functions.primitives import gather, stack
 from wholestep.compiler.frontend.layers.convolution import Pair, conv_transpose2d, need_axes, pair
 from wholestep.compiler.frontend.precision import pin_float32
@@ -118,6 +117,3 @@ def windows_along(x: Tensor, axis: int, size: int, step: int = 1) -> Tensor:
         windows = gather(x, first[:, None] + np.arange(size, dtype=np.int32), at)
     order = [d for d in range(x.ndim + 1) if d != at + 1]
     return windows.permute([*order, at + 1])
-
-
-take_their_words(globals(), __all__)

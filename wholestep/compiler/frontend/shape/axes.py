@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend.functions.primitives import concat
 from wholestep.compiler.frontend.shape.sequences import split
 from wholestep.compiler.frontend.tensor import Axes, Tensor
@@ -147,6 +146,3 @@ def roll(x: Tensor, shifts: int | Sequence[int], axis: Axes = None) -> Tensor:
 
 def _shape_of(x: Tensor) -> str:
     return shape_text(x.shape)
-
-
-take_their_words(globals(), __all__)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend.functions.primitives import concat
 from wholestep.compiler.frontend.shape.sequences import flip
 from wholestep.compiler.frontend.tensor import Tensor
@@ -88,6 +87,3 @@ _PADDING: dict[str, tuple[Side, Side]] = {
         lambda x, axis, size, n: _slice_axis(x, axis, 0, n),
     ),
 }
-
-
-take_their_words(globals(), __all__)

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend.functions.cumulative import prod
 from wholestep.compiler.frontend.functions.primitives import concat, gather, iota, maximum, minimum, scatter_add
 from wholestep.compiler.frontend.shape.index_math import (
@@ -353,6 +352,3 @@ def scatter_slice(
 def _need_integers(op: str, index: Tensor) -> None:
     if not index.dtype.is_integer:
         fail(DTypeError, f"{op} needs integer indices; received {index!r}. Cast them: i.astype('int32').")
-
-
-take_their_words(globals(), __all__)

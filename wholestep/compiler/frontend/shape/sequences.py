@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend.control.scan import scan
 from wholestep.compiler.frontend.functions.primitives import arange, concat, cos, gather, sin
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor, where
@@ -181,6 +180,3 @@ def _turns(x: Tensor, frequencies: np.ndarray[Any, Any], start: int | Tensor) ->
     positions = (arange(time, "float64") + first).reshape((time, 1))
     angle = positions * as_tensor(frequencies)
     return cos(angle).astype(x.dtype), sin(angle).astype(x.dtype)
-
-
-take_their_words(globals(), __all__)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend.control.scan import scan
 from wholestep.compiler.frontend.functions.primitives import (
     arange,
@@ -259,6 +258,3 @@ def random_integers(graph: Graph | Tensor, shape: object, low: int, high: int, d
     if not low < high or high - low > 2**24:
         fail(OptionError, f"random_integers: high - low must be from 1 to 2**24; received low={low}, high={high}.")
     return (floor(random_uniform(graph, shape, dtype="float64") * float(high - low)) + float(low)).astype(dtype)
-
-
-take_their_words(globals(), __all__)

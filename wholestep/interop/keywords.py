@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from wholestep.compat.rows import EVERY, Only, Say
+from wholestep.interop.name_tables import EVERY, Only, Say
 
 Row = str | tuple[str, ...] | Only | Say
 

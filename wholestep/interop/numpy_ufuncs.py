@@ -43,8 +43,8 @@ FUNCTIONS = frozenset({
 
 def apply_ufunc(function: Any, method: str, inputs: tuple[Any, ...], options: dict[str, Any]) -> Tensor:
     """What a function of NumPy gives for tensors among its inputs."""
-    from wholestep.compat import names
     from wholestep.compiler.frontend.tensor import Tensor
+    from wholestep.interop import names
 
     name: str = function.__name__
     if method == "__call__" and not options and name in OPERATORS:
@@ -55,5 +55,5 @@ def apply_ufunc(function: Any, method: str, inputs: tuple[Any, ...], options: di
     if method == "__call__" and not options and name in FUNCTIONS:
         made: Tensor = names.resolve_path(f"ws.{name}")(*inputs)
         return made
-    text = names.answer_to("ws", name) or "functions of tensors are in ws"
+    text = names.suggestion("ws", name) or "functions of tensors are in ws"
     raise locate(UsageError(f"np.{name} was called on a tensor of a program, which has no value yet: {text}."))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from wholestep.compat.rows import Names
+from wholestep.interop.name_tables import NameTable
 
-_LINES = "wholestep.compat.torch_functions"  # those that are a line here
+_LINES = "wholestep.interop.torch.functions"  # those that are a line here
 
 _NOT_COMPLEX = "there are no complex numbers here: keep real and imaginary parts in two tensors"
 _NOT_QUANTISED = (
@@ -26,11 +26,11 @@ _THREADS = "threads belong to the session: ws.build_session(..., threads=2), ws.
 _WINDOW = "make it with NumPy once: it is data, np.hanning(n) and the like"
 _SHAPE = "what a shape is is known while the program is recorded: ask x.shape and x.dtype in Python"
 
-TORCH = Names(
+TORCH = NameTable(
     theirs="torch",
     ours="ws",
     same={
-        "utils": "wholestep.compat.namespaces:UTILS",
+        "utils": "wholestep.interop.names:UTILS",
         **{
             name: f"{_LINES}:{name}"
             for name in ["add", "addcdiv", "addcmul", "addmm", "amax", "amin", "argmax", "baddbmm", "bernoulli", "bmm", "broadcast_to", "cdist", "clamp_max", "clamp_min", "cosh", "deg2rad", "diag_embed", "diagonal", "dist", "div", "dot", "eq", "erfc", "fmod", "frac", "ge", "gt", "heaviside", "hstack", "hypot", "index_select", "inner", "is_floating_point", "le", "logaddexp", "logical_and", "logical_not", "logical_or", "logit", "lt", "max", "mean", "min", "mul", "nan_to_num", "narrow", "ne", "neg", "numel", "outer", "rad2deg", "rand_like", "randn_like", "repeat_interleave", "select", "sinh", "std_mean", "sub", "sum", "t", "tan", "tensordot", "trace", "var_mean", "vstack", "xlogy"]

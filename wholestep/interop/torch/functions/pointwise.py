@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend.functions import elementwise, primitives
 from wholestep.compiler.frontend.tensor import Operand, Tensor, as_tensor, pointwise, where
 from wholestep.compiler.frontend.trace import fail
@@ -232,6 +231,3 @@ def randn_like(x: Tensor) -> Tensor:
 def bernoulli(x: Tensor) -> Tensor:
     """1 with probability x, else 0, new in every step; no gradient flows to x."""
     return (rand_like(x) < primitives.stop_gradient(x)).astype(x.dtype)
-
-
-take_their_words(globals(), __all__)

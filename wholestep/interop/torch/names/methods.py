@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from wholestep.compat.rows import Names
+from wholestep.interop.name_tables import NameTable
 
-_LINES, _TENSOR, _MODULE = (
-    f"wholestep.compat.{name}" for name in ("torch_functions", "tensor_methods", "module_methods")
-)
+_LINES = "wholestep.interop.torch.functions"
+_TENSOR, _MODULE = f"{_LINES}.tensor_methods", f"{_LINES}.module_methods"
 
 _IN_PLACE = "tensors are never changed in place; a state takes a new value with g.update(state, value)"
 _TRAINED = "parameters (g.parameter) are trained, inputs and states are not; ws.stop_gradient(x) cuts a path"
@@ -32,7 +31,7 @@ _LINES_TOO = (
     "diag_embed trace rand_like randn_like bernoulli is_floating_point"
 )
 
-TENSORS = Names(
+TENSORS = NameTable(
     theirs="torch.Tensor",
     ours="a tensor",
     same={
@@ -178,7 +177,7 @@ TENSORS = Names(
     ),
 )  # fmt: skip
 
-MODULES = Names(
+MODULES = NameTable(
     theirs="torch.nn.Module",
     ours="a module",
     same={
@@ -188,7 +187,7 @@ MODULES = Names(
         },
         "float": f"{_MODULE}:to_float",
         "register_module": f"{_MODULE}:add_module",
-        "training": "wholestep.compat.modes:BY_ENTRY_POINT",
+        "training": "wholestep.nn.module.training_mode:BY_ENTRY_POINT",
     },
     say={
         "train": _MODE,
@@ -257,7 +256,7 @@ MODULES = Names(
     ),
 )  # fmt: skip
 
-PARAMETERS = Names(
+PARAMETERS = NameTable(
     theirs="torch.nn.Parameter",
     ours="a parameter",
     same={
@@ -293,7 +292,7 @@ PARAMETERS = Names(
     ),
 )
 
-RESULTS = Names(
+RESULTS = NameTable(
     theirs="a loss",
     ours="the result of a step",
     say={
@@ -305,7 +304,7 @@ RESULTS = Names(
     },
 )
 
-LOSS_VALUES = Names(
+LOSS_VALUES = NameTable(
     theirs="a loss of arrays",
     ours="a loss of arrays",
     say={

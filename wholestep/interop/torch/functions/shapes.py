@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend.functions import primitives
 from wholestep.compiler.frontend.functions.creation import eye, full_like
 from wholestep.compiler.frontend.shape import scatter as scattering
@@ -107,6 +106,3 @@ def diag_embed(x: Tensor) -> Tensor:
 def trace(x: Tensor) -> Tensor:
     """Σ of the diagonal."""
     return diagonal(x).sum(-1)
-
-
-take_their_words(globals(), __all__)

@@ -27,7 +27,7 @@ EVERY = object()  # in Only: whatever the value, it changes nothing here
 
 
 @dataclass(frozen=True)
-class Names:
+class NameTable:
     """The public names of one of their modules, or the attributes of one of their classes.
 
     Args:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend.functions.creation import full
 from wholestep.compiler.frontend.shape.sort_topk import take_along_axis
 from wholestep.compiler.frontend.tensor import Operand, Tensor, where
@@ -118,6 +117,3 @@ def new_full(x: Tensor, shape: object, value: Any, dtype: object = None) -> Tens
 
 def _shape(given: Sequence[object]) -> object:
     return given[0] if len(given) == 1 and isinstance(given[0], tuple | list) else tuple(given)
-
-
-take_their_words(globals(), __all__)

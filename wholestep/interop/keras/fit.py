@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from wholestep.compat.rows import EVERY, Only, Say
 from wholestep.data.splits import Holdout
 from wholestep.errors import UsageError
+from wholestep.interop.name_tables import EVERY, Only, Say
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ FIT: Mapping[str, Word | Only | Say] = {
 }  # fmt: skip
 
 
-def in_our_words(function: str, known: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def translate_fit_arguments(function: str, known: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of `fit` under our names; those that cannot be taken are errors that say what to write."""
     out: dict[str, Any] = {}
     for name, value in given.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Container, Mapping
 from functools import wraps
+from types import FunctionType, ModuleType
 from typing import Any, NoReturn, TypeVar
 
 from wholestep.compiler.frontend.trace import fail
@@ -13,8 +14,50 @@ from wholestep.errors import UsageError
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def takes_their_words(function: F) -> F:
-    """A function that also takes its arguments under the names of `tables/keywords.py`.
+# Of a module of these packages the functions in `__all__` are adapted, and of every module the layers (`Module`).
+_WITH_PUBLIC_FUNCTIONS = (
+    "wholestep.compiler.frontend.", "wholestep.nn.functional", "wholestep.nn.loss_modules",
+    "wholestep.interop.torch.functions.",
+)  # fmt: skip
+# Of other modules: these functions and classes.
+_ADAPTED: dict[str, tuple[str, ...]] = {
+    "wholestep.compiler.frontend.functions.reductions": ("sum", "mean", "max", "min", "argmax"),
+    "wholestep.nn.module.methods": ("evaluate",),
+    "wholestep.callbacks.checkpoint": ("ModelCheckpoint",),
+    "wholestep.callbacks.loggers": ("CSVLogger", "TensorBoardLogger"),
+    "wholestep.callbacks.stopping": ("EarlyStopping",),
+    "wholestep.data.csv_frame": ("read_frame",),
+    "wholestep.data.encoder": ("Encoder",),
+    "wholestep.data.loader": ("DataLoader",),
+    "wholestep.data.sources": ("read_csv",),
+}
+
+
+def adapt(module: ModuleType) -> None:
+    """Wrap the public functions and the layers of a module: they also accept the names of `keywords.py`.
+
+    The post-import hook of `lazy.py` calls it before any other module can import a name of this one.
+    """
+    values, home = vars(module), module.__name__
+    names = _ADAPTED.get(home) or (values.get("__all__", ()) if home.startswith(_WITH_PUBLIC_FUNCTIONS) else ())
+    public = {values[name] for name in names}
+    wrapped = {f: accept_foreign_arguments(f) for f in public if isinstance(f, FunctionType) and f.__module__ == home}
+    values.update({name: wrapped[values[name]] for name in names if values[name] in wrapped})  # aliases stay aliases
+    layer = getattr(sys.modules.get("wholestep.nn.module.module"), "Module", ())
+    for value in dict.fromkeys(value for value in values.values() if isinstance(value, type)):
+        if value.__module__ == home and (value in public or (value is not layer and issubclass(value, layer))):
+            _adapt_constructor(value)
+
+
+def _adapt_constructor(cls: Any) -> None:
+    if "__init__" in vars(cls):
+        cls.__init__ = accept_foreign_arguments(cls.__init__)
+    elif cls.__init__ is object.__init__:
+        cls.__init__ = _init_without_arguments
+
+
+def accept_foreign_arguments(function: F) -> F:
+    """A function that also takes its arguments under the names of `keywords.py`.
 
     Nothing is looked up unless an argument is not the function's own.
     """
@@ -47,16 +90,20 @@ def takes_their_words(function: F) -> F:
     return called  # type: ignore[return-value]
 
 
-def take_their_words(module: dict[str, Any], names: list[str]) -> None:
-    """Let the public functions of a module do so: `take_their_words(globals(), __all__)` at its end."""
-    taking = {function: takes_their_words(function) for function in {module[name] for name in names}}
-    module.update({name: taking[module[name]] for name in names})  # two names of one function stay one
+def _inplace(self: object, *inplace: bool) -> None:
+    """`ReLU(True)` of torch permits overwriting x, which the planner decides here."""
+    if inplace not in ((), (True,), (False,)):
+        fail(UsageError, f"{type(self).__name__}() takes nothing; received {', '.join(map(repr, inplace))}.")
+
+
+_inplace.__name__ = "__init__"
+_init_without_arguments = accept_foreign_arguments(_inplace)
 
 
 def translate_arguments(kinds: list[str], known: list[str], named: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments under our names; one that cannot be taken is an error that says what to write."""
-    from wholestep.compat.rows import Only, Say
-    from wholestep.compat.tables.keywords import EVERYWHERE, KEYWORDS
+    from wholestep.interop.keywords import EVERYWHERE, KEYWORDS
+    from wholestep.interop.name_tables import Only, Say
 
     function = kinds[0]  # or a class, before those that it is derived from
     rows = dict(EVERYWHERE)
@@ -81,10 +128,10 @@ def translate_arguments(kinds: list[str], known: list[str], named: Mapping[str, 
     return out
 
 
-def without_their_words(function: str, own: Container[str], named: Mapping[str, Any]) -> dict[str, Any]:
+def drop_foreign_arguments(function: str, own: Container[str], named: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments without those of another library's function; one that would change something is answered."""
-    from wholestep.compat.rows import Say
-    from wholestep.compat.tables.keywords import KEYWORDS
+    from wholestep.interop.keywords import KEYWORDS
+    from wholestep.interop.name_tables import Say
 
     rows = KEYWORDS[function]
     theirs = {name: value for name, value in named.items() if name in rows and name not in own}
@@ -103,7 +150,7 @@ def _refuse_few(function: str, needed: tuple[str, ...], args: tuple[Any, ...], n
 
 
 def _is_one_of(value: object, allowed: tuple[object, ...]) -> bool:
-    from wholestep.compat.rows import EVERY
+    from wholestep.interop.name_tables import EVERY
 
     return any(a is EVERY or a is value or (type(a) is type(value) and a == value) for a in allowed)
 

@@ -1,12 +1,12 @@
 """What programs for Luminal, Meganeura and Loom call on graphs, sessions and trainers."""
 
-from wholestep.compat.rows import Names
+from wholestep.interop.name_tables import NameTable
 
 _COMPILE = "write session = ws.build_session(graph); ws.gradients(loss, params) records gradients before that"
 _EXECUTE = "run a step of the session over it: session = ws.build_session(graph), then session.step(**inputs)"
 _READ = "keep the tensor, tensor.keep(), and read session.get(tensor) after session.step"
 
-GRAPHS = Names(
+GRAPHS = NameTable(
     theirs="Luminal's Graph",
     ours="a graph",
     say={"compile": _COMPILE, "retrieve": _READ, "get_tensor": _READ, "get_tensor_ref": _READ},
@@ -18,7 +18,7 @@ GRAPHS = Names(
     ),
 )  # fmt: skip
 
-SESSIONS = Names(
+SESSIONS = NameTable(
     theirs="Meganeura's Session and Loom's Network",
     ours="a session",
     say={
@@ -41,7 +41,7 @@ SESSIONS = Names(
     ),
 )  # fmt: skip
 
-TRAINERS = Names(
+TRAINERS = NameTable(
     theirs="Meganeura's Trainer",
     ours="a trainer",
     say={

@@ -1,0 +1,8 @@
+"""Functions of PyTorch's that are an operator, a method or a line here: `ws.mm`, `ws.addmm`, `ws.amax`.
+
+They take PyTorch's arguments and mean what they mean there; nothing else in the package uses them.
+"""
+
+from wholestep.interop.torch.functions.pointwise import *  # noqa: F403  (its __all__)
+from wholestep.interop.torch.functions.reductions import *  # noqa: F403  (its __all__)
+from wholestep.interop.torch.functions.shapes import *  # noqa: F403  (its __all__)
