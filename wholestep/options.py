@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from wholestep.errors import OptionError
 
@@ -195,3 +197,17 @@ def remote_shell() -> list[str]:
 def ray_address() -> str | None:
     """The cluster of Ray that the user has named; None where there is none."""
     return os.environ.get("RAY_ADDRESS") or None
+
+
+def user_cache_folder() -> Path:
+    """The user's cache folder for this package, as `platformdirs` names it.
+
+    On Linux it is computed here: `platformdirs` loads `shutil` and `tempfile`, some 3 ms of a start from the cache.
+    """
+    if sys.platform != "linux":
+        import platformdirs
+
+        return Path(platformdirs.user_cache_dir("wholestep"))
+    base = os.environ.get("XDG_CACHE_HOME", "").strip()
+    folder = Path(base)
+    return (folder if folder.is_absolute() else Path.home() / ".cache") / "wholestep"

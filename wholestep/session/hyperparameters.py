@@ -10,10 +10,10 @@ from wholestep.optim import Optimizer
 from wholestep.schedules.bind import PREFIX
 from wholestep.session.programs import Programs
 from wholestep.session.runtime_scalars import LiveOptimizer, LiveSchedule
-from wholestep.steps.recipe import RATE, as_schedules
+from wholestep.steps.options import RATE, as_schedules
 
 
-class Knobs:
+class Hyperparameters:
     """The part of a session that a training loop turns."""
 
     def __init__(self, programs: Programs) -> None:
@@ -47,8 +47,8 @@ class Knobs:
 
     @property
     def schedules(self) -> dict[str, LiveSchedule]:
-        """Those of the recipe."""
-        scalars, found = self._programs.scalars, self._programs.recipe.schedules
+        """The schedules of the step, by runtime scalar."""
+        scalars, found = self._programs.scalars, self._programs.step_options.schedules
         return {target: LiveSchedule(target, schedule, scalars) for target, schedule in found.items()}
 
     def set_schedule(self, schedule: object) -> None:
@@ -64,7 +64,7 @@ class Knobs:
                 self.schedules[target].set_numbers({k: v for k, v in item.numbers().items() if v is not None})
             return
         programs.scalars.drop(PREFIX)
-        changed = definition.with_recipe(replace(definition.recipe, schedules=new))
+        changed = definition.with_step_options(replace(definition.step_options, schedules=new))
         with programs.turns:
             programs.recompile(compiled.of(changed), "another schedule")
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.state.state import State
 from wholestep.errors import NonFiniteError, UsageError
-from wholestep.session.running.results import EntryPoint, StepResult
+from wholestep.session.running.entry_point import EntryPoint, StepResult
 from wholestep.steps.evaluate import WEIGHT, WEIGHTED
 from wholestep.steps.loss_scale import LOSS_SCALE, SMALLEST
-from wholestep.steps.recipe import GRAD_NORM, StepOptions, modes_of
+from wholestep.steps.options import GRAD_NORM, StepOptions, modes_of
 from wholestep.steps.states import first_values
 from wholestep.steps.train import NONFINITE
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from wholestep.session.programs import Programs
 
 
-class Measured:
+class EntryMetrics:
     """The metrics of one entry point.  Its states are the model's own; `prefix` tells those of `evaluate` apart."""
 
-    def __init__(self, recipe: StepOptions, state: State, plans: Sequence[Plan], prefix: str) -> None:
+    def __init__(self, options: StepOptions, state: State, plans: Sequence[Plan], prefix: str) -> None:
         weighted = f"{WEIGHTED}." if any(name == WEIGHT for name, _ in plans[0].inputs) else ""
         own = (f"{prefix}." if prefix else "") + weighted
-        self._metrics = [(m.metric, own + m.metric.state_name("")) for m in recipe.measures]
-        if recipe.gradient_norm and not prefix:
+        self._metrics = [(m.metric, own + m.metric.state_name("")) for m in options.measures]
+        if options.gradient_norm and not prefix:
             from wholestep.steps.gradient_norm import GradientNorm
 
             self._metrics.append((norm := GradientNorm(), norm.state_name("")))
         self._state, self._plans = state, plans
-        normed = recipe.gradient_norm or recipe.clip_norm is not None
-        reported = {GRAD_NORM: normed, LOSS_SCALE: recipe.loss_scale is not None}
+        normed = options.gradient_norm or options.clip_norm is not None
+        reported = {GRAD_NORM: normed, LOSS_SCALE: options.loss_scale is not None}
         self._reported = [name for name, on in reported.items() if on and not prefix]
 
     def values(self) -> dict[str, Any]:
@@ -85,7 +85,7 @@ class Measurements:
     @property
     def modes(self) -> dict[str, str]:
         """Is less of a metric better, "min", or more, "max"?  Of those that say it."""
-        return modes_of(self._programs.recipe.measures)
+        return modes_of(self._programs.step_options.measures)
 
 
 def raise_if_refused(entry: EntryPoint, state: State) -> None:

@@ -19,15 +19,14 @@ from wholestep.compiler.runtime.state.storage import StateMemory
 from wholestep.errors import UsageError
 from wholestep.schedules.bind import scalar_name
 from wholestep.session.building.plans import Plans
-from wholestep.session.lock import Turns
-from wholestep.session.metrics import Measured
-from wholestep.session.running.results import EntryPoint
+from wholestep.session.metrics import EntryMetrics
+from wholestep.session.running.entry_point import EntryPoint, SessionLock
 from wholestep.session.runtime_scalars import RuntimeScalars, governor
 from wholestep.steps.capacity import PREFIX
 from wholestep.steps.definition import PART, TRAIN
 from wholestep.steps.evaluate import EVALUATE, VALIDATE
 from wholestep.steps.loss_scale import REFUSED
-from wholestep.steps.recipe import PLAIN, StepOptions
+from wholestep.steps.options import PLAIN, StepOptions
 from wholestep.steps.states import nonzero_values
 from wholestep.steps.train import NONFINITE
 
@@ -44,12 +43,12 @@ class Programs:
         self.where, self.state = where, state
         self.place = LoadContext(where, state, where.device.scratch())
         self.entries: dict[str, EntryPoint] = {}
-        self.measured: dict[str, Measured] = {}
+        self.measured: dict[str, EntryMetrics] = {}
         self.of_micro_batches: list[Program] = []  # that one step runs, in order
         self.scalars = RuntimeScalars(_broadcast(self.entries))
         self.turn = SessionCounter()  # what its steps count for
         self.counts: Counting = state  # whose turn it is: looked at in every step
-        self.turns = Turns()  # of threads that share the session
+        self.turns = SessionLock()  # of threads that share the session
         self.held: dict[str, AnyArray] = {}  # inputs given by set_input
         self.observer: Observer | None = None
         self.closed = False
@@ -59,13 +58,13 @@ class Programs:
     def _define(self, compiled: Plans | None) -> None:
         """Where entry points come from, from now on; None: there is the main one alone."""
         self.compiled = compiled
-        self.recipe: StepOptions = PLAIN if compiled is None else compiled.definition.recipe
-        self.raises = self.recipe.nonfinite == "raise"
+        self.step_options: StepOptions = PLAIN if compiled is None else compiled.definition.step_options
+        self.raises = self.step_options.nonfinite == "raise"
         self._govern()
 
     def _govern(self) -> None:
         """Scalars that follow a schedule have its value now."""
-        state, schedules = self.state, self.recipe.schedules
+        state, schedules = self.state, self.step_options.schedules
         self.scalars.governed = {target: governor(target, s, state, self.turn) for target, s in schedules.items()}
         for target, schedule in schedules.items():
             for number, value in schedule.numbers().items():
@@ -257,14 +256,18 @@ class Programs:
     def _measure(self, name: str, kind: str, plans: Sequence[Plan]) -> None:
         """Know what an entry point of a kind counts; there is one `evaluate`, whoever makes it."""
         shown = EVALUATE if kind == VALIDATE else kind
-        found = self.measured[name] = Measured(self.recipe, self.state, plans, EVALUATE if shown == EVALUATE else "")
+        found = self.measured[name] = EntryMetrics(
+            self.step_options, self.state, plans, EVALUATE if shown == EVALUATE else ""
+        )
         self.measured.setdefault(shown, found)
 
     def _keep(self, name: str, entry: EntryPoint) -> EntryPoint:
         if self.where.device.runs:
             own = REFUSED if REFUSED in entry.outputs else None  # of a step that scales its loss by hand
-            unless = None if name != "main" else NONFINITE if self.recipe.may_skip else own
-            stops = self.raises and self.recipe.loss_scale is None  # else a step that a smaller scale cures is none
+            unless = None if name != "main" else NONFINITE if self.step_options.may_skip else own
+            stops = (
+                self.raises and self.step_options.loss_scale is None
+            )  # else a step that a smaller scale cures is none
             entry.program.count_steps(bool(entry.plan.updated) and name == "main", unless, stops)
         self.entries[name] = entry
         self.state.take_turn(None)  # the next step tells it what to count from

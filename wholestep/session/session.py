@@ -7,16 +7,17 @@
     Evaluation     running/evaluation.py    measuring and predicting
     Measurements   metrics.py     what steps have counted
     Numbers        state_dict.py  parameters and states, one by one and all together
-    Knobs          hyperparameters.py       hyper-parameters, schedules, the optimizer
-    ByHand         running/manual_step.py     a step in four parts
+    Hyperparameters          hyperparameters.py       hyper-parameters, schedules, the optimizer
+    ManualStep         running/manual_step.py     a step in four parts
     Inspect        inspect/       reports, times, texts
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from weakref import WeakSet
 
 from wholestep.compiler.frontend.graph import Graph
@@ -27,22 +28,43 @@ from wholestep.compiler.runtime.state.state import State
 from wholestep.compiler.spans import Span
 from wholestep.compiler.target import Target
 from wholestep.errors import UsageError
+from wholestep.lazy import interop
 from wholestep.options import CompileOptions
-from wholestep.session.building.placement import where_to
+from wholestep.session.building.arguments import placement_of
 from wholestep.session.building.plans import Plans
-from wholestep.session.delegate import delegate, delegate_overloaded
-from wholestep.session.hyperparameters import Knobs
+from wholestep.session.hyperparameters import Hyperparameters
 from wholestep.session.inspect.inspect import Inspect
 from wholestep.session.metrics import Measurements, raise_if_refused
 from wholestep.session.programs import Programs
+from wholestep.session.running.entry_point import StepResult
 from wholestep.session.running.evaluation import Evaluation
-from wholestep.session.running.manual_step import ByHand
-from wholestep.session.running.results import StepResult
-from wholestep.session.running.training import Training
+from wholestep.session.running.manual_step import ManualStep
+from wholestep.session.running.run import Training
 from wholestep.session.runtime_scalars import LiveOptimizer, LiveSchedule, RuntimeScalars
 from wholestep.session.state_dict import StateAccess
 from wholestep.steps.loss_scale import LOSS_SCALE, SCALE
 from wholestep.steps.train import SKIPPED
+
+P = ParamSpec("P")
+R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def delegate(part: str, method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
+    """The method of a part as one of its owner's, with its signature and docstring: `part` names the attribute."""
+
+    return delegate_overloaded(part, method)
+
+
+def delegate_overloaded(part: str, method: F) -> F:
+    """The same of a method with several signatures, which say `self: Any`: types are those of the method itself."""
+
+    @wraps(method)
+    def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return method(getattr(self, part), *args, **kwargs)
+
+    return call  # type: ignore[return-value]
+
 
 log = logging.getLogger("wholestep")
 alive: WeakSet[Session] = WeakSet()  # the sessions of this process
@@ -85,14 +107,14 @@ class Session:
         key: str = "",
     ) -> None:
         known = None if compiled is None else compiled.where
-        where = known or where_to(device, threads, seed, options)
+        where = known or placement_of(device, threads, seed, options)
         self._programs = programs = Programs(where, state or State(), compiled)
         self._inspect = Inspect(programs)
         self._measurements = Measurements(programs)
         self._training = Training(programs, self._measurements, self._inspect)
         self._evaluation = Evaluation(programs, self._measurements)
-        self._knobs = Knobs(programs)
-        self._by_hand = ByHand(programs, self._knobs)
+        self._knobs = Hyperparameters(programs)
+        self._by_hand = ManualStep(programs, self._knobs)
         self._numbers = StateAccess(programs)
         programs.load_main(plan, key)
         alive.add(self)
@@ -184,10 +206,7 @@ class Session:
     if not TYPE_CHECKING:  # which would take every name for one of ours
 
         def __getattr__(self, name: str) -> Any:
-            """What to write for a name of another library: compat/tables/ancestor_names.py."""
-            from wholestep.compat import names
-
-            return names.attribute("a session", self, name, "'Session' object")
+            return interop.foreign_attribute("a session", self, name, "'Session' object")
 
     @property
     def lasting_states(self) -> dict[str, bool]:
@@ -226,12 +245,12 @@ class Session:
         """All runtime scalars by name."""
         return self._programs.scalars
 
-    set_schedule = delegate("_knobs", Knobs.set_schedule)
-    set_learning_rate = delegate("_knobs", Knobs.set_learning_rate)
-    set_adam = delegate("_knobs", Knobs.set_adam)
-    set_optimizer = delegate("_knobs", Knobs.set_optimizer)
-    reset_optimizer = delegate("_knobs", Knobs.reset_optimizer)
-    restart_schedules = delegate("_knobs", Knobs.restart_schedules)
+    set_schedule = delegate("_knobs", Hyperparameters.set_schedule)
+    set_learning_rate = delegate("_knobs", Hyperparameters.set_learning_rate)
+    set_adam = delegate("_knobs", Hyperparameters.set_adam)
+    set_optimizer = delegate("_knobs", Hyperparameters.set_optimizer)
+    reset_optimizer = delegate("_knobs", Hyperparameters.reset_optimizer)
+    restart_schedules = delegate("_knobs", Hyperparameters.restart_schedules)
 
     @property
     def updates_made(self) -> int:
@@ -241,7 +260,7 @@ class Session:
     @property
     def nonfinite(self) -> str:
         """What the step was built to do about gradients that are not finite: "ignore", "skip" or "raise"."""
-        return self._programs.recipe.nonfinite
+        return self._programs.step_options.nonfinite
 
     @property
     def skipped_steps(self) -> int:
@@ -251,7 +270,7 @@ class Session:
     @property
     def precision(self) -> str:
         """What products are computed in: "float32", "tf32", "bfloat16" or "float16"."""
-        return TF32 if self.target.name.endswith(f"+{TF32}") else self._programs.recipe.precision.name
+        return TF32 if self.target.name.endswith(f"+{TF32}") else self._programs.step_options.precision.name
 
     @property
     def loss_scale(self) -> float | None:
@@ -272,12 +291,12 @@ class Session:
 
     # -- a step by hand ------------------------------------------------------------------------------------------
 
-    forward = delegate("_by_hand", ByHand.forward)
-    backward = delegate("_by_hand", ByHand.backward)
-    clip_gradients = delegate("_by_hand", ByHand.clip_gradients)
-    apply_gradients = delegate("_by_hand", ByHand.apply_gradients)
-    gradient_stats = delegate("_by_hand", ByHand.gradient_stats)
-    print_gradient_stats = delegate("_by_hand", ByHand.print_gradient_stats)
+    forward = delegate("_by_hand", ManualStep.forward)
+    backward = delegate("_by_hand", ManualStep.backward)
+    clip_gradients = delegate("_by_hand", ManualStep.clip_gradients)
+    apply_gradients = delegate("_by_hand", ManualStep.apply_gradients)
+    gradient_stats = delegate("_by_hand", ManualStep.gradient_stats)
+    print_gradient_stats = delegate("_by_hand", ManualStep.print_gradient_stats)
 
     # -- looking -------------------------------------------------------------------------------------------------
 

@@ -14,26 +14,30 @@ from wholestep.compiler.ir.type_rules.collectives import BATCH, FIRST, MODEL_RAN
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.state.state import State
 from wholestep.errors import UsageError
+from wholestep.nn.module.module import Module
 from wholestep.optim import SGD, Optimizer
 from wholestep.records import dataclass
 from wholestep.schedules import Schedule
 from wholestep.schedules.bind import with_schedules
-from wholestep.steps.capacity import MICRO_BATCH_DIMS, PARTS, batch_symbol, capacity_of
-from wholestep.steps.evaluate import EVALUATE, VALIDATE, evaluate_graph, forward_only, predict_graph, record_metrics
-from wholestep.steps.manual_step import (
-    apply_graph,
-    backward_graph,
-    clip_graph,
-    gradient_graph,
-    loss_and_gradients,
-    observe_graph,
+from wholestep.steps.capacity import MICRO_BATCH_DIMS, PARTS, batch_symbol, capacity_of, merge_capacity
+from wholestep.steps.evaluate import (
+    EVALUATE,
+    VALIDATE,
+    evaluate_graph,
+    forward_only,
+    has_own_updates_only,
+    predict_graph,
+    record_metrics,
 )
-from wholestep.steps.recipe import PLAIN, StepOptions
+from wholestep.steps.module import Inputs, training_graph
+from wholestep.steps.options import PLAIN, StepOptions, with_parts
 from wholestep.steps.states import clocks_of, first_values
 from wholestep.steps.train import train_graph
 
 if TYPE_CHECKING:
     from wholestep.steps.micro_batches import MicroBatchGraphs
+
+Model = Module | Graph | Step
 
 TRAIN = "train"
 TOGETHER = (TRAIN, VALIDATE)  # what several ranks run together
@@ -42,15 +46,9 @@ PART = f"{TRAIN}.part"  # of the programs of micro-batches, the one that `sessio
 
 LOSS_AND_GRADIENTS = "loss and gradients"
 
-BY_HAND: dict[str, Callable[[Graph, Optimizer], ir.IRGraph]] = {
-    "backward": lambda graph, optimizer: backward_graph(graph),
-    "gradients": lambda graph, optimizer: gradient_graph(graph),
-    "clip": lambda graph, optimizer: clip_graph(graph),
-    "apply": apply_graph,
-    "observe": lambda graph, optimizer: observe_graph(graph),
-    LOSS_AND_GRADIENTS: loss_and_gradients,  # for the interpreter: where does a value that is not finite come from?
-}
-UPDATES = ("clip", "apply")  # those that are given gradients, and multiply no weights
+# The entry points of a step whose parts the user calls one by one; `steps/manual_step.py` has their graphs.
+MANUAL = ("backward", "gradients", "clip", "apply", "observe", LOSS_AND_GRADIENTS)
+UPDATES = ("clip", "apply")  # these take gradients as inputs and multiply no weights
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,7 @@ class Definition:
     model: Graph | Step
     optimizer: Optimizer | None
     capacity: Mapping[str, int] = field(default_factory=dict)
-    recipe: StepOptions = PLAIN
+    step_options: StepOptions = PLAIN
     measures_only: bool = False  # is `evaluate` what `step` runs?
     clocks: UpdateCounters = field(default_factory=UpdateCounters)  # what its programs count
     ranks: int = 0  # that make a step together, each with rows of its own; 0: one, as it is
@@ -94,7 +92,7 @@ class Definition:
     @property
     def has_micro_batches(self) -> bool:
         """Does a step take several batches?"""
-        return self.recipe.accumulate > 1 and self.optimizer is not None
+        return self.step_options.accumulate > 1 and self.optimizer is not None
 
     def micro_batches(self, kind: str) -> MicroBatchGraphs:
         """The programs of "train" or "evaluate" over several batches; each is an entry point: `train.part`."""
@@ -105,7 +103,7 @@ class Definition:
             self.splits[kind] = split_step(
                 self._record_update,
                 self.optimizer if kind == TRAIN else None,
-                self.recipe,
+                self.step_options,
                 self._rows_divided if kind in TOGETHER else 0,
             )
         return self.splits[kind]
@@ -124,8 +122,8 @@ class Definition:
         if not divided and not set(MICRO_BATCH_DIMS) & set(graph.symbols):
             return {**capacity_of(graph, self.capacity), **numbered}
         batch = batch_symbol(self.graph)
-        rows = self.capacity.get(batch, 1) * self.recipe.accumulate
-        known = {**self.capacity, FIRST: rows, ROWS: rows, PARTS: self.recipe.accumulate}
+        rows = self.capacity.get(batch, 1) * self.step_options.accumulate
+        known = {**self.capacity, FIRST: rows, ROWS: rows, PARTS: self.step_options.accumulate}
         if not divided:
             return {**capacity_of(graph, known), **numbered}
         # A rank has its part of the rows; what it needs to know of the others appears when the step is divided.
@@ -154,7 +152,7 @@ class Definition:
         if first is None or not first.shape or not isinstance(rows, Sized):
             return None
         most = self.capacity.get(str(first.shape[0]), first.shape[0])
-        return len(rows), most * self.recipe.accumulate if isinstance(most, int) else len(rows)
+        return len(rows), most * self.step_options.accumulate if isinstance(most, int) else len(rows)
 
     def with_room(self, given: Mapping[str, object]) -> Definition:
         """The same for as many rows as are given, up to a power of two; itself where they fit."""
@@ -171,10 +169,10 @@ class Definition:
         if entry not in self.traced:
             traced = self._trace(entry)
             # What is a part of micro-batches had its casts when the step was cut.
-            if self.recipe.precision.is_half and entry not in UPDATES and "." not in entry:
+            if self.step_options.precision.is_half and entry not in UPDATES and "." not in entry:
                 from wholestep.compiler.passes.lower.autocast import lower_precision
 
-                traced = lower_precision(traced, self.recipe.precision)
+                traced = lower_precision(traced, self.step_options.precision)
             if self.ranks and (kind := entry.partition(".")[0]) in TOGETHER:
                 from wholestep.steps.distributed import (  # most are alone
                     mark_batch_inputs,
@@ -207,7 +205,7 @@ class Definition:
 
     def _trains(self, entry: str) -> bool:
         """Is it about the weights that are being trained, where the model shows their averages?"""
-        return bool(self.averaged) and (entry.partition(".")[0] == TRAIN or entry in BY_HAND or entry == FORWARD)
+        return bool(self.averaged) and (entry.partition(".")[0] == TRAIN or entry in MANUAL or entry == FORWARD)
 
     @property
     def _record_update(self) -> Graph:
@@ -219,9 +217,9 @@ class Definition:
     def _trace(self, entry: str) -> ir.IRGraph:
         if isinstance(self.model, Step) and entry == TRAIN:
             measured = self.graph.copy()
-            record_metrics(measured, self.recipe.measures)
-            return with_schedules(measured.to_ir(), self.recipe.schedules)
-        if isinstance(self.model, Step) and entry in BY_HAND and entry != "observe":
+            record_metrics(measured, self.step_options.measures)
+            return with_schedules(measured.to_ir(), self.step_options.schedules)
+        if isinstance(self.model, Step) and entry in MANUAL and entry != "observe":
             raise UsageError(
                 f"{entry} takes gradients and updates apart, and a @ws.step function has its own. Read what it "
                 "computes: return it, or tensor.keep('name')."
@@ -231,24 +229,26 @@ class Definition:
             return self._trace_phase(kind, phase)
         if entry == TRAIN:
             assert self.optimizer is not None
-            graph = train_graph(self._record_update, self.optimizer, recipe=self.recipe)
-            return with_schedules(graph, self.recipe.schedules)
+            graph = train_graph(self._record_update, self.optimizer, options=self.step_options)
+            return with_schedules(graph, self.step_options.schedules)
         if entry in (EVALUATE, VALIDATE):
-            return evaluate_graph(self.graph, self.recipe)
-        if entry in BY_HAND:
-            return BY_HAND[entry](self._record_update, self.optimizer or SGD())
+            return evaluate_graph(self.graph, self.step_options)
+        if entry in MANUAL:
+            from wholestep.steps.manual_step import GRAPHS  # most sessions run whole steps
+
+            return GRAPHS[entry](self._record_update, self.optimizer or SGD())
         predicts = entry in ("predict", FORWARD)
         return predict_graph(self.graph) if predicts and _has_loss(self.graph) else forward_only(self.graph)
 
     def _trace_phase(self, kind: str, phase: str) -> ir.IRGraph:
         """A program of micro-batches under the schedules of what it uses."""
-        phases, schedules = self.micro_batches(kind).phases, self.recipe.schedules if kind == TRAIN else {}
+        phases, schedules = self.micro_batches(kind).phases, self.step_options.schedules if kind == TRAIN else {}
         used = {name: graph.leaves("scalar").keys() for name, graph in phases.items()}
         unused = {t: s for t, s in schedules.items() if not any(t in names for names in used.values())}
         here = {t: s for t, s in schedules.items() if t in used[phase]}
         return with_schedules(phases[phase], unused or here)  # what no program uses is refused by name
 
-    # -- another optimizer, another recipe -----------------------------------------------------------------------
+    # -- another optimizer, other options -----------------------------------------------------------------------
 
     def same_program(self, optimizer: Optimizer) -> bool:
         """Would the step with `optimizer` be the same program, up to runtime scalars?"""
@@ -257,7 +257,9 @@ class Definition:
 
     def same_schedules(self, schedules: Mapping[str, Schedule]) -> bool:
         """Would the step with these be the same program, up to runtime scalars?"""
-        structure = [{t: (s.unit, s.structure()) for t, s in x.items()} for x in (self.recipe.schedules, schedules)]
+        structure = [
+            {t: (s.unit, s.structure()) for t, s in x.items()} for x in (self.step_options.schedules, schedules)
+        ]
         return structure[0] == structure[1]
 
     def with_optimizer(self, optimizer: Optimizer) -> Definition:
@@ -266,9 +268,9 @@ class Definition:
             raise UsageError("a @ws.step function names its own optimizers; change them there and build again.")
         return replace(self, optimizer=optimizer, **self._without_recordings())
 
-    def with_recipe(self, recipe: StepOptions) -> Definition:
-        """The same model trained by another recipe."""
-        return replace(self, recipe=recipe, **self._without_recordings())
+    def with_step_options(self, options: StepOptions) -> Definition:
+        """The same model trained by other options."""
+        return replace(self, step_options=options, **self._without_recordings())
 
     def recounted(self, count_of: Callable[[str], int] | None = None) -> Definition:
         """The same, to be recorded for the updates that the parameters have had by now, or for given ones."""
@@ -290,3 +292,80 @@ class Definition:
 def _has_loss(graph: Graph) -> bool:
     first = next(iter(graph.outputs.values()), None)
     return first is not None and first.shape == () and first.dtype.is_float
+
+
+# -- from a model to its definition ------------------------------------------------------------------------------
+
+
+def as_graph(
+    model: Model,
+    inputs: Inputs | None,
+    targets: Inputs | None,
+    loss: Any,
+    loss_weights: Mapping[str, float] | None = None,
+) -> Graph | Step:
+    """A module with its loss as a graph; graphs and steps as they are."""
+    if isinstance(model, Module):
+        return training_graph(model, inputs, targets, loss, loss_weights)
+    if any(given is not None for given in (inputs, targets, loss, loss_weights)):
+        raise UsageError(
+            "inputs=, targets=, loss= and loss_weights= describe a module; a graph or step declares its own."
+        )
+    return model
+
+
+def define_step(
+    model: Graph | Step,
+    optimizer: Optimizer | str | None,
+    batch_size: int | None,
+    capacity: Mapping[str, int] | None,
+    options: StepOptions = PLAIN,
+    ranks: int = 0,
+    shard: str | None = None,
+    model_ranks: int = 1,
+) -> Definition:
+    """What is trained: a graph by an optimizer (SGD unless given), or a step, which has its own."""
+    if isinstance(model, Step):
+        if optimizer is not None:
+            raise UsageError("a @ws.step function applies its own optimizers; leave optimizer= out.")
+        taken = {name: getattr(options, name) for name in ("measures", "schedules", "precision", "memory")}
+        if options != StepOptions(**taken):
+            raise UsageError(
+                "a @ws.step function records its own clipping and makes one update of each batch "
+                "(ws.optim.clip_by_global_norm); of these options it takes metrics=, schedule=, precision= and memory= "
+                "alone."
+            )
+        made = Definition(model, None, {}, options, ranks=ranks, shard=shard, model_ranks=model_ranks)
+        return with_capacity(made, batch_size, capacity)
+    need_graph(model, "build_session")
+    if optimizer is not None and has_own_updates_only(model):
+        raise UsageError(
+            f"optimizer={optimizer!r}: the graph has no outputs, so there is no loss to take gradients of; it updates "
+            f"{', '.join(model.updates)} itself. Leave optimizer= out, or say what the loss is: g.set_outputs([loss])."
+        )
+    model.need_penalties()
+    options = with_parts(options, model)
+    if optimizer is not None and not isinstance(optimizer, Optimizer):
+        from wholestep.optim.core.names import get  # most give an optimizer
+
+        optimizer = get(optimizer)
+    made = Definition(model, optimizer or SGD(), {}, options, ranks=ranks, shard=shard, model_ranks=model_ranks)
+    return with_capacity(made, batch_size, capacity)
+
+
+def need_graph(model: object, what: str) -> None:
+    """UsageError unless it is a graph."""
+    if not isinstance(model, Graph):
+        raise UsageError(
+            f"{what} takes a ws.nn.Module, a ws.Graph or a @ws.step function; received {type(model).__name__}: "
+            f"{model!r}."
+        )
+
+
+def with_capacity(definition: Definition, batch_size: int | None, capacity: Mapping[str, int] | None) -> Definition:
+    """A definition with the largest sizes; an error names a dimension that has none."""
+    definition = replace(definition, clocks=clocks_of(definition.model))
+    graph = definition.trace(definition.main)
+    fitted = replace(definition, capacity=merge_capacity(graph, batch_size, capacity))
+    fitted.sizes_of(graph)
+    return fitted

@@ -13,7 +13,7 @@ from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.graph import toposort
 from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import DTypeError, GraphError, ShapeError
-from wholestep.steps.recipe import PLAIN, Measure, StepOptions
+from wholestep.steps.options import PLAIN, Measure, StepOptions
 
 EVALUATE = "evaluate"
 VALIDATE = "validate"  # the same by several ranks together, each over its own rows; the states are those of `evaluate`
@@ -47,14 +47,14 @@ def loss_of(graph: Graph) -> Tensor:
     return outputs[0]
 
 
-def evaluate_graph(graph: Graph, recipe: StepOptions = PLAIN) -> ir.IRGraph:
+def evaluate_graph(graph: Graph, options: StepOptions = PLAIN) -> ir.IRGraph:
     """The outputs and kept tensors, and what metrics count, in states of their own; nothing else, nothing dropped."""
     loss_of(graph)
-    if not recipe.measures:
+    if not options.measures:
         return evaluation_graph(graph.to_ir(updates=False))
     counting = graph.copy()
     with counting.scope(EVALUATE):
-        record_metrics(counting, recipe.measures)
+        record_metrics(counting, options.measures)
     whole, own = counting.to_ir(), graph.updates
     return evaluation_graph(
         ir.IRGraph(whole.outputs, tuple(u for u in whole.updates if u.name not in own), whole.inputs)

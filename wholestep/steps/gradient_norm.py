@@ -10,7 +10,7 @@ import numpy as np
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor
 from wholestep.metrics.base import Array
 from wholestep.metrics.means import Mean
-from wholestep.steps.recipe import GRAD_NORM
+from wholestep.steps.options import GRAD_NORM
 
 
 @dataclass(eq=False)

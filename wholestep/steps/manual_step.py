@@ -5,7 +5,7 @@ Gradients go from part to part as outputs and inputs called `gradients.<paramete
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from wholestep.compiler.frontend.gradients import gradients
 from wholestep.compiler.frontend.graph import Graph
@@ -18,6 +18,7 @@ from wholestep.compiler.ir.ops import Trait, ops_with
 from wholestep.errors import GraphError
 from wholestep.optim.core.base import Optimizer
 from wholestep.optim.core.gradient_transforms import clip_by_global_norm
+from wholestep.steps.definition import LOSS_AND_GRADIENTS
 from wholestep.steps.evaluate import loss_of
 
 PREFIX = "gradients."
@@ -103,3 +104,13 @@ def observe_graph(graph: Graph) -> ir.IRGraph:
 
 def _is_layer(node: ir.Node) -> bool:
     return node.op in ops_with(Trait.LAYER) and node.type.dtype.is_float
+
+
+GRAPHS: dict[str, Callable[[Graph, Optimizer], ir.IRGraph]] = {  # by entry point
+    "backward": lambda graph, optimizer: backward_graph(graph),
+    "gradients": lambda graph, optimizer: gradient_graph(graph),
+    "clip": lambda graph, optimizer: clip_graph(graph),
+    "apply": apply_graph,
+    "observe": lambda graph, optimizer: observe_graph(graph),
+    LOSS_AND_GRADIENTS: loss_and_gradients,  # the interpreter runs it to locate the first non-finite value
+}

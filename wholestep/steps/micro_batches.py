@@ -34,7 +34,7 @@ from wholestep.optim import Optimizer
 from wholestep.steps.capacity import PREFIX, batch_symbol
 from wholestep.steps.evaluate import EVALUATE, loss_of, record_metrics
 from wholestep.steps.loss_scale import scale_loss, unscale_gradients
-from wholestep.steps.recipe import StepOptions
+from wholestep.steps.options import StepOptions
 from wholestep.steps.separable_loss import depends_on, need_plain_gradients, read_loss, rewritten, symbols_in
 from wholestep.steps.train import Slopes, finish, reachable_parameters, select_parameters
 
@@ -55,13 +55,13 @@ class MicroBatchGraphs:
         return {name: graph for name, graph in found.items() if graph is not None}
 
 
-def split_step(graph: Graph, optimizer: Optimizer | None, recipe: StepOptions, ranks: int = 0) -> MicroBatchGraphs:
+def split_step(graph: Graph, optimizer: Optimizer | None, options: StepOptions, ranks: int = 0) -> MicroBatchGraphs:
     """The programs of a step over a user's graph; an error names the node that keeps the loss from being split.
 
     Without an optimizer they evaluate: the last one gives the loss and changes nothing.  Of several ranks, each adds up
     shares of its own, and the update adds those of all.
     """
-    return _Splitter(graph, optimizer, recipe, SHARES if ranks else PREFIX).split()
+    return _Splitter(graph, optimizer, options, SHARES if ranks else PREFIX).split()
 
 
 @dataclass(frozen=True)
@@ -74,32 +74,32 @@ class _Sum:
 
 
 class _Splitter:
-    def __init__(self, graph: Graph, optimizer: Optimizer | None, recipe: StepOptions, prefix: str) -> None:
+    def __init__(self, graph: Graph, optimizer: Optimizer | None, options: StepOptions, prefix: str) -> None:
         self.prefix = prefix  # of the states that add up what ranks have shares of
-        self.graph, self.optimizer, self.recipe = graph, optimizer, recipe
-        self.what = f"accumulate={recipe.accumulate}" if optimizer else "evaluating more rows than the capacity"
+        self.graph, self.optimizer, self.step_options = graph, optimizer, options
+        self.what = f"accumulate={options.accumulate}" if optimizer else "evaluating more rows than the capacity"
         self.batch = batch_symbol(graph)
         # Leaves are declared here; the programs are made of its nodes.
         self.step = graph.copy(updates=optimizer is not None)
         self.params: list[Tensor] = []
         if optimizer is not None:
             declared = optimizer.trainable(select_parameters(self.step))
-            self.params = reachable_parameters(loss_of(self.step), declared, recipe.unused)
-            need_plain_gradients(graph, optimizer, recipe)
+            self.params = reachable_parameters(loss_of(self.step), declared, options.unused)
+            need_plain_gradients(graph, optimizer, options)
         with self.step.scope(EVALUATE) if optimizer is None else nullcontext():
-            record_metrics(self.step, recipe.measures)
+            record_metrics(self.step, options.measures)
         traced = self.step.to_ir() if optimizer is not None else evaluation_graph(self.step.to_ir())
-        if recipe.precision.is_half:
-            traced = lower_precision(traced, recipe.precision)
+        if options.precision.is_half:
+            traced = lower_precision(traced, options.precision)
         whole = expand_gradients(inline_calls(traced))
         self.whole = whole if optimizer is not None else drop_custom_gradients(whole)
         self.loss = self.whole.outputs[0].node
         self.totals: dict[Node, Tensor] = {}  # denominators -> their sums over all micro-batches
         self.is_first = self._tensor(b.size(Dim.symbol(FIRST))) == 0
-        self.scale = None if recipe.loss_scale is None or optimizer is None else recipe.loss_scale.now(self.step)
+        self.scale = None if options.loss_scale is None or optimizer is None else options.loss_scale.now(self.step)
 
     def split(self) -> MicroBatchGraphs:
-        read = read_loss(self.whole, self.batch, self.recipe, self.what, trains=self.optimizer is not None)
+        read = read_loss(self.whole, self.batch, self.step_options, self.what, trains=self.optimizer is not None)
         share = self._sum([self._share(t, self._total(t.denominator)) for t in read.terms])
         if share is None:
             fail(GraphError, f"{self.what}: the loss does not depend on the batch, so there is nothing to cut; use 1.")
@@ -156,7 +156,7 @@ class _Splitter:
         for update in self.whole.updates:
             if update.name in own and not depends_on(update.node, self.batch):
                 continue
-            if update.name in own and not self.recipe.per_micro_batch:
+            if update.name in own and not self.step_options.per_micro_batch:
                 fail(
                     GraphError,
                     f"{self.what}: the new value of the state {update.name!r} depends on the batch, and a step has "
@@ -167,7 +167,7 @@ class _Splitter:
     def _shadows(self, updates: Sequence[ir.Update]) -> list[_Sum]:
         """States that change with every part; beside themselves, where the update may refuse the whole step."""
         states = [self.step.states[u.name] for u in updates]
-        if not self.recipe.may_skip or self.optimizer is None:
+        if not self.step_options.may_skip or self.optimizer is None:
             return [_Sum(state, update) for state, update in zip(states, updates, strict=True)]
         named = zip(updates, states, strict=True)
         beside = [self.step.state_like(s, f"{PREFIX}state/{u.name}", 0) for u, s in named]
@@ -197,7 +197,7 @@ class _Splitter:
                 final.update(final.states[update.name], Tensor(update.node, final))
         params = [final.adopt(p) for p in self.params]
         grads = [final.adopt(slopes[p.name]) for p in self.params]
-        made = finish(final, Slopes(final.adopt(total), params, grads), self.optimizer, self.recipe)
+        made = finish(final, Slopes(final.adopt(total), params, grads), self.optimizer, self.step_options)
         outputs = [o for o in made.outputs if not depends_on(o.node, self.batch)]
         return self._program(outputs, made.updates, parts=False)
 

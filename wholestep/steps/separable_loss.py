@@ -13,21 +13,29 @@ from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.graph import Node, toposort
 from wholestep.compiler.ir.ops import Trait, ops_with
 from wholestep.compiler.ir.types import Dim, shape_text, symbols_of
+from wholestep.compiler.passes.distribute.batch_placement.placements import (
+    BatchPlacement,
+    BatchSharded,
+    Mixed,
+    Replicated,
+)
+from wholestep.compiler.passes.distribute.batch_placement.rules import placements_of
 from wholestep.compiler.passes.distribute.separability import LossTerm, Separation, separate_loss
+from wholestep.compiler.passes.simplify.inline import inline_calls, strip_stop_gradients
 from wholestep.errors import GraphError, UsageError
 from wholestep.optim import Optimizer
 from wholestep.steps.capacity import PARTS
 from wholestep.steps.evaluate import loss_of
-from wholestep.steps.recipe import StepOptions
+from wholestep.steps.options import StepOptions
 from wholestep.steps.train import reachable_parameters, select_parameters
 
 
-def read_loss(whole: ir.IRGraph, batch: str, recipe: StepOptions, what: str, *, trains: bool) -> Separation:
+def read_loss(whole: ir.IRGraph, batch: str, options: StepOptions, what: str, *, trains: bool) -> Separation:
     """The loss as terms; where it cannot be cut, the mean of the parts' losses, if that is accepted."""
     loss = whole.outputs[0].node
     read = separate_loss(whole, loss, batch)
     read = _with_numbered_draws(whole, batch, read) if read.separable else read
-    if not read.separable and not recipe.per_micro_batch:
+    if not read.separable and not options.per_micro_batch:
         _refuse(read, what, trains)
     of_parts = LossTerm(None, loss, b.count(Dim.symbol(PARTS), loss.type.dtype))
     return read if read.separable else Separation(True, (of_parts,))
@@ -56,11 +64,11 @@ def _with_numbered_draws(whole: ir.IRGraph, batch: str, read: Separation) -> Sep
     return read
 
 
-def need_plain_gradients(graph: Graph, optimizer: Optimizer, recipe: StepOptions) -> None:
+def need_plain_gradients(graph: Graph, optimizer: Optimizer, options: StepOptions) -> None:
     """An optimizer that follows other gradients than the loss's (SAM) needs the whole batch for them."""
     scratch = graph.copy()
     loss = loss_of(scratch)
-    params = reachable_parameters(loss, optimizer.trainable(select_parameters(scratch)), recipe.unused)
+    params = reachable_parameters(loss, optimizer.trainable(select_parameters(scratch)), options.unused)
     for g in optimizer.gradients(loss, params[:1]):
         source = g.node.inputs[0] if g.node.op == "item" else g.node
         if source.op != "gradient" or source.inputs[0] is not loss.node:
@@ -89,3 +97,25 @@ def rewritten(root: Node, rule: Callable[[Node], Node], known: Mapping[Node, Nod
         if node not in made:
             made[node] = rule(node.with_inputs([made[i] for i in node.inputs]))
     return made[root]
+
+
+def what_mixes_rows(graph: ir.IRGraph) -> str:
+    """Why a graph without updates must see all rows at once; "" where it need not."""
+    written_out = strip_stop_gradients(inline_calls(graph))
+    leading = {t.type.shape[:1] for t in (*written_out.inputs, *(o.node for o in written_out.outputs))}
+    batch = str(next(iter(leading))[0]) if len(leading) == 1 and () not in leading else ""
+    if batch not in graph.symbols:
+        return "not every input and output has one row for each example"
+    kinds = placements_of([o.node for o in written_out.outputs], batch)
+    for output in written_out.outputs:
+        if reason := _reason(output.node, kinds[output.node]):
+            return reason
+    return ""
+
+
+def _reason(output: Node, kind: BatchPlacement) -> str:
+    if isinstance(kind, Replicated) or (isinstance(kind, BatchSharded) and kind.axis == 0 and kind.before in (1, None)):
+        return ""
+    blame, reason = (kind.blame, kind.reason) if isinstance(kind, Mixed) else (output, "is a sum over the batch")
+    where = f" (made at {blame.line})" if blame.line is not None else ""
+    return f"{blame.op}{where} {reason}"

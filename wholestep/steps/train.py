@@ -25,7 +25,7 @@ from wholestep.optim.core.gradient_transforms import (
 from wholestep.records import dataclass
 from wholestep.steps.evaluate import has_own_updates_only, loss_of, record_metrics
 from wholestep.steps.loss_scale import LOSS_SCALE, scale_loss, unscale_gradients
-from wholestep.steps.recipe import GRAD_NORM, PLAIN, StepOptions
+from wholestep.steps.options import GRAD_NORM, PLAIN, StepOptions
 
 NONFINITE, SKIPPED = "nonfinite", "nonfinite.skipped"
 
@@ -34,7 +34,7 @@ def train_graph(
     graph: Graph,
     optimizer: Optimizer,
     trainable: Sequence[str] | None = None,
-    recipe: StepOptions = PLAIN,
+    options: StepOptions = PLAIN,
 ) -> ir.IRGraph:
     """The user's graph with gradients of its first output and the optimizer's update; `graph` itself is unchanged.
 
@@ -42,7 +42,7 @@ def train_graph(
 
     Args:
         trainable: name patterns of the parameters to train (all of them when None); the others are frozen.
-        recipe: clipping, metrics and what else happens in the step.
+        options: clipping, metrics and what else happens in the step.
     """
     step = graph.copy()
     declared = select_parameters(step, trainable)
@@ -50,11 +50,11 @@ def train_graph(
         step.set_outputs({"loss": step.constant(math.nan, "float32")})
         declared = []  # nothing but the recorded updates changes
     loss = loss_of(step)
-    params = reachable_parameters(loss, optimizer.trainable(declared), recipe.unused)
-    scale = None if recipe.loss_scale is None else recipe.loss_scale.now(step)
+    params = reachable_parameters(loss, optimizer.trainable(declared), options.unused)
+    scale = None if options.loss_scale is None else options.loss_scale.now(step)
     grads = unscale_gradients(optimizer.gradients(scale_loss(loss, scale), params), scale)
-    record_metrics(step, recipe.measures)
-    return finish(step, Slopes(loss, params, grads), optimizer, recipe)
+    record_metrics(step, options.measures)
+    return finish(step, Slopes(loss, params, grads), optimizer, options)
 
 
 @dataclass(frozen=True)
@@ -66,31 +66,31 @@ class Slopes:
     grads: Sequence[Tensor]
 
 
-def finish(step: Graph, slopes: Slopes, optimizer: Optimizer, recipe: StepOptions) -> ir.IRGraph:
+def finish(step: Graph, slopes: Slopes, optimizer: Optimizer, options: StepOptions) -> ir.IRGraph:
     """Clip, update, and leave everything alone where gradients are not finite; `step` is the caller's copy."""
     with record_for_layer(UPDATE):
-        return _finish_step(step, slopes, optimizer, recipe)
+        return _finish_step(step, slopes, optimizer, options)
 
 
-def _finish_step(step: Graph, slopes: Slopes, optimizer: Optimizer, recipe: StepOptions) -> ir.IRGraph:
+def _finish_step(step: Graph, slopes: Slopes, optimizer: Optimizer, options: StepOptions) -> ir.IRGraph:
     params, grads = slopes.params, slopes.grads
     for p, g in zip(params, grads, strict=True):
         if p.name in step.kept:
             step.keep(g, f"{p.name}.grad")
-    clipped, extra = _clip_gradients(step, grads, recipe)
-    if recipe.gradient_norm:
+    clipped, extra = _clip_gradients(step, grads, options)
+    if options.gradient_norm:
         from wholestep.steps.gradient_norm import GradientNorm
 
         GradientNorm().record(step, extra[GRAD_NORM], extra[GRAD_NORM])
-    if recipe.may_skip:
+    if options.may_skip:
         # A scale is about gradients: a loss without rows to count is NaN, its gradients are 0, and no scale mends that.
-        watched = grads if recipe.nonfinite == "ignore" else [slopes.loss, *grads]
+        watched = grads if options.nonfinite == "ignore" else [slopes.loss, *grads]
         extra[NONFINITE] = bad = count_nonfinite(watched)
         # The update waits for the verdict: computed beside the gradients, it would be stored before it is refused.
         clipped = [where(bad == 0.0, g, 0.0) for g in clipped]
     optimizer.update(step, params, clipped)
     done = step.to_ir()
-    scale = [] if recipe.loss_scale is None else recipe.loss_scale.advanced(step, count_nonfinite(grads) == 0.0)
+    scale = [] if options.loss_scale is None else options.loss_scale.advanced(step, count_nonfinite(grads) == 0.0)
     if scale:
         extra[LOSS_SCALE] = scale[0][1]
     for name in extra.keys() & {o.name for o in done.outputs}:
@@ -102,16 +102,16 @@ def _finish_step(step: Graph, slopes: Slopes, optimizer: Optimizer, recipe: Step
 
 
 def _clip_gradients(
-    step: Graph, grads: Sequence[Tensor], recipe: StepOptions
+    step: Graph, grads: Sequence[Tensor], options: StepOptions
 ) -> tuple[Sequence[Tensor], dict[str, Tensor]]:
     """By value, then each parameter, then all together: the norm that is reported is that before the last."""
-    if recipe.clip_value is not None:
-        grads = clip_by_value(grads, step.scalar("clip.value", recipe.clip_value))
-    if recipe.clip_each is not None:
-        grads = clip_by_norm(grads, step.scalar("clip.each", recipe.clip_each))
-    if recipe.clip_norm is None:
-        return grads, {GRAD_NORM: global_norm(grads)} if recipe.gradient_norm else {}
-    grads, norm = clip_by_global_norm(grads, step.scalar("clip.norm", recipe.clip_norm))
+    if options.clip_value is not None:
+        grads = clip_by_value(grads, step.scalar("clip.value", options.clip_value))
+    if options.clip_each is not None:
+        grads = clip_by_norm(grads, step.scalar("clip.each", options.clip_each))
+    if options.clip_norm is None:
+        return grads, {GRAD_NORM: global_norm(grads)} if options.gradient_norm else {}
+    grads, norm = clip_by_global_norm(grads, step.scalar("clip.norm", options.clip_norm))
     return grads, {GRAD_NORM: norm}
 
 

@@ -1,6 +1,6 @@
 # What the package exports, and from where: the one list of it.  Type checkers read it as it is; `lazy.py` makes the
-# package's names of it.  The order is that of docs/api.md.
-from wholestep.compat.ancestors import BasicTrainingLoop as BasicTrainingLoop, History as History
+# package's names of it.  The order is that of docs/api/.
+from wholestep.interop.ancestors import BasicTrainingLoop as BasicTrainingLoop, History as History
 from wholestep.train.checkpoint import (
     Checkpoint as Checkpoint, load_checkpoint as load_checkpoint, save_checkpoint as save_checkpoint,
 )

@@ -14,7 +14,8 @@ from wholestep.data.loader import DataLoader
 from wholestep.data.table import Array, Batch, Table, check_finite
 from wholestep.errors import ShapeError, UsageError, WholestepError
 from wholestep.session import Session, build_session
-from wholestep.steps.recipe import as_measures, modes_of
+from wholestep.session.building.arguments import shared_arguments
+from wholestep.steps.options import as_measures, modes_of
 from wholestep.train.data.loaders import batch_capacity, rows_to_measure, sample_of, with_room
 from wholestep.train.learning_rates import resolve_schedule
 from wholestep.train.step_source import updates_of
@@ -114,18 +115,15 @@ def build_step(run: Experiment, step: Step, loader: DataLoader, held: Table | No
         except WholestepError as error:
             raise type(error)(f"validation: {error}") from None
     asked = [*with_room(run.metrics, rows_to_measure(loader, held)), *outputs_as_metrics(step)]
-    session = build_session(
-        step,
+    arguments = shared_arguments(
+        run,
         metrics=asked,
         schedule=resolve_schedule(run.schedule, run.epochs, updates_of(loader, 1), modes_of(as_measures(asked))),
+        batch_size=None,
         capacity=capacity_for(step, batch, names, batch_capacity(loader, batch.rows, exact=False)),
-        precision=run.precision,
-        memory=run.memory,
-        seed=run.seed,
-        device=run.device,
-        threads=run.threads,
-        options=run.options,
+        nonfinite="ignore",  # the trainer examines the losses it reads
     )
+    session = build_session(step, **{name: value for name, value in arguments.items() if name not in OWN})
     return session, names
 
 

@@ -20,7 +20,7 @@ from wholestep.metrics import LossTracker, Metric
 from wholestep.nn.module.module import Module
 from wholestep.session import Session
 from wholestep.session.building.build import build_measuring_session
-from wholestep.steps.recipe import as_measures
+from wholestep.steps.options import as_measures
 from wholestep.steps.states import state_with_numbers, structure
 from wholestep.train.data.data_spec import Described
 from wholestep.train.data.frames import encode_for_evaluation

@@ -23,10 +23,10 @@ from wholestep.nn.module.module import Module
 from wholestep.optim import AdamW, Optimizer
 from wholestep.options import CompileOptions, read_launch
 from wholestep.session import Session, build_session
-from wholestep.session.building.placement import need_workers
+from wholestep.session.building.arguments import need_workers, shared_arguments
 from wholestep.steps.loss_scale import LossScale
-from wholestep.steps.networks import seed_or_default
-from wholestep.steps.recipe import as_measures, modes_of
+from wholestep.steps.options import as_measures, modes_of
+from wholestep.steps.states import seed_or_default
 from wholestep.train.checkpoint import Checkpoint, load_checkpoint
 from wholestep.train.checkpoint.folder import checkpoints_in
 from wholestep.train.checkpoint.lock import need_free
@@ -276,30 +276,15 @@ class Experiment:
     def _session(self, described: Described, loader: DataLoader, held: Table | None) -> Session:
         need_whole("accumulate", self.accumulate, 1)
         updates = updates_of(loader, self.accumulate)
-        return described.build(
-            build_session,
-            loss_weights=self.loss_weights,
-            optimizer=self.optimizer,
+        arguments = shared_arguments(
+            self,
             schedule=resolve_schedule(self.schedule, self.epochs, updates, modes_of(as_measures(self.metrics))),
             metrics=with_room(self.metrics, rows_to_measure(loader, held)),
             batch_size=batch_capacity(loader, described.batch.rows, exact=self.per_micro_batch),
-            accumulate=self.accumulate,
-            per_micro_batch=self.per_micro_batch,
-            clip_norm=self.clip_norm,
-            clip_value=self.clip_value,
             gradient_norm=self.gradient_norm or self.clip_norm is not None,
-            nonfinite="skip" if self.nonfinite == "skip" else "ignore",  # losses are looked at where they come back
-            precision=self.precision,
-            loss_scale=self.loss_scale,
-            memory=self.memory,
-            seed=self.seed,
-            device=self.device,
-            threads=self.threads,
-            shards=self.shards,
-            shard=self.shard,
-            workers=self.workers,
-            options=self.options,
+            nonfinite="skip" if self.nonfinite == "skip" else "ignore",  # the trainer examines the losses it reads
         )
+        return described.build(build_session, **arguments)
 
     def _notes(self, loader: DataLoader) -> dict[str, Any]:
         """What checkpoints keep for people."""

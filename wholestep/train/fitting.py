@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from wholestep.compiler.frontend.step import Step
 from wholestep.data.loader import DataLoader
 from wholestep.errors import UsageError
+from wholestep.lazy import interop
 from wholestep.nn.module.module import Module
 from wholestep.train.experiment import Experiment
 from wholestep.train.history import TrainHistory
@@ -75,9 +76,7 @@ def check_settings(function: str, settings: dict[str, Any]) -> dict[str, Any]:
     """Arguments by the names of an experiment's fields; what they may mean in other libraries is taken or told."""
     if settings.keys() <= SETTINGS.keys():
         return settings
-    from wholestep.compat.tables.fit import in_our_words  # few say it in other words
-
-    found = in_our_words(function, SETTINGS, settings)
+    found = interop.translate_fit_arguments(function, SETTINGS, settings)
     for name in found:
         if name not in SETTINGS:
             close = get_close_matches(name, SETTINGS, 1)

@@ -14,7 +14,7 @@ from wholestep.optim import Optimizer
 from wholestep.optim.core.names import get
 from wholestep.schedules.base import CALL, Schedule
 from wholestep.schedules.monitor_modes import canonical, mode_of
-from wholestep.steps.recipe import RATE
+from wholestep.steps.options import RATE
 
 if TYPE_CHECKING:
     from wholestep.session import Session

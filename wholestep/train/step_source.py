@@ -18,7 +18,7 @@ from wholestep.data.sources import Stream
 from wholestep.data.table import Batch, Table
 from wholestep.errors import InputError, ShapeError, UsageError
 from wholestep.session import Session
-from wholestep.session.running.slices import Unchanged
+from wholestep.session.running.run import DataCache
 from wholestep.train.config import TrainConfig
 
 
@@ -37,9 +37,9 @@ class StepSource:
 
     def __init__(self, session: Session, config: TrainConfig) -> None:
         self.session, self.config = session, config
-        self.recipe = session._programs.recipe
-        self.accumulate = self.recipe.batches_per_update
-        self.unchanged: Unchanged | None = None  # of a run whose data nobody changes between its epochs
+        self.step_options = session._programs.step_options
+        self.accumulate = self.step_options.batches_per_update
+        self.unchanged: DataCache | None = None  # of a run whose data nobody changes between its epochs
 
     def prepare(self, loader: Loader) -> None:
         """Before the first epoch: what is compiled or copied for all of them is no time of one."""
@@ -146,7 +146,7 @@ class StepSource:
         """The rows of several batches, one after the other."""
         if len(batches) == 1:
             return batches[0]
-        if self.recipe.per_micro_batch:
+        if self.step_options.per_micro_batch:
             self._need_micro_batches(batches)
         try:
             return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
@@ -161,7 +161,7 @@ class StepSource:
         """A loss per micro-batch is one per batch only where the session cuts the joined rows into the same batches."""
         rows = [_rows(batch) for batch in batches]
         known = self.session._programs.need("accumulate").definition.rows_in(batches[0])
-        capacity = rows[0] if known is None else known[1] // self.recipe.accumulate
+        capacity = rows[0] if known is None else known[1] // self.step_options.accumulate
         if any(n != capacity for n in rows[:-1]) or rows[-1] > capacity:
             raise InputError(
                 f"per_micro_batch=True computes the loss of each batch by itself, and this session cuts an update into "

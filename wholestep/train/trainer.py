@@ -18,11 +18,12 @@ from wholestep.callbacks.run import EpochStats, Position, Run, StepMetrics, Valu
 from wholestep.data.loader import DataLoader
 from wholestep.data.table import Table
 from wholestep.errors import InputError, NonFiniteError, OptionError, UsageError
+from wholestep.lazy import interop
 from wholestep.session import Session
-from wholestep.session.delegate import delegate
-from wholestep.session.running.slices import Unchanged
+from wholestep.session.running.run import DataCache
+from wholestep.session.session import delegate
 from wholestep.steps.loss_scale import LOSS_SCALE
-from wholestep.steps.recipe import GRAD_NORM
+from wholestep.steps.options import GRAD_NORM
 from wholestep.train.checkpoint import Checkpoint
 from wholestep.train.config import TrainConfig
 from wholestep.train.history import TrainHistory
@@ -77,10 +78,7 @@ class Trainer:
     if not TYPE_CHECKING:  # which would take every name for one of ours
 
         def __getattr__(self, name: str) -> Any:
-            """What to write for a name of another library: compat/tables/ancestor_names.py."""
-            from wholestep.compat import names
-
-            return names.attribute("a trainer", self, name, "'Trainer' object")
+            return interop.foreign_attribute("a trainer", self, name, "'Trainer' object")
 
     def resume(self, checkpoint: Checkpoint, loader: Loader | None = None, *, exact: bool = False) -> None:
         """Let the next `train` go on where a checkpoint was taken; `exact` refuses where bits could differ."""
@@ -111,7 +109,7 @@ class Trainer:
         self._resumed = None
         self._watch = LossWatch(self, loader, self._watch.policy)
         # Between epochs callbacks act.  Ours leave data alone; what somebody else's does to it, the next epoch sees.
-        self.feed.unchanged = Unchanged() if self.callbacks.are_ours else None
+        self.feed.unchanged = DataCache() if self.callbacks.are_ours else None
         with finish_before_exit(run):
             try:
                 self.callbacks.begin(run)

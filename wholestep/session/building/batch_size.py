@@ -16,9 +16,8 @@ from wholestep.compiler.plan.model.target_formats import footprint
 from wholestep.compiler.runtime.memory import free_bytes, largest_tensors
 from wholestep.errors import OutOfMemoryError, UsageError, WholestepError
 from wholestep.steps.capacity import batch_symbol
-from wholestep.steps.define import Model, as_graph
-from wholestep.steps.definition import TRAIN, Definition
-from wholestep.steps.memory_argument import bytes_of
+from wholestep.steps.definition import TRAIN, Definition, Model, as_graph
+from wholestep.steps.options import bytes_of
 
 MOST = 1 << 24  # rows; a model for which these fit is not short of memory
 
@@ -132,7 +131,7 @@ class LoweredStep:
         if len(plans) == 1:
             return 0
         part = max(plans, key=lambda p: len(p.inputs))
-        sizes = {**part.sizes, self.symbol: batch * self.definition.recipe.accumulate}
+        sizes = {**part.sizes, self.symbol: batch * self.definition.step_options.accumulate}
         return page_rounded(sum(align_up(part.buffers[id].type.bytes(sizes)) for _, id in part.inputs))
 
 

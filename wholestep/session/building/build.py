@@ -3,34 +3,32 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
-from inspect import signature
-from typing import TYPE_CHECKING, Any, overload
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any, TextIO, overload
 
 from wholestep.compiler.backend import Placement
 from wholestep.compiler.devices import target_named
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.precision import as_precision
-from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.memory import recycle_pages
-from wholestep.compiler.spans import OptimizeReport
+from wholestep.compiler.spans import OptimizeReport, Spans
 from wholestep.errors import LimitError, OutOfMemoryError, UsageError
 from wholestep.nn.module.module import Module
 from wholestep.optim import Optimizer
 from wholestep.options import CompileOptions
-from wholestep.session.building.build_progress import show_build_progress
-from wholestep.session.building.placement import need_shard, where_to
+from wholestep.session.building.arguments import SessionArguments, need_shard, placement_of, takes_fields_of
 from wholestep.session.building.plans import Plans
 from wholestep.session.session import Session
-from wholestep.steps.define import Model, as_graph, define_step, need_graph, precision_of, with_capacity
-from wholestep.steps.definition import TRAIN, Definition
-from wholestep.steps.loss_scale import LossScale
+from wholestep.steps.definition import TRAIN, Definition, Model, as_graph, define_step, need_graph, with_capacity
 from wholestep.steps.module import Inputs, forward_graph, training_graph
-from wholestep.steps.networks import agree_on_network
-from wholestep.steps.recipe import StepOptions, as_measures, as_schedules, with_parts
-from wholestep.steps.states import state_of, state_with_numbers
+from wholestep.steps.options import StepOptions, as_measures, as_memory_limit, with_parts
+from wholestep.steps.states import agree_on_network, state_of, state_with_numbers
 
 if TYPE_CHECKING:
     from wholestep.compiler.plan.io.report import PlanReport
@@ -38,40 +36,12 @@ if TYPE_CHECKING:
     from wholestep.distributed.network import Network
     from wholestep.distributed.workers import Workers
 
+
 log = logging.getLogger("wholestep")
 
 
-def build_session(
-    model_or_graph: Model,
-    *,
-    inputs: Inputs | None = None,
-    targets: Inputs | None = None,
-    loss: Any = None,
-    loss_weights: Mapping[str, float] | None = None,
-    optimizer: Optimizer | str | None = None,
-    metrics: Any = (),
-    schedule: Any = None,
-    batch_size: int | None = None,
-    capacity: Mapping[str, int] | None = None,
-    accumulate: int = 1,
-    per_micro_batch: bool = False,
-    clip_norm: float | None = None,
-    clip_value: float | None = None,
-    clip_each: float | None = None,
-    gradient_norm: bool = False,
-    nonfinite: str = "ignore",
-    unused: Sequence[str] = (),
-    precision: str = "float32",
-    loss_scale: LossScale | None = None,
-    memory: int | float | str | None = None,
-    seed: int | None = None,
-    device: str = "cpu",
-    threads: int | None = None,
-    shards: int | tuple[int, int] | None = None,
-    shard: str | None = None,
-    workers: Workers | None = None,
-    options: CompileOptions | None = None,
-) -> Session:
+@takes_fields_of(SessionArguments)
+def build_session(model_or_graph: Model, arguments: SessionArguments) -> Session:
     """Compile a whole training step and load it.
 
     Args:
@@ -126,36 +96,21 @@ def build_session(
         session = ws.build_session(g, optimizer=ws.Adam(lr=1e-3), batch_size=32)
         print(float(session.step(x=xb, labels=yb)))
     """
-    where = _prepare_device(where_to(device, threads, seed, options, precision, shards, workers, shard))
-    recipe = StepOptions(
-        clip_norm,
-        clip_value,
-        clip_each,
-        nonfinite,
-        accumulate,
-        per_micro_batch,
-        as_measures(metrics),
-        as_schedules(schedule),
-        tuple(unused),
-        *precision_of(model_or_graph, precision, loss_scale),
-        gradient_norm,
-        _limit_of(memory),
-    )
-    model = as_graph(model_or_graph, inputs, targets, loss, loss_weights)
-    session, report = build(define_step(model, optimizer, batch_size, capacity, recipe, *where.among), where)
+    where = _prepare_device(arguments.placement())
+    session, report = build(arguments.define(model_or_graph, where), where)
     log.info("%s", report)
     return session
 
 
 def build_session_with_report(model_or_graph: Model, **arguments: Any) -> tuple[Session, OptimizeReport]:
     """`build_session`, and what the build did."""
-    definition, where = split_arguments(model_or_graph, **arguments)
+    definition, where = define_session(model_or_graph, arguments)
     return build(definition, _prepare_device(where))
 
 
 def build_session_unoptimized(model_or_graph: Model, **arguments: Any) -> Session:
     """`build_session` without the whole-graph pass, to tell its work from the rest."""
-    definition, where = split_arguments(model_or_graph, **arguments)
+    definition, where = define_session(model_or_graph, arguments)
     return build(definition, replace(where, options=replace(where.options, optimize=False)))[0]
 
 
@@ -189,8 +144,8 @@ def build_inference_session(
         state_with_numbers(graph, seed)
         graph, _ = forward_graph(graph, inputs)
     need_graph(graph, "build_inference_session")
-    where = _prepare_device(where_to(device, threads, seed, options, precision))
-    definition = Definition(graph, None, recipe=StepOptions(precision=as_precision(precision)))
+    where = _prepare_device(placement_of(device, threads, seed, options, precision=precision))
+    definition = Definition(graph, None, step_options=StepOptions(precision=as_precision(precision)))
     return build(with_capacity(definition, batch_size, capacity), where)[0]
 
 
@@ -209,9 +164,9 @@ def build_measuring_session(
 ) -> Session:
     """A session that evaluates a model: the loss, the outputs and the metrics, and nothing that trains."""
     graph = training_graph(model, inputs, targets, loss, loss_weights)
-    recipe = with_parts(StepOptions(measures=as_measures(metrics)), graph)
-    definition = Definition(graph, None, {}, recipe, measures_only=True)
-    return build(with_capacity(definition, batch_size, None), where_to(device, threads, 0, options))[0]
+    step_options = with_parts(StepOptions(measures=as_measures(metrics)), graph)
+    definition = Definition(graph, None, {}, step_options, measures_only=True)
+    return build(with_capacity(definition, batch_size, None), placement_of(device, threads, 0, options))[0]
 
 
 def compile_training_graph(
@@ -235,8 +190,8 @@ def compile_training_graph(
 
         plan, report = ws.compile_training_graph(g, batch_size=32, device="null:cuda/sm_90")
     """
-    recipe = StepOptions(memory=_limit_of(memory))
-    definition = define_step(as_graph(graph, inputs, targets, loss), optimizer, batch_size, capacity, recipe)
+    step_options = StepOptions(memory=as_memory_limit(memory))
+    definition = define_step(as_graph(graph, inputs, targets, loss), optimizer, batch_size, capacity, step_options)
     compiled = Plans(definition, replace(options or CompileOptions(), cache=False), target_named(device))
     return compiled.plan_with_report(TRAIN)
 
@@ -279,7 +234,7 @@ def estimate(
     """
     if workers is None:
         arguments["shard"] = shard
-    definition, where = split_arguments(model_or_graph, **arguments)
+    definition, where = define_session(model_or_graph, arguments)
     if definition.has_micro_batches:
         raise UsageError("estimate is about one plan, and accumulate needs several; build_session(...).peak_bytes.")
     if workers is not None:
@@ -304,59 +259,11 @@ def _prepare_device(where: Placement) -> Placement:
     return where
 
 
-def split_arguments(
-    model_or_graph: Model,
-    *,
-    optimizer: Optimizer | str | None = None,
-    batch_size: int | None = None,
-    capacity: Mapping[str, int] | None = None,
-    seed: int | None = None,
-    device: str = "cpu",
-    threads: int | None = None,
-    shards: int | tuple[int, int] | None = None,
-    shard: str | None = None,
-    workers: Workers | None = None,
-    options: CompileOptions | None = None,
-    inputs: Inputs | None = None,
-    targets: Inputs | None = None,
-    loss: Any = None,
-    loss_weights: Mapping[str, float] | None = None,
-    metrics: Any = (),
-    schedule: Any = None,
-    precision: str = "float32",
-    loss_scale: LossScale | None = None,
-    memory: int | float | str | None = None,
-    **recipe: Any,
-) -> tuple[Definition, Placement]:
-    """The arguments of `build_session`, sorted: what is trained, and where."""
-    _refuse_unknown(recipe)
-    where = where_to(device, threads, seed, options, precision, shards, workers, shard)
-    half, scale = precision_of(model_or_graph, precision, loss_scale)
-    recipe |= {"schedules": as_schedules(schedule), "precision": half, "loss_scale": scale, "memory": _limit_of(memory)}
-    known = StepOptions(measures=as_measures(metrics), **recipe)
-    model = as_graph(model_or_graph, inputs, targets, loss, loss_weights)
-    return define_step(model, optimizer, batch_size, capacity, known, *where.among), where
-
-
-def _limit_of(memory: object) -> int | float | None:
-    """What `memory=` says."""
-    if memory is None:
-        return None
-    from wholestep.steps.memory_argument import as_memory  # most have no limit
-
-    return as_memory(memory)
-
-
-def _refuse_unknown(recipe: Mapping[str, Any]) -> None:
-    own = [name for name in signature(split_arguments).parameters if name not in ("model_or_graph", "recipe")]
-    known = [*own, *(f.name for f in fields(StepOptions))]
-    for name in recipe:
-        if name not in known:
-            from difflib import get_close_matches
-
-            close = get_close_matches(name, known, 1, 0.6)
-            hint = f" Did you mean {close[0]}=?" if close else ""
-            fail(UsageError, f"a session has no argument {name!r}.{hint} There are: {', '.join(sorted(known))}.")
+def define_session(model_or_graph: Model, arguments: Mapping[str, Any]) -> tuple[Definition, Placement]:
+    """What a session with these arguments of `build_session` runs, and where."""
+    parsed = SessionArguments.parse(arguments)
+    where = parsed.placement()
+    return parsed.define(model_or_graph, where), where
 
 
 def build(definition: Definition, where: Placement) -> tuple[Session, OptimizeReport]:
@@ -379,7 +286,7 @@ def build(definition: Definition, where: Placement) -> tuple[Session, OptimizeRe
 
 def _plan_main(compiled: Plans) -> tuple[Plans, Plan, OptimizeReport]:
     """The main plan; where no plan keeps the limit of `memory=`, that of a part of the batch, as small as it asks."""
-    if compiled.definition.recipe.memory is None:
+    if compiled.definition.step_options.memory is None:
         return (compiled, *compiled.plan_with_report(compiled.definition.main))
     from wholestep.session.building.memory_budget import plan_within_budget
 
@@ -391,3 +298,38 @@ def load(compiled: Plans, plan: Plan) -> Session:
     model, main = compiled.definition.model, compiled.definition.main
     with compiled.spans.span("device_init"):
         return Session(plan, state=state_of(model), compiled=compiled, key=compiled.key(main))
+
+
+PATIENCE = 2.0  # seconds before anything is shown
+EVERY = 0.5
+# span -> what a user calls it; any other is part of planning
+WORDS = {"gcc": "compiling", "nvrtc": "compiling", "self_check": "checking the numbers", "device_init": "making room"}
+
+
+@contextmanager
+def show_build_progress(spans: Spans) -> Iterator[None]:
+    """Around a build; standard error that is no terminal is left alone."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    done = Event()
+    line = Thread(target=_draw, args=(spans, done, sys.stderr), daemon=True)
+    line.start()
+    try:
+        yield
+    finally:
+        done.set()
+        line.join()
+
+
+def _draw(spans: Spans, done: Event, terminal: TextIO) -> None:
+    began = time.perf_counter()
+    if done.wait(PATIENCE):
+        return
+    while not done.is_set():
+        doing = WORDS.get(spans.all[-1].name, "planning") if spans.all else "planning"
+        terminal.write(f"\rbuilding the step: {doing}, {time.perf_counter() - began:.0f} s\x1b[K")
+        terminal.flush()
+        done.wait(EVERY)
+    terminal.write("\r\x1b[K")
+    terminal.flush()

@@ -63,10 +63,10 @@ def _cut(compiled: Plans, error: LimitError) -> tuple[Plans, Plan, OptimizeRepor
 def _in_parts(definition: Definition, parts: int, limit: int) -> Definition:
     """The same step over so many parts of its batch."""
     symbol = batch_symbol(definition.graph)
-    micro_batches = definition.recipe.accumulate * parts
-    recipe = replace(definition.recipe, accumulate=micro_batches, parts_per_batch=parts, memory=limit)
+    micro_batches = definition.step_options.accumulate * parts
+    options = replace(definition.step_options, accumulate=micro_batches, parts_per_batch=parts, memory=limit)
     capacity = {**definition.capacity, symbol: -(-definition.capacity[symbol] // parts)}
-    return replace(definition.with_recipe(recipe), capacity=capacity)
+    return replace(definition.with_step_options(options), capacity=capacity)
 
 
 def bytes_beside(compiled: Plans) -> int:
@@ -84,7 +84,7 @@ def bytes_beside(compiled: Plans) -> int:
         own = footprint(plan, compiled.thread_count, names)
         total += own.rounded(own.state) + own.private_mapped
     sizes = {**definition.sizes_of(part)}
-    sizes[definition.micro_batches(TRAIN).batch] *= definition.recipe.accumulate
+    sizes[definition.micro_batches(TRAIN).batch] *= definition.step_options.accumulate
     return total + page_rounded(sum(align_up(i.type.bytes(sizes)) for i in part.inputs))
 
 

@@ -15,10 +15,10 @@ from wholestep.compiler.plan.io import serialize
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.cache.content_store import CacheWarning
 from wholestep.errors import PlanError, UsageError
-from wholestep.session.building.build import build, load, split_arguments
+from wholestep.session.building.build import build, define_session, load
 from wholestep.session.building.plans import Plans
 from wholestep.session.session import Session
-from wholestep.steps.define import Model
+from wholestep.steps.definition import Model
 
 log = logging.getLogger("wholestep")
 
@@ -55,7 +55,7 @@ def build_session_cached(model_or_graph: Model, path: str | PathLike[str], **arg
     that cannot be read or written is warned about.  The log says at INFO which it was: "loaded", "no valid cache" and
     why, "saved".
     """
-    definition, where = split_arguments(model_or_graph, **arguments)
+    definition, where = define_session(model_or_graph, arguments)
     if definition.has_micro_batches:
         raise UsageError(
             "build_session_cached keeps one plan, and accumulate needs several; ws.build_session caches all."

@@ -17,8 +17,7 @@ from wholestep.compiler.spans import OptimizeReport, Spans
 from wholestep.compiler.target import Target
 from wholestep.options import CompileOptions
 from wholestep.records import dataclass
-from wholestep.session.verify.check import Subject, verdict_on
-from wholestep.session.verify.verdict import Verdict
+from wholestep.session.verify.check import Subject, Verdict, verdict_on
 from wholestep.steps.definition import Definition
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ class Plans:
 
     def limit(self, entry: str) -> Limit | None:
         """The most bytes that an entry point may take: `memory=` is about the step that trains."""
-        memory = self.definition.recipe.memory
+        memory = self.definition.step_options.memory
         if memory is None or entry != self.definition.main:
             return None
         beside = 0

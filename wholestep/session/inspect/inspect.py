@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from wholestep.compiler.spans import OptimizeReport, Span
 from wholestep.errors import UsageError
 from wholestep.session.programs import Programs
-from wholestep.session.verify.verdict import Verdict
+from wholestep.session.verify.check import Verdict
 
 if TYPE_CHECKING:
     from wholestep.callbacks.observers import Observer

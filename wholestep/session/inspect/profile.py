@@ -18,8 +18,8 @@ from wholestep.compiler.plan.model.kernel import Buffer, Kernel, Plan
 from wholestep.compiler.target import CostTable
 from wholestep.errors import OptionError, UsageError
 from wholestep.session.programs import Programs
+from wholestep.session.running.entry_point import EntryPoint
 from wholestep.session.running.micro_batches import shape_of
-from wholestep.session.running.results import EntryPoint
 from wholestep.session.state_dict import load_state_dict, state_dict
 from wholestep.steps.definition import TRAIN
 

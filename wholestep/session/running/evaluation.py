@@ -14,9 +14,9 @@ from wholestep.errors import GraphError, UsageError
 from wholestep.nn.module.module import Module
 from wholestep.session.metrics import Measurements
 from wholestep.session.programs import Programs
-from wholestep.session.running.results import EntryPoint, StepResult
-from wholestep.session.running.slices import batches as cut
-from wholestep.session.running.slices import evaluate_rows
+from wholestep.session.running.entry_point import EntryPoint, StepResult
+from wholestep.session.running.run import batches as cut
+from wholestep.session.running.run import evaluate_rows
 from wholestep.steps.evaluate import EVALUATE, VALIDATE
 from wholestep.steps.module import only_module
 
@@ -86,7 +86,7 @@ class Evaluation:
         return parts[0] if len(parts) == 1 else {n: np.concatenate([p[n] for p in parts]) for n in parts[0]}
 
     def _need_rows_apart(self) -> None:
-        from wholestep.steps.row_independence import what_mixes_rows
+        from wholestep.steps.separable_loss import what_mixes_rows
 
         if self._mixes_rows is None:
             graph = self._programs.need("the entry point 'predict'").definition.trace("predict")
@@ -129,7 +129,7 @@ class Evaluation:
         rows = definition.rows_in(arrays)
         if where.device.target.family == "cpu" or rows is None:
             return False
-        count, most = rows[0], rows[1] // definition.recipe.accumulate
+        count, most = rows[0], rows[1] // definition.step_options.accumulate
         return 0 < (count % most or min(count, most)) < where.ranks
 
     def prepare(self, arrays: Mapping[str, object]) -> None:

@@ -8,19 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.errors import OptionError, UsageError
-from wholestep.session.hyperparameters import Knobs
+from wholestep.session.hyperparameters import Hyperparameters
 from wholestep.session.programs import Programs
 from wholestep.steps.definition import FORWARD
-from wholestep.steps.manual_step import MAX_NORM, NORM, PREFIX, UPSTREAM
 
 if TYPE_CHECKING:
     from wholestep.session.inspect.statistics import Stats
 
 
-class ByHand:
+class ManualStep:
     """The parts of a step, and what goes from one to the next: inputs and gradients."""
 
-    def __init__(self, programs: Programs, knobs: Knobs) -> None:
+    def __init__(self, programs: Programs, knobs: Hyperparameters) -> None:
         self._programs, self._knobs = programs, knobs
         self._given: Mapping[str, object] | None = None  # the inputs of the last `forward`
         self._gradients: dict[str, AnyArray] | None = None  # what `backward` or `gradient_stats` left
@@ -43,6 +42,8 @@ class ByHand:
         """
         if self._given is None:
             raise UsageError("backward needs the inputs of a forward pass: call session.forward(...) first.")
+        from wholestep.steps.manual_step import UPSTREAM
+
         entry = self._programs.entry("backward")
         known = {i.name for i in entry.inputs.all}
         self._gradients = entry({**{n: a for n, a in self._given.items() if n in known}, UPSTREAM: grad_output}).outputs
@@ -51,6 +52,8 @@ class ByHand:
         """Shorten all kept gradients together to a global norm; returns the norm before."""
         if not max_norm > 0:
             raise OptionError(f"clip_gradients: max_norm is above 0; received {max_norm!r}.")
+        from wholestep.steps.manual_step import MAX_NORM, NORM
+
         gradients = self._need_gradients()
         entry = self._programs.entry("clip")
         self._programs.scalars[MAX_NORM] = float(max_norm)
@@ -77,6 +80,7 @@ class ByHand:
         Example: `session.gradient_stats(x=xb, labels=yb)["w1"].norm`.
         """
         from wholestep.session.inspect.statistics import stats_of
+        from wholestep.steps.manual_step import PREFIX
 
         named = {**(given or {}), **inputs}
         if named:

@@ -21,7 +21,7 @@ def shape_of(definition: Definition, kind: str) -> MicroBatchShape:
 
 def outer_plan(definition: Definition, kind: str, part: Plan, update: Plan) -> Plan:
     """The plan of a micro-batch with the inputs of the whole step and the states that the update changes."""
-    parts = definition.recipe.accumulate if kind == TRAIN else 1
+    parts = definition.step_options.accumulate if kind == TRAIN else 1
     batch = definition.micro_batches(kind).batch
     sizes = {s: n for s, n in part.sizes.items() if s not in MICRO_BATCH_DIMS}
     rows = definition.capacity[batch] if definition.ranks else sizes[batch]

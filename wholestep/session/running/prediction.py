@@ -142,7 +142,7 @@ def sizes_of(graph: Graph, capacity: Mapping[str, int]) -> dict[str, int]:
 
 
 def _rows_apart(model: Module, specs: dict[str, Spec]) -> bool:
-    from wholestep.steps.row_independence import what_mixes_rows  # few predictions are of many rows
+    from wholestep.steps.separable_loss import what_mixes_rows  # few predictions are of many rows
 
     graph, _ = forward_graph(model, as_one(specs))
     return not what_mixes_rows(forward_only(graph))

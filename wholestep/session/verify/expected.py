@@ -99,7 +99,7 @@ def evaluation(
     """
     values: dict[Node, Any] = {}
     picks: dict[Node, Array] = {}
-    ends = {o.node for o in graph.outputs} | {u.node for u in graph.updates} | {i for n in later for i in n.inputs}
+    ends = set(graph.roots) | {i for n in later for i in n.inputs}
     uses = Counter(i for n in graph.nodes for i in n.inputs)
     with np.errstate(all="ignore"):  # infinities and NaN are values like others
         for node in graph.nodes:

@@ -22,9 +22,8 @@ from wholestep.compiler.runtime.memory import explain_memory_errors
 from wholestep.compiler.runtime.shards import Shards
 from wholestep.compiler.runtime.state.state import State
 from wholestep.compiler.runtime.threads import default_threads
-from wholestep.session.lock import Turns
 from wholestep.session.programs import memories
-from wholestep.session.running.results import EntryPoint
+from wholestep.session.running.entry_point import EntryPoint, SessionLock
 from wholestep.session.verify.check import Subject, axes_of
 from wholestep.session.verify.compare import Comparison, compare_step, distances, perturb_by_rounding, tolerance_of
 from wholestep.session.verify.expected import ExpectedValues, Settle, demand_of, dependents_of, evaluation
@@ -145,7 +144,7 @@ class TrialSession:
             meanwhile(self)
             self._make_scratch(subject)  # last: its memory is coming
 
-        self._entry = EntryPoint(subject.where.device.load(subject.plan, place, subject.key, get_ready), Turns())
+        self._entry = EntryPoint(subject.where.device.load(subject.plan, place, subject.key, get_ready), SessionLock())
 
     def _make_scratch(self, subject: Subject) -> None:
         with explain_memory_errors(subject.plan, subject.where.threads):

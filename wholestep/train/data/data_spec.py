@@ -52,10 +52,11 @@ class Described:
             return Spec(shape, self._dtype)
         return Spec(shape, "int32" if letter_of(array.dtype) in "iu" else array.dtype.name)
 
-    def build(self, build: Callable[..., Session], **options: Any) -> Session:
-        """A session for this data; integers that a model multiplies are explained as what they are: data."""
+    def build(self, build: Callable[..., Session], **arguments: Any) -> Session:
+        """A session for this data.  If the model multiplies integers, the error names the input that holds them."""
+        own = {"inputs": self.inputs(), "targets": self.targets(), "loss": self.loss}
         try:
-            return build(self.model, inputs=self.inputs(), targets=self.targets(), loss=self.loss, **options)
+            return build(self.model, **{**arguments, **own})
         except DTypeError as error:
             named = {
                 n: a for n, a in self.batch.named().items() if letter_of(a.dtype) in "iu" and n not in self.targets()

@@ -14,7 +14,7 @@ from wholestep.data.sources import Stream, as_source
 from wholestep.data.splits import Holdout
 from wholestep.data.table import Array, Batch, Table, as_table
 from wholestep.errors import InputError, UsageError, WholestepError
-from wholestep.steps.recipe import Measure, as_measures
+from wholestep.steps.options import Measure, as_measures
 from wholestep.train.data.frames import split_holdout
 from wholestep.train.step_source import need_batches, rows_of_batch
 

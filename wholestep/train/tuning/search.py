@@ -19,8 +19,8 @@ from wholestep.schedules.curves import Exponential
 from wholestep.schedules.rates import OWN, rates_of
 from wholestep.schedules.show import plot_to_file, terminal_plot
 from wholestep.session.building.batch_size import MOST, largest_batch, with_one_row
-from wholestep.session.building.build import split_arguments
-from wholestep.steps.recipe import RATE
+from wholestep.session.building.build import define_session
+from wholestep.steps.options import RATE
 from wholestep.train.data.data_spec import Described
 from wholestep.train.data.loaders import prepare_data, sample_of
 from wholestep.train.experiment import Experiment
@@ -55,8 +55,8 @@ def find_batch_size(
     rows = MOST
     if data is not None:
         arguments, rows = _describe_data(model, data, arguments)
-    graph, told = with_one_row(model, arguments)
-    definition, where = split_arguments(graph, **told)
+    graph, arguments = with_one_row(model, arguments)
+    definition, where = define_session(graph, arguments)
     return largest_batch(definition, where, memory, min(rows, most or rows))
 
 

@@ -2,16 +2,67 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sized
 from contextlib import AbstractContextManager, nullcontext
+from types import TracebackType
 from typing import Any, NoReturn, Protocol
-from weakref import ref
+from weakref import WeakSet, ref
 
 from wholestep.compiler.backend import IndexRefusedError, Launch, Program
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.errors import UnknownNameError, UsageError
-from wholestep.session.lock import Turns
+from wholestep.lazy import interop
 from wholestep.session.running.inputs import Inputs
+
+PAUSE = 20e-6  # seconds between two looks of a thread that waits
+
+
+class SessionLock:
+    """One thread at a time, by a token.  Its holder must not ask for it again.
+
+    Taking a list's only element and putting it back are single operations: a tenth of the time of a lock, which a step
+    of a small network would feel.
+    """
+
+    def __init__(self) -> None:
+        self._tokens = [None]
+        self.take_now = self._tokens.pop  # IndexError where another thread has it: then `wait`
+        self.give_back = self._tokens.append
+        _LIVE.add(self)
+
+    def wait(self) -> None:
+        """Take the token when it is there."""
+        while True:
+            try:
+                return self.take_now()
+            except IndexError:
+                time.sleep(PAUSE)
+
+    def __enter__(self) -> None:
+        self.wait()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.give_back(None)
+
+    def renew(self) -> None:
+        """Nobody has it."""
+        self._tokens[:] = [None]
+
+
+_LIVE: WeakSet[SessionLock] = WeakSet()
+
+
+def _after_fork() -> None:
+    """In the child there are no threads that could give back what they hold in the parent."""
+    for turns in _LIVE:
+        turns.renew()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class Readings(Protocol):
@@ -24,7 +75,7 @@ class Readings(Protocol):
 class EntryPoint:
     """A loaded program with inputs and outputs as the user knows them."""
 
-    def __init__(self, program: Program, turns: Turns, readings: Readings | None = None) -> None:
+    def __init__(self, program: Program, turns: SessionLock, readings: Readings | None = None) -> None:
         self.program = program
         self.turns = turns  # of the threads that share the session
         # Where a step is done when it returns, the next one, of another thread perhaps, writes where it is read.
@@ -173,11 +224,9 @@ class StepResult:
         try:
             return self[name]
         except UnknownNameError as error:
-            from wholestep.compat import names
-
-            if names.answer_to("the result of a step", name) is None:
+            if interop.suggestion("the result of a step", name) is None:
                 raise AttributeError(str(error)) from None
-            return names.attribute("the result of a step", self, name)
+            return interop.foreign_attribute("the result of a step", self, name)
 
     def __float__(self) -> float:
         return self.loss

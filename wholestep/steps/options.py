@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
+from wholestep.compiler.frontend.precision import as_precision
+from wholestep.compiler.frontend.step import Step
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import DType, float16, float32
 from wholestep.errors import OptionError, UsageError
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 
 NONFINITE = ("ignore", "skip", "raise")
 RATE = "optimizer.lr"
+UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 GRAD_NORM = "grad_norm"  # the global norm of gradients, in results and logs
 
 
@@ -77,19 +81,19 @@ class StepOptions:
 PLAIN = StepOptions()
 
 
-def with_parts(recipe: StepOptions, graph: Graph) -> StepOptions:
-    """A recipe that measures the parts of a loss that has some, as `reconstruction_loss` and so on."""
+def with_parts(options: StepOptions, graph: Graph) -> StepOptions:
+    """A options that measures the parts of a loss that has some, as `reconstruction_loss` and so on."""
     if not graph.loss_parts:
-        return recipe
+        return options
     from wholestep.metrics.means import LossTracker  # most losses have one part, and no metric of it
 
     rows = next(iter(graph.inputs))
     parts = [Measure(LossTracker(name=f"{name}_loss"), name, rows) for name in graph.loss_parts]
-    for name in {m.metric.name for m in recipe.measures} & {p.metric.name for p in parts}:
+    for name in {m.metric.name for m in options.measures} & {p.metric.name for p in parts}:
         fail(
             OptionError, f"a metric is called {name!r}, as the part of the loss is; give it another name: name='other'."
         )
-    return replace(recipe, measures=(*recipe.measures, *parts))
+    return replace(options, measures=(*options.measures, *parts))
 
 
 def as_loss_scale(given: object, precision: DType) -> LossScale | None:
@@ -103,6 +107,19 @@ def as_loss_scale(given: object, precision: DType) -> LossScale | None:
             "which has the range of float32. Leave it out.",
         )
     return given or (LossScale() if precision == float16 else None)
+
+
+def precision_of(model: object, precision: str, loss_scale: LossScale | None) -> tuple[DType, LossScale | None]:
+    """What products are computed in, and how the loss is scaled for that."""
+    half = as_precision(precision)
+    if not isinstance(model, Step):
+        return half, as_loss_scale(loss_scale, half)
+    if loss_scale is not None:
+        raise UsageError(
+            "a @ws.step function scales its own loss: grads = ws.LossScale().gradients(g, loss, params), then "
+            ".update(g, optimizer, params, grads). Leave loss_scale= out."
+        )
+    return half, None
 
 
 def _is_number(value: object) -> bool:
@@ -189,3 +206,42 @@ def _as_measure(item: object) -> Measure:
     from wholestep.metrics.table import get
 
     return Measure(get(metric), *about)
+
+
+# -- memory= -----------------------------------------------------------------------------------------------------
+
+
+def bytes_of(memory: object) -> int:
+    """`"2GB"`, `"512 MiB"` or a number as bytes."""
+    if isinstance(memory, int) and not isinstance(memory, bool) and memory > 0:
+        return memory
+    found = re.fullmatch(r"\s*([0-9.]+)\s*([KMGT]?I?)B?\s*", memory.upper()) if isinstance(memory, str) else None
+    try:
+        size = int(float(found[1]) * UNITS[found[2]]) if found is not None else 0
+    except (ValueError, KeyError):
+        size = 0
+    if size < 1:
+        raise OptionError(f"memory={memory!r}: expected a number of bytes, or a text such as '2GB' or '512MiB'.")
+    return size
+
+
+def as_memory_limit(given: object) -> int | float | None:
+    """A limit in bytes, or as a part of what a step takes without one; None where there is none."""
+    if given is None:
+        return None
+    part = given
+    if isinstance(given, str) and (found := re.fullmatch(r"\s*(0?\.[0-9]+|1\.0*|[0-9.]+\s*%)\s*", given)):
+        text = found[1]
+        part = float(text.rstrip("% ")) / 100 if text.endswith("%") else float(text)
+    if isinstance(part, float):
+        if not 0 < part <= 1:
+            fail(OptionError, f"memory={given!r}: a part of what a step takes is above 0 and at most 1.0.")
+        return part
+    try:
+        return bytes_of(given)
+    except OptionError:
+        fail(
+            OptionError,
+            f"memory={given!r}: expected a number of bytes, a text such as '5.5GB' or '512 MiB', or a part of what the "
+            "step takes without a limit: 0.7.",
+        )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,9 +17,11 @@ from wholestep.compiler.runtime.state.state import State
 from wholestep.compiler.spans import inner_span
 from wholestep.errors import InputError, OptionError, ShapeError, UsageError
 from wholestep.records import dataclass
-from wholestep.session.metrics import raise_if_refused
+from wholestep.session.inspect.inspect import Inspect
+from wholestep.session.metrics import Measurements, raise_if_refused
+from wholestep.session.programs import Programs
+from wholestep.session.running.entry_point import EntryPoint, StepResult
 from wholestep.session.running.inputs import Inputs
-from wholestep.session.running.results import EntryPoint, StepResult
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,7 @@ def batch_rows(rows: RowInputs, capacity: Mapping[str, int], asked: int | None, 
 
 
 @dataclass(frozen=True)
-class Look:
+class StepObserver:
     """Somebody who sees the inputs of every so many steps before they are made."""
 
     every: int
@@ -122,7 +125,7 @@ class Look:
         return replace(epoch, most=ahead if epoch.most is None else min(epoch.most, ahead))
 
 
-class Unchanged:
+class DataCache:
     """Data of which a caller says that it stays as it is from run to run: it is validated once, and on a GPU it stays.
 
     Other arrays, or another program, begin anew.
@@ -155,8 +158,8 @@ class RunOptions:
     seed: int = 0  # of the order
     most: int | None = None  # updates of an epoch
     pause: int | None = None  # a slice ends at each of an epoch's updates that is a multiple of it
-    look: Look | None = None
-    unchanged: Unchanged | None = None
+    look: StepObserver | None = None
+    unchanged: DataCache | None = None
 
 
 def batches(entry: EntryPoint, arrays: Mapping[str, object]) -> Iterator[dict[str, AnyArray]]:
@@ -176,7 +179,7 @@ def run_in_slices(
     if not entry.has_loss:
         raise UsageError("run needs a scalar loss as the program's first output; call step in a loop instead.")
     rows = rows_of(inputs, plan)
-    unchanged = options.unchanged or Unchanged()
+    unchanged = options.unchanged or DataCache()
     with inner_span("set_input"):
         data = unchanged.prepared(entry, rows, arrays)
     batch = batch_rows(rows, plan.sizes, options.batch_size, data.rows)
@@ -211,7 +214,7 @@ def run_in_slices(
                 yield part
 
 
-def prepare_run(entry: EntryPoint, arrays: Mapping[str, object], batch_size: int | None, unchanged: Unchanged) -> None:
+def prepare_run(entry: EntryPoint, arrays: Mapping[str, object], batch_size: int | None, unchanged: DataCache) -> None:
     """Let a GPU compile what epochs over data need, and take the data, before the time of the first epoch."""
     if entry.program.synchronous or not entry.has_loss:
         return
@@ -221,7 +224,7 @@ def prepare_run(entry: EntryPoint, arrays: Mapping[str, object], batch_size: int
     entry.program.epoch(_epoch_over(data, rows, batch, unchanged))  # nothing runs until it is asked for
 
 
-def _epoch_over(data: DataSet, rows: RowInputs, batch: int, unchanged: Unchanged) -> Epoch:
+def _epoch_over(data: DataSet, rows: RowInputs, batch: int, unchanged: DataCache) -> Epoch:
     return Epoch(
         sources=data.sources,
         whole=data.whole,
@@ -258,3 +261,119 @@ def _check_options(options: RunOptions, updates: int) -> None:
         raise OptionError(
             f"start={options.start!r}: expected 0 to {updates - 1}, the updates of the first epoch already done."
         )
+
+
+class Training:
+    """The part of a session that makes epochs."""
+
+    def __init__(self, programs: Programs, measurements: Measurements, inspect: Inspect) -> None:
+        self._programs, self._measurements, self._inspect = programs, measurements, inspect
+
+    def run(
+        self,
+        given: Mapping[str, object] | None = None,
+        /,
+        *more: object,
+        epochs: int = 1,
+        shuffle: bool = True,
+        start: int = 0,
+        batch_size: int | None = None,
+        **arrays: object,
+    ) -> AnyArray:
+        """Epochs over whole data sets; returns the loss of every update.
+
+        Batches are gathered inside the native loop.  The order of an epoch is a function of (seed, epochs done);
+        `start` skips that many updates of the first epoch, to go on where another run stopped.
+        """
+        if given is not None:
+            arrays = {**self._programs.by_name("run", given, more), **arrays}
+        _refuse_typos(arrays, [i.name for i in self._programs.main.inputs.all])
+        self._check_calls(arrays, epochs, batch_size)
+        slices = self.run_in_slices(arrays, epochs=epochs, shuffle=shuffle, start=start, batch_size=batch_size)
+        found = [part.losses for part in slices]
+        return np.concatenate(found) if found else np.zeros(0)
+
+    def _check_calls(self, arrays: Mapping[str, object], epochs: int, batch_size: int | None) -> None:
+        """A schedule under torch's names counts updates here: where epochs were meant, it ends early."""
+        programs = self._programs
+        called = {t: s for t, s in programs.step_options.schedules.items() if s.unit == "call"}
+        if not called or not (rows := programs.need("a schedule").definition.rows_in(arrays)):
+            return
+        from wholestep.schedules.horizon_checks import unlike
+
+        batch, most = rows
+        updates = epochs * -(-batch // (batch_size or most))
+        for target, schedule in called.items():
+            if odd := unlike(programs.scalars.schedule(target, schedule), updates, "step"):
+                warnings.warn(f"the schedule of {target}, {odd}", stacklevel=4)
+
+    def prepare_to_run(self, arrays: Mapping[str, object], batch_size: int | None, unchanged: DataCache) -> None:
+        """What runs with this `unchanged` would otherwise do first: their time is that of steps."""
+        prepare_run(self._programs.main, arrays, batch_size, unchanged)
+
+    def run_in_slices(
+        self,
+        arrays: Mapping[str, object],
+        *,
+        epochs: int = 1,
+        shuffle: bool = True,
+        start: int = 0,
+        batch_size: int | None = None,
+        every: int | None = None,
+        order_seed: int | None = None,
+        most: int | None = None,
+        pause: int | None = None,
+        unchanged: DataCache | None = None,
+    ) -> Iterator[StepRange]:
+        """`run`, handing over the losses of every slice as it is done: about 50 ms of steps, `every` of them at most.
+
+        `order_seed` keys the order of the rows; None: the session's own seed does.  An epoch has `most` updates, and no
+        slice goes past a multiple of `pause`.  Runs with the same `unchanged` find arrays as they were.  Between two
+        slices the session may be read, saved, evaluated; whoever stops iterating stops training there.
+
+        Example: `for part in session.run_in_slices({"x": X, "labels": Y}): print(part.losses[-1])`.
+        """
+        programs, reset = self._programs, self._measurements.reset_metrics
+        programs.held = {}  # their memory is where batches are gathered
+        with programs.turns:
+            programs.take_turn()
+        main, seed = programs.main, programs.where.seed if order_seed is None else order_seed
+
+        def begin_slice() -> None:
+            if programs.state.turn is not programs.turn:
+                programs.take_turn()
+            if programs.main is not main:
+                raise UsageError("the session was compiled anew between two slices of a run; start the run again.")
+
+        raises = programs.raises
+        options = RunOptions(
+            epochs,
+            shuffle,
+            start,
+            batch_size,
+            reset,
+            begin_slice,
+            raises,
+            every,
+            seed,
+            most,
+            pause,
+            unchanged=unchanged,
+        )
+        if programs.observer is not None:
+            every_look = max(1, getattr(programs.observer, "every", 1))
+            options = replace(options, look=StepObserver(every_look, self._inspect.observe))
+        return run_in_slices(main, programs.state, arrays, options)
+
+
+_RUN_OPTIONS = ("epochs", "shuffle", "start", "batch_size")
+
+
+def _refuse_typos(arrays: Mapping[str, object], inputs: Sequence[str]) -> None:
+    """An option of `run` that is misspelt would be taken for an input."""
+    from difflib import get_close_matches  # a start that makes single steps does without
+
+    for name in arrays:
+        close = get_close_matches(name, _RUN_OPTIONS, 1, 0.7)
+        if name not in inputs and close:
+            raise UsageError(f"run has no option {name!r}; did you mean {close[0]}={arrays[name]!r}?")
