@@ -1,4 +1,4 @@
-"""Helper modules shared between test folders: `import oracles`, `from random_graphs import graphs`."""
+"""How tests run: their environment, options of pytest, samples of long catalogues, CPU seconds."""
 
 from __future__ import annotations
 
@@ -20,14 +20,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import compilers, durations, quick, sampling
+from tests.support import compilers, durations, quick, sampling
 from wholestep.options import CompileOptions
 
 _HERE = Path(__file__).parent
-
-for _folder in (_HERE, _HERE / "compiler", _HERE / "compiler" / "ir"):
-    if str(_folder) not in sys.path:
-        sys.path.append(str(_folder))
 
 # A compile or a busy machine is no reason to fail: time limits belong to benchmarks.  The examples are the same on all
 # machines and every time, so that a change is judged by what it changes; new ones are what `make fuzz` looks for.
@@ -41,11 +37,14 @@ settings.load_profile("wholestep")
 
 # gcc is most of the time of the tests: how everybody's sessions are compiled is left to those where another framework
 # judges the code itself.
-AS_SHIPPED = ("losses", "benchmarks", "test_ops.py", "test_attention.py", "test_networks.py", "test_same_bits.py")
+AS_SHIPPED = (
+    "losses/", "benchmarks/", "ops/test_ops.py", "ops/test_attention.py", "models/test_networks.py",
+    "session/test_same_bits.py", "compiler/backends/cpu/",
+)  # fmt: skip
 
 # The e-graph rewrites the steps of other folders, and of all of them under --complete; a test that is about it, in one
 # of these, is marked `egraph`.
-WITHOUT_EGRAPH = ("data", "estimators", "metrics", "nn", "optim", "schedules", "steps", "train")
+WITHOUT_EGRAPH = ("data", "estimators", "metrics", "nn", "optim", "schedules", "steps", "train", "callbacks")
 SAMPLED, SEED = pytest.StashKey[list[str]](), pytest.StashKey[int]()
 
 
@@ -76,7 +75,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _new_process_for_networks() -> None:
     """The first network of a test is the first of its process: its weights do not depend on the tests before."""
-    networks = sys.modules.get("wholestep.steps.networks")
+    networks = sys.modules.get("wholestep.steps.states")
     if networks is not None:
         networks.manual_seed(0)
 
@@ -100,7 +99,7 @@ def _threads_kept() -> Iterator[None]:
 
 
 def _is_as_shipped(path: Path) -> bool:
-    return path.relative_to(_HERE).parts[0] in AS_SHIPPED or "backends/cpu" in path.as_posix()
+    return path.relative_to(_HERE).as_posix().startswith(AS_SHIPPED)
 
 
 def _has_egraph(item: pytest.Item) -> bool:
@@ -119,7 +118,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--gpu", action="store_true", help="sessions of device='cuda' run on this machine's GPU")
     parser.addoption("--kills", type=int, default=50, help="how often a run on the GPU is killed and resumed")
     parser.addoption("--update-golden", action="store_true", help="rewrite the files of tests/golden from what is made")
-    parser.addoption("--update-durations", action="store_true", help="write tests/durations.json from what is measured")
+    parser.addoption(
+        "--update-durations", action="store_true", help="write tests/support/durations.json from what is measured"
+    )
     parser.addoption("--complete", action="store_true", help="long catalogues are not sampled")
     parser.addoption("--sample-seed", type=int, help="of the samples of long catalogues; the date by default")
     parser.addoption("--quick", action="store_true", help="only tests that need no C compiler")

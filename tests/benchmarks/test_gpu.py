@@ -7,15 +7,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sessions import data, mlp
 
 import wholestep as ws
 from benchmarks.contender import BenchmarkError
 from benchmarks.frameworks import OURS
 from benchmarks.gpu import run, with_wholestep
 from benchmarks.gpu.cases import CASES, PARAMETERS, GpuCase
-from tests.compiler.backends.cuda.fake_gpu import fake_gpu
-from tests.compiler.backends.cuda.models import UNCHECKED
+from tests.compiler.backends.cuda.emulation.fake_gpu import fake_gpu
+from tests.compiler.backends.cuda.emulation.models import UNCHECKED
+from tests.support.sessions import data, mlp
 from wholestep.compiler.backends.cuda.driver import driver
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from tests import compilers
 from tests.compiler.targets import HERE
+from tests.support import compilers
 from wholestep.compiler.backends.cpu.render.source import render
 from wholestep.compiler.backends.cpu.runtime.compiler import compile_c, find_compiler
 from wholestep.compiler.backends.cpu.runtime.library import NativeCall, add_part, build_library, load_library

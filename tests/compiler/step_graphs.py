@@ -6,9 +6,9 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from native import lower
 
 import wholestep as ws
+from tests.compiler.native import lower
 from wholestep.compiler.ir.graph import IRGraph
 from wholestep.steps.train import train_graph
 

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import typer
-from compilers import quick
-from sessions import data, mlp
 from typer.testing import CliRunner
 
 import wholestep as ws
 from tests.compiler.targets import HERE
+from tests.support.compilers import quick
+from tests.support.sessions import data, mlp
 from wholestep.cli import app
 from wholestep.compiler import devices
 from wholestep.compiler.backends.cpu import target as cpu_target

@@ -5,10 +5,10 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from sessions import data, mlp
 
 import wholestep as ws
 from tests.compiler.targets import HERE
+from tests.support.sessions import data, mlp
 from wholestep.compiler import pipeline
 from wholestep.compiler.ir.graph import IRGraph, Output
 from wholestep.compiler.ir.semantics.interpret import interpret

@@ -11,14 +11,14 @@ from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import native
 import numpy as np
 import pytest
-from oracles import assert_close
-from sessions import mlp
 
 import wholestep as ws
+from tests.compiler import native
 from tests.compiler.targets import HERE, make_plan
+from tests.support.oracles import assert_close
+from tests.support.sessions import mlp
 from wholestep.compiler.backends.cpu.cost_model import Prices, Settings, settings_of
 from wholestep.compiler.backends.cpu.render import language
 from wholestep.compiler.backends.cpu.target import AVX2, AVX512, AVX512BF16, PORTABLE

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from native import Loaded, fenced, lower
-from oracles import assert_close
-from random_graphs import LARGEST_VALUE, example_values, graphs
 
+from tests.compiler.ir.random_graphs import LARGEST_VALUE, example_values, graphs
+from tests.compiler.native import Loaded, fenced, lower
 from tests.compiler.targets import make_plan
+from tests.support.oracles import assert_close
 from wholestep.compiler.backends.cpu.render.source import render
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import IRGraph, Node, Output

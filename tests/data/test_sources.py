@@ -27,9 +27,10 @@ def test_idx_files(tmp_path: Path, compress) -> None:
     file = tmp_path / "images"
     file.write_bytes(compress(idx(IMAGES)))
     np.testing.assert_array_equal(ws.data.read_idx(file), IMAGES)
-    file.write_bytes(compress(idx(IMAGES)[:-1]))
-    with pytest.raises(ws.errors.InputError, match=r"is damaged: shape \(6, 1, 4, 5\) needs 140 bytes; .* 139"):
-        ws.data.read_idx(file)
+    for other, size in ((idx(IMAGES)[:-1], 139), (idx(IMAGES) + b"0", 141)):
+        file.write_bytes(compress(other))
+        with pytest.raises(ws.errors.InputError, match=rf"is damaged: shape \(6, 1, 4, 5\) needs 140 bytes; .* {size}"):
+            ws.data.read_idx(file)
     file.write_bytes(b"PNG")
     with pytest.raises(ws.errors.InputError, match="is not an idx file"):
         ws.data.read_idx(file)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.fuzz.graphs import Program
-from tests.fuzz.layer import Layer
+from tests.fuzz.layers.layer import Layer
 from tests.fuzz.network import Network
 from tests.fuzz.programs import Op
 

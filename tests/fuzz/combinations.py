@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 import wholestep as ws
-from tests.compilers import QUICK
 from tests.fuzz import networks
 from tests.fuzz.case import Unfit, Wrong
-from tests.fuzz.layer import Made
+from tests.fuzz.layers.layer import Made
 from tests.fuzz.network import Network
 from tests.fuzz.networks import Trained
 from tests.fuzz.ranks import RANKS, dividing_small_states, is_refused, mark, ranks_of
 from tests.fuzz.training import LOSSES, OPTIMIZERS, SCHEDULES, Array
+from tests.support.compilers import QUICK
 from wholestep.errors import GraphError, NonFiniteError, UsageError
 
 SAME, CLOSE = "same bits", "close"

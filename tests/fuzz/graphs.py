@@ -11,11 +11,11 @@ import numpy as np
 import torch
 
 import wholestep as ws
-from tests.compilers import QUICK
 from tests.fuzz.case import Unfit, Wrong
 from tests.fuzz.edges import EXTREME, INTEGERS
 from tests.fuzz.expressions import OPS
 from tests.fuzz.programs import SIZES, Array, Extent, Op, OpRow, Pool, as_extents
+from tests.support.compilers import QUICK
 from wholestep.errors import WholestepError
 
 TABLES: dict[str, dict[str, OpRow]] = {"floats": OPS, "extreme": EXTREME, "integers": INTEGERS}

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field, replace
 from random import Random
 from typing import Any
 
-from tests.fuzz.layer import Layer, Shape
-from tests.fuzz.layers import draw_layers, fitting
+from tests.fuzz.layers.layer import Layer, Shape
+from tests.fuzz.layers.layers import draw_layers, fitting
 from tests.fuzz.training import LOSSES, OPTIMIZERS, SCHEDULES
 
 

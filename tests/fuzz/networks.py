@@ -12,12 +12,12 @@ import numpy as np
 import torch
 
 import wholestep as ws
-from tests.compilers import QUICK
 from tests.fuzz.case import Unfit, Wrong
-from tests.fuzz.layer import Layer, Made, Shape
-from tests.fuzz.layers import make, sequence
+from tests.fuzz.layers.layer import Layer, Made, Shape
+from tests.fuzz.layers.layers import make, sequence
 from tests.fuzz.network import Network, at_once, draw_any, from_data, smaller, text, to_data
 from tests.fuzz.training import LOSSES, OPTIMIZERS, SCHEDULES, Array
+from tests.support.compilers import QUICK
 from wholestep.errors import GraphError
 
 __all__ = ["Network", "check", "draw", "from_data", "smaller", "text", "to_data"]

@@ -12,12 +12,13 @@ from random import Random
 import pytest
 import torch
 
-from tests.fuzz import graphs, kinds, networks
+from tests.fuzz import graphs, networks
 from tests.fuzz.case import Wrong
 from tests.fuzz.cases import layer, leaf, network
 from tests.fuzz.children import Child
 from tests.fuzz.expressions import OPS
 from tests.fuzz.graphs import Program
+from tests.fuzz.layers import kinds
 from tests.fuzz.programs import Op, OpRow
 from tests.fuzz.shrink import smallest
 from tests.fuzz.worker import MODES

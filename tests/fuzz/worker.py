@@ -17,7 +17,7 @@ from typing import Any, TextIO
 MODES = {
     "networks": "tests.fuzz.networks",
     "graphs": "tests.fuzz.graphs",
-    "readers": "tests.fuzz.files",
+    "readers": "tests.fuzz.readers.files",
     "combinations": "tests.fuzz.combinations",
 }
 

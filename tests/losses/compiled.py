@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 import wholestep as ws
-from tests.compilers import judged_by_an_oracle
 from tests.losses.cases import CASES, Array, Case, Data
+from tests.support.compilers import judged_by_an_oracle
 
 UPSTREAM = 2.5
 CAPACITY = 8

@@ -8,7 +8,7 @@ import pytest
 import wholestep as ws
 from tests.losses.cases import CASES
 from tests.losses.compiled import CAPACITY, case_data, results, run, torch_says
-from tests.recording import value
+from tests.support.recording import value
 from wholestep.compiler.backends.cpu.runtime.compiler import compile_counter
 from wholestep.compiler.passes.distribute.separability import separate_loss
 from wholestep.losses import LOSSES

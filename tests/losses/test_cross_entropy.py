@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import wholestep as ws
-from tests.compilers import quick
+from tests.support.compilers import quick
 
 F = torch.nn.functional
 ROWS, CLASSES, IGNORED = 7, 4, -100

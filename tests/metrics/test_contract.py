@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import wholestep as ws
-from tests.compilers import judged_by_an_oracle
 from tests.metrics.cases import CASES, IN_STEP, ROWS, case_data, expected
+from tests.support.compilers import judged_by_an_oracle
 from wholestep import metrics as M
 from wholestep.metrics.row_buffers import KeptRows
 from wholestep.schedules.monitor_modes import mode_of_name

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 import wholestep as ws
 from tests.models.gpt2 import EPS, NAMED, PRIMITIVE, Config, Words, gpt2
-from tests.recording import initial_state
+from tests.support.recording import initial_state
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.distribute.separability import separate_loss

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import wholestep as ws
-from tests.compilers import quick
 from tests.models.test_training import MODELS, Pair
+from tests.support.compilers import quick
 from wholestep.compiler.ir.types import DType, bfloat16, float16, float32
 
 pytestmark = pytest.mark.filterwarnings("ignore:TF32")  # torch's own, whenever its flags are read

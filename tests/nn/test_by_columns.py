@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import wholestep as ws
-from tests.compilers import quick
+from tests.support.compilers import quick
 
 RNG = np.random.default_rng(3)
 X = RNG.standard_normal((40, 48)).astype(np.float32)

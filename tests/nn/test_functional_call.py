@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from compilers import quick
 
 import wholestep as ws
+from tests.support.compilers import quick
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(6, 3)).astype(np.float32)

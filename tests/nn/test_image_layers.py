@@ -7,11 +7,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from compilers import quick
 from torch import nn
 
 import wholestep as ws
 from tests.nn.twins import assert_twins
+from tests.support.compilers import quick
 
 RNG = np.random.default_rng(0)
 SIGNALS, IMAGES, VOLUMES = RNG.normal(size=(2, 3, 9)), RNG.normal(size=(2, 4, 6, 5)), RNG.normal(size=(2, 2, 3, 4, 5))

@@ -16,7 +16,7 @@ import pytest
 import wholestep as ws
 from wholestep.compiler.runtime.state.state import State
 from wholestep.errors import OptionError
-from wholestep.steps.networks import agree_on_network, network_of
+from wholestep.steps.states import agree_on_network, network_of
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((24, 4)).astype(np.float32), RNG.integers(0, 3, 24).astype(np.int32)

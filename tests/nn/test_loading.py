@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 import wholestep as ws
-from tests.compilers import quick
+from tests.support.compilers import quick
 
 RNG = np.random.default_rng(3)
 X = RNG.normal(size=(32, 6)).astype(np.float32)

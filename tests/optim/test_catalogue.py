@@ -15,7 +15,7 @@ import torch
 
 import wholestep as ws
 from tests.optim.table import ROWS, Together, Torch, Transcript, prodigy, schedule_free
-from tests.sessions import assert_same_bits
+from tests.support.sessions import assert_same_bits
 from wholestep.errors import OptionError
 from wholestep.optim import AGC, SWA, Optimizer, averaged
 

@@ -11,7 +11,7 @@ import pytest
 
 import wholestep as ws
 from tests.optim.table import ROWS, Row, Torch, Transcript, assert_near, given_gradients, names, run, slopes, start
-from tests.sessions import assert_same_bits
+from tests.support.sessions import assert_same_bits
 from wholestep.compiler.backends.cpu.runtime.compiler import compile_counter
 from wholestep.optim import Optimizer
 from wholestep.optim.core.config import trial_values

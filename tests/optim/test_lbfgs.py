@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import wholestep as ws
-from tests.sessions import assert_same_bits
+from tests.support.sessions import assert_same_bits
 from wholestep.errors import OptionError, UsageError
 from wholestep.optim import EMA, Optimizer
 

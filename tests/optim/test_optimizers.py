@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import wholestep as ws
-from tests.recording import initial_state, run
+from tests.support.recording import initial_state, run
 from wholestep.errors import GraphError, OptionError, UsageError
 
 RNG = np.random.default_rng(0)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import wholestep as ws
-from tests.sessions import assert_same_bits
+from tests.support.sessions import assert_same_bits
 from wholestep.compiler.backends.cpu.runtime.compiler import compile_counter
 from wholestep.errors import GraphError, OptionError, UnknownNameError, UsageError
 from wholestep.optim import EMA, SAM, Lookahead, Optimizer, averaged

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import wholestep as ws
-from tests.sessions import mlp
+from tests.support.sessions import mlp
 from wholestep import schedules as S
 from wholestep.errors import OptionError, UnknownNameError, UsageError
 

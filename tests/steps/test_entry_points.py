@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import wholestep as ws
-from tests.recording import initial_state, run
+from tests.support.recording import initial_state, run
 from wholestep.errors import GradientError, GraphError, OptionError, ShapeError
 from wholestep.steps.evaluate import evaluate_graph, predict_graph
-from wholestep.steps.recipe import StepOptions
+from wholestep.steps.options import StepOptions
 from wholestep.steps.train import train_graph
 
 RNG = np.random.default_rng(0)
@@ -89,7 +89,7 @@ def test_an_unused_parameter_is_named():
     g.parameter("lonely", (3,))
     with pytest.raises(GradientError, match=r"(?s)does not depend on 'lonely' \(made at .*unused=\['lonely'\]"):
         train_graph(g, ws.SGD())
-    for allowed in ({"recipe": StepOptions(unused=("lone*",))}, {"trainable": ["w1", "b1"]}):
+    for allowed in ({"options": StepOptions(unused=("lone*",))}, {"trainable": ["w1", "b1"]}):
         assert "lonely" not in [u.name for u in train_graph(g, ws.SGD(), **allowed).updates]
     assert [u.name for u in train_graph(g, ws.SGD(), trainable=["w*"]).updates] == ["w1", "w2"]
     with pytest.raises(OptionError, match=r"trainable='v' matches none of the parameters"):

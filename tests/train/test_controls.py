@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from compilers import quick
 
 import wholestep as ws
+from tests.support.compilers import quick
 from wholestep.session.building.plans import Plans
 
 RNG = np.random.default_rng(0)

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from compilers import quick
 
 import wholestep as ws
+from tests.support.compilers import quick
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(21, 3)).astype(np.float32)
@@ -128,7 +128,7 @@ def test_words_that_are_not_taken_are_answered(name: str) -> None:
 
 
 def test_every_word_is_one_of_ours() -> None:
-    from wholestep.compat.tables.fit import FIT, Word
+    from wholestep.interop.keras.fit import FIT, Word
     from wholestep.train.fitting import SETTINGS
 
     assert {row.ours for row in FIT.values() if isinstance(row, Word)} <= SETTINGS.keys()

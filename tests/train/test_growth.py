@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from train.test_checkpoint import fit, model
 
 import wholestep as ws
+from tests.train.checkpoint.test_checkpoint import fit, model
 from wholestep.errors import TrainingWarning
 
 RNG = np.random.default_rng(0)

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from compilers import quick
 from torch.nn import functional as F
 
 import wholestep as ws
+from tests.support.compilers import quick
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(24, 3)).astype(np.float32)
@@ -213,6 +213,12 @@ def test_a_module_needs_a_loss_and_a_graph_a_trainer() -> None:
         ws.fit(ws.nn.Linear(3, 3), (X, KIND))
     with pytest.raises(ws.errors.UsageError, match=r"fit trains a ws.nn.Module or a @ws.step function; received Graph"):
         ws.fit(ws.Graph(), (X, KIND), loss="mse")  # type: ignore[arg-type]
+
+
+def test_a_step_is_trained_by_the_shards_that_fit_is_told() -> None:
+    step, _, _ = distilling()
+    run = ws.Experiment(model=step, data=(X, KIND), shards=2, options=quick())
+    assert run.trainer()[0].session._programs.where.ranks == 2
 
 
 def test_a_step_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -251,7 +251,7 @@ def test_callbacks_in_a_loop_of_ones_own_find_its_session(tmp_path: Path, monkey
 
 
 def test_the_same_metric_twice_is_one_and_two_of_a_name_are_refused() -> None:
-    from wholestep.steps.recipe import as_measures
+    from wholestep.steps.options import as_measures
 
     twice = as_measures([ws.metrics.Accuracy(), "accuracy", ws.metrics.LossTracker(), ws.metrics.LossTracker()])
     assert [m.metric.name for m in twice] == ["accuracy", "loss"]

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from compilers import quick
 
 import wholestep as ws
+from tests.support.compilers import quick
 from wholestep.compiler.runtime.epoch_permutation import epoch_order
 
 RNG = np.random.default_rng(3)

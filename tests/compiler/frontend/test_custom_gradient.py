@@ -1,4 +1,4 @@
-"""What `ws.custom_gradient` says where it is used wrongly; what it computes is in tests/test_custom_gradient.py."""
+"""What `ws.custom_gradient` says where it is used wrongly; what it computes is in tests/ops/test_custom_gradient.py."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import wholestep as ws
-from tests.recording import run, value_and_gradients
+from tests.support.recording import run, value_and_gradients
 from wholestep.errors import GradientError, GraphError, ShapeError, UsageError
 
 RNG = np.random.default_rng(3)

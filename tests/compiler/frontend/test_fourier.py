@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from oracles import assert_close
-from recording import value, value_and_gradients
 
 import wholestep as ws
+from tests.support.oracles import assert_close
+from tests.support.recording import value, value_and_gradients
 from wholestep.errors import DTypeError, OptionError, ShapeError
 
 RNG = np.random.default_rng(0)

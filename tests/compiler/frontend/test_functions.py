@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import wholestep as ws
-from tests.oracles import assert_close
-from tests.recording import run, value
+from tests.support.oracles import assert_close
+from tests.support.recording import run, value
 from wholestep.compiler.frontend.functions import primitives
 from wholestep.compiler.frontend.layers import composites
 from wholestep.errors import DTypeError, OptionError, ShapeError, UsageError

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import wholestep as ws
-from tests.recording import run, value, value_and_gradients
+from tests.support.recording import run, value, value_and_gradients
 from wholestep.errors import DTypeError, GradientError, ShapeError, UsageError
 
 

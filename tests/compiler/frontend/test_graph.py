@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import wholestep as ws
-from tests.recording import run
+from tests.support.recording import run
 from wholestep.errors import DTypeError, GraphError, OptionError, ShapeError
 
 HOSTILE = ['quote"', "new\nline", "名前", "a b", "'); system(\"", "x/../y", "\\"]

@@ -1,4 +1,4 @@
-"""Norms and attention as users call them: axes, what may be left out, refusals.  Numbers: tests/op_cases.py."""
+"""Norms and attention as users call them: axes, what may be left out, refusals.  Numbers: tests/ops/table.py."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 
 import wholestep as ws
-from tests.oracles import assert_close
-from tests.recording import value
+from tests.support.oracles import assert_close
+from tests.support.recording import value
 from wholestep.errors import DTypeError, OptionError, ShapeError
 
 RNG = np.random.default_rng(0)

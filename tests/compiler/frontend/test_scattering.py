@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from recording import value
 
 import wholestep as ws
+from tests.support.recording import value
 from wholestep.errors import DTypeError, OptionError, ShapeError
 
 X = np.random.default_rng(0).normal(size=(2, 3, 4))

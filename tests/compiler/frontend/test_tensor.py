@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import wholestep as ws
-from tests.oracles import assert_close
-from tests.recording import run, value
+from tests.support.oracles import assert_close
+from tests.support.recording import run, value
 from wholestep.errors import DTypeError, GraphError, HabitError, ShapeError, UsageError
 
 RNG = np.random.default_rng(0)

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from graph_pool import Pool
 from hypothesis import strategies as st
 
+from tests.compiler.ir.graph_pool import Pool
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.ir.types import Dim, Extent, TensorType

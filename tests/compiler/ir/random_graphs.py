@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from graph_pool import LARGEST_SIZE, LARGEST_VALUE, SYMBOLS, Pool
 from hypothesis import strategies as st
-from layer_makers import LAYER_MAKERS
-from window_makers import make_window
 
+from tests.compiler.ir.graph_pool import LARGEST_SIZE, LARGEST_VALUE, SYMBOLS, Pool
+from tests.compiler.ir.layer_makers import LAYER_MAKERS
+from tests.compiler.ir.window_makers import make_window
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
 from wholestep.compiler.ir.types import (

@@ -9,8 +9,8 @@ import time
 
 import numpy as np
 from hypothesis import given, settings
-from random_graphs import graphs
 
+from tests.compiler.ir.random_graphs import graphs
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.fingerprint import ENCODERS, fingerprint
 from wholestep.compiler.ir.graph import IRGraph, Node, Output, SourceLine, Update, rewrite

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from oracles import assert_close
-from random_graphs import CONTROL_MAKERS, LARGEST_VALUE, MAKERS, example_values, graphs, size_choices
 
+from tests.compiler.ir.random_graphs import CONTROL_MAKERS, LARGEST_VALUE, MAKERS, example_values, graphs, size_choices
+from tests.support.oracles import assert_close
 from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.semantics import interpret as interpret_module
@@ -54,7 +54,7 @@ def test_float32_stays_close_to_float64(data):
 
 
 def test_every_op_is_generated():
-    """All but `gradient`, which has no value, loops, whose bodies tests/test_scan.py draws, and what ranks exchange."""
+    """All but `gradient`, which has no value, loops, whose bodies ops/test_scan.py draws, and what ranks exchange."""
     missing = {name for name, op in OPS.items() if op.family is not Family.COLLECTIVE} - {"gradient", "scan"}
 
     # Makers are drawn evenly: what one makes is looked for in graphs of its own, in more of them where it is rare.

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_graphs import graphs
 
+from tests.compiler.ir.random_graphs import graphs
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.fingerprint import fingerprint
 from wholestep.compiler.ir.graph import IRGraph, Node, Output, SourceLine, Update

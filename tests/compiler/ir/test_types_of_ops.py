@@ -6,8 +6,8 @@ import re
 
 import numpy as np
 import pytest
-import window_types
 
+from tests.compiler.ir import window_types
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import IRGraph, Node, Output
 from wholestep.compiler.ir.ops import OPS

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from oracles import assert_close
-from random_graphs import example_values
 
 from tests.compiler.attention_graphs import leaf
+from tests.compiler.ir.random_graphs import example_values
+from tests.support.oracles import assert_close
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import IRGraph, Node, Output

@@ -529,7 +529,7 @@ TESTED_BY_NAME = {"gelu", "where", "cast", "sum", "max", "reshape", "permute", "
 TESTED_BY_NAME |= {"gather", "scatter_add", "matmul", "softmax", "log_softmax", "cross_entropy", "relu", "item"}
 TESTED_BY_NAME |= {"write_rows", "dropout", "logsumexp", "bce_with_logits", "by_mode", "attention_lse"}
 TESTED_BY_NAME |= {"scan", "custom_gradient"}
-TESTED_BY_NAME |= {"all_reduce", "reduce_scatter", "all_gather"}  # in tests/workers/test_collectives.py
+TESTED_BY_NAME |= {"all_reduce", "reduce_scatter", "all_gather"}  # in tests/distributed/test_collectives.py
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -577,7 +577,7 @@ def test_what_a_custom_gradient_reads_gets_no_gradient() -> None:
     assert find_unreached(total(taught(b.mul(x, v), x, v)), [x, v]) == [v]
 
 
-# Against torch, first and second order, through the compiled path: tests/window_cases.py.
+# Against torch, first and second order, through the compiled path: tests/ops/cases/windows.py.
 WINDOWS = {"conv2d", "conv2d_grad_input", "conv2d_grad_weight", "max_pool2d", "max_pool2d_grad", "max_pool2d_pick"}
 
 

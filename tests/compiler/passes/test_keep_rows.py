@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from native import Loaded, lower
-from oracles import assert_close
-from ownership import violations
 
 import wholestep as ws
+from tests.compiler.native import Loaded, lower
+from tests.compiler.ownership import violations
 from tests.compiler.targets import make_plan
+from tests.support.oracles import assert_close
 from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.passes.layout.sink_reshapes import sink_row_reshapes

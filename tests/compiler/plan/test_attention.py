@@ -8,15 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from models.gpt2 import NAMED, Config, gpt2
-from native import Loaded, lower
-from oracles import assert_close
-from ownership import violations
-from random_graphs import example_values
 
 import wholestep as ws
 from tests.compiler.attention_graphs import Shape, attention
+from tests.compiler.ir.random_graphs import example_values
+from tests.compiler.native import Loaded, lower
+from tests.compiler.ownership import violations
 from tests.compiler.targets import make_plan
+from tests.models.gpt2 import NAMED, Config, gpt2
+from tests.support.oracles import assert_close
 from wholestep.compiler.backends.cpu.cost_model import Settings
 from wholestep.compiler.backends.cpu.kernel_schedule import queries_of
 from wholestep.compiler.backends.cpu.layout.stored_layout import PANELS

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import pytest
-from native import Loaded, fenced, lower
-from oracles import assert_close
-from ownership import violations
-from random_graphs import example_values
 
+from tests.compiler.ir.random_graphs import example_values
+from tests.compiler.native import Loaded, fenced, lower
+from tests.compiler.ownership import violations
 from tests.compiler.targets import make_plan
+from tests.support.oracles import assert_close
 from wholestep.compiler.backends.cpu.layout.stored_layout import PANELS
 from wholestep.compiler.backends.cpu.render.source import render
 from wholestep.compiler.ir import attrs as at

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from native import run_plan
-from oracles import assert_close
-from ownership import accessed
-from step_graphs import attention_step, convolution_step, example, mlp_step
 
+from tests.compiler.native import run_plan
+from tests.compiler.ownership import accessed
+from tests.compiler.step_graphs import attention_step, convolution_step, example, mlp_step
 from tests.compiler.targets import HERE, make_plan
+from tests.support.oracles import assert_close
 from wholestep.compiler.backends.cpu.kernel_schedule import CpuSchedule
 from wholestep.compiler.backends.cpu.layout.stored_layout import PANELS
 from wholestep.compiler.backends.cpu.target import TARGETS

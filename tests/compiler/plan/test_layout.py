@@ -2,9 +2,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from wholestep.compiler.backends.cpu.layout.stored_layout import PANELS, state_layout
 from wholestep.compiler.ir.types import Dim, TensorType, float32, int32
+from wholestep.compiler.plan.memory.first_fit import Lifetime, first_fit
 from wholestep.compiler.plan.model.kernel import Layout
 from wholestep.compiler.plan.model.layout import layout_bytes, pack, unpack
 
@@ -44,6 +47,18 @@ def test_unpack_returns_a_copy(layout: Layout) -> None:
 )
 def test_the_layout_of_a_state(shape, dtype, expected) -> None:
     assert state_layout(TensorType(shape, dtype)) == expected
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 3), st.integers(1, 9)), max_size=9))
+def test_buffers_that_are_alive_at_one_moment_share_no_byte(spans: list[tuple[int, int, int]]) -> None:
+    """Both ends belong to a lifetime: a kernel writes one buffer while it reads the last elements of another."""
+    lifetimes = [Lifetime(first, first + length, size) for first, length, size in spans]
+    starts, total = first_fit(lifetimes)
+    for moment in range(10):
+        alive = [(at, at + x.bytes) for at, x in zip(starts, lifetimes, strict=True) if x.first <= moment <= x.last]
+        taken = [byte for begin, end in alive for byte in range(begin, end)]
+        assert len(taken) == len(set(taken))
+        assert max(taken, default=0) <= total
 
 
 def test_bytes_are_whole_cache_lines_with_padding() -> None:

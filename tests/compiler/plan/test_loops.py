@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ownership import violations
-from races import NoThreadSanitizerError, build, driver, need_thread_sanitizer, races, without_barriers
 
 import wholestep as ws
+from tests.compiler.ownership import violations
+from tests.compiler.races import NoThreadSanitizerError, build, driver, need_thread_sanitizer, races, without_barriers
 from tests.compiler.targets import HERE
 from wholestep.compiler.backends.cpu.kernel_schedule import blocks_of, in_region, schedule_of
 from wholestep.compiler.backends.cpu.render.source import render

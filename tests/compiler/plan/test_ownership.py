@@ -9,12 +9,12 @@ from functools import cache
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from native import lower
-from ownership import is_unsound, owned, violations
-from random_graphs import graphs
-from step_graphs import clipped_step, mlp_step
 
 import wholestep as ws
+from tests.compiler.ir.random_graphs import graphs
+from tests.compiler.native import lower
+from tests.compiler.ownership import is_unsound, owned, violations
+from tests.compiler.step_graphs import clipped_step, mlp_step
 from tests.compiler.targets import make_plan
 from wholestep.compiler.backends.cpu.kernel_schedule import in_region, schedule_of
 from wholestep.compiler.ir.graph import IRGraph

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
-from native import lower
-from ownership import violations
 
 import wholestep as ws
+from tests.compiler.native import lower
+from tests.compiler.ownership import violations
 from tests.compiler.targets import make_plan
 from tests.models.gpt2 import Config, gpt2
 from wholestep.compiler.backends.cpu.cost_model import Settings

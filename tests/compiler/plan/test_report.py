@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import mmap
 
-from sessions import mlp
-
 import wholestep as ws
+from tests.support.sessions import mlp
 from wholestep.compiler.plan.io.report import plan_report, printable
 from wholestep.compiler.plan.model.kernel import Space
 from wholestep.compiler.plan.model.target_formats import footprint

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from native import Loaded, lower
-from ownership import violations
 
+from tests.compiler.native import Loaded, lower
+from tests.compiler.ownership import violations
 from tests.compiler.targets import make_plan
 from wholestep.compiler.backends.cpu.kernel_schedule import schedule_of
 from wholestep.compiler.backends.cpu.render.source import render

@@ -7,9 +7,9 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sessions import mlp
 
 import wholestep as ws
+from tests.support.sessions import mlp
 from wholestep.compiler.ir.types import Dim
 from wholestep.compiler.plan.check.soundness import check
 from wholestep.compiler.plan.io import serialize

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.compiler.backends.cpu.compiler_suite import EXAMPLES
-from tests.compilers import QUICK
+from tests.support.compilers import QUICK
 from wholestep.compiler.backends.cpu.runtime.compiler import NATIVE, TARGET_FLAGS, CCompiler, find_compiler
 from wholestep.compiler.backends.cpu.target import PORTABLE, available_targets
 from wholestep.errors import CompilerError

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from native import Loaded, Ran, fenced, lower
-from random_graphs import example_values, graphs
-from step_graphs import attention_step, convolution_step, example, mlp_step
 
+from tests.compiler.ir.random_graphs import example_values, graphs
+from tests.compiler.native import Loaded, Ran, fenced, lower
+from tests.compiler.step_graphs import attention_step, convolution_step, example, mlp_step
 from tests.compiler.targets import make_plan
 from wholestep.compiler.backends.cpu.layout.stored_layout import PAIRS
 from wholestep.compiler.backends.cpu.render.source import render

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import native
 import numpy as np
 import pytest
-from oracles import assert_close
-from step_graphs import attention_step, example, mlp_step, tiles_step
 
+from tests.compiler import native
+from tests.compiler.step_graphs import attention_step, example, mlp_step, tiles_step
 from tests.compiler.targets import make_plan
+from tests.support.oracles import assert_close
 from wholestep.compiler.backends.cpu.render.source import render
 from wholestep.compiler.backends.cpu.target import AVX2, AVX512, AVX512BF16, PORTABLE, TARGETS, available_targets
 from wholestep.compiler.ir.graph import IRGraph

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from native import lower
-from random_graphs import example_values, graphs
 
+from tests.compiler.ir.random_graphs import example_values, graphs
+from tests.compiler.native import lower
 from tests.compiler.targets import make_plan
 from wholestep.compiler.backends.cpu.layout import transposed_weights
 from wholestep.compiler.backends.cpu.layout.stored_layout import is_stored_transposed

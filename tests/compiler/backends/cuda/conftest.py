@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.compiler.backends.cuda.fake_gpu import FakeDriver, fake_gpu
+from tests.compiler.backends.cuda.emulation.fake_gpu import FakeDriver, fake_gpu
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from wholestep.compiler.backends.cuda.driver.driver import call, gpu, gpu_count
 ROOT = Path(__file__).parents[4]
 PAGE = ROOT / "docs" / "test-cuda.md"
 CUDA = "tests/compiler/backends/cuda"
-KILLS = "tests/train/test_kills.py::test_fifty_kills_on_a_gpu"
+KILLS = "tests/train/checkpoint/test_kills.py::test_fifty_kills_on_a_gpu"
 MATRIX = {  # these run side by side
     "Sessions, the command line": [f"{CUDA}/test_sessions.py", f"{CUDA}/test_command_line.py"],
     "Contracts, streams, tf32": [f"{CUDA}/test_contracts.py", f"{CUDA}/test_streaming.py", f"{CUDA}/test_tf32.py"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.compiler.backends.cuda.models import MODELS, session_of
+from tests.compiler.backends.cuda.emulation.models import MODELS, session_of
 
 
 def main() -> None:

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sessions import data, mlp
 
 import wholestep as ws
-from tests.compiler.backends.cuda.emulated import Emulated, emulated_device
-from tests.compiler.backends.cuda.fake_gpu import FakeDriver
-from tests.compiler.backends.cuda.models import MODELS, session_of
+from tests.compiler.backends.cuda.emulation.emulated import Emulated, emulated_device
+from tests.compiler.backends.cuda.emulation.fake_gpu import FakeDriver
+from tests.compiler.backends.cuda.emulation.models import MODELS, session_of
+from tests.support.sessions import data, mlp
 from wholestep.compiler.backends.common.numpy_program import LaunchMemory, prologue
 from wholestep.compiler.backends.cuda.runtime import epochs, program
 from wholestep.compiler.backends.cuda.runtime.program import CudaProgram
 from wholestep.compiler.backends.gpu import gemm_medium, schedule
 from wholestep.compiler.backends.gpu.fusion import horizontal
 from wholestep.compiler.backends.gpu.fusion.horizontal import by_launch, check_launches, reads_and_writes
-from wholestep.compiler.backends.gpu.kernel_schedule import MIDDLE, schedule_of
+from wholestep.compiler.backends.gpu.kernel_schedule import Form, schedule_of
 from wholestep.compiler.backends.gpu.render.source import render
 from wholestep.compiler.backends.gpu.schedule import arena_end, schedule_kernels
 from wholestep.compiler.plan.io import serialize
@@ -129,7 +129,7 @@ def test_gradients_of_weights_of_a_middle_size_share_a_launch(monkeypatch: pytes
     logits = hidden @ g.parameter("w2", (40, 32))
     g.set_outputs({"loss": ws.losses.cross_entropy(logits, labels)})
     plan = planned(g, 40)
-    updates = [k for k in plan.kernels if schedule_of(k).form == MIDDLE and horizontal.is_late_product(plan, k)]
+    updates = [k for k in plan.kernels if schedule_of(k).form == Form.MEDIUM and horizontal.is_late_product(plan, k)]
     assert len(updates) == 2
     assert len({schedule_of(k).launch for k in updates}) == 1
     given = {"x": np.random.default_rng(1).standard_normal((40, 36)), "labels": np.arange(40) % 32}

@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from compiled_ops import group_graph
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from op_cases import GROUPS
-from oracles import assert_close
-from random_graphs import LARGEST_VALUE, example_values, graphs
 
 import wholestep as ws
+from tests.compiler.ir.random_graphs import LARGEST_VALUE, example_values, graphs
 from tests.compiler.targets import HERE
 from tests.fuzz import graphs as fuzzed_graphs
 from tests.fuzz import networks
+from tests.ops.compiled_ops import group_graph
+from tests.ops.table import GROUPS
+from tests.support.oracles import assert_close
 from wholestep.compiler.backend import LoadContext
 from wholestep.compiler.backends.common.numpy_program import LaunchMemory
 from wholestep.compiler.backends.reference.program import ReferenceProgram
@@ -35,7 +35,7 @@ from wholestep.compiler.plan.model.kernel import Plan, Space
 from wholestep.compiler.runtime.state.state import State
 from wholestep.compiler.target import Target
 from wholestep.options import CompileOptions
-from wholestep.session.building.placement import where_to
+from wholestep.session.building.arguments import placement_of
 from wholestep.steps.states import first_values
 from wholestep.steps.train import train_graph
 
@@ -61,7 +61,7 @@ def run(
     plan: Plan, inputs: Mapping[str, Array], values: Mapping[str, Array], sizes: Mapping[str, int], seed: int
 ) -> dict[str, Array]:
     """Outputs and states after one launch."""
-    state, where = State(), where_to("reference", 1, seed)
+    state, where = State(), placement_of("reference", 1, seed)
     types = {name: plan.buffers[id].type for name, id in plan.states}
     state.add(types, lambda name: values[name], memory=where.device.memory)
     state.step = STEP

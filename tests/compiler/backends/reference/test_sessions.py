@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from compilers import quick
-from sessions import data, mlp
 
 import wholestep as ws
+from tests.support.compilers import quick
+from tests.support.sessions import data, mlp
 from wholestep.compiler.devices import target_named
 from wholestep.compiler.runtime.cache.plan_cache import plan_key
 from wholestep.errors import InputError, PlanError, UsageError

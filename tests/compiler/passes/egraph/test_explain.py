@@ -8,7 +8,7 @@ import pytest
 
 import wholestep as ws
 from tests.compiler.passes.common import graph_of, leaf
-from tests.compiler.passes.egraph.common import BY_HAND, example, gelu, silu
+from tests.compiler.passes.egraph.support.common import BY_HAND, example, gelu, silu
 from tests.compiler.targets import HERE
 from tests.models.gpt2 import PRIMITIVE, Config, gpt2
 from wholestep.compiler.ir import attrs as at

@@ -8,8 +8,8 @@ import pytest
 
 import wholestep as ws
 from tests.compiler.passes.common import graph_of, leaf
-from tests.compiler.passes.egraph.common import BY_HAND, cross_entropy, example, gelu, saturated, softmax
-from tests.compiler.passes.egraph.ilp import optimal_cost
+from tests.compiler.passes.egraph.support.common import BY_HAND, cross_entropy, example, gelu, saturated, softmax
+from tests.compiler.passes.egraph.support.ilp import optimal_cost
 from tests.compiler.passes.egraph.test_families import BCE, layer_norm, recorded
 from tests.compiler.targets import COSTS
 from wholestep.compiler.ir import build as b

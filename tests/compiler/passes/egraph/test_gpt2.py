@@ -10,7 +10,7 @@ import pytest
 import wholestep as ws
 from tests.compiler.targets import HERE
 from tests.models.gpt2 import NAMED, PRIMITIVE, Config, Words, gpt2
-from tests.recording import initial_state
+from tests.support.recording import initial_state
 from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.pipeline import Compiler

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 import wholestep as ws
 from tests.compiler.ir.random_graphs import example_values, graphs
 from tests.compiler.passes.common import assert_same_values
-from tests.compiler.passes.egraph.rule_cases import run_in_own_dtype
+from tests.compiler.passes.egraph.support.rule_cases import run_in_own_dtype
 from tests.compiler.passes.test_autodiff_random import with_gradients
 from tests.compiler.targets import HERE
 from wholestep.compiler.ir.graph import IRGraph

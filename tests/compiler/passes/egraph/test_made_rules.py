@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.compiler.passes.egraph.made_rules import EVERYTHING, MADE_INSTANCES, MADE_NAMES, names
-from tests.compiler.passes.egraph.rule_cases import run_in_own_dtype
+from tests.compiler.passes.egraph.support.made_rules import EVERYTHING, MADE_INSTANCES, MADE_NAMES, names
+from tests.compiler.passes.egraph.support.rule_cases import run_in_own_dtype
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import IRGraph, Node, Output

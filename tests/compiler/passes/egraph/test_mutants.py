@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tests.compiler.passes.common import graph_of
-from tests.compiler.passes.egraph.made_rules import MADE_INSTANCES, MADE_NAMES, Made, program_of
-from tests.compiler.passes.egraph.mutants import Mutant, mutants
-from tests.compiler.passes.egraph.rule_cases import Case
+from tests.compiler.passes.egraph.support.made_rules import MADE_INSTANCES, MADE_NAMES, Made, program_of
+from tests.compiler.passes.egraph.support.mutants import Mutant, mutants
+from tests.compiler.passes.egraph.support.rule_cases import Case
 from tests.compiler.passes.egraph.test_rules import sides_agree
 from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.ir.types import TensorType, float64

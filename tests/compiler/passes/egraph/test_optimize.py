@@ -10,8 +10,8 @@ from hypothesis import given, settings
 
 from tests.compiler.ir.random_graphs import example_values, graphs
 from tests.compiler.passes.common import assert_same_values, graph_of, leaf, ops_of, parameter
-from tests.compiler.passes.egraph.common import BY_HAND, DTYPES, cross_entropy, example, silu, softmax
-from tests.compiler.passes.egraph.rule_cases import run_in_own_dtype
+from tests.compiler.passes.egraph.support.common import BY_HAND, DTYPES, cross_entropy, example, silu, softmax
+from tests.compiler.passes.egraph.support.rule_cases import run_in_own_dtype
 from tests.compiler.targets import HERE, optimize
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b

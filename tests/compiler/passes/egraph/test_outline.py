@@ -11,7 +11,7 @@ from hypothesis import given, settings
 import wholestep as ws
 from tests.compiler.ir.random_graphs import graphs
 from tests.compiler.passes.common import assert_same_values, graph_of, leaf, ops_of
-from tests.compiler.passes.egraph.common import gelu, silu, softmax
+from tests.compiler.passes.egraph.support.common import gelu, silu, softmax
 from tests.compiler.targets import HERE, optimize
 from tests.models.gpt2 import NAMED, PRIMITIVE, Config, Words, gpt2
 from wholestep.compiler.ir import attrs as at

@@ -13,7 +13,7 @@ import pytest
 
 import wholestep as ws
 from tests.compiler.passes.common import graph_of, leaf
-from tests.compiler.passes.egraph.rule_cases import Case, ExactCase
+from tests.compiler.passes.egraph.support.rule_cases import Case, ExactCase
 from tests.compiler.targets import optimize
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Node, toposort

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 
 from tests.compiler.ir.random_graphs import graphs
 from tests.compiler.passes.common import graph_of, leaf
-from tests.compiler.passes.egraph.common import BY_HAND, example
+from tests.compiler.passes.egraph.support.common import BY_HAND, example
 from tests.compiler.targets import optimize
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import IRGraph

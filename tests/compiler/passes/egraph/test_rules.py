@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.compiler.passes.egraph.rule_cases import Case, run_in_own_dtype
+from tests.compiler.passes.egraph.support.rule_cases import Case, run_in_own_dtype
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import TensorType, float32, float64
 from wholestep.compiler.passes.egraph.encode import Tables

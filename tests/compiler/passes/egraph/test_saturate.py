@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.compiler.passes.common import graph_of, leaf
-from tests.compiler.passes.egraph.common import example, saturated
+from tests.compiler.passes.egraph.support.common import example, saturated
 from tests.compiler.targets import optimize
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.passes.egraph import worker

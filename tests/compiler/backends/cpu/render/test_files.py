@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import wholestep as ws
-from tests.compilers import QUICK
-from tests.lenet import lenet
+from tests.support.compilers import QUICK
+from tests.support.lenet import lenet
 from wholestep.compiler.backends.cpu.render.source import KERNELS_OF_A_FILE, source
 from wholestep.compiler.backends.cpu.runtime import object_loader as cpu
 from wholestep.compiler.backends.cpu.runtime.compiler import ENTRY_FILE, compile_c

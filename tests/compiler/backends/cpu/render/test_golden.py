@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from native import Loaded
-from oracles import assert_close
-from step_graphs import example, mlp_step
 
 import wholestep as ws
+from tests.compiler.native import Loaded
+from tests.compiler.step_graphs import example, mlp_step
 from tests.compiler.targets import make_plan
+from tests.support.oracles import assert_close
 from wholestep.compiler.backends.cpu.render.source import render
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.plan.model.kernel import Plan

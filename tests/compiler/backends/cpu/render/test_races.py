@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from races import NoThreadSanitizerError, build, driver, need_thread_sanitizer, races, without_barriers
-from step_graphs import attention_step, clipped_step, convolution_step, kept_scores_step, mlp_step
 
+from tests.compiler.races import NoThreadSanitizerError, build, driver, need_thread_sanitizer, races, without_barriers
+from tests.compiler.step_graphs import attention_step, clipped_step, convolution_step, kept_scores_step, mlp_step
 from tests.compiler.targets import make_plan
 from wholestep.compiler.backends.cpu.render.source import render
 from wholestep.compiler.ir.graph import IRGraph

@@ -7,11 +7,11 @@ import re
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from native import Loaded, lower
-from random_graphs import example_values, graphs
-from step_graphs import mlp_step
 
 import wholestep as ws
+from tests.compiler.ir.random_graphs import example_values, graphs
+from tests.compiler.native import Loaded, lower
+from tests.compiler.step_graphs import mlp_step
 from tests.compiler.targets import make_plan
 from wholestep.compiler.backends.cpu.render.source import render
 from wholestep.compiler.ir.graph import IRGraph
