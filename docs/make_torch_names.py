@@ -10,22 +10,22 @@ from inspect import ismodule
 from pathlib import Path
 
 import wholestep as ws
-from wholestep.compat import names
-from wholestep.compat.rows import Names, Only, Say
-from wholestep.compat.tables.every import EVERY_TABLE
-from wholestep.compat.tables.fit import FIT
-from wholestep.compat.tables.keywords import EVERYWHERE, KEYWORDS, Row
+from wholestep.interop import names
+from wholestep.interop.keras.fit import FIT
+from wholestep.interop.keywords import EVERYWHERE, KEYWORDS, Row
+from wholestep.interop.name_tables import NameTable, Only, Say
+from wholestep.interop.names import all_tables
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from tests.compat.nobody import NOBODY
+from tests.interop.names.nobody import NOBODY
 
 TARGET = Path(__file__).with_name("torch-names.md")
-KERAS = json.loads((Path(__file__).parent.parent / "tests/compat/keras_names.json").read_text())
+KERAS = json.loads((Path(__file__).parent.parent / "tests/interop/names/keras_names.json").read_text())
 CLASSES = {"torch.Tensor": ws.Tensor, "torch.nn.Module": ws.nn.Module, "torch.nn.Parameter": ws.nn.Parameter}
 INTRODUCTION = """\
 # Every name of PyTorch and Keras, and what it is here
 What means the same is taken under their name, arguments included; every other name is an error that says what to write.
-This page is written by `python docs/make_torch_names.py` from the tables in `wholestep/compat/tables`, which are what
+This page is written by `python docs/make_torch_names.py` from the tables in `wholestep/interop`, which are what
 the library itself looks names up in; a test keeps it up to date. How programs go over is in
 [coming from PyTorch](guides/from-pytorch.md) and [coming from Keras](guides/from-keras.md).
 """
@@ -33,7 +33,7 @@ the library itself looks names up in; a test keeps it up to date. How programs g
 
 def render() -> str:
     """The text of docs/torch-names.md."""
-    return "\n".join([INTRODUCTION, *(_section(t) for t in EVERY_TABLE), _arguments()])
+    return "\n".join([INTRODUCTION, *(_section(t) for t in all_tables()), _arguments()])
 
 
 def public_names(theirs: str) -> list[str]:
@@ -55,7 +55,7 @@ def public_names(theirs: str) -> list[str]:
     ]
 
 
-def _section(table: Names) -> str:
+def _section(table: NameTable) -> str:
     own = dir(CLASSES[table.theirs]) if table.theirs in CLASSES else _exports(table)
     every = dict.fromkeys([*public_names(table.theirs), *table.same, *table.say, *table.differs])
     alike, others = [], {}
@@ -71,17 +71,17 @@ def _section(table: Names) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _exports(table: Names) -> Iterable[str]:
+def _exports(table: NameTable) -> Iterable[str]:
     return names.resolve_path(table.ours).__all__ if table.ours.startswith("ws") else ()
 
 
-def _answer(table: Names, name: str) -> str | None:
+def _answer(table: NameTable, name: str) -> str | None:
     if name in table.differs:
         return f"here too, but: {table.differs[name]}"
     if name in table.same:
         home, _, own = table.same[name].rpartition(":")
         return f"`{own}`" if not home else f"the same as `{own.rstrip('_')}`"
-    return table.answer(name) or (names.answer_to("ws", name) if table.theirs == "torch.Tensor" else None)
+    return table.answer(name) or (names.suggestion("ws", name) if table.theirs == "torch.Tensor" else None)
 
 
 def _listed(found: Iterable[str]) -> str:
