@@ -13,7 +13,7 @@ SEED ?= 1
 JOBS ?= 2
 MODE ?= networks,graphs,readers,combinations
 
-.PHONY: help train quick test test-all test-cuda fuzz check lint bench size clean
+.PHONY: help train quick test test-all test-cuda fuzz mutants check lint bench size clean
 help:
 	@echo "make train     set up and train a network on the UCI digits"
 	@echo "make quick     before every commit: format, lint, types, import contract, tests that need no C compiler"
@@ -21,6 +21,7 @@ help:
 	@echo "make test-all  everything: complete catalogues and the long property tests"
 	@echo "make test-cuda everything about device=\"cuda\" on this machine's GPU; writes docs/test-cuda.md"
 	@echo "make fuzz      look for wrong numbers with random networks, graphs, files and runs: SECONDS=600 SEED=1"
+	@echo "make mutants   plant each bug of tests/mutants in a copy of the package: its tests must fail; ONLY=name"
 	@echo "make bench     the MLP against torch, torch.compile, JAX and scikit-learn"
 	@echo "make size      lines by package, and counts of what makes the tree hard to read"
 	@echo "make clean     remove the virtual environment"
@@ -50,6 +51,9 @@ test-cuda: $(VENV)/.test
 
 fuzz: $(VENV)/.test
 	$(PY) -m tests.fuzz --seconds $(SECONDS) --seed $(SEED) --jobs $(JOBS) --mode $(MODE) $(if $(DEVICE),--device $(DEVICE))
+
+mutants: $(VENV)/.test
+	$(PY) -m tests.mutants $(if $(ONLY),--only $(ONLY))
 
 lint: $(VENV)/.test
 	$(PY) -m ruff format --check .
