@@ -21,9 +21,9 @@ from wholestep.compiler.ir.printer import parse_graph, print_graph
 from wholestep.compiler.ir.semantics.interpret import interpret_on_ranks
 from wholestep.compiler.ir.type_rules.collectives import MODEL_RANK, RANK
 from wholestep.compiler.ir.types import Dim, TensorType, float32
-from wholestep.compiler.passes.distribute.batch_placement.placements import BatchSharded, Mixed
-from wholestep.compiler.passes.distribute.batch_placement.rules import placements_of
 from wholestep.compiler.passes.distribute.bucket_collectives import bucket
+from wholestep.compiler.passes.distribute.placement.placements import MeshAxis, Mixed, Sharded
+from wholestep.compiler.passes.distribute.placement.rules import placements_of
 from wholestep.compiler.pipeline import Compiler
 from wholestep.compiler.runtime.state.state import State
 from wholestep.errors import OptionError
@@ -106,9 +106,9 @@ def test_ranks_along_the_model_axis_have_the_same_rows() -> None:
     summed = {axis: b.make("all_reduce", (x,), at.GroupAttrs(axis=axis)) for axis in AXES}
     gathered = b.make("all_gather", (x,), at.GroupAttrs(2, "model"))
     turned = b.make("all_gather", (b.permute(x, (1, 0)),), at.GroupAttrs(2, "model"))
-    kinds = placements_of([*summed.values(), gathered, turned], "batch")
-    assert kinds[summed["model"]] == BatchSharded(0)
-    assert kinds[turned] == BatchSharded(1)
+    kinds = placements_of([*summed.values(), gathered, turned], MeshAxis.of_batch("batch"))
+    assert kinds[summed["model"]] == Sharded(0)
+    assert kinds[turned] == Sharded(1)
     assert isinstance(kinds[summed["data"]], Mixed)
     assert isinstance(kinds[gathered], Mixed)
 

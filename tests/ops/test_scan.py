@@ -19,8 +19,8 @@ from wholestep.compiler.ir.printer import parse_graph, print_graph
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.verify import verify
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
-from wholestep.compiler.passes.distribute.batch_placement.placements import BatchSharded, Mixed
-from wholestep.compiler.passes.distribute.batch_placement.rules import placements_of
+from wholestep.compiler.passes.distribute.placement.placements import MeshAxis, Mixed, Sharded
+from wholestep.compiler.passes.distribute.placement.rules import placements_of
 from wholestep.compiler.passes.lower.scan import hoist_projections, merge_scans, sink_lookups
 from wholestep.compiler.passes.simplify.unroll import unroll_loops
 from wholestep.compiler.pipeline import Compiler
@@ -313,8 +313,8 @@ def test_a_loop_is_row_wise_where_its_steps_are() -> None:
     x, w = g.input("x", (5, "batch", FEATURES)), g.parameter("w", (FEATURES, FEATURES))
     alone, every = ws.scan(lambda h, x: (ws.tanh(x + h @ w), h), x[0] * 0, x)
     mixed, _ = ws.scan(lambda h, x: (ws.tanh(x + h - h.mean(0)), None), x[0] * 0, x)
-    kinds = placements_of([alone.node, every.node, mixed.node], "batch")
-    assert (kinds[alone.node], kinds[every.node]) == (BatchSharded(0), BatchSharded(1))
+    kinds = placements_of([alone.node, every.node, mixed.node], MeshAxis.of_batch("batch"))
+    assert (kinds[alone.node], kinds[every.node]) == (Sharded(0), Sharded(1))
     assert isinstance(kinds[mixed.node], Mixed)
 
 

@@ -13,13 +13,8 @@ from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.graph import Node, toposort
 from wholestep.compiler.ir.ops import Trait, ops_with
 from wholestep.compiler.ir.types import Dim, shape_text, symbols_of
-from wholestep.compiler.passes.distribute.batch_placement.placements import (
-    BatchPlacement,
-    BatchSharded,
-    Mixed,
-    Replicated,
-)
-from wholestep.compiler.passes.distribute.batch_placement.rules import placements_of
+from wholestep.compiler.passes.distribute.placement.placements import MeshAxis, Mixed, Placement, Replicated, Sharded
+from wholestep.compiler.passes.distribute.placement.rules import placements_of
 from wholestep.compiler.passes.distribute.separability import LossTerm, Separation, separate_loss
 from wholestep.compiler.passes.simplify.inline import inline_calls, strip_stop_gradients
 from wholestep.errors import GraphError, UsageError
@@ -106,15 +101,15 @@ def what_mixes_rows(graph: ir.IRGraph) -> str:
     batch = str(next(iter(leading))[0]) if len(leading) == 1 and () not in leading else ""
     if batch not in graph.symbols:
         return "not every input and output has one row for each example"
-    kinds = placements_of([o.node for o in written_out.outputs], batch)
+    kinds = placements_of([o.node for o in written_out.outputs], MeshAxis.of_batch(batch))
     for output in written_out.outputs:
         if reason := _reason(output.node, kinds[output.node]):
             return reason
     return ""
 
 
-def _reason(output: Node, kind: BatchPlacement) -> str:
-    if isinstance(kind, Replicated) or (isinstance(kind, BatchSharded) and kind.axis == 0 and kind.before in (1, None)):
+def _reason(output: Node, kind: Placement) -> str:
+    if isinstance(kind, Replicated) or (isinstance(kind, Sharded) and kind.axis == 0 and kind.outer == 1):
         return ""
     blame, reason = (kind.blame, kind.reason) if isinstance(kind, Mixed) else (output, "is a sum over the batch")
     where = f" (made at {blame.line})" if blame.line is not None else ""

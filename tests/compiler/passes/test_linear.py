@@ -13,7 +13,7 @@ from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import IRGraph, Node, Output
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import float32, int32
-from wholestep.compiler.passes.distribute.linearity import is_linear
+from wholestep.compiler.passes.distribute.placement.rules import is_linear
 
 U, V, X = leaf("u", (3, 4)), leaf("v", (3, 4)), leaf("x", (3, 4))
 ROWS = b.constant([1, 0, 1], int32)

@@ -17,15 +17,16 @@ from wholestep.compiler.ir.graph import IRGraph, Node, Output
 from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import Dim, TensorType, divide, evaluate, float64, int32, symbols_of
-from wholestep.compiler.passes.distribute.batch_placement.placements import (
-    BatchPlacement,
-    BatchSharded,
+from wholestep.compiler.passes.distribute.placement.placements import (
+    MeshAxis,
     Mixed,
     Partial,
+    Placement,
     Replicated,
+    Sharded,
     SumOfRatios,
 )
-from wholestep.compiler.passes.distribute.batch_placement.rules import PLACEMENT_RULES, placements_of
+from wholestep.compiler.passes.distribute.placement.rules import PLACEMENT_RULES, placements_of
 
 BATCH = Dim.symbol("batch")
 X = leaf("x", ("batch", 4))
@@ -59,73 +60,75 @@ def _dropped(upstream: Node, _: Node) -> Node:
     return b.make("dropout", (upstream, b.constant(0.5, float64)), at.DropoutAttrs("k"))
 
 
-CASES: dict[str, tuple[Callable[[], Node], BatchPlacement | str]] = {
+CASES: dict[str, tuple[Callable[[], Node], Placement | str]] = {
     "parameter": (lambda: W, Replicated()),
-    "input": (lambda: X, BatchSharded(0)),
-    "bias": (lambda: b.add(X, b.expand_to(BIAS, X.type.shape, (1,))), BatchSharded(0)),
-    "dense layer": (lambda: b.matmul(X, W), BatchSharded(0)),
-    "dense layer, transposed": (lambda: b.matmul(W, X, True, True), BatchSharded(1)),
+    "input": (lambda: X, Sharded(0)),
+    "bias": (lambda: b.add(X, b.expand_to(BIAS, X.type.shape, (1,))), Sharded(0)),
+    "dense layer": (lambda: b.matmul(X, W), Sharded(0)),
+    "dense layer, transposed": (lambda: b.matmul(W, X, True, True), Sharded(1)),
     "weight gradient": (lambda: b.matmul(X, Z, True, False), Partial()),
-    "attention": (lambda: b.matmul(IMAGES, IMAGES, False, True), BatchSharded(0)),
+    "attention": (lambda: b.matmul(IMAGES, IMAGES, False, True), Sharded(0)),
     "rows against rows": (lambda: b.matmul(X, Z, False, True), "multiplies rows"),
-    "flattened": (lambda: b.reshape(IMAGES, (BATCH, 12)), BatchSharded(0)),
-    "merged": (lambda: b.reshape(IMAGES, (BATCH * 2, 6)), BatchSharded(0)),
-    "merged and split": (lambda: b.reshape(b.reshape(IMAGES, (BATCH * 12,)), (BATCH, 3, 4)), BatchSharded(0)),
-    "merged from behind": (lambda: b.reshape(b.permute(IMAGES, (1, 0, 2)), (2 * BATCH, 6)), BatchSharded(0, 2)),
+    "flattened": (lambda: b.reshape(IMAGES, (BATCH, 12)), Sharded(0)),
+    "merged": (lambda: b.reshape(IMAGES, (BATCH * 2, 6)), Sharded(0)),
+    "merged and split": (lambda: b.reshape(b.reshape(IMAGES, (BATCH * 12,)), (BATCH, 3, 4)), Sharded(0)),
+    "merged from behind": (lambda: b.reshape(b.permute(IMAGES, (1, 0, 2)), (2 * BATCH, 6)), Sharded(0, 2)),
     "merged from behind and split": (
         lambda: b.reshape(b.reshape(STEPS, (2 * BATCH, 6)), (2, BATCH, 3, 2)),
-        BatchSharded(1),
+        Sharded(1),
     ),
     "merged from behind and torn": (lambda: b.reshape(b.reshape(STEPS, (2 * BATCH, 6)), (BATCH, 12)), "tears the rows"),
     "steps and their rows": (lambda: b.add(MERGED, b.reshape(IMAGES, (BATCH * 2, 6))), "combines rows"),
     "dense layer of steps": (
         lambda: b.reshape(b.add(b.matmul(MERGED, SIX), b.expand_to(BIAS, (2 * BATCH, 4), (1,))), (2, BATCH, 4)),
-        BatchSharded(1),
+        Sharded(1),
     ),
     "weight gradient of steps": (lambda: b.matmul(MERGED, MERGED, True, False), Partial()),
     "weight gradient of steps and others": (
         lambda: b.matmul(MERGED, b.reshape(IMAGES, (BATCH * 2, 6)), True, False),
         "multiplies rows",
     ),
-    "the same for every row": (lambda: b.expand_to(BIAS, (2 * BATCH, 4), (1,)), BatchSharded(0, None)),
+    "the same for every row": (lambda: b.expand_to(BIAS, (2 * BATCH, 4), (1,)), Sharded(0, uniform=True)),
     "the same for every row, merged": (
         lambda: b.add(
             b.reshape(b.expand_to(BIAS, (BATCH, 4), (1,)), (BATCH * 4,)), b.reshape(b.transpose(X), (BATCH * 4,))
         ),
         "combines rows",
     ),
-    "permuted": (lambda: b.permute(IMAGES, (2, 0, 1)), BatchSharded(1)),
-    "sum of each row": (lambda: b.sum_axes(X, (1,)), BatchSharded(0)),
+    "permuted": (lambda: b.permute(IMAGES, (2, 0, 1)), Sharded(1)),
+    "sum of each row": (lambda: b.sum_axes(X, (1,)), Sharded(0)),
     "sum of all rows": (lambda: rows_sum(X), Partial()),
     "sum of all": (lambda: total(X), Partial()),
     "scaled sum": (lambda: b.mul(rows_sum(X), BIAS), Partial()),
     "square of a sum": (lambda: b.mul(rows_sum(X), rows_sum(X)), "not linear"),
     "size": (lambda: b.size(BATCH * 3), Partial()),
     "size and one": (lambda: b.size(BATCH + 1), "not a multiple"),
-    "maximum of each row": (lambda: b.max_axes(X, (1,)), BatchSharded(0)),
+    "maximum of each row": (lambda: b.max_axes(X, (1,)), Sharded(0)),
     "maximum of all rows": (lambda: b.max_axes(X, (0,)), "runs along the batch"),
-    "softmax of each row": (lambda: b.softmax(X, 1), BatchSharded(0)),
+    "softmax of each row": (lambda: b.softmax(X, 1), Sharded(0)),
     "softmax over the rows": (lambda: b.softmax(X, 0), "runs along the batch"),
     "each row minus the sum": (
         lambda: b.sub(X, b.expand_to(rows_sum(X), X.type.shape, (1,))),
         "broadcasts a value of the whole batch to each row",
     ),
     "all pairs": (lambda: b.expand_to(X, (BATCH, BATCH, 4), (0, 2)), "pairs the rows"),
-    "embedding": (lambda: b.gather(W, TOKENS, 0), BatchSharded(0)),
+    "embedding": (lambda: b.gather(W, TOKENS, 0), Sharded(0)),
     "embedding gradient": (lambda: b.scatter_add(leaf("u", ("batch", 3, 5)), TOKENS, 0, 4), Partial()),
-    "a column": (lambda: b.gather(X, b.constant([0, 2], int32), 1), BatchSharded(0)),
+    "a column": (lambda: b.gather(X, b.constant([0, 2], int32), 1), Sharded(0)),
     "the first row": (lambda: b.slice_axes(X, (0, 0), (1, 4)), "picks rows by their position"),
+    "one step of merged steps": (lambda: b.slice_axes(MERGED, (BATCH, 0), (2 * BATCH, 6)), Sharded(0)),
+    "a step and a half": (lambda: b.slice_axes(MERGED, (0, 0), (BATCH + 1, 6)), "picks rows by their position"),
     "a row by index": (lambda: b.gather(X, b.constant([0], int32), 0), "picks rows"),
     "one more row": (lambda: b.pad(X, (1, 0), (0, 0)), "adds rows"),
     "two batches": (lambda: b.concat([X, Z], 0), "concatenates batches"),
-    "side by side": (lambda: b.concat([X, Z], 1), BatchSharded(0)),
+    "side by side": (lambda: b.concat([X, Z], 1), Sharded(0)),
     "row numbers": (lambda: b.iota((BATCH, 3), 0), "numbers the rows"),
-    "column numbers": (lambda: b.iota((BATCH, 3), 1), BatchSharded(0)),
-    "by mode": (lambda: b.make("by_mode", (X, X)), BatchSharded(0)),
-    "dropout mask": (lambda: b.make("random", (), at.RandomAttrs("k", X.type)), BatchSharded(0)),
-    "dropout": (lambda: b.make("dropout", (X, b.constant(0.5, float64)), at.DropoutAttrs("k")), BatchSharded(0)),
-    "loss of each row": (lambda: b.make("cross_entropy", (X, LABELS)), BatchSharded(0)),
-    "norm of each row": (lambda: b.make("layer_norm", (X, BIAS, BIAS), at.NormAttrs(0.1)), BatchSharded(0)),
+    "column numbers": (lambda: b.iota((BATCH, 3), 1), Sharded(0)),
+    "by mode": (lambda: b.make("by_mode", (X, X)), Sharded(0)),
+    "dropout mask": (lambda: b.make("random", (), at.RandomAttrs("k", X.type)), Sharded(0)),
+    "dropout": (lambda: b.make("dropout", (X, b.constant(0.5, float64)), at.DropoutAttrs("k")), Sharded(0)),
+    "loss of each row": (lambda: b.make("cross_entropy", (X, LABELS)), Sharded(0)),
+    "norm of each row": (lambda: b.make("layer_norm", (X, BIAS, BIAS), at.NormAttrs(0.1)), Sharded(0)),
     "norm over the batch": (
         lambda: b.make("layer_norm", (b.transpose(X),), at.NormAttrs(0.1)),
         "value of the whole batch",
@@ -134,16 +137,16 @@ CASES: dict[str, tuple[Callable[[], Node], BatchPlacement | str]] = {
         lambda: b.make("rms_norm", (b.reshape(X, (BATCH * 4,)),), at.NormAttrs(0.1)),
         "is not linear in a mean over the batch inside (`sqrt`)",
     ),
-    "group norm": (lambda: b.make("group_norm", (IMAGES,), at.GroupNormAttrs(2, 0.1)), BatchSharded(0)),
+    "group norm": (lambda: b.make("group_norm", (IMAGES,), at.GroupNormAttrs(2, 0.1)), Sharded(0)),
     "batch norm": (
         lambda: b.make("batch_norm", (IMAGES, b.constant([1.0, 2.0], IMAGES.type.dtype)), at.NormAttrs(0.1)),
         "broadcasts a value of the whole batch to each row",
     ),
-    "gradient of a norm, x": (lambda: norm_gradients()[0], BatchSharded(0)),
+    "gradient of a norm, x": (lambda: norm_gradients()[0], Sharded(0)),
     "gradient of a norm, weight": (lambda: norm_gradients()[1], Partial()),
     "attention of each example": (
         lambda: b.make("attention", (IMAGES, IMAGES, IMAGES), at.AttentionAttrs(True, 1.0)),
-        BatchSharded(0),
+        Sharded(0),
     ),
     "attention over the batch": (
         lambda: b.make("attention", (X, X, X), at.AttentionAttrs(False, 1.0)),
@@ -151,7 +154,7 @@ CASES: dict[str, tuple[Callable[[], Node], BatchPlacement | str]] = {
     ),
     "where, of a sum": (lambda: b.where(b.less(BIAS, BIAS), rows_sum(X), b.full_like(BIAS, 0)), Partial()),
     "where, of a sum and one": (lambda: b.where(b.less(BIAS, BIAS), rows_sum(X), b.full_like(BIAS, 1)), "not linear"),
-    "own gradient of rows": (lambda: own(X, X, lambda u, x: b.mul(u, x)), BatchSharded(0)),
+    "own gradient of rows": (lambda: own(X, X, lambda u, x: b.mul(u, x)), Sharded(0)),
     "own gradient of a parameter": (lambda: own(BIAS, BIAS, lambda u, x: b.mul(u, x)), Replicated()),
     "own gradient of a sum": (lambda: own(rows_sum(X), rows_sum(X), lambda u, x: b.scale(u, 2.0)), Partial()),
     "own gradient of a sum of rows": (
@@ -170,7 +173,7 @@ CASES: dict[str, tuple[Callable[[], Node], BatchPlacement | str]] = {
     "own gradient of a part of a sum": (lambda: own(BIAS, BIAS, lambda u, x: b.mul(u, u)), "not linear in a sum"),
     "own gradient with dropout": (
         lambda: own(X, X, _dropped),
-        BatchSharded(0),
+        Sharded(0),
     ),
     "own gradient with dropout behind": (lambda: own(b.transpose(X), b.transpose(X), _dropped), "first axis is not"),
     "own gradient of a mean": (
@@ -188,7 +191,7 @@ CASES: dict[str, tuple[Callable[[], Node], BatchPlacement | str]] = {
 def test_kind(what: str) -> None:
     make, expected = CASES[what]
     node = make()
-    kind = placements_of([node], "batch")[node]
+    kind = placements_of([node], MeshAxis.of_batch("batch"))[node]
     if isinstance(expected, str):
         assert isinstance(kind, Mixed)
         assert expected in kind.reason
@@ -200,7 +203,7 @@ def test_kind(what: str) -> None:
 def test_a_sum_of_images_adds_up_unless_it_is_kept_in_parts(op: str) -> None:
     attrs, types, _ = GOOD[op]
     node = b.make(op, [Node("input", (), at.InputAttrs(f"x{i}", t)) for i, t in enumerate(types)], attrs)
-    kind = placements_of([node], "batch")[node]
+    kind = placements_of([node], MeshAxis.of_batch("batch"))[node]
     if op == "conv2d_grad_weight":
         assert kind == Partial()
     else:  # sixteen sums: an image goes to one of them by its place in the batch
@@ -224,9 +227,9 @@ def part(node: Node, value: Array, first: bool) -> Array:
     return value
 
 
-def joined(one: Array, two: Array, kind: BatchSharded) -> Array:
+def joined(one: Array, two: Array, kind: Sharded) -> Array:
     """Rows of two parts as rows of the whole: one behind the other, as often as the axis goes through the batch."""
-    times = evaluate(kind.before or 1, {"time": 4})
+    times = evaluate(kind.outer, {"time": 4})
     parts = [np.reshape(p, (*p.shape[: kind.axis], times, -1, *p.shape[kind.axis + 1 :])) for p in (one, two)]
     whole = np.concatenate(parts, kind.axis + 1)
     return whole.reshape((*one.shape[: kind.axis], -1, *one.shape[kind.axis + 1 :]))
@@ -251,12 +254,12 @@ def test_parts_of_a_batch_do_what_the_kind_says(graph: IRGraph) -> None:
         cut = {name: part(node, inputs[name], first) for name, node in graph.leaves("input").items()}
         smaller = {**sizes, **({"batch": 2 if first else 3} if "batch" in sizes else {})}
         halves.append(interpret(probe, inputs=cut, state=state, sizes=smaller).outputs)
-    for i, (node, kind) in enumerate((n, placements_of(graph.nodes, "batch")[n]) for n in tensors):
+    for i, (node, kind) in enumerate((n, placements_of(graph.nodes, MeshAxis.of_batch("batch"))[n]) for n in tensors):
         one, two = (h[str(i)] for h in halves)
         close = {"rtol": 1e-7, "atol": 1e-8, "err_msg": f"{node} is {kind}"}
         if isinstance(kind, Replicated):
             np.testing.assert_allclose(one, whole[str(i)], **close)
-        elif isinstance(kind, BatchSharded):
+        elif isinstance(kind, Sharded):
             np.testing.assert_allclose(joined(one, two, kind), whole[str(i)], **close)
         elif isinstance(kind, Partial):
             np.testing.assert_allclose(one + two, whole[str(i)], **close)

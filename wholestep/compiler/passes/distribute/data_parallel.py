@@ -1,6 +1,6 @@
 """Data parallelism: rewrites a step over the global batch into the SPMD step of one rank.
 
-A `divided` input is sharded along the batch.  Placements (`batch_placement`) are propagated through the graph: row-wise
+A `divided` input is sharded along the batch.  Placements (`placement/`) are propagated through the graph: row-wise
 ops stay as they are, and a sum over rows is `Partial` until an `all_reduce`, inserted as late as possible: `Partial`
 flows through linear ops that do not enlarge it.  Batch sizes, row numbers and random streams refer to the global batch.
 Invariant: every value without a batch axis is bitwise equal on all ranks, and equals the value of one process up to
@@ -21,17 +21,18 @@ from wholestep.compiler.ir.ops import Trait, ops_with
 from wholestep.compiler.ir.type_rules.collectives import BATCH, CARRIED, FIRST, OWN, ROWS, SHARES
 from wholestep.compiler.ir.types import Dim, Extent, TensorType, float32, int64, product
 from wholestep.compiler.ir.types import divide as quotient
-from wholestep.compiler.passes.distribute.batch_placement.placements import (
-    BatchPlacement,
-    BatchSharded,
+from wholestep.compiler.passes.distribute.placement.placements import (
+    MeshAxis,
     Mixed,
     Partial,
+    Placement,
     Replicated,
-    SumOfRatios,
+    Sharded,
     TuplePlacement,
-    mentions,
+    comparable_size,
+    is_refused,
 )
-from wholestep.compiler.passes.distribute.batch_placement.rules import placement_of
+from wholestep.compiler.passes.distribute.placement.rules import placement_of
 from wholestep.compiler.passes.lower.decompose import DECOMPOSITIONS, decomposition_over_leaves
 from wholestep.errors import GraphError
 
@@ -60,7 +61,8 @@ class _BatchPartitioner:
     def __init__(self, batch: str, global_batch: str, linear: frozenset[str]) -> None:
         # The symbols of the batch size of this rank and of all ranks, and the ops that Partial values pass through.
         self.batch, self.global_batch, self.linear = batch, global_batch, linear
-        self.placements: dict[Node, BatchPlacement] = {}
+        self.axis = MeshAxis.of_batch(batch)
+        self.placements: dict[Node, Placement] = {}
         self.all_reduces: dict[Node, Node] = {}  # Partial node -> its all_reduce
         self.decomposed: dict[Node, tuple[Node, ...]] = {}  # decomposed composite -> its results
 
@@ -84,7 +86,7 @@ class _BatchPartitioner:
 
     def replicated_result(self, node: Node, what: str) -> Node:
         """A value that leaves the step, which must be the same on all ranks."""
-        if isinstance(self.placements[node], BatchSharded):
+        if isinstance(self.placements[node], Sharded):
             raise GraphError(
                 f"{what} has a row for each of the batch, and every worker holds different rows. Remove it from the "
                 "step, or train in one process; predict returns the outputs of all rows."
@@ -97,9 +99,9 @@ class _BatchPartitioner:
         """Rebuild a node over rewritten inputs, all-reducing Partial inputs if its rule cannot take them."""
         if node.op == "item" and inputs[0] in self.decomposed:
             return self.decomposed[inputs[0]][attrs_of(node, at.ItemAttrs).index]
-        if node.op == "iota" and mentions(node.type.shape[attrs_of(node, at.IotaAttrs).axis], self.batch):
+        if node.op == "iota" and self.axis.mentions(node.type.shape[attrs_of(node, at.IotaAttrs).axis]):
             return self.offset_iota(node)
-        if node.op == "write_rows" and isinstance(self.placements[inputs[1]], BatchSharded):
+        if node.op == "write_rows" and isinstance(self.placements[inputs[1]], Sharded):
             return self.append_rows(node.with_inputs([self.all_reduced(i) for i in inputs]))
         result = self.with_global_batch(node.with_inputs(inputs))
         if result in self.placements:
@@ -108,15 +110,15 @@ class _BatchPartitioner:
         if not self.accepts_partial(result, placement):
             result = result.with_inputs([self.all_reduced(i) for i in result.inputs])
             placement = self.placement_of(result)
-            if _is_refused(placement):
+            if is_refused(placement):
                 return self.decompose(result, placement)
         self.placements[result] = placement
         return result
 
-    def placement_of(self, node: Node) -> BatchPlacement:
+    def placement_of(self, node: Node) -> Placement:
         if node.op == "size":
             return Replicated()  # rewritten to the global batch size
-        if getattr(node.attrs, "per_worker", False) and isinstance(self.placements[node.inputs[0]], BatchSharded):
+        if getattr(node.attrs, "per_worker", False) and isinstance(self.placements[node.inputs[0]], Sharded):
             rows = self.placements[node.inputs[0]]  # per-rank statistics; gradients of weight and bias are Partial
             return (
                 rows
@@ -126,16 +128,16 @@ class _BatchPartitioner:
         return (
             Partial()
             if _is_partial_state(node)
-            else placement_of(node, [self.placements[i] for i in node.inputs], self.batch)
+            else placement_of(node, [self.placements[i] for i in node.inputs], self.axis)
         )
 
-    def accepts_partial(self, node: Node, placement: BatchPlacement) -> bool:
+    def accepts_partial(self, node: Node, placement: Placement) -> bool:
         """Can a node be evaluated on its Partial inputs, before they are summed over ranks?"""
         partial_inputs = [i for i in node.inputs if self.placements[i] == Partial()]
-        if _is_refused(placement) or not partial_inputs:
-            return not _is_refused(placement)
+        if is_refused(placement) or not partial_inputs:
+            return not is_refused(placement)
         exact = node.op in self.linear or (node.op == "cast" and node.type.dtype.name in CARRIED)
-        return exact and all(_elements(node) <= _elements(i) for i in partial_inputs)
+        return exact and all(comparable_size(node) <= comparable_size(i) for i in partial_inputs)
 
     def all_reduced(self, node: Node) -> Node:
         """A value with a Partial placement as Replicated, by an all_reduce (inserted once per value)."""
@@ -150,7 +152,7 @@ class _BatchPartitioner:
                 self.placements[value] = Replicated()
         return self.all_reduces[node]
 
-    def decompose(self, node: Node, placement: BatchPlacement) -> Node:
+    def decompose(self, node: Node, placement: Placement) -> Node:
         """Decompose a composite that mixes rows: a batch norm becomes sums over the batch and row-wise ops."""
         if node.op not in DECOMPOSITIONS:
             self.refuse(node, placement)
@@ -165,8 +167,8 @@ class _BatchPartitioner:
         self.decomposed[node], self.placements[node] = tuple(new[p] for p in parts), Replicated()  # read by `item` only
         return node
 
-    def refuse(self, node: Node, placement: BatchPlacement) -> NoReturn:
-        placements = placement.kinds if isinstance(placement, TuplePlacement) else (placement,)
+    def refuse(self, node: Node, placement: Placement) -> NoReturn:
+        placements = placement.results if isinstance(placement, TuplePlacement) else (placement,)
         blamed = next((k for k in placements if isinstance(k, Mixed)), None)
         op, why = (node, "is not a sum over the batch") if blamed is None else (blamed.blame, blamed.reason)
         name, line = f" {op.name!r}" if op.name else "", f" (created at {op.line})" if op.line else ""
@@ -188,7 +190,7 @@ class _BatchPartitioner:
             return (
                 node if global_extent == extent else Node("size", (), at.SizeAttrs(global_extent), node.name, node.line)
             )
-        if node.op in DRAWS and any(mentions(e, self.batch) for e in node.type.shape):
+        if node.op in DRAWS and any(self.axis.mentions(e) for e in node.type.shape):
             return self.offset_random(node)
         return node
 
@@ -197,7 +199,7 @@ class _BatchPartitioner:
         a, shape = node.attrs, node.type.shape
         assert isinstance(a, at.RandomAttrs | at.DropoutAttrs)
         row = quotient(product(shape), Dim.symbol(self.batch))
-        if row is None or any(mentions(e, self.batch) for e in shape[1:]):
+        if row is None or any(self.axis.mentions(e) for e in shape[1:]):
             self.refuse(node, Mixed(node, "draws random numbers whose first axis is not the batch"))
         return Node(node.op, node.inputs, replace(a, first=a.first + row * Dim.symbol(OWN)), node.name, node.line)
 
@@ -205,13 +207,13 @@ class _BatchPartitioner:
         """An iota along the batch counts from this rank's first row in the global batch."""
         axis, shape = attrs_of(node, at.IotaAttrs).axis, node.type.shape
         each = quotient(shape[axis], Dim.symbol(self.batch))
-        if each is None or mentions(each, self.batch):
+        if each is None or self.axis.mentions(each):
             self.refuse(node, Mixed(node, f"numbers {shape[axis]} positions, which are not rows of the batch"))
         with b.origin(node):
             first = b.cast(b.size(each * Dim.symbol(OWN)), node.type.dtype)
             row_numbers = b.add(node, b.expand_to(first, shape, ()))
         for inner in toposort([row_numbers]):
-            self.placements.setdefault(inner, BatchSharded(axis) if inner.type.rank else Replicated())
+            self.placements.setdefault(inner, Sharded(axis) if inner.type.rank else Replicated())
         return row_numbers
 
     def append_rows(self, node: Node) -> Node:
@@ -219,9 +221,7 @@ class _BatchPartitioner:
         x, rows, start = node.inputs
         each, placement = quotient(rows.type.shape[0], Dim.symbol(self.batch)), self.placements[rows]
         in_order = (
-            placement in (BatchSharded(0), BatchSharded(0, None))
-            and each is not None
-            and not mentions(each, self.batch)
+            placement in (Sharded(0), Sharded(0, uniform=True)) and each is not None and not self.axis.mentions(each)
         )
         if not in_order or Replicated() != self.placements[x] or Replicated() != self.placements[start]:
             self.refuse(node, Mixed(node, "stores rows of the batch in a different order than that of the batch"))
@@ -235,20 +235,6 @@ class _BatchPartitioner:
             appended = b.write_rows(x, self.all_reduced(padded), start)
         self.placements[appended] = Replicated()
         return appended
-
-
-def _is_refused(placement: BatchPlacement) -> bool:
-    return isinstance(placement, Mixed | SumOfRatios) or (
-        isinstance(placement, TuplePlacement) and any(map(_is_refused, placement.kinds))
-    )
-
-
-def _elements(node: Node) -> int:
-    """The number of elements of a value without rows, for comparison: a symbolic extent counts as 64."""
-    count = 1
-    for extent in node.type.shape:
-        count *= extent if isinstance(extent, int) else 64
-    return count
 
 
 def _rename_symbol(extent: Extent, old: str, new: str) -> Extent:

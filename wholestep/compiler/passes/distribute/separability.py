@@ -15,9 +15,8 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.ir.ops import Trait, ops_with
-from wholestep.compiler.passes.distribute.batch_placement.placements import BatchPlacement, Mixed, Partial, Replicated
-from wholestep.compiler.passes.distribute.batch_placement.rules import placements_of
-from wholestep.compiler.passes.distribute.linearity import is_linear
+from wholestep.compiler.passes.distribute.placement.placements import MeshAxis, Mixed, Partial, Placement, Replicated
+from wholestep.compiler.passes.distribute.placement.rules import is_linear, placements_of
 
 
 @dataclass(frozen=True)
@@ -55,13 +54,13 @@ def separate_loss(graph: IRGraph, loss: Node, batch: str = "batch") -> Separatio
     """Decompose a loss into terms.  Calls must be inlined and gradients of gradients expanded."""
     assert loss in set(graph.nodes), f"the loss {loss!r} is no node of the graph"
     assert loss.type.rank == 0, f"the loss {loss!r} is not a scalar"
-    kinds = placements_of([loss], batch)
+    placements = placements_of([loss], MeshAxis.of_batch(batch))
     try:
-        terms_and_rest = list(_split(loss, None, kinds))
+        terms_and_rest = list(_split(loss, None, placements))
     except _NotSeparableError as error:
         quotient = _only_quotient(loss, batch)
         # Chain rule: the gradient of each part is that of the quotient, scaled later by the derivative of `outer`.
-        nonlinear = next((n for n in kinds if n.op == "custom_gradient" and not is_linear(n)), None)
+        nonlinear = next((n for n in placements if n.op == "custom_gradient" and not is_linear(n)), None)
         if quotient is not None and nonlinear is not None:
             why = "has a custom gradient that is not linear in the upstream gradient, under a function of a mean"
             return Separation(False, blame=nonlinear, reason=why)
@@ -72,29 +71,29 @@ def separate_loss(graph: IRGraph, loss: Node, batch: str = "batch") -> Separatio
     return Separation(True, terms, tuple(t for t in terms_and_rest if isinstance(t, Node)))
 
 
-def _split(node: Node, weight: Node | None, kinds: Mapping[Node, BatchPlacement]) -> Iterator[LossTerm | Node]:
+def _split(node: Node, weight: Node | None, placements: Mapping[Node, Placement]) -> Iterator[LossTerm | Node]:
     """weight·node as terms; a summand that does not depend on the batch is yielded as a node."""
-    kind = kinds[node]
-    if isinstance(kind, Replicated):
+    placement = placements[node]
+    if isinstance(placement, Replicated):
         yield _times_weight(weight, node)
-    elif isinstance(kind, Partial):
+    elif isinstance(placement, Partial):
         yield _term(weight, node, None)
-    elif node.op in _QUOTIENTS and not isinstance(kinds[node.inputs[1]], Replicated):
-        yield _quotient(node, weight, kinds)
+    elif node.op in _QUOTIENTS and not isinstance(placements[node.inputs[1]], Replicated):
+        yield _quotient(node, weight, placements)
     elif node.op in _OUTER_RULES:
-        for part, part_weight in _OUTER_RULES[node.op](node, weight, kinds):
-            yield from _split(part, part_weight, kinds)
+        for part, part_weight in _OUTER_RULES[node.op](node, weight, placements):
+            yield from _split(part, part_weight, placements)
     else:
-        raise _not_linear(node, kind)
+        raise _not_linear(node, placement)
 
 
-def _quotient(node: Node, weight: Node | None, kinds: Mapping[Node, BatchPlacement]) -> LossTerm:
+def _quotient(node: Node, weight: Node | None, placements: Mapping[Node, Placement]) -> LossTerm:
     numerator, denominator = node.inputs
     for part in node.inputs:
-        kind = kinds[part]
-        if isinstance(kind, Mixed):
-            raise _NotSeparableError(kind.blame, kind.reason)
-    if not (isinstance(kinds[numerator], Partial) and isinstance(kinds[denominator], Partial)):
+        placement = placements[part]
+        if isinstance(placement, Mixed):
+            raise _NotSeparableError(placement.blame, placement.reason)
+    if not (isinstance(placements[numerator], Partial) and isinstance(placements[denominator], Partial)):
         raise _NotSeparableError(node, "does not divide a sum over the batch by another")
     if _depends_on_parameters(denominator):
         raise _NotSeparableError(node, "has a denominator that depends on parameters")
@@ -117,45 +116,45 @@ def _times_weight(weight: Node | None, node: Node) -> Node:
 Parts = Iterator[tuple[Node, Node | None]]
 
 
-def _add(node: Node, weight: Node | None, kinds: Mapping[Node, BatchPlacement]) -> Parts:
+def _add(node: Node, weight: Node | None, placements: Mapping[Node, Placement]) -> Parts:
     for part in node.inputs:
         yield part, weight
 
 
-def _sub(node: Node, weight: Node | None, kinds: Mapping[Node, BatchPlacement]) -> Parts:
+def _sub(node: Node, weight: Node | None, placements: Mapping[Node, Placement]) -> Parts:
     x, y = node.inputs
     yield x, weight
     yield y, b.constant(-1, y.type.dtype) if weight is None else b.neg(weight)
 
 
-def _neg(node: Node, weight: Node | None, kinds: Mapping[Node, BatchPlacement]) -> Parts:
+def _neg(node: Node, weight: Node | None, placements: Mapping[Node, Placement]) -> Parts:
     (x,) = node.inputs
     yield x, b.constant(-1, x.type.dtype) if weight is None else b.neg(weight)
 
 
-def _mul(node: Node, weight: Node | None, kinds: Mapping[Node, BatchPlacement]) -> Parts:
+def _mul(node: Node, weight: Node | None, placements: Mapping[Node, Placement]) -> Parts:
     for x, factor in (node.inputs, node.inputs[::-1]):
-        if isinstance(kinds[factor], Replicated):
+        if isinstance(placements[factor], Replicated):
             yield x, _times_weight(weight, factor)
             return
-    raise _not_linear(node, kinds[node])
+    raise _not_linear(node, placements[node])
 
 
-def _div(node: Node, weight: Node | None, kinds: Mapping[Node, BatchPlacement]) -> Parts:
+def _div(node: Node, weight: Node | None, placements: Mapping[Node, Placement]) -> Parts:
     x, divisor = node.inputs  # the divisor does not depend on the batch; else _split would have taken the quotient rule
     yield x, b.div(b.constant(1, x.type.dtype) if weight is None else weight, divisor)
 
 
-def _cast_or_reshape(node: Node, weight: Node | None, kinds: Mapping[Node, BatchPlacement]) -> Parts:
+def _cast_or_reshape(node: Node, weight: Node | None, placements: Mapping[Node, Placement]) -> Parts:
     (x,) = node.inputs
     if x.type.rank or not x.type.dtype.is_float:
-        raise _not_linear(node, kinds[node])
+        raise _not_linear(node, placements[node])
     yield x, None if weight is None else b.cast(weight, x.type.dtype)
 
 
-def _not_linear(node: Node, kind: BatchPlacement) -> _NotSeparableError:
-    if isinstance(kind, Mixed):
-        return _NotSeparableError(kind.blame, kind.reason)
+def _not_linear(node: Node, placement: Placement) -> _NotSeparableError:
+    if isinstance(placement, Mixed):
+        return _NotSeparableError(placement.blame, placement.reason)
     return _NotSeparableError(node, "is not a weighted sum of means over the batch")
 
 
@@ -177,12 +176,13 @@ _OUTER_RULES = {
 
 def _only_quotient(loss: Node, batch: str) -> LossTerm | None:
     """The only quotient through which the loss depends on the batch, as a term; None if there is none."""
-    kinds = placements_of([loss], batch)
-    for quotient in (n for n in kinds if n.op in _QUOTIENTS and n.type.rank == 0):
-        if not isinstance(placements_of([loss], batch, {quotient: Replicated()})[loss], Replicated):
+    axis = MeshAxis.of_batch(batch)
+    placements = placements_of([loss], axis)
+    for quotient in (n for n in placements if n.op in _QUOTIENTS and n.type.rank == 0):
+        if not isinstance(placements_of([loss], axis, {quotient: Replicated()})[loss], Replicated):
             continue
         try:
-            return _quotient(quotient, None, kinds)
+            return _quotient(quotient, None, placements)
         except _NotSeparableError:
             continue
     return None
