@@ -69,7 +69,7 @@ def direct(exchanges: Iterable[CollectiveCost], ranks: int, network: Network) ->
 def halving(exchanges: Iterable[CollectiveCost], ranks: int, network: Network) -> float:
     """Half of what is left goes to a partner, then a quarter, ...; and back: 2 log2 n messages, the same bytes."""
     wire = 1e9 * network.gigabytes_per_second
-    return sum(2 * ceil(log2(ranks)) * 1e-6 * network.latency_us + float(e.sent(ranks)) / wire for e in exchanges)
+    return sum(2 * ceil(log2(ranks)) * 1e-6 * network.latency_us + float(e.bytes_sent(ranks)) / wire for e in exchanges)
 
 
 def two_levels(exchanges: Iterable[CollectiveCost], ranks: int, network: Network) -> float:

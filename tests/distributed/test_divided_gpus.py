@@ -111,7 +111,7 @@ def test_bytes_sent_and_held_are_those_of_the_plan(run: Callable[[Grid], Path], 
     for each in plan.exchanges:
         along = plan.grid.along(each.axis)
         little = each.collective == "all_reduce" and each.bytes <= LITTLE  # everybody is sent all of it, at once
-        wire += plan.workers * ((along - 1) * each.bytes if little else each.sent(along))
+        wire += plan.workers * ((along - 1) * each.bytes if little else each.bytes_sent(along))
     assert sum(each["sent"] for each in told) == wire
     if grid[0] == 2:
         assert wire == plan.wire_bytes_of_all

@@ -1,4 +1,4 @@
-"""What the workers of a run must have in common, compared before the first step."""
+"""Digest of everything that determines the bits of a run; workers compare theirs before the first step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from wholestep.session import Session
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # in the text of a function
-OWN = ("threads", "device")  # settings in which workers may differ
+LOCAL_SETTINGS = ("threads", "device")  # workers may differ in them
 ADVICE = {
     "wholestep": "Install the same version everywhere.",
     "python": "Use the same version of Python everywhere.",
@@ -36,21 +36,21 @@ ADVICE = {
 def need_same(
     group: RankGroup, session: Session, loader: Any, settings: Mapping[str, Any], validation: Table | None = None
 ) -> None:
-    """UsageError, in every worker, where one of them would train something else; it names the worker and the field."""
-    own = dict(_flat("", describe_run(session, loader, settings, validation)))
-    told = [json.loads(text) for text in group.gather(json.dumps(own).encode())]
-    first = told[0]
-    for rank, other in enumerate(told):
+    """Raise UsageError in every worker if one of them would train something else; names the worker and the field."""
+    description = dict(_flatten("", describe_run(session, loader, settings, validation)))
+    descriptions = [json.loads(text) for text in group.gather(json.dumps(description).encode())]
+    first = descriptions[0]
+    for rank, other in enumerate(descriptions):
         for field in sorted({*first, *other}, key=lambda name: (name.startswith("weights"), name)):
-            there, here = other.get(field), first.get(field)
-            if there != here:
-                raise UsageError(_differ(group, session, rank, field, there, here))
+            value, expected = other.get(field), first.get(field)
+            if value != expected:
+                raise UsageError(_difference_text(group, session, rank, field, value, expected))
 
 
 def describe_run(
     session: Session, loader: Any, settings: Mapping[str, Any], validation: Table | None = None
 ) -> dict[str, Any]:
-    """What decides a run: versions, the plan, rows, seeds, settings, and the numbers that it begins with."""
+    """Everything that determines a run: versions, the plan, rows, seeds, settings and initial values."""
     identity = identity_of(session, loader)
     return {
         "wholestep": identity.pop("version"),
@@ -59,31 +59,31 @@ def describe_run(
         **identity,
         **({} if validation is None else {"data of the validation": describe_table(validation)}),
         "step": session.state.step,
-        "settings": {name: value for name, value in settings.items() if name not in OWN},
-        "weights": hashlib.sha256(json.dumps(_sums(session)).encode()).hexdigest()[:16],
+        "settings": {name: value for name, value in settings.items() if name not in LOCAL_SETTINGS},
+        "weights": hashlib.sha256(json.dumps(_checksums(session)).encode()).hexdigest()[:16],
     }
 
 
-def _sums(session: Session) -> dict[str, int]:
-    """A checksum of each state that a worker has to itself: those that differ could not even read the others."""
-    own = [name for name in session.state.names if not session.state.is_divided(name)]
-    return {name: zlib.crc32(np.ascontiguousarray(session.get(name)).tobytes()) for name in own}
+def _checksums(session: Session) -> dict[str, int]:
+    """A checksum of each replicated state.  Reading a sharded one is a collective, which unequal workers cannot run."""
+    replicated = [name for name in session.state.names if not session.state.is_divided(name)]
+    return {name: zlib.crc32(np.ascontiguousarray(session.get(name)).tobytes()) for name in replicated}
 
 
-def _flat(prefix: str, value: Any) -> Iterator[tuple[str, str]]:
+def _flatten(prefix: str, value: Any) -> Iterator[tuple[str, str]]:
     if isinstance(value, Mapping):
         for name, inner in value.items():
-            yield from _flat(f"{prefix}.{name}" if prefix else str(name), inner)
+            yield from _flatten(f"{prefix}.{name}" if prefix else str(name), inner)
     else:
         yield prefix, ADDRESS.sub("", str(value))
 
 
-def _differ(group: RankGroup, session: Session, rank: int, field: str, there: object, here: object) -> str:
-    if field == "weights":  # in every worker: all of them see the same texts
-        sums = [json.loads(text) for text in group.gather(json.dumps(_sums(session)).encode())]
+def _difference_text(group: RankGroup, session: Session, rank: int, field: str, value: object, expected: object) -> str:
+    if field == "weights":  # a collective: all workers arrive here, since all compare the same descriptions
+        sums = [json.loads(text) for text in group.gather(json.dumps(_checksums(session)).encode())]
         field = next((f"weights of {name!r}" for name in sums[0] if sums[0][name] != sums[rank].get(name)), field)
     advice = next((text for name, text in ADVICE.items() if field.startswith(name)), "Start all of them alike.")
     return (
-        f"the workers do not train the same: rank {rank} differs from rank 0 in {field}, which is {there or 'nothing'} "
-        f"there and {here or 'nothing'} on rank 0. {advice}"
+        f"the workers do not train the same: rank {rank} differs from rank 0 in {field}, which is {value or 'nothing'} "
+        f"there and {expected or 'nothing'} on rank 0. {advice}"
     )

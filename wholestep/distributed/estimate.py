@@ -1,4 +1,4 @@
-"""What a step will take on many ranks: the report of one rank's plan, its bytes on the wire, and seconds."""
+"""Estimate of a step on many ranks: the report of one rank's plan, its bytes on the wire, and seconds."""
 
 from __future__ import annotations
 
@@ -24,45 +24,45 @@ from wholestep.steps.definition import Definition
 
 @dataclass(frozen=True, kw_only=True)
 class WorkersReport(PlanReport):
-    """The plan of one rank and what its step takes on all of them; `str()` is the table."""
+    """The plan of one rank and the cost of a step over all ranks; `str()` is the table."""
 
     workers: int
-    grid: Mesh  # in which they stand
+    grid: Mesh
     network: Network
     exchanges: tuple[CollectiveCost, ...]
-    compute_seconds: float  # of a rank's kernels, by the target's prices
+    compute_seconds: float  # of one rank's kernels, by the target's cost model
 
     @property
     def wire_bytes(self) -> int:
-        """What a rank sends in a step, on average over ranks, rounded up: 2(n - 1) / n of what it reduces.
+        """Bytes that a rank sends in a step, on average over ranks, rounded up: 2(n - 1) / n of what it reduces.
 
-        That is its gradients, the loss and what metrics count.
+        It reduces gradients, the loss and the sums of metrics.
         """
-        return ceil(sum(e.sent(self.grid.along(e.axis)) for e in self.exchanges))
+        return ceil(sum(e.bytes_sent(self.grid.along(e.axis)) for e in self.exchanges))
 
     def wire_bytes_along(self, axis: str) -> Fraction:
-        """What of it goes along an axis of their grid, "data" or "model"."""
-        return sum((e.sent(self.grid.along(axis)) for e in self.exchanges if e.axis == axis), Fraction(0))
+        """The bytes of these along one axis of the mesh, "data" or "model"."""
+        return sum((e.bytes_sent(self.grid.along(axis)) for e in self.exchanges if e.axis == axis), Fraction(0))
 
     @property
     def wire_bytes_of_all(self) -> int:
-        """What all ranks send in a step, to the byte: 2(n - 1) times what each reduces."""
-        return int(sum(self.workers * e.sent(self.grid.along(e.axis)) for e in self.exchanges))
+        """Bytes that all ranks together send in a step, exactly: 2(n - 1) times what each reduces."""
+        return int(sum(self.workers * e.bytes_sent(self.grid.along(e.axis)) for e in self.exchanges))
 
     @property
     def gradient_bytes(self) -> int:
-        """Of the parameters that it trains: most of what is exchanged."""
+        """The bytes of all gradients, most of what is exchanged."""
         types = [self.plan.buffers[parameter].type for parameter, _ in self.plan.param_grad_pairs]
         return sum(evaluate(t.elements, self.plan.sizes) * t.dtype.size for t in types)
 
     @property
     def exchange_seconds(self) -> float:
-        """What collectives take in a step."""
+        """The time of all collectives of a step."""
         return sum(e.seconds(self.grid.along(e.axis), self.network) for e in self.exchanges)
 
     @property
     def step_seconds(self) -> float:
-        """Computing, then exchanging: nothing is assumed to overlap."""
+        """Computing, then exchanging: no overlap is assumed."""
         return self.compute_seconds + self.exchange_seconds
 
     @property
@@ -89,53 +89,57 @@ class WorkersReport(PlanReport):
 
 
 def workers_report(
-    definition: Definition, where: Placement, asked: int | Workers, network: str | Network, shard: str | None = None
+    definition: Definition,
+    placement: Placement,
+    workers: int | Workers,
+    network: str | Network,
+    shard: str | None = None,
 ) -> WorkersReport:
     """The estimate of a step whose batch is divided among ranks."""
-    network, target, grid = as_network(network), where.device.target, _grid_of(asked)
-    workers, shard = grid.size, shard or (asked.shard if isinstance(asked, Workers) else None)
-    ranked = _of_one_rank(definition, grid.data)
-    if workers > 1:
-        ranked = replace(definition, ranks=grid.data, shard=shard, model_ranks=grid.model, traced={}, splits={})
-    plan, _ = Plans(ranked, replace(where.options, cache=False), target).plan_with_report(definition.main)
-    found = exchanges_of(plan) if workers > 1 else ()
+    network, target, grid = as_network(network), placement.device.target, _mesh_of(workers)
+    shard = shard or (workers.shard if isinstance(workers, Workers) else None)
+    _need_rows(definition, grid.data)
+    of_rank = definition
+    if grid.size > 1:
+        of_rank = replace(definition, ranks=grid.data, shard=shard, model_ranks=grid.model, traced={}, splits={})
+    plan, _ = Plans(of_rank, replace(placement.options, cache=False), target).plan_with_report(definition.main)
     return WorkersReport(
         plan,
-        where.threads,
-        footprint(plan, where.threads),
-        f"estimate of one of {workers:,} ranks",
-        workers=workers,
+        placement.threads,
+        footprint(plan, placement.threads),
+        f"estimate of one of {grid.size:,} ranks",
+        workers=grid.size,
         grid=grid,
         network=network,
-        exchanges=tuple(found),
-        compute_seconds=compute_seconds(plan, target, where.threads),
+        exchanges=tuple(exchanges_of(plan)) if grid.size > 1 else (),
+        compute_seconds=compute_seconds(plan, target, placement.threads),
     )
 
 
 def compute_seconds(plan: Plan, target: Target, threads: int) -> float:
-    """What the kernels of a step take by the target's prices: of one thread on a CPU, of the whole device elsewhere."""
+    """The time of a step's kernels by the target's cost model, which prices one thread of a CPU, or a whole GPU."""
     total = sum(max(price_kernel(kernel, plan.buffers, target.costs)) for kernel in plan.kernels)
     return 1e-9 * total / (threads if target.family == "cpu" else 1)
 
 
 def exchanges_of(plan: Plan) -> Iterator[CollectiveCost]:
-    """The collectives of a rank's plan, in the order in which it runs them."""
-    return (CollectiveCost(*found) for found in collectives_of(plan))
+    """The collectives of a rank's plan, in the order of execution."""
+    return (CollectiveCost(*collective) for collective in collectives_of(plan))
 
 
-def _grid_of(asked: object) -> Mesh:
-    """How many ranks stand along each axis."""
-    if isinstance(asked, Workers):
-        if asked.count is None:
+def _mesh_of(workers: object) -> Mesh:
+    """The number of ranks along each axis."""
+    if isinstance(workers, Workers):
+        if workers.count is None:
             raise OptionError("estimate has to know how many workers there are: ws.Workers(data=4, model=2).")
-        return Mesh(asked.count // (asked.model or 1), asked.model or 1)
-    if not isinstance(asked, int) or isinstance(asked, bool) or asked < 1:
-        raise OptionError(f"workers is a whole number of at least 1, or ws.Workers(...); received {asked!r}.")
-    return Mesh(asked)
+        return Mesh(workers.count // (workers.model or 1), workers.model or 1)
+    if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
+        raise OptionError(f"workers is a whole number of at least 1, or ws.Workers(...); received {workers!r}.")
+    return Mesh(workers)
 
 
-def _of_one_rank(definition: Definition, workers: int) -> Definition:
-    """The same with the rows of one rank: those of the batch, divided and rounded up."""
+def _need_rows(definition: Definition, workers: int) -> None:
+    """Raise unless the inputs have a batch axis with at least one row for each worker."""
     first = next(iter(definition.graph.inputs.values()), None)
     extent = first.shape[0] if first is not None and first.shape else None
     symbol = str(extent)
@@ -150,4 +154,3 @@ def _of_one_rank(definition: Definition, workers: int) -> Definition:
             f"batch_size={rows:,} is the whole batch, and {workers:,} workers would not have a row each. Give at "
             f"least batch_size={workers:,}."
         )
-    return replace(definition, capacity={**definition.capacity, symbol: -(-rows // workers)})

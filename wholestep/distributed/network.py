@@ -1,9 +1,9 @@
-"""What collectives cost on a network: exact bytes, and seconds by the α-β model.
+"""Cost model of collectives on a network: exact bytes, and seconds by the α-β model.
 
-A message of b bytes takes α + b / β: the time to begin one, and the bandwidth of one rank.  Parts of a collective go
-directly to whose they are, as our engines send them: each rank hands part j of its numbers to rank j, adds what it got
-in the fixed order, and hands the sum of its part back to all.  So an all-reduce of B bytes over n ranks is 2(n - 1)
-messages of B / n bytes, one after the other: 2(n - 1) α + 2(n - 1) / n · B / β.
+A message of b bytes takes α + b / β: latency, and bandwidth of one rank.  Our engines use the direct algorithm, not a
+ring: each rank sends part j of its values to rank j, adds the parts that it receives in the fixed order, and sends the
+sum to all.  So an all-reduce of B bytes over n ranks is 2(n - 1) consecutive messages of B / n bytes:
+2(n - 1) α + 2(n - 1) / n · B / β.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from wholestep.errors import OptionError
 
 @dataclass(frozen=True)
 class Network:
-    """A network by two numbers: the time of an empty message, and what a rank sends in a second.
+    """A network by two numbers: the latency of an empty message, and the bandwidth of a rank.
 
     Example: `ws.Network(latency_us=12, gigabytes_per_second=3.1)`.
     """
@@ -39,8 +39,8 @@ class Network:
         return f"{self.latency_us:g} us, {self.gigabytes_per_second:g} GB/s"
 
 
-# Bandwidths are those of the wire.  Latencies are what a small message of MPI takes there: through the kernel's TCP on
-# 10 and 25 Gb, past the kernel (RDMA) above.  Shared memory: two ranks of MPICH on two cores, measured.
+# Bandwidths are those of the wire.  Latencies are those of small MPI messages: through the kernel's TCP on 10 and
+# 25 Gb, past the kernel (RDMA) above.  Shared memory: measured for two ranks of MPICH on two cores.
 NETWORKS: Mapping[str, Network] = MappingProxyType(
     {
         "10Gb": Network(30, 1.25),
@@ -52,19 +52,19 @@ NETWORKS: Mapping[str, Network] = MappingProxyType(
 )
 
 
-def as_network(given: str | Network) -> Network:
+def as_network(network: str | Network) -> Network:
     """A network, or the one of that name."""
-    if isinstance(given, Network):
-        return given
-    if given not in NETWORKS:
+    if isinstance(network, Network):
+        return network
+    if network not in NETWORKS:
         raise OptionError(
-            f"network={given!r} is not known: expected one of {', '.join(NETWORKS)}, or "
+            f"network={network!r} is not known: expected one of {', '.join(NETWORKS)}, or "
             "ws.Network(latency_us=12, gigabytes_per_second=3.1)."
         )
-    return NETWORKS[given]
+    return NETWORKS[network]
 
 
-# Messages of a collective over n ranks that follow each other.
+# The number of consecutive messages of a collective over n ranks.
 MESSAGES: Mapping[str, Callable[[int], int]] = MappingProxyType(
     {
         "all_reduce": lambda n: 2 * (n - 1),
@@ -77,17 +77,19 @@ MESSAGES: Mapping[str, Callable[[int], int]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class CollectiveCost:
-    """One collective of a step: which, and the bytes of the whole tensor that is summed, gathered or handed out."""
+    """One collective of a step: its op, and the bytes of the complete tensor that is reduced, gathered or broadcast."""
 
     collective: str
     bytes: int
-    axis: str = DATA  # of the grid in which ranks stand
+    axis: str = DATA  # of the mesh
 
-    def sent(self, ranks: int) -> Fraction:
-        """Bytes that a rank sends, on average over ranks: exactly so where the elements divide among them."""
+    def bytes_sent(self, ranks: int) -> Fraction:
+        """Bytes that a rank sends, on average over ranks; exact for each rank if the elements divide evenly."""
         return self.bytes * SENT[self.collective](ranks)
 
     def seconds(self, ranks: int, network: Network) -> float:
-        """By the α-β model."""
+        """The time of the collective by the α-β model."""
         messages = MESSAGES[self.collective](ranks)
-        return 1e-6 * network.latency_us * messages + float(self.sent(ranks)) / (1e9 * network.gigabytes_per_second)
+        return 1e-6 * network.latency_us * messages + float(self.bytes_sent(ranks)) / (
+            1e9 * network.gigabytes_per_second
+        )

@@ -1,4 +1,4 @@
-"""`ws.Workers`: the processes that make each step together."""
+"""`ws.Workers`: how many processes train one model together, and how they share the work."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ SHARDS = (None, "optimizer")
 
 @dataclass(frozen=True)
 class Workers:
-    """Processes that make each step together: every one of them runs the same script, over its own rows of each batch.
+    """Processes that compute each step together: all run the same script, each over its own rows of each batch.
 
     Args:
-        count: how many; None is as many as were started, `wholestep launch -n 4`.
+        count: the number of processes; None: as many as were started, `wholestep launch -n 4`.
         engine: "mpi": processes that `wholestep launch`, `mpiexec` or `srun` has started.  "ray": this process asks Ray
-            for them, which starts them again where one is lost.  Steps on GPUs are exchanged by NCCL, whoever started
-            the processes; "nccl" wants that of a single one too.
-        shard: "optimizer": each process keeps a part of the optimizer's state, and updates its part of the weights.
-        data: of `count = data * model`: how many parts a batch is cut into.
-        model: and how many processes have the same rows and divide layers, those that say `split=`; neighbours, rank
-            0 to `model - 1` and so on, best on one machine.
-        checkpoint: of "ray": the folder that its restarts go on from; `fit` keeps its checkpoints there.
-        restarts: of "ray": how often; `wholestep launch --restarts 3` says it for MPI.
+            for them, which restarts them if one is lost.  GPUs always communicate by NCCL; "nccl" requires it of a
+            single process, too.
+        shard: "optimizer": each process keeps a shard of the optimizer's state, and updates its shard of the weights.
+        data: data parallelism: the number of parts of a batch; `count = data * model`.
+        model: tensor parallelism: the number of processes that have the same rows and divide the layers with `split=`.
+            They are consecutive ranks, 0 to `model - 1` and so on, best on one machine.
+        checkpoint: for "ray": the folder from which restarts continue; `fit` keeps its checkpoints there.
+        restarts: for "ray": how often; for MPI it is `wholestep launch --restarts 3`.
         timeout: seconds that a process waits for the others before the run ends with a `WorkerError`.
 
     Example: `ws.fit(model, (x, y), loss="cross_entropy", workers=ws.Workers(4))`.
@@ -54,7 +54,7 @@ class Workers:
             )
         for name, least in (("count", 1), ("data", 1), ("model", 1), ("restarts", 0)):
             value = getattr(self, name)
-            if (value is None and name != "restarts") or _is_whole(value, least):
+            if (value is None and name != "restarts") or _is_integer(value, least):
                 continue
             raise OptionError(f"Workers: {name} is a whole number of at least {least}; received {value!r}.")
         if isinstance(self.timeout, bool) or not isinstance(self.timeout, int | float) or not self.timeout > 0:
@@ -62,7 +62,7 @@ class Workers:
         self._need_axes()
 
     def _need_axes(self) -> None:
-        """`count` follows from `data` and `model` where it is not given; of `model` alone, from who was started."""
+        """Derive what is missing of count = data * model; with `model` alone, the number of processes decides."""
         if self.data is None and (self.model is None or self.count is None):
             return
         product = (self.data or 1) * (self.model or 1)
@@ -80,21 +80,21 @@ class Workers:
 
     @property
     def shards(self) -> int | tuple[int, int] | None:
-        """The `shards=` that makes their steps in one process, to the same bits."""
+        """The value of `shards=` that computes the same bits in one process."""
         return self.count if (self.model or 1) == 1 or self.data is None else (self.data, self.model or 1)
 
     @property
     def rank(self) -> int:
-        """Of this process, from 0; 0 too where it was started alone."""
-        found = read_launch()
-        return 0 if found is None else found.rank
+        """The rank of this process, from 0; 0 for a process that was started alone."""
+        launch = read_launch()
+        return 0 if launch is None else launch.rank
 
     def join(self) -> RankGroup | None:
-        """The group that this process is a rank of; None where it is alone."""
-        from wholestep.distributed.launch.joining import join  # most run alone
+        """Join the process group of this job; None for a process that is alone."""
+        from wholestep.distributed.launch.joining import join  # most processes are alone
 
         return join(self)
 
 
-def _is_whole(value: object, least: int) -> bool:
+def _is_integer(value: object, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least

@@ -113,10 +113,10 @@ def test_a_rank_whose_peer_is_gone_says_so_through_its_agent() -> None:
     task = agent.Task([sys.executable, "-c", script], ".", {}, [2], ("host", 1), "00" * 32, "host")
     with running_agent(task) as child:
         assert child.stderr is not None
-        ended = agent.heard(child.stderr.readline())
+        ended = agent.parse_exit(child.stderr.readline())
     assert ended is not None
     assert (ended.rank, ended.code, ended.missed, ended.is_lost) == (2, 75, "rank 3 hangs", False)
-    assert agent.heard("[2] something else") is None
+    assert agent.parse_exit("[2] something else") is None
 
 
 def test_a_job_is_started_again_where_a_rank_was_lost_and_not_where_the_script_failed() -> None:
@@ -187,7 +187,7 @@ def test_ranks_that_cannot_map_memory_send_messages_and_say_so() -> None:
     said = (
         "import numpy as np, wholestep as ws; from wholestep.distributed.transport import native, sockets\n"
         "def refuse(*place): raise PermissionError(13, 'Permission denied', 'the window')\n"
-        "if ws.Workers().rank == 1: sockets._open = refuse\n"
+        "if ws.Workers().rank == 1: sockets._map_window = refuse\n"
         "group, array = ws.Workers(2).join(), np.ones(5000, np.float32)\n"
         "native.sum_all(group.native, array); group.check(); print(group.memory, set(array.tolist()))"
     )

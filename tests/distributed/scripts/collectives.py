@@ -26,13 +26,13 @@ def check_all_reduce(group: ProcessGroup, counts: tuple[int, ...], dtype: str, i
     given = [parts(count, dtype, group.size, at) for at, count in enumerate(counts)]
     own = [each[group.rank].copy() for each in given]
     to = own if in_place else [np.zeros_like(each) for each in own]
-    sent = group.sent
+    sent = group.bytes_sent
     assert native.run(group.native, "all_reduce", [(a, b, a.size) for a, b in zip(own, to)]) == 0
     for found, each in zip(to, given):
         assert found.tobytes() == tree_sum(each).tobytes(), (counts, dtype, in_place)
     bytes_ = sum(each.nbytes for each in own)
     if bytes_ > 4096 and sum(counts) % group.size == 0:  # the parts of the ranks are alike
-        assert group.sent - sent == 2 * (group.size - 1) * bytes_ // group.size
+        assert group.bytes_sent - sent == 2 * (group.size - 1) * bytes_ // group.size
 
 
 def check_others(group: ProcessGroup, counts: tuple[int, ...], dtype: str) -> None:

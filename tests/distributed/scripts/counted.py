@@ -18,9 +18,9 @@ session = ws.build_session(network(split=model > 1), **ABOUT, workers=workers, o
 group = workers.join()
 batch = {"x": np.ones((64, 12), np.float32), "labels": np.zeros(64, np.int32)}
 session.step(**batch)
-before = group.sent
+before = group.bytes_sent
 for _ in range(STEPS):
     session.step(**batch)
-each, rest = divmod(group.sent - before, STEPS)
+each, rest = divmod(group.bytes_sent - before, STEPS)
 assert rest == 0, "every step sends the same"
 sys.stdout.write(f"sent {each}\n")  # at once: other ranks write too

@@ -17,10 +17,10 @@ group = ws.Workers(2).join()
 assert isinstance(group, ProcessGroup)
 assert not group.memory
 parts = [np.random.default_rng(rank).standard_normal(COUNT).astype(np.float32) for rank in range(2)]
-before = group.sent  # what it took to join
+before = group.bytes_sent  # what it took to join
 for _ in range(REPEATS):
     own = parts[group.rank].copy()
     assert native.sum_all(group.native, own) == 0
     assert own.tobytes() == tree_sum(parts).tobytes()
 if group.rank == 0:
-    sys.stdout.write(f"sent {group.sent - before}\n")
+    sys.stdout.write(f"sent {group.bytes_sent - before}\n")

@@ -1,11 +1,13 @@
-"""Connections between processes that share a secret: both ends prove that they know it before anything else is read.
+"""Mutually authenticated connections between processes that share a secret.
+
+Both ends prove that they know the secret before any other byte is read:
 
     server -> client    GREETING, 32 random bytes
-    client -> server    GREETING, its rank, 32 random bytes, HMAC-SHA256 of all of these and of what the server is
+    client -> server    GREETING, its rank, 32 random bytes, HMAC-SHA256 of all of these and of the server's name
     server -> client    HMAC-SHA256 of the same, under another label
 
 A proof covers random bytes of both ends, so none can be replayed; labels differ, so none can be reflected.  Each
-direction of the connection has a key of its own from the same values.  Contents are authenticated, not encrypted.
+direction of the connection has its own key, derived from the same values.  Contents are authenticated, not encrypted.
 """
 
 from __future__ import annotations
@@ -28,12 +30,12 @@ log = logging.getLogger("wholestep")
 SECRET_BYTES = 32
 GREETING = b"wholestep ranks, 1\n"
 RANDOM, TAG, RANK = 32, 32, struct.Struct("!I")
-HELLO = len(GREETING) + RANK.size + RANDOM + TAG  # bytes that a client sends
+HELLO = len(GREETING) + RANK.size + RANDOM + TAG  # bytes of a client's first message
 DEADLINE = 10.0  # seconds that a peer has to authenticate
-PENDING = 64  # peers that may be at it together; another one takes the place of the oldest
-ATTEMPTS, PAUSE = 5, 0.2  # of a client whose connection was closed; seconds between them
-LOOK = 0.1  # seconds between two looks whether to go on
-FRAME = 1 << 26  # bytes of an authenticated message, at most
+PENDING = 64  # unauthenticated peers at a time; a further one replaces the oldest
+ATTEMPTS, PAUSE = 5, 0.2  # attempts of a client whose connection was closed; seconds of the first pause
+POLL = 0.1  # seconds after which a listener checks whether to go on
+MAX_MESSAGE = 1 << 26  # bytes of an authenticated message
 Address = tuple[str, int]
 
 
@@ -60,10 +62,10 @@ class Channel:
         self._sent += 1
 
     def receive(self) -> bytes:
-        """The next message; OSError where the connection has ended, or what came is not the peer's next message."""
+        """The next message; OSError if the connection has ended, or if the bytes are not the peer's next message."""
         (length,) = RANK.unpack(_read(self.connection, RANK.size))
-        if length > FRAME:
-            raise ConnectionError(f"a message of {length} bytes; expected at most {FRAME}")
+        if length > MAX_MESSAGE:
+            raise ConnectionError(f"a message of {length} bytes; expected at most {MAX_MESSAGE}")
         data, tag = _read(self.connection, length), _read(self.connection, TAG)
         if not hmac.compare_digest(tag, _tag(self.receiving, b"message", RANK.pack(self._received), data)):
             raise ConnectionError("a message was altered on its way")
@@ -71,12 +73,12 @@ class Channel:
         return data
 
     def shut(self) -> None:
-        """End the connection, under whoever waits for a message."""
+        """Shut the connection down, also if another thread waits for a message."""
         with suppress(OSError):
             self.connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Give the connection back."""
+        """Close the socket."""
         self.connection.close()
 
 
@@ -92,10 +94,10 @@ def _read(connection: socket.socket, count: int) -> bytes:
 
 @dataclass
 class _Proof:
-    """What both ends prove: that they know the secret, of this connection."""
+    """The proofs of both ends that they know the secret, and the keys of their connection."""
 
     secret: bytes
-    parts: tuple[bytes, ...]  # what the server is, the client's rank, random bytes of both
+    parts: tuple[bytes, ...]  # the server's name, the client's rank, random bytes of both
 
     def of(self, end: bytes) -> bytes:
         return _tag(self.secret, b"proof of the " + end, *self.parts)
@@ -109,32 +111,32 @@ class _Proof:
 
 
 def connect(address: Address, secret: bytes, server: str, rank: int, timeout: float) -> Channel:
-    """An authenticated connection to whoever listens; WorkerError where there is none, or it has another secret.
+    """An authenticated connection to a listener; WorkerError if there is none, or if it has another secret.
 
-    A server that is flooded by strangers may drop us with them, so a closed connection is tried again.
+    A server that is flooded by strangers may drop us with them, so a closed connection is retried.
     """
-    deadline, named = time.monotonic() + timeout, f"{address[0]}:{address[1]}"
+    deadline, place = time.monotonic() + timeout, f"{address[0]}:{address[1]}"
     for attempt in range(ATTEMPTS):
         try:
             return _connect_once(address, secret, server, rank, max(0.1, deadline - time.monotonic()))
         except ConnectionRefusedError as error:
             raise WorkerError(
-                f"rank {rank} found nobody at {named}, the {server} of its job: the job has started without it, or is "
+                f"rank {rank} found nobody at {place}, the {server} of its job: the job has started without it, or is "
                 "over. Start all ranks anew."
             ) from error
         except TimeoutError as error:
             raise WorkerError(
-                f"rank {rank} got no answer from {named}, the {server} of its job, within {timeout:g} s. Can this "
+                f"rank {rank} got no answer from {place}, the {server} of its job, within {timeout:g} s. Can this "
                 "machine reach that address, or does a firewall keep it from it?"
             ) from error
         except ConnectionError:
             time.sleep(PAUSE * attempt)
         except OSError as error:
             raise WorkerError(
-                f"rank {rank} cannot reach {named}, the {server} of its job: {error.strerror}."
+                f"rank {rank} cannot reach {place}, the {server} of its job: {error.strerror}."
             ) from error
     raise WorkerError(
-        f"{named}, the {server} of the job, refused rank {rank}: the two have different secrets, or a rank of that "
+        f"{place}, the {server} of the job, refused rank {rank}: the two have different secrets, or a rank of that "
         "number has joined already. Start all ranks by one `wholestep launch`, and let none take WHOLESTEP_SECRET from "
         "another job."
     )
@@ -168,7 +170,7 @@ def _connect_once(address: Address, secret: bytes, server: str, rank: int, timeo
 
 @dataclass(eq=False)
 class _Pending:
-    """A peer that has not authenticated yet."""
+    """A peer that has not authenticated itself yet."""
 
     connection: socket.socket
     random: bytes
@@ -178,20 +180,20 @@ class _Pending:
 
 @dataclass
 class Listener:
-    """A listening socket that hands out authenticated connections alone; strangers are dropped.
+    """A listening socket that accepts authenticated connections only; strangers are dropped.
 
     Args:
-        host: the one address to listen on.
+        host: the only address to listen on.
         secret: of the job.
-        server: what this is, which a client must mean.
-        backlog: clients that are expected.
+        server: the name of this server, which is part of the proofs.
+        backlog: the number of expected clients.
     """
 
     host: str
     secret: bytes
     server: str
     backlog: int
-    refused: int = 0  # peers that were dropped
+    refused: int = 0  # the number of dropped peers
     _pending: list[_Pending] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -203,23 +205,23 @@ class Listener:
 
     @property
     def address(self) -> Address:
-        """Where clients connect to."""
+        """Host and port for clients."""
         host, port = self._socket.getsockname()[:2]
         return host, port
 
     def accept(self, goes_on: Callable[[], bool]) -> Iterator[tuple[int, Channel]]:
-        """Ranks, and connections to them, as they come; while `goes_on`."""
+        """Ranks and their connections in the order of arrival, while `goes_on`."""
         while goes_on():
-            for key, _ in self._selector.select(LOOK):
+            for key, _ in self._selector.select(POLL):
                 if key.data is None:
-                    self._greet()  # which may drop one that has something to read, too
+                    self._greet()  # it may drop a peer of the same selection
                 elif key.data in self._pending and (joined := self._read(key.data)) is not None:
                     yield joined
             for late in [peer for peer in self._pending if time.monotonic() > peer.deadline]:
                 self._drop(late)
 
     def close(self) -> None:
-        """Listen no longer."""
+        """Stop to listen."""
         for peer in list(self._pending):
             self._forget(peer)
             peer.connection.close()
@@ -229,7 +231,7 @@ class Listener:
     def _greet(self) -> None:
         try:
             connection, _ = self._socket.accept()
-        except OSError:  # gone before it was accepted; or no file is left, and one of ours will be free again
+        except OSError:  # the peer is gone already; or no file descriptor is free, and one will be again
             return
         connection.setblocking(False)
         peer = _Pending(connection, os.urandom(RANDOM), time.monotonic() + DEADLINE)
@@ -237,11 +239,11 @@ class Listener:
             self._drop(self._pending[0])
         self._pending.append(peer)
         self._selector.register(connection, selectors.EVENT_READ, peer)
-        with suppress(OSError):  # it fits into the buffer; who is gone is seen when it is read
+        with suppress(OSError):  # it fits into the buffer; reading notices a peer that is gone
             connection.send(GREETING + peer.random)
 
     def _read(self, peer: _Pending) -> tuple[int, Channel] | None:
-        """The rank and its connection once it has proved what it is."""
+        """The rank and its connection, once its proof is complete and correct."""
         try:
             part = peer.connection.recv(HELLO - len(peer.data))
         except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Ranks on several machines: an agent on each, started by ssh, runs those of its machine (`agent.py`)."""
+"""Ranks on several machines: an agent per machine (`agent.py`), started by ssh, runs its ranks."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO
 
-from wholestep.distributed.launch.agent import SIGNAL, Task, heard
+from wholestep.distributed.launch.agent import SIGNAL, Task, parse_exit
 from wholestep.distributed.launch.authentication import new_secret
-from wholestep.distributed.launch.launcher import GRACE, Job, left_behind
-from wholestep.distributed.launch.rank_processes import FINISHED, POLL, Ended, forwarded, write_line
+from wholestep.distributed.launch.launcher import GRACE, Job, straggler_exits
+from wholestep.distributed.launch.rank_processes import FINISHED, POLL, RankExit, forward_signals, write_line
 from wholestep.distributed.launch.rendezvous import LOOPBACK, Rendezvous
 from wholestep.errors import UsageError
 from wholestep.options import carried_variables, remote_shell
 
-SECONDS = 5.0  # that an agent has to end its ranks
+AGENT_GRACE = 5.0  # seconds that an agent has to end its ranks
 AGENT = (sys.executable, "-m", "wholestep.distributed.launch.agent")
 
 
-def run_on_hosts(job: Job, variables: Mapping[str, str]) -> list[Ended]:
+def run_on_hosts(job: Job, variables: Mapping[str, str]) -> list[RankExit]:
     """Run the ranks of each machine there; how each ended."""
-    secret, addresses, ended = new_secret(), addresses_of(job.hosts), dict[int, Ended]()
+    secret, addresses, exits = new_secret(), addresses_of(job.hosts), dict[int, RankExit]()
     with Rendezvous(job.count, secret, list(addresses.values())) as rendezvous:
         agents: list[_Agent] = []
         try:
@@ -45,112 +45,112 @@ def run_on_hosts(job: Job, variables: Mapping[str, str]) -> list[Ended]:
                     secret=secret.hex(),
                     node=host,
                 )
-                agents.append(_Agent.started(host, task, job.output or sys.stdout, ended))
-            with forwarded(lambda number: _tell_all(agents, f"{SIGNAL}{number}\n")):
-                _wait(job.count, agents, ended)
+                agents.append(_Agent.start(host, task, job.output or sys.stdout, exits))
+            with forward_signals(lambda number: _send_to_all(agents, f"{SIGNAL}{number}\n")):
+                _wait(job.count, agents, exits)
         finally:
             for agent in agents:
                 agent.end()
-    return [*ended.values(), *left_behind(set(range(job.count)) - ended.keys())]
+    return [*exits.values(), *straggler_exits(set(range(job.count)) - exits.keys())]
 
 
-def _tell_all(agents: list[_Agent], line: str) -> None:
+def _send_to_all(agents: list[_Agent], line: str) -> None:
     for agent in agents:
-        agent.tell(line)
+        agent.send(line)
 
 
-def _wait(count: int, agents: list[_Agent], ended: dict[int, Ended]) -> None:
-    """For all ranks; once one has failed, for `GRACE` seconds more."""
+def _wait(count: int, agents: list[_Agent], exits: dict[int, RankExit]) -> None:
+    """Wait for all ranks; after the first failure, for at most `GRACE` seconds more."""
     deadline = float("inf")
-    while len(ended) < count and time.monotonic() < deadline:
+    while len(exits) < count and time.monotonic() < deadline:
         for agent in agents:
-            agent.look()
-        if any(rank.code not in FINISHED for rank in list(ended.values())):
+            agent.poll()
+        if any(rank.code not in FINISHED for rank in list(exits.values())):
             deadline = min(deadline, time.monotonic() + GRACE)
         time.sleep(POLL)
 
 
 @dataclass
 class _Agent:
-    """The process of ours on one machine, as the launcher sees it."""
+    """The launcher's side of the agent on one machine."""
 
     host: str
     task: Task
     child: subprocess.Popen[bytes]
-    ended: dict[int, Ended]  # of all ranks, those that it has told of
+    exits: dict[int, RankExit]  # of all ranks of the job; the agent reports those of its machine
     readers: list[threading.Thread] = field(default_factory=list)
 
     @staticmethod
-    def started(host: str, task: Task, output: IO[str], ended: dict[int, Ended]) -> _Agent:
-        """On a machine; the task, with the secret, goes through a pipe and no command line."""
-        there = [f"cd {shlex.quote(task.folder)} && exec {shlex.join(AGENT)}"]
-        command = list(AGENT) if is_this_machine(host) else [*remote_shell(), host, *there]
+    def start(host: str, task: Task, output: IO[str], exits: dict[int, RankExit]) -> _Agent:
+        """Start the agent of a machine.  Its task contains the secret, so it is sent through a pipe."""
+        remote_command = [f"cd {shlex.quote(task.folder)} && exec {shlex.join(AGENT)}"]
+        command = list(AGENT) if is_this_machine(host) else [*remote_shell(), host, *remote_command]
         child = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            start_new_session=True,  # we hand Ctrl-C on
+            start_new_session=True,  # Ctrl-C reaches it through forward_signals only
         )
-        agent = _Agent(host, task, child, ended)
+        agent = _Agent(host, task, child, exits)
         for pipe, to in ((child.stdout, output), (child.stderr, sys.stderr)):
             agent.readers.append(threading.Thread(target=agent._copy, args=(pipe, to)))
             agent.readers[-1].start()
-        agent.tell(json.dumps(asdict(task)) + "\n")
+        agent.send(json.dumps(asdict(task)) + "\n")
         return agent
 
-    def tell(self, line: str) -> None:
-        """Write a line to it; where it is gone, `look` says so."""
+    def send(self, line: str) -> None:
+        """Write a line to the agent; `poll` notices if it is gone."""
         assert self.child.stdin is not None
         with suppress(OSError, ValueError):
             self.child.stdin.write(line.encode())
             self.child.stdin.flush()
 
     def _copy(self, pipe: IO[bytes], to: IO[str]) -> None:
-        """Show what ranks write; note what the agent says about their ends."""
+        """Copy what ranks write; record the exits that the agent reports."""
         for line in pipe:
             text = line.decode(errors="replace").rstrip("\n")
-            if rank := heard(text):
-                self.ended[rank.rank] = rank
+            if rank := parse_exit(text):
+                self.exits[rank.rank] = rank
             else:
                 write_line(to, text)
 
-    def look(self) -> None:
-        """Ranks whose agent is gone are lost with it."""
+    def poll(self) -> None:
+        """Record the ranks of an agent that is gone as lost."""
         code = self.child.poll()
         if code is None or any(reader.is_alive() for reader in self.readers):
             return
         how = f"is lost: its machine, {self.host}, cannot be reached, or the agent there ended, with exit code {code}"
         for rank in self.task.ranks:
-            self.ended.setdefault(rank, Ended(rank, 255, time.monotonic(), how, is_lost=True))
+            self.exits.setdefault(rank, RankExit(rank, 255, time.monotonic(), how, is_lost=True))
 
     def end(self) -> None:
-        """Its input ends, so it ends its ranks and itself."""
+        """Close its input, upon which the agent ends its ranks and itself."""
         assert self.child.stdin is not None
         with suppress(OSError):
             self.child.stdin.close()
         try:
-            self.child.wait(SECONDS)
+            self.child.wait(AGENT_GRACE)
         except subprocess.TimeoutExpired:
             self.child.kill()
             self.child.wait()
         for reader in self.readers:
-            reader.join(SECONDS)
+            reader.join(AGENT_GRACE)
 
 
 # -- addresses ---------------------------------------------------------------------------------------------------------
 
 
 def addresses_of(hosts: tuple[str, ...]) -> dict[str, str]:
-    """For each machine, the address of this one that it reaches us by: loopback where all are this one."""
-    towards = {host: _source_towards(host) for host in hosts if not is_this_machine(host)}
-    own = next(iter(towards.values()), LOOPBACK)  # ranks here are reached by the others, too
-    return {host: towards.get(host, own) for host in hosts}
+    """For each machine, the address by which it reaches this one; loopback if all of them are this machine."""
+    sources = {host: _source_towards(host) for host in hosts if not is_this_machine(host)}
+    local = next(iter(sources.values()), LOOPBACK)  # an address that remote ranks reach, too
+    return {host: sources.get(host, local) for host in hosts}
 
 
 def is_this_machine(host: str) -> bool:
-    """Is a name one of this machine's own?  Then a socket can be bound to its address."""
-    family, address = _resolved(host)
+    """Does a name belong to this machine?  Then a socket can be bound to its address."""
+    family, address = _resolve(host)
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
             probe.bind((address, 0))
@@ -160,8 +160,8 @@ def is_this_machine(host: str) -> bool:
 
 
 def _source_towards(host: str) -> str:
-    """The address that packets to a machine leave from; none is sent."""
-    family, address = _resolved(host)
+    """The source address of packets to a machine; none is sent."""
+    family, address = _resolve(host)
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((address, 9))
@@ -171,12 +171,12 @@ def _source_towards(host: str) -> str:
     return source
 
 
-def _resolved(host: str) -> tuple[int, str]:
+def _resolve(host: str) -> tuple[int, str]:
     try:
-        family, *_, place = socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)[0]
+        family, *_, address = socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)[0]
     except OSError as error:
         raise UsageError(
             f"--hosts {host}: the name has no address: {error.strerror}. Name machines as this one resolves them, or "
             "by their addresses; a name of ssh's configuration alone is not enough, since ranks connect to it too."
         ) from error
-    return family, str(place[0])
+    return family, str(address[0])

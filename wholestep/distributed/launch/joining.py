@@ -1,4 +1,4 @@
-"""How a process becomes a rank: it finds what a launcher has told it, and joins the others, once."""
+"""How a process becomes a rank: it reads the launcher's variables, and joins the process group once."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 log = logging.getLogger("wholestep")
 
 FAILED, LOST = 1, 75  # exit codes: an error of the script's own; a rank was lost, and a restart may go on (EX_TEMPFAIL)
-JOIN = 300.0  # seconds, at least, that a rank waits for the others to join: what comes before a run differs among them
-# Seconds that a rank of MPI which ends waits for the others: MPI's own launcher takes one that does not for lost.
+JOIN = 300.0  # seconds, at least, that a rank waits for the others to join: they prepare their data at different speeds
+# Seconds that an ending rank waits for the others under MPI, whose launcher counts a rank that does not wait as lost.
 FINISH = 60.0
 INSTALL = "pip install 'wholestep[mpi]'"
 
 _joined: ProcessGroup | None = None
-_grids: dict[int, ProcessGrid] = {}  # by how many ranks stand along the model axis
+_grids: dict[int, ProcessGrid] = {}  # by the number of ranks along the model axis
 
 
 def join(workers: Workers) -> ProcessGroup | ProcessGrid | None:
-    """The group that this process is a rank of; None where it is alone and need not be more."""
+    """The group that this process is a rank of; None if it was started alone and one worker is enough."""
     launch = read_launch()
     if launch is None:
         if workers.count == 1:
@@ -47,14 +47,14 @@ def join(workers: Workers) -> ProcessGroup | ProcessGrid | None:
 
 
 def _in_grid(group: ProcessGroup, workers: Workers) -> ProcessGroup | ProcessGrid:
-    """The ranks as they stand; all say the same, or each of them is told who does not."""
+    """The group as a mesh, if it has a model axis; raises in all ranks unless they ask for the same mesh."""
     model = workers.model or 1
-    told = [text.decode() for text in group.gather(str(model).encode())]
-    for rank, other in enumerate(told):
-        if other != told[0]:
+    models = [text.decode() for text in group.gather(str(model).encode())]
+    for rank, other in enumerate(models):
+        if other != models[0]:
             raise UsageError(
                 f"the workers do not stand in one grid: rank {rank} has ws.Workers(model={other}), and rank 0 "
-                f"model={told[0]}. Give all of them the same."
+                f"model={models[0]}. Give all of them the same."
             )
     if group.size % model:
         raise UsageError(
@@ -73,22 +73,22 @@ def _in_grid(group: ProcessGroup, workers: Workers) -> ProcessGroup | ProcessGri
 
 def _not_launched_text(workers: Workers) -> str:
     count = workers.count or workers.model or 2
-    shown = "" if workers.count is None else workers.count
+    arguments = "" if workers.count is None else workers.count
     shards: object = count
     if (workers.model or 1) > 1:
         shards = (workers.data or 1, workers.model)
-        shown = f"model={workers.model}" if workers.data is None else f"data={workers.data}, model={workers.model}"
+        arguments = f"model={workers.model}" if workers.data is None else f"data={workers.data}, model={workers.model}"
     script = sys.argv[0] if sys.argv and sys.argv[0].endswith(".py") else "train.py"
     return (
-        f"workers=ws.Workers({shown}): this process is to be one of several, and it was started alone. Start them: "
+        f"workers=ws.Workers({arguments}): this process is to be one of several, and it was started alone. Start them: "
         f"wholestep launch -n {count} {script}. To make their steps in this process, to the same bits: shards={shards}."
     )
 
 
-def _need_count(wanted: int | None, there: int | None) -> None:
-    if wanted is not None and there is not None and wanted != there:
+def _need_count(wanted: int | None, started: int | None) -> None:
+    if wanted is not None and started is not None and wanted != started:
         raise UsageError(
-            f"workers=ws.Workers({wanted}), and {there} processes were started. Start as many: wholestep launch -n "
+            f"workers=ws.Workers({wanted}), and {started} processes were started. Start as many: wholestep launch -n "
             f"{wanted} ...; or leave the number out, ws.Workers(), to take those that there are."
         )
 
@@ -105,7 +105,7 @@ def _join(launch: Launch, timeout: float) -> ProcessGroup:
 
 
 def transport_of(launch: Launch, timeout: float) -> Transport:
-    """What carries data between the ranks: sockets of ours where we have started them, else MPI."""
+    """The transport between the ranks: our sockets if our launcher has started them, else MPI."""
     if not launch.rendezvous:
         from wholestep.distributed.transport.mpi import MPITransport
 
@@ -119,7 +119,7 @@ def transport_of(launch: Launch, timeout: float) -> Transport:
             "`wholestep launch`."
         )
     meeting = Meeting((host, int(port)), bytes.fromhex(launch.secret), launch.node)
-    assert launch.count is not None, "said with the rank"
+    assert launch.count is not None, "the launcher sets it together with the rank"
     return SocketTransport(launch.rank, launch.count, meeting, max(timeout, JOIN))
 
 
@@ -131,7 +131,7 @@ def _world(launch: Launch) -> MPI.Intracomm:
             f"these processes were started by MPI's launcher or Slurm, which needs mpi4py and an MPI library: "
             f"{INSTALL}. Or start them by `wholestep launch`, which needs neither."
         ) from error
-    mpi4py.rc.finalize, mpi4py.rc.thread_level = False, "serialized"  # we end it, within bounds: see `_leave`
+    mpi4py.rc.finalize, mpi4py.rc.thread_level = False, "serialized"  # `_leave` ends it, with a timeout
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
@@ -148,10 +148,10 @@ def _world(launch: Launch) -> MPI.Intracomm:
 
 
 class _Hook:
-    """An error that nobody catches ends this rank and, where others wait for it, them."""
+    """sys.excepthook: an uncaught error ends this rank, and all others that wait for it."""
 
     def __init__(self, group: ProcessGroup, launch: Launch) -> None:
-        self.group, self.launch, self.before = group, launch, sys.excepthook
+        self.group, self.launch, self.previous_hook = group, launch, sys.excepthook
 
     def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if isinstance(error, WorkerError):
@@ -159,12 +159,12 @@ class _Hook:
             if self.launch.notes is not None:
                 os.pwrite(self.launch.notes, str(error).encode(), STEP_BYTES)
         else:
-            self.before(kind, error, trace)
+            self.previous_hook(kind, error, trace)
         _abort(self.group, self.launch, LOST if isinstance(error, WorkerError) else FAILED)
 
 
 def _abort(group: ProcessGroup, launch: Launch, code: int) -> None:
-    """End this process at once and, where nobody but MPI's own launcher sees that, all."""
+    """End this process at once; under MPI's launcher, which may not notice, all ranks."""
     atexit.unregister(_leave)
     group.leave()
     sys.stdout.flush()
@@ -177,11 +177,11 @@ def _abort(group: ProcessGroup, launch: Launch, code: int) -> None:
 
 
 def _leave(group: ProcessGroup, launch: Launch) -> None:
-    """At the end of a process: what it has sent is taken by the others, or they do not come and it ends alone."""
-    if group.failed:
+    """At the exit of a process: wait until the others have received its messages, or until a timeout."""
+    if group.has_failed:
         _abort(group, launch, LOST)
-    together = group.leave_together(FINISH)
-    if together and not launch.rendezvous:
+    all_left = group.leave_together(FINISH)
+    if all_left and not launch.rendezvous:
         from mpi4py import MPI
 
         MPI.Finalize()

@@ -16,33 +16,33 @@ from wholestep.distributed.launch.joining import LOST
 from wholestep.distributed.launch.rank_processes import (
     FINISHED,
     POLL,
-    Ended,
+    RankExit,
+    copy_output,
     end_ranks,
-    forwarded,
-    prefixed,
+    forward_signals,
     signal_ranks,
     start_rank,
 )
 from wholestep.distributed.launch.rendezvous import Rendezvous
 from wholestep.options import launch_variables, local_variables, rank_variables
 
-GRACE = 5.0  # seconds that the others have to end by themselves once a rank has failed
+GRACE = 5.0  # seconds that the other ranks have to end by themselves after one has failed
 
 
 @dataclass(frozen=True)
 class Job:
-    """A program that several ranks run."""
+    """A command that several ranks run."""
 
     count: int
     command: tuple[str, ...]  # of each rank
     hosts: tuple[str, ...] = ()  # this machine, unless given
     restarts: int = 0
-    threads: int | None = None  # of each rank; None: the cores are divided among those of a machine
-    output: IO[str] | None = None  # where rank 0 writes to; None: where we do
+    threads: int | None = None  # of each rank; None: the cores of a machine are divided among its ranks
+    output: IO[str] | None = None  # of rank 0; None: our standard output
 
     @property
     def per_host(self) -> int:
-        """Ranks of a machine; the last one may have fewer."""
+        """Ranks per machine; the last machine may have fewer."""
         return -(-self.count // max(1, len(self.hosts)))
 
 
@@ -52,7 +52,7 @@ def parse_hosts(text: str | None) -> tuple[str, ...]:
 
 
 def run_job(job: Job, say: Callable[[str], None]) -> int:
-    """Run a job to its end, starting it again where a rank was lost; the exit code.  `say` tells what happens."""
+    """Run a job to its end, with restarts if a rank is lost; returns the exit code.  `say` reports events."""
     since = time.time()
     for attempt in range(job.restarts + 1):
         threads = job.threads or max(1, default_threads() // job.per_host)
@@ -65,57 +65,57 @@ def run_job(job: Job, say: Callable[[str], None]) -> int:
 
 
 def _run_once(job: Job, variables: Mapping[str, str], say: Callable[[str], None]) -> tuple[int, bool]:
-    """One attempt: the exit code, and whether another one may go on where it ended."""
-    ended = _run_on_hosts(job, variables) if job.hosts else run_here(job, variables)
-    if all(rank.code in FINISHED for rank in ended):
-        return ended[0].code, False
-    by_error = [rank for rank in ended if not rank.is_lost and rank.code not in (*FINISHED, LOST)]
-    cause = min(by_error or [rank for rank in ended if rank.is_lost] or ended, key=lambda rank: rank.when)
+    """One attempt: the exit code, and whether a restart may continue from the last checkpoint."""
+    exits = _run_on_hosts(job, variables) if job.hosts else run_here(job, variables)
+    if all(rank.code in FINISHED for rank in exits):
+        return exits[0].code, False
+    errors = [rank for rank in exits if not rank.is_lost and rank.code not in (*FINISHED, LOST)]
+    cause = min(errors or [rank for rank in exits if rank.is_lost] or exits, key=lambda rank: rank.when)
     say(cause.missed or f"rank {cause.rank} of {job.count} {cause.how}")
-    return cause.code, not by_error
+    return cause.code, not errors
 
 
-def _run_on_hosts(job: Job, variables: Mapping[str, str]) -> list[Ended]:
+def _run_on_hosts(job: Job, variables: Mapping[str, str]) -> list[RankExit]:
     from wholestep.distributed.launch.hosts import run_on_hosts  # most jobs have one machine
 
     return run_on_hosts(job, variables)
 
 
-def run_here(job: Job, variables: Mapping[str, str]) -> list[Ended]:
-    """Run all ranks as processes of ours, which meet on loopback; how each ended."""
-    started: list[subprocess.Popen[bytes]] = []
+def run_here(job: Job, variables: Mapping[str, str]) -> list[RankExit]:
+    """Run all ranks as child processes, which meet on loopback; how each ended."""
+    children: list[subprocess.Popen[bytes]] = []
     readers: list[threading.Thread] = []
     secret = new_secret()
     with Rendezvous(job.count, secret) as rendezvous:
         try:
-            with forwarded(lambda number: signal_ranks(started, number)):
+            with forward_signals(lambda number: signal_ranks(children, number)):
                 for rank in range(job.count):
-                    own = rank_variables(rank, rendezvous.address(), secret)
-                    environment = {**local_variables(), **os.environ, **variables, **own}
+                    of_rank = rank_variables(rank, rendezvous.address(), secret)
+                    environment = {**local_variables(), **os.environ, **variables, **of_rank}
                     child = start_rank(job.command, environment, rank, job.output)
-                    started.append(child)
-                    readers += prefixed(child, rank)
-                return _watch(started)
+                    children.append(child)
+                    readers += copy_output(child, rank)
+                return _watch(children)
         finally:
-            end_ranks(started)
+            end_ranks(children)
             for reader in readers:
                 reader.join()
 
 
-def _watch(started: Sequence[subprocess.Popen[bytes]]) -> list[Ended]:
-    """Wait for all; once one has failed, for `GRACE` seconds more."""
-    ended: dict[int, Ended] = {}
+def _watch(children: Sequence[subprocess.Popen[bytes]]) -> list[RankExit]:
+    """Wait for all ranks; after the first failure, for at most `GRACE` seconds more."""
+    exits: dict[int, RankExit] = {}
     deadline = float("inf")
-    while len(ended) < len(started) and time.monotonic() < deadline:
-        for rank, child in enumerate(started):
-            if rank not in ended and (code := child.poll()) is not None:
-                ended[rank] = Ended.by(rank, code)
-                if ended[rank].code not in FINISHED:
+    while len(exits) < len(children) and time.monotonic() < deadline:
+        for rank, child in enumerate(children):
+            if rank not in exits and (code := child.poll()) is not None:
+                exits[rank] = RankExit.of_code(rank, code)
+                if exits[rank].code not in FINISHED:
                     deadline = min(deadline, time.monotonic() + GRACE)
         time.sleep(POLL)
-    return [*ended.values(), *left_behind(set(range(len(started))) - ended.keys())]
+    return [*exits.values(), *straggler_exits(set(range(len(children))) - exits.keys())]
 
 
-def left_behind(ranks: set[int]) -> list[Ended]:
-    """Ranks that run although another one has failed, and are killed."""
-    return [Ended(rank, LOST, 0.0, how="hung, or was left behind, and was killed") for rank in ranks]
+def straggler_exits(ranks: set[int]) -> list[RankExit]:
+    """Ranks that still run after another one has failed, and are killed."""
+    return [RankExit(rank, LOST, 0.0, how="hung, or was left behind, and was killed") for rank in ranks]

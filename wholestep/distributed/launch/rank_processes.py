@@ -1,4 +1,4 @@
-"""Processes that are ranks: how they are started and ended, and what is said about their end."""
+"""Start, signal and end the processes of ranks; their output and exit codes."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from pathlib import Path
 from typing import IO
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # to every rank
-FINISHED = (0, *(128 + number for number in FORWARDED))  # after a signal steps were finished and saved, then it ended
-STEP_BYTES = 8  # of a rank's notes, which a process beside it reads when it has ended; a text may follow
+FINISHED = (0, *(128 + number for number in FORWARDED))  # exit codes of success: after a signal a rank saves and ends
+STEP_BYTES = 8  # of the step number in a rank's notes, which its parent reads when it has ended; a text may follow
 DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl
-POLL = 0.02  # seconds
+POLL = 0.02  # seconds between two polls of child processes
 
 
 @dataclass(frozen=True)
-class Ended:
-    """A rank that has ended: its exit code (128 + signal where one killed it), when, and how, for people."""
+class RankExit:
+    """How a rank ended: its exit code (128 + the signal that killed it), the time, and a text for people."""
 
     rank: int
     code: int
     when: float
     how: str
     is_lost: bool = False  # killed by a signal
-    missed: str = ""  # what it said about another one, whom it has lost
+    missed: str = ""  # its message about another rank that it lost
 
     @staticmethod
-    def by(rank: int, code: int) -> Ended:
-        """From what Python calls an exit code: negative where a signal has killed a process."""
+    def of_code(rank: int, code: int) -> RankExit:
+        """From Python's return code, which is negative if a signal has killed the process."""
         how = f"ended with exit code {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
-        return Ended(rank, code if code >= 0 else 128 - code, time.monotonic(), how, code < 0)
+        return RankExit(rank, code if code >= 0 else 128 - code, time.monotonic(), how, code < 0)
 
 
 def start_rank(
@@ -47,13 +47,13 @@ def start_rank(
     stdin: int | None = None,
     notes: int | None = None,
 ) -> subprocess.Popen[bytes]:
-    """A process of ours that is a rank; it ends with us.
+    """Start a rank as a child process, which ends when this process does.
 
-    It writes to pipes, so that whoever reads them keeps lines whole; the first rank has our terminal where there is one
-    (bars are drawn on it), and `output` where it is given.  `notes` is an open file that it inherits.
+    It writes to pipes, so that lines of several ranks do not mix.  Rank 0 inherits our terminal, if there is one
+    (progress bars need it), or writes to `output`.  `notes` is an open file that it inherits.
     """
-    own = [rank == 0 and stream.isatty() for stream in (sys.stdout, sys.stderr)]
-    stdout, stderr = (None if direct else subprocess.PIPE for direct in own)
+    to_terminal = [rank == 0 and stream.isatty() for stream in (sys.stdout, sys.stderr)]
+    stdout, stderr = (None if direct else subprocess.PIPE for direct in to_terminal)
     libc = ctypes.CDLL(None)
     return subprocess.Popen(
         command,
@@ -62,49 +62,49 @@ def start_rank(
         stdout=output if rank == 0 and output is not None else stdout,
         stderr=stderr,
         pass_fds=() if notes is None else (notes,),
-        start_new_session=True,  # we hand Ctrl-C on
+        start_new_session=True,  # Ctrl-C reaches it through forward_signals only
         preexec_fn=lambda: libc.prctl(DIES_WITH_PARENT, signal.SIGTERM),
     )
 
 
-def end_ranks(started: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Kill those that are left."""
-    for child in started:
+def end_ranks(children: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Kill the children that still run."""
+    for child in children:
         if child.poll() is None:
             child.kill()
-    for child in started:
+    for child in children:
         child.wait()
 
 
-def signal_ranks(started: Sequence[subprocess.Popen[bytes]], number: int) -> None:
-    """Hand a signal on to those that run."""
-    for child in started:
+def signal_ranks(children: Sequence[subprocess.Popen[bytes]], number: int) -> None:
+    """Send a signal to the children that still run."""
+    for child in children:
         if child.poll() is None:
             child.send_signal(number)
 
 
 @contextmanager
-def forwarded(send: Callable[[int], None]) -> Iterator[None]:
-    """Ctrl-C, SIGTERM and SIGHUP go to every rank: they finish the steps at hand together, save, and end.
+def forward_signals(send: Callable[[int], None]) -> Iterator[None]:
+    """Forward Ctrl-C, SIGTERM and SIGHUP to every rank: they finish the current steps together, save, and end.
 
-    Under nohup SIGHUP stays ignored, here and in the ranks, which inherit that.
+    Under nohup SIGHUP stays ignored, here and in the ranks, which inherit it.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    from wholestep.train.signals import is_ignored  # ranks themselves need not load it here
+    from wholestep.train.signals import is_ignored  # loaded by the launcher only
 
-    wanted = [each for each in FORWARDED if not is_ignored(each)]
-    before = {each: signal.signal(each, lambda number, frame: send(number)) for each in wanted}
+    numbers = [number for number in FORWARDED if not is_ignored(number)]
+    previous = {number: signal.signal(number, lambda received, frame: send(received)) for number in numbers}
     try:
         yield
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
-def prefixed(child: subprocess.Popen[bytes], rank: int) -> list[threading.Thread]:
-    """What a rank writes to pipes, line by line; lines of others than the first behind their number."""
+def copy_output(child: subprocess.Popen[bytes], rank: int) -> list[threading.Thread]:
+    """Copy a rank's pipes line by line to our streams, in threads; ranks other than 0 prefix their number."""
     pairs, prefix = [(child.stdout, sys.stdout), (child.stderr, sys.stderr)], f"[{rank}] " if rank else ""
     readers = [threading.Thread(target=_copy, args=(pipe, to, prefix)) for pipe, to in pairs if pipe is not None]
     for reader in readers:
@@ -121,14 +121,14 @@ _LINE = threading.Lock()
 
 
 def write_line(to: IO[str], text: str) -> None:
-    """A whole line, whoever else writes."""
+    """Write a line that no other thread interrupts."""
     with _LINE:
         to.write(text + "\n")
         to.flush()
 
 
-def files_of(process: int | str = "self") -> set[str]:
-    """Files that a process has in its memory; none where it is gone."""
+def mapped_files(process: int | str = "self") -> set[str]:
+    """The files that a process has mapped into memory; none if it is gone."""
     try:
         lines = Path(f"/proc/{process}/maps").read_text().splitlines()
     except OSError:

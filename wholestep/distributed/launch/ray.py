@@ -1,10 +1,8 @@
-"""Ray Train as supervisor: it places the ranks, starts them again where one is lost, and ends them.
+"""Ray Train as supervisor: it places the ranks, restarts them if one is lost, and ends them.
 
-What ranks exchange goes through memory and sockets of ours.  Each worker of Ray starts this program once more, as it
-was started here, as a rank: the script travels by its path, nothing of it is pickled, and a rank has a main thread of
-its own for signals.
-What ranks write goes into files beside the checkpoints, which this process reads.  `ray_backend.py` has what runs
-inside Ray's processes.
+Ranks communicate through our own transports.  Each of Ray's workers starts this program again as a rank, with the same
+command line: nothing is pickled, and a rank has its own main thread for signals.  Ranks write into log files next to
+the checkpoints, which this process copies to its output.  `ray_backend.py` is the part inside Ray's processes.
 """
 
 from __future__ import annotations
@@ -30,35 +28,35 @@ if TYPE_CHECKING:
     from wholestep.train.history import TrainHistory
 
 INSTALL = "pip install 'wholestep[ray]'"
-FOLDER = "ray"  # in the folder of the checkpoints: what Ray keeps, and what ranks wrote
-FINISHED, FAILED = "finished", "failed"  # files there: a run has ended well; a script's own mistake has ended it
+FOLDER = "ray"  # in the folder of the checkpoints: Ray's files, and the logs of ranks
+FINISHED, FAILED = "finished", "failed"  # files there: the run succeeded; an error of the script ended it
 SETTINGS = {
-    # Ray looks after its workers every two seconds unless told: a lost rank is noticed then, and a finished one.
+    # By default Ray polls its workers every two seconds, and notices lost and finished ranks only then.
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
-    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "300",  # a busy machine takes longer than its minute
-    # Its tokens are on by default, but only where the cluster was started: nodes that join must say so too.
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "300",  # a busy machine needs more than the default minute
+    # Tokens are on by default where the cluster was started, but not on nodes that join it.
     "RAY_AUTH_MODE": "token",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # the coming default; without it every start warns
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # the future default; without it every start warns
 }
-LOOK = 0.1  # seconds between two looks at what ranks have written
+POLL = 0.1  # seconds between two reads of the ranks' logs
 
 
 @dataclass(frozen=True)
 class RankProgram:
-    """A program that is run as ranks: its command line, where it runs, how often it may be started again."""
+    """A program that runs as ranks: its command line, folder, logs and the number of restarts."""
 
     command: tuple[str, ...]
     folder: str
-    logs: str  # the folder for what ranks write
+    logs: str  # folder of the ranks' logs
     restarts: int
-    since: float  # when the run began, seconds since 1970
+    since: float  # start of the run, in seconds since 1970
 
 
 def fit_on_ray(experiment: Experiment, config: Mapping[str, Any] | None) -> TrainHistory:
-    """Train on Ray's workers; then the model and its session's state here are as they left them.
+    """Train on Ray's workers; then load their result into the model of this process.
 
-    In a worker it is a rank's own training, with which its script ends: what follows `fit` happens once, here.  Of a
-    script that fits several times, those that have finished are read there as they are here.
+    In a worker it trains as a rank and then ends the script, so that the lines after `fit` run once, here.  If a script
+    calls `fit` several times, workers load the results of finished runs as this process does.
     """
     workers = experiment.workers
     assert workers is not None
@@ -72,8 +70,8 @@ def fit_on_ray(experiment: Experiment, config: Mapping[str, Any] | None) -> Trai
     program, is_rank = this_program(workers), read_launch() is not None
     finished = Path(program.logs) / FINISHED
     if is_rank and not finished.exists():
-        own = replace(workers, engine="mpi", checkpoint=None, restarts=0)
-        experiment.fit(workers=own, checkpoint=workers.checkpoint, config=config)
+        of_rank = replace(workers, engine="mpi", checkpoint=None, restarts=0)
+        experiment.fit(workers=of_rank, checkpoint=workers.checkpoint, config=config)
         raise SystemExit(0)
     if not is_rank:
         finished.unlink(missing_ok=True)
@@ -83,7 +81,7 @@ def fit_on_ray(experiment: Experiment, config: Mapping[str, Any] | None) -> Trai
 
 
 def _collect_results(experiment: Experiment, workers: Workers) -> TrainHistory:
-    """What a run has left in its folder, given to the model."""
+    """Load the checkpoint of a finished run into the model."""
     from wholestep.train.checkpoint import load_checkpoint
 
     assert workers.checkpoint is not None
@@ -94,31 +92,31 @@ def _collect_results(experiment: Experiment, workers: Workers) -> TrainHistory:
 
 
 def run_on_ray(workers: Workers) -> None:
-    """Run this program as ranks on Ray's workers, to its end; WorkerError where it fails once more than it may.
+    """Run this program as ranks on Ray's workers, to its end; WorkerError if it fails after all restarts.
 
-    A cluster that this process is connected to, or that RAY_ADDRESS names, is used; else one is started here.
+    It uses the cluster to which this process is connected, or that RAY_ADDRESS names; else it starts one here.
     """
     program = this_program(workers)
-    assert workers.count is not None, "checked with the program"
+    assert workers.count is not None, "this_program checks it"
     (Path(program.logs) / FAILED).unlink(missing_ok=True)
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
     import ray
 
-    own, address = not ray.is_initialized(), ray_address()
-    if own:
-        room = {} if address else {"num_cpus": max(default_threads(), workers.count)}  # workers may share cores
-        ray.init(address=address or "local", logging_level="error", log_to_driver=False, **room)
+    owns_cluster, address = not ray.is_initialized(), ray_address()
+    if owns_cluster:
+        resources = {} if address else {"num_cpus": max(default_threads(), workers.count)}  # workers may share cores
+        ray.init(address=address or "local", logging_level="error", log_to_driver=False, **resources)
     try:
         with show_rank_output(Path(program.logs)):
             _supervise(program, workers.count)
     finally:
-        if own:
+        if owns_cluster:
             ray.shutdown()
 
 
 def this_program(workers: Workers) -> RankProgram:
-    """The program that runs here, to be started again; UsageError where it cannot be, or where something is missing."""
+    """This program as a command for ranks; UsageError if it cannot be started again, or if Ray is missing."""
     if find_spec("ray") is None:
         raise UsageError(f"engine='ray' needs ray, which is not installed: {INSTALL}.")
     if workers.count is None:
@@ -167,7 +165,7 @@ def _supervise(program: RankProgram, count: int) -> None:
     if failed.exists():
         raise WorkerError(f"the run failed on Ray's workers: {failed.read_text()}")
     code = int((result.metrics or {}).get("code", 0))
-    if code:  # asked to end, ranks have saved
+    if code:  # a signal ended the ranks, after they saved
         raise TrainingInterrupted(code)
 
 
@@ -175,19 +173,19 @@ def _supervise(program: RankProgram, count: int) -> None:
 
 
 def log_of(folder: Path, rank: int) -> Path:
-    """The file that a rank writes to."""
+    """The log file of a rank."""
     return folder / f"rank-{rank}.log"
 
 
 @contextmanager
 def show_rank_output(folder: Path) -> Iterator[None]:
-    """Meanwhile show what ranks write: that of the first as it is, that of the others behind their number."""
+    """Copy the ranks' logs to our output while the context is open; ranks other than 0 prefix their number."""
     folder.mkdir(parents=True, exist_ok=True)
     seen = {path: path.stat().st_size for path in folder.glob("rank-*.log")}
     done = threading.Event()
 
     def follow() -> None:
-        while not done.wait(LOOK):
+        while not done.wait(POLL):
             _show(folder, seen)
 
     reader = threading.Thread(target=follow, daemon=True)
@@ -205,10 +203,10 @@ def _show(folder: Path, seen: dict[Path, int]) -> None:
         with path.open("rb") as file:
             file.seek(seen.get(path, 0))
             new = file.read()
-        whole = new[: new.rfind(b"\n") + 1]  # the rest of a line may still come
-        seen[path] = seen.get(path, 0) + len(whole)
+        lines = new[: new.rfind(b"\n") + 1]  # an incomplete line waits for its rest
+        seen[path] = seen.get(path, 0) + len(lines)
         rank = path.stem.removeprefix("rank-")
         prefix = "" if rank == "0" else f"[{rank}] "
-        for line in whole.decode(errors="replace").splitlines():
+        for line in lines.decode(errors="replace").splitlines():
             sys.stdout.write(f"{prefix}{line}\n")
         sys.stdout.flush()

@@ -1,6 +1,6 @@
 """Inside Ray's processes: the controller serves the rendezvous, and each worker starts a rank that joins it.
 
-Workers are told the secret of the job through Ray's own calls, which its tokens protect.
+The job's secret reaches the workers through Ray's calls, which its tokens protect.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from ray.util import get_node_ip_address
 from wholestep.compiler.runtime.threads import default_threads
 from wholestep.distributed.launch.authentication import new_secret
 from wholestep.distributed.launch.joining import LOST
-from wholestep.distributed.launch.rank_processes import DIES_WITH_PARENT, FINISHED, Ended
+from wholestep.distributed.launch.rank_processes import DIES_WITH_PARENT, FINISHED, RankExit
 from wholestep.distributed.launch.ray import FAILED, RankProgram, log_of
 from wholestep.distributed.launch.rendezvous import LOOPBACK, Rendezvous
 from wholestep.options import launch_variables, rank_variables, read_launch
 
-KEPT_LINES = 20  # of what a rank wrote last, in the error about it
+LAST_LINES = 20  # of a rank's log, in the error about it
 
 
 class RankConfig(BackendConfig):
-    """Workers that start ranks."""
+    """The configuration of Ray workers that start ranks."""
 
     def __init__(self, program: RankProgram) -> None:
         self.program = program
@@ -42,13 +42,13 @@ class RankConfig(BackendConfig):
 
 
 class RankBackend(Backend):
-    """In Ray's controller: a rendezvous and a secret for every start of the workers."""
+    """In Ray's controller: a new rendezvous and secret for every start of the workers."""
 
     rendezvous: Rendezvous | None = None
     starts = 0
 
     def on_start(self, worker_group: Any, backend_config: RankConfig) -> None:
-        """Tell each worker where its rank meets the others."""
+        """Start a rendezvous, and set the environment of each worker's rank."""
         self.on_shutdown(worker_group, backend_config)
         workers, program = worker_group.get_workers(), backend_config.program
         nodes = Counter(w.metadata.node_id for w in workers)
@@ -57,9 +57,9 @@ class RankBackend(Backend):
         self.rendezvous = Rendezvous(len(workers), secret, [host])
         self.rendezvous.open()
         for rank, worker in enumerate(workers):
-            own = rank_variables(rank, self.rendezvous.address(host), secret, worker.metadata.node_id)
-            started = (len(workers), self.starts, program.restarts, program.since)
-            worker_group.execute_single(rank, set_variables, own, started, nodes[worker.metadata.node_id])
+            of_rank = rank_variables(rank, self.rendezvous.address(host), secret, worker.metadata.node_id)
+            of_launch = (len(workers), self.starts, program.restarts, program.since)
+            worker_group.execute_single(rank, set_variables, of_rank, of_launch, nodes[worker.metadata.node_id])
         self.starts += 1
 
     def on_shutdown(self, worker_group: Any, backend_config: RankConfig) -> None:
@@ -69,24 +69,24 @@ class RankBackend(Backend):
             self.rendezvous = None
 
 
-def set_variables(own: Mapping[str, str], started: tuple[int, int, int, float], beside: int) -> None:
-    """On a worker: what its rank will find in its environment; those of a machine share its cores."""
-    os.environ.update({**launch_variables(*started, max(1, default_threads() // beside)), **own})
+def set_variables(of_rank: Mapping[str, str], of_launch: tuple[int, int, int, float], local_ranks: int) -> None:
+    """On a worker: set the environment of its rank; the ranks of a machine share its cores."""
+    os.environ.update({**launch_variables(*of_launch, max(1, default_threads() // local_ranks)), **of_rank})
 
 
 def run_rank(config: Mapping[str, RankProgram]) -> None:
-    """On a worker: the program as one of the ranks, to its end.  It ends when the worker does."""
+    """On a worker: run the program as a rank, to its end; it is killed when the worker ends."""
     program, rank = config["program"], get_context().get_world_rank()
     path, libc = log_of(Path(program.logs), rank), ctypes.CDLL(None)
     launch, failed = read_launch(), Path(program.logs) / FAILED
-    assert launch is not None, "the backend has said so"
-    if failed.exists():  # Ray knows no errors that starting again does not mend
+    assert launch is not None, "set_variables has set it"
+    if failed.exists():  # Ray would restart after an exception, which does not help against an error of the script
         report({"code": 1})
         return
     with path.open("ab") as log:
         if launch.attempt and rank == 0:
-            again = f"starting again from the last checkpoint ({launch.attempt} of {launch.restarts} restarts)"
-            log.write(f"wholestep: {again}\n".encode())
+            message = f"starting again from the last checkpoint ({launch.attempt} of {launch.restarts} restarts)"
+            log.write(f"wholestep: {message}\n".encode())
             log.flush()
         child = subprocess.Popen(
             program.command,
@@ -96,13 +96,13 @@ def run_rank(config: Mapping[str, RankProgram]) -> None:
             stderr=subprocess.STDOUT,
             preexec_fn=lambda: libc.prctl(DIES_WITH_PARENT, signal.SIGKILL),
         )
-        ended = Ended.by(rank, child.wait())
-        how = f"rank {rank} of {launch.count} {ended.how}"
-        if ended.code not in FINISHED:
+        rank_exit = RankExit.of_code(rank, child.wait())
+        how = f"rank {rank} of {launch.count} {rank_exit.how}"
+        if rank_exit.code not in FINISHED:
             log.write(f"wholestep: {how}\n".encode())
-    last = "\n".join(path.read_text(errors="replace").splitlines()[-KEPT_LINES:])
-    if ended.code not in FINISHED and ended.code != LOST and not ended.is_lost:  # the script's own mistake
+    last = "\n".join(path.read_text(errors="replace").splitlines()[-LAST_LINES:])
+    if rank_exit.code not in (*FINISHED, LOST) and not rank_exit.is_lost:  # an error of the script
         failed.write_text(f"{how}. It wrote last:\n{last}")
-    elif ended.code not in FINISHED and not failed.exists():
+    elif rank_exit.code not in FINISHED and not failed.exists():
         raise RuntimeError(f"{how}. It wrote last:\n{last}")
-    report({"code": ended.code})
+    report({"code": rank_exit.code})

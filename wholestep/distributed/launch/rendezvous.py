@@ -1,7 +1,7 @@
-"""Where the ranks of a job meet: a thread of the launcher, which all of them connect to, hands their messages around.
+"""Rendezvous server: a thread of the launcher to which all ranks connect, and through which they all-gather messages.
 
-It listens until every rank has joined, and reads from processes alone that know the job's secret.  Ranks use it to
-agree how they exchange data (`transport/sockets.py`), not to exchange it.
+It listens until every rank has joined, and accepts only processes that know the job's secret.  Ranks set up their data
+transport through it (`transport/sockets.py`); no data passes through it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ LENGTH = struct.Struct("!I")
 
 
 class Rendezvous:
-    """The server.  Inside of its context ranks can join.
+    """The server; ranks can join while its context is open.
 
     Args:
-        count: of ranks.
-        secret: that they know.
+        count: the number of ranks.
+        secret: of the job.
         hosts: the addresses to listen on, one for each network that ranks come from.
     """
 
@@ -36,16 +36,16 @@ class Rendezvous:
         self._threads = [threading.Thread(target=self._accept, args=(each,)) for each in self._listeners.values()]
 
     def address(self, host: str = LOOPBACK) -> Address:
-        """Where ranks connect to that reach this machine by one of its addresses."""
+        """Host and port for ranks that reach this machine by one of its addresses."""
         return self._listeners[host].address
 
     def open(self) -> None:
-        """Let ranks join."""
+        """Start to listen."""
         for thread in self._threads:
             thread.start()
 
     def close(self) -> None:
-        """End it, under whoever has not met."""
+        """Close the server and all connections, also of ranks that still wait."""
         self._closing.set()
         for channel in list(self._channels.values()):
             channel.shut()
@@ -62,7 +62,7 @@ class Rendezvous:
         self.close()
 
     def _accept(self, listener: Listener) -> None:
-        """Let ranks join; whoever sees the last one join hands messages around."""
+        """Accept ranks; the thread that accepts the last one serves all of them."""
         for rank, channel in listener.accept(lambda: not self._closing.is_set() and len(self._channels) < self.count):
             with self._joining:
                 if rank >= self.count or rank in self._channels:
@@ -77,7 +77,7 @@ class Rendezvous:
         listener.close()
 
     def _serve(self) -> None:
-        """One message of every rank, then all of them to every rank; until a rank ends."""
+        """Receive one message of every rank and send all of them to every rank, until a rank ends."""
         channels = [self._channels[rank] for rank in range(self.count)]
         try:
             while not self._closing.is_set():
@@ -85,24 +85,24 @@ class Rendezvous:
                 reply = b"".join(LENGTH.pack(len(message)) + message for message in messages)
                 for channel in channels:
                     channel.send(reply)
-        except OSError:  # a rank has ended: those that wait for it hear of it
+        except OSError:  # a rank has ended: unblock the ranks that wait for it
             for channel in channels:
                 channel.shut()
 
 
 def join(address: Address, secret: bytes, rank: int, timeout: float) -> Channel:
-    """A rank's connection to the server."""
+    """Connect a rank to the server."""
     channel = connect(address, secret, SERVER, rank, timeout)
     channel.connection.settimeout(timeout)
     return channel
 
 
 def gather(channel: Channel, data: bytes) -> list[bytes]:
-    """The messages of all ranks, by rank; all of them call it."""
+    """All-gather: the messages of all ranks, by rank; every rank calls it."""
     channel.send(data)
-    reply, messages, at = channel.receive(), list[bytes](), 0
-    while at < len(reply):
-        (length,) = LENGTH.unpack_from(reply, at)
-        messages.append(reply[at + LENGTH.size : at + LENGTH.size + length])
-        at += LENGTH.size + length
+    reply, messages, offset = channel.receive(), list[bytes](), 0
+    while offset < len(reply):
+        (length,) = LENGTH.unpack_from(reply, offset)
+        messages.append(reply[offset + LENGTH.size : offset + LENGTH.size + length])
+        offset += LENGTH.size + length
     return messages

@@ -1,1 +1,1 @@
-"""What carries collectives between ranks: shared memory, authenticated sockets, MPI, NCCL."""
+"""Transports of collectives between ranks: shared memory, authenticated sockets, MPI, NCCL."""

@@ -1,4 +1,4 @@
-"""Processes in a grid: a group of all of them, and of each those along either axis."""
+"""A mesh of processes: one group of all ranks, and for each rank one group along each axis."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from wholestep.distributed.transport.process_group import ProcessGroup
 
 
 class ProcessGrid:
-    """Ranks that are processes, of which `model` at a time have the same rows.
+    """Ranks that are processes in a data x model mesh: `model` consecutive ranks have the same rows.
 
-    What Python says goes to all of them; native programs exchange along the axes.
+    Python's messages go to all ranks; the collectives of native programs run along one axis.
     """
 
     def __init__(self, whole: ProcessGroup, model: int) -> None:
@@ -22,8 +22,8 @@ class ProcessGrid:
         self.along = {axis: self._along(axis) for axis in AXES}
         first, beside = (self.along[axis].native for axis in AXES)
         first.model = ctypes.addressof(beside)
-        # A rank that has all rows is alone but for those along the model axis.
-        self._whole_rows = NativeGroup(rank=0, size=1, timeout=first.timeout, model=first.model)
+        # For programs over all rows: the data axis has one rank, the model axis stays.
+        self._all_rows = NativeGroup(rank=0, size=1, timeout=first.timeout, model=first.model)
         self.wait_for(whole.native.timeout)
         if whole.memory:
             for group in (whole, *self.along.values()):
@@ -35,18 +35,18 @@ class ProcessGrid:
 
     @property
     def address(self) -> int:
-        """Of the `ws_group` along the data axis."""
+        """The address of the `ws_group` along the data axis."""
         return self.along[DATA].address
 
     @property
     def whole_address(self) -> int:
-        """The same for programs that are given all rows."""
-        return ctypes.addressof(self._whole_rows)
+        """The address for programs that every rank runs over all rows."""
+        return ctypes.addressof(self._all_rows)
 
     @property
-    def sent(self) -> int:
-        """Bytes that the others were given so far."""
-        return self.whole.sent + sum(group.sent for group in self.along.values())
+    def bytes_sent(self) -> int:
+        """Bytes that this rank has sent so far."""
+        return self.whole.bytes_sent + sum(group.bytes_sent for group in self.along.values())
 
     def broadcast(self, data: bytes) -> bytes:
         """Rank 0's bytes, on every rank."""
@@ -57,22 +57,23 @@ class ProcessGrid:
         return self.whole.gather(data)
 
     def check(self) -> None:
-        """Raise what went wrong in a collective: WorkerError, which names the rank and its last step."""
-        natives = [*self._natives, self._whole_rows]
+        """Raise WorkerError if a collective has failed; it names the lost rank and its last step."""
+        natives = [*self._natives, self._all_rows]
         error = next((native.failed for native in natives if native.failed), 0)
         if not error:
             return
-        for native in natives:  # nothing is exchanged any more, along no axis
+        for native in natives:  # end the collectives along all axes
             native.failed = native.failed or error
-        missing = next(found for group in (self.whole, *self.along.values()) if (found := group.missing) >= 0)
+        groups = (self.whole, *self.along.values())
+        missing_rank = next(group.missing_rank for group in groups if group.missing_rank >= 0)
         others = "" if self.whole.memory else "waits for another one, "
-        raise self.whole.lost(error, missing, max(int(native.step) for native in natives), others)
+        raise self.whole.worker_error(error, missing_rank, max(int(native.step) for native in natives), others)
 
     @property
     def _natives(self) -> list[NativeGroup]:
         return [group.native for group in (self.whole, *self.along.values())]
 
     def wait_for(self, seconds: float) -> None:
-        """From now on a collective waits so long for the others."""
-        for native in (*self._natives, self._whole_rows):
+        """Set the timeout of collectives."""
+        for native in (*self._natives, self._all_rows):
             native.timeout = seconds

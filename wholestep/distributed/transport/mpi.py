@@ -1,4 +1,4 @@
-"""The transport between ranks that `mpiexec` or `srun` has started: MPI, through mpi4py."""
+"""MPI transport, through mpi4py, for ranks that `mpiexec` or `srun` has started."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wholestep.distributed.launch.rank_processes import files_of
+from wholestep.distributed.launch.rank_processes import mapped_files
 from wholestep.distributed.transport import native
 from wholestep.errors import UsageError
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-LINE = 64  # bytes
-MOST = 256  # bytes that a rank gives while a group is set up
-POLL = 0.001  # seconds
-SHARED = "/dev/shm/mpich_"  # memory that MPICH's ranks have in common, until it is removed
+CACHE_LINE = 64  # bytes
+MAX_MESSAGE = 256  # bytes of a message while a group is set up
+POLL = 0.001  # seconds between two tests of a barrier
+SHARED = "/dev/shm/mpich_"  # path prefix of the shared memory of MPICH's ranks
 
 
 class MPITransport:
     """The ranks of an MPI communicator.
 
     Args:
-        comm: of mpi4py; it is copied.
-        members: numbers of its ranks among all of a job.
+        comm: mpi4py's; it is duplicated.
+        members: the numbers of its ranks within the job.
     """
 
     engine = "mpi"
@@ -38,15 +38,15 @@ class MPITransport:
         from mpi4py import MPI
 
         self.comm = comm.Dup()
-        _forget_files(self.comm)
+        _unlink_shared_memory(self.comm)
         self.comm.Set_errhandler(MPI.ERRORS_RETURN)
-        self._end = self.comm.Dup()  # what was exchanged before is no matter to those who leave
+        self._end = self.comm.Dup()  # for the last barrier, apart from all other messages
         self.rank, self.size = self.comm.rank, self.comm.size
         self.members = range(self.size) if members is None else members
         self._windows: list[MPI.Win] = []
 
     def subset(self, members: Sequence[int]) -> MPITransport:
-        """Some of the ranks, this one among them.  All ranks call it, each for its own subset."""
+        """The transport of some ranks, this one included.  All ranks call it, each for its own subset."""
         from mpi4py import MPI
 
         comm = self.comm.Split(members[0], self.rank)
@@ -56,14 +56,14 @@ class MPITransport:
         return transport
 
     def gather(self, data: bytes) -> list[bytes]:
-        """The bytes of all ranks, without zeros at their ends."""
-        assert len(data) <= MOST
-        rows = np.zeros((self.size, MOST), np.uint8)
-        self.comm.Allgather(np.frombuffer(data.ljust(MOST, b"\0"), np.uint8), rows)
+        """The bytes of all ranks, without trailing zeros."""
+        assert len(data) <= MAX_MESSAGE
+        rows = np.zeros((self.size, MAX_MESSAGE), np.uint8)
+        self.comm.Allgather(np.frombuffer(data.ljust(MAX_MESSAGE, b"\0"), np.uint8), rows)
         return [row.tobytes().rstrip(b"\0") for row in rows]
 
     def windows(self, size: int) -> list[int] | None:
-        """Where each rank's memory lies in this process; None where they are on several machines."""
+        """The address of each rank's shared memory in this process; None if ranks are on several machines."""
         from mpi4py import MPI
 
         here = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
@@ -71,29 +71,31 @@ class MPITransport:
         here.Free()
         if not is_one_machine:
             return None
-        window = MPI.Win.Allocate_shared(size + LINE, 1, comm=self.comm)
+        window = MPI.Win.Allocate_shared(size + CACHE_LINE, 1, comm=self.comm)
         self._windows.append(window)
         addresses = [MPI.Get_address(window.Shared_query(rank)[0]) for rank in range(self.size)]
-        aligned = [-(-address // LINE) * LINE for address in addresses]  # pages are alike in all processes
-        ctypes.memset(aligned[self.rank], 0, LINE)
-        _forget_files(self.comm)
+        aligned = [
+            -(-address // CACHE_LINE) * CACHE_LINE for address in addresses
+        ]  # equal in all processes, since pages are
+        ctypes.memset(aligned[self.rank], 0, CACHE_LINE)
+        _unlink_shared_memory(self.comm)
         return aligned
 
     def messages(self) -> native.Messages:
-        """Addresses of MPI's functions in the library that mpi4py has loaded, and handles as they are in C."""
+        """Addresses of the functions of the MPI library that mpi4py has loaded, and its C handles."""
         from mpi4py import MPI
 
         dll = ctypes.CDLL(_mpi_library_path())
-        named = {name: getattr(dll, f"MPI_{name.capitalize()}") for name in ("isend", "irecv", "test")}
-        functions = {name: ctypes.cast(function, c_void_p).value for name, function in named.items()}
+        by_name = {name: getattr(dll, f"MPI_{name.capitalize()}") for name in ("isend", "irecv", "test")}
+        functions = {name: ctypes.cast(function, c_void_p).value for name, function in by_name.items()}
         handles = {"comm": MPI._handleof(self.comm), "byte": MPI._handleof(MPI.BYTE)}
         return native.Messages(**functions, **handles)
 
     def leave(self, missed: tuple[int, int] | None) -> None:
-        """MPI has no way to tell."""
+        """MPI has no message for this."""
 
     def end_together(self, seconds: float, is_one_gone: Callable[[], bool]) -> bool:
-        """Wait for the others; False where they have not come by then, or have ended without."""
+        """Wait for the others at a barrier; False after a timeout, or if one of them is gone."""
         everyone, deadline = self._end.Ibarrier(), time.monotonic() + seconds
         while not everyone.Test():
             if time.monotonic() > deadline or (is_one_gone() and not everyone.Test()):
@@ -103,18 +105,18 @@ class MPITransport:
 
 
 def _mpi_library_path() -> str:
-    libraries = sorted(path for path in files_of() if Path(path).name.startswith(("libmpi.so", "libmpi_abi.so")))
+    libraries = sorted(path for path in mapped_files() if Path(path).name.startswith(("libmpi.so", "libmpi_abi.so")))
     if not libraries:
         raise UsageError("mpi4py has loaded no libmpi.so: install one with it, pip install 'wholestep[mpi]'.")
     return libraries[0]
 
 
-def _forget_files(comm: MPI.Intracomm) -> None:
-    """Memory that ranks share has names until MPI ends; without them nothing is left where ranks are killed.
+def _unlink_shared_memory(comm: MPI.Intracomm) -> None:
+    """Unlink the files of shared memory, so that none is left behind if ranks are killed.
 
-    All ranks have it by then: windows are there, and zero.
+    All ranks have mapped them when the barrier ends.
     """
     comm.Barrier()
-    for path in files_of():
+    for path in mapped_files():
         if path.startswith(SHARED):
             Path(path).unlink(missing_ok=True)

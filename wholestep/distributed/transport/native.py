@@ -1,4 +1,4 @@
-"""The native half of a group of processes: `ws_group` of group.h, built by group_processes.c, and group_sockets.c."""
+"""ctypes bindings of process groups: `ws_group` of group.h, created by group_processes.c, and group_sockets.c."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ DTYPES = {"float32": 0, "float64": 1, "int32": 2, "int64": 3}
 
 
 class Messages(Structure):
-    """`messages` of group_messages.h: functions that send, a communicator, and MPI's type of a byte."""
+    """`messages` of group_messages.h: functions that send and receive, a communicator, and MPI's byte type."""
 
     _fields_ = [(name, c_void_p) for name in ("isend", "irecv", "test", "comm", "byte")]
 
 
-def _part(name: str) -> ctypes.CDLL:
+def _load(name: str) -> ctypes.CDLL:
     options = CompileOptions()
     compiler = find_compiler(options.compiler_command)
     return ctypes.CDLL(os.fspath(build_library(open_cache(options), compiler, available_targets()[0].name, name)))
@@ -36,47 +36,49 @@ def _part(name: str) -> ctypes.CDLL:
 @cache
 def library() -> ctypes.CDLL:
     """group_processes.c, compiled and cached."""
-    found = _part("processes")
-    found.ws_processes_window.restype, found.ws_processes_window.argtypes = c_long, [c_int, c_long]
-    found.ws_processes_open.restype = POINTER(NativeGroup)
+    lib = _load("processes")
+    lib.ws_processes_window.restype, lib.ws_processes_window.argtypes = c_long, [c_int, c_long]
+    lib.ws_processes_open.restype = POINTER(NativeGroup)
     pointers = (c_void_p, c_void_p, POINTER(Messages))
-    found.ws_processes_open.argtypes = [c_int, c_int, c_double, c_long, *pointers, c_int, c_void_p]
-    found.ws_processes_watch.restype, found.ws_processes_watch.argtypes = None, [POINTER(NativeGroup)] * 2
-    found.ws_processes_sent.restype = c_uint64
+    lib.ws_processes_open.argtypes = [c_int, c_int, c_double, c_long, *pointers, c_int, c_void_p]
+    lib.ws_processes_watch.restype, lib.ws_processes_watch.argtypes = None, [POINTER(NativeGroup)] * 2
+    lib.ws_processes_sent.restype = c_uint64
     for name in ("missing", "sent", "leave", "close"):
-        getattr(found, f"ws_processes_{name}").argtypes = [POINTER(NativeGroup)]
-    return found
+        getattr(lib, f"ws_processes_{name}").argtypes = [POINTER(NativeGroup)]
+    return lib
 
 
 @cache
 def sockets() -> ctypes.CDLL:
     """group_sockets.c, compiled and cached."""
-    found = _part("sockets")
-    found.ws_sockets_open.restype, found.ws_sockets_open.argtypes = c_void_p, [c_int, c_void_p, c_void_p]
-    found.ws_sockets_group.restype = c_void_p
-    found.ws_sockets_group.argtypes = [c_void_p, c_uint64, c_void_p, c_int]
-    found.ws_sockets_tag.restype, found.ws_sockets_tag.argtypes = c_uint64, [c_void_p, c_uint64, c_void_p, c_uint64]
-    found.ws_sockets_leave.restype, found.ws_sockets_leave.argtypes = None, [c_void_p, c_int]
-    return found
+    lib = _load("sockets")
+    lib.ws_sockets_open.restype, lib.ws_sockets_open.argtypes = c_void_p, [c_int, c_void_p, c_void_p]
+    lib.ws_sockets_group.restype = c_void_p
+    lib.ws_sockets_group.argtypes = [c_void_p, c_uint64, c_void_p, c_int]
+    lib.ws_sockets_tag.restype, lib.ws_sockets_tag.argtypes = c_uint64, [c_void_p, c_uint64, c_void_p, c_uint64]
+    lib.ws_sockets_leave.restype, lib.ws_sockets_leave.argtypes = None, [c_void_p, c_int]
+    return lib
 
 
 def run(group: NativeGroup, collective: str, shares: Sequence[tuple[AnyArray, AnyArray, int]]) -> int:
-    """One collective over (from, to, count) of contiguous arrays; 0 or an error number."""
-    made = (NativeShare * len(shares))(*[NativeShare(a.ctypes.data, b.ctypes.data, count) for a, b, count in shares])
+    """Run one collective over (source, destination, count) of contiguous arrays; returns 0 or an error number."""
+    native_shares = (NativeShare * len(shares))(
+        *[NativeShare(source.ctypes.data, to.ctypes.data, count) for source, to, count in shares]
+    )
     dtype = DTYPES[shares[0][0].dtype.name]
-    error: int = getattr(group, collective)(ctypes.addressof(group), made, len(shares), dtype)
+    error: int = getattr(group, collective)(ctypes.addressof(group), native_shares, len(shares), dtype)
     return error
 
 
 def sum_all(group: NativeGroup, *arrays: AnyArray) -> int:
-    """The sums of all ranks, in place."""
+    """All-reduce arrays in place."""
     return run(group, "all_reduce", [(array, array, array.size) for array in arrays])
 
 
 def gather_words(group: NativeGroup, words: AnyArray) -> tuple[int, AnyArray]:
-    """Whole numbers of all ranks, a row each."""
-    found = np.zeros((group.size, words.size), words.dtype)
-    return run(group, "all_gather", [(words, found, words.size)]), found
+    """All-gather integers: one row per rank."""
+    rows = np.zeros((group.size, words.size), words.dtype)
+    return run(group, "all_gather", [(words, rows, words.size)]), rows
 
 
 __all__ = ["Messages", "NativeGroup", "gather_words", "library", "run", "sockets", "sum_all"]

@@ -1,4 +1,4 @@
-"""Ranks with a GPU each: NCCL carries what their steps exchange, their processes' own group everything else."""
+"""Ranks with one GPU each: NCCL carries the collectives of steps, the process group all other messages."""
 
 from __future__ import annotations
 
@@ -25,51 +25,51 @@ if TYPE_CHECKING:
     from wholestep.compiler.runtime.process_group import RankGroup
     from wholestep.distributed.workers import Workers
 
-SPINS = 200  # looks at the GPU, one after the other, before somebody who waits sleeps in between:
-SLEEP = 50e-6  # seconds
-LOOK = 0.05  # seconds from one look at the others to the next
-ASK = 10.0  # seconds that they have to say that they are there
+SPINS = 200  # polls of the GPU before a waiting thread sleeps between two polls
+SLEEP = 50e-6  # seconds between two polls
+CHECK = 0.05  # seconds between two checks of the other ranks
+ANSWER = 10.0  # seconds that a rank has to answer before it counts as absent
 CLOSE = 5.0  # seconds that leaving may take
 
 _joined: dict[int, NcclGroup] = {}  # by GPU
 
 
 def take_gpu(workers: Workers) -> None:
-    """Let `device="cuda"` mean this rank's own: the first rank of a machine has the first of its GPUs."""
-    control = _whole(workers.join())
+    """Let `device="cuda"` mean this rank's GPU: rank i of a machine gets its GPU i."""
+    control = _process_group_of(workers.join())
     if control is not None:
-        own = control.ranks[control.rank].machine
-        before = sum(r.machine == own for r in control.ranks[: control.rank])
-        prefer_gpu(before % gpu_count())  # where a launcher shows each its own alone, that one is number 0
+        machine = control.ranks[control.rank].machine
+        before = sum(r.machine == machine for r in control.ranks[: control.rank])
+        prefer_gpu(before % gpu_count())  # modulo: a launcher may show each rank only its own GPU, as number 0
 
 
 def join_gpus(workers: Workers, control: RankGroup | None, number: int) -> NcclGroup | NcclGrid | None:
-    """The group whose ranks exchange by NCCL, this one with the GPU of a number; None for a process that is alone and
-    has not asked for it.
+    """The NCCL group in which this rank has the GPU of this number; None for a single process that did not ask for
+    NCCL.
     """
     if control is None and workers.engine != "nccl":
         return None
     if number not in _joined:
-        _joined[number] = NcclGroup(gpu(number), _whole(control), workers.timeout)
+        _joined[number] = NcclGroup(gpu(number), _process_group_of(control), workers.timeout)
         atexit.register(_joined[number].close)
-    found = _joined[number]
-    found.timeout = workers.timeout
-    return found if control is None or control.grid == found.grid else NcclGrid(found, control.grid)
+    group = _joined[number]
+    group.timeout = workers.timeout
+    return group if control is None or control.grid == group.grid else NcclGrid(group, control.grid)
 
 
-def _whole(control: RankGroup | None) -> ProcessGroup | None:
-    """All processes, however they stand."""
-    found = control.whole if isinstance(control, ProcessGrid) else control
-    assert found is None or isinstance(found, ProcessGroup)
-    return found
+def _process_group_of(control: RankGroup | None) -> ProcessGroup | None:
+    """The group of all processes, without the axes of a mesh."""
+    group = control.whole if isinstance(control, ProcessGrid) else control
+    assert group is None or isinstance(group, ProcessGroup)
+    return group
 
 
 class NcclGroup:
-    """Ranks with a GPU each, seen from one of them.
+    """Ranks with one GPU each, seen from one of them.
 
     Args:
-        gpu: this rank's own.
-        control: the group of their processes; None where this one is alone.
+        gpu: of this rank.
+        control: the group of the processes; None for a single process.
         timeout: seconds that a step waits for the others.
     """
 
@@ -86,33 +86,33 @@ class NcclGroup:
         try:
             self.communicator = nccl.Communicator(gpu, self.rank, self.size, id, timeout)
         except TimeoutError:
-            self._say_late()
+            self._raise_late()
         gpu.watch = self
 
     def _meet(self) -> None:
-        """Every rank has the library, of one version, and a GPU of its own; all of them hear what is wrong."""
+        """Check, in all ranks, that each has the same version of NCCL and a GPU of its own."""
         try:
-            own: dict[str, object] = {
+            description: dict[str, object] = {
                 "gpu": self._gpu.bus,
                 "called": self._gpu.name,
                 "count": gpu_count(),
                 "nccl": nccl.version(),
             }
         except UsageError as error:
-            own = {"missing": str(error)}
-        told = [json.loads(text) for text in self.gather(json.dumps(own).encode())]
-        seen: dict[tuple[str, str], int] = {}
-        for rank, other in enumerate(told):
+            description = {"missing": str(error)}
+        descriptions = [json.loads(text) for text in self.gather(json.dumps(description).encode())]
+        rank_of_gpu: dict[tuple[str, str], int] = {}
+        for rank, other in enumerate(descriptions):
             if "missing" in other:
                 raise UsageError(
                     other["missing"] if self.size == 1 else f"{self._describe_rank(rank)}: {other['missing']}"
                 )
-            if other["nccl"] != told[0]["nccl"]:
+            if other["nccl"] != descriptions[0]["nccl"]:
                 raise UsageError(
-                    f"{self._describe_rank(rank)} has NCCL {other['nccl']}, and rank 0 has {told[0]['nccl']}: install "
-                    "the same version everywhere."
+                    f"{self._describe_rank(rank)} has NCCL {other['nccl']}, and rank 0 has "
+                    f"{descriptions[0]['nccl']}: install the same version everywhere."
                 )
-            first = seen.setdefault((self._machine(rank), other["gpu"]), rank)
+            first = rank_of_gpu.setdefault((self._machine(rank), other["gpu"]), rank)
             if first != rank:
                 raise UsageError(
                     f"ranks {first} and {rank} have the same GPU, {other['called']} at {other['gpu']}, and NCCL wants "
@@ -123,21 +123,21 @@ class NcclGroup:
     # -- who they are ----------------------------------------------------------------------------------------------
 
     def _machine(self, rank: int) -> str:
-        """By the boot of its kernel: containers of one machine have its GPUs."""
+        """The boot of a rank's kernel, which containers of one machine share as they share its GPUs."""
         return "" if self._control is None else self._control.ranks[rank].machine.partition(" ")[0]
 
     def _describe_rank(self, rank: int) -> str:
-        return "rank 0" if self._control is None else self._control.ranks[rank].named(rank, self.size)
+        return "rank 0" if self._control is None else self._control.ranks[rank].describe(rank, self.size)
 
     def along(self, axis: str) -> tuple[int, Sequence[int]]:
-        """Where this rank stands, and the numbers of all that stand along an axis."""
+        """This rank's coordinate along an axis, and the numbers of all ranks of that group."""
         return self.grid.place(axis, self.rank), self.grid.beside(axis, self.rank)
 
     # -- a group ---------------------------------------------------------------------------------------------------
 
     @property
     def address(self) -> int:
-        """No native program calls it."""
+        """None: no native program calls this group."""
         return 0
 
     whole_address = address
@@ -151,61 +151,67 @@ class NcclGroup:
         return [data] if self._control is None else self._control.gather(data)
 
     def check(self) -> None:
-        """Raise what went wrong among the processes; what goes wrong among the GPUs is raised where it is seen."""
+        """Raise a failure of the process group; `until` raises those of NCCL."""
         if self._control is not None:
             self._control.check()
 
     # -- waiting ---------------------------------------------------------------------------------------------------
 
     def until(self, is_done: Callable[[], bool]) -> None:
-        """Return when the GPU is done; WorkerError where a rank that it waits for is gone, or does not come."""
+        """Wait for the GPU; raises WorkerError if a rank that it waits for is gone, or does not come."""
         for _ in range(SPINS):
             if is_done():
                 return
-        began = looked = time.monotonic()
+        start = last_check = time.monotonic()
         while not is_done():
             now = time.monotonic()
-            if now - looked >= LOOK:
-                looked = now
-                self._look(now - began)
+            if now - last_check >= CHECK:
+                last_check = now
+                self._check_peers(now - start)
             time.sleep(SLEEP)
 
-    def _look(self, waited: float) -> None:
-        lost = self._lost_rank()
+    def _check_peers(self, seconds: float) -> None:
+        lost = self._find_lost_rank()
         if lost is not None:
             self._abort()
-            raise WorkerError(f"{self._describe_rank(lost)} {GONE[0]}. {self._so_far} {GONE[1]}", lost, self.step)
+            raise WorkerError(
+                f"{self._describe_rank(lost)} {GONE[0]}. {self._progress_text} {GONE[1]}", lost, self.step
+            )
         error = self.communicator.error()
         if error:
             self._abort()
-            raise WorkerError(f"NCCL could not exchange: {error}. {self._so_far} {GONE[1]}", self._absent(), self.step)
-        if waited > self.timeout:
+            raise WorkerError(
+                f"NCCL could not exchange: {error}. {self._progress_text} {GONE[1]}",
+                self._find_absent_rank(),
+                self.step,
+            )
+        if seconds > self.timeout:
             self._abort()
-            self._say_late()
+            self._raise_late()
 
-    def _say_late(self) -> NoReturn:
-        absent = self._absent()
+    def _raise_late(self) -> NoReturn:
+        absent = self._find_absent_rank()
         named = "a rank" if absent is None else self._describe_rank(absent)
         what, how = LATE[0].format(timeout=self.timeout, others=""), LATE[1]
-        raise WorkerError(f"{named} {what}. {self._so_far} {how}", absent, self.step)
+        raise WorkerError(f"{named} {what}. {self._progress_text} {how}", absent, self.step)
 
     @property
-    def _so_far(self) -> str:
+    def _progress_text(self) -> str:
         return f"All had made {self.step} steps."
 
-    def _lost_rank(self) -> int | None:
-        """A rank of this machine whose process is gone."""
+    def _find_lost_rank(self) -> int | None:
+        """A rank of this machine whose process has ended."""
         if self._control is None:
             return None
-        ranks, own = self._control.ranks, self._control.ranks[self.rank].machine
-        here = [rank for rank, each in enumerate(ranks) if rank != self.rank and each.machine == own]
+        ranks, machine = self._control.ranks, self._control.ranks[self.rank].machine
+        here = [rank for rank, each in enumerate(ranks) if rank != self.rank and each.machine == machine]
         return next((rank for rank in here if _is_dead(ranks[rank].pid)), None)
 
-    def _absent(self) -> int | None:
-        """A rank that does not say that it is there; None where all do, or nobody can tell."""
+    def _find_absent_rank(self) -> int | None:
+        """A rank that does not answer; None if all do, or if it is unknown."""
         if self._control is None:
             return None
-        self._control.wait_for(min(self.timeout, ASK))
+        self._control.wait_for(min(self.timeout, ANSWER))
         try:
             self._control.gather(b"")
         except WorkerError as error:
@@ -215,35 +221,35 @@ class NcclGroup:
     # -- the end ---------------------------------------------------------------------------------------------------
 
     def _abort(self) -> None:
-        """End what is under way: kernels of NCCL that wait for a rank would wait for ever."""
+        """Abort the communicator: NCCL kernels that wait for a lost rank would never end."""
         self._leave(self.communicator.abort)
 
     def close(self) -> None:
-        """Leave, unless it has ended before."""
+        """Close the communicator, unless it was closed before."""
         if self._gpu.watch is self:
             self._leave(self.communicator.close)
 
     def _leave(self, call: Callable[[], None]) -> None:
-        """Either way NCCL waits for graphs that have exchanges in them, and perhaps for ranks that are gone."""
+        """Drop CUDA graphs with collectives first, since NCCL waits for them; bound the time that it may take."""
         self._gpu.watch = None
         for user in list(self.users):
             user.forget_graphs()
 
         def leave() -> None:
-            with suppress(Exception):  # the process, or the run, ends anyway
+            with suppress(Exception):  # the process or the run ends in any case
                 call()
 
         thread = Thread(target=leave, daemon=True)
         try:
             thread.start()
-        except RuntimeError:  # an interpreter that ends begins no threads
+        except RuntimeError:  # an interpreter that shuts down starts no threads
             leave()
         else:
             thread.join(CLOSE)
 
 
 class NcclGrid:
-    """The same ranks where they stand in a grid: a collective is among those along an axis, by their numbers."""
+    """The same ranks as a mesh: a collective runs among the ranks along one axis."""
 
     engine = "nccl"
 
@@ -255,7 +261,7 @@ class NcclGrid:
 
     @property
     def step(self) -> int:
-        """That is under way: all of them count together."""
+        """The current step, common to all axes."""
         return self.whole.step
 
     @step.setter
@@ -263,12 +269,12 @@ class NcclGrid:
         self.whole.step = value
 
     def along(self, axis: str) -> tuple[int, Sequence[int]]:
-        """Where this rank stands, and the numbers of all that stand along an axis."""
+        """This rank's coordinate along an axis, and the numbers of all ranks of that group."""
         return self.grid.place(axis, self.rank), self.grid.beside(axis, self.rank)
 
 
 def _is_dead(pid: int) -> bool:
-    """Is a process gone, or does it wait to be buried?"""
+    """Is a process gone, or a zombie?"""
     try:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] in (b"Z", b"X")
     except FileNotFoundError:

@@ -19,10 +19,11 @@ from wholestep.distributed.launch.rank_processes import STEP_BYTES
 from wholestep.distributed.transport import native
 from wholestep.errors import WorkerError
 
-MESSAGE = 1 << 20  # bytes of a piece that is sent
-ROOM, LEAST = 1 << 22, 1 << 14  # bytes of a window, which stays in cache; and of a piece of it, at least
-LINE = 64  # bytes
-# What is said of a rank, and what can be done.
+MESSAGE = 1 << 20  # bytes of one piece of a collective that is sent as a message
+WINDOW = 1 << 22  # bytes of shared memory per rank: it stays in cache
+MIN_PIECE = 1 << 14  # bytes of a piece of the window
+CACHE_LINE = 64  # bytes
+# The two parts of an error text about a rank: what happened to it, and what the user can do.
 GONE = (
     "is gone: it was killed, or an error ended it",
     "Look at what it printed last; checkpoint= and `wholestep launch --restarts 3` go on by themselves.",
@@ -40,44 +41,44 @@ UNLIKE = (
     "What workers do together all of them call, in one order: steps, and where they have divided states or layers "
     "also ws.save_checkpoint, session.state_dict and session.get.",
 )
-MEANINGS = {errno.ETIMEDOUT: LATE, errno.EPROTO: UNLIKE, errno.EBADMSG: ALTERED}  # of errors; of any other: GONE
+MEANINGS = {errno.ETIMEDOUT: LATE, errno.EPROTO: UNLIKE, errno.EBADMSG: ALTERED}  # by error number; any other: GONE
 
 
 class Transport(Protocol):
-    """What carries bytes between ranks, or between some of them.  All ranks call the same methods in the same order."""
+    """Carries bytes between ranks, or some of them.  All ranks call the same methods in the same order."""
 
     engine: str  # for people
     rank: int
     size: int
-    members: Sequence[int]  # their numbers among all ranks
+    members: Sequence[int]  # their numbers within the job
 
     def gather(self, data: bytes) -> Sequence[bytes]:
-        """The bytes of these ranks, while the group is set up."""
+        """All-gather bytes while the group is set up."""
 
     def windows(self, size: int) -> list[int] | None:
-        """Addresses of `size` bytes of each rank, zeros at first; None where ranks have no memory in common."""
+        """Addresses of `size` zeroed bytes of shared memory for each rank; None if ranks cannot share memory."""
 
     def messages(self) -> native.Messages:
-        """Functions that send messages among these ranks."""
+        """Native functions that send and receive messages among these ranks."""
 
     def leave(self, missed: tuple[int, int] | None) -> None:
-        """Tell the others not to wait for this rank any longer, and why: an error, and the rank that it has missed."""
+        """Tell the others that this rank leaves, and why: an error number, and the rank that it lost."""
 
     def subset(self, members: Sequence[int]) -> Transport:
-        """Some of the ranks, this one among them.  All ranks call it, each for its own subset."""
+        """The transport of some ranks, this one included.  All ranks call it, each for its own subset."""
 
     def end_together(self, seconds: float, is_one_gone: Callable[[], bool]) -> bool:
-        """Wait for the others where this process must not end before them; False where they did not come."""
+        """Wait for the others if this process must not end before them; False if they did not come."""
 
 
 class ProcessGroup:
     """Ranks that are processes, seen from one of them.
 
     Args:
-        transport: what carries bytes between them.
+        transport: carries bytes between them.
         timeout: seconds that a collective waits for the others.
-        memory: read the others' memory where all ranks are on one machine; False sends messages anyway.
-        of: a group of which these are some, along one axis of a grid; errors count its ranks.
+        memory: use shared memory if all ranks are on one machine; False always sends messages.
+        of: the group of all ranks, if this one is along one axis of a mesh; errors number its ranks.
     """
 
     def __init__(
@@ -86,48 +87,48 @@ class ProcessGroup:
         self.transport, self.engine = transport, transport.engine
         self.rank, self.size, self.numbers = transport.rank, transport.size, list(transport.members)
         self.grid = Mesh(self.size)
-        self.ranks = [Rank(text.decode()) for text in transport.gather(_who().encode())]
+        self.ranks = [Rank(text.decode()) for text in transport.gather(_identity_text().encode())]
         self.asked_for_memory, self._library = memory, native.library()
-        self._beside: list[ProcessGroup] = []  # groups of some of these ranks, this one among them
+        self._beside: list[ProcessGroup] = []  # groups along the axes of a mesh that this rank is in
         if of is not None:
             of._beside.append(self)
         self.notes: int | None = None  # a file for the last step, which outlives this process
-        room = self._library.ws_processes_window(self.size, self._slot(True))
-        windows = transport.windows(room) if memory else None
-        self.memory = windows is not None  # do the ranks read each other's memory?  Else they send messages
+        window_bytes = self._library.ws_processes_window(self.size, self._piece_bytes(True))
+        windows = transport.windows(window_bytes) if memory else None
+        self.memory = windows is not None  # shared memory, or messages?
         addresses = None if windows is None else (c_void_p * self.size)(*windows)
         carrier = transport.messages() if windows is None else native.Messages()
-        pids = (ctypes.c_int * self.size)(*self._visible())
-        beside = self._visible() if of is None else of._visible()
-        crowded = 1 + sum(pid != 0 for pid in beside) > len(os.sched_getaffinity(0))
-        numbers, slot = (ctypes.c_int * self.size)(*self.numbers), self._slot(self.memory)
-        opened = self._library.ws_processes_open(
-            self.rank, self.size, timeout, slot, addresses, pids, ctypes.byref(carrier), crowded, numbers
+        pids = (ctypes.c_int * self.size)(*self._visible_pids())
+        local_pids = self._visible_pids() if of is None else of._visible_pids()
+        oversubscribed = 1 + sum(pid != 0 for pid in local_pids) > len(os.sched_getaffinity(0))
+        numbers, piece = (ctypes.c_int * self.size)(*self.numbers), self._piece_bytes(self.memory)
+        group = self._library.ws_processes_open(
+            self.rank, self.size, timeout, piece, addresses, pids, ctypes.byref(carrier), oversubscribed, numbers
         )
-        if not opened:
+        if not group:
             raise MemoryError("no memory for the buffers of a group of ranks")
-        self.native: native.NativeGroup = opened.contents
+        self.native: native.NativeGroup = group.contents
 
-    def _slot(self, memory: bool) -> int:
-        return max(LEAST, ROOM // (2 * self.size) // LINE * LINE) if memory else MESSAGE
+    def _piece_bytes(self, memory: bool) -> int:
+        return max(MIN_PIECE, WINDOW // (2 * self.size) // CACHE_LINE * CACHE_LINE) if memory else MESSAGE
 
-    def _visible(self) -> list[int]:
-        """Processes that can be looked at from here, 0 for the others and for this one."""
-        own = self.ranks[self.rank].machine
-        return [0 if r.machine != own or at == self.rank else r.pid for at, r in enumerate(self.ranks)]
+    def _visible_pids(self) -> list[int]:
+        """The process number of each other rank on this machine; 0 for all others and for this one."""
+        machine = self.ranks[self.rank].machine
+        return [0 if r.machine != machine or at == self.rank else r.pid for at, r in enumerate(self.ranks)]
 
     # -- a group ---------------------------------------------------------------------------------------------------
 
     @property
     def address(self) -> int:
-        """Of its `ws_group`."""
+        """The address of its `ws_group`."""
         return ctypes.addressof(self.native)
 
-    whole_address = address  # without a model axis nobody asks for it
+    whole_address = address  # unused without a model axis
 
     @property
-    def sent(self) -> int:
-        """Bytes that the others were given so far."""
+    def bytes_sent(self) -> int:
+        """Bytes that this rank has sent so far."""
         return int(self._library.ws_processes_sent(self.native))
 
     def broadcast(self, data: bytes) -> bytes:
@@ -146,73 +147,73 @@ class ProcessGroup:
         lengths = np.zeros(self.size, np.int64)
         self._run("all_gather", np.array([len(data)], np.int64), lengths, 1)
         words = _words(data, int(lengths.max()))
-        found = np.zeros((self.size, words.size), np.int64)
-        self._run("all_gather", words, found, words.size)
-        return [row.tobytes()[: int(length)] for row, length in zip(found, lengths)]
+        rows = np.zeros((self.size, words.size), np.int64)
+        self._run("all_gather", words, rows, words.size)
+        return [row.tobytes()[: int(length)] for row, length in zip(rows, lengths)]
 
     def _run(self, collective: str, source: AnyArray, to: AnyArray, count: int) -> None:
         if native.run(self.native, collective, [(source, to, count)]):
             self.check()
 
     def check(self) -> None:
-        """Raise what went wrong in a collective: WorkerError, which names the rank and its last step."""
+        """Raise WorkerError if a collective has failed; it names the lost rank and its last step."""
         if self.native.failed:
-            raise self.lost(self.native.failed, self.missing, int(self.native.step))
+            raise self.worker_error(self.native.failed, self.missing_rank, int(self.native.step))
 
     @property
-    def missing(self) -> int:
-        """The rank that did not come, or was lost; -1: none."""
+    def missing_rank(self) -> int:
+        """The rank that did not come, or is gone; -1: none."""
         return int(self._library.ws_processes_missing(self.native))
 
-    def lost(self, error: int, missing: int, step: int, others: str = "") -> WorkerError:
-        """What a failure means, for people; `others`: what else may keep a rank from coming."""
-        named = self.ranks[missing].named(missing, self.size)
+    def worker_error(self, error: int, missing_rank: int, step: int, others: str = "") -> WorkerError:
+        """The exception for an error number; `others`: further reasons why a rank may be late."""
+        subject = self.ranks[missing_rank].describe(missing_rank, self.size)
         what, how = MEANINGS.get(error, GONE)
         what = what.format(timeout=self.native.timeout, others=others)
-        return WorkerError(f"{named} {what}. Its last step was {step}. {how}", missing, step)
+        return WorkerError(f"{subject} {what}. Its last step was {step}. {how}", missing_rank, step)
 
     def wait_for(self, seconds: float) -> None:
-        """From now on a collective waits so long for the others."""
+        """Set the timeout of collectives."""
         self.native.timeout = seconds
 
     def watch(self, whole: ProcessGroup) -> None:
-        """Look at, and show, who waits for whom among all ranks of a grid."""
+        """Publish and read, among all ranks of a mesh, which rank waits for which."""
         self._library.ws_processes_watch(self.native, whole.native)
 
     @property
-    def failed(self) -> bool:
-        """Did a collective of these ranks, or of some of them, not come to its end?"""
+    def has_failed(self) -> bool:
+        """Has a collective of these ranks, or of some of them, failed?"""
         return any(group.native.failed for group in (self, *self._beside))
 
     def leave(self) -> None:
-        """Tell the others not to wait for this rank any longer, and whom it has missed."""
-        missed = next(((g.native.failed, g.missing) for g in (self, *self._beside) if g.missing >= 0), None)
+        """Tell the others that this rank leaves, and which rank it lost."""
+        missed = next(((g.native.failed, g.missing_rank) for g in (self, *self._beside) if g.missing_rank >= 0), None)
         for group in (self, *self._beside):
             self._library.ws_processes_leave(group.native)
         self.transport.leave(missed)
 
     def leave_together(self, seconds: float) -> bool:
-        """Leave, and wait for the others where the transport needs that; False where they did not come."""
+        """Leave, and wait for the others if the transport needs that; False if they did not come."""
         self.leave()
         return self.transport.end_together(seconds, self._is_one_gone)
 
     def _is_one_gone(self) -> bool:
-        return any(pid and not Path(f"/proc/{pid}").exists() for pid in self._visible())
+        return any(pid and not Path(f"/proc/{pid}").exists() for pid in self._visible_pids())
 
 
 class Rank:
-    """Who a rank is: the machine and its view of processes, the host by name, the process."""
+    """The identity of a rank: machine and process namespace, host name, process number."""
 
     def __init__(self, text: str) -> None:
         self.machine, self.host, pid = text.split("\n")
         self.pid = int(pid)
 
-    def named(self, rank: int, size: int) -> str:
+    def describe(self, rank: int, size: int) -> str:
         return f"rank {rank} of {size} (process {self.pid} on {self.host})"
 
 
 def machine() -> str:
-    """A kernel's boot and its namespace of processes, which say whose process numbers can be compared."""
+    """The kernel's boot id and the process namespace: within them, process numbers can be compared."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
@@ -220,10 +221,10 @@ def machine() -> str:
         return ""
 
 
-def _who() -> str:
+def _identity_text() -> str:
     return f"{machine()}\n{socket.gethostname()[:100]}\n{os.getpid()}"
 
 
 def _words(data: bytes, length: int) -> AnyArray:
-    """Bytes as whole numbers of 64 bits, at least one, as many as `length` bytes need."""
+    """Bytes as 64-bit integers: as many as `length` bytes need, at least one."""
     return np.frombuffer(data.ljust(max(8, -(-length // 8) * 8), b"\0"), np.int64).copy()

@@ -1,4 +1,4 @@
-"""The transport between ranks that `wholestep launch` or Ray has started: shared memory or authenticated sockets."""
+"""Transport of ranks that `wholestep launch` or Ray has started: shared memory or authenticated sockets."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from wholestep.errors import WorkerError
 
 log = logging.getLogger("wholestep")
 
-KEY = 16  # bytes, of the tags of frames
-# A machine that is switched off sends nothing: after 60 seconds of silence, six questions in 60 seconds.
+KEY = 16  # bytes of a key for the authentication tags of frames
+# Detects a machine that is switched off: after 60 seconds of silence, six probes within 60 seconds.
 KEEP_ALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 6))
 
 
 @dataclass(frozen=True)
 class Meeting:
-    """What a rank is told about its job."""
+    """How a rank joins its job."""
 
     address: Address  # of the rendezvous
     secret: bytes
-    node: str  # its machine, as whoever started it calls it: ranks of several share no memory
+    node: str  # the launcher's name of this machine: ranks with different ones share no memory
 
 
 class SocketTransport:
     """The ranks of a job, or some of them.
 
     Args:
-        rank, size: this rank, and how many there are.
-        meeting: where they meet.
+        rank, size: this rank, and the number of all ranks.
+        meeting: the rendezvous.
         timeout: seconds to wait for the others.
     """
 
@@ -48,18 +48,18 @@ class SocketTransport:
         self.rank, self.size, self._meeting, self._timeout = rank, size, meeting, timeout
         self._channel = rendezvous.join(meeting.address, meeting.secret, rank, timeout)
         self._host = self._channel.connection.getsockname()[0]
-        self._mesh: int | None = None  # of group_sockets.c
+        self._mesh: int | None = None  # handle of group_sockets.c
         self._subsets = 0
         self.members: Sequence[int] = range(size)
         self._windows: list[mmap.mmap] = []
 
     def subset(self, members: Sequence[int]) -> Subset:
-        """Some of the ranks, this one among them.  All ranks call it, each for its own subset."""
+        """The transport of some ranks, this one included.  All ranks call it, each for its own subset."""
         self._subsets += 1
         return Subset(self, members, self._subsets)
 
     def gather(self, data: bytes) -> list[bytes]:
-        """The bytes of all ranks, through the rendezvous."""
+        """All-gather bytes through the rendezvous."""
         try:
             return rendezvous.gather(self._channel, data)
         except TimeoutError as error:
@@ -74,40 +74,40 @@ class SocketTransport:
             ) from error
 
     def windows(self, size: int) -> list[int] | None:
-        """Addresses of as many bytes of each rank, zeros at first; None where ranks are on several machines."""
+        """Addresses of `size` zeroed bytes of shared memory for each rank; None if ranks are on several machines."""
         return self._map(self.members, size)
 
     def messages(self) -> native.Messages:
-        """Functions that send messages among all of them."""
-        return self._carrier(self.members, 0)
+        """Native functions that send and receive messages among all ranks."""
+        return self._messages_of(self.members, 0)
 
     def leave(self, missed: tuple[int, int] | None) -> None:
-        """Tell the others not to wait for this rank any longer, and why: an error, and the rank that it has missed."""
+        """Tell the others that this rank leaves, and why: an error number, and the rank that it lost."""
         if self._mesh is not None:
-            why = 0 if missed is None else missed[0] | (missed[1] + 1) << 8
-            native.sockets().ws_sockets_leave(self._mesh, why)
+            reason = 0 if missed is None else missed[0] | (missed[1] + 1) << 8
+            native.sockets().ws_sockets_leave(self._mesh, reason)
 
     def end_together(self, seconds: float, is_one_gone: Callable[[], bool]) -> bool:
-        """Nothing is lost where one ends before the others: memory stays theirs, and sockets deliver what was sent."""
+        """No wait is needed: the others keep the shared memory, and sockets deliver what a process has sent."""
         return True
 
     # -- memory ------------------------------------------------------------------------------------------------------
 
     def _map(self, members: Sequence[int], size: int) -> list[int] | None:
-        """The windows of members.  Ranks of several machines take part, since all ranks gather together."""
-        own = os.memfd_create("wholestep-window")  # without a name: it ends with the last process that has it
-        os.ftruncate(own, size)
-        places = self.gather(f"{self._meeting.node} {machine()}\n{os.getpid()} {own}".encode())
+        """The shared memory of members.  Ranks of several machines call it, too, since it gathers over all ranks."""
+        window = os.memfd_create("wholestep-window")  # an anonymous file, freed with the last process that maps it
+        os.ftruncate(window, size)
+        places = self.gather(f"{self._meeting.node} {machine()}\n{os.getpid()} {window}".encode())
         nodes, files = zip(*(place.decode().split("\n") for place in places), strict=True)
         is_one_machine = len({nodes[rank] for rank in members}) == 1
         mapped, problem = list[mmap.mmap](), ""
         try:
             for rank in members if is_one_machine else ():
-                mapped.append(_open(files[rank], size))
+                mapped.append(_map_window(files[rank], size))
         except OSError as error:
             problem = f"rank {self.rank}: {error}"
         problems = [text.decode() for text in self.gather(problem.encode()) if text]
-        os.close(own)
+        os.close(window)
         if problems and self.rank == 0:
             log.warning("ranks cannot map each other's memory and send messages, which are slower (%s)", problems[0])
         if problems or not is_one_machine:
@@ -117,7 +117,7 @@ class SocketTransport:
 
     # -- messages ----------------------------------------------------------------------------------------------------
 
-    def _carrier(self, members: Sequence[int], number: int) -> native.Messages:
+    def _messages_of(self, members: Sequence[int], number: int) -> native.Messages:
         self._mesh = self._mesh or self._connect()
         library = native.sockets()
         group = library.ws_sockets_group(self._mesh, number, (ctypes.c_int * len(members))(*members), len(members))
@@ -129,9 +129,9 @@ class SocketTransport:
         )
 
     def _connect(self) -> int:
-        """Connections to all others: to those below, then from those above, so that nobody waits in a circle."""
-        channels, is_last = dict[int, Channel](), self.rank == self.size - 1
-        listener = None if is_last else Listener(self._host, self._meeting.secret, _server(self.rank), self.size)
+        """Connect to all lower ranks, then accept all higher ones: this order cannot deadlock."""
+        channels, is_highest = dict[int, Channel](), self.rank == self.size - 1
+        listener = None if is_highest else Listener(self._host, self._meeting.secret, _server(self.rank), self.size)
         try:
             host, port = ("", 0) if listener is None else listener.address
             places = [text.decode().rsplit(" ", 1) for text in self.gather(f"{host} {port}".encode())]
@@ -162,7 +162,7 @@ class SocketTransport:
 
 
 class Subset:
-    """Some ranks of a transport."""
+    """The transport of some ranks of a job."""
 
     engine = SocketTransport.engine
 
@@ -176,22 +176,22 @@ class Subset:
         return [messages[rank] for rank in self.members]
 
     def windows(self, size: int) -> list[int] | None:
-        """As of all ranks."""
+        """The shared memory of these ranks; all ranks of the job call it."""
         return self._of._map(self.members, size)
 
     def messages(self) -> native.Messages:
-        """As of all ranks."""
-        return self._of._carrier(self.members, self._number)
+        """Native functions that send and receive messages among these ranks."""
+        return self._of._messages_of(self.members, self._number)
 
     def subset(self, members: Sequence[int]) -> Subset:
-        """As of all ranks."""
+        """The transport of some ranks of the job."""
         return self._of.subset(members)
 
     def leave(self, missed: tuple[int, int] | None) -> None:
-        """All ranks have one set of connections, which the whole group leaves."""
+        """Nothing to do: the group of all ranks closes the connections."""
 
     def end_together(self, seconds: float, is_one_gone: Callable[[], bool]) -> bool:
-        """As of all ranks."""
+        """No wait is needed, as for the group of all ranks."""
         return True
 
 
@@ -199,8 +199,8 @@ def _server(rank: int) -> str:
     return f"rank {rank}"
 
 
-def _open(place: str, size: int) -> mmap.mmap:
-    """The memory of a rank, by its process and open file."""
+def _map_window(place: str, size: int) -> mmap.mmap:
+    """Map the shared memory of a rank, by its process number and file descriptor."""
     pid, file = map(int, place.split())
     opened = os.open(f"/proc/{pid}/fd/{file}", os.O_RDWR | os.O_CLOEXEC)
     try:
@@ -212,7 +212,7 @@ def _open(place: str, size: int) -> mmap.mmap:
 
 
 def _open_mesh(channels: Sequence[Channel | None]) -> int:
-    """Native connections; from here on Python leaves them alone."""
+    """Hand the connections to native code, which uses them alone from then on."""
     files, keys = list[int](), bytearray()
     for channel in channels:
         if channel is None:  # this rank

@@ -71,7 +71,7 @@ class _BatchPartitioner:
         for node in graph.nodes:
             new[node] = self.place(node, [new[i] for i in node.inputs])
         return IRGraph(
-            tuple(Output(o.name, self.replicated_result(new[o.node], f"the output {o.name!r}")) for o in graph.outputs),
+            tuple(Output(o.name, self.reduce_result(new[o.node], f"the output {o.name!r}")) for o in graph.outputs),
             tuple(Update(u.name, self.new_state(u.name, new[u.node])) for u in graph.updates),
             tuple(new[i] for i in graph.inputs),
         )
@@ -79,19 +79,19 @@ class _BatchPartitioner:
     def new_state(self, name: str, node: Node) -> Node:
         """A state's new value: all-reduced, except for states that accumulate Partial values per rank."""
         if not name.startswith(SHARES):
-            return self.replicated_result(node, f"the new value of {name!r}")
+            return self.reduce_result(node, f"the new value of {name!r}")
         if self.placements[node] != Partial():
             self.refuse(node, self.placements[node])
         return node
 
-    def replicated_result(self, node: Node, what: str) -> Node:
+    def reduce_result(self, node: Node, what: str) -> Node:
         """A value that leaves the step, which must be the same on all ranks."""
         if isinstance(self.placements[node], Sharded):
             raise GraphError(
                 f"{what} has a row for each of the batch, and every worker holds different rows. Remove it from the "
                 "step, or train in one process; predict returns the outputs of all rows."
             )
-        return self.all_reduced(node)
+        return self.all_reduce(node)
 
     # -- nodes -----------------------------------------------------------------------------------------------------
 
@@ -102,13 +102,13 @@ class _BatchPartitioner:
         if node.op == "iota" and self.axis.mentions(node.type.shape[attrs_of(node, at.IotaAttrs).axis]):
             return self.offset_iota(node)
         if node.op == "write_rows" and isinstance(self.placements[inputs[1]], Sharded):
-            return self.append_rows(node.with_inputs([self.all_reduced(i) for i in inputs]))
+            return self.append_rows(node.with_inputs([self.all_reduce(i) for i in inputs]))
         result = self.with_global_batch(node.with_inputs(inputs))
         if result in self.placements:
             return result
         placement = self.placement_of(result)
         if not self.accepts_partial(result, placement):
-            result = result.with_inputs([self.all_reduced(i) for i in result.inputs])
+            result = result.with_inputs([self.all_reduce(i) for i in result.inputs])
             placement = self.placement_of(result)
             if is_refused(placement):
                 return self.decompose(result, placement)
@@ -139,7 +139,7 @@ class _BatchPartitioner:
         exact = node.op in self.linear or (node.op == "cast" and node.type.dtype.name in CARRIED)
         return exact and all(comparable_size(node) <= comparable_size(i) for i in partial_inputs)
 
-    def all_reduced(self, node: Node) -> Node:
+    def all_reduce(self, node: Node) -> Node:
         """A value with a Partial placement as Replicated, by an all_reduce (inserted once per value)."""
         if self.placements[node] != Partial():
             return node
@@ -232,7 +232,7 @@ class _BatchPartitioner:
             for inner in toposort([padded]):
                 self.placements.setdefault(inner, Replicated())
             self.placements[padded] = Partial()
-            appended = b.write_rows(x, self.all_reduced(padded), start)
+            appended = b.write_rows(x, self.all_reduce(padded), start)
         self.placements[appended] = Replicated()
         return appended
 

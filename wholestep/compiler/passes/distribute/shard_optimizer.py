@@ -40,7 +40,7 @@ def shard_optimizer_states(graph: IRGraph, target: Target | None = None) -> IRGr
     divisible = _ShardableValues(graph, marked, stores_columns=target is None or target.blocks_columns)
     if not divisible.states and any(u.name in {_name(n) for n in marked} for u in graph.updates):
         _refuse(marked)
-    return _Sharder(graph, divisible, ranks).sharded()
+    return _Sharder(graph, divisible, ranks).shard_graph()
 
 
 def _refuse(marked: Iterable[Node]) -> None:
@@ -72,7 +72,7 @@ class _ShardableValues:
         for u in graph.updates:
             self.updates.setdefault(u.node, []).append(u.name)
         self.origins: dict[Node, int] = {}
-        while rejected := self._replicated_sources():
+        while rejected := self._sources_to_replicate():
             self.sources = [s for i, s in enumerate(self.sources) if not rejected >> i & 1]
         self.states = {_name(s) for s in self.sources if s.is_state}
 
@@ -92,7 +92,7 @@ class _ShardableValues:
         """Are the states that share sources with this value stored by columns?"""
         return self._columns[self.origins[node]]
 
-    def _replicated_sources(self) -> int:
+    def _sources_to_replicate(self) -> int:
         """One round of the data flow: the sources that must stay replicated, as a bit mask."""
         self.states = {_name(s) for s in self.sources if s.is_state}
         self.origins = {s: 1 << i for i, s in enumerate(self.sources)}
@@ -153,7 +153,7 @@ class _Sharder:
         self.full: dict[Node, Node] = {}
         self.shards: dict[tuple[Node, bool], Node] = {}
 
-    def sharded(self) -> IRGraph:
+    def shard_graph(self) -> IRGraph:
         for node in self.graph.nodes:
             with b.origin(node):
                 if not self.shardable.is_part(node):

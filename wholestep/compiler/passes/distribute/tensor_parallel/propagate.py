@@ -62,7 +62,7 @@ class ShardingPropagation(LocalValues):
         for node in graph.nodes:
             self.place(node)
         return IRGraph(
-            tuple(Output(o.name, self.replicated(o.node)) for o in graph.outputs),
+            tuple(Output(o.name, self.replicate(o.node)) for o in graph.outputs),
             tuple(Update(u.name, self.in_placement_of_state(u.node, states.get(u.name))) for u in graph.updates),
             tuple(self.local_values[i] for i in graph.inputs),
         )
@@ -93,7 +93,7 @@ class ShardingPropagation(LocalValues):
         operands = operand_placements(self, node)
         if operands is None:
             decomposed = node.op in DECOMPOSED and self.shardings(node.inputs)
-            return self._decompose(node) if decomposed else self._replicated_op(node)
+            return self._decompose(node) if decomposed else self._replicate_op(node)
         placement = placement_of(node, operands, self.axis)
         if not is_refused(placement):
             return self._local_op(node, operands, placement)
@@ -101,7 +101,7 @@ class ShardingPropagation(LocalValues):
             return self._decompose(node)
         if node.op == "max" and node.type.dtype.name in CARRIED:
             return self._max_of_shards(node), Replicated()
-        return self._replicated_op(node)
+        return self._replicate_op(node)
 
     def _state(self, node: Node) -> PlacedValue:
         """A marked state is declared in its shard's shape."""
@@ -111,9 +111,9 @@ class ShardingPropagation(LocalValues):
         local_type = TensorType(self.shard_shape(node, sharding), a.type.dtype)
         return Node(node.op, (), replace(a, type=local_type, whole=a.type.shape), node.name, node.line), sharding
 
-    def _replicated_op(self, node: Node) -> PlacedValue | tuple[PlacedValue, ...]:
+    def _replicate_op(self, node: Node) -> PlacedValue | tuple[PlacedValue, ...]:
         """Every rank computes the op from replicated operands."""
-        result = node.with_inputs([self.replicated(i) for i in node.inputs])
+        result = node.with_inputs([self.replicate(i) for i in node.inputs])
         if isinstance(node.result, TensorType):
             return result, Replicated()
         return _items(result, [Replicated()] * len(node.results))

@@ -56,11 +56,11 @@ class LocalValues:
         """The local value of a node in a placement; Partial only if the node is."""
         if isinstance(placement, Sharded):
             return self.shard(node, placement)
-        return self.local_values[node] if isinstance(placement, Partial) else self.replicated(node)
+        return self.local_values[node] if isinstance(placement, Partial) else self.replicate(node)
 
     # -- to replicated ---------------------------------------------------------------------------------------------
 
-    def replicated(self, node: Node) -> Node:
+    def replicate(self, node: Node) -> Node:
         """The replicated value of a node, by a collective if it is sharded or partial."""
         placement = self.placements[node]
         if isinstance(placement, Replicated):
@@ -130,11 +130,11 @@ class LocalValues:
         if node.op == "expand" and isinstance(self.placements[node], Replicated):
             (x,), a = node.inputs, attrs_of(node, at.ExpandAttrs)
             if sharding.axis not in a.axes:
-                return b.expand_to(self.replicated(x), shape, a.axes)
+                return b.expand_to(self.replicate(x), shape, a.axes)
             return b.expand_to(self.shard(x, sharding.at(a.axes.index(sharding.axis))), shape, a.axes)
         if node.op == "iota" and attrs_of(node, at.IotaAttrs).axis != sharding.axis:
             return b.iota(shape, attrs_of(node, at.IotaAttrs).axis, node.type.dtype)
-        replicated, full_shape, axis = self.replicated(node), node.type.shape, sharding.axis
+        replicated, full_shape, axis = self.replicate(node), node.type.shape, sharding.axis
         if sharding.widths:
             firsts = zip(accumulate(sharding.widths, initial=0), sharding.widths, strict=False)
             starts = [(first + width // self.ranks * Dim.symbol(MODEL_RANK), width) for first, width in firsts]
