@@ -1,4 +1,4 @@
-"""Can a loss be cut into batches?  How it is read, and what is said where it cannot."""
+"""Decomposes a loss into terms that micro-batches add up; the error if it is not separable."""
 
 from __future__ import annotations
 
@@ -25,42 +25,43 @@ from wholestep.steps.options import StepOptions
 from wholestep.steps.train import reachable_parameters, select_parameters
 
 
-def read_loss(whole: ir.IRGraph, batch: str, options: StepOptions, what: str, *, trains: bool) -> Separation:
-    """The loss as terms; where it cannot be cut, the mean of the parts' losses, if that is accepted."""
-    loss = whole.outputs[0].node
-    read = separate_loss(whole, loss, batch)
-    read = _with_numbered_draws(whole, batch, read) if read.separable else read
-    if not read.separable and not options.per_micro_batch:
-        _refuse(read, what, trains)
-    of_parts = LossTerm(None, loss, b.count(Dim.symbol(PARTS), loss.type.dtype))
-    return read if read.separable else Separation(True, (of_parts,))
+def read_loss(graph: ir.IRGraph, batch: str, options: StepOptions, what: str, *, trains: bool) -> Separation:
+    """The loss as terms; if it is not separable, the mean of the micro-batches' losses, if the user accepts that."""
+    loss = graph.outputs[0].node
+    separation = separate_loss(graph, loss, batch)
+    if separation.separable:
+        separation = _refuse_unnumbered_draws(graph, batch, separation)
+    if not separation.separable and not options.per_micro_batch:
+        _refuse(separation, what, trains)
+    mean_of_parts = LossTerm(None, loss, b.count(Dim.symbol(PARTS), loss.type.dtype))
+    return separation if separation.separable else Separation(True, (mean_of_parts,))
 
 
-def _refuse(read: Separation, what: str, trains: bool) -> NoReturn:
-    node = read.blame
-    assert node is not None, "what is not separable has a reason"
+def _refuse(separation: Separation, what: str, trains: bool) -> NoReturn:
+    node = separation.blame
+    assert node is not None, "a loss that is not separable has a node to blame"
     name, line = f" {node.name!r}" if node.name else "", f" (made at {node.line})" if node.line else ""
     advice = "Build with a batch_size that holds all rows."
     if trains:
         advice = "Train with accumulate=1, or accept the mean of the batches' losses: per_micro_batch=True."
     fail(
         GraphError,
-        f"{what}: the loss cannot be cut into batches, since `{node.op}`{name}{line} {read.reason}. {advice}",
+        f"{what}: the loss cannot be cut into batches, since `{node.op}`{name}{line} {separation.reason}. {advice}",
     )
 
 
-def _with_numbered_draws(whole: ir.IRGraph, batch: str, read: Separation) -> Separation:
-    """Not separable where the elements of a random tensor cannot be numbered over all micro-batches."""
-    for node in whole.nodes:
+def _refuse_unnumbered_draws(graph: ir.IRGraph, batch: str, separation: Separation) -> Separation:
+    """Not separable if the elements of a random tensor cannot be numbered over all micro-batches."""
+    for node in graph.nodes:
         if node.op in ops_with(Trait.DRAWS) and batch in symbols_of(node.type.shape[1:]):
             shape = shape_text(node.type.shape)
             why = f"draws random numbers of shape {shape}, whose first axis is not the batch"
             return Separation(False, blame=node, reason=why)
-    return read
+    return separation
 
 
 def need_plain_gradients(graph: Graph, optimizer: Optimizer, options: StepOptions) -> None:
-    """An optimizer that follows other gradients than the loss's (SAM) needs the whole batch for them."""
+    """Refuse an optimizer that needs other gradients than the loss's (SAM), which must see the whole batch."""
     scratch = graph.copy()
     loss = loss_of(scratch)
     params = reachable_parameters(loss, optimizer.trainable(select_parameters(scratch)), options.unused)
@@ -75,42 +76,45 @@ def need_plain_gradients(graph: Graph, optimizer: Optimizer, options: StepOption
 
 
 def depends_on(node: Node, batch: str) -> bool:
-    """Does a value depend on the batch: on its data, its size, or what is drawn for it?"""
+    """Does a value depend on the batch: on its data, its size, or random numbers drawn for it?"""
     leaves = ("input", "size", *ops_with(Trait.DRAWS))
     return any(n.op in leaves and batch in symbols_in(n) for n in toposort([node]))
 
 
 def symbols_in(node: Node) -> frozenset[str]:
-    """The symbolic dimensions of a node; of a size, those that it is the size of."""
+    """The symbolic dimensions of a node's shape, or of the extent that a `size` node returns."""
     return symbols_of([b.attrs_of(node, at.SizeAttrs).extent] if node.op == "size" else node.type.shape)
 
 
 def rewritten(root: Node, rule: Callable[[Node], Node], known: Mapping[Node, Node] | None = None) -> Node:
-    """A node with a rule applied to everything that it is computed from; `known` stand for what they replace."""
-    made: dict[Node, Node] = dict(known or {})
+    """The expression of a node with a rule applied to each of its nodes; `known` maps some to their replacements."""
+    new: dict[Node, Node] = dict(known or {})
     for node in toposort([root]):
-        if node not in made:
-            made[node] = rule(node.with_inputs([made[i] for i in node.inputs]))
-    return made[root]
+        if node not in new:
+            new[node] = rule(node.with_inputs([new[i] for i in node.inputs]))
+    return new[root]
 
 
 def what_mixes_rows(graph: ir.IRGraph) -> str:
-    """Why a graph without updates must see all rows at once; "" where it need not."""
-    written_out = strip_stop_gradients(inline_calls(graph))
-    leading = {t.type.shape[:1] for t in (*written_out.inputs, *(o.node for o in written_out.outputs))}
+    """The reason why a graph without updates must see all rows at once; "" if it can be computed row by row."""
+    inlined = strip_stop_gradients(inline_calls(graph))
+    leading = {t.type.shape[:1] for t in (*inlined.inputs, *(o.node for o in inlined.outputs))}
     batch = str(next(iter(leading))[0]) if len(leading) == 1 and () not in leading else ""
     if batch not in graph.symbols:
         return "not every input and output has one row for each example"
-    kinds = placements_of([o.node for o in written_out.outputs], MeshAxis.of_batch(batch))
-    for output in written_out.outputs:
-        if reason := _reason(output.node, kinds[output.node]):
+    placements = placements_of([o.node for o in inlined.outputs], MeshAxis.of_batch(batch))
+    for output in inlined.outputs:
+        if reason := _reason(output.node, placements[output.node]):
             return reason
     return ""
 
 
-def _reason(output: Node, kind: Placement) -> str:
-    if isinstance(kind, Replicated) or (isinstance(kind, Sharded) and kind.axis == 0 and kind.outer == 1):
+def _reason(output: Node, placement: Placement) -> str:
+    row_wise = isinstance(placement, Sharded) and placement.axis == 0 and placement.outer == 1
+    if row_wise or isinstance(placement, Replicated):
         return ""
-    blame, reason = (kind.blame, kind.reason) if isinstance(kind, Mixed) else (output, "is a sum over the batch")
+    blame, reason = output, "is a sum over the batch"
+    if isinstance(placement, Mixed):
+        blame, reason = placement.blame, placement.reason
     where = f" (made at {blame.line})" if blame.line is not None else ""
     return f"{blame.op}{where} {reason}"

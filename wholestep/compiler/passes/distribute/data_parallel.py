@@ -120,16 +120,11 @@ class _BatchPartitioner:
             return Replicated()  # rewritten to the global batch size
         if getattr(node.attrs, "per_worker", False) and isinstance(self.placements[node.inputs[0]], Sharded):
             rows = self.placements[node.inputs[0]]  # per-rank statistics; gradients of weight and bias are Partial
-            return (
-                rows
-                if isinstance(node.result, TensorType)
-                else TuplePlacement((rows, *[Partial()] * (len(node.results) - 1)))
-            )
-        return (
-            Partial()
-            if _is_partial_state(node)
-            else placement_of(node, [self.placements[i] for i in node.inputs], self.axis)
-        )
+            of_parameters = [Partial()] * (len(node.results) - 1)
+            return rows if isinstance(node.result, TensorType) else TuplePlacement((rows, *of_parameters))
+        if _is_partial_state(node):
+            return Partial()
+        return placement_of(node, [self.placements[i] for i in node.inputs], self.axis)
 
     def accepts_partial(self, node: Node, placement: Placement) -> bool:
         """Can a node be evaluated on its Partial inputs, before they are summed over ranks?"""
@@ -187,9 +182,8 @@ class _BatchPartitioner:
         if node.op == "size":
             extent = attrs_of(node, at.SizeAttrs).extent
             global_extent = _rename_symbol(extent, self.batch, self.global_batch)
-            return (
-                node if global_extent == extent else Node("size", (), at.SizeAttrs(global_extent), node.name, node.line)
-            )
+            attrs = at.SizeAttrs(global_extent)
+            return node if global_extent == extent else Node("size", (), attrs, node.name, node.line)
         if node.op in DRAWS and any(self.axis.mentions(e) for e in node.type.shape):
             return self.offset_random(node)
         return node
@@ -220,12 +214,10 @@ class _BatchPartitioner:
         """Append the rows of all ranks in global order: an all-gather as an all_reduce of zero-padded rows."""
         x, rows, start = node.inputs
         each, placement = quotient(rows.type.shape[0], Dim.symbol(self.batch)), self.placements[rows]
-        in_order = (
-            placement in (Sharded(0), Sharded(0, uniform=True)) and each is not None and not self.axis.mentions(each)
-        )
-        if not in_order or Replicated() != self.placements[x] or Replicated() != self.placements[start]:
+        in_order = placement in (Sharded(0), Sharded(0, uniform=True))
+        replicated = self.placements[x] == self.placements[start] == Replicated()
+        if not in_order or not replicated or each is None or self.axis.mentions(each):
             self.refuse(node, Mixed(node, "stores rows of the batch in a different order than that of the batch"))
-        assert each is not None
         with b.origin(node):
             global_rows = TensorType((each * Dim.symbol(self.global_batch), *rows.type.shape[1:]), rows.type.dtype)
             padded = b.write_rows(b.full(0, global_rows), rows, b.count(each * Dim.symbol(OWN), int64))

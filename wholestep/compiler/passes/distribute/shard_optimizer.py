@@ -100,9 +100,8 @@ class _ShardableValues:
         for node in self.graph.nodes:
             sharded_inputs = [i for i in node.inputs if self.is_part(i)]
             if not sharded_inputs or node in self.origins:
-                rejected |= reduce(
-                    or_, (self.origins[i] for i in sharded_inputs), 0
-                )  # another all_reduce of a sharded value
+                # nothing to propagate, or a source that is computed from another one: an all_reduce of a sharded value
+                rejected |= reduce(or_, (self.origins[i] for i in sharded_inputs), 0)
                 continue
             bits = reduce(or_, (self.origins[i] for i in sharded_inputs))
             if node.is_elementwise:

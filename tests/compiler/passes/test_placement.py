@@ -1,4 +1,4 @@
-"""The analysis against the facts: a batch is cut in two, and each node does what its kind says."""
+"""The analysis against the facts: a batch is cut in two, and each node does what its placement says."""
 
 from __future__ import annotations
 
@@ -188,30 +188,30 @@ CASES: dict[str, tuple[Callable[[], Node], Placement | str]] = {
 
 
 @pytest.mark.parametrize("what", CASES)
-def test_kind(what: str) -> None:
+def test_placement_of_an_op(what: str) -> None:
     make, expected = CASES[what]
     node = make()
-    kind = placements_of([node], MeshAxis.of_batch("batch"))[node]
+    placement = placements_of([node], MeshAxis.of_batch("batch"))[node]
     if isinstance(expected, str):
-        assert isinstance(kind, Mixed)
-        assert expected in kind.reason
+        assert isinstance(placement, Mixed)
+        assert expected in placement.reason
     else:
-        assert kind == expected
+        assert placement == expected
 
 
 @pytest.mark.parametrize("op", ["conv2d_grad_weight", "pooled_grad_weight"])
 def test_a_sum_of_images_adds_up_unless_it_is_kept_in_parts(op: str) -> None:
     attrs, types, _ = GOOD[op]
     node = b.make(op, [Node("input", (), at.InputAttrs(f"x{i}", t)) for i, t in enumerate(types)], attrs)
-    kind = placements_of([node], MeshAxis.of_batch("batch"))[node]
+    placement = placements_of([node], MeshAxis.of_batch("batch"))[node]
     if op == "conv2d_grad_weight":
-        assert kind == Partial()
+        assert placement == Partial()
     else:  # sixteen sums: an image goes to one of them by its place in the batch
-        assert isinstance(kind, Mixed)
-        assert "by their position in the batch" in kind.reason
+        assert isinstance(placement, Mixed)
+        assert "by their position in the batch" in placement.reason
 
 
-def test_every_op_has_a_flow() -> None:
+def test_every_op_has_a_placement_rule() -> None:
     gone = {"gradient", "call"}
     covered = {n for n, op in OPS.items() if n in PLACEMENT_RULES or op.family in (Family.POINTWISE, Family.LEAF)}
     assert set(OPS) - covered == gone
@@ -227,17 +227,17 @@ def part(node: Node, value: Array, first: bool) -> Array:
     return value
 
 
-def joined(one: Array, two: Array, kind: Sharded) -> Array:
+def joined(one: Array, two: Array, placement: Sharded) -> Array:
     """Rows of two parts as rows of the whole: one behind the other, as often as the axis goes through the batch."""
-    times = evaluate(kind.outer, {"time": 4})
-    parts = [np.reshape(p, (*p.shape[: kind.axis], times, -1, *p.shape[kind.axis + 1 :])) for p in (one, two)]
-    whole = np.concatenate(parts, kind.axis + 1)
-    return whole.reshape((*one.shape[: kind.axis], -1, *one.shape[kind.axis + 1 :]))
+    times = evaluate(placement.outer, {"time": 4})
+    parts = [np.reshape(p, (*p.shape[: placement.axis], times, -1, *p.shape[placement.axis + 1 :])) for p in (one, two)]
+    whole = np.concatenate(parts, placement.axis + 1)
+    return whole.reshape((*one.shape[: placement.axis], -1, *one.shape[placement.axis + 1 :]))
 
 
 @settings(max_examples=150)
 @given(graphs(dtype=float64))
-def test_parts_of_a_batch_do_what_the_kind_says(graph: IRGraph) -> None:
+def test_parts_of_a_batch_do_what_the_placement_says(graph: IRGraph) -> None:
     # Rows of random numbers are counted over the whole step's batch; here each part would start at 0 again.
     draws = [n for n in graph.nodes if n.op in ("random", "dropout")]
     assume(all("batch" not in symbols_of(n.type.shape) for n in draws))
@@ -254,12 +254,13 @@ def test_parts_of_a_batch_do_what_the_kind_says(graph: IRGraph) -> None:
         cut = {name: part(node, inputs[name], first) for name, node in graph.leaves("input").items()}
         smaller = {**sizes, **({"batch": 2 if first else 3} if "batch" in sizes else {})}
         halves.append(interpret(probe, inputs=cut, state=state, sizes=smaller).outputs)
-    for i, (node, kind) in enumerate((n, placements_of(graph.nodes, MeshAxis.of_batch("batch"))[n]) for n in tensors):
+    placements = placements_of(graph.nodes, MeshAxis.of_batch("batch"))
+    for i, (node, placement) in enumerate((n, placements[n]) for n in tensors):
         one, two = (h[str(i)] for h in halves)
-        close = {"rtol": 1e-7, "atol": 1e-8, "err_msg": f"{node} is {kind}"}
-        if isinstance(kind, Replicated):
+        close = {"rtol": 1e-7, "atol": 1e-8, "err_msg": f"{node} is {placement}"}
+        if isinstance(placement, Replicated):
             np.testing.assert_allclose(one, whole[str(i)], **close)
-        elif isinstance(kind, Sharded):
-            np.testing.assert_allclose(joined(one, two, kind), whole[str(i)], **close)
-        elif isinstance(kind, Partial):
+        elif isinstance(placement, Sharded):
+            np.testing.assert_allclose(joined(one, two, placement), whole[str(i)], **close)
+        elif isinstance(placement, Partial):
             np.testing.assert_allclose(one + two, whole[str(i)], **close)
