@@ -211,8 +211,8 @@ class Control:
 
     def __init__(self, other: dict[str, Any] | None = None, pid: int = 1) -> None:
         self._other = other
-        named: Callable[[int, int], str] = lambda rank, size: f"rank {rank} of {size} (process 7 on node1)"  # noqa: E731
-        self.ranks = [SimpleNamespace(machine="boot ns", pid=p, named=named) for p in (1, pid)]
+        describe: Callable[[int, int], str] = lambda rank, size: f"rank {rank} of {size} (process 7 on node1)"  # noqa: E731
+        self.ranks = [SimpleNamespace(machine="boot ns", pid=p, describe=describe) for p in (1, pid)]
         self.answers = True
 
     def gather(self, data: bytes) -> list[bytes]:
