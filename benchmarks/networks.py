@@ -115,20 +115,21 @@ def _append(file: Path, result: dict[str, Any]) -> None:
 # -- the page ----------------------------------------------------------------------------------------------------
 
 HEAD = """\
-# Networks that others wrote
+# Networks of other libraries
 Written by `python -m benchmarks.networks ZOO.py --write`. Each network is built with random weights, imported by
-[`ws.from_torch`](guides/from-torch.md) as everybody does, and trained for five steps of AdamW by a compiled session
-and by torch: dropout off, decay on all parameters. Numbers are differences: of the first output, of the losses, of
-the update of all parameters together, each relative to torch's. Equal means that these and running statistics are
-within 1e-8 of torch's in float64, or 2e-3 in float32, and, where the batch is a symbol, that the loss of a batch with a
-row less is torch's too, within a hundred times that.
-In float64 a network marked * computes parts of itself in float32 whatever its dtype, as norms and softmax of many
-transformers do: there torch was made to compute them in float64. One marked + draws numbers, with dropout off too: it
-was given the same ones here and there. In float32 the last number is how far torch's own
-update is from its update in float64: where it is large the network, not a framework, loses the digits. It is one draw:
-of efficientvit_b0 torch's update is 5e-5 from float64 as it is, and 2e-3, as ours, with images in channels_last or
-weights that differ in their last bit (two of eight times), though the gradients of the first step are as near to
-float64 here as torch's; of mixnet_s it is 1e-3 as it is, and 2e-3 to 6e-2 otherwise.
+[`ws.from_torch`](guides/from-torch.md) without special treatment, and trained for five steps of AdamW by a compiled session and
+by torch, without dropout and with weight decay on all parameters. The numbers are differences of the first output, of the
+losses, and of the update of all parameters together, each relative to torch's. A network is *equal* if these and its running
+statistics are within 1e-8 of torch's in float64, or 2e-3 in float32, and, if the batch is symbolic, if the loss of a batch with
+one row less agrees within a hundred times that.
+
+A network marked * computes parts in float32 whatever its dtype, like the norms and softmax of many transformers: for the float64
+column torch was made to compute them in float64. A network marked + draws random numbers even without dropout: both sides got
+the same ones. In float32 the last number is the difference between torch's own updates in float32 and in float64: if it is
+large, the network loses the digits, not a framework. It is a single sample: for efficientvit_b0 torch's update differs from
+float64 by 5e-5, but by 2e-3, like ours, with images in channels_last or with weights that differ in the last bit (two of eight
+times), although the gradients of the first step are as close to float64 here as in torch; for mixnet_s it is 1e-3, and 2e-3 to
+6e-2 with these changes.
 """
 
 

@@ -1,6 +1,6 @@
 """Writes docs/ops.md, which op runs on which device in which dtype: `python docs/make_ops.py`.
 
-Every cell is tried: the op's own example of the tests, in that dtype, goes through the compiler for that device.
+Every cell is tried: the example of the op in the tests is compiled in that dtype for that device.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ DEVICES: Mapping[str, Target] = {"cpu": PORTABLE, "cuda": GPUS["cuda/sm_90"], "r
 SIZES = {"batch": 6, "time": 5}
 INTRODUCTION = """\
 # Which op runs where
-Every op of the [intermediate representation](architecture.md), by device and dtype. A cell lists the dtypes in
-which the op's example is planned and, for a GPU, rendered. What is missing in it is refused by the op's own type
-rule, with an error that says what to cast. `half` is bfloat16 and float16. Most composites, and what controls a
-graph, are written out as other ops before a plan is made. This page is written by `python docs/make_ops.py`, which
-tries every cell; a test keeps it up to date, and another one runs the kernels of `cuda` beside the interpreter.
+Every op of the [intermediate representation](architecture.md), by device and dtype. A cell lists the dtypes in which the
+example of the op can be planned and, for a GPU, rendered. The type rule of the op refuses all others, with an error that says
+which cast helps. `half` is bfloat16 and float16. Most composites, and ops that control gradients, are decomposed before
+planning. `python docs/make_ops.py` writes this page by trying every cell; one test keeps it up to date, and another compares
+the kernels of `cuda` with the interpreter.
 """
 FAMILIES = {
     Family.LEAF: "Leaves",
-    Family.POINTWISE: "Element by element",
+    Family.POINTWISE: "Elementwise",
     Family.REDUCE: "Reductions",
     Family.MOVEMENT: "Movement",
     Family.INDEX: "Indices",

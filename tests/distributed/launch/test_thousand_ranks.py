@@ -25,7 +25,7 @@ def test_numbers_in_sentences_are_those_of_the_model() -> None:
     fills = 1024 * 1e-6 * FAST.latency_us * 1e9 * FAST.gigabytes_per_second
     for said in (
         f"{GPT2.parameters:,} parameters",
-        f"computes {1e3 * GPT2.compute_seconds:.0f} ms a step",
+        f"computes {1e3 * GPT2.compute_seconds:.0f} ms per step",
         f"gradients are {gradients:,} bytes",
         f"{sent:,} bytes at 1,024",
         f"{GPT2.buckets} buckets times {2 * 1023:,} messages wait {waiting:.0f} ms",
