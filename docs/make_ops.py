@@ -45,11 +45,11 @@ DEVICES: Mapping[str, Target] = {"cpu": PORTABLE, "cuda": GPUS["cuda/sm_90"], "r
 SIZES = {"batch": 6, "time": 5}
 INTRODUCTION = """\
 # Which op runs where
-Every op of the [intermediate representation](architecture.md), by device and dtype. A cell lists the dtypes in which the
-example of the op can be planned and, for a GPU, rendered. The type rule of the op refuses all others, with an error that says
-which cast helps. `half` is bfloat16 and float16. Most composites, and ops that control gradients, are decomposed before
-planning. `python docs/make_ops.py` writes this page by trying every cell; one test keeps it up to date, and another compares
-the kernels of `cuda` with the interpreter.
+Every op of the [intermediate representation](architecture.md), by device and dtype. A cell lists the dtypes in which
+the example of the op can be planned and, for a GPU, rendered. The type rule of the op refuses all others, with an
+error that says which cast helps. `half` is bfloat16 and float16. Most composites, and ops that control gradients, are
+decomposed before planning. `python docs/make_ops.py` writes this page by trying every cell; one test keeps it up to
+date, and another compares the kernels of `cuda` with the interpreter.
 """
 FAMILIES = {
     Family.LEAF: "Leaves",
