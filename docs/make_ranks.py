@@ -43,7 +43,7 @@ GPT2 = Step(compute_seconds=0.134, parameters=124_439_808, buckets=20)
 
 
 def told(ranks: int) -> WorkersReport:
-    """The estimate that GPT2 is taken from."""
+    """The estimate from which GPT2 is taken."""
     tokens = ws.Spec(("batch", TOKENS), "int32")
     return ws.estimate(
         ws.models.gpt2(),
