@@ -29,7 +29,7 @@ help:
 train: $(VENV)/.installed
 	$(PY) examples/digits.py
 
-# Tests wait for processes now and then: types are checked meanwhile, and told behind what the tests say.
+# mypy runs beside the tests, which wait for processes now and then; its result is printed after theirs.
 TYPES := $(VENV)/types.log
 PYTEST := $(PY) -m mypy > $(TYPES) 2>&1 & types=$$!; $(PY) -m pytest -n 2 --dist worksteal -q
 THEN_TYPES := tests=$$?; wait $$types; typed=$$?; echo "mypy:"; cat $(TYPES); exit $$((tests ? tests : typed))

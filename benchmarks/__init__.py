@@ -1,1 +1,1 @@
-"""Wholestep against its peers: `python -m benchmarks mlp`, and its own fixed costs: `python -m benchmarks overhead`."""
+"""Benchmarks of Wholestep against its peers (`python -m benchmarks mlp`) and of its fixed costs (`... overhead`)."""

@@ -95,7 +95,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def contenders(case: Case, precision: str, chosen: list[str] | None, peers_only: bool) -> list[str]:
-    """Who is measured: ourselves, in a half precision our own float32 too, and the peers that have the precision."""
+    """The contenders: ours, our float32 if a half precision is measured, and the peers that support the precision."""
     half = precision != "float32"
     known = [p for p in (HALF_PEERS if half else PEERS) if FRAMEWORKS[p] in case.models]
     strangers = [p for p in chosen or [] if p not in known]

@@ -1,7 +1,7 @@
-"""`python -m benchmarks adamw`: AdamW on ten million parameters by itself, and what it costs inside a training step.
+"""`python -m benchmarks adamw`: AdamW on ten million parameters, alone and inside a training step.
 
-By itself it is a case like the others, with given gradients.  Inside a step its cost is the difference between the step
-and one that keeps the same gradients and updates nothing, of the same network in the same process, round by round.
+Alone it is a case like the others, with given gradients.  Inside a step its cost is the difference between the step and
+a step that stores the same gradients and updates nothing, of the same network in the same process, round by round.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from benchmarks.harness import (
 PEERS = ("torch_fused", "torch_foreach", "torch_compile", "optax")
 FUSED = "torch_eager"  # the step of PyTorch with its fused optimizer
 ASKED_INSIDE = 1.3
-ROUNDS_INSIDE = 3  # for each round asked for
+ROUNDS_INSIDE = 3  # per requested round
 CASE = Case(
     name="adamw",
     cells=(Cell("adamw", 1, "adamw"),),
     weights=lambda: {"w0": weights(UPDATES["adamw"])[0]},
     batches=lambda cell: [{"d0": gradients(UPDATES["adamw"])[0]}],
-    models={},  # `benchmarks.updaters` has it in every framework's words
+    models={},  # `benchmarks.updaters` implements it for every framework
 )
 
 
 def run_all(rounds: int, threads: int, peers: tuple[str, ...] = PEERS) -> dict[str, Any]:
-    """The case, and its update inside the steps of two networks."""
+    """Measures the case, and its update inside the steps of two networks."""
     alone = run(CASE, (OURS, *peers), rounds, threads, worker="benchmarks.updaters")
     inside = {name: update_cost(run_inside(case, ROUNDS_INSIDE * rounds, threads)) for name, case in INSIDE.items()}
     return {**summary(alone), "inside": inside}
 
 
 def run_inside(case: Case, rounds: int, threads: int) -> Measurements:
-    """Steps with and without the update right after each other: they differ by less than the machine drifts."""
+    """Alternates steps with and without the update: their difference is smaller than the machine's drift."""
     result = Measurements(case.name)
     with tempfile.TemporaryDirectory() as cache, ExitStack() as stack:
         contenders = [Contender(name, case.name, threads, Path(cache)) for name in (OURS, FUSED)]
@@ -68,7 +68,7 @@ def run_inside(case: Case, rounds: int, threads: int) -> Measurements:
 
 
 def update_cost(measured: Measurements) -> dict[str, Any]:
-    """Microseconds that the update adds to a step, ours and torch's, and how many times as long torch's takes.
+    """Microseconds that the update adds to a step, ours and torch's, and the ratio of torch's to ours.
 
     Differences are taken within rounds and their medians divided: a difference may be near zero in a single round.
     """
@@ -79,6 +79,6 @@ def update_cost(measured: Measurements) -> dict[str, Any]:
     return {
         "step_us": {name: round(median(cells["adamw"]), 1) for name, cells in measured.rounds_us.items()},
         "update_us": {name: round(us, 1) for name, us in added.items()},
-        "ratio": round(added[FUSED] / added[OURS], 3) if added[OURS] > 0 else None,  # None: ours cannot be told from 0
+        "ratio": round(added[FUSED] / added[OURS], 3) if added[OURS] > 0 else None,  # None: ours is within the noise
         "asked": ASKED_INSIDE,
     }

@@ -1,4 +1,4 @@
-"""Measures the costs that the e-graph chooses by, with our own kernels, and writes the table that is shipped.
+"""Measures the cost table of the e-graph with our own kernels, and writes the table that is shipped.
 
     python -m benchmarks.calibrate                 prints the table
     python -m benchmarks.calibrate --write         replaces wholestep/compiler/backends/cpu/costs.json
@@ -6,8 +6,8 @@
                                                    and those of other GPUs by the ratios of NVIDIA's data sheets
 
 Run it on a quiet machine, once per target and whenever kernels get much faster; the table is data, so that the same
-graph gives the same plan everywhere.  One thread, float32.  An op's price is the time that some copies of it add to a
-kernel that is otherwise the same, so neither Python nor loads and stores are in it.
+graph gives the same plan everywhere.  One thread, float32.  The price of an op is the time that copies of it add to an
+otherwise equal kernel, so it includes neither Python nor loads and stores.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ CALLS, ROUNDS = 12, 15
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is computed for a number."""
+    """Sizes of the measurements: larger ones give more precise numbers."""
 
-    shape: tuple[int, int]  # of a tensor that ops are tried on
-    copies: int  # of an op in one kernel
-    large: tuple[int, int]  # a tensor that goes through the outer caches
+    shape: tuple[int, int]  # elements of a tensor on which ops are measured
+    copies: int  # copies of an op in one kernel
+    large: tuple[int, int]  # elements of a tensor that passes through the outer caches
     product: int  # rows, columns and depth of a product
-    passes: int  # one after the other
+    passes: int  # reductions in a chain
 
 
 SIZES = {
     "cpu": Sizes((128, 256), 6, (1024, 1024), 512, 8),
-    # Enough for all multiprocessors, and so many copies that memory is not what takes the time.
+    # Enough elements for all multiprocessors, and so many copies that memory bandwidth is not the limit.
     "cuda": Sizes((2048, 4096), 24, (16384, 4096), 4096, 64),
 }
-# Bytes and float32 operations a second by NVIDIA's data sheets: H200, A100 of 80 GB, RTX 3090, RTX 4090.
+# Bytes and float32 operations per second from NVIDIA's data sheets: H200, A100 of 80 GB, RTX 3090, RTX 4090.
 SHEETS = {"sm_90": (4.8, 67.0), "sm_80": (2.0, 19.5), "sm_86": (0.94, 35.6), "sm_89": (1.0, 82.6)}
-# Trillions of operations a second that large products of the library reach, half and in tf32: measured on an H200 in
-# steps of large models, estimated from the data sheets elsewhere.
+# 10¹² operations per second of large library products, in half types and tf32: measured on an H200 in steps of large
+# models, estimated from the data sheets for other GPUs.
 PRODUCTS = {"sm_90": (700.0, 370.0), "sm_80": (250.0, 120.0), "sm_86": (60.0, 30.0), "sm_89": (150.0, 75.0)}
 
 T = ws.Tensor
@@ -76,7 +76,7 @@ UNARY: dict[str, Callable[[T], T]] = {
 
 
 class Bench:
-    """Measures on one device."""
+    """The measurements on one device."""
 
     def __init__(self, device: str) -> None:
         self.device, self.sizes = device, SIZES[device.partition(":")[0]]
@@ -118,7 +118,7 @@ class Bench:
         return (many - few) / (2 * 3 * copies * prod(self.sizes.shape)) * 1e9
 
     def byte_ns(self) -> float:
-        """Reading a large tensor, without what a call takes anyway."""
+        """The time to read a large tensor, without the fixed time of a call."""
         large, tiny = (self.seconds(lambda g, s=s: tensor(g, s).sum(-1)) for s in (self.sizes.large, (16, 16)))
         return (large - tiny) / (4 * prod(self.sizes.large)) * 1e9
 
@@ -132,7 +132,7 @@ class Bench:
         return self.seconds(output) / size**3 * 1e9
 
     def pass_ns(self) -> float:
-        """What one more reduction of next to nothing costs, each needing the one before."""
+        """The cost of one more tiny reduction in a chain of dependent reductions."""
         passes = self.sizes.passes
 
         def chain(count: int) -> Callable[[ws.Graph], T]:
@@ -147,7 +147,7 @@ class Bench:
         return (self.seconds(chain(passes // 8 + passes)) - self.seconds(chain(passes // 8))) / passes * 1e9
 
     def measure(self, origin: str) -> dict[str, Any]:
-        """The table: nanoseconds, and the weights of dear ops in additions, rounded so that noise does not show."""
+        """The table: nanoseconds, and the weights of expensive ops in additions, rounded to hide noise."""
         add, plain = self.addition_ns(), self.pointwise(lambda x: x)
         weights = {op: max(1.0, round(2 * self.per_element_ns(f, plain) / add) / 2) for op, f in UNARY.items()}
         return {
@@ -156,8 +156,8 @@ class Bench:
             "byte": rounded(self.byte_ns()),
             "product": rounded(self.product_ns()),
             "pass_over": rounded(self.pass_ns()),
-            "scalar": 1.0,  # of the prologue: never what decides
-            "view": 0.001,  # nothing is done; one less is easier to read
+            "scalar": 1.0,  # of the prologue: too small to matter
+            "view": 0.001,  # a view costs nothing, but fewer views are easier to read
             "weights": weights,
         }
 
@@ -167,12 +167,12 @@ def tensor(g: ws.Graph, shape: tuple[int, int]) -> T:
 
 
 def rounded(x: float) -> float:
-    """Two digits: more would be noise."""
+    """Rounds to two digits; more would be noise."""
     return float(f"{x:.2g}")
 
 
 def derived(measured: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """The table of another GPU: bytes and operations by the ratios of the data sheets, the rest as it is."""
+    """The table of another GPU: bytes and operations are scaled by the ratios of the data sheets, the rest is kept."""
     bytes, flops = (SHEETS["sm_90"][i] / SHEETS[kind][i] for i in (0, 1))
     return {
         **measured,
@@ -187,7 +187,7 @@ def derived(measured: Mapping[str, Any], kind: str) -> dict[str, Any]:
 
 
 def with_library(table: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """The table of a GPU with what products cost that a library makes."""
+    """The table of a GPU with the prices of library products added."""
     half, tf32 = PRODUCTS[kind]
     found = "measured in steps of large models" if kind == "sm_90" else "estimated"
     return {
@@ -199,7 +199,7 @@ def with_library(table: Mapping[str, Any], kind: str) -> dict[str, Any]:
 
 
 def tables(device: str) -> dict[Path, dict[str, Any]]:
-    """File -> what it is to hold."""
+    """File -> its new contents."""
     if device == "cpu":
         return {TABLE: Bench(device).measure(ORIGIN)}
     from wholestep.compiler.backends.cuda.driver.driver import gpu

@@ -1,4 +1,4 @@
-"""What a benchmark case says: the cells it measures, the data, and the same network in each framework's words."""
+"""A benchmark case: the cells it measures, its data, and the same network in every framework."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 
 Arrays = dict[str, np.ndarray]
 
-# So small that a whole benchmark does not memorise its batches: gradients keep their size, no unit dies, and no
-# optimizer state decays into denormals, which some contenders flush to zero and others compute with.
+# Small enough that a whole benchmark does not memorise its batches: gradients keep their size, no unit dies, and no
+# optimizer state decays to denormals, which some contenders flush to zero and others compute with.
 LEARNING_RATES = {"sgd": 1e-5, "adam": 1e-6, "adamw": 1e-6}
-WEIGHT_DECAY = 0.01  # of AdamW, on every parameter: what torch does by itself
+WEIGHT_DECAY = 0.01  # of AdamW, on every parameter: torch's default
 
 
 @dataclass(frozen=True)
@@ -22,18 +22,18 @@ class Cell:
 
     name: str
     batch: int
-    optimizer: Literal["sgd", "adam", "adamw", "none"]  # none: gradients are computed and kept, nothing is updated
+    optimizer: Literal["sgd", "adam", "adamw", "none"]  # none: gradients are computed and stored, nothing is updated
     precision: Literal["float32", "bfloat16", "float16"] = "float32"  # of products; everything else is float32
 
 
 class Trainer(Protocol):
-    """A network in training, ready to step through batches that its framework already holds."""
+    """A network in training over batches that are already tensors of its framework."""
 
     def step(self, index: int) -> None:
-        """Starts one training step on batch `index` (they rotate). Need not wait for its end."""
+        """Starts one training step on batch `index` (batches rotate); it may return before the step ends."""
 
     def loss(self) -> float:
-        """Waits for all steps under way; the loss of the last one, taken before its update."""
+        """Waits for all steps in flight; returns the loss of the last one, computed before its update."""
 
 
 @dataclass(frozen=True)

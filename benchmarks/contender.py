@@ -1,4 +1,4 @@
-"""One contender as the harness sees it: a process that is asked, one request at a time."""
+"""One contender, as the harness sees it: a process that answers one request at a time."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ ROOT = Path(__file__).resolve().parent.parent
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-# BLAS and OpenMP pools spin for a while after their last work; the next contender starts when they are asleep.
+# BLAS and OpenMP pools spin for a while after their last work; the next contender starts once they sleep.
 SETTLE_SECONDS = 0.1
 
 
 class BenchmarkError(Exception):
-    """A contender that cannot run, or does not compute what the others do."""
+    """A contender cannot run, or computes other values than the rest."""
 
 
 def environment(threads: int, cache: Path) -> dict[str, str]:
-    """The threads every pool may have, and empty caches, so that a first step is a cold one."""
+    """The environment of a contender: the size of every thread pool, and empty caches, so that a first step is cold."""
     return {
         **os.environ,
         **dict.fromkeys(THREAD_VARIABLES, str(threads)),
@@ -38,7 +38,7 @@ def environment(threads: int, cache: Path) -> dict[str, str]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time of a process, all threads; 0 where /proc does not exist."""
+    """Processor time of a process, all threads; 0 if /proc does not exist."""
     stat = Path(f"/proc/{pid}/stat")
     if not stat.exists():
         return 0.0
@@ -48,7 +48,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 class Contender:
-    """Starts the worker and asks it; counts the processor time it uses while nobody asked."""
+    """Starts the worker and sends it requests; counts the processor time that it uses between requests."""
 
     def __init__(
         self,
@@ -91,12 +91,12 @@ class Contender:
         return answer
 
     def send(self, line: str) -> None:
-        """Hands a request over."""
+        """Sends a request."""
         assert self.process.stdin is not None
         print(line, file=self.process.stdin, flush=True)
 
     def cpu_seconds(self) -> float:
-        """Processor time that it has used."""
+        """The processor time of the worker so far."""
         return cpu_seconds(self.process.pid)
 
     def _came_back(self) -> None:
@@ -107,7 +107,7 @@ class Contender:
 
     @property
     def idle_share(self) -> float:
-        """Processors used on average while another contender was measured; a spinning pool shows here."""
+        """Processors used on average while another contender was measured: above 0 for a spinning pool."""
         return self.idle_cpu / self.idle_wall if self.idle_wall else 0.0
 
     def close(self) -> None:
@@ -120,7 +120,7 @@ class Contender:
 
 
 def end(process: subprocess.Popen[Any]) -> None:
-    """Waits for a process that has been told to end, and kills it if it does not."""
+    """Waits for a process to end after it was told to, and kills it if it does not."""
     try:
         process.wait(timeout=10)
     except subprocess.TimeoutExpired:

@@ -16,9 +16,10 @@ from benchmarks.harness import log_line, report_idle, rotated
 from benchmarks.loopers import FORMS, PROGRESS
 
 ROUND_SECONDS, WARM_UP = 0.5, 2
-SAME_LOSS_WITHIN = 1e-4  # of an epoch's mean, after hundreds of updates; one that forgets them is off by 1e-2
+# Of an epoch's mean loss, after hundreds of updates; a contender without updates differs by 1e-2.
+SAME_LOSS_WITHIN = 1e-4
 PEERS = tuple(name for name in FORMS if not name.startswith(OURS))
-LOADERS = ("torch_loader", "torch_loader_2")  # held against one target: the faster of the two
+LOADERS = ("torch_loader", "torch_loader_2")  # share one target, which refers to the faster of the two
 
 
 def run(rounds: int, threads: int, names: Sequence[str] = PEERS, cells: Sequence[str] = tuple(CELLS)) -> dict[str, Any]:
@@ -34,7 +35,7 @@ def run(rounds: int, threads: int, names: Sequence[str] = PEERS, cells: Sequence
 
 
 def one_cell(cell: EpochCell, contenders: Sequence[Contender], rounds: int) -> dict[str, Any]:
-    """Starts everyone, checks that all train the same, measures in turns."""
+    """Starts all contenders, checks that they train equally, and measures them alternately."""
     started = {c.name: c.ask("start", cell=cell.name) for c in contenders}
     check_same_work(cell, {name: answer["loss"] for name, answer in started.items()})
     epochs = {c.name: filling(warm_epoch(c, cell.name)) for c in contenders}
@@ -53,7 +54,7 @@ def warm_epoch(contender: Contender, cell: str) -> float:
 
 
 def filling(epoch_seconds: float) -> int:
-    """Epochs of a round."""
+    """The number of epochs of a round."""
     return max(1, round(ROUND_SECONDS / epoch_seconds))
 
 
@@ -62,9 +63,9 @@ def seconds(contender: Contender, cell: str, epochs: int) -> float:
 
 
 def check_same_work(cell: EpochCell, losses: dict[str, float]) -> None:
-    """Refuses a comparison in which someone's first epoch, taken in order, ends with another mean loss."""
+    """Refuses a comparison if the mean losses of the first epoch, taken in order, differ between contenders."""
     for name, loss in losses.items():
-        if not abs(loss - losses[OURS]) <= SAME_LOSS_WITHIN:  # written so that NaN fails
+        if not abs(loss - losses[OURS]) <= SAME_LOSS_WITHIN:  # also true for NaN
             raise BenchmarkError(
                 f"{cell.name}: the mean loss of {name} is {loss}, that of {OURS} {losses[OURS]}; they do not train the "
                 "same network"
@@ -72,7 +73,7 @@ def check_same_work(cell: EpochCell, losses: dict[str, float]) -> None:
 
 
 def summary(cell: EpochCell, times: dict[str, list[float]], forms: dict[str, str]) -> dict[str, Any]:
-    """Seconds an epoch, how many times as long as ours, and what was asked; ratios are medians within rounds."""
+    """Seconds per epoch, ratios to ours (medians within rounds), and targets."""
     ratios = {
         name: round(median(t / o for t, o in zip(values, times[OURS], strict=True)), 3)
         for name, values in times.items()

@@ -1,7 +1,7 @@
 """`wholestep.sklearn.Classifier` against `MLPClassifier`: accuracy by cross-validation, and the time of a fit.
 
-Both train with their defaults, on the data sets that scikit-learn ships.  `MLPClassifier` stands behind a
-`StandardScaler`, as its documentation asks for; ours does that by itself.  `plain` is `MLPClassifier` without it.
+Both train with their defaults, on the data sets of scikit-learn.  `MLPClassifier` is preceded by a `StandardScaler`, as
+its documentation recommends; ours scales by itself.  `plain` is `MLPClassifier` without the scaler.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ SETS = ("digits", "breast_cancer", "wine", "iris")
 
 
 def run(rounds: int, threads: int, repeats: int = 4, sets: tuple[str, ...] = SETS) -> dict[str, dict[str, float]]:
-    """Of each data set: seconds of a fit, how many times as long theirs takes, and both accuracies."""
+    """For each data set: seconds of a fit, the ratio of theirs to ours, and both accuracies."""
     from threadpoolctl import threadpool_limits
 
     with warnings.catch_warnings(), threadpool_limits(threads):
-        warnings.simplefilter("ignore")  # MLPClassifier says of most of its fits that they have not converged
+        warnings.simplefilter("ignore")  # MLPClassifier warns that most of its fits have not converged
         return {name: measure(name, rounds, threads, repeats) for name in sets}
 
 
 def measure(name: str, rounds: int, threads: int, repeats: int) -> dict[str, float]:
-    """Folds are the same for all; the times are of fits on all rows, taken in turns, of which the first warms up."""
+    """Folds are equal for all; times are of alternating fits on all rows, of which the first is a warm-up."""
     from sklearn.model_selection import RepeatedStratifiedKFold, cross_val_score
 
     x, y = data(name)
@@ -48,7 +48,7 @@ def measure(name: str, rounds: int, threads: int, repeats: int) -> dict[str, flo
 
 
 def data(name: str) -> tuple[Any, Any]:
-    """The rows and classes of a set that scikit-learn ships."""
+    """The rows and classes of a data set of scikit-learn."""
     from sklearn import datasets
 
     return getattr(datasets, f"load_{name}")(return_X_y=True)  # type: ignore[no-any-return]

@@ -1,9 +1,9 @@
-"""What `ws.fit` adds to its steps: with a progress bar and a metric, against the native loop over the same step.
+"""The overhead of `ws.fit` with a progress bar and a metric over the native loop with the same step.
 
-Both train the MNIST MLP at batch 128 in one process, in turns.  `fit_percent` is the median over rounds of how much
-longer `fit` takes; where other programs share the machine it moves by more than what it measures.  Therefore the time
-that either spends outside of native calls is taken too: `fit_python_percent` is their difference, over the bare loop's
-time, and hardly moves.  The bar is drawn between native calls, so that its time is in there.
+Both train the MNIST MLP at batch 128 in one process, alternately.  `fit_percent` is the median over rounds of the
+additional time of `fit`: if other programs share the machine, its noise exceeds its value.  So the time that each
+spends outside of native calls is measured too: `fit_python_percent` is the difference of these times, relative to the
+time of the bare loop, and has little noise.  It includes the progress bar, which is drawn between native calls.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ EPOCHS, ROUNDS, THREADS = 5, 12, 2
 
 @dataclass
 class Taken:
-    """Seconds of each round: from its start to its end, and inside native calls."""
+    """Seconds of each round: in total, and inside native calls."""
 
     whole: list[float] = field(default_factory=list)
     native: list[float] = field(default_factory=list)
@@ -59,7 +59,7 @@ def measure(rows: int = ROWS, rounds: int = ROUNDS) -> str:
 
 
 def summary(fit: Taken, bare: Taken) -> dict[str, float]:
-    """Medians over rounds, of which the first warms up."""
+    """Medians over rounds, of which the first is a warm-up."""
     whole = [f / b - 1 for f, b in zip(fit.whole, bare.whole, strict=True)]
     python = [(f - o) / b for f, o, b in zip(fit.outside, bare.outside, bare.whole, strict=True)]
     return {"fit_percent": 100 * median(whole[1:]), "fit_python_percent": 100 * median(python[1:])}
@@ -67,7 +67,7 @@ def summary(fit: Taken, bare: Taken) -> dict[str, float]:
 
 @contextmanager
 def native_seconds(session: ws.Session) -> Iterator[list[float]]:
-    """Adds up, in its only element, the time that the native loop takes."""
+    """Accumulates the time of the native loop in its only element."""
     library: Any = session._programs.main.program.library
     spent, run_loop = [0.0], library.run_loop
 

@@ -1,4 +1,4 @@
-"""GPT-2 small, 124 million parameters, AdamW: what a step needs, told before it is built; and its first step, cold."""
+"""GPT-2 small, 124 million parameters, AdamW: the memory of a step, estimated in advance, and its cold first step."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     import wholestep as ws
 
 VOCABULARY = 50257
-SIZES = {"b4_t128": (4, 128), "b1_t1024": (1, 1024)}  # rows, tokens of a row
-STEPS = 4  # the loss must fall over them, on one batch
+SIZES = {"b4_t128": (4, 128), "b1_t1024": (1, 1024)}  # rows, tokens per row
+STEPS = 4  # steps on one batch, over which the loss must fall
 ESTIMATE = "from benchmarks import gpt2_small; print(gpt2_small.estimate{})"
 FIRST_STEP = "from benchmarks import gpt2_small; print(gpt2_small.first_step{})"
 
 
 def run(in_new_process: Any, folder: Path) -> dict[str, float]:
-    """Measures each size with an empty cache; an error where the memory or the losses are not as promised."""
+    """Measures each size with an empty cache; an error if memory or losses differ from the estimate."""
     result: dict[str, float] = {}
     for name, size in SIZES.items():
         promised = in_new_process(ESTIMATE.format(size), folder / name)
@@ -36,7 +36,7 @@ def run(in_new_process: Any, folder: Path) -> dict[str, float]:
 
 
 def check(promised: int, told: dict[str, Any]) -> None:
-    """What was promised was mapped; a model that knows nothing loses ln(words), and then less."""
+    """The mapped bytes equal the estimate; the first loss is about ln(vocabulary), and the loss falls."""
     if told["mapped_bytes"] != promised:
         raise BenchmarkError(f"the estimate was {promised:,} bytes, the session maps {told['mapped_bytes']:,}")
     losses, guess = told["losses"], math.log(VOCABULARY)
@@ -52,7 +52,7 @@ def model() -> ws.nn.Module:
 
 
 def arguments(rows: int, tokens: int) -> dict[str, Any]:
-    """What both `ws.estimate` and `ws.build_session` are given beside the model."""
+    """The arguments of `ws.estimate` and `ws.build_session` besides the model."""
     import wholestep as ws
 
     words = ws.Spec(("batch", tokens), "int32")
@@ -67,14 +67,14 @@ def arguments(rows: int, tokens: int) -> dict[str, Any]:
 
 
 def estimate(rows: int, tokens: int) -> int:
-    """The bytes that the session will map: nothing is compiled, nothing is run."""
+    """The bytes that the session will map, without compiling or running anything."""
     import wholestep as ws
 
     return ws.estimate(model(), **arguments(rows, tokens)).peak_bytes
 
 
 def first_step(rows: int, tokens: int) -> str:
-    """Seconds from the model's first line to a loss that can be read, after `import wholestep`; a few more losses."""
+    """Seconds from building the model to a readable loss, after `import wholestep`; and a few more losses."""
     import numpy as np
 
     import wholestep as ws

@@ -18,24 +18,24 @@ from benchmarks.frameworks import OURS, OURS_FLOAT32
 
 ROUND_SECONDS = 0.25
 STABLE_ROUNDS, STABLE_WITHIN, MOST_WARM_UP_ROUNDS = 3, 0.10, 15
-# All start from the same weights, so their first losses differ by rounding alone (7e-7 measured); a forgotten update
-# would show as 2e-4 or more.
+# All start from the same weights, so their first losses differ by rounding only (7e-7 measured); a missing update
+# would differ by 2e-4 or more.
 SAME_LOSS_WITHIN = 2e-5
-# In a half precision frameworks round at different places, each by half an eps at most, and so far losses may differ.
+# In half precision frameworks round at different points, by half an eps at most, and losses may differ by that much.
 SAME_HALF_LOSS_WITHIN = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 IDLE_SHARE_LIMIT = 0.05
 
 
 @dataclass
 class Measurements:
-    """Everything measured: `rounds_us[contender][cell]` has one value a round, in the order of the rounds."""
+    """All measurements: `rounds_us[contender][cell]` has one value per round, in the order of the rounds."""
 
     case: str
     rounds_us: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     first_step_s: dict[str, float] = field(default_factory=dict)
     peak_bytes: dict[str, int] = field(default_factory=dict)
     tensor_bytes: dict[str, dict[str, int]] = field(default_factory=dict)  # by contender and cell
-    left_out: dict[str, str] = field(default_factory=dict)  # peer -> what else it computes
+    left_out: dict[str, str] = field(default_factory=dict)  # peer -> its differing losses
 
 
 def log_line(text: str) -> None:
@@ -52,9 +52,9 @@ def run(
     within: float = SAME_LOSS_WITHIN,
     leave_out: bool = False,
 ) -> Measurements:
-    """Warms every contender up in every cell, then measures them in turns.
+    """Warms up every contender in every cell, then measures them alternately.
 
-    A peer whose losses are not ours is refused; with `leave_out` it is named, and the others go on.
+    A peer with other losses than ours is refused; with `leave_out` it is named and the others continue.
     """
     more = () if precision == "float32" else ("--precision", precision)
     result = Measurements(case.name)
@@ -79,7 +79,7 @@ def run(
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a cell's warm-up found out."""
+    """The results of a cell's warm-up."""
 
     steps: int
     losses: list[float]
@@ -90,7 +90,7 @@ def prepare(contender: Contender, case: Case, result: Measurements) -> dict[str,
     prepared = {}
     for cell in case.cells:
         started = contender.ask("start", cell=cell.name)
-        # The first cell's first step is the cold one: later cells find libraries loaded and pools started.
+        # Only the first cell's first step is cold: for later cells libraries are loaded and pools are running.
         result.first_step_s.setdefault(contender.name, started["first_step_s"])
         if started["peak_bytes"] is not None:
             result.peak_bytes.setdefault(cell.name, started["peak_bytes"])  # ours come first
@@ -124,7 +124,7 @@ def check_same_work(
     prepared: dict[str, dict[str, Prepared]],
     within: float = SAME_LOSS_WITHIN,
 ) -> None:
-    """Refuses a comparison in which someone computes something else."""
+    """Refuses a comparison in which a contender computes other values."""
     for reason in apart(case, contenders, prepared, within).values():
         raise BenchmarkError(reason)
 
@@ -132,13 +132,13 @@ def check_same_work(
 def apart(
     case: Case, contenders: Sequence[Contender], prepared: dict[str, dict[str, Prepared]], within: float
 ) -> dict[str, str]:
-    """Who computes something else than the first contender, and what."""
+    """The contenders whose losses differ from the first contender's, with their losses."""
     reference, found = contenders[0].name, dict[str, str]()
     for cell in case.cells:
         for contender in contenders[1:]:
             pairs = zip(prepared[reference][cell.name].losses, prepared[contender.name][cell.name].losses, strict=True)
             for index, (expected, received) in enumerate(pairs):
-                if not abs(expected - received) <= within:  # written so that NaN fails
+                if not abs(expected - received) <= within:  # also true for NaN
                     reason = (
                         f"{cell.name}, step {index}: the loss of {contender.name} is {received}, that of {reference} "
                         f"{expected}; the two do not train the same network"
@@ -148,7 +148,7 @@ def apart(
 
 
 def rotated(contenders: Sequence[Contender], by: int) -> list[Contender]:
-    """Nobody always runs after the same neighbour."""
+    """The contenders in rotated order, so that none always runs after the same one."""
     by %= len(contenders)
     return [*contenders[by:], *contenders[:by]]
 
@@ -156,7 +156,7 @@ def rotated(contenders: Sequence[Contender], by: int) -> list[Contender]:
 def one_round(
     case: Case, contenders: Sequence[Contender], prepared: dict[str, dict[str, Prepared]], result: Measurements
 ) -> None:
-    """Each cell, each contender, once; the contenders of a cell follow each other at once, as noise drifts."""
+    """Measures each contender in each cell once; those of a cell follow each other directly, because noise drifts."""
     for cell in case.cells:
         for contender in contenders:
             us = microseconds(contender, cell.name, prepared[contender.name][cell.name].steps)
@@ -195,7 +195,7 @@ def summary(measured: Measurements) -> dict[str, Any]:
 
 
 def ratios(peer: dict[str, list[float]], ours: dict[str, list[float]]) -> dict[str, float]:
-    """How many times faster we are, by cell and as geometric mean over the cells."""
+    """The ratio of the peer's time to ours, by cell and as geometric mean over the cells."""
     by_cell = {cell: median(p / o for p, o in zip(peer[cell], ours[cell], strict=True)) for cell in ours}
     geomean = exp(sum(map(log, by_cell.values())) / len(by_cell))
     return {name: round(value, 3) for name, value in {**by_cell, "geomean": geomean}.items()}

@@ -1,6 +1,6 @@
-"""Where a step's time goes: every kernel of a case's plan beside what the machine allows.
+"""The time of every kernel of a case's plan, compared with the machine's limits.
 
-`session.profile` notes the times; here the least of each kernel is held against the machine's limits.
+`session.profile` measures the times; the least time of each kernel is compared with peak arithmetic and bandwidth.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STEPS = 30
 
 @dataclass(frozen=True)
 class Row:
-    """Equal kernels of a plan: their number, and microseconds a step of all of them, on average over the threads."""
+    """Equal kernels of a plan: their number, and their total microseconds per step, averaged over the threads."""
 
     kind: str
     axes: str
@@ -36,25 +36,25 @@ class Row:
     us: float
     gflops_core: float
     gb_s: float
-    of_flops: float  # of the machine's multiply-adds
-    of_memory: float  # of its bandwidth; beyond 1 where the bytes come from caches
+    of_flops: float  # relative to the machine's peak of multiply-adds
+    of_memory: float  # relative to its memory bandwidth; above 1 if the bytes come from caches
 
 
 def measure(trainer: WholestepTrainer, threads: int, steps: int = STEPS) -> np.ndarray[Any, Any]:
-    """Nanoseconds of each (thread, kernel) in a step: the least of several, since noise only adds."""
+    """Nanoseconds of each (thread, kernel) in a step: the least of several, because noise only adds time."""
     profile = trainer.session.profile(trainer.batches[0], steps=steps)
     seconds: dict[tuple[int, int], list[float]] = {}
     for _, event in profile.timeline:
         if event.kernel != BARRIER:
             seconds.setdefault((event.thread, event.kernel), []).append(event.seconds)
     least = np.zeros((threads, len(trainer.session.plan.kernels)))
-    for place, found in seconds.items():  # in order; a kernel of a loop runs as often in every step
+    for place, found in seconds.items():  # in order; a kernel of a loop runs equally often in every step
         least[place] = np.reshape(found, (steps, -1)).sum(axis=1).min() * 1e9
     return least
 
 
 def rows(kernels: Sequence[Kernel], spent: np.ndarray[Any, Any], machine: limits.Limits) -> list[Row]:
-    """Kernels that do the same, together; the longest first."""
+    """Groups of equal kernels, the longest first."""
     groups: dict[tuple[str, str, str], list[int]] = {}
     for i, kernel in enumerate(kernels):
         key = (kernel.kind.value, str(kernel.axes), ", ".join(dict.fromkeys(kernel.origin)))

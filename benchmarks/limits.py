@@ -1,4 +1,4 @@
-"""What this machine can do at most: multiply-adds in registers, and passes over memory in place."""
+"""The limits of this machine: multiply-adds in registers, and in-place passes over memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from wholestep.compiler.backends.cpu.runtime.compiler import compile_c
 from wholestep.compiler.backends.cpu.target import detect_target
 
-SUMS, CHAINS, ROUNDS = 2_000_000, 96, 7  # chains: twelve registers of eight, enough to hide the latency of each
+SUMS, CHAINS, ROUNDS = 2_000_000, 96, 7  # chains: twelve registers of eight lanes, enough to hide the latency
 STREAM_BYTES = 64 << 20
 SOURCE = f"""
 #define EXPORT __attribute__((visibility("default")))
@@ -34,14 +34,14 @@ EXPORT void in_place(float *x, long count) {{
 
 @dataclass(frozen=True)
 class Limits:
-    """Per core and for all threads together: the numbers that a kernel is held against."""
+    """Limits per core and for all threads together, with which kernels are compared."""
 
     gflops_core: float
     gb_s: float
 
 
 def measure(threads: int) -> Limits:
-    """The best of several rounds: a limit is what was reached once."""
+    """The best of several rounds, since a limit is a rate that was reached once."""
     code = ctypes.CDLL(str(compile_c(SOURCE, target=detect_target().name)))
     code.multiply_add.argtypes = (ctypes.c_long, ctypes.c_float, ctypes.c_float)
     code.multiply_add.restype = ctypes.c_float
@@ -61,7 +61,7 @@ def measure(threads: int) -> Limits:
 
 
 def fastest(work: Callable[[], object]) -> float:
-    """Seconds of the quickest round."""
+    """Seconds of the fastest round."""
     times = []
     for _ in range(ROUNDS):
         began = time.perf_counter()

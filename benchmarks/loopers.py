@@ -1,7 +1,7 @@
 """The process of one contender of `python -m benchmarks epoch`: whole epochs over data in memory.
 
-`{"do": "start", "cell": c}`                 -> `{"form", "loss"}`: of an epoch in order, from the common weights
-`{"do": "measure", "cell": c, "epochs": n}`  -> `{"seconds", "loss"}`: of shuffled epochs, each with its mean loss
+`{"do": "start", "cell": c}`                 -> `{"form", "loss"}`: an epoch in order, from the common weights
+`{"do": "measure", "cell": c, "epochs": n}`  -> `{"seconds", "loss"}`: shuffled epochs, each with its mean loss
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from benchmarks.worker import limit_processors, serve
 
 
 class Looper(Protocol):
-    """A network in training; each framework's loop is the one that its users write, in the fastest form we found."""
+    """A network in training, with the loop that users of the framework write, in the fastest form that we found."""
 
     def epochs(self, count: int, shuffled: bool = True) -> float:
-        """Passes over all rows, in another order each; the mean loss of the last one, as a number."""
+        """Runs epochs over all rows, each in another order; returns the mean loss of the last one."""
 
 
 Forms = dict[str, Callable[[], Looper]]
@@ -83,14 +83,14 @@ class Worker:
         self.loopers: dict[str, Looper] = {}
 
     def start(self, cell: str) -> dict[str, Any]:
-        """The fastest form of the contender, and the mean loss of its first epoch, which is in order."""
+        """The fastest form of the contender, and the mean loss of its first epoch, taken in order."""
         forms = FORMS[self.contender](CELLS[cell], self.threads)
         form = min(forms, key=lambda name: trial_seconds(forms[name])) if len(forms) > 1 else next(iter(forms))
         self.loopers[cell] = forms[form]()
         return {"form": form, "loss": self.loopers[cell].epochs(1, shuffled=False)}
 
     def measure(self, cell: str, epochs: int) -> dict[str, Any]:
-        """Seconds of some shuffled epochs."""
+        """Seconds of `epochs` shuffled epochs."""
         began = time.perf_counter()
         loss = self.loopers[cell].epochs(epochs)
         return {"seconds": time.perf_counter() - began, "loss": loss}
@@ -113,7 +113,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, required=True)
     arguments = parser.parse_args()
     limit_processors(arguments.threads)
-    # Opened once: starting who reads the terminal takes longer than drawing to it.
+    # Opened once: starting the process that reads the terminal takes longer than drawing to it.
     with terminal_as_stderr() if arguments.contender == PROGRESS else nullcontext():
         serve(lambda: Worker(arguments.contender, arguments.threads))
 

@@ -1,4 +1,4 @@
-"""What metrics inside the step cost: the MLP's step with each of them, beside the step without any."""
+"""The cost of metrics inside the step: the MLP's step with each metric, compared with the step without."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import time
 from statistics import median
 from typing import Any
 
-STEPS, ROUNDS, ROWS, CAPACITY = 20, 30, 64, 40_000  # as many rows as the rounds write
+STEPS, ROUNDS, ROWS, CAPACITY = 20, 30, 64, 40_000  # capacity: the rows that the rounds write
 
 
 def run(threads: int) -> dict[str, float]:
-    """Percent by which a step gets slower, for each metric: medians of ratios within interleaved rounds."""
+    """The slowdown of a step in percent, per metric: medians of ratios within interleaved rounds."""
     import numpy as np
 
     import wholestep as ws
@@ -26,7 +26,7 @@ def run(threads: int) -> dict[str, float]:
     return {f"{name}_percent": 100 * (median(r[name] / r["none"] for r in rounds) - 1) for name in known}
 
 
-_NUMBERS = ("mse", "rmse", "mae", "r2")  # of regression: they are not about a classifier
+_NUMBERS = ("mse", "rmse", "mae", "r2")  # regression metrics, which do not apply to a classifier
 
 
 def _session(ws: Any, metric: Any, threads: int) -> Any:

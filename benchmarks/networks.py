@@ -1,9 +1,9 @@
-"""Networks that others wrote, imported and trained beside torch: `python -m benchmarks.networks ZOO.py`.
+"""Networks of other libraries, imported and compared with torch: `python -m benchmarks.networks ZOO.py`.
 
-A zoo is a Python file with `ZOO`, names to functions, and `build(name, drop)`, which gives a module that maps its
-arguments to one tensor of floats, and these arguments; `drop=False` leaves out everything random.  Each network is
-imported, its batch a symbol, and trains five steps of AdamW; losses, parameters and buffers are compared with torch's.
-Results are kept in a file of JSON lines, so that a run can go on; `--write` makes the page of them.
+A zoo is a Python file with `ZOO`, a dict from names to functions, and `build(name, drop)`, which returns a module that
+maps its arguments to one float tensor, and these arguments; `drop=False` disables everything random.  Each network is
+imported with a symbolic batch and trains five steps of AdamW; losses, parameters and buffers are compared with torch's.
+Results are appended to a file of JSON lines, so that a run can continue; `--write` writes docs/networks.md from it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from typing import Any
 
 from benchmarks.one_network import LIMITS, examine
 
-NEAR = 2.0  # two runs that round in their own ways are as far apart as one is from the truth, and a little more
+# Times torch's own rounding error: the distance of two independently rounded runs is a little more than one of them.
+NEAR = 2.0
 PAGE = Path(__file__).parents[1] / "docs" / "networks.md"
 
 
@@ -43,7 +44,7 @@ def zoo_of(path: str) -> Any:
 
 
 def run(zoo: Any, names: list[str], options: argparse.Namespace) -> None:
-    """Each in a process of its own, with limits of time and memory; what is in the file already is left out."""
+    """Runs each network in its own process with limits of time and memory; those already in the file are skipped."""
     file = Path(options.results)
     done = {(r["name"], r["dtype"]) for r in _read(file)}
     _load_once()
@@ -62,7 +63,7 @@ def run(zoo: Any, names: list[str], options: argparse.Namespace) -> None:
 
 
 def _load_once() -> None:
-    """What every child would load for itself: torch's exporter, and the libraries that zoos are made of."""
+    """Loads once what every child process would load: torch's exporter and the libraries of the zoos."""
     import torch
 
     import wholestep as ws
@@ -76,7 +77,7 @@ def _load_once() -> None:
 
 def _one(zoo: Any, name: str, options: argparse.Namespace, file: Path) -> None:
     warnings.simplefilter("ignore")
-    os.setpgid(0, 0)  # with the compilers that it starts
+    os.setpgid(0, 0)  # including the compilers that it starts
     resource.setrlimit(resource.RLIMIT_AS, (options.memory << 30, options.memory << 30))
     signal.signal(signal.SIGALRM, _too_long)
     signal.alarm(options.seconds)
@@ -87,7 +88,7 @@ def _one(zoo: Any, name: str, options: argparse.Namespace, file: Path) -> None:
 
 
 def _wait(child: int, seconds: float) -> str:
-    """How a process ended that did not end well."""
+    """The reason why a process failed."""
     end = time.time() + seconds
     while time.time() < end:
         pid, status = os.waitpid(child, os.WNOHANG)
@@ -115,20 +116,21 @@ def _append(file: Path, result: dict[str, Any]) -> None:
 # -- the page ----------------------------------------------------------------------------------------------------
 
 HEAD = """\
-# Networks that others wrote
+# Networks of other libraries
 Written by `python -m benchmarks.networks ZOO.py --write`. Each network is built with random weights, imported by
-[`ws.from_torch`](guides/from-torch.md) as everybody does, and trained for five steps of AdamW by a compiled session
-and by torch: dropout off, decay on all parameters. Numbers are differences: of the first output, of the losses, of
-the update of all parameters together, each relative to torch's. Equal means that these and running statistics are
-within 1e-8 of torch's in float64, or 2e-3 in float32, and, where the batch is a symbol, that the loss of a batch with a
-row less is torch's too, within a hundred times that.
-In float64 a network marked * computes parts of itself in float32 whatever its dtype, as norms and softmax of many
-transformers do: there torch was made to compute them in float64. One marked + draws numbers, with dropout off too: it
-was given the same ones here and there. In float32 the last number is how far torch's own
-update is from its update in float64: where it is large the network, not a framework, loses the digits. It is one draw:
-of efficientvit_b0 torch's update is 5e-5 from float64 as it is, and 2e-3, as ours, with images in channels_last or
-weights that differ in their last bit (two of eight times), though the gradients of the first step are as near to
-float64 here as torch's; of mixnet_s it is 1e-3 as it is, and 2e-3 to 6e-2 otherwise.
+[`ws.from_torch`](guides/from-torch.md) without special treatment, and trained for five steps of AdamW by a compiled
+session and by torch, without dropout and with weight decay on all parameters. The numbers are differences of the
+first output, of the losses, and of the update of all parameters together, each relative to torch's. A network is
+*equal* if these and its running statistics are within 1e-8 of torch's in float64, or 2e-3 in float32, and, if the
+batch is symbolic, if the loss of a batch with one row less agrees within a hundred times that.
+
+A network marked * computes parts in float32 whatever its dtype, like the norms and softmax of many transformers: for
+the float64 column torch was made to compute them in float64. A network marked + draws random numbers even without
+dropout: both sides got the same ones. In float32 the last number is the difference between torch's own updates in
+float32 and in float64: if it is large, the network loses the digits, not a framework. It is a single sample: for
+efficientvit_b0 torch's update differs from float64 by 5e-5, but by 2e-3, like ours, with images in channels_last or
+with weights that differ in the last bit (two of eight times), although the gradients of the first step are as close
+to float64 here as in torch; for mixnet_s it is 1e-3, and 2e-3 to 6e-2 with these changes.
 """
 
 
@@ -166,7 +168,7 @@ def page(results: list[dict[str, Any]]) -> str:
 
 
 def _best(found: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """The result that says most."""
+    """The most informative result."""
     return max(found.values(), key=lambda r: (bool(r.get("equal")), r["stage"] == "done", r["dtype"] == "float64"))
 
 

@@ -1,4 +1,4 @@
-"""One network that others wrote, trained here and by torch: how far the numbers are apart."""
+"""One network of another library, trained by a compiled session and by torch: the differences of the values."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 RATE, EPS, DECAY = 1e-3, 1e-5, 0.01
 LIMITS = {"float64": 1e-8, "float32": 2e-3}
 MEASURES = ("forward", "losses", "update", "buffers")
-FEWER = 100.0  # times the limit, for the loss of a smaller batch behind all steps: that the symbol is one is asked
+FEWER = 100.0  # times the limit, for the loss of a smaller batch: it only tests that the batch is symbolic
 
 
 def examine(zoo: Any, name: str, dtype: str, steps: int, mode: str = "both") -> dict[str, Any]:
-    """What becomes of a network: the stage that it reached, and how far its numbers are from torch's."""
+    """The result for a network: the stage that it reached, and the differences from torch's values."""
     out: dict[str, Any] = {"name": name, "dtype": dtype, "steps": steps, "mode": mode, "stage": "build"}
     out["torch"] = version("torch").split("+")[0]
     try:
@@ -29,10 +29,10 @@ def examine(zoo: Any, name: str, dtype: str, steps: int, mode: str = "both") -> 
             again = zoo.build(name, False)
             try:
                 out["rounding"] = _rounding_of_torch(again.module, again.args, steps, module)
-            except RuntimeError as error:  # ops of torch that know no float64, as its products of experts
+            except RuntimeError as error:  # ops of torch without float64, such as its expert products
                 out["no rounding"] = str(error).split("\n")[0][:300]
         out["stage"] = "done"
-    except BaseException as error:  # also the alarm, and memory
+    except BaseException as error:  # also timeouts and memory errors
         out["error"] = f"{type(error).__name__}: {error}".split("\n")[0][:300]
     return out
 
@@ -53,7 +53,7 @@ def _imported(zoo: Any, name: str, dtype: str, out: dict[str, Any]) -> tuple[Any
 
 
 def _in_float64(zoo: Any, name: str, out: dict[str, Any]) -> tuple[Any, Any, tuple[Any, ...]]:
-    """Imported as it is; one that computes in float32 inside, or mixes the two, with torch widened."""
+    """Imports the network; if it computes in float32 inside, or mixes both types, with torch widened to float64."""
     try:
         found = _imported(zoo, name, "float64", out)
         if not _computes_in(found[0], "float32"):
@@ -74,12 +74,12 @@ def _doubled(x: Any) -> Any:
 
 
 def _computes_in(net: Any, dtype: str) -> bool:
-    """Does a network of another dtype compute parts of itself in this one?"""
+    """Does a network of another dtype compute some parts in this dtype?"""
     return any(t.dtype.name == dtype and n.inputs for n in net._program.graph.nodes for t in n.results)
 
 
 def widen() -> None:
-    """Torch makes float64 where a network says float32 or nothing: what is compared is the meaning, not rounding."""
+    """Torch creates float64 tensors if a network requests float32 or no dtype, so that rounding is not compared."""
     import torch
     import torch.nn.functional as F
 
@@ -100,7 +100,7 @@ def widen() -> None:
 
 
 def draw_the_same() -> None:
-    """What a network draws is the same for torch and for us: numbers that are spread evenly, the same for all rows."""
+    """Replaces random draws by evenly spread numbers, equal for all rows, so that torch and we use the same ones."""
     import torch
 
     def drawn(*size: Any, **named: Any) -> Any:
@@ -157,7 +157,7 @@ def _by_torch(module: Any, args: Any, steps: int, fewer: bool) -> dict[str, Any]
 
 
 def _with_fewer_rows(module: Any, args: Any, target: Any) -> dict[str, Any]:
-    """The loss of a smaller batch: is the symbol a symbol?"""
+    """Compares the loss of a smaller batch: is the batch size really symbolic?"""
     import torch
 
     rows = len(args[0])
@@ -167,7 +167,7 @@ def _with_fewer_rows(module: Any, args: Any, target: Any) -> dict[str, Any]:
     smaller = target[tuple(slice(n) for n in out.shape)]
     symbolic = [axis for axis in axes if target.shape[axis] == rows]
     if len(symbolic) != len(axes):
-        return {}  # a product of the batch, which the target of a session cannot be declared with
+        return {}  # a multiple of the batch, which cannot be declared for the target of a session
     return {"smaller": smaller, "loss": float(((out - smaller) ** 2).mean()), "axes": symbolic}
 
 
@@ -189,7 +189,7 @@ def _by_session(net: Any, args: Any, theirs: dict[str, Any], steps: int) -> dict
         loss=lambda output, wanted: ((output - wanted) * (output - wanted)).mean(),
         optimizer=ws.AdamW(lr=RATE, eps=EPS, weight_decay=DECAY, decay_on=("*",)),
         threads=1,
-        # The bits are those of -O3, in a quarter of gcc's time
+        # the bits of -O3, in a quarter of gcc's time
         options=ws.CompileOptions(compiler=shlex.join([*find_compiler().command, "-Og"])),
     )
     losses, first = [], None
@@ -207,7 +207,7 @@ def _by_session(net: Any, args: Any, theirs: dict[str, Any], steps: int) -> dict
 
 
 def _differences(ours: dict[str, Any], theirs: dict[str, Any], start: dict[str, Any]) -> dict[str, float]:
-    """Relative to the largest value of the output, to each loss, to the length of the update, to each buffer."""
+    """Differences relative to the largest output, to each loss, to the norm of the update, and to each buffer."""
     output = theirs["first"]
     forward = float(np.abs(ours["first"] - output).max() / max(np.abs(output).max(), 1e-12))
     pairs = list(zip(ours["losses"], theirs["losses"]))
@@ -243,7 +243,7 @@ def _real(array: Any) -> Any:
 
 
 def _rounding_of_torch(module: Any, args: Any, steps: int, trained: Any) -> float:
-    """How far torch's own update in float32 is from its update in float64."""
+    """The difference of torch's own updates in float32 and in float64."""
     import torch
 
     start = {name: value.clone() for name, value in module.state_dict().items()}

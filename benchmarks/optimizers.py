@@ -15,11 +15,11 @@ from benchmarks.frameworks import OURS
 from benchmarks.harness import log_line, rotated
 
 ROUND_SECONDS = 0.15
-SAME_WITHIN = 2e-5  # of the mean size of a thousand weights, relative
+SAME_WITHIN = 2e-5  # relative, of the mean magnitude of a thousand weights
 
 
 def run(names: Sequence[str] | None, rounds: int, threads: int) -> dict[str, Any]:
-    """All updates, one after the other; the contenders of one take turns."""
+    """Measures all updates one after the other; the contenders of one update alternate."""
     with tempfile.TemporaryDirectory() as cache, ExitStack() as stack:
         contenders = {}
         for who in (OURS, "torch", "optax"):
@@ -31,7 +31,7 @@ def run(names: Sequence[str] | None, rounds: int, threads: int) -> dict[str, Any
 
 
 def one_update(name: str, update: Update, everyone: dict[str, Contender], rounds: int) -> dict[str, Any]:
-    """Starts the update everywhere, checks that all compute the same, measures in interleaved rounds."""
+    """Starts the update in every contender, checks that all compute the same, and measures in interleaved rounds."""
     chosen = [everyone[OURS]]
     chosen += [everyone["torch"]] if update.torch else []
     chosen += [everyone["optax"]] if update.optax else []
@@ -52,18 +52,18 @@ def one_step(contender: Contender, name: str) -> float:
 
 
 def check_same_work(name: str, update: Update, started: dict[str, dict[str, Any]]) -> None:
-    """Refuses a comparison in which someone computes something else."""
+    """Refuses a comparison in which a contender computes other values."""
     if not update.same_numbers:
         return
     reference = started[OURS]["checks"]
     for who, answer in started.items():
         for step, (ours, theirs) in enumerate(zip(reference, answer["checks"], strict=True)):
-            if not abs(ours - theirs) <= SAME_WITHIN * abs(ours):  # written so that NaN fails
+            if not abs(ours - theirs) <= SAME_WITHIN * abs(ours):  # also true for NaN
                 raise BenchmarkError(f"{name}, step {step}: {who} has {theirs}, {OURS} {ours}; they do not agree")
 
 
 def summary(update: Update, times: dict[str, list[float]], forms: dict[str, str]) -> dict[str, Any]:
-    """Milliseconds, ratios within rounds, and how many bytes a second the least traffic makes."""
+    """Milliseconds, ratios within rounds, and the bandwidth that follows from the minimum traffic."""
     ours = times[OURS]
     least = 4 * sum(size(shape) for shape in update.shapes) * update.passes
     return {

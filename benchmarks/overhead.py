@@ -1,4 +1,4 @@
-"""What a step costs besides arithmetic: Python's share of `step()` and of `fit`, the import, the first step."""
+"""The costs of a step besides arithmetic: Python in `step()` and `fit`, the import, the first step."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STEPS, ROWS = 2000, 32
 def run(cache_dir: Path | None, gpt2: bool = False) -> dict[str, float]:
     """Measures in new processes that share one cache folder, empty at first; GPT-2's have one each.
 
-    The package's bytecode is there, as an installed package's is.
+    The package's bytecode exists, as for an installed package.
     """
     if cache_dir is not None and cache_dir.exists() and any(cache_dir.iterdir()):
         raise BenchmarkError(
@@ -49,7 +49,7 @@ def run(cache_dir: Path | None, gpt2: bool = False) -> dict[str, float]:
 
 
 def in_new_process(program: str, cache: Path) -> Any:
-    """What the program prints, read as JSON."""
+    """The output of the program, parsed as JSON."""
     done = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,
@@ -64,8 +64,8 @@ def in_new_process(program: str, cache: Path) -> Any:
 
 
 def first_step() -> float:
-    """Seconds from the graph's first line to a loss that can be read, after `import wholestep`."""
-    import wholestep  # noqa: F401  (only this import is excluded: what it postpones is part of the first step)
+    """Seconds from building the graph to a readable loss, after `import wholestep`."""
+    import wholestep  # noqa: F401  (only this import is excluded: imports that it postpones are part of the first step)
     from benchmarks.cases.mlp import CASE
 
     batch = CASE.batches(CASE.cells[0])[0]
@@ -78,9 +78,9 @@ def first_step() -> float:
 
 
 def python_share() -> str:
-    """Microseconds of Python in `step()`: a network with almost no arithmetic, stepped one by one and natively.
+    """Microseconds of Python in `step()`: a network with almost no arithmetic, in single steps and in native loops.
 
-    `run` makes the same steps in few native calls, so the difference is what Python adds to each.
+    `run` executes the same steps in few native calls, so the difference per step is the time of Python.
     """
     import numpy as np
 
@@ -110,7 +110,7 @@ def python_share() -> str:
 
 
 def per_step_us(work: Callable[[], object]) -> float:
-    """Median over repeats; the first one warms up."""
+    """The median over repeats; the first one is a warm-up."""
     times = []
     for _ in range(REPEATS + 1):
         began = time.perf_counter()

@@ -1,7 +1,7 @@
 """One rank of a contender that runs as several processes.
 
-Rank 0 reads requests from standard input and answers, as `benchmarks.worker` does.  The others read the same requests
-from a pipe each: whoever waited for them in a collective would spin while another contender is measured.
+Rank 0 reads requests from standard input and answers, like `benchmarks.worker`.  Each other rank reads the same
+requests from its own pipe: a rank that waited in a collective would spin while another contender is measured.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from benchmarks.worker import Worker, limit_processors, serve
 
 
 def own_rank() -> int:
-    """Which of the ranks this process is, as torch's launcher and ours say it."""
+    """The rank of this process, from the environment of torch's launcher or ours."""
     return int(os.environ.get("RANK") or os.environ.get("WHOLESTEP_RANK") or 0)
 
 
 class Follower:
-    """A worker whose failure ends the process: so the rank that answers learns of it."""
+    """A worker whose failure ends the process, so that the rank that answers detects it."""
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker

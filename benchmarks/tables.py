@@ -1,4 +1,4 @@
-"""Results for people."""
+"""Results as text tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PEER_UPDATES = ("torch", "optax")
 
 
 def show_case(result: dict[str, Any]) -> None:
-    """Microseconds a step, and in brackets how many times faster we are."""
+    """Microseconds per step, and in brackets the ratio to ours."""
     times = {OURS: result["ours_us"]} if result["ours_us"] else {}
     times |= ({OURS_FLOAT32: result["float32_us"]} if "float32_us" in result else {}) | result["peers_us"]
     cells = list(next(iter(times.values())))
@@ -33,7 +33,7 @@ def show_case(result: dict[str, Any]) -> None:
 
 
 def show_bytes(result: dict[str, Any], cells: list[str], console: Console) -> None:
-    """The tensors of a step, where they are known, and in brackets how many times as many as ours."""
+    """The bytes of a step's tensors, if they are known, and in brackets the ratio to ours."""
     held = result["tensor_bytes"]
     ours = held.get(OURS, {})
     table = Table(title=f"{result['case']}: bytes of tensors in a step at their peak (times ours)")
@@ -56,7 +56,7 @@ def show_metrics(result: dict[str, Any]) -> None:
 
 
 def show_updates(result: dict[str, Any]) -> None:
-    """Milliseconds an update, how many times faster we are, and the bandwidth beside what memory allows."""
+    """Milliseconds per update, the ratio to ours, and the bandwidth compared with the limit of memory."""
     limit = result["in_place_limit_gb_s"]
     table = Table(title=f"updates of ten million parameters, milliseconds; memory allows {limit} GB/s in place")
     for heading in ("", OURS, "torch", "optax", "GB/s", "target"):
@@ -69,7 +69,7 @@ def show_updates(result: dict[str, Any]) -> None:
 
 
 def show_adamw(result: dict[str, Any]) -> None:
-    """The case, then what the update adds to the steps of two networks."""
+    """The case, then the time that the update adds to the steps of two networks."""
     show_case(result)
     table = Table(title="AdamW inside a training step: microseconds that the update adds")
     for heading in ("", OURS, "torch, fused", "times ours", "asked"):
@@ -82,7 +82,7 @@ def show_adamw(result: dict[str, Any]) -> None:
 
 
 def show_epochs(result: dict[str, Any]) -> None:
-    """Seconds an epoch, how many times as fast we are, and what was asked."""
+    """Seconds per epoch, the ratio to ours, and the target."""
     for name, cell in result["cells"].items():
         table = Table(title=f"whole epochs over 60,000 rows, {name}: seconds, median of interleaved rounds")
         for heading in ("", "seconds", "times ours", "asked", "form"):
@@ -95,7 +95,7 @@ def show_epochs(result: dict[str, Any]) -> None:
 
 
 def show_kernels(result: dict[str, Any]) -> None:
-    """A table for each case: equal kernels together, the longest first, with their shares of the machine's limits."""
+    """One table per case: groups of equal kernels, the longest first, relative to the machine's limits."""
     machine = result["machine"]
     allowed = f"{machine['gflops_core']:.0f} GFLOP/s a core, {machine['gb_s']:.0f} GB/s in place"
     for case in result["cases"]:
@@ -118,7 +118,7 @@ def _show_quantities(title: str, result: dict[str, Any]) -> None:
 
 
 def show_estimators(result: dict[str, dict[str, float]]) -> None:
-    """A row per data set: our fit, how many times as long theirs takes, and the accuracies."""
+    """One row per data set: our fit, the ratio of theirs, and the accuracies."""
     table = Table(title="a fit: wholestep.sklearn.Classifier against MLPClassifier (plain: without a StandardScaler)")
     headings = {
         "fit_s": "fit, s",

@@ -1,4 +1,4 @@
-"""A terminal that nobody looks at: a pseudo-terminal whose other end is read and thrown away by another process."""
+"""A pseudo-terminal whose output another process reads and discards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ READ_ALL = "import os\ntry:\n    while os.read(0, 65536): pass\nexcept OSError: 
 
 @contextmanager
 def terminal_as_stderr() -> Iterator[None]:
-    """What is written to standard error meanwhile goes to a terminal: programs draw their bars."""
+    """Redirects standard error to a terminal, so that programs draw their progress bars."""
     ours, theirs = pty.openpty()
     before, size = sys.stderr, os.environ.get("COLUMNS")
     with subprocess.Popen([sys.executable, "-c", READ_ALL], stdin=ours) as reader, os.fdopen(theirs, "w") as screen:

@@ -1,8 +1,8 @@
-"""The process of one contender of `... optimizers` and `... adamw`: one update at a time, in its framework's words.
+"""The process of one contender of `... optimizers` and `... adamw`: one update at a time.
 
-`{"do": "start", "cell": c}` -> `{"form", "checks"}` and what `benchmarks.worker` answers, the checks as its losses;
+`{"do": "start", "cell": c}` -> `{"form", "checks"}` and the answer of `benchmarks.worker`, with the checks as losses;
 `{"do": "measure", "cell": c, "steps": n}` -> `{"seconds"}`;
-`{"do": "limit"}` -> `{"gigabytes_per_second"}` of a pass in place over a large array.
+`{"do": "limit"}` -> `{"gigabytes_per_second"}` of an in-place pass over a large array.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from benchmarks.frameworks import OURS
 from benchmarks.worker import limit_processors, serve
 
 COMPARED_STEPS = 5
-LIMIT_ELEMENTS = 60_000_000  # as many bytes as Adam holds, far more than a cache
-CHECKED = 1000  # of the first parameter's elements
+LIMIT_ELEMENTS = 60_000_000  # as many bytes as Adam's state, far more than a cache
+CHECKED = 1000  # elements of the first parameter
 
 
 class Updater:
-    """A step, how to wait for it, the first weights after it, and the bytes of its tensors where they are known."""
+    """A step, how to wait for it, the first weights after it, and the bytes of its tensors, if they are known."""
 
     def __init__(
         self,
@@ -88,14 +88,14 @@ def torch_forms(update: Update, threads: int, compiled: bool = False) -> dict[st
 
 
 def update_bytes(step: Callable[[], object], optimizer: Any) -> int:
-    """Parameters, optimizer state and what an update holds besides; gradients are given."""
+    """Bytes of parameters, optimizer state and temporaries of an update; gradients are given."""
     from benchmarks.frameworks.torch_memory import bytes_of, lasting_tensors, peak_above_start
 
     return bytes_of(lasting_tensors(optimizer)) + peak_above_start(step)
 
 
 def only(form: str, compiled: bool = False) -> Callable[[Update, int], dict[str, Callable[[], Updater]]]:
-    """One form of torch's, as a contender of its own."""
+    """One form of torch's optimizer as a separate contender."""
     return lambda update, threads: {form: torch_forms(update, threads, compiled)[form]}
 
 
@@ -137,14 +137,14 @@ FORMS = {
 
 
 class Worker:
-    """One update at a time: ten million parameters and their moments fill the memory of a small machine."""
+    """Builds one update at a time: ten million parameters and their moments fill the memory of a small machine."""
 
     def __init__(self, contender: str, threads: int) -> None:
         self.contender, self.threads = contender, threads
         self.updater: Updater | None = None
 
     def start(self, cell: str) -> dict[str, Any]:
-        """The fastest form of the contender, and its first numbers."""
+        """The fastest form of the contender, and its first weights."""
         self.updater = None
         forms = FORMS[self.contender](UPDATES[cell], self.threads)
         form = min(forms, key=lambda name: trial_seconds(forms[name])) if len(forms) > 1 else next(iter(forms))
@@ -164,12 +164,12 @@ class Worker:
         }
 
     def measure(self, cell: str, steps: int) -> dict[str, Any]:
-        """Seconds for `steps` steps, waiting once, at the end, after one that brings its memory back."""
+        """Seconds of `steps` steps with one wait at the end, after one step that warms the caches."""
         assert self.updater is not None
         return {"seconds": seconds(self.updater, steps)}
 
     def limit(self) -> dict[str, Any]:
-        """x ← a·x on every thread, which reads and writes each byte once: what memory allows an update."""
+        """The bandwidth of x ← a·x on all threads, which reads and writes each byte once: the limit for an update."""
         parts = np.array_split(np.ones(LIMIT_ELEMENTS, np.float32), self.threads)
         one = np.float32(1.0)
 
@@ -186,7 +186,7 @@ class Worker:
 
 
 def checked(updater: Updater) -> float:
-    """The mean size of some weights after a step."""
+    """The mean magnitude of some weights after a step."""
     updater.step()
     updater.wait()
     return float(np.abs(updater.first().ravel()[:CHECKED]).mean(dtype=np.float64))

@@ -1,4 +1,4 @@
-"""The process of one contender: reads one JSON request a line, answers one JSON line, sleeps in between.
+"""The process of one contender: reads one JSON request per line, answers with one JSON line, sleeps in between.
 
 `{"do": "start", "cell": c}`               -> `{"first_step_s", "losses", "peak_bytes", "tensor_bytes"}`
 `{"do": "measure", "cell": c, "steps": n}` -> `{"seconds", "loss"}`
@@ -24,12 +24,12 @@ from benchmarks.cases.zoo import ZOO
 from benchmarks.frameworks import MODULES
 
 COMPARED_STEPS = 20
-# Untimed steps at the start of a measurement: they wake the pool and bring the weights back into the caches.
+# Untimed steps at the start of a measurement: they wake the pool and warm the caches.
 LEAD_IN_STEPS = 5
 
 
 class Worker:
-    """Trainers of one contender, one per cell, made on request."""
+    """Trainers of one contender, one per cell, created on request."""
 
     def __init__(self, contender: str, case: Case, threads: int) -> None:
         self.contender, self.case, self.threads = contender, case, threads
@@ -37,7 +37,7 @@ class Worker:
         self.trainers: dict[str, Trainer] = {}
 
     def start(self, cell: str) -> dict[str, Any]:
-        """Builds the cell and times its first step, from the network's description to a loss that can be read."""
+        """Builds the cell and times its first step, from the network's description to a readable loss."""
         began = time.perf_counter()
         trainer = self.framework.start(self.contender, self.case, self.case.cell(cell), self.threads)
         losses = [stepped_loss(trainer, 0)]
@@ -52,7 +52,7 @@ class Worker:
         }
 
     def measure(self, cell: str, steps: int) -> dict[str, Any]:
-        """Seconds for `steps` steps, waiting once, at the end."""
+        """Seconds of `steps` steps with one wait at the end."""
         trainer = self.trainers[cell]
         for index in range(LEAD_IN_STEPS):
             trainer.step(index)
@@ -70,22 +70,22 @@ def stepped_loss(trainer: Trainer, index: int) -> float:
 
 
 def private_stdout() -> TextIO:
-    """Standard output for us alone: what a framework prints goes to standard error."""
+    """Reserves standard output for answers: the output of frameworks goes to standard error."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     return answers
 
 
 def limit_processors(threads: int) -> None:
-    """Every contender runs on the same `threads` processors: pools that ignore other settings obey this one."""
+    """Pins every contender to the same `threads` processors, which also limits pools that ignore other settings."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
 
 
 def serve(make: Callable[[], Any]) -> None:
-    """Answers requests with the methods of what `make` gives, until standard input ends.
+    """Answers requests with the methods of the object that `make` returns, until standard input ends.
 
-    It is made on the first request, so that a framework that is not installed is an answer, too.
+    The object is created at the first request, so that a missing framework is also an answer.
     """
     answers = private_stdout()
     worker: Any = None

@@ -42,7 +42,7 @@ LAUNCH = (
 
 @dataclass(frozen=True)
 class Goal:
-    """Of the throughput of one process with as many threads: what is hoped for, and what is the least."""
+    """Targets relative to the throughput of one process with as many threads: the goal, and the minimum."""
 
     target: float
     least: float
@@ -52,14 +52,14 @@ GOALS = {"gpt": Goal(0.9, 0.8), "bigmlp": Goal(0.7, 0.55)}
 
 
 class Ranked(Contender):
-    """A contender of several processes: rank 0 is asked as any other is, the others have a pipe each."""
+    """A contender of several processes: rank 0 gets requests like any contender, each other rank has a pipe."""
 
     def __init__(self, name: str, case: str, cache: Path, launcher: Sequence[str] = (), ranks: int = RANKS) -> None:
         pipes = cache / f"{name}-{case}"
         pipes.mkdir()
         for rank in range(1, ranks):
             os.mkfifo(pipes / str(rank))
-        # Opened for both, so that nobody waits for the other end; closing it is its end all the same.
+        # Opened for reading and writing, so that opening does not block; closing it still ends the reader's input.
         self.pipes = [os.open(pipes / str(rank), os.O_RDWR) for rank in range(1, ranks)]
         more = ("--ranks", str(ranks), "--requests", str(pipes))
         self.others = (
@@ -79,7 +79,7 @@ class Ranked(Contender):
     def _other(
         self, rank: int, ranks: int, name: str, case: str, cache: Path, more: Sequence[str]
     ) -> subprocess.Popen[bytes]:
-        """A rank that no launcher starts."""
+        """Starts a rank without a launcher."""
         return subprocess.Popen(
             [sys.executable, "-m", "benchmarks.rank_worker", case, name, "--threads", "1", *more],
             stdin=subprocess.DEVNULL,
@@ -104,12 +104,12 @@ class Ranked(Contender):
 
 
 def _variables(rank: int, ranks: int, pipes: Path) -> Mapping[str, str]:
-    """Where torch's ranks find each other; MPI's have a launcher that tells them."""
+    """The rendezvous of torch's ranks; ours have a launcher."""
     return {"RANK": str(rank), "WORLD_SIZE": str(ranks), "MEETING_FILE": str(pipes / "meeting")}
 
 
 def descendants(pid: int) -> list[int]:
-    """A process and all that it started, as far as /proc tells."""
+    """A process and all of its descendants, as far as /proc lists them."""
     found = [pid]
     for known in found:
         children = Path(f"/proc/{known}/task/{known}/children")
@@ -118,7 +118,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def run(names: Sequence[str], rounds: int, peers: Sequence[str] = PEERS) -> dict[str, Any]:
-    """Each case by itself: four contenders at a time."""
+    """Measures each case separately, with four contenders at a time."""
     return {"case": "workers", "ranks": RANKS, "cases": {name: one_case(CASES[name], rounds, peers) for name in names}}
 
 
@@ -147,7 +147,7 @@ def contender(name: str, case: Case, cache: Path) -> Contender:
 
 
 def summary(case: Case, measured: Measurements) -> dict[str, Any]:
-    """Times of a step, our ranks' part of one process's throughput, and how many times as long DDP takes.
+    """Times of a step, the throughput of our ranks relative to one process, and the ratio of DDP's time to ours.
 
     Ratios are medians within rounds.
     """
@@ -169,7 +169,7 @@ def summary(case: Case, measured: Measurements) -> dict[str, Any]:
 
 
 def predicted(case: Case, ranks: int) -> dict[str, Any]:
-    """What `ws.estimate` says of a rank of one thread, over shared memory."""
+    """The estimate of `ws.estimate` for ranks of one thread over shared memory."""
     import wholestep as ws
     from benchmarks.frameworks.with_wholestep import optimizer_of
 
@@ -191,7 +191,7 @@ def predicted(case: Case, ranks: int) -> dict[str, Any]:
 
 
 def show(result: dict[str, Any]) -> None:
-    """A table a case."""
+    """One table per case."""
     for name, found in result["cases"].items():
         print(f"{name}: {result['ranks']} ranks of one thread, one process of {result['ranks']} threads")
         for who, us in found["step_us"].items():

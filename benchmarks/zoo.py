@@ -1,4 +1,4 @@
-"""`python -m benchmarks zoo`: steps of networks that torch built; ours come through `ws.from_torch`."""
+"""`python -m benchmarks zoo`: steps of torch's networks, in torch and imported by `ws.from_torch`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from benchmarks.contender import BenchmarkError
 from benchmarks.frameworks import OURS
 
 PEERS = ("torch_eager", "torch_compile")
-TARGET, LEAST, FIRST_STEP_S = 1.5, 1.0, 30.0  # geometric mean over the best peer, none below, of the largest
-SAME_LOSS_WITHIN = 1e-4  # batch norms over few values amplify rounding; a forgotten update is still twice as far
+# Targets: the geometric mean over the fastest peers, the least ratio, and the first step of the largest networks
+TARGET, LEAST, FIRST_STEP_S = 1.5, 1.0, 30.0
+SAME_LOSS_WITHIN = 1e-4  # batch norms over few values amplify rounding; a missing update still differs by twice as much
 
 
 def run(names: Sequence[str], rounds: int, threads: int, peers: Sequence[str] = PEERS) -> dict[str, Any]:
-    """Every network; one that fails is named, so is a peer that trains another one, and the others go on."""
+    """Measures every network; failures, and peers with other losses, are named, and the rest continues."""
     found: dict[str, Any] = {}
     for name in names:
         try:
@@ -43,7 +44,7 @@ def run(names: Sequence[str], rounds: int, threads: int, peers: Sequence[str] = 
 
 
 def overall(found: dict[str, Any]) -> dict[str, Any]:
-    """Over the best peer of each network."""
+    """The ratio to the fastest peer of each network."""
     best = {name: row["best_ratio"] for name, row in found.items() if "error" not in row}
     if not best:
         return {"geomean": None, "least": None, "target": TARGET}
@@ -52,7 +53,7 @@ def overall(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def show(result: dict[str, Any]) -> None:
-    """One row a network."""
+    """One row per network."""
     table = Table(title="networks that torch built: microseconds a step (times ours), first step cold")
     for heading in ("", "ours", *PEERS, "first steps"):
         table.add_column(heading)

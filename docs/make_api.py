@@ -34,7 +34,7 @@ SECTIONS = {
     "ws.errors": ws.errors,
     "wholestep.sklearn": wholestep.sklearn,
 }
-Home = dict[int, str]  # object -> where it is described; an object with two names is described once
+Home = dict[int, str]  # object -> the page that describes it; an object with two names is described once
 INTRODUCTION = """\
 # API reference
 Every public name, from its docstring, one page per package. `python docs/make_api.py` generates these pages; a test
@@ -47,7 +47,7 @@ def render() -> dict[str, str]:
     """The text of each file of docs/api/."""
     home: Home = {}
     sections = {title: [(n, v) for n, v in public(m) if not isinstance(v, ModuleType)] for title, m in SECTIONS.items()}
-    # A name of the top that is also in a submodule is described there.
+    # A top-level name that is also in a submodule is described on the page of the submodule.
     for title, members in sorted(sections.items(), key=lambda item: item[0] == "ws"):
         for name, value in members:
             if described(value):
@@ -72,7 +72,7 @@ def page(title: str) -> str:
 
 
 def write() -> None:
-    """Write the pages, and remove those of packages that are gone."""
+    """Writes the pages, and removes those of packages that no longer exist."""
     pages = render()
     FOLDER.mkdir(exist_ok=True)
     for path in FOLDER.glob("*.md"):
@@ -92,12 +92,12 @@ def public(module: ModuleType) -> list[tuple[str, Any]]:
 
 
 def described(value: object) -> bool:
-    """Does the object carry a docstring of its own?  Numbers, dtypes and tables do not."""
+    """Does the object have its own docstring?  Numbers, dtypes and tables do not."""
     return inspect.isclass(value) or inspect.isroutine(value)
 
 
 def _anchors(headings: list[str]) -> dict[str, str]:
-    """How the usual renderers name headings in links: `wsstep` for ws.Step, `wsstep-1` for ws.step after it."""
+    """The anchors of headings, as usual renderers name them: `wsstep` for ws.Step, `wsstep-1` for ws.step after it."""
     seen: Counter[str] = Counter()
     found = {}
     for heading in headings:
@@ -108,7 +108,7 @@ def _anchors(headings: list[str]) -> dict[str, str]:
 
 
 def anchor(heading: str) -> str:
-    """The name of a heading that no other is like."""
+    """A unique anchor of a heading."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
@@ -141,7 +141,7 @@ def _constant(value: object) -> str:
 
 
 def _members(cls: type, home: Home) -> Iterator[str]:
-    """Public methods and properties, each with what its docstring says first; a base with an entry has its own list."""
+    """Public methods and properties with the first sentence of each docstring; a documented base has its own list."""
     bases = [c for c in cls.__mro__ if c is cls or (c.__module__.startswith("wholestep") and id(c) not in home)]
     shown: set[str] = set()
     for name, member in [item for base in bases for item in vars(base).items()]:
@@ -156,7 +156,7 @@ def _members(cls: type, home: Home) -> Iterator[str]:
 
 
 def signature(name: str, value: Any, bound: bool = False) -> str:
-    """The call as one would write it; annotations as in the source."""
+    """The signature as a call, with annotations as in the source."""
     try:
         found = _fields(value) or list(inspect.signature(value).parameters.values())
     except ValueError:
@@ -178,7 +178,7 @@ class _Factory:
 
 
 def _fields(value: Any) -> list[inspect.Parameter]:
-    """The arguments of a dataclass whose constructor is generated: ours has a signature only once it was called."""
+    """The arguments of a dataclass with a generated constructor: ours has a signature only after its first call."""
     if not (inspect.isclass(value) and is_dataclass(value)):
         return []
     if not value.__init__.__code__.co_filename.endswith(("<string>", "records.py")):  # type: ignore[misc]
@@ -212,15 +212,15 @@ def prose(text: str) -> str:
 
 
 def _list(block: str) -> str:
-    """`name: text` lines, with what continues them, as a list."""
+    """`name: text` lines, with their continuation lines, as a list."""
     joined = re.sub(r"\n +(?= {4})\s+", " ", textwrap.dedent(block).strip())
     joined = re.sub(r"\n\s+", " ", joined)
     return "\n".join("- " + re.sub(r"^([\w, ]+):", r"`\1`:", line) for line in joined.split("\n"))
 
 
 if __name__ == "__main__":
-    import make_ops  # which op runs where
-    import make_torch_names  # it names what is public as well
+    import make_ops  # writes docs/ops.md
+    import make_torch_names  # writes docs/torch-names.md, which lists public names
 
     write()
     make_torch_names.TARGET.write_text(make_torch_names.render(), encoding="utf-8")

@@ -1,6 +1,6 @@
 """Writes docs/ops.md, which op runs on which device in which dtype: `python docs/make_ops.py`.
 
-Every cell is tried: the op's own example of the tests, in that dtype, goes through the compiler for that device.
+Every cell is tried: the example of the op in the tests is compiled in that dtype for that device.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ DEVICES: Mapping[str, Target] = {"cpu": PORTABLE, "cuda": GPUS["cuda/sm_90"], "r
 SIZES = {"batch": 6, "time": 5}
 INTRODUCTION = """\
 # Which op runs where
-Every op of the [intermediate representation](architecture.md), by device and dtype. A cell lists the dtypes in
-which the op's example is planned and, for a GPU, rendered. What is missing in it is refused by the op's own type
-rule, with an error that says what to cast. `half` is bfloat16 and float16. Most composites, and what controls a
-graph, are written out as other ops before a plan is made. This page is written by `python docs/make_ops.py`, which
-tries every cell; a test keeps it up to date, and another one runs the kernels of `cuda` beside the interpreter.
+Every op of the [intermediate representation](architecture.md), by device and dtype. A cell lists the dtypes in which
+the example of the op can be planned and, for a GPU, rendered. The type rule of the op refuses all others, with an
+error that says which cast helps. `half` is bfloat16 and float16. Most composites, and ops that control gradients, are
+decomposed before planning. `python docs/make_ops.py` writes this page by trying every cell; one test keeps it up to
+date, and another compares the kernels of `cuda` with the interpreter.
 """
 FAMILIES = {
     Family.LEAF: "Leaves",
-    Family.POINTWISE: "Element by element",
+    Family.POINTWISE: "Elementwise",
     Family.REDUCE: "Reductions",
     Family.MOVEMENT: "Movement",
     Family.INDEX: "Indices",
@@ -65,17 +65,17 @@ FAMILIES = {
     Family.LOOP: "Loops",
     Family.COLLECTIVE: "Collectives",
 }
-WORDS = {  # of a cell
+WORDS = {  # the word of a cell -> its dtypes
     "all": tuple(DTYPES.values()),
     "numbers": tuple(d for d in DTYPES.values() if d != boolean),
     "floats": tuple(d for d in DTYPES.values() if d.is_float),
     "integers": tuple(d for d in DTYPES.values() if d.is_integer),
     "half": tuple(d for d in DTYPES.values() if d.is_half),
 }
-HOLDS_GRAPHS = (Family.CONTROL, Family.LOOP)  # their examples are about the graphs in them, in float32
+HOLDS_GRAPHS = (Family.CONTROL, Family.LOOP)  # their examples contain graphs, in float32
 _Y = Node("input", (), at.InputAttrs("y", TensorType((3,), float32)))
 _SUM = Node("sum", [Node("mul", [_Y, _Y], at.NONE)], at.SumAttrs((0,), float32))
-OWN: Mapping[str, Node] = {  # where the example of the type rule is no graph that could run
+OWN: Mapping[str, Node] = {  # replacements for examples of type rules that are not runnable graphs
     "gradient": Node(
         "gradient", [Node("sum", [Node("mul", [_Y, _Y], at.NONE)], at.SumAttrs((0,), float32)), _Y], at.NONE
     ),
@@ -87,7 +87,7 @@ OWN: Mapping[str, Node] = {  # where the example of the type rule is no graph th
 
 
 def principal(types: Sequence[Any], attrs: Any) -> DType | None:
-    """The dtype that an example is about; None where it is about none."""
+    """The dtype of an example; None if it has none."""
     found = {t.dtype for each in (*types, getattr(attrs, "type", None)) for t in _tensors(each)}
     return next((d for d in (float32, int32, boolean) if d in found), None)
 
@@ -100,7 +100,7 @@ def _tensors(type: Any) -> Iterator[TensorType]:
 
 
 def _in_dtype(value: Any, old: DType, new: DType) -> Any:
-    """The same with another dtype wherever the old one stands; what sums accumulate in follows."""
+    """The example with another dtype in place of the old one; accumulation dtypes are adapted."""
     if isinstance(value, TensorType):
         return TensorType(value.shape, new) if value.dtype == old else value
     if isinstance(value, DType):
@@ -111,7 +111,7 @@ def _in_dtype(value: Any, old: DType, new: DType) -> Any:
 
 
 def example(op: str, dtype: DType) -> IRGraph | None:
-    """A graph of one node of an op; None where its type rule refuses the dtype."""
+    """A graph with one node of an op; None if its type rule refuses the dtype."""
     if OPS[op].family in HOLDS_GRAPHS and dtype != float32:
         return None
     if op in OWN:
@@ -126,7 +126,7 @@ def example(op: str, dtype: DType) -> IRGraph | None:
         attrs = replace(attrs, type=TensorType((3, 4), attrs.type.dtype), name=op)
     try:
         leaves = [Node("input", (), at.InputAttrs(f"{op}{i}", t)) for i, t in enumerate(types)]
-        if op == "attention_grad":  # what it is given belongs to the attention
+        if op == "attention_grad":  # its operands come from the attention
             leaves[3] = Node("attention_lse", leaves[:3], attrs)
         return _graph(op, Node(op, leaves, attrs), leaves)
     except WholestepError:
@@ -141,7 +141,7 @@ def _graph(op: str, node: Node, leaves: Sequence[Node]) -> IRGraph:
 
 
 def planned(graph: IRGraph, target: Target) -> Plan:
-    """The plan of an example; a WholestepError where there is none."""
+    """The plan of an example; a WholestepError if it cannot be planned."""
     return Compiler(CompileOptions(egraph=False, check_passes=False)).plan(graph, SIZES, target)[0]
 
 
@@ -149,7 +149,7 @@ def planned(graph: IRGraph, target: Target) -> Plan:
 
 
 def refusal(graph: IRGraph, target: Target) -> str:
-    """Why it cannot be planned, or rendered for a GPU; "" where it can."""
+    """Why it cannot be planned, or rendered for a GPU; "" if it can."""
     try:
         plan = planned(graph, target)
         if target.family == "cuda":
@@ -160,7 +160,7 @@ def refusal(graph: IRGraph, target: Target) -> str:
 
 
 def worded(dtypes: Sequence[DType]) -> str:
-    """A cell: the dtypes by the largest words that fit."""
+    """A cell: the dtypes, grouped under the most general words that apply."""
     left, found = set(dtypes), []
     for word, meant in WORDS.items():
         if left.issuperset(meant):
@@ -170,7 +170,7 @@ def worded(dtypes: Sequence[DType]) -> str:
 
 
 def row(op: str) -> str:
-    """A line of the table."""
+    """One line of the table."""
     cells = []
     graphs = {d: g for d in DTYPES.values() if (g := example(op, d)) is not None}
     for target in DEVICES.values():

@@ -14,7 +14,7 @@ from wholestep.distributed.network import NETWORKS, CollectiveCost, Network
 
 PAGE = Path(__file__).with_name("thousand-ranks.md")
 RANKS = (8, 64, 256, 1024)
-ROWS, TOKENS = 8, 1024  # of a rank
+ROWS, TOKENS = 8, 1024  # per rank
 NODE = 8  # ranks that share a machine
 INSIDE = Network(latency_us=2, gigabytes_per_second=300)  # between the GPUs of a machine
 TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -22,7 +22,7 @@ TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 @dataclass(frozen=True)
 class Step:
-    """What the tables need to know of a rank's step; `told()` says it of the plan, and a test holds this to it."""
+    """The step of a rank, as the tables need it; a test compares it with the plan (`told`)."""
 
     compute_seconds: float
     parameters: int
@@ -30,7 +30,7 @@ class Step:
 
     @property
     def exchanges(self) -> list[CollectiveCost]:
-        """Buckets of one size: what they cost is linear in their bytes."""
+        """Buckets of equal size: their cost is linear in their bytes."""
         return [CollectiveCost("all_reduce", 4 * self.parameters // self.buckets)] * self.buckets
 
     @property
@@ -43,7 +43,7 @@ GPT2 = Step(compute_seconds=0.134, parameters=124_439_808, buckets=20)
 
 
 def told(ranks: int) -> WorkersReport:
-    """The estimate that GPT2 is taken from."""
+    """The estimate from which GPT2 is taken."""
     tokens = ws.Spec(("batch", TOKENS), "int32")
     return ws.estimate(
         ws.models.gpt2(),
@@ -58,22 +58,22 @@ def told(ranks: int) -> WorkersReport:
     )
 
 
-# -- ways to add over many ranks -----------------------------------------------------------------------------------
+# -- all-reduce algorithms -----------------------------------------------------------------------------------
 
 
 def direct(exchanges: Iterable[CollectiveCost], ranks: int, network: Network) -> float:
-    """As our engines do: every part straight to whose it is."""
+    """The algorithm of our transports: each part is sent directly to its owner."""
     return sum(e.seconds(ranks, network) for e in exchanges)
 
 
 def halving(exchanges: Iterable[CollectiveCost], ranks: int, network: Network) -> float:
-    """Half of what is left goes to a partner, then a quarter, ...; and back: 2 log2 n messages, the same bytes."""
+    """Recursive halving and doubling: 2 log2 n messages, the same bytes."""
     wire = 1e9 * network.gigabytes_per_second
     return sum(2 * ceil(log2(ranks)) * 1e-6 * network.latency_us + float(e.bytes_sent(ranks)) / wire for e in exchanges)
 
 
 def two_levels(exchanges: Iterable[CollectiveCost], ranks: int, network: Network) -> float:
-    """Inside machines, then by halving between ranks of the same place in each, which share the machine's parts."""
+    """Reduce-scatter inside machines, then halving between the ranks with equal local rank."""
     total = 0.0
     for e in exchanges:
         inside = 2 * CollectiveCost("reduce_scatter", e.bytes).seconds(NODE, INSIDE)
@@ -111,7 +111,7 @@ def exchange_table() -> str:
 
 
 def step_table() -> str:
-    """The step, and what part of it computes, where nothing overlaps and where everything does."""
+    """The step and its computing fraction, without overlap and with complete overlap."""
     rows = []
     for way, spent in WAYS.items():
         exchange = spent(GPT2.exchanges, 1024, NETWORKS["400Gb"])
@@ -123,16 +123,16 @@ def step_table() -> str:
 
 
 HOURS_OF_A_GPU = 54 * 24 * 16_384 / 419  # between two failures: arXiv:2407.21783
-COPY, WRITE, RESTART = 10e9, 1e9, 60.0  # bytes a second to memory and to storage, from one rank; seconds
+COPY, WRITE, RESTART = 10e9, 1e9, 60.0  # bytes per second to memory and to storage, from one rank; seconds
 
 
 def failure_table() -> str:
-    """How often a run fails, how often to save, and what both cost."""
+    """The interval between failures, the checkpoint interval by Young's rule, and the time lost to both."""
     rows = []
     for n in RANKS:
         between = 3600 * HOURS_OF_A_GPU / n
         pause = GPT2.state_bytes / COPY
-        every = max(sqrt(2 * pause * between), GPT2.state_bytes / WRITE)  # Young; no faster than it is written
+        every = max(sqrt(2 * pause * between), GPT2.state_bytes / WRITE)  # Young; at least the time to write one
         lost = pause / every + (every / 2 + RESTART) / between
         rows.append((f"{n:,}", f"{between / 3600:,.0f} h", f"{every / 60:.1f} min", f"{lost:.3%}"))
     return table(["ranks", "between failures", "a checkpoint every", "time lost to both"], rows)
@@ -142,7 +142,7 @@ TABLES = {"exchange": exchange_table, "step": step_table, "failures": failure_ta
 
 
 def render(text: str) -> str:
-    """The page with its tables made anew."""
+    """The page with its tables recomputed."""
     return TABLE.sub(lambda found: f"{found[1]}{TABLES[found[2]]()}{found[3]}", text)
 
 

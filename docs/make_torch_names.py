@@ -1,4 +1,4 @@
-"""Writes docs/torch-names.md, what every name of PyTorch and Keras is here: `python docs/make_torch_names.py`."""
+"""Writes docs/torch-names.md, the replacement of every name of PyTorch and Keras: `python docs/make_torch_names.py`."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ TARGET = Path(__file__).with_name("torch-names.md")
 KERAS = json.loads((Path(__file__).parent.parent / "tests/interop/names/keras_names.json").read_text())
 CLASSES = {"torch.Tensor": ws.Tensor, "torch.nn.Module": ws.nn.Module, "torch.nn.Parameter": ws.nn.Parameter}
 INTRODUCTION = """\
-# Every name of PyTorch and Keras, and what it is here
-What means the same is taken under their name, arguments included; every other name is an error that says what to write.
-This page is written by `python docs/make_torch_names.py` from the tables in `wholestep/interop`, which are what
-the library itself looks names up in; a test keeps it up to date. How programs go over is in
-[coming from PyTorch](guides/from-pytorch.md) and [coming from Keras](guides/from-keras.md).
+# Every name of PyTorch and Keras, and its equivalent here
+A name of theirs is accepted, arguments included, if it means the same; every other name raises an error that says what
+to write. `python docs/make_torch_names.py` writes this page from the tables in `wholestep/interop`, in which the
+library itself looks names up; a test keeps it up to date. The guides [coming from PyTorch](guides/from-pytorch.md) and
+[coming from Keras](guides/from-keras.md) explain how to port a program.
 """
 
 
@@ -37,7 +37,7 @@ def render() -> str:
 
 
 def public_names(theirs: str) -> list[str]:
-    """What a user could type there; of a table that is about no one place, what the table has."""
+    """The names that a user could type there; for a table without a single place, the names in the table."""
     if theirs in KERAS:
         return list(KERAS[theirs])
     home, _, last = theirs.rpartition(".")

@@ -1,7 +1,7 @@
-"""Fine-tuning: a network that knows the ten digits learns to tell odd from even, from a handful of examples.
+"""Fine-tuning: a network trained on the ten digits learns to classify odd and even from 40 examples.
 
-Its weights come from a safetensors file.  First the body is frozen and only a new head is trained; then everything is,
-with a smaller learning rate.  `--weights FILE` starts from a file of yours with the same names.
+Its weights come from a safetensors file.  First only a new head is trained on the frozen body; then everything is
+trained with a smaller learning rate.  `--weights FILE` starts from your own file with the same names.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Data = tuple[np.ndarray, np.ndarray]
 
 
 class Classifier(ws.nn.Module):
-    """A body that sees, and a head that names: `body.0.weight`, ..., `head.weight`."""
+    """A feature extractor and a classifier: `body.0.weight`, ..., `head.weight`."""
 
     def __init__(self, classes: int) -> None:
         self.body = ws.nn.Sequential(ws.nn.Linear(64, 128), ws.nn.ReLU(), ws.nn.Linear(128, 64), ws.nn.ReLU())
@@ -39,17 +39,17 @@ def accuracy(model: ws.nn.Module, data: Data) -> float:
 
 
 def pretrained(path: Path, data: Data, epochs: int) -> None:
-    """Train on the ten digits and write the weights."""
+    """Trains on the ten digits and writes the weights."""
     model = Classifier(classes=10)
     train(model, data, epochs, lr=1e-3)
     model.save(path)
 
 
 def finetuned(path: Path, few: Data, epochs: int) -> ws.nn.Module:
-    """The body of a file and a new head: train the head, then everything."""
+    """Loads the body of a file, adds a new head, trains the head, then everything."""
     model = Classifier(classes=2)
     body = {name: array for name, array in load_file(path).items() if name.startswith("body.")}
-    print(model.load_state_dict(body, strict=False))  # says what was loaded, and that the head was not
+    print(model.load_state_dict(body, strict=False))  # reports what was loaded, and that the head was not
     model.freeze("body.*")
     train(model, few, epochs, lr=1e-2)
     model.unfreeze("body.*")

@@ -1,7 +1,7 @@
-"""A generative adversarial network (arXiv:1406.2661): two players and two optimizers in one compiled step.
+"""A generative adversarial network (arXiv:1406.2661): two networks and two optimizers in one compiled step.
 
-The generator learns to imitate points around a circle.  Both players move at once, from the weights at the start of the
-step, and the noise is drawn inside it: the step's only input is real data.
+The generator learns to imitate points around a circle.  Both networks are updated together, from the weights at the
+start of the step, and the noise is drawn inside the step, so its only input is real data.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NOISE = 8
 HIDDEN = 64
 BATCH = 256
 ROUNDS = 10
-UPDATES = 300  # of a round
+UPDATES = 300  # per round
 
 Layers = list[tuple[ws.Tensor, ws.Tensor]]
 
@@ -43,7 +43,7 @@ def flat(layers: Layers) -> list[ws.Tensor]:
 
 
 def adversaries(dtype: str = "float32") -> ws.Step:
-    """One step of both players; it gives their losses, what the generator made, and the noise it made it from."""
+    """One step of both players: returns their losses, the generated points, and the noise that they came from."""
 
     @ws.step(inputs={"real": ws.Spec(("batch", 2), dtype)})
     def play(g: ws.Graph, real: ws.Tensor) -> dict[str, ws.Tensor]:
@@ -53,9 +53,9 @@ def adversaries(dtype: str = "float32") -> ws.Step:
         made = forward(generator, noise)  # (batch, 2)
 
         bce = ws.losses.binary_cross_entropy_with_logits_loss
-        # What is made is fixed for the judge.  (Its gradients name its own parameters: they would be the same.)
+        # The judge treats generated points as constants.  (Its gradients are only for its own parameters in any case.)
         judge_loss = bce(forward(judge, real), 1.0) + bce(forward(judge, ws.stop_gradient(made)), 0.0)
-        # The loss that does not saturate: be taken for real, rather than not be taken for made up.
+        # The non-saturating loss: maximise the probability of "real" instead of minimising that of "generated".
         generator_loss = bce(forward(judge, made), 1.0)
 
         for name, layers, loss in (("judge", judge, judge_loss), ("generator", generator, generator_loss)):
@@ -78,14 +78,14 @@ def circle(rng: np.random.Generator, rows: int) -> np.ndarray:
 
 
 def covered(points: np.ndarray, sectors: int = 16) -> float:
-    """Share of the circle's sectors that have at least one point within 0.4 of the circle."""
+    """The fraction of the circle's sectors with at least one point within 0.4 of the circle."""
     near = points[np.abs(np.linalg.norm(points, axis=1) - 2.0) < 0.4]
     angles = np.arctan2(near[:, 1], near[:, 0])
     return len(np.unique(((angles + np.pi) / (2 * np.pi) * sectors).astype(int) % sectors)) / sectors
 
 
 def main(rounds: int = ROUNDS) -> float:
-    """Trains both players; returns how much of the circle the generator reaches."""
+    """Trains both players; returns the fraction of the circle that the generator covers."""
     rng = np.random.default_rng(0)
     session = build()
     print(f"peak memory {session.peak_bytes:,} bytes, {len(session.plan.kernels)} kernels a step")

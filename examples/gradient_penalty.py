@@ -1,8 +1,8 @@
 """A gradient inside a loss: a critic with gradient penalty (arXiv:1704.00028) measures the distance of two clouds.
 
 Over all functions of slope 1, the largest difference of a function's means on the two clouds is their Wasserstein
-distance.  The penalty ‖∇critic‖ → 1 between the clouds is itself a gradient, so training it takes a second one:
-`ws.gradients` nests.  The clouds are one Gaussian, moved by (3, 4): their distance is 5.
+distance.  The penalty ‖∇critic‖ → 1 between the clouds contains a gradient, so its training needs a second
+derivative: `ws.gradients` nests.  The clouds are a Gaussian and a copy shifted by (3, 4): their distance is 5.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import wholestep as ws
 HIDDEN = 64
 BATCH = 128
 ROUNDS = 8
-UPDATES = 200  # of a round
-PENALTY = 100.0  # with λ the slope settles at 1 + distance/(2λ), so the measured distance is too large by that factor
+UPDATES = 200  # per round
+PENALTY = 100.0  # with λ the slope converges to 1 + distance/(2λ), so the measured distance is too large by that factor
 MOVED = np.array([3.0, 4.0])
 
 
 def network(dtype: str = "float32") -> ws.Graph:
-    """The critic's loss, the distance it measures, its mean slope, and where between the clouds the slope was taken."""
+    """The critic's loss, the measured distance, the mean slope, and the points between the clouds for the slope."""
     g = ws.Graph()
     here = g.input("here", ("batch", 2), dtype)
     there = g.input("there", ("batch", 2), dtype)
@@ -35,9 +35,9 @@ def network(dtype: str = "float32") -> ws.Graph:
 
     mix = ws.random_uniform(g, (here.shape[0], 1), dtype=dtype)
     between = mix * here + (1.0 - mix) * there  # (batch, 2)
-    # Each row's score depends on its own row alone, so the gradient of the sum holds the gradient of every row.
+    # Each row's score depends on its own row only, so the gradient of the sum contains the gradient of every row.
     (slopes,) = ws.gradients(critic(between).sum(), [between])  # (batch, 2)
-    norms = ((slopes * slopes).sum(axis=1) + 1e-12).sqrt()  # (batch,); the root has no slope at 0
+    norms = ((slopes * slopes).sum(axis=1) + 1e-12).sqrt()  # (batch,); the square root has no derivative at 0
 
     distance = critic(there).mean() - critic(here).mean()
     loss = PENALTY * ((norms - 1.0) ** 2).mean() - distance
@@ -56,7 +56,7 @@ def clouds(rng: np.random.Generator, rows: int) -> dict[str, np.ndarray]:
 
 
 def main(rounds: int = ROUNDS) -> float:
-    """Trains the critic; returns the distance that it measures on fresh points."""
+    """Trains the critic; returns the distance that it measures on new points."""
     rng = np.random.default_rng(0)
     session = build()
     print(f"peak memory {session.peak_bytes:,} bytes, {len(session.plan.kernels)} kernels a step")

@@ -1,6 +1,6 @@
 """LeNet-5 on MNIST: convolutions, a schedule over the run, accuracy on the test images.
 
-The four files of MNIST (train-images-idx3-ubyte.gz, ...) lie in one folder:
+The four files of MNIST (train-images-idx3-ubyte.gz, ...) must be in one folder:
 `python examples/lenet_mnist.py --data FOLDER`.
 """
 
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
     history = ws.fit(
         model,
         train,
-        validation=test,  # only looked at: nothing is chosen by it
+        validation=test,  # only reported: never used for a choice
         loss="cross_entropy",
         optimizer=ws.Adam(lr=given.lr),
         schedule=ws.schedules.cosine(),

@@ -1,6 +1,6 @@
 """A perceptron on MNIST for the command line: `wholestep train examples/mnist.py --epochs 5 --set optimizer.lr=3e-4`.
 
-The four files of MNIST lie in one folder; `--set data=FOLDER` names it, `--set hidden=256` makes the network wider,
+The four files of MNIST must be in one folder, `--set data=FOLDER`; `--set hidden=256` makes the network wider,
 `--device cuda` trains on an NVIDIA GPU.  `python examples/mnist.py` takes the same options.
 """
 
@@ -13,7 +13,7 @@ from wholestep.cli import main
 
 
 def build(data: str = "mnist", hidden: int = 128) -> ws.Experiment:
-    """What `wholestep train` trains: every parameter here, and every field below, can be set."""
+    """The experiment of `wholestep train`: `--set` changes every parameter here and every field below."""
     train, test = ws.data.mnist(data)
     model = ws.nn.Sequential(
         ws.nn.Flatten(),

@@ -1,6 +1,6 @@
 """A perceptron on MNIST with `ws.fit`: validation, a schedule, early stopping, weights in a file.
 
-The four files of MNIST (train-images-idx3-ubyte.gz, ...) lie in one folder:
+The four files of MNIST (train-images-idx3-ubyte.gz, ...) must be in one folder:
 `python examples/mnist_mlp.py --data FOLDER`.
 """
 

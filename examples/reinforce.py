@@ -1,7 +1,7 @@
 """REINFORCE (Williams, 1992): a policy learns to cross a grid; the environment is plain NumPy.
 
-The loss is written by hand: the log-likelihood of what was done, weighted by how well it went.  Every round has another
-number of moves, and so another batch: it stays one program.
+The loss is hand-written: the log-likelihood of the chosen moves, weighted by their advantage.  Every round has another
+number of moves, hence another batch size, but runs in one program.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import wholestep as ws
 SIDE = 5
 MOVES = np.array([(-1, 0), (1, 0), (0, -1), (0, 1)])  # up, down, left, right
 WALKERS = 32
-LIMIT = 40  # moves of an episode
+LIMIT = 40  # moves per episode
 HIDDEN = 64
 DISCOUNT = 0.95
 ROUNDS = 60
@@ -43,21 +43,21 @@ def build(dtype: str = "float32", seed: int = 0) -> ws.Session:
 
 @dataclass
 class Episodes:
-    """What a few walkers did, one row per move, and how many moves each needed."""
+    """The moves of several walkers, one row per move, and the number of moves of each walker."""
 
     places: np.ndarray  # (moves, SIDE²)
     actions: np.ndarray  # (moves,)
-    returns: np.ndarray  # (moves,): the discounted reward that followed
+    returns: np.ndarray  # (moves,): the discounted future reward
     lengths: np.ndarray  # (walkers,)
 
     def batch(self) -> dict[str, np.ndarray]:
-        """The inputs of a step; the advantage of a move is how much better it went than the average one."""
+        """The inputs of a step; the advantage of a move is its return minus the mean return."""
         advantages = (self.returns - self.returns.mean()) / (self.returns.std() + 1e-6)
         return {"places": self.places, "actions": self.actions, "advantages": advantages.astype(np.float32)}
 
 
 def play(session: ws.Session, rng: np.random.Generator) -> Episodes:
-    """Walk from the first corner until the last one is reached, which pays 1."""
+    """Walks from the first corner until the last one, where the reward is 1."""
     at = np.zeros((WALKERS, 2), int)
     walking = np.arange(WALKERS)
     lengths = np.full(WALKERS, LIMIT)
@@ -65,7 +65,7 @@ def play(session: ws.Session, rng: np.random.Generator) -> Episodes:
     for time in range(LIMIT):
         seen = np.eye(SIDE * SIDE, dtype=np.float32)[at[walking, 0] * SIDE + at[walking, 1]]
         logits = session.predict(places=seen)
-        # The largest of logits plus Gumbel noise is a draw from their softmax.
+        # The argmax of logits plus Gumbel noise is a sample from their softmax.
         chosen = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1).astype(np.int32)
         at[walking] = np.clip(at[walking] + MOVES[chosen], 0, SIDE - 1)
         who.append(walking)
@@ -84,7 +84,7 @@ def play(session: ws.Session, rng: np.random.Generator) -> Episodes:
 
 
 def main(rounds: int = ROUNDS) -> float:
-    """Trains the policy; returns the mean number of moves of its last walkers (the shortest way has 8)."""
+    """Trains the policy; returns the mean number of moves of its last walkers (the shortest path has 8)."""
     rng = np.random.default_rng(0)
     session = build()
     print(f"peak memory {session.peak_bytes:,} bytes, {len(session.plan.kernels)} kernels a step")

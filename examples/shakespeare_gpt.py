@@ -1,6 +1,6 @@
-"""A small GPT learns to write like a text file, character by character, and writes a page at the end.
+"""A small GPT learns to imitate a text file, character by character, and writes a page at the end.
 
-Any plain text will do; "tiny Shakespeare" (1.1 MB) is the usual one: `python examples/shakespeare_gpt.py --text FILE`.
+Any plain text works; "tiny Shakespeare" (1.1 MB) is the usual one: `python examples/shakespeare_gpt.py --text FILE`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import wholestep as ws
 
 
 def windows(tokens: np.ndarray, context: int, stride: int) -> tuple[np.ndarray, np.ndarray]:
-    """Pieces of the text and the same pieces one character later: what each position is to predict."""
+    """Pieces of the text, and the same pieces shifted by one character: the target of each position."""
     starts = np.arange(0, len(tokens) - context, stride)[:, None] + np.arange(context)  # (windows, context)
     return tokens[starts], tokens[starts + 1]
 
@@ -24,11 +24,11 @@ def windows(tokens: np.ndarray, context: int, stride: int) -> tuple[np.ndarray, 
 def sample(
     model: ws.nn.Module, prompt: np.ndarray, length: int, temperature: float, seed: int = 0, device: str = "cpu"
 ) -> np.ndarray:
-    """Continue a prompt of `context` tokens: draw from the scores of the last position, move on by one."""
+    """Continues a prompt of `context` tokens: samples from the scores of the last position, then shifts by one."""
     rng, tokens = np.random.default_rng(seed), list(prompt)
     for _ in range(length):
         scores = model.predict(np.array([tokens[-len(prompt) :]], np.int32), device=device)[0, -1]
-        # The largest of scores plus Gumbel noise is a draw from their softmax.
+        # The argmax of scores plus Gumbel noise is a sample from their softmax.
         tokens.append(int((scores / temperature + rng.gumbel(size=scores.shape)).argmax()))
     return np.array(tokens[len(prompt) :], np.int32)
 

@@ -1,8 +1,8 @@
-"""Regression on a table: a CSV file, columns brought to one scale, errors in the units of the target.
+"""Regression on a table: a CSV file, standardised columns, errors in the units of the target.
 
-`python examples/tabular_regression.py --csv houses.csv --target price` reads a table of yours.  Without one it writes
-and reads a table after Friedman (1991): y = 10 sin(π a b) + 20 (c - 0.5)² + 10 d + 5 e + noise, and five columns that
-say nothing.
+`python examples/tabular_regression.py --csv houses.csv --target price` reads your own table.  Without one it writes
+and reads a table after Friedman (1991): y = 10 sin(π a b) + 20 (c - 0.5)² + 10 d + 5 e + noise, and five
+irrelevant columns.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import numpy as np
 
 import wholestep as ws
 
-NOISE = 1.0  # standard deviation: no model gets a smaller error
+NOISE = 1.0  # standard deviation of the noise: no model has a smaller error
 
 
 def write_friedman(path: Path, rows: int, seed: int = 0) -> None:
-    """A table whose best possible error is known."""
+    """A table with a known best possible error."""
     rng = np.random.default_rng(seed)
     x = rng.random((rows, 10))
     a, b, c, d, e = x.T[:5]
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
     order = np.random.default_rng(0).permutation(len(x))
     test, train = order[: len(x) // 5], order[len(x) // 5 :]
 
-    # Scales come from the training rows alone: the test rows are not known yet.
+    # Scales are fitted to the training rows only: the test rows are unknown at that time.
     x = (x - x[train].mean(axis=0)) / (x[train].std(axis=0) + 1e-8)
     middle, spread = y[train].mean(), y[train].std()
     scaled = (y - middle) / spread

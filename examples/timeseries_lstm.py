@@ -1,7 +1,7 @@
-"""An LSTM forecasts a series: two rhythms, a slow one that bends them, and noise.
+"""An LSTM forecasts a series: two oscillations with slowly varying amplitudes, and noise.
 
-Every window of the past is one example; its target is the value that follows.  The yardstick is the forecast "as it is
-now"; the bound is the noise, which nobody can foresee.
+Every window of the past is one example; its target is the next value.  The baseline is the forecast "no change"; the
+lower bound is the noise, which is unpredictable.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NOISE = 0.05
 
 
 class Forecaster(ws.nn.Module):
-    """The last output of an LSTM, and a line from there to the next value."""
+    """An LSTM, and a linear layer from its last output to the next value."""
 
     def __init__(self, hidden: int) -> None:
         self.lstm = ws.nn.LSTM(1, hidden, batch_first=True)
@@ -29,7 +29,7 @@ class Forecaster(ws.nn.Module):
 
 
 def series(length: int, seed: int = 0) -> np.ndarray:
-    """Two sines whose heights follow a third, and noise."""
+    """Two sines whose amplitudes follow a third one, and noise."""
     t = np.arange(length)
     slow = 1.0 + 0.5 * np.sin(2 * np.pi * t / 331)
     clean = slow * np.sin(2 * np.pi * t / 24) + 0.5 * np.sin(2 * np.pi * t / 9)
@@ -37,7 +37,7 @@ def series(length: int, seed: int = 0) -> np.ndarray:
 
 
 def windows(values: np.ndarray, window: int) -> tuple[np.ndarray, np.ndarray]:
-    """(examples, window, 1) of the past and (examples, 1) of what follows."""
+    """(examples, window, 1) of past values and (examples, 1) of next values."""
     past = np.lib.stride_tricks.sliding_window_view(values[:-1], window)
     return np.ascontiguousarray(past)[..., None], values[window:, None]
 
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
         loss="mse",
         optimizer=ws.Adam(lr=given.lr),
         schedule=ws.schedules.cosine(),
-        clip_norm=1.0,  # recurrent gradients can jump
+        clip_norm=1.0,  # recurrent gradients can explode
         epochs=given.epochs,
         batch_size=given.batch,
     )

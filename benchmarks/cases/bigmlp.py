@@ -1,4 +1,4 @@
-"""A multi-layer perceptron with three hidden layers of 1024: large enough that arithmetic decides."""
+"""A multi-layer perceptron with three hidden layers of 1024: large enough that arithmetic dominates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CELLS = (Cell("b256_adam", 256, "adam"),)
 
 
 def weights() -> Arrays:
-    """The weights that every contender starts from."""
+    """The initial weights of every contender."""
     rng, out = np.random.default_rng(0), Arrays()
     for i in LAYERS:
         bound = np.sqrt(6.0 / SIZES[i])

@@ -1,4 +1,4 @@
-"""Whole epochs over 60,000 rows of the MLP's data, in memory: what a training loop costs besides its steps."""
+"""Whole epochs over 60,000 rows of the MLP's data, in memory: the cost of a training loop besides its steps."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from benchmarks.cases import mlp
 if TYPE_CHECKING:
     import wholestep as ws
 
-ROWS = 60_000  # as many as MNIST has
+ROWS = 60_000  # the size of MNIST
 OPTIMIZER = "adam"
 
 
 @dataclass(frozen=True)
 class EpochCell:
-    """A batch size, and how many times as fast as each kind of loop we want to be."""
+    """A batch size, and the target ratio for each kind of loop."""
 
     name: str
     batch: int
@@ -36,7 +36,7 @@ CELLS = {
 
 
 def data(rows: int = ROWS) -> Arrays:
-    """Centred, as the batches of `mlp`, and for the same reason."""
+    """Centred data, for the same reason as in `mlp`."""
     rng = np.random.default_rng(1)
     return {
         "x": rng.standard_normal((rows, mlp.INPUTS), dtype=np.float32),
@@ -45,7 +45,7 @@ def data(rows: int = ROWS) -> Arrays:
 
 
 def wholestep_model() -> ws.nn.Module:
-    """The network of `mlp` as a user of `ws.fit` writes it, with the same weights."""
+    """The network of `mlp`, written for `ws.fit`, with the same weights."""
     import wholestep as ws
 
     start = mlp.weights()

@@ -23,7 +23,7 @@ CELLS = (Cell("b16_adamw", 16, "adamw"),)
 
 @dataclass(frozen=True)
 class Size:
-    """Of a GPT-2."""
+    """The sizes of a GPT-2."""
 
     layers: int
     width: int
@@ -36,7 +36,7 @@ SMALL = Size(layers=4, width=128, heads=4, vocabulary=65, time=64)
 
 
 def weights(size: Size) -> Arrays:
-    """Under the names of the published checkpoints; biases and gains are not 0 and 1, so that they matter."""
+    """Weights under the names of the published checkpoints; biases are not 0 and gains not 1, so that they matter."""
     rng, out, width = np.random.default_rng(0), Arrays(), size.width
 
     def normal(name: str, *shape: int, mean: float = 0.0, std: float = 0.02) -> None:
@@ -91,7 +91,7 @@ def torch_module(size: Size, start: Arrays) -> torch.nn.Module:
     class Network(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            # A name must not hold dots in a ParameterDict.
+            # Names in a ParameterDict must not contain dots.
             self.p = torch.nn.ParameterDict({n.replace(".", "/"): torch.tensor(w) for n, w in start.items()})
 
         def norm(self, name: str, x: torch.Tensor) -> torch.Tensor:
@@ -150,7 +150,7 @@ def jax_loss(size: Size, p: dict[str, jax.Array], batch: dict[str, jax.Array]) -
 
 
 def gpt_case(name: str, size: Size, cells: tuple[Cell, ...]) -> Case:
-    """The case of a size."""
+    """The case for one size."""
     models = {"wholestep": wholestep_graph, "torch": torch_module, "jax": jax_loss}
     return Case(
         name=name,

@@ -22,7 +22,7 @@ DENSE = {"f1": (400, 120), "f2": (120, 84), "f3": (84, 10)}
 
 
 def weights() -> Arrays:
-    """Uniform by fan-in, as torch's layers begin; biases are not 0, so that they matter."""
+    """Uniform by fan-in, like torch's initialisation; biases are not 0, so that they matter."""
     rng, out = np.random.default_rng(0), Arrays()
 
     def uniform(name: str, shape: tuple[int, ...], inputs: int) -> None:
@@ -93,7 +93,7 @@ def torch_module(start: Arrays) -> torch.nn.Module:
 
 
 def jax_loss(p: dict[str, jax.Array], batch: dict[str, jax.Array]) -> jax.Array:
-    """Channels last, which XLA's own convolution on this processor is made for."""
+    """Channels last, the layout of XLA's own convolution on this processor."""
     import jax
     import jax.numpy as jnp
 

@@ -20,7 +20,7 @@ CELLS = (Cell("b32_adamw", 32, "adamw"),)
 
 
 def weights() -> Arrays:
-    """Uniform as torch begins, under the names of our model; the gates are i, f, g, o."""
+    """Uniform like torch's initialisation, under the names of our model; the gates are i, f, g, o."""
     rng, out = np.random.default_rng(0), Arrays()
 
     def uniform(name: str, *shape: int) -> None:
@@ -78,7 +78,7 @@ def torch_module(start: Arrays) -> torch.nn.Module:
 
 
 def jax_loss(p: dict[str, jax.Array], batch: dict[str, jax.Array]) -> jax.Array:
-    """The inputs' part of the gates for all steps at once, the rest under lax.scan."""
+    """The input projections of the gates for all steps at once, the rest in lax.scan."""
     import jax
     import jax.numpy as jnp
 

@@ -1,4 +1,4 @@
-"""A multi-layer perceptron 784-128-10 with cross entropy: small enough that overhead decides."""
+"""A multi-layer perceptron 784-128-10 with cross entropy: small enough that overhead dominates."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CELLS = (
 
 
 def weights() -> Arrays:
-    """The weights that every contender starts from."""
+    """The initial weights of every contender."""
     rng = np.random.default_rng(0)
 
     def kaiming(rows: int, columns: int) -> np.ndarray:
@@ -94,7 +94,7 @@ def torch_module(start: Arrays) -> torch.nn.Module:
 
 
 def jax_loss(p: dict[str, jax.Array], batch: dict[str, jax.Array]) -> jax.Array:
-    """Cross entropy by gather: level with a one-hot product in three cells and 14 % faster at its best in b32_sgd."""
+    """Cross entropy by gather: as fast as a one-hot product in three cells, 14 % faster in the best of b32_sgd."""
     import jax
     import jax.numpy as jnp
 
@@ -103,7 +103,7 @@ def jax_loss(p: dict[str, jax.Array], batch: dict[str, jax.Array]) -> jax.Array:
 
 
 def sklearn_classifier(cell: Cell) -> MLPClassifier:
-    """The same network and update rule: plain descent or Adam, no penalty, no momentum."""
+    """The same network and update rule: plain SGD or Adam, without penalty and momentum."""
     from sklearn.neural_network import MLPClassifier
 
     plain: dict[str, Any] = {"momentum": 0.0, "nesterovs_momentum": False} if cell.optimizer == "sgd" else {}

@@ -1,4 +1,4 @@
-"""Optimizer updates on ten million parameters with given gradients: each optimizer in every framework's words."""
+"""Optimizer updates on ten million parameters with given gradients: each optimizer in every framework."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     import wholestep as ws
 
 FLAT = ((10_000_000,),)
-MATRIX = ((2500, 4000),)  # for what looks at rows and columns, or at norms of a matrix
+MATRIX = ((2500, 4000),)  # for optimizers that use rows and columns, or matrix norms
 SQUARES = ((1000, 1000),) * 10  # Muon's iteration grows with the shorter side
 RATE = 1e-3
 
 
 @dataclass(frozen=True)
 class Update:
-    """One optimizer.  `passes` counts the buffers that an update must read or write, each once."""
+    """One optimizer.  `passes` is the number of buffers that an update must read or write, each counted once."""
 
     shapes: tuple[tuple[int, ...], ...]
     passes: int
@@ -45,7 +45,7 @@ UPDATES: dict[str, Update] = {
     ),
     "amsgrad": Update(
         FLAT, 9, lambda ws: ws.AMSGrad(RATE), ("Adam", {"lr": RATE, "amsgrad": True}), True
-    ),  # optax's takes the largest corrected moment: other numbers
+    ),  # optax's uses the largest corrected moment, which gives other values
     "adagrad": Update(FLAT, 5, lambda ws: ws.Adagrad(RATE), ("Adagrad", {"lr": RATE}), True),
     "nadam": Update(FLAT, 7, lambda ws: ws.NAdam(RATE), ("NAdam", {"lr": RATE})),
     "radam": Update(FLAT, 7, lambda ws: ws.RAdam(RATE), ("RAdam", {"lr": RATE})),
@@ -78,12 +78,12 @@ UPDATES: dict[str, Update] = {
 
 
 def weights(update: Update) -> list[np.ndarray]:
-    """What every contender starts from."""
+    """The initial weights of every contender."""
     rng = np.random.default_rng(0)
     return [rng.standard_normal(shape, dtype=np.float32) for shape in update.shapes]
 
 
 def gradients(update: Update) -> list[np.ndarray]:
-    """The gradient of every step: with one that does not change, no moment decays into denormals."""
+    """The constant gradient of every step, with which no moment decays to denormals."""
     rng = np.random.default_rng(1)
     return [rng.standard_normal(shape, dtype=np.float32) for shape in update.shapes]

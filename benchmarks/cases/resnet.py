@@ -120,7 +120,7 @@ def torch_module(start: Arrays) -> torch.nn.Module:
 
 
 def jax_loss(p: dict[str, jax.Array], batch: dict[str, jax.Array]) -> jax.Array:
-    """Channels last, which XLA's own convolution on this processor is made for."""
+    """Channels last, the layout of XLA's own convolution on this processor."""
     import jax
     import jax.numpy as jnp
 

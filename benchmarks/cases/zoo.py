@@ -1,4 +1,4 @@
-"""Networks that people have: built by torch, torchvision, timm and transformers, trained by us through `ws.from_torch`.
+"""Networks of torch, torchvision, timm and transformers, imported by `ws.from_torch`.
 
 Every contender builds the same module from the same seed, without dropout; the loss is the mean square distance to a
 fixed random target, the optimizer AdamW.
@@ -24,7 +24,7 @@ CELLS = (Cell("b8_adamw", 8, "adamw"),)
 
 
 def torchvision() -> Any:
-    """The library; its own ops do not load beside a torch for CPUs, and are not used."""
+    """Imports torchvision; its own ops do not load with a CPU-only torch, and are not used."""
     import torch
 
     kept = torch.library.register_fake
@@ -42,7 +42,7 @@ def torchvision_net(name: str, **more: Any) -> torch.nn.Module:
 
 
 def timm_net(name: str, **more: Any) -> torch.nn.Module:
-    torchvision()  # which timm imports
+    torchvision()  # imported by timm
     import timm
 
     made: torch.nn.Module = timm.create_model(name, num_classes=10, **more)
@@ -50,7 +50,7 @@ def timm_net(name: str, **more: Any) -> torch.nn.Module:
 
 
 def transformers_net(kind: str, **more: Any) -> torch.nn.Module:
-    torchvision()  # which transformers imports
+    torchvision()  # imported by transformers
     import torch
     import transformers
 
@@ -176,7 +176,7 @@ def inputs_of(name: str, rows: int) -> np.ndarray:
 
 
 def batches(name: str, cell: Cell) -> list[Arrays]:
-    """One batch and a target of the shape that the network gives."""
+    """One batch, and a target with the shape of the network's output."""
     import torch
 
     x = inputs_of(name, cell.batch)

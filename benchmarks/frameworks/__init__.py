@@ -1,10 +1,10 @@
-"""How each framework trains. A worker imports the module of its own framework and no other."""
+"""Training in each framework.  A worker imports the module of its own framework only."""
 
 from __future__ import annotations
 
 OURS = "wholestep"
 OURS_RANKS = "wholestep_ranks"  # ourselves as several processes
-OURS_FLOAT32 = "wholestep_float32"  # beside a half precision: ourselves without it
+OURS_FLOAT32 = "wholestep_float32"  # ours in float32, if a half precision is measured
 
 # contender -> the module under benchmarks.frameworks that has `start(contender, case, cell, threads) -> Trainer`
 MODULES: dict[str, str] = {
@@ -25,4 +25,4 @@ HALF_PEERS = tuple(name for name in PEERS if MODULES[name] == "with_torch")  # w
 
 # contender -> the entry of `Case.models` that it trains
 FRAMEWORKS: dict[str, str] = {name: module.removeprefix("with_") for name, module in MODULES.items()}
-FRAMEWORKS["torch_channels_last"] = "torch_channels_last"  # only networks over images have it
+FRAMEWORKS["torch_channels_last"] = "torch_channels_last"  # image networks only

@@ -1,4 +1,4 @@
-"""A step that ends with its gradients: what an update costs is the difference to it."""
+"""A step that ends with its gradients; the cost of an update is the difference from it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import wholestep as ws
 
 @dataclass(frozen=True)
 class KeepGradients(ws.Optimizer):
-    """Stores every gradient in a state, laid out as its parameter is, and leaves the parameters alone.
+    """Stores every gradient in a state with the layout of its parameter, and does not change the parameters.
 
-    Of each state one element is shown: one that nobody reads is not part of a step.
+    One element of each state is an output, because a state that nothing reads is removed from a step.
     """
 
     slot: ClassVar[str] = "kept"

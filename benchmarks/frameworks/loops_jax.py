@@ -19,19 +19,19 @@ Held = tuple[Params, Any, jax.Array]  # parameters, the optimizer's state, the s
 
 
 def taken(data: Params, rows: jax.Array) -> Params:
-    """Some rows; without the promise XLA would mask rows outside."""
+    """Gathers rows; without `promise_in_bounds` XLA would mask indices out of range."""
     return {name: a.at[rows].get(mode="promise_in_bounds") for name, a in data.items()}
 
 
 def stepped(held: Held, batch: Params) -> Held:
-    """One step; the loss is weighted with its rows."""
+    """One step; the loss is weighted by its number of rows."""
     params, state, total = held
     value, grads = jax.value_and_grad(mlp.jax_loss)(params, batch)
     return *OPTIMIZERS[OPTIMIZER][1](params, state, grads), total + value * len(batch["x"])
 
 
 class JaxLoop(ABC):
-    """Data and parameters on the device; the order of an epoch is made by NumPy, which is faster at it than XLA."""
+    """Data and parameters on the device; NumPy permutes the rows of an epoch, faster than XLA."""
 
     def __init__(self, cell: EpochCell, arrays: Arrays) -> None:
         self.batch, self.rng = cell.batch, np.random.default_rng(0)

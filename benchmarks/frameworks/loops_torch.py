@@ -17,7 +17,7 @@ Batches = Iterable[tuple[torch.Tensor, torch.Tensor]]
 
 
 class TorchLoop(ABC):
-    """Zero the gradients, forward, backward, fused update; losses are added up as tensors and read once an epoch."""
+    """Zero the gradients, forward, backward, fused update; losses are summed as tensors and read once per epoch."""
 
     def __init__(self, cell: EpochCell, arrays: Arrays, threads: int) -> None:
         torch.set_num_threads(threads)
@@ -48,7 +48,7 @@ class InMemory(TorchLoop):
     def __init__(self, cell: EpochCell, arrays: Arrays, threads: int, permute: bool) -> None:
         super().__init__(cell, arrays, threads)
         self.permute = permute
-        self.room = torch.empty_like(self.x) if permute else self.x  # reused: fresh pages would cost it as much again
+        self.room = torch.empty_like(self.x) if permute else self.x  # reused: new pages would double its cost
 
     def batches(self, shuffled: bool) -> Batches:
         if not shuffled:
@@ -61,7 +61,7 @@ class InMemory(TorchLoop):
 
 
 class Loaded(TorchLoop):
-    """A DataLoader over a TensorDataset, which takes rows one by one; its processes, where it has any, are kept."""
+    """A DataLoader over a TensorDataset, which fetches single rows; its worker processes, if any, are persistent."""
 
     def __init__(self, cell: EpochCell, arrays: Arrays, threads: int, workers: int) -> None:
         super().__init__(cell, arrays, threads)

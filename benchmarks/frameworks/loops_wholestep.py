@@ -1,4 +1,4 @@
-"""Ours: what `ws.fit` runs, with its progress (a bar where standard error is a terminal) or without."""
+"""Ours: the loop of `ws.fit`, with its progress (a bar if standard error is a terminal) or without."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from wholestep.train.fitting import trainer_for
 
 
 class Fit:
-    """The trainer and the loader that `ws.fit` makes, kept over rounds: only the first one builds a session."""
+    """The trainer and the loader that `ws.fit` creates, reused in every round: only the first one builds a session."""
 
     def __init__(self, cell: EpochCell, arrays: Arrays, threads: int, progress: bool, metrics: tuple[str, ...] = ()):
         self.trainer, self.loader = trainer_for(

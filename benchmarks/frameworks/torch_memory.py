@@ -1,9 +1,9 @@
-"""How many bytes of tensors a training step of torch has at its peak, by torch's own profiler.
+"""The peak bytes of tensors in a training step of torch, from torch's own profiler.
 
-The profiler reports every allocation and release of torch's allocator in order: a running sum over them, on top of what
-lives all the time (parameters and optimizer state), is exact for tensors, and the same on every machine.
-Memory that libraries underneath take for themselves (packed weights of a convolution, say) is not in it, nor is
-anything of the process; what the session of Wholestep maps has all of that.
+The profiler reports every allocation and release of torch's allocator in order.  A running sum over them, plus the
+bytes of persistent tensors (parameters and optimizer state), is exact for tensors and equal on every machine.  It does
+not include memory that libraries allocate (for example packed convolution weights) or memory of the process; the bytes
+that a session of Wholestep maps include all of that.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from torch.profiler import ProfilerActivity, profile
 
 
 def peak_above_start(work: Callable[[], object]) -> int:
-    """The most bytes that `work` holds at a time beyond what was there before.
+    """The peak of the bytes that `work` allocates, relative to the bytes before it.
 
-    Releases of what was allocated before are not seen by the profiler: `work` must not count on them.
+    The profiler does not see releases of earlier allocations, so `work` must not depend on them.
     """
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
         work()
@@ -27,13 +27,13 @@ def peak_above_start(work: Callable[[], object]) -> int:
     allocations = [e for e in events if e.tag == _EventType.Allocation]
     now = peak = 0
     for event in sorted(allocations, key=lambda e: e.start_time_ns):
-        now += event.extra_fields.alloc_size  # negative where memory is given back
+        now += event.extra_fields.alloc_size  # negative for a release
         peak = max(peak, now)
     return peak
 
 
 def every_event(tree: Iterable[_ProfilerEvent]) -> Iterable[_ProfilerEvent]:
-    """Events are nested as calls are."""
+    """All events; they are nested like calls."""
     for event in tree:
         yield event
         yield from every_event(event.children)
@@ -46,15 +46,15 @@ def bytes_of(tensors: Iterable[torch.Tensor]) -> int:
 
 
 def step_bytes(step: Callable[[int], object], optimizer: torch.optim.Optimizer) -> int:
-    """The peak of a steady step: parameters, gradients, optimizer state, activations; not the batch, which is given.
+    """The peak of a steady step: parameters, gradients, optimizer state, activations; not the inputs.
 
-    Two steps are profiled from a moment without gradients on, so that those of the first are seen in the second.
+    Two steps are profiled, starting without gradients, so that the second one releases the gradients of the first.
     """
     optimizer.zero_grad(set_to_none=True)
     return bytes_of(lasting_tensors(optimizer)) + peak_above_start(lambda: (step(0), step(1)))
 
 
 def lasting_tensors(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """Parameters and what the optimizer keeps for them."""
+    """Parameters and the optimizer's state."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     return parameters + [v for held in optimizer.state.values() for v in held.values() if isinstance(v, torch.Tensor)]

@@ -14,7 +14,7 @@ class SklearnTrainer:
         self.batches = [(batch["x"], batch["labels"]) for batch in case.batches(cell)]
         weights = case.weights()
         self.classifier = case.models["sklearn"](cell)
-        # The first call only makes the arrays; then the common weights go in, and the optimizer starts afresh on them.
+        # The first call only creates the arrays; then they get the common weights, and the optimizer restarts.
         self.classifier.partial_fit(*self.batches[0], classes=np.arange(len(weights["b2"])))
         self.classifier.coefs_ = [weights["w1"], weights["w2"]]
         self.classifier.intercepts_ = [weights["b1"], weights["b2"]]

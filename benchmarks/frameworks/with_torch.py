@@ -1,7 +1,7 @@
 """PyTorch, eager and compiled, with its fused optimizers.
 
 Compiled means: network, loss and their backward by torch.compile, the fused optimizer eagerly. The whole step under
-torch.compile was 4 to 8 % slower in every cell (best of nine interleaved rounds); the peer gets its faster form.
+torch.compile was 4 to 8 % slower in every cell (best of nine interleaved rounds), so the peer uses the faster form.
 
 `models["torch"](weights) -> Module` whose forward takes the batch by name and returns the loss.  In a half precision
 it runs under autocast, with float32 weights and optimizer as ours.
@@ -26,7 +26,7 @@ OPTIMIZERS = {
 
 
 def as_tensor(array: np.ndarray) -> torch.Tensor:
-    """A tensor of torch's own; class labels are 64-bit there."""
+    """A torch tensor; class labels are 64-bit in torch."""
     tensor = torch.tensor(array)
     return tensor.long() if tensor.dtype == torch.int32 else tensor
 
@@ -37,7 +37,7 @@ class TorchTrainer:
     def __init__(self, case: Case, cell: Cell, compiled: bool, channels_last: bool = False) -> None:
         module = case.models["torch"](case.weights())
         self.updates = cell.optimizer != "none"
-        chosen = cell.optimizer if self.updates else "sgd"  # one that is never asked to step
+        chosen = cell.optimizer if self.updates else "sgd"  # an optimizer that never steps
         self.optimizer = OPTIMIZERS[chosen](module.parameters(), lr=LEARNING_RATES[chosen], fused=True)
         self.forward = torch.compile(module) if compiled else module
         self.half = {"bfloat16": torch.bfloat16, "float16": torch.float16}.get(cell.precision)

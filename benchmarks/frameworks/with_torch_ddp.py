@@ -1,4 +1,4 @@
-"""PyTorch's DistributedDataParallel over gloo, eager and compiled: each rank has its rows of every batch.
+"""PyTorch's DistributedDataParallel over gloo, eager and compiled: each rank processes its rows of every batch.
 
 Gradients are views into DDP's buckets, which saves it a copy; the optimizer is the fused one.
 """
@@ -16,7 +16,7 @@ from benchmarks.frameworks.with_torch import OPTIMIZERS, as_tensor
 
 
 def rows_of(batch: Arrays, rank: int, size: int) -> Arrays:
-    """A rank's rows of a batch whose rows divide among the ranks: then a mean of means is the mean."""
+    """A rank's rows of a batch that the number of ranks divides, so that the mean of the ranks' means is the mean."""
     rows = len(next(iter(batch.values())))
     assert rows % size == 0, f"{rows} rows do not divide among {size} ranks"
     return {name: array[rank * rows // size : (rank + 1) * rows // size] for name, array in batch.items()}
@@ -41,14 +41,14 @@ class DDPTrainer:
         self.optimizer.step()
 
     def loss(self) -> float:
-        """Of all rows."""
+        """The loss over all rows."""
         total = self.last.detach().clone()
         dist.all_reduce(total)
         return float(total) / dist.get_world_size()
 
 
 def start(contender: str, case: Case, cell: Cell, threads: int) -> DDPTrainer:
-    """A module ready for its first step; RANK, WORLD_SIZE and where to meet are in the environment."""
+    """A module ready for its first step; RANK, WORLD_SIZE and the rendezvous are in the environment."""
     torch.set_num_threads(threads)
     if not dist.is_initialized():
         rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

@@ -1,4 +1,4 @@
-"""Ours: NumPy batches handed to `session.step`, as a user would. `models["wholestep"]() -> Graph`."""
+"""Ours: `session.step` with NumPy batches, as a user calls it.  `models["wholestep"]() -> Graph`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import wholestep as ws
 from benchmarks.case import LEARNING_RATES, WEIGHT_DECAY, Case, Cell
 from benchmarks.frameworks import OURS_FLOAT32, OURS_RANKS
 
-OPTIMIZERS = {  # an optimizer is loaded when it is named: a first step is timed with the one it uses
+OPTIMIZERS = {  # optimizers are imported on demand, so a first step is timed with the one that it uses
     "sgd": lambda lr: ws.SGD(lr=lr),
     "adam": lambda lr: ws.Adam(lr=lr),
     "adamw": lambda lr: ws.AdamW(lr=lr, weight_decay=WEIGHT_DECAY, decay_on=("*",)),
@@ -46,7 +46,7 @@ class WholestepTrainer:
         return int(self.session.report().peak_bytes)
 
     def tensor_bytes(self) -> int:
-        """All tensors of a step, exact from the plan: what is mapped but for rounding and the room for inputs."""
+        """All tensors of a step, exact from the plan: the mapped bytes without page rounding and space for inputs."""
         held = self.session.report().footprint
         return held.state + held.copies + held.arena + held.workspace + held.outputs + held.constants
 

@@ -1,4 +1,4 @@
-"""What is measured on a GPU: networks of `benchmarks.cases` and larger ones, their peers, and what is asked."""
+"""The GPU cases: networks of `benchmarks.cases` and larger ones, their peers, and their targets."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ PIXELS, CLASSES = {"resnet18": 32, "resnet50": 224}, {"resnet18": 10, "resnet50"
 
 @dataclass(frozen=True)
 class GpuCase:
-    """A cell of a network. What is asked is a time, or a ratio to the best peer in the same rounds."""
+    """A cell of a network.  Its target is a time, or a ratio to the fastest peer in the same rounds."""
 
     case: Case
     cell: Cell
     peers: tuple[str, ...]
     target: float
-    line: float  # beyond it the case is not done
+    line: float  # beyond it the case fails
     asked: Literal["us", "ratio"] = "ratio"
-    kind: Literal["step", "epochs", "update"] = "step"  # epochs: over rows that lie on the GPU; update: AdamW alone
-    tf32: bool = False  # of our own products in float32; peers always have it
-    memory: float | None = None  # the part of its bytes that our step may take; peers take what they do
+    kind: Literal["step", "epochs", "update"] = "step"  # epochs: over rows on the GPU; update: AdamW alone
+    tf32: bool = False  # of our float32 products; peers always use tf32
+    memory: float | None = None  # memory limit of our step, as a fraction; peers have none
 
     @property
     def name(self) -> str:
@@ -51,7 +51,7 @@ def images(network: str, cell: Cell) -> list[Arrays]:
 
 
 def our_resnet(network: str) -> ws.nn.Module:
-    """As torchvision has them; `resnet18` with the stem that images of 32 x 32 want."""
+    """The ResNets of torchvision; `resnet18` with a stem for images of 32 x 32."""
     import wholestep as ws
 
     if network == "resnet50":
@@ -60,7 +60,7 @@ def our_resnet(network: str) -> ws.nn.Module:
 
 
 def resnet_weights(network: str) -> Arrays:
-    """Under torchvision's names, which are ours; gains and shifts are not 1 and 0, so that they matter."""
+    """Weights under torchvision's names, which are also ours; gains are not 1 and shifts not 0, so that they matter."""
     rng, out = np.random.default_rng(0), Arrays()
     for name, parameter in our_resnet(network).named_parameters():
         shape = tuple(parameter.shape)
@@ -122,7 +122,7 @@ PARAMETERS, UPDATE_BYTES = 124_475_904, 28  # GPT-2's; gradient read, weight and
 
 
 def terabytes(per_second: float) -> float:
-    """Microseconds of an update at this rate."""
+    """Microseconds of an update at this bandwidth."""
     return PARAMETERS * UPDATE_BYTES / per_second / 1e6
 
 
@@ -149,4 +149,4 @@ CASES: dict[str, GpuCase] = {
         GpuCase(lstm.CASE, lstm.CASE.cell("b32_adamw"), (*GRAPHS, "jax"), target=1.2, line=0.8, tf32=True),
     )
 }
-SLOW_PEERS = {"resnet50_b64": ("torch_compile_graph",)}  # minutes of compilation: on request
+SLOW_PEERS = {"resnet50_b64": ("torch_compile_graph",)}  # minutes of compilation: only on request

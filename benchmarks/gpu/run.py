@@ -1,4 +1,4 @@
-"""Interleaved rounds on the GPU, and what is said about them."""
+"""Interleaved rounds on the GPU, and their report."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from benchmarks.gpu.cases import CASES, SLOW_PEERS, GpuCase
 from benchmarks.harness import log_line, rotated
 
 ROUND_SECONDS = 0.25
-SAME_LOSS_WITHIN = {"float32": 5e-3, "bfloat16": 5e-2}  # peers' products are tf32; of losses of about 2 and 11
+SAME_LOSS_WITHIN = {"float32": 5e-3, "bfloat16": 5e-2}  # peers' products are tf32; for losses of about 2 and 11
 PLATFORM = {"JAX_PLATFORMS": "cuda", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-# What is measured of `session.step` and `session.run`, by kind of case, over so many steps.
+# The measurements of `session.step` and `session.run`, by kind of case, with their numbers of steps.
 OF_CALLS = {
     "step": {"calls": 200, "host": 64, "host_after_wait": 64, "host_copy": 64},
     "epochs": {"host_in_epochs": 20_000},
@@ -33,12 +33,12 @@ CLOCKS = "name,driver_version,clocks.sm,clocks.mem,power.draw,temperature.gpu"
 
 
 def run(names: Sequence[str], rounds: int, slow: bool = False, peers: Sequence[str] | None = None) -> dict[str, Any]:
-    """Every case; one that fails is said to have failed, with the reason, and the others go on."""
+    """Measures every case; a failed case is reported with its reason, and the rest continues."""
     results: dict[str, Any] = {"case": "cuda", "device": clocks(), "cells": {}}
     for name in names:
         try:
             results["cells"][name] = one_case(CASES[name], rounds, slow, peers)
-            log_line(json.dumps({name: results["cells"][name]}))  # a run that is stopped has said so much
+            log_line(json.dumps({name: results["cells"][name]}))  # now, in case the run is interrupted
         except BenchmarkError as error:
             log_line(f"{name}: {error}")
             results["cells"][name] = {"error": str(error)}
@@ -46,7 +46,7 @@ def run(names: Sequence[str], rounds: int, slow: bool = False, peers: Sequence[s
 
 
 def clocks() -> dict[str, str]:
-    """What nvidia-smi says of the GPU now."""
+    """The current state of the GPU, from nvidia-smi."""
     command = ["nvidia-smi", f"--query-gpu={CLOCKS}", "--format=csv,noheader"]
     try:
         said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[0]
@@ -56,7 +56,7 @@ def clocks() -> dict[str, str]:
 
 
 def one_case(found: GpuCase, rounds: int, slow: bool, only: Sequence[str] | None) -> dict[str, Any]:
-    """Starts everyone, checks that all train the same, measures in turns."""
+    """Starts all contenders, checks that they train equally, and measures them alternately."""
     peers = [*found.peers, *(SLOW_PEERS.get(found.name, ()) if slow else ())]
     peers = [peer for peer in peers if only is None or peer in only]
     with tempfile.TemporaryDirectory() as cache, ExitStack() as stack:
@@ -66,7 +66,7 @@ def one_case(found: GpuCase, rounds: int, slow: bool, only: Sequence[str] | None
             stack.callback(made.close)
             contenders.append(made)
         started = {OURS: contenders[0].ask("start")}
-        with ThreadPoolExecutor() as peers_start:  # theirs may take minutes: side by side
+        with ThreadPoolExecutor() as peers_start:  # the peers' first steps may take minutes: concurrently
             answers = peers_start.map(lambda c: c.ask("start"), contenders[1:])
             started |= dict(zip((c.name for c in contenders[1:]), answers, strict=True))
         check_same_work(found, {name: answer["losses"] for name, answer in started.items()})
@@ -87,18 +87,18 @@ def microseconds(contender: Contender, steps: int, kind: str = "") -> float:
 
 
 def filling(contender: Contender) -> int:
-    """Steps of a round, after a warm-up."""
+    """The number of steps of a round, after a warm-up."""
     us = min(microseconds(contender, 10) for _ in range(3))
     log_line(f"{contender.name}: {us:.1f} us a step")
     return max(10, round(ROUND_SECONDS * 1e6 / us))
 
 
 def check_same_work(found: GpuCase, losses: dict[str, list[float]]) -> None:
-    """Refuses a comparison in which someone trains another network."""
+    """Refuses a comparison in which the losses of a contender differ."""
     within = SAME_LOSS_WITHIN[found.cell.precision]
     for name, values in losses.items():
         for index, (received, expected) in enumerate(zip(values, losses[OURS], strict=True)):
-            if not abs(received - expected) <= within:  # written so that NaN fails
+            if not abs(received - expected) <= within:  # also true for NaN
                 raise BenchmarkError(
                     f"{found.name}, step {index}: the loss of {name} is {received}, that of {OURS} {expected}; "
                     "the two do not train the same network"
@@ -123,7 +123,7 @@ def summary(found: GpuCase, times: dict[str, list[float]]) -> dict[str, Any]:
 
 
 def verdict(found: GpuCase, reached: float | None) -> str:
-    """`target`, `done` (between target and line) or `not done`."""
+    """`target` (reached), `done` (between target and limit) or `not done`."""
     if reached is None:
         return "not compared"
     sign = -1 if found.asked == "us" else 1
@@ -133,7 +133,7 @@ def verdict(found: GpuCase, reached: float | None) -> str:
 
 
 def show(result: dict[str, Any]) -> None:
-    """One row a case."""
+    """One row per case."""
     table = Table(title=f"microseconds a step on {result['device']['name']} (times ours)")
     for heading in ("", "ours", "peers", "asked", "", "a call, its host", "GiB", "first step"):
         table.add_column(heading)

@@ -52,7 +52,7 @@ class Stepper:
 
 
 class Scanner(Stepper):
-    """A step is one of an epoch."""
+    """Epochs; the unit is one step of an epoch."""
 
     def __init__(self, found: GpuCase, contender: str) -> None:
         super().__init__(found, contender)

@@ -15,12 +15,12 @@ from benchmarks.cases.epoch import ROWS, data
 from benchmarks.frameworks.with_wholestep import optimizer_of
 from benchmarks.gpu.cases import GpuCase
 
-ROUND = 8  # steps of one round of the host's, where so many may be under way
-PAUSE = 1e-3  # seconds between two looks of a host that sleeps while it waits
+ROUND = 8  # steps of a host round, if as many may be in flight
+PAUSE = 1e-3  # seconds between two polls of a sleeping host
 
 
 class Stepper:
-    """The graph of a step launched again and again over one batch that lies on the GPU, as for the peers."""
+    """Launches the graph of a step repeatedly over one batch on the GPU, as for the peers."""
 
     def __init__(self, found: GpuCase, contender: str) -> None:
         self.session = self.build(found)
@@ -43,7 +43,7 @@ class Stepper:
         return [float(self.session.step(**self.batch).loss) for _ in range(count)]
 
     def measure(self, steps: int) -> float:
-        """Seconds on the GPU's own clock's terms: launches queue up, and the host waits once."""
+        """Seconds of queued launches with one wait of the host at the end."""
         return float(self.program.replay(steps))  # the same graph that `step` launches, without new inputs
 
     @property
@@ -51,7 +51,7 @@ class Stepper:
         return self.session._programs.main.program
 
     def measure_calls(self, steps: int) -> float:
-        """Seconds of `session.step` from NumPy arrays, transfers and all."""
+        """Seconds of `session.step` from NumPy arrays, transfers included."""
         began = time.perf_counter()
         for _ in range(steps):
             self._step()
@@ -59,9 +59,9 @@ class Stepper:
         return time.perf_counter() - began
 
     def measure_host(self, steps: int) -> float:
-        """Seconds that the host spends in steps that follow others, as in a training loop; none waits for the GPU.
+        """Host seconds of steps that follow others, as in a training loop; none waits for the GPU.
 
-        A round has as many steps as may be under way; its first one, behind a wait, is left out.
+        A round has as many steps as may be in flight; its first one, after a wait, is not counted.
         """
         length = min(ROUND, len(self.program._exchange._turns))
         spent = list[float]()
@@ -71,7 +71,7 @@ class Stepper:
         return median(spent) * steps
 
     def measure_host_after_wait(self, steps: int) -> float:
-        """Seconds that the host spends in steps that each follow a wait for the GPU."""
+        """Host seconds of steps that each follow a wait for the GPU."""
         spent = list[float]()
         for _ in range(steps):
             self.session.wait()
@@ -79,7 +79,7 @@ class Stepper:
         return median(spent) * steps
 
     def measure_host_copy(self, steps: int) -> float:
-        """Seconds of copying the inputs of the last step to pinned memory, which every step does."""
+        """Seconds to copy the inputs of the last step to pinned memory, which every step does."""
         self.session.wait()
         program = self.program
         turns, given = cycle(program._exchange._turns), (program._inputs, program._own_sizes, program.host_copies)
@@ -93,7 +93,7 @@ class Stepper:
 
 
 class Sleeper:
-    """Lets the host sleep while it waits: the driver's own waiting takes a core."""
+    """Lets the host sleep while it waits: the driver would spin on a core."""
 
     def until(self, is_done: Callable[[], bool]) -> None:
         while not is_done():
@@ -101,19 +101,19 @@ class Sleeper:
 
 
 class Looper(Stepper):
-    """Epochs over rows on the GPU; a step is one of an epoch."""
+    """Epochs over rows on the GPU; the unit is one step of an epoch."""
 
     def __init__(self, found: GpuCase, contender: str) -> None:
         super().__init__(found, contender)
         self.rows, self.steps = data(), -(-ROWS // found.cell.batch)
 
     def measure(self, steps: int) -> float:
-        """The copy of all rows to the GPU, once a run, is not counted: the peers' rows lie there before."""
+        """Seconds without the copy of the data to the GPU, once per run: the peers' data is already there."""
         epochs = max(1, round(steps / self.steps))
         return (self._run(1 + epochs) - self._run(1)) / (epochs * self.steps) * steps
 
     def measure_host_in_epochs(self, steps: int) -> float:
-        """Seconds of processor time, of all threads, while the host sleeps where it would wait for the GPU."""
+        """Processor seconds of all threads, with a host that sleeps instead of spinning while it waits for the GPU."""
         epochs, gpu = max(1, round(steps / self.steps)), self.program._gpu
         gpu.watch = Sleeper()
         try:
@@ -127,7 +127,7 @@ class Looper(Stepper):
 
 
 class Update(Stepper):
-    """AdamW alone, on weights and gradients that are given."""
+    """AdamW alone, on given weights and gradients."""
 
     def build(self, found: GpuCase) -> ws.Session:
         optimizer, start = optimizer_of(found.cell), found.case.weights()

@@ -1,7 +1,7 @@
 """The process of one contender on the GPU.
 
 `{"do": "start"}`                              -> `{"first_step_s", "losses"}`
-`{"do": "measure", "steps": n}`                -> `{"seconds"}`; `"kind"`: of ours alone, `calls`, `host`, ...
+`{"do": "measure", "steps": n}`                -> `{"seconds"}`; `"kind"`: only for ours, `calls`, `host`, ...
 `{"do": "held"}`                               -> `{"device_bytes"}`, at their peak
 """
 
@@ -24,7 +24,7 @@ class Worker:
         self.framework = importlib.import_module(f"benchmarks.gpu.with_{contender.partition('_')[0]}")
 
     def start(self) -> dict[str, Any]:
-        """From the network's description to a loss that can be read; the libraries' own start is in it."""
+        """Seconds from the network's description to a readable loss, including the initialisation of the libraries."""
         began = time.perf_counter()
         self.stepper = self.framework.start(self.found, self.contender)
         losses = self.stepper.losses(1)
@@ -43,7 +43,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("case", choices=CASES)
     parser.add_argument("contender")
-    parser.add_argument("--threads", type=int)  # of every contender's process; a GPU's is not told
+    parser.add_argument("--threads", type=int)  # of the contender's process; the GPU's own is not included
     arguments = parser.parse_args()
     serve(lambda: Worker(arguments.case, arguments.contender))
 
