@@ -22,7 +22,7 @@ from tests.support.sessions import data, mlp
 from wholestep.compiler.backends.cuda.driver import driver, nvrtc
 from wholestep.compiler.backends.cuda.driver.staging_ring import FETCHED_TURNS
 from wholestep.compiler.backends.cuda.runtime import epochs
-from wholestep.compiler.backends.gpu import gemm_library
+from wholestep.compiler.backends.gpu.grids import gemm_library
 from wholestep.errors import InputError, OptionError, OutOfMemoryError
 
 Array = np.ndarray[Any, Any]

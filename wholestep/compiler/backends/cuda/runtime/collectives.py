@@ -17,7 +17,7 @@ from weakref import WeakSet
 
 from wholestep.compiler.backends.cuda.driver.driver import CudaModule
 from wholestep.compiler.backends.cuda.libraries.nccl import Communicator, PeerBytes
-from wholestep.compiler.backends.gpu.schedule import EXCHANGE_ROOM
+from wholestep.compiler.backends.gpu.grids.choose import EXCHANGE_ROOM
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.model.bodies import Exchange
 from wholestep.compiler.plan.model.kernel import Kernel

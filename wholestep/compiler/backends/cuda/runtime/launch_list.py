@@ -15,7 +15,7 @@ from wholestep.compiler.backends.cuda.driver.cuda_graph import Nodes
 from wholestep.compiler.backends.cuda.driver.driver import Gpu
 from wholestep.compiler.backends.cuda.libraries import cublas, cudnn, library_calls
 from wholestep.compiler.backends.cuda.runtime.collectives import Collectives
-from wholestep.compiler.backends.gpu.gemm_library import product_of
+from wholestep.compiler.backends.gpu.grids.gemm_library import product_of
 from wholestep.compiler.backends.gpu.kernel_schedule import COUNTERS, Form, schedule_of, sort_grid_blocks
 from wholestep.compiler.backends.gpu.program_memory import DIMS, HEAD
 from wholestep.compiler.backends.gpu.render.source import GpuSource, Rendered

@@ -10,13 +10,8 @@ import numpy as np
 
 from wholestep.compiler.backends.cuda.driver.driver import CooperativeKernel, CudaModule, DeviceMemory, Gpu
 from wholestep.compiler.backends.cuda.driver.nvrtc import compile_kernels
-from wholestep.compiler.backends.gpu.kernel_schedule import schedule_of
-from wholestep.compiler.backends.gpu.persistent.eligibility import (
-    THREADS,
-    PersistentStep,
-    find_persistent_step,
-    has_room,
-)
+from wholestep.compiler.backends.gpu.kernel_schedule import THREADS, schedule_of
+from wholestep.compiler.backends.gpu.persistent.eligibility import PersistentStep, find_persistent_step, has_room
 from wholestep.compiler.backends.gpu.render.persistent_step import NAME, render_persistent_step
 from wholestep.compiler.backends.gpu.render.source import native
 from wholestep.compiler.runtime.cache.content_store import ContentStore

@@ -37,10 +37,10 @@ from wholestep.compiler.backends.cuda.runtime.launch_list import Gathering, Laun
 from wholestep.compiler.backends.cuda.runtime.persistent_program import Persistent, persistent_of
 from wholestep.compiler.backends.cuda.runtime.scalar_prologue import PrologueScalars
 from wholestep.compiler.backends.cuda.target import begins_early
+from wholestep.compiler.backends.gpu.arena import arena_end
 from wholestep.compiler.backends.gpu.kernel_schedule import calls_library
 from wholestep.compiler.backends.gpu.program_memory import is_small, lay_out
 from wholestep.compiler.backends.gpu.render.source import GpuSource, gather_launch, native, render
-from wholestep.compiler.backends.gpu.schedule import arena_end
 from wholestep.compiler.ir.types import Extent, TensorType, evaluate
 from wholestep.compiler.plan.model.kernel import Plan, Space
 from wholestep.compiler.runtime.arrays import AnyArray

@@ -15,15 +15,12 @@ from itertools import groupby
 from wholestep.compiler.backends.gpu.fusion import row_fusion
 from wholestep.compiler.backends.gpu.kernel_schedule import Form, schedule_of
 from wholestep.compiler.backends.gpu.persistent import scan
+from wholestep.compiler.backends.gpu.target import costs_of
 from wholestep.compiler.plan.model.kernel import Draft, Kernel, Plan, Space
 from wholestep.errors import PlanError
 
 FORMS = frozenset({Form.ELEMENTS, Form.ROWS, Form.SUMS, Form.COLUMNS, Form.PRODUCT, Form.SCATTER, Form.SCATTER_ROWS})
-MOST_BLOCKS = 2112  # blocks of one launch: sixteen per multiprocessor
-FEW_TILES = 264  # blocks of a medium GEMM that may share a launch: two per multiprocessor
-MOST_GIVEN = 500  # addresses of one launch: 4 KB of kernel parameters
-ROOM = 16 << 20  # bytes of arena, and share of it, that scheduling later may cost
-SHARE = 0.1
+MOST_ADDRESSES = 500  # addresses of one launch: 4 KB of kernel parameters (`ws_given` of native/device.h)
 
 
 def reads_and_writes(kernel: Kernel) -> tuple[set[int], set[int]]:
@@ -74,15 +71,16 @@ def may_share(draft: Draft, kernel: Kernel) -> bool:
         return is_late_product(draft, kernel)
     if schedule_of(kernel).ahead:
         return False  # its row prefetch uses all shared memory of the block
-    return (is_small(kernel) or is_update(draft, kernel)) and schedule_of(kernel).form in FORMS
+    return (is_small(draft, kernel) or is_update(draft, kernel)) and schedule_of(kernel).form in FORMS
 
 
-def is_small(kernel: Kernel) -> bool:
-    schedule = schedule_of(kernel)
+def is_small(draft: Draft, kernel: Kernel) -> bool:
+    """Would a launch of its own take longer than the kernel's work?"""
+    schedule, costs = schedule_of(kernel), costs_of(draft).fusion
     return (
-        kernel.flops <= row_fusion.MOST_FLOPS
-        and kernel.bytes <= row_fusion.MOST_BYTES
-        and schedule.blocks * schedule.chunks <= MOST_BLOCKS
+        kernel.flops <= costs.most_flops
+        and kernel.bytes <= costs.most_bytes
+        and schedule.blocks * schedule.chunks <= costs.launch_blocks
     )
 
 
@@ -98,7 +96,7 @@ def is_late_product(draft: Draft, kernel: Kernel) -> bool:
     schedule = schedule_of(kernel)
     return (
         schedule.form == Form.MEDIUM
-        and schedule.blocks <= FEW_TILES
+        and schedule.blocks <= costs_of(draft).fusion.medium_blocks
         and kernel.loop is None
         and written <= {Space.STATE, Space.COPY}
     )
@@ -121,17 +119,18 @@ def side_by_side(draft: Draft, parts: Sequence[Part]) -> list[list[Part]]:
     """Groups independent parts into launches: small ones with the same block size together."""
     launches: list[list[Part]] = []
     open_groups: dict[tuple[int, bool, bool], list[Part]] = {}
+    most_blocks = costs_of(draft).fusion.launch_blocks
     for part in parts:
         if not all(may_share(draft, k) for k in part):
             launches.append([part])
             continue
-        updates = not all(map(is_small, part))
+        updates = not all(is_small(draft, k) for k in part)
         late = schedule_of(part[0]).form == Form.MEDIUM
         group_key = (schedule_of(part[0]).threads, updates or late, late)
         group = open_groups.get(group_key, [])
         blocks = 0 if updates else sum(blocks_of(draft, p) for p in (*group, part))
         addresses = sum(count_addresses(k) for p in (*group, part) for k in p)
-        if not group or blocks > MOST_BLOCKS or addresses > MOST_GIVEN:
+        if not group or blocks > most_blocks or addresses > MOST_ADDRESSES:
             group = open_groups[group_key] = []
             launches.append(group)
         group.append(part)
@@ -204,14 +203,16 @@ def split_by_bytes(kernels: Sequence[Kernel], parts: int) -> list[list[Kernel]]:
     return list(groups.values())
 
 
-def renumber_by_launch(launches: Sequence[Launch]) -> tuple[Kernel, ...]:
-    """Numbers kernels in launch order and stores launch and chain position in their schedules."""
+def renumber_by_launch(draft: Draft, launches: Sequence[Launch]) -> tuple[Kernel, ...]:
+    """Numbers kernels in launch order and stores the launch, and in a chain the position and one block per row."""
     kernels: list[Kernel] = []
     for number, launch in enumerate(launches):
         for part in launch:
             for position, k in enumerate(part, start=1):
-                assigned = replace(schedule_of(k), launch=number, chained=position if len(part) > 1 else 0)
-                kernels.append(replace(k, id=len(kernels), schedule=assigned))
+                schedule = replace(schedule_of(k), launch=number, chained=0)
+                if len(part) > 1:
+                    schedule = row_fusion.with_row_grid(draft, k, schedule, position)
+                kernels.append(replace(k, id=len(kernels), schedule=schedule))
     return tuple(kernels)
 
 

@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from wholestep.compiler.backends.gpu.kernel_schedule import schedule_of
+from wholestep.compiler.backends.gpu.kernel_schedule import THREADS, schedule_of
 from wholestep.compiler.backends.gpu.persistent.scan import (
-    THREADS,
     PersistentScan,
     chunks_of,
     columns_of,

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from wholestep.compiler.backends.common.cstyle.writer import CStyleWriter
-from wholestep.compiler.backends.gpu.kernel_schedule import schedule_of
+from wholestep.compiler.backends.gpu.kernel_schedule import schedule_of, sizes_in
 from wholestep.compiler.backends.gpu.render.language import CUDA, LOCAL, STORED, cast_text, extent_text, literal
-from wholestep.compiler.backends.gpu.schedule import sizes_in
 from wholestep.compiler.ir.types import DType, Extent, evaluate, float32, float64, product
 from wholestep.compiler.plan.io.traffic import loads, stores
 from wholestep.compiler.plan.model.kernel import Instr, Kernel, Kind, Level, Plan, Reduce, Space
