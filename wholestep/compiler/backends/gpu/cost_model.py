@@ -1,6 +1,6 @@
 """Cost model of the GPU scheduler: thresholds, tiles and block counts, measured on an H200 (132 multiprocessors).
 
-Another GPU is a target with another `CostModel`.  Fields marked *bits* determine the order in which sums are added, and
+Another GPU is a target with another `GpuCosts`.  Fields marked *bits* determine the order in which sums are added, and
 so the bits of a result; the others only choose among equal results.  Sizes that a native header assumes, such as the
 threads of a warp, are constants of the module that calls it.
 """
@@ -171,7 +171,7 @@ class LibraryCosts:
 
 
 @dataclass(frozen=True)
-class CostModel:
+class GpuCosts:
     """All of them, for one target."""
 
     grids: GridCosts = GridCosts()

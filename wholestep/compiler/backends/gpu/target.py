@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from wholestep.compiler.backends.gpu.cost_model import CostModel
+from wholestep.compiler.backends.gpu.cost_model import GpuCosts
 from wholestep.compiler.target import Target, targets_of
 from wholestep.records import dataclass
 
@@ -52,7 +52,7 @@ class Libraries:
 class GpuTarget(Target):
     """A target whose plans `backends/gpu` schedules and renders."""
 
-    cost_model: CostModel = CostModel()  # thresholds and tiles of the scheduler
+    cost_model: GpuCosts = GpuCosts()  # thresholds and tiles of the scheduler
     tf32: bool = False  # are the operands of float32 products rounded to tf32, which has 10 mantissa bits?
     # The `Libraries` record, "package.module:name": a target is plain data, and importing it loads no library.
     libraries: str = f"{__name__}:NO_LIBRARIES"
@@ -88,6 +88,6 @@ def target_of(plan: Draft) -> GpuTarget:
     return gpu_target(plan.target)
 
 
-def costs_of(plan: Draft) -> CostModel:
+def costs_of(plan: Draft) -> GpuCosts:
     """The cost model that a plan is scheduled with."""
     return target_of(plan).cost_model

@@ -12,7 +12,8 @@ import wholestep as ws
 from tests.compiler.backends.cuda.emulation.fake_gpu import CUresult, FakeDriver
 from tests.compiler.backends.cuda.emulation.models import UNCHECKED
 from wholestep.compiler.backends.cuda.driver import driver, host_copies, staging_ring
-from wholestep.compiler.backends.cuda.runtime import epochs, program, scalar_prologue
+from wholestep.compiler.backends.cuda.runtime import epochs, program
+from wholestep.compiler.backends.gpu import scalar_prologue
 from wholestep.errors import InputError
 
 NO_COMPILER = ws.CompileOptions(verify=False, egraph=False, compiler="no-such-compiler")

@@ -285,7 +285,7 @@ def test_a_profiler_sees_steps_and_epochs_by_name(gpu: FakeDriver | None, monkey
         return [float(session.step(**data(8))), *session.run(**data(24))]
 
     plain, ranges = trained(), Ranges()
-    ranges_module = import_module("wholestep.compiler.backends.cuda.driver.nvtx_ranges")
+    ranges_module = import_module("wholestep.compiler.backends.cuda.runtime.profiler")
     monkeypatch.setenv("NVTX_INJECTION64_PATH", "libToolsInjection64.so")
     monkeypatch.setattr(ranges_module, "_nvtx", lambda: ranges)
     assert trained() == plain

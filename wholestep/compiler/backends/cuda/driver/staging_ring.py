@@ -19,9 +19,9 @@ import numpy as np
 from wholestep.compiler.backends.cuda.driver.driver import CudaEvent, DeviceMemory, Gpu, PinnedMemory
 from wholestep.compiler.backends.cuda.driver.host_copies import HostCopies
 from wholestep.compiler.backends.cuda.runtime.launch_handles import CudaLaunch
-from wholestep.compiler.backends.cuda.runtime.launch_list import RECORD, Order, Resource, write_record
-from wholestep.compiler.backends.cuda.runtime.scalar_prologue import PrologueScalars
-from wholestep.compiler.backends.gpu.program_memory import HEAD, OwnLayout, record_words
+from wholestep.compiler.backends.cuda.runtime.launch_list import RECORD, Order, Resource
+from wholestep.compiler.backends.gpu.program_memory import HEAD, OwnLayout, record_words, write_record
+from wholestep.compiler.backends.gpu.scalar_prologue import PrologueScalars
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray

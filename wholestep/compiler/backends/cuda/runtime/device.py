@@ -98,7 +98,7 @@ class CudaDevice:
             team = team_of(place.where.group, self, self.scratch)
             return GpuRanksProgram(self, plan, place, team, meanwhile)
         if is_profiled():
-            from wholestep.compiler.backends.cuda.driver.nvtx_ranges import (
+            from wholestep.compiler.backends.cuda.runtime.profiler import (
                 MarkedProgram,
             )  # imported here: rarely needed
 

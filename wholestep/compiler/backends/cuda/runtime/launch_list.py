@@ -9,34 +9,18 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any
 
-import numpy as np
-
 from wholestep.compiler.backends.cuda.driver.cuda_graph import Nodes
 from wholestep.compiler.backends.cuda.driver.driver import Gpu
 from wholestep.compiler.backends.cuda.libraries import cublas, cudnn, library_calls
 from wholestep.compiler.backends.cuda.runtime.collectives import Collectives
 from wholestep.compiler.backends.gpu.grids.gemm_library import product_of
 from wholestep.compiler.backends.gpu.kernel_schedule import COUNTERS, Form, schedule_of, sort_grid_blocks
-from wholestep.compiler.backends.gpu.program_memory import DIMS, HEAD
+from wholestep.compiler.backends.gpu.program_memory import DIMS
 from wholestep.compiler.backends.gpu.render.source import GpuSource, Rendered
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.model.bodies import Scatter
 from wholestep.compiler.plan.model.kernel import Kernel, Plan, Space
-from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.errors import PlanError
-
-
-def write_record(
-    record: AnyArray, plan: Plan, sizes: Mapping[str, int], slots: Sequence[float], head: Sequence[int]
-) -> None:
-    """Fills a `ws_step` record of 64-bit words: seed, step, position and rows, then sizes and scalar slots."""
-    for i, word in enumerate(head):
-        record[i] = word
-    for i, symbol in enumerate(plan.symbols):
-        record[4 + i] = sizes[symbol]
-    if slots:
-        record[HEAD : HEAD + len(slots)].view(np.float64)[:] = slots
-
 
 LIBRARIES = "libraries"  # resource: library calls run one after the other, since each fills the GPU
 MULTIPROCESSORS = "multiprocessors"  # resource of cooperative kernels: two at once could deadlock

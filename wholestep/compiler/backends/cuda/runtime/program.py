@@ -30,17 +30,17 @@ from wholestep.compiler.backends.cuda.driver.memory import CudaArray, CudaMemory
 from wholestep.compiler.backends.cuda.driver.nvrtc import compile_kernels, compile_source
 from wholestep.compiler.backends.cuda.driver.staging_ring import DeferredOutput, Records, StagingRing, StagingSlot
 from wholestep.compiler.backends.cuda.runtime.collectives import Collectives, GpuProcessGroup
+from wholestep.compiler.backends.cuda.runtime.device_init import HalfCopies
 from wholestep.compiler.backends.cuda.runtime.epochs import Epochs
-from wholestep.compiler.backends.cuda.runtime.half_copies import HalfCopies
 from wholestep.compiler.backends.cuda.runtime.launch_handles import CudaLaunch
 from wholestep.compiler.backends.cuda.runtime.launch_list import Gathering, Launches, Order, StepAddresses
 from wholestep.compiler.backends.cuda.runtime.persistent_program import Persistent, persistent_of
-from wholestep.compiler.backends.cuda.runtime.scalar_prologue import PrologueScalars
 from wholestep.compiler.backends.cuda.target import begins_early
 from wholestep.compiler.backends.gpu.arena import arena_end
 from wholestep.compiler.backends.gpu.kernel_schedule import calls_library
 from wholestep.compiler.backends.gpu.program_memory import is_small, lay_out
 from wholestep.compiler.backends.gpu.render.source import GpuSource, gather_launch, native, render
+from wholestep.compiler.backends.gpu.scalar_prologue import PrologueScalars
 from wholestep.compiler.ir.types import Extent, TensorType, evaluate
 from wholestep.compiler.plan.model.kernel import Plan, Space
 from wholestep.compiler.runtime.arrays import AnyArray

@@ -242,11 +242,6 @@ def _needs_own_rows(forward: Kernel, chain: Sequence[Kernel]) -> bool:
     return True
 
 
-def has_room(step: PersistentStep, multiprocessors: int) -> bool:
-    """Can all blocks be co-resident on a GPU with this many multiprocessors?"""
-    return step.blocks <= multiprocessors
-
-
 def notes_on(plan: Plan, multiprocessors: int) -> tuple[str, ...]:
     """The plan's notes, corrected for a GPU that may have fewer multiprocessors than the plan's target."""
     planned = (*notes_of(plan), *scan.notes_of(plan))
@@ -260,11 +255,8 @@ def notes_of(plan: Plan, multiprocessors: int | None = None) -> tuple[str, ...]:
     if not plan.updated or plan.regions > costs_of(plan).persistent.explained_launches:
         return ()
     persistent = find_persistent_step(plan)
-    if not isinstance(persistent, str) and multiprocessors is not None and not has_room(persistent, multiprocessors):
-        persistent = (
-            f"a persistent kernel would need {persistent.blocks} co-resident blocks, and this GPU has "
-            f"{multiprocessors} multiprocessors"
-        )
+    if not isinstance(persistent, str) and (reason := scan.why_not_resident(persistent.blocks, multiprocessors)):
+        persistent = f"a persistent kernel {reason}"
     if isinstance(persistent, str):
         return (f"epochs over data on the GPU run as the launches of several steps in one graph: {persistent}",)
     resident_bytes = prod((persistent.features, persistent.columns, len(persistent.states), 4))

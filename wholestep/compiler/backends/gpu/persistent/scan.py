@@ -321,6 +321,13 @@ def tile_of(kernels: Sequence[Kernel], buffer: int, units: int) -> int:
     return next(columns_of(k) // units for k in kernels for load in k.body.stores() if load.buffer == buffer)
 
 
+def why_not_resident(blocks: int, multiprocessors: int | None) -> str:
+    """Why the blocks of a persistent kernel cannot all be resident on a GPU; "" if they can, or for an unknown GPU."""
+    if multiprocessors is None or blocks <= multiprocessors:
+        return ""
+    return f"would need {blocks} co-resident blocks, and this GPU has {multiprocessors} multiprocessors"
+
+
 def loops_of(plan: Plan) -> Iterator[tuple[Kernel, ...]]:
     """The kernels of each loop of a plan."""
     for loop in range(len(plan.loops)):
@@ -332,11 +339,8 @@ def notes_of(plan: Plan, multiprocessors: int | None = None) -> tuple[str, ...]:
     notes = []
     for number, kernels in enumerate(loops_of(plan)):
         persistent, length = find_persistent_scan(plan, kernels), plan.loops[number].length
-        if not isinstance(persistent, str) and multiprocessors is not None and persistent.blocks > multiprocessors:
-            persistent = (
-                f"it would need {persistent.blocks} co-resident blocks, and this GPU has "
-                f"{multiprocessors} multiprocessors"
-            )
+        if not isinstance(persistent, str) and (reason := why_not_resident(persistent.blocks, multiprocessors)):
+            persistent = f"it {reason}"
         heading = f"loop {number}, {length} steps of {len(kernels)} kernels"
         if isinstance(persistent, str):
             notes.append(f"{heading}, runs with one launch per kernel and step: {persistent}")

@@ -78,7 +78,7 @@ def device_function_of(writer: GpuWriter) -> Body:
         f"  const int blocks = {schedule.blocks}, all_chunks = {schedule.chunks}, threads = {schedule.threads};",
     ]
     head += [f"  {type} *const {name} = ({type} *)given[{i}];" for i, (type, name) in enumerate(parameters)]
-    text = "\n".join([*head, *writer.opening(), *lines, "}"])
+    text = "\n".join([*head, *writer.size_declarations(), *lines, "}"])
     for cuda, own in OWN:
         text = text.replace(cuda, own)
     return Body(text, bytes, buffers)
