@@ -17,12 +17,12 @@ from tests.compiler.backends.cuda.emulation.models import MODELS, session_of
 from tests.compiler.backends.cuda.emulation.targets import set_costs
 from tests.support.sessions import data, mlp
 from wholestep.compiler.backends.common.numpy_program import LaunchMemory, prologue
-from wholestep.compiler.backends.cuda.runtime import epochs, program
 from wholestep.compiler.backends.cuda.runtime.program import CudaProgram
 from wholestep.compiler.backends.gpu.arena import place_scratch
 from wholestep.compiler.backends.gpu.cost_model import GemmCosts
 from wholestep.compiler.backends.gpu.fusion import horizontal
-from wholestep.compiler.backends.gpu.fusion.horizontal import by_launch, check_launches, reads_and_writes
+from wholestep.compiler.backends.gpu.fusion.horizontal import reads_and_writes
+from wholestep.compiler.backends.gpu.fusion.launches import by_launch, check_launches, renumber_by_launch
 from wholestep.compiler.backends.gpu.grids.choose import choose_grid
 from wholestep.compiler.backends.gpu.kernel_schedule import Form, schedule_of
 from wholestep.compiler.backends.gpu.render.source import render
@@ -46,7 +46,7 @@ def alone(plan: Plan) -> Plan:
     """The same kernels, a launch each."""
     bare = replace(plan, kernels=tuple(replace(k, schedule=Schedule()) for k in plan.kernels))
     own = [[[replace(k, schedule=choose_grid(bare, k))]] for k in bare.kernels]
-    return place_scratch(replace(plan, kernels=horizontal.renumber_by_launch(bare, own)))
+    return place_scratch(replace(plan, kernels=renumber_by_launch(bare, own)))
 
 
 def stepped(plan: Plan, orders: tuple[int, int], given: dict[str, np.ndarray] | None = None) -> dict[int, np.ndarray]:
@@ -68,7 +68,7 @@ def stepped(plan: Plan, orders: tuple[int, int], given: dict[str, np.ndarray] | 
 
 def test_a_step_has_fewer_launches_than_kernels_and_the_same_bits() -> None:
     plan = planned(mlp())
-    launches = list(horizontal.by_launch(plan.kernels))
+    launches = list(by_launch(plan.kernels))
     assert len(launches) == plan.regions < len(plan.kernels)
     assert f"{len(plan.kernels)} kernels in {plan.regions} launches: " in plan.notes[-1]
     assert "run one after the other in the same blocks, one row per block" in plan.notes[-1]
@@ -90,7 +90,7 @@ def test_the_launches_of_a_long_step_stand_in_line(
     """Step by step and in epochs, to the bits of one whose launches wait for what they need alone."""
     rows, states = MODELS["gpt"][1](7), []
     for few in (1000, 1):
-        monkeypatch.setattr(program, "FEW_LAUNCHES", few)
+        set_costs(monkeypatch, "run", branched_launches=few)
         session = session_of("gpt", "cuda", precision=precision)
         for count in (3, 2):
             session.step(**{name: array[:count] for name, array in rows.items()})
@@ -113,10 +113,10 @@ def test_kernels_that_wait_for_each_other_cannot_share_a_launch() -> None:
     serialize.load(serialize.dump(plan))
     joined = tuple(replace(k, schedule=replace(schedule_of(k), launch=0)) for k in plan.kernels)
     with pytest.raises(PlanError, match="cannot share a launch"):
-        horizontal.check_launches(replace(plan, kernels=joined))
+        check_launches(replace(plan, kernels=joined))
     swapped = (plan.kernels[-1], *plan.kernels[1:-1], plan.kernels[0])
     with pytest.raises(PlanError, match="out of order"):
-        horizontal.check_launches(replace(plan, kernels=swapped))
+        check_launches(replace(plan, kernels=swapped))
 
 
 def test_gradients_of_weights_of_a_middle_size_share_a_launch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +168,7 @@ def test_the_rows_of_the_next_step_are_gathered_in_a_launch_of_this_one(
 
     found, states = trained()
     with monkeypatch.context() as patch:
-        patch.setattr(epochs, "MOST_STEPS", 1)
+        set_costs(patch, "run", graph_steps=1)
         others = [trained()]
     with monkeypatch.context() as patch:
         patch.setattr(CudaProgram, "gather_launch", lambda self, blocks: None)

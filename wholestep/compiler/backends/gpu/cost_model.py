@@ -171,6 +171,26 @@ class LibraryCosts:
 
 
 @dataclass(frozen=True)
+class RunCosts:
+    """How a program runs: epochs, graphs and the staging of inputs.  None of it is part of a plan."""
+
+    resident_share: float = 0.5  # share of the free memory that a resident data set may use
+    stream_chunk: int = 128 << 20  # approximate bytes of rows per copy of a data set that is streamed
+    graph_launches: int = 512  # approximate launches per graph of several steps: building one takes 1 us per launch
+    graph_steps: int = 32  # steps per graph of an epoch
+    persistent_steps: int = 128  # steps per persistent kernel (032)
+    queued_graphs: int = 3  # graphs of an epoch in flight
+    # Launches of a step up to which inputs are fetched by its graph and the graph has branches (049).  For a longer
+    # step, copies cost relatively little, a graph per slot a lot, and branches more than the latency they hide.
+    branched_launches: int = 64
+    staging_slots: int = 16  # launches in flight, if inputs are copied and not large
+    fetching_slots: int = 4  # the same if a kernel fetches: each slot has its own graph; two are as fast (rejected.md)
+    staging_bytes: int = 64 << 20  # bytes of pinned memory for inputs
+    fetched_bytes: int = 1 << 20  # bytes of inputs up to which a kernel fetches them, whatever part is used (023)
+    output_kernels: int = 4  # small outputs that kernels copy to the host, one launch each
+
+
+@dataclass(frozen=True)
 class GpuCosts:
     """All of them, for one target."""
 
@@ -184,3 +204,4 @@ class GpuCosts:
     persistent: PersistentCosts = PersistentCosts()
     memory: MemoryCosts = MemoryCosts()
     library: LibraryCosts = LibraryCosts()
+    run: RunCosts = RunCosts()

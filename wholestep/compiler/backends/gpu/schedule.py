@@ -11,8 +11,7 @@ from dataclasses import replace
 
 from wholestep.compiler.backends.gpu.arena import hoist_off_critical_path, place_scratch
 from wholestep.compiler.backends.gpu.chunked_loss import chunk_loss_head
-from wholestep.compiler.backends.gpu.fusion import horizontal
-from wholestep.compiler.backends.gpu.fusion.launches import choose_launches
+from wholestep.compiler.backends.gpu.fusion import launches
 from wholestep.compiler.backends.gpu.grids.choose import choose_grids, library_notes
 from wholestep.compiler.backends.gpu.leading_dimension import pad_leading_dimensions
 from wholestep.compiler.backends.gpu.persistent import eligibility, scan
@@ -34,9 +33,9 @@ def schedule(draft: Draft, frugal: bool = False, halvings: int = 0) -> Plan:
     draft = pad_leading_dimensions(draft)  # rows of a library's operands are aligned to 16 bytes
     draft = hoist_off_critical_path(draft)  # kernels are in the order in which buffers are alive for the shortest time
     draft = choose_grids(draft)  # every kernel has a form, a grid and a split of its sums
-    plan = choose_launches(draft, frugal)  # kernels share launches; buffers and library workspaces have offsets
+    plan = launches.choose_launches(draft, frugal)  # kernels share launches; buffers and workspaces have offsets
     plan = place_scratch(plan)  # partial sums and arrival counters have offsets after the arena's buffers
-    notes = (library_notes, eligibility.notes_of, horizontal.notes_of, scan.notes_of)
+    notes = (library_notes, eligibility.notes_of, launches.notes_of, scan.notes_of)
     return replace(plan, notes=(*plan.notes, *(note for notes_of in notes for note in notes_of(plan))))
 
 

@@ -15,8 +15,8 @@ from wholestep.compiler.backends.cpu.runtime.profiler import KernelEvent as Note
 from wholestep.compiler.backends.cuda.driver.cuda_graph import CudaGraph, Nodes
 from wholestep.compiler.backends.cuda.driver.driver import INSTALL, CudaEvent, Gpu
 from wholestep.compiler.backends.cuda.runtime.launch_handles import CudaLaunch
-from wholestep.compiler.backends.cuda.runtime.launch_list import Order, Resource
 from wholestep.compiler.backends.cuda.runtime.program import CudaProgram
+from wholestep.compiler.backends.gpu.launch_order import Order, Resource
 from wholestep.compiler.plan.model.kernel import Kernel, Plan
 
 # Of one graph: kernels of a launch and the event after it; the first event precedes all launches.
@@ -89,13 +89,13 @@ class SerialOrder(Order):
 
     def __init__(self, nodes: Nodes, plan: Plan, recorder: GpuKernelTimer, gpu: Gpu) -> None:
         super().__init__(nodes, plan)
-        self._moments, self._gpu = recorder.moments, gpu
+        self._graph, self._moments, self._gpu = nodes, recorder.moments, gpu
         self._last = self._event((), [])
 
     def _event(self, kernels: Sequence[Kernel], after: Sequence[int]) -> int:
         event = CudaEvent(self._gpu, timed=True)
         self._moments.append((kernels, event))
-        return self._nodes.event(event, after)
+        return self._graph.event(event, after)
 
     def kernel(
         self,

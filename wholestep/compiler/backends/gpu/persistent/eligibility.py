@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from wholestep.compiler.backends.gpu.fusion.horizontal import FORMS, by_launch, may_share, parts_of, reads_and_writes
+from wholestep.compiler.backends.gpu.fusion.horizontal import FORMS, may_share, reads_and_writes
+from wholestep.compiler.backends.gpu.fusion.launches import by_launch, parts_of
 from wholestep.compiler.backends.gpu.fusion.row_fusion import row_axis, row_extent, stays_in_row
 from wholestep.compiler.backends.gpu.kernel_schedule import THREADS, Form, schedule_of
 from wholestep.compiler.backends.gpu.persistent import scan

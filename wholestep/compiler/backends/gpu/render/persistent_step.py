@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wholestep.compiler.backends.gpu.fusion.horizontal import parts_of
+from wholestep.compiler.backends.gpu.fusion.launches import parts_of
 from wholestep.compiler.backends.gpu.kernel_schedule import schedule_of
 from wholestep.compiler.backends.gpu.persistent import eligibility
 from wholestep.compiler.backends.gpu.persistent.eligibility import APART, DEEP, RECORDS, WIDE, PersistentStep

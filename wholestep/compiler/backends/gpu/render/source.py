@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from wholestep.compiler.backends.gpu.fusion.horizontal import by_launch, may_share, parts_of
+from wholestep.compiler.backends.gpu.fusion.horizontal import may_share
+from wholestep.compiler.backends.gpu.fusion.launches import by_launch, parts_of
 from wholestep.compiler.backends.gpu.grids.gemm_library import is_direct
 from wholestep.compiler.backends.gpu.kernel_schedule import Form, schedule_of
 from wholestep.compiler.backends.gpu.persistent.scan import PersistentScan, find_persistent_scan
