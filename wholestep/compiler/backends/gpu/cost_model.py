@@ -1,8 +1,10 @@
 """Cost model of the GPU scheduler: thresholds, tiles and block counts, measured on an H200 (132 multiprocessors).
 
-Another GPU is a target with another `GpuCosts`.  Fields marked *bits* determine the order in which sums are added, and
-so the bits of a result; the others only choose among equal results.  Sizes that a native header assumes, such as the
-threads of a warp, are constants of the module that calls it.
+Another GPU is a target with another `GpuCosts`.  A number in parentheses is the page of docs/decisions that has the
+measurement, rejected.md is docs/rejected.md; a field with neither was chosen by the reason beside it, and its own
+effect was not recorded.  Fields marked *bits* determine the order in which sums are added, and so the bits of a result;
+the others only choose among equal results.  Sizes that a native header assumes, such as the threads of a warp, are
+constants of the module that calls it.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ class GridCosts:
 class ReductionCosts:
     """Reductions over rows and columns."""
 
-    warp_row: int = 1024  # elements of the longest row that a single warp reduces: 32 per thread, in registers; *bits*
+    warp_row: int = 1024  # elements of the longest row that a single warp reduces: 32 per thread (029); *bits*
     long_row_threads: int = 1024  # threads per block for rows longer than four times `warp_row`; *bits*
     column_chunk: int = 128  # rows that one block adds up in a column reduction that is split; *bits*
     short_column: int = 32  # rows of a column sum that a single thread adds up
@@ -31,7 +33,7 @@ class ReductionCosts:
     pixel_rows: int = (
         16  # rows per sample (pixels of an image) from which on a warp covers several rows at a time (026)
     )
-    register_words: int = 32  # registers per thread for one value of its row: 255 are shared by up to four values
+    register_words: int = 32  # of the 255 registers of a thread, for one value of its row
     unrolled_vectors: int = 8  # vectors per thread up to which the row loop is unrolled
     prefetched_row: int = 32 << 10  # bytes of the shortest row that is prefetched into shared memory (029)
     prefetch_reserve: int = 4 << 10  # bytes of shared memory left for reductions and the driver
@@ -142,7 +144,7 @@ class PersistentCosts:
     explained_launches: int = 8  # launches of a step up to which the report explains how epochs run
     scan_rows: tuple[int, ...] = (8, 16, 32, 64)  # batch rows that a block of a scan may own
     scan_units: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)  # hidden units that it may own
-    scan_work: int = 1 << 19  # multiplications per block and step; with more, tiled launches are faster (048)
+    scan_work: int = 1 << 19  # multiplications per block and step; with more, tiled launches are faster
     scan_accumulators: int = 64  # per thread, in registers
     scan_load: int = 16  # cost of loading a value from another block, in multiplications
 
@@ -153,10 +155,12 @@ class MemoryCosts:
 
     large_arena: int = 256 << 20  # bytes: in larger plans kernels run as early as possible, otherwise as late (029)
     scarce_growth: float = 0.01  # relative arena growth that fewer launches may cost if memory is scarce
-    update_groups: int = 6  # launches of updates instead of one,
-    update_gain: float = 0.95  # if that shrinks the arena to this share
+    # Launches of updates instead of one, if that shrinks the arena to the share `update_gain`: GPT-2 with 1 x 1024 tokens
+    # takes 2.35 GB instead of 2.48, for 0.3 % of a step (029).
+    update_groups: int = 6
+    update_gain: float = 0.95
     scratch: int = 64 << 20  # bytes of scratch that kernels of different launches may use without overlapping
-    chunked_loss: int = 1 << 30  # bytes of the smallest buffer that a chunked loss divides
+    chunked_loss: int = 1 << 30  # bytes of the smallest buffer that a chunked loss divides (029)
 
 
 @dataclass(frozen=True)
@@ -174,17 +178,19 @@ class LibraryCosts:
 class RunCosts:
     """How a program runs: epochs, graphs and the staging of inputs.  None of it is part of a plan."""
 
-    resident_share: float = 0.5  # share of the free memory that a resident data set may use
+    resident_share: float = 0.5  # share of the free memory that a resident data set may use (023)
     stream_chunk: int = 128 << 20  # approximate bytes of rows per copy of a data set that is streamed
-    graph_launches: int = 512  # approximate launches per graph of several steps: building one takes 1 us per launch
-    graph_steps: int = 32  # steps per graph of an epoch
+    graph_launches: int = 512  # approximate launches per graph of several steps
+    graph_steps: int = 32  # steps per graph of an epoch (023)
     persistent_steps: int = 128  # steps per persistent kernel (032)
     queued_graphs: int = 3  # graphs of an epoch in flight
     # Launches of a step up to which inputs are fetched by its graph and the graph has branches (049).  For a longer
     # step, copies cost relatively little, a graph per slot a lot, and branches more than the latency they hide.
     branched_launches: int = 64
     staging_slots: int = 16  # launches in flight, if inputs are copied and not large
-    fetching_slots: int = 4  # the same if a kernel fetches: each slot has its own graph; two are as fast (rejected.md)
+    fetching_slots: int = (
+        4  # the same if a kernel fetches: each slot has its own graph; two are no faster (rejected.md)
+    )
     staging_bytes: int = 64 << 20  # bytes of pinned memory for inputs
     fetched_bytes: int = 1 << 20  # bytes of inputs up to which a kernel fetches them, whatever part is used (023)
     output_kernels: int = 4  # small outputs that kernels copy to the host, one launch each

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from wholestep.compiler.backends.gpu.grids.gemm_library import is_direct, takes
+from wholestep.compiler.backends.gpu.grids.gemm_library import is_direct, is_library_gemm
 from wholestep.compiler.backends.gpu.target import costs_of
 from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.plan.lower.rewrite_loads import with_loads
@@ -69,7 +69,11 @@ def _half_gemm_operands(draft: Draft) -> set[int]:
     operands: set[int] = set()
     for k in draft.kernels:
         dot = k.body
-        if isinstance(dot, Dot) and draft.buffers[dot.a.buffer].type.dtype.is_half and takes(draft, k, draft.sizes):
+        if (
+            isinstance(dot, Dot)
+            and draft.buffers[dot.a.buffer].type.dtype.is_half
+            and is_library_gemm(draft, k, draft.sizes)
+        ):
             operands |= {dot.a.buffer, dot.b.buffer}
             if is_direct(draft, dot):
                 operands |= {load.buffer for load in dot.stores()}

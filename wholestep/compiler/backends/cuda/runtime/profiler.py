@@ -40,7 +40,7 @@ class GpuKernelTimer:
         self._events, self._launched = [], None
 
     def graph(self, *arguments: Any) -> CudaGraph:
-        """A timed graph; its order must be `InTurn`."""
+        """A timed graph; its order must be a `SerialOrder`."""
         return TimedGraph(self, *arguments)
 
     def begins(self, moments: Moments) -> None:

@@ -323,9 +323,8 @@ class CudaProgram:
         """The order with which a graph is built; serialised if the program is profiled."""
         if self.recorder is None:
             return Order(nodes, self._plan, self._in_line)
-        from wholestep.compiler.backends.cuda.runtime.profiler import (
-            SerialOrder,  # imported here: only profiles need it
-        )
+        # imported here: only profiles need it
+        from wholestep.compiler.backends.cuda.runtime.profiler import SerialOrder
 
         return SerialOrder(nodes, self._plan, self.recorder, self._gpu)
 

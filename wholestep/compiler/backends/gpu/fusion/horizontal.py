@@ -114,7 +114,7 @@ def blocks_of(draft: Draft, part: Part) -> int:
     return schedule_of(part[0]).blocks * schedule_of(part[0]).chunks
 
 
-def side_by_side(draft: Draft, parts: Sequence[Part]) -> list[list[Part]]:
+def group_independent(draft: Draft, parts: Sequence[Part]) -> list[list[Part]]:
     """Groups independent parts into launches: small ones with the same block size together."""
     launches: list[list[Part]] = []
     open_groups: dict[tuple[int, bool, bool], list[Part]] = {}
@@ -142,18 +142,18 @@ def launches_of(draft: Draft, kernels: Sequence[Kernel]) -> list[list[Part]]:
     launches: list[list[Part]] = []
     for _, inside in groupby(kernels, key=lambda k: k.loop):
         segment = list(inside)
-        if persistent := as_one_kernel(draft, segment):
+        if persistent := persistent_loop_of(draft, segment):
             launches.append(persistent)
             continue
         predecessors = dependencies_of(segment, work)
         parts = list(row_fusion.chains_of(draft, segment, predecessors))
         levels = launches_after(parts, predecessors)
         for level in sorted(set(levels), reverse=True):
-            launches += side_by_side(draft, [p for p, b in zip(parts, levels, strict=True) if b == level])
+            launches += group_independent(draft, [p for p, b in zip(parts, levels, strict=True) if b == level])
     return launches
 
 
-def as_one_kernel(draft: Draft, segment: Sequence[Kernel]) -> list[Part]:
+def persistent_loop_of(draft: Draft, segment: Sequence[Kernel]) -> list[Part]:
     """The kernels of a loop that runs as one persistent kernel, annotated with each block's share; [] for others."""
     loop = segment[0].loop is not None and scan.find_persistent_scan(draft, segment)
     if not isinstance(loop, scan.PersistentScan):
@@ -173,7 +173,7 @@ def defer_updates(draft: Draft, kernels: Sequence[Kernel], times: int = 1) -> li
         launches: list[list[Part]] = []
         for _, inside in groupby(kernels, key=lambda k: k.loop):
             segment = list(inside)
-            persistent = as_one_kernel(draft, segment)
+            persistent = persistent_loop_of(draft, segment)
             launches += [persistent] if persistent else [[[k]] for k in segment]
         return launches
     predecessors = dependencies_of(kernels, work)
@@ -187,7 +187,7 @@ def defer_updates(draft: Draft, kernels: Sequence[Kernel], times: int = 1) -> li
     for group in split_by_bytes(updates, times):
         end = len(in_order) if group[-1] is updates[-1] else ready[group[-1].id] + 1
         launches_so_far += [[[k]] for k in in_order[start:end]]
-        launches_so_far += side_by_side(draft, [[k] for k in sorted(group, key=lambda k: k.id)])
+        launches_so_far += group_independent(draft, [[k] for k in sorted(group, key=lambda k: k.id)])
         start = end
     return launches_so_far + [[[k]] for k in in_order[start:]]
 

@@ -25,10 +25,10 @@ def schedule_dot(plan: Draft, kernel: Kernel) -> GpuSchedule:
         raise PlanError("a GPU matrix product cannot have fused column sums; the target's fusion rules exclude them.")
     acc = next(i.dtype for i in dot.levels[0].body if i.op == "acc")
     batch, sizes = product([axes[a] for a in dot.batch]), sizes_in(plan, kernel)
-    if gemm_medium.takes(plan, kernel, sizes):
+    if gemm_medium.is_medium_gemm(plan, kernel, sizes):
         return gemm_medium.schedule_medium_gemm(plan, kernel, sizes)
     operand_dtypes = {plan.buffers[load.buffer].type.dtype for load in (dot.a, dot.b)}
-    if gemm_library.takes(plan, kernel, sizes):
+    if gemm_library.is_library_gemm(plan, kernel, sizes):
         elements = prod(evaluate(axes[a], sizes) for a in (*dot.batch, dot.m, dot.n))
         scratch = 0 if gemm_library.is_direct(plan, dot) else align_up(elements * acc.size)
         result = plan.buffers[next(dot.stores()).buffer].type.dtype.size

@@ -91,7 +91,7 @@ def least_flops(target: str) -> dict[str, int]:
     return dict(gpu_target(target).fusion.plain_products)
 
 
-def takes(plan: Draft, kernel: Kernel, sizes: Mapping[str, int]) -> bool:
+def is_library_gemm(plan: Draft, kernel: Kernel, sizes: Mapping[str, int]) -> bool:
     """Is it a product for the library?"""
     dot = kernel.body
     assert isinstance(dot, Dot)

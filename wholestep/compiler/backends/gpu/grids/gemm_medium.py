@@ -18,7 +18,7 @@ from wholestep.compiler.plan.model.kernel import Draft, Kernel, Load, Space
 DEPTH = 16  # k elements per thread group and shared-memory stage: native/middle.h copies them in vectors of four
 
 
-def takes(plan: Draft, kernel: Kernel, sizes: Mapping[str, int]) -> bool:
+def is_medium_gemm(plan: Draft, kernel: Kernel, sizes: Mapping[str, int]) -> bool:
     """Is it a product for these tiles?"""
     dot, axes = kernel.body, kernel.axes
     assert isinstance(dot, Dot)
@@ -33,7 +33,7 @@ def takes(plan: Draft, kernel: Kernel, sizes: Mapping[str, int]) -> bool:
         or min(evaluate(axes[a], sizes) for a in (dot.m, dot.n)) < costs.medium_tiles[-1][0]
     ):
         return False
-    if any(along(kernel, x, axis) is None for x, axis in ((dot.a, dot.m), (dot.b, dot.n))):
+    if any(is_contiguous_along_k(kernel, x, axis) is None for x, axis in ((dot.a, dot.m), (dot.b, dot.n))):
         return False
     fills = blocks(kernel, costs.medium_tiles[-1], sizes) >= costs.fewest_medium_blocks
     return (flops >= costs.medium_flops and fills) or is_one_of_many(plan, kernel, sizes)
@@ -60,7 +60,7 @@ def is_one_of_many(plan: Draft, kernel: Kernel, sizes: Mapping[str, int]) -> boo
     return sum(blocks(k, costs.medium_tiles[-1], sizes) for k in updates) >= costs.update_tiles
 
 
-def along(kernel: Kernel, load: Load, other: int) -> bool | None:
+def is_contiguous_along_k(kernel: Kernel, load: Load, other: int) -> bool | None:
     """Is an operand contiguous, in multiples of four, along k (True), its other axis (False), or neither (None)?"""
     assert isinstance(kernel.body, Dot)
     for axis in (kernel.body.k, other):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wholestep.compiler.backends.gpu.grids.gemm_medium import along
+from wholestep.compiler.backends.gpu.grids.gemm_medium import is_contiguous_along_k
 from wholestep.compiler.backends.gpu.kernel_schedule import Form, GpuSchedule
 from wholestep.compiler.backends.gpu.render.elementwise import over_elements
 from wholestep.compiler.backends.gpu.render.language import LOCAL, STORED, widen_operand
@@ -181,7 +181,9 @@ def render_medium_gemm(w: GpuWriter) -> None:
     seen = "Early" if early else "ws_nothing"
     if early:
         w.emit(f"struct Early {{ {' '.join(f'{STORED[i.dtype]} v{i.id};' for i in early)} }};")
-    flags = ["true" if along(w.kernel, x, axis) else "false" for x, axis in ((dot.a, dot.m), (dot.b, dot.n))]
+    flags = [
+        "true" if is_contiguous_along_k(w.kernel, x, axis) else "false" for x, axis in ((dot.a, dot.m), (dot.b, dot.n))
+    ]
     w.emit(f"ws_middle_product<{tall}, {wide}, {deep}, {', '.join(flags)}>(")
     w.emit(f"    operands, m, n, depth, tile / across * {tall}, tile % across * {wide},")
     w.emit(f"    [&](int i, int k) -> const float * {{ return &{w.element(dot.a)}; }},")

@@ -94,7 +94,7 @@ class LoopWriter(GpuWriter):
     def _tile(self, load: Load) -> str:
         """Expression of a block-local element in shared memory."""
         start, loop = load.index[-1].offset, self._loop
-        assert isinstance(start, int), "`find_loop` has checked it"
+        assert isinstance(start, int), "`find_persistent_scan` has checked it"
         times = tile_of(loop.kernels, load.buffer, loop.units)
         column = f"{start // loop.units * loop.width} + column" if start else "column"
         return f"((float *)(memory + {self._room.tiles[load.buffer]}))[row*{times * loop.width} + {column}]"
@@ -212,7 +212,7 @@ def _product(w: LoopWriter, dot: Dot, loop: PersistentScan, room: Room, at: int)
     """Emits the product of loaded rows with the resident columns, and its epilogue."""
     kernel, batch = w.kernel, w.extent(loop.batch)
     acc, depth, lanes = next(i for i in w.instrs if i.op == "acc"), depth_of(kernel), lanes_of(loop.rows, w.width)
-    assert lanes is not None, "`find_loop` has checked it"
+    assert lanes is not None, "`find_persistent_scan` has checked it"
     w.axes[dot.k] = "k"
     dtype = w.buffer_dtype(dot.a)
     type, widened = STORED[dtype], widen_operand("x", dtype, float32)
