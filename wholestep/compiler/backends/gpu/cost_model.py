@@ -155,8 +155,8 @@ class MemoryCosts:
 
     large_arena: int = 256 << 20  # bytes: in larger plans kernels run as early as possible, otherwise as late (029)
     scarce_growth: float = 0.01  # relative arena growth that fewer launches may cost if memory is scarce
-    # Launches of updates instead of one, if that shrinks the arena to the share `update_gain`: GPT-2 with 1 x 1024 tokens
-    # takes 2.35 GB instead of 2.48, for 0.3 % of a step (029).
+    # Launches of updates instead of one, if that shrinks the arena to the share `update_gain`: GPT-2 with 1 x 1024
+    # tokens takes 2.35 GB instead of 2.48, for 0.3 % of a step (029).
     update_groups: int = 6
     update_gain: float = 0.95
     scratch: int = 64 << 20  # bytes of scratch that kernels of different launches may use without overlapping
@@ -189,7 +189,7 @@ class RunCosts:
     branched_launches: int = 64
     staging_slots: int = 16  # launches in flight, if inputs are copied and not large
     fetching_slots: int = (
-        4  # the same if a kernel fetches: each slot has its own graph; two are no faster (rejected.md)
+        4  # the same if a kernel fetches, with a graph per slot; two are no faster (rejected.md)
     )
     staging_bytes: int = 64 << 20  # bytes of pinned memory for inputs
     fetched_bytes: int = 1 << 20  # bytes of inputs up to which a kernel fetches them, whatever part is used (023)

@@ -69,11 +69,8 @@ def _half_gemm_operands(draft: Draft) -> set[int]:
     operands: set[int] = set()
     for k in draft.kernels:
         dot = k.body
-        if (
-            isinstance(dot, Dot)
-            and draft.buffers[dot.a.buffer].type.dtype.is_half
-            and is_library_gemm(draft, k, draft.sizes)
-        ):
+        is_half = isinstance(dot, Dot) and draft.buffers[dot.a.buffer].type.dtype.is_half
+        if isinstance(dot, Dot) and is_half and is_library_gemm(draft, k, draft.sizes):
             operands |= {dot.a.buffer, dot.b.buffer}
             if is_direct(draft, dot):
                 operands |= {load.buffer for load in dot.stores()}

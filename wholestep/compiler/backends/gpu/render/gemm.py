@@ -181,9 +181,8 @@ def render_medium_gemm(w: GpuWriter) -> None:
     seen = "Early" if early else "ws_nothing"
     if early:
         w.emit(f"struct Early {{ {' '.join(f'{STORED[i.dtype]} v{i.id};' for i in early)} }};")
-    flags = [
-        "true" if is_contiguous_along_k(w.kernel, x, axis) else "false" for x, axis in ((dot.a, dot.m), (dot.b, dot.n))
-    ]
+    along_k = [is_contiguous_along_k(w.kernel, x, axis) for x, axis in ((dot.a, dot.m), (dot.b, dot.n))]
+    flags = ["true" if contiguous else "false" for contiguous in along_k]
     w.emit(f"ws_middle_product<{tall}, {wide}, {deep}, {', '.join(flags)}>(")
     w.emit(f"    operands, m, n, depth, tile / across * {tall}, tile % across * {wide},")
     w.emit(f"    [&](int i, int k) -> const float * {{ return &{w.element(dot.a)}; }},")
