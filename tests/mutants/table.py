@@ -80,7 +80,7 @@ MUTANTS = [
     _mutant("subtraction on the CPU adds", "compiler/backends/cpu/render/language.py",
             '"sub": _wraparound_op("-")', '"sub": _wraparound_op("+")',
             "ops/test_integers.py"),
-    _mutant("the remainder on a GPU has the sign of the dividend", "compiler/backends/cuda/native/device.h",
+    _mutant("the remainder on a GPU has the sign of the dividend", "compiler/backends/gpu/native/device.h",
             "(r < 0) != (y < 0) ? r + y : r;", "r;", "compiler/backends/cuda/kernels/test_graphs.py"),
     _mutant("subtraction on a GPU adds", "compiler/backends/gpu/render/language.py",
             '"sub": by_kind(infix("-")', '"sub": by_kind(infix("+")', "compiler/backends/cuda/kernels/test_graphs.py"),

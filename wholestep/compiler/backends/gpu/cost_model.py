@@ -188,9 +188,7 @@ class RunCosts:
     # step, copies cost relatively little, a graph per slot a lot, and branches more than the latency they hide.
     branched_launches: int = 64
     staging_slots: int = 16  # launches in flight, if inputs are copied and not large
-    fetching_slots: int = (
-        4  # the same if a kernel fetches, with a graph per slot; two are no faster (rejected.md)
-    )
+    fetching_slots: int = 4  # the same if a kernel fetches, with a graph per slot; two are no faster (rejected.md)
     staging_bytes: int = 64 << 20  # bytes of pinned memory for inputs
     fetched_bytes: int = 1 << 20  # bytes of inputs up to which a kernel fetches them, whatever part is used (023)
     output_kernels: int = 4  # small outputs that kernels copy to the host, one launch each
