@@ -11,8 +11,8 @@ import wholestep as ws
 from tests.distributed.support.ranks import SCRIPTS, launch
 from tests.distributed.support.small import ABOUT, LOSS, PARAMETERS, network
 from tests.support.compilers import quick
+from wholestep.compiler.backends.gpu.grids.choose import EXCHANGE_ROOM
 from wholestep.compiler.backends.gpu.kernel_schedule import schedule_of
-from wholestep.compiler.backends.gpu.schedule import EXCHANGE_ROOM
 from wholestep.compiler.plan.model.bodies import Exchange as Body
 from wholestep.compiler.runtime.process_group import rows_of_rank
 from wholestep.distributed.network import MESSAGES, NETWORKS, CollectiveCost

@@ -13,12 +13,13 @@ import pytest
 
 import wholestep as ws
 from tests.compiler.backends.cuda.emulation.emulated import emulated_device
+from tests.compiler.backends.cuda.emulation.targets import set_costs
 from tests.compiler.backends.cuda.kernels.test_plain_products import ALL
 from tests.compiler.backends.cuda.kernels.test_plain_products import PLAIN as PLAIN_PRODUCTS
 from tests.compiler.passes.common import graph_of, leaf
 from tests.support.compilers import quick
 from wholestep.compiler.backends.cuda.target import TARGETS
-from wholestep.compiler.backends.gpu import chunked_loss, gemm_library
+from wholestep.compiler.backends.gpu.grids import gemm_library
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.types import bfloat16
 from wholestep.compiler.passes.rematerialize.memory_budget import RecomputeCandidates
@@ -124,7 +125,7 @@ def test_an_emulated_gpu_makes_values_products_and_the_largest_again(monkeypatch
     monkeypatch.setattr(partial_column_sums, "LEAST_COLUMNS", 32)
     monkeypatch.setattr(partial_column_sums, "LEAST_ELEMENTS", 1)
     monkeypatch.setattr(partial_column_sums, "PARTS", 3)
-    monkeypatch.setattr(chunked_loss, "LEAST_BYTES", 1 << 12)
+    set_costs(monkeypatch, "memory", chunked_loss=1 << 12)
     batch = tokens(8, 8, 72)
 
     def arguments() -> dict[str, Any]:

@@ -25,16 +25,25 @@ PAGE = ROOT / "docs" / "test-cuda.md"
 CUDA = "tests/compiler/backends/cuda"
 KILLS = "tests/train/checkpoint/test_kills.py::test_fifty_kills_on_a_gpu"
 MATRIX = {  # these run side by side
-    "Sessions, the command line": [f"{CUDA}/test_sessions.py", f"{CUDA}/test_command_line.py"],
-    "Contracts, streams, tf32": [f"{CUDA}/test_contracts.py", f"{CUDA}/test_streaming.py", f"{CUDA}/test_tf32.py"],
+    "Sessions, the command line": [f"{CUDA}/runtime/test_sessions.py", f"{CUDA}/runtime/test_command_line.py"],
+    "Contracts, streams, tf32": [
+        f"{CUDA}/runtime/test_contracts.py",
+        f"{CUDA}/runtime/test_streaming.py",
+        f"{CUDA}/kernels/test_tf32.py",
+    ],
     "Attention by cuDNN, launches": [
         *("-k", "cudnns or gathered or copy_ahead"),
-        *(f"{CUDA}/test_attention.py", f"{CUDA}/test_launches.py"),
+        *(f"{CUDA}/kernels/test_attention.py", f"{CUDA}/test_launches.py"),
     ],
-    "Loops, and many steps, in one kernel": ["-k", "not order", f"{CUDA}/test_loops.py", f"{CUDA}/test_persistent.py"],
-    "One rank over NCCL": ["-s", f"{CUDA}/test_nccl.py"],
-    "Several ranks on one GPU": ["-s", f"{CUDA}/test_shards.py"],
-    "Ten steps beside torch and the CPU": ["-s", f"{CUDA}/test_real_sizes.py"],
+    "Loops, and many steps, in one kernel": [
+        "-k",
+        "not order",
+        f"{CUDA}/kernels/test_loops.py",
+        f"{CUDA}/kernels/test_persistent.py",
+    ],
+    "One rank over NCCL": ["-s", f"{CUDA}/runtime/test_nccl.py"],
+    "Several ranks on one GPU": ["-s", f"{CUDA}/runtime/test_shards.py"],
+    "Ten steps beside torch and the CPU": ["-s", f"{CUDA}/runtime/test_real_sizes.py"],
     **{f"Kills, part {i + 1} of 5": [f"{KILLS}[{i}]"] for i in range(5)},
 }
 SANITIZED = [sys.executable, "-m", f"{CUDA.replace('/', '.')}.one_step"]

@@ -14,16 +14,18 @@ import wholestep as ws
 from tests.compiler.backends.cuda.emulation.emulated import Emulated, emulated_device
 from tests.compiler.backends.cuda.emulation.fake_gpu import FakeDriver
 from tests.compiler.backends.cuda.emulation.models import MODELS, session_of
+from tests.compiler.backends.cuda.emulation.targets import set_costs
 from tests.support.sessions import data, mlp
 from wholestep.compiler.backends.common.numpy_program import LaunchMemory, prologue
-from wholestep.compiler.backends.cuda.runtime import epochs, program
 from wholestep.compiler.backends.cuda.runtime.program import CudaProgram
-from wholestep.compiler.backends.gpu import gemm_medium, schedule
+from wholestep.compiler.backends.gpu.arena import place_scratch
+from wholestep.compiler.backends.gpu.cost_model import GemmCosts
 from wholestep.compiler.backends.gpu.fusion import horizontal
-from wholestep.compiler.backends.gpu.fusion.horizontal import by_launch, check_launches, reads_and_writes
+from wholestep.compiler.backends.gpu.fusion.horizontal import reads_and_writes
+from wholestep.compiler.backends.gpu.fusion.launches import by_launch, check_launches, renumber_by_launch
+from wholestep.compiler.backends.gpu.grids.choose import choose_grid
 from wholestep.compiler.backends.gpu.kernel_schedule import Form, schedule_of
 from wholestep.compiler.backends.gpu.render.source import render
-from wholestep.compiler.backends.gpu.schedule import arena_end, schedule_kernels
 from wholestep.compiler.plan.io import serialize
 from wholestep.compiler.plan.model.kernel import Plan, Schedule, Space
 from wholestep.errors import PlanError
@@ -43,10 +45,8 @@ def planned(graph: ws.Graph, rows: int = 8) -> Plan:
 def alone(plan: Plan) -> Plan:
     """The same kernels, a launch each."""
     bare = replace(plan, kernels=tuple(replace(k, schedule=Schedule()) for k in plan.kernels))
-    own = [[[k]] for k in schedule_kernels(bare)]
-    kernels = schedule_kernels(replace(plan, kernels=horizontal.renumber_by_launch(own)))
-    scratch = max((schedule_of(k).scratch_at + schedule_of(k).scratch for k in kernels), default=0)
-    return replace(plan, kernels=kernels, arena_bytes=arena_end(plan) + scratch)
+    own = [[[replace(k, schedule=choose_grid(bare, k))]] for k in bare.kernels]
+    return place_scratch(replace(plan, kernels=renumber_by_launch(bare, own)))
 
 
 def stepped(plan: Plan, orders: tuple[int, int], given: dict[str, np.ndarray] | None = None) -> dict[int, np.ndarray]:
@@ -68,7 +68,7 @@ def stepped(plan: Plan, orders: tuple[int, int], given: dict[str, np.ndarray] | 
 
 def test_a_step_has_fewer_launches_than_kernels_and_the_same_bits() -> None:
     plan = planned(mlp())
-    launches = list(horizontal.by_launch(plan.kernels))
+    launches = list(by_launch(plan.kernels))
     assert len(launches) == plan.regions < len(plan.kernels)
     assert f"{len(plan.kernels)} kernels in {plan.regions} launches: " in plan.notes[-1]
     assert "run one after the other in the same blocks, one row per block" in plan.notes[-1]
@@ -90,7 +90,7 @@ def test_the_launches_of_a_long_step_stand_in_line(
     """Step by step and in epochs, to the bits of one whose launches wait for what they need alone."""
     rows, states = MODELS["gpt"][1](7), []
     for few in (1000, 1):
-        monkeypatch.setattr(program, "FEW_LAUNCHES", few)
+        set_costs(monkeypatch, "run", branched_launches=few)
         session = session_of("gpt", "cuda", precision=precision)
         for count in (3, 2):
             session.step(**{name: array[:count] for name, array in rows.items()})
@@ -113,16 +113,15 @@ def test_kernels_that_wait_for_each_other_cannot_share_a_launch() -> None:
     serialize.load(serialize.dump(plan))
     joined = tuple(replace(k, schedule=replace(schedule_of(k), launch=0)) for k in plan.kernels)
     with pytest.raises(PlanError, match="cannot share a launch"):
-        horizontal.check_launches(replace(plan, kernels=joined))
+        check_launches(replace(plan, kernels=joined))
     swapped = (plan.kernels[-1], *plan.kernels[1:-1], plan.kernels[0])
     with pytest.raises(PlanError, match="out of order"):
-        horizontal.check_launches(replace(plan, kernels=swapped))
+        check_launches(replace(plan, kernels=swapped))
 
 
 def test_gradients_of_weights_of_a_middle_size_share_a_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each alone has too few tiles for a GPU; together they have the same bits."""
-    monkeypatch.setattr(gemm_medium, "LEAST_FLOPS", 1)
-    monkeypatch.setattr(gemm_medium, "FEWEST", 1)
+    set_costs(monkeypatch, "gemm", medium_flops=1, fewest_medium_blocks=1)
     g = ws.Graph()
     x, labels = g.input("x", ("batch", 36)), g.input("labels", ("batch",), "int32")
     hidden = ws.relu(x @ g.parameter("w1", (36, 40)))
@@ -169,10 +168,10 @@ def test_the_rows_of_the_next_step_are_gathered_in_a_launch_of_this_one(
 
     found, states = trained()
     with monkeypatch.context() as patch:
-        patch.setattr(epochs, "MOST_STEPS", 1)
+        set_costs(patch, "run", graph_steps=1)
         others = [trained()]
     with monkeypatch.context() as patch:
-        patch.setattr(CudaProgram, "gathering", lambda self, blocks: None)
+        patch.setattr(CudaProgram, "gather_launch", lambda self, blocks: None)
         others.append(trained())
     for losses, values in others:
         np.testing.assert_array_equal(losses, found)
@@ -224,7 +223,7 @@ def test_products_that_copy_ahead_are_as_exact_as_others(
         return ws.build_session(g, optimizer=ws.SGD(lr=0.1), batch_size=batch, device=device, options=PLAIN, seed=1)
 
     ours, other = build("cuda"), build("reference")
-    assert set(schedule.WHOLE_TILES) & {schedule_of(k).tile for k in ours.plan.kernels}
+    assert set(GemmCosts().whole_tiles) & {schedule_of(k).tile for k in ours.plan.kernels}
     x = np.random.default_rng(0).standard_normal((batch, inner)).astype(np.float32)
     for rows in (batch, batch - 3):
         assert float(ours.step(x=x[:rows])) == pytest.approx(float(other.step(x=x[:rows])), rel=1e-5)
@@ -236,9 +235,9 @@ def test_products_that_copy_ahead_are_as_exact_as_others(
 def test_large_plans_share_scratch_memory_and_update_more_often(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of one launch lie apart; gradients of the last layers are gone before those of the first ones come."""
     plain = session_of(name, "null:cuda/sm_90").plan
-    monkeypatch.setattr(schedule, "LARGE", 0)
+    set_costs(monkeypatch, "memory", large_arena=0)
     once = session_of(name, "null:cuda/sm_90", options=ANEW).plan
-    monkeypatch.setattr(schedule, "SOONER", 1.0)
+    set_costs(monkeypatch, "memory", update_gain=1.0)
     with emulated_device():
         session, batch = session_of(name, "emulated", options=ANEW), MODELS[name][1](3)
         reference = session_of(name, "reference")
@@ -276,7 +275,7 @@ def test_launches_of_large_plans_use_the_same_scratch_memory(monkeypatch: pytest
 
     given = {n: np.random.default_rng(i).standard_normal((8, 2000)).astype(np.float32) for i, n in enumerate("ab")}
     small = plan()
-    monkeypatch.setattr(schedule, "LARGE", 0)
+    set_costs(monkeypatch, "memory", large_arena=0)
     large = plan()
     assert 0 < scratch_end(large) < scratch_end(small)
     found, other = (stepped(p, (0, 0), given) for p in (small, large))

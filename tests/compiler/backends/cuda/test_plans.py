@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import wholestep as ws
-from wholestep.compiler.backends.gpu.fusion.horizontal import by_launch
+from wholestep.compiler.backends.gpu.fusion.launches import by_launch
 from wholestep.compiler.backends.gpu.kernel_schedule import schedule_of
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.model.kernel import Plan

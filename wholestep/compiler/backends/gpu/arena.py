@@ -1,4 +1,4 @@
-"""Kernel order and arena layout: kernels off the critical path run as early as possible, to shorten live ranges.
+"""Kernel order, arena offsets and scratch memory.  Kernels off the critical path run early, to shorten live ranges.
 
 A weight gradient is ready early and read by its update only.  If updates ran after the whole backward pass, all
 activations and their gradients would stay alive until then.  Offsets are assigned by liveness: in-place reuse of
@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from wholestep.compiler.backends.gpu.gemm_library import workspace_of
-from wholestep.compiler.backends.gpu.kernel_schedule import schedule_of
-from wholestep.compiler.backends.gpu.target import target_of
+from wholestep.compiler.backends.gpu.grids.gemm_library import workspace_of
+from wholestep.compiler.backends.gpu.kernel_schedule import COUNTERS, schedule_of
+from wholestep.compiler.backends.gpu.target import costs_of, target_of
 from wholestep.compiler.plan.memory.first_fit import Lifetime, first_fit
 from wholestep.compiler.plan.memory.inplace import may_alias
 from wholestep.compiler.plan.model.bodies import Call, Dot, Nest, Window
-from wholestep.compiler.plan.model.kernel import Buffer, Draft, Kernel, Space
+from wholestep.compiler.plan.model.kernel import Buffer, Draft, Kernel, Plan, Space
+from wholestep.compiler.plan.model.layout import align_up
 
 
 def hoist_off_critical_path(draft: Draft) -> Draft:
@@ -38,7 +39,7 @@ def hoist_off_critical_path(draft: Draft) -> Draft:
 def has_many_tiles(draft: Draft, results: set[int]) -> bool:
     """Is the result of a product so large that the library needs no workspace for it?"""
     return bool(target_of(draft).fusion.plain_products) and any(
-        not workspace_of(draft.buffers[b].bytes) for b in results
+        not workspace_of(draft, draft.buffers[b].bytes) for b in results
     )
 
 
@@ -132,3 +133,37 @@ def _align_bytes(bytes: int) -> int:
 
 def _may_overwrite(kernel: Kernel, old: Buffer, new: Buffer) -> bool:
     return isinstance(kernel.body, Nest) and old.last > old.first and may_alias(kernel, old, new)
+
+
+def arena_end(plan: Plan) -> int:
+    """Offset after the last arena buffer and library workspace, where the scratch memory begins."""
+    ends = [b.offset + b.bytes for b in plan.buffers if b.space is Space.ARENA]
+    ends += [schedule_of(k).workspace_at + schedule_of(k).workspace for k in plan.kernels]
+    return align_up(max(ends, default=0))
+
+
+def exceeds_scratch(draft: Draft) -> bool:
+    """Would kernels reuse the same scratch bytes or counters, because they exceed the budget together?"""
+    schedules = [schedule_of(k) for k in draft.kernels if schedule_of(k).scratch]
+    too_many_bytes = sum(s.scratch for s in schedules) > costs_of(draft).memory.scratch
+    return too_many_bytes or sum(s.counters for s in schedules) > COUNTERS
+
+
+def place_scratch(plan: Plan) -> Plan:
+    """Offsets of partial sums and arrival counters.
+
+    Kernels that may run concurrently (those of one launch; in small plans all of them) get disjoint scratch.
+    """
+    costs, end = costs_of(plan).memory, arena_end(plan)
+    kernels, scratch, counters, launch = [], 0, 0, -1
+    for kernel in plan.kernels:
+        schedule = schedule_of(kernel)
+        if schedule.scratch or schedule.counters:
+            begins_launch = end > costs.large_arena and schedule.launch != launch
+            scratch = 0 if begins_launch or scratch + schedule.scratch > costs.scratch else scratch
+            counters = 0 if counters + schedule.counters > COUNTERS else counters
+            schedule = replace(schedule, scratch_at=scratch, counters_at=counters)
+            scratch, counters, launch = scratch + schedule.scratch, counters + schedule.counters, schedule.launch
+        kernels.append(replace(kernel, schedule=schedule))
+    bytes = max((schedule_of(k).scratch_at + schedule_of(k).scratch for k in kernels), default=0)
+    return replace(plan, kernels=tuple(kernels), arena_bytes=end + bytes)

@@ -14,12 +14,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from wholestep.compiler.backends.gpu.target import costs_of
 from wholestep.compiler.ir.types import Dim, Extent, TensorType
 from wholestep.compiler.plan.model.bodies import Dot, Nest
 from wholestep.compiler.plan.model.kernel import Draft, Index, Instr, Kernel, Level, Load, Space, Store
 from wholestep.compiler.plan.model.layout import layout_bytes
-
-LEAST_BYTES = 1 << 30  # bytes of the smallest buffer that is chunked
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ def chunk_loss_head(draft: Draft, halvings: int = 0) -> Draft:
     Args:
         halvings: how often the chunks are halved to save memory; smaller buffers are then chunked as well.
     """
-    least, parts = LEAST_BYTES >> 6 * halvings, 2 << halvings
+    least, parts = costs_of(draft).memory.chunked_loss >> 6 * halvings, 2 << halvings
     candidates = [b for b in draft.buffers if b.space is Space.ARENA and b.bytes >= least and b.type.rank == 2]
     for buffer in sorted(candidates, key=lambda b: -b.bytes):
         cut = None if draft.loops else _find(draft, buffer.id, parts)

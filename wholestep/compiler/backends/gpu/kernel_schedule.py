@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar
 
-from wholestep.compiler.plan.model.kernel import Kernel, Plan, Schedule
+from wholestep.compiler.ir.types import evaluate
+from wholestep.compiler.plan.model.kernel import Draft, Kernel, Plan, Schedule
 
-WARP = 32  # threads of a warp: reductions by shuffles, and all native headers, assume it
-THREADS = 256  # threads per block that the native headers assume; only long rows and wide convolutions have others
+WARP = 32  # threads of a warp: reductions by shuffles in native/device.h, and all other headers, assume it
+# Threads per block that native/product.h, middle.h, loops.h and staying.h assume; only long rows, direct convolutions
+# and attention have others.
+THREADS = 256
 COUNTERS = 1 << 16  # arrival counters of blocks that share a sum; a program allocates them, all zero between kernels
 
 
@@ -34,7 +38,9 @@ class Form(StrEnum):
     POOLED_GRADIENT = "pooled gradient"  # weight gradient through a max-pool: some weights per thread
 
 
-JOINED = 12  # partial gradients that one block adds before the group sums are added; determines the bits
+# Partial gradients that one block adds before the group sums are added: a template argument of `ws_join_parts` in
+# native/window.h, and part of the size of the counters; determines the bits.
+JOINED = 12
 
 
 @dataclass(frozen=True)
@@ -50,7 +56,7 @@ class GpuSchedule(Schedule):
     vector: int = 1  # adjacent elements per thread
     chunk: int = 0  # elements of a sum that one block adds up; 0: all of them
     chunks: int = 1  # number of chunks at capacity
-    # GEMM: rows and columns per block, and thread groups that split k; convolution: see `direct_convolution.py`
+    # GEMM: rows and columns per block, and thread groups that split k; convolution: see `grids/convolution.py`
     tile: tuple[int, ...] = ()
     scratch: int = 0  # bytes for partial sums, after the arena's buffers,
     scratch_at: int = 0  # at this offset
@@ -96,6 +102,19 @@ def calls_library(plan: Plan) -> bool:
 def _sends_sizes(kernel: Kernel) -> bool:
     """Do ranks exchange tensors whose shapes depend on the call?"""
     return schedule_of(kernel).form == Form.EXCHANGE and not all(isinstance(count, int) for count in kernel.axes)
+
+
+def sizes_in(plan: Draft, kernel: Kernel) -> Mapping[str, int]:
+    """Capacities of the plan; inside a loop also the last value of the step index."""
+    if kernel.loop is None:
+        return plan.sizes
+    loop = plan.loops[kernel.loop]
+    return {**plan.sizes, loop.symbol: max(0, evaluate(loop.length, plan.sizes) - 1)}
+
+
+def blocks_of(count: int, per_block: int, most: int) -> int:
+    """Blocks for `count` items, at least one and at most `most`."""
+    return max(1, min(most, -(-count // per_block)))
 
 
 def schedule_of(kernel: Kernel) -> GpuSchedule:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from wholestep.compiler.backends.gpu.gemm_library import is_direct, takes
+from wholestep.compiler.backends.gpu.grids.gemm_library import is_direct, is_library_gemm
+from wholestep.compiler.backends.gpu.target import costs_of
 from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.plan.lower.rewrite_loads import with_loads
 from wholestep.compiler.plan.model.bodies import Columns, Dot, Nest
@@ -18,8 +19,6 @@ from wholestep.compiler.plan.model.kernel import Draft, Kernel, Load, Space
 from wholestep.compiler.plan.model.layout import layout_bytes
 
 NEEDED = 16  # bytes: row alignment that the library's fast kernels require
-CHOSEN = 128  # bytes: alignment given to padded rows, one cache line
-LEAST_COLUMNS = 1024  # elements: shorter rows would grow too much, relatively
 
 
 def pad_leading_dimensions(draft: Draft) -> Draft:
@@ -41,7 +40,8 @@ def pad_leading_dimensions(draft: Draft) -> Draft:
     lengths = " and ".join(
         sorted({f"{draft.buffers[id].type.shape[-1]} to {pitch} elements" for id, pitch in pitches.items()})
     )
-    note = f"rows of library GEMM operands are padded to multiples of {CHOSEN} bytes: {lengths}"
+    alignment = costs_of(draft).gemm.row_alignment
+    note = f"rows of library GEMM operands are padded to multiples of {alignment} bytes: {lengths}"
     return replace(draft, buffers=tuple(buffers), kernels=kernels, notes=(*draft.notes, note))
 
 
@@ -51,16 +51,16 @@ def _pitches(draft: Draft) -> dict[int, int]:
     for k in draft.kernels:
         for load in (*(x for x, _ in k.body.reads()), *k.body.stores()):
             accesses.setdefault(load.buffer, []).append((k, load))
-    pitches = {}
+    pitches, costs = {}, costs_of(draft).gemm
     for id in sorted(_half_gemm_operands(draft)):
         buffer = draft.buffers[id]
         columns = buffer.type.shape[-1] if buffer.type.rank > 1 else 0
         size = buffer.type.dtype.size
-        if buffer.space is not Space.ARENA or not isinstance(columns, int) or columns < LEAST_COLUMNS:
+        if buffer.space is not Space.ARENA or not isinstance(columns, int) or columns < costs.padded_columns:
             continue
         by_rows = all(isinstance(k.body, Dot | Nest | Columns) and x.shape[-1:] == (columns,) for k, x in accesses[id])
         if columns * size % NEEDED and by_rows:
-            pitches[id] = -(-columns * size // CHOSEN) * CHOSEN // size
+            pitches[id] = -(-columns * size // costs.row_alignment) * costs.row_alignment // size
     return _consistent_pairs(draft, pitches)
 
 
@@ -69,7 +69,8 @@ def _half_gemm_operands(draft: Draft) -> set[int]:
     operands: set[int] = set()
     for k in draft.kernels:
         dot = k.body
-        if isinstance(dot, Dot) and draft.buffers[dot.a.buffer].type.dtype.is_half and takes(draft, k, draft.sizes):
+        is_half = isinstance(dot, Dot) and draft.buffers[dot.a.buffer].type.dtype.is_half
+        if isinstance(dot, Dot) and is_half and is_library_gemm(draft, k, draft.sizes):
             operands |= {dot.a.buffer, dot.b.buffer}
             if is_direct(draft, dot):
                 operands |= {load.buffer for load in dot.stores()}

@@ -5,15 +5,12 @@ A pool is fused if a tile with the pooling window in registers fits a block's sh
 
 from __future__ import annotations
 
-from wholestep.compiler.backends.gpu.direct_convolution import Shape, best_tile, fits_pool, static_extent
+from wholestep.compiler.backends.gpu.grids.convolution import Shape, best_tile, fits_pool, static_extent
 from wholestep.compiler.backends.gpu.target import GpuTarget, gpu_target
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import IRGraph, Node, rewrite
 from wholestep.compiler.passes.lower.max_pooling import fuse_pool_gradient
-
-BATCH_PARTS = 64  # slices of the batch of a weight gradient, one block each
-IMAGES = 128  # batch size for which tiles are tried: whether one fits does not depend on it
 
 
 def takes_pool(convolution: Node, pool: Node, name: str) -> bool:
@@ -26,7 +23,12 @@ def takes_pool(convolution: Node, pool: Node, name: str) -> bool:
     _, rows, columns, _ = convolution.type.shape
     size = static_extent(rows) // window[0] * window[0], static_extent(columns) // window[1] * window[1]
     shape = Shape(tall, wide, a.stride, a.dilation, channels, outputs, *size, a.low, window)
-    return a.groups == 1 and best_tile(shape, IMAGES, _size(convolution)) is not None
+    return a.groups == 1 and has_tile(shape, convolution, target)
+
+
+def has_tile(shape: Shape, node: Node, target: GpuTarget) -> bool:
+    """Does a tile of a convolution fit a block?"""
+    return best_tile(shape, target.cost_model.convolution.trial_images, _size(node), target) is not None
 
 
 def _size(node: Node) -> int:
@@ -35,7 +37,8 @@ def _size(node: Node) -> int:
 
 def through_small_pools(graph: IRGraph, target: GpuTarget) -> IRGraph:
     """Lets adjoints of convolutions and sums read the pooled gradient directly, if a block has room for it."""
-    return rewrite(graph, lambda node: fuse_pool_gradient(node, BATCH_PARTS, lambda n, pool: _fits(n, pool, target)))
+    slices = target.cost_model.convolution.pooled_batch_slices
+    return rewrite(graph, lambda node: fuse_pool_gradient(node, slices, lambda n, pool: _fits(n, pool, target)))
 
 
 def _fits(node: Node, spread: Node, target: GpuTarget) -> bool:
@@ -45,11 +48,12 @@ def _fits(node: Node, spread: Node, target: GpuTarget) -> bool:
     if node.op == "conv2d_grad_weight":
         outputs, tall, wide, channels = map(static_extent, node.type.shape)
         _, rows, columns, _ = map(_static_or_zero, spread.inputs[0].type.shape)
-        return fits_pool(Shape(tall, wide, (1, 1), (1, 1), channels, outputs, rows, columns, a.low, pool), _size(node))
+        shape = Shape(tall, wide, (1, 1), (1, 1), channels, outputs, rows, columns, a.low, pool)
+        return fits_pool(shape, _size(node), target.cost_model.convolution)
     outputs, tall, wide, channels = map(static_extent, node.inputs[1].type.shape)
     _, rows, columns, _ = map(_static_or_zero, node.type.shape)
     shape = Shape(tall, wide, (1, 1), (1, 1), outputs, channels, rows, columns, (0, 0))
-    return best_tile(shape, IMAGES, _size(node)) is not None
+    return has_tile(shape, node, target)
 
 
 def _static_or_zero(extent: object) -> int:

@@ -1,14 +1,17 @@
-"""Layout of a program's own allocation on a GPU, and the memory footprint of a plan, computed without a GPU."""
+"""Layout of a program's own allocation on a GPU, its step record, and a plan's memory footprint, all without a GPU."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from wholestep.compiler.backends.gpu.kernel_schedule import COUNTERS
 from wholestep.compiler.plan.memory.peak_memory import Footprint, states_in
 from wholestep.compiler.plan.model.kernel import Buffer, Layout, Plan, Space
 from wholestep.compiler.plan.model.layout import layout_bytes
+from wholestep.compiler.runtime.arrays import AnyArray
 
 ALIGNMENT = 256  # bytes, of states, inputs and outputs
 DIMS = 16  # symbolic dimensions of `ws_step` in native/device.h
@@ -24,6 +27,18 @@ def align_size(size: int) -> int:
 def record_words(plan: Plan) -> int:
     """8-byte words of a step record."""
     return HEAD + max(1, plan.slots)
+
+
+def write_record(
+    record: AnyArray, plan: Plan, sizes: Mapping[str, int], slots: Sequence[float], head: Sequence[int]
+) -> None:
+    """Fills a `ws_step` record of 64-bit words: seed, step, position and rows, then sizes and scalar slots."""
+    for i, word in enumerate(head):
+        record[i] = word
+    for i, symbol in enumerate(plan.symbols):
+        record[4 + i] = sizes[symbol]
+    if slots:
+        record[HEAD : HEAD + len(slots)].view(np.float64)[:] = slots
 
 
 def is_small(buffer: Buffer) -> bool:

@@ -10,20 +10,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from wholestep.compiler.backends.gpu.grids.scatter import schedule_scatter
+from wholestep.compiler.backends.gpu.kernel_schedule import Form
 from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.plan.model.bodies import Nest, Scatter
 from wholestep.compiler.plan.model.kernel import Draft, Instr, Kernel, Level, Space
 from wholestep.compiler.plan.model.layout import align_up
 
 
-def accumulate_scatters_in_place(draft: Draft, scatters: Sequence[int]) -> Draft:
-    """Redirects the given scatters into the buffer that they are added to, if nothing else reads either buffer.
-
-    Args:
-        scatters: ids of the scatter kernels to redirect.
-    """
+def accumulate_scatters_in_place(draft: Draft) -> Draft:
+    """Redirects sorted scatters into the buffer that they are added to, if nothing else reads either buffer."""
     kernels, buffers = list(draft.kernels), list(draft.buffers)
-    for id in scatters:
+    scatters = [k for k in draft.kernels if isinstance(k.body, Scatter)]
+    for id in [k.id for k in scatters if schedule_scatter(draft, k).form == Form.SCATTER_SORTED]:
         scatter = kernels[id].body
         assert isinstance(scatter, Scatter)
         target = scatter.target.buffer

@@ -1,4 +1,4 @@
-"""The target of a block-and-thread machine: its sizes, and the vendor's libraries that replace kernels of ours.
+"""The target of a block-and-thread machine: sizes, a cost model, and libraries that replace kernels of ours.
 
 `backends/gpu` reads a machine through this record only, so another vendor's GPU is another record
 ([060](../../../../docs/decisions/060-gpu-target.md)).
@@ -10,26 +10,27 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from wholestep.compiler.backends.gpu.cost_model import GpuCosts
 from wholestep.compiler.target import Target, targets_of
 from wholestep.records import dataclass
 
 if TYPE_CHECKING:
     from wholestep.compiler.backends.gpu.kernel_schedule import GpuSchedule
     from wholestep.compiler.ir.graph import Node
-    from wholestep.compiler.plan.model.kernel import Draft, Kernel, Plan
+    from wholestep.compiler.plan.model.kernel import Draft, Kernel
 
-WIDEST_HEAD = 512  # bytes per row of the widest attention head that our kernel has shared memory for
+WIDEST_HEAD = 512  # bytes per row of the widest attention head that native/attention.h has shared memory for
 
 
 def _no_convolution(node: Node, target: GpuTarget) -> bool:
     return False
 
 
-def _no_kernel(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> str | None:
+def _no_kernel(plan: Draft, kernel: Kernel, sizes: Mapping[str, int]) -> str | None:
     return "this GPU has no library for them"
 
 
-def _no_schedule(plan: Plan, kernel: Kernel) -> GpuSchedule:
+def _no_schedule(plan: Draft, kernel: Kernel) -> GpuSchedule:
     raise NotImplementedError("a library that computes no kernel schedules none")
 
 
@@ -43,14 +44,15 @@ class Libraries:
     name: str = ""  # of the library, for reports
     convolves: Callable[[Node, GpuTarget], bool] = _no_convolution  # does it compute this convolution or adjoint?
     # Why it does not compute a planned convolution or attention at these sizes; None if it does.
-    why_not: Callable[[Plan, Kernel, Mapping[str, int]], str | None] = _no_kernel
-    schedule: Callable[[Plan, Kernel], GpuSchedule] = _no_schedule  # of a kernel that it computes
+    why_not: Callable[[Draft, Kernel, Mapping[str, int]], str | None] = _no_kernel
+    schedule: Callable[[Draft, Kernel], GpuSchedule] = _no_schedule  # of a kernel that it computes
 
 
 @dataclass(frozen=True)
 class GpuTarget(Target):
     """A target whose plans `backends/gpu` schedules and renders."""
 
+    cost_model: GpuCosts = GpuCosts()  # thresholds and tiles of the scheduler
     tf32: bool = False  # are the operands of float32 products rounded to tf32, which has 10 mantissa bits?
     # The `Libraries` record, "package.module:name": a target is plain data, and importing it loads no library.
     libraries: str = f"{__name__}:NO_LIBRARIES"
@@ -84,3 +86,8 @@ def gpu_target(name: str) -> GpuTarget:
 def target_of(plan: Draft) -> GpuTarget:
     """The target that a plan is compiled for."""
     return gpu_target(plan.target)
+
+
+def costs_of(plan: Draft) -> GpuCosts:
+    """The cost model that a plan is scheduled with."""
+    return target_of(plan).cost_model

@@ -25,13 +25,12 @@ from wholestep.compiler.backend import LoadContext, do_nothing
 from wholestep.compiler.backends.common.numpy_program import HostDevice, HostProgram, LaunchMemory
 from wholestep.compiler.backends.cuda.libraries import library_calls
 from wholestep.compiler.backends.cuda.libraries.cudnn import Description
-from wholestep.compiler.backends.cuda.runtime.launch_list import write_record
 from wholestep.compiler.backends.cuda.target import TARGETS
-from wholestep.compiler.backends.gpu.gemm_library import GemmOperand, Product, product_of
+from wholestep.compiler.backends.gpu.arena import arena_end
+from wholestep.compiler.backends.gpu.grids.gemm_library import GemmOperand, Product, product_of
 from wholestep.compiler.backends.gpu.kernel_schedule import Form, schedule_of, sort_grid_blocks
-from wholestep.compiler.backends.gpu.program_memory import record_words
+from wholestep.compiler.backends.gpu.program_memory import record_words, write_record
 from wholestep.compiler.backends.gpu.render.source import GpuSource, Rendered, render, with_primitives
-from wholestep.compiler.backends.gpu.schedule import arena_end
 from wholestep.compiler.devices import register, unregister
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.attrs import AttentionAttrs

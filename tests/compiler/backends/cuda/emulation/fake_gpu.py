@@ -23,7 +23,7 @@ from tests.compiler.backends.cuda.emulation.emulated import WRONG, compiled_text
 from wholestep.compiler.backends.cuda.driver import driver, nvrtc
 from wholestep.compiler.backends.cuda.libraries import cublas, cudnn
 from wholestep.compiler.backends.cuda.runtime import device
-from wholestep.compiler.backends.gpu.gemm_library import Product
+from wholestep.compiler.backends.gpu.grids.gemm_library import Product
 
 MEETS = re.compile(
     r"ws_warp|ws_convolve|ws_gradient|ws_pooled_gradient|ws_block|ws_\w*product|ws_attention|__ballot|__syncthreads"

@@ -21,3 +21,13 @@ def change_targets(patch: pytest.MonkeyPatch, change: Callable[[GpuTarget], GpuT
 
 def set_limits(patch: pytest.MonkeyPatch, **limits: Any) -> None:
     change_targets(patch, lambda target: replace(target, limits=replace(target.limits, **limits)))
+
+
+def set_costs(patch: pytest.MonkeyPatch, group: str, **costs: Any) -> None:
+    """Changes fields of one record of the cost model, such as "gemm"."""
+
+    def change(target: GpuTarget) -> GpuTarget:
+        model = target.cost_model
+        return replace(target, cost_model=replace(model, **{group: replace(getattr(model, group), **costs)}))
+
+    change_targets(patch, change)

@@ -13,11 +13,10 @@ from tests.compiler.attention_graphs import Shape, attention
 from tests.compiler.backends.cuda.emulation.emulated import TARGET, Emulated
 from tests.compiler.backends.cuda.emulation.fake_gpu import FakeDriver
 from tests.compiler.backends.cuda.emulation.models import MODELS, UNCHECKED, session_of
+from tests.compiler.backends.cuda.emulation.targets import set_costs
 from tests.compiler.backends.cuda.kernels.test_graphs import ORDERS, STEP, run, together
 from tests.compiler.ir.random_graphs import example_values
 from tests.support.oracles import assert_close
-from wholestep.compiler.backends.cuda.libraries import cudnn_attention as rules
-from wholestep.compiler.backends.gpu import attention as gpu_attention
 from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import bfloat16, float64
@@ -67,7 +66,7 @@ def test_kernels_beside_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None
     compiler = Compiler(CompileOptions(egraph=False))
     plans = [compiler.plan(graph, CAPACITY, TARGET)[0] for graph in found.values()]
     for own in (2, 4):
-        monkeypatch.setattr(gpu_attention, "OWN", ((0, own),))
+        set_costs(monkeypatch, "attention", rows_per_group=((0, own),))
         plans.append(compiler.plan(found["causal"], CAPACITY, TARGET)[0])
     *emulated, with_two_rows, with_four = together(plans)
     for (name, graph), one in zip(found.items(), emulated, strict=True):
@@ -84,7 +83,7 @@ def test_kernels_beside_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_attention_in_half_precision_is_cudnns(monkeypatch: pytest.MonkeyPatch, gpu: FakeDriver | None) -> None:
     """Packed queries, keys and values are read and written in place; the same bits twice; a smaller batch."""
-    monkeypatch.setattr(rules, "LEAST_WORK", 0)
+    set_costs(monkeypatch, "library", attention_flops=0)
     options = ws.CompileOptions(verify=True, cache=False, egraph=False)
     ours, again = (session_of("gpt", "cuda", precision="bfloat16", options=options) for _ in range(2))
     other = session_of("gpt", "reference", precision="bfloat16")
@@ -109,7 +108,7 @@ def test_attention_in_half_precision_is_cudnns(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_shared_keys_and_a_memory_are_cudnns_too(monkeypatch: pytest.MonkeyPatch, gpu: FakeDriver | None) -> None:
-    monkeypatch.setattr(rules, "LEAST_WORK", 0)
+    set_costs(monkeypatch, "library", attention_flops=0)
 
     def trained(device: str) -> tuple[list[float], list[str]]:
         g = ws.Graph()
@@ -168,7 +167,7 @@ def test_a_report_says_who_computes_attention_and_why() -> None:
 def test_the_workspace_in_a_plan_is_what_the_library_asks_for(
     heads: tuple[int, int], tokens: int, width: int, asked: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rules, "LEAST_WORK", 0)
+    set_costs(monkeypatch, "library", attention_flops=0)
     shape: Shape = (*heads, tokens, width)
     graph = attention(shape, shape, shape, causal=True, dtype=bfloat16)
     plan, _ = Compiler(CompileOptions(egraph=False)).plan(graph, {}, TARGET)

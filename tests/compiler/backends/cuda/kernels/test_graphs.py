@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 import wholestep as ws
 from docs import make_ops
 from tests.compiler.backends.cuda.emulation.emulated import TARGET, Emulated, compiled_text
+from tests.compiler.backends.cuda.emulation.targets import set_costs
 from tests.compiler.ir.random_graphs import LARGEST_VALUE, example_values, graphs
 from tests.ops.compiled_ops import group_graph
 from tests.ops.table import GROUPS
 from tests.support.oracles import assert_close
 from wholestep.compiler.backends.common.numpy_program import LaunchMemory, prologue
-from wholestep.compiler.backends.gpu import schedule
 from wholestep.compiler.backends.gpu.render.source import render
 from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.ir.ops import OPS
@@ -154,7 +154,7 @@ def test_a_short_sum_over_columns_has_the_bits_of_warps_that_share_it(monkeypatc
     rng, found = np.random.default_rng(0), []
     inputs = {"x": rng.standard_normal((19, 2, 304)).astype(np.float32)}
     for longest, width in ((32, 256), (0, 32)):
-        monkeypatch.setattr(schedule, "SHORT_SUM", longest)
+        set_costs(monkeypatch, "reductions", short_column=longest)
         plan, _ = Compiler(CompileOptions(egraph=False)).plan(graph, {"batch": 21}, TARGET)
         assert [k.schedule.width for k in plan.kernels if k.schedule.form == "columns"] == [width]
         state = {name: first_values(plan, seed=0)(name) for name, _ in plan.states}
@@ -170,7 +170,7 @@ def test_a_short_sum_over_columns_has_the_bits_of_warps_that_share_it(monkeypatc
 @pytest.mark.parametrize("width", [1200, 42])
 def test_indices_are_sorted_where_a_table_is_large(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every row of the target is written, also those that nothing is added to; a smaller batch than the capacity."""
-    monkeypatch.setattr(schedule, "MANY_PLACES", 1)
+    set_costs(monkeypatch, "scatter", sorted_work=1)
     g = ws.Graph()
     at, y = g.input("at", ("batch", 9), dtype="int32"), g.input("y", ("batch", 9, width))
     g.set_outputs({"loss": (ws.take(g.parameter("table", (37, width)), at) * y).sum()})

@@ -16,7 +16,7 @@ from tests.compiler.backends.cuda.emulation.emulated import Emulated, LaunchMemo
 from tests.compiler.backends.cuda.emulation.fake_gpu import FakeDriver
 from tests.compiler.backends.cuda.kernels.test_machine_code import compiled
 from wholestep.compiler.backends.cuda.driver import driver
-from wholestep.compiler.backends.gpu.fusion.horizontal import check_launches
+from wholestep.compiler.backends.gpu.fusion.launches import check_launches
 from wholestep.compiler.backends.gpu.kernel_schedule import schedule_of
 from wholestep.compiler.backends.gpu.persistent import scan
 from wholestep.compiler.backends.gpu.render.source import render

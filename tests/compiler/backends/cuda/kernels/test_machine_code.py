@@ -23,7 +23,7 @@ from wholestep.compiler.backends.cuda.driver import nvrtc as compiler
 from wholestep.compiler.backends.cuda.driver.nvrtc import compile_text, nvrtc, translation_unit
 from wholestep.compiler.backends.cuda.libraries import cublas, versions
 from wholestep.compiler.backends.cuda.target import TARGETS
-from wholestep.compiler.backends.gpu.render.implicit_gemm_convolution import WINDOWS
+from wholestep.compiler.backends.gpu.render.convolution.implicit_gemm import WINDOWS
 from wholestep.compiler.backends.gpu.render.language import OPS as TEXTS
 from wholestep.compiler.backends.gpu.render.source import RENDER, render
 from wholestep.compiler.ir.ops import OPS, Family

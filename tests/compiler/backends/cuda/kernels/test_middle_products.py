@@ -7,10 +7,10 @@ import pytest
 
 from tests.compiler.attention_graphs import leaf
 from tests.compiler.backends.cuda.emulation.emulated import TARGET
+from tests.compiler.backends.cuda.emulation.targets import set_costs
 from tests.compiler.backends.cuda.kernels.test_graphs import ORDERS, STEP, run, together
 from tests.compiler.ir.random_graphs import example_values
 from tests.support.oracles import assert_close
-from wholestep.compiler.backends.gpu import gemm_medium
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import IRGraph, Output
 from wholestep.compiler.ir.semantics.interpret import interpret
@@ -31,13 +31,12 @@ def graph(left: bool, right: bool) -> IRGraph:
 
 
 def test_products_beside_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gemm_medium, "LEAST_FLOPS", 0)
-    monkeypatch.setattr(gemm_medium, "FEWEST", 1)
+    set_costs(monkeypatch, "gemm", medium_flops=0, fewest_medium_blocks=1)
     compiler = Compiler(CompileOptions(egraph=False))
     cases = [(graph(left, right), enough) for left in (False, True) for right in (False, True) for enough in (1, 1000)]
     plans = []
     for found, enough in cases:
-        monkeypatch.setattr(gemm_medium, "ENOUGH", enough)
+        set_costs(monkeypatch, "gemm", medium_blocks=enough)
         plans.append(compiler.plan(found, {"batch": 25}, TARGET)[0])
     forms = [k.schedule for plan in plans for k in plan.kernels if type(k.body).__name__ == "Dot"]
     assert [s.tile[:2] for s in forms] == [(64, 64), (32, 32)] * 4

@@ -7,10 +7,9 @@ import pytest
 
 import wholestep as ws
 from tests.compiler.backends.cuda.emulation.fake_gpu import FakeDriver
-from tests.compiler.backends.cuda.emulation.targets import set_limits
+from tests.compiler.backends.cuda.emulation.targets import set_costs, set_limits
 from wholestep.compiler.backends.cuda.driver import driver
 from wholestep.compiler.backends.cuda.driver.nvrtc import compile_text, translation_unit
-from wholestep.compiler.backends.cuda.runtime import epochs
 from wholestep.compiler.backends.cuda.runtime.program import CudaProgram
 from wholestep.compiler.backends.gpu.persistent import eligibility
 from wholestep.compiler.backends.gpu.render.persistent_step import render_persistent_step
@@ -70,7 +69,7 @@ def test_steps_of_one_kernel_have_the_bits_of_those_of_a_graph(
 ) -> None:
     """Shuffled epochs with a smaller last batch; several launches; blocks that have more than one row."""
     few(monkeypatch)
-    monkeypatch.setattr(epochs, "PERSISTENT_STEPS", 3)
+    set_costs(monkeypatch, "run", persistent_steps=3)
     data, before = rows(3 * batch + 7), counted(gpu)
     found = trained(batch, turned, data)
     if gpu is not None:
@@ -86,7 +85,7 @@ def test_data_that_is_streamed_and_launches_of_one_kernel(
     few(monkeypatch)
     data = rows(43)
     found = trained(20, False, data)
-    monkeypatch.setattr(epochs, "SHARE", 0.0)
+    set_costs(monkeypatch, "run", resident_share=0.0)
     assert_equal(trained(20, False, data), found)
     other = build("reference", 20)
     losses = np.asarray(other.run(data, epochs=2)).ravel()

@@ -7,8 +7,10 @@ import pytest
 
 import wholestep as ws
 from tests.compiler.backends.cuda.emulation.fake_gpu import FakeDriver
-from wholestep.compiler.backends.gpu import gemm_library, leading_dimension
-from wholestep.compiler.backends.gpu.gemm_library import Product, product_of
+from tests.compiler.backends.cuda.emulation.targets import set_costs
+from wholestep.compiler.backends.gpu.cost_model import GemmCosts
+from wholestep.compiler.backends.gpu.grids import gemm_library
+from wholestep.compiler.backends.gpu.grids.gemm_library import Product, product_of
 from wholestep.compiler.backends.gpu.kernel_schedule import Form, schedule_of
 from wholestep.compiler.ir.types import bfloat16
 from wholestep.compiler.plan.io.serialize import dump, load
@@ -44,7 +46,7 @@ def test_scores_of_an_odd_number_of_classes_have_aligned_rows() -> None:
     wide = [b for b in plan.buffers if b.space is Space.ARENA and 5056 in b.type.shape]
     assert len(wide) == 2
     assert len({b.offset for b in wide}) == 1, "the gradient of scores lies where they were"
-    assert plan.arena_bytes < 1.2 * wide[0].bytes + gemm_library.WORKSPACE + 4 * 64 * 5003
+    assert plan.arena_bytes < 1.2 * wide[0].bytes + GemmCosts().library_workspace + 4 * 64 * 5003
     assert load(dump(plan)) == plan, "a file of it is sound"
     assert steps(library(build("null:cuda/sm_90", 64, 5008, 128).plan)) == {64, 5008}
     other = build("null:cuda/sm_90", 64, 5003, 128, "float32").plan
@@ -54,7 +56,7 @@ def test_scores_of_an_odd_number_of_classes_have_aligned_rows() -> None:
 def test_steps_with_such_rows_are_the_references(gpu: FakeDriver | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """At capacity and below; the plan is checked against the interpreter besides."""
     classes = 19
-    monkeypatch.setattr(leading_dimension, "LEAST_COLUMNS", 1)
+    set_costs(monkeypatch, "gemm", padded_columns=1)
     monkeypatch.setattr(gemm_library, "least_flops", lambda target: {"bfloat16": 1})
     ours, other = build("cuda", 24, classes, 6), build("reference", 24, classes, 6)
     assert steps(library(ours.plan)) == {24, 64}

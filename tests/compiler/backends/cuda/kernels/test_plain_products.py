@@ -12,9 +12,9 @@ import pytest
 
 import wholestep as ws
 from tests.compiler.backends.cuda.emulation.emulated import TARGET, emulated_device
-from wholestep.compiler.backends.gpu import chunked_loss, schedule
-from wholestep.compiler.backends.gpu import gemm_library as products
-from wholestep.compiler.backends.gpu.gemm_library import product_of
+from tests.compiler.backends.cuda.emulation.targets import set_costs
+from wholestep.compiler.backends.gpu.grids import gemm_library as products
+from wholestep.compiler.backends.gpu.grids.gemm_library import product_of
 from wholestep.compiler.backends.gpu.kernel_schedule import Form, schedule_of
 from wholestep.compiler.plan.check.soundness import check_file
 from wholestep.compiler.plan.fusion import partial_column_sums
@@ -48,10 +48,8 @@ def test_a_step_of_plain_products_is_that_of_the_reference(precision: str, monke
     monkeypatch.setattr(products, "least_flops", lambda target: dict.fromkeys(ALL, 1))
     monkeypatch.setattr(partial_column_sums, "LEAST_COLUMNS", 32)
     monkeypatch.setattr(partial_column_sums, "LEAST_ELEMENTS", 1)
-    monkeypatch.setattr(schedule, "MANY_PLACES", 1)
-    monkeypatch.setattr(
-        chunked_loss, "LEAST_BYTES", 5 * 8 * 72 * (4 if precision == "float32" else 2)
-    )  # scores in halves
+    set_costs(monkeypatch, "scatter", sorted_work=1)
+    set_costs(monkeypatch, "memory", chunked_loss=5 * 8 * 72 * (4 if precision == "float32" else 2))  # scores in halves
     monkeypatch.setattr(partial_column_sums, "PARTS", 3)  # of which none has as many rows as it has warps
     monkeypatch.setattr(partial_column_sums, "BLOCKS", 3)
     monkeypatch.setattr(partial_column_sums, "LEAST_ALONE", 1)
@@ -91,8 +89,7 @@ def check_half_plan(plan: Plan) -> None:
 
 def test_a_large_plan_has_results_over_operands_and_updates_in_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Logits become their gradient where they lie; what only states wait for is computed early, and written late."""
-    monkeypatch.setattr(schedule, "LARGE", 0)
-    monkeypatch.setattr(schedule, "SOONER", 0)  # however small the arena of several updates is
+    set_costs(monkeypatch, "memory", large_arena=0, update_gain=0)  # however small the arena of several updates is
     with emulated_device("plain", PLAIN):
         plan = small_gpt("plain", "bfloat16").plan
     logits = [b for b in plan.buffers if b.space is Space.ARENA and b.type.shape[-1:] == (72,)]

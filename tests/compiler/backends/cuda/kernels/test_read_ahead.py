@@ -12,13 +12,14 @@ import pytest
 import wholestep as ws
 from tests.compiler.backends.cuda.emulation.emulated import TARGET, Emulated, compiled_text, emulated_device
 from tests.compiler.backends.cuda.emulation.fake_gpu import fake_gpu
-from tests.compiler.backends.cuda.emulation.targets import set_limits
+from tests.compiler.backends.cuda.emulation.targets import set_costs, set_limits
 from tests.compiler.backends.cuda.kernels.test_graphs import ORDERS, STEP, run, together
 from tests.compiler.backends.cuda.kernels.test_machine_code import ARCHITECTURES
 from tests.compiler.backends.cuda.kernels.test_machine_code import compiled as machine_code
 from wholestep.compiler.backends.cuda.target import TARGETS
-from wholestep.compiler.backends.gpu import gemm_library, row_loads
+from wholestep.compiler.backends.gpu.cost_model import ReductionCosts
 from wholestep.compiler.backends.gpu.fusion.horizontal import may_share
+from wholestep.compiler.backends.gpu.grids import gemm_library, row_loads
 from wholestep.compiler.backends.gpu.kernel_schedule import GpuSchedule, schedule_of
 from wholestep.compiler.backends.gpu.render.source import render
 from wholestep.compiler.ir.graph import IRGraph
@@ -35,14 +36,14 @@ ALL_PLAIN = replace(TARGET, fusion=replace(TARGET.fusion, plain_products=(("floa
 PLAIN = ws.CompileOptions(verify=False, cache=False, egraph=False)
 
 
-SHIPPED = row_loads.AHEAD
+SHIPPED = ReductionCosts().prefetched_types
 
 
 @pytest.fixture(scope="module", autouse=True)
 def in_any_type() -> Iterator[None]:
     """What is read ahead is so in any type; float32 gains nothing by it, and shows bits."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(row_loads, "AHEAD", row_loads.PACKED)
+        set_costs(patch, "reductions", prefetched_types=tuple(dtype.name for dtype in row_loads.PACKED))
         yield
 
 
@@ -97,7 +98,7 @@ def test_scores_and_their_gradient(
         assert schedule_of(kernel).blocks == MULTIPROCESSORS
         assert is_in_place(ours.plan, kernel) != keeps
         found = trained(ours, classes)
-        monkeypatch.setattr(row_loads, "LONG", 1 << 30)
+        set_costs(monkeypatch, "reductions", prefetched_row=1 << 30)
         plain = classifier("ahead", classes, precision, keeps)
         assert not ahead(plain.plan)
         losses, weights = trained(plain, classes)
@@ -133,7 +134,7 @@ def plans(few: None, monkeypatch: pytest.MonkeyPatch) -> tuple[IRGraph, Plan, Pl
     plan, _ = compiler.plan(graph, {"batch": ROWS}, TARGET)
     assert [schedule_of(k).ahead for k in plan.kernels] == [2 * 4 * 8_192, 4 * 8_192]
     with monkeypatch.context() as patch:
-        patch.setattr(row_loads, "LONG", 1 << 30)
+        set_costs(patch, "reductions", prefetched_row=1 << 30)
         plain, _ = compiler.plan(graph, {"batch": ROWS}, TARGET)
     assert not ahead(plain)
     return graph, plan, plain
@@ -172,7 +173,7 @@ def test_a_launch_is_given_its_shared_memory(few: None, monkeypatch: pytest.Monk
         assert [schedule_of(k).ahead for k in ahead(ours.plan)] == [4 * classes]
         found = trained(ours, classes)
         ours.profile(steps=1, x=np.zeros((ROWS, 8), np.float32), labels=np.zeros(ROWS, np.int32))
-        monkeypatch.setattr(row_loads, "LONG", 1 << 30)
+        set_costs(monkeypatch, "reductions", prefetched_row=1 << 30)
         losses, weights = trained(classifier("cuda", classes, "float32"), classes)
     assert found[0] == losses
     for name, value in weights.items():
@@ -214,7 +215,7 @@ def test_long_rows_of_blocks_that_have_several(rows: int, columns: int, target: 
 
 
 def test_rows_of_float32_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_loads, "AHEAD", SHIPPED)
+    set_costs(monkeypatch, "reductions", prefetched_types=SHIPPED)
     assert not any(own.ahead for own in planned(133, 8_192))
 
 

@@ -11,7 +11,7 @@ import pytest
 import wholestep as ws
 from tests.compiler.backends.cuda.emulation.emulated import emulated_device
 from wholestep.compiler.backends.gpu.render import row_reduction
-from wholestep.compiler.backends.gpu.render.row_cse import eliminate_common_subexpressions
+from wholestep.compiler.backends.gpu.render.row_reduction import eliminate_common_subexpressions
 from wholestep.compiler.backends.gpu.render.source import render
 from wholestep.compiler.plan.model.bodies import Nest
 

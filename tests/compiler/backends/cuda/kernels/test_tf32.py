@@ -10,7 +10,7 @@ import pytest
 import wholestep as ws
 from tests.compiler.backends.cuda.emulation.fake_gpu import FakeDriver
 from tests.support.sessions import data, mlp
-from wholestep.compiler.backends.gpu import gemm_library
+from wholestep.compiler.backends.gpu.grids import gemm_library
 from wholestep.errors import OptionError
 
 CHECKED = ws.CompileOptions(verify=True, cache=False, egraph=False)

@@ -15,7 +15,7 @@ from tests.compiler.backends.cuda.kernels.test_graphs import ORDERS, run, togeth
 from wholestep.compiler.backends.cuda.libraries.cudnn import CudnnOp, CudnnTensor, PreparedGraph
 from wholestep.compiler.backends.cuda.libraries.cudnn_convolution import OPS, preferred_engine
 from wholestep.compiler.backends.cuda.target import TARGETS
-from wholestep.compiler.backends.gpu.direct_convolution import SHARED, Shape, best_tile, schedule_weights
+from wholestep.compiler.backends.gpu.grids.convolution import Shape, best_tile, schedule_weights
 from wholestep.compiler.backends.gpu.kernel_schedule import schedule_of
 from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.ir.semantics.interpret import interpret
@@ -235,6 +235,7 @@ def windows_of(plan: Plan) -> list[str]:
 
 def test_every_convolution_of_few_channels_has_a_tile_that_fits() -> None:
     """Of networks for small images; one of many channels has none and is a product."""
+    costs = TARGET.cost_model.convolution
     for channels, outputs, size, kernel in (
         (1, 6, 28, 5),
         (6, 16, 14, 5),
@@ -243,11 +244,11 @@ def test_every_convolution_of_few_channels_has_a_tile_that_fits() -> None:
         (3, 16, 224, 3),
     ):
         shape = Shape(kernel, kernel, (1, 1), (1, 1), channels, outputs, size, size, (1, 1))
-        tile = best_tile(shape, 64, 4)
+        tile = best_tile(shape, 64, 4, TARGET)
         assert tile is not None
-        assert sum(tile.elements(shape)) * 4 <= SHARED
+        assert sum(tile.elements(shape)) * 4 <= costs.shared_bytes
         assert tile.blocks(shape) * tile.groups * tile.each * tile.band * tile.across >= outputs * size**2 // 4
-        assert channels == 3 or schedule_weights(shape, 64, 4) is not None
+        assert channels == 3 or schedule_weights(shape, 64, 4, costs) is not None
     many = Shape(3, 3, (1, 1), (1, 1), 512, 512, 7, 7, (1, 1))
-    assert best_tile(many, 64, 4) is None
-    assert schedule_weights(many, 64, 4) is None
+    assert best_tile(many, 64, 4, TARGET) is None
+    assert schedule_weights(many, 64, 4, costs) is None

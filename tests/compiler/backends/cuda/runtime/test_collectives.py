@@ -23,8 +23,8 @@ from wholestep.compiler.backends.cuda.runtime.collectives import (
     TransferGroup,
     phases_of,
 )
+from wholestep.compiler.backends.gpu.grids.choose import EXCHANGE_ROOM
 from wholestep.compiler.backends.gpu.render.source import native, with_primitives
-from wholestep.compiler.backends.gpu.schedule import EXCHANGE_ROOM
 from wholestep.compiler.ir.type_rules.collectives import CARRIED, collective_result
 
 Array = np.ndarray[Any, Any]

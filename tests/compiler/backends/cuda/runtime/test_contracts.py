@@ -16,6 +16,7 @@ import pytest
 import wholestep as ws
 from tests.compiler.backends.cuda.emulation.fake_gpu import FakeDriver
 from tests.compiler.backends.cuda.emulation.models import UNCHECKED
+from tests.compiler.backends.cuda.emulation.targets import set_costs
 from tests.ops.cases.custom_gradients import straight_through
 from tests.support.sessions import assert_same_bits, data, mlp
 from wholestep.compiler.backends.cuda.runtime import epochs
@@ -174,7 +175,7 @@ def test_a_feature_trains_as_on_the_reference_whichever_way_data_comes(
 
     fit(name, "cuda", epochs=1, checkpoint=tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(epochs, "SHARE", 0.0)
+        set_costs(patch, "run", resident_share=0.0)
         streamed, own = fit(name, "cuda", checkpoint=tmp_path, resume=True)
         assert_same_bits(own, weights)
         assert_same_bits(columns(streamed), columns(history))

@@ -11,11 +11,14 @@ import pytest
 import wholestep as ws
 from tests.compiler.backends.cuda.emulation.fake_gpu import CUresult, FakeDriver
 from tests.compiler.backends.cuda.emulation.models import UNCHECKED
+from tests.compiler.backends.cuda.emulation.targets import set_costs
 from wholestep.compiler.backends.cuda.driver import driver, host_copies, staging_ring
-from wholestep.compiler.backends.cuda.runtime import epochs, program, scalar_prologue
+from wholestep.compiler.backends.gpu import scalar_prologue
+from wholestep.compiler.backends.gpu.cost_model import RunCosts
 from wholestep.errors import InputError
 
 NO_COMPILER = ws.CompileOptions(verify=False, egraph=False, compiler="no-such-compiler")
+SLOTS = RunCosts().staging_slots
 Batch = dict[str, np.ndarray[Any, Any]]
 
 
@@ -41,7 +44,7 @@ def test_a_step_is_few_calls_and_its_inputs_may_change_when_it_returns(
     fetches: bool, options: ws.CompileOptions, gpu: FakeDriver | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Inputs are copied by several threads, and to the GPU at once, but for a smaller batch that leaves a gap."""
-    monkeypatch.setattr(program, "FEW_LAUNCHES", 64 if fetches else 0)
+    set_costs(monkeypatch, "run", branched_launches=64 if fetches else 0)
     monkeypatch.setattr(host_copies, "LARGE", 8000)
     monkeypatch.setattr(host_copies, "PART", 4 * 333)
     ours, other = build("cuda", options), build("reference")
@@ -64,7 +67,7 @@ def test_what_steps_of_epochs_are_told_is_made_for_many_at_once(
     gpu: FakeDriver | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A schedule and a smaller last batch; steps that are a launch each; then a scalar changes."""
-    monkeypatch.setattr(epochs, "NODES", 1)
+    set_costs(monkeypatch, "run", graph_launches=1)
     made, table = list[int](), scalar_prologue.PrologueScalars.table
 
     def counted(self: scalar_prologue.PrologueScalars, sizes: Mapping[str, int], steps: Sequence[int]) -> Any:
@@ -105,11 +108,11 @@ def test_only_turns_that_may_be_under_way_are_waited_for(
     keeps: bool, gpu: FakeDriver | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Behind a wait for everything no step waits before all turns are used up, and then one step of four does."""
-    monkeypatch.setattr(program, "FEW_LAUNCHES", 0)
+    set_costs(monkeypatch, "run", branched_launches=0)
     ours, other, waits = build("cuda"), build("reference"), Waits(monkeypatch)
     results, expected, seen = [], [], []
-    for number, batch in enumerate(batches(*[8] * 3 * staging_ring.TURNS)):
-        if number == staging_ring.TURNS // 2:
+    for number, batch in enumerate(batches(*[8] * 3 * SLOTS)):
+        if number == SLOTS // 2:
             ours.wait()
         before = waits.count
         result = ours.step(**batch)
@@ -117,18 +120,16 @@ def test_only_turns_that_may_be_under_way_are_waited_for(
         results += [result] * keeps
         expected.append(float(other.step(**batch)))
     # 16 turns, of which all before the 8th are done; so those that the 24th and later ones have are not known to be.
-    asked = staging_ring.TURNS + staging_ring.TURNS // 2
-    assert seen == [
-        int(n >= asked and (n - asked) % (staging_ring.TURNS // staging_ring.WAITED) == 0) for n in range(len(seen))
-    ]
+    asked = SLOTS + SLOTS // 2
+    assert seen == [int(n >= asked and (n - asked) % (SLOTS // staging_ring.WAITED) == 0) for n in range(len(seen))]
     assert [float(r) for r in results] == pytest.approx(expected[: len(results)], rel=1e-4)
     np.testing.assert_allclose(ours.get("w"), other.get("w"), rtol=1e-3, atol=1e-5)
     ours.wait()
     before = waits.count
-    for batch in batches(*[8] * 2 * staging_ring.TURNS):  # whoever has read a result knows that all before it are done
+    for batch in batches(*[8] * 2 * SLOTS):  # whoever has read a result knows that all before it are done
         expected.append(float(other.step(**batch)))
         assert float(ours.step(**batch)) == pytest.approx(expected[-1], rel=1e-3)
-    assert waits.since(before) == 2 * staging_ring.TURNS
+    assert waits.since(before) == 2 * SLOTS
 
 
 @pytest.mark.parametrize("fetches", [True, False])
@@ -138,7 +139,7 @@ def test_a_launch_that_is_refused_is_nobodys_to_wait_for(
     """The turn that it had says nothing about the launches around it."""
     if gpu is None:
         pytest.skip("a real driver refuses nothing")
-    monkeypatch.setattr(program, "FEW_LAUNCHES", 64 if fetches else 0)
+    set_costs(monkeypatch, "run", branched_launches=64 if fetches else 0)
     refused, launch = list[int](), gpu.cuGraphLaunch
 
     def refusing(graph: int, stream: Any) -> tuple[CUresult]:

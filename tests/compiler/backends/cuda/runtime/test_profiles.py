@@ -14,10 +14,11 @@ import pytest
 import wholestep as ws
 from tests.compiler.backends.cuda.emulation.fake_gpu import FakeDriver
 from tests.compiler.backends.cuda.emulation.models import MODELS, UNCHECKED, session_of
+from tests.compiler.backends.cuda.emulation.targets import set_costs
 from tests.compiler.backends.cuda.runtime.test_shards import X, Y
 from tests.compiler.backends.cuda.runtime.test_shards import session_of as shards_of
 from tests.support.sessions import data, mlp
-from wholestep.compiler.backends.gpu import gemm_library, schedule
+from wholestep.compiler.backends.gpu.grids import gemm_library
 from wholestep.session.inspect import profile as profiles
 from wholestep.session.inspect.profile import Profile
 
@@ -43,7 +44,7 @@ def check_in_turn(found: Profile) -> None:
 
 def test_a_scatter_that_sorts_before_runs_once_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is two launches."""
-    monkeypatch.setattr(schedule, "MANY_PLACES", 1)
+    set_costs(monkeypatch, "scatter", sorted_work=1)
     session = session_of("gpt", "cuda", options=UNCACHED)
     sorting = [k.id for k in session.plan.kernels if k.schedule.form == "scatter sorted"]
     assert sorting

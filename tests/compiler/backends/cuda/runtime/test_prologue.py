@@ -8,7 +8,7 @@ import pytest
 import wholestep as ws
 from tests.support.sessions import mlp
 from wholestep.compiler.backends.common.numpy_program import prologue
-from wholestep.compiler.backends.cuda.runtime.scalar_prologue import Prologue, PrologueOp, _one
+from wholestep.compiler.backends.gpu.scalar_prologue import Prologue, PrologueOp, _one
 from wholestep.compiler.ir.types import boolean, int64
 from wholestep.compiler.plan.model.kernel import Plan
 

@@ -20,9 +20,9 @@ from tests.compiler.backends.cuda.emulation.fake_gpu import TOTAL, FakeDriver, f
 from tests.compiler.backends.cuda.emulation.models import MODELS, UNCHECKED, device_bytes, session_of
 from tests.support.sessions import data, mlp
 from wholestep.compiler.backends.cuda.driver import driver, nvrtc
-from wholestep.compiler.backends.cuda.driver.staging_ring import FETCHED_TURNS
 from wholestep.compiler.backends.cuda.runtime import epochs
-from wholestep.compiler.backends.gpu import gemm_library
+from wholestep.compiler.backends.gpu.cost_model import RunCosts
+from wholestep.compiler.backends.gpu.grids import gemm_library
 from wholestep.errors import InputError, OptionError, OutOfMemoryError
 
 Array = np.ndarray[Any, Any]
@@ -218,7 +218,7 @@ def test_a_step_that_is_not_finite_is_left_out_and_a_bad_index_refused() -> None
 def test_a_smaller_batch_and_another_rate_need_no_new_graph(gpu: FakeDriver | None) -> None:
     fake = need_fake(gpu)
     session = ws.build_session(mlp(), optimizer=ws.SGD(lr=0.1), batch_size=8, device="cuda:0", options=UNCHECKED)
-    for _ in range(FETCHED_TURNS):  # each turn of pinned memory has a graph
+    for _ in range(RunCosts().fetching_slots):  # each turn of pinned memory has a graph
         session.step(**data(8))
     float(session.read_loss())
     before = fake.graphs
@@ -285,7 +285,7 @@ def test_a_profiler_sees_steps_and_epochs_by_name(gpu: FakeDriver | None, monkey
         return [float(session.step(**data(8))), *session.run(**data(24))]
 
     plain, ranges = trained(), Ranges()
-    ranges_module = import_module("wholestep.compiler.backends.cuda.driver.nvtx_ranges")
+    ranges_module = import_module("wholestep.compiler.backends.cuda.runtime.profiler")
     monkeypatch.setenv("NVTX_INJECTION64_PATH", "libToolsInjection64.so")
     monkeypatch.setattr(ranges_module, "_nvtx", lambda: ranges)
     assert trained() == plain

@@ -10,9 +10,10 @@ import pytest
 import wholestep as ws
 from tests.compiler.backends.cuda.emulation.fake_gpu import FakeDriver
 from tests.compiler.backends.cuda.emulation.models import UNCHECKED, device_bytes
+from tests.compiler.backends.cuda.emulation.targets import set_costs
 from tests.support.sessions import assert_same_bits, data, mlp
 from wholestep.compiler.backends.cuda.driver import host_copies
-from wholestep.compiler.backends.cuda.runtime import epochs, streaming
+from wholestep.compiler.backends.cuda.runtime import streaming
 
 Array = np.ndarray[Any, Any]
 
@@ -42,10 +43,10 @@ def test_rows_that_do_not_fit_are_streamed_in_the_same_order_with_the_same_bits(
     monkeypatch.setattr(streaming.StreamedData, "load", note)
     losses, state = trained()
     assert not brought
-    monkeypatch.setattr(epochs, "SHARE", 0.0)
+    set_costs(monkeypatch, "run", resident_share=0.0)
     for updates in (2, 5):
         brought.clear()
-        monkeypatch.setattr(streaming, "CHUNK", 1024 * updates)
+        set_costs(monkeypatch, "run", stream_chunk=1024 * updates)
         monkeypatch.setattr(host_copies, "PART", 100)  # rows are gathered by several threads,
         monkeypatch.setattr(host_copies, "LONG_ROW", 8)  # those of images in C
         streamed, other = trained()

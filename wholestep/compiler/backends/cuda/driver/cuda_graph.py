@@ -13,7 +13,7 @@ from wholestep.compiler.backends.cuda.driver.driver import CudaEvent, Gpu, allow
 from wholestep.errors import DeviceError
 
 # largest grid of the memory fill kernel, and bytes that a block fills at a time
-FILL_BLOCKS, FILL_BYTES = 528, 16 * 256
+FILL_BLOCKS, FILL_BYTES = 528, 16 * 256  # most blocks of a fill, four per multiprocessor, and bytes of one at a time
 MOST_FILLS = 4  # memory ranges that one kernel fills
 DEPENDENT = "cuGraphNodeGetDependentNodes"
 

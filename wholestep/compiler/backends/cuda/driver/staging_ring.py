@@ -19,20 +19,15 @@ import numpy as np
 from wholestep.compiler.backends.cuda.driver.driver import CudaEvent, DeviceMemory, Gpu, PinnedMemory
 from wholestep.compiler.backends.cuda.driver.host_copies import HostCopies
 from wholestep.compiler.backends.cuda.runtime.launch_handles import CudaLaunch
-from wholestep.compiler.backends.cuda.runtime.launch_list import RECORD, Order, Resource, write_record
-from wholestep.compiler.backends.cuda.runtime.scalar_prologue import PrologueScalars
-from wholestep.compiler.backends.gpu.program_memory import HEAD, OwnLayout, record_words
+from wholestep.compiler.backends.gpu.launch_order import RECORD, Order, Resource
+from wholestep.compiler.backends.gpu.program_memory import HEAD, OwnLayout, record_words, write_record
+from wholestep.compiler.backends.gpu.scalar_prologue import PrologueScalars
+from wholestep.compiler.backends.gpu.target import costs_of, target_of
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 
-TURNS = 16  # slots, and so launches in flight, if inputs are copied and not large
-FETCHED_TURNS = 4  # slots if a kernel fetches: each slot has its own graph
-STAGING = 64 << 20  # bytes of pinned memory for inputs
-FETCHED = 1 << 20  # largest bytes of inputs that a kernel fetches, whatever part is used
-FETCH_BYTES = 16 * 256  # bytes that one block fetches at a time
-FETCH_BLOCKS = 132  # largest grid of the fetch kernel
-MOST_LEFT = 4  # small outputs that are copied to the host by kernels, one launch each
+FETCH_BYTES = 16 * 256  # bytes that one block of `ws_fetch` (gpu/native/gather.h) fetches at a time: 16 per thread
 MOST_LANDINGS = 3  # outputs of one size in flight to their own host buffers
 WAITED = 4  # a wait for a slot covers the next 1 / WAITED of all slots
 GAP = 4096  # bytes between two inputs up to which they are copied together: a separate copy costs more
@@ -191,9 +186,10 @@ class StagingRing:
         self, gpu: Gpu, plan: Plan, layout: OwnLayout, own: DeviceMemory, is_short: bool, copies: HostCopies
     ) -> None:
         self._gpu, self._plan, self._layout, self._own, self._copies = gpu, plan, layout, own, copies
-        self.fetches = is_short and layout.given_end <= FETCHED
-        most = FETCHED_TURNS if self.fetches else TURNS
-        count = max(2, min(most, STAGING // max(1, layout.given_end)))
+        costs, self._fetch_blocks = costs_of(plan).run, target_of(plan).multiprocessors
+        self.fetches = is_short and layout.given_end <= costs.fetched_bytes
+        most = costs.fetching_slots if self.fetches else costs.staging_slots
+        count = max(2, min(most, costs.staging_bytes // max(1, layout.given_end)))
         size = layout.given_end + layout.small_bytes
         self._pinned = PinnedMemory(gpu, count * size)
         self._turns = [StagingSlot(gpu, plan, layout, self._pinned, i * size) for i in range(count)]
@@ -209,7 +205,7 @@ class StagingRing:
         self._direct = {b.id for b in layout.small if b.id not in read} if self.fetches else set()
         others = [b for b in layout.small if b.id not in self._direct]
         # Those that kernels read are copied to the slot by separate kernels, if they are few.
-        self._left = others if self.fetches and len(others) <= MOST_LEFT else []
+        self._left = others if self.fetches and len(others) <= costs.output_kernels else []
         self._all = [(layout.given_end, layout.small_bytes)] if layout.small else []
         self._copied = self._all if others and not self.fetches else []
         if others and self.fetches and not self._left:
@@ -264,7 +260,7 @@ class StagingRing:
         """Begins a graph with the kernel that fetches a slot's record and inputs."""
         bytes = self._layout.given_end
         addresses = [ctypes.c_void_p(self._own.address), ctypes.c_void_p(self._turns[number].address)]
-        grid = (min(FETCH_BLOCKS, -(-bytes // FETCH_BYTES)), 1)
+        grid = (min(self._fetch_blocks, -(-bytes // FETCH_BYTES)), 1)
         writes: set[Resource] = {RECORD, *(id for _, id in self._plan.inputs)}
         arguments = [ctypes.c_longlong(bytes // 16), ctypes.c_void_p(self._begun_memory.address)]
         order.kernel(fetch, grid, 256, [*addresses, *arguments], set(), writes)
@@ -275,7 +271,7 @@ class StagingRing:
         for b in self._left:
             at = self._layout.offsets[b.id]
             addresses = [ctypes.c_void_p(start + at) for start in (self._turns[number].address, self._own.address)]
-            grid = (min(FETCH_BLOCKS, -(-b.bytes // FETCH_BYTES)), 1)
+            grid = (min(self._fetch_blocks, -(-b.bytes // FETCH_BYTES)), 1)
             order.kernel(leave, grid, 256, [*addresses, ctypes.c_longlong(-(-b.bytes // 16))], {b.id}, set())
 
     def give(self, slot: StagingSlot, row: AnyArray, inputs: Mapping[str, AnyArray], sizes: Mapping[str, int]) -> None:

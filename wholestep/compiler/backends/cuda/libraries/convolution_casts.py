@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from wholestep.compiler.backends.cuda.libraries.cudnn_convolution import CHANNELS, OPS, computes_half, is_for_library
-from wholestep.compiler.backends.gpu.direct_convolution import static_extent
+from wholestep.compiler.backends.gpu.grids.convolution import static_extent
 from wholestep.compiler.backends.gpu.target import GpuTarget
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
@@ -23,18 +23,17 @@ from wholestep.compiler.ir.types import DType
 from wholestep.compiler.plan.lower.materialize import stored_copy
 
 VIEWS = ops_with(Trait.VIEW)
-MANY = 32  # outputs: a convolution with a multiple of this many is worth padding
 
 
-def fill_channels(graph: IRGraph) -> IRGraph:
+def fill_channels(graph: IRGraph, target: GpuTarget) -> IRGraph:
     """Pads the channels of a network's first convolution with zeros (half types, few channels in, many out).
 
     Tensor cores multiply packs of channels: three take as long as eight.
     """
-    return rewrite(graph, _pad_channels)
+    return rewrite(graph, lambda node: _pad_channels(node, target.cost_model.library.padded_outputs))
 
 
-def _pad_channels(node: Node) -> Node:
+def _pad_channels(node: Node, outputs_step: int) -> Node:
     if node.op not in OPS or computes_half(node):
         return node
     a = node.attrs
@@ -42,7 +41,7 @@ def _pad_channels(node: Node) -> Node:
     weight = node if node.op == "conv2d_grad_weight" else node.inputs[1]
     outputs, _, _, channels = map(static_extent, weight.type.shape)
     missing = -channels % CHANNELS
-    if not (a.last and node.inputs[0].type.dtype.is_half and a.groups == 1 and missing and outputs % MANY == 0):
+    if not (a.last and node.inputs[0].type.dtype.is_half and a.groups == 1 and missing and outputs % outputs_step == 0):
         return node
 
     def pad_last(x: Node) -> Node:

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any, ClassVar
 
 from wholestep.compiler.backends.cuda.driver.driver import INSTALL
-from wholestep.compiler.backends.gpu.gemm_library import GemmOperand, Product
+from wholestep.compiler.backends.gpu.grids.gemm_library import GemmOperand, Product
 from wholestep.compiler.ir.types import DType, bfloat16, float16, float32
 from wholestep.errors import DeviceError, OptionError
 

@@ -12,21 +12,21 @@ from wholestep.compiler.backends.cuda.libraries.cudnn import (
     LibraryCall,
     TensorAddress,
 )
-from wholestep.compiler.backends.gpu.attention import Axes
+from wholestep.compiler.backends.gpu.grids.attention import Axes
 from wholestep.compiler.backends.gpu.kernel_schedule import Form, GpuSchedule
 from wholestep.compiler.backends.gpu.strides import start_of, stride_of
+from wholestep.compiler.backends.gpu.target import costs_of
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.model.bodies import Call
-from wholestep.compiler.plan.model.kernel import Kernel, Operand, Plan
+from wholestep.compiler.plan.model.kernel import Draft, Kernel, Operand
 
-LEAST_WORK = 16_000_000  # FLOPs: cuDNN's attention is faster than ours for at least this many
 STEP, MOST_WIDTH = 8, 128  # cuDNN: the head width is a multiple of the first, and at most the second
 ALIGNMENT = 16  # bytes, of every operand
 SCORES_TILE = 128  # queries and keys: cuDNN stores score gradients in full tiles,
 SPARE_WORKSPACE = 1 << 20  # and may need this many bytes more
 
 
-def why_not_cudnn(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> str | None:
+def why_not_cudnn(plan: Draft, kernel: Kernel, sizes: Mapping[str, int]) -> str | None:
     """Why an attention call is not computed by cuDNN; None if it is."""
     call, axes = kernel.body, Axes.of(kernel)
     assert isinstance(call, Call)
@@ -42,14 +42,15 @@ def why_not_cudnn(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> str |
         return "it has a mask"
     if kernel.loop is not None or len(axes.lead) > 2 or {r.name for r in call.results} not in supported_results:
         return "it is in a loop, or has unsupported axes or results"
-    if call.work < LEAST_WORK:
-        return f"it has fewer than {LEAST_WORK // 1_000_000} million operations"
+    least = costs_of(plan).library.attention_flops
+    if call.work < least:
+        return f"it has fewer than {least // 1_000_000} million operations"
     if not all(_is_supported(plan, kernel, o, sizes) for o in (*call.operands, *call.results)):
         return "cuDNN does not support an operand's layout"
     return None
 
 
-def _is_supported(plan: Plan, kernel: Kernel, item: Operand, sizes: Mapping[str, int]) -> bool:
+def _is_supported(plan: Draft, kernel: Kernel, item: Operand, sizes: Mapping[str, int]) -> bool:
     """Does an operand have the library's type, and rows aligned to 16 bytes?"""
     call, dtype = kernel.body, plan.buffers[item.load.buffer].type.dtype
     assert isinstance(call, Call)
@@ -66,7 +67,7 @@ def _is_supported(plan: Plan, kernel: Kernel, item: Operand, sizes: Mapping[str,
     )
 
 
-def _array(plan: Plan, kernel: Kernel, item: Operand, sizes: Mapping[str, int]) -> CudnnTensor:
+def _array(plan: Draft, kernel: Kernel, item: Operand, sizes: Mapping[str, int]) -> CudnnTensor:
     """An operand in the library's axis order: sequences, heads, rows, columns."""
     axes = Axes.of(kernel)
     outer: list[int | None] = [None, None, *axes.lead][-2:]
@@ -85,11 +86,11 @@ def _array(plan: Plan, kernel: Kernel, item: Operand, sizes: Mapping[str, int]) 
     return CudnnTensor(item.name, tuple(shape), tuple(steps), plan.buffers[item.load.buffer].type.dtype)
 
 
-def schedule(plan: Plan, kernel: Kernel) -> GpuSchedule:
+def schedule(plan: Draft, kernel: Kernel) -> GpuSchedule:
     return GpuSchedule(Form.GRAPH, workspace=_workspace(plan, kernel))
 
 
-def _workspace(plan: Plan, kernel: Kernel) -> int:
+def _workspace(plan: Draft, kernel: Kernel) -> int:
     """Workspace bytes; the deterministic backward pass stores the gradients of all scores."""
     call, axes = kernel.body, Axes.of(kernel)
     assert isinstance(call, Call)
@@ -105,7 +106,7 @@ FORWARD_NAMES = {"q": "q", "k": "k", "v": "v"}  # argument of the library -> our
 BACKWARD_NAMES = {**FORWARD_NAMES, "o": "out", "dO": "gradient", "stats": "lse"}
 
 
-def describe_call(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> LibraryCall:
+def describe_call(plan: Draft, kernel: Kernel, sizes: Mapping[str, int]) -> LibraryCall:
     """The cuDNN call of an attention at these sizes."""
     call = kernel.body
     assert isinstance(call, Call)

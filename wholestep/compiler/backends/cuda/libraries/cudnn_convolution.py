@@ -19,20 +19,17 @@ from wholestep.compiler.backends.cuda.libraries.cudnn import (
     LibraryCall,
     TensorAddress,
 )
-from wholestep.compiler.backends.gpu.direct_convolution import operand, shape_of, static_extent
+from wholestep.compiler.backends.gpu.grids.convolution import operand, shape_of, static_extent
 from wholestep.compiler.backends.gpu.kernel_schedule import Form, GpuSchedule
 from wholestep.compiler.backends.gpu.strides import start_of, stride_of
-from wholestep.compiler.backends.gpu.target import GpuTarget, gpu_target, target_of
+from wholestep.compiler.backends.gpu.target import GpuTarget, costs_of, gpu_target, target_of
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.ir.types import DType, Extent, evaluate, float32
 from wholestep.compiler.plan.model.bodies import Window
-from wholestep.compiler.plan.model.kernel import Instr, Kernel, Load, Plan
+from wholestep.compiler.plan.model.kernel import Draft, Instr, Kernel, Load
 
-WORKSPACE = 32 << 20  # bytes that the library may use
 COSTS = Path(__file__).parents[1] / "costs"
-MANY_IMAGES = 32  # images per call: with fewer, the library's own choice of algorithm is better
-LEAST_IN_TF32 = 32  # channels and outputs: with fewer, our kernels are as fast
 CHANNELS = 8  # channels per 16 bytes of a half type: inputs and outputs of a group must be multiples of it
 OPS = {  # op of the IR -> the library's function, its argument names for our operands, and the result
     "conv2d": ("conv_fprop", (("image", "x"), ("weight", "weight")), "y"),
@@ -41,33 +38,41 @@ OPS = {  # op of the IR -> the library's function, its argument names for our op
 }
 
 
-def has_many_channels(dtype: DType, channels: Extent, outputs: Extent, groups: int, tf32: bool) -> bool:
-    """Is a convolution with this many channels per group one for the library?"""
+def has_many_channels(dtype: DType, channels: Extent, outputs: Extent, groups: int, tf32_channels: int | None) -> bool:
+    """Is a convolution with this many channels per group one for the library?
+
+    Args:
+        tf32_channels: fewest channels of a float32 convolution; None if these are not computed in tf32.
+    """
     if not (isinstance(channels, int) and isinstance(outputs, int)) or groups > 1:
         return False
-    least = LEAST_IN_TF32 if dtype == float32 else CHANNELS
-    is_supported = dtype.is_half or (dtype == float32 and tf32)
-    return is_supported and channels % CHANNELS == outputs % CHANNELS == 0 and min(channels, outputs) >= least
+    least = CHANNELS if dtype.is_half else tf32_channels if dtype == float32 else None
+    return least is not None and channels % CHANNELS == outputs % CHANNELS == 0 and min(channels, outputs) >= least
+
+
+def tf32_channels_of(target: GpuTarget) -> int | None:
+    """Fewest channels of a float32 convolution that the library computes; None if the target computes none in tf32."""
+    return target.cost_model.library.tf32_channels if target.tf32 else None
 
 
 def is_for_library(node: Node, target: GpuTarget) -> bool:
     """Is a node a convolution or an adjoint that the library computes?"""
-    return _is_for_library(node, target.tf32)
+    return _is_for_library(node, tf32_channels_of(target))
 
 
 def computes_half(node: Node) -> bool:
     """Is a node a convolution or an adjoint of half-precision operands that the library computes?"""
-    return _is_for_library(node, tf32=False)
+    return _is_for_library(node, None)
 
 
-def _is_for_library(node: Node, tf32: bool) -> bool:
+def _is_for_library(node: Node, tf32_channels: int | None) -> bool:
     if node.op not in OPS:
         return False
     weight = node if node.op == "conv2d_grad_weight" else node.inputs[1]
     a = node.attrs
     assert isinstance(a, at.ConvAttrs | at.ConvGradAttrs)
     outputs, _, _, channels = weight.type.shape
-    return a.last and has_many_channels(node.inputs[0].type.dtype, channels, outputs, a.groups, tf32)
+    return a.last and has_many_channels(node.inputs[0].type.dtype, channels, outputs, a.groups, tf32_channels)
 
 
 def takes_epilogue(convolution: Node, node: Node, alone: bool, target: str) -> bool:
@@ -78,7 +83,7 @@ def takes_epilogue(convolution: Node, node: Node, alone: bool, target: str) -> b
     return alone and node.op == "cast" and node.type.dtype == half and half.is_half
 
 
-def why_not_cudnn(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> str | None:
+def why_not_cudnn(plan: Draft, kernel: Kernel, sizes: Mapping[str, int]) -> str | None:
     """Why a convolution or an adjoint is not computed by the library; None if it is."""
     window = kernel.body
     assert isinstance(window, Window)
@@ -87,12 +92,12 @@ def why_not_cudnn(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> str |
         return "they have a fused epilogue"
     weight = shape_of(kernel, operand(window, "weight")) if window.op != "conv2d_grad_weight" else kernel.axes[:4]
     dtypes = {plan.buffers[o.load.buffer].type.dtype for o in window.operands}
-    tf32 = target_of(plan).tf32
-    if not all(dtype.is_half or (tf32 and dtype == float32) for dtype in dtypes):
+    tf32_channels = tf32_channels_of(target_of(plan))
+    if not all(dtype.is_half or (tf32_channels is not None and dtype == float32) for dtype in dtypes):
         return f"they multiply {'/'.join(sorted(map(str, dtypes)))}"
     if len(dtypes) > 1 or plan.buffers[result[0].buffer].type.dtype not in dtypes:
         return "their sums are not rounded"  # the library's algorithms with float32 results are slow
-    if not has_many_channels(min(dtypes, key=str), weight[3], weight[0], window.groups, tf32):
+    if not has_many_channels(min(dtypes, key=str), weight[3], weight[0], window.groups, tf32_channels):
         few = f"their channels are few, or not multiples of {CHANNELS}"
         return "they have groups" if window.groups > 1 else few
     if kernel.loop is not None or not _is_symmetric(kernel, window):
@@ -153,11 +158,11 @@ def _is_rounded_sum(instr: Instr, instructions: Mapping[int, Instr]) -> bool:
     return instr.op == "acc"
 
 
-def schedule(plan: Plan, kernel: Kernel) -> GpuSchedule:
-    return GpuSchedule(Form.GRAPH, 1, 1, workspace=WORKSPACE)
+def schedule(plan: Draft, kernel: Kernel) -> GpuSchedule:
+    return GpuSchedule(Form.GRAPH, 1, 1, workspace=costs_of(plan).library.convolution_workspace)
 
 
-def describe_call(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> LibraryCall:
+def describe_call(plan: Draft, kernel: Kernel, sizes: Mapping[str, int]) -> LibraryCall:
     """The library call of a convolution: tensors in the library's axis order, with strides for their layout."""
     window = kernel.body
     assert isinstance(window, Window)
@@ -169,9 +174,8 @@ def describe_call(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> Libra
     addresses = tuple(_address(plan, name, load, sizes) for name, (load, _) in loads.items())
     options = (("dilation", window.dilation), ("padding", window.low), ("stride", window.stride))
     op = CudnnOp(function, operands, (name,), options)
-    return LibraryCall(
-        Description((op,), arrays, WORKSPACE, prefers=preferred_engine(plan.target, op, arrays)), addresses
-    )
+    workspace, engine = costs_of(plan).library.convolution_workspace, preferred_engine(plan.target, op, arrays)
+    return LibraryCall(Description((op,), arrays, workspace, prefers=engine), addresses)
 
 
 @cache
@@ -184,7 +188,7 @@ def algorithms(kind: str) -> Mapping[str, str]:
 
 def preferred_engine(target: str, op: CudnnOp, arrays: Sequence[CudnnTensor]) -> str:
     """The measured algorithm for a convolution of many images; "" for the library's first proposal."""
-    if arrays[0].shape[0] < MANY_IMAGES or not arrays[0].dtype.is_half:
+    if arrays[0].shape[0] < gpu_target(target).cost_model.library.table_images or not arrays[0].dtype.is_half:
         return ""
     shapes = [a.shape if a.name in ("weight", "dw") else a.shape[1:] for a in arrays]
     options = [f"{name} {'x'.join(map(str, value))}" for name, value in op.options[::-1] if isinstance(value, tuple)]
@@ -193,7 +197,7 @@ def preferred_engine(target: str, op: CudnnOp, arrays: Sequence[CudnnTensor]) ->
 
 
 def _array(
-    plan: Plan, kernel: Kernel, name: str, load: Load, axes: tuple[int, ...], sizes: Mapping[str, int]
+    plan: Draft, kernel: Kernel, name: str, load: Load, axes: tuple[int, ...], sizes: Mapping[str, int]
 ) -> CudnnTensor:
     """A tensor (N, rows, columns, channels) in the library's axis order (N, channels, rows, columns)."""
     shape = [evaluate(kernel.axes[a], sizes) for a in axes]
@@ -207,5 +211,5 @@ def _array(
     return CudnnTensor(name, tuple(shape[d] for d in order), tuple(steps[d] for d in order), dtype)
 
 
-def _address(plan: Plan, name: str, load: Load, sizes: Mapping[str, int]) -> TensorAddress:
+def _address(plan: Draft, name: str, load: Load, sizes: Mapping[str, int]) -> TensorAddress:
     return TensorAddress(name, load.buffer, evaluate(start_of(load), sizes) * plan.buffers[load.buffer].type.dtype.size)

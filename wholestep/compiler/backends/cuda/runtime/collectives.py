@@ -17,7 +17,7 @@ from weakref import WeakSet
 
 from wholestep.compiler.backends.cuda.driver.driver import CudaModule
 from wholestep.compiler.backends.cuda.libraries.nccl import Communicator, PeerBytes
-from wholestep.compiler.backends.gpu.schedule import EXCHANGE_ROOM
+from wholestep.compiler.backends.gpu.grids.choose import EXCHANGE_ROOM
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.model.bodies import Exchange
 from wholestep.compiler.plan.model.kernel import Kernel
@@ -25,7 +25,7 @@ from wholestep.compiler.runtime.process_group import RankGroup, rows_of_rank
 from wholestep.errors import PlanError
 
 if TYPE_CHECKING:
-    from wholestep.compiler.backends.cuda.runtime.launch_list import Order, Resource
+    from wholestep.compiler.backends.gpu.launch_order import Order, Resource
 
 RANKS = "ranks"  # resource: all ranks run their collectives in the same order
 LITTLE = 4 << 10  # bytes up to which everyone receives everything, if all ranks' vectors fit into the extra room

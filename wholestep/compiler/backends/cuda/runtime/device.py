@@ -98,9 +98,7 @@ class CudaDevice:
             team = team_of(place.where.group, self, self.scratch)
             return GpuRanksProgram(self, plan, place, team, meanwhile)
         if is_profiled():
-            from wholestep.compiler.backends.cuda.driver.nvtx_ranges import (
-                MarkedProgram,
-            )  # imported here: rarely needed
+            from wholestep.compiler.backends.cuda.runtime.profiler import MarkedProgram  # imported here: rarely needed
 
             return MarkedProgram(self, plan, place, meanwhile)
         return CudaProgram(self, plan, place, meanwhile)

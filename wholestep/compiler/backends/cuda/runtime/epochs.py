@@ -19,10 +19,13 @@ import numpy as np
 from wholestep.compiler.backend import SLICE_SECONDS, Epoch, IndexRefusedError, StepRange, check_indices
 from wholestep.compiler.backends.cuda.driver.cuda_graph import CudaGraph, Nodes
 from wholestep.compiler.backends.cuda.driver.driver import CudaEvent, CudaModule, DeviceMemory, Gpu, PinnedMemory
-from wholestep.compiler.backends.cuda.runtime.launch_list import Gathering, Order, Resource, with_double_buffers
+from wholestep.compiler.backends.cuda.runtime.launch_list import Gathering
 from wholestep.compiler.backends.cuda.runtime.streaming import StreamedData
+from wholestep.compiler.backends.gpu.cost_model import RunCosts
+from wholestep.compiler.backends.gpu.launch_order import Order, Resource, with_double_buffers
 from wholestep.compiler.backends.gpu.persistent.eligibility import MOST_DATA
 from wholestep.compiler.backends.gpu.program_memory import record_words
+from wholestep.compiler.backends.gpu.target import costs_of, target_of
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.epoch_permutation import ROUNDS, _round_keys
 
@@ -30,13 +33,7 @@ if TYPE_CHECKING:
     from wholestep.compiler.backends.cuda.runtime.program import CudaProgram
 
 MOST_SOURCES = 8  # inputs of `ws_data` in native/gather.h
-SHARE = 0.5  # share of the free memory that resident data may use
-NODES = 512  # approximate number of launches per graph
-MOST_STEPS = 32  # steps per graph
-PERSISTENT_STEPS = 128  # steps per persistent kernel
-IN_FLIGHT = 3  # queued graphs
-LOSS_BYTES = 16  # bytes per loss of a step
-GATHER_BLOCKS = 132  # blocks that gather rows
+LOSS_BYTES = 16  # bytes per loss of a step: the stride of `losses` in gpu/render/persistent_step.py
 DATA_BYTES = 8 * (3 + ROUNDS + 3 * MOST_SOURCES)  # size of `ws_data`
 PLACES = 3  # records of input addresses: two buffers, and inputs that a persistent kernel reads in place
 ROW_ALIGNMENT = 256  # bytes
@@ -68,8 +65,9 @@ class Epochs:
     def __init__(self, program: CudaProgram, gpu: Gpu, gather: Any, data: CudaModule) -> None:
         self._program, self._gpu, self._gather, self._module = program, gpu, gather, data
         self._persistent = program.persistent()
-        graph_steps = max(1, min(MOST_STEPS, NODES // max(1, program.launches)))
-        self.steps = graph_steps if self._persistent is None else PERSISTENT_STEPS
+        costs, self._gather_blocks = self._costs, target_of(program.plan).multiprocessors
+        graph_steps = max(1, min(costs.graph_steps, costs.graph_launches // max(1, program.launches)))
+        self.steps = graph_steps if self._persistent is None else costs.persistent_steps
         self._graph_steps = graph_steps
         self._words = record_words(program.plan)
         self._records = DeviceMemory(gpu, 8 * self._words * self.steps)
@@ -79,12 +77,16 @@ class Epochs:
         self._gathering: Gathering | None = None
         self._looked = False  # has a launch that can gather been looked for?
         size = 8 * self._words * self.steps + LOSS_BYTES * self.steps
-        self._pinned = [PinnedMemory(gpu, size) for _ in range(IN_FLIGHT + 1)]
+        self._pinned = [PinnedMemory(gpu, size) for _ in range(costs.queued_graphs + 1)]
         self._events = [CudaEvent(gpu) for _ in self._pinned]
         self._graphs: dict[tuple[int, frozenset[int], tuple[int, ...]], CudaGraph] = {}
         self._resident: Resident | StreamedData | None = None
         self.mapped_bytes = self._records.size + self._losses.size + self._data.size + self._inputs.size
         self.mapped_bytes += 0 if self._persistent is None else self._persistent.mapped_bytes
+
+    @property
+    def _costs(self) -> RunCosts:
+        return costs_of(self._program.plan).run
 
     def _second_inputs(self) -> dict[int, int]:
         """The second buffer of every input: rows are gathered there while the previous step reads the first."""
@@ -112,10 +114,12 @@ class Epochs:
                 check_indices(self._program.plan, {**epoch.sources, **epoch.whole}, epoch.sizes)
             except IndexRefusedError:
                 return False  # step by step, the session reports which one
-            if size > SHARE * self._gpu.free_bytes:
+            if size > self._costs.resident_share * self._gpu.free_bytes:
                 words = PLACES * DATA_BYTES // 8
                 host = self._program.host_copies
-                self._resident = StreamedData(self._gpu, epoch.sources, epoch.batch, self.steps, words, host)
+                self._resident = StreamedData(
+                    self._gpu, epoch.sources, epoch.batch, self.steps, words, host, self._costs.stream_chunk
+                )
             else:
                 self._resident = copy_sources(self._gpu, epoch.sources)
             epoch.kept[self] = self._resident
@@ -162,7 +166,7 @@ class Epochs:
             self._launch(epoch, update, count, slot)
             in_flight.append((slot, count))
             update, slot = update + count, (slot + 1) % len(self._pinned)
-            if len(in_flight) == IN_FLIGHT:
+            if len(in_flight) == len(self._pinned) - 1:
                 losses.append(self._read(*in_flight.popleft()))
         losses += [self._read(*each) for each in in_flight]
         self._program.end_slice(epoch.sizes_of(update - 1), float(losses[-1][-1]))
@@ -235,7 +239,7 @@ class Epochs:
     def _ready_graph(self, count: int, sizes: Mapping[str, int]) -> CudaGraph:
         key = count, self._elsewhere, self._program.graph_key(sizes)
         if not self._looked:
-            self._gathering, self._looked = self._program.gather_launch(GATHER_BLOCKS), True
+            self._gathering, self._looked = self._program.gather_launch(self._gather_blocks), True
 
         def build(nodes: Nodes) -> None:
             order = self._program.order_of(nodes)
@@ -252,7 +256,7 @@ class Epochs:
         if i == 0 or self._gathering is None:
             addresses, writes = self._gather_arguments(i)
             order.kernel(
-                self._gather, (GATHER_BLOCKS, 1), 256, list(map(ctypes.c_void_p, addresses)), set(), set(writes)
+                self._gather, (self._gather_blocks, 1), 256, list(map(ctypes.c_void_p, addresses)), set(), set(writes)
             )
         gathering = None
         if not is_last and self._gathering is not None:

@@ -10,13 +10,9 @@ import numpy as np
 
 from wholestep.compiler.backends.cuda.driver.driver import CooperativeKernel, CudaModule, DeviceMemory, Gpu
 from wholestep.compiler.backends.cuda.driver.nvrtc import compile_kernels
-from wholestep.compiler.backends.gpu.kernel_schedule import schedule_of
-from wholestep.compiler.backends.gpu.persistent.eligibility import (
-    THREADS,
-    PersistentStep,
-    find_persistent_step,
-    has_room,
-)
+from wholestep.compiler.backends.gpu.kernel_schedule import THREADS, schedule_of
+from wholestep.compiler.backends.gpu.persistent.eligibility import PersistentStep, find_persistent_step
+from wholestep.compiler.backends.gpu.persistent.scan import why_not_resident
 from wholestep.compiler.backends.gpu.render.persistent_step import NAME, render_persistent_step
 from wholestep.compiler.backends.gpu.render.source import native
 from wholestep.compiler.runtime.cache.content_store import ContentStore
@@ -78,6 +74,6 @@ class Persistent:
 def persistent_of(program: CudaProgram, gpu: Gpu, architecture: str, cache: ContentStore) -> Persistent | None:
     """The persistent kernel of a program, if its plan has one and all blocks can be co-resident on the GPU."""
     step = find_persistent_step(program.plan)
-    if isinstance(step, str) or not has_room(step, gpu.multiprocessors):
+    if isinstance(step, str) or why_not_resident(step.blocks, gpu.multiprocessors):
         return None
     return Persistent(program, gpu, step, architecture, cache)

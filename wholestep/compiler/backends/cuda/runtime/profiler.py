@@ -1,16 +1,22 @@
-"""Kernel times: serialised graphs with a timing event after each launch."""
+"""Kernel times: serialised graphs with a timing event after each launch; NVTX ranges if a profiler is attached."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
+from wholestep.compiler.backend import Epoch, StepRange
 from wholestep.compiler.backends.cpu.runtime.profiler import KernelEvent as Noted
 from wholestep.compiler.backends.cuda.driver.cuda_graph import CudaGraph, Nodes
-from wholestep.compiler.backends.cuda.driver.driver import CudaEvent, Gpu
-from wholestep.compiler.backends.cuda.runtime.launch_list import Order, Resource
+from wholestep.compiler.backends.cuda.driver.driver import INSTALL, CudaEvent, Gpu
+from wholestep.compiler.backends.cuda.runtime.launch_handles import CudaLaunch
+from wholestep.compiler.backends.cuda.runtime.program import CudaProgram
+from wholestep.compiler.backends.gpu.launch_order import Order, Resource
 from wholestep.compiler.plan.model.kernel import Kernel, Plan
 
 # Of one graph: kernels of a launch and the event after it; the first event precedes all launches.
@@ -34,7 +40,7 @@ class GpuKernelTimer:
         self._events, self._launched = [], None
 
     def graph(self, *arguments: Any) -> CudaGraph:
-        """A timed graph; its order must be `InTurn`."""
+        """A timed graph; its order must be a `SerialOrder`."""
         return TimedGraph(self, *arguments)
 
     def begins(self, moments: Moments) -> None:
@@ -83,13 +89,13 @@ class SerialOrder(Order):
 
     def __init__(self, nodes: Nodes, plan: Plan, recorder: GpuKernelTimer, gpu: Gpu) -> None:
         super().__init__(nodes, plan)
-        self._moments, self._gpu = recorder.moments, gpu
+        self._graph, self._moments, self._gpu = nodes, recorder.moments, gpu
         self._last = self._event((), [])
 
     def _event(self, kernels: Sequence[Kernel], after: Sequence[int]) -> int:
         event = CudaEvent(self._gpu, timed=True)
         self._moments.append((kernels, event))
-        return self._nodes.event(event, after)
+        return self._graph.event(event, after)
 
     def kernel(
         self,
@@ -108,3 +114,58 @@ class SerialOrder(Order):
     def library(self, record: Callable[[int], None], reads: set[Resource], writes: set[Resource]) -> None:
         node = self._nodes.capture(record, [self._last])
         self._last = self._event(self.current, [node])
+
+
+# -- NVTX --------------------------------------------------------------------------------------------------------------
+
+
+@cache
+def _nvtx() -> Any:
+    """The module; None, with a warning, if it is not installed."""
+    try:
+        import nvtx
+    except ImportError:
+        warnings.warn(
+            f"a profiler is attached, and nvtx, which would name steps for it, is missing: {INSTALL}.",
+            stacklevel=2,
+        )
+        return None
+    return nvtx
+
+
+@contextmanager
+def nvtx_range(name: str) -> Iterator[None]:
+    """Names the enclosed work in a profiler."""
+    nvtx = _nvtx()
+    if nvtx is None:
+        yield
+        return
+    nvtx.push_range(name, domain="wholestep")
+    try:
+        yield
+    finally:
+        nvtx.pop_range(domain="wholestep")
+
+
+class MarkedProgram(CudaProgram):
+    """A program whose launches and epoch slices are NVTX ranges."""
+
+    @property
+    def _title(self) -> str:
+        return "train" if self.plan.updated else "compute"
+
+    def launch(self, sizes: Mapping[str, int]) -> CudaLaunch:
+        """Launches a step inside a range: "train step 12, batch=64"."""
+        size_text = ", ".join(f"{name}={size}" for name, size in sizes.items())
+        with nvtx_range(f"{self._title} step {self._state.step}, {size_text}"):
+            return super().launch(sizes)
+
+    def epoch(self, epoch: Epoch) -> Iterator[StepRange]:
+        """Runs an epoch, each slice inside a range."""
+        slices = super().epoch(epoch)
+        while True:
+            with nvtx_range(f"{self._title} epoch {epoch.number}, from step {self._state.step}"):
+                steps = next(slices, None)
+            if steps is None:
+                return
+            yield steps

@@ -30,17 +30,19 @@ from wholestep.compiler.backends.cuda.driver.memory import CudaArray, CudaMemory
 from wholestep.compiler.backends.cuda.driver.nvrtc import compile_kernels, compile_source
 from wholestep.compiler.backends.cuda.driver.staging_ring import DeferredOutput, Records, StagingRing, StagingSlot
 from wholestep.compiler.backends.cuda.runtime.collectives import Collectives, GpuProcessGroup
+from wholestep.compiler.backends.cuda.runtime.device_init import HalfCopies
 from wholestep.compiler.backends.cuda.runtime.epochs import Epochs
-from wholestep.compiler.backends.cuda.runtime.half_copies import HalfCopies
 from wholestep.compiler.backends.cuda.runtime.launch_handles import CudaLaunch
-from wholestep.compiler.backends.cuda.runtime.launch_list import Gathering, Launches, Order, StepAddresses
+from wholestep.compiler.backends.cuda.runtime.launch_list import Gathering, Launches, StepAddresses
 from wholestep.compiler.backends.cuda.runtime.persistent_program import Persistent, persistent_of
-from wholestep.compiler.backends.cuda.runtime.scalar_prologue import PrologueScalars
 from wholestep.compiler.backends.cuda.target import begins_early
+from wholestep.compiler.backends.gpu.arena import arena_end
 from wholestep.compiler.backends.gpu.kernel_schedule import calls_library
+from wholestep.compiler.backends.gpu.launch_order import Order
 from wholestep.compiler.backends.gpu.program_memory import is_small, lay_out
 from wholestep.compiler.backends.gpu.render.source import GpuSource, gather_launch, native, render
-from wholestep.compiler.backends.gpu.schedule import arena_end
+from wholestep.compiler.backends.gpu.scalar_prologue import PrologueScalars
+from wholestep.compiler.backends.gpu.target import costs_of
 from wholestep.compiler.ir.types import Extent, TensorType, evaluate
 from wholestep.compiler.plan.model.kernel import Plan, Space
 from wholestep.compiler.runtime.arrays import AnyArray
@@ -52,10 +54,6 @@ from wholestep.options import CompileOptions
 if TYPE_CHECKING:
     from wholestep.compiler.backends.cuda.runtime.profiler import GpuKernelTimer
     from wholestep.compiler.runtime.state.partitioned_state import PartsMemory
-
-# Launches of a step up to which inputs are fetched by its graph and the graph has branches.  For a longer step, copies
-# cost relatively little, a graph per staging slot a lot, and branches cost more than the latency they hide.
-FEW_LAUNCHES = 64
 
 
 def bounds_of(plan: Plan) -> list[tuple[str, np.dtype[Any], Extent]]:
@@ -173,7 +171,7 @@ class CudaProgram:
         self._own = DeviceMemory(self._gpu, layout.end)
         for id, data in plan.constants:
             self._own.write(self._offsets[id], np.frombuffer(data, np.uint8))
-        few = self.launches <= FEW_LAUNCHES
+        few = self.launches <= costs_of(plan).run.branched_launches
         self._in_line = not few and self._line is None  # with ranks, transfers overlap with computation
         # If profiled, all slots share one graph: otherwise another would be built while times are recorded.
         is_short = few and not self.has_library and not self._place.profile
@@ -325,9 +323,8 @@ class CudaProgram:
         """The order with which a graph is built; serialised if the program is profiled."""
         if self.recorder is None:
             return Order(nodes, self._plan, self._in_line)
-        from wholestep.compiler.backends.cuda.runtime.profiler import (
-            SerialOrder,  # imported here: only profiles need it
-        )
+        # imported here: only profiles need it
+        from wholestep.compiler.backends.cuda.runtime.profiler import SerialOrder
 
         return SerialOrder(nodes, self._plan, self.recorder, self._gpu)
 

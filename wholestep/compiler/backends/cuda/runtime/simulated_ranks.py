@@ -19,8 +19,8 @@ from wholestep.compiler.backends.cuda.driver.staging_ring import StagingSlot
 from wholestep.compiler.backends.cuda.libraries.nccl import PeerBytes
 from wholestep.compiler.backends.cuda.runtime.collectives import RANKS, Collectives, GraphOwner, RankSums, Sum
 from wholestep.compiler.backends.cuda.runtime.launch_handles import CudaLaunch
-from wholestep.compiler.backends.cuda.runtime.launch_list import LIBRARIES, MULTIPROCESSORS, Order, Resource
 from wholestep.compiler.backends.cuda.runtime.program import CudaProgram, ProgramDevice
+from wholestep.compiler.backends.gpu.launch_order import LIBRARIES, MULTIPROCESSORS, Order, Resource
 from wholestep.compiler.ir.mesh import Mesh
 from wholestep.compiler.plan.model.kernel import Kernel, Plan
 from wholestep.compiler.runtime.arrays import AnyArray

@@ -16,7 +16,6 @@ from wholestep.compiler.backends.gpu.program_memory import align_size
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.epoch_permutation import epoch_order
 
-CHUNK = 128 << 20  # approximate bytes of rows per copy
 PLACES = 2  # buffers in rotation
 
 
@@ -30,14 +29,24 @@ class _Place:
 
 
 class StreamedData:
-    """The rows of a run, copied chunk by chunk; each chunk is followed by up to `words` 8-byte words for its steps."""
+    """The rows of a run, copied chunk by chunk; each chunk is followed by up to `words` 8-byte words for its steps.
+
+    A chunk has about `chunk` bytes of rows, and at most `most` updates.
+    """
 
     def __init__(
-        self, gpu: Gpu, sources: Mapping[str, AnyArray], batch: int, most: int, words: int, host: HostCopies
+        self,
+        gpu: Gpu,
+        sources: Mapping[str, AnyArray],
+        batch: int,
+        most: int,
+        words: int,
+        host: HostCopies,
+        chunk: int,
     ) -> None:
         self._gpu, self._sources, self._copies, self._host = gpu, sources, CopyStream(gpu), host
         update = sum(align_size(batch * array[:1].nbytes) for array in sources.values())
-        self.updates = max(1, min(most, CHUNK // max(1, update)))  # updates per chunk
+        self.updates = max(1, min(most, chunk // max(1, update)))  # updates per chunk
         self._offsets, end = {}, 0
         for name, array in sources.items():
             self._offsets[name] = end

@@ -8,22 +8,18 @@ Invariant: no kernel of a launch reads or overwrites bytes that another one writ
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 
 from wholestep.compiler.backends.gpu.fusion import row_fusion
 from wholestep.compiler.backends.gpu.kernel_schedule import Form, schedule_of
 from wholestep.compiler.backends.gpu.persistent import scan
-from wholestep.compiler.plan.model.kernel import Draft, Kernel, Plan, Space
-from wholestep.errors import PlanError
+from wholestep.compiler.backends.gpu.target import costs_of
+from wholestep.compiler.plan.model.kernel import Draft, Kernel, Space
 
 FORMS = frozenset({Form.ELEMENTS, Form.ROWS, Form.SUMS, Form.COLUMNS, Form.PRODUCT, Form.SCATTER, Form.SCATTER_ROWS})
-MOST_BLOCKS = 2112  # blocks of one launch: sixteen per multiprocessor
-FEW_TILES = 264  # blocks of a medium GEMM that may share a launch: two per multiprocessor
-MOST_GIVEN = 500  # addresses of one launch: 4 KB of kernel parameters
-ROOM = 16 << 20  # bytes of arena, and share of it, that scheduling later may cost
-SHARE = 0.1
+MOST_ADDRESSES = 500  # addresses of one launch: 4 KB of kernel parameters (`ws_given` of native/device.h)
 
 
 def reads_and_writes(kernel: Kernel) -> tuple[set[int], set[int]]:
@@ -74,15 +70,16 @@ def may_share(draft: Draft, kernel: Kernel) -> bool:
         return is_late_product(draft, kernel)
     if schedule_of(kernel).ahead:
         return False  # its row prefetch uses all shared memory of the block
-    return (is_small(kernel) or is_update(draft, kernel)) and schedule_of(kernel).form in FORMS
+    return (is_small(draft, kernel) or is_update(draft, kernel)) and schedule_of(kernel).form in FORMS
 
 
-def is_small(kernel: Kernel) -> bool:
-    schedule = schedule_of(kernel)
+def is_small(draft: Draft, kernel: Kernel) -> bool:
+    """Would a launch of its own take longer than the kernel's work?"""
+    schedule, costs = schedule_of(kernel), costs_of(draft).fusion
     return (
-        kernel.flops <= row_fusion.MOST_FLOPS
-        and kernel.bytes <= row_fusion.MOST_BYTES
-        and schedule.blocks * schedule.chunks <= MOST_BLOCKS
+        kernel.flops <= costs.most_flops
+        and kernel.bytes <= costs.most_bytes
+        and schedule.blocks * schedule.chunks <= costs.launch_blocks
     )
 
 
@@ -98,7 +95,7 @@ def is_late_product(draft: Draft, kernel: Kernel) -> bool:
     schedule = schedule_of(kernel)
     return (
         schedule.form == Form.MEDIUM
-        and schedule.blocks <= FEW_TILES
+        and schedule.blocks <= costs_of(draft).fusion.medium_blocks
         and kernel.loop is None
         and written <= {Space.STATE, Space.COPY}
     )
@@ -117,21 +114,22 @@ def blocks_of(draft: Draft, part: Part) -> int:
     return schedule_of(part[0]).blocks * schedule_of(part[0]).chunks
 
 
-def side_by_side(draft: Draft, parts: Sequence[Part]) -> list[list[Part]]:
+def group_independent(draft: Draft, parts: Sequence[Part]) -> list[list[Part]]:
     """Groups independent parts into launches: small ones with the same block size together."""
     launches: list[list[Part]] = []
     open_groups: dict[tuple[int, bool, bool], list[Part]] = {}
+    most_blocks = costs_of(draft).fusion.launch_blocks
     for part in parts:
         if not all(may_share(draft, k) for k in part):
             launches.append([part])
             continue
-        updates = not all(map(is_small, part))
+        updates = not all(is_small(draft, k) for k in part)
         late = schedule_of(part[0]).form == Form.MEDIUM
         group_key = (schedule_of(part[0]).threads, updates or late, late)
         group = open_groups.get(group_key, [])
         blocks = 0 if updates else sum(blocks_of(draft, p) for p in (*group, part))
         addresses = sum(count_addresses(k) for p in (*group, part) for k in p)
-        if not group or blocks > MOST_BLOCKS or addresses > MOST_GIVEN:
+        if not group or blocks > most_blocks or addresses > MOST_ADDRESSES:
             group = open_groups[group_key] = []
             launches.append(group)
         group.append(part)
@@ -144,18 +142,18 @@ def launches_of(draft: Draft, kernels: Sequence[Kernel]) -> list[list[Part]]:
     launches: list[list[Part]] = []
     for _, inside in groupby(kernels, key=lambda k: k.loop):
         segment = list(inside)
-        if persistent := as_one_kernel(draft, segment):
+        if persistent := persistent_loop_of(draft, segment):
             launches.append(persistent)
             continue
         predecessors = dependencies_of(segment, work)
         parts = list(row_fusion.chains_of(draft, segment, predecessors))
         levels = launches_after(parts, predecessors)
         for level in sorted(set(levels), reverse=True):
-            launches += side_by_side(draft, [p for p, b in zip(parts, levels, strict=True) if b == level])
+            launches += group_independent(draft, [p for p, b in zip(parts, levels, strict=True) if b == level])
     return launches
 
 
-def as_one_kernel(draft: Draft, segment: Sequence[Kernel]) -> list[Part]:
+def persistent_loop_of(draft: Draft, segment: Sequence[Kernel]) -> list[Part]:
     """The kernels of a loop that runs as one persistent kernel, annotated with each block's share; [] for others."""
     loop = segment[0].loop is not None and scan.find_persistent_scan(draft, segment)
     if not isinstance(loop, scan.PersistentScan):
@@ -175,7 +173,7 @@ def defer_updates(draft: Draft, kernels: Sequence[Kernel], times: int = 1) -> li
         launches: list[list[Part]] = []
         for _, inside in groupby(kernels, key=lambda k: k.loop):
             segment = list(inside)
-            persistent = as_one_kernel(draft, segment)
+            persistent = persistent_loop_of(draft, segment)
             launches += [persistent] if persistent else [[[k]] for k in segment]
         return launches
     predecessors = dependencies_of(kernels, work)
@@ -189,7 +187,7 @@ def defer_updates(draft: Draft, kernels: Sequence[Kernel], times: int = 1) -> li
     for group in split_by_bytes(updates, times):
         end = len(in_order) if group[-1] is updates[-1] else ready[group[-1].id] + 1
         launches_so_far += [[[k]] for k in in_order[start:end]]
-        launches_so_far += side_by_side(draft, [[k] for k in sorted(group, key=lambda k: k.id)])
+        launches_so_far += group_independent(draft, [[k] for k in sorted(group, key=lambda k: k.id)])
         start = end
     return launches_so_far + [[[k]] for k in in_order[start:]]
 
@@ -202,100 +200,3 @@ def split_by_bytes(kernels: Sequence[Kernel], parts: int) -> list[list[Kernel]]:
         groups.setdefault(min(parts - 1, done * parts // max(1, total)), []).append(k)
         done += k.bytes
     return list(groups.values())
-
-
-def renumber_by_launch(launches: Sequence[Launch]) -> tuple[Kernel, ...]:
-    """Numbers kernels in launch order and stores launch and chain position in their schedules."""
-    kernels: list[Kernel] = []
-    for number, launch in enumerate(launches):
-        for part in launch:
-            for position, k in enumerate(part, start=1):
-                assigned = replace(schedule_of(k), launch=number, chained=position if len(part) > 1 else 0)
-                kernels.append(replace(k, id=len(kernels), schedule=assigned))
-    return tuple(kernels)
-
-
-def parts_of(launch: Sequence[Kernel]) -> list[list[Kernel]]:
-    """The kernels of a launch, grouped into chains."""
-    parts: list[list[Kernel]] = []
-    for k in launch:
-        if schedule_of(k).chained > 1:
-            parts[-1].append(k)
-        else:
-            parts.append([k])
-    return parts
-
-
-def by_launch(kernels: Sequence[Kernel]) -> Iterator[tuple[Kernel, ...]]:
-    """Groups the kernels of a plan by launch."""
-    for _, inside in groupby(kernels, key=lambda k: schedule_of(k).launch):
-        yield tuple(inside)
-
-
-def together(kernels: Sequence[Kernel]) -> dict[int, tuple[int, int]]:
-    """Kernel -> first and last kernel of its launch: its buffers are live during all of them."""
-    return {k.id: (launch[0].id, launch[-1].id) for launch in by_launch(kernels) for k in launch}
-
-
-def notes_of(plan: Plan) -> tuple[str, ...]:
-    """Report note: the number of launches, and why there are fewer than kernels."""
-    launches = [parts_of(launch) for launch in by_launch(plan.kernels) if not schedule_of(launch[0]).owns]
-    concurrent = sum(len(part) for parts in launches if len(parts) > 1 for part in parts)
-    chained = sum(schedule_of(k).chained > 0 for k in plan.kernels)
-    if not concurrent and not chained:
-        return ()
-    why = [f"{concurrent} are independent and share a launch"] if concurrent else []
-    why += [f"{chained} run one after the other in the same blocks, one row per block"] if chained else []
-    return (f"{len(plan.kernels)} kernels in {plan.regions} launches: {', '.join(why)}",)
-
-
-def check_launches(plan: Plan) -> None:
-    """PlanError if kernels share a launch although one depends on the other."""
-    ranges = {b.id: (b.offset, b.offset + b.bytes) for b in plan.buffers if b.space is Space.ARENA}
-    work = frozenset(b.id for b in plan.buffers if b.space is Space.WORK)
-
-    def overlap(a: int, b: int) -> bool:
-        if a in ranges and b in ranges:
-            return ranges[a][0] < ranges[b][1] and ranges[b][0] < ranges[a][1]
-        return a == b
-
-    numbers = [schedule_of(k).launch for k in plan.kernels]
-    if numbers != sorted(numbers) or len(set(numbers)) != len(list(by_launch(plan.kernels))):
-        raise PlanError("the plan is not sound: its launches are out of order.")
-    for launch in by_launch(plan.kernels):
-        if any(schedule_of(k).owns for k in launch):
-            check_persistent_loop(plan, launch)
-            continue
-        sound = len({(k.loop, schedule_of(k).threads) for k in launch}) == 1
-        sound &= len(launch) == 1 or all(may_share(plan, k) for k in launch)
-        sound &= all(is_chain(plan, part) for part in parts_of(launch))
-        used = [(number, k) for number, part in enumerate(parts_of(launch)) for k in part]
-        for i, (part, k) in enumerate(used):
-            reads, writes = (buffers - work for buffers in reads_and_writes(k))
-            for other, o in used[:i]:
-                others, written = (buffers - work for buffers in reads_and_writes(o))
-                same = part == other  # a chain passes values on within a buffer, but must not reuse its bytes
-                sound &= not any(overlap(a, b) for a in writes for b in others | written if not (same and a == b))
-                sound &= not any(overlap(a, b) for a in reads for b in written if not (same and a == b))
-        if not sound:
-            raise PlanError(f"the plan is not sound: kernels {[k.id for k in launch]} cannot share a launch.")
-
-
-def check_persistent_loop(plan: Plan, launch: Sequence[Kernel]) -> None:
-    """PlanError unless a launch is one complete loop whose blocks have the shares that the scheduler would choose."""
-    loop_kernels = launch[0].loop is not None and [k.id for k in plan.kernels if k.loop == launch[0].loop]
-    expected = loop_kernels == [k.id for k in launch] and scan.find_persistent_scan(plan, launch)
-    if not isinstance(expected, scan.PersistentScan) or any(schedule_of(k).owns != expected.owns for k in launch):
-        raise PlanError(
-            f"the plan is not sound: kernels {[k.id for k in launch]} "
-            "are not a loop that runs as one persistent kernel."
-        )
-
-
-def is_chain(plan: Plan, part: Part) -> bool:
-    """Is it a single kernel, or a sound chain whose rows depend on the same rows only?"""
-    positions = [schedule_of(k).chained for k in part]
-    if len(part) == 1:
-        return positions == [0]
-    all_by_rows = all(row_fusion.can_be_rows(plan, k) for k in part)
-    return all_by_rows and positions == list(range(1, 1 + len(part))) and row_fusion.is_sound(plan, part)

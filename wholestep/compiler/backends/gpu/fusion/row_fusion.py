@@ -10,18 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
-from wholestep.compiler.backends.gpu.kernel_schedule import Form, GpuSchedule, schedule_of
+from wholestep.compiler.backends.gpu.kernel_schedule import THREADS, Form, GpuSchedule, schedule_of
+from wholestep.compiler.backends.gpu.target import costs_of
 from wholestep.compiler.ir.types import Extent, evaluate, float32
 from wholestep.compiler.plan.model.bodies import Dot, Nest
-from wholestep.compiler.plan.model.kernel import Draft, Kernel, Load, Plan, Space
-
-THREADS = 256  # threads per block
-MOST_FLOPS = 50_000_000  # FLOPs of a kernel that shares a launch: a larger one gains nothing, and needs the registers
-MOST_BYTES = 8 << 20  # memory traffic of a kernel that shares a launch, in bytes
-MOST_ROWS = 264  # rows, and so blocks: two per multiprocessor
-MOST_WEIGHTS = 64 << 10  # bytes of a product's second operand, which every block reads
-MOST_WORK = 16 << 10  # elements per row of a nest
-MOST_DEPTH, MOST_CHUNKS = 1024, 8  # k of a product, and its chunks
+from wholestep.compiler.plan.model.kernel import Draft, Kernel, Load, Space
 
 
 def row_axis(kernel: Kernel) -> int | None:
@@ -51,10 +44,10 @@ def can_be_rows(draft: Draft, kernel: Kernel) -> bool:
     axis, schedule, sizes = row_axis(kernel), schedule_of(kernel), draft.sizes
     if axis is None or schedule.form not in (Form.ELEMENTS, Form.ROWS, Form.PRODUCT) or schedule.threads != THREADS:
         return False
-    extent = kernel.axes[axis]
-    if kernel.flops > MOST_FLOPS or kernel.bytes > MOST_BYTES:
+    extent, costs = kernel.axes[axis], costs_of(draft).fusion
+    if kernel.flops > costs.most_flops or kernel.bytes > costs.most_bytes:
         return False
-    if kernel.loop is not None or evaluate(extent, sizes) > MOST_ROWS:
+    if kernel.loop is not None or evaluate(extent, sizes) > costs.rows:
         return False
     if not all(stays_in_row(load, axis, extent) for load in kernel.body.stores() if not _is_work(draft, load)):
         return False
@@ -64,8 +57,8 @@ def can_be_rows(draft: Draft, kernel: Kernel) -> bool:
         if (
             not isinstance(n, int)
             or not isinstance(k, int)
-            or k > MOST_DEPTH
-            or k > MOST_CHUNKS * (schedule.chunk or k)
+            or k > costs.row_depth
+            or k > costs.row_chunks * (schedule.chunk or k)
         ):
             return False
         weight_axes = {a for i in body.b.index for a, _ in i.terms}
@@ -73,10 +66,14 @@ def can_be_rows(draft: Draft, kernel: Kernel) -> bool:
         if dtypes != {float32}:
             return False
         size = float32.size
-        return axis not in weight_axes and n * k * size <= MOST_WEIGHTS and len(body.levels) == 1
+        return axis not in weight_axes and n * k * size <= costs.row_weights and len(body.levels) == 1
     assert isinstance(body, Nest)
     inner = [kernel.axes[a] for a in (*body.rows[1:], *(() if body.vector is None else (body.vector,)))]
-    return not schedule.scratch and all(isinstance(e, int) for e in inner) and prod(map(_static, inner)) <= MOST_WORK
+    return (
+        not schedule.scratch
+        and all(isinstance(e, int) for e in inner)
+        and prod(map(_static, inner)) <= costs.row_elements
+    )
 
 
 def _static(extent: Extent) -> int:
@@ -148,7 +145,7 @@ def rows_of(draft: Draft, kernel: Kernel) -> int:
     return max(1, evaluate(row_extent(kernel), draft.sizes))
 
 
-def with_row_grid(plan: Plan, kernel: Kernel, schedule: GpuSchedule, position: int) -> GpuSchedule:
+def with_row_grid(plan: Draft, kernel: Kernel, schedule: GpuSchedule, position: int) -> GpuSchedule:
     """Changes the schedule of a kernel in a chain to one block per row."""
     rows = rows_of(plan, kernel)
     return replace(schedule, blocks=rows, chunks=1, scratch=0, scratch_at=0, counters_at=0, chained=position)

@@ -12,26 +12,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from wholestep.compiler.backends.gpu.fusion.horizontal import FORMS, by_launch, may_share, parts_of, reads_and_writes
+from wholestep.compiler.backends.gpu.fusion.horizontal import FORMS, may_share, reads_and_writes
+from wholestep.compiler.backends.gpu.fusion.launches import by_launch, parts_of
 from wholestep.compiler.backends.gpu.fusion.row_fusion import row_axis, row_extent, stays_in_row
-from wholestep.compiler.backends.gpu.kernel_schedule import Form, schedule_of
+from wholestep.compiler.backends.gpu.kernel_schedule import THREADS, Form, schedule_of
 from wholestep.compiler.backends.gpu.persistent import scan
 from wholestep.compiler.backends.gpu.strides import is_affine, start_of, stride_of
-from wholestep.compiler.backends.gpu.target import target_of
+from wholestep.compiler.backends.gpu.target import costs_of, target_of
 from wholestep.compiler.ir.types import evaluate, float32
 from wholestep.compiler.plan.model.bodies import Dot
 from wholestep.compiler.plan.model.kernel import Kernel, Load, Plan, Space
 
 # features and columns per block, and padded row stride in shared memory: native/staying.h
 DEEP, WIDE, APART = 128, 8, 132
-THREADS = 256  # threads per block
-MOST_ROWS = 128  # rows of a batch, added in groups of sixteen
-MOST_DATA = 1 << 31  # rows of the data set: row numbers have 32 bits
-MOST_KEPT = 4  # state values per weight, the weight included
-MOST_OTHERS = 64  # bytes per row of the other inputs, which one thread copies
-MOST_OF_KERNEL, MOST_TOLD = 48 << 10, 8 << 10  # bytes of shared memory, for any other kernel and for step records
+MOST_ROWS = 128  # rows of a batch, added in groups of sixteen: the largest tile of native/staying.h
+MOST_DATA = 1 << 31  # rows of the data set: row numbers have 32 bits in native/gather.h
+MOST_OF_KERNEL = 48 << 10  # bytes of shared memory that any other kernel may use without opt-in
 RECORDS = 4  # step records in shared memory (a ring buffer)
-FEW_LAUNCHES = 8  # launches of a step up to which the report explains the decision
 
 
 @dataclass(frozen=True)
@@ -50,6 +47,7 @@ class PersistentStep:
     columns: int
     rows: int  # batch capacity, rounded up to 32, 64 or 128
     blocks: int
+    record_bytes: int  # bytes of shared memory for step records
 
     @property
     def chunks(self) -> int:
@@ -73,7 +71,7 @@ class PersistentStep:
     @property
     def most_bytes(self) -> int:
         """Upper bound of a block's shared memory, including any other kernel's and the step records."""
-        return self.own_bytes + max(self.work_bytes, MOST_OF_KERNEL) + MOST_TOLD
+        return self.own_bytes + max(self.work_bytes, MOST_OF_KERNEL) + self.record_bytes
 
     @property
     def work_bytes(self) -> int:
@@ -106,7 +104,11 @@ def find_persistent_step(plan: Plan) -> PersistentStep | str:
     states = _elementwise_states(plan, forward, gradient)
     others = [k for k in plan.kernels if k not in (forward, gradient)]
     used = set[int]().union(*(reads | writes for reads, writes in map(reads_and_writes, others)))
-    if dot.b.buffer not in states or len(states) > MOST_KEPT or used & {*states, dot.a.buffer}:
+    if (
+        dot.b.buffer not in states
+        or len(states) > costs_of(plan).persistent.state_values
+        or used & {*states, dot.a.buffer}
+    ):
         return "other kernels use the first weights, their states or the input rows"
     chain = parts_of(launches[1])
     if len(chain) > 1 or not _needs_own_rows(forward, chain[0]):
@@ -135,6 +137,7 @@ def find_persistent_step(plan: Plan) -> PersistentStep | str:
         columns,
         rows,
         min(blocks_wanted, multiprocessors),
+        target.cost_model.persistent.step_record_bytes,
     )
     if result.most_bytes > target.shared_memory:
         return f"a block would need {result.most_bytes:,} bytes of shared memory"
@@ -163,10 +166,9 @@ def _why_not_forward(plan: Plan, kernel: Kernel) -> str:
     ):
         return "its first product does not read contiguous rows"
     others = [plan.buffers[id].type for _, id in plan.inputs if id != dot.a.buffer]
-    if any(
-        t.dtype.size * prod(e if isinstance(e, int) else MOST_OTHERS for e in t.shape[1:]) > MOST_OTHERS for t in others
-    ):
-        return f"other inputs have rows of more than {MOST_OTHERS} bytes"
+    most = costs_of(plan).persistent.other_input_bytes
+    if any(t.dtype.size * prod(e if isinstance(e, int) else most for e in t.shape[1:]) > most for t in others):
+        return f"other inputs have rows of more than {most} bytes"
     axis, extent = row_axis(kernel), kernel.axes[dot.m]
     assert axis is not None, "a product has a row axis"
     if not all(stays_in_row(load, axis, extent) for load in dot.stores()):
@@ -241,11 +243,6 @@ def _needs_own_rows(forward: Kernel, chain: Sequence[Kernel]) -> bool:
     return True
 
 
-def has_room(step: PersistentStep, multiprocessors: int) -> bool:
-    """Can all blocks be co-resident on a GPU with this many multiprocessors?"""
-    return step.blocks <= multiprocessors
-
-
 def notes_on(plan: Plan, multiprocessors: int) -> tuple[str, ...]:
     """The plan's notes, corrected for a GPU that may have fewer multiprocessors than the plan's target."""
     planned = (*notes_of(plan), *scan.notes_of(plan))
@@ -256,14 +253,11 @@ def notes_on(plan: Plan, multiprocessors: int) -> tuple[str, ...]:
 
 def notes_of(plan: Plan, multiprocessors: int | None = None) -> tuple[str, ...]:
     """Report note: how epochs over GPU-resident data run and why, for networks of few launches per step."""
-    if not plan.updated or plan.regions > FEW_LAUNCHES:
+    if not plan.updated or plan.regions > costs_of(plan).persistent.explained_launches:
         return ()
     persistent = find_persistent_step(plan)
-    if not isinstance(persistent, str) and multiprocessors is not None and not has_room(persistent, multiprocessors):
-        persistent = (
-            f"a persistent kernel would need {persistent.blocks} co-resident blocks, and this GPU has "
-            f"{multiprocessors} multiprocessors"
-        )
+    if not isinstance(persistent, str) and (reason := scan.why_not_resident(persistent.blocks, multiprocessors)):
+        persistent = f"a persistent kernel {reason}"
     if isinstance(persistent, str):
         return (f"epochs over data on the GPU run as the launches of several steps in one graph: {persistent}",)
     resident_bytes = prod((persistent.features, persistent.columns, len(persistent.states), 4))

@@ -11,20 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from wholestep.compiler.backends.gpu.kernel_schedule import schedule_of
+from wholestep.compiler.backends.gpu.kernel_schedule import WARP, schedule_of
 from wholestep.compiler.backends.gpu.strides import is_affine, is_aligned_in
 from wholestep.compiler.backends.gpu.target import target_of
 from wholestep.compiler.ir.types import Extent, evaluate, float32, symbols_of
 from wholestep.compiler.plan.model.bodies import Dot, Nest
 from wholestep.compiler.plan.model.kernel import Draft, Kernel, Load, Plan, Space
 
-THREADS, WARP = 256, 32
-PIECE = 128  # k elements per iteration: sixteen for each of eight warps
-APART = 4  # padding elements per row in shared memory, against bank conflicts
-ROWS, UNITS = (8, 16, 32, 64), (1, 2, 4, 8, 16, 32, 64)  # rows and units that a block may own
-MOST_WORK = 1 << 19  # multiplications per block and step; with more, tiled launches are faster
-MOST_SUMS = 64  # accumulators per thread, in registers
-BROUGHT = 16  # cost of loading a value from another block, in multiplications
+PIECE = 128  # k elements per iteration, sixteen for each of eight warps: `WS_LONG_PIECE` of native/loops.h
+APART = 4  # padding elements per row in shared memory, against bank conflicts: `ws_padded` of native/loops.h
 
 
 @dataclass(frozen=True)
@@ -292,11 +287,12 @@ def _choose_tile(
 ) -> PersistentScan | str:
     """The cheapest tile (multiplications plus operand loads) whose blocks fit shared memory and are co-resident."""
     capacity, target = evaluate(batch, draft.sizes), target_of(draft)
+    costs = target.cost_model.persistent
     barriers, inside = _barriers(kernels, written), _block_local_buffers(draft, kernels, written)
     carried, dots = _loop_carried_buffers(draft, kernels, written), [k for k in kernels if isinstance(k.body, Dot)]
     candidates: list[tuple[int, PersistentScan]] = []
-    for rows in ROWS:
-        for width in UNITS:
+    for rows in costs.scan_rows:
+        for width in costs.scan_units:
             widths = [columns_of(k) // units * width for k in dots]
             lanes = [lanes_of(rows, n) for n in widths]
             down = -(-capacity // rows)
@@ -309,12 +305,12 @@ def _choose_tile(
             halves = max(rows * (padded_row_stride(depth_of(k)) - APART) * 2 * is_half(draft, k) for k in dots)
             words += max(8 * chunks_of(k) * rows * n for k, n in zip(dots, widths, strict=True)) + halves // 4
             words += sum(rows * width * tile_of(kernels, b, units) for b in (*inside, *carried))
-            if max(sums) > MOST_SUMS or work > MOST_WORK or 4 * words > target.shared_memory:
+            if max(sums) > costs.scan_accumulators or work > costs.scan_work or 4 * words > target.shared_memory:
                 continue
             candidate = PersistentScan(
                 tuple(kernels), batch, units, rows, width, down, barriers, inside, carried, halves, 4 * words
             )
-            candidates.append((work + BROUGHT * rows * sum(map(depth_of, dots)), candidate))
+            candidates.append((work + costs.scan_load * rows * sum(map(depth_of, dots)), candidate))
     if not candidates:
         return "its products are too large for co-resident blocks"
     return min(candidates, key=lambda each: each[0])[1]
@@ -323,6 +319,13 @@ def _choose_tile(
 def tile_of(kernels: Sequence[Kernel], buffer: int, units: int) -> int:
     """How many elements per unit a block keeps of a buffer in shared memory: as many as the kernel computes."""
     return next(columns_of(k) // units for k in kernels for load in k.body.stores() if load.buffer == buffer)
+
+
+def why_not_resident(blocks: int, multiprocessors: int | None) -> str:
+    """Why the blocks of a persistent kernel cannot all be resident on a GPU; "" if they can, or for an unknown GPU."""
+    if multiprocessors is None or blocks <= multiprocessors:
+        return ""
+    return f"would need {blocks} co-resident blocks, and this GPU has {multiprocessors} multiprocessors"
 
 
 def loops_of(plan: Plan) -> Iterator[tuple[Kernel, ...]]:
@@ -336,11 +339,8 @@ def notes_of(plan: Plan, multiprocessors: int | None = None) -> tuple[str, ...]:
     notes = []
     for number, kernels in enumerate(loops_of(plan)):
         persistent, length = find_persistent_scan(plan, kernels), plan.loops[number].length
-        if not isinstance(persistent, str) and multiprocessors is not None and persistent.blocks > multiprocessors:
-            persistent = (
-                f"it would need {persistent.blocks} co-resident blocks, and this GPU has "
-                f"{multiprocessors} multiprocessors"
-            )
+        if not isinstance(persistent, str) and (reason := why_not_resident(persistent.blocks, multiprocessors)):
+            persistent = f"it {reason}"
         heading = f"loop {number}, {length} steps of {len(kernels)} kernels"
         if isinstance(persistent, str):
             notes.append(f"{heading}, runs with one launch per kernel and step: {persistent}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wholestep.compiler.backends.gpu.attention import Axes, makes_keys, makes_queries
+from wholestep.compiler.backends.gpu.grids.attention import Axes, makes_keys, makes_queries
 from wholestep.compiler.backends.gpu.render.gemm import accumulator
 from wholestep.compiler.backends.gpu.render.language import STORED, cast_text, literal, widen_operand
 from wholestep.compiler.backends.gpu.render.writer import GpuWriter

@@ -6,13 +6,14 @@ axis is split, the chunks of all blocks, by the last block to arrive.  No atomic
 
 from __future__ import annotations
 
+from wholestep.compiler.backends.gpu.kernel_schedule import THREADS, WARP
 from wholestep.compiler.backends.gpu.render.language import STORED
 from wholestep.compiler.backends.gpu.render.vectorize import VectorizedLevel
 from wholestep.compiler.backends.gpu.render.writer import GpuWriter
 from wholestep.compiler.plan.model.bodies import Columns
 from wholestep.compiler.plan.model.kernel import Reduce
 
-PARTS = 8  # parts of a sum if the warps of a block share it
+PARTS = THREADS // WARP  # parts of a sum, one per warp of a block; determines the bits
 
 
 def render_columns(w: GpuWriter) -> None:

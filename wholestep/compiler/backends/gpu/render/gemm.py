@@ -1,9 +1,10 @@
-"""Tiled GEMM: a call of `ws_product` of native/product.h with operand accessors and a fused epilogue."""
+"""GEMMs: calls of `ws_product` or, for medium sizes, `ws_middle_product` with operand accessors and an epilogue."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from wholestep.compiler.backends.gpu.grids.gemm_medium import is_contiguous_along_k
 from wholestep.compiler.backends.gpu.kernel_schedule import Form, GpuSchedule
 from wholestep.compiler.backends.gpu.render.elementwise import over_elements
 from wholestep.compiler.backends.gpu.render.language import LOCAL, STORED, widen_operand
@@ -13,7 +14,7 @@ from wholestep.compiler.ir.types import DType, float32
 from wholestep.compiler.plan.model.bodies import Dot
 from wholestep.compiler.plan.model.kernel import Instr, Level, Load
 
-DEPTH = 16  # k elements per thread group and iteration
+DEPTH = 16  # k elements per thread group and iteration: an argument of `ws_product` in native/product.h
 
 
 def render_dot(w: GpuWriter) -> None:
@@ -158,4 +159,40 @@ def product_call(
         w.stores(level.row_stores)
         w.stores(level.stores)
     w.axes = outer_axes
+    w.depth -= 1
+
+
+def render_medium_gemm(w: GpuWriter) -> None:
+    dot = w.kernel.body
+    assert isinstance(dot, Dot)
+    (level,), (tall, wide, deep) = dot.levels, w.schedule.tile
+    acc = next(i for i in level.body if i.op == "acc")
+    w.axes |= {dot.m: "i", dot.n: "j", dot.k: "k"}
+    w.emit(f"const int m = {w.axis_extent(dot.m)}, n = {w.axis_extent(dot.n)}, depth = {w.axis_extent(dot.k)};")
+    w.emit(f"const int down = (m + {tall - 1}) / {tall}, across = (n + {wide - 1}) / {wide};")
+    w.emit("const int tile = blockIdx.x % (down * across), each = blockIdx.x / (down * across);")
+    w.emit(f"if (each >= {w.count(dot.batch)}) return;")
+    w.decompose("each", dot.batch)
+    groups = 256 // tall
+    rounds = 2 if groups * tall * wide > 8192 else 1
+    count = max(groups * deep * (tall + wide + 8), groups * tall * wide // rounds)  # as in `ws_middle`
+    w.emit(f"__shared__ __align__(16) float operands[{count}];")
+    early = early_loads(level)
+    seen = "Early" if early else "ws_nothing"
+    if early:
+        w.emit(f"struct Early {{ {' '.join(f'{STORED[i.dtype]} v{i.id};' for i in early)} }};")
+    along_k = [is_contiguous_along_k(w.kernel, x, axis) for x, axis in ((dot.a, dot.m), (dot.b, dot.n))]
+    flags = ["true" if contiguous else "false" for contiguous in along_k]
+    w.emit(f"ws_middle_product<{tall}, {wide}, {deep}, {', '.join(flags)}>(")
+    w.emit(f"    operands, m, n, depth, tile / across * {tall}, tile % across * {wide},")
+    w.emit(f"    [&](int i, int k) -> const float * {{ return &{w.element(dot.a)}; }},")
+    w.emit(f"    [&](int k, int j) -> const float * {{ return &{w.element(dot.b)}; }},")
+    w.emit(f"    [&](int i, int j) -> {seen} {{ return {{{', '.join(w.expression(i) for i in early)}}}; }},")
+    w.depth += 1
+    with w.block(f"[&](int i, int j, float v{acc.id}, const {seen} &early)", "});"):
+        for i in early:
+            w.emit(f"const {LOCAL[i.dtype]} v{i.id} = early.v{i.id};")
+        ids = {i.id for i in early}
+        w.instructions([i for i in (*level.row, *level.body) if i.id not in ids])
+        w.stores((*level.row_stores, *level.stores))
     w.depth -= 1

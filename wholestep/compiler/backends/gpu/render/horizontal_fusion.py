@@ -17,10 +17,10 @@ from math import prod
 from wholestep.compiler.backends.gpu.kernel_schedule import schedule_of
 from wholestep.compiler.backends.gpu.render.language import STORED
 from wholestep.compiler.backends.gpu.render.writer import GpuWriter
-from wholestep.compiler.plan.model.kernel import Kernel
+from wholestep.compiler.backends.gpu.target import target_of
+from wholestep.compiler.plan.model.kernel import Kernel, Plan
 
 SHARED = re.compile(r"^(\s*)__shared__ (?:__align__\(16\) )?(.+?) (\w+)((?:\[\d+\])+);$")
-MULTIPROCESSORS, MOST_RESIDENT = 132, 2  # of a large GPU, and resident blocks of each for which registers are limited
 NEXT = ", const ws_step *next, const ws_data *data"  # additional parameters of a launch that gathers
 SIZES = {"float": 4, "double": 8, "int": 4, "long long": 8, "ws_byte": 1, "ws_half": 2}
 # CUDA's block coordinates, and their names in a kernel that has only some blocks of a launch.
@@ -78,7 +78,7 @@ def device_function_of(writer: GpuWriter) -> Body:
         f"  const int blocks = {schedule.blocks}, all_chunks = {schedule.chunks}, threads = {schedule.threads};",
     ]
     head += [f"  {type} *const {name} = ({type} *)given[{i}];" for i, (type, name) in enumerate(parameters)]
-    text = "\n".join([*head, *writer.opening(), *lines, "}"])
+    text = "\n".join([*head, *writer.size_declarations(), *lines, "}"])
     for cuda, own in OWN:
         text = text.replace(cuda, own)
     return Body(text, bytes, buffers)
@@ -101,14 +101,15 @@ class KernelCall:
 Part = tuple[KernelCall, ...]  # a range of blocks, in each of which these kernels run one after the other
 
 
-def launch_text(name: str, parts: Sequence[Part], threads: int, gathers: int = 0) -> str:
+def launch_text(plan: Plan, name: str, parts: Sequence[Part], threads: int, gathers: int = 0) -> str:
     """The global function of a launch, which dispatches on the block index; extra blocks may gather the next rows."""
     first = parts[0][0].kernel
     loop, step = ("", "step") if first.loop is None else (", int turn", "step, turn")
     count = sum(call.address_count for part in parts for call in part)
     grids = [schedule_of(part[0].kernel) for part in parts]
     # Limit the registers so that all blocks can be co-resident, if there are few.
-    resident = max(1, min(MOST_RESIDENT, -(-sum(s.blocks * s.chunks for s in grids) // MULTIPROCESSORS)))
+    target, blocks = target_of(plan), sum(s.blocks * s.chunks for s in grids)
+    resident = max(1, min(target.cost_model.fusion.resident_blocks, -(-blocks // target.multiprocessors)))
     lines = [
         f'extern "C" __global__ void __launch_bounds__({threads}, {resident}) {name}(const ws_step *step{loop}, '
         f"const __grid_constant__ ws_given<{count}> given{NEXT if gathers else ''}) {{",

@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+from wholestep.compiler.backends.gpu.grids.row_loads import is_plain_load
 from wholestep.compiler.backends.gpu.kernel_schedule import WARP
 from wholestep.compiler.backends.gpu.render.language import STORED
 from wholestep.compiler.backends.gpu.render.vectorize import VectorizedLevel
 from wholestep.compiler.backends.gpu.render.writer import GpuWriter
-from wholestep.compiler.backends.gpu.row_loads import is_plain_load
+from wholestep.compiler.backends.gpu.target import costs_of
 from wholestep.compiler.plan.model.bodies import Nest
 from wholestep.compiler.plan.model.kernel import Load, Store
-
-UNDER_WAY = 128  # bytes of loads in flight per thread before it adds the first
 
 
 def render_sums(w: GpuWriter, nest: Nest) -> None:
@@ -46,7 +45,9 @@ def add_rows(w: GpuWriter, nest: Nest, sums: Mapping[Store, str], apart: int, fi
     assert axis is not None
     packs = VectorizedLevel(w, axis, each)
     registers = {x: f"h{n}" for n, x in enumerate(read_of_rows(nest, packs))}
-    rows = max(1, UNDER_WAY // max(16, sum(each * w.buffer_dtype(x).size for x in registers)))
+    rows = max(
+        1, costs_of(w.plan).reductions.loads_in_flight // max(16, sum(each * w.buffer_dtype(x).size for x in registers))
+    )
 
     @contextmanager
     def over_rows(inside: str) -> Iterator[None]:

@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from wholestep.compiler.backends.gpu.kernel_schedule import schedule_of
+from wholestep.compiler.backends.gpu.kernel_schedule import THREADS, schedule_of
 from wholestep.compiler.backends.gpu.persistent.scan import (
-    THREADS,
     PersistentScan,
     chunks_of,
     columns_of,
@@ -95,7 +94,7 @@ class LoopWriter(GpuWriter):
     def _tile(self, load: Load) -> str:
         """Expression of a block-local element in shared memory."""
         start, loop = load.index[-1].offset, self._loop
-        assert isinstance(start, int), "`find_loop` has checked it"
+        assert isinstance(start, int), "`find_persistent_scan` has checked it"
         times = tile_of(loop.kernels, load.buffer, loop.units)
         column = f"{start // loop.units * loop.width} + column" if start else "column"
         return f"((float *)(memory + {self._room.tiles[load.buffer]}))[row*{times * loop.width} + {column}]"
@@ -139,11 +138,6 @@ class LoopWriter(GpuWriter):
         self.instructions([i for i in (*level.row, *level.body) if i.id not in ids])
         self.stores(level.stores)
 
-    def function_of(self, head: str) -> str:
-        return "\n".join(
-            [f"static __device__ __forceinline__ {head} {{", *self.declared(), *self.opening(), *self.lines, "}"]
-        )
-
 
 def _early(kernel: Kernel, written: set[int]) -> Iterator[Instr]:
     """Loads that no step of the loop writes: they can be issued while blocks wait at a barrier."""
@@ -179,7 +173,7 @@ def render_persistent_scan(plan: Plan, loop: PersistentScan) -> PersistentScanTe
             with w.elements():
                 w.rest()
         early = f", const {name}_early *const early" if w.early else ""
-        texts.append(w.function_of(f"void {name}({GIVEN}{early})"))
+        texts.append(w.device_function(f"void {name}({GIVEN}{early})"))
         buffers.append(w.buffers)
     texts.append(_main(plan, loop, buffers))
     return PersistentScanText("\n".join(texts), tuple(buffers))
@@ -197,7 +191,7 @@ def _prefetch_lines(plan: Plan, kernel: Kernel, loop: PersistentScan, room: Room
             w.emit(f"early[which].v{i.id} = v{i.id};")
     return [
         f"struct {name}_early {{ {fields} }};",
-        w.function_of(f"void {name}_read({GIVEN}, {name}_early *const early)"),
+        w.device_function(f"void {name}_read({GIVEN}, {name}_early *const early)"),
     ]
 
 
@@ -211,14 +205,14 @@ def _load_weights_text(plan: Plan, kernel: Kernel, loop: PersistentScan, room: R
         w.emit("const int row = 0;")
         w.place()
         w.emit(f"return {widen_operand(w.element(dot.b), w.buffer_dtype(dot.b), float32)};")
-    return w.function_of(f"void {name}_hold({GIVEN})")
+    return w.device_function(f"void {name}_hold({GIVEN})")
 
 
 def _product(w: LoopWriter, dot: Dot, loop: PersistentScan, room: Room, at: int) -> None:
     """Emits the product of loaded rows with the resident columns, and its epilogue."""
     kernel, batch = w.kernel, w.extent(loop.batch)
     acc, depth, lanes = next(i for i in w.instrs if i.op == "acc"), depth_of(kernel), lanes_of(loop.rows, w.width)
-    assert lanes is not None, "`find_loop` has checked it"
+    assert lanes is not None, "`find_persistent_scan` has checked it"
     w.axes[dot.k] = "k"
     dtype = w.buffer_dtype(dot.a)
     type, widened = STORED[dtype], widen_operand("x", dtype, float32)
@@ -280,7 +274,7 @@ def _main(plan: Plan, loop: PersistentScan, buffers: Sequence[Sequence[int]]) ->
         f'extern "C" __global__ void __launch_bounds__({THREADS}, 1) NAME(const ws_step *step, int *come, '
         f"const __grid_constant__ ws_given<{count}> given) {{"
     )
-    sizes = [line for line in w.opening() if "turn" not in line]
+    sizes = [line for line in w.size_declarations() if "turn" not in line]
     return "\n".join([head, "  ws_wait_for_others();", *sizes, *w.lines, "}"])
 
 

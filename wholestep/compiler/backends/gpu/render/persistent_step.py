@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wholestep.compiler.backends.gpu.fusion.horizontal import parts_of
+from wholestep.compiler.backends.gpu.fusion.launches import parts_of
 from wholestep.compiler.backends.gpu.kernel_schedule import schedule_of
 from wholestep.compiler.backends.gpu.persistent import eligibility
 from wholestep.compiler.backends.gpu.persistent.eligibility import APART, DEEP, RECORDS, WIDE, PersistentStep
@@ -53,10 +53,6 @@ class UpdateWriter(GpuWriter):
         return super().element(load)
 
 
-def function(w: GpuWriter, head: str) -> str:
-    return "\n".join([f"static __device__ __forceinline__ {head} {{", *w.declared(), *w.opening(), *w.lines, "}"])
-
-
 def assemble_text(plan: Plan, step: PersistentStep) -> tuple[str, GpuWriter]:
     """Source for a row of the first product: adds the chunks and computes the epilogue."""
     w, dot = GpuWriter(plan, step.forward), step.forward.body
@@ -75,7 +71,7 @@ def assemble_text(plan: Plan, step: PersistentStep) -> tuple[str, GpuWriter]:
         w.instructions((*level.row, *level.body))
         w.stores((*level.row_stores, *level.stores))
     head = f"void {NAME}_row(const ws_step *step, const float *partial, const int i, void *const *given)"
-    return function(w, head), w
+    return w.device_function(head), w
 
 
 def update_text(plan: Plan, step: PersistentStep) -> tuple[str, UpdateWriter]:
@@ -87,7 +83,8 @@ def update_text(plan: Plan, step: PersistentStep) -> tuple[str, UpdateWriter]:
     w = UpdateWriter(plan, step.gradient)
     w.axes |= {dot.k: "row", column: "column"}
     w.emit(f"return row < {w.axis_extent(dot.k)} && column < {step.columns} ? {w.element(output_gradient)} : 0.0f;")
-    slope = function(w, f"float {NAME}_slope(const ws_step *step, const int row, const int column, void *const *given)")
+    head = f"float {NAME}_slope(const ws_step *step, const int row, const int column, void *const *given)"
+    slope = w.device_function(head)
     w = UpdateWriter(plan, step.gradient)
     w.kept = step.states
     (level,) = dot.levels
@@ -99,7 +96,7 @@ def update_text(plan: Plan, step: PersistentStep) -> tuple[str, UpdateWriter]:
         f"void {NAME}_update(const ws_step *step, const int feature, const int column, const float v{acc.id}, "
         f"float (&kept)[{len(step.states)}][4], const int which, void *const *given)"
     )
-    return f"{slope}\n{function(w, head)}", w
+    return f"{slope}\n{w.device_function(head)}", w
 
 
 @dataclass(frozen=True)

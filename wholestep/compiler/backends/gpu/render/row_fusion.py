@@ -11,7 +11,7 @@ from wholestep.compiler.backends.gpu.render.writer import GpuWriter
 from wholestep.compiler.backends.gpu.strides import is_aligned_in, stride_of
 from wholestep.compiler.plan.model.bodies import Dot, Nest
 
-GROUPS, WIDE = 8, 32  # thread groups that split k, as in a tile; columns per iteration
+GROUPS, WIDE = 8, 32  # thread groups that split k and columns per iteration: `ws_row_product` of native/product.h
 
 
 def render_row_chain(w: GpuWriter) -> None:

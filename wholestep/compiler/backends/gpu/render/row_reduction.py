@@ -6,30 +6,27 @@ the next row is copied to shared memory by cp.async while the current one is com
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
-from wholestep.compiler.backends.gpu.kernel_schedule import WARP
-from wholestep.compiler.backends.gpu.render.language import LOCAL, STORED
-from wholestep.compiler.backends.gpu.render.row_cse import eliminate_common_subexpressions
-from wholestep.compiler.backends.gpu.render.vectorize import VectorizedLevel, values_used
-from wholestep.compiler.backends.gpu.render.writer import GpuWriter
-from wholestep.compiler.backends.gpu.row_loads import (
-    MOST_KEPT,
-    MOST_PIECES,
+from wholestep.compiler.backends.gpu.grids.row_loads import (
     is_register_resident,
     register_loads,
     row_bytes,
     sources_of,
     vectors_per_thread,
 )
+from wholestep.compiler.backends.gpu.kernel_schedule import WARP
+from wholestep.compiler.backends.gpu.render.language import LOCAL, STORED
+from wholestep.compiler.backends.gpu.render.vectorize import VectorizedLevel, values_used
+from wholestep.compiler.backends.gpu.render.writer import GpuWriter
+from wholestep.compiler.backends.gpu.target import costs_of
 from wholestep.compiler.plan.model.bodies import Nest
 from wholestep.compiler.plan.model.kernel import Instr, Level, Load, Reduce
 
-# Blocks per multiprocessor, for blocks of RESIDENT_THREADS that keep at most RESIDENT_WORDS registers of a row per
-# thread: higher occupancy hides more memory latency than additional registers.
-RESIDENT, RESIDENT_THREADS, RESIDENT_WORDS = 4, 256, 60
+LEAVES = ("load", "const", "scalar", "index")
+LEAST_OPS = 2  # operations of a value worth a register: cheaper ones are recomputed
 
 
 def render_rows(w: GpuWriter, nest: Nest) -> None:
@@ -47,8 +44,9 @@ def render_rows(w: GpuWriter, nest: Nest) -> None:
         w.decompose("at", nest.rows)
         row.render_all()
     row.finish_sums(workers)
-    if not row.sums and w.schedule.threads == RESIDENT_THREADS and row.words <= RESIDENT_WORDS:
-        w.resident = RESIDENT
+    costs = costs_of(w.plan).reductions
+    if not row.sums and w.schedule.threads == costs.resident_threads and row.words <= costs.resident_words:
+        w.resident = costs.resident_blocks
 
 
 class RowLevels:
@@ -59,7 +57,8 @@ class RowLevels:
 
     def __init__(self, w: GpuWriter, nest: Nest) -> None:
         self.w, self.nest = w, nest
-        self.count = w.schedule.vector
+        self.count, self.costs = w.schedule.vector, costs_of(w.plan).reductions
+        words = self.costs.register_words  # per thread, for one value
         length = 1 if nest.vector is None else w.kernel.axes[nest.vector]
         self.length = length if isinstance(length, int) else None
         across = w.schedule.width * self.count
@@ -71,9 +70,9 @@ class RowLevels:
         }
         self.sources = sources_of(nest)
         reused = {v for v in self.sources.values() if v in self.instructions}
-        fits = self.pieces and self.pieces * self.count <= MOST_KEPT
+        fits = self.pieces and self.pieces * self.count <= words
         if fits and not reused and not any(level.sums for level in nest.levels):  # column sums need the registers
-            self.nest, self.sources = eliminate_common_subexpressions(nest, MOST_KEPT // (self.pieces * self.count))
+            self.nest, self.sources = eliminate_common_subexpressions(nest, words // (self.pieces * self.count))
             reused = set(self.sources.values())
         self.registers = {v: f"c{v}[j*{self.count} + e]" for v in reused} if fits else {}
         self.loaded: dict[Load, str] = {}
@@ -146,7 +145,7 @@ class RowLevels:
                 w.values |= names
                 w.pass_over(replace(level, body=tuple(i for i in level.body if i.id not in names)), without_work=True)
         else:
-            if self.pieces <= MOST_PIECES:
+            if self.pieces <= self.costs.unrolled_vectors:
                 w.emit("#pragma unroll")
             with w.block(f"for (int j = 0; j < {self.pieces}; j++)"):
                 w.emit(f"const {w.int} base = (j*{w.schedule.width} + lane)*{self.count};")
@@ -264,3 +263,55 @@ def combine_threads(w: GpuWriter, r: Reduce) -> str:
     if r.op == "argmax":
         return f"ws_warp_best(r{r.id})" if is_warp else f"ws_block_best<{threads}>(r{r.id})"
     return f"ws_warp<ws_{r.op}_op>(r{r.id})" if is_warp else f"ws_block<ws_{r.op}_op, {threads}>(r{r.id})"
+
+
+# -- common subexpressions --------------------------------------------------------------------------------------------
+
+
+def eliminate_common_subexpressions(nest: Nest, most: int) -> tuple[Nest, dict[int, int]]:
+    """Drops instructions of later levels that repeat earlier ones; returns the nest and value -> earlier value.
+
+    Args:
+        most: values that a thread can keep of its part of a row.
+    """
+    first, level_of = _first_of_equals(nest), {i.id: n for n, level in enumerate(nest.levels) for i in level.body}
+    instructions = {i.id: i for level in nest.levels for i in level.body}
+    registers, replacements, levels = set[int](), dict[int, int](), [nest.levels[0]]
+    for n, level in enumerate(nest.levels[1:], 1):
+        needed = {s.value for s in (*level.stores, *level.sums)} | {r.value for r in level.reduces}
+        body: list[Instr] = []
+        for i in reversed(level.body):
+            if i.id not in needed:
+                continue
+            body.append(i)
+            earlier = first[i.id]
+            if (
+                level_of[earlier] < n
+                and _ops(earlier, instructions) >= LEAST_OPS
+                and len(registers | {earlier}) <= most
+            ):
+                registers.add(earlier)
+                replacements[i.id] = earlier
+            else:
+                needed.update(values_used(i))
+        levels.append(replace(level, body=tuple(reversed(body))))
+    return replace(nest, levels=tuple(levels)), replacements
+
+
+def _first_of_equals(nest: Nest) -> dict[int, int]:
+    """Value numbering: value -> first value computed by the same operation from the same operands."""
+    written = {load.buffer for load in nest.stores()}
+    seen: dict[Instr, int] = {}
+    numbers: dict[int, int] = {}
+    for i in (i for level in nest.levels for i in level.body):
+        is_unmodified = i.load is None or i.load.buffer not in written
+        expression = replace(i, id=-1, args=tuple(numbers.get(a, a) for a in i.args))
+        numbers[i.id] = seen.setdefault(expression, i.id) if is_unmodified else i.id
+    return numbers
+
+
+def _ops(value: int, instructions: Mapping[int, Instr]) -> int:
+    """Per-element operations needed to compute a value."""
+    if value not in instructions or instructions[value].op in LEAVES:
+        return 0
+    return 1 + sum(_ops(used, instructions) for used in values_used(instructions[value]))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
+from wholestep.compiler.backends.gpu.grids.row_loads import PACKED
 from wholestep.compiler.backends.gpu.kernel_schedule import WARP, Form
 from wholestep.compiler.backends.gpu.render.elementwise import over_elements
 from wholestep.compiler.backends.gpu.render.gemm import accumulator
 from wholestep.compiler.backends.gpu.render.language import STORED, cast_text
 from wholestep.compiler.backends.gpu.render.writer import GpuWriter
-from wholestep.compiler.backends.gpu.row_loads import PACKED
-from wholestep.compiler.backends.gpu.schedule import SORTED_PIECES
+from wholestep.compiler.backends.gpu.target import costs_of
 from wholestep.compiler.ir.types import product
 from wholestep.compiler.plan.model.bodies import Scatter
 
@@ -125,7 +125,8 @@ def render_sorted(w: GpuWriter, scatter: Scatter, row_axes: list[int], summed: l
     target, row, each = scatter.target, w.schedule.width, w.schedule.vector
     dtype = w.buffer_dtype(target)
     type, of = accumulator(dtype), w.buffer_dtype(scatter.updates)
-    text, wide = STORED[type], WARP * each * SORTED_PIECES
+    pieces = costs_of(w.plan).scatter.pieces_per_thread
+    text, wide = STORED[type], WARP * each * pieces
     is_vectorized = of in PACKED and each * of.size >= 16
     w.emit("const long long *const sorted = (const long long *)scratch;")
     w.emit(f"const int lane = threadIdx.x % {WARP};")
@@ -145,14 +146,14 @@ def render_sorted(w: GpuWriter, scatter: Scatter, row_axes: list[int], summed: l
             with w.block("while (low < high)"):
                 w.emit(f"const {w.int} middle = (low + high) / 2;")
                 w.emit("if (sorted[middle] < (long long)place*indices) low = middle + 1; else high = middle;")
-        w.emit(f"{text} sum[{SORTED_PIECES}][{each}] = {{}};")
+        w.emit(f"{text} sum[{pieces}][{each}] = {{}};")
         end = "low < indices && sorted[low] < (long long)(place + 1)*indices"
         w.emit("#pragma unroll 2")
         with w.block(f"for (; {end}; low++)"):
             w.emit(f"const {w.int} at = ({w.int})(sorted[low] - (long long)place*indices);")
             w.decompose("at", summed)
             w.emit("#pragma unroll")
-            with w.block(f"for (int p = 0; p < {SORTED_PIECES}; p++)"):
+            with w.block(f"for (int p = 0; p < {pieces}; p++)"):
                 w.emit(f"const {w.int} other = begin + p*{WARP * each};")
                 with w.block(f"if (other < {row})"):
                     w.decompose("other", row_axes)
@@ -166,7 +167,7 @@ def render_sorted(w: GpuWriter, scatter: Scatter, row_axes: list[int], summed: l
                     value = cast_text("a[e]", of, type)
                     w.emit(f"for (int e = 0; e < {each}; e++) sum[p][e] = ws_add(sum[p][e], ({text}){value});")
         w.emit("#pragma unroll")
-        with w.block(f"for (int p = 0; p < {SORTED_PIECES}; p++)"):
+        with w.block(f"for (int p = 0; p < {pieces}; p++)"):
             w.emit(f"const {w.int} other = begin + p*{WARP * each};")
             with w.block(f"if (other < {row})"):
                 w.decompose("other", row_axes)

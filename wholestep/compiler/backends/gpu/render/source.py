@@ -8,22 +8,22 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from wholestep.compiler.backends.gpu.fusion.horizontal import by_launch, may_share, parts_of
-from wholestep.compiler.backends.gpu.gemm_library import is_direct
+from wholestep.compiler.backends.gpu.fusion.horizontal import may_share
+from wholestep.compiler.backends.gpu.fusion.launches import by_launch, parts_of
+from wholestep.compiler.backends.gpu.grids.gemm_library import is_direct
 from wholestep.compiler.backends.gpu.kernel_schedule import Form, schedule_of
 from wholestep.compiler.backends.gpu.persistent.scan import PersistentScan, find_persistent_scan
 from wholestep.compiler.backends.gpu.render.attention import render_call
 from wholestep.compiler.backends.gpu.render.column_reduction import render_columns
+from wholestep.compiler.backends.gpu.render.convolution.implicit_gemm import render_window
 from wholestep.compiler.backends.gpu.render.elementwise import render_nest
-from wholestep.compiler.backends.gpu.render.gemm import render_dot
-from wholestep.compiler.backends.gpu.render.gemm_medium import render_medium_gemm
+from wholestep.compiler.backends.gpu.render.gemm import render_dot, render_medium_gemm
 from wholestep.compiler.backends.gpu.render.horizontal_fusion import (
     KernelCall,
     device_function_of,
     group_equal_parts,
     launch_text,
 )
-from wholestep.compiler.backends.gpu.render.implicit_gemm_convolution import render_window
 from wholestep.compiler.backends.gpu.render.persistent_scan import render_persistent_scan
 from wholestep.compiler.backends.gpu.render.row_fusion import render_row_chain
 from wholestep.compiler.backends.gpu.render.scatter import render_scatter, render_sorting
@@ -221,7 +221,7 @@ def fused_launch_text(plan: Plan, kernels: Sequence[Kernel], gathers: int = 0) -
             calls.append(KernelCall(kernel, names[body.text], body))
         parts.append(tuple(calls))
     ordered = [part for run in group_equal_parts(parts) for part in run]
-    text = "\n".join([*texts, launch_text("NAME", ordered, schedule_of(kernels[0]).threads, gathers)])
+    text = "\n".join([*texts, launch_text(plan, "NAME", ordered, schedule_of(kernels[0]).threads, gathers)])
     return text, tuple((call.kernel, call.body.buffers) for part in ordered for call in part)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from wholestep.compiler.backends.gpu.grids.row_loads import has_vector_loads, is_plain_load
 from wholestep.compiler.backends.gpu.render.language import LOCAL, STORED
 from wholestep.compiler.backends.gpu.render.writer import GpuWriter
-from wholestep.compiler.backends.gpu.row_loads import has_vector_loads, is_plain_load
 from wholestep.compiler.plan.model.kernel import Instr, Level, Load, Space, Store
 
 

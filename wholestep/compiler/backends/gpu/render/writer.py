@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from wholestep.compiler.backends.common.cstyle.writer import CStyleWriter
-from wholestep.compiler.backends.gpu.kernel_schedule import schedule_of
+from wholestep.compiler.backends.gpu.kernel_schedule import schedule_of, sizes_in
 from wholestep.compiler.backends.gpu.render.language import CUDA, LOCAL, STORED, cast_text, extent_text, literal
-from wholestep.compiler.backends.gpu.schedule import sizes_in
 from wholestep.compiler.ir.types import DType, Extent, evaluate, float32, float64, product
 from wholestep.compiler.plan.io.traffic import loads, stores
 from wholestep.compiler.plan.model.kernel import Instr, Kernel, Kind, Level, Plan, Reduce, Space
@@ -149,7 +148,12 @@ class GpuWriter(CStyleWriter):
     def parameters(self) -> list[str]:
         return [f"{STORED[self.plan.buffers[b].type.dtype]} *{self.params[b]}" for b in self.buffers]
 
-    def declared(self) -> list[str]:
+    def device_function(self, head: str) -> str:
+        """The source of a function that other device code calls; its buffers come from an address table."""
+        lines = [*self._table_declarations(), *self.size_declarations(), *self.lines]
+        return "\n".join([f"static __device__ __forceinline__ {head} {{", *lines, "}"])
+
+    def _table_declarations(self) -> list[str]:
         """Declarations of its buffers, loaded from an address table."""
         types = [(STORED[self.plan.buffers[b].type.dtype], self.params[b]) for b in self.buffers]
         return [f"  {type} *const {x} = ({type} *)given[{i}];" for i, (type, x) in enumerate(types)]
@@ -161,9 +165,9 @@ class GpuWriter(CStyleWriter):
         parameters = ["const ws_step *step", *step, *scratch, *self.parameters()]
         bounds = f"{self.schedule.threads}{f', {self.resident}' if self.resident else ''}"
         head = f'extern "C" __global__ void __launch_bounds__({bounds}) {name}({", ".join(parameters)}) {{'
-        return "\n".join([head, "  ws_wait_for_others();", *self.opening(), *self.lines, "}"])
+        return "\n".join([head, "  ws_wait_for_others();", *self.size_declarations(), *self.lines, "}"])
 
-    def opening(self) -> list[str]:
+    def size_declarations(self) -> list[str]:
         """Declarations of the dimensions and scalars that its lines use of a step record."""
         text, head = "\n".join(self.lines), []
         last = len(self.symbols) - 1

@@ -7,19 +7,12 @@ from __future__ import annotations
 
 from wholestep.compiler.backends.gpu.kernel_schedule import GpuSchedule
 from wholestep.compiler.backends.gpu.strides import is_packed
-from wholestep.compiler.backends.gpu.target import target_of
+from wholestep.compiler.backends.gpu.target import costs_of, target_of
 from wholestep.compiler.ir.types import DType, bfloat16, float16, float32, int32
 from wholestep.compiler.plan.model.bodies import Nest
 from wholestep.compiler.plan.model.kernel import Draft, Instr, Kernel, Load
 
 PACKED = frozenset({float32, int32, bfloat16, float16})  # types with 16-byte vector loads
-MOST_KEPT = 32  # registers per thread for one value of its row
-MOST_PIECES = 8  # vectors per thread up to which the row loop is unrolled
-LONG = 32 << 10  # bytes: shortest row that is prefetched
-ROOM = 4 << 10  # bytes of shared memory left for reductions and the driver
-# Types whose rows are prefetched.  float32 has half as much arithmetic per byte, and a second resident block hides more
-# latency: 8192 x 16384 scores take 356 us without and 394 us with prefetch; in half precision 254 and 176 us.
-AHEAD = frozenset({bfloat16, float16})
 
 
 def has_vector_loads(load: Load, dtype: DType, axis: int, count: int) -> bool:
@@ -49,12 +42,13 @@ def sources_of(nest: Nest) -> dict[int, int]:
 def is_register_resident(plan: Draft, kernel: Kernel, nest: Nest, schedule: GpuSchedule, instr: Instr) -> bool:
     """Is a thread's part of a row loaded once and kept in registers?"""
     load, axis, pieces = instr.load, nest.vector, vectors_per_thread(kernel, nest, schedule)
-    if load is None or axis is None or not is_plain_load(instr) or not 0 < pieces <= MOST_PIECES:
+    costs = costs_of(plan).reductions
+    if load is None or axis is None or not is_plain_load(instr) or not 0 < pieces <= costs.unrolled_vectors:
         return False
     dtype = plan.buffers[load.buffer].type.dtype
     depends_on_row = any(i.value is not None or any(a != axis for a, _ in i.terms) for i in load.index)
     words = pieces * schedule.vector * dtype.size // 4
-    return depends_on_row and words <= MOST_KEPT and has_vector_loads(load, dtype, axis, schedule.vector)
+    return depends_on_row and words <= costs.register_words and has_vector_loads(load, dtype, axis, schedule.vector)
 
 
 def register_loads(plan: Draft, kernel: Kernel, nest: Nest, schedule: GpuSchedule) -> dict[Load, Instr]:
@@ -80,10 +74,10 @@ def prefetch_bytes(plan: Draft, kernel: Kernel, nest: Nest, schedule: GpuSchedul
 
     Sound only if a store to a prefetched buffer, or in place over it (`plan/memory/inplace.py`), is to the current row.
     """
-    loads = register_loads(plan, kernel, nest, schedule)
-    if any(plan.buffers[x.buffer].type.dtype not in AHEAD for x in loads):
+    loads, costs = register_loads(plan, kernel, nest, schedule), costs_of(plan).reductions
+    if any(plan.buffers[x.buffer].type.dtype.name not in costs.prefetched_types for x in loads):
         return 0
     if kernel.loop is not None or any(s.buffer == x.buffer and s != x for s in nest.stores() for x in loads):
         return 0
     bytes = sum(row_bytes(plan, kernel, nest, load) for load in loads)
-    return bytes if LONG <= bytes <= target_of(plan).shared_memory - ROOM else 0
+    return bytes if costs.prefetched_row <= bytes <= target_of(plan).shared_memory - costs.prefetch_reserve else 0

@@ -11,14 +11,10 @@ from dataclasses import dataclass
 
 from wholestep.compiler.backends.gpu.kernel_schedule import schedule_of
 from wholestep.compiler.backends.gpu.strides import is_affine, start_of, stride_of
-from wholestep.compiler.backends.gpu.target import gpu_target, target_of
+from wholestep.compiler.backends.gpu.target import costs_of, gpu_target, target_of
 from wholestep.compiler.ir.types import DType, Extent, evaluate, float32
 from wholestep.compiler.plan.model.bodies import Dot
-from wholestep.compiler.plan.model.kernel import Draft, Kernel, Load, Plan
-
-MOST_CALLS = 64  # calls per product, one per outer batch index
-WORKSPACE = 32 << 20  # bytes that the library may use for split-K, if the result alone does not have enough tiles
-MANY_TILES = 128 << 20  # bytes of a result that has enough
+from wholestep.compiler.plan.model.kernel import Draft, Kernel, Load
 
 
 @dataclass(frozen=True)
@@ -47,7 +43,7 @@ class Product:
     c: GemmOperand
     outer: int = 1
     bias: GemmOperand | None = None  # a row that is added to every row
-    workspace: int = WORKSPACE  # bytes that the library may use
+    workspace: int = 0  # bytes that the library may use
     adds: bool = False  # does it accumulate into c (beta = 1)?
     tf32: bool = False  # are float32 operands rounded to tf32, without their last 13 bits?
 
@@ -95,14 +91,14 @@ def least_flops(target: str) -> dict[str, int]:
     return dict(gpu_target(target).fusion.plain_products)
 
 
-def takes(plan: Draft, kernel: Kernel, sizes: Mapping[str, int]) -> bool:
+def is_library_gemm(plan: Draft, kernel: Kernel, sizes: Mapping[str, int]) -> bool:
     """Is it a product for the library?"""
     dot = kernel.body
     assert isinstance(dot, Dot)
     dtype, least = plan.buffers[dot.a.buffer].type.dtype, least_flops(plan.target)
     if kernel.loop is not None or dtype.name not in least or len(dot.batch) > 2:
         return False
-    if len(dot.batch) == 2 and evaluate(kernel.axes[dot.batch[0]], sizes) > MOST_CALLS:
+    if len(dot.batch) == 2 and evaluate(kernel.axes[dot.batch[0]], sizes) > costs_of(plan).gemm.library_calls:
         return False
     if plan.buffers[dot.b.buffer].type.dtype != dtype or len(dot.levels) > 1:
         return False
@@ -114,12 +110,13 @@ def takes(plan: Draft, kernel: Kernel, sizes: Mapping[str, int]) -> bool:
     return all(contiguous) and flops >= least[dtype.name]
 
 
-def workspace_of(bytes: int) -> int:
+def workspace_of(plan: Draft, bytes: int) -> int:
     """Workspace bytes for a result of this many bytes: with many tiles split-K is not needed."""
-    return 0 if bytes >= MANY_TILES else WORKSPACE
+    costs = costs_of(plan).gemm
+    return 0 if bytes >= costs.untiled_result else costs.library_workspace
 
 
-def product_of(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> Product:
+def product_of(plan: Draft, kernel: Kernel, sizes: Mapping[str, int]) -> Product:
     """The library product of a kernel at these sizes."""
     dot = kernel.body
     assert isinstance(dot, Dot)

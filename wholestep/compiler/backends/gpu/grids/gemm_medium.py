@@ -8,40 +8,35 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import inf, prod
 
-from wholestep.compiler.backends.gpu.kernel_schedule import Form, GpuSchedule
+from wholestep.compiler.backends.gpu.kernel_schedule import THREADS, Form, GpuSchedule
 from wholestep.compiler.backends.gpu.strides import is_aligned_in, is_multiple
-from wholestep.compiler.backends.gpu.target import target_of
+from wholestep.compiler.backends.gpu.target import costs_of, target_of
 from wholestep.compiler.ir.types import evaluate, float32
 from wholestep.compiler.plan.model.bodies import Dot
-from wholestep.compiler.plan.model.kernel import Kernel, Load, Plan, Space
+from wholestep.compiler.plan.model.kernel import Draft, Kernel, Load, Space
 
-THREADS = 256  # threads per block
-LEAST_FLOPS = 40_000_000  # smaller ones are fused horizontally instead
-# FLOPs of one weight update, and tiles of all of them together: two per multiprocessor
-LEAST_LATE_FLOPS, MANY_TILES = 12_000_000, 264
-TILES = ((64, 64), (32, 32))  # rows and columns per block
-ENOUGH = 96  # blocks that fill a GPU
-FEWEST = 40  # blocks; with fewer tiles split-K is used instead
-DEPTH = 16  # k elements per thread group and shared-memory stage
+DEPTH = 16  # k elements per thread group and shared-memory stage: native/middle.h copies them in vectors of four
 
 
-def takes(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> bool:
+def is_medium_gemm(plan: Draft, kernel: Kernel, sizes: Mapping[str, int]) -> bool:
     """Is it a product for these tiles?"""
     dot, axes = kernel.body, kernel.axes
     assert isinstance(dot, Dot)
     target = target_of(plan)
+    costs = target.cost_model.gemm
     if target.tf32 or any(plan.buffers[x.buffer].type.dtype != float32 for x in (dot.a, dot.b)):
         return False
     library_threshold = dict(target.fusion.plain_products).get(float32.name, inf)
     flops = flops_of(kernel, sizes)
     if (
-        not min(LEAST_FLOPS, LEAST_LATE_FLOPS) <= flops < library_threshold
-        or min(evaluate(axes[a], sizes) for a in (dot.m, dot.n)) < TILES[-1][0]
+        not min(costs.medium_flops, costs.update_flops) <= flops < library_threshold
+        or min(evaluate(axes[a], sizes) for a in (dot.m, dot.n)) < costs.medium_tiles[-1][0]
     ):
         return False
-    if any(along(kernel, x, axis) is None for x, axis in ((dot.a, dot.m), (dot.b, dot.n))):
+    if any(is_contiguous_along_k(kernel, x, axis) is None for x, axis in ((dot.a, dot.m), (dot.b, dot.n))):
         return False
-    return (flops >= LEAST_FLOPS and blocks(kernel, TILES[-1], sizes) >= FEWEST) or is_one_of_many(plan, kernel, sizes)
+    fills = blocks(kernel, costs.medium_tiles[-1], sizes) >= costs.fewest_medium_blocks
+    return (flops >= costs.medium_flops and fills) or is_one_of_many(plan, kernel, sizes)
 
 
 def flops_of(kernel: Kernel, sizes: Mapping[str, int]) -> int:
@@ -50,21 +45,22 @@ def flops_of(kernel: Kernel, sizes: Mapping[str, int]) -> int:
     return 2 * prod(evaluate(kernel.axes[a], sizes) for a in (*dot.batch, dot.m, dot.n, dot.k))
 
 
-def is_update(plan: Plan, kernel: Kernel) -> bool:
+def is_update(plan: Draft, kernel: Kernel) -> bool:
     """Is it a weight gradient fused with its update, on which no other kernel depends?"""
     written = {plan.buffers[load.buffer].space for load in kernel.body.stores()}
     return isinstance(kernel.body, Dot) and kernel.loop is None and written <= {Space.STATE, Space.COPY}
 
 
-def is_one_of_many(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> bool:
+def is_one_of_many(plan: Draft, kernel: Kernel, sizes: Mapping[str, int]) -> bool:
     """Is it one of so many updates that their tiles together fill a GPU?  They share a launch."""
     if not is_update(plan, kernel):
         return False
-    updates = [k for k in plan.kernels if is_update(plan, k) and flops_of(k, sizes) >= LEAST_LATE_FLOPS]
-    return sum(blocks(k, TILES[-1], sizes) for k in updates) >= MANY_TILES
+    costs = costs_of(plan).gemm
+    updates = [k for k in plan.kernels if is_update(plan, k) and flops_of(k, sizes) >= costs.update_flops]
+    return sum(blocks(k, costs.medium_tiles[-1], sizes) for k in updates) >= costs.update_tiles
 
 
-def along(kernel: Kernel, load: Load, other: int) -> bool | None:
+def is_contiguous_along_k(kernel: Kernel, load: Load, other: int) -> bool | None:
     """Is an operand contiguous, in multiples of four, along k (True), its other axis (False), or neither (None)?"""
     assert isinstance(kernel.body, Dot)
     for axis in (kernel.body.k, other):
@@ -73,9 +69,11 @@ def along(kernel: Kernel, load: Load, other: int) -> bool | None:
     return None
 
 
-def schedule_medium_gemm(kernel: Kernel, sizes: Mapping[str, int]) -> GpuSchedule:
+def schedule_medium_gemm(plan: Draft, kernel: Kernel, sizes: Mapping[str, int]) -> GpuSchedule:
     """The largest tile with enough blocks; the bits depend on the tile, and so on the capacity."""
-    tile = next((t for t in TILES if blocks(kernel, t, sizes) >= ENOUGH), TILES[-1])
+    costs = costs_of(plan).gemm
+    tiles = costs.medium_tiles
+    tile = next((t for t in tiles if blocks(kernel, t, sizes) >= costs.medium_blocks), tiles[-1])
     return GpuSchedule(Form.MEDIUM, THREADS, blocks(kernel, tile, sizes), tile=(*tile, DEPTH))
 
 

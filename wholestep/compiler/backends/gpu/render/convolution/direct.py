@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 
-from wholestep.compiler.backends.gpu.direct_convolution import PARTS, Shape, operand, shape, shape_of
+from wholestep.compiler.backends.gpu.grids.convolution import Shape, operand, shape, shape_of
 from wholestep.compiler.backends.gpu.kernel_schedule import JOINED, Form
 from wholestep.compiler.backends.gpu.render.gemm import accumulator
 from wholestep.compiler.backends.gpu.render.language import LOCAL, STORED, cast_text, widen_operand
 from wholestep.compiler.backends.gpu.render.writer import GpuWriter
+from wholestep.compiler.backends.gpu.target import costs_of
 from wholestep.compiler.ir.types import DType
 from wholestep.compiler.plan.model.bodies import Window
 from wholestep.compiler.plan.model.kernel import POOL_AXES, Level, Store
@@ -171,7 +172,8 @@ def render_gradient(w: GpuWriter, window: Window) -> None:
     sizes = f"{s.channels}, {s.outputs}, {deep}, {across}, {items}, {split}, {band}, {s.columns}, {threads}"
     images = w.extent(shape_of(w.kernel, operand(window, "g"))[0])
     capacity = max(1, w.schedule.chunks)
-    w.emit(f"const int bands = {images}*{bands}, parts = bands < {PARTS} ? bands : {PARTS};")
+    slices = costs_of(w.plan).convolution.batch_slices
+    w.emit(f"const int bands = {images}*{bands}, parts = bands < {slices} ? bands : {slices};")
     w.emit("if (blockIdx.y >= parts) return;")
     w.emit(f"const int begin = blockIdx.x*{items}, part = blockIdx.y;")
     w.emit("const int first = (int)((long long)part*bands / parts);")

@@ -5,22 +5,19 @@ A call that a library computes instead (`Libraries.why_not`) has no tile.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite, prod
 
-from wholestep.compiler.backends.gpu.kernel_schedule import Form, GpuSchedule
+from wholestep.compiler.backends.gpu.cost_model import AttentionCosts
+from wholestep.compiler.backends.gpu.kernel_schedule import Form, GpuSchedule, sizes_in
 from wholestep.compiler.backends.gpu.strides import is_affine, stride_of
 from wholestep.compiler.backends.gpu.target import WIDEST_HEAD, target_of
 from wholestep.compiler.ir.types import Extent, evaluate
 from wholestep.compiler.plan.model.bodies import Call
-from wholestep.compiler.plan.model.kernel import Kernel, Operand, Plan
+from wholestep.compiler.plan.model.kernel import Draft, Kernel, Operand
 from wholestep.errors import PlanError
 
-TILE, NARROW_TILE = 32, 16  # rows per block; the second for wide heads and float64, which need more shared memory
 GROUP = 8  # threads that share rows, in native/attention.h
-OWN = ((512, 4), (200, 2))  # (smallest number of blocks, rows per group of threads)
-WIDE_HEAD = 256  # bytes per row: wider heads use NARROW_TILE
 
 
 @dataclass(frozen=True)
@@ -41,27 +38,28 @@ class Axes:
         return Axes(rows, *range(len(rows), len(rows) + 5))
 
 
-def tile_of(call: Call, width: Extent, values: Extent) -> int:
+def tile_of(costs: AttentionCosts, call: Call, width: Extent, values: Extent) -> int:
     """Rows per tile; it determines the bits, and depends on the type and the head widths only."""
     size = call.dtype.accumulate.size
-    wide = any(not isinstance(e, int) or e * size > WIDE_HEAD for e in (width, values))
-    return NARROW_TILE if size > 4 or wide else TILE
+    wide = any(not isinstance(e, int) or e * size > costs.wide_head for e in (width, values))
+    return costs.narrow_tile if size > 4 or wide else costs.tile
 
 
-def schedule_attention(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> GpuSchedule:
+def schedule_attention(plan: Draft, kernel: Kernel) -> GpuSchedule:
     """A library call, or our grid: blocks for tiles of keys, if they have results, then for tiles of queries."""
-    call, axes = kernel.body, Axes.of(kernel)
+    call, axes, sizes = kernel.body, Axes.of(kernel), sizes_in(plan, kernel)
     assert isinstance(call, Call)
-    libraries = target_of(plan).load_libraries()
+    target = target_of(plan)
+    libraries, costs = target.load_libraries(), target.cost_model.attention
     if libraries.why_not(plan, kernel, sizes) is None:
         return libraries.schedule(plan, kernel)
-    tile = tile_of(call, kernel.axes[axes.width], kernel.axes[axes.values])
+    tile = tile_of(costs, call, kernel.axes[axes.width], kernel.axes[axes.values])
     lead = prod(evaluate(kernel.axes[a], sizes) for a in axes.lead)
     down, across = (max(1, -(-evaluate(kernel.axes[a], sizes) // tile)) for a in (axes.queries, axes.keys))
     heads = evaluate(kernel.axes[axes.group], sizes)
     blocks = lead * heads * down if makes_queries(call) else 0
     blocks += lead * across if makes_keys(call) else 0
-    rows = next((rows for least, rows in OWN if blocks >= least and tile == TILE), 1)
+    rows = next((rows for least, rows in costs.rows_per_group if blocks >= least and tile == costs.tile), 1)
     return GpuSchedule(Form.ATTENTION, tile // rows * GROUP, max(1, blocks), tile=(tile, rows))
 
 
@@ -90,7 +88,7 @@ ROUTINES = {
 OPERANDS = frozenset({"q", "k", "v", "gradient"})
 
 
-def check_call(plan: Plan, kernel: Kernel) -> None:
+def check_call(plan: Draft, kernel: Kernel) -> None:
     """PlanError unless a call is one that the planner could have produced."""
     call = kernel.body
     assert isinstance(call, Call)
@@ -135,7 +133,7 @@ def check_call(plan: Plan, kernel: Kernel) -> None:
         require(_is_supported(plan, kernel, item), f"cannot read {item.name!r} in its type and layout")
 
 
-def _is_supported(plan: Plan, kernel: Kernel, item: Operand) -> bool:
+def _is_supported(plan: Draft, kernel: Kernel, item: Operand) -> bool:
     call, dtype = kernel.body, plan.buffers[item.load.buffer].type.dtype
     assert isinstance(call, Call)
     wide = call.dtype.accumulate

@@ -1,15 +1,15 @@
 """Implicit GEMM convolution: one operand of the tiled GEMM is addressed by kernel taps instead of being unfolded.
 
 Pools and their adjoints use one thread per pixel.  Images are (N, rows, columns, channels), weights (outputs, rows,
-columns, channels of a group).  Convolutions of few channels use `direct_convolution.py` instead.
+columns, channels of a group).  Convolutions of few channels use `convolution/direct.py` instead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from wholestep.compiler.backends.gpu.direct_convolution import operand, product_sizes, shape_of, static_extent
-from wholestep.compiler.backends.gpu.render.direct_convolution import OWN, bind_window_results, read
+from wholestep.compiler.backends.gpu.grids.convolution import operand, product_sizes, shape_of, static_extent
+from wholestep.compiler.backends.gpu.render.convolution.direct import OWN, bind_window_results, read
 from wholestep.compiler.backends.gpu.render.elementwise import over_elements
 from wholestep.compiler.backends.gpu.render.gemm import accumulator, product_call, tiles
 from wholestep.compiler.backends.gpu.render.language import LOCAL, cast_text, literal

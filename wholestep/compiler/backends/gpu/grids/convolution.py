@@ -1,8 +1,8 @@
 """Direct convolution for few channels: tile selection for the forward pass, the input and the weight gradients.
 
 A block keeps a band of the image and its weights in shared memory; a thread computes some pixels of some outputs in
-registers.  A simple cost model (`_cycles`) chooses the tile.  Tiles of pixels do not affect the bits; the number of
-batch slices of a weight gradient (`PARTS`) does.
+registers.  An estimate of cycles (`_cycles`) chooses the tile.  Tiles of pixels do not affect the bits; the number of
+batch slices of a weight gradient (`ConvolutionCosts.batch_slices`) does.
 """
 
 from __future__ import annotations
@@ -12,19 +12,15 @@ from functools import cache
 from itertools import product as combinations
 from math import ceil, prod
 
-from wholestep.compiler.backends.gpu.kernel_schedule import JOINED, Form, GpuSchedule
+from wholestep.compiler.backends.gpu.cost_model import ConvolutionCosts
+from wholestep.compiler.backends.gpu.grids.gemm import schedule_tiled_gemm
+from wholestep.compiler.backends.gpu.kernel_schedule import JOINED, THREADS, Form, GpuSchedule, blocks_of, sizes_in
+from wholestep.compiler.backends.gpu.target import GpuTarget, target_of
 from wholestep.compiler.ir.types import DType, Extent, evaluate
 from wholestep.compiler.plan.model.bodies import Window
-from wholestep.compiler.plan.model.kernel import Kernel, Operand
+from wholestep.compiler.plan.model.kernel import Draft, Kernel, Operand
+from wholestep.errors import PlanError
 from wholestep.records import dataclass
-
-SHARED = 44 << 10  # bytes per block: the limit without opt-in (48 KB), less what else a kernel stores there
-# a large GPU, for choosing tiles (bytes per multiprocessor); no bit depends on them
-MULTIPROCESSORS, SHARED_OF_ONE = 132, 200 << 10
-PARTS = 128  # slices of the batch whose weight gradients separate blocks add up
-MOST_WEIGHTS = 40_000  # weights: a convolution with more is an implicit GEMM
-PIXELS = ((2, 2), (1, 2), (1, 1))  # rows and columns of pixels per thread
-OUTPUTS = (8, 6, 4, 3, 2, 1)  # output channels per thread
 
 
 def operand(window: Window, name: str) -> Operand:
@@ -118,9 +114,9 @@ class ConvTile:
         return 8 if self.each > 4 else 4 if self.each > 2 else self.each
 
 
-def _tiles(s: Shape) -> Iterator[ConvTile]:
-    pixels = [(s.pool[0], s.pool[1])] if s.pool else [p for p in PIXELS if p[0] <= s.rows and p[1] <= s.columns]
-    for (tall, wide), each, threads in combinations(pixels, OUTPUTS, (128, 256)):
+def _tiles(s: Shape, costs: ConvolutionCosts) -> Iterator[ConvTile]:
+    pixels = [(s.pool[0], s.pool[1])] if s.pool else [p for p in costs.pixels if p[0] <= s.rows and p[1] <= s.columns]
+    for (tall, wide), each, threads in combinations(pixels, costs.outputs, (128, 256)):
         if tall * wide * each > 32 or s.covered_pixels((tall, wide)) > 64 or each >= 2 * s.outputs:
             continue  # too many registers
         down, across, most = ceil(s.rows / tall), ceil(s.columns / wide), ceil(s.outputs / each)
@@ -135,8 +131,9 @@ def _parts(count: int) -> set[int]:
     return {ceil(count / parts) for parts in range(1, min(count, 16) + 1)} | {1}
 
 
-def _cycles(s: Shape, tile: ConvTile, images: int, size: int) -> float:
-    """Cost model: estimated cycles, as the maximum of issue-bound and latency-bound time plus a share of the other."""
+def _cycles(s: Shape, tile: ConvTile, images: int, size: int, target: GpuTarget) -> float:
+    """Estimated cycles: the maximum of issue-bound and latency-bound time plus a share of the other."""
+    costs = target.cost_model.convolution
     pixels, each, taps = tile.pixels[0] * tile.pixels[1], tile.each, s.tall * s.wide
     warps = tile.groups * ceil(tile.band * tile.across / 32)
     rounds = ceil(warps / (tile.threads // 32))
@@ -144,25 +141,27 @@ def _cycles(s: Shape, tile: ConvTile, images: int, size: int) -> float:
     inner = read + s.channels * taps * pixels * each
     weights, seen = tile.elements(s)
     fetch = 12 * (weights + seen) / tile.threads
-    blocks = ceil(images * tile.blocks(s) / MULTIPROCESSORS)
-    resident = max(1, min(2048 // tile.threads, SHARED_OF_ONE // ((weights + seen) * size)))
+    blocks = ceil(images * tile.blocks(s) / target.multiprocessors)
+    by_threads = costs.threads_per_multiprocessor // tile.threads
+    resident = max(1, min(by_threads, costs.shared_per_multiprocessor // ((weights + seen) * size)))
     issue_bound = blocks * (max(warps * read, warps * inner / 4) + tile.threads / 128 * fetch)
-    latency_bound = ceil(blocks / resident) * (1500 + rounds * 1.2 * inner + 2 * fetch)
+    latency_bound = ceil(blocks / resident) * (costs.round_cycles + rounds * 1.2 * inner + 2 * fetch)
     return max(issue_bound, latency_bound) + 0.3 * min(issue_bound, latency_bound)
 
 
 @cache
-def best_tile(s: Shape, images: int, size: int) -> ConvTile | None:
+def best_tile(s: Shape, images: int, size: int, target: GpuTarget) -> ConvTile | None:
     """The tile with the lowest estimated cost; None if none fits or there are too many weights."""
-    if s.tall * s.wide * s.channels * s.outputs > MOST_WEIGHTS:
+    costs = target.cost_model.convolution
+    if s.tall * s.wide * s.channels * s.outputs > costs.most_weights:
         return None
-    fitting = [t for t in _tiles(s) if sum(t.elements(s)) * size <= SHARED]
-    return min(fitting, key=lambda t: _cycles(s, t, images, size), default=None)
+    fitting = [t for t in _tiles(s, costs) if sum(t.elements(s)) * size <= costs.shared_bytes]
+    return min(fitting, key=lambda t: _cycles(s, t, images, size, target), default=None)
 
 
-def schedule_pixels(s: Shape, images: int, size: int) -> GpuSchedule | None:
+def schedule_pixels(s: Shape, images: int, size: int, target: GpuTarget) -> GpuSchedule | None:
     """Schedule of a convolution or of its input gradient; None if it has too many channels."""
-    tile = best_tile(s, images, size)
+    tile = best_tile(s, images, size, target)
     if tile is None:
         return None
     blocks = max(1, images * tile.blocks(s))
@@ -178,14 +177,14 @@ def _divisor(n: int, *most: int) -> int:
     return next(m for m in most if n % m == 0)
 
 
-def schedule_weights(s: Shape, images: int, size: int) -> GpuSchedule | None:
+def schedule_weights(s: Shape, images: int, size: int, costs: ConvolutionCosts) -> GpuSchedule | None:
     """Schedule of the weight gradient, split over slices of the batch; None if there are too many weights."""
     deep, across = _divisor(s.channels, 4, 3, 2, 1), _divisor(s.outputs, 8, 6, 5, 4, 3, 2, 1)
     items = s.tall * s.wide * (s.channels // deep) * (s.outputs // across)
     threads = 256
     items_per_block = min(items, threads)
     tiles = ceil(items / items_per_block)
-    if items * deep * across > MOST_WEIGHTS:
+    if items * deep * across > costs.most_weights:
         return None
     split = max(n for n in (8, 4, 2, 1) if n == 1 or (n * items_per_block <= threads and n <= s.rows))
 
@@ -194,12 +193,12 @@ def schedule_weights(s: Shape, images: int, size: int) -> GpuSchedule | None:
     def bytes(band: int) -> int:
         return (s.channels * s.covered_pixels((band, s.columns)) + 4 + band * s.columns * s.outputs) * size
 
-    bands = [b for b in range(split, max(split, s.rows) + 1, split) if bytes(b) <= SHARED]
-    if not bands or result_bytes > SHARED:
+    bands = [b for b in range(split, max(split, s.rows) + 1, split) if bytes(b) <= costs.shared_bytes]
+    if not bands or result_bytes > costs.shared_bytes:
         return None
-    small_bands = [b for b in bands if bytes(b) <= max(SHARED // 2, result_bytes)] or bands[:1]
+    small_bands = [b for b in bands if bytes(b) <= max(costs.shared_bytes // 2, result_bytes)] or bands[:1]
     band = min(small_bands, key=lambda b: (ceil(s.rows / b) * (b + 2), -b))  # each band also reads its halo rows
-    parts = min(PARTS, images * ceil(s.rows / band))
+    parts = min(costs.batch_slices, images * ceil(s.rows / band))
     tile = (deep, across, items_per_block, split, band)
     if parts <= 1:
         return GpuSchedule(Form.GRADIENT, threads, tiles, tile=tile)
@@ -218,11 +217,11 @@ def schedule_pooled_weights(s: Shape, parts: int) -> GpuSchedule:
     )
 
 
-def fits_pool(s: Shape, size: int) -> bool:
+def fits_pool(s: Shape, size: int, costs: ConvolutionCosts) -> bool:
     """Does a weight gradient through a pool fit a block's shared memory?"""
     rows, columns = s.rows * s.pool[0], s.columns * s.pool[1]
     bytes = s.channels * (s.covered_pixels((rows, columns)) | 1) * size + s.outputs * s.rows * s.columns * 2 * size
-    return bytes <= SHARED and s.outputs * s.tall * s.wide * s.channels <= 16 * 256
+    return bytes <= costs.shared_bytes and s.outputs * s.tall * s.wide * s.channels <= 16 * 256
 
 
 # -- selection -------------------------------------------------------------------------------------------------------
@@ -244,12 +243,35 @@ def product_sizes(kernel: Kernel, window: Window) -> tuple[int, Extent, Extent, 
     return groups, images * rows * columns, channels, tall * wide * (outputs // groups)
 
 
-def schedule_direct(kernel: Kernel, window: Window, sizes: Mapping[str, int], dtype: DType) -> GpuSchedule | None:
+def schedule_direct(
+    target: GpuTarget, kernel: Kernel, window: Window, sizes: Mapping[str, int], dtype: DType
+) -> GpuSchedule | None:
     """Direct schedule of a convolution or adjoint of few channels; None if an implicit GEMM is better or required."""
     if window.groups > 1:
         return None
     s, size = shape(kernel, window), max(4, dtype.size)
     if window.op == "conv2d_grad_weight":
         images = evaluate(shape_of(kernel, operand(window, "g"))[0], sizes)
-        return schedule_weights(s, images, size)
-    return schedule_pixels(s, evaluate(kernel.axes[0], sizes), size)
+        return schedule_weights(s, images, size, target.cost_model.convolution)
+    return schedule_pixels(s, evaluate(kernel.axes[0], sizes), size, target)
+
+
+def schedule_window(plan: Draft, kernel: Kernel) -> GpuSchedule:
+    window, sizes = kernel.body, sizes_in(plan, kernel)
+    assert isinstance(window, Window)
+    if window.op == "pooled_grad_weight":
+        return schedule_pooled_weights(shape(kernel, window), evaluate(kernel.axes[0], sizes))
+    target = target_of(plan)
+    libraries = target.load_libraries()
+    if libraries.why_not(plan, kernel, sizes) is None:
+        return libraries.schedule(plan, kernel)
+    if window.op in PRODUCTS:
+        dtype = plan.buffers[window.operands[0].load.buffer].type.dtype
+        own_schedule = schedule_direct(target, kernel, window, sizes, dtype)
+        if own_schedule is None and (window.pooled is not None or window.op == "pooled_grad_input"):
+            raise PlanError(f"no GPU kernel computes {window.op!r} fused with its pool; see `pool_fusion.py`.")
+        return own_schedule or schedule_tiled_gemm(
+            target.cost_model.gemm, sizes, *product_sizes(kernel, window), dtype.accumulate
+        )
+    elements = prod(evaluate(e, sizes) for e in kernel.axes[:4])
+    return GpuSchedule(Form.ELEMENTS, THREADS, blocks_of(elements, THREADS, target.cost_model.grids.most_blocks))

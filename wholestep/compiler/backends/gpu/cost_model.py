@@ -1,0 +1,211 @@
+"""Cost model of the GPU scheduler: thresholds, tiles and block counts, measured on an H200 (132 multiprocessors).
+
+Another GPU is a target with another `GpuCosts`.  A number in parentheses is the page of docs/decisions that has the
+measurement, rejected.md is docs/rejected.md; a field with neither was chosen by the reason beside it, and its own
+effect was not recorded.  Fields marked *bits* determine the order in which sums are added, and so the bits of a result;
+the others only choose among equal results.  Sizes that a native header assumes, such as the threads of a warp, are
+constants of the module that calls it.
+"""
+
+from __future__ import annotations
+
+from wholestep.records import dataclass
+
+
+@dataclass(frozen=True)
+class GridCosts:
+    """Sizes of grids, in blocks."""
+
+    most_blocks: int = 4096  # of a grid-stride loop: 31 per multiprocessor, more than can be resident
+    most_vector_blocks: int = 1 << 20  # of kernels with vectorised accesses: enough that none needs a second pass (029)
+
+
+@dataclass(frozen=True)
+class ReductionCosts:
+    """Reductions over rows and columns."""
+
+    warp_row: int = 1024  # elements of the longest row that a single warp reduces: 32 per thread (029); *bits*
+    long_row_threads: int = 1024  # threads per block for rows longer than four times `warp_row`; *bits*
+    column_chunk: int = 128  # rows that one block adds up in a column reduction that is split; *bits*
+    short_column: int = 32  # rows of a column sum that a single thread adds up
+    packed_columns: int = 1 << 20  # elements of a column sum from which on each thread reduces 8 adjacent columns (029)
+    most_packed_sums: int = 5  # sums of one kernel whose partial results fit a block's shared memory
+    pixel_rows: int = (
+        16  # rows per sample (pixels of an image) from which on a warp covers several rows at a time (026)
+    )
+    register_words: int = 32  # of the 255 registers of a thread, for one value of its row
+    unrolled_vectors: int = 8  # vectors per thread up to which the row loop is unrolled
+    prefetched_row: int = 32 << 10  # bytes of the shortest row that is prefetched into shared memory (029)
+    prefetch_reserve: int = 4 << 10  # bytes of shared memory left for reductions and the driver
+    # Types whose rows are prefetched.  float32 has half as much arithmetic per byte, and a second resident block hides
+    # more latency: 8192 x 16384 scores take 356 us without and 394 us with prefetch; in half types 254 and 176 us.
+    prefetched_types: tuple[str, ...] = ("bfloat16", "float16")
+    loads_in_flight: int = 128  # bytes of loads per thread before it adds the first; 256 are no faster (rejected.md)
+    # Resident blocks per multiprocessor that registers are limited for, in row kernels of `resident_threads` that keep
+    # at most `resident_words` registers of a row: occupancy hides more memory latency than additional registers.
+    resident_blocks: int = 4
+    resident_threads: int = 256
+    resident_words: int = 60
+
+
+@dataclass(frozen=True)
+class GemmCosts:
+    """Matrix products.  A tile is (rows, columns, thread groups that split k)."""
+
+    full_gpu_blocks: int = 128  # blocks that fill a GPU: with fewer tiles a product splits k; *bits*
+    tiny_blocks: int = 1056  # blocks up to which the smallest tile is used: eight per multiprocessor
+    tiny_tile: tuple[int, int, int] = (16, 16, 8)
+    small_tile: tuple[int, int, int] = (32, 32, 8)
+    narrow_tile: tuple[int, int, int] = (32, 8, 8)
+    # Tiles of products with a static k of at most `whole_depth`, whose chunks one block adds up (027).
+    whole_tiles: tuple[tuple[int, int, int], ...] = ((16, 8, 8), (8, 8, 8), (8, 4, 8))
+    whole_depth: int = 1024
+    # Medium float32 products: cuBLASLt and the pass after it took 11 us for 1024 x 512 x 128, a GPT of 4 x 128 went
+    # from 702 to 478 us (023).  Starting at 30 or 16 MFLOP made no difference (rejected.md).
+    medium_flops: int = 40_000_000  # smaller products are fused horizontally instead; *bits*
+    medium_tiles: tuple[tuple[int, int], ...] = (
+        (64, 64),
+        (32, 32),
+    )  # rows and columns per block, largest first; *bits*
+    medium_blocks: int = 96  # blocks from which on the larger tile fills a GPU; *bits*
+    fewest_medium_blocks: int = 40  # with fewer tiles split-K is used instead; *bits*
+    # Weight updates that share a launch use medium tiles from fewer FLOPs on if all of them together have so many
+    # tiles, two per multiprocessor: 445 -> 421 us for a GPT of 4 x 128 (032); *bits*
+    update_flops: int = 12_000_000
+    update_tiles: int = 264
+    library_calls: int = 64  # calls of a library per product, one per outer batch index
+    library_workspace: int = 32 << 20  # bytes that a library may use for split-K: what cuBLASLt recommends on Hopper
+    untiled_result: int = 128 << 20  # bytes of a result that has enough tiles without split-K, and needs no workspace
+    row_alignment: int = 128  # bytes of alignment of padded rows: one cache line (042)
+    padded_columns: int = 1024  # elements of the shortest row that is padded: shorter ones would grow too much
+
+
+@dataclass(frozen=True)
+class ScatterCosts:
+    """Scatters, such as the gradient of an embedding."""
+
+    shared_bytes: int = 40 << 10  # of shared memory per block for rows: below the 48 KB that need no opt-in
+    sorted_work: int = 1 << 24  # table rows times indices from which on the indices are sorted first (029)
+    most_sorted: int = 1 << 15  # indices: the sort compares every pair
+    pieces_per_thread: int = 4  # 16-byte pieces of a row per thread after sorting
+
+
+@dataclass(frozen=True)
+class ConvolutionCosts:
+    """Direct convolutions with few channels (026), and the estimate that chooses their tile."""
+
+    shared_bytes: int = 44 << 10  # per block: the limit without opt-in (48 KB), less what else a kernel stores there
+    shared_per_multiprocessor: int = 200 << 10  # bytes that resident blocks share
+    threads_per_multiprocessor: int = 2048
+    round_cycles: int = 1500  # latency of one round of resident blocks, in cycles
+    batch_slices: int = 128  # slices of the batch whose weight gradients separate blocks add up; *bits*
+    pooled_batch_slices: int = 64  # the same for a weight gradient through a pool; *bits*
+    most_weights: int = 40_000  # weights: a convolution with more is an implicit GEMM
+    pixels: tuple[tuple[int, int], ...] = ((2, 2), (1, 2), (1, 1))  # rows and columns of pixels per thread
+    outputs: tuple[int, ...] = (8, 6, 4, 3, 2, 1)  # output channels per thread
+    trial_images: int = 128  # batch size for which tiles are tried: whether one fits does not depend on it
+
+
+@dataclass(frozen=True)
+class AttentionCosts:
+    """Our flash attention kernel (025)."""
+
+    tile: int = 32  # rows per block; *bits*
+    narrow_tile: int = 16  # rows per block for wide heads and float64, which need more shared memory; *bits*
+    wide_head: int = 256  # bytes per row: wider heads use the narrow tile
+    rows_per_group: tuple[tuple[int, int], ...] = ((512, 4), (200, 2))  # (fewest blocks, rows per group of threads)
+
+
+@dataclass(frozen=True)
+class FusionCosts:
+    """Kernels that share a launch (027): the boundary between two kernels takes 0.8 us, the first loads 0.6."""
+
+    launch_blocks: int = 2112  # blocks of one launch: sixteen per multiprocessor
+    medium_blocks: int = 264  # blocks of a medium GEMM that may share a launch: two per multiprocessor
+    arena_bytes: int = 16 << 20  # bytes of arena, and
+    arena_share: float = 0.1  # share of the arena, that scheduling later may cost
+    resident_blocks: int = 2  # per multiprocessor that registers are limited for: three and four spill (rejected.md)
+    most_flops: int = 50_000_000  # of a kernel that shares a launch: a larger one gains nothing, and needs registers
+    most_bytes: int = 8 << 20  # memory traffic of a kernel that shares a launch
+    rows: int = 264  # rows of a chain, and so blocks: two per multiprocessor
+    row_weights: int = 64 << 10  # bytes of a product's second operand, which every block of a chain reads (rejected.md)
+    row_elements: int = 16 << 10  # elements per row of a nest in a chain
+    row_depth: int = 1024  # k of a product in a chain,
+    row_chunks: int = 8  # and its chunks
+
+
+@dataclass(frozen=True)
+class PersistentCosts:
+    """Kernels that stay on the multiprocessors: training steps of small MLPs (032) and scans (048)."""
+
+    state_values: int = 4  # state values per resident weight, the weight included: a thread's registers
+    other_input_bytes: int = 64  # per row of the inputs besides the first, which one thread copies
+    step_record_bytes: int = 8 << 10  # of shared memory for step records
+    explained_launches: int = 8  # launches of a step up to which the report explains how epochs run
+    scan_rows: tuple[int, ...] = (8, 16, 32, 64)  # batch rows that a block of a scan may own
+    scan_units: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)  # hidden units that it may own
+    scan_work: int = 1 << 19  # multiplications per block and step; with more, tiled launches are faster
+    scan_accumulators: int = 64  # per thread, in registers
+    scan_load: int = 16  # cost of loading a value from another block, in multiplications
+
+
+@dataclass(frozen=True)
+class MemoryCosts:
+    """Bytes that a plan may spend to take less time."""
+
+    large_arena: int = 256 << 20  # bytes: in larger plans kernels run as early as possible, otherwise as late (029)
+    scarce_growth: float = 0.01  # relative arena growth that fewer launches may cost if memory is scarce
+    # Launches of updates instead of one, if that shrinks the arena to the share `update_gain`: GPT-2 with 1 x 1024
+    # tokens takes 2.35 GB instead of 2.48, for 0.3 % of a step (029).
+    update_groups: int = 6
+    update_gain: float = 0.95
+    scratch: int = 64 << 20  # bytes of scratch that kernels of different launches may use without overlapping
+    chunked_loss: int = 1 << 30  # bytes of the smallest buffer that a chunked loss divides (029)
+
+
+@dataclass(frozen=True)
+class LibraryCosts:
+    """When a vendor's library for convolutions and attention is faster than our kernels."""
+
+    attention_flops: int = 16_000_000  # FLOPs of an attention call from which on the library is faster (025)
+    tf32_channels: int = 32  # channels and outputs of a tf32 convolution: with fewer, our kernels are as fast (026)
+    padded_outputs: int = 32  # a convolution with a multiple of this many outputs is worth padding its channels (026)
+    convolution_workspace: int = 32 << 20  # bytes that a convolution of the library may use
+    table_images: int = 32  # images per call from which on the table of measured algorithms is used (026)
+
+
+@dataclass(frozen=True)
+class RunCosts:
+    """How a program runs: epochs, graphs and the staging of inputs.  None of it is part of a plan."""
+
+    resident_share: float = 0.5  # share of the free memory that a resident data set may use (023)
+    stream_chunk: int = 128 << 20  # approximate bytes of rows per copy of a data set that is streamed
+    graph_launches: int = 512  # approximate launches per graph of several steps
+    graph_steps: int = 32  # steps per graph of an epoch (023)
+    persistent_steps: int = 128  # steps per persistent kernel (032)
+    queued_graphs: int = 3  # graphs of an epoch in flight
+    # Launches of a step up to which inputs are fetched by its graph and the graph has branches (049).  For a longer
+    # step, copies cost relatively little, a graph per slot a lot, and branches more than the latency they hide.
+    branched_launches: int = 64
+    staging_slots: int = 16  # launches in flight, if inputs are copied and not large
+    fetching_slots: int = 4  # the same if a kernel fetches, with a graph per slot; two are no faster (rejected.md)
+    staging_bytes: int = 64 << 20  # bytes of pinned memory for inputs
+    fetched_bytes: int = 1 << 20  # bytes of inputs up to which a kernel fetches them, whatever part is used (023)
+    output_kernels: int = 4  # small outputs that kernels copy to the host, one launch each
+
+
+@dataclass(frozen=True)
+class GpuCosts:
+    """All of them, for one target."""
+
+    grids: GridCosts = GridCosts()
+    reductions: ReductionCosts = ReductionCosts()
+    gemm: GemmCosts = GemmCosts()
+    scatter: ScatterCosts = ScatterCosts()
+    convolution: ConvolutionCosts = ConvolutionCosts()
+    attention: AttentionCosts = AttentionCosts()
+    fusion: FusionCosts = FusionCosts()
+    persistent: PersistentCosts = PersistentCosts()
+    memory: MemoryCosts = MemoryCosts()
+    library: LibraryCosts = LibraryCosts()
+    run: RunCosts = RunCosts()

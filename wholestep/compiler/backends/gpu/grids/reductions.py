@@ -1,0 +1,128 @@
+"""Grids of kernels over elements, rows and columns: threads per row, elements per thread, chunks of long columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+from wholestep.compiler.backends.gpu.cost_model import ReductionCosts
+from wholestep.compiler.backends.gpu.grids.row_loads import prefetch_bytes
+from wholestep.compiler.backends.gpu.kernel_schedule import THREADS, WARP, Form, GpuSchedule, blocks_of, sizes_in
+from wholestep.compiler.backends.gpu.target import costs_of, target_of
+from wholestep.compiler.ir.types import Extent, evaluate, symbols_of
+from wholestep.compiler.plan.model.bodies import Columns, Nest
+from wholestep.compiler.plan.model.kernel import Draft, Kernel, Reduce, Space
+from wholestep.compiler.plan.model.layout import align_up
+
+
+def schedule_nest(plan: Draft, kernel: Kernel) -> GpuSchedule:
+    nest, sizes, costs = kernel.body, sizes_in(plan, kernel), costs_of(plan)
+    warp_row = costs.reductions.warp_row
+    assert isinstance(nest, Nest)
+    rows = prod(evaluate(kernel.axes[a], sizes) for a in nest.rows)
+    length: Extent = 1 if nest.vector is None else kernel.axes[nest.vector]
+    uses_work_rows = any(plan.buffers[load.buffer].space is Space.WORK for load in nest.stores())
+    sums = [s for level in nest.levels for s in level.sums]
+    if sums:  # partial column sums: one block per slice of the rows, or per tile of columns of a slice
+        slices, width = sums[0].load.shape[0], WARP if isinstance(length, int) and length <= warp_row else THREADS
+        assert isinstance(slices, int)
+        assert isinstance(length, int)
+        elements_per_thread = _row_vector(length)
+        if _only_sums(nest):
+            return GpuSchedule(
+                Form.SUMS,
+                THREADS,
+                slices * -(-length // (WARP * elements_per_thread)),
+                width=WARP,
+                vector=elements_per_thread,
+            )
+        return GpuSchedule(Form.ROWS, THREADS, slices, width=width, vector=elements_per_thread)
+    if not uses_work_rows and not any(level.reduces for level in nest.levels):
+        element_count, elements_per_thread = rows * evaluate(length, sizes), _elementwise_vector(plan, nest, length)
+        return GpuSchedule(
+            Form.ELEMENTS,
+            THREADS,
+            blocks_of(element_count // elements_per_thread, THREADS, costs.grids.most_vector_blocks),
+            vector=elements_per_thread,
+        )
+    elements_per_thread, most = _row_vector(length), costs.grids.most_blocks
+    if isinstance(length, int) and length <= warp_row:
+        return GpuSchedule(
+            Form.ROWS, THREADS, blocks_of(rows, THREADS // WARP, most), width=WARP, vector=elements_per_thread
+        )
+    is_long = isinstance(length, int) and length > 4 * warp_row
+    threads = costs.reductions.long_row_threads if is_long else THREADS
+    by_row = GpuSchedule(Form.ROWS, threads, blocks_of(rows, 1, most), width=threads, vector=elements_per_thread)
+    return _prefetch_next_row(plan, kernel, nest, by_row, rows) if is_long else by_row
+
+
+def _only_sums(nest: Nest) -> bool:
+    """Does a nest compute partial column sums and nothing else?"""
+    first, *others = nest.levels
+    return not (others or first.stores or first.row_stores or first.reduces)
+
+
+def _prefetch_next_row(plan: Draft, kernel: Kernel, nest: Nest, schedule: GpuSchedule, rows: int) -> GpuSchedule:
+    """One resident block per multiprocessor that prefetches its next row into shared memory; the bits do not change."""
+    multiprocessors = target_of(plan).multiprocessors
+    bytes = prefetch_bytes(plan, kernel, nest, schedule) if rows > multiprocessors else 0
+    return replace(schedule, blocks=multiprocessors, ahead=bytes) if bytes else schedule
+
+
+def _elementwise_vector(plan: Draft, nest: Nest, length: Extent) -> int:
+    """Adjacent elements per thread of an elementwise kernel: 16 bytes of the narrowest type."""
+    if not isinstance(length, int) or nest.vector is None or len(nest.levels) > 1:
+        return 1
+    accesses = [*(load for load, _ in nest.reads()), *nest.stores()]
+    vector_accesses = [a for a in accesses if any(axis == nest.vector for i in a.index for axis, _ in i.terms)]
+    has_half = any(plan.buffers[a.buffer].type.dtype.is_half for a in vector_accesses)
+    return next((n for n in ((8, 4) if has_half else (4,)) if length % n == 0), 1)
+
+
+def _row_vector(length: Extent) -> int:
+    """Adjacent elements per thread of a row reduction.
+
+    It depends on the row length alone, because it determines the order of the row's sums.
+    """
+    if not isinstance(length, int):
+        return 1
+    return next((n for n in (8, 4) if length % n == 0 and length >= n * WARP), 1)
+
+
+def schedule_columns(plan: Draft, kernel: Kernel) -> GpuSchedule:
+    columns, sizes, costs = kernel.body, sizes_in(plan, kernel), costs_of(plan)
+    assert isinstance(columns, Columns)
+    rows = prod(evaluate(kernel.axes[a], sizes) for a in columns.rows)
+    column_count, reduces = kernel.axes[columns.vector], columns.levels[0].reduces
+    length = evaluate(kernel.axes[columns.reduced], sizes)
+    lanes, per_thread = _column_packs(costs.reductions, column_count, kernel.axes[columns.reduced], length, reduces)
+    chunk = costs.reductions.column_chunk if lanes in (WARP, THREADS) else 16 * THREADS // lanes
+    tiles = rows * -(-evaluate(column_count, sizes) // (lanes * per_thread))
+    if length <= chunk or any(r.op == "argmax" for r in reduces):
+        return GpuSchedule(
+            Form.COLUMNS, THREADS, blocks_of(tiles, 1, costs.grids.most_blocks), width=lanes, vector=per_thread
+        )
+    chunks = -(-length // chunk)
+    bytes = sum(align_up(chunks * tiles * lanes * per_thread * r.dtype.size) for r in reduces)
+    unsplit = GpuSchedule(Form.COLUMNS, THREADS, max(1, tiles), width=lanes, vector=per_thread)
+    return replace(unsplit, chunk=chunk, chunks=chunks, scratch=bytes)
+
+
+def _column_packs(
+    costs: ReductionCosts, across: Extent, depth: Extent, length: int, reduces: Sequence[Reduce]
+) -> tuple[int, int]:
+    """Threads of a block along the columns, and adjacent columns per thread.
+
+    Several columns per thread, which no bit depends on, if there is enough work.  For few channels with many pixels a
+    warp covers several rows at a time.
+    """
+    is_packable = not any(r.op == "argmax" or r.dtype.size > 4 for r in reduces)
+    if not isinstance(across, int) or across % 8 or not is_packable or len(reduces) > costs.most_packed_sums:
+        return WARP, 1
+    if across >= THREADS and length <= costs.short_column:
+        return THREADS, 1  # one thread per column, in the order in which the warps would add
+    if across >= 8 * WARP:
+        return WARP, 8 if length * across >= costs.packed_columns else 1
+    pixels = evaluate(depth, dict.fromkeys(symbols_of((depth,)), 1))
+    return (across // 8, 8) if across & (across - 1) == 0 and pixels >= costs.pixel_rows else (WARP, 1)
