@@ -19,7 +19,7 @@ from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.background import run_all
 from wholestep.compiler.runtime.blas_threads import on_one_thread
 from wholestep.compiler.runtime.memory import explain_memory_errors
-from wholestep.compiler.runtime.shards import Shards
+from wholestep.compiler.runtime.process_group import Shards
 from wholestep.compiler.runtime.state.state import State
 from wholestep.compiler.runtime.threads import default_threads
 from wholestep.session.programs import memories

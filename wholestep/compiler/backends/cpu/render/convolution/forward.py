@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 
-from wholestep.compiler.backends.cpu.convolution.padding import Taps, runs
+from wholestep.compiler.backends.cpu.convolution.padding import runs
 from wholestep.compiler.backends.cpu.convolution.winograd import tiles_of
+from wholestep.compiler.backends.cpu.kernel_schedule import Taps
 from wholestep.compiler.backends.cpu.layout.stored_layout import LANES
 from wholestep.compiler.backends.cpu.render.convolution.common import (
     Lanes,
