@@ -13,8 +13,7 @@ from dataclasses import replace
 from wholestep.compiler.backends.cpu.kernel_schedule import schedule_of
 from wholestep.compiler.backends.cpu.partition.ownership import KernelAccesses, Traversal
 from wholestep.compiler.ir.types import Dim, Extent
-from wholestep.compiler.plan.memory.first_fit import Lifetime, first_fit
-from wholestep.compiler.plan.memory.inplace import may_alias
+from wholestep.compiler.plan.memory.first_fit import Lifetime, first_fit, may_alias
 from wholestep.compiler.plan.model.kernel import Buffer, Kernel, Layout, Space
 from wholestep.records import dataclass
 

@@ -78,7 +78,8 @@ def row_bytes(plan: Draft, kernel: Kernel, nest: Nest, load: Load) -> int:
 def prefetch_bytes(plan: Draft, kernel: Kernel, nest: Nest, schedule: GpuSchedule) -> int:
     """Shared memory bytes for a block's next row; 0 without prefetch.
 
-    Sound only if a store to a prefetched buffer, or in place over it (`plan/memory/inplace.py`), is to the current row.
+    Sound only if a store to a prefetched buffer, or in place over it (`may_alias` of `plan/memory/first_fit.py`), is to
+    the current row.
     """
     loads = register_loads(plan, kernel, nest, schedule)
     if any(plan.buffers[x.buffer].type.dtype not in AHEAD for x in loads):

@@ -15,11 +15,11 @@ from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.ir.type_rules.layers import heads_in_group, lse_position
 from wholestep.compiler.ir.types import Extent, evaluate, product
 from wholestep.compiler.plan.fusion.clusters import Cluster
-from wholestep.compiler.plan.lower.routine_operands import operand, result
+from wholestep.compiler.plan.lower.routine_ops import STEPPED, Assembled, compose_indices, has_contiguous_columns
 from wholestep.compiler.plan.memory.buffers import Buffers
-from wholestep.compiler.plan.model.access import Indices
+from wholestep.compiler.plan.model.access import Indices, resolve
 from wholestep.compiler.plan.model.bodies import Call
-from wholestep.compiler.plan.model.kernel import Index, Kernel, Operand
+from wholestep.compiler.plan.model.kernel import Index, Kernel, Load, Operand
 
 FLOPS_OF_SOFTMAX = 5  # operations per score: scale, compare, subtract, exponentiate, add
 FLOPS_OF_ITS_GRADIENT = 7  # operations per score in the backward pass
@@ -77,6 +77,29 @@ class Head:
         names = ("group", "queries", "keys", "width", "values")
         extents = zip(names, self.axes[len(self.lead) :], strict=True)
         return (*extents, ("causal", int(causal)))
+
+
+def operand(name: str, node: Node, index: Indices, axes: Sequence[int], buffers: Buffers) -> Operand:
+    """The access of an operand at `index`; `axes` are the loops inside the routine."""
+    access = resolve(node, index)
+    return _operand(name, Load(buffers.of(access.base), access.shape, access.index), axes)
+
+
+def result(name: str, node: Node, index: Indices, axes: Sequence[int], cluster: Cluster, buffers: Buffers) -> Operand:
+    """The access of a result at `index`: inside the assembled value that it is a part of, or in its own buffer."""
+    for assembled in cluster.nodes:
+        if isinstance(assembled, Assembled) and node in assembled.inputs:
+            part_index = assembled.places[assembled.inputs.index(node)]
+            index, node = compose_indices(part_index, index), assembled
+            break
+    (target,) = buffers.targets(node)
+    return _operand(name, Load(target.buffer, target.shape, compose_indices(target.index, index)), axes)
+
+
+def _operand(name: str, load: Load, axes: Sequence[int]) -> Operand:
+    in_rows = name in STEPPED or has_contiguous_columns(load.index, axes[-1])
+    assert in_rows, f"the last axis of {name!r} must be contiguous for a routine"
+    return Operand(name, load, tuple(axes))
 
 
 @dataclass(frozen=True)
