@@ -272,8 +272,8 @@ def _need_room(plan: Plan, target: Target) -> None:
     if limit is not None and largest is not None and largest.bytes > limit:
         subject = f"the {largest.space.value} {largest.name!r}" if largest.name else "an intermediate value"
         raise GraphError(
-            f"{subject}, {largest.shown}, takes {largest.bytes:,} bytes at capacity; a buffer on {target} has at most "
-            f"{limit:,}. Build with a smaller batch_size, or make the tensor smaller."
+            f"{subject}, {largest.user_type}, takes {largest.bytes:,} bytes at capacity; a buffer on {target} has at "
+            f"most {limit:,}. Build with a smaller batch_size, or make the tensor smaller."
         )
 
 

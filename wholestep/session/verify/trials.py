@@ -157,7 +157,7 @@ class TrialSession:
             buffers = {n: plan.buffers[id] for n, id in plan.states}
             by_columns = {n for n, b in buffers.items() if b.by_columns}
             for names, memory in memories(plan, self._where):
-                types = {name: buffers[name].shown for name in names}
+                types = {name: buffers[name].user_type for name in names}
                 self._state.add(types, lambda name: None, memory=memory, by_columns=by_columns)
 
     @property

@@ -106,7 +106,7 @@ class HostProgram(ProgramBase, ABC):
         """Run one step to completion."""
         plan, state = self.plan, self._place.state
         check_indices(plan, self._inputs, sizes)
-        self._bring_states()
+        self._sync_states()
         arrays = {b.id: self._array(b) for b in plan.buffers if b.space is not Space.WORK}
         _copy_states(plan, arrays)
         scalars = {**self._scalars, "step": float(state.step), "epoch": float(state.epoch)}
@@ -138,10 +138,10 @@ class HostProgram(ProgramBase, ABC):
         assert isinstance(storage, HostArray), "ROWS is host memory"
         return storage
 
-    def _bring_states(self) -> None:
+    def _sync_states(self) -> None:
         """Copy states that were changed elsewhere, perhaps on another device, into this memory."""
         for name, _ in self.plan.states:
-            self._place.state.slot(name).bring(ROWS.kind, name in self.plan.updated)
+            self._place.state.slot(name).sync_to(ROWS.kind, name in self.plan.updated)
 
 
 def _copy_states(plan: Plan, arrays: Mapping[int, AnyArray]) -> None:

@@ -139,7 +139,7 @@ class SliceLength:
         message = self._group.broadcast(struct.pack("<q", self._next))
         return min(left, int(struct.unpack("<q", message)[0]))
 
-    def timed(self, run: Callable[[], int]) -> int:
+    def measure(self, run: Callable[[], int]) -> int:
         """Run a slice, and choose the length of the next one by the time that it takes."""
         began = time.perf_counter()
         try:

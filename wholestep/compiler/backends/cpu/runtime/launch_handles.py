@@ -108,7 +108,7 @@ class NativeProgram(ProgramBase):
     def _run_slice(self, epoch: Epoch, loop: Any, losses: AnyArray, done: int) -> int:
         """Run some steps of an epoch; returns how many.  Rewrites all arguments, as others may have run in between."""
         run = self.prepare_slice(epoch, loop, losses, done, self.pace.steps(len(losses) - done))
-        steps = run() if self.pace.alone else self.pace.timed(run)
+        steps = run() if self.pace.alone else self.pace.measure(run)
         self.count_slice(steps)
         self.show()
         return steps

@@ -83,7 +83,7 @@ class MicroBatchProgram(NativeProgram, CombinedProgram):
 
     def launch(self, sizes: Mapping[str, int]) -> MicroBatchProgram:
         """Run one step to completion."""
-        self.count(self.pace.timed(self.prepare(sizes)))
+        self.count(self.pace.measure(self.prepare(sizes)))
         self.show()
         return self
 
@@ -109,7 +109,7 @@ class MicroBatchProgram(NativeProgram, CombinedProgram):
         changed = self._state.family.version != self._seen_version
         for phase in self._phases:
             if changed:
-                phase.program.bring_states()
+                phase.program.sync_states()
             phase.program.set_sizes(sizes)
             for name in phase.complete:
                 phase.program.bind_address(name, self._addresses[self._slots[name]])

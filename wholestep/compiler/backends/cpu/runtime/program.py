@@ -254,17 +254,17 @@ class CpuProgram(NativeProgram):
 
     def _refresh(self) -> None:
         """Rewrite the copies of states that another program, perhaps on another device, has changed."""
-        self.bring_states()
+        self.sync_states()
         if self._code.refresh is not None:
             self._code.refresh(self._call_reference)
         self._seen_version = self._state.family.version
 
-    def bring_states(self) -> None:
+    def sync_states(self) -> None:
         """Copy states that were last changed in another memory (a device's, or another rank's) into this one."""
         if self._state.family.spread:
             for name, _ in self.plan.states:
                 session_memory = self._memory is MEMORY  # the other ranks of this process update their own copies alike
-                self._state.slot(name).bring(self._memory_of(name).kind, session_memory and name in self.plan.updated)
+                self._state.slot(name).sync_to(self._memory_of(name).kind, session_memory and name in self.plan.updated)
 
     # -- outputs -------------------------------------------------------------------------------------------------
 

@@ -127,7 +127,7 @@ class ThreadRanksProgram(CombinedProgram):
         runs: list[Callable[[], int]] = []
         for program, own_losses in zip(self.programs, rank_losses, strict=True):
             runs.append(program.prepare_slice(epoch, program.loop_of(epoch), own_losses, done, most))
-        return self.pace.timed(lambda: self._run(runs, lambda program, steps: program.count_slice(steps)))
+        return self.pace.measure(lambda: self._run(runs, lambda program, steps: program.count_slice(steps)))
 
 
 def rank_threads_of(shards: Shards, library: native.Library) -> ThreadRanks:

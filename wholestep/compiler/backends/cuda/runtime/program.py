@@ -263,7 +263,7 @@ class CudaProgram(ProgramBase):
         family = self._state.family
         if family.spread:
             for name, _ in self.plan.states:
-                self._state.slot(name).bring(self._memory_of(name).kind, name in self.plan.updated)
+                self._state.slot(name).sync_to(self._memory_of(name).kind, name in self.plan.updated)
         self._copies.renew(lambda: self._device.copies(self._place.where.options))
         self._seen = family.version
 

@@ -118,7 +118,7 @@ class SimulatedRankProgram(CudaProgram):
         """Copies external state changes; the other ranks of this process do the same."""
         if self._state.family.spread:
             for name, _ in self.plan.states:
-                self._state.slot(name).bring(self._memory_of(name).kind, self.is_first and name in self.plan.updated)
+                self._state.slot(name).sync_to(self._memory_of(name).kind, self.is_first and name in self.plan.updated)
 
     def renew_copies(self) -> None:
         """Recomputes half-precision copies if states have changed externally since its last launch."""

@@ -58,9 +58,7 @@ def render_conv2d_grad_weight(w: CWriter) -> None:
     lo, hi = w.span(0)
     pen.call(f"ws_clear_{pen.suffix}", f"sums + {lo}*{output}", f"({hi} - {lo})*{output}")
     clear_frame(pen)
-    batch = pen.operands["x"].axes[0]
-    w.axes[batch] = "n"
-    with w.loop("n", "0", w.extent(w.kernel.axes[batch])):
+    with pen.batch_loop():
         w.emit(f"const {pen.real} *const g = {pen.at('g', 'n')};")
         stage_image(pen, "x", "n")
 
@@ -92,9 +90,7 @@ def _depthwise_weight(pen: WindowWriter) -> None:
     (lo, hi), last = w.span(0), outputs - width  # the last vector starts here; it may overlap the one before
     pen.call(f"ws_clear_{pen.suffix}", f"sums + {lo}/{width}*{panel}", f"({hi} - {lo} + {width - 1})/{width}*{panel}")
     clear_frame(pen)
-    batch = pen.operands["x"].axes[0]
-    w.axes[batch] = "n"
-    with w.loop("n", "0", w.extent(w.kernel.axes[batch])):
+    with pen.batch_loop():
         w.emit(f"const {pen.real} *const g = {'around' if copied else pen.at('g', 'n')};")
         if copied:  # channels last
             copy_image(pen, "around", pen.at("g", "n"), (rows, columns, outputs), g_row, pen.steps("g"))

@@ -90,9 +90,7 @@ def render_weight_by_tiles(pen: WindowWriter) -> None:
     clear_frame(pen)
     if "around" in pen.work:
         w.emit(f"ws_clear_{pen.suffix}(around, {4 * down * across * outputs + 16});")
-    batch = pen.operands["x"].axes[0]
-    w.axes[batch] = "n"
-    with w.loop("n", "0", w.extent(w.kernel.axes[batch])):
+    with pen.batch_loop():
         stage_image(pen, "x", "n")
         g_row = _stage_gradient(pen, across)
         _tiles_of_weight(pen, row, g_row)
