@@ -113,6 +113,13 @@ class NativeProgram(ProgramBase):
         self.show()
         return steps
 
+    @staticmethod
+    def place_slice(loop: Any, epoch: Epoch, losses: AnyArray, done: int, most: int) -> None:
+        """Let a native loop begin after `done` steps of an epoch, run `most`, and write their losses."""
+        loop.position = (epoch.first + done) * epoch.batch
+        loop.steps = min(most, epoch.every or len(losses))
+        loop.losses = losses.ctypes.data + done * losses.itemsize
+
     def loop_of(self, epoch: Epoch) -> Any:
         """The native loop's description of an epoch, without the start of a slice."""
         raise NotImplementedError

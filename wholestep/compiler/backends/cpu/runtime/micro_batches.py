@@ -126,11 +126,7 @@ class MicroBatchProgram(NativeProgram, CombinedProgram):
     def prepare_slice(self, epoch: Epoch, loop: Any, losses: AnyArray, done: int, most: int) -> Callable[[], int]:
         """Everything of a slice before its native call, which is returned."""
         self._place_sources(epoch)
-        loop.position, loop.steps = (
-            (epoch.first + done) * epoch.batch,
-            min(most, epoch.every or len(losses)),
-        )
-        loop.losses = losses.ctypes.data + done * losses.itemsize
+        self.place_slice(loop, epoch, losses, done, most)
         loop.step = self._state.step
         self._running = loop
         return partial(self._library.run_micro_batches, loop)

@@ -290,11 +290,7 @@ class CpuProgram(NativeProgram):
             self._refresh()
         self.set_epoch()
         self._call.step = self._state.step
-        loop.position, loop.steps = (
-            (epoch.first + done) * epoch.batch,
-            min(most, epoch.every or len(losses)),
-        )
-        loop.losses = losses.ctypes.data + done * losses.itemsize
+        self.place_slice(loop, epoch, losses, done, most)
         return partial(self.library.run_loop, loop)
 
     def count_slice(self, steps: int) -> None:
