@@ -83,9 +83,8 @@ def _is_read_in_place(rooms: WorkspaceRequest, geometry: ConvolutionGeometry, gr
 
 
 def _weight_by_tiles(rooms: WorkspaceRequest, a: at.ConvGradAttrs) -> Tiles:
-    (batch, height, width, channels), (_, rows, columns, outputs) = (i.type.shape for i in rooms.head.inputs)
-    assert isinstance(height, int) and isinstance(width, int) and isinstance(channels, int)  # noqa: PT018
-    assert isinstance(rows, int) and isinstance(columns, int) and isinstance(outputs, int)  # noqa: PT018
+    batch, (height, width, channels) = rooms.head.inputs[0].type.shape[0], rooms.image(0)
+    rows, columns, outputs = rooms.image(1)
     even = round_up(rows, 2), round_up(columns, 2)
     margins = [
         forward_margin(*of) for of in zip((height, width), even, a.size, a.stride, a.low, a.dilation, strict=True)

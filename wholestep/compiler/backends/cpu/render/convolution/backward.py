@@ -181,7 +181,7 @@ def render_pooled_grad_input(w: CWriter) -> None:
     a = pen.window
     rows, columns, outputs = pen.sizes("g")
     tall, wide, channels = pen.sizes("weight")
-    height, width, _ = (e for e in w.kernel.axes[1:4] if isinstance(e, int))
+    height, width, _ = pen.result_image()
     line = padded_length(wide, channels, a.pool[1], VECTOR_BYTES // pen.dtype.size)
     lines, row_length = tall + 2 * (a.pool[0] - 1), (wide + a.pool[1] - 1) * channels
     row, elements = pen.frame.row, pen.frame.elements

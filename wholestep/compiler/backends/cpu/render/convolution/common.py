@@ -39,6 +39,11 @@ class WindowWriter:
         assert self.tiles.frame is not None, f"{self.window.op} has a frame"
         return self.tiles.frame
 
+    def result_image(self) -> tuple[int, int, int]:
+        """Rows, columns and channels of the image that the kernel computes."""
+        rows, columns, channels = (_number(extent) for extent in self.w.kernel.axes[1:4])
+        return rows, columns, channels
+
     def sizes(self, name: str) -> tuple[int, int, int]:
         """Rows, columns and channels of images, or of a weight."""
         height, width, channels = (_number(self.w.kernel.axes[a]) for a in self.operands[name].axes[-3:])

@@ -36,7 +36,7 @@ def render_implicit_gemm(pen: WindowWriter, adjoint: bool) -> None:
 
 def _geometry(pen: WindowWriter, adjoint: bool) -> ConvolutionGeometry:
     a, input_size = pen.window, pen.sizes(pen.images)[:2]
-    result_size = tuple(e for e in pen.w.kernel.axes[1:3] if isinstance(e, int))
+    result_size = pen.result_image()[:2]
     size, windows = (result_size, input_size) if adjoint else (input_size, result_size)
     return ConvolutionGeometry(adjoint, size, windows, pen.sizes("weight")[:2], a.stride, a.low, a.dilation)
 
@@ -76,7 +76,7 @@ def _gather(pen: WindowWriter, m: ConvolutionGeometry) -> None:
 def _epilogue(pen: WindowWriter, m: ConvolutionGeometry) -> None:
     """The epilogue of channels c0 to c0 + cb of the block's pixels."""
     w = pen.w
-    rows, columns, channels = (e for e in w.kernel.axes[1:4] if isinstance(e, int))
+    rows, columns, channels = pen.result_image()
     with w.loop("p", "0", f"(cb + {LANES - 1})/{LANES}"):
         run = ChannelRun(LANES, channels, f"c0 + p*{LANES}")
         Lanes(pen, run).hoist()
