@@ -65,7 +65,7 @@ MUTANTS = [
     _mutant("buffers share bytes at the end of a lifetime", "compiler/plan/memory/first_fit.py",
             "first <= span_last and span_first <= last", "first < span_last and span_first < last",
             "compiler/plan/test_layout.py"),
-    _mutant("a result replaces an operand that is read after it", "compiler/plan/memory/inplace.py",
+    _mutant("a result replaces an operand that is read after it", "compiler/plan/memory/first_fit.py",
             "sum(x.buffer == old.id for x in loads(kernel))", "len(reads)",
             "compiler/plan/test_invariants.py::test_live_buffers_never_overlap"),
     _mutant("a new edge passes on direct predecessors only", "compiler/plan/fusion/reachability.py",

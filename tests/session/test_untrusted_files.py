@@ -17,7 +17,7 @@ from tests.fuzz.readers.readers import READERS, forged, plans
 from wholestep.compiler.backends.cpu.check.convolution import OPERANDS
 from wholestep.compiler.backends.cpu.check.routines import ROUTINES
 from wholestep.compiler.backends.cpu.render import call, language
-from wholestep.compiler.backends.cpu.render.convolution.dispatch import _RENDER as WINDOW_TEXTS
+from wholestep.compiler.backends.cpu.render.kernels import RENDER_WINDOW as WINDOW_TEXTS
 from wholestep.compiler.frontend.initializers import is_valid_for
 from wholestep.compiler.plan.check import values
 from wholestep.compiler.plan.io import serialize

@@ -27,7 +27,7 @@ COLLECTIVES = (
     *(f"wholestep/compiler/ir/{name}.py" for name in ("type_rules/collectives", "mesh", "state_partition")),
     "wholestep/compiler/backends/common/",
     *(f"wholestep/compiler/backends/{name}/runtime/simulated_ranks.py" for name in ("cpu", "cuda")),
-    *("wholestep/compiler/plan/lower/collective_kernels.py", "wholestep/compiler/runtime/"),
+    *("wholestep/compiler/plan/lower/lower_cluster.py", "wholestep/compiler/runtime/"),
 )
 # Catalogue, by the beginning of its tests' names -> what it is about, by the beginning of paths.
 CATALOGUES: dict[str, tuple[str, ...]] = {

@@ -248,7 +248,7 @@ class Slicing(Protocol):
     def steps(self, left: int) -> int:
         """The largest number of steps of the next range; `left` remain in the epoch."""
 
-    def timed(self, run: Callable[[], int]) -> int:
+    def measure(self, run: Callable[[], int]) -> int:
         """Run a range and adapt the length of the next to the time that it takes."""
 
 
@@ -267,7 +267,7 @@ def epoch_of_launches(
             _make_slice(program, epoch, range(first, first + most), stop_at, SLICE_SECONDS, losses)
         else:
             updates = range(first, first + pace.steps(most))
-            pace.timed(partial(_make_slice, program, epoch, updates, stop_at, pace.seconds, losses))
+            pace.measure(partial(_make_slice, program, epoch, updates, stop_at, pace.seconds, losses))
         yield StepRange.of(epoch, first, np.array(losses))
         first += len(losses)
 

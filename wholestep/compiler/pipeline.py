@@ -49,8 +49,7 @@ from wholestep.compiler.plan.check.soundness import check
 from wholestep.compiler.plan.memory.peak_memory import Limit
 from wholestep.compiler.plan.model.input_bounds import index_bounds, least_sizes
 from wholestep.compiler.plan.model.kernel import Plan
-from wholestep.compiler.plan.model.request import PlanRequest, origin_of
-from wholestep.compiler.plan.model.supported_dtypes import check_dtypes
+from wholestep.compiler.plan.model.request import PlanRequest, check_dtypes, origin_of
 from wholestep.compiler.plan.model.target_formats import footprint
 from wholestep.compiler.spans import Integers, OptimizeReport, Spans
 from wholestep.compiler.stage import ForTarget, Pass, Stage, own, own_pass, passes_at, with_target
@@ -273,8 +272,8 @@ def _need_room(plan: Plan, target: Target) -> None:
     if limit is not None and largest is not None and largest.bytes > limit:
         subject = f"the {largest.space.value} {largest.name!r}" if largest.name else "an intermediate value"
         raise GraphError(
-            f"{subject}, {largest.shown}, takes {largest.bytes:,} bytes at capacity; a buffer on {target} has at most "
-            f"{limit:,}. Build with a smaller batch_size, or make the tensor smaller."
+            f"{subject}, {largest.user_type}, takes {largest.bytes:,} bytes at capacity; a buffer on {target} has at "
+            f"most {limit:,}. Build with a smaller batch_size, or make the tensor smaller."
         )
 
 

@@ -284,7 +284,8 @@ class Programs:
     def _reserve(self, plan: Plan) -> None:
         """Memory for the states and scratch that a plan needs; a backend tells programs whose memory it moves."""
         buffers = {name: plan.buffers[id] for name, id in plan.states}
-        types, by_columns = {n: b.shown for n, b in buffers.items()}, {n for n, b in buffers.items() if b.by_columns}
+        types = {name: buffer.user_type for name, buffer in buffers.items()}
+        by_columns = {name for name, buffer in buffers.items() if buffer.by_columns}
         owners = {} if self.compiled is None else self.compiled.definition.graph.owners
         kept = [name for name in types if (owners[name].slot is not None if name in owners else name in self.state)]
         if kept:

@@ -117,7 +117,7 @@ def first_values(plan: Plan, seed: int) -> Callable[[str], AnyArray]:
 
 
 def _firsts(plan: Plan, seed: int) -> dict[str, InitialValue]:
-    how = {name: (plan.buffers[id].shown, init) for (name, id), init in zip(plan.states, plan.initial, strict=True)}
+    how = {name: (plan.buffers[id].user_type, init) for (name, id), init in zip(plan.states, plan.initial, strict=True)}
     return {
         name: InitialValue(init, tuple(int(e) for e in type.shape), type.dtype, seed, name.removesuffix(RAW))
         for name, (type, init) in how.items()

@@ -162,7 +162,7 @@ class LaterProgram:
         given = {name: array.copy() for name, array in self._given.items()}  # they may change when this returns
         state = self._state
         for name in self._states:
-            state.slot(name).bring(MEMORY.kind, name in self.plan.updated)
+            state.slot(name).sync_to(MEMORY.kind, name in self.plan.updated)
         step, epoch = state.step, state.epoch
         ticket = self._last = LaterTicket(QUEUE.put(lambda: self._run(given, sizes, step, epoch)))
         state.family.version += bool(self.plan.updated)

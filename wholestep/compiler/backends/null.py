@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NoReturn
 
 from wholestep.compiler.backend import Epoch, LoadContext, MicroBatchShape, NoScratch, Program, StepRange, do_nothing
+from wholestep.compiler.backends.common.program import ProgramBase
 from wholestep.compiler.backends.cpu.target import detect_target
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
@@ -15,15 +16,10 @@ from wholestep.errors import UsageError
 from wholestep.options import CompileOptions
 
 
-class NullProgram:
+class NullProgram(ProgramBase):
     """A plan without compiled code."""
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.outputs = {name: plan.buffers[id].type for name, id in plan.outputs}
-
     mapped_bytes = 0
-    synchronous = True
 
     @property
     def source(self) -> str:
@@ -32,14 +28,8 @@ class NullProgram:
     def scalar(self, name: str, value: float) -> None:
         """Ignored: nothing is computed."""
 
-    def count_steps(self, advances: bool, unless: str | None = None, stop: bool = False) -> None:
-        """Ignored: no step runs."""
-
     def staging(self, name: str) -> AnyArray:
         return _refuse("takes no inputs")
-
-    def bind(self, name: str, array: AnyArray) -> None:
-        """Ignored: no input is read."""
 
     def launch(self, sizes: Mapping[str, int]) -> NullProgram:
         return _refuse("cannot step")

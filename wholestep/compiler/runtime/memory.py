@@ -200,7 +200,7 @@ def explain_memory_errors(plan: Plan, threads: int) -> Iterator[None]:
 def largest_tensors(plan: Plan) -> str:
     """The tensors that take most of a plan's memory, by name, type and bytes."""
     largest = sorted(plan.buffers, key=lambda b: -b.bytes)[:LISTED]
-    return "; ".join(f"{_name(plan, b)} {b.shown}, {b.bytes:,} bytes" for b in largest)
+    return "; ".join(f"{_name(plan, b)} {b.user_type}, {b.bytes:,} bytes" for b in largest)
 
 
 def _name(plan: Plan, buffer: Buffer) -> str:

@@ -42,6 +42,36 @@ class RankGroup(Protocol):
         """Raise the error of a failed collective: a WorkerError that names the rank and its last step."""
 
 
+class InProcessRank:
+    """A rank of a group whose ranks are all in this process, as seen by that rank."""
+
+    engine = "threads"
+
+    def __init__(self, rank: int, grid: Mesh) -> None:
+        self.rank, self.size, self.grid = rank, grid.size, grid
+        self.address = self.whole_address = 0  # no native group; a backend whose programs need one sets it
+
+    def broadcast(self, data: bytes) -> bytes:
+        """All ranks share this process, so the data is already everywhere."""
+        return data
+
+    def gather(self, data: bytes) -> Sequence[bytes]:
+        return [data] * self.size
+
+    def check(self) -> None:
+        """Do nothing: errors are raised where they occur."""
+
+
+class Shards(InProcessRank):
+    """Simulated ranks, `shards=n`: the steps of n workers in one process; `shards=(data, model)` simulates a mesh."""
+
+    def __init__(self, data: int, model: int = 1) -> None:
+        from wholestep.compiler.ir.mesh import Mesh  # most sessions have one rank
+
+        super().__init__(0, Mesh(data, model))
+        self.team: object | None = None  # the backend's object for all ranks of a session
+
+
 def rows_of_rank(rows: int, rank: int, size: int) -> tuple[int, int]:
     """The rows of a batch that a rank gets: (first, count).  The native loops use the same formula."""
     first = rows * rank // size

@@ -16,6 +16,7 @@ from wholestep.compiler.backend import Device, Placement
 from wholestep.compiler.devices import device_named, device_text
 from wholestep.compiler.frontend.precision import TF32
 from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.runtime import process_group
 from wholestep.compiler.runtime.process_group import RankGroup
 from wholestep.compiler.runtime.threads import MAX_THREADS, default_threads
 from wholestep.errors import OptionError, UsageError
@@ -238,9 +239,7 @@ def group_of(shards: Shards, workers: Workers | None, device: Device) -> RankGro
             f"shards={shards}: the ranks of one process run on its CPU or on one GPU; device={device.name!r} has none. "
             "Train with device='cpu' or device='cuda'."
         )
-    from wholestep.compiler.runtime import shards as threads  # most are alone
-
-    return threads.Shards(data, model)
+    return process_group.Shards(data, model)
 
 
 def _axes_of(shards: object) -> tuple[int, int]:

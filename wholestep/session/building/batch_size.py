@@ -123,8 +123,8 @@ class LoweredStep:
             seen |= names
             parts = footprint(plan, threads, names)
             arena, workspace = max(arena, parts.arena), max(workspace, parts.workspace)
-            total += parts.rounded(parts.state) + parts.private_mapped
-        return total + parts.rounded(arena + workspace) + self._staging_bytes(plans, batch)
+            total += parts.round_to_pages(parts.state) + parts.private_mapped
+        return total + parts.round_to_pages(arena + workspace) + self._staging_bytes(plans, batch)
 
     def _staging_bytes(self, plans: Sequence[Plan], batch: int) -> int:
         """Room for the inputs of all micro-batches together."""

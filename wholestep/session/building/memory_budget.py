@@ -82,7 +82,7 @@ def bytes_beside(compiled: Plans) -> int:
         names = {name for name, _ in plan.states} - seen
         seen |= names
         own = footprint(plan, compiled.thread_count, names)
-        total += own.rounded(own.state) + own.private_mapped
+        total += own.round_to_pages(own.state) + own.private_mapped
     sizes = {**definition.sizes_of(part)}
     sizes[definition.micro_batches(TRAIN).batch] *= definition.step_options.accumulate
     return total + page_rounded(sum(align_up(i.type.bytes(sizes)) for i in part.inputs))

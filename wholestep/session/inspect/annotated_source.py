@@ -34,7 +34,7 @@ def _label(kernel: Kernel, plan: Plan) -> str:
 
 def _buffer_names(plan: Plan) -> str:
     named = [
-        f" * b{b.id}: {b.space.value} {printable(b.name)}, {b.shown}, {b.layout.name}{_transposed_note(b)}"
+        f" * b{b.id}: {b.space.value} {printable(b.name)}, {b.user_type}, {b.layout.name}{_transposed_note(b)}"
         for b in plan.buffers
         if b.name
     ]
@@ -42,4 +42,4 @@ def _buffer_names(plan: Plan) -> str:
 
 
 def _transposed_note(buffer: Buffer) -> str:
-    return " of its transpose" if buffer.shown != buffer.type else ""
+    return " of its transpose" if buffer.user_type != buffer.type else ""

@@ -19,7 +19,7 @@ from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.background import run_all
 from wholestep.compiler.runtime.blas_threads import on_one_thread
 from wholestep.compiler.runtime.memory import explain_memory_errors
-from wholestep.compiler.runtime.shards import Shards
+from wholestep.compiler.runtime.process_group import Shards
 from wholestep.compiler.runtime.state.state import State
 from wholestep.compiler.runtime.threads import default_threads
 from wholestep.session.programs import memories
@@ -157,7 +157,7 @@ class TrialSession:
             buffers = {n: plan.buffers[id] for n, id in plan.states}
             by_columns = {n for n, b in buffers.items() if b.by_columns}
             for names, memory in memories(plan, self._where):
-                types = {name: buffers[name].shown for name in names}
+                types = {name: buffers[name].user_type for name in names}
                 self._state.add(types, lambda name: None, memory=memory, by_columns=by_columns)
 
     @property

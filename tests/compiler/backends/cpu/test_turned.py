@@ -76,7 +76,7 @@ def test_a_layers_step_moves_nothing() -> None:
     assert not [n for n in stored.nodes if n.op == "permute"]
     plan = make_plan(graph, {})
     (kept,) = [x for x in plan.buffers if x.space is Space.STATE]
-    assert (kept.type.shape, kept.shown.shape, kept.turned) == ((48, 32), (32, 48), True)
+    assert (kept.type.shape, kept.user_type.shape, kept.turned) == ((48, 32), (32, 48), True)
     assert not [x for x in plan.buffers if x.space is Space.COPY]
     wrong = [replace(x, turned=False) if x is kept else x for x in plan.buffers]
     with pytest.raises(PlanError, match="must be transposed if and only if"):

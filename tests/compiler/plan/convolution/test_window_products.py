@@ -150,7 +150,7 @@ def test_spans_meet_every_pixel_of_a_window_once(adjoint: bool, stride: int, dil
     m = ConvolutionGeometry(adjoint, size, windows, kernel, (stride, stride), (low, low), (dilation, dilation))
     for i in range(kernel[0]):
         for j in range(kernel[1]):
-            met = [(s.made + n, s.read + n) for s in m.spans(i, j) for n in range(s.count)]
+            met = [(s.output + n, s.input + n) for s in m.spans(i, j) for n in range(s.count)]
             expected = []
             for y in range(windows[0]):
                 for x in range(windows[1]):

@@ -7,27 +7,18 @@ so is the toy of docs/guides/your-own-backend.md.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
-from wholestep.compiler.backend import (
-    Epoch,
-    LoadContext,
-    MicroBatchShape,
-    NoScratch,
-    Program,
-    StepRange,
-    check_indices,
-    do_nothing,
-    epoch_of_launches,
-)
+from wholestep.compiler.backend import LoadContext, MicroBatchShape, NoScratch, Program, check_indices, do_nothing
 from wholestep.compiler.backends.common.micro_batches import LaunchedMicroBatches
+from wholestep.compiler.backends.common.program import ProgramBase, staging_arrays
 from wholestep.compiler.ir.attrs import NONE, CastAttrs
 from wholestep.compiler.ir.semantics.values import VALUES
-from wholestep.compiler.ir.types import DType, Shape, TensorType, evaluate, float64
+from wholestep.compiler.ir.types import DType, Shape, evaluate, float64
 from wholestep.compiler.plan.io import serialize
 from wholestep.compiler.plan.model.kernel import Buffer, HostValue, Layout, Plan, Space
 from wholestep.compiler.runtime.arrays import AnyArray
@@ -78,18 +69,15 @@ class Launched:
         return self
 
 
-class HostProgram(ABC):
+class HostProgram(ProgramBase, ABC):
     """A plan and the state that it changes; a backend implements `run`."""
-
-    synchronous = True
 
     def __init__(self, plan: Plan, place: LoadContext, meanwhile: Callable[[], None] = do_nothing) -> None:
         meanwhile()
-        self.plan, self._place = plan, place
-        self.outputs: Mapping[str, TensorType] = {name: plan.buffers[id].type for name, id in plan.outputs}
+        super().__init__(plan)
+        self._place = place
         self._constants = {id: np.frombuffer(data, plan.buffers[id].type.dtype.numpy) for id, data in plan.constants}
-        self._staging = {name: self._empty(plan.buffers[id]) for name, id in plan.inputs}
-        self._inputs: dict[str, AnyArray] = {}
+        self._staging = staging_arrays(plan)
         self._scalars = {s.name: s.default for s in plan.scalars}
         self._last = Launched({})
         arrays = (*self._constants.values(), *self._staging.values())
@@ -112,25 +100,13 @@ class HostProgram(ABC):
         if name in self._scalars:
             self._scalars[name] = value
 
-    def count_steps(self, advances: bool, unless: str | None = None, stop: bool = False) -> None:
-        """Does a launch count as an update?  Not if its output `unless` is nonzero; `stop` then ends a slice."""
-        self._advances, self._unless, self._stop = advances, unless, stop
-
-    def staging(self, name: str) -> AnyArray:
-        """The array into which an input is converted or copied."""
-        return self._staging[name]
-
-    def bind(self, name: str, array: AnyArray) -> None:
-        """Let the next launch read an input in place, without a copy."""
-        self._inputs[name] = array
-
     # -- one step ------------------------------------------------------------------------------------------------
 
     def launch(self, sizes: Mapping[str, int]) -> Launched:
         """Run one step to completion."""
         plan, state = self.plan, self._place.state
         check_indices(plan, self._inputs, sizes)
-        self._bring_states()
+        self._sync_states()
         arrays = {b.id: self._array(b) for b in plan.buffers if b.space is not Space.WORK}
         _copy_states(plan, arrays)
         scalars = {**self._scalars, "step": float(state.step), "epoch": float(state.epoch)}
@@ -141,10 +117,9 @@ class HostProgram(ABC):
         shapes = {name: [evaluate(e, sizes) for e in type.shape] for name, type in self.outputs.items()}
         states = {id for _, id in plan.states}  # an output that is a state is copied, as the next launch changes it
         outputs = {n: arrays[id].copy() if id in states else arrays[id] for n, id in plan.outputs}
-        self._last = Launched({n: array[: prod(shapes[n])].reshape(shapes[n]) for n, array in outputs.items()})
-        if self._advances and (self._unless is None or not self._last.read(self._unless)):
-            state.step += 1
-        return self._last
+        launch = self._last = Launched({n: array[: prod(shapes[n])].reshape(shapes[n]) for n, array in outputs.items()})
+        state.step += self.counts(launch)
+        return launch
 
     def _array(self, buffer: Buffer) -> AnyArray:
         """The flat array of a buffer for one step; states are changed in place."""
@@ -154,42 +129,19 @@ class HostProgram(ABC):
             return self._constants[buffer.id]
         if buffer.space is Space.STATE:
             return self._state_array(buffer.name).flat
-        array = self._empty(buffer)
+        array = np.empty(evaluate(buffer.type.elements, self.plan.sizes), buffer.type.dtype.numpy)
         array[:] = np.nan if buffer.type.dtype.is_float else 1  # poison: no kernel may rely on the previous content
         return array
-
-    def _empty(self, buffer: Buffer) -> AnyArray:
-        return np.empty(evaluate(buffer.type.elements, self.plan.sizes), buffer.type.dtype.numpy)
 
     def _state_array(self, state: str) -> HostArray:
         storage = self._place.state.slot(state).on(ROWS)
         assert isinstance(storage, HostArray), "ROWS is host memory"
         return storage
 
-    def _bring_states(self) -> None:
+    def _sync_states(self) -> None:
         """Copy states that were changed elsewhere, perhaps on another device, into this memory."""
         for name, _ in self.plan.states:
-            self._place.state.slot(name).bring(ROWS.kind, name in self.plan.updated)
-
-    # -- many steps, and outputs ---------------------------------------------------------------------------------
-
-    def epoch(self, epoch: Epoch) -> Iterator[StepRange]:
-        """Steps over the rows of an epoch, one launch after the other."""
-        return epoch_of_launches(self, epoch, self._unless if self._stop else None)
-
-    def wait(self) -> None:  # noqa: B027  # intentionally empty
-        """Returns at once: a launch is complete when `launch` returns."""
-
-    def loss(self) -> float:
-        """The loss of the last launch."""
-        return self._last.loss()
-
-    def read(self, name: str) -> AnyArray:
-        """A copy of an output of the last launch."""
-        return self._last.read(name)
-
-    def keep(self) -> Launched:
-        return self._last
+            self._place.state.slot(name).sync_to(ROWS.kind, name in self.plan.updated)
 
 
 def _copy_states(plan: Plan, arrays: Mapping[int, AnyArray]) -> None:

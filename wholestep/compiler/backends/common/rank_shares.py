@@ -81,7 +81,7 @@ class RankShare:
 
     def __init__(self, plan: Plan, group: RankGroup | None, needs_rows: bool = False) -> None:
         places = {} if group is None else mesh_coordinates(group)
-        self._coordinates = {s: coordinate for s, coordinate in places.items() if s in plan.symbols}
+        self.coordinates = {s: coordinate for s, coordinate in places.items() if s in plan.symbols}
         self.rank, self.ranks = (places[RANK], group.grid.data) if group is not None and plan.divided else (0, 1)
         self.plan = global_plan(plan) if self.ranks > 1 else plan  # the callers' view
         self._divided, self._needs_rows, self._whole_steps = plan.divided, needs_rows, True
@@ -112,10 +112,10 @@ class RankShare:
 
     def sizes(self, global_sizes: Mapping[str, int]) -> Mapping[str, int]:
         """The sizes of this rank's step; the same mapping object for the same argument."""
-        if not self._divided and not self._coordinates:
+        if not self._divided and not self.coordinates:
             return global_sizes
         if self._cached_sizes[0] is not global_sizes:
-            own_sizes = {**global_sizes, **self._coordinates}
+            own_sizes = {**global_sizes, **self.coordinates}
             if self._divided:
                 self.rows(global_sizes[self._divided])
                 rank_sizes = local_sizes(self._divided, global_sizes, self.rank, self.ranks)
@@ -139,7 +139,7 @@ class SliceLength:
         message = self._group.broadcast(struct.pack("<q", self._next))
         return min(left, int(struct.unpack("<q", message)[0]))
 
-    def timed(self, run: Callable[[], int]) -> int:
+    def measure(self, run: Callable[[], int]) -> int:
         """Run a slice, and choose the length of the next one by the time that it takes."""
         began = time.perf_counter()
         try:

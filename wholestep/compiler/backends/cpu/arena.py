@@ -13,8 +13,7 @@ from dataclasses import replace
 from wholestep.compiler.backends.cpu.kernel_schedule import schedule_of
 from wholestep.compiler.backends.cpu.partition.ownership import KernelAccesses, Traversal
 from wholestep.compiler.ir.types import Dim, Extent
-from wholestep.compiler.plan.memory.first_fit import Lifetime, first_fit
-from wholestep.compiler.plan.memory.inplace import may_alias
+from wholestep.compiler.plan.memory.first_fit import Lifetime, first_fit, may_alias
 from wholestep.compiler.plan.model.kernel import Buffer, Kernel, Layout, Space
 from wholestep.records import dataclass
 
@@ -49,7 +48,7 @@ def buffer_lifetimes(buffers: Sequence[Buffer], kernels: Sequence[Kernel]) -> Bu
         touch, split, region = KernelAccesses(k, buffers), schedule_of(k).split, schedule_of(k).region
         for id in touch.by_buffer:
             span[id] = (span.get(id, (k.id, k.id))[0], k.id)
-            traversals = touch.walked(split, id) if split is not None else frozenset[Traversal]()
+            traversals = touch.traversals(split, id) if split is not None else frozenset[Traversal]()
             partitionings = frozenset(byte_owners(buffers[id], traversal) for traversal in traversals)
             owners[id, region] = owners.get((id, region), partitionings) & partitionings
         if k.loop is not None:

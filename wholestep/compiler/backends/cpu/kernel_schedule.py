@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar
 
-from wholestep.compiler.backends.cpu.convolution.padding import Runs, Taps
 from wholestep.compiler.plan.model.kernel import Kernel, Schedule
 from wholestep.records import dataclass
 
@@ -37,6 +36,26 @@ class PaddedImage:
     low: tuple[int, ...]  # rows above it and columns before it
     row: int  # elements from one row to the next
     elements: int  # of the padded image, with the slack that full vectors read after it
+
+
+@dataclass(frozen=True)
+class Taps:
+    """The kernel taps that contribute to one phase of a gradient along one dimension, in descending order."""
+
+    first: int  # the first pixel of the phase; the others follow at the stride
+    pixels: int
+    taps: tuple[int, ...]
+    start: int  # position in the frame of the first pixel's first tap
+    step: int  # positions from one tap to the next
+
+
+@dataclass(frozen=True)
+class Runs:
+    """A row of a window as contiguous runs: one run if neighbouring taps are contiguous, else one run per tap."""
+
+    count: int
+    step: int
+    length: int
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from wholestep.compiler.backends.cpu.convolution.padding import Runs, Taps
-from wholestep.compiler.backends.cpu.kernel_schedule import Blocks, CpuSchedule, PaddedImage, Queries, Tiles
+from wholestep.compiler.backends.cpu.kernel_schedule import Blocks, CpuSchedule, PaddedImage, Queries, Runs, Taps, Tiles
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.plan.model.target_formats import Format
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from wholestep.compiler.backends.gpu.grids.gemm_library import workspace_of
 from wholestep.compiler.backends.gpu.kernel_schedule import COUNTERS, schedule_of
 from wholestep.compiler.backends.gpu.target import costs_of, target_of
-from wholestep.compiler.plan.memory.first_fit import Lifetime, first_fit
-from wholestep.compiler.plan.memory.inplace import may_alias
+from wholestep.compiler.plan.memory.first_fit import Lifetime, first_fit, may_alias
 from wholestep.compiler.plan.model.bodies import Call, Dot, Nest, Window
 from wholestep.compiler.plan.model.kernel import Buffer, Draft, Kernel, Plan, Space
 from wholestep.compiler.plan.model.layout import align_up

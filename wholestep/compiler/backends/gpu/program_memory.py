@@ -83,7 +83,7 @@ def lay_out(plan: Plan) -> OwnLayout:
 
 
 def _state_bytes(state: Buffer) -> int:
-    return align_size(layout_bytes(state.held, Layout.ROWS, {}))
+    return align_size(layout_bytes(state.part_type, Layout.ROWS, {}))
 
 
 def footprint(plan: Plan, threads: int, states: Collection[str] | None = None) -> Footprint:

@@ -113,7 +113,7 @@ def _check_storage(plan: Plan, buffer: Buffer) -> None:
                 StatePartition(full_shape, by, buffer.parts, buffer.split) for by in {False, buffer.by_columns}
             ]
             need(
-                buffer.held.shape in [division.shape for division in divisions],
+                buffer.part_type.shape in [division.shape for division in divisions],
                 f"{where} has the shape of one rank's part",
             )
             need(not buffer.parts or not buffer.turned, f"{where} is not both partitioned and transposed")
@@ -144,7 +144,7 @@ def _check_owned_names(plan: Plan) -> None:
     need(len({s.name for s in plan.scalars}) == len(plan.scalars), "names of scalars are unique")
     need(len(plan.initial) == len(plan.states), "every state has an initializer")
     for (name, id), init in zip(plan.states, plan.initial, strict=True):
-        shape = tuple(evaluate(e, {}) for e in plan.buffers[id].shown.shape)
+        shape = tuple(evaluate(e, {}) for e in plan.buffers[id].user_type.shape)
         need(is_valid_for(init, shape), f"{name!r} has a known initializer")
     need(len({id for id, _ in plan.constants}) == len(plan.constants), "each constant has its own buffer")
     for id, data in plan.constants:

@@ -28,14 +28,39 @@ def join_column_sums(clusters: Sequence[Cluster], updates: Sequence[Update], fus
     if fusion.sums_in_dots:
         fuser.fuse_with_contractions()
     fuser.fuse_with_each_other()
-    return fuser.remaining()
+    return fuser.merged_clusters()
 
 
-class _ColumnSumFuser:
-    def __init__(self, clusters: Sequence[Cluster], updates: Sequence[Update], fusion: Fusion) -> None:
-        self.clusters, self.fusion = clusters, fusion
-        self.reach = reach_of(clusters)
+class ClusterMerger:
+    """Merges clusters into others, and knows which of the rest depend on each other."""
+
+    def __init__(self, clusters: Sequence[Cluster]) -> None:
+        self.clusters, self.reach = clusters, reach_of(clusters)
         self.merged_into: dict[Cluster, Cluster] = {}  # merged cluster -> the cluster that computes it
+
+    def current(self, cluster: Cluster) -> Cluster:
+        """The cluster that now contains this one's ops."""
+        while cluster in self.merged_into:
+            cluster = self.merged_into[cluster]
+        return cluster
+
+    def record_merge(self, guest: Cluster, home: Cluster) -> None:
+        """Note that `home` now computes the ops of `guest`."""
+        self.merged_into[guest] = home
+        self.reach.absorb(home, guest)
+
+    def merged_clusters(self) -> list[Cluster]:
+        """The clusters after all merges, with what they read."""
+        clusters = [c for c in self.clusters if c not in self.merged_into]
+        for c in clusters:
+            c.reads = {self.current(r) for r in c.reads} - {c}
+        return clusters
+
+
+class _ColumnSumFuser(ClusterMerger):
+    def __init__(self, clusters: Sequence[Cluster], updates: Sequence[Update], fusion: Fusion) -> None:
+        super().__init__(clusters)
+        self.fusion = fusion
         writer = {n: c for c in clusters for n in c.nodes}
         self.written: dict[Cluster, set[str]] = {c: set() for c in clusters}
         for u in updates:
@@ -91,17 +116,10 @@ class _ColumnSumFuser:
         return added.isdisjoint(a.results) and not any(self.reach.depends(o, a) for o in others)
 
     def record_merge(self, guest: Cluster, home: Cluster) -> None:
-        self.merged_into[guest] = home
-        self.reach.absorb(home, guest)
+        super().record_merge(guest, home)
         self.written[home] |= self.written[guest]
         self.read[home] |= self.read[guest]
         home.reads |= guest.reads
-
-    def remaining(self) -> list[Cluster]:
-        remaining = [c for c in self.clusters if c not in self.merged_into]
-        for c in remaining:
-            c.reads = {self.merged_into.get(r, r) for r in c.reads} - {c}
-        return remaining
 
 
 def merge_clusters(a: Cluster, b: Cluster) -> Cluster:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wholestep.compiler.ir.graph import Node, Update
-from wholestep.compiler.plan.fusion.clusters import GATHERS, MAPS, Cluster, accesses, is_at_own_position, reach_of
-from wholestep.compiler.plan.fusion.fuse_column_sums import states_read
+from wholestep.compiler.plan.fusion.clusters import GATHERS, MAPS, Cluster, accesses, is_at_own_position
+from wholestep.compiler.plan.fusion.fuse_column_sums import ClusterMerger, states_read
 from wholestep.compiler.plan.lower.materialize import is_state
 from wholestep.compiler.plan.model.kernel import Kind
 from wholestep.compiler.target import Fusion
@@ -24,15 +24,14 @@ def fuse_pointwise(clusters: Sequence[Cluster], updates: Sequence[Update], fusio
     for cluster in clusters:
         if cluster in fuser.pure and cluster not in fuser.merged_into:
             fuser.fuse_producers(cluster)
-    return fuser.remaining()
+    return fuser.merged_clusters()
 
 
-class _UpdateFuser:
+class _UpdateFuser(ClusterMerger):
     def __init__(self, clusters: Sequence[Cluster], updates: Sequence[Update], most_buffers: int) -> None:
-        self.clusters, self.most_buffers = clusters, most_buffers
+        super().__init__(clusters)
+        self.most_buffers = most_buffers
         self.pure = {c for c in clusters if is_pure(c)}
-        self.reach = reach_of(clusters)
-        self.merged_into: dict[Cluster, Cluster] = {}
         self.of = {n: c for c in clusters for n in c.results}
         self.writer = {u.name: self.of[u.node] for u in updates if u.node in self.of}
         self.readers: dict[str, list[Cluster]] = {}
@@ -46,12 +45,6 @@ class _UpdateFuser:
         for other in sorted(candidates & self.pure, key=self.clusters.index):
             if other is not later and self.may_join(other, later):
                 self.merge(other, later)
-
-    def current(self, cluster: Cluster) -> Cluster:
-        """The cluster that now contains this one's ops."""
-        while cluster in self.merged_into:
-            cluster = self.merged_into[cluster]
-        return cluster
 
     def clusters_sharing_states(self, cluster: Cluster) -> set[Cluster]:
         """Clusters that overwrite a state that this one reads, or read one that it overwrites."""
@@ -70,14 +63,7 @@ class _UpdateFuser:
     def merge(self, other: Cluster, later: Cluster) -> None:
         later.nodes = [*other.nodes, *later.nodes]
         later.reads = {self.current(r) for r in later.reads | other.reads} - {other, later}
-        self.merged_into[other] = later
-        self.reach.absorb(later, other)
-
-    def remaining(self) -> list[Cluster]:
-        remaining = [c for c in self.clusters if c not in self.merged_into]
-        for c in remaining:
-            c.reads = {self.current(r) for r in c.reads} - {c}
-        return remaining
+        self.record_merge(other, later)
 
 
 def is_pure(cluster: Cluster) -> bool:

@@ -15,11 +15,11 @@ from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.ir.type_rules.layers import heads_in_group, lse_position
 from wholestep.compiler.ir.types import Extent, evaluate, product
 from wholestep.compiler.plan.fusion.clusters import Cluster
-from wholestep.compiler.plan.lower.routine_operands import operand, result
+from wholestep.compiler.plan.lower.routine_ops import STEPPED, Assembled, compose_indices, has_contiguous_columns
 from wholestep.compiler.plan.memory.buffers import Buffers
-from wholestep.compiler.plan.model.access import Indices
+from wholestep.compiler.plan.model.access import Indices, resolve
 from wholestep.compiler.plan.model.bodies import Call
-from wholestep.compiler.plan.model.kernel import Index, Kernel, Operand
+from wholestep.compiler.plan.model.kernel import Index, Kernel, Load, Operand
 
 FLOPS_OF_SOFTMAX = 5  # operations per score: scale, compare, subtract, exponentiate, add
 FLOPS_OF_ITS_GRADIENT = 7  # operations per score in the backward pass
@@ -55,7 +55,7 @@ class Head:
         order = ("group", "queries", "keys", "width", "values")
         return tuple(len(self.lead) + order.index(n) for n in names)
 
-    def queried(self, *names: str) -> Indices:
+    def query_index(self, *names: str) -> Indices:
         """The index of a tensor that has one head per query head."""
         lead = [Index.axis(a) for a in self.rows]
         if self.group > 1:
@@ -63,7 +63,7 @@ class Head:
             lead[-1] = Index(((self.rows[-1], self.group), (group, 1)))
         return (*lead, *(Index.axis(a) for a in self.inner(*names)))
 
-    def shared(self, *names: str) -> Indices:
+    def key_index(self, *names: str) -> Indices:
         """The index of a tensor that has one head per key head."""
         return tuple(Index.axis(a) for a in (*self.rows, *self.inner(*names)))
 
@@ -79,6 +79,29 @@ class Head:
         return (*extents, ("causal", int(causal)))
 
 
+def operand(name: str, node: Node, index: Indices, axes: Sequence[int], buffers: Buffers) -> Operand:
+    """The access of an operand at `index`; `axes` are the loops inside the routine."""
+    access = resolve(node, index)
+    return _operand(name, Load(buffers.of(access.base), access.shape, access.index), axes)
+
+
+def result(name: str, node: Node, index: Indices, axes: Sequence[int], cluster: Cluster, buffers: Buffers) -> Operand:
+    """The access of a result at `index`: inside the assembled value that it is a part of, or in its own buffer."""
+    for assembled in cluster.nodes:
+        if isinstance(assembled, Assembled) and node in assembled.inputs:
+            part_index = assembled.places[assembled.inputs.index(node)]
+            index, node = compose_indices(part_index, index), assembled
+            break
+    (target,) = buffers.targets(node)
+    return _operand(name, Load(target.buffer, target.shape, compose_indices(target.index, index)), axes)
+
+
+def _operand(name: str, load: Load, axes: Sequence[int]) -> Operand:
+    in_rows = name in STEPPED or has_contiguous_columns(load.index, axes[-1])
+    assert in_rows, f"the last axis of {name!r} must be contiguous for a routine"
+    return Operand(name, load, tuple(axes))
+
+
 @dataclass(frozen=True)
 class AttentionOperands:
     """The memory accesses of operands and results."""
@@ -87,24 +110,24 @@ class AttentionOperands:
     cluster: Cluster
     buffers: Buffers
 
-    def queried(self, name: str, node: Node, *axes: str) -> Operand:
-        return operand(name, node, self.head.queried(*axes), self.head.inner("group", *axes), self.buffers)
+    def query_operand(self, name: str, node: Node, *axes: str) -> Operand:
+        return operand(name, node, self.head.query_index(*axes), self.head.inner("group", *axes), self.buffers)
 
-    def shared(self, name: str, node: Node, *axes: str) -> Operand:
-        return operand(name, node, self.head.shared(*axes), self.head.inner(*axes), self.buffers)
+    def key_operand(self, name: str, node: Node, *axes: str) -> Operand:
+        return operand(name, node, self.head.key_index(*axes), self.head.inner(*axes), self.buffers)
 
     def query_result(self, name: str, node: Node, *axes: str) -> Operand:
         inner = self.head.inner("group", *axes)
-        return result(name, node, self.head.queried(*axes), inner, self.cluster, self.buffers)
+        return result(name, node, self.head.query_index(*axes), inner, self.cluster, self.buffers)
 
     def key_result(self, name: str, node: Node, *axes: str) -> Operand:
-        return result(name, node, self.head.shared(*axes), self.head.inner(*axes), self.cluster, self.buffers)
+        return result(name, node, self.head.key_index(*axes), self.head.inner(*axes), self.cluster, self.buffers)
 
     def inputs(self, nodes: Sequence[Node]) -> list[Operand]:
         q, k, v, *mask = nodes
-        operands = [self.queried("q", q, "queries", "width"), self.shared("k", k, "keys", "width")]
-        operands.append(self.shared("v", v, "keys", "values"))
-        return operands + [self.queried("mask", m, "queries", "keys") for m in mask]
+        operands = [self.query_operand("q", q, "queries", "width"), self.key_operand("k", k, "keys", "width")]
+        operands.append(self.key_operand("v", v, "keys", "values"))
+        return operands + [self.query_operand("mask", m, "queries", "keys") for m in mask]
 
 
 def emit_attention(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
@@ -129,9 +152,9 @@ def emit_attention_grad(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
     find = AttentionOperands(head, cluster, buffers)
     at_lse = lse_position([i.type.rank for i in node.inputs])
     operands, (lse, *upstream) = find.inputs(node.inputs[:at_lse]), node.inputs[at_lse:]
-    operands.append(find.queried("lse", lse, "queries"))
+    operands.append(find.query_operand("lse", lse, "queries"))
     operands += [
-        find.queried(*named, "queries", "values") for named in zip(("gradient", "out"), upstream, strict=False)
+        find.query_operand(*named, "queries", "values") for named in zip(("gradient", "out"), upstream, strict=False)
     ]
     flops_per_score, results = 2 * head.width + 2 * head.values + FLOPS_OF_ITS_GRADIENT, []
     for n in (n for n in cluster.nodes if n.op == "item"):

@@ -1,20 +1,21 @@
-"""Lowers a cluster to a kernel: one function per kind of kernel."""
+"""Lowers a cluster to a kernel: one function per kind of kernel, or per routine of a call (see routine_ops.py)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.plan.fusion.clusters import Cluster, reduced_axis
+from wholestep.compiler.plan.lower.attention import emit_attention, emit_attention_grad
 from wholestep.compiler.plan.lower.convolution import emit_window
 from wholestep.compiler.plan.lower.nest_builder import NestBuilder
-from wholestep.compiler.plan.lower.renumber import renumber_level
+from wholestep.compiler.plan.lower.rewrite_loads import renumber_level
 from wholestep.compiler.plan.lower.routine_ops import ROUTINES
-from wholestep.compiler.plan.lower.routines import EMIT_CALL
 from wholestep.compiler.plan.memory.buffers import Buffers
 from wholestep.compiler.plan.model.access import identity, resolve
-from wholestep.compiler.plan.model.bodies import Columns, Dot, Nest, Scatter
+from wholestep.compiler.plan.model.bodies import Columns, Dot, Exchange, Nest, Scatter
 from wholestep.compiler.plan.model.kernel import Index, Instr, Kernel, Kind, Load, Reduce
 
 
@@ -102,6 +103,33 @@ def emit_scatter(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
         axis,
     )
     return Kernel(id, updates.type.shape, scatter)
+
+
+def emit_exchange(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
+    """Axis i runs over the elements of operand i; the axes after these run over the elements of the results."""
+    node = cluster.nodes[0]
+    items = {attrs_of(n, at.ItemAttrs).index: n for n in cluster.nodes if n.op == "item"}
+    assert len(items) == len(node.inputs), "every result of a collective has a reader"
+    input_sizes = [i.type.elements for i in node.inputs]
+    result_sizes = [items[i].type.elements for i in range(len(items))]
+    operands = [
+        Load(buffers.of(x), (n,), (Index.axis(i),))
+        for i, (x, n) in enumerate(zip(node.inputs, input_sizes, strict=True))
+    ]
+    results = []
+    for i, count in enumerate(result_sizes):
+        (target,) = buffers.targets(items[i])
+        results.append(Load(target.buffer, (count,), (Index.axis(len(input_sizes) + i),)))
+    a = attrs_of(node, at.ExchangeAttrs)
+    body = Exchange(a.kind, node.inputs[0].type.dtype, tuple(operands), tuple(results), a.axis)
+    return Kernel(id, (*input_sizes, *result_sizes), body)
+
+
+EMIT_CALL: Mapping[str, Callable[[int, Cluster, Buffers], Kernel]] = {
+    "attention": emit_attention,
+    "attention_grad": emit_attention_grad,
+    "exchange": emit_exchange,
+}
 
 
 def emit_call(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:

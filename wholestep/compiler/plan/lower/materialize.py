@@ -138,7 +138,7 @@ class _Preparer:
     def __init__(self, rules: ReadableViews) -> None:
         self.rules = rules
 
-    def stored(self, node: Node) -> Node:
+    def in_rows(self, node: Node) -> Node:
         """The node itself if it will be stored in dense rows, else a copy of it."""
         needs_copy = node.op in VIEWS or is_generated(node) or (is_state(node) and not self.rules.is_dense(node.type))
         return _copy(node) if needs_copy else node
@@ -182,7 +182,7 @@ class _Preparer:
                 source.op in VIEWS and (splits_axes_only(node) or is_broadcast_reshape(node))
             ):
                 return node
-            return node.with_inputs([self.stored(source)])
+            return node.with_inputs([self.in_rows(source)])
         if node.op == "matmul":
             return self.matmul(node)
         if (
@@ -193,16 +193,16 @@ class _Preparer:
             return node.with_inputs([node.inputs[0].with_inputs([_half_state(row)])])
         if node.op == "gather":
             table, index = node.inputs  # rows can be gathered from any layout of a state
-            return node.with_inputs([table if is_state(table) else self.stored(table), index])
+            return node.with_inputs([table if is_state(table) else self.in_rows(table), index])
         if node.op == "scatter_add":
-            return node.with_inputs([self.stored(i) for i in node.inputs])
+            return node.with_inputs([self.in_rows(i) for i in node.inputs])
         if node.op in WINDOWS:
             return node.with_inputs([self.window_operand(node.op, i, x) for i, x in enumerate(node.inputs)])
         if node.op in ("pad", "concat"):
             return node.with_inputs([self.operand(i) for i in node.inputs])
         if node.op == "exchange":  # a collective sends complete tensors in dense rows
             return node.with_inputs(
-                [_copy(i) if is_state(i) or i.op == "input" else self.stored(i) for i in node.inputs]
+                [_copy(i) if is_state(i) or i.op == "input" else self.in_rows(i) for i in node.inputs]
             )
         return node.with_inputs([self.call_operand(i) for i in node.inputs]) if is_call(node) else node
 

@@ -215,7 +215,7 @@ class NestBuilder:
             for d, (a, low, high) in enumerate(zip(axes, attrs.low, attrs.high, strict=True))
             if low or high
         )
-        return self.guarded(level, in_row, resolve(source, shifted), guards, fill)
+        return self.guarded_load(level, in_row, resolve(source, shifted), guards, fill)
 
     def concat(self, level: int, in_row: bool, node: Node) -> int:
         axis = node.attrs.axis  # type: ignore[attr-defined]
@@ -225,12 +225,14 @@ class NestBuilder:
         for part in node.inputs:
             end = start + part.type.shape[axis]
             shifted = (*axes[:axis], Index(axes[axis].terms, start * -1), *axes[axis + 1 :])
-            value = self.guarded(level, in_row, resolve(part, shifted), (Guard(axes[axis], start, end),), value)
+            value = self.guarded_load(level, in_row, resolve(part, shifted), (Guard(axes[axis], start, end),), value)
             start = end
         assert value is not None
         return value
 
-    def guarded(self, level: int, in_row: bool, access: Access, guards: tuple[Guard, ...], fill: int | None) -> int:
+    def guarded_load(
+        self, level: int, in_row: bool, access: Access, guards: tuple[Guard, ...], fill: int | None
+    ) -> int:
         """Load an element if all guards hold, else take `fill`."""
         if fill is None:  # the first part of a concatenation; the later parts replace this value elsewhere
             fill = self.const(level, in_row, 0.0, access.base.type.dtype)

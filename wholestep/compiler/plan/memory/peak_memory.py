@@ -73,20 +73,21 @@ class Footprint:
 
     @property
     def scratch_mapped(self) -> int:
-        return self.rounded(self.arena + self.workspace)
+        return self.round_to_pages(self.arena + self.workspace)
 
     @property
     def private_mapped(self) -> int:
-        return self.rounded(self.copies + self.outputs + self.constants + self.staging + self.records)
+        return self.round_to_pages(self.copies + self.outputs + self.constants + self.staging + self.records)
 
-    def rounded(self, size: int) -> int:
+    def round_to_pages(self, size: int) -> int:
         """`size` rounded up to a multiple of the page size."""
         return -(-size // self.page) * self.page
 
     @property
     def peak_bytes(self) -> int:
         """The sum of all mappings."""
-        return self.rounded(self.state) + self.rounded(self.parts) + self.scratch_mapped + self.private_mapped
+        states = self.round_to_pages(self.state) + self.round_to_pages(self.parts)
+        return states + self.scratch_mapped + self.private_mapped
 
     def rows(self) -> tuple[tuple[str, int], ...]:
         """Name and bytes of each purpose, then the bytes that rounding to pages adds."""

@@ -63,7 +63,7 @@ def _reshape_units(attrs: Any, shape: Shape, index: Indices) -> Indices:
     return tuple(Index() if e == 1 else next(remaining) for e in shape)
 
 
-def _unchanged(attrs: Any, _: Shape, index: Indices) -> Indices:
+def _same_index(attrs: Any, _: Shape, index: Indices) -> Indices:
     return index
 
 
@@ -72,7 +72,7 @@ VIEWS: Mapping[str, Callable[[Any, Shape, Indices], Indices]] = {
     "permute": _permute,
     "slice": _slice,
     "reshape": _reshape_units,
-    "half_copy": _unchanged,  # see HalfCopy in lower/materialize.py: another stored form of a state
+    "half_copy": _same_index,  # see HalfCopy in lower/materialize.py: another stored form of a state
 }
 
 

@@ -66,11 +66,11 @@ class Buffer:
     last: int = 0
 
     @property
-    def shown(self) -> TensorType:
+    def user_type(self) -> TensorType:
         """The type that the user sees: neither transposed nor partitioned."""
         if self.is_part:
             return TensorType(self.whole, self.type.dtype)
-        return self.held
+        return self.part_type
 
     @property
     def is_part(self) -> bool:
@@ -78,7 +78,7 @@ class Buffer:
         return bool(self.parts or self.split)
 
     @property
-    def held(self) -> TensorType:
+    def part_type(self) -> TensorType:
         """The type of one rank's part, not transposed even if it is stored so."""
         return transpose_type(self.type) if self.turned and self.space is Space.STATE else self.type
 

@@ -17,7 +17,7 @@ import hashlib
 import os
 import stat
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -85,6 +85,14 @@ class ContentStore:
                 f"folder ({error}). Free some space, or name a folder on another disk: cache_dir= or "
                 "WHOLESTEP_CACHE_DIR."
             ) from error
+
+    def get_or_compute(self, key: str, suffix: str, compute: Callable[[], bytes]) -> Path:
+        """The entry's file; on a miss one process computes and stores it, while others that need it wait."""
+        stored = self.get(key, suffix)
+        if stored is not None:
+            return stored
+        with self.lock(key):
+            return self.get(key, suffix) or self.put(key, compute(), suffix)
 
     def _entry(self, key: str) -> Path:
         """The folder of a key, created if missing, even if the whole cache folder was removed in the meantime."""

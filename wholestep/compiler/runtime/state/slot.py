@@ -91,7 +91,7 @@ class Slot:
             self.family.spread = True
         return self._stored[memory.kind]
 
-    def bring(self, kind: str, changes: bool) -> None:
+    def sync_to(self, kind: str, changes: bool) -> None:
         """Synchronise the copy in the memory of the program that runs next; `changes`: the program writes it."""
         if self._newest != kind:
             self._stored[kind].write(self.read())
@@ -101,7 +101,7 @@ class Slot:
     def move(self, memory: StateMemory) -> None:
         """Make the copy in another memory the current one."""
         if memory.kind in self._stored:
-            self.bring(memory.kind, changes=True)
+            self.sync_to(memory.kind, changes=True)
         else:
             self.on(memory)
             self._newest = memory.kind

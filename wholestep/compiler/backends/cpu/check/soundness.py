@@ -67,9 +67,12 @@ def _check_layout(buffer: Buffer) -> None:
     need(buffer.layout != PAIRS or paired, f"{where} is stored in pairs, so it must have half elements")
     if buffer.space is Space.STATE:
         need(buffer.layout == state_layout(buffer.type), f"{where} must have the layout of a state")
-        turned = not buffer.parts and is_stored_transposed(buffer.held, buffer.by_columns)
+        turned = not buffer.parts and is_stored_transposed(buffer.part_type, buffer.by_columns)
         need(buffer.turned == turned, f"{where} must be transposed if and only if its state is")
-        need(not buffer.is_part or buffer.held.shape == _part_of(buffer), f"{where} must have the shape of its shard")
+        need(
+            not buffer.is_part or buffer.part_type.shape == _part_of(buffer),
+            f"{where} must have the shape of its shard",
+        )
     layout = PAIRS if buffer.type.dtype.is_half else PANELS
     need(buffer.space is not Space.COPY or buffer.layout == layout, f"{where} must be stored in panels, or in pairs")
 

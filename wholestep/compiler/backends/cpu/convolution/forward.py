@@ -37,17 +37,14 @@ def _conv2d(rooms: WorkspaceRequest) -> Tiles:
     a = attrs_of(rooms.head, at.ConvAttrs)
     height, width, channels = rooms.image(0)
     kernel_height, kernel_width, inner = rooms.image(1)
-    batch, rows, columns, outputs = rooms.head.type.shape
-    assert isinstance(outputs, int), "the type rule requires a constant size"
-    assert isinstance(rows, int), "the type rule requires a constant size"
-    assert isinstance(columns, int), "the type rule requires a constant size"
+    batch, (rows, columns, outputs) = rooms.head.type.shape[0], rooms.result_image()
     kernel = (outputs, kernel_height, kernel_width, inner)
     by_tiles = winograd.uses_winograd(kernel, x.type.dtype, (rows, columns), a.stride, a.dilation, a.groups)
-    meetings = implicit_gemm.ConvolutionGeometry(
+    geometry = implicit_gemm.ConvolutionGeometry(
         False, (height, width), (rows, columns), (kernel_height, kernel_width), a.stride, a.low, a.dilation
     )
-    if not by_tiles and implicit_gemm.uses_implicit_gemm(rooms, kernel, meetings, a.groups):
-        return implicit_gemm.reserve(rooms, meetings, channels, outputs)
+    if not by_tiles and implicit_gemm.uses_implicit_gemm(rooms, kernel, geometry, a.groups):
+        return implicit_gemm.reserve(rooms, geometry, channels, outputs)
     step = 2 if by_tiles else 1
     margins = [
         forward_margin(*of)
@@ -92,11 +89,11 @@ def _conv2d_grad_input(rooms: WorkspaceRequest) -> Tiles:
     channels = inner * a.groups
     kernel = (outputs, kernel_height, kernel_width, inner)
     by_tiles = winograd.uses_winograd(kernel, g.type.dtype, a.size, a.stride, a.dilation, a.groups)
-    meetings = implicit_gemm.ConvolutionGeometry(
+    geometry = implicit_gemm.ConvolutionGeometry(
         True, a.size, (rows, columns), (kernel_height, kernel_width), a.stride, a.low, a.dilation
     )
-    if not by_tiles and implicit_gemm.uses_implicit_gemm(rooms, kernel, meetings, a.groups):
-        return implicit_gemm.reserve(rooms, meetings, outputs, channels)
+    if not by_tiles and implicit_gemm.uses_implicit_gemm(rooms, kernel, geometry, a.groups):
+        return implicit_gemm.reserve(rooms, geometry, outputs, channels)
     sides = [
         backward_taps(*of)
         for of in zip(a.size, (rows, columns), (kernel_height, kernel_width), a.stride, a.low, a.dilation, strict=True)
@@ -108,11 +105,11 @@ def _conv2d_grad_input(rooms: WorkspaceRequest) -> Tiles:
         rooms.room("frame", area((rows, columns), margin_low, margin_high) * outputs + SLACK)
     _pack(rooms, a.groups, channels, kernel_height * kernel_width * (outputs // a.groups))
     (down, *_), (across, *_) = sides
-    geometry = {"frame": rooms.frame(0, margin_low, margin_high), "down": tuple(down), "across": tuple(across)}
+    frame_and_taps = {"frame": rooms.frame(0, margin_low, margin_high), "down": tuple(down), "across": tuple(across)}
     if by_tiles:
-        return replace(_by_tiles(rooms, g.type.shape[0], a.size, outputs, channels), **geometry)  # type: ignore[arg-type]
+        return replace(_by_tiles(rooms, g.type.shape[0], a.size, outputs, channels), **frame_and_taps)  # type: ignore[arg-type]
     rooms.room("block", a.size[1] * panel_columns(a.groups, channels, outputs // a.groups))
-    return replace(Tiles(), **geometry)  # type: ignore[arg-type]
+    return replace(Tiles(), **frame_and_taps)  # type: ignore[arg-type]
 
 
 def _grad_input_through_pool(rooms: WorkspaceRequest) -> Tiles:

@@ -29,8 +29,8 @@ MOST_COLUMNS = 64  # output channels that are packed at a time
 class PixelSpan:
     """`count` consecutive pixels of a result, and as many input pixels that one tap multiplies for them."""
 
-    made: int
-    read: int
+    output: int
+    input: int
     count: int
 
 
@@ -52,19 +52,19 @@ class ConvolutionGeometry:
         return self.stride[1] * -(-self.size[1] // self.stride[1])
 
     @property
-    def read(self) -> int:
+    def input(self) -> int:
         """Positions of the input."""
         return self.windows[0] * self.windows[1] if self.adjoint else self.size[0] * self.line
 
     @property
-    def made(self) -> int:
+    def output(self) -> int:
         """Positions of the result."""
         return self.size[0] * self.line if self.adjoint else self.windows[0] * self.windows[1]
 
     @property
     def images(self) -> int:
         """The number of images that are computed together."""
-        return max(1, PIXELS // max(self.read, self.made))
+        return max(1, PIXELS // max(self.input, self.output))
 
     @property
     def pairs(self) -> int:
@@ -95,33 +95,33 @@ class ConvolutionGeometry:
             pixels = row * self.line + self.place(columns[0][1])
             span = PixelSpan(*(pixels, windows) if self.adjoint else (windows, pixels), len(columns))
             last = spans[-1] if spans else PixelSpan(-1, -1, 0)
-            if (last.made + last.count, last.read + last.count) == (span.made, span.read):
-                spans[-1] = PixelSpan(last.made, last.read, last.count + span.count)
+            if (last.output + last.count, last.input + last.count) == (span.output, span.input):
+                spans[-1] = PixelSpan(last.output, last.input, last.count + span.count)
             else:
                 spans.append(span)
         return spans
 
 
 def uses_implicit_gemm(
-    rooms: WorkspaceRequest, weight: Sequence[int], meetings: ConvolutionGeometry, groups: int
+    rooms: WorkspaceRequest, weight: Sequence[int], geometry: ConvolutionGeometry, groups: int
 ) -> bool:
     """Is a convolution (or its adjoint) with this weight, (outputs, rows, columns, channels), computed as a GEMM?"""
     outputs, height, width, channels = weight
     dtype = rooms.head.type.dtype
     large = outputs * height * width * channels * dtype.size >= LEAST_BYTES
-    small = max(meetings.read, meetings.made) <= MOST_PIXELS
+    small = max(geometry.input, geometry.output) <= MOST_PIXELS
     plain = groups == 1 and dtype == float32 and rooms.body.pooled is None and rooms.has_taps_last(1)
     return large and small and plain and min(outputs, channels) >= FEWEST_CHANNELS
 
 
-def reserve(rooms: WorkspaceRequest, meetings: ConvolutionGeometry, depth: int, channels: int) -> Tiles:
+def reserve(rooms: WorkspaceRequest, geometry: ConvolutionGeometry, depth: int, channels: int) -> Tiles:
     """Reserve workspace for `channels` sums over `depth` channels per pixel; returns the tiling."""
-    columns, (tall, wide) = meetings.columns(depth), meetings.kernel
-    rooms.room("images", meetings.images * meetings.read * pixel_step(depth))
+    columns, (tall, wide) = geometry.columns(depth), geometry.kernel
+    rooms.room("images", geometry.images * geometry.input * pixel_step(depth))
     rooms.room("packed", columns * tall * wide * depth)
-    rooms.room("block", meetings.images * meetings.made * columns)
-    rooms.flops = evaluate(rooms.head.type.shape[0] * (2 * meetings.pairs * depth * channels), rooms.sizes)
-    return Tiles(images=meetings.images)
+    rooms.room("block", geometry.images * geometry.output * columns)
+    rooms.flops = evaluate(rooms.head.type.shape[0] * (2 * geometry.pairs * depth * channels), rooms.sizes)
+    return Tiles(images=geometry.images)
 
 
 def pixel_step(channels: int) -> int:

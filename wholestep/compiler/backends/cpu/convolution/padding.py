@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from math import gcd
 
+from wholestep.compiler.backends.cpu.kernel_schedule import Runs, Taps
 from wholestep.compiler.backends.cpu.layout.stored_layout import LANES
-from wholestep.records import dataclass
 
 NARROW = 8  # up to this many channels are computed in vectors half as wide, instead of mostly padding
 TILE_OUTPUTS = 4  # outputs of a weight's gradient that are computed together in registers
@@ -48,17 +48,6 @@ def round_up(length: int, unit: int = LANES) -> int:
     return -(-length // unit) * unit
 
 
-@dataclass(frozen=True)
-class Taps:
-    """The kernel taps that contribute to one phase of a gradient along one dimension, in descending order."""
-
-    first: int  # the first pixel of the phase; the others follow at the stride
-    pixels: int
-    taps: tuple[int, ...]
-    start: int  # position in the frame of the first pixel's first tap
-    step: int  # positions from one tap to the next
-
-
 def forward_margin(size: int, windows: int, window: int, stride: int, low: int, dilation: int) -> int:
     """Rows (or columns) after an image that its windows read."""
     return max(0, (windows - 1) * stride + dilation * (window - 1) + 1 - low - size)
@@ -88,15 +77,6 @@ def backward_taps(
         before,
         after,
     )
-
-
-@dataclass(frozen=True)
-class Runs:
-    """A row of a window as contiguous runs: one run if neighbouring taps are contiguous, else one run per tap."""
-
-    count: int
-    step: int
-    length: int
 
 
 def runs(taps: int, step: int, channels: int, group: int) -> Runs:

@@ -60,9 +60,9 @@ def _plain_weight(rooms: WorkspaceRequest) -> Tiles:
         forward_margin(*of)
         for of in zip((height, width), (rows, columns), a.size, a.stride, a.low, a.dilation, strict=True)
     ]
-    meetings = ConvolutionGeometry(True, (height, width), (rows, columns), a.size, a.stride, a.low, a.dilation)
-    if _is_read_in_place(rooms, meetings, a.groups, channels):
-        rooms.flops = evaluate(g.type.shape[0] * (2 * meetings.pairs * channels * outputs), rooms.sizes)
+    geometry = ConvolutionGeometry(True, (height, width), (rows, columns), a.size, a.stride, a.low, a.dilation)
+    if _is_read_in_place(rooms, geometry, a.groups, channels):
+        rooms.flops = evaluate(g.type.shape[0] * (2 * geometry.pairs * channels * outputs), rooms.sizes)
         return Tiles(granule=TILE_OUTPUTS, in_place=True)
     rooms.room("frame", area((height, width), a.low, margins) * channels + SLACK)
     if is_depthwise(a.groups, outputs, channels // a.groups) and outputs >= NARROW:
@@ -76,16 +76,15 @@ def _plain_weight(rooms: WorkspaceRequest) -> Tiles:
     return Tiles(granule=tile, frame=rooms.frame(0, a.low, margins), runs=of)
 
 
-def _is_read_in_place(rooms: WorkspaceRequest, meetings: ConvolutionGeometry, groups: int, channels: int) -> bool:
+def _is_read_in_place(rooms: WorkspaceRequest, geometry: ConvolutionGeometry, groups: int, channels: int) -> bool:
     """Are images small, with full vectors of channels?  From frames, sums would pass through memory once per image."""
     vectors = channels % LANES == 0 and rooms.steps(0)[3] == 1
-    return groups == 1 and rooms.head.type.dtype == float32 and vectors and meetings.read <= SMALL_IMAGE
+    return groups == 1 and rooms.head.type.dtype == float32 and vectors and geometry.input <= SMALL_IMAGE
 
 
 def _weight_by_tiles(rooms: WorkspaceRequest, a: at.ConvGradAttrs) -> Tiles:
-    (batch, height, width, channels), (_, rows, columns, outputs) = (i.type.shape for i in rooms.head.inputs)
-    assert isinstance(height, int) and isinstance(width, int) and isinstance(channels, int)  # noqa: PT018
-    assert isinstance(rows, int) and isinstance(columns, int) and isinstance(outputs, int)  # noqa: PT018
+    batch, (height, width, channels) = rooms.head.inputs[0].type.shape[0], rooms.image(0)
+    rows, columns, outputs = rooms.image(1)
     even = round_up(rows, 2), round_up(columns, 2)
     margins = [
         forward_margin(*of) for of in zip((height, width), even, a.size, a.stride, a.low, a.dilation, strict=True)

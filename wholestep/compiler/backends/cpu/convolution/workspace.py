@@ -33,11 +33,11 @@ class WorkspaceRequest:
 
     def image(self, input: int) -> tuple[int, int, int]:
         """(H, W, C) of images, or (KH, KW, C / groups) of a weight."""
-        height, width, channels = self.head.inputs[input].type.shape[1:]
-        assert isinstance(height, int), "the type rule requires a constant size"
-        assert isinstance(width, int), "the type rule requires a constant size"
-        assert isinstance(channels, int), "the type rule requires a constant size"
-        return height, width, channels
+        return _constant_image(self.head.inputs[input].type)
+
+    def result_image(self) -> tuple[int, int, int]:
+        """(H, W, C) of the result."""
+        return _constant_image(self.head.type)
 
     def frame(self, input: int, low: Sequence[int], high: Sequence[int]) -> PaddedImage:
         """The frame of images with margins; if no workspace is reserved for it, the images in place."""
@@ -74,6 +74,14 @@ class WorkspaceRequest:
         """Set the flops: multiplies and adds of the tiles' products, for `pair` pairs of channels."""
         down, across = winograd.tiles_of(size)
         self.flops = evaluate(batch * (2 * winograd.POSITIONS * down * across * pair), self.sizes)
+
+
+def _constant_image(type: TensorType) -> tuple[int, int, int]:
+    height, width, channels = type.shape[1:]
+    assert isinstance(height, int), "the type rule requires a constant size"
+    assert isinstance(width, int), "the type rule requires a constant size"
+    assert isinstance(channels, int), "the type rule requires a constant size"
+    return height, width, channels
 
 
 def rebuild_op(kernel: Kernel, window: Window, buffers: Sequence[Buffer]) -> Node:

@@ -127,7 +127,7 @@ class LayoutRequests:
         return len(kernel.axes) == 2 and updates and not any(level.reduces for level in body.levels)
 
     # -- resulting choice ------------------------------------------------------------------------------------------
-    def paneled(self) -> list[StoredValue]:
+    def values_in_panels(self) -> list[StoredValue]:
         requested = sorted(self.by_columns - self.refused, key=lambda v: (v.buffer, v.is_slice))
         chosen = [v for v in requested if self.is_stored_in(v)]
         passed = [
@@ -176,7 +176,7 @@ def choose_layouts(draft: Draft, long_row: int) -> Draft:
     buffers = [_with_layout(b, state_layout(b.type), draft) if b.space is Space.STATE else b for b in draft.buffers]
     second: dict[StoredValue, int] = {}  # value -> buffer of its second copy in the arena
     stacks = {stack for _, stack in choice.slots}
-    for value in choice.paneled():
+    for value in choice.values_in_panels():
         if value.is_slice or buffers[value.buffer].space is Space.OUTPUT:
             second[value] = _add(buffers, choice.type(value), PANELS, draft)
             continue

@@ -1,5 +1,9 @@
-/* Convolutions, pools and their gradients: declares the shared functions, and instantiates the register tiles of
-   conv_tile.h for the shapes of one plan, with wide (WS_WIDE bytes) and narrow (32 bytes) vectors. */
+/* Convolutions, pools and their gradients: the functions that generated kernels call.
+
+   A kernel copies each image into a zero-padded frame, packs the weights into panels of output channels, and computes the
+   result in register tiles.  This header declares the copies and the packing, which shared_conv.c defines once per machine,
+   and instantiates the tiles of conv_tile.h with wide (WS_WIDE bytes) and narrow (32 bytes) vectors.
+   Invariant: every read of a window is inside the frame or its slack, so tiles have no bounds checks. */
 #ifndef WS_CONV_H
 #define WS_CONV_H
 #include "turn.h"

@@ -1,4 +1,4 @@
-/* conv.h for doubles, in a separate header because few plans use them. */
+/* conv.h for doubles: the same tiles and copies.  A separate header because few plans use them. */
 #ifndef WS_CONV_F64_H
 #define WS_CONV_F64_H
 #include "conv.h"

@@ -1,4 +1,4 @@
-/* Random initial values: bit for bit those of compiler/ir/semantics/random.py (Philox, Box-Muller). */
+/* Random initial values of states, vectorized: bit for bit those of compiler/ir/semantics/random.py (Philox, Box-Muller). */
 #include "math.h"
 #include "philox.h"
 #include "runtime.h"

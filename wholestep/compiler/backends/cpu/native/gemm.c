@@ -1,4 +1,5 @@
-/* GEMM: C = A B in register tiles of a few rows x 2 vectors.  See ws_gemm in ws.h for the contract and layouts.
+/* GEMM: C = A B in register tiles of a few rows x 2 vectors, with cache blocking (gemm_tile.h).  The contract and the layouts
+   are those of ws_gemm in ws.h.
    Bits: every element is one chain over k = 0 .. K-1, so neither tiles, blocks, packing nor the vector width changes a
    bit. */
 #include "runtime.h"

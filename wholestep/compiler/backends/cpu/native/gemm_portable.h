@@ -1,4 +1,4 @@
-/* GEMM for a processor without AVX2 and FMA: plain loops over panels of 16 columns that the compiler vectorizes as it
+/* GEMM for a processor without AVX2 and FMA: plain loops over panels of 16 columns, which the compiler vectorizes as it
    can.
    Bits: one chain over k per element, fused only if the processor has a fast multiply-add. */
 #ifdef __FP_FAST_FMA

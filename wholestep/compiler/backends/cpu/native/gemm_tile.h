@@ -1,5 +1,9 @@
-/* GEMM for one element type: register tiles of up to ROWS x 2 vectors, cache blocking over k and rows, optional
-   packing. gemm.c includes it once per type, and has the contract. */
+/* GEMM for one element type; gemm.c includes it once per type, and has the contract.
+
+   Register tiling: a tile of up to ROWS x 2 vectors of C stays in registers while k runs.  Cache blocking: k and the rows
+   are divided into blocks, so that a block of A and two vectors of B stay in the second-level cache; operands whose strides
+   would spread them over few cache sets or many pages are packed first.
+   Invariant: a later block of k continues the chains that are in C, so blocking changes no bit. */
 #define WIDTH (BYTES / (int)sizeof(REAL))
 #include "gemm_vector.h"
 

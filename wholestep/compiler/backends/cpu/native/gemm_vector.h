@@ -1,5 +1,7 @@
-/* Vector operations of one element type, AVX2 or AVX-512: part of gemm_tile.h.  Inline assembly pins each accumulator
-   to one register: given plain expressions, gcc 12 copies and spills them (11-14 % of a GPT step). */
+/* Vector loads, stores and multiply-adds of one element type with AVX2 or AVX-512: part of gemm_tile.h.
+
+   Inline assembly pins each accumulator to one register: given plain expressions, gcc 12 copies and spills them, which
+   costs 11-14 % of a GPT step.  Invariant: a masked access touches only the columns that exist. */
 typedef REAL NAME(vec) __attribute__((vector_size(BYTES)));
 typedef REAL NAME(loose) __attribute__((vector_size(BYTES), aligned(sizeof(REAL)), may_alias));
 #define V NAME(vec)

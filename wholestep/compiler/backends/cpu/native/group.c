@@ -1,4 +1,6 @@
-/* Ranks that are threads of one process: each reads the others' tensors where they lie. */
+/* Collectives of ranks that are threads of one process: each rank reads the tensors of the others in place.
+
+   A collective is: publish own tensors, meet, read those of the others, meet again before anybody overwrites its own. */
 #define _GNU_SOURCE
 #include "group_sums.h"
 #include "runtime.h"

@@ -1,6 +1,6 @@
 /* How a group sends messages: three functions, of MPI or of group_sockets.c, with the signatures of MPI_Isend, MPI_Irecv and
-   MPI_Test.  They return 0, a positive error code of MPI's, or minus an errno of ours; from 256 on with 1 + the number of the
-   rank that is to blame << 8. */
+   MPI_Test.  They return 0, a positive error code of MPI, or a negative errno of ours; an error of magnitude 256 or
+   more also holds 1 + the number of the rank that caused it, << 8. */
 #ifndef WS_GROUP_MESSAGES_H
 #define WS_GROUP_MESSAGES_H
 #include <stdint.h>

@@ -1,5 +1,10 @@
-/* The tensors of a collective as one row of elements, in pieces that may reach over several of them.  A share that scatters
-   or gathers has one block of `count` elements for each rank; `block` says which. */
+/* The tensors of a collective, addressed as one row of elements.
+
+   A collective has several tensors (shares), but ranks exchange pieces of about equal size: a piece is a range of the row,
+   which may begin in one tensor and end in another.  `gather` returns a piece contiguously, `scatter` writes one back; a piece
+   that is inside one tensor is not copied.  A share that is scattered or gathered among ranks has one block of `count`
+   elements for each rank; `block` is its number.
+   Invariant: all ranks have tensors of the same sizes in the same order, so a range means the same elements everywhere. */
 #ifndef WS_GROUP_ROWS_H
 #define WS_GROUP_ROWS_H
 #include "group_sums.h"

@@ -1,5 +1,7 @@
-/* Sums over ranks in the order of group.h: ranks lo .. hi-1 are the first (hi - lo + 1) / 2 of them plus the rest.  Blocks
-   go through the tree one after the other, so that partial sums stay in the first cache. */
+/* Sums over ranks in the fixed order of group.h: a binary tree in which ranks lo .. hi-1 are the first (hi - lo + 1) / 2 of
+   them plus the rest.  Tensors are added in blocks of WS_SUM_BLOCK elements, so that the partial sums of all levels stay in
+   the first-level cache.
+   Invariant: the tree depends on the number of ranks alone, so every rank computes the same bits. */
 #ifndef WS_GROUP_SUMS_H
 #define WS_GROUP_SUMS_H
 #include <stddef.h>

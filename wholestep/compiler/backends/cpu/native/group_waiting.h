@@ -1,8 +1,9 @@
-/* A rank among processes, and how it waits for the others: it spins, yields, sleeps a little at a time, and now and then
-   looks whether they live, and at the clock.
+/* How a rank that is a process waits for the others: it spins, yields, then sleeps for short intervals, and from time to
+   time checks whether the other processes are alive, and the clock.
 
-   In a grid it waits for those beside it, who may themselves wait for others, along the other axis: so ranks of a machine
-   show on a board whom they wait for, that they still look, and whom they found missing. */
+   In a mesh a rank waits for the ranks along one axis, which may themselves wait for ranks along the other.  So the ranks of
+   a machine publish on a board in shared memory whom they wait for, that they still check, and whom they found dead.
+   Invariant: a rank that waits for a dead one, directly or through others, fails and names it. */
 #ifndef WS_GROUP_WAITING_H
 #define WS_GROUP_WAITING_H
 #include "group.h"

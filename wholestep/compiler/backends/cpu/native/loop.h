@@ -1,4 +1,8 @@
-/* Shared by the loops over batches and over micro-batches: time, index bounds, rows in an epoch's order. */
+/* What the loops over batches (loop.c) and over micro-batches (micro_batches.c) share: the clock, bounds checks of indices,
+   a rank's share of a batch, and gathering rows in the order of an epoch.
+
+   The threads of the pool gather the rows of a batch themselves, each its own range, and prefetch the next rows.
+   Invariant: no plan runs with an index outside its bound: `ws_in_bounds` is evaluated before. */
 #ifndef WS_LOOP_H
 #define WS_LOOP_H
 #include "group.h"

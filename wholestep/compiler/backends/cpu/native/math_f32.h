@@ -1,4 +1,6 @@
-/* Part of math.h: float.  The polynomials are our own minimax fits; test_math.py measures their errors in ulp. */
+/* Part of math.h: float.  Each function reduces its argument to a short interval and evaluates a polynomial there, our own
+   minimax fit; test_math.py measures the errors in ulp.
+   Invariant: no branch depends on a value, so that a loop over a function is vectorized. */
 
 /* n = round(x) for |x| < 2^22, by adding 1.5 * 2^23: the integer is then in the low bits of the sum. */
 #define WS_ROUND_f32 0x1.8p23f

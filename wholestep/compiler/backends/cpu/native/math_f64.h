@@ -1,4 +1,5 @@
-/* Part of math.h: double.  The same methods as math_f32.h; sin, cos, erf and pow are from the C library. */
+/* Part of math.h: double.  The same methods as math_f32.h, with polynomials of higher degree; sin, cos, erf and pow are those
+   of the C library. */
 #define WS_ROUND_f64 0x1.8p52
 #define WS_LN2_HI_f64 0x1.62e42feep-1
 #define WS_LN2_LO_f64 0x1.a39ef35793c76p-33

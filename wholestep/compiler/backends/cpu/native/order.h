@@ -1,5 +1,8 @@
-/* The order of an epoch: a Feistel network on the next power of two, iterated until the result is below n (cycle
-   walking). runtime/epoch_permutation.py computes the same in NumPy; a test compares them. */
+/* The order of an epoch without a table: a pseudo-random permutation of 0 .. n-1 that is evaluated element by element.
+
+   A Feistel network permutes the next power of two; its keys are derived from the seed and the epoch.  A result of n or more
+   is permuted again until it is below n (cycle walking).
+   Invariant: a bijection, the same as runtime/epoch_permutation.py computes in NumPy; a test compares them. */
 #ifndef WS_ORDER_H
 #define WS_ORDER_H
 #include <stdint.h>

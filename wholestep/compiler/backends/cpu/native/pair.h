@@ -1,5 +1,8 @@
-/* A state's half form in pairs, from 16 x 16 floats whose rows are 16 apart (a block of panels): two rows of the result
-   side by side, [8][16][2], as they are or turned.  The rounding is that of half.h. */
+/* A half-precision copy of a float state in pairs: the layout that products of half elements read, two rows of a panel
+   interleaved.
+
+   Input is a block of 16 x 16 floats whose rows are 16 apart; output is [8][16][2], of the block or of its transpose.
+   Invariant: rounding is that of half.h; AVX512-BF16 instructions give the same bits. */
 #ifndef WS_PAIR_H
 #define WS_PAIR_H
 #include "half.h"

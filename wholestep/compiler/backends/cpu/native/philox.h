@@ -1,4 +1,5 @@
-/* Philox4x32-10 (Salmon et al. 2011): the random word of an element is a function of (seed, step, key, element). */
+/* Philox4x32-10 (Salmon et al. 2011), a counter-based generator: the random word of an element is a function of (seed, step,
+   key, element), so bits do not depend on threads, order or vector width. */
 #ifndef WS_PHILOX_H
 #define WS_PHILOX_H
 #include <stdint.h>

@@ -1,4 +1,7 @@
-/* Event log of kernels and barriers: only a profiled build of a plan includes this. */
+/* Event log of kernels and barriers, which only the profiled build of a plan includes.
+
+   Each thread appends (kernel, begin, end) to a log of its own, on its own cache lines, so that logging needs no
+   synchronisation.  Invariant: a full log drops events and never writes past its room. */
 #ifndef WS_PROFILE_H
 #define WS_PROFILE_H
 #include <time.h>

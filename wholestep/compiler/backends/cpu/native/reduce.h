@@ -1,4 +1,6 @@
-/* Reductions of generated kernels: 16 logical lanes, element i in lane i % 16, lanes combined pairwise (8, 4, 2, 1). */
+/* Reductions of generated kernels in a fixed order: 16 logical lanes, element i in lane i % 16, lanes combined pairwise
+   (8, 4, 2, 1).
+   Invariant: the order depends on the length alone, not on the vector width or the number of threads. */
 #ifndef WS_REDUCE_H
 #define WS_REDUCE_H
 #include "math.h"

@@ -1,4 +1,7 @@
-/* Exports of the runtime library.  Plans see only the function table in ws.h; Python and tests use these by name. */
+/* Exports of the runtime library: the thread pool, the loops over steps, and the products.
+
+   A generated plan calls only the function table of ws.h; Python (cpu/runtime/library.py) and tests call these by name, so
+   their structures and signatures are part of the interface with Python. */
 #ifndef WS_RUNTIME_H
 #define WS_RUNTIME_H
 #include "ws.h"

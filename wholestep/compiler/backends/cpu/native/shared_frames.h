@@ -1,4 +1,6 @@
-/* Definitions of the frames and packed weights that conv.h declares, for one element type. */
+/* Definitions of the frames and packed weights that conv.h declares, for one element type: shared_conv*.c include it once per
+   machine, as copies in every plan would take gcc longer than the kernels.  Invariant: strides are in elements, and frames
+   have their channels last. */
 #define WS_SHARED_FRAMES(REAL, suffix) \
   void ws_frame_##suffix(REAL *frame, const REAL *x, int height, int width, int channels, long row, long x_row, \
                          long x_pixel) { \

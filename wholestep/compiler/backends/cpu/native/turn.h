@@ -1,4 +1,5 @@
-/* The transpose of 16 x 16 floats, turned in registers: rows of the source are `row` apart, those of the result 16. */
+/* Transposes of 8 x 8 and 16 x 16 floats in registers, by three rounds of shuffles that exchange elements, pairs and halves.
+   Rows of the source are `row` elements apart, those of the result 16.  Values are moved, never computed. */
 #ifndef WS_TURN_H
 #define WS_TURN_H
 #include "ws.h"

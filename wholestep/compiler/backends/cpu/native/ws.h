@@ -1,4 +1,9 @@
-/* What a generated plan and the runtime library agree on.  No heavy headers: gcc builtins only. */
+/* The interface between a generated plan and the runtime library: arguments of a call, the table of products and the barrier,
+   and the range of an axis that a thread owns.
+
+   Every plan includes it, so it has no heavy headers: gcc builtins only.  cpu/runtime/library.py declares the same structures
+   with ctypes.  Invariant: `ws_own` is a function of (extent, granule, thread) alone: two kernels that are split along the
+   same axis give a thread the same elements, and need no barrier between them. */
 #ifndef WS_H
 #define WS_H
 #include <stddef.h>

@@ -71,7 +71,7 @@ class LoopPartitioner(ThreadPartitioner):
     def loop_price(self, split: Sequence[int | None]) -> float:
         barriers = max(self.regions(split), default=0) + 1 if self.needs_barrier(split) else 0
         work = sum(work[s] for work, s in zip(self.work, split, strict=True))
-        crossing = sum(self.crossing(i, j, b, split) / self.iterations_per_buffer(b) for i, j, b in self.crossings)
+        crossing = sum(self.crossing_cost(i, j, b, split) / self.iterations_per_buffer(b) for i, j, b in self.crossings)
         return work + self.steps * (barriers * self.prices.barrier + crossing)
 
     def iterations_per_buffer(self, buffer: int) -> int:

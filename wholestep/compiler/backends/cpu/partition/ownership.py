@@ -63,15 +63,15 @@ class KernelAccesses:
         self.buffers = buffers
         self.walks: dict[tuple[int, int], frozenset[Traversal]] = {}
 
-    def walked(self, axis: int, buffer: int) -> frozenset[Traversal]:
+    def traversals(self, axis: int, buffer: int) -> frozenset[Traversal]:
         """The traversals common to all accesses to the buffer: this axis alone covers it from end to end."""
         key = (axis, buffer)
         if key not in self.walks:
-            ways = [self.ways(axis, load) for load in self.by_buffer[buffer]]
+            ways = [self.traversals_by_load(axis, load) for load in self.by_buffer[buffer]]
             self.walks[key] = frozenset.intersection(*ways)
         return self.walks[key]
 
-    def ways(self, axis: int, load: Load) -> frozenset[Traversal]:
+    def traversals_by_load(self, axis: int, load: Load) -> frozenset[Traversal]:
         buffer, extent = self.buffers[load.buffer], self.kernel.axes[axis]
         shape, traversals = buffer.type.shape, set[Traversal]()
         if unit := native_granule(self.kernel):  # partitioned in a unit that no other kernel uses
@@ -114,7 +114,7 @@ class KernelAccesses:
             candidates = [a for a in range(len(k.axes)) if a not in k.body.over]
         if k.kind is Kind.WINDOW:
             candidates = window_axes(k)
-        useful = [a for a in candidates if k.axes[a] != 1 and all(self.walked(a, b) for b in self.written_ids)]
+        useful = [a for a in candidates if k.axes[a] != 1 and all(self.traversals(a, b) for b in self.written_ids)]
         return list(useful) or [None]
 
 
@@ -128,4 +128,4 @@ def needs_no_barrier(u: KernelAccesses, su: int | None, v: KernelAccesses, sv: i
     """Is no barrier needed between two kernels with splits su and sv, as far as this buffer is concerned?"""
     if su is None or sv is None:
         return su is None and sv is None  # unsplit kernels both run on the first thread
-    return bool(u.walked(su, buffer) & v.walked(sv, buffer))
+    return bool(u.traversals(su, buffer) & v.traversals(sv, buffer))

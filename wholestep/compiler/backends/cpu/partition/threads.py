@@ -153,17 +153,17 @@ class ThreadPartitioner:
         # All threads meet at each barrier, so a region takes as long as its work, divided as its kernels permit.
         total = sum(work[s] for work, s in zip(self.work, split, strict=True))
         total += max(self.regions(split), default=0) * self.prices.barrier
-        return total + sum(self.crossing(i, j, b, split) for i, j, b in self.crossings)
+        return total + sum(self.crossing_cost(i, j, b, split) for i, j, b in self.crossings)
 
     def share(self, i: int, split: Sequence[int | None]) -> float:
         """The part of the price that depends on the split of one kernel, without barriers."""
-        return self.work[i][split[i]] + sum(self.crossing(*c, split) for c in self.incident[i])
+        return self.work[i][split[i]] + sum(self.crossing_cost(*c, split) for c in self.incident[i])
 
-    def crossing(self, i: int, j: int, b: int, split: Sequence[int | None]) -> float:
+    def crossing_cost(self, i: int, j: int, b: int, split: Sequence[int | None]) -> float:
         if self.free(i, split[i], j, split[j], b):
             return 0.0
         sj = split[j]
-        share = self.parallelism(j, sj) if sj is not None and self.touches[j].walked(sj, b) else 1.0
+        share = self.parallelism(j, sj) if sj is not None and self.touches[j].traversals(sj, b) else 1.0
         return self.buffers[b].bytes / share * self.prices.crossing_byte
 
     # -- search ----------------------------------------------------------------------------------------------------

@@ -14,13 +14,23 @@ from wholestep.compiler.backends.cpu.kernel_schedule import blocks_of
 from wholestep.compiler.backends.cpu.layout.stored_layout import LANES, PAIRS, PANELS
 from wholestep.compiler.backends.cpu.render.address import axis_stride
 from wholestep.compiler.backends.cpu.render.call import render_call, render_exchange
-from wholestep.compiler.backends.cpu.render.convolution.dispatch import render_window
+from wholestep.compiler.backends.cpu.render.convolution.backward import (
+    render_conv2d_grad_weight,
+    render_pooled_grad_input,
+    render_pooled_grad_weight,
+)
+from wholestep.compiler.backends.cpu.render.convolution.forward import render_conv2d, render_conv2d_grad_input
+from wholestep.compiler.backends.cpu.render.convolution.pooling import (
+    render_max_pool2d,
+    render_max_pool2d_grad,
+    render_max_pool2d_pick,
+)
 from wholestep.compiler.backends.cpu.render.language import LOWEST, OPS, STORED, SUFFIX
 from wholestep.compiler.backends.cpu.render.prefetch import prefetch_epilogue
 from wholestep.compiler.backends.cpu.render.transposes import render_transpose, transposes
 from wholestep.compiler.backends.cpu.render.writer import REDUCE_SUFFIX, CWriter, panel
 from wholestep.compiler.ir.types import Extent, product
-from wholestep.compiler.plan.model.bodies import Columns, Dot, Scatter
+from wholestep.compiler.plan.model.bodies import Columns, Dot, Scatter, Window
 from wholestep.compiler.plan.model.kernel import Kind, Level, Load, Reduce
 
 UNROLLED = 16  # iterations of a loop up to which gcc may unroll it completely, with the lanes in registers
@@ -310,6 +320,25 @@ def render_scatter(w: CWriter) -> None:
 def scatter_element(w: CWriter, target: Load, at: int) -> str:
     base = w.offset(target)
     return f"{w.params[target.buffer]}[{base} + {w.times('at', product(target.shape[at + 1 :]))}]"
+
+
+RENDER_WINDOW: Mapping[str, Callable[[CWriter], None]] = {
+    "conv2d": render_conv2d,
+    "conv2d_grad_input": render_conv2d_grad_input,
+    "conv2d_grad_weight": render_conv2d_grad_weight,
+    "pooled_grad_weight": render_pooled_grad_weight,
+    "pooled_grad_input": render_pooled_grad_input,
+    "max_pool2d": render_max_pool2d,
+    "max_pool2d_index": render_max_pool2d,
+    "max_pool2d_grad": render_max_pool2d_grad,
+    "max_pool2d_pick": render_max_pool2d_pick,
+}
+
+
+def render_window(w: CWriter) -> None:
+    """Emit the loops of a window kernel."""
+    assert isinstance(w.kernel.body, Window)
+    RENDER_WINDOW[w.kernel.body.op](w)
 
 
 RENDER: Mapping[Kind, Callable[[CWriter], None]] = {

@@ -207,17 +207,14 @@ def compile_c(
     compiler = compiler or find_compiler()
     cache = cache or ContentStore()
     key = key_of("plan", source, *_plan_headers(), *flags_of(target), *EVERY_FLAG, compiler.fingerprint)
-    cached = cache.get(key, OBJECT_SUFFIX)
-    if cached is not None:
-        return cached
-    with cache.lock(key):
-        cached = cache.get(key, OBJECT_SUFFIX)  # another process may have compiled it while this one waited
-        if cached is not None:
-            return cached
+
+    def compile_plan() -> bytes:
         compile_counter.value += 1
         files_needed = [name for header, name in SHARED.items() if f'#include "{header}"' in source]
         shared = [partial(shared_object, name, cache, compiler, target) for name in files_needed]
-        return cache.put(key, run_compiler(compiler, target, files or {"plan.c": source}, shared), OBJECT_SUFFIX)
+        return run_compiler(compiler, target, files or {"plan.c": source}, shared)
+
+    return cache.get_or_compute(key, OBJECT_SUFFIX, compile_plan)
 
 
 @lru_cache(maxsize=1)
@@ -230,17 +227,15 @@ def _plan_headers() -> tuple[str, ...]:
 def shared_object(name: str, cache: ContentStore, compiler: CCompiler, target: str) -> Path:
     """The object file of functions that plans share, to be linked with them: from the cache, or compiled."""
     key = key_of("shared", name, *_plan_headers(), *flags_of(target), *EVERY_FLAG, compiler.fingerprint)
-    cached = cache.get(key, SHARED_SUFFIX)
-    if cached is not None:
-        return cached
-    from wholestep.compiler.runtime.build_folder import build_folder  # a start from the cache compiles nothing
 
-    with cache.lock(key), build_folder() as folder:
-        cached = cache.get(key, SHARED_SUFFIX)
-        if cached is not None:
-            return cached
-        _run([*compiler.call(target, name), "-c", str(NATIVE / name), "-o", "shared.o"], folder)
-        return cache.put(key, Path(folder, "shared.o").read_bytes(), SHARED_SUFFIX)
+    def compile_shared() -> bytes:
+        from wholestep.compiler.runtime.build_folder import build_folder  # a start from the cache compiles nothing
+
+        with build_folder() as folder:
+            _run([*compiler.call(target, name), "-c", str(NATIVE / name), "-o", "shared.o"], folder)
+            return Path(folder, "shared.o").read_bytes()
+
+    return cache.get_or_compute(key, SHARED_SUFFIX, compile_shared)
 
 
 def run_compiler(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextvars import Context
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
 
 from wholestep.compiler.backend import LoadContext, MicroBatchShape, Program, do_nothing
 from wholestep.compiler.backends.common.rank_shares import is_collective
@@ -20,13 +20,10 @@ from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.background import Background
 from wholestep.compiler.runtime.cache.content_store import open_cache
 from wholestep.compiler.runtime.memory import expect_region
-from wholestep.compiler.runtime.process_group import RankGroup
+from wholestep.compiler.runtime.process_group import RankGroup, Shards
 from wholestep.compiler.target import Target
 from wholestep.errors import PlanError
 from wholestep.options import CompileOptions
-
-if TYPE_CHECKING:
-    from wholestep.compiler.runtime.shards import Shards
 
 
 class CpuDevice:

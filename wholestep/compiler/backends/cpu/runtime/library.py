@@ -342,12 +342,8 @@ def build_library(cache: ContentStore, compiler: CCompiler, target: str, part: s
     sources = library_sources(part)
     texts = [text for pair in sources.items() for text in pair]
     key = key_of("library", part, *texts, *EVERY_FLAG, *flags_of(target), compiler.fingerprint)
-    cached = cache.get(key, OBJECT_SUFFIX)
-    if cached is not None:
-        return cached
     compiled = {name: text for name, text in sources.items() if not part or name != INCLUDED}
-    with cache.lock(key):
-        return cache.get(key, OBJECT_SUFFIX) or cache.put(key, run_compiler(compiler, target, compiled), OBJECT_SUFFIX)
+    return cache.get_or_compute(key, OBJECT_SUFFIX, lambda: run_compiler(compiler, target, compiled))
 
 
 _loaded: dict[str, Library] = {}  # by target name: products of `cpu/portable` have other bits than the others'

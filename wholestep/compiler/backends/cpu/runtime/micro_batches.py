@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from ctypes import addressof, c_void_p
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from wholestep.compiler.backend import Epoch, LoadContext, MicroBatchShape
+from wholestep.compiler.backends.common.program import CombinedProgram
 from wholestep.compiler.backends.common.rank_shares import SliceLength, lockstep_group
 from wholestep.compiler.backends.cpu.runtime import library as native
-from wholestep.compiler.backends.cpu.runtime.launch_handles import CpuEpoch, StepOutputs
+from wholestep.compiler.backends.cpu.runtime.launch_handles import NativeProgram
 from wholestep.compiler.backends.cpu.runtime.program import CpuProgram, bounds_of
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
@@ -28,18 +30,16 @@ class BoundPhase:
     inputs: ctypes.Array[native.LoopInput]
 
 
-class MicroBatchProgram:
+class MicroBatchProgram(NativeProgram, CombinedProgram):
     """The programs of a step as one program.  `plan` is the callers' view: inputs as large as all micro-batches."""
 
-    synchronous = True
-
     def __init__(self, plan: Plan, programs: Sequence[CpuProgram], place: LoadContext, shape: MicroBatchShape) -> None:
-        self.plan, self.shape, self._place, self._state = plan, shape, place, place.state
+        super().__init__(plan, programs, programs[-1])
+        self.shape, self._state = shape, place.state
         self._library, self.threads = programs[0].library, programs[0].threads
         group = place.where.group
         ranks = group if any(lockstep_group(group, p.plan) for p in programs) else None
-        self._group, self._pace = ranks, SliceLength(ranks)
-        self._seen_version = -1  # the version of the state that this program has last seen
+        self.pace = SliceLength(ranks)
         types = {name: plan.buffers[id].type for name, id in plan.inputs}
         self._cut = {name for name, type in types.items() if shape.is_cut(type.shape)}
         self._types = types
@@ -48,10 +48,7 @@ class MicroBatchProgram:
         self._addresses = (c_void_p * max(1, len(types)))()
         self._slots = {name: i for i, name in enumerate(types)}
         self._bounded: Mapping[str, int] | None = None  # the sizes for which the bounds were computed
-        self._last = programs[-1]  # it computes the outputs
-        self.outputs, self.loss = self._last.outputs, self._last.loss
         self._stage()
-        self.mapped_bytes = self._region.size + sum(p.mapped_bytes for p in programs)
         self.count_steps(True)
 
     def _phase(self, program: CpuProgram) -> BoundPhase:
@@ -68,31 +65,17 @@ class MicroBatchProgram:
         """Allocate staging memory for inputs that arrive in another dtype or layout."""
         sizes = {n: t.bytes(self.plan.sizes) for n, t in self._types.items()}
         self._region, offset = Region(sum(-(-s // 64) * 64 for s in sizes.values())), 0
-        self._staging: dict[str, AnyArray] = {}
+        self.own_bytes, staging = self._region.size, dict[str, AnyArray]()
         for name, type in self._types.items():
-            self._staging[name] = self._region.view(offset, sizes[name] // type.dtype.size, type.dtype.numpy)
+            staging[name] = self._region.view(offset, sizes[name] // type.dtype.size, type.dtype.numpy)
             offset += -(-sizes[name] // 64) * 64
+        self._staging = staging
 
-    @property
-    def source(self) -> str:
-        """The C source that runs, program after program."""
-        return "\n".join(p.program.source for p in self._phases)
-
-    def scalar(self, name: str, value: float) -> None:
-        """Set a runtime scalar of every program that uses it."""
-        for phase in self._phases:
-            phase.program.scalar(name, value)
-
-    def count_steps(self, advances: bool, unless: str | None = None, stop: bool = False) -> None:
-        """Does a step count as an update?  Not if its output `unless` is nonzero; `stop` then ends an epoch."""
-        self._advances, self._stops = advances, stop
-        self._refused = None if unless is None else self._last.stored_output(unless)
+    def stored_output(self, name: str) -> AnyArray:
+        """The flat array of an output."""
+        return self._phases[-1].program.stored_output(name)
 
     # -- running -------------------------------------------------------------------------------------------------
-
-    def staging(self, name: str) -> AnyArray:
-        """The array into which an input is converted or copied."""
-        return self._staging[name]
 
     def bind(self, name: str, array: AnyArray) -> None:
         """Let the next step read an input in place, without a copy."""
@@ -100,7 +83,7 @@ class MicroBatchProgram:
 
     def launch(self, sizes: Mapping[str, int]) -> MicroBatchProgram:
         """Run one step to completion."""
-        self.count(self._pace.timed(self.prepare(sizes)))
+        self.count(self.pace.measure(self.prepare(sizes)))
         self.show()
         return self
 
@@ -122,61 +105,28 @@ class MicroBatchProgram:
         self._running = loop
         return partial(self._library.run_micro_batches, loop)
 
-    def show(self) -> None:
-        """Mark the states as current; each phase refreshes its own copies."""
-        self._seen_version = self._state.family.version
-
-    def wait(self) -> None:
-        """Returns at once: a step is complete when `launch` returns."""
-
-    def read(self, name: str) -> AnyArray:
-        """An output of the last step, copied."""
-        return self._last.read(name)
-
-    def keep(self) -> StepOutputs:
-        """A copy of the outputs of the last step, in their stored layout."""
-        return self._last.keep()
-
     def _place_whole(self, sizes: Mapping[str, int]) -> None:
         changed = self._state.family.version != self._seen_version
         for phase in self._phases:
             if changed:
-                phase.program.bring_states()
+                phase.program.sync_states()
             phase.program.set_sizes(sizes)
             for name in phase.complete:
                 phase.program.bind_address(name, self._addresses[self._slots[name]])
             phase.program.set_epoch()
 
-    def epoch(self, epoch: Epoch) -> CpuEpoch:
-        """Run steps until the end of the epoch, in slices of about 50 ms."""
-        return CpuEpoch(epoch, partial(self._run_slice, epoch, self._loop(epoch)))
-
-    def _loop(self, epoch: Epoch) -> native.MicroBatchLoop:
+    def loop_of(self, epoch: Epoch) -> native.MicroBatchLoop:
         """The native loop's description of an epoch, without the start of a slice."""
         loop = self._loop_over(epoch.rows, epoch.batch)
-        loop.seconds = self._pace.seconds
+        loop.seconds = self.pace.seconds
         if epoch.order is not None:
             loop.order_kind, loop.order_epoch, loop.order_seed = native.SHUFFLED, epoch.order, epoch.seed
         return loop
 
-    def _run_slice(self, epoch: Epoch, loop: native.MicroBatchLoop, losses: AnyArray, done: int) -> int:
-        """Run some steps of an epoch; returns how many.  Rewrites all arguments, as others may have run in between."""
-        run = self.prepare_slice(epoch, loop, losses, done, self._pace.steps(len(losses) - done))
-        steps = run() if self._pace.alone else self._pace.timed(run)
-        self.count_slice(steps)
-        self.show()
-        return steps
-
-    def prepare_slice(
-        self, epoch: Epoch, loop: native.MicroBatchLoop, losses: AnyArray, done: int, most: int
-    ) -> Callable[[], int]:
+    def prepare_slice(self, epoch: Epoch, loop: Any, losses: AnyArray, done: int, most: int) -> Callable[[], int]:
         """Everything of a slice before its native call, which is returned."""
         self._place_sources(epoch)
-        loop.position, loop.steps = (
-            (epoch.first + done) * epoch.batch,
-            min(most, epoch.every or len(losses)),
-        )
-        loop.losses = losses.ctypes.data + done * losses.itemsize
+        self.place_slice(loop, epoch, losses, done, most)
         loop.step = self._state.step
         self._running = loop
         return partial(self._library.run_micro_batches, loop)
@@ -198,7 +148,7 @@ class MicroBatchProgram:
         return native.MicroBatchLoop(
             phases=self._native,
             phase_count=len(self._phases),
-            loss=self._last.stored_output(last.outputs[0][0]).ctypes.data,
+            loss=self.stored_output(last.outputs[0][0]).ctypes.data,
             refused=None if self._refused is None else self._refused.ctypes.data,
             losses=ctypes.addressof(self._loss),
             rows=rows,
@@ -206,14 +156,14 @@ class MicroBatchProgram:
             part=part,
             order_kind=native.SEQUENTIAL,
             loss_is_double=loss.type.dtype.size == 8,
-            stop_on_refusal=self._stops,
+            stop_on_refusal=self._stop,
             threads=self.threads,
         )
 
-    def count(self, done: int) -> None:
+    def count_slice(self, steps: int) -> None:
         """Advance the state's counters by the steps that were run."""
         if self._advances:
             self._state.step = self._running.step
-            self._state.family.version += max(done, 1)
+            self._state.family.version += max(steps, 1)
 
-    count_slice = count
+    count = count_slice

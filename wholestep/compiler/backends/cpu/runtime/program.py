@@ -20,69 +20,53 @@ import numpy as np
 
 from wholestep.compiler.backend import Epoch, IndexRefusedError, LoadContext, check_indices
 from wholestep.compiler.backends.common.rank_shares import (
+    RankShare,
     SliceLength,
-    global_plan,
     is_collective,
-    local_sizes,
     lockstep_group,
-    mesh_coordinates,
     native_group_address,
 )
 from wholestep.compiler.backends.cpu.layout.stored_layout import MEMORY, PANELS
 from wholestep.compiler.backends.cpu.runtime import library as native
-from wholestep.compiler.backends.cpu.runtime.launch_handles import CpuEpoch, StepOutputs, StoredOutput
+from wholestep.compiler.backends.cpu.runtime.launch_handles import NativeProgram, StepOutputs, StoredOutput
 from wholestep.compiler.backends.cpu.runtime.object_loader import PlanCode
 from wholestep.compiler.backends.cpu.runtime.scratch import CpuScratch
-from wholestep.compiler.ir.type_rules.collectives import MODEL_RANK, OWN, RANK, ROWS
-from wholestep.compiler.ir.types import Dim, TensorType, evaluate
+from wholestep.compiler.ir.type_rules.collectives import OWN, ROWS
+from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.memory.peak_memory import host_footprint, staging_bytes
 from wholestep.compiler.plan.model.kernel import Buffer, Plan, Space
 from wholestep.compiler.plan.model.layout import align_up
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.memory import Region
-from wholestep.compiler.runtime.process_group import rows_of_rank
 from wholestep.compiler.runtime.state.storage import HostArray, StateMemory
 
 if TYPE_CHECKING:
     from wholestep.compiler.backends.cpu.runtime.profiler import KernelLog
 
 
-class CpuProgram:
+class CpuProgram(NativeProgram):
     """A plan in this process.  Everything a step needs is prepared here once; `launch` is one native call.
 
     The program is also the handle of its last launch, which is complete; the next launch overwrites its outputs.
     """
 
-    synchronous = True
-
     def __init__(self, plan: Plan, place: LoadContext, code: PlanCode) -> None:
         group = place.where.group if is_collective(plan) else None
-        self._coordinates = {RANK: 0, MODEL_RANK: 0}  # coordinates of this rank in the mesh
-        if group is not None:
-            self._coordinates = mesh_coordinates(group)
-        self.rank, self.ranks = (self._coordinates[RANK], group.grid.data) if group and plan.divided else (0, 1)
-        if self.ranks > 1:  # callers pass the rows of all ranks
-            plan = global_plan(plan)
-        self.plan, self._place, self._state, self._group = plan, place, place.state, group
-        self._memory, self.threads = (
-            place.memory or MEMORY,
-            native.CALLING_THREAD if place.apart else place.where.threads,
-        )
-        divided = [name for name, id in plan.inputs if plan.buffers[id].type.shape[:1] == (Dim.symbol(plan.divided),)]
-        self._cut = frozenset(divided if self.ranks > 1 else ())
+        self._share = RankShare(plan, group)
+        plan, self.ranks = self._share.plan, self._share.ranks  # callers pass the rows of all ranks
+        super().__init__(plan)
+        self._place, self._state, self._group = place, place.state, group
+        self._memory = place.memory or MEMORY
+        self.threads = native.CALLING_THREAD if place.apart else place.where.threads
         self._parts: Mapping[str, StateMemory] = {}
         if parts := [b for b in plan.buffers if b.space is Space.STATE and b.is_part]:
             from wholestep.compiler.runtime.state.partitioned_state import memories_of_parts  # most have none
 
             assert group is not None, "a plan with sharded states needs a group"
             self._parts = memories_of_parts(parts, MEMORY, group)
-        self._complete_inputs: dict[
-            str, AnyArray
-        ] = {}  # with ranks: the complete inputs, whose indices every rank checks
         assert isinstance(place.scratch, CpuScratch), "a CPU program needs CPU scratch memory"
         self._scratch, self._code, self.library = place.scratch, code, code.library
         self.recorder = _recorder(code.path, place.where.threads) if place.profile else None
-        self._seen_version = -1  # the version of the state that the copies were made from
         self._allocate()
         self._make_call()
         self.place_scratch()
@@ -106,16 +90,16 @@ class CpuProgram:
                 end += align_up(buffer.bytes)
         for id, data in plan.constants:
             self._region.view(self._offset[id], len(data), np.dtype(np.uint8))[:] = np.frombuffer(data, np.uint8)
-        self._staging: dict[str, AnyArray] = {}
+        staging: dict[str, AnyArray] = {}
         for name, id in plan.inputs:
             size, dtype = staging_bytes(plan, plan.buffers[id]), plan.buffers[id].type.dtype
-            self._staging[name] = self._region.view(end, size // dtype.size, dtype.numpy)
+            staging[name] = self._region.view(end, size // dtype.size, dtype.numpy)
             end += size
-        self.outputs: Mapping[str, TensorType] = {name: plan.buffers[id].type for name, id in plan.outputs}
+        self._staging = staging
         self._outlets = {name: self._outlet(plan.buffers[id]) for name, id in plan.outputs}
         first = next(iter(self._outlets.values()), None)
         # The bound method of a one-element view, so that reading the loss costs one call.
-        self.loss: Callable[[], float] = _no_loss if first is None else first.stored[:1].item  # type: ignore[assignment]
+        self.loss = _no_loss if first is None else first.stored[:1].item  # type: ignore[method-assign, assignment]
 
     def _outlet(self, buffer: Buffer) -> StoredOutput:
         stored = self._persistent_array(buffer)
@@ -152,7 +136,7 @@ class CpuProgram:
                 self._addresses[i] = self._region.address + self._offset[buffer.id]
         position = {buffer.id: i for i, buffer in enumerate(pointers)}
         self._slots = {name: position[id] for name, id in plan.inputs}
-        values = {**plan.sizes, **self._coordinates}
+        values = {**plan.sizes, **self._share.coordinates}
         self._dims = (c_long * max(1, len(plan.symbols)))(*[values[s] for s in plan.symbols])
         self._sizes: Mapping[str, int] | None = None  # sizes written into the call; None after an epoch changed them
         self._scalars = (c_double * max(1, len(plan.scalars)))(*(s.default for s in plan.scalars))
@@ -178,7 +162,7 @@ class CpuProgram:
         )
         self._run, self._step_reference = self.library.step, byref(self._step)
         self.count_steps(bool(plan.updated))
-        self._pace = SliceLength(lockstep_group(self._group, plan))
+        self.pace = SliceLength(lockstep_group(self._group, plan))
 
     def place_scratch(self) -> None:
         """Update the addresses of the scratch memory."""
@@ -191,23 +175,13 @@ class CpuProgram:
         if index is not None:
             self._scalars[index] = value
 
-    def count_steps(self, advances: bool, unless: str | None = None, stop: bool = False) -> None:
-        """Does a step count as an update?  Not if its output `unless` is nonzero; `stop` then ends an epoch."""
-        self._advances, self._stops = advances, stop
-        self._refused = None if unless is None else self.stored_output(unless)
-
     # -- one step ------------------------------------------------------------------------------------------------
-
-    def staging(self, name: str) -> AnyArray:
-        """The array into which an input is converted, copied or gathered."""
-        return self._staging[name]
 
     def bind(self, name: str, array: AnyArray) -> None:
         """Let the next step read an input in place, without a copy."""
         if self.ranks > 1:
-            self._complete_inputs[name] = array
-        if name in self._cut:
-            array = array[rows_of_rank(len(array), self.rank, self.ranks)[0] :]
+            self._inputs[name] = array  # every rank checks the indices of all rows
+            array = self._share.of(name, array)
         try:
             # Takes a quarter of the time of array.ctypes.data; the stubs do not know that arrays are buffers.
             self._addresses[self._slots[name]] = addressof(c_char.from_buffer(array))  # type: ignore[arg-type]
@@ -219,7 +193,7 @@ class CpuProgram:
         if sizes is not self._sizes:
             self._resize(sizes)
         if self.ranks > 1:
-            check_indices(self.plan, self._complete_inputs, sizes)
+            check_indices(self.plan, self._inputs, sizes)
         if self._state.family.version != self._seen_version:
             self._refresh()
         self._call.step = self._state.step
@@ -236,16 +210,12 @@ class CpuProgram:
             self._state.step += self._refused is None or not self._refused[0]
             self._state.family.version += 1
 
-    def show(self) -> None:
-        """Mark the copies of states as current: the ranks of one process have all made the same steps."""
-        self._seen_version = self._state.family.version
-
     def launch(self, sizes: Mapping[str, int]) -> CpuProgram:
         """Run one step to completion."""
         if sizes is not self._sizes:
             self._resize(sizes)
         if self.ranks > 1:
-            check_indices(self.plan, self._complete_inputs, sizes)
+            check_indices(self.plan, self._inputs, sizes)
         state = self._state
         family = state.family
         if family.version != self._seen_version:
@@ -274,9 +244,7 @@ class CpuProgram:
 
     def _resize(self, sizes: Mapping[str, int]) -> None:
         """Write the sizes of the next steps, and the bounds of their index inputs."""
-        divided = self.plan.divided
-        rank_sizes = {**sizes, **local_sizes(divided, sizes, self.rank, self.ranks)} if divided else sizes
-        rank_sizes = {**rank_sizes, **self._coordinates} if self._group is not None else rank_sizes
+        rank_sizes = self._share.sizes(sizes)
         self._dims[: len(self.plan.symbols)] = [rank_sizes[s] for s in self.plan.symbols]
         # If a rank rejected only its own rows, the others would wait for it: every rank checks all rows.
         bounded = self.plan if self.ranks == 1 else replace(self.plan, bounds=())
@@ -286,22 +254,19 @@ class CpuProgram:
 
     def _refresh(self) -> None:
         """Rewrite the copies of states that another program, perhaps on another device, has changed."""
-        self.bring_states()
+        self.sync_states()
         if self._code.refresh is not None:
             self._code.refresh(self._call_reference)
         self._seen_version = self._state.family.version
 
-    def bring_states(self) -> None:
+    def sync_states(self) -> None:
         """Copy states that were last changed in another memory (a device's, or another rank's) into this one."""
         if self._state.family.spread:
             for name, _ in self.plan.states:
                 session_memory = self._memory is MEMORY  # the other ranks of this process update their own copies alike
-                self._state.slot(name).bring(self._memory_of(name).kind, session_memory and name in self.plan.updated)
+                self._state.slot(name).sync_to(self._memory_of(name).kind, session_memory and name in self.plan.updated)
 
     # -- outputs -------------------------------------------------------------------------------------------------
-
-    def wait(self) -> None:
-        """Returns at once: a step is complete when `launch` returns."""
 
     def read(self, name: str) -> AnyArray:
         """An output of the last step, copied."""
@@ -316,21 +281,7 @@ class CpuProgram:
 
     # -- many steps ----------------------------------------------------------------------------------------------
 
-    def epoch(self, epoch: Epoch) -> CpuEpoch:
-        """Run steps until the end of the epoch, in slices of about 50 ms."""
-        return CpuEpoch(epoch, partial(self._run_slice, epoch, self._loop(epoch)))
-
-    def _run_slice(self, epoch: Epoch, loop: native.NativeLoop, losses: AnyArray, done: int) -> int:
-        """Run some steps of an epoch; returns how many.  Rewrites all arguments, as others may have run in between."""
-        run = self.prepare_slice(epoch, loop, losses, done, self._pace.steps(len(losses) - done))
-        done_now = run() if self._pace.alone else self._pace.timed(run)
-        self.count_slice(done_now)
-        self.show()
-        return done_now
-
-    def prepare_slice(
-        self, epoch: Epoch, loop: native.NativeLoop, losses: AnyArray, done: int, most: int
-    ) -> Callable[[], int]:
+    def prepare_slice(self, epoch: Epoch, loop: Any, losses: AnyArray, done: int, most: int) -> Callable[[], int]:
         """Everything of a slice before its native call, which is returned."""
         self.set_sizes(epoch.sizes)
         for name, array in epoch.whole.items():
@@ -339,11 +290,7 @@ class CpuProgram:
             self._refresh()
         self.set_epoch()
         self._call.step = self._state.step
-        loop.position, loop.steps = (
-            (epoch.first + done) * epoch.batch,
-            min(most, epoch.every or len(losses)),
-        )
-        loop.losses = losses.ctypes.data + done * losses.itemsize
+        self.place_slice(loop, epoch, losses, done, most)
         return partial(self.library.run_loop, loop)
 
     def count_slice(self, steps: int) -> None:
@@ -402,7 +349,7 @@ class CpuProgram:
         """Set the sizes of some symbols, for callers that do not use `launch`."""
         self._sizes = None
         for i, symbol in enumerate(self.plan.symbols):
-            if symbol not in self._coordinates:
+            if symbol not in self._share.coordinates:
                 self._dims[i] = sizes.get(symbol, self._dims[i])
 
     def bind_address(self, name: str, address: int | None) -> None:
@@ -418,7 +365,7 @@ class CpuProgram:
         if self._epoch_index is not None:
             self._scalars[self._epoch_index] = self._state.epoch
 
-    def _loop(self, epoch: Epoch) -> native.NativeLoop:
+    def loop_of(self, epoch: Epoch) -> native.NativeLoop:
         """The native loop's description of an epoch, without the start of a slice: most of it is built once per run."""
         if self not in epoch.kept:
             epoch.kept[self] = self._loop_over(epoch)
@@ -444,10 +391,10 @@ class CpuProgram:
             order_seed=epoch.seed,
             rows=epoch.rows,
             capacity=epoch.batch,
-            seconds=self._pace.seconds,
+            seconds=self.pace.seconds,
             input_count=len(epoch.sources),
             loss_is_double=loss.type.dtype.size == 8,
-            stop_on_refusal=self._stops,
+            stop_on_refusal=self._stop,
             threads=self.threads,
             own_dim=self._dim(OWN),
             rows_dim=self._dim(ROWS),

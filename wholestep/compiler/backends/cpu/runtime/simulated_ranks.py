@@ -12,41 +12,30 @@ from functools import partial
 import numpy as np
 
 from wholestep.compiler.backend import Epoch, LoadContext
+from wholestep.compiler.backends.common.program import CombinedProgram
 from wholestep.compiler.backends.common.rank_shares import SliceLength
 from wholestep.compiler.backends.cpu.layout.stored_layout import is_stored_transposed, state_layout
 from wholestep.compiler.backends.cpu.runtime import library as native
-from wholestep.compiler.backends.cpu.runtime.launch_handles import CpuEpoch, StepOutputs
+from wholestep.compiler.backends.cpu.runtime.launch_handles import CpuEpoch
 from wholestep.compiler.backends.cpu.runtime.micro_batches import MicroBatchProgram
 from wholestep.compiler.backends.cpu.runtime.program import CpuProgram
 from wholestep.compiler.backends.cpu.runtime.scratch import CpuScratch
 from wholestep.compiler.ir.mesh import Mesh
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.shards import Shards
+from wholestep.compiler.runtime.process_group import InProcessRank, Shards
 from wholestep.compiler.runtime.state.storage import HostMemory
 
 TIMEOUT = 600.0  # seconds that a thread waits for the others before the step fails
 
 
-class ThreadRank:
+class ThreadRank(InProcessRank):
     """The process group as one of the threads sees it."""
 
-    engine = "threads"
-
     def __init__(self, first: int, rank: int, grid: Mesh) -> None:
-        self.rank, self.size, self.grid = rank, grid.size, grid
+        super().__init__(rank, grid)
         each = ctypes.sizeof(native.NativeGroup)
         self.address, self.whole_address = first + rank * each, first + (2 * grid.size + rank) * each
-
-    def broadcast(self, data: bytes) -> bytes:
-        """All ranks share this process, so the data is already everywhere."""
-        return data
-
-    def gather(self, data: bytes) -> Sequence[bytes]:
-        return [data] * self.size
-
-    def check(self) -> None:
-        """Nothing to check: an error is raised where it occurs."""
 
 
 class ThreadRanks:
@@ -90,24 +79,16 @@ class ThreadRanks:
         return [first, *(other.result() for other in others)]
 
 
-class ThreadRanksProgram:
+class ThreadRanksProgram(CombinedProgram):
     """The programs of all ranks as one: all receive the same arguments, and rank 0's outputs are the result."""
 
-    synchronous = True
-
     def __init__(self, programs: Sequence[CpuProgram | MicroBatchProgram], team: ThreadRanks) -> None:
-        self.programs, self.team, self._first = tuple(programs), team, programs[0]
-        self.plan, self.outputs, self.source = self._first.plan, self._first.outputs, self._first.source
-        self.loss, self.staging, self.wait = self._first.loss, self._first.staging, self._first.wait
-        self.recorder = getattr(self._first, "recorder", None)
-        self.mapped_bytes = sum(p.mapped_bytes for p in programs)
-        self._pace = SliceLength(team.members[0])
+        first = programs[0]
+        super().__init__(first.plan, programs, first)
+        self.team, self._first, self._staging = team, first, first._staging
+        self.recorder = getattr(first, "recorder", None)
+        self.pace: SliceLength = SliceLength(team.members[0])
         self.count_steps(bool(self.plan.updated))
-
-    def scalar(self, name: str, value: float) -> None:
-        """Set a runtime scalar on every rank."""
-        for program in self.programs:
-            program.scalar(name, value)
 
     def count_steps(self, advances: bool, unless: str | None = None, stop: bool = False) -> None:
         """Does a step count as an update?  Only rank 0 counts it."""
@@ -134,27 +115,19 @@ class ThreadRanksProgram:
             program.show()
         return results[0]
 
-    def read(self, name: str) -> AnyArray:
-        """An output of the last step, copied."""
-        return self._first.read(name)
-
-    def keep(self) -> StepOutputs:
-        """A copy of the outputs of the last step, in their stored layout."""
-        return self._first.keep()
-
     def epoch(self, epoch: Epoch) -> CpuEpoch:
         """Run steps until the end of the epoch, in slices of about 50 ms."""
         return CpuEpoch(epoch, partial(self._run_slice, epoch))
 
     def _run_slice(self, epoch: Epoch, losses: AnyArray, done: int) -> int:
         """Run some steps of an epoch; returns how many."""
-        most = self._pace.steps(len(losses) - done)
+        most = self.pace.steps(len(losses) - done)
         # The native loops hold only addresses: this list keeps each rank's losses alive until the loops return.
         rank_losses = [losses, *(np.zeros_like(losses) for _ in self.programs[1:])]
         runs: list[Callable[[], int]] = []
         for program, own_losses in zip(self.programs, rank_losses, strict=True):
-            runs.append(program.prepare_slice(epoch, program._loop(epoch), own_losses, done, most))  # type: ignore[arg-type]
-        return self._pace.timed(lambda: self._run(runs, lambda program, steps: program.count_slice(steps)))
+            runs.append(program.prepare_slice(epoch, program.loop_of(epoch), own_losses, done, most))
+        return self.pace.measure(lambda: self._run(runs, lambda program, steps: program.count_slice(steps)))
 
 
 def rank_threads_of(shards: Shards, library: native.Library) -> ThreadRanks:

@@ -20,8 +20,7 @@ from wholestep.compiler.backends.gpu.render.source import native
 from wholestep.compiler.plan.io import serialize
 from wholestep.compiler.plan.model.kernel import Plan
 from wholestep.compiler.runtime.cache.content_store import key_of, open_cache
-from wholestep.compiler.runtime.process_group import RankGroup
-from wholestep.compiler.runtime.shards import Shards
+from wholestep.compiler.runtime.process_group import RankGroup, Shards
 from wholestep.compiler.runtime.sources import compiler_version
 from wholestep.compiler.spans import inner_span
 from wholestep.compiler.target import Target

@@ -137,7 +137,7 @@ class Epochs:
                     self._slice(epoch, range(first, first + most), SLICE_SECONDS, losses)
                 else:
                     updates = range(first, first + pace.steps(most))
-                    pace.timed(partial(self._slice, epoch, updates, pace.seconds, losses))
+                    pace.measure(partial(self._slice, epoch, updates, pace.seconds, losses))
                 slice_losses = np.concatenate(losses)
                 yield StepRange.of(epoch, first, slice_losses)
                 first += len(slice_losses)

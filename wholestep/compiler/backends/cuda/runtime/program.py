@@ -13,15 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from wholestep.compiler.backend import (
-    Epoch,
-    IndexRefusedError,
-    Launch,
-    LoadContext,
-    StepRange,
-    do_nothing,
-    epoch_of_launches,
-)
+from wholestep.compiler.backend import Epoch, IndexRefusedError, LoadContext, StepRange, do_nothing
+from wholestep.compiler.backends.common.program import ProgramBase, staging_arrays
 from wholestep.compiler.backends.common.rank_shares import RankShare, SliceLength, is_collective, lockstep_group
 from wholestep.compiler.backends.cuda.driver.cuda_graph import CudaGraph, Nodes
 from wholestep.compiler.backends.cuda.driver.driver import CudaEvent, CudaModule, DeviceMemory, Gpu
@@ -43,7 +36,7 @@ from wholestep.compiler.backends.gpu.program_memory import is_small, lay_out
 from wholestep.compiler.backends.gpu.render.source import GpuSource, gather_launch, native, render
 from wholestep.compiler.backends.gpu.scalar_prologue import PrologueScalars
 from wholestep.compiler.backends.gpu.target import costs_of
-from wholestep.compiler.ir.types import Extent, TensorType, evaluate
+from wholestep.compiler.ir.types import Extent, evaluate
 from wholestep.compiler.plan.model.kernel import Plan, Space
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.background import Background
@@ -88,7 +81,7 @@ class ProgramDevice(Protocol):
         """Kernels that add what ranks send."""
 
 
-class CudaProgram:
+class CudaProgram(ProgramBase):
     """A loaded plan on a GPU."""
 
     synchronous = False
@@ -102,14 +95,8 @@ class CudaProgram:
         )
         self.has_library, self.begins_early = calls_library(plan), begins_early(device.architecture)
         self.share = RankShare(plan, group, self.has_library)
-        # `plan` is the callers' view of all ranks, `_plan` that of this rank.
-        self._plan, self.plan, self._place, self._state, self._device = (
-            plan,
-            self.share.plan,
-            place,
-            place.state,
-            device,
-        )
+        super().__init__(self.share.plan)  # the callers' view of all ranks; `_plan` is that of this rank
+        self._plan, self._place, self._state, self._device = plan, place, place.state, device
         self._gpu, self._line = device.gpu, group
         self.host_copies = HostCopies(place.where.threads, place.where.options)
         lockstep = lockstep_group(group, plan)
@@ -120,7 +107,6 @@ class CudaProgram:
         self.functions = self._compile_kernels(meanwhile)
         collectives = Collectives(group, lambda: device.ranks(place.where.options))
         self._launches = Launches(self._gpu, plan, self._render, self.functions, collectives)
-        self.outputs: Mapping[str, TensorType] = {name: plan.buffers[id].type for name, id in plan.outputs}
         self.large_outputs = [name for name, id in plan.outputs if not is_small(plan.buffers[id])]
         self._scalars = PrologueScalars(plan)
         # Records of single steps; of epochs, with a smaller batch and with a full one.
@@ -176,11 +162,7 @@ class CudaProgram:
         # If profiled, all slots share one graph: otherwise another would be built while times are recorded.
         is_short = few and not self.has_library and not self._place.profile
         self._exchange = StagingRing(self._gpu, plan, layout, self._own, is_short, self.host_copies)
-        self._staging = {
-            name: np.empty(evaluate(plan.buffers[id].type.elements, self.plan.sizes), plan.buffers[id].type.dtype.numpy)
-            for name, id in plan.inputs
-        }
-        self._inputs: dict[str, AnyArray] = {}
+        self._staging = staging_arrays(self.plan)
         self._bounds = bounds_of(plan)
         self._parts = self._memories_of_parts()
         self._states = {id: self._state_memory(name) for name, id in plan.states}
@@ -234,17 +216,6 @@ class CudaProgram:
         """Set a runtime scalar; one that the plan does not use is ignored."""
         self._scalars.set(name, value)
 
-    def count_steps(self, advances: bool, unless: str | None = None, stop: bool = False) -> None:
-        """Does a launch count as an update?  Not if the output `unless` is nonzero; with `stop`, a slice ends there."""
-        self._advances, self._unless, self._stop = advances, unless, stop
-
-    def staging(self, name: str) -> AnyArray:
-        return self._staging[name]
-
-    def bind(self, name: str, array: AnyArray) -> None:
-        """Sets an input of the next launch, which copies it."""
-        self._inputs[name] = array
-
     def launch(self, sizes: Mapping[str, int]) -> CudaLaunch:
         """Writes the inputs, enqueues the step, and starts copying its small outputs to the host."""
         if sizes is not self._sizes:
@@ -269,8 +240,7 @@ class CudaProgram:
         if self.plan.updated:
             state.family.version += 1
         self._seen = state.family.version
-        if self._advances and (self._unless is None or not ticket.read(self._unless)):
-            state.step += 1
+        state.step += self.counts(ticket)
         return ticket
 
     def _resize(self, sizes: Mapping[str, int]) -> None:
@@ -291,7 +261,7 @@ class CudaProgram:
         family = self._state.family
         if family.spread:
             for name, _ in self.plan.states:
-                self._state.slot(name).bring(self._memory_of(name).kind, name in self.plan.updated)
+                self._state.slot(name).sync_to(self._memory_of(name).kind, name in self.plan.updated)
         self._copies.renew(lambda: self._device.copies(self._place.where.options))
         self._seen = family.version
 
@@ -419,15 +389,6 @@ class CudaProgram:
         """Waits until a staging slot's last launch is done."""
         self._exchange.wait_for(turn)
 
-    def loss(self) -> float:
-        return self._last.loss()
-
-    def read(self, name: str) -> AnyArray:
-        return self._last.read(name)
-
-    def keep(self) -> Launch:
-        return self._last.keep()
-
     # -- many steps ----------------------------------------------------------------------------------------------
 
     def epoch(self, epoch: Epoch) -> Iterator[StepRange]:
@@ -438,7 +399,7 @@ class CudaProgram:
                 self._epochs = Epochs(self, self._gpu, module.function("ws_gather"), module)
             if self._epochs.takes(epoch):
                 return self._epochs.run(epoch)
-        return epoch_of_launches(self, epoch, self._unless if self._stop else None, self.pace)
+        return super().epoch(epoch)
 
     @property
     def launches(self) -> int:

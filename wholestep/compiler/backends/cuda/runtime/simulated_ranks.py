@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakSet
 
-from wholestep.compiler.backend import Epoch, Launch, LoadContext, StepRange, do_nothing, epoch_of_launches
+from wholestep.compiler.backend import Launch, LoadContext, do_nothing
+from wholestep.compiler.backends.common.program import CombinedProgram
 from wholestep.compiler.backends.cuda.driver.cuda_graph import CudaGraph, Nodes
 from wholestep.compiler.backends.cuda.driver.memory import CudaMemory
 from wholestep.compiler.backends.cuda.driver.staging_ring import StagingSlot
@@ -24,7 +25,7 @@ from wholestep.compiler.backends.gpu.launch_order import LIBRARIES, MULTIPROCESS
 from wholestep.compiler.ir.mesh import Mesh
 from wholestep.compiler.plan.model.kernel import Kernel, Plan
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.shards import Shards
+from wholestep.compiler.runtime.process_group import InProcessRank, Shards
 from wholestep.compiler.runtime.state.slot import SlotFamily
 
 COMMON = (RANKS, LIBRARIES, MULTIPROCESSORS)  # resources that the ranks of one GPU share
@@ -42,30 +43,17 @@ class TransferRecorder:
         self.noted = sends, receives
 
 
-class GpuRank:
+class GpuRank(InProcessRank):
     """One of the simulated ranks, as its programs see it."""
 
-    engine = "threads"
-
     def __init__(self, rank: int, grid: Mesh) -> None:
-        self.rank, self.size, self.grid = rank, grid.size, grid
-        self.address = self.whole_address = 0  # no native program uses them
+        super().__init__(rank, grid)
         self.communicator, self.step = TransferRecorder(), 0
         self.users: WeakSet[GraphOwner] = WeakSet()
 
     def along(self, axis: str) -> tuple[int, Sequence[int]]:
         """Its position along a mesh axis, and the ranks of all positions."""
         return self.grid.place(axis, self.rank), self.grid.beside(axis, self.rank)
-
-    def broadcast(self, data: bytes) -> bytes:
-        """One program acts for all ranks."""
-        return data
-
-    def gather(self, data: bytes) -> Sequence[bytes]:
-        return [data] * self.size
-
-    def check(self) -> None:
-        """Errors are raised where they occur."""
 
 
 class GpuRanks:
@@ -130,7 +118,7 @@ class SimulatedRankProgram(CudaProgram):
         """Copies external state changes; the other ranks of this process do the same."""
         if self._state.family.spread:
             for name, _ in self.plan.states:
-                self._state.slot(name).bring(self._memory_of(name).kind, self.is_first and name in self.plan.updated)
+                self._state.slot(name).sync_to(self._memory_of(name).kind, self.is_first and name in self.plan.updated)
 
     def renew_copies(self) -> None:
         """Recomputes half-precision copies if states have changed externally since its last launch."""
@@ -173,7 +161,7 @@ class SimulatedRankProgram(CudaProgram):
         return self._launches.collectives
 
 
-class GpuRanksProgram:
+class GpuRanksProgram(CombinedProgram):
     """The programs of all ranks as one: all get the same inputs, and the first rank's outputs are the result."""
 
     synchronous = False
@@ -184,11 +172,10 @@ class GpuRanksProgram:
         places = team.places(place, plan)
         first = SimulatedRankProgram(device, plan, places[0], meanwhile)
         self.team, self.seen = team, -1  # version of the states that all ranks have
-        self.programs = [first, *(SimulatedRankProgram(device, plan, place, like=first) for place in places[1:])]
+        others = [SimulatedRankProgram(device, plan, place, like=first) for place in places[1:]]
+        super().__init__(first.plan, [first, *others], first)
         self._first, self._gpu, self._state, self._rank_plan = first, device.gpu, places[0].state, plan
-        self.plan, self.outputs, self.source, self.staging = first.plan, first.outputs, first.source, first.staging
-        self.loss, self.read, self.keep, self.wait = first.loss, first.read, first.keep, first.wait
-        self.recorder = first.recorder
+        self.recorder, self._staging = first.recorder, first._staging
         self._carriers = [member.communicator for member in team.members]
         self._graphs: dict[tuple[tuple[int, ...], tuple[int, ...]], CudaGraph] = {}
         for program in self.programs:
@@ -204,18 +191,9 @@ class GpuRanksProgram:
             self.seen = self._state.family.version
 
     @property
-    def mapped_bytes(self) -> int:
-        """Bytes of all ranks."""
-        return sum(program.mapped_bytes for program in self.programs)
-
-    def scalar(self, name: str, value: float) -> None:
-        """Set a runtime scalar on every rank."""
-        for program in self.programs:
-            program.scalar(name, value)
-
-    def count_steps(self, advances: bool, unless: str | None = None, stop: bool = False) -> None:
-        """Does a launch count as an update?  It is counted once."""
-        self._advances, self._unless, self._stop = advances, unless, stop
+    def source(self) -> str:
+        """Source text of the kernels, which are those of every rank."""
+        return self._first.source
 
     def bind(self, name: str, array: AnyArray) -> None:
         """Sets an input of the next launch, of which each rank takes its rows."""
@@ -236,14 +214,11 @@ class GpuRanksProgram:
         self._graph(tuple(number for number, _ in begun), sizes).launch()
         if self.plan.updated:
             self.team.invalidate(self._state.family)
-        tickets = [program.end(turn, sizes) for program, (_, turn) in zip(self.programs, begun, strict=True)]
-        if self._advances and (self._unless is None or not tickets[0].read(self._unless)):
-            self._state.step += 1
+        tickets: list[CudaLaunch] = [
+            program.end(turn, sizes) for program, (_, turn) in zip(self.programs, begun, strict=True)
+        ]
+        self._state.step += self.counts(tickets[0])
         return tickets[0]
-
-    def epoch(self, epoch: Epoch) -> Iterator[StepRange]:
-        """Steps over the rows of an epoch, launch by launch."""
-        return epoch_of_launches(self, epoch, self._unless if self._stop else None)
 
     def _graph(self, turns: tuple[int, ...], sizes: Mapping[str, int]) -> CudaGraph:
         key = turns, self._first.graph_key(sizes)

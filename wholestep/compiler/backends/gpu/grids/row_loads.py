@@ -72,7 +72,8 @@ def row_bytes(plan: Draft, kernel: Kernel, nest: Nest, load: Load) -> int:
 def prefetch_bytes(plan: Draft, kernel: Kernel, nest: Nest, schedule: GpuSchedule) -> int:
     """Shared memory bytes for a block's next row; 0 without prefetch.
 
-    Sound only if a store to a prefetched buffer, or in place over it (`plan/memory/inplace.py`), is to the current row.
+    Sound only if a store to a prefetched buffer, or in place over it (`may_alias` of `plan/memory/first_fit.py`), is to
+    the current row.
     """
     loads, costs = register_loads(plan, kernel, nest, schedule), costs_of(plan).reductions
     if any(plan.buffers[x.buffer].type.dtype.name not in costs.prefetched_types for x in loads):

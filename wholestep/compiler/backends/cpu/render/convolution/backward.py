@@ -58,9 +58,7 @@ def render_conv2d_grad_weight(w: CWriter) -> None:
     lo, hi = w.span(0)
     pen.call(f"ws_clear_{pen.suffix}", f"sums + {lo}*{output}", f"({hi} - {lo})*{output}")
     clear_frame(pen)
-    batch = pen.operands["x"].axes[0]
-    w.axes[batch] = "n"
-    with w.loop("n", "0", w.extent(w.kernel.axes[batch])):
+    with pen.batch_loop():
         w.emit(f"const {pen.real} *const g = {pen.at('g', 'n')};")
         stage_image(pen, "x", "n")
 
@@ -92,9 +90,7 @@ def _depthwise_weight(pen: WindowWriter) -> None:
     (lo, hi), last = w.span(0), outputs - width  # the last vector starts here; it may overlap the one before
     pen.call(f"ws_clear_{pen.suffix}", f"sums + {lo}/{width}*{panel}", f"({hi} - {lo} + {width - 1})/{width}*{panel}")
     clear_frame(pen)
-    batch = pen.operands["x"].axes[0]
-    w.axes[batch] = "n"
-    with w.loop("n", "0", w.extent(w.kernel.axes[batch])):
+    with pen.batch_loop():
         w.emit(f"const {pen.real} *const g = {'around' if copied else pen.at('g', 'n')};")
         if copied:  # channels last
             copy_image(pen, "around", pen.at("g", "n"), (rows, columns, outputs), g_row, pen.steps("g"))
@@ -185,7 +181,7 @@ def render_pooled_grad_input(w: CWriter) -> None:
     a = pen.window
     rows, columns, outputs = pen.sizes("g")
     tall, wide, channels = pen.sizes("weight")
-    height, width, _ = (e for e in w.kernel.axes[1:4] if isinstance(e, int))
+    height, width, _ = pen.result_image()
     line = padded_length(wide, channels, a.pool[1], VECTOR_BYTES // pen.dtype.size)
     lines, row_length = tall + 2 * (a.pool[0] - 1), (wide + a.pool[1] - 1) * channels
     row, elements = pen.frame.row, pen.frame.elements

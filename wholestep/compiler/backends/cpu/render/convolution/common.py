@@ -6,7 +6,7 @@ The epilogue (bias, activation, residual ...) is an inner loop over one panel of
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 
 from wholestep.compiler.backends.cpu.convolution.padding import columns_of
@@ -38,6 +38,11 @@ class WindowWriter:
     def frame(self) -> PaddedImage:
         assert self.tiles.frame is not None, f"{self.window.op} has a frame"
         return self.tiles.frame
+
+    def result_image(self) -> tuple[int, int, int]:
+        """Rows, columns and channels of the image that the kernel computes."""
+        rows, columns, channels = (_number(extent) for extent in self.w.kernel.axes[1:4])
+        return rows, columns, channels
 
     def sizes(self, name: str) -> tuple[int, int, int]:
         """Rows, columns and channels of images, or of a weight."""
@@ -71,6 +76,12 @@ class WindowWriter:
         text = w.address(o.load)
         w.axes = saved_axes
         return text
+
+    def batch_loop(self) -> AbstractContextManager[None]:
+        """A loop over the images `n` of a weight's gradient, which is a sum over all of them."""
+        batch = self.operands["x"].axes[0]
+        self.w.axes[batch] = "n"
+        return self.w.loop("n", "0", self.w.extent(self.w.kernel.axes[batch]))
 
     def table(self, name: str, values: Sequence[int], size: int | None = None) -> str:
         """Emit a table of `size` entries, by default as many as there are values; the remaining ones are 0."""
@@ -107,7 +118,7 @@ class ChannelRun:
         return " + ".join(term for term in (self.group, self.first) if term != "0") or "0"
 
     @property
-    def left(self) -> str:
+    def rest(self) -> str:
         """The number of channels from `first` to the end of the group."""
         return str(self.channels) if self.channels < self.columns else f"({self.channels} - ({self.first}))"
 
@@ -116,7 +127,7 @@ class Lanes:
     """A vector loop over one run of channels."""
 
     def __init__(self, pen: WindowWriter, run: ChannelRun) -> None:
-        self.pen, self.columns, self.base, self.left = pen, run.columns, run.base, run.left
+        self.pen, self.columns, self.base, self.rest = pen, run.columns, run.base, run.rest
         self.full = run.channels % run.columns == 0
 
     @contextmanager
@@ -150,7 +161,7 @@ class Lanes:
         for i in (i for level in w.kernel.levels for i in level.body):
             if i.load is not None and _axes(i) == {vector}:
                 w.emit(f"{STORED[i.dtype]} fixed{i.id}[{self.columns}];")
-                value = f"l < {self.left} ? {w.expression(i)} : 0"
+                value = f"l < {self.rest} ? {w.expression(i)} : 0"
                 w.emit(f"for (long l = 0; l < {self.columns}; l++) fixed{i.id}[l] = {value};")
         w.axes[vector] = axis
 
@@ -160,7 +171,7 @@ class Lanes:
             if i.load is not None and not self.full and _axes(i) == {w.kernel.vector}:
                 w.emit(f"const {LOCAL[i.dtype]} v{i.id} = fixed{i.id}[l];")
             elif i.load is not None and not self.full:
-                w.emit(f"const {LOCAL[i.dtype]} v{i.id} = l < {self.left} ? {w.expression(i)} : 0;")
+                w.emit(f"const {LOCAL[i.dtype]} v{i.id} = l < {self.rest} ? {w.expression(i)} : 0;")
             else:
                 w.instructions([i])
 
@@ -181,7 +192,7 @@ class Lanes:
         """Store the lanes that exist with scalar moves, which take less time than a masked vector store."""
         w, vector = self.pen.w, self.pen.w.kernel.vector
         assert vector is not None
-        count = self.left if self.left.isdigit() else f"({self.left} < {self.columns} ? {self.left} : {self.columns})"
+        count = self.rest if self.rest.isdigit() else f"({self.rest} < {self.columns} ? {self.rest} : {self.columns})"
         count = str(self.columns) if self.full else count
         for s in (s for s in level.stores if self.is_deferred(s)):
             w.emit(f"for (long l = 0; l < {count}; l++) {w.element(s.load)} = lanes{s.value}[l];")

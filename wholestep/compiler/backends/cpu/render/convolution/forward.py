@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 
-from wholestep.compiler.backends.cpu.convolution.padding import Taps, runs
+from wholestep.compiler.backends.cpu.convolution.padding import runs
 from wholestep.compiler.backends.cpu.convolution.winograd import tiles_of
+from wholestep.compiler.backends.cpu.kernel_schedule import Taps
 from wholestep.compiler.backends.cpu.layout.stored_layout import LANES
 from wholestep.compiler.backends.cpu.render.convolution.common import (
     Lanes,
@@ -66,10 +67,8 @@ def render_conv2d(w: CWriter) -> None:
     outputs, (tall, wide, inner) = pen.outputs("weight"), pen.sizes("weight")
     panels = Panels(a.groups, outputs, inner)
     pool = a.pool if a.pooled is not None else (1, 1)
-    rows, columns = (w.kernel.axes[1], w.kernel.axes[2])
-    assert isinstance(rows, int), "the type rule requires a constant size"
-    assert isinstance(columns, int), "the type rule requires a constant size"
-    full = _result_size(pen)
+    rows, columns, _ = pen.result_image()
+    full = rows * pool[0], columns * pool[1]  # the convolution's result, before a fused pool
     row = pen.frame.row
     taps = (pen.table("down", range(tall)), tall, pen.table("across", range(wide)), wide)
     size = pack(pen, panels, taps, inner, 0, turned=False)
@@ -107,16 +106,6 @@ def _rows_of_tiles(pen: WindowWriter, panels: Panels, size: tuple[int, int], poo
             row_epilogue(pen, size[1], panels.run(), at)
         else:
             _pool_row(pen, panels, pool, size[1] // pool[1], across, at)
-
-
-def _result_size(pen: WindowWriter) -> tuple[int, int]:
-    """Rows and columns of the convolution's result, before a fused pool."""
-    axes = pen.w.kernel.axes
-    pool = pen.window.pool if pen.window.pooled is not None else (1, 1)
-    rows, columns = axes[1], axes[2]
-    assert isinstance(rows, int), "the type rule requires a constant size"
-    assert isinstance(columns, int), "the type rule requires a constant size"
-    return rows * pool[0], columns * pool[1]
 
 
 def _rows_to_pool(
@@ -169,7 +158,7 @@ def render_conv2d_grad_input(w: CWriter) -> None:
         return
     a = pen.window
     _, _, outputs = pen.sizes("g")
-    height, width, channels = (e for e in w.kernel.axes[1:4] if isinstance(e, int))
+    height, width, channels = pen.result_image()
     down, across, row = pen.tiles.down, pen.tiles.across, pen.frame.row
     panels = Panels(a.groups, channels, outputs // a.groups)
     offsets, sizes = _pack_phases(pen, panels, down, across, outputs // a.groups)

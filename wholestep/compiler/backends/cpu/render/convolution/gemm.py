@@ -18,7 +18,7 @@ from wholestep.compiler.backends.cpu.render.convolution.common import (
 
 def render_implicit_gemm(pen: WindowWriter, adjoint: bool) -> None:
     w, block, depth = pen.w, pen.tiles.images, pen.sizes(pen.images)[2]
-    m = _meetings(pen, adjoint)
+    m = _geometry(pen, adjoint)
     columns = m.columns(depth)
     taps, o = _tables(pen, m), pen.output_step("weight")
     (_, last), (first_channel, last_channel) = w.span(0), w.span(3)
@@ -28,15 +28,15 @@ def render_implicit_gemm(pen: WindowWriter, adjoint: bool) -> None:
         with w.loop("c0", first_channel, last_channel, str(columns)):
             w.emit(f"const long cb = {last_channel} - c0 < {columns} ? {last_channel} - c0 : {columns};")
             w.emit(f"const ws_taps of = {{{int(adjoint)}, nb, cb, {depth}, images, {pixel_step(depth)},")
-            w.emit(f"  {pen.at('weight')} + c0*{taps if adjoint else o}, {o}, packed, block, {m.made},")
+            w.emit(f"  {pen.at('weight')} + c0*{taps if adjoint else o}, {o}, packed, block, {m.output},")
             w.emit(f"  {taps}, taps, spans}};")
             w.emit("ws_add_taps(call->api, &of);")
             _epilogue(pen, m)
 
 
-def _meetings(pen: WindowWriter, adjoint: bool) -> ConvolutionGeometry:
+def _geometry(pen: WindowWriter, adjoint: bool) -> ConvolutionGeometry:
     a, input_size = pen.window, pen.sizes(pen.images)[:2]
-    result_size = tuple(e for e in pen.w.kernel.axes[1:3] if isinstance(e, int))
+    result_size = pen.result_image()[:2]
     size, windows = (result_size, input_size) if adjoint else (input_size, result_size)
     return ConvolutionGeometry(adjoint, size, windows, pen.sizes("weight")[:2], a.stride, a.low, a.dilation)
 
@@ -48,7 +48,7 @@ def _tables(pen: WindowWriter, m: ConvolutionGeometry) -> int:
     for i, j in reversed(order) if m.adjoint else order:
         tap_spans = m.spans(i, j)
         taps.append(f"{{{i * m.kernel[1] + j}, {len(tap_spans)}}}")
-        spans += (f"{{{s.made}, {s.read}, {s.count}}}" for s in tap_spans)
+        spans += (f"{{{s.output}, {s.input}, {s.count}}}" for s in tap_spans)
     pen.w.emit(f"static const ws_tap taps[] = {{{', '.join(taps)}}};")
     pen.w.emit(f"static const ws_span spans[] = {{{', '.join(spans) or '{0}'}}};")
     return len(taps)
@@ -76,12 +76,12 @@ def _gather(pen: WindowWriter, m: ConvolutionGeometry) -> None:
 def _epilogue(pen: WindowWriter, m: ConvolutionGeometry) -> None:
     """The epilogue of channels c0 to c0 + cb of the block's pixels."""
     w = pen.w
-    rows, columns, channels = (e for e in w.kernel.axes[1:4] if isinstance(e, int))
+    rows, columns, channels = pen.result_image()
     with w.loop("p", "0", f"(cb + {LANES - 1})/{LANES}"):
         run = ChannelRun(LANES, channels, f"c0 + p*{LANES}")
         Lanes(pen, run).hoist()
         with w.loop("i0", "n0", "n0 + nb"), w.loop("i1", "0", str(rows)), w.loop("i2", "0", str(columns)):
-            at = f"((p*{m.made} + {_place(m, m.adjoint, 'i1', 'i2')})*nb + i0 - n0)*{LANES}"
+            at = f"((p*{m.output} + {_place(m, m.adjoint, 'i1', 'i2')})*nb + i0 - n0)*{LANES}"
             w.emit(f"const {pen.real} *const acc = block + {at};")
             channel_epilogue(pen, run, {"acc": "acc[l]"})
 

@@ -41,7 +41,7 @@ def render_max_pool2d(w: CWriter) -> None:
     pen = WindowWriter(w)
     a = pen.window
     height, width, channels = pen.sizes("x")
-    rows, columns = w.kernel.axes[1:3]
+    rows, columns, _ = pen.result_image()
     suffix = _position(pen)
     with w.loop("i0", *w.span(0)), w.loop("i1", "0", str(rows)), w.loop("i2", "0", str(columns)):
         pen.call(
@@ -55,7 +55,7 @@ def render_max_pool2d_grad(w: CWriter) -> None:
     pen = WindowWriter(w)
     a = pen.window
     rows, columns, channels = pen.sizes("g")
-    height, width, _ = (e for e in w.kernel.axes[1:4] if isinstance(e, int))
+    height, width, _ = pen.result_image()
     with w.loop("i0", *w.span(0)):
         w.emit(f"ws_clear_{pen.suffix}(image, {height * width * channels});")
         with w.loop("i", "0", str(rows)), w.loop("j", "0", str(columns)), w.loop("c", "0", str(channels)):
@@ -77,7 +77,7 @@ def render_max_pool2d_pick(w: CWriter) -> None:
     a = pen.window
     height, width, channels = pen.sizes("x")
     x_row, x_pixel, x_channel = pen.steps("x")
-    rows, columns = w.kernel.axes[1:3]
+    rows, columns, _ = pen.result_image()
     with w.loop("i0", *w.span(0)), w.loop("i1", "0", str(rows)), w.loop("i2", "0", str(columns)):
         w.emit("const long i = i1, j = i2;")
         with w.loop("c", "0", str(channels)):
