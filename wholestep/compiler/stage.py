@@ -58,8 +58,8 @@ def own_pass(named: OwnPass, target: Target) -> Pass:
 
 @cache  # the same object every time: passes are compared by identity
 def _bind_target(rewrite: Callable[[IRGraph, Target], IRGraph], target: Target) -> Pass:
-    def bound(graph: IRGraph) -> IRGraph:
+    def rewrite_for_target(graph: IRGraph) -> IRGraph:
         return rewrite(graph, target)
 
-    bound.__name__ = rewrite.__name__
-    return bound
+    rewrite_for_target.__name__ = rewrite.__name__
+    return rewrite_for_target
