@@ -84,7 +84,7 @@ def test_a_step_that_fails_leaves_the_program_as_it_was(step: str, monkeypatch: 
     assert str(report).count("the program is unchanged: AssertionError: made to fail") == 2
 
 
-@pytest.mark.parametrize("step", ["Replay.graph", "Replay.changed"])
+@pytest.mark.parametrize("step", ["Replay.graph", "Replay.count_changes"])
 def test_so_does_a_replay_over_the_copies_of_an_outlined_graph(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = Compiler(ws.CompileOptions(egraph=False)).run_stages(
         train_graph(network(8), ws.SGD()), HERE, until="simplify"

@@ -154,7 +154,7 @@ def rewrite_by_equality(
         changed: Mapping[int, int] = find_changed_classes(egraph, extraction.chosen)
     else:
         replay = Replay(outlined, encoded, egraph, extraction.chosen)
-        rebuilt, changed = replay.graph(graph), replay.changed()
+        rebuilt, changed = replay.graph(graph), replay.count_changes()
     clock("rebuild")
     used = count_applications(egraph, rules, result.emitted, extraction.chosen, changed)
     clock("certificates")

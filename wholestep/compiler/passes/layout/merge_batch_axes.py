@@ -245,7 +245,7 @@ class _Attempt:
 
     # -- merged forms --------------------------------------------------------------------------------------------
 
-    def _merged(self, node: Node, split: SplitAxes) -> Node | None:
+    def _merge(self, node: Node, split: SplitAxes) -> Node | None:
         """The node with the split axes merged; None if that would cost a copy.  Memoized."""
         if (node, split) not in self.merged:
             self.merged[node, split] = self._compute_merged(node, split)
@@ -271,7 +271,7 @@ class _Attempt:
         return b.reshape(node, merged_shape) if self._is_in_memory(node) else None
 
     def _elementwise(self, node: Node, split: SplitAxes) -> Node | None:
-        flat = [self._merged(i, split) for i in node.inputs]
+        flat = [self._merge(i, split) for i in node.inputs]
         return None if None in flat else b.make(node.op, [i for i in flat if i is not None], node.attrs)
 
     def _expand(self, node: Node, split: SplitAxes) -> Node | None:
@@ -283,7 +283,7 @@ class _Attempt:
             return b.expand_to(x, merged_shape, trailing)
         if axes[: len(split.parts)] != tuple(range(len(split.parts))):
             return None
-        flat = self._merged(x, split)
+        flat = self._merge(x, split)
         return None if flat is None else b.expand_to(flat, merged_shape, [*range(len(split.whole)), *trailing])
 
     def _is_in_memory(self, node: Node) -> bool:

@@ -179,10 +179,10 @@ def _mean_and_squares(x: Node, count: Node) -> tuple[Node, Node]:
     first = b.reshape(b.slice_axes(stored, (0, 0), (1, channels)), (channels,))
     wide = at.CastAttrs(x.type.dtype)
 
-    def shifted() -> Node:
+    def shift() -> Node:
         return b.sub(x, b.cast(b.expand_to(first, x.type.shape, (1,)), x.type.dtype))
 
-    total, y = b.sum_axes(shifted(), (0,)), shifted()
+    total, y = b.sum_axes(shift(), (0,)), shift()
     squares = b.sub(b.sum_axes(b.mul(y, y), (0,)), b.div(b.mul(total, total), count))
     start = (
         first if stored is x else Rematerialized("cast", (first,), wide, "", x.line)

@@ -89,21 +89,21 @@ def widen_operands(graph: IRGraph) -> IRGraph:
     """
     wide: dict[Node, Node] = {}
 
-    def widened(node: Node) -> Node:
+    def widen(node: Node) -> Node:
         dtype = node.type.dtype
         if not dtype.is_half:
             return node
         if node not in wide:
             if node.op in VIEWS:
-                wide[node] = node.with_inputs([widened(i) for i in node.inputs])
+                wide[node] = node.with_inputs([widen(i) for i in node.inputs])
             elif node.op == "cast" and _only_moves(node.inputs[0]):
                 gradient, index = node.inputs[0].inputs
-                wide[node] = node.inputs[0].with_inputs([widened(b.cast(gradient, dtype)), index])
+                wide[node] = node.inputs[0].with_inputs([widen(b.cast(gradient, dtype)), index])
             else:
                 wide[node] = b.cast(node, dtype.accumulate)
         return wide[node]
 
-    return rewrite(graph, lambda n: n.with_inputs([widened(i) for i in n.inputs]) if n.op in ROUTINES else n)
+    return rewrite(graph, lambda n: n.with_inputs([widen(i) for i in n.inputs]) if n.op in ROUTINES else n)
 
 
 def _only_moves(node: Node) -> bool:

@@ -100,7 +100,7 @@ class _Emitter:
         self._bind_variable_types()
         self._pin_types()
         right = self._build(self.rule.right)
-        self._bound_magnitude()
+        self._limit_magnitude()
         numbers = {**self.numbers, **dict.fromkeys(self.type_names.values(), "i64")}
         row = " ".join(["root", *self.tensors.values(), *numbers])
         text = (
@@ -193,7 +193,7 @@ class _Emitter:
         self.actions.append(f"(set (type_of {name}) {type})")
         return name
 
-    def _bound_magnitude(self) -> None:
+    def _limit_magnitude(self) -> None:
         """Check and propagate the bounds: the new value may be `above` times larger and `below` times smaller than a
         value of the program."""
         if self.rule.scaled is None:
@@ -231,7 +231,7 @@ class _Emitter:
             if name[0].islower():
                 self.facts.append(f"(= {number} (type_of {self.tensors[name]}))")
             else:
-                self.facts.append(f"(= {self._bind_type(self.types.named(name))} {number})")
+                self.facts.append(f"(= {self._bind_type(self.types.by_name(name))} {number})")
 
     def _right_needs_type(self, type: object, variable: Variable) -> bool:
         """Does the right side depend on the type of this variable?"""

@@ -72,7 +72,7 @@ class Rule:
     scaled: Scaled | None = None  # the value whose magnitude is bounded
 
     @cached_property
-    def taken(self) -> Rule:
+    def at_any_cost(self) -> Rule:
         """The same rule, with a right side that is extracted at any cost."""
         return replace(self, replaces=True)
 

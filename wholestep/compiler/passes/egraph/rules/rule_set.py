@@ -35,7 +35,7 @@ def rules_for(
         for r in _rules(f"name-{op}", composite_rules(op, instances_profile, exactness, tables), dropped)
     ]
     if before_autodiff:  # composites are taken at any cost: they decide the formula of the gradient
-        named = [rule.taken for rule in named]
+        named = [rule.at_any_cost for rule in named]
     laws = [law for law in INSTANCE_LAWS if law.exactness <= exactness]
     instances = [rule for law in laws for rule in _rules(law.name, law.rules(graph, tables), dropped)]
     return [

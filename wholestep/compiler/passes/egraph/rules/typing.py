@@ -26,7 +26,7 @@ class Types:
         """The representative of a subtree's type variable: equal for equal types."""
         return self._find(self._key(side, tree, parent, position))
 
-    def named(self, name: str) -> object:
+    def by_name(self, name: str) -> object:
         """The representative of a type that the law names."""
         return self._find(name)
 
