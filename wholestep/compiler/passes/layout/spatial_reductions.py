@@ -16,7 +16,7 @@ from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.ir.ops import LEAVES
 from wholestep.compiler.ir.types import Shape, boolean
 from wholestep.compiler.passes.layout.merge_batch_axes import VIEWS
-from wholestep.compiler.passes.rematerialize.late_readers import Rematerialized
+from wholestep.compiler.passes.rematerialize.copies import Rematerialized
 
 HEIGHT, WIDTH, CHANNELS = 1, 2, 3  # axes of images
 

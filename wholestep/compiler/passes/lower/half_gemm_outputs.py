@@ -15,7 +15,7 @@ from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.ir.ops import Trait, ops_with
 from wholestep.compiler.ir.types import DType
-from wholestep.compiler.passes.rematerialize.late_readers import Rematerialized
+from wholestep.compiler.passes.rematerialize.copies import Rematerialized
 
 VIEWS, PRODUCTS = ops_with(Trait.VIEW), ops_with(Trait.PRODUCT)
 
