@@ -66,7 +66,11 @@ class Node:
         assert len(inputs) == len(self.inputs), f"{self.op} has {len(self.inputs)} inputs, not {len(inputs)}"
         if inputs == self.inputs:  # compares by identity
             return self
-        return Node(self.op, inputs, self.attrs, self.name, self.line)
+        return self.copy(inputs, self.attrs)
+
+    def copy(self, inputs: Sequence[Node], attrs: Attrs) -> Node:
+        """The same op with other inputs and attributes."""
+        return Node(self.op, inputs, attrs, self.name, self.line)
 
     @property
     def is_state(self) -> bool:
@@ -207,8 +211,7 @@ def with_body(node: Node, graph: IRGraph) -> Node:
     """The same node with another body; the node itself if nothing changed."""
     if graph is body_of(node):
         return node
-    attrs = replace(node.attrs, graph=graph)  # type: ignore[call-arg]
-    return Node(node.op, node.inputs, attrs, node.name, node.line)
+    return node.copy(node.inputs, replace(node.attrs, graph=graph))  # type: ignore[call-arg]
 
 
 def rewrite(graph: IRGraph, rule: Callable[[Node], Node]) -> IRGraph:

@@ -32,7 +32,7 @@ def duplicate_centered_values(graph: IRGraph) -> IRGraph:
         if value not in duplicated:
             return image
         if value not in copies:
-            copies[value] = Node(image.op, image.inputs, image.attrs, image.name, image.line)
+            copies[value] = image.copy(image.inputs, image.attrs)
         return copies[value]
 
     return copy_for_readers(graph, new, input_of)

@@ -37,14 +37,12 @@ class Rematerialized(Node):
         super().__init__(op, inputs, attrs, name, line)
         self.in_reader, self.late = in_reader, late
 
-    def with_inputs(self, inputs: Sequence[Node]) -> Node:
-        if tuple(inputs) == self.inputs:
-            return self
-        return self.copy_of(self, inputs, in_reader=self.in_reader, late=self.late)
+    def copy(self, inputs: Sequence[Node], attrs: Attrs) -> Node:
+        return Rematerialized(self.op, inputs, attrs, self.name, self.line, in_reader=self.in_reader, late=self.late)
 
     @classmethod
-    def copy_of(cls, node: Node, inputs: Sequence[Node], *, in_reader: bool = True, late: bool = False) -> Node:
-        """The same operation on other inputs."""
+    def of(cls, node: Node, inputs: Sequence[Node], *, in_reader: bool = True, late: bool = False) -> Node:
+        """The same operation on other inputs, as a value that is computed again."""
         return cls(node.op, inputs, node.attrs, node.name, node.line, in_reader=in_reader, late=late)
 
 

@@ -104,7 +104,7 @@ class _LateReaders:
             return new[node]
         if node not in copies:
             inputs = [self.copy(i, new, copies) for i in node.inputs]
-            copies[node] = Rematerialized.copy_of(node, inputs)
+            copies[node] = Rematerialized.of(node, inputs)
         return copies[node]
 
 

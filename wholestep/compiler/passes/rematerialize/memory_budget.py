@@ -242,7 +242,7 @@ class _Rematerializer:
         if all(a is self.new[i] for a, i in zip(inputs, node.inputs, strict=True)):
             return self.new[node]
         if node not in copies:
-            copies[node] = Rematerialized.copy_of(node, inputs, late=True)
+            copies[node] = Rematerialized.of(node, inputs, late=True)
         return copies[node]
 
     def _recompute(self, node: Node, copies: Images) -> Node:
@@ -254,7 +254,7 @@ class _Rematerializer:
             inputs = [self._operand(i, inner) for i in node.inputs]
             if node.op in VIEWS and all(a is self.new[i] for a, i in zip(inputs, node.inputs, strict=True)):
                 return self.new[node]
-            cache[node] = Rematerialized.copy_of(node, inputs, in_reader=not ends_product, late=True)
+            cache[node] = Rematerialized.of(node, inputs, in_reader=not ends_product, late=True)
         return cache[node]
 
     def _operand(self, node: Node, copies: Images) -> Node:

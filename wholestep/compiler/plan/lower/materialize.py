@@ -171,7 +171,7 @@ class _Preparer:
                 b = Node("permute", (b,), at.PermuteAttrs((*range(rank - 2), rank - 1, rank - 2)), b.name, b.line)
             b, transpose_b = _copy(b), False
         flags = at.MatmulAttrs(attrs.transpose_a, transpose_b, attrs.accumulate)
-        return type(node)("matmul", (a, b), flags, node.name, node.line)
+        return node.copy((a, b), flags)
 
     def prepare(self, node: Node) -> Node:
         if node.op == "reshape":
