@@ -24,6 +24,27 @@ NONE = Attrs()
 
 
 @dataclass(frozen=True)
+class NamedAttrs(Attrs):
+    """Of leaves that have a name."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class AxisAttrs(Attrs):
+    """Of ops along one axis."""
+
+    axis: int
+
+
+@dataclass(frozen=True)
+class ReduceAttrs(Attrs):
+    """Of reductions over some axes."""
+
+    axes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Initializer:
     """The initializer of a state: a kind (see frontend/initializers.py) and its arguments."""
 
@@ -48,17 +69,15 @@ class Array:
 
 
 @dataclass(frozen=True)
-class InputAttrs(Attrs):
-    name: str
+class InputAttrs(NamedAttrs):
     type: TensorType
     divided: bool = False  # is the first axis sharded, each rank having its own rows?
 
 
 @dataclass(frozen=True)
-class StateAttrs(Attrs):
+class StateAttrs(NamedAttrs):
     """For `parameter` (has a gradient) and `state` (has none)."""
 
-    name: str
     type: TensorType
     init: Initializer
     by_columns: bool = False  # matmuls read it transposed (`x @ w.T`), so that a backend may store it transposed
@@ -73,10 +92,9 @@ class ConstantAttrs(Attrs):
 
 
 @dataclass(frozen=True)
-class ScalarAttrs(Attrs):
+class ScalarAttrs(NamedAttrs):
     """A runtime scalar: float64, may change between steps without recompilation.  `step` is the index of the step."""
 
-    name: str
     default: float
 
 
@@ -111,21 +129,20 @@ class CastAttrs(Attrs):
 
 
 @dataclass(frozen=True)
-class SumAttrs(Attrs):
+class SumAttrs(ReduceAttrs):
     """`accumulate` is the dtype of the accumulator and of the result."""
 
-    axes: tuple[int, ...]
     accumulate: DType
 
 
 @dataclass(frozen=True)
-class MaxAttrs(Attrs):
-    axes: tuple[int, ...]
+class MaxAttrs(ReduceAttrs):
+    pass
 
 
 @dataclass(frozen=True)
-class ArgmaxAttrs(Attrs):
-    axis: int
+class ArgmaxAttrs(AxisAttrs):
+    pass
 
 
 @dataclass(frozen=True)
@@ -163,22 +180,19 @@ class PadAttrs(Attrs):
 
 
 @dataclass(frozen=True)
-class ConcatAttrs(Attrs):
-    axis: int
+class ConcatAttrs(AxisAttrs):
+    pass
 
 
 @dataclass(frozen=True)
-class GatherAttrs(Attrs):
+class GatherAttrs(AxisAttrs):
     """data, index -> data.shape[:axis] + index.shape + data.shape[axis+1:]; indices are clamped into the axis."""
 
-    axis: int
-
 
 @dataclass(frozen=True)
-class ScatterAddAttrs(Attrs):
+class ScatterAddAttrs(AxisAttrs):
     """updates, index -> zeros with `size` along `axis`, each update added at its index, in order: gather's adjoint."""
 
-    axis: int
     size: Extent
 
 
@@ -235,10 +249,8 @@ class ScanAttrs(Attrs):
 
 
 @dataclass(frozen=True)
-class SoftmaxAttrs(Attrs):
+class SoftmaxAttrs(AxisAttrs):
     """For `softmax`, `log_softmax` and `logsumexp`."""
-
-    axis: int
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
+from typing import TypeVar
 
+from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.ops import LEAVES, OPS, Attrs, Family, Trait, ops_with
 from wholestep.compiler.ir.types import TensorType, Type, symbols_of
 from wholestep.records import dataclass
+
+A = TypeVar("A", bound=Attrs)
 
 STATES, DRAWS, ELEMENTWISE = ops_with(Trait.STATE), ops_with(Trait.DRAWS), ops_with(Trait.ELEMENTWISE)
 
@@ -86,6 +90,17 @@ class Node:
         return f"<{self.op}{' ' + repr(self.name) if self.name else ''}: {self.result}>"
 
 
+def attrs_of(node: Node, kind: type[A]) -> A:
+    """A node's attributes, narrowed to their type."""
+    assert isinstance(node.attrs, kind), f"{node!r} has {type(node.attrs).__name__}, expected {kind.__name__}"
+    return node.attrs
+
+
+def leaf_name(node: Node) -> str:
+    """The name of an input, a parameter, another state or a runtime scalar."""
+    return attrs_of(node, at.NamedAttrs).name
+
+
 def _is_host(node: Node) -> bool:
     if node.op in ("scalar", "size"):
         return True
@@ -157,21 +172,21 @@ class IRGraph:
             for t in n.results:
                 names |= symbols_of(t.shape)
             if n.op == "size":
-                names |= symbols_of([n.attrs.extent])  # type: ignore[attr-defined]
+                names |= symbols_of([attrs_of(n, at.SizeAttrs).extent])
             if n.op in DRAWS:
                 names |= symbols_of([n.attrs.first])  # type: ignore[attr-defined]
             if n.op == "slice":
-                names |= symbols_of(n.attrs.starts)  # type: ignore[attr-defined]
+                names |= symbols_of(attrs_of(n, at.SliceAttrs).starts)
         return tuple(sorted(names))
 
     def leaves(self, op: str) -> dict[str, Node]:
         """The leaves of one kind (input, parameter, state, scalar) by name."""
         assert op in LEAVES, op
-        return {n.attrs.name: n for n in self.nodes if n.op == op}  # type: ignore[attr-defined]
+        return {leaf_name(n): n for n in self.nodes if n.op == op}
 
     def states(self) -> dict[str, Node]:
         """Parameters and other states, by name."""
-        return {n.attrs.name: n for n in self.nodes if n.is_state}  # type: ignore[attr-defined]
+        return {leaf_name(n): n for n in self.nodes if n.is_state}
 
     def consumers(self) -> dict[Node, list[Node]]:
         """The users of each node (a node that uses it twice is listed once)."""

@@ -337,7 +337,7 @@ def reduced_axis(node: Node) -> int | None:
         return attrs_of(node, at.ArgmaxAttrs).axis
     if node.op not in ("sum", "max"):
         return None
-    axes: tuple[int, ...] = node.attrs.axes  # type: ignore[attr-defined]
+    axes = attrs_of(node, at.ReduceAttrs).axes
     return axes[0] if len(axes) == 1 else None
 
 

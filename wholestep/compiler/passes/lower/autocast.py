@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
+from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import IRGraph, Node, body_of, rewrite, with_body
 from wholestep.compiler.ir.ops import OPS, Family, Trait, ops_with
 from wholestep.compiler.ir.types import DType, TensorType, TupleType, Type, float32
@@ -76,7 +77,7 @@ def widen_half_arithmetic(graph: IRGraph) -> IRGraph:
 
     def widen(node: Node) -> Node:
         if node.op == "item" and node.inputs[0] in tuple_results:
-            return tuple_results[node.inputs[0]][node.attrs.index]  # type: ignore[attr-defined]
+            return tuple_results[node.inputs[0]][attrs_of(node, at.ItemAttrs).index]
         if not computes_in_half(node):
             return node
         with b.origin(node):

@@ -99,7 +99,7 @@ class _LayoutPropagation:
 
     def reduce(self, node: Node) -> bool:
         """A reduction whose remaining axes have the same order in both layouts."""
-        axes = node.attrs.axes  # type: ignore[attr-defined]
+        axes = attrs_of(node, at.ReduceAttrs).axes
         remaining_axes = [LAST.index(d) for d in range(4) if d not in axes]
         if remaining_axes != sorted(remaining_axes):
             return False

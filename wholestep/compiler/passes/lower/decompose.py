@@ -204,7 +204,7 @@ def lower_reductions(graph: IRGraph, target: Target) -> IRGraph:
         reduce = {"sum": b.sum_axes, "max": b.max_axes}.get(node.op)
         if reduce is None:
             return node
-        axes = node.attrs.axes  # type: ignore[attr-defined]
+        axes = attrs_of(node, at.ReduceAttrs).axes
         if len(axes) == 1:
             return node
         (x,) = node.inputs

@@ -154,7 +154,7 @@ def _represents(wide: DType, narrow: DType) -> bool:
 
 def _reduce_unit_axes(node: Node) -> Node | None:
     """A sum or maximum over axes of length 1 has one term."""
-    (x,), axes = node.inputs, node.attrs.axes  # type: ignore[attr-defined]
+    (x,), axes = node.inputs, attrs_of(node, at.ReduceAttrs).axes
     return b.reshape(x, node.type.shape) if all(x.type.shape[d] == 1 for d in axes) else None
 
 

@@ -83,10 +83,10 @@ def _laws_hold(dtype: DType) -> bool:
 
 
 def _reductions(n: Node) -> list[tuple[int, int]]:
-    if n.op in ("sum", "max") and len(n.attrs.axes) == 1:  # type: ignore[attr-defined]
-        return [(n.inputs[0].type.rank, n.attrs.axes[0])]  # type: ignore[attr-defined]
-    if n.op in ("softmax", "log_softmax", "logsumexp"):
-        return [(n.inputs[0].type.rank, n.attrs.axis)]  # type: ignore[attr-defined]
+    if isinstance(n.attrs, at.ReduceAttrs) and len(n.attrs.axes) == 1:
+        return [(n.inputs[0].type.rank, n.attrs.axes[0])]
+    if isinstance(n.attrs, at.SoftmaxAttrs):
+        return [(n.inputs[0].type.rank, n.attrs.axis)]
     return [(n.inputs[0].type.rank, n.type.rank)] if n.op == "cross_entropy" else []
 
 
