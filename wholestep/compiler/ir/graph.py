@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
 from typing import TypeVar
@@ -99,6 +99,13 @@ def attrs_of(node: Node, kind: type[A]) -> A:
 def leaf_name(node: Node) -> str:
     """The name of an input, a parameter, another state or a runtime scalar."""
     return attrs_of(node, at.NamedAttrs).name
+
+
+def below(node: Node, ops: Collection[str]) -> Node:
+    """The node below a chain of some ops, through their first operands."""
+    while node.op in ops:
+        node = node.inputs[0]
+    return node
 
 
 def _is_host(node: Node) -> bool:
@@ -210,7 +217,9 @@ class IRGraph:
         )
 
     def with_nodes(self, new: Mapping[Node, Node]) -> IRGraph:
-        """The graph after a rewrite: every root and input is replaced by its image."""
+        """The graph after a rewrite: every root and input is replaced by its image.  The same graph if none changed."""
+        if all(new[n] is n for n in (*self.roots, *self.inputs)):
+            return self
         return self.with_roots([new[n] for n in self.roots], [new[n] for n in self.inputs])
 
 
@@ -229,16 +238,26 @@ def with_body(node: Node, graph: IRGraph) -> Node:
     return node.copy(node.inputs, replace(node.attrs, graph=graph))  # type: ignore[call-arg]
 
 
-def rewrite(graph: IRGraph, rule: Callable[[Node], Node]) -> IRGraph:
+def rewrite(graph: IRGraph, rule: Callable[[Node], Node | tuple[Node, ...]]) -> IRGraph:
     """Rebuild a graph bottom-up: `rule` gets each node with its inputs already rewritten and returns its replacement.
 
-    Nested graphs are rewritten first, by the same rule.
+    A tuple replaces a node result by result.  Nested graphs are rewritten first, by the same rule.
     """
     new: dict[Node, Node] = {}
+    results: dict[Node, tuple[Node, ...]] = {}  # replacements of the results that `item` nodes read
     for n in graph.nodes:
+        if n.op == "item" and n.inputs[0] in results:
+            new[n] = results[n.inputs[0]][attrs_of(n, at.ItemAttrs).index]
+            continue
         rebuilt = n.with_inputs([new[i] for i in n.inputs])
         inner = body_of(n)
         if inner is not None:
             rebuilt = with_body(rebuilt, rewrite(inner, rule))
-        new[n] = rule(rebuilt)
-    return graph if all(a is b for a, b in new.items()) else graph.with_nodes(new)
+        replacement = rule(rebuilt)
+        if isinstance(replacement, Node):
+            new[n] = replacement
+        elif isinstance(n.result, TensorType):
+            (new[n],) = replacement
+        else:
+            new[n], results[n] = rebuilt, replacement
+    return graph.with_nodes(new)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import IRGraph, Node
+from wholestep.compiler.ir.graph import IRGraph, Node, below
 from wholestep.compiler.ir.ops import LEAVES, OPS, Family, Trait, ops_with
 from wholestep.compiler.ir.types import Shape, TensorType, boolean, product
 from wholestep.compiler.target import Target
@@ -83,8 +83,7 @@ def split_of(node: Node) -> SplitAxes | None:
 
 
 def _is_computed(node: Node) -> bool:
-    while node.op in VIEWS:
-        (node,) = node.inputs
+    node = below(node, VIEWS)
     return not (node.host or node.op in LEAVES)
 
 
@@ -128,8 +127,6 @@ class _Attempt:
 
     def result(self) -> IRGraph:
         new = self.new
-        if all(a is b for a, b in new.items()):
-            return self.graph
         return self.graph.with_nodes(new)
 
     def useless_moves(self) -> set[Node]:

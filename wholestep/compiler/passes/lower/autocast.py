@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import IRGraph, Node, body_of, rewrite, with_body
 from wholestep.compiler.ir.ops import OPS, Family, Trait, ops_with
 from wholestep.compiler.ir.types import DType, TensorType, TupleType, Type, float32
@@ -73,19 +72,12 @@ def widen_half_arithmetic(graph: IRGraph) -> IRGraph:
 
     f(x) in bfloat16 becomes cast(f(cast(x, float32)), bfloat16): one rounding to bfloat16, besides those of float32.
     """
-    tuple_results: dict[Node, tuple[Node, ...]] = {}
 
-    def widen(node: Node) -> Node:
-        if node.op == "item" and node.inputs[0] in tuple_results:
-            return tuple_results[node.inputs[0]][attrs_of(node, at.ItemAttrs).index]
+    def widen(node: Node) -> Node | tuple[Node, ...]:
         if not computes_in_half(node):
             return node
         with b.origin(node):
-            results = in_accumulation_types(node)
-        if isinstance(node.result, TensorType):
-            return results[0]
-        tuple_results[node] = results
-        return node
+            return in_accumulation_types(node)
 
     return rewrite(graph, widen)
 

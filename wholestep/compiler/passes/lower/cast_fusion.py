@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.graph import IRGraph, Node, rewrite
+from wholestep.compiler.ir.graph import IRGraph, Node, below, rewrite
 from wholestep.compiler.ir.ops import Trait, ops_with
 from wholestep.compiler.ir.types import DType
 
@@ -39,9 +39,7 @@ def _sink_casts_of_routines(graph: IRGraph) -> IRGraph:
 
 def _is_routine_result(node: Node) -> bool:
     """Is a node the result of a routine, or a view of it?"""
-    while node.op in VIEWS or node.op == "item":
-        node = node.inputs[0]
-    return node.op in ROUTINES
+    return below(node, VIEWS | {"item"}).op in ROUTINES
 
 
 def _hoist_casts_above_views(graph: IRGraph) -> IRGraph:
@@ -75,8 +73,6 @@ def _hoist_casts_above_views(graph: IRGraph) -> IRGraph:
         new[node] = node.with_inputs([new[i] for i in node.inputs])
         if rounds:
             new[node] = hoisted.setdefault((node.inputs[0], node.type.dtype), new[node])
-    if all(a is b for a, b in new.items()):
-        return graph
     return graph.with_nodes(new)
 
 

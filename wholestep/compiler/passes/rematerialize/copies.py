@@ -65,4 +65,4 @@ def copy_for_readers(graph: IRGraph, new: Images, input_of: Callable[[Node, Node
     for node in graph.nodes:
         copies: Images = {}
         new[node] = node.with_inputs([input_of(i, node, copies) for i in node.inputs])
-    return graph if all(a is b for a, b in new.items()) else graph.with_nodes(new)
+    return graph.with_nodes(new)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from wholestep.compiler.ir.graph import IRGraph, Node
+from wholestep.compiler.ir.graph import IRGraph, Node, below
 from wholestep.compiler.ir.ops import LEAVES, Trait, ops_with
 from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.passes.rematerialize.copies import (
@@ -85,7 +85,7 @@ class _LateReaders:
 
     def is_recomputed(self, node: Node, reader: Node) -> bool:
         """Should a reader recompute this input?"""
-        value = _skip_views(node)
+        value = below(node, ("reshape",))
         if not value.is_elementwise or value in self.sources[value] or reader.op in BARRIERS:
             return False
         if len(self.sources[value]) != 1:
@@ -106,12 +106,6 @@ class _LateReaders:
             inputs = [self.copy(i, new, copies) for i in node.inputs]
             copies[node] = Rematerialized.of(node, inputs)
         return copies[node]
-
-
-def _skip_views(node: Node) -> Node:
-    while node.op == "reshape":
-        node = node.inputs[0]
-    return node
 
 
 def _beyond_views(node: Node, readers: dict[Node, list[Node]]) -> Iterator[Node]:
