@@ -126,8 +126,7 @@ class _Attempt:
                 self.stored.add(self.new[old])
 
     def result(self) -> IRGraph:
-        new = self.new
-        return self.graph.with_nodes(new)
+        return self.graph.with_nodes(self.new)
 
     def useless_moves(self) -> set[Node]:
         """Moved ops that could fuse with a consumer in split form, and have no consumer in merged form."""
@@ -229,7 +228,7 @@ class _Attempt:
         split = split_of(x)
         if split is not None and len(split.parts) == count:
             flat, axes = x.inputs[0], len(split.whole)
-        elif x.type.rank > count and (is_reinterpretation(x) or _is_stored_op(x)):
+        elif x.type.rank > count and (is_reinterpretation(x) or is_stored_op(x)):
             flat, axes = b.reshape(x, (product(x.type.shape[:count]), *x.type.shape[count:])), 1
         else:
             return None
@@ -287,7 +286,7 @@ class _Attempt:
         # A reshape of a matrix that is stored in blocks of columns is a copy.
         blocked = self.target.blocks_columns and node.type.rank <= 2
         dense = node.op in ops_with(Trait.GIVEN) or (node.is_state and not blocked)
-        return dense or (node in self.stored and _is_stored_op(node))
+        return dense or (node in self.stored and is_stored_op(node))
 
 
 # -- kinds of ops ------------------------------------------------------------------------------------------------
@@ -298,7 +297,7 @@ def _are_images(node: Node, count: int) -> bool:
     return node.type.rank == 4 and count == 3
 
 
-def _is_stored_op(node: Node) -> bool:
+def is_stored_op(node: Node) -> bool:
     """Can a kernel store this value?"""
     return not (node.host or node.op in LEAVES or node.op in VIEWS)
 
