@@ -14,16 +14,16 @@ from wholestep.errors import GraphError, WholestepError
 _KIND = {"input": "input", "parameter": "state", "state": "state", "scalar": "scalar"}
 
 
-def verify(graph: IRGraph, known: set[Node] | None = None) -> None:
+def verify(graph: IRGraph, verified: set[Node] | None = None) -> None:
     """Raise GraphError, naming the node and its source line, unless the graph is well formed.
 
-    `known` caches nodes that have been checked and is extended by this graph's: a pass leaves most nodes unchanged.
+    `verified` caches nodes that have been checked and is extended by this graph's: a pass leaves most nodes unchanged.
     """
-    fresh = graph.nodes if known is None else [node for node in graph.nodes if node not in known]
+    fresh = graph.nodes if verified is None else [node for node in graph.nodes if node not in verified]
     for node in fresh:
         _check_node(node)
-    if known is not None:
-        known.update(fresh)
+    if verified is not None:
+        verified.update(fresh)
     _check_leaves(graph)
     _check_inputs(graph)
     _check_outputs(graph)

@@ -92,7 +92,7 @@ class _Emitter:
     def emit(self, relation: str, ruleset: str) -> EmittedRule:
         left = self.rule.left
         assert isinstance(left, Apply), f"{self.rule.name}: the left side must be an op"
-        for tree in (*subtrees(left), *(subtrees(self.rule.beside) if self.rule.beside else ())):
+        for tree in (*subtrees(left), *(subtrees(self.rule.second_left) if self.rule.second_left else ())):
             if isinstance(tree, Apply) and tree not in self.node_names:
                 self._match(tree, "root" if tree == left else f"n{len(self.node_names)}")
         if self.rule.guard:
@@ -198,7 +198,7 @@ class _Emitter:
         value of the program."""
         if self.rule.scaled is None:
             return
-        created, of, factor = self.rule.scaled.made, self.rule.scaled.of, self.rule.scaled.factor
+        created, of, factor = self.rule.scaled.created, self.rule.scaled.of, self.rule.scaled.factor
         source = self.tensors[of.name] if isinstance(of, Variable) else self.node_names[of]
         size = f"(abs {factor.egglog(self._number)})"
         above, below = f"(* above {size})", f"(/ below {size})"

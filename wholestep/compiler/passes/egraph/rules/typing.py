@@ -16,8 +16,8 @@ class Types:
     def __init__(self, rule: Rule, both: bool = True) -> None:
         self._parent: dict[object, object] = {}
         self._constrain("left", rule.left)
-        if rule.beside:
-            self._constrain("left", rule.beside)
+        if rule.second_left:
+            self._constrain("left", rule.second_left)
         if both:
             self._constrain("right", rule.right)
             self._join(self._key("left", rule.left), self._key("right", rule.right))
