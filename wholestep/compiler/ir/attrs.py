@@ -38,6 +38,13 @@ class AxisAttrs(Attrs):
 
 
 @dataclass(frozen=True)
+class GraphAttrs(Attrs):
+    """Of ops that hold a graph."""
+
+    graph: IRGraph
+
+
+@dataclass(frozen=True)
 class ReduceAttrs(Attrs):
     """Of reductions over some axes."""
 
@@ -214,21 +221,18 @@ class ItemAttrs(Attrs):
 
 
 @dataclass(frozen=True)
-class CallAttrs(Attrs):
+class CallAttrs(GraphAttrs):
     """A function applied to the inputs: its parameters are graph.inputs, its results graph.outputs."""
-
-    graph: IRGraph
 
 
 @dataclass(frozen=True)
-class CustomGradientAttrs(Attrs):
+class CustomGradientAttrs(GraphAttrs):
     """(results..., arguments..., other values) -> the results unchanged, with a gradient that the graph defines.
 
     The graph's parameters are the upstream gradients of the results, then the arguments and the other values; it
     returns the gradients of the arguments.  No other input gets a gradient.
     """
 
-    graph: IRGraph
     results: int
 
     @property
@@ -238,10 +242,9 @@ class CustomGradientAttrs(Attrs):
 
 
 @dataclass(frozen=True)
-class ScanAttrs(Attrs):
+class ScanAttrs(GraphAttrs):
     """A loop over a sequence; see type_rules/scan.py for the parameters and results of its body."""
 
-    graph: IRGraph
     carries: int
     sequences: int
     length: Extent

@@ -14,7 +14,7 @@ from wholestep.records import dataclass
 
 A = TypeVar("A", bound=Attrs)
 
-STATES, DRAWS, ELEMENTWISE = ops_with(Trait.STATE), ops_with(Trait.DRAWS), ops_with(Trait.ELEMENTWISE)
+STATES, ELEMENTWISE = ops_with(Trait.STATE), ops_with(Trait.ELEMENTWISE)
 
 
 @dataclass(frozen=True)
@@ -180,8 +180,8 @@ class IRGraph:
                 names |= symbols_of(t.shape)
             if n.op == "size":
                 names |= symbols_of([attrs_of(n, at.SizeAttrs).extent])
-            if n.op in DRAWS:
-                names |= symbols_of([n.attrs.first])  # type: ignore[attr-defined]
+            if isinstance(n.attrs, at.RandomAttrs | at.DropoutAttrs):
+                names |= symbols_of([n.attrs.first])
             if n.op == "slice":
                 names |= symbols_of(attrs_of(n, at.SliceAttrs).starts)
         return tuple(sorted(names))
@@ -228,14 +228,14 @@ HOLDERS = ops_with(Trait.HOLDS_GRAPH)
 
 def body_of(node: Node) -> IRGraph | None:
     """The nested graph of a node, if it has one."""
-    return node.attrs.graph if node.op in HOLDERS else None  # type: ignore[attr-defined]
+    return attrs_of(node, at.GraphAttrs).graph if node.op in HOLDERS else None
 
 
 def with_body(node: Node, graph: IRGraph) -> Node:
     """The same node with another body; the node itself if nothing changed."""
     if graph is body_of(node):
         return node
-    return node.copy(node.inputs, replace(node.attrs, graph=graph))  # type: ignore[call-arg]
+    return node.copy(node.inputs, replace(attrs_of(node, at.GraphAttrs), graph=graph))
 
 
 def rewrite(graph: IRGraph, rule: Callable[[Node], Node | tuple[Node, ...]]) -> IRGraph:
