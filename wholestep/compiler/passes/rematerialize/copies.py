@@ -8,6 +8,7 @@ from wholestep.compiler.ir.attrs import Attrs
 from wholestep.compiler.ir.graph import IRGraph, Node, SourceLine
 from wholestep.compiler.ir.ops import Trait, ops_with
 
+VIEWS = ops_with(Trait.VIEW)
 BARRIERS = ops_with(Trait.PRODUCT) | {"scan"}  # no fused kernel contains one and both its operand and its reader
 INDEX_FUNCTIONS = frozenset({"iota", "random"})  # computed from indices alone, in any kernel that reads them
 

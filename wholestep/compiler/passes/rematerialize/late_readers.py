@@ -14,17 +14,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from wholestep.compiler.ir.graph import IRGraph, Node, below
-from wholestep.compiler.ir.ops import LEAVES, Trait, ops_with
+from wholestep.compiler.ir.ops import LEAVES
 from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.passes.rematerialize.copies import (
     BARRIERS,
     INDEX_FUNCTIONS,
+    VIEWS,
     Images,
     Rematerialized,
     copy_for_readers,
 )
-
-VIEWS = ops_with(Trait.VIEW)
 
 
 def rematerialize_late_reads(graph: IRGraph) -> IRGraph:

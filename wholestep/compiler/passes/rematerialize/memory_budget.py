@@ -21,11 +21,12 @@ from itertools import accumulate
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import IRGraph, Node
-from wholestep.compiler.ir.ops import LEAVES, Trait, ops_with
+from wholestep.compiler.ir.ops import LEAVES
 from wholestep.compiler.ir.types import TensorType, boolean, evaluate
 from wholestep.compiler.passes.rematerialize.copies import (
     BARRIERS,
     INDEX_FUNCTIONS,
+    VIEWS,
     Images,
     Rematerialized,
     copy_for_readers,
@@ -33,7 +34,6 @@ from wholestep.compiler.passes.rematerialize.copies import (
 )
 from wholestep.compiler.target import CostTable
 
-VIEWS = ops_with(Trait.VIEW)
 SMALLEST = 512  # a value below 1/512 of the live bytes at the peak is not a candidate
 LEAST_GAIN = 0.25  # least fraction of the values' bytes to save, if recomputing them keeps other tensors live
 
