@@ -149,7 +149,7 @@ def _represents(wide: DType, narrow: DType) -> bool:
     return wide == float64 and (narrow == float32 or narrow.name in ("int32", "uint8", "bool"))
 
 
-# -- movement and contraction ------------------------------------------------------------------------------------
+# -- reductions and movement ------------------------------------------------------------------------------------
 
 
 def _reduce_unit_axes(node: Node) -> Node | None:
