@@ -60,7 +60,7 @@ MUTANTS = [
     _mutant("a - b is shared with b - a", "compiler/passes/simplify/cse.py",
             "if node.op in COMMUTATIVE:", "if len(inputs) == 2:", "compiler/passes/test_cse.py"),
     _mutant("an update by another state is dropped", "compiler/passes/simplify/dead_code.py",
-            "node.is_state and node.attrs.name == name", "node.is_state", "compiler/passes/test_dead_code.py"),
+            "node.is_state and leaf_name(node) == name", "node.is_state", "compiler/passes/test_dead_code.py"),
     # -- plan -----------------------------------------------------------------------------------------------------
     _mutant("buffers share bytes at the end of a lifetime", "compiler/plan/memory/first_fit.py",
             "first <= span_last and span_first <= last", "first < span_last and span_first < last",

@@ -149,8 +149,8 @@ UNTESTED = {
         ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "exchange"), "of several ranks: tests/distributed"
     ),
     "max_pool2d_pick": "only second derivatives have it: tests/ops/test_second_order, group windows",
-    "pooled_grad_input": "made by a pass: tests/compiler/passes/test_pooling, tests/ops/test_windows",
-    "pooled_grad_weight": "made by a pass: tests/compiler/passes/test_pooling, tests/ops/test_windows",
+    "pooled_grad_input": "made by a pass: tests/compiler/passes/test_max_pooling, tests/ops/test_windows",
+    "pooled_grad_weight": "made by a pass: tests/compiler/passes/test_max_pooling, tests/ops/test_windows",
 }
 
 

@@ -221,7 +221,7 @@ class Compiler:
         try:
             self._check(rewritten)
         except GraphError as error:  # the input graph passed verification, so the rewriting is at fault
-            rewritten, report = graph, report.given_up(describe_error(error))
+            rewritten, report = graph, report.as_failure(describe_error(error))
         self.egraph_reports.append(report)
         if not report.complete:
             log.warning("%s: %s", stage.name, report)

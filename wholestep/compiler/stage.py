@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, wraps
 from importlib import import_module
 
 from wholestep.compiler.ir.graph import IRGraph
@@ -58,8 +58,8 @@ def own_pass(named: OwnPass, target: Target) -> Pass:
 
 @cache  # the same object every time: passes are compared by identity
 def _bind_target(rewrite: Callable[[IRGraph, Target], IRGraph], target: Target) -> Pass:
-    def bound(graph: IRGraph) -> IRGraph:
+    @wraps(rewrite)
+    def rewrite_for_target(graph: IRGraph) -> IRGraph:
         return rewrite(graph, target)
 
-    bound.__name__ = rewrite.__name__
-    return bound
+    return rewrite_for_target

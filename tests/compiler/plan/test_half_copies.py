@@ -10,7 +10,7 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import IRGraph, Node, Output
 from wholestep.compiler.ir.types import bfloat16, float32
-from wholestep.compiler.passes.rematerialize.late_readers import Rematerialized
+from wholestep.compiler.passes.rematerialize.copies import Rematerialized
 from wholestep.compiler.plan.lower.materialize import (
     HalfCopy,
     ReadableViews,

@@ -61,7 +61,7 @@ def trunc_normal(mean: float = 0.0, std: float = 1.0, low: float = -2.0, high: f
 
     Example: `ws.init.trunc_normal(std=0.02, low=-0.04, high=0.04)`.
     """
-    from wholestep.compiler.ir.semantics.normal_distribution import normal_cdf  # imported lazily: rarely needed
+    from wholestep.compiler.ir.semantics.random import normal_cdf  # imported lazily: rarely needed
 
     if not low < high:
         fail(OptionError, f"trunc_normal: low must be below high; received low={low}, high={high}.")
@@ -362,10 +362,10 @@ def _by_formula(kind: str) -> Callable[..., NumpyArray]:
 
 
 def _trunc_normal(d: _Draw, mean: float, std: float, low: float, high: float) -> NumpyArray:
-    from wholestep.compiler.ir.semantics.normal_distribution import normal_cdf, quantile
+    from wholestep.compiler.ir.semantics.random import normal_cdf, normal_quantile
 
     low_probability, high_probability = normal_cdf((low - mean) / std), normal_cdf((high - mean) / std)
-    samples = mean + std * quantile(low_probability + (high_probability - low_probability) * d.unit())
+    samples = mean + std * normal_quantile(low_probability + (high_probability - low_probability) * d.unit())
     return np.clip(samples, low, high)
 
 

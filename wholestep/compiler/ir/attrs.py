@@ -24,6 +24,34 @@ NONE = Attrs()
 
 
 @dataclass(frozen=True)
+class NamedAttrs(Attrs):
+    """Of leaves that have a name."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class AxisAttrs(Attrs):
+    """Of ops along one axis."""
+
+    axis: int
+
+
+@dataclass(frozen=True)
+class GraphAttrs(Attrs):
+    """Of ops that hold a graph."""
+
+    graph: IRGraph
+
+
+@dataclass(frozen=True)
+class ReduceAttrs(Attrs):
+    """Of reductions over some axes."""
+
+    axes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Initializer:
     """The initializer of a state: a kind (see frontend/initializers.py) and its arguments."""
 
@@ -48,17 +76,15 @@ class Array:
 
 
 @dataclass(frozen=True)
-class InputAttrs(Attrs):
-    name: str
+class InputAttrs(NamedAttrs):
     type: TensorType
     divided: bool = False  # is the first axis sharded, each rank having its own rows?
 
 
 @dataclass(frozen=True)
-class StateAttrs(Attrs):
+class StateAttrs(NamedAttrs):
     """For `parameter` (has a gradient) and `state` (has none)."""
 
-    name: str
     type: TensorType
     init: Initializer
     by_columns: bool = False  # matmuls read it transposed (`x @ w.T`), so that a backend may store it transposed
@@ -73,10 +99,9 @@ class ConstantAttrs(Attrs):
 
 
 @dataclass(frozen=True)
-class ScalarAttrs(Attrs):
+class ScalarAttrs(NamedAttrs):
     """A runtime scalar: float64, may change between steps without recompilation.  `step` is the index of the step."""
 
-    name: str
     default: float
 
 
@@ -111,21 +136,20 @@ class CastAttrs(Attrs):
 
 
 @dataclass(frozen=True)
-class SumAttrs(Attrs):
+class SumAttrs(ReduceAttrs):
     """`accumulate` is the dtype of the accumulator and of the result."""
 
-    axes: tuple[int, ...]
     accumulate: DType
 
 
 @dataclass(frozen=True)
-class MaxAttrs(Attrs):
-    axes: tuple[int, ...]
+class MaxAttrs(ReduceAttrs):
+    pass
 
 
 @dataclass(frozen=True)
-class ArgmaxAttrs(Attrs):
-    axis: int
+class ArgmaxAttrs(AxisAttrs):
+    pass
 
 
 @dataclass(frozen=True)
@@ -163,22 +187,19 @@ class PadAttrs(Attrs):
 
 
 @dataclass(frozen=True)
-class ConcatAttrs(Attrs):
-    axis: int
+class ConcatAttrs(AxisAttrs):
+    pass
 
 
 @dataclass(frozen=True)
-class GatherAttrs(Attrs):
+class GatherAttrs(AxisAttrs):
     """data, index -> data.shape[:axis] + index.shape + data.shape[axis+1:]; indices are clamped into the axis."""
 
-    axis: int
-
 
 @dataclass(frozen=True)
-class ScatterAddAttrs(Attrs):
+class ScatterAddAttrs(AxisAttrs):
     """updates, index -> zeros with `size` along `axis`, each update added at its index, in order: gather's adjoint."""
 
-    axis: int
     size: Extent
 
 
@@ -200,21 +221,18 @@ class ItemAttrs(Attrs):
 
 
 @dataclass(frozen=True)
-class CallAttrs(Attrs):
+class CallAttrs(GraphAttrs):
     """A function applied to the inputs: its parameters are graph.inputs, its results graph.outputs."""
-
-    graph: IRGraph
 
 
 @dataclass(frozen=True)
-class CustomGradientAttrs(Attrs):
+class CustomGradientAttrs(GraphAttrs):
     """(results..., arguments..., other values) -> the results unchanged, with a gradient that the graph defines.
 
     The graph's parameters are the upstream gradients of the results, then the arguments and the other values; it
     returns the gradients of the arguments.  No other input gets a gradient.
     """
 
-    graph: IRGraph
     results: int
 
     @property
@@ -224,10 +242,9 @@ class CustomGradientAttrs(Attrs):
 
 
 @dataclass(frozen=True)
-class ScanAttrs(Attrs):
+class ScanAttrs(GraphAttrs):
     """A loop over a sequence; see type_rules/scan.py for the parameters and results of its body."""
 
-    graph: IRGraph
     carries: int
     sequences: int
     length: Extent
@@ -235,10 +252,8 @@ class ScanAttrs(Attrs):
 
 
 @dataclass(frozen=True)
-class SoftmaxAttrs(Attrs):
+class SoftmaxAttrs(AxisAttrs):
     """For `softmax`, `log_softmax` and `logsumexp`."""
-
-    axis: int
 
 
 @dataclass(frozen=True)

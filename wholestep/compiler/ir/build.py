@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextvars import ContextVar
-from typing import TypeVar
 
 import numpy as np
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.attrs import NONE, Attrs
 from wholestep.compiler.ir.graph import Node, SourceLine
+from wholestep.compiler.ir.graph import attrs_of as attrs_of
 from wholestep.compiler.ir.types import DType, Extent, Shape, TensorType, TupleType, boolean, int32
-
-A = TypeVar("A", bound=Attrs)
 
 _ORIGIN: ContextVar[tuple[str, SourceLine | None]] = ContextVar("origin", default=("", None))
 
@@ -41,12 +39,6 @@ def make(op: str, inputs: Sequence[Node], attrs: Attrs = NONE) -> Node:
     """Build a node with the name and line of the current origin."""
     name, line = _ORIGIN.get()
     return Node(op, inputs, attrs, name, line)
-
-
-def attrs_of(node: Node, kind: type[A]) -> A:
-    """A node's attributes, narrowed to their type."""
-    assert isinstance(node.attrs, kind), f"{node!r} has {type(node.attrs).__name__}, expected {kind.__name__}"
-    return node.attrs
 
 
 def constant_value(node: Node) -> float | None:

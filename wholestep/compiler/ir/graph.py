@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
+from typing import TypeVar
 
+from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.ops import LEAVES, OPS, Attrs, Family, Trait, ops_with
 from wholestep.compiler.ir.types import TensorType, Type, symbols_of
 from wholestep.records import dataclass
 
-STATES, DRAWS, ELEMENTWISE = ops_with(Trait.STATE), ops_with(Trait.DRAWS), ops_with(Trait.ELEMENTWISE)
+A = TypeVar("A", bound=Attrs)
+
+STATES, ELEMENTWISE = ops_with(Trait.STATE), ops_with(Trait.ELEMENTWISE)
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,11 @@ class Node:
         assert len(inputs) == len(self.inputs), f"{self.op} has {len(self.inputs)} inputs, not {len(inputs)}"
         if inputs == self.inputs:  # compares by identity
             return self
-        return Node(self.op, inputs, self.attrs, self.name, self.line)
+        return self.copy(inputs, self.attrs)
+
+    def copy(self, inputs: Sequence[Node], attrs: Attrs) -> Node:
+        """The same op with other inputs and attributes."""
+        return Node(self.op, inputs, attrs, self.name, self.line)
 
     @property
     def is_state(self) -> bool:
@@ -80,6 +88,24 @@ class Node:
 
     def __repr__(self) -> str:
         return f"<{self.op}{' ' + repr(self.name) if self.name else ''}: {self.result}>"
+
+
+def attrs_of(node: Node, kind: type[A]) -> A:
+    """A node's attributes, narrowed to their type."""
+    assert isinstance(node.attrs, kind), f"{node!r} has {type(node.attrs).__name__}, expected {kind.__name__}"
+    return node.attrs
+
+
+def leaf_name(node: Node) -> str:
+    """The name of an input, a parameter, another state or a runtime scalar."""
+    return attrs_of(node, at.NamedAttrs).name
+
+
+def below(node: Node, ops: Collection[str]) -> Node:
+    """The node below a chain of some ops, through their first operands."""
+    while node.op in ops:
+        node = node.inputs[0]
+    return node
 
 
 def _is_host(node: Node) -> bool:
@@ -153,21 +179,21 @@ class IRGraph:
             for t in n.results:
                 names |= symbols_of(t.shape)
             if n.op == "size":
-                names |= symbols_of([n.attrs.extent])  # type: ignore[attr-defined]
-            if n.op in DRAWS:
-                names |= symbols_of([n.attrs.first])  # type: ignore[attr-defined]
+                names |= symbols_of([attrs_of(n, at.SizeAttrs).extent])
+            if isinstance(n.attrs, at.RandomAttrs | at.DropoutAttrs):
+                names |= symbols_of([n.attrs.first])
             if n.op == "slice":
-                names |= symbols_of(n.attrs.starts)  # type: ignore[attr-defined]
+                names |= symbols_of(attrs_of(n, at.SliceAttrs).starts)
         return tuple(sorted(names))
 
     def leaves(self, op: str) -> dict[str, Node]:
         """The leaves of one kind (input, parameter, state, scalar) by name."""
         assert op in LEAVES, op
-        return {n.attrs.name: n for n in self.nodes if n.op == op}  # type: ignore[attr-defined]
+        return {leaf_name(n): n for n in self.nodes if n.op == op}
 
     def states(self) -> dict[str, Node]:
         """Parameters and other states, by name."""
-        return {n.attrs.name: n for n in self.nodes if n.is_state}  # type: ignore[attr-defined]
+        return {leaf_name(n): n for n in self.nodes if n.is_state}
 
     def consumers(self) -> dict[Node, list[Node]]:
         """The users of each node (a node that uses it twice is listed once)."""
@@ -191,7 +217,9 @@ class IRGraph:
         )
 
     def with_nodes(self, new: Mapping[Node, Node]) -> IRGraph:
-        """The graph after a rewrite: every root and input is replaced by its image."""
+        """The graph after a rewrite: every root and input is replaced by its image.  The same graph if none changed."""
+        if all(new[n] is n for n in (*self.roots, *self.inputs)):
+            return self
         return self.with_roots([new[n] for n in self.roots], [new[n] for n in self.inputs])
 
 
@@ -200,27 +228,36 @@ HOLDERS = ops_with(Trait.HOLDS_GRAPH)
 
 def body_of(node: Node) -> IRGraph | None:
     """The nested graph of a node, if it has one."""
-    return node.attrs.graph if node.op in HOLDERS else None  # type: ignore[attr-defined]
+    return attrs_of(node, at.GraphAttrs).graph if node.op in HOLDERS else None
 
 
 def with_body(node: Node, graph: IRGraph) -> Node:
     """The same node with another body; the node itself if nothing changed."""
     if graph is body_of(node):
         return node
-    attrs = replace(node.attrs, graph=graph)  # type: ignore[call-arg]
-    return Node(node.op, node.inputs, attrs, node.name, node.line)
+    return node.copy(node.inputs, replace(attrs_of(node, at.GraphAttrs), graph=graph))
 
 
-def rewrite(graph: IRGraph, rule: Callable[[Node], Node]) -> IRGraph:
+def rewrite(graph: IRGraph, rule: Callable[[Node], Node | tuple[Node, ...]]) -> IRGraph:
     """Rebuild a graph bottom-up: `rule` gets each node with its inputs already rewritten and returns its replacement.
 
-    Nested graphs are rewritten first, by the same rule.
+    A tuple replaces a node result by result.  Nested graphs are rewritten first, by the same rule.
     """
     new: dict[Node, Node] = {}
+    results: dict[Node, tuple[Node, ...]] = {}  # replacements of the results that `item` nodes read
     for n in graph.nodes:
+        if n.op == "item" and n.inputs[0] in results:
+            new[n] = results[n.inputs[0]][attrs_of(n, at.ItemAttrs).index]
+            continue
         rebuilt = n.with_inputs([new[i] for i in n.inputs])
         inner = body_of(n)
         if inner is not None:
             rebuilt = with_body(rebuilt, rewrite(inner, rule))
-        new[n] = rule(rebuilt)
-    return graph if all(a is b for a, b in new.items()) else graph.with_nodes(new)
+        replacement = rule(rebuilt)
+        if isinstance(replacement, Node):
+            new[n] = replacement
+        elif isinstance(n.result, TensorType):
+            (new[n],) = replacement
+        else:
+            new[n], results[n] = rebuilt, replacement
+    return graph.with_nodes(new)

@@ -124,13 +124,13 @@ class StatePartition:
         return AxisSplit.of(self.cut).shape(self.whole) if self.cut else self.whole
 
     @property
-    def turned(self) -> bool:
+    def is_transposed(self) -> bool:
         """Is the state sharded by columns, that is, are rows of its transpose distributed?"""
         return bool(self.ranks) and self.by_columns and len(self.whole) == 2
 
     def rows(self, data: int) -> tuple[tuple[int, ...], int, int]:
-        """(form, first, count): the rows that a rank owns of the `of_model` array, which is transposed if `turned` and
-        reshaped to `form`.
+        """(form, first, count): the rows that a rank owns of the `of_model` array, which is transposed if
+        `is_transposed` and reshaped to `form`.
 
         If the state is replicated along the data axis, the first rank owns all rows.
         """
@@ -146,7 +146,7 @@ class StatePartition:
         if not self.ranks:
             return model_part
         form, first, count = self.rows(data)
-        rows = np.ascontiguousarray(model_part.T if self.turned else model_part).reshape(form)
+        rows = np.ascontiguousarray(model_part.T if self.is_transposed else model_part).reshape(form)
         shard = np.zeros(self.shape, array.dtype)
         shard[:count] = rows[first : first + count]
         return shard
@@ -164,4 +164,4 @@ class StatePartition:
             return parts[0]
         form, _, _ = self.rows(0)
         shape, rows = self.of_model, np.concatenate(parts)[: form[0]]
-        return np.ascontiguousarray(rows.reshape(shape[::-1]).T if self.turned else rows.reshape(shape))
+        return np.ascontiguousarray(rows.reshape(shape[::-1]).T if self.is_transposed else rows.reshape(shape))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from wholestep.compiler.ir.graph import IRGraph, Node, body_of
+from wholestep.compiler.ir.graph import IRGraph, Node, body_of, leaf_name
 from wholestep.compiler.ir.ops import OPS
 from wholestep.compiler.ir.types import TensorType, Type
 from wholestep.errors import GraphError, WholestepError
@@ -14,16 +14,16 @@ from wholestep.errors import GraphError, WholestepError
 _KIND = {"input": "input", "parameter": "state", "state": "state", "scalar": "scalar"}
 
 
-def verify(graph: IRGraph, known: set[Node] | None = None) -> None:
+def verify(graph: IRGraph, verified: set[Node] | None = None) -> None:
     """Raise GraphError, naming the node and its source line, unless the graph is well formed.
 
-    `known` caches nodes that have been checked and is extended by this graph's: a pass leaves most nodes unchanged.
+    `verified` caches nodes that have been checked and is extended by this graph's: a pass leaves most nodes unchanged.
     """
-    fresh = graph.nodes if known is None else [node for node in graph.nodes if node not in known]
+    fresh = graph.nodes if verified is None else [node for node in graph.nodes if node not in verified]
     for node in fresh:
         _check_node(node)
-    if known is not None:
-        known.update(fresh)
+    if verified is not None:
+        verified.update(fresh)
     _check_leaves(graph)
     _check_inputs(graph)
     _check_outputs(graph)
@@ -70,7 +70,7 @@ def _check_leaves(graph: IRGraph) -> None:
     for node in graph.nodes:
         if node.op not in _KIND:
             continue
-        key = _KIND[node.op], node.attrs.name  # type: ignore[attr-defined]
+        key = _KIND[node.op], leaf_name(node)
         first = seen.setdefault(key, node)
         if (first.op, first.attrs) != (node.op, node.attrs):
             raise GraphError(
@@ -83,7 +83,7 @@ def _check_inputs(graph: IRGraph) -> None:
     for node in graph.inputs:
         if node.op != "input":
             raise GraphError(f"{_describe(node)} is declared as an input of the graph, but it is not an input leaf.")
-    _need_unique("input", (n.attrs.name for n in graph.inputs))  # type: ignore[attr-defined]
+    _need_unique("input", map(leaf_name, graph.inputs))
     declared = set(graph.inputs)
     for node in graph.nodes:
         if node.op == "input" and node not in declared:

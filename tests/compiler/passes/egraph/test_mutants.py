@@ -17,8 +17,8 @@ from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.ir.types import TensorType, float64
 from wholestep.compiler.passes.egraph.certificate import steps
 from wholestep.compiler.passes.egraph.encode import Tables, encode
-from wholestep.compiler.passes.egraph.rules import INSTANCE_LAWS, LAWS, rules_for
 from wholestep.compiler.passes.egraph.rules.rule import Exactness, Rule
+from wholestep.compiler.passes.egraph.rules.rule_set import INSTANCE_LAWS, LAWS, rules_for
 from wholestep.compiler.passes.egraph.rules.tree import Apply
 from wholestep.compiler.passes.egraph.saturate import Budget, Worker, saturate
 

@@ -22,10 +22,10 @@ from wholestep.compiler.ir.types import TensorType, float32
 from wholestep.compiler.passes.egraph.egraph import ENode
 from wholestep.compiler.passes.egraph.encode import FULL, Tables
 from wholestep.compiler.passes.egraph.rebuild import make_node
-from wholestep.compiler.passes.egraph.rules import INSTANCE_LAWS, LAWS
 from wholestep.compiler.passes.egraph.rules.expression import MOST_ABOVE, MOST_BELOW, is_moderate, is_normal
 from wholestep.compiler.passes.egraph.rules.from_nodes import InstanceLaw
 from wholestep.compiler.passes.egraph.rules.rule import Exactness, Rule
+from wholestep.compiler.passes.egraph.rules.rule_set import INSTANCE_LAWS, LAWS
 
 TINY, LARGEST = (float(x) for x in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
 MAGNITUDES = (1e38, 1e30, 1e20, 1e5, 1.0, 1e-5, 1e-20, 1e-30, 1e-37)

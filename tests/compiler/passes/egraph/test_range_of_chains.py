@@ -30,8 +30,8 @@ from wholestep.compiler.passes.egraph.egraph import ENode
 from wholestep.compiler.passes.egraph.encode import FULL
 from wholestep.compiler.passes.egraph.optimize import Request, Rewriting, rewrite_by_equality
 from wholestep.compiler.passes.egraph.rebuild import make_node
-from wholestep.compiler.passes.egraph.rules import rules_for
 from wholestep.compiler.passes.egraph.rules.rule import Rule
+from wholestep.compiler.passes.egraph.rules.rule_set import rules_for
 from wholestep.compiler.passes.egraph.saturate import Worker
 
 TINY, LARGEST = (float(x) for x in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))

@@ -15,9 +15,9 @@ from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import IRGraph
 from wholestep.compiler.passes.egraph.applicable_rules import only_reorders, reachable_rules
 from wholestep.compiler.passes.egraph.encode import Encoded, encode
-from wholestep.compiler.passes.egraph.rules import rules_for
 from wholestep.compiler.passes.egraph.rules.composites import composites_with_definition
 from wholestep.compiler.passes.egraph.rules.rule import Exactness, Rule
+from wholestep.compiler.passes.egraph.rules.rule_set import rules_for
 from wholestep.compiler.passes.egraph.saturate import Budget, Worker, saturate
 
 WORKER = Worker()

@@ -18,8 +18,8 @@ from tests.compiler.targets import optimize
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.passes.egraph import worker
 from wholestep.compiler.passes.egraph.encode import encode
-from wholestep.compiler.passes.egraph.rules import rules_for
 from wholestep.compiler.passes.egraph.rules.rule import Exactness, FamilyRows
+from wholestep.compiler.passes.egraph.rules.rule_set import rules_for
 from wholestep.compiler.passes.egraph.saturate import Budget, SaturationError, Worker, saturate, shared_worker
 
 GRAPH = graph_of(example("gelu"), example("softmax"))

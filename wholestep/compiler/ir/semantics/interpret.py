@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from wholestep.compiler.ir.graph import IRGraph, Node, body_of
+from wholestep.compiler.ir.graph import IRGraph, Node, body_of, leaf_name
 from wholestep.compiler.ir.mesh import Mesh
 from wholestep.compiler.ir.semantics.values import (
     VALUES,
@@ -181,7 +181,7 @@ def _scalar_names(graph: IRGraph) -> Iterator[str]:
 def _convert_leaf(node: Node, leaf_value: Array, sizes: Mapping[str, int]) -> Array:
     """Check an array that is passed for a leaf, and convert it to the interpreter's dtype."""
     array, dtype = np.asarray(leaf_value), node.type.dtype
-    name = node.attrs.name  # type: ignore[attr-defined]
+    name = leaf_name(node)
     expected = tuple(evaluate(e, sizes) for e in node.type.shape)
     if array.shape != expected:
         raise InputError(

@@ -1,4 +1,6 @@
-"""Philox4x32-10, a counter-based random number generator: each number is a function of (seed, key, step, element).
+"""Random numbers by Philox4x32-10, and the normal distribution.
+
+Philox is a counter-based generator: each number is a function of (seed, key, step, element).
 
 Because no state is carried from one number to the next, any thread, rank or device computes the same bits.
 The 32-bit word of one element, as `backends/cpu/native/philox.h` computes it in C:
@@ -18,8 +20,8 @@ Reference: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -107,7 +109,7 @@ def register_native_generators(native: Draw, normals: DrawNormals | None = None)
 
 def uniform(seed: int, key: str, step: int, shape: tuple[int, ...], first: int = 0) -> Floats:
     """Uniform numbers in [0, 1) from element `first` on: multiples of 2^-24, exact in both float32 and float64."""
-    count, block = prod(shape), first // 4
+    count, block = math.prod(shape), first // 4
     if _native is None or count < MANY:
         return _unit(consecutive_words(seed, key, step, count, first)).reshape(shape)
     drawn = _native(key_hash(key) ^ splitmix64(seed), step, block, -(-(first + count) // 4) - block)
@@ -125,7 +127,7 @@ def normal(seed: int, key: str, step: int, shape: tuple[int, ...], first: int = 
     Element e is sqrt(-2 ln(1 - u)) cos(2πv) of the uniforms u of element 2e and v of element 2e + 1.  1 - u is never 0,
     so every number is finite.
     """
-    u, v = uniform(seed, key, step, (prod(shape), 2), 2 * first).T
+    u, v = uniform(seed, key, step, (math.prod(shape), 2), 2 * first).T
     radius, angle = -u, 2.0 * np.pi * v
     np.log1p(radius, out=radius)
     radius *= -2.0
@@ -161,3 +163,47 @@ def write_normals(out: Singles, seed: int, key: str, first: int, formula: Formul
         return
     for i in doubtful.tolist():
         out[i] = formula.of(normal(seed, key, 0, (1,), first + i))[0]
+
+
+# -- the standard normal distribution ----------------------------------------------------------------------------
+
+
+def normal_cdf(x: float) -> float:
+    """The CDF: the probability that a standard normal variable is less than x."""
+    return 0.5 * math.erfc(-x / math.sqrt(2.0))
+
+
+def normal_quantile(p: Floats) -> Floats:
+    """The inverse CDF at p in [0, 1], to 16 digits (Wichura, 1988)."""
+    q = p - 0.5
+    with np.errstate(divide="ignore", invalid="ignore"):
+        tail = np.sqrt(-np.log(np.minimum(p, 1.0 - p)))
+        middle = q * _ratio(_MIDDLE, 0.180625 - q * q)
+        outer = np.where(tail <= 5.0, _ratio(_TAIL, tail - 1.6), _ratio(_FAR, tail - 5.0))
+    return np.where(np.abs(q) <= 0.425, middle, np.copysign(outer, q))
+
+
+def _ratio(table: tuple[tuple[float, ...], tuple[float, ...]], r: Floats) -> Floats:
+    numerator, denominator = (np.polynomial.polynomial.polyval(r, row) for row in table)
+    return np.asarray(numerator / denominator)
+
+
+# Coefficients of numerator and denominator in ascending order of powers: algorithm AS 241, PPND16.
+_MIDDLE = (
+    (3.3871328727963666080e0, 1.3314166789178437745e2, 1.9715909503065514427e3, 1.3731693765509461125e4,
+     4.5921953931549871457e4, 6.7265770927008700853e4, 3.3430575583588128105e4, 2.5090809287301226727e3),
+    (1.0, 4.2313330701600911252e1, 6.8718700749205790830e2, 5.3941960214247511077e3,
+     2.1213794301586595867e4, 3.9307895800092710610e4, 2.8729085735721942674e4, 5.2264952788528545610e3),
+)  # fmt: skip
+_TAIL = (
+    (1.42343711074968357734e0, 4.63033784615654529590e0, 5.76949722146069140550e0, 3.64784832476320460504e0,
+     1.27045825245236838258e0, 2.41780725177450611770e-1, 2.27238449892691845833e-2, 7.74545014278341407640e-4),
+    (1.0, 2.05319162663775882187e0, 1.67638483018380384940e0, 6.89767334985100004550e-1,
+     1.48103976427480074590e-1, 1.51986665636164571966e-2, 5.47593808499534494600e-4, 1.05075007164441684324e-9),
+)  # fmt: skip
+_FAR = (
+    (6.65790464350110377720e0, 5.46378491116411436990e0, 1.78482653991729133580e0, 2.96560571828504891230e-1,
+     2.65321895265761230930e-2, 1.24266094738807843860e-3, 2.71155556874348757815e-5, 2.01033439929228813265e-7),
+    (1.0, 5.99832206555887937690e-1, 1.36929880922735805310e-1, 1.48753612908506148525e-2,
+     7.86869131145613259100e-4, 1.84631831751005468180e-5, 1.42151175831644588870e-7, 2.04426310338993978564e-15),
+)  # fmt: skip

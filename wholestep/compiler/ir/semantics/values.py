@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from wholestep.compiler.ir import attrs as at
-from wholestep.compiler.ir.graph import IRGraph, Node
+from wholestep.compiler.ir.graph import IRGraph, Node, leaf_name
 from wholestep.compiler.ir.semantics import convolution_values, layer_values
 from wholestep.compiler.ir.semantics.random import uniform
 from wholestep.compiler.ir.type_rules.scan import scan_value
@@ -211,13 +211,13 @@ def _gradient(run: StepValues, a: at.Attrs, *xs: Array) -> Array:
 
 
 def _call(run: StepValues, a: at.CallAttrs, *xs: Array) -> Value:
-    names = (i.attrs.name for i in a.graph.inputs)  # type: ignore[attr-defined]
+    names = map(leaf_name, a.graph.inputs)
     values = evaluate_graph(a.graph, replace(run, inputs=dict(zip(names, xs, strict=True))))
     return tuple(values[o.node] for o in a.graph.outputs)
 
 
 def _scan(run: StepValues, a: at.ScanAttrs, *xs: Array) -> Value:
-    names = [i.attrs.name for i in a.graph.inputs]  # type: ignore[attr-defined]
+    names = [leaf_name(i) for i in a.graph.inputs]
 
     def step(graph: IRGraph, values: Sequence[Array]) -> Sequence[Array]:
         values_of_nodes = evaluate_graph(graph, replace(run, inputs=dict(zip(names, values, strict=True))))

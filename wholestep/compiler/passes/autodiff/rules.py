@@ -16,7 +16,7 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Node, toposort
 from wholestep.compiler.ir.types import TensorType
-from wholestep.compiler.passes.autodiff import composites, convolution, dynamic_update_slice, pointwise, structural
+from wholestep.compiler.passes.autodiff import composites, pointwise, structural
 from wholestep.compiler.passes.autodiff.pointwise import Gradients
 from wholestep.compiler.passes.autodiff.scan import read_positions
 from wholestep.compiler.passes.lower.decompose import DECOMPOSITIONS, decomposition_over_leaves
@@ -119,15 +119,15 @@ GRADIENTS: dict[str, Row] = {
     "concat": structural.concat_rule,
     "gather": structural.gather_rule,
     "scatter_add": structural.scatter_add_rule,
-    "write_rows": dynamic_update_slice.write_rows_rule,
+    "write_rows": structural.write_rows_rule,
     "matmul": structural.matmul_rule,
-    "conv2d": convolution.conv2d_rule,
-    "conv2d_grad_input": convolution.conv2d_grad_input_rule,
-    "conv2d_grad_weight": convolution.conv2d_grad_weight_rule,
-    "max_pool2d": convolution.max_pool2d_rule,
+    "conv2d": structural.conv2d_rule,
+    "conv2d_grad_input": structural.conv2d_grad_input_rule,
+    "conv2d_grad_weight": structural.conv2d_grad_weight_rule,
+    "max_pool2d": structural.max_pool2d_rule,
     "max_pool2d_index": Blocked("returns a position, not a value"),
-    "max_pool2d_grad": convolution.max_pool2d_grad_rule,
-    "max_pool2d_pick": convolution.max_pool2d_pick_rule,
+    "max_pool2d_grad": structural.max_pool2d_grad_rule,
+    "max_pool2d_pick": structural.max_pool2d_pick_rule,
     "pooled_grad_weight": _expanded_before,
     "pooled_grad_input": _expanded_before,
     "ratio": pointwise.div_rule,

@@ -1,5 +1,7 @@
-"""Gradient rules of reductions, views, indexing and contraction.  All but `max` are linear: the gradient is the
-adjoint.  y is the node, g the upstream gradient of its output."""
+"""Gradient rules of reductions, views, indexing, contraction, convolution and pooling.
+
+All but the maxima are linear: the gradient is the adjoint.  y is the node, g the upstream gradient of its output.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,8 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Node
-from wholestep.compiler.ir.types import Extent
+from wholestep.compiler.ir.type_rules.convolution import image_dims
+from wholestep.compiler.ir.types import Extent, TensorType, int64
 from wholestep.compiler.passes.autodiff.pointwise import Gradients
 
 # -- reduce ------------------------------------------------------------------------------------------------------
@@ -124,6 +127,22 @@ def scatter_add_rule(y: Node, g: Node) -> Gradients:
     return b.gather(g, y.inputs[1], attrs_of(y, at.ScatterAddAttrs).axis), None
 
 
+# y = x with rows start ... start+n-1 replaced by r:  dx = g with zeros there;  dr = those rows of g, 0 if out of range
+def write_rows_rule(y: Node, g: Node) -> Gradients:
+    x, rows, start = y.inputs
+    count = rows.type.shape[0]
+    index_type = TensorType((count,), int64)
+    index = b.add(b.iota((count,), 0, int64), b.expand_to(b.cast(start, int64), (count,), ()))
+    length = b.expand_to(b.count(x.type.shape[0], int64), (count,), ())
+    inside = b.make("logical_and", (b.make("less_equal", (b.full(0, index_type), index)), b.less(index, length)))
+    zeros = b.zeros_like(rows)
+    return (
+        b.write_rows(g, zeros, start),
+        b.where(b.expand_to(inside, rows.type.shape, (0,)), b.gather(g, index, 0), zeros),
+        None,
+    )
+
+
 # y = A·C:  dA = g·Cᵀ, dC = Aᵀ·g; if an operand is stored transposed, so is its gradient: (g·Cᵀ)ᵀ = C·gᵀ
 def matmul_rule(y: Node, g: Node) -> Gradients:
     (a, c), flags = y.inputs, attrs_of(y, at.MatmulAttrs)
@@ -132,3 +151,63 @@ def matmul_rule(y: Node, g: Node) -> Gradients:
     da = b.matmul(c, g, tc, True) if ta else b.matmul(g, c, False, not tc)
     dc = b.matmul(g, a, True, ta) if tc else b.matmul(a, g, not ta, False)
     return da, dc
+
+
+# -- convolution and max pooling ---------------------------------------------------------------------------------
+# A convolution and its two gradients are the three partial derivatives of one trilinear form, so the gradients of each
+# are the other two.  The argmax of a pool is piecewise constant: its adjoint is linear, and so is the adjoint of that.
+
+
+def _image_size(images: Node, last: bool) -> tuple[int, int]:
+    _, _, (height, width) = image_dims(images.type, last)
+    assert isinstance(height, int), "type rules require integer extents"
+    assert isinstance(width, int), "type rules require integer extents"
+    return height, width
+
+
+def _adjoint(op: str, inputs: tuple[Node, Node], a: at.ConvAttrs, like: Node) -> Node:
+    size = _image_size(like, a.last)
+    return b.make(op, inputs, at.ConvGradAttrs(a.stride, a.low, a.high, a.dilation, a.groups, a.last, size))
+
+
+# y = x * w:  dx = conv_grad_input(g, w), dw = conv_grad_weight(x, g)
+def conv2d_rule(y: Node, g: Node) -> Gradients:
+    (x, w), a = y.inputs, attrs_of(y, at.ConvAttrs)
+    g = b.cast(g, x.type.dtype)
+    return _adjoint("conv2d_grad_input", (g, w), a, x), _adjoint("conv2d_grad_weight", (x, g), a, w)
+
+
+# y(u, w) is bilinear, h is the upstream gradient:  du = h * w, dw = conv_grad_weight(h, u)
+def conv2d_grad_input_rule(y: Node, h: Node) -> Gradients:
+    (u, w), a = y.inputs, attrs_of(y, at.ConvGradAttrs).forward
+    h = b.cast(h, u.type.dtype)
+    return b.make("conv2d", (h, w), a), _adjoint("conv2d_grad_weight", (h, u), a, w)
+
+
+# y(x, u) is bilinear, h is the upstream gradient, of a weight's shape:  dx = conv_grad_input(u, h), du = x * h
+def conv2d_grad_weight_rule(y: Node, h: Node) -> Gradients:
+    (x, u), a = y.inputs, attrs_of(y, at.ConvGradAttrs).forward
+    h = b.cast(h, u.type.dtype)
+    return _adjoint("conv2d_grad_input", (u, h), a, x), b.make("conv2d", (x, h), a)
+
+
+# y = max over each window:  dx = g at the first maximum, 0 elsewhere
+def max_pool2d_rule(y: Node, g: Node) -> Gradients:
+    (x,), a = y.inputs, attrs_of(y, at.PoolAttrs)
+    return (_pool_gradient(g, b.make("max_pool2d_index", (x,), a), a, x),)
+
+
+def _pool_gradient(g: Node, index: Node, a: at.PoolAttrs, like: Node) -> Node:
+    size = _image_size(like, a.last)
+    return b.make("max_pool2d_grad", (g, index), at.PoolGradAttrs(a.window, a.stride, a.low, a.high, a.last, size))
+
+
+# y = u at the given positions, 0 elsewhere:  du = h at those positions
+def max_pool2d_grad_rule(y: Node, h: Node) -> Gradients:
+    return b.make("max_pool2d_pick", (h, y.inputs[1]), attrs_of(y, at.PoolGradAttrs).forward), None
+
+
+# y = x at the given positions:  dx = g there, 0 elsewhere
+def max_pool2d_pick_rule(y: Node, g: Node) -> Gradients:
+    x, index = y.inputs
+    return _pool_gradient(g, index, attrs_of(y, at.PoolAttrs), x), None

@@ -89,7 +89,7 @@ class _Pattern:
 
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
-        matched_trees = (rule.left,) if rule.beside is None else (rule.left, rule.beside)
+        matched_trees = (rule.left,) if rule.second_left is None else (rule.left, rule.second_left)
         self.needs = [edge for tree in matched_trees for edge in _edges(tree)]
         self.heads = {t.head for tree in matched_trees for t in subtrees(tree) if isinstance(t, Apply)}
         self.gives = list(_edges(rule.right))

@@ -29,6 +29,13 @@ TUPLE_CODE = 15  # the dtype code of a tuple of results
 LARGEST_EXACT = 2.0**53  # integers up to this are exact in float64, in which egglog holds constants
 
 
+def type_code(type: Type) -> int:
+    """The lowest eight bits of a type's id: dtype and rank."""
+    if not isinstance(type, TensorType):
+        return TUPLE_CODE
+    return min(type.rank, 15) << 4 | DTYPE_CODES[type.dtype.name]
+
+
 @dataclass
 class Tables:
     """The types and attributes that the numbers in terms refer to."""
@@ -40,9 +47,7 @@ class Tables:
 
     def type_id(self, type: Type) -> int:
         if type not in self._type_ids:
-            code = DTYPE_CODES[type.dtype.name] if isinstance(type, TensorType) else TUPLE_CODE
-            rank = min(type.rank, 15) if isinstance(type, TensorType) else 0
-            self._type_ids[type] = (len(self.types) * 16 + rank) * 16 + code
+            self._type_ids[type] = len(self.types) * 256 + type_code(type)
             self.types.append(type)
         return self._type_ids[type]
 

@@ -165,7 +165,7 @@ class Justifier:
                     seen.add(child)
                     stack.append(child)
 
-    def behind(self, node: ENode) -> list[Link]:
+    def justification(self, node: ENode) -> list[Link]:
         """The links that connect an e-node with the program, in dependency order."""
         links: dict[int, Link] = {}
         seen: set[ENode] = set()
@@ -193,7 +193,7 @@ def explain(rewriting: Rewriting, ends: Sequence[Node], worker: Worker) -> tuple
     named: set[str] = set()
     for change in changed:
         for node in (change.own, *justifier.choices(change.chosen)):
-            for link in justifier.behind(node):
+            for link in justifier.justification(node):
                 named.add(link.name)
                 step = _explain_link(link, change.node)
                 explained.setdefault((step.rule, step.node, step.line), step)

@@ -28,9 +28,9 @@ from wholestep.compiler.passes.egraph.outline import FEWEST_NODES, Outlined, out
 from wholestep.compiler.passes.egraph.rebuild import rebuild
 from wholestep.compiler.passes.egraph.replay import Replay
 from wholestep.compiler.passes.egraph.report import EGraphReport, describe_error
-from wholestep.compiler.passes.egraph.rules import rules_for
 from wholestep.compiler.passes.egraph.rules.composites import composites_with_definition
 from wholestep.compiler.passes.egraph.rules.rule import Exactness, Rule
+from wholestep.compiler.passes.egraph.rules.rule_set import rules_for
 from wholestep.compiler.passes.egraph.saturate import (
     Budget,
     Saturated,
@@ -154,7 +154,7 @@ def rewrite_by_equality(
         changed: Mapping[int, int] = find_changed_classes(egraph, extraction.chosen)
     else:
         replay = Replay(outlined, encoded, egraph, extraction.chosen)
-        rebuilt, changed = replay.graph(graph), replay.changed()
+        rebuilt, changed = replay.graph(graph), replay.count_changes()
     clock("rebuild")
     used = count_applications(egraph, rules, result.emitted, extraction.chosen, changed)
     clock("certificates")

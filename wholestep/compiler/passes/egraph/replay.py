@@ -63,7 +63,7 @@ class Replay:
                         self.jobs[copy[local]] = recipe, copy
         self.needed = self._find_needed(self.outlined.program, self.outlined.program.ends)
 
-    def changed(self) -> Counter[int]:
+    def count_changes(self) -> Counter[int]:
         """The e-classes whose choice differs from the original, with the number of copies."""
         used = [job for n, job in self.jobs.items() if self.needed[n]]
         return Counter(c for c, _ in {(c, copy) for recipe, copy in used for c in recipe.classes})

@@ -40,7 +40,7 @@ class EGraphReport:
         """Did the run finish without failures?"""
         return not self.failure and not self.dropped
 
-    def given_up(self, why: str) -> EGraphReport:
+    def as_failure(self, why: str) -> EGraphReport:
         """The report of a run whose result was discarded."""
         return replace(
             self, nodes_after=self.nodes_before, cost_after=self.cost_before, applied={}, skipped="", failure=why

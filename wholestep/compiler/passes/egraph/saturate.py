@@ -25,9 +25,9 @@ from typing import Any
 from wholestep.compiler.passes.egraph import worker
 from wholestep.compiler.passes.egraph.egraph import EGraph, ENode, WorkerTables, canonical
 from wholestep.compiler.passes.egraph.encode import FULL, Encoded
-from wholestep.compiler.passes.egraph.rules import LAWS
 from wholestep.compiler.passes.egraph.rules.emit import DECLARATIONS, Constructor, EmittedRule, emit, signatures, symbol
 from wholestep.compiler.passes.egraph.rules.rule import Rule
+from wholestep.compiler.passes.egraph.rules.rule_set import LAWS
 
 
 class SaturationError(Exception):

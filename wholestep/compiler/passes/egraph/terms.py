@@ -95,4 +95,3 @@ TERMS: dict[str, TermRow] = {
     "logsumexp": _axis_row(at.SoftmaxAttrs),
     "gelu": TermRow(("approximate",), lambda a: (int(a.approximate),), lambda s, t: at.GeluAttrs(bool(s[0]))),
 }
-OTHER = ("attributes",)  # every other op: one slot, the number of its attributes in the encoder's table

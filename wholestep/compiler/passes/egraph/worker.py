@@ -100,13 +100,13 @@ class Saturation:
         self.paused: dict[str, int] = {}
 
     def answer(self) -> dict[str, Any]:
-        self.timed("insert", self.insert)
-        rounds, stopped = self.timed("saturate", self.saturate)
-        tables = self.timed("read", self.read)
+        self.time_part("insert", self.insert)
+        rounds, stopped = self.time_part("saturate", self.saturate)
+        tables = self.time_part("read", self.read)
         statistics = {"rounds": rounds, "stopped": stopped, "paused": self.paused, "seconds": self.seconds}
         return {**tables, "matches": self.matches, **statistics}
 
-    def timed(self, part: str, work: Any) -> Any:
+    def time_part(self, part: str, work: Any) -> Any:
         start = time.perf_counter()
         result = work()
         self.seconds[part] = time.perf_counter() - start
@@ -135,7 +135,7 @@ class Saturation:
     def saturate(self) -> tuple[int, str]:
         if not self.rulesets:
             return 0, "saturated"
-        run_once, grown = self.combined("all"), self.request["grown"]
+        run_once, grown = self.combine_rulesets("all"), self.request["grown"]
         for done in range(1, self.request["rounds"] + 1):
             (output,) = self.egraph.run_program(*run_once)
             counts = output.report.num_matches_per_rule
@@ -152,10 +152,10 @@ class Saturation:
                 self.pause(counts, done)
                 if not self.rulesets:
                     return done, "saturated"
-                run_once, grown = self.combined(f"without{done}"), size + size // 4
+                run_once, grown = self.combine_rulesets(f"without{done}"), size + size // 4
         return self.request["rounds"], "rounds"
 
-    def combined(self, name: str) -> Any:
+    def combine_rulesets(self, name: str) -> Any:
         """The command for one round of all enabled rules."""
         run_text(self.egraph, f"(unstable-combined-ruleset {name} {' '.join(self.rulesets.values())})")
         return self.egraph.parse_program(f"(run {name} 1)")

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import IRGraph, Node
+from wholestep.compiler.ir.graph import IRGraph, Node, below
 from wholestep.compiler.ir.ops import LEAVES, OPS, Family, Trait, ops_with
 from wholestep.compiler.ir.types import Shape, TensorType, boolean, product
 from wholestep.compiler.target import Target
@@ -83,8 +83,7 @@ def split_of(node: Node) -> SplitAxes | None:
 
 
 def _is_computed(node: Node) -> bool:
-    while node.op in VIEWS:
-        (node,) = node.inputs
+    node = below(node, VIEWS)
     return not (node.host or node.op in LEAVES)
 
 
@@ -127,10 +126,7 @@ class _Attempt:
                 self.stored.add(self.new[old])
 
     def result(self) -> IRGraph:
-        new = self.new
-        if all(a is b for a, b in new.items()):
-            return self.graph
-        return self.graph.with_nodes(new)
+        return self.graph.with_nodes(self.new)
 
     def useless_moves(self) -> set[Node]:
         """Moved ops that could fuse with a consumer in split form, and have no consumer in merged form."""
@@ -232,7 +228,7 @@ class _Attempt:
         split = split_of(x)
         if split is not None and len(split.parts) == count:
             flat, axes = x.inputs[0], len(split.whole)
-        elif x.type.rank > count and (is_reinterpretation(x) or _is_stored_op(x)):
+        elif x.type.rank > count and (is_reinterpretation(x) or is_stored_op(x)):
             flat, axes = b.reshape(x, (product(x.type.shape[:count]), *x.type.shape[count:])), 1
         else:
             return None
@@ -245,7 +241,7 @@ class _Attempt:
 
     # -- merged forms --------------------------------------------------------------------------------------------
 
-    def _merged(self, node: Node, split: SplitAxes) -> Node | None:
+    def _merge(self, node: Node, split: SplitAxes) -> Node | None:
         """The node with the split axes merged; None if that would cost a copy.  Memoized."""
         if (node, split) not in self.merged:
             self.merged[node, split] = self._compute_merged(node, split)
@@ -271,7 +267,7 @@ class _Attempt:
         return b.reshape(node, merged_shape) if self._is_in_memory(node) else None
 
     def _elementwise(self, node: Node, split: SplitAxes) -> Node | None:
-        flat = [self._merged(i, split) for i in node.inputs]
+        flat = [self._merge(i, split) for i in node.inputs]
         return None if None in flat else b.make(node.op, [i for i in flat if i is not None], node.attrs)
 
     def _expand(self, node: Node, split: SplitAxes) -> Node | None:
@@ -283,14 +279,14 @@ class _Attempt:
             return b.expand_to(x, merged_shape, trailing)
         if axes[: len(split.parts)] != tuple(range(len(split.parts))):
             return None
-        flat = self._merged(x, split)
+        flat = self._merge(x, split)
         return None if flat is None else b.expand_to(flat, merged_shape, [*range(len(split.whole)), *trailing])
 
     def _is_in_memory(self, node: Node) -> bool:
         # A reshape of a matrix that is stored in blocks of columns is a copy.
         blocked = self.target.blocks_columns and node.type.rank <= 2
         dense = node.op in ops_with(Trait.GIVEN) or (node.is_state and not blocked)
-        return dense or (node in self.stored and _is_stored_op(node))
+        return dense or (node in self.stored and is_stored_op(node))
 
 
 # -- kinds of ops ------------------------------------------------------------------------------------------------
@@ -301,7 +297,7 @@ def _are_images(node: Node, count: int) -> bool:
     return node.type.rank == 4 and count == 3
 
 
-def _is_stored_op(node: Node) -> bool:
+def is_stored_op(node: Node) -> bool:
     """Can a kernel store this value?"""
     return not (node.host or node.op in LEAVES or node.op in VIEWS)
 
@@ -337,7 +333,7 @@ def reduced_axis(node: Node) -> int | None:
         return attrs_of(node, at.ArgmaxAttrs).axis
     if node.op not in ("sum", "max"):
         return None
-    axes: tuple[int, ...] = node.attrs.axes  # type: ignore[attr-defined]
+    axes = attrs_of(node, at.ReduceAttrs).axes
     return axes[0] if len(axes) == 1 else None
 
 

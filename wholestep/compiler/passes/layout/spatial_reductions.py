@@ -6,77 +6,75 @@ which threads divide the work, since there may be too few channels for that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from types import MappingProxyType
+from collections.abc import Iterator
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import IRGraph, Node
-from wholestep.compiler.ir.ops import LEAVES
-from wholestep.compiler.ir.types import Shape, boolean
-from wholestep.compiler.passes.layout.merge_batch_axes import VIEWS
-from wholestep.compiler.passes.rematerialize.late_readers import Rematerialized
+from wholestep.compiler.ir.types import Shape, boolean, product
+from wholestep.compiler.passes.layout.merge_batch_axes import is_stored_op
+from wholestep.compiler.passes.rematerialize.copies import Rematerialized
 
-HEIGHT, WIDTH, CHANNELS = 1, 2, 3  # axes of images
+BATCH, HEIGHT, WIDTH = 0, 1, 2  # axes of images
 
 
 def merge_spatial_sums(graph: IRGraph) -> IRGraph:
     """Rewrite sums over H and W as one sum over H·W; the same graph if there are none."""
-    return _merge_pixels(graph, _PixelMerger, _is_over_pixels)
+    return _merge_sums(graph, (HEIGHT, WIDTH))
 
 
 def merge_batch_spatial_sums(graph: IRGraph) -> IRGraph:
     """Rewrite sums over N, H and W as one sum over N·H·W, for devices that split long reductions anyway."""
-    return _merge_pixels(graph, _AllMerger, _is_over_all_pixels)
+    return _merge_sums(graph, (BATCH, HEIGHT, WIDTH))
 
 
-def _merge_pixels(graph: IRGraph, merge: Callable[[IRGraph], _PixelMerger], is_sum: Callable[[Node], bool]) -> IRGraph:
-    if not any(is_sum(n) for n in graph.nodes):
+def _merge_sums(graph: IRGraph, axes: tuple[int, ...]) -> IRGraph:
+    if all(_summed_images(n, axes) is None for n in graph.nodes):
         return graph
-    merger = merge(graph)
+    merger = _AxesMerger(graph, axes)
     for node in graph.nodes:
         with b.origin(node):
             merger.visit(node)
-    new = merger.new
-    return graph.with_nodes(new)
+    return graph.with_nodes(merger.new)
 
 
-def _is_over_pixels(node: Node) -> bool:
-    """The sum over H of a sum over W."""
-    return _is_sum(node, HEIGHT) and _is_sum(node.inputs[0], WIDTH) and node.inputs[0].inputs[0].type.rank == 4
-
-
-def _is_over_all_pixels(node: Node) -> bool:
-    """The sum over N of a sum over H and W."""
-    return _is_sum(node, 0) and _is_over_pixels(node.inputs[0])
+def _summed_images(node: Node, axes: tuple[int, ...]) -> Node | None:
+    """The images that a node is the sum of, by one sum per axis, the last axis first; None for other nodes."""
+    for axis in axes:
+        if not _is_sum(node, axis):
+            return None
+        (node,) = node.inputs
+    return node if node.type.rank == 4 else None
 
 
 def _is_sum(node: Node, axis: int) -> bool:
     return node.op == "sum" and attrs_of(node, at.SumAttrs).axes == (axis,)
 
 
-class _PixelMerger:
-    """Rebuilds the graph, with images as (N, H·W, C) wherever the merge costs no copy."""
+class _AxesMerger:
+    """Rebuilds the graph, with `axes` of images merged into one wherever the merge costs no copy."""
 
-    kept_axes = MappingProxyType({0: 0, CHANNELS: 2})  # axis of (N, H, W, C) -> axis of the merged shape
-
-    def __init__(self, graph: IRGraph) -> None:
+    def __init__(self, graph: IRGraph, axes: tuple[int, ...]) -> None:
+        self.axes = axes
         self.readers = graph.consumers()
         self.roots = set(graph.roots)
         self.new: dict[Node, Node] = {}
         self.merged: dict[Node, Node | None] = {}
+        first, merged_into_one = axes[0], len(axes) - 1
+        self.kept_axes = {d: d if d < first else d - merged_into_one for d in range(4) if d not in axes}
 
     def visit(self, node: Node) -> None:
-        merged_form = self.merged_form(node.inputs[0].inputs[0]) if _is_over_pixels(node) else None
+        images = _summed_images(node, self.axes)
+        merged_form = None if images is None else self.merged_form(images)
         if merged_form is None:
             self.new[node] = node.with_inputs([self.new[i] for i in node.inputs])
         else:
-            self.new[node] = b.sum_axes(merged_form, (HEIGHT,))
+            self.new[node] = b.sum_axes(merged_form, self.axes[:1])
 
     def merged_shape(self, shape: Shape) -> Shape:
-        n, height, width, channels = shape
-        return n, height * width, channels
+        first, last = self.axes[0], self.axes[-1] + 1
+        return (*shape[:first], product(shape[first:last]), *shape[last:])
 
     def merged_form(self, node: Node) -> Node | None:
         if node not in self.merged:
@@ -97,8 +95,7 @@ class _PixelMerger:
         if node.is_elementwise and self.is_fused(node):
             inputs = [self.merged_form(i) for i in node.inputs]
             return None if None in inputs else b.make(node.op, [i for i in inputs if i is not None], node.attrs)
-        stored = not (node.host or node.op in LEAVES or node.op in VIEWS)
-        return b.reshape(self.new[node], shape) if stored else None
+        return b.reshape(self.new[node], shape) if is_stored_op(node) else None
 
     def is_fused(self, node: Node) -> bool:
         """Is it computed in the kernel of the sum: no other reader, a comparison, or as cheap to recompute as one?
@@ -117,23 +114,6 @@ def _is_cheap(node: Node) -> bool:
         return node.inputs[0].type.dtype.is_half
     branches = [_is_cheap(i) for i in node.inputs[1:] if i.op != "expand"] if node.op == "where" else []
     return bool(branches) and all(branches)
-
-
-class _AllMerger(_PixelMerger):
-    """Rebuilds the graph with images as (N·H·W, C)."""
-
-    kept_axes = MappingProxyType({CHANNELS: 1})
-
-    def merged_shape(self, shape: Shape) -> Shape:
-        n, height, width, channels = shape
-        return n * height * width, channels
-
-    def visit(self, node: Node) -> None:
-        merged_form = self.merged_form(node.inputs[0].inputs[0].inputs[0]) if _is_over_all_pixels(node) else None
-        if merged_form is None:
-            self.new[node] = node.with_inputs([self.new[i] for i in node.inputs])
-        else:
-            self.new[node] = b.sum_axes(merged_form, (0,))
 
 
 # -- variances -------------------------------------------------------------------------------------------------------
@@ -179,10 +159,10 @@ def _mean_and_squares(x: Node, count: Node) -> tuple[Node, Node]:
     first = b.reshape(b.slice_axes(stored, (0, 0), (1, channels)), (channels,))
     wide = at.CastAttrs(x.type.dtype)
 
-    def shifted() -> Node:
+    def shift() -> Node:
         return b.sub(x, b.cast(b.expand_to(first, x.type.shape, (1,)), x.type.dtype))
 
-    total, y = b.sum_axes(shifted(), (0,)), shifted()
+    total, y = b.sum_axes(shift(), (0,)), shift()
     squares = b.sub(b.sum_axes(b.mul(y, y), (0,)), b.div(b.mul(total, total), count))
     start = (
         first if stored is x else Rematerialized("cast", (first,), wide, "", x.line)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import IRGraph, Node, rewrite
+from wholestep.compiler.ir.graph import IRGraph, Node, below, rewrite
 from wholestep.compiler.ir.type_rules.layers import lse_position
 
 ROUTINES = frozenset({"attention", "attention_lse", "attention_grad"})
@@ -84,9 +84,7 @@ def _is_widened(node: Node) -> bool:
 
 
 def _is_routine_result(node: Node) -> bool:
-    while node.op in MOVES or node.op in ("item", "concat"):
-        node = node.inputs[0]
-    return _is_rounded(node)
+    return _is_rounded(below(node, MOVES | {"item", "concat"}))
 
 
 def pass_forward_results(graph: IRGraph) -> IRGraph:

@@ -72,19 +72,12 @@ def widen_half_arithmetic(graph: IRGraph) -> IRGraph:
 
     f(x) in bfloat16 becomes cast(f(cast(x, float32)), bfloat16): one rounding to bfloat16, besides those of float32.
     """
-    tuple_results: dict[Node, tuple[Node, ...]] = {}
 
-    def widen(node: Node) -> Node:
-        if node.op == "item" and node.inputs[0] in tuple_results:
-            return tuple_results[node.inputs[0]][node.attrs.index]  # type: ignore[attr-defined]
+    def widen(node: Node) -> Node | tuple[Node, ...]:
         if not computes_in_half(node):
             return node
         with b.origin(node):
-            results = in_accumulation_types(node)
-        if isinstance(node.result, TensorType):
-            return results[0]
-        tuple_results[node] = results
-        return node
+            return in_accumulation_types(node)
 
     return rewrite(graph, widen)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.graph import IRGraph, Node, rewrite
+from wholestep.compiler.ir.graph import IRGraph, Node, below, rewrite
 from wholestep.compiler.ir.ops import Trait, ops_with
 from wholestep.compiler.ir.types import DType
 
@@ -39,9 +39,7 @@ def _sink_casts_of_routines(graph: IRGraph) -> IRGraph:
 
 def _is_routine_result(node: Node) -> bool:
     """Is a node the result of a routine, or a view of it?"""
-    while node.op in VIEWS or node.op == "item":
-        node = node.inputs[0]
-    return node.op in ROUTINES
+    return below(node, VIEWS | {"item"}).op in ROUTINES
 
 
 def _hoist_casts_above_views(graph: IRGraph) -> IRGraph:
@@ -75,8 +73,6 @@ def _hoist_casts_above_views(graph: IRGraph) -> IRGraph:
         new[node] = node.with_inputs([new[i] for i in node.inputs])
         if rounds:
             new[node] = hoisted.setdefault((node.inputs[0], node.type.dtype), new[node])
-    if all(a is b for a, b in new.items()):
-        return graph
     return graph.with_nodes(new)
 
 
@@ -89,21 +85,21 @@ def widen_operands(graph: IRGraph) -> IRGraph:
     """
     wide: dict[Node, Node] = {}
 
-    def widened(node: Node) -> Node:
+    def widen(node: Node) -> Node:
         dtype = node.type.dtype
         if not dtype.is_half:
             return node
         if node not in wide:
             if node.op in VIEWS:
-                wide[node] = node.with_inputs([widened(i) for i in node.inputs])
+                wide[node] = node.with_inputs([widen(i) for i in node.inputs])
             elif node.op == "cast" and _only_moves(node.inputs[0]):
                 gradient, index = node.inputs[0].inputs
-                wide[node] = node.inputs[0].with_inputs([widened(b.cast(gradient, dtype)), index])
+                wide[node] = node.inputs[0].with_inputs([widen(b.cast(gradient, dtype)), index])
             else:
                 wide[node] = b.cast(node, dtype.accumulate)
         return wide[node]
 
-    return rewrite(graph, lambda n: n.with_inputs([widened(i) for i in n.inputs]) if n.op in ROUTINES else n)
+    return rewrite(graph, lambda n: n.with_inputs([widen(i) for i in n.inputs]) if n.op in ROUTINES else n)
 
 
 def _only_moves(node: Node) -> bool:

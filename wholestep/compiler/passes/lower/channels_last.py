@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
@@ -16,6 +16,8 @@ from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.types import divide
+
+T = TypeVar("T")
 
 LAST = (0, 2, 3, 1)  # (N, C, H, W) -> (N, H, W, C)
 SECOND = (0, 3, 1, 2)  # (N, H, W, C) -> (N, C, H, W)
@@ -99,7 +101,7 @@ class _LayoutPropagation:
 
     def reduce(self, node: Node) -> bool:
         """A reduction whose remaining axes have the same order in both layouts."""
-        axes = node.attrs.axes  # type: ignore[attr-defined]
+        axes = attrs_of(node, at.ReduceAttrs).axes
         remaining_axes = [LAST.index(d) for d in range(4) if d not in axes]
         if remaining_axes != sorted(remaining_axes):
             return False
@@ -124,16 +126,16 @@ def _steps_between(node: Node) -> list[int] | None:
     return int_steps if is_dilation else None
 
 
-def _channels_last_order(values: Sequence[object]) -> tuple[object, ...]:
+def _channels_last_order(values: Sequence[T]) -> tuple[T, ...]:
     return tuple(values[d] for d in LAST)
 
 
 def _slice(a: at.SliceAttrs) -> at.Attrs:
-    return at.SliceAttrs(_channels_last_order(a.starts), _channels_last_order(a.stops), _channels_last_order(a.steps))  # type: ignore[arg-type]
+    return at.SliceAttrs(_channels_last_order(a.starts), _channels_last_order(a.stops), _channels_last_order(a.steps))
 
 
 def _pad(a: at.PadAttrs) -> at.Attrs:
-    return at.PadAttrs(_channels_last_order(a.low), _channels_last_order(a.high), a.value)  # type: ignore[arg-type]
+    return at.PadAttrs(_channels_last_order(a.low), _channels_last_order(a.high), a.value)
 
 
 def _concat(a: at.ConcatAttrs) -> at.Attrs:

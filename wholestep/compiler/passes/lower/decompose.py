@@ -13,7 +13,6 @@ from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import IRGraph, Node, rewrite
 from wholestep.compiler.ir.ops import OPS, Family
-from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.passes.lower import layer_decompositions as layers
 from wholestep.compiler.passes.lower.autocast import computes_in_half, in_accumulation_types
 from wholestep.compiler.target import Target
@@ -164,20 +163,14 @@ def decompose(
     A node in `keep` for which `unless(node)` is true is replaced too.
     """
 
-    tuple_results: dict[Node, tuple[Node, ...]] = {}
-
-    def lower(node: Node) -> Node:
-        if node.op == "item" and node.inputs[0] in tuple_results:
-            return tuple_results[node.inputs[0]][attrs_of(node, at.ItemAttrs).index]
+    def lower(node: Node) -> Node | tuple[Node, ...]:
         if node.op not in DECOMPOSITIONS or (node.op in keep and not unless(node)):
             return node
-        parts = decomposition_of(node, node.name or node.op)
-        if isinstance(node.result, TensorType):
-            return parts[0]
-        tuple_results[node] = parts  # only `item` nodes read it, and they are replaced
-        return node
+        return decomposition_of(node, node.name or node.op)
 
-    return _until_stable(graph, lower)  # a decomposition may itself use a composite
+    while (lowered := rewrite(graph, lower)) is not graph:  # a decomposition may itself use a composite
+        graph = lowered
+    return graph
 
 
 def decompose_for(graph: IRGraph, target: Target) -> IRGraph:
@@ -204,7 +197,7 @@ def lower_reductions(graph: IRGraph, target: Target) -> IRGraph:
         reduce = {"sum": b.sum_axes, "max": b.max_axes}.get(node.op)
         if reduce is None:
             return node
-        axes = node.attrs.axes  # type: ignore[attr-defined]
+        axes = attrs_of(node, at.ReduceAttrs).axes
         if len(axes) == 1:
             return node
         (x,) = node.inputs
@@ -237,9 +230,3 @@ def lower_ratio(graph: IRGraph) -> IRGraph:
         return Node("div", node.inputs, node.attrs, node.name, node.line) if node.op == "ratio" else node
 
     return rewrite(graph, lower)
-
-
-def _until_stable(graph: IRGraph, rule: Callable[[Node], Node]) -> IRGraph:
-    while (rewritten := rewrite(graph, rule)) is not graph:
-        graph = rewritten
-    return graph

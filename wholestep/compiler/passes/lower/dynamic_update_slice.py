@@ -7,7 +7,7 @@ the batch, not to the epoch.
 from __future__ import annotations
 
 from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.graph import IRGraph, Node, rewrite
+from wholestep.compiler.ir.graph import IRGraph, Node, leaf_name, rewrite
 from wholestep.compiler.ir.types import TensorType, boolean, int64
 
 
@@ -27,7 +27,7 @@ def lower_dynamic_update_slices(graph: IRGraph) -> IRGraph:
 
 
 def _state_name(node: Node) -> str | None:
-    return node.attrs.name if node.is_state else None  # type: ignore[attr-defined]
+    return leaf_name(node) if node.is_state else None
 
 
 def _in_place_states(graph: IRGraph) -> set[str]:

@@ -14,10 +14,11 @@ from __future__ import annotations
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import IRGraph, Node, rewrite
+from wholestep.compiler.ir.graph import IRGraph, Node, below, rewrite
 from wholestep.compiler.ir.types import Dim, Extent, product
 
 ASSUMED = 8  # the extent of a symbolic dimension in the comparison below, which must not depend on the batch size
+RESHAPE = ("reshape",)
 WORTH = 2  # the least ratio of looked-up rows to rows of the table
 
 
@@ -38,24 +39,17 @@ def project_tables(graph: IRGraph) -> IRGraph:
             )
         if result is None:
             return node
-        projected.add(_skip_reshapes(result))
+        projected.add(below(result, RESHAPE))
         return result
 
     return rewrite(graph, rule)
 
 
-def _skip_reshapes(node: Node) -> Node:
-    """The node below a chain of reshapes."""
-    while node.op == "reshape":
-        (node,) = node.inputs
-    return node
-
-
 def _project_table(node: Node) -> Node | None:
     attrs, (rows, weight) = attrs_of(node, at.MatmulAttrs), node.inputs
-    lookup = _skip_reshapes(rows)
+    lookup = below(rows, RESHAPE)
     if lookup.op == "cast" and lookup.type.dtype.is_half:  # the rows are rounded for a product in half precision
-        lookup = _skip_reshapes(lookup.inputs[0])
+        lookup = below(lookup.inputs[0], RESHAPE)
     if attrs.transpose_a or node.type.rank != 2 or lookup.op != "gather" or attrs_of(lookup, at.GatherAttrs).axis != 0:
         return None
     table, index = lookup.inputs
@@ -68,7 +62,7 @@ def _project_table(node: Node) -> Node | None:
 
 def _shift_table(node: Node, projected: set[Node]) -> Node | None:
     rows, shift = node.inputs
-    lookup = _skip_reshapes(rows)
+    lookup = below(rows, RESHAPE)
     if lookup not in projected or shift.op != "expand" or attrs_of(shift, at.ExpandAttrs).axes != (node.type.rank - 1,):
         return None
     table, index = lookup.inputs

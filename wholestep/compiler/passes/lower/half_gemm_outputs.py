@@ -12,17 +12,17 @@ from __future__ import annotations
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import IRGraph, Node
+from wholestep.compiler.ir.graph import IRGraph, Node, below
 from wholestep.compiler.ir.ops import Trait, ops_with
 from wholestep.compiler.ir.types import DType
-from wholestep.compiler.passes.rematerialize.late_readers import Rematerialized
+from wholestep.compiler.passes.rematerialize.copies import Rematerialized
 
 VIEWS, PRODUCTS = ops_with(Trait.VIEW), ops_with(Trait.PRODUCT)
 
 
 def round_products(graph: IRGraph) -> IRGraph:
     """Round the results of products of half operands; the same graph if there are none."""
-    returned = {base_of_view(n) for n in (*(o.node for o in graph.outputs), *(u.node for u in graph.updates))}
+    returned = {below(n, VIEWS) for n in graph.roots}
     rounded = {n for n in graph.nodes if _may_be_half(n) and n not in returned}
     if not rounded:
         return graph
@@ -103,13 +103,6 @@ def _sum_half_operands(graph: IRGraph) -> IRGraph:
 def half_of(node: Node) -> DType:
     """The operand dtype of the product that a bias is added to."""
     return next(i.inputs[0].type.dtype for i in node.inputs if i.op == "matmul")
-
-
-def base_of_view(node: Node) -> Node:
-    """The node below a chain of views."""
-    while node.op in VIEWS:
-        node = node.inputs[0]
-    return node
 
 
 def _may_be_half(node: Node) -> bool:

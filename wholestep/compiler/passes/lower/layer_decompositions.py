@@ -182,7 +182,7 @@ def _broadcast_scalar(scalar: Node, like: Node) -> Node:
 
 
 # scale·q·kᵀ + mask, with -∞ at masked positions: their exponential is exactly 0
-def _scores(q: Node, k: Node, mask: list[Node], a: at.AttentionAttrs) -> Node:
+def attention_scores(q: Node, k: Node, mask: list[Node], a: at.AttentionAttrs) -> Node:
     scores = b.scale(b.matmul(q, _per_query_head(k, q), transpose_b=True), a.scale)
     for m in mask:
         scores = b.add(scores, m)
@@ -216,7 +216,7 @@ def _per_group(x: Node, like: Node) -> Node:
 # softmax(scale·q·kᵀ + mask)·v; 0 for a query whose positions are all masked
 def attention(y: Node) -> Node:
     q, k, v, *mask = y.inputs
-    scores = _scores(q, k, mask, attrs_of(y, at.AttentionAttrs))
+    scores = attention_scores(q, k, mask, attrs_of(y, at.AttentionAttrs))
     p = b.softmax(scores, scores.type.rank - 1)
     if mask:
         p = b.where(_broadcast_rows(_all_masked(scores), p), b.zeros_like(p), p)
@@ -232,7 +232,7 @@ def _all_masked(scores: Node) -> Node:
 # is 0
 def attention_lse(y: Node) -> Node:
     q, k, _, *mask = y.inputs
-    scores = _scores(q, k, mask, attrs_of(y, at.AttentionAttrs))
+    scores = attention_scores(q, k, mask, attrs_of(y, at.AttentionAttrs))
     lse = b.logsumexp(scores, scores.type.rank - 1)
     return b.where(_all_masked(scores), b.full_like(lse, inf), lse) if mask else lse
 
@@ -255,7 +255,7 @@ def attention_grad(y: Node) -> tuple[Node, ...]:
 
 
 def _probabilities(q: Node, k: Node, mask: list[Node], lse: Node, a: at.AttentionAttrs) -> Node:
-    scores = _scores(q, k, mask, a)
+    scores = attention_scores(q, k, mask, a)
     return b.unary("exp", b.sub(scores, _broadcast_rows(lse, scores)))
 
 

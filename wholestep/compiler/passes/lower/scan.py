@@ -118,19 +118,17 @@ def hoist_projections(graph: IRGraph) -> IRGraph:
 
     x_t·W for 64 steps of 32 rows is one GEMM of 2048 rows, which fills its tiles; the loop keeps the recurrent part.
     """
-    if not has_loops(graph):
-        return graph
     return _rewrite_loops(graph, _hoist_from_loop)
 
 
 def hoist_casts(graph: IRGraph) -> IRGraph:
     """Hoist casts of slices and of loop-invariant values out of the loop: weights are cast once, not once per step."""
-    if not has_loops(graph):
-        return graph
     return _rewrite_loops(graph, _hoist_casts_from_loop)
 
 
 def _rewrite_loops(graph: IRGraph, rule: Callable[[Node], Node]) -> IRGraph:
+    if not has_loops(graph):
+        return graph
     new: dict[Node, Node] = {}
     for node in graph.nodes:
         rebuilt = node.with_inputs([new[i] for i in node.inputs])

@@ -17,30 +17,25 @@ from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.types import TensorType
+from wholestep.compiler.passes.rematerialize.copies import Images, copy_for_readers
 
 
 def duplicate_centered_values(graph: IRGraph) -> IRGraph:
-    """Duplicate such nodes, one copy per reader; the same graph if there is none.  Runs after common subexpression
-    elimination, which must not run again afterwards: it would merge the copies."""
+    """Duplicate such nodes, one copy per reader: both factors of a square share it."""
     roots = set(graph.roots)
     column_sum_sources = _column_sum_sources(graph)
     duplicated = {n for n in graph.nodes if n not in roots and _is_cheap(n, column_sum_sources)}
-    if not duplicated:
-        return graph
-    new: dict[Node, Node] = {}
+    new: Images = {}
 
-    def copy_for(node: Node, copies: dict[Node, Node]) -> Node:
-        if node not in duplicated:
-            return new[node]
-        if node not in copies:
-            original = new[node]
-            copies[node] = Node(original.op, original.inputs, original.attrs, original.name, original.line)
-        return copies[node]
+    def input_of(value: Node, reader: Node, copies: Images) -> Node:
+        image = new[value]
+        if value not in duplicated:
+            return image
+        if value not in copies:
+            copies[value] = image.copy(image.inputs, image.attrs)
+        return copies[value]
 
-    for n in graph.nodes:
-        copies: dict[Node, Node] = {}  # one per reader: both factors of a square share it
-        new[n] = n.with_inputs([copy_for(i, copies) for i in n.inputs])
-    return graph.with_nodes(new)
+    return copy_for_readers(graph, new, input_of)
 
 
 def _is_cheap(node: Node, column_sum_sources: Mapping[Node, frozenset[Node]]) -> bool:

@@ -11,42 +11,30 @@ kernel can contain both.  Invariant: the same ops on the same operands.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from wholestep.compiler.ir.graph import IRGraph, Node
-from wholestep.compiler.ir.ops import LEAVES, Trait, ops_with
+from wholestep.compiler.ir.graph import IRGraph, Node, below
+from wholestep.compiler.ir.ops import LEAVES
 from wholestep.compiler.ir.types import TensorType
-
-VIEWS = ops_with(Trait.VIEW)
-BARRIERS = ops_with(Trait.PRODUCT) | {"scan"}
-INDEX_FUNCTIONS = frozenset({"iota", "random"})  # computed from indices alone, in any kernel that reads them
-
-
-class Rematerialized(Node):
-    """A rematerialized value: the planner computes it in the kernel of its reader."""
-
-    __slots__ = ()
-
-    def with_inputs(self, inputs: Sequence[Node]) -> Node:
-        return Rematerialized(self.op, inputs, self.attrs, self.name, self.line)
+from wholestep.compiler.passes.rematerialize.copies import (
+    BARRIERS,
+    INDEX_FUNCTIONS,
+    VIEWS,
+    Images,
+    Rematerialized,
+    copy_for_readers,
+)
 
 
 def rematerialize_late_reads(graph: IRGraph) -> IRGraph:
-    """Give every late reader its own copy of such a value; the same graph if there is none.  Common subexpression
-    elimination must not run afterwards."""
+    """Give every late reader its own copy of such a value."""
     late_readers = _LateReaders(graph)
-    new: dict[Node, Node] = {}
-    changed = False
-    for node in graph.nodes:
-        copies: dict[Node, Node] = {}  # one chain per reader
-        recomputed = [i for i in node.inputs if late_readers.is_recomputed(i, node)]
-        changed |= bool(recomputed)
-        new[node] = node.with_inputs(
-            [late_readers.copy(i, new, copies) if i in recomputed else new[i] for i in node.inputs]
-        )
-    if not changed:
-        return graph
-    return graph.with_nodes(new)
+    new: Images = {}
+
+    def input_of(value: Node, reader: Node, copies: Images) -> Node:
+        return late_readers.copy(value, new, copies) if late_readers.is_recomputed(value, reader) else new[value]
+
+    return copy_for_readers(graph, new, input_of)
 
 
 class _LateReaders:
@@ -96,7 +84,7 @@ class _LateReaders:
 
     def is_recomputed(self, node: Node, reader: Node) -> bool:
         """Should a reader recompute this input?"""
-        value = _skip_views(node)
+        value = below(node, ("reshape",))
         if not value.is_elementwise or value in self.sources[value] or reader.op in BARRIERS:
             return False
         if len(self.sources[value]) != 1:
@@ -108,21 +96,15 @@ class _LateReaders:
         cheap = source_bytes < value_bytes or (source_bytes == value_bytes and source in self.stored)
         return cheap and self._is_late(source, reader) and not self._is_late(source, value)
 
-    def copy(self, node: Node, new: dict[Node, Node], copies: dict[Node, Node]) -> Node:
+    def copy(self, node: Node, new: Images, copies: Images) -> Node:
         """Duplicate the chain of elementwise ops from the source to this node."""
         chain = node.is_elementwise or node.op == "reshape"
         if not chain or node.host or not self.sources[node] or node in self.sources[node]:
             return new[node]
         if node not in copies:
             inputs = [self.copy(i, new, copies) for i in node.inputs]
-            copies[node] = Rematerialized(node.op, inputs, node.attrs, node.name, node.line)
+            copies[node] = Rematerialized.of(node, inputs)
         return copies[node]
-
-
-def _skip_views(node: Node) -> Node:
-    while node.op == "reshape":
-        node = node.inputs[0]
-    return node
 
 
 def _beyond_views(node: Node, readers: dict[Node, list[Node]]) -> Iterator[Node]:

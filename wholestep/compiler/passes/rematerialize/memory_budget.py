@@ -21,32 +21,21 @@ from itertools import accumulate
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import IRGraph, Node
-from wholestep.compiler.ir.ops import LEAVES, Trait, ops_with
+from wholestep.compiler.ir.ops import LEAVES
 from wholestep.compiler.ir.types import TensorType, boolean, evaluate
-from wholestep.compiler.passes.rematerialize.late_readers import BARRIERS, INDEX_FUNCTIONS, Rematerialized
+from wholestep.compiler.passes.rematerialize.copies import (
+    BARRIERS,
+    INDEX_FUNCTIONS,
+    VIEWS,
+    Images,
+    Rematerialized,
+    copy_for_readers,
+    is_in_reader,
+)
 from wholestep.compiler.target import CostTable
 
-VIEWS = ops_with(Trait.VIEW)
 SMALLEST = 512  # a value below 1/512 of the live bytes at the peak is not a candidate
 LEAST_GAIN = 0.25  # least fraction of the values' bytes to save, if recomputing them keeps other tensors live
-
-
-class RecomputedElementwise(Rematerialized):
-    """An elementwise value that is recomputed from values in memory, in its reader's kernel or a neighbouring one."""
-
-    __slots__ = ()
-
-    def with_inputs(self, inputs: Sequence[Node]) -> Node:
-        return RecomputedElementwise(self.op, inputs, self.attrs, self.name, self.line)
-
-
-class RecomputedProduct(Node):
-    """A product that is computed a second time, or its epilogue."""
-
-    __slots__ = ()
-
-    def with_inputs(self, inputs: Sequence[Node]) -> Node:
-        return RecomputedProduct(self.op, inputs, self.attrs, self.name, self.line)
 
 
 @dataclass(frozen=True)
@@ -233,18 +222,17 @@ class _Rematerializer:
 
     def __init__(self, candidates: RecomputeCandidates, recomputed: set[Node], products: set[Node]) -> None:
         self.candidates, self.recomputed, self.products = candidates, recomputed, products
-        self.new: dict[Node, Node] = {}
-        self.shared: dict[Node, Node] = {}
+        self.new: Images = {}
+        self.shared: Images = {}  # copies that all readers read
 
     def graph(self) -> IRGraph:
-        graph = self.candidates.graph
-        for n in graph.nodes:
-            copies = self.shared if n.op in BARRIERS else {}
-            late = self.candidates.ready_at[n] > self.candidates.peak and not _is_fused_into_reader(n)
-            self.new[n] = n.with_inputs([self._late_input(i, copies) if late else self.new[i] for i in n.inputs])
-        return graph.with_nodes(self.new)
+        return copy_for_readers(self.candidates.graph, self.new, self._input_of)
 
-    def _late_input(self, node: Node, copies: dict[Node, Node]) -> Node:
+    def _input_of(self, value: Node, reader: Node, copies: Images) -> Node:
+        late = self.candidates.ready_at[reader] > self.candidates.peak and not _is_fused_into_reader(reader)
+        return self._late_input(value, self.shared if reader.op in BARRIERS else copies) if late else self.new[value]
+
+    def _late_input(self, node: Node, copies: Images) -> Node:
         """An input of a reader after the peak: recomputed, if it depends on a chosen value through fused ops."""
         if node in self.recomputed:
             return self._recompute(node, copies)
@@ -254,10 +242,10 @@ class _Rematerializer:
         if all(a is self.new[i] for a, i in zip(inputs, node.inputs, strict=True)):
             return self.new[node]
         if node not in copies:
-            copies[node] = RecomputedElementwise(node.op, inputs, node.attrs, node.name, node.line)
+            copies[node] = Rematerialized.of(node, inputs, late=True)
         return copies[node]
 
-    def _recompute(self, node: Node, copies: dict[Node, Node]) -> Node:
+    def _recompute(self, node: Node, copies: Images) -> Node:
         """Duplicate a value and its operands, back to values in memory."""
         ends_product = self._ends_product(node)
         cache = self.shared if ends_product else copies
@@ -266,11 +254,10 @@ class _Rematerializer:
             inputs = [self._operand(i, inner) for i in node.inputs]
             if node.op in VIEWS and all(a is self.new[i] for a, i in zip(inputs, node.inputs, strict=True)):
                 return self.new[node]
-            kind = RecomputedProduct if ends_product else RecomputedElementwise
-            cache[node] = kind(node.op, inputs, node.attrs, node.name, node.line)
+            cache[node] = Rematerialized.of(node, inputs, in_reader=not ends_product, late=True)
         return cache[node]
 
-    def _operand(self, node: Node, copies: dict[Node, Node]) -> Node:
+    def _operand(self, node: Node, copies: Images) -> Node:
         """An input of a recomputed value: recomputed too, unless it is in memory."""
         is_live = node in self.candidates.values and node not in self.recomputed
         if _is_available(node) or is_live:
@@ -284,14 +271,14 @@ class _Rematerializer:
             return True
         if node.op == "cast" and node.type.dtype.is_half:
             return self._ends_product(node.inputs[0])
-        if node.op != "add" or not any(isinstance(i, Rematerialized) for i in node.inputs):
+        if node.op != "add" or not any(map(is_in_reader, node.inputs)):
             return False
         return any(i in self.products for i in node.inputs)
 
 
 def _is_fused_into_reader(node: Node) -> bool:
     """Is it computed in its reader's kernel: a view, a comparison, or a value that was rematerialized before?"""
-    return node.op in VIEWS or isinstance(node, Rematerialized) or (_is_map(node) and node.type.dtype == boolean)
+    return node.op in VIEWS or is_in_reader(node) or (_is_map(node) and node.type.dtype == boolean)
 
 
 def _is_map(node: Node) -> bool:

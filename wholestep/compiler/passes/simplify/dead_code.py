@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wholestep.compiler.ir.graph import IRGraph, Node
+from wholestep.compiler.ir.graph import IRGraph, Node, leaf_name
 
 
 def drop_dead_code(graph: IRGraph) -> IRGraph:
@@ -16,4 +16,4 @@ def drop_dead_code(graph: IRGraph) -> IRGraph:
 
 
 def _is_state(node: Node, name: str) -> bool:
-    return node.is_state and node.attrs.name == name  # type: ignore[attr-defined]
+    return node.is_state and leaf_name(node) == name

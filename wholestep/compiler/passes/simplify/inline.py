@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
@@ -11,33 +11,16 @@ from wholestep.compiler.ir.graph import IRGraph, Node, rewrite
 
 def inline_calls(graph: IRGraph) -> IRGraph:
     """Replace every `call` by a copy of its graph, with the arguments in place of its inputs."""
-    if all(n.op != "call" for n in graph.nodes):
-        return graph
-    new = _copy(graph.nodes, {})
-    return graph.with_nodes(new)
+    return rewrite(graph, lambda n: inline_graph(attrs_of(n, at.CallAttrs).graph, n.inputs) if n.op == "call" else n)
 
 
 def inline_graph(graph: IRGraph, arguments: Sequence[Node]) -> tuple[Node, ...]:
-    """The outputs of a graph, inlined over its arguments."""
-    inside = _copy(graph.nodes, dict(zip(graph.inputs, arguments, strict=True)))
-    return tuple(inside[o.node] for o in graph.outputs)
-
-
-def _copy(nodes: Iterable[Node], replaced: dict[Node, Node]) -> dict[Node, Node]:
-    """Copies of all nodes, except for those in `known`; calls are inlined recursively."""
-    new = dict(replaced)
-    results: dict[Node, tuple[Node, ...]] = {}
-    for node in nodes:
-        if node in new:
-            continue
-        if node.op == "call":
-            results[node] = inline_graph(attrs_of(node, at.CallAttrs).graph, [new[i] for i in node.inputs])
-            new[node] = node  # only `item` nodes read it, and they are replaced
-        elif node.op == "item" and node.inputs[0] in results:
-            new[node] = results[node.inputs[0]][attrs_of(node, at.ItemAttrs).index]
-        else:
+    """The outputs of a graph, inlined over its arguments; its own calls stay."""
+    new = dict(zip(graph.inputs, arguments, strict=True))
+    for node in graph.nodes:
+        if node not in new:
             new[node] = node.with_inputs([new[i] for i in node.inputs])
-    return new
+    return tuple(new[o.node] for o in graph.outputs)
 
 
 def strip_stop_gradients(graph: IRGraph) -> IRGraph:

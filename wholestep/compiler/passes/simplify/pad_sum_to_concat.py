@@ -34,8 +34,6 @@ def concat_pad_sums(graph: IRGraph) -> IRGraph:
             ):
                 node = reshape_parts(node) or node
         new[old] = node
-    if all(a is b for a, b in new.items()):
-        return graph
     return graph.with_nodes(new)
 
 
@@ -55,23 +53,24 @@ def concat_of_pads(pads: Sequence[Node]) -> Node | None:
     """The concatenation equal to a sum of pads, if the pads are zero and tile the result without overlap."""
     if any(p.op != "pad" or attrs_of(p, at.PadAttrs).value != 0 for p in pads):
         return None
-    padded = {d for p in pads for d, low_high in enumerate(_margins(p)) if any(low_high)}
-    if len(padded) != 1:
+    axis = padded_axis(pads)
+    if axis is None:
         return None
-    (axis,) = padded
-    ordered = sorted(pads, key=lambda p: _margins(p)[axis][0])
+    ordered = sorted(pads, key=lambda p: attrs_of(p, at.PadAttrs).low[axis])
     end = 0
     for p in ordered:
         length = p.inputs[0].type.shape[axis]
-        if not isinstance(length, int) or _margins(p)[axis][0] != end:
+        if not isinstance(length, int) or attrs_of(p, at.PadAttrs).low[axis] != end:
             return None
         end += length
-    return b.concat([p.inputs[0] for p in ordered], axis) if _margins(ordered[-1])[axis][1] == 0 else None
+    return b.concat([p.inputs[0] for p in ordered], axis) if end == pads[0].type.shape[axis] else None
 
 
-def _margins(pad: Node) -> list[tuple[int, int]]:
-    a = attrs_of(pad, at.PadAttrs)
-    return list(zip(a.low, a.high, strict=True))
+def padded_axis(pads: Sequence[Node]) -> int | None:
+    """The axis along which all pads add elements; None if there are several, or none."""
+    attrs = [attrs_of(p, at.PadAttrs) for p in pads]
+    axes = {d for a in attrs for d, ends in enumerate(zip(a.low, a.high, strict=True)) if any(ends)}
+    return axes.pop() if len(axes) == 1 else None
 
 
 def reshape_parts(node: Node) -> Node | None:

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import IRGraph, Node, body_of, with_body
+from wholestep.compiler.ir.graph import IRGraph, Node, body_of, rewrite, with_body
+from wholestep.compiler.passes.simplify.inline import inline_graph
 from wholestep.errors import GraphError
 
 
@@ -23,32 +24,15 @@ def unroll_inner_loops(graph: IRGraph) -> IRGraph:
         rebuilt = node.with_inputs([new[i] for i in node.inputs])
         body = body_of(node) if node.op == "scan" else None
         new[node] = rebuilt if body is None else with_body(rebuilt, unroll_loops(body))
-    return _rebuild(graph, new)
+    return graph.with_nodes(new)
 
 
 def unroll_loops(graph: IRGraph) -> IRGraph:
     """The graph with every loop unrolled, those in custom gradients too."""
-    if all(body_of(n) is None for n in graph.nodes):
-        return graph
-    new: dict[Node, Node] = {}
-    results: dict[Node, list[Node]] = {}
-    for node in graph.nodes:
-        if node.op == "scan":
-            results[node] = _unroll(node, [new[i] for i in node.inputs])
-            new[node] = node  # only `item` nodes read it, and they are replaced
-        elif node.op == "item" and node.inputs[0] in results:
-            new[node] = results[node.inputs[0]][attrs_of(node, at.ItemAttrs).index]
-        else:
-            inner, rebuilt = body_of(node), node.with_inputs([new[i] for i in node.inputs])
-            new[node] = rebuilt if inner is None else with_body(rebuilt, unroll_loops(inner))
-    return _rebuild(graph, new)
+    return rewrite(graph, lambda n: _unroll(n) if n.op == "scan" else n)
 
 
-def _rebuild(graph: IRGraph, new: dict[Node, Node]) -> IRGraph:
-    return graph.with_nodes(new)
-
-
-def _unroll(node: Node, inputs: Sequence[Node]) -> list[Node]:
+def _unroll(node: Node) -> tuple[Node, ...]:
     """All results of a loop, by one copy of its body per step."""
     a = attrs_of(node, at.ScanAttrs)
     if not isinstance(a.length, int):
@@ -57,27 +41,18 @@ def _unroll(node: Node, inputs: Sequence[Node]) -> list[Node]:
             + (f" ({node.line})" if node.line else "")
             + ". Make that dimension an integer, or exchange the inner and the outer loop."
         )
-    body = unroll_loops(a.graph)
-    carries, sequences = list(inputs[: a.carries]), inputs[a.carries : a.carries + a.sequences]
-    invariant = inputs[a.carries + a.sequences :]
+    carries, sequences = list(node.inputs[: a.carries]), node.inputs[a.carries : a.carries + a.sequences]
+    invariant = node.inputs[a.carries + a.sequences :]
     carry_history = [[c] for c in carries]
-    stacks: list[list[Node]] = [[] for _ in body.outputs[a.carries :]]
+    stacks: list[list[Node]] = [[] for _ in a.graph.outputs[a.carries :]]
     with build.origin(node):
         for t in reversed(range(a.length)) if a.reverse else range(a.length):
-            results = _step(body, [*carries, *(_slot(s, t) for s in sequences), *invariant])
-            carries = results[: a.carries]
+            results = inline_graph(a.graph, [*carries, *(_slot(s, t) for s in sequences), *invariant])
+            carries = list(results[: a.carries])
             for values, value in zip((*carry_history, *stacks), results, strict=True):
                 values.append(value)
         ordered = [list(reversed(v)) if a.reverse else v for v in (*carry_history, *stacks)]
-        return [_stack(v) if v else build.full(0, type) for v, type in zip(ordered, node.results, strict=True)]
-
-
-def _step(body: IRGraph, inputs: Sequence[Node]) -> list[Node]:
-    new = dict(zip(body.inputs, inputs, strict=True))
-    for n in body.nodes:
-        if n not in new:
-            new[n] = n.with_inputs([new[i] for i in n.inputs])
-    return [new[o.node] for o in body.outputs]
+        return tuple(_stack(v) if v else build.full(0, type) for v, type in zip(ordered, node.results, strict=True))
 
 
 def _slot(stack: Node, index: int) -> Node:

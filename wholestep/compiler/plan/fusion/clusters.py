@@ -17,8 +17,7 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.ir.ops import LEAVES, OPS, Family, Trait, ops_with
 from wholestep.compiler.ir.types import Extent, Shape, boolean, evaluate
-from wholestep.compiler.passes.rematerialize.late_readers import Rematerialized
-from wholestep.compiler.passes.rematerialize.memory_budget import RecomputedElementwise, RecomputedProduct
+from wholestep.compiler.passes.rematerialize.copies import is_in_reader, is_late
 from wholestep.compiler.plan.fusion.reachability import Reach
 from wholestep.compiler.plan.lower.convolution_ops import (
     KERNELS,
@@ -153,11 +152,8 @@ class Fuser:
         return (
             node in self.summed
             or node.type.dtype == boolean
-            or isinstance(node, Rematerialized)
-            or all(
-                (a.base in self.deferred and not isinstance(a.base, Rematerialized)) or not is_op(a.base)
-                for a in accesses(node)
-            )
+            or is_in_reader(node)
+            or all((a.base in self.deferred and not is_in_reader(a.base)) or not is_op(a.base) for a in accesses(node))
         )
 
     def place(self, node: Node) -> None:
@@ -239,7 +235,7 @@ class Fuser:
     def choose(self, node: Node, waiting: list[Node], producers: dict[Cluster, None]) -> Cluster | None:
         """The latest producing cluster that can take an op; None if the op needs a cluster of its own."""
         for cluster in sorted(producers, key=self.position.__getitem__, reverse=True):
-            if isinstance(node, RecomputedElementwise | RecomputedProduct) and not is_rematerialized(cluster):
+            if is_late(node) and not is_rematerialized(cluster):
                 continue  # next to its inputs it would be computed, and kept alive, as early as the original
             fits = self.fits(node, accesses(node), cluster) and self.is_acyclic(cluster, producers)
             fits = fits and not self.is_full(cluster, node, waiting)
@@ -373,7 +369,7 @@ class Fuser:
 
 def is_rematerialized(cluster: Cluster) -> bool:
     """Does a cluster consist of rematerialized ops only?"""
-    return all(isinstance(n, RecomputedElementwise | RecomputedProduct) for n in cluster.nodes)
+    return all(map(is_late, cluster.nodes))
 
 
 def ask_target(rule: bool | str, *arguments: object) -> bool:

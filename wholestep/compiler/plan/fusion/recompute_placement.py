@@ -6,7 +6,7 @@ the point of need, so that its operands are not read a second time; `just_in_tim
 
 from __future__ import annotations
 
-from wholestep.compiler.passes.rematerialize.memory_budget import RecomputedElementwise
+from wholestep.compiler.passes.rematerialize.copies import is_in_reader, is_late
 from wholestep.compiler.plan.fusion.clusters import Cluster, absorb, is_rematerialized, reach_of
 from wholestep.compiler.plan.fusion.fuse_updates import count_buffers
 from wholestep.compiler.plan.fusion.partial_column_sums import full_shape_operands
@@ -20,7 +20,7 @@ def join_recomputed(clusters: list[Cluster], fusion: Fusion) -> list[Cluster]:
     guests = [
         c
         for c in clusters
-        if c.kind is Kind.NEST and c.loop is None and all(isinstance(n, RecomputedElementwise) for n in c.nodes)
+        if c.kind is Kind.NEST and c.loop is None and all(is_in_reader(n) and is_late(n) for n in c.nodes)
     ]
     if not guests:
         return clusters

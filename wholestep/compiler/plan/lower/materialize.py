@@ -12,7 +12,7 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import IRGraph, Node, Output, Update
 from wholestep.compiler.ir.ops import Trait, ops_with
 from wholestep.compiler.ir.types import DType, TensorType
-from wholestep.compiler.passes.rematerialize.late_readers import Rematerialized
+from wholestep.compiler.passes.rematerialize.copies import is_in_reader
 from wholestep.compiler.plan.lower.convolution_ops import KERNELS, WEIGHTS, WINDOWS
 from wholestep.compiler.plan.lower.routine_ops import (
     Assembled,
@@ -120,7 +120,7 @@ def _half_state(node: Node) -> Node:
 
 def broadcast_half_bias(node: Node) -> Node | None:
     """The half-precision bias row that a node broadcasts to a matrix, perhaps widened; None for other nodes."""
-    spread = node.inputs[0] if isinstance(node, Rematerialized) and node.op == "cast" else node
+    spread = node.inputs[0] if is_in_reader(node) and node.op == "cast" else node
     is_row = spread.op == "expand" and spread.inputs[0].type.rank == 1 and spread.type.dtype.is_half
     return spread.inputs[0] if is_row else None
 
@@ -171,7 +171,7 @@ class _Preparer:
                 b = Node("permute", (b,), at.PermuteAttrs((*range(rank - 2), rank - 1, rank - 2)), b.name, b.line)
             b, transpose_b = _copy(b), False
         flags = at.MatmulAttrs(attrs.transpose_a, transpose_b, attrs.accumulate)
-        return type(node)("matmul", (a, b), flags, node.name, node.line)
+        return node.copy((a, b), flags)
 
     def prepare(self, node: Node) -> Node:
         if node.op == "reshape":
@@ -185,11 +185,7 @@ class _Preparer:
             return node.with_inputs([self.in_rows(source)])
         if node.op == "matmul":
             return self.matmul(node)
-        if (
-            isinstance(node, Rematerialized)
-            and self.rules.takes_half_rows()
-            and (row := broadcast_half_bias(node)) is not None
-        ):
+        if is_in_reader(node) and self.rules.takes_half_rows() and (row := broadcast_half_bias(node)) is not None:
             return node.with_inputs([node.inputs[0].with_inputs([_half_state(row)])])
         if node.op == "gather":
             table, index = node.inputs  # rows can be gathered from any layout of a state

@@ -106,7 +106,7 @@ class Parts:
         return StatePiece(
             part.read()[:count],
             division.of_model,
-            axes[::-1] if division.turned else axes,
+            axes[::-1] if division.is_transposed else axes,
             form,
             first,
             division.cut,

@@ -10,9 +10,9 @@ from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.ir.types import DType, float32, float64
 from wholestep.compiler.passes.egraph.egraph import EGraph
 from wholestep.compiler.passes.egraph.encode import Encoded, encode
-from wholestep.compiler.passes.egraph.rules import rules_for
 from wholestep.compiler.passes.egraph.rules.composites import composites_with_definition
 from wholestep.compiler.passes.egraph.rules.rule import Exactness
+from wholestep.compiler.passes.egraph.rules.rule_set import rules_for
 from wholestep.compiler.passes.egraph.saturate import Budget, Worker, saturate
 
 

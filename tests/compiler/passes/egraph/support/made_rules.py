@@ -15,11 +15,11 @@ from wholestep.compiler.ir.graph import IRGraph, Node, toposort
 from wholestep.compiler.ir.semantics.interpret import interpret
 from wholestep.compiler.ir.types import Dim, DType, TensorType, Type, float64, int32
 from wholestep.compiler.passes.egraph.encode import Tables
-from wholestep.compiler.passes.egraph.rules import INSTANCE_LAWS
 from wholestep.compiler.passes.egraph.rules.composites import INSTANCES, rules_of_instance
 from wholestep.compiler.passes.egraph.rules.from_nodes import leaf
 from wholestep.compiler.passes.egraph.rules.instances import InstanceProfile, Scores
 from wholestep.compiler.passes.egraph.rules.rule import Exactness, Rule
+from wholestep.compiler.passes.egraph.rules.rule_set import INSTANCE_LAWS
 from wholestep.compiler.passes.egraph.rules.tree import Number, Tree, Variable
 from wholestep.compiler.passes.egraph.terms import TERMS
 

@@ -115,10 +115,8 @@ class _Transposer:
             (x, flip_x), (y, flip_y) = (self._operand(i) for i in node.inputs)
             a = attrs_of(node, at.MatmulAttrs)
             flags = at.MatmulAttrs(not (a.transpose_b ^ flip_y), not (a.transpose_a ^ flip_x), a.accumulate)
-            return type(node)(node.op, (y, x), flags, node.name, node.line)
-        return type(node)(
-            node.op, [self._transposed_replacement(i) for i in node.inputs], node.attrs, node.name, node.line
-        )
+            return node.copy((y, x), flags)
+        return node.copy([self._transposed_replacement(i) for i in node.inputs], node.attrs)
 
     def _operand(self, node: Node) -> tuple[Node, bool]:
         """The replacement that a product reads for a node, and whether it is the node's transpose."""
@@ -129,7 +127,7 @@ class _Transposer:
             (x, flip_x), (y, flip_y) = (self._operand(i) for i in node.inputs)
             a = attrs_of(node, at.MatmulAttrs)
             flags = at.MatmulAttrs(a.transpose_a ^ flip_x, a.transpose_b ^ flip_y, a.accumulate)
-            return type(node)(node.op, (x, y), flags, node.name, node.line)
+            return node.copy((x, y), flags)
         if node.op in REDUCTIONS and (node.inputs[0] in self.transposed_nodes or self._is_full_reduction(node)):
             return self._transpose_reduction(node)
         if node.op == "permute" and node.inputs[0] in self.transposed_nodes:

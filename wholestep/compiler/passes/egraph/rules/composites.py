@@ -298,7 +298,7 @@ def rules_of_instance(op: str, instance: Instance, exactness: Exactness, tables:
             if _leaves(name) <= _leaves(definition):
                 yield rule
             elif has_several_results:  # a result that does not read all inputs: recognized if another result was
-                yield replace(rule, beside=side(node, tables))
+                yield replace(rule, second_left=side(node, tables))
 
 
 def _leaves(node: Node) -> set[Node]:

@@ -92,7 +92,7 @@ class _Emitter:
     def emit(self, relation: str, ruleset: str) -> EmittedRule:
         left = self.rule.left
         assert isinstance(left, Apply), f"{self.rule.name}: the left side must be an op"
-        for tree in (*subtrees(left), *(subtrees(self.rule.beside) if self.rule.beside else ())):
+        for tree in (*subtrees(left), *(subtrees(self.rule.second_left) if self.rule.second_left else ())):
             if isinstance(tree, Apply) and tree not in self.node_names:
                 self._match(tree, "root" if tree == left else f"n{len(self.node_names)}")
         if self.rule.guard:
@@ -100,7 +100,7 @@ class _Emitter:
         self._bind_variable_types()
         self._pin_types()
         right = self._build(self.rule.right)
-        self._bound_magnitude()
+        self._limit_magnitude()
         numbers = {**self.numbers, **dict.fromkeys(self.type_names.values(), "i64")}
         row = " ".join(["root", *self.tensors.values(), *numbers])
         text = (
@@ -193,12 +193,12 @@ class _Emitter:
         self.actions.append(f"(set (type_of {name}) {type})")
         return name
 
-    def _bound_magnitude(self) -> None:
+    def _limit_magnitude(self) -> None:
         """Check and propagate the bounds: the new value may be `above` times larger and `below` times smaller than a
         value of the program."""
         if self.rule.scaled is None:
             return
-        created, of, factor = self.rule.scaled.made, self.rule.scaled.of, self.rule.scaled.factor
+        created, of, factor = self.rule.scaled.created, self.rule.scaled.of, self.rule.scaled.factor
         source = self.tensors[of.name] if isinstance(of, Variable) else self.node_names[of]
         size = f"(abs {factor.egglog(self._number)})"
         above, below = f"(* above {size})", f"(/ below {size})"
@@ -231,7 +231,7 @@ class _Emitter:
             if name[0].islower():
                 self.facts.append(f"(= {number} (type_of {self.tensors[name]}))")
             else:
-                self.facts.append(f"(= {self._bind_type(self.types.named(name))} {number})")
+                self.facts.append(f"(= {self._bind_type(self.types.by_name(name))} {number})")
 
     def _right_needs_type(self, type: object, variable: Variable) -> bool:
         """Does the right side depend on the type of this variable?"""

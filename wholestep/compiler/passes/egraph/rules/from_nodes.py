@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.graph import IRGraph, Node, Output, toposort
+from wholestep.compiler.ir.graph import IRGraph, Node, Output, leaf_name, toposort
 from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.passes.egraph.encode import Tables, full_value, is_opaque, slots_of
 from wholestep.compiler.passes.egraph.rules.expression import constant
@@ -84,7 +84,7 @@ def side(root: Node, tables: Tables, tolerance: float = 0.0) -> Tree:
 
 def _tree(node: Node, trees: dict[Node, Tree], tables: Tables, tolerance: float) -> Tree:
     if node.op == "input":
-        return Variable(node.attrs.name)  # type: ignore[attr-defined]
+        return Variable(leaf_name(node))
     type = type_name(node, tables)
     value = full_value(node)
     if value is not None:
@@ -104,7 +104,7 @@ def exact_types(roots: tuple[Node, ...], tables: Tables) -> tuple[tuple[str, int
     """The type ids of all named types and tensors of a rule."""
     pinned: dict[str, int] = {}
     for node in toposort(roots):
-        name = type_name(node, tables) if node.op != "input" else node.attrs.name  # type: ignore[attr-defined]
+        name = type_name(node, tables) if node.op != "input" else leaf_name(node)
         pinned[name] = tables.type_id(node.result)
     used = {t.type for root in roots for t in subtrees(side(root, tables)) if not isinstance(t, Variable)}
     return tuple(sorted((n, i) for n, i in pinned.items() if n[0].islower() or n in used))

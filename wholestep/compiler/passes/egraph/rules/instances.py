@@ -8,10 +8,12 @@ from itertools import permutations
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import IRGraph, Node
+from wholestep.compiler.ir.graph import IRGraph, Node, below
 from wholestep.compiler.ir.type_rules.layers import values_per_channel
 from wholestep.compiler.ir.types import DType, Extent, Shape, TensorType, product
 from wholestep.compiler.passes.egraph.encode import full_value
+
+VIEWS = ("permute", "reshape")
 
 
 @dataclass(frozen=True)
@@ -83,10 +85,10 @@ def _laws_hold(dtype: DType) -> bool:
 
 
 def _reductions(n: Node) -> list[tuple[int, int]]:
-    if n.op in ("sum", "max") and len(n.attrs.axes) == 1:  # type: ignore[attr-defined]
-        return [(n.inputs[0].type.rank, n.attrs.axes[0])]  # type: ignore[attr-defined]
-    if n.op in ("softmax", "log_softmax", "logsumexp"):
-        return [(n.inputs[0].type.rank, n.attrs.axis)]  # type: ignore[attr-defined]
+    if isinstance(n.attrs, at.ReduceAttrs) and len(n.attrs.axes) == 1:
+        return [(n.inputs[0].type.rank, n.attrs.axes[0])]
+    if isinstance(n.attrs, at.SoftmaxAttrs):
+        return [(n.inputs[0].type.rank, n.attrs.axis)]
     return [(n.inputs[0].type.rank, n.type.rank)] if n.op == "cross_entropy" else []
 
 
@@ -103,7 +105,7 @@ def _scales(graph: IRGraph) -> Iterator[float]:
     for n in graph.nodes:
         if n.op in ("softmax", "max", "where") and any(_is_unscaled_product(i) for i in n.inputs):
             yield 1.0
-        scaled = [_skip_views(i) for i in n.inputs] if n.op == "matmul" else []
+        scaled = [below(i, VIEWS) for i in n.inputs] if n.op == "matmul" else []
         for node in (n, *scaled) if any(i.op == "matmul" for i in n.inputs) else scaled:
             yield from _factors(node)
 
@@ -116,17 +118,11 @@ def _factors(node: Node) -> Iterator[float]:
             yield written if node.op == "mul" else 1.0 / written
 
 
-def _skip_views(node: Node) -> Node:
-    while node.op in ("permute", "reshape"):
-        (node,) = node.inputs
-    return node
-
-
 def _is_unscaled_product(node: Node) -> bool:
     """A product, possibly plus a mask, of unscaled operands."""
     if node.op == "add":
         return any(i.op == "matmul" and _is_unscaled_product(i) for i in node.inputs)
-    return node.op == "matmul" and not any(list(_factors(_skip_views(i))) for i in node.inputs)
+    return node.op == "matmul" and not any(list(_factors(below(i, VIEWS))) for i in node.inputs)
 
 
 def _is_scaled_product(node: Node) -> bool:

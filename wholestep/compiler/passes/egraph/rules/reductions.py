@@ -69,7 +69,7 @@ def _reductions_of_expands(graph: IRGraph, op: str) -> Iterator[tuple[Node, Node
     reductions: dict[TensorType, dict[tuple[int, ...], Node]] = {}
     for n in graph.nodes:
         if n.op == op:
-            reductions.setdefault(n.inputs[0].type, {}).setdefault(n.attrs.axes, n)  # type: ignore[attr-defined]
+            reductions.setdefault(n.inputs[0].type, {}).setdefault(b.attrs_of(n, at.ReduceAttrs).axes, n)
     for n in graph.nodes:
         if n.op == "expand" and n.inputs[0].type.rank > 0 and n.type.dtype.is_float and not n.type.dtype.is_half:
             for axes, reduction in reductions.get(n.type, {}).items():

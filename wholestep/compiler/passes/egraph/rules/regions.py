@@ -15,6 +15,7 @@ from wholestep.compiler.ir.graph import IRGraph, Node, Output
 from wholestep.compiler.ir.types import Dim, Extent, Shape, TensorType, float64
 from wholestep.compiler.passes.egraph.rules.from_nodes import InstanceLaw, Pair, leaf
 from wholestep.compiler.passes.egraph.rules.rule import Exactness, RuleScope
+from wholestep.compiler.passes.simplify.pad_sum_to_concat import padded_axis
 
 B, R = Exactness.BITWISE, Exactness.REASSOCIATING
 MOST_PADS = 8  # terms of one sum that is rewritten as a concatenation; the number of instances is cubic in it
@@ -153,7 +154,7 @@ def _sums_of_pads(graph: IRGraph) -> Iterator[Pair]:
     """pad(x) + pad(y) of adjacent slices, for any run of them: the gradient of a tensor that was sliced."""
     for n in graph.nodes:
         pads = _summands(n) if n.op == "add" else []
-        axis = _common_axis(pads)
+        axis = padded_axis(pads)
         if 2 <= len(pads) <= MOST_PADS and axis is not None:
             yield from _runs(sorted(pads, key=lambda p: attrs_of(p, at.PadAttrs).low[axis]), axis)
 
@@ -164,14 +165,6 @@ def _summands(node: Node) -> list[Node]:
         return [node]
     terms = [_summands(i) for i in node.inputs] if node.op == "add" else []
     return [p for part in terms for p in part] if terms and all(terms) else []
-
-
-def _common_axis(pads: Sequence[Node]) -> int | None:
-    """The only axis that is padded; None if there are several."""
-    padded = {
-        d for p in pads for a in [attrs_of(p, at.PadAttrs)] for d, two in enumerate(zip(a.low, a.high)) if any(two)
-    }
-    return padded.pop() if len(padded) == 1 else None
 
 
 def _runs(pads: Sequence[Node], axis: int) -> Iterator[Pair]:

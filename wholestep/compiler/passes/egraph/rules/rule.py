@@ -45,7 +45,7 @@ class Scaled:
     consecutive rules multiply, so that no chain of rules leaves the range of the dtype.
     """
 
-    made: Tree
+    created: Tree
     of: Tree
     factor: Expression
 
@@ -68,11 +68,11 @@ class Rule:
     replaces: bool = False  # the right side is extracted at any cost
     simplifies: bool = False  # the left side is subsumed: other rules no longer match it
     types: tuple[tuple[str, int], ...] = ()  # exact type ids, of type names and of tensors (lower case)
-    beside: Tree | None = None  # a second term that must exist too; it binds tensors that the left side does not
+    second_left: Tree | None = None  # a second term that must exist too; it binds tensors that the left side does not
     scaled: Scaled | None = None  # the value whose magnitude is bounded
 
     @cached_property
-    def taken(self) -> Rule:
+    def at_any_cost(self) -> Rule:
         """The same rule, with a right side that is extracted at any cost."""
         return replace(self, replaces=True)
 

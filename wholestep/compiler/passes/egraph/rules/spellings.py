@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from math import inf
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.ir.types import Shape, product
+from wholestep.compiler.passes.lower.layer_decompositions import attention_scores
 
 Spellings = Callable[[Node], Iterator[tuple[Node, ...]]]
 
@@ -62,7 +62,7 @@ def _mean(x: Node, axes: tuple[int, ...]) -> Node:
 # softmax(scale·q·kᵀ + mask)·v, the usual form: NaN for a query whose positions are all masked; the composite gives 0
 def _attention(y: Node) -> Iterator[tuple[Node, ...]]:
     q, k, v, *mask = y.inputs
-    yield (b.matmul(b.softmax(_scores(q, k, mask, attrs_of(y, at.AttentionAttrs)), q.type.rank - 1), v),)
+    yield (b.matmul(b.softmax(attention_scores(q, k, mask, attrs_of(y, at.AttentionAttrs)), q.type.rank - 1), v),)
 
 
 # p = softmax(scale·q·kᵀ + mask), dp = g·vᵀ, ds = p·(dp - Σ p·dp):
@@ -72,25 +72,13 @@ def _attention_grad(y: Node) -> Iterator[tuple[Node, ...]]:
     a = attrs_of(y, at.AttentionAttrs)
     q, k, v, *mask = (n for n in y.inputs[:-1] if n.op == "input")
     g = y.inputs[-1]
-    scores = _scores(q, k, mask, a)
+    scores = attention_scores(q, k, mask, a)
     last = scores.type.rank - 1
     p, dp = b.softmax(scores, last), b.matmul(g, v, transpose_b=True)
     inner = b.restore_axes(b.sum_axes(b.mul(p, dp), (last,)), (last,), p.type.shape)
     ds = b.mul(p, b.sub(dp, inner))
     dq, dk = b.scale(b.matmul(ds, k), a.scale), b.scale(b.matmul(ds, q, transpose_a=True), a.scale)
     yield dq, dk, b.matmul(p, g, transpose_a=True), *[ds] * len(mask)
-
-
-def _scores(q: Node, k: Node, mask: list[Node], a: at.AttentionAttrs) -> Node:
-    scores = b.scale(b.matmul(q, k, transpose_b=True), a.scale)
-    for m in mask:
-        scores = b.add(scores, m)
-    last = scores.type.rank - 1
-    if not a.causal:
-        return scores
-    shape = scores.type.shape
-    visible = b.make("less_equal", (b.iota(shape, last), b.iota(shape, last - 1)))
-    return b.where(visible, scores, b.full_like(scores, -inf))
 
 
 SPELLINGS: dict[str, Spellings] = {

@@ -16,8 +16,8 @@ class Types:
     def __init__(self, rule: Rule, both: bool = True) -> None:
         self._parent: dict[object, object] = {}
         self._constrain("left", rule.left)
-        if rule.beside:
-            self._constrain("left", rule.beside)
+        if rule.second_left:
+            self._constrain("left", rule.second_left)
         if both:
             self._constrain("right", rule.right)
             self._join(self._key("left", rule.left), self._key("right", rule.right))
@@ -26,7 +26,7 @@ class Types:
         """The representative of a subtree's type variable: equal for equal types."""
         return self._find(self._key(side, tree, parent, position))
 
-    def named(self, name: str) -> object:
+    def by_name(self, name: str) -> object:
         """The representative of a type that the law names."""
         return self._find(name)
 

@@ -1,4 +1,4 @@
-"""Products of half operands leave half results; what is late is made again from what lies in memory."""
+"""Products of half operands leave half results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from wholestep.compiler.ir.graph import IRGraph, Node
 from wholestep.compiler.ir.types import bfloat16, float32
 from wholestep.compiler.passes.lower.autocast import lower_precision
 from wholestep.compiler.passes.lower.half_gemm_outputs import round_products
-from wholestep.compiler.passes.rematerialize.late_readers import Rematerialized, rematerialize_late_reads
+from wholestep.compiler.passes.rematerialize.copies import Rematerialized
 
 
 def half(name: str, *shape: int | str) -> Node:
@@ -57,23 +57,3 @@ def test_a_bias_that_only_products_read_is_added_by_the_product() -> None:
     assert (len(added), len(whole)) == (2, 1)  # the second bias is read by a relu: it is added where that is
     assert sum(isinstance(n, Rematerialized) for n in after.nodes) == 1
     assert_same_values(before, after, rtol=2e-2)
-
-
-def test_what_is_late_is_made_again_from_less() -> None:
-    """The derivative of a tanh behind the next product: its argument is narrower than it."""
-    u, w = product(half("x", "batch", 8), half("w", 8, 16)), half("v", 16, 8)
-    rounded = b.cast(b.cast(u, bfloat16), float32)
-    t = b.unary("tanh", rounded)
-    y = product(b.cast(t, bfloat16), w)
-    slope = b.sub(b.full_like(t, 1.0), b.mul(t, t))
-    back = b.mul(product(b.cast(y, bfloat16), half("z", 8, 16)), slope)
-    before = graph_of(back, b.unary("abs", y))
-    after = rematerialize_late_reads(before)
-    again = [n.op for n in after.nodes if isinstance(n, Rematerialized)]
-    assert again.count("tanh") == 1  # beside the one of the forward pass
-    assert [n.op for n in after.nodes].count("tanh") == 2
-    assert_same_values(before, after, rtol=0)
-    small = graph_of(b.mul(t, t))
-    assert not [
-        n for n in rematerialize_late_reads(small).nodes if isinstance(n, Rematerialized) and n.op == "tanh"
-    ]  # nobody is late

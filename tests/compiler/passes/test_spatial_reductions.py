@@ -1,4 +1,4 @@
-"""Sums over pixels, and values that every reader makes for itself: the same numbers, fewer passes over images."""
+"""Sums over pixels: the same numbers, fewer passes over images."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from wholestep.compiler.passes.layout.spatial_reductions import (
     merge_spatial_sums,
     variances_in_one_pass,
 )
-from wholestep.compiler.passes.rematerialize.cheap_values import duplicate_centered_values
 
 BATCH = Dim.symbol("batch")
 IMAGES = TensorType((BATCH, 4, 5, 3), float64)
@@ -72,24 +71,6 @@ def test_what_varies_along_a_row_stays() -> None:
     graph = graph_of(stored, over_pixels(b.mul(stored, columns)))
     assert sums(merge_spatial_sums(graph))[0] == 4
     agrees(graph, merge_spatial_sums(graph))
-
-
-def test_every_reader_of_a_centred_image_has_its_own() -> None:
-    x = b.unary("sin", leaf("x"))
-    centred = b.sub(x, mean(x))
-    graph = graph_of(b.sum_axes(b.mul(centred, centred), (0,)), b.unary("exp", centred), b.neg(centred))
-    made = duplicate_centered_values(graph)
-    assert [n.op for n in graph.nodes].count("sub") == 1
-    assert [n.op for n in made.nodes].count("sub") == 3  # a square reads one twice
-    agrees(graph, made)
-
-
-def test_what_is_no_sum_over_its_own_columns_is_shared() -> None:
-    x, other = b.unary("sin", leaf("x")), b.unary("cos", leaf("x"))
-    shifted = b.sub(x, mean(other))  # x itself need not be in memory
-    rows = b.sub(x, b.expand_to(b.sum_axes(x, (3,)), IMAGES.shape, (0, 1, 2)))  # a row is at hand
-    graph = graph_of(b.unary("exp", shifted), b.neg(shifted), b.unary("exp", rows), b.neg(rows))
-    assert duplicate_centered_values(graph) is graph
 
 
 def test_images_are_added_up_with_their_pixels_and_variances_take_one_pass() -> None:
