@@ -16,10 +16,9 @@ from wholestep.nn.layers.linear import (
     Dropout3d as Dropout3d, DropPath as DropPath, Flatten as Flatten,
 )
 from wholestep.nn.layers.convolution import (
-    Conv1d as Conv1d, Conv2d as Conv2d, ConvTranspose1d as ConvTranspose1d, ConvTranspose2d as ConvTranspose2d,
-    SeparableConv2d as SeparableConv2d,
+    Conv1d as Conv1d, Conv2d as Conv2d, Conv3d as Conv3d, ConvTranspose1d as ConvTranspose1d,
+    ConvTranspose2d as ConvTranspose2d, ConvTranspose3d as ConvTranspose3d, SeparableConv2d as SeparableConv2d,
 )
-from wholestep.nn.layers.convolution3d import Conv3d as Conv3d, ConvTranspose3d as ConvTranspose3d
 from wholestep.nn.layers.pooling import (
     MaxPool1d as MaxPool1d, MaxPool2d as MaxPool2d, MaxPool3d as MaxPool3d, AvgPool1d as AvgPool1d,
     AvgPool2d as AvgPool2d, AvgPool3d as AvgPool3d, AdaptiveAvgPool1d as AdaptiveAvgPool1d,

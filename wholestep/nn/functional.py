@@ -13,7 +13,7 @@ from wholestep.compiler.frontend.functions.elementwise import clip
 from wholestep.compiler.frontend.functions.primitives import abs, expm1, sigmoid, tanh
 from wholestep.compiler.frontend.layers import composites, pooling, pooling_indices
 from wholestep.compiler.frontend.layers.composites import Switchable
-from wholestep.compiler.frontend.layers.convolution import Pair
+from wholestep.compiler.frontend.layers.window import Sizes
 from wholestep.compiler.frontend.shape.padding import pad as pad_axes
 from wholestep.compiler.frontend.tensor import Operand, Tensor, as_tensor, where
 from wholestep.compiler.frontend.trace import fail
@@ -56,10 +56,10 @@ def embedding(x: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tens
 
 def max_pool2d(
     x: Tensor,
-    kernel_size: Pair,
-    stride: Pair | None = None,
-    padding: Pair = 0,
-    dilation: Pair = 1,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
@@ -120,7 +120,7 @@ def batch_norm(
 
 
 def pad(x: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
-    """Pairs (before, after) from the last axis on: (left, right, top, bottom) of images; `ws.pad` has them by axis."""
+    """Sizess (before, after) from the last axis on: (left, right, top, bottom) of images; `ws.pad` has them by axis."""
     if len(pad) % 2 or len(pad) // 2 > x.ndim:
         fail(ShapeError, f"pad: pairs (before, after) for at most {x.ndim} axes; received {tuple(pad)}.")
     pairs = [(pad[i], pad[i + 1]) for i in range(0, len(pad), 2)]

@@ -9,8 +9,8 @@ from wholestep.compiler.frontend import initializers
 from wholestep.compiler.frontend.functions import statistics
 from wholestep.compiler.frontend.functions.einsum import einsum
 from wholestep.compiler.frontend.functions.primitives import gather, softmax
-from wholestep.compiler.frontend.layers import pooling_indices, resize, unfold
-from wholestep.compiler.frontend.layers.convolution import Pair
+from wholestep.compiler.frontend.layers import adaptive_pooling, pooling_indices, resize, unfold
+from wholestep.compiler.frontend.layers.window import Sizes
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import shape_text
@@ -194,7 +194,7 @@ class AdaptiveAvgPool3d(Module):
         self.size = size
 
     def forward(self, x: Tensor) -> Tensor:
-        return pooling_indices.adaptive_avg_pool3d(x, self.size)
+        return adaptive_pooling.adaptive_avg_pool3d(x, self.size)
 
 
 class AdaptiveMaxPool3d(Module):
@@ -204,7 +204,7 @@ class AdaptiveMaxPool3d(Module):
         self.size = size
 
     def forward(self, x: Tensor) -> Tensor:
-        return pooling_indices.adaptive_max_pool3d(x, self.size)
+        return adaptive_pooling.adaptive_max_pool3d(x, self.size)
 
 
 class MaxUnpool2d(Module):
@@ -213,11 +213,11 @@ class MaxUnpool2d(Module):
     Example: `ws.nn.MaxUnpool2d(2)(values, places)`.
     """
 
-    def __init__(self, window: Pair, stride: Pair | None = None, padding: Pair = 0) -> None:
+    def __init__(self, window: Sizes, stride: Sizes | None = None, padding: Sizes = 0) -> None:
         pairs = [(v, v) if isinstance(v, int) else tuple(v) for v in (window, stride or window, padding)]
         self.window, self.stride, self.padding = pairs
 
-    def forward(self, x: Tensor, indices: Tensor, size: Pair | None = None) -> Tensor:
+    def forward(self, x: Tensor, indices: Tensor, size: Sizes | None = None) -> Tensor:
         if size is None:
             how = zip(x.shape[2:], self.window, self.stride, self.padding, strict=True)
             size = [(int(n) - 1) * s - 2 * p + k for n, k, s, p in how]
@@ -229,7 +229,7 @@ class MaxUnpool2d(Module):
 class Unfold(Module):
     """Windows of images as columns (`ws.unfold`).  Example: `ws.nn.Unfold(3, padding=1)`."""
 
-    def __init__(self, kernel: Pair, dilation: Pair = 1, padding: Pair = 0, stride: Pair = 1) -> None:
+    def __init__(self, kernel: Sizes, dilation: Sizes = 1, padding: Sizes = 0, stride: Sizes = 1) -> None:
         self.how = (kernel, dilation, padding, stride)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -239,7 +239,7 @@ class Unfold(Module):
 class Fold(Module):
     """Columns added up to images (`ws.fold`).  Example: `ws.nn.Fold((8, 8), 2, stride=2)`."""
 
-    def __init__(self, size: Pair, kernel: Pair, dilation: Pair = 1, padding: Pair = 0, stride: Pair = 1) -> None:
+    def __init__(self, size: Sizes, kernel: Sizes, dilation: Sizes = 1, padding: Sizes = 0, stride: Sizes = 1) -> None:
         self.how = (size, kernel, dilation, padding, stride)
 
     def forward(self, x: Tensor) -> Tensor:
