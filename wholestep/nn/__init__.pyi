@@ -52,7 +52,7 @@ from wholestep.nn.wrappers.weight_norms import weight_norm as weight_norm, spect
 from wholestep.nn.layers.module_containers import (
     Identity as Identity, ModuleDict as ModuleDict, ModuleList as ModuleList, Unflatten as Unflatten,
 )
-from wholestep.nn.layers.torch_activations import (
+from wholestep.nn.layers.activations import (
     CELU as CELU, GLU as GLU, Hardshrink as Hardshrink, Hardsigmoid as Hardsigmoid, Hardtanh as Hardtanh,
     LogSigmoid as LogSigmoid, LogSoftmax as LogSoftmax, PReLU as PReLU, ReLU6 as ReLU6, SELU as SELU,
     Softmin as Softmin, Softshrink as Softshrink, Softsign as Softsign, Tanhshrink as Tanhshrink,

@@ -13,6 +13,7 @@ from wholestep.compiler.frontend.tensor import Tensor, as_tensor, where
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import DTypeError, OptionError, ShapeError
+from wholestep.nn.module.function_module import FunctionModule
 from wholestep.nn.module.module import Module
 from wholestep.nn.module.parameter import parameter, weight
 
@@ -138,7 +139,7 @@ class Embedding(Module):
         return f"{self.entries}, {self.width}" + ("" if self.padding is None else f", padding={self.padding}")
 
 
-class Dropout(Module):
+class Dropout(FunctionModule, function=drop):
     """Each element is 0 with probability p in training, the rest divided by 1 - p (Srivastava et al., 2014).
 
     Example: `ws.nn.Dropout(0.1)`.
@@ -149,9 +150,6 @@ class Dropout(Module):
         if not isinstance(value, int | float) or not 0 <= value <= 1:
             fail(OptionError, f"Dropout: p is a probability, between 0 and 1; received {value!r}.")
         self.p = p
-
-    def forward(self, x: Tensor) -> Tensor:
-        return drop(x, self.p)
 
     def options(self) -> str:
         return f"{self.p}"

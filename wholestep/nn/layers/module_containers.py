@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from wholestep.compiler.frontend.shape import axes
-from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import UsageError
+from wholestep.nn.module.function_module import FunctionModule
 from wholestep.nn.module.module import Module
 
 
@@ -60,11 +60,8 @@ class Identity(Module):
         return x
 
 
-class Unflatten(Module):
+class Unflatten(FunctionModule, function=axes.unflatten):
     """One axis as several.  Example: `ws.nn.Unflatten(1, (16, 7, 7))`."""
 
     def __init__(self, axis: int, sizes: Sequence[int]) -> None:
         self.axis, self.sizes = axis, tuple(sizes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return axes.unflatten(x, self.axis, self.sizes)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from wholestep.compiler.frontend.layers import adaptive_pooling, pooling
 from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.nn.module.function_module import FunctionModule
 from wholestep.nn.module.module import Module
 
 Sizes = int | Sequence[int]
@@ -145,36 +146,21 @@ class AdaptiveMaxPool2d(_AdaptivePool):
 # -- everything --------------------------------------------------------------------------------------------------
 
 
-class GlobalAvgPool1d(Module):
+class GlobalAvgPool1d(FunctionModule, function=adaptive_pooling.global_avg_pool1d):
     """The mean of each channel, (N, C, L) -> (N, C).  Example: `ws.nn.GlobalAvgPool1d()`."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return adaptive_pooling.global_avg_pool1d(x)
 
-
-class GlobalAvgPool2d(Module):
+class GlobalAvgPool2d(FunctionModule, function=adaptive_pooling.global_avg_pool2d):
     """The mean of each channel, (N, C, H, W) -> (N, C).  Example: `ws.nn.GlobalAvgPool2d()`."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return adaptive_pooling.global_avg_pool2d(x)
 
-
-class GlobalAvgPool3d(Module):
+class GlobalAvgPool3d(FunctionModule, function=adaptive_pooling.global_avg_pool3d):
     """The mean of each channel, (N, C, D, H, W) -> (N, C).  Example: `ws.nn.GlobalAvgPool3d()`."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return adaptive_pooling.global_avg_pool3d(x)
 
-
-class GlobalMaxPool1d(Module):
+class GlobalMaxPool1d(FunctionModule, function=adaptive_pooling.global_max_pool1d):
     """The largest element of each channel, (N, C, L) -> (N, C).  Example: `ws.nn.GlobalMaxPool1d()`."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return adaptive_pooling.global_max_pool1d(x)
 
-
-class GlobalMaxPool2d(Module):
+class GlobalMaxPool2d(FunctionModule, function=adaptive_pooling.global_max_pool2d):
     """The largest element of each channel, (N, C, H, W) -> (N, C).  Example: `ws.nn.GlobalMaxPool2d()`."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return adaptive_pooling.global_max_pool2d(x)

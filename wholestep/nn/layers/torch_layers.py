@@ -17,6 +17,7 @@ from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import OptionError, ShapeError
 from wholestep.nn import functional as fn
 from wholestep.nn.layers.linear import positive
+from wholestep.nn.module.function_module import FunctionModule
 from wholestep.nn.module.module import Module
 from wholestep.nn.module.parameter import Parameter, parameter
 
@@ -173,7 +174,7 @@ class ChannelShuffle(Module):
         return f"{self.groups}"
 
 
-class LocalResponseNorm(Module):
+class LocalResponseNorm(FunctionModule, function=pooling_indices.local_response_norm):
     """x divided by the mean square of neighbouring channels (`ws.local_response_norm`).
 
     Example: `ws.nn.LocalResponseNorm(5)`.
@@ -183,28 +184,19 @@ class LocalResponseNorm(Module):
         positive("LocalResponseNorm", size=size)
         self.size, self.alpha, self.beta, self.k = size, alpha, beta, k
 
-    def forward(self, x: Tensor) -> Tensor:
-        return pooling_indices.local_response_norm(x, self.size, self.alpha, self.beta, self.k)
 
-
-class AdaptiveAvgPool3d(Module):
+class AdaptiveAvgPool3d(FunctionModule, function=adaptive_pooling.adaptive_avg_pool3d):
     """The mean of `size` windows of volumes.  Example: `ws.nn.AdaptiveAvgPool3d((1, 4, 4))`."""
 
     def __init__(self, size: Any) -> None:
         self.size = size
 
-    def forward(self, x: Tensor) -> Tensor:
-        return adaptive_pooling.adaptive_avg_pool3d(x, self.size)
 
-
-class AdaptiveMaxPool3d(Module):
+class AdaptiveMaxPool3d(FunctionModule, function=adaptive_pooling.adaptive_max_pool3d):
     """The largest element of `size` windows of volumes.  Example: `ws.nn.AdaptiveMaxPool3d(2)`."""
 
     def __init__(self, size: Any) -> None:
         self.size = size
-
-    def forward(self, x: Tensor) -> Tensor:
-        return adaptive_pooling.adaptive_max_pool3d(x, self.size)
 
 
 class MaxUnpool2d(Module):
@@ -226,24 +218,18 @@ class MaxUnpool2d(Module):
         return pooling_indices.max_unpool2d(x, indices, size)
 
 
-class Unfold(Module):
+class Unfold(FunctionModule, function=unfold.unfold):
     """Windows of images as columns (`ws.unfold`).  Example: `ws.nn.Unfold(3, padding=1)`."""
 
     def __init__(self, kernel: Sizes, dilation: Sizes = 1, padding: Sizes = 0, stride: Sizes = 1) -> None:
-        self.how = (kernel, dilation, padding, stride)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return unfold.unfold(x, *self.how)
+        self.kernel, self.dilation, self.padding, self.stride = kernel, dilation, padding, stride
 
 
-class Fold(Module):
+class Fold(FunctionModule, function=unfold.fold):
     """Columns added up to images (`ws.fold`).  Example: `ws.nn.Fold((8, 8), 2, stride=2)`."""
 
     def __init__(self, size: Sizes, kernel: Sizes, dilation: Sizes = 1, padding: Sizes = 0, stride: Sizes = 1) -> None:
-        self.how = (size, kernel, dilation, padding, stride)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return unfold.fold(x, *self.how)
+        self.size, self.kernel, self.dilation, self.padding, self.stride = size, kernel, dilation, padding, stride
 
 
 class UpsamplingNearest2d(Module):
