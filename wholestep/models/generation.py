@@ -52,7 +52,7 @@ class KeyValueCache:
         self._calls += 1
         return self._cache_entry(f"cache.{self._calls - 1}.k", k), self._cache_entry(f"cache.{self._calls - 1}.v", v)
 
-    def carried(self, name: str, shape: tuple[int | Dim, ...], dtype: object) -> Tensor:
+    def carried_value(self, name: str, shape: tuple[int | Dim, ...], dtype: object) -> Tensor:
         """What `carry` kept after the tokens before these; zeros before the first of a text."""
         state = self._graph.state(f"cache.{name}", shape, 0.0, dtype)
         self._states[name] = state

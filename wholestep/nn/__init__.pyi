@@ -32,7 +32,7 @@ from wholestep.nn.layers.resize import (
     ReplicationPad1d as ReplicationPad1d, ReplicationPad2d as ReplicationPad2d, CircularPad1d as CircularPad1d,
     CircularPad2d as CircularPad2d,
 )
-from wholestep.nn.layers.batch_norm import (
+from wholestep.nn.layers.normalization import (
     BatchNorm1d as BatchNorm1d, BatchNorm2d as BatchNorm2d, BatchNorm3d as BatchNorm3d,
 )
 from wholestep.nn.layers.normalization import (
@@ -49,7 +49,7 @@ from wholestep.nn.layers.recurrent_cells import RNNCell as RNNCell, LSTMCell as 
 from wholestep.nn.layers.conv_lstm import ConvLSTM2d as ConvLSTM2d
 from wholestep.nn.wrappers.lora_adapters import lora as lora, Adapters as Adapters
 from wholestep.nn.wrappers.weight_norms import weight_norm as weight_norm, spectral_norm as spectral_norm
-from wholestep.nn.layers.module_containers import (
+from wholestep.nn.layers.containers import (
     Identity as Identity, ModuleDict as ModuleDict, ModuleList as ModuleList, Unflatten as Unflatten,
 )
 from wholestep.nn.layers.activations import (

@@ -35,7 +35,7 @@ from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import OptionError, ShapeError
 from wholestep.lazy import missing_names
 from wholestep.losses import classification, distances, probabilities, regression
-from wholestep.nn.module.training_mode import BY_ENTRY_POINT, Mode
+from wholestep.nn.module.freezing import BY_ENTRY_POINT, Mode
 
 __all__ = [
     "batch_norm", "binary_cross_entropy", "binary_cross_entropy_with_logits", "celu", "cosine_similarity",

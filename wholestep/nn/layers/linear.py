@@ -32,9 +32,9 @@ def regularize(module: Module, weight: Regularizer, activity: Regularizer) -> No
     """Give a module the regularisers that its constructor was given."""
     for option, given in (("weight_regularizer", weight), ("activity_regularizer", activity)):
         if given is not None:
-            from wholestep.nn.module.regularizers import checked  # few layers have any
+            from wholestep.nn.module.regularizers import as_regularizer  # few layers have any
 
-            setattr(module, option, checked(type(module).__name__, option, given))
+            setattr(module, option, as_regularizer(type(module).__name__, option, given))
 
 
 class Linear(Module):

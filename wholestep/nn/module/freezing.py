@@ -1,8 +1,9 @@
-"""Assignments to a module that mean something in Keras or PyTorch: they freeze it, or are answered."""
+"""Attributes of a module that Keras or PyTorch have: assignments freeze it or are answered; `self.training`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NoReturn
 
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
@@ -89,3 +90,21 @@ def _modules(model: Module) -> list[Module]:
 def _updates_buffers(module: Module) -> bool:
     owned = module.__dict__.get("_owned", {}).values()
     return bool(module.__dict__.get(TRAINABLE, True)) and any(not p.trained for p in owned)
+
+
+class Mode:
+    """What `module.training` is: `F.dropout(x, p, training=self.training)` takes it; it has no truth."""
+
+    def __bool__(self) -> NoReturn:
+        fail(
+            UsageError,
+            "whether a step trains belongs to the entry point (session.step trains, predict and evaluate do not), so "
+            "self.training is neither True nor False while a model is recorded. Write both: "
+            "ws.by_mode(in_training, otherwise).",
+        )
+
+    def __repr__(self) -> str:
+        return "BY_ENTRY_POINT"
+
+
+BY_ENTRY_POINT = Mode()

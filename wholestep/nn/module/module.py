@@ -83,13 +83,13 @@ class Module:
             fail(UsageError, f"{type(self).__name__} was called on tensors of no graph; record an input: g.input(...).")
         here = trace.trace_of(graph)
         here.open(self)
-        with trace.running(here, self):
+        with trace.run_module(here, self):
             output = self.forward(*inputs, **named)
         if self.weight_regularizer is not None or self.activity_regularizer is not None:
             from wholestep.nn.module.regularizers import record
 
             record(here, self, output)
-        trace.seen(here, self, (*inputs, *named.values()), output)
+        trace.notify_watcher(here, self, (*inputs, *named.values()), output)
         return output
 
     # -- attributes ----------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ def _each(model: Module, outputs: Any, option: str, asked: bool | str, change: A
         fail(UsageError, f"{type(model).__name__} gives {type(outputs).__name__}, which holds no scores.")
     numbered = {f"output{i}": out for i, out in enumerate(outputs)} if isinstance(outputs, tuple) else outputs
     named = {"output": numbered} if isinstance(numbered, np.ndarray) else dict(numbered)
-    known = _known(model, named) if asked is True else dict.fromkeys(named, SAID[str(asked)])
+    known = _meanings_of(model, named) if asked is True else dict.fromkeys(named, SAID[str(asked)])
     if not known:
         fail(
             UsageError,
@@ -55,7 +55,7 @@ def _each(model: Module, outputs: Any, option: str, asked: bool | str, change: A
     return tuple(done.values()) if isinstance(outputs, tuple) else done
 
 
-def _known(model: Module, outputs: Mapping[str, Any]) -> dict[str, Meaning]:
+def _meanings_of(model: Module, outputs: Mapping[str, Any]) -> dict[str, Meaning]:
     met: dict[str, Meaning] = model.__dict__.get(MEANINGS, {})
     encoding = encoding_of(model)
     if not met and encoding is not None and encoding.classes is not None:  # from a file

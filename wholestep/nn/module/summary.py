@@ -71,7 +71,7 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 def summarize(model: Module, inputs: Sequence[object], named: Mapping[str, object]) -> Summary:
     """Record a model on inputs of the given specs, or of those that it has seen, and count what each module does."""
     if not inputs and not named:
-        inputs, named = _seen(model)
+        inputs, named = _last_inputs(model)
     graph = Graph()
     tensors = [_input(graph, f"x{i}" if i else "x", spec) for i, spec in enumerate(inputs)]
     by_name = {name: _input(graph, name, spec) for name, spec in named.items()}
@@ -87,7 +87,7 @@ def summarize(model: Module, inputs: Sequence[object], named: Mapping[str, objec
         known = rows.get(path)
         rows[path] = row if known is None else _again(known, row)
 
-    with trace.watching(watch):
+    with trace.watch_modules(watch):
         model(*tensors, **by_name)
     order = [path for path, _ in model.named_modules()]
     whole = rows[""]
@@ -98,7 +98,7 @@ def summarize(model: Module, inputs: Sequence[object], named: Mapping[str, objec
     return Summary(tuple(listed), sum(p.elements for p in owned), trained, whole.flops, sum(r.bytes for r in leaves))
 
 
-def _seen(model: Module) -> tuple[Sequence[object], Mapping[str, object]]:
+def _last_inputs(model: Module) -> tuple[Sequence[object], Mapping[str, object]]:
     """The inputs that a model was last trained, evaluated or asked with."""
     known = model.__dict__.get(SEEN)
     if known is None:

@@ -109,13 +109,13 @@ def _by_paths(names: Sequence[str], rename: Mapping[str, str | None]) -> Callabl
         for old in keys:
             found = _path_before(old, name)
             if found is not None:
-                return _renamed(name, found, rename[old])
+                return _new_name(name, found, rename[old])
         return name
 
     return other
 
 
-def _renamed(name: str, found: Match, new: str | None) -> str | None:
+def _new_name(name: str, found: Match, new: str | None) -> str | None:
     if not isinstance(new, str):
         return new
     for part in found.stars if "*" in new else ():
@@ -155,13 +155,13 @@ def hint_for(missing: Sequence[str], unexpected: Sequence[str], names: Sequence[
     found = Counter((prefix, "") for prefix in _prefixes(unexpected, set(missing)))
     found.update(("", prefix) for prefix in _prefixes(missing, set(unexpected)))
 
-    def matching(rename: Mapping[str, str | None]) -> int:
+    def count_matches(rename: Mapping[str, str | None]) -> int:
         other = _by_paths(names, rename)
         return len(known.intersection(filter(None, map(other, names))))
 
-    counts = {pair: matching(dict([pair])) for pair, _ in found.most_common(TRIED)}
+    counts = {pair: count_matches(dict([pair])) for pair, _ in found.most_common(TRIED)}
     best = max(counts, key=lambda pair: counts[pair], default=("", ""))
-    if counts.get(best, 0) <= matching({}):
+    if counts.get(best, 0) <= count_matches({}):
         return ""
     return f"Pass rename={{{best[0]!r}: {best[1]!r}}}: {counts[best]} of {len(names)} names are then the model's."
 

@@ -29,10 +29,10 @@ def load_state_dict(model: Module, values: Any, strict: bool, rename: Rename | N
     """Give a model the arrays of a mapping; all are checked before the first is written."""
     from wholestep.steps.states import state_with_numbers
 
-    report, found = _matched(model, by_name(values, rename), hinting=rename is None)
+    report, found = _match(model, by_name(values, rename), hinting=rename is None)
     _refuse(report, strict)
     arrays = model.named_arrays()
-    fitting = {name: _converted(found[name], arrays[name].dtype.numpy, name) for name in report.loaded}
+    fitting = {name: _convert(found[name], arrays[name].dtype.numpy, name) for name in report.loaded}
     state = state_with_numbers(model, overwritten=fitting)
     for name, array in fitting.items():
         state.replace(name, array)
@@ -50,7 +50,7 @@ def by_name(values: Any, rename: Rename | None) -> dict[str, object]:
     return {name: values[old] for name, old in rename_names(values, rename).items()}
 
 
-def _matched(model: Module, values: Mapping[str, object], hinting: bool) -> tuple[LoadReport, dict[str, Array]]:
+def _match(model: Module, values: Mapping[str, object], hinting: bool) -> tuple[LoadReport, dict[str, Array]]:
     """What could be loaded and what does not match; arrays by the names that the model stores them under."""
     arrays = model.named_arrays()
     first = {owned: name for name, owned in arrays.items()}
@@ -81,7 +81,7 @@ def _refuse(report: LoadReport, strict: bool) -> None:
     raise kind("\n".join([f"the {what} do not match the model; nothing was loaded.", *lines]))
 
 
-def _converted(array: Array, wanted: np.dtype[Any], name: str) -> Array:
+def _convert(array: Array, wanted: np.dtype[Any], name: str) -> Array:
     """The array in the model's dtype: rounded where floats are shorter there, and never another number."""
     floats = letter_of(wanted) == "f"
     if letter_of(array.dtype) == "f" and not floats:

@@ -14,7 +14,7 @@ from wholestep.compiler.frontend.layers.composites import Switchable
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError, ShapeError, UsageError
-from wholestep.nn.derived import derived
+from wholestep.nn.derived import make_subclass
 from wholestep.nn.layers.attention import MultiHeadAttention
 from wholestep.nn.layers.linear import Dropout, Linear, positive
 from wholestep.nn.module.module import Module
@@ -115,7 +115,7 @@ def _adapted_class(kind: type[Module], method: str, scale: float) -> type[Module
     """A kind of layer whose method adds the product of lora_A and lora_B to what it computes."""
     plain: Callable[..., Tensor] = getattr(kind, method)
 
-    def adapted(self: Any, x: Tensor, *bounds: int) -> Tensor:
+    def forward(self: Any, x: Tensor, *bounds: int) -> Tensor:
         small = self.lora_A(x if self.lora_dropout is None else self.lora_dropout(x))
         if not bounds:
             update: Tensor = self.lora_B(small) * scale
@@ -124,7 +124,7 @@ def _adapted_class(kind: type[Module], method: str, scale: float) -> type[Module
         update = (small @ self.lora_B.weight[first:last].T) * scale
         return plain(self, x, *bounds) + update
 
-    return derived(kind, {method: adapted, "plain_kind": kind}, _adapted_class, kind, method, scale)
+    return make_subclass(kind, {method: forward, "plain_kind": kind}, _adapted_class, kind, method, scale)
 
 
 class Adapters:
