@@ -63,9 +63,9 @@ def embedding(x: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tens
     if padding_idx is None:
         return weight[x]
     row = padding_idx % int(weight.shape[0])
-    kept = (x != row).reshape((*x.shape, 1))
-    found = weight[x]
-    return where(kept, found, primitives.stop_gradient(found))
+    is_token = (x != row).reshape((*x.shape, 1))
+    rows = weight[x]
+    return where(is_token, rows, primitives.stop_gradient(rows))
 
 
 def max_pool2d(
@@ -77,14 +77,14 @@ def max_pool2d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """`ws.max_pool2d` with PyTorch's order of arguments; with `return_indices` also where each maximum stands."""
+    """`ws.max_pool2d` with PyTorch's order of arguments; with `return_indices` also the index of each maximum."""
     if return_indices:
         return pooling_indices.max_pool2d_with_indices(x, kernel_size, stride, padding, dilation, ceil_mode)
     return pooling.max_pool2d(x, kernel_size, stride, padding, ceil_mode, dilation)
 
 
 def dropout(x: Tensor, p: float | Switchable = 0.5, training: bool | Mode = BY_ENTRY_POINT) -> Tensor:
-    """`ws.dropout`: steps that train drop; `training=self.training` says the same, `training=False` drops never."""
+    """`ws.dropout`: training steps drop; `training=self.training` means the same, `training=False` never drops."""
     return x if training is False else composites.dropout(x, p)
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def positive(kind: str, **sizes: int) -> None:
-    """Refuse sizes that are no whole numbers of at least 1."""
+    """OptionError unless the sizes are integers of at least 1."""
     for what, value in sizes.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             fail(OptionError, f"{kind}: {what} is a whole number of at least 1; received {value!r}.")
@@ -89,15 +89,15 @@ class Linear(Module):
         return y if self.bias is None else y + self.bias
 
     def options(self) -> str:
-        said = "" if self.split is None else f", split={self.split!r}"
-        return f"{self.inputs}, {self.outputs}" + ("" if self.bias is not None else ", bias=False") + said
+        split = "" if self.split is None else f", split={self.split!r}"
+        return f"{self.inputs}, {self.outputs}" + ("" if self.bias is not None else ", bias=False") + split
 
 
 class Embedding(Module):
     """Row i of the weight (entries, width) for each index i; normal with std 1 as in PyTorch unless `init` is given.
 
     Args:
-        padding: an index that stands for nothing: its row begins as zeros, and is not trained.
+        padding: the index of padding: its row starts as zeros and is not trained.
         weight_regularizer, activity_regularizer: as of `Linear`.
 
     Example: `ws.nn.Embedding(50257, 768)`.
@@ -156,7 +156,7 @@ class Dropout(FunctionModule, function=drop):
 
 
 class _DropSlices(Module):
-    """Whole slices at once: those that share their place on the first `kept` axes."""
+    """Dropout of entire slices: one draw for each index of the first `kept` axes."""
 
     kept: int
 

@@ -68,8 +68,8 @@ class BatchNorm1d(_BatchNorm):
     `requires_grad`, as in PyTorch.  `layer.trainable = False` uses the running statistics in training too and keeps
     them, as in Keras.  Names and defaults are PyTorch's.
 
-    Of several workers the batch is that of all of them; `per_worker=True` normalises each one's rows by themselves, as
-    PyTorch does unless it is told to synchronise: nothing crosses for it, and the result depends on their number.
+    With several workers the statistics are those of the whole batch; `per_worker=True` normalises the rows of each
+    by themselves, as PyTorch does without SyncBatchNorm: no communication, and the result depends on their number.
 
     Example: `ws.nn.BatchNorm1d(64)`.
     """

@@ -74,9 +74,9 @@ class Recurrent(Module):
                 if bias:
                     shapes |= {"bias_ih": (self.gates * hidden,), "bias_hh": (self.gates * hidden,)}
                 for name, shape in shapes.items():
-                    given = starts.get(name)
-                    made = parameter(shape, uniform, dtype) if given is None else weight(shape, given, dtype)
-                    setattr(self, name + suffix, made)
+                    start = starts.get(name)
+                    array = parameter(shape, uniform, dtype) if start is None else weight(shape, start, dtype)
+                    setattr(self, name + suffix, array)
         self.bias = bias
 
     @property
@@ -151,13 +151,13 @@ class Recurrent(Module):
         return scan(step, state, gates, reverse=reverse)
 
     def options(self) -> str:
-        said = [f"{self.inputs}, {self.hidden}", f"num_layers={self.num_layers}" if self.num_layers > 1 else ""]
-        said += ["batch_first=True" if self.batch_first else "", "bidirectional=True" if self.bidirectional else ""]
-        return ", ".join(s for s in said if s)
+        shown = [f"{self.inputs}, {self.hidden}", f"num_layers={self.num_layers}" if self.num_layers > 1 else ""]
+        shown += ["batch_first=True" if self.batch_first else "", "bidirectional=True" if self.bidirectional else ""]
+        return ", ".join(option for option in shown if option)
 
 
 def first_values(hidden: int) -> Initializer:
-    """Of every number of a recurrent layer."""
+    """The initializer of all parameters of a recurrent layer."""
     return initializers.uniform(-1.0 / math.sqrt(hidden), 1.0 / math.sqrt(hidden))
 
 

@@ -35,8 +35,8 @@ class Upsample(FunctionModule, function=resize.interpolate):
         self.size, self.scale, self.mode, self.align_corners = size, scale, mode, align_corners
 
     def options(self) -> str:
-        told = f"size={self.size}" if self.scale is None else f"scale={self.scale}"
-        return f"{told}, mode={self.mode!r}" + (", align_corners=True" if self.align_corners else "")
+        target = f"size={self.size}" if self.scale is None else f"scale={self.scale}"
+        return f"{target}, mode={self.mode!r}" + (", align_corners=True" if self.align_corners else "")
 
 
 class PixelShuffle(FunctionModule, function=resize.pixel_shuffle):

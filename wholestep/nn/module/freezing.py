@@ -23,7 +23,7 @@ LAYER_ANSWERS: Mapping[str, str] = {
     "device": "the device belongs to the run: ws.fit(..., device='cuda')",
     "rate": "the rate of a dropout is called p: layer.p = 0.1, for sessions built from then on",
     "activation": "an activation is a layer of its own: ws.nn.Sequential(layer, ws.nn.ReLU())",
-}  # of layers of ours
+}  # attributes of built-in layers
 
 
 def is_trainable(module: Module) -> bool:
@@ -59,7 +59,7 @@ def assign(module: Module, name: str, value: object) -> bool:
 
 
 def _does_nothing(module: Module, name: str) -> bool:
-    """Is it a layer of ours that does not read the attribute?  Classes of users have attributes of their own."""
+    """Is it a built-in layer that does not read the attribute?  Classes of users may define it."""
     has_weight = "weight" in module.__dict__.get("_owned", {})
     unread = {"rate": hasattr(type(module), "p") or "p" in module.__dict__, "activation": has_weight}
     return type(module).__module__.startswith("wholestep.") and unread.get(name, True)

@@ -261,7 +261,7 @@ class Module:
     # -- printing ------------------------------------------------------------------------------------------------
 
     def options(self) -> str:
-        """What `repr` shows between the brackets; a module without children says its sizes here."""
+        """The arguments that `repr` shows in brackets; a module without children returns its sizes."""
         return ""
 
     def __repr__(self) -> str:

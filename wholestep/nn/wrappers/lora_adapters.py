@@ -1,4 +1,4 @@
-"""LoRA: a model is frozen, and small matrices beside its large ones learn (arXiv:2106.09685)."""
+"""LoRA: the model is frozen, and a trained low-rank product is added to each of its linear maps (arXiv:2106.09685)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PREFIX = "base_model.model."  # of the names in the files of peft
 
 @dataclass(frozen=True)
 class Adaptable:
-    """A kind of layer that a low-rank product can stand beside."""
+    """A kind of layer to which a low-rank product can be added."""
 
     weight: str  # the parameter that it adds to
     outputs_first: bool  # (outputs, inputs), rather than (inputs, outputs)

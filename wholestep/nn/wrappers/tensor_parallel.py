@@ -42,14 +42,14 @@ class Splitting:
 def mark_split(
     owned: Any, axis: int, layer: str, what: str, units: int = 0, blocks: int = 1, widths: tuple[int, ...] = ()
 ) -> Any:
-    """The parameter, marked; `units` are its features along the axis unless said."""
+    """Mark a parameter to be split; `units` are its features along the axis by default."""
     count = units or owned.shape[axis] // blocks
     owned.splitting = Splitting(axis, blocks, count, what, layer, user_line(), widths)
     return owned
 
 
 def need_choice(layer: str, given: object, *known: str) -> Any:
-    """What `split=` was given, if the layer knows it; True where it knows one way."""
+    """The value of `split=`, which must be one that the layer supports; True selects the only one."""
     if given is True and len(known) == 1:
         return known[0]
     if given not in known:
@@ -67,7 +67,7 @@ def split_linear(layer: Any, given: str) -> None:
 
 
 def split_attention(layer: Any, given: object) -> None:
-    """A `MultiHeadAttention` by its heads: queries, keys and values by theirs, the projection behind by its inputs."""
+    """Split a `MultiHeadAttention` by heads: query, key and value by outputs, the output projection by inputs."""
     kind = f"MultiHeadAttention({layer.width}, {layer.heads})"
     need_choice(kind, given, HEADS)
     owned, shared = layer.named_arrays(), layer.kv_heads
@@ -93,7 +93,7 @@ def split_gpt2(model: Any, heads: int) -> None:
 
 
 def split_beside(of: Splitting, outputs_first: bool, a: Any, b: Any) -> None:
-    """The low-rank product beside a weight: what adds to divided outputs, or reads divided inputs, is divided alike."""
+    """Split the low-rank product of a weight in the same way: lora_B by outputs, or lora_A by inputs."""
     of_outputs = of.axis == (0 if outputs_first else 1)
     owned = (b if of_outputs else a).named_arrays()["weight"]
     owned.splitting = replace(of, axis=0 if of_outputs else 1)

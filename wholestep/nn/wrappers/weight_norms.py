@@ -25,7 +25,7 @@ def weight_norm(layer: Layer, name: str = "weight", axis: int = 0) -> Layer:
     The layer itself is changed, and returned.  Its numbers are drawn now, unless it has some: g begins as the length.
 
     Args:
-        axis: lengths are of the slices along it, the results' unless told otherwise.
+        axis: norms are of the slices along it; by default the axis of the outputs.
 
     Example: `ws.nn.weight_norm(ws.nn.Conv1d(8, 8, 3))`.
     """
