@@ -1,4 +1,4 @@
-"""Methods of `Module` that take arrays, files and specs: prediction, evaluation, weights.  Imports of later stages are lazy."""
+"""Methods of `Module` that take arrays, files and specs.  What they need of later stages is imported when called."""
 
 from __future__ import annotations
 

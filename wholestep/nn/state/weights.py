@@ -139,7 +139,7 @@ def save_arrays(
 
 
 def load(model: Module, path: str | PathLike[str], strict: bool, rename: Rename | None = None) -> LoadReport:
-    """Give a model the arrays of a file, of shards or of a folder, and the table encoding that is stored in the file."""
+    """Give a model the arrays of a file, of shards or of a folder, and the table encoding stored in the file."""
     values, encoding = read_weights(Path(path)), _read_encoding(Path(path))
     before = {name: dict(part) if name == "_owned" else part for name, part in model.__dict__.items()}
     if encoding is not None and not model.named_arrays():
