@@ -31,22 +31,23 @@ from wholestep.compiler.frontend.layers.composites import (
     rms_norm as rms_norm, batch_norm as batch_norm, by_mode as by_mode,
 )
 from wholestep.compiler.frontend.control.scan import scan as scan
-from wholestep.compiler.frontend.layers.convolution import (
-    conv1d as conv1d, conv2d as conv2d, conv_transpose1d as conv_transpose1d, conv_transpose2d as conv_transpose2d,
-)
-from wholestep.compiler.frontend.layers.convolution3d import (
-    avg_pool3d as avg_pool3d, conv3d as conv3d, conv_transpose3d as conv_transpose3d,
-    global_avg_pool3d as global_avg_pool3d, max_pool3d as max_pool3d,
+from wholestep.compiler.frontend.layers.convolution import conv1d as conv1d, conv2d as conv2d, conv3d as conv3d
+from wholestep.compiler.frontend.layers.transposed_convolution import (
+    conv_transpose1d as conv_transpose1d, conv_transpose2d as conv_transpose2d, conv_transpose3d as conv_transpose3d,
 )
 from wholestep.compiler.frontend.layers.pooling import (
+    avg_pool1d as avg_pool1d, avg_pool2d as avg_pool2d, avg_pool3d as avg_pool3d, max_pool1d as max_pool1d,
+    max_pool2d as max_pool2d, max_pool3d as max_pool3d,
+)
+from wholestep.compiler.frontend.layers.adaptive_pooling import (
     adaptive_avg_pool1d as adaptive_avg_pool1d, adaptive_avg_pool2d as adaptive_avg_pool2d,
-    adaptive_max_pool1d as adaptive_max_pool1d, adaptive_max_pool2d as adaptive_max_pool2d, avg_pool1d as avg_pool1d,
-    avg_pool2d as avg_pool2d, global_avg_pool1d as global_avg_pool1d, global_avg_pool2d as global_avg_pool2d,
-    global_max_pool1d as global_max_pool1d, global_max_pool2d as global_max_pool2d, max_pool1d as max_pool1d,
-    max_pool2d as max_pool2d,
+    adaptive_avg_pool3d as adaptive_avg_pool3d, adaptive_max_pool1d as adaptive_max_pool1d,
+    adaptive_max_pool2d as adaptive_max_pool2d, adaptive_max_pool3d as adaptive_max_pool3d,
+    global_avg_pool1d as global_avg_pool1d, global_avg_pool2d as global_avg_pool2d,
+    global_avg_pool3d as global_avg_pool3d, global_max_pool1d as global_max_pool1d,
+    global_max_pool2d as global_max_pool2d,
 )
 from wholestep.compiler.frontend.layers.pooling_indices import (
-    adaptive_avg_pool3d as adaptive_avg_pool3d, adaptive_max_pool3d as adaptive_max_pool3d,
     local_response_norm as local_response_norm, max_pool2d_with_indices as max_pool2d_with_indices,
     max_unpool2d as max_unpool2d,
 )

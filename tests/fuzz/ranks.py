@@ -10,7 +10,7 @@ from typing import Any
 import wholestep as ws
 from wholestep.compiler.passes.distribute import shard_optimizer
 from wholestep.errors import WholestepError
-from wholestep.nn.wrappers.tensor_parallel import divided
+from wholestep.nn.wrappers.tensor_parallel import mark_split
 
 RANKS: dict[str, dict[str, Any]] = {
     "two ranks": {"shards": 2},
@@ -38,7 +38,7 @@ def mark(model: ws.nn.Module, changes: tuple[str, ...], seed: int) -> None:
     for owned in model.named_arrays().values():
         axes = [axis for axis, extent in enumerate(owned.shape) if extent % shards[1] == 0]
         if owned.trained and axes and rng.random() < 0.8:
-            divided(owned, rng.choice(axes), "a layer", "elements")
+            mark_split(owned, rng.choice(axes), "a layer", "elements")
 
 
 @contextmanager

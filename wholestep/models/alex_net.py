@@ -36,7 +36,7 @@ class PooledFeatures(Module):
     """Convolutions, a pool to a fixed number of pixels, then linear layers: what AlexNet and VGG share."""
 
     name: str
-    smallest: int  # pixels of an image that leave one behind the convolutions and pools
+    smallest: int  # smallest image side that leaves one pixel after the convolutions and pools
     features: Sequential
     avgpool: AdaptiveAvgPool2d
     flatten: Flatten

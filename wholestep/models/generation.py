@@ -1,6 +1,6 @@
 """Text from language models, one token after the other: keys and values of earlier tokens are kept in a cache.
 
-One program serves the prompt and every token behind it: the cache has a fixed capacity, the number of tokens at once is
+One program serves the prompt and every token after it: the cache has a fixed capacity, the number of tokens at once is
 a symbolic dimension.  Tokens are drawn from the scores on the host.
 """
 
@@ -40,7 +40,7 @@ class KeyValueCache:
         self._states: dict[str, Tensor] = {}
 
     def positions(self, time: int | Dim) -> Tensor:
-        """Where the tokens of this step stand in the text."""
+        """The positions of this step's tokens in the text."""
         return arange(time) + self.start
 
     def mask(self, time: int | Dim) -> Tensor:
@@ -52,14 +52,14 @@ class KeyValueCache:
         self._calls += 1
         return self._cache_entry(f"cache.{self._calls - 1}.k", k), self._cache_entry(f"cache.{self._calls - 1}.v", v)
 
-    def carried(self, name: str, shape: tuple[int | Dim, ...], dtype: object) -> Tensor:
-        """What `carry` kept after the tokens before these; zeros before the first of a text."""
+    def carried_value(self, name: str, shape: tuple[int | Dim, ...], dtype: object) -> Tensor:
+        """The value that `carry` stored in the step before; zeros at the start of a text."""
         state = self._graph.state(f"cache.{name}", shape, 0.0, dtype)
         self._states[name] = state
         return where(self.start == 0, 0.0, state)
 
     def carry(self, name: str, value: Tensor) -> None:
-        """Keep a value for the tokens behind these."""
+        """Store a value for the next step."""
         self._graph.update(self._states[name], value)
 
     def _cache_entry(self, name: str, rows: Tensor) -> Tensor:
@@ -108,9 +108,9 @@ class Sampling:
         order = np.argsort(-shares, -1, kind="stable")
         ranked = np.take_along_axis(shares, order, -1)
         outside = ranked.cumsum(-1) - ranked >= p
-        kept = shares.copy()
-        np.put_along_axis(kept, order, np.where(outside, 0.0, ranked), -1)
-        return kept
+        nucleus = shares.copy()
+        np.put_along_axis(nucleus, order, np.where(outside, 0.0, ranked), -1)
+        return nucleus
 
 
 class LanguageModel(Module):
@@ -129,7 +129,7 @@ class LanguageModel(Module):
         stop: int | None = None,
         device: str = "cpu",
     ) -> np.ndarray[Any, Any]:
-        """The prompt and what the model writes behind it, token by token.
+        """The prompt and the tokens that the model generates after it, one by one.
 
         It is compiled once for a number of rows and a capacity, a multiple of 64 tokens; keys and values of earlier
         tokens are kept, so that a token costs as much as one token.
@@ -202,7 +202,7 @@ def _generate_tokens(
 
 
 def _session(model: LanguageModel, batch: int, capacity: int, device: str) -> Session:
-    """A step that reads tokens, from the place `start` on, and gives the scores of the token behind them."""
+    """A step that reads tokens from position `start` on and returns the scores of the next token."""
     from wholestep.session.building.build import build_session
     from wholestep.steps.states import state_with_numbers, structure
 

@@ -48,8 +48,8 @@ def gpt2(
     """
     if size not in SIZES:
         fail(OptionError, f"gpt2: the sizes are {', '.join(SIZES)}; received {size!r}.")
-    known = SIZES[size]
-    return GPT2(layers or known[0], width or known[1], heads or known[2], vocabulary, context, dropout, dtype, split)
+    preset = SIZES[size]
+    return GPT2(layers or preset[0], width or preset[1], heads or preset[2], vocabulary, context, dropout, dtype, split)
 
 
 class GPT2(LanguageModel):

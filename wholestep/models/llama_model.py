@@ -61,12 +61,12 @@ def llama(
     """
     if size not in SIZES:
         fail(OptionError, f"llama: the sizes are {', '.join(SIZES)}; received {size!r}.")
-    known = SIZES[size]
-    shared = kv_heads or (heads if heads is not None else known[3])
-    inner = hidden or (known[4] if width is None else -(-8 * width // 3 // 8) * 8)
+    preset = SIZES[size]
+    shared = kv_heads or (heads if heads is not None else preset[3])
+    inner = hidden or (preset[4] if width is None else -(-8 * width // 3 // 8) * 8)
     return Llama(
-        layers or known[0], width or known[1], heads or known[2], shared, inner, vocabulary or known[5],
-        context or known[6], base or known[7], eps or known[8], tied, dtype, split, scaling,
+        layers or preset[0], width or preset[1], heads or preset[2], shared, inner, vocabulary or preset[5],
+        context or preset[6], base or preset[7], eps or preset[8], tied, dtype, split, scaling,
     )  # fmt: skip
 
 

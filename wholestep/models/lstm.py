@@ -60,7 +60,7 @@ class LSTMLanguageModel(LanguageModel):
         x = self.drop(self.encoder(tokens.T))  # (time, batch, width): a step is a block of memory
         if cache is not None:
             shape = (self.lstm.num_layers, tokens.shape[0], self.lstm.hidden)
-            state = tuple(cache.carried(name, shape, x.dtype) for name in ("h", "c"))
+            state = tuple(cache.carried_value(name, shape, x.dtype) for name in ("h", "c"))
             outputs, after = self.lstm(x, state)
             for name, value in zip(("h", "c"), after, strict=True):
                 cache.carry(name, value)

@@ -15,7 +15,7 @@ from wholestep.nn.module.parameter import parameter
 STAGES = (  # expansion, channels, blocks, stride of the first: table 2 of the paper
     (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1),
 )  # fmt: skip
-FIRST, LAST = 32, 1280  # channels before and behind the stages
+FIRST, LAST = 32, 1280  # channels before and after the stages
 
 
 def mobilenet_v2(
@@ -72,7 +72,7 @@ class InvertedResidual(Module):
 
 
 def unit(inputs: int, outputs: int, kernel: int, stride: int, groups: int, dtype: object) -> Sequential:
-    """A convolution, a norm, and what lies between 0 and 6 of it."""
+    """A convolution, a norm and ReLU6."""
     return Sequential(
         convolution(inputs, outputs, kernel, stride, groups, dtype), BatchNorm2d(outputs, dtype=dtype), ReLU6()
     )

@@ -76,7 +76,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 class Config:
-    """Settings by name; one that is missing, or of a value that nothing here does, is an error that says so."""
+    """Settings by name; one that is missing, or has an unsupported value, is an error that names it."""
 
     def __init__(self, values: Mapping[str, Any], path: Path, most_layers: int = 0) -> None:
         self.values, self.path, self.most_layers = values, path, most_layers

@@ -2,7 +2,7 @@
 
 `resnet18`, `resnet34` and `resnet50` are the paper's networks for ImageNet under torchvision's names; `resnet20`,
 `resnet32` and `resnet56` are its networks for CIFAR (section 4.2), whose shortcuts have no parameters (option A) unless
-`option="B"` says otherwise.
+`option="B"` selects projections.
 Convolutions start as torchvision's: Kaiming-normal by their fan-out.
 """
 
@@ -159,7 +159,7 @@ Block = type[BasicBlock] | type[Bottleneck]
 
 
 def conv3x3(inputs: int, outputs: int, stride: int, dtype: object) -> Conv2d:
-    """A convolution that keeps the size, or halves it; the norm behind it has the bias."""
+    """A convolution that keeps the size, or halves it; the norm after it has the bias."""
     start = init.kaiming_normal(mode="fan_out")
     return Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False, init=start, dtype=dtype)
 

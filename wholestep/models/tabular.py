@@ -1,4 +1,4 @@
-"""A network for tables: standardised numbers beside embeddings of categories and words, then a perceptron.
+"""A network for tables: standardised numbers concatenated with embeddings of categories and words, then a perceptron.
 
 After "Entity Embeddings of Categorical Variables", Guo and Berkhahn 2016 (arXiv:1604.06737).
 """

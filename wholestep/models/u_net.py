@@ -1,6 +1,6 @@
 """U-Net: "Convolutional networks for biomedical image segmentation", Ronneberger et al. 2015 (arXiv:1505.04597).
 
-As it is used today: convolutions keep the size, and norms stand behind them.
+As it is used today: convolutions keep the size and are followed by norms.
 """
 
 from __future__ import annotations

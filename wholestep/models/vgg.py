@@ -39,7 +39,7 @@ def vgg11(
     """VGG-11 for images of about 224 x 224, 133 M parameters.
 
     Args:
-        batch_norm: behind every convolution.
+        batch_norm: after every convolution.
         width: channels of the first convolution; the others grow with it.
         hidden: features between the last layers.
 
@@ -119,13 +119,13 @@ class VGG(PooledFeatures):
 
 def conv3x3(inputs: int, outputs: int, dtype: object) -> Conv2d:
     """A convolution that keeps the size; Kaiming-normal by its fan-out, its bias zeros."""
-    made = Conv2d(inputs, outputs, 3, padding=1, init=init.kaiming_normal(mode="fan_out"), dtype=dtype)
-    made.bias = parameter((outputs,), 0.0, dtype)
-    return made
+    layer = Conv2d(inputs, outputs, 3, padding=1, init=init.kaiming_normal(mode="fan_out"), dtype=dtype)
+    layer.bias = parameter((outputs,), 0.0, dtype)
+    return layer
 
 
 def linear(inputs: int, outputs: int, dtype: object) -> Linear:
     """A linear map, normal with std 0.01, its bias zeros."""
-    made = Linear(inputs, outputs, dtype=dtype, init=init.normal(std=0.01))
-    made.bias = parameter((outputs,), 0.0, dtype)
-    return made
+    layer = Linear(inputs, outputs, dtype=dtype, init=init.normal(std=0.01))
+    layer.bias = parameter((outputs,), 0.0, dtype)
+    return layer

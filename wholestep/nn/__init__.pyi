@@ -16,10 +16,9 @@ from wholestep.nn.layers.linear import (
     Dropout3d as Dropout3d, DropPath as DropPath, Flatten as Flatten,
 )
 from wholestep.nn.layers.convolution import (
-    Conv1d as Conv1d, Conv2d as Conv2d, ConvTranspose1d as ConvTranspose1d, ConvTranspose2d as ConvTranspose2d,
-    SeparableConv2d as SeparableConv2d,
+    Conv1d as Conv1d, Conv2d as Conv2d, Conv3d as Conv3d, ConvTranspose1d as ConvTranspose1d,
+    ConvTranspose2d as ConvTranspose2d, ConvTranspose3d as ConvTranspose3d, SeparableConv2d as SeparableConv2d,
 )
-from wholestep.nn.layers.convolution3d import Conv3d as Conv3d, ConvTranspose3d as ConvTranspose3d
 from wholestep.nn.layers.pooling import (
     MaxPool1d as MaxPool1d, MaxPool2d as MaxPool2d, MaxPool3d as MaxPool3d, AvgPool1d as AvgPool1d,
     AvgPool2d as AvgPool2d, AvgPool3d as AvgPool3d, AdaptiveAvgPool1d as AdaptiveAvgPool1d,
@@ -33,7 +32,7 @@ from wholestep.nn.layers.resize import (
     ReplicationPad1d as ReplicationPad1d, ReplicationPad2d as ReplicationPad2d, CircularPad1d as CircularPad1d,
     CircularPad2d as CircularPad2d,
 )
-from wholestep.nn.layers.batch_norm import (
+from wholestep.nn.layers.normalization import (
     BatchNorm1d as BatchNorm1d, BatchNorm2d as BatchNorm2d, BatchNorm3d as BatchNorm3d,
 )
 from wholestep.nn.layers.normalization import (
@@ -50,10 +49,10 @@ from wholestep.nn.layers.recurrent_cells import RNNCell as RNNCell, LSTMCell as 
 from wholestep.nn.layers.conv_lstm import ConvLSTM2d as ConvLSTM2d
 from wholestep.nn.wrappers.lora_adapters import lora as lora, Adapters as Adapters
 from wholestep.nn.wrappers.weight_norms import weight_norm as weight_norm, spectral_norm as spectral_norm
-from wholestep.nn.layers.module_containers import (
+from wholestep.nn.layers.containers import (
     Identity as Identity, ModuleDict as ModuleDict, ModuleList as ModuleList, Unflatten as Unflatten,
 )
-from wholestep.nn.layers.torch_activations import (
+from wholestep.nn.layers.activations import (
     CELU as CELU, GLU as GLU, Hardshrink as Hardshrink, Hardsigmoid as Hardsigmoid, Hardtanh as Hardtanh,
     LogSigmoid as LogSigmoid, LogSoftmax as LogSoftmax, PReLU as PReLU, ReLU6 as ReLU6, SELU as SELU,
     Softmin as Softmin, Softshrink as Softshrink, Softsign as Softsign, Tanhshrink as Tanhshrink,

@@ -16,7 +16,7 @@ class Recipe:
     arguments: tuple[Any, ...]
 
 
-def derived(
+def make_subclass(
     kind: type, body: Mapping[str, Any], factory: Callable[..., type], *arguments: Any, name: str | None = None
 ) -> type[Any]:
     """A subclass of `kind` under its name, which `factory(*arguments)` makes; its instances can be pickled.
@@ -26,13 +26,13 @@ def derived(
     own = {
         "__module__": kind.__module__,
         "__doc__": kind.__doc__,
-        "__reduce_ex__": _reduced,
+        "__reduce_ex__": _reduce,
         "_recipe": Recipe(factory, arguments),
     }
     return type(name or kind.__name__, (kind,), {**own, **body})
 
 
-def _reduced(self: Any, _: Any) -> tuple[Any, ...]:
+def _reduce(self: Any, _: Any) -> tuple[Any, ...]:
     return _empty, (_recipe_of(type(self)),), self.__getstate__()
 
 

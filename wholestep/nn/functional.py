@@ -9,11 +9,25 @@ from collections.abc import Sequence
 from typing import Any
 
 from wholestep.compiler.frontend.functions import activations, primitives, statistics
-from wholestep.compiler.frontend.functions.elementwise import clip
-from wholestep.compiler.frontend.functions.primitives import abs, expm1, sigmoid, tanh
+from wholestep.compiler.frontend.functions.activations import (
+    celu,
+    glu,
+    hardshrink,
+    hardsigmoid,
+    hardtanh,
+    logsigmoid,
+    prelu,
+    relu6,
+    selu,
+    softmin,
+    softshrink,
+    softsign,
+    tanhshrink,
+    threshold,
+)  # fmt: skip
 from wholestep.compiler.frontend.layers import composites, pooling, pooling_indices
 from wholestep.compiler.frontend.layers.composites import Switchable
-from wholestep.compiler.frontend.layers.convolution import Pair
+from wholestep.compiler.frontend.layers.window import Sizes
 from wholestep.compiler.frontend.shape.padding import pad as pad_axes
 from wholestep.compiler.frontend.tensor import Operand, Tensor, as_tensor, where
 from wholestep.compiler.frontend.trace import fail
@@ -21,7 +35,7 @@ from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import OptionError, ShapeError
 from wholestep.lazy import missing_names
 from wholestep.losses import classification, distances, probabilities, regression
-from wholestep.nn.module.training_mode import BY_ENTRY_POINT, Mode
+from wholestep.nn.module.freezing import BY_ENTRY_POINT, Mode
 
 __all__ = [
     "batch_norm", "binary_cross_entropy", "binary_cross_entropy_with_logits", "celu", "cosine_similarity",
@@ -49,28 +63,28 @@ def embedding(x: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tens
     if padding_idx is None:
         return weight[x]
     row = padding_idx % int(weight.shape[0])
-    kept = (x != row).reshape((*x.shape, 1))
-    found = weight[x]
-    return where(kept, found, primitives.stop_gradient(found))
+    is_token = (x != row).reshape((*x.shape, 1))
+    rows = weight[x]
+    return where(is_token, rows, primitives.stop_gradient(rows))
 
 
 def max_pool2d(
     x: Tensor,
-    kernel_size: Pair,
-    stride: Pair | None = None,
-    padding: Pair = 0,
-    dilation: Pair = 1,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """`ws.max_pool2d` with PyTorch's order of arguments; with `return_indices` also where each maximum stands."""
+    """`ws.max_pool2d` with PyTorch's order of arguments; with `return_indices` also the index of each maximum."""
     if return_indices:
         return pooling_indices.max_pool2d_with_indices(x, kernel_size, stride, padding, dilation, ceil_mode)
     return pooling.max_pool2d(x, kernel_size, stride, padding, ceil_mode, dilation)
 
 
 def dropout(x: Tensor, p: float | Switchable = 0.5, training: bool | Mode = BY_ENTRY_POINT) -> Tensor:
-    """`ws.dropout`: steps that train drop; `training=self.training` says the same, `training=False` drops never."""
+    """`ws.dropout`: training steps drop; `training=self.training` means the same, `training=False` never drops."""
     return x if training is False else composites.dropout(x, p)
 
 
@@ -120,7 +134,7 @@ def batch_norm(
 
 
 def pad(x: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
-    """Pairs (before, after) from the last axis on: (left, right, top, bottom) of images; `ws.pad` has them by axis."""
+    """Sizess (before, after) from the last axis on: (left, right, top, bottom) of images; `ws.pad` has them by axis."""
     if len(pad) % 2 or len(pad) // 2 > x.ndim:
         fail(ShapeError, f"pad: pairs (before, after) for at most {x.ndim} axes; received {tuple(pad)}.")
     pairs = [(pad[i], pad[i + 1]) for i in range(0, len(pad), 2)]
@@ -172,94 +186,6 @@ def softplus(x: Operand, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     """log(1 + e^(beta·x)) / beta; x itself where beta·x is above the threshold"""
     t = as_tensor(x) * beta
     return where(t > threshold, as_tensor(x), activations.softplus(where(t > threshold, 0.0, t)) * (1.0 / beta))
-
-
-def logsigmoid(x: Operand) -> Tensor:
-    """log sigmoid(x), finite for every x"""
-    return -activations.softplus(-as_tensor(x))
-
-
-def relu6(x: Operand) -> Tensor:
-    """x between 0 and 6"""
-    return hardtanh(x, 0.0, 6.0)
-
-
-def hardtanh(x: Operand, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
-    """x between two numbers; the gradient at them is 0"""
-    t = as_tensor(x)
-    inside = (t > min_val) & (t < max_val)
-    return where(inside, t, primitives.stop_gradient(clip(t, min_val, max_val)))
-
-
-def hardsigmoid(x: Operand) -> Tensor:
-    """x / 6 + ½ between 0 and 1"""
-    return hardtanh(as_tensor(x) * (1.0 / 6.0) + 0.5, 0.0, 1.0)
-
-
-_ALPHA, _SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
-
-
-def selu(x: Operand) -> Tensor:
-    """scale · (x above 0, alpha · (eˣ - 1) below) (arXiv:1706.02515)"""
-    return _SCALE * activations.elu(x, _ALPHA)
-
-
-def celu(x: Operand, alpha: float = 1.0) -> Tensor:
-    """x above 0, alpha · (e^(x/alpha) - 1) below"""
-    t = as_tensor(x)
-    return where(t > 0, t, alpha * expm1(where(t > 0, 0.0, t) * (1.0 / alpha)))
-
-
-def glu(x: Tensor, axis: int = -1) -> Tensor:
-    """a · sigmoid(b), a and b the halves of an axis (arXiv:1612.08083)"""
-    (position,) = x._axes(axis)
-    length = x.shape[position]
-    if not isinstance(length, int) or length % 2:
-        fail(ShapeError, f"glu halves axis {axis} of {shape_text(x.shape)}; make its size even.")
-    first, second = (slice(None, length // 2), slice(length // 2, None))
-    before = (slice(None),) * position
-    return x[(*before, first)] * sigmoid(x[(*before, second)])
-
-
-def prelu(x: Tensor, weight: Tensor) -> Tensor:
-    """x above 0, weight · x below: one number, or one for each channel of axis 1"""
-    many = x.ndim > 1 and weight.ndim == 1 and weight.shape[0] != 1
-    slope = weight.reshape((weight.shape[0], *[1] * (x.ndim - 2))) if many else weight.reshape((1,) * x.ndim)
-    return where(x > 0, x, slope * x)
-
-
-def softsign(x: Operand) -> Tensor:
-    """x / (1 + |x|)"""
-    t = as_tensor(x)
-    return t / (1.0 + abs(t))
-
-
-def softmin(x: Operand, axis: int = -1) -> Tensor:
-    """softmax of -x"""
-    return primitives.softmax(-as_tensor(x), axis)
-
-
-def tanhshrink(x: Operand) -> Tensor:
-    """x - tanh x"""
-    return as_tensor(x) - tanh(x)
-
-
-def softshrink(x: Operand, lambd: float = 0.5) -> Tensor:
-    """x towards 0 by lambd, 0 between"""
-    t = as_tensor(x)
-    return where(t > lambd, t - lambd, where(t < -lambd, t + lambd, 0.0))
-
-
-def hardshrink(x: Operand, lambd: float = 0.5) -> Tensor:
-    """0 where |x| is at most lambd"""
-    t = as_tensor(x)
-    return where(abs(t) > lambd, t, 0.0)
-
-
-def threshold(x: Operand, threshold: float, value: float) -> Tensor:
-    """x above the threshold, else a value"""
-    t = as_tensor(x)
-    return where(t > threshold, t, value)
 
 
 # -- losses ----------------------------------------------------------------------------------------------------------

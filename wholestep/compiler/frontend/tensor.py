@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from wholestep.compiler.frontend.functions import matmul as contraction
 from wholestep.compiler.frontend.functions import reductions
-from wholestep.compiler.frontend.shape import indexing, movement
-from wholestep.compiler.frontend.teaching_errors import TracedValue
-from wholestep.compiler.frontend.trace import fail, locate, located, record
+from wholestep.compiler.frontend.shape import indexing
+from wholestep.compiler.frontend.trace import TracedValue, fail, locate, located, record
 from wholestep.compiler.frontend.type_promotion import Literal, align, constant, natural_dtype, promote, size
+from wholestep.compiler.frontend.type_promotion import matmul as matmul_node
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.ir.types import Dim, DType, Extent, Shape, as_dtype, boolean, shape_text, uint8
@@ -202,11 +201,11 @@ class Tensor(TracedValue):
     sum_reduce = reductions.sum_reduce
     max_reduce = reductions.max_reduce
 
-    # -- movement: shape/movement.py -----------------------------------------------------------------------------
+    # -- movement: shape/indexing.py -----------------------------------------------------------------------------
 
-    reshape = movement.reshape
-    permute = movement.permute
-    transpose = movement.transpose
+    reshape = indexing.reshape
+    permute = indexing.permute
+    transpose = indexing.transpose
 
     @property
     def T(self) -> Tensor:
@@ -225,7 +224,7 @@ class Tensor(TracedValue):
             fail(UsageError, f"len() of {self!r} would be the size of the first axis, and {what}.")
         return first
 
-    expand = broadcast_to = movement.expand
+    expand = broadcast_to = indexing.expand
 
     def astype(self, dtype: object) -> Tensor:
         """The same values in another dtype, rounded to nearest if it has less precision.
@@ -362,7 +361,7 @@ def matmul(a: Operand, b: Operand, dtype: object = None) -> Tensor:
     Example: `ws.matmul(x, w)` is `x @ w`.
     """
     left, right = promote("@", [_unwrap(a), _unwrap(b)])
-    out = Tensor(contraction.matmul(left, right), common_graph(a, b))
+    out = Tensor(matmul_node(left, right), common_graph(a, b))
     return out.astype(left.type.dtype if dtype is None else dtype)
 
 

@@ -1,4 +1,4 @@
-"""Activations as modules, for `Sequential`."""
+"""Activations as modules, for `Sequential`; the functions say what each computes at edges."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any
 
 from wholestep.compiler.frontend.functions import activations, primitives
 from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.nn.module.function_module import FunctionModule
 from wholestep.nn.module.module import Module
+from wholestep.nn.module.parameter import parameter
 
 
 class Lambda(Module):
@@ -23,109 +25,165 @@ class Lambda(Module):
         return getattr(self.function, "__name__", "")
 
 
-class ReLU(Module):
+class ReLU(FunctionModule, function=primitives.relu):
     """max(x, 0)"""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return primitives.relu(x)
 
-
-class LeakyReLU(Module):
+class LeakyReLU(FunctionModule, function=activations.leaky_relu):
     """x above 0, slope · x below."""
 
     def __init__(self, slope: float = 0.01) -> None:
         self.slope = slope
 
-    def forward(self, x: Tensor) -> Tensor:
-        return activations.leaky_relu(x, self.slope)
-
     def options(self) -> str:
         return f"{self.slope:g}"
 
 
-class ELU(Module):
+class ELU(FunctionModule, function=activations.elu):
     """x above 0, alpha · (eˣ - 1) below."""
 
     def __init__(self, alpha: float = 1.0) -> None:
         self.alpha = alpha
 
-    def forward(self, x: Tensor) -> Tensor:
-        return activations.elu(x, self.alpha)
-
     def options(self) -> str:
         return f"{self.alpha:g}"
 
 
-class GELU(Module):
+class GELU(FunctionModule, function=primitives.gelu):
     """x · Φ(x), exactly, or with `approximate="tanh"`."""
 
     def __init__(self, approximate: str = "none") -> None:
         self.approximate = approximate
 
-    def forward(self, x: Tensor) -> Tensor:
-        return primitives.gelu(x, approximate=self.approximate)
-
     def options(self) -> str:
         return "" if self.approximate == "none" else f"approximate={self.approximate!r}"
 
 
-class SiLU(Module):
+class SiLU(FunctionModule, function=primitives.silu):
     """x · sigmoid(x)"""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return primitives.silu(x)
 
-
-class Mish(Module):
+class Mish(FunctionModule, function=activations.mish):
     """x · tanh(softplus(x))"""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return activations.mish(x)
 
-
-class Softplus(Module):
+class Softplus(FunctionModule, function=activations.softplus):
     """log(1 + eˣ)"""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return activations.softplus(x)
 
-
-class Hardswish(Module):
+class Hardswish(FunctionModule, function=activations.hardswish):
     """x · min(max(x + 3, 0), 6) / 6"""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return activations.hardswish(x)
 
-
-class SwiGLU(Module):
+class SwiGLU(FunctionModule, function=activations.swiglu):
     """silu(a) · b, a and b the halves of the last axis."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return activations.swiglu(x)
 
-
-class Tanh(Module):
+class Tanh(FunctionModule, function=primitives.tanh):
     """tanh x"""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return primitives.tanh(x)
 
-
-class Sigmoid(Module):
+class Sigmoid(FunctionModule, function=primitives.sigmoid):
     """1 / (1 + e⁻ˣ)"""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return primitives.sigmoid(x)
 
-
-class Softmax(Module):
+class Softmax(FunctionModule, function=primitives.softmax):
     """eˣ / Σ eˣ along an axis; losses take raw scores, so a network that is trained seldom ends in it."""
 
     def __init__(self, axis: int = -1) -> None:
         self.axis = axis
 
-    def forward(self, x: Tensor) -> Tensor:
-        return primitives.softmax(x, self.axis)
-
     def options(self) -> str:
         return f"axis={self.axis}"
+
+
+class ReLU6(FunctionModule, function=activations.relu6):
+    """x between 0 and 6"""
+
+
+class SELU(FunctionModule, function=activations.selu):
+    """The scaled ELU (arXiv:1706.02515)."""
+
+
+class CELU(FunctionModule, function=activations.celu):
+    """x above 0, alpha · (e^(x/alpha) - 1) below."""
+
+    def __init__(self, alpha: float = 1.0) -> None:
+        self.alpha = alpha
+
+
+class GLU(FunctionModule, function=activations.glu):
+    """a · sigmoid(b), a and b the halves of an axis."""
+
+    def __init__(self, axis: int = -1) -> None:
+        self.axis = axis
+
+
+class PReLU(Module):
+    """x above 0, a trained slope · x below: one slope, or one for each channel."""
+
+    weight: Tensor
+
+    def __init__(self, num_parameters: int = 1, init: float = 0.25, dtype: object = "float32") -> None:
+        self.weight = parameter((num_parameters,), init, dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return activations.prelu(x, self.weight)
+
+
+class Hardtanh(FunctionModule, function=activations.hardtanh):
+    """x between two numbers."""
+
+    def __init__(self, min_val: float = -1.0, max_val: float = 1.0) -> None:
+        self.min_val, self.max_val = min_val, max_val
+
+
+class Hardsigmoid(FunctionModule, function=activations.hardsigmoid):
+    """x / 6 + ½ between 0 and 1."""
+
+
+class LogSigmoid(FunctionModule, function=activations.logsigmoid):
+    """log sigmoid(x)"""
+
+
+class LogSoftmax(FunctionModule, function=primitives.log_softmax):
+    """log softmax(x) along an axis, for `ws.losses.nll_loss`."""
+
+    def __init__(self, axis: int = -1) -> None:
+        self.axis = axis
+
+
+class Softmin(FunctionModule, function=activations.softmin):
+    """softmax(-x) along an axis."""
+
+    def __init__(self, axis: int = -1) -> None:
+        self.axis = axis
+
+
+class Softsign(FunctionModule, function=activations.softsign):
+    """x / (1 + |x|)"""
+
+
+class Tanhshrink(FunctionModule, function=activations.tanhshrink):
+    """x - tanh x"""
+
+
+class Softshrink(FunctionModule, function=activations.softshrink):
+    """x towards 0 by lambd, 0 between."""
+
+    def __init__(self, lambd: float = 0.5) -> None:
+        self.lambd = lambd
+
+
+class Hardshrink(FunctionModule, function=activations.hardshrink):
+    """0 where |x| is at most lambd, else x."""
+
+    def __init__(self, lambd: float = 0.5) -> None:
+        self.lambd = lambd
+
+
+class Threshold(FunctionModule, function=activations.threshold):
+    """x above a threshold, else a value."""
+
+    def __init__(self, threshold: float, value: float) -> None:
+        self.threshold, self.value = threshold, value

@@ -95,8 +95,8 @@ class MultiHeadAttention(Module):
     def forward(
         self, x: Tensor, memory: Tensor | None = None, mask: Operand | None = None, causal: bool = False
     ) -> Tensor:
-        """Attend from x (batch, time, width) to itself, or to `memory` (batch, time', width); `causal` says for one
-        call what the layer's own says for all."""
+        """Attend from x (batch, time, width) to itself, or to `memory` (batch, time', width); `causal` overrides
+        the layer's own for one call."""
         if memory is not None and isinstance(mask, Tensor) and mask.shape == memory.shape:
             fail(
                 UsageError,
@@ -138,6 +138,6 @@ class MultiHeadAttention(Module):
     def options(self) -> str:
         shared = "" if self.kv_heads == self.heads else f", kv_heads={self.kv_heads}"
         flags = [f", {name}=True" for name in ("causal", "rotary") if getattr(self, name)]
-        own = "" if self.head_width * self.heads == self.width else f", head_width={self.head_width}"
-        said = "" if self.split is None else f", split={self.split!r}"
-        return f"{self.width}, {self.heads}{shared}{own}{''.join(flags)}{said}"
+        head_width = "" if self.head_width * self.heads == self.width else f", head_width={self.head_width}"
+        split = "" if self.split is None else f", split={self.split!r}"
+        return f"{self.width}, {self.heads}{shared}{head_width}{''.join(flags)}{split}"

@@ -7,12 +7,12 @@ import math
 from wholestep.compiler.frontend import initializers
 from wholestep.compiler.frontend.control.scan import scan
 from wholestep.compiler.frontend.functions.primitives import sigmoid, tanh
-from wholestep.compiler.frontend.layers.convolution import Pair, conv2d
+from wholestep.compiler.frontend.layers.convolution import conv2d
+from wholestep.compiler.frontend.layers.window import Sizes, per_axis
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import ShapeError
-from wholestep.nn.layers.convolution import each_axis
 from wholestep.nn.layers.linear import positive
 from wholestep.nn.module.module import Module
 from wholestep.nn.module.parameter import parameter, weight
@@ -40,13 +40,13 @@ class ConvLSTM2d(Module):
         self,
         inputs: int,
         hidden: int,
-        kernel: Pair,
+        kernel: Sizes,
         bias: bool = True,
         init: object = None,
         recurrent_init: object = None,
         dtype: object = "float32",
     ) -> None:
-        size = each_axis(kernel, 2)
+        size = per_axis("ConvLSTM2d", "kernel", kernel, 2)
         positive("ConvLSTM2d", inputs=inputs, hidden=hidden, **{f"kernel[{i}]": k for i, k in enumerate(size)})
         bound = 1.0 / math.sqrt(hidden * math.prod(size))
         start = initializers.uniform(-bound, bound)

@@ -1,14 +1,14 @@
-"""Convolutions of signals (N, C, L) and images (N, C, H, W), and what those of volumes share with them."""
+"""Convolutions of signals (N, C, L), images (N, C, H, W) and volumes or videos (N, C, D, H, W)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from wholestep.compiler.frontend import initializers
-from wholestep.compiler.frontend.layers import convolution as fn
-from wholestep.compiler.frontend.layers.convolution import Padding, Pair
+from wholestep.compiler.frontend.layers import convolution, transposed_convolution
+from wholestep.compiler.frontend.layers.window import SPATIAL, Padding, Sizes, per_axis
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import shape_text
@@ -26,25 +26,27 @@ class AnyConv(Module):
 
     weight: Tensor
     bias: Tensor | None
-    axes: str  # of what it takes, behind the channels
+    axes: str  # the spatial axes of its input
     _function: Callable[..., Tensor]
 
     def __init__(
         self,
         inputs: int,
         outputs: int,
-        kernel: int | Sequence[int],
-        stride: int | Sequence[int],
-        padding: int | str | Sequence[int],
-        dilation: int | Sequence[int],
-        groups: int,
-        bias: bool,
-        init: object,
-        dtype: object,
-        weight_regularizer: Regularizer,
-        activity_regularizer: Regularizer,
+        kernel: Sizes,
+        stride: Sizes = 1,
+        padding: Padding = 0,
+        dilation: Sizes = 1,
+        groups: int = 1,
+        bias: bool = True,
+        init: object = None,
+        dtype: object = "float32",
+        *,
+        weight_regularizer: Regularizer = None,
+        activity_regularizer: Regularizer = None,
     ) -> None:
-        kind, sizes = type(self).__name__, each_axis(kernel, len(self.axes.split(", ")))
+        kind = type(self).__name__
+        sizes = per_axis(kind, "kernel", kernel, self.axes.count(",") + 1)
         positive(
             kind, inputs=inputs, outputs=outputs, groups=groups, **{f"kernel[{i}]": k for i, k in enumerate(sizes)}
         )
@@ -61,8 +63,8 @@ class AnyConv(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         self.check(x)
-        how = (self.stride, self.padding, self.dilation, self.groups)
-        return type(self)._function(x, self.weight, self.bias, *how)
+        options = (self.stride, self.padding, self.dilation, self.groups)
+        return type(self)._function(x, self.weight, self.bias, *options)
 
     def _weight_shape(self) -> tuple[int, ...]:
         return (self.outputs, self.inputs // self.groups, *self.kernel)
@@ -94,6 +96,15 @@ class AnyConv(Module):
         )
 
 
+class Conv1d(AnyConv):
+    """A convolution of signals (`ws.conv1d`); the arguments are those of `Conv2d`, one number each.
+
+    Example: `ws.nn.Conv1d(1, 8, 5, padding="same")`.
+    """
+
+    axes, _function = SPATIAL[1], staticmethod(convolution.conv1d)
+
+
 class Conv2d(AnyConv):
     """A convolution of images (`ws.conv2d`); weight (outputs, inputs / groups, KH, KW) and bias uniform in
     ±1/√(inputs / groups · KH · KW) as in PyTorch.
@@ -108,62 +119,19 @@ class Conv2d(AnyConv):
     Example: `ws.nn.Conv2d(3, 16, 3, padding=1)`.
     """
 
-    axes, _function = "H, W", staticmethod(fn.conv2d)
-
-    def __init__(
-        self,
-        inputs: int,
-        outputs: int,
-        kernel: Pair,
-        stride: Pair = 1,
-        padding: Padding = 0,
-        dilation: Pair = 1,
-        groups: int = 1,
-        bias: bool = True,
-        init: object = None,
-        dtype: object = "float32",
-        *,
-        weight_regularizer: Regularizer = None,
-        activity_regularizer: Regularizer = None,
-    ) -> None:
-        how = (stride, padding, dilation, groups, bias, init, dtype)
-        super().__init__(inputs, outputs, kernel, *how, weight_regularizer, activity_regularizer)
+    axes, _function = SPATIAL[2], staticmethod(convolution.conv2d)
 
 
-class Conv1d(AnyConv):
-    """A convolution of signals (`ws.conv1d`); the arguments are those of `Conv2d`, one number each.
+class Conv3d(AnyConv):
+    """A convolution of volumes or videos (`ws.conv3d`); the arguments are those of `Conv2d`, a number or three each.
 
-    Example: `ws.nn.Conv1d(1, 8, 5, padding="same")`.
+    Example: `ws.nn.Conv3d(3, 16, 3, padding=1)`.
     """
 
-    axes, _function = "L", staticmethod(fn.conv1d)
-
-    def __init__(
-        self,
-        inputs: int,
-        outputs: int,
-        kernel: int,
-        stride: int = 1,
-        padding: int | str = 0,
-        dilation: int = 1,
-        groups: int = 1,
-        bias: bool = True,
-        init: object = None,
-        dtype: object = "float32",
-        *,
-        weight_regularizer: Regularizer = None,
-        activity_regularizer: Regularizer = None,
-    ) -> None:
-        how = (stride, padding, dilation, groups, bias, init, dtype)
-        super().__init__(inputs, outputs, kernel, *how, weight_regularizer, activity_regularizer)
+    axes, _function = SPATIAL[3], staticmethod(convolution.conv3d)
 
 
-def each_axis(kernel: int | Sequence[int], axes: int) -> tuple[int, ...]:
-    """The size of a kernel along each axis."""
-    return (kernel,) * axes if isinstance(kernel, int) else tuple(kernel)
-
-
-# -- the other way -----------------------------------------------------------------------------------------------
+# -- transposed --------------------------------------------------------------------------------------------------
 
 
 class AnyConvTranspose(AnyConv):
@@ -175,11 +143,11 @@ class AnyConvTranspose(AnyConv):
         self,
         inputs: int,
         outputs: int,
-        kernel: int | Sequence[int],
-        stride: int | Sequence[int] = 1,
-        padding: int | str | Sequence[int] = 0,
-        output_padding: int | Sequence[int] = 0,
-        dilation: int | Sequence[int] = 1,
+        kernel: Sizes,
+        stride: Sizes = 1,
+        padding: Padding = 0,
+        output_padding: Sizes = 0,
+        dilation: Sizes = 1,
         groups: int = 1,
         bias: bool = True,
         init: object = None,
@@ -188,8 +156,15 @@ class AnyConvTranspose(AnyConv):
         weight_regularizer: Regularizer = None,
         activity_regularizer: Regularizer = None,
     ) -> None:
-        how = (stride, padding, dilation, groups, bias, init, dtype)
-        super().__init__(inputs, outputs, kernel, *how, weight_regularizer, activity_regularizer)
+        options = (stride, padding, dilation, groups, bias, init, dtype)
+        super().__init__(
+            inputs,
+            outputs,
+            kernel,
+            *options,
+            weight_regularizer=weight_regularizer,
+            activity_regularizer=activity_regularizer,
+        )
         self.output_padding = output_padding
 
     def _weight_shape(self) -> tuple[int, ...]:
@@ -197,14 +172,14 @@ class AnyConvTranspose(AnyConv):
 
     def forward(self, x: Tensor) -> Tensor:
         self.check(x)
-        how = (self.stride, self.padding, self.output_padding, self.dilation, self.groups)
-        return type(self).function(x, self.weight, self.bias, *how)
+        options = (self.stride, self.padding, self.output_padding, self.dilation, self.groups)
+        return type(self).function(x, self.weight, self.bias, *options)
 
 
 class ConvTranspose1d(AnyConvTranspose):
     """`ConvTranspose2d` for signals (N, C, L).  Example: `ws.nn.ConvTranspose1d(8, 4, 4, stride=2, padding=1)`."""
 
-    axes, function = "L", staticmethod(fn.conv_transpose1d)
+    axes, function = SPATIAL[1], staticmethod(transposed_convolution.conv_transpose1d)
 
 
 class ConvTranspose2d(AnyConvTranspose):
@@ -222,7 +197,13 @@ class ConvTranspose2d(AnyConvTranspose):
     Example: `ws.nn.ConvTranspose2d(64, 32, 4, stride=2, padding=1)`.
     """
 
-    axes, function = "H, W", staticmethod(fn.conv_transpose2d)
+    axes, function = SPATIAL[2], staticmethod(transposed_convolution.conv_transpose2d)
+
+
+class ConvTranspose3d(AnyConvTranspose):
+    """`ConvTranspose2d` for volumes (N, C, D, H, W).  Example: `ws.nn.ConvTranspose3d(8, 4, 2, stride=2)`."""
+
+    axes, function = SPATIAL[3], staticmethod(transposed_convolution.conv_transpose3d)
 
 
 class SeparableConv2d(Module):
@@ -239,10 +220,10 @@ class SeparableConv2d(Module):
         self,
         inputs: int,
         outputs: int,
-        kernel: Pair,
-        stride: Pair = 1,
+        kernel: Sizes,
+        stride: Sizes = 1,
         padding: Padding = 0,
-        dilation: Pair = 1,
+        dilation: Sizes = 1,
         multiplier: int = 1,
         bias: bool = True,
         init: object = None,

@@ -13,6 +13,7 @@ from wholestep.compiler.frontend.tensor import Tensor, as_tensor, where
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import DTypeError, OptionError, ShapeError
+from wholestep.nn.module.function_module import FunctionModule
 from wholestep.nn.module.module import Module
 from wholestep.nn.module.parameter import parameter, weight
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def positive(kind: str, **sizes: int) -> None:
-    """Refuse sizes that are no whole numbers of at least 1."""
+    """OptionError unless the sizes are integers of at least 1."""
     for what, value in sizes.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             fail(OptionError, f"{kind}: {what} is a whole number of at least 1; received {value!r}.")
@@ -31,9 +32,9 @@ def regularize(module: Module, weight: Regularizer, activity: Regularizer) -> No
     """Give a module the regularisers that its constructor was given."""
     for option, given in (("weight_regularizer", weight), ("activity_regularizer", activity)):
         if given is not None:
-            from wholestep.nn.module.regularizers import checked  # few layers have any
+            from wholestep.nn.module.regularizers import as_regularizer  # few layers have any
 
-            setattr(module, option, checked(type(module).__name__, option, given))
+            setattr(module, option, as_regularizer(type(module).__name__, option, given))
 
 
 class Linear(Module):
@@ -88,15 +89,15 @@ class Linear(Module):
         return y if self.bias is None else y + self.bias
 
     def options(self) -> str:
-        said = "" if self.split is None else f", split={self.split!r}"
-        return f"{self.inputs}, {self.outputs}" + ("" if self.bias is not None else ", bias=False") + said
+        split = "" if self.split is None else f", split={self.split!r}"
+        return f"{self.inputs}, {self.outputs}" + ("" if self.bias is not None else ", bias=False") + split
 
 
 class Embedding(Module):
     """Row i of the weight (entries, width) for each index i; normal with std 1 as in PyTorch unless `init` is given.
 
     Args:
-        padding: an index that stands for nothing: its row begins as zeros, and is not trained.
+        padding: the index of padding: its row starts as zeros and is not trained.
         weight_regularizer, activity_regularizer: as of `Linear`.
 
     Example: `ws.nn.Embedding(50257, 768)`.
@@ -138,7 +139,7 @@ class Embedding(Module):
         return f"{self.entries}, {self.width}" + ("" if self.padding is None else f", padding={self.padding}")
 
 
-class Dropout(Module):
+class Dropout(FunctionModule, function=drop):
     """Each element is 0 with probability p in training, the rest divided by 1 - p (Srivastava et al., 2014).
 
     Example: `ws.nn.Dropout(0.1)`.
@@ -150,15 +151,12 @@ class Dropout(Module):
             fail(OptionError, f"Dropout: p is a probability, between 0 and 1; received {value!r}.")
         self.p = p
 
-    def forward(self, x: Tensor) -> Tensor:
-        return drop(x, self.p)
-
     def options(self) -> str:
         return f"{self.p}"
 
 
 class _DropSlices(Module):
-    """Whole slices at once: those that share their place on the first `kept` axes."""
+    """Dropout of entire slices: one draw for each index of the first `kept` axes."""
 
     kept: int
 

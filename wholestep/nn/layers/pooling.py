@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from wholestep.compiler.frontend.layers import convolution3d, pooling
+from wholestep.compiler.frontend.layers import adaptive_pooling, pooling
 from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.nn.module.function_module import FunctionModule
 from wholestep.nn.module.module import Module
 
 Sizes = int | Sequence[int]
@@ -62,7 +63,7 @@ class MaxPool2d(_Pool):
 class MaxPool3d(_Pool):
     """The largest element of each window of (N, C, D, H, W) (`ws.max_pool3d`).  Example: `ws.nn.MaxPool3d(2)`."""
 
-    function = staticmethod(convolution3d.max_pool3d)
+    function = staticmethod(pooling.max_pool3d)
 
 
 class _AvgPool(_Pool):
@@ -99,7 +100,7 @@ class AvgPool2d(_AvgPool):
 class AvgPool3d(_AvgPool):
     """The mean of each window of (N, C, D, H, W) (`ws.avg_pool3d`).  Example: `ws.nn.AvgPool3d(2)`."""
 
-    function = staticmethod(convolution3d.avg_pool3d)
+    function = staticmethod(pooling.avg_pool3d)
 
 
 # -- as many windows as are asked for ----------------------------------------------------------------------------
@@ -121,60 +122,45 @@ class _AdaptivePool(Module):
 class AdaptiveAvgPool1d(_AdaptivePool):
     """The mean of `size` windows, as large as they have to be.  Example: `ws.nn.AdaptiveAvgPool1d(4)`."""
 
-    function = staticmethod(pooling.adaptive_avg_pool1d)
+    function = staticmethod(adaptive_pooling.adaptive_avg_pool1d)
 
 
 class AdaptiveAvgPool2d(_AdaptivePool):
     """The mean of `size` windows, as large as they have to be.  Example: `ws.nn.AdaptiveAvgPool2d((7, 7))`."""
 
-    function = staticmethod(pooling.adaptive_avg_pool2d)
+    function = staticmethod(adaptive_pooling.adaptive_avg_pool2d)
 
 
 class AdaptiveMaxPool1d(_AdaptivePool):
     """The largest element of `size` windows.  Example: `ws.nn.AdaptiveMaxPool1d(4)`."""
 
-    function = staticmethod(pooling.adaptive_max_pool1d)
+    function = staticmethod(adaptive_pooling.adaptive_max_pool1d)
 
 
 class AdaptiveMaxPool2d(_AdaptivePool):
     """The largest element of `size` windows.  Example: `ws.nn.AdaptiveMaxPool2d((7, 7))`."""
 
-    function = staticmethod(pooling.adaptive_max_pool2d)
+    function = staticmethod(adaptive_pooling.adaptive_max_pool2d)
 
 
 # -- everything --------------------------------------------------------------------------------------------------
 
 
-class GlobalAvgPool1d(Module):
+class GlobalAvgPool1d(FunctionModule, function=adaptive_pooling.global_avg_pool1d):
     """The mean of each channel, (N, C, L) -> (N, C).  Example: `ws.nn.GlobalAvgPool1d()`."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return pooling.global_avg_pool1d(x)
 
-
-class GlobalAvgPool2d(Module):
+class GlobalAvgPool2d(FunctionModule, function=adaptive_pooling.global_avg_pool2d):
     """The mean of each channel, (N, C, H, W) -> (N, C).  Example: `ws.nn.GlobalAvgPool2d()`."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return pooling.global_avg_pool2d(x)
 
-
-class GlobalAvgPool3d(Module):
+class GlobalAvgPool3d(FunctionModule, function=adaptive_pooling.global_avg_pool3d):
     """The mean of each channel, (N, C, D, H, W) -> (N, C).  Example: `ws.nn.GlobalAvgPool3d()`."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return convolution3d.global_avg_pool3d(x)
 
-
-class GlobalMaxPool1d(Module):
+class GlobalMaxPool1d(FunctionModule, function=adaptive_pooling.global_max_pool1d):
     """The largest element of each channel, (N, C, L) -> (N, C).  Example: `ws.nn.GlobalMaxPool1d()`."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return pooling.global_max_pool1d(x)
 
-
-class GlobalMaxPool2d(Module):
+class GlobalMaxPool2d(FunctionModule, function=adaptive_pooling.global_max_pool2d):
     """The largest element of each channel, (N, C, H, W) -> (N, C).  Example: `ws.nn.GlobalMaxPool2d()`."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return pooling.global_max_pool2d(x)

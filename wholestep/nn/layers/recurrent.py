@@ -6,13 +6,19 @@ A layer is one product for all steps (the inputs' part of the gates) and one loo
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from wholestep.compiler.frontend import initializers
 from wholestep.compiler.frontend.control.scan import scan
-from wholestep.compiler.frontend.functions.primitives import concat, relu, sigmoid, tanh
 from wholestep.compiler.frontend.layers.composites import Switchable, dropout
+from wholestep.compiler.frontend.layers.recurrent import (
+    GRU_CELL,
+    LSTM_CELL,
+    RNN_CELLS,
+    RecurrentCell,
+    State,
+    run_layers,
+)
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.attrs import Initializer
@@ -25,12 +31,11 @@ from wholestep.nn.module.parameter import parameter, weight
 if TYPE_CHECKING:
     from wholestep.nn.module.regularizers import Regularizer
 
-Weights = tuple[Tensor, Tensor, Tensor | None, Tensor | None]  # of inputs and state, their biases
-
 
 class Recurrent(Module):
     """What RNN, LSTM and GRU share: stacked layers, directions, biases, the order of axes."""
 
+    _cell = RNN_CELLS["tanh"]
     gates = 1
     states = 1  # of one cell: h, and c of an LSTM
 
@@ -69,22 +74,21 @@ class Recurrent(Module):
                 if bias:
                     shapes |= {"bias_ih": (self.gates * hidden,), "bias_hh": (self.gates * hidden,)}
                 for name, shape in shapes.items():
-                    given = starts.get(name)
-                    made = parameter(shape, uniform, dtype) if given is None else weight(shape, given, dtype)
-                    setattr(self, name + suffix, made)
+                    start = starts.get(name)
+                    array = parameter(shape, uniform, dtype) if start is None else weight(shape, start, dtype)
+                    setattr(self, name + suffix, array)
         self.bias = bias
 
     @property
     def directions(self) -> int:
         return 2 if self.bidirectional else 1
 
+    @property
+    def _equations(self) -> RecurrentCell:
+        return self._cell
+
     def _suffixes(self, layer: int) -> list[str]:
         return [f"_l{layer}", f"_l{layer}_reverse"][: self.directions]
-
-    def _weights(self, suffix: str) -> Weights:
-        biases = ("bias_ih", "bias_hh") if self.bias else ()
-        found = [getattr(self, name + suffix) for name in ("weight_ih", "weight_hh", *biases)]
-        return (found[0], found[1], *(found[2:] or (None, None)))
 
     # -- forward ---------------------------------------------------------------------------------------------------
     def forward(self, x: Tensor, state: Any = None) -> tuple[Tensor, Any]:
@@ -101,19 +105,10 @@ class Recurrent(Module):
         self._check(x)
         steps = x.transpose(0, 1) if self.batch_first else x  # (time, batch, inputs)
         first = self._first(steps, state)
-        last: list[tuple[Tensor, ...]] = []
-        for layer in range(self.num_layers):
-            if layer:
-                steps = dropout(steps, self.dropout)
-            outputs = []
-            for direction, suffix in enumerate(self._suffixes(layer)):
-                begin = tuple(s[len(last)] for s in first)
-                end, out = self._run(steps, begin, self._weights(suffix), reverse=direction == 1)
-                last.append(end)
-                outputs.append(out)
-            steps = outputs[0] if len(outputs) == 1 else concat(outputs, axis=-1)
-        ends = tuple(_stack_states([end[i] for end in last]) for i in range(self.states))
-        return (steps.transpose(0, 1) if self.batch_first else steps), (ends if self.states > 1 else ends[0])
+        steps, ends = run_layers(
+            self._run, steps, first, self.num_layers, self.directions, lambda outputs: dropout(outputs, self.dropout)
+        )
+        return (steps.transpose(0, 1) if self.batch_first else steps), (tuple(ends) if self.states > 1 else ends[0])
 
     def _check(self, x: Tensor) -> None:
         if x.ndim != 3 or x.shape[-1] != self.inputs:
@@ -140,47 +135,30 @@ class Recurrent(Module):
                 )
         return tuple(given)
 
-    def _run(
-        self, steps: Tensor, first: tuple[Tensor, ...], weights: Weights, reverse: bool
-    ) -> tuple[tuple[Tensor, ...], Tensor]:
+    def _run(self, number: int, inputs: Tensor, state: State, reverse: bool) -> tuple[State, Tensor]:
         """One layer in one direction: the state after the last step, and all outputs."""
-        w, u, b, c = weights
-        outside = self._outside(b, c)
-        gates = steps @ w.T if outside is None else steps @ w.T + outside
+        suffix = self._suffixes(number // self.directions)[number % self.directions]
+        w, u = getattr(self, "weight_ih" + suffix), getattr(self, "weight_hh" + suffix)
+        biases = (getattr(self, "bias_ih" + suffix), getattr(self, "bias_hh" + suffix)) if self.bias else (None, None)
+        input_bias, state_bias = self._equations.split_bias(*biases)
+        gates = inputs @ w.T if input_bias is None else inputs @ w.T + input_bias
 
-        def cell(state: tuple[Tensor, ...], x: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
-            after = self._cell(x, state, u, c)
+        def step(state: State, x: Tensor) -> tuple[State, Tensor]:
+            h = state[0] @ u.T
+            after = self._equations.step(x, h if state_bias is None else h + state_bias, state)
             return after, after[0]
 
-        end, out = scan(cell, first, gates, reverse=reverse)
-        return end, out
-
-    def _outside(self, bias_ih: Tensor | None, bias_hh: Tensor | None) -> Tensor | None:
-        """The part of the biases that is added for all steps at once."""
-        return None if bias_ih is None or bias_hh is None else bias_ih + bias_hh
-
-    @abstractmethod
-    def _cell(self, x: Tensor, state: tuple[Tensor, ...], u: Tensor, bias_hh: Tensor | None) -> tuple[Tensor, ...]:
-        """The state after a step; x is the inputs' part of its gates."""
-
-    def _gate(self, gates: Tensor, number: int) -> Tensor:
-        return gates[:, number * self.hidden : (number + 1) * self.hidden]
+        return scan(step, state, gates, reverse=reverse)
 
     def options(self) -> str:
-        said = [f"{self.inputs}, {self.hidden}", f"num_layers={self.num_layers}" if self.num_layers > 1 else ""]
-        said += ["batch_first=True" if self.batch_first else "", "bidirectional=True" if self.bidirectional else ""]
-        return ", ".join(s for s in said if s)
+        shown = [f"{self.inputs}, {self.hidden}", f"num_layers={self.num_layers}" if self.num_layers > 1 else ""]
+        shown += ["batch_first=True" if self.batch_first else "", "bidirectional=True" if self.bidirectional else ""]
+        return ", ".join(option for option in shown if option)
 
 
 def first_values(hidden: int) -> Initializer:
-    """Of every number of a recurrent layer."""
+    """The initializer of all parameters of a recurrent layer."""
     return initializers.uniform(-1.0 / math.sqrt(hidden), 1.0 / math.sqrt(hidden))
-
-
-def _stack_states(ends: list[Tensor]) -> Tensor:
-    """(batch, hidden) each -> (layers · directions, batch, hidden)"""
-    placed = [e.reshape(1, *e.shape) for e in ends]
-    return placed[0] if len(placed) == 1 else concat(placed, axis=0)
 
 
 class RNN(Recurrent):
@@ -202,13 +180,13 @@ class RNN(Recurrent):
         self, inputs: int, hidden: int, num_layers: int = 1, nonlinearity: str = "tanh", **options: Any
     ) -> None:
         super().__init__(inputs, hidden, num_layers, **options)
-        if nonlinearity not in ("tanh", "relu"):
+        if nonlinearity not in RNN_CELLS:
             fail(OptionError, f"RNN: nonlinearity is 'tanh' or 'relu'; received {nonlinearity!r}.")
         self.nonlinearity = nonlinearity
 
-    def _cell(self, x: Tensor, state: tuple[Tensor, ...], u: Tensor, bias_hh: Tensor | None) -> tuple[Tensor, ...]:
-        (h,) = state
-        return ((tanh if self.nonlinearity == "tanh" else relu)(x + h @ u.T),)
+    @property
+    def _equations(self) -> RecurrentCell:
+        return RNN_CELLS[self.nonlinearity]
 
 
 class LSTM(Recurrent):
@@ -222,15 +200,8 @@ class LSTM(Recurrent):
     Example: `outputs, (h, c) = ws.nn.LSTM(256, 256, num_layers=2)(x)`.
     """
 
-    gates = 4
-    states = 2
-
-    def _cell(self, x: Tensor, state: tuple[Tensor, ...], u: Tensor, bias_hh: Tensor | None) -> tuple[Tensor, ...]:
-        h, c = state
-        gates = x + h @ u.T  # (batch, 4 · hidden)
-        i, f, g, o = (self._gate(gates, k) for k in range(4))
-        c = sigmoid(f) * c + sigmoid(i) * tanh(g)
-        return sigmoid(o) * tanh(c), c
+    _cell = LSTM_CELL
+    gates, states = LSTM_CELL.gates, LSTM_CELL.states
 
 
 class GRU(Recurrent):
@@ -244,14 +215,5 @@ class GRU(Recurrent):
     Example: `outputs, last = ws.nn.GRU(64, 128)(x)`.
     """
 
-    gates = 3
-
-    def _outside(self, bias_ih: Tensor | None, bias_hh: Tensor | None) -> Tensor | None:
-        return bias_ih
-
-    def _cell(self, x: Tensor, state: tuple[Tensor, ...], u: Tensor, bias_hh: Tensor | None) -> tuple[Tensor, ...]:
-        (h,) = state
-        own = h @ u.T if bias_hh is None else h @ u.T + bias_hh
-        r, z = (sigmoid(self._gate(x, k) + self._gate(own, k)) for k in range(2))
-        n = tanh(self._gate(x, 2) + r * self._gate(own, 2))
-        return ((1.0 - z) * n + z * h,)
+    _cell = GRU_CELL
+    gates = GRU_CELL.gates

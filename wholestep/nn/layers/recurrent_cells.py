@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from wholestep.compiler.frontend.layers.recurrent import RNN_CELLS
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import shape_text
@@ -62,13 +63,12 @@ class _Cell(Module):
         if len(given) != self.layer.states or any(not isinstance(s, Tensor) or s.shape != shape for s in given):
             what = "a pair (h, c) of tensors" if several else "a tensor"
             fail(ShapeError, f"{kind}: state is {what} of shape {shape_text(shape)}; received {state!r}.")
-        outside = self.layer._outside(self, self.bias_ih, self.bias_hh)  # type: ignore[arg-type]
-        gates = x @ self.weight_ih.T if outside is None else x @ self.weight_ih.T + outside
-        after = self.layer._cell(self, gates, tuple(given), self.weight_hh, self.bias_hh)  # type: ignore[arg-type]
+        cell = RNN_CELLS[self.nonlinearity] if self.layer is RNN else self.layer._cell
+        input_bias, state_bias = cell.split_bias(self.bias_ih, self.bias_hh)
+        gates = x @ self.weight_ih.T if input_bias is None else x @ self.weight_ih.T + input_bias
+        h = given[0] @ self.weight_hh.T
+        after = cell.step(gates, h if state_bias is None else h + state_bias, tuple(given))
         return after if several else after[0]
-
-    def _gate(self, gates: Tensor, number: int) -> Tensor:
-        return gates[:, number * self.hidden : (number + 1) * self.hidden]
 
     def options(self) -> str:
         return f"{self.inputs}, {self.hidden}" + ("" if self.bias_ih is not None else ", bias=False")
@@ -81,7 +81,7 @@ class RNNCell(_Cell):
 
     def __init__(self, inputs: int, hidden: int, bias: bool = True, nonlinearity: str = "tanh", **options: Any) -> None:
         super().__init__(inputs, hidden, bias, **options)
-        if nonlinearity not in ("tanh", "relu"):
+        if nonlinearity not in RNN_CELLS:
             fail(OptionError, f"RNNCell: nonlinearity is 'tanh' or 'relu'; received {nonlinearity!r}.")
         self.nonlinearity = nonlinearity
 

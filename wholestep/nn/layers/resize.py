@@ -10,10 +10,11 @@ from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import OptionError, ShapeError
+from wholestep.nn.module.function_module import FunctionModule
 from wholestep.nn.module.module import Module
 
 
-class Upsample(Module):
+class Upsample(FunctionModule, function=resize.interpolate):
     """Signals, images or volumes of another size (`ws.interpolate`).
 
     Args:
@@ -33,35 +34,26 @@ class Upsample(Module):
     ) -> None:
         self.size, self.scale, self.mode, self.align_corners = size, scale, mode, align_corners
 
-    def forward(self, x: Tensor) -> Tensor:
-        return resize.interpolate(x, self.size, self.scale, self.mode, self.align_corners)
-
     def options(self) -> str:
-        told = f"size={self.size}" if self.scale is None else f"scale={self.scale}"
-        return f"{told}, mode={self.mode!r}" + (", align_corners=True" if self.align_corners else "")
+        target = f"size={self.size}" if self.scale is None else f"scale={self.scale}"
+        return f"{target}, mode={self.mode!r}" + (", align_corners=True" if self.align_corners else "")
 
 
-class PixelShuffle(Module):
+class PixelShuffle(FunctionModule, function=resize.pixel_shuffle):
     """(N, C·r², H, W) -> (N, C, H·r, W·r) (`ws.pixel_shuffle`).  Example: `ws.nn.PixelShuffle(2)`."""
 
     def __init__(self, factor: int) -> None:
         self.factor = factor
 
-    def forward(self, x: Tensor) -> Tensor:
-        return resize.pixel_shuffle(x, self.factor)
-
     def options(self) -> str:
         return f"{self.factor}"
 
 
-class PixelUnshuffle(Module):
+class PixelUnshuffle(FunctionModule, function=resize.pixel_unshuffle):
     """(N, C, H·r, W·r) -> (N, C·r², H, W) (`ws.pixel_unshuffle`).  Example: `ws.nn.PixelUnshuffle(2)`."""
 
     def __init__(self, factor: int) -> None:
         self.factor = factor
-
-    def forward(self, x: Tensor) -> Tensor:
-        return resize.pixel_unshuffle(x, self.factor)
 
     def options(self) -> str:
         return f"{self.factor}"

@@ -24,14 +24,14 @@ UNMET = (
 
 def encoding_of(model: Module) -> Encoding | None:
     """The encoding that was learnt in training or loaded from a file; None: the model takes arrays."""
-    found: Encoding | None = model.__dict__.get(ATTRIBUTE)
-    return found
+    encoding: Encoding | None = model.__dict__.get(ATTRIBUTE)
+    return encoding
 
 
 def encoding_metadata(model: Module) -> dict[str, str]:
-    """What the model has learnt of the columns of tables, for those who write its weights."""
-    found = encoding_of(model)
-    return {} if found is None else {HEADER: found.to_json()}
+    """The metadata that stores the table encoding of a model in its weights file."""
+    encoding = encoding_of(model)
+    return {} if encoding is None else {HEADER: encoding.to_json()}
 
 
 def keep_encoding(model: Module, encoding: Encoding) -> None:
@@ -67,8 +67,8 @@ def encode_inputs(
         )
     from wholestep.data.frame import as_frame
 
-    found = encoding.encode(as_frame(inputs[0], may_be_empty=True))
-    return ((found["x"],), {}) if list(found) == ["x"] else ((), found)
+    arrays = encoding.encode(as_frame(inputs[0], may_be_empty=True))
+    return ((arrays["x"],), {}) if list(arrays) == ["x"] else ((), arrays)
 
 
 def _data_set_inputs(inputs: tuple[Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
@@ -81,8 +81,8 @@ def _data_set_inputs(inputs: tuple[Any]) -> tuple[tuple[Any, ...], Mapping[str, 
         if not is_data_set(data):
             return inputs, {}
         data = data if isinstance(data, RowSource) else RowSource(data)
-    found = inputs_of(data)
-    return (tuple(found.values()), {}) if [*found] == names_by_position(len(found)) else ((), found)
+    arrays = inputs_of(data)
+    return (tuple(arrays.values()), {}) if [*arrays] == names_by_position(len(arrays)) else ((), arrays)
 
 
 def _is_frame(value: object) -> bool:

@@ -9,14 +9,15 @@ from wholestep.compiler.frontend import initializers
 from wholestep.compiler.frontend.functions import statistics
 from wholestep.compiler.frontend.functions.einsum import einsum
 from wholestep.compiler.frontend.functions.primitives import gather, softmax
-from wholestep.compiler.frontend.layers import pooling_indices, resize, unfold
-from wholestep.compiler.frontend.layers.convolution import Pair
+from wholestep.compiler.frontend.layers import adaptive_pooling, pooling_indices, resize, unfold
+from wholestep.compiler.frontend.layers.window import Sizes
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import OptionError, ShapeError
 from wholestep.nn import functional as fn
 from wholestep.nn.layers.linear import positive
+from wholestep.nn.module.function_module import FunctionModule
 from wholestep.nn.module.module import Module
 from wholestep.nn.module.parameter import Parameter, parameter
 
@@ -173,7 +174,7 @@ class ChannelShuffle(Module):
         return f"{self.groups}"
 
 
-class LocalResponseNorm(Module):
+class LocalResponseNorm(FunctionModule, function=pooling_indices.local_response_norm):
     """x divided by the mean square of neighbouring channels (`ws.local_response_norm`).
 
     Example: `ws.nn.LocalResponseNorm(5)`.
@@ -183,28 +184,19 @@ class LocalResponseNorm(Module):
         positive("LocalResponseNorm", size=size)
         self.size, self.alpha, self.beta, self.k = size, alpha, beta, k
 
-    def forward(self, x: Tensor) -> Tensor:
-        return pooling_indices.local_response_norm(x, self.size, self.alpha, self.beta, self.k)
 
-
-class AdaptiveAvgPool3d(Module):
+class AdaptiveAvgPool3d(FunctionModule, function=adaptive_pooling.adaptive_avg_pool3d):
     """The mean of `size` windows of volumes.  Example: `ws.nn.AdaptiveAvgPool3d((1, 4, 4))`."""
 
     def __init__(self, size: Any) -> None:
         self.size = size
 
-    def forward(self, x: Tensor) -> Tensor:
-        return pooling_indices.adaptive_avg_pool3d(x, self.size)
 
-
-class AdaptiveMaxPool3d(Module):
+class AdaptiveMaxPool3d(FunctionModule, function=adaptive_pooling.adaptive_max_pool3d):
     """The largest element of `size` windows of volumes.  Example: `ws.nn.AdaptiveMaxPool3d(2)`."""
 
     def __init__(self, size: Any) -> None:
         self.size = size
-
-    def forward(self, x: Tensor) -> Tensor:
-        return pooling_indices.adaptive_max_pool3d(x, self.size)
 
 
 class MaxUnpool2d(Module):
@@ -213,11 +205,11 @@ class MaxUnpool2d(Module):
     Example: `ws.nn.MaxUnpool2d(2)(values, places)`.
     """
 
-    def __init__(self, window: Pair, stride: Pair | None = None, padding: Pair = 0) -> None:
+    def __init__(self, window: Sizes, stride: Sizes | None = None, padding: Sizes = 0) -> None:
         pairs = [(v, v) if isinstance(v, int) else tuple(v) for v in (window, stride or window, padding)]
         self.window, self.stride, self.padding = pairs
 
-    def forward(self, x: Tensor, indices: Tensor, size: Pair | None = None) -> Tensor:
+    def forward(self, x: Tensor, indices: Tensor, size: Sizes | None = None) -> Tensor:
         if size is None:
             how = zip(x.shape[2:], self.window, self.stride, self.padding, strict=True)
             size = [(int(n) - 1) * s - 2 * p + k for n, k, s, p in how]
@@ -226,24 +218,18 @@ class MaxUnpool2d(Module):
         return pooling_indices.max_unpool2d(x, indices, size)
 
 
-class Unfold(Module):
+class Unfold(FunctionModule, function=unfold.unfold):
     """Windows of images as columns (`ws.unfold`).  Example: `ws.nn.Unfold(3, padding=1)`."""
 
-    def __init__(self, kernel: Pair, dilation: Pair = 1, padding: Pair = 0, stride: Pair = 1) -> None:
-        self.how = (kernel, dilation, padding, stride)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return unfold.unfold(x, *self.how)
+    def __init__(self, kernel: Sizes, dilation: Sizes = 1, padding: Sizes = 0, stride: Sizes = 1) -> None:
+        self.kernel, self.dilation, self.padding, self.stride = kernel, dilation, padding, stride
 
 
-class Fold(Module):
+class Fold(FunctionModule, function=unfold.fold):
     """Columns added up to images (`ws.fold`).  Example: `ws.nn.Fold((8, 8), 2, stride=2)`."""
 
-    def __init__(self, size: Pair, kernel: Pair, dilation: Pair = 1, padding: Pair = 0, stride: Pair = 1) -> None:
-        self.how = (size, kernel, dilation, padding, stride)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return unfold.fold(x, *self.how)
+    def __init__(self, size: Sizes, kernel: Sizes, dilation: Sizes = 1, padding: Sizes = 0, stride: Sizes = 1) -> None:
+        self.size, self.kernel, self.dilation, self.padding, self.stride = size, kernel, dilation, padding, stride
 
 
 class UpsamplingNearest2d(Module):

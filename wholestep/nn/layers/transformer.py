@@ -1,4 +1,4 @@
-"""Blocks of transformers, with norms before or behind their parts, and stacks of them, under PyTorch's names."""
+"""Transformer blocks, pre-norm or post-norm, and stacks of them, under PyTorch's names."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Layered(Module):
         return out
 
     def _add_residual(self, x: Tensor, number: int, part: Callable[[Tensor], Tensor]) -> Tensor:
-        """x and a part of it, the norm before the part or behind the sum."""
+        """x plus a sublayer of it, with the norm before the sublayer or after the sum."""
         norm: Any = getattr(self, f"norm{number}")
         drop: Any = getattr(self, f"dropout{number}")
         out: Tensor = x + drop(part(norm(x))) if self.norm_first else norm(x + drop(part(x)))
@@ -84,7 +84,7 @@ class TransformerBlock(_Block):
     Args:
         hidden: width of the inner layer, 4·width unless given.
         dropout: after attention, inside and after the inner layer.
-        norm_first: norms stand before the parts, rather than behind the sums.
+        norm_first: norms are before the sublayers, rather than after the sums.
         attention_dropout: of the weights of the softmax (see `ws.attention`).
         init: how all weights start, where not as in PyTorch.
         split: "heads": workers that divide layers, `ws.Workers(model=2)`, have some of the heads and some of the inner
@@ -103,7 +103,7 @@ class TransformerDecoderBlock(_Block):
     """Attention to what is there already, attention to a memory, an inner layer (arXiv:1706.03762).
 
     Names are those of `torch.nn.TransformerDecoderLayer`; the arguments are those of `TransformerBlock`, but that it is
-    causal and has its norms behind the sums unless told otherwise.
+    causal and has its norms after the sums by default.
 
     Example: `ws.nn.TransformerDecoderBlock(128, 4)(x, memory)`.
     """
@@ -186,7 +186,7 @@ class Transformer(Module):
 
 
 class Stack(Module):
-    """Blocks one after the other, each with the same memory and masks, and a norm behind the last."""
+    """Blocks one after the other, each with the same memory and masks, and a norm after the last."""
 
     def __init__(self, layers: Sequence[Module], width: int, dtype: object) -> None:
         self.layers, self.norm = list(layers), LayerNorm(width, dtype=dtype)

@@ -96,7 +96,7 @@ class TransformerEncoderLayer(_Layer):
     Args:
         hidden: width of the inner layer.
         activation: "relu", "gelu" or a function.
-        batch_first: x is (batch, time, width); else (time, batch, width), as PyTorch has it unless told.
+        batch_first: x is (batch, time, width); else (time, batch, width), PyTorch's default.
         split: as of `ws.nn.TransformerBlock`.
 
     Example: `ws.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)`.
@@ -135,13 +135,13 @@ class TransformerDecoderLayer(_Layer):
         memory_is_causal: bool = False,
     ) -> Tensor:
         """Masks as of `TransformerEncoderLayer`."""
-        x, seen = self._batch_first(tgt), self._batch_first(memory)
-        own = _open("TransformerDecoderLayer", x, self.heads, tgt_mask, tgt_key_padding_mask)
-        other = _open("TransformerDecoderLayer", x, self.heads, memory_mask, memory_key_padding_mask)
+        x, encoded = self._batch_first(tgt), self._batch_first(memory)
+        mask = _open("TransformerDecoderLayer", x, self.heads, tgt_mask, tgt_key_padding_mask)
+        cross_mask = _open("TransformerDecoderLayer", x, self.heads, memory_mask, memory_key_padding_mask)
         causal = tgt_is_causal and tgt_mask is None
-        beside = memory_is_causal and memory_mask is None
-        x = self._add_residual(x, 1, lambda y: self.self_attn(y, mask=own, causal=causal))
-        x = self._add_residual(x, 2, lambda y: self.multihead_attn(y, seen, other, causal=beside))
+        cross_causal = memory_is_causal and memory_mask is None
+        x = self._add_residual(x, 1, lambda y: self.self_attn(y, mask=mask, causal=causal))
+        x = self._add_residual(x, 2, lambda y: self.multihead_attn(y, encoded, cross_mask, causal=cross_causal))
         return self._batch_first(self._add_residual(x, 3, self._inner))
 
 
@@ -156,7 +156,7 @@ class _Stack(Module):
 
 
 class TransformerEncoder(_Stack):
-    """Copies of an encoder layer one after the other, and a norm behind the last where one is given.
+    """Copies of an encoder layer one after the other, and a norm after the last if one is given.
 
     Example: `ws.nn.TransformerEncoder(ws.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True), 2)`.
     """
@@ -170,7 +170,7 @@ class TransformerEncoder(_Stack):
 
 
 class TransformerDecoder(_Stack):
-    """Copies of a decoder layer one after the other, each with the same memory, and a norm behind the last.
+    """Copies of a decoder layer one after the other, each with the same memory, and a norm after the last.
 
     Example: `ws.nn.TransformerDecoder(ws.nn.TransformerDecoderLayer(64, 4, 128, batch_first=True), 2)`.
     """

@@ -24,10 +24,10 @@ def holders(function: Callable[..., Any], besides: Module | None = None) -> dict
     """
     search = _ModuleSearch()
     search.callable(function)
-    found = {path: module for path, module in search.found.items() if module.named_arrays()}
-    inner = {part for module in found.values() for path, part in module.named_modules() if path}
+    modules = {path: module for path, module in search.found.items() if module.named_arrays()}
+    inner = {part for module in modules.values() for path, part in module.named_modules() if path}
     inner |= {part for _, part in besides.named_modules()} if besides is not None else set()
-    return {path: module for path, module in found.items() if module not in inner}
+    return {path: module for path, module in modules.items() if module not in inner}
 
 
 class _ModuleSearch:

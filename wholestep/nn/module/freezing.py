@@ -1,8 +1,9 @@
-"""Assignments to a module that mean something in Keras or PyTorch: they freeze it, or are answered."""
+"""Attributes of a module that Keras or PyTorch have: assignments freeze it or are answered; `self.training`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NoReturn
 
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
@@ -22,7 +23,7 @@ LAYER_ANSWERS: Mapping[str, str] = {
     "device": "the device belongs to the run: ws.fit(..., device='cuda')",
     "rate": "the rate of a dropout is called p: layer.p = 0.1, for sessions built from then on",
     "activation": "an activation is a layer of its own: ws.nn.Sequential(layer, ws.nn.ReLU())",
-}  # of layers of ours
+}  # attributes of built-in layers
 
 
 def is_trainable(module: Module) -> bool:
@@ -58,7 +59,7 @@ def assign(module: Module, name: str, value: object) -> bool:
 
 
 def _does_nothing(module: Module, name: str) -> bool:
-    """Is it a layer of ours that does not read the attribute?  Classes of users have attributes of their own."""
+    """Is it a built-in layer that does not read the attribute?  Classes of users may define it."""
     has_weight = "weight" in module.__dict__.get("_owned", {})
     unread = {"rate": hasattr(type(module), "p") or "p" in module.__dict__, "activation": has_weight}
     return type(module).__module__.startswith("wholestep.") and unread.get(name, True)
@@ -89,3 +90,21 @@ def _modules(model: Module) -> list[Module]:
 def _updates_buffers(module: Module) -> bool:
     owned = module.__dict__.get("_owned", {}).values()
     return bool(module.__dict__.get(TRAINABLE, True)) and any(not p.trained for p in owned)
+
+
+class Mode:
+    """What `module.training` is: `F.dropout(x, p, training=self.training)` takes it; it has no truth."""
+
+    def __bool__(self) -> NoReturn:
+        fail(
+            UsageError,
+            "whether a step trains belongs to the entry point (session.step trains, predict and evaluate do not), so "
+            "self.training is neither True nor False while a model is recorded. Write both: "
+            "ws.by_mode(in_training, otherwise).",
+        )
+
+    def __repr__(self) -> str:
+        return "BY_ENTRY_POINT"
+
+
+BY_ENTRY_POINT = Mode()

@@ -19,7 +19,7 @@ from wholestep.compiler.ir.parser import parse_graph
 from wholestep.compiler.ir.printer import print_graph
 from wholestep.compiler.ir.types import Dim, as_dtype
 from wholestep.errors import CheckpointError, DTypeError, InputError, UsageError, WholestepError
-from wholestep.nn.derived import derived
+from wholestep.nn.derived import make_subclass
 from wholestep.nn.layers.table_encoding import encoding_metadata
 from wholestep.nn.module import trace
 from wholestep.nn.module.module import Module
@@ -208,7 +208,7 @@ def _network_class(base: type[Recorded], name: str, inputs: tuple[str, ...]) -> 
     parameters = [inspect.Parameter(one, kind) for one in ("self", *inputs)]
     forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     forward.__doc__ = f"{name}({', '.join(inputs)}), as it was recorded."
-    return derived(base, {"forward": forward}, _network_class, base, name, inputs, name=name)
+    return make_subclass(base, {"forward": forward}, _network_class, base, name, inputs, name=name)
 
 
 # -- files -------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What a model is asked for with arrays, files and specs: methods of `Module`, which start what stands above it."""
+"""Methods of `Module` that take arrays, files and specs.  What they need of later stages is imported when called."""
 
 from __future__ import annotations
 

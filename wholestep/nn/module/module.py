@@ -83,13 +83,13 @@ class Module:
             fail(UsageError, f"{type(self).__name__} was called on tensors of no graph; record an input: g.input(...).")
         here = trace.trace_of(graph)
         here.open(self)
-        with trace.running(here, self):
+        with trace.run_module(here, self):
             output = self.forward(*inputs, **named)
         if self.weight_regularizer is not None or self.activity_regularizer is not None:
             from wholestep.nn.module.regularizers import record
 
             record(here, self, output)
-        trace.seen(here, self, (*inputs, *named.values()), output)
+        trace.notify_watcher(here, self, (*inputs, *named.values()), output)
         return output
 
     # -- attributes ----------------------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ class Module:
     # -- printing ------------------------------------------------------------------------------------------------
 
     def options(self) -> str:
-        """What `repr` shows between the brackets; a module without children says its sizes here."""
+        """The arguments that `repr` shows in brackets; a module without children returns its sizes."""
         return ""
 
     def __repr__(self) -> str:

@@ -124,7 +124,7 @@ class Parameter:
 
     @property
     def data(self) -> Parameter:
-        """The parameter itself: `layer.weight.data.normal_(0.0, 0.02)` says how it begins."""
+        """The parameter itself: `layer.weight.data.normal_(0.0, 0.02)` sets its initializer."""
         return self
 
     @data.setter

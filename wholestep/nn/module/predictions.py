@@ -28,10 +28,10 @@ def classes(model: Module, outputs: Any, scores: str | None) -> Any:
     encoding = encoding_of(model)
     if encoding is not None and encoding.classes is None:
         fail(UsageError, "this model was trained to predict numbers, which have no classes; use predict.")
-    found = _each(model, outputs, "scores", True if scores is None else scores, _classes)
+    indices = _each(model, outputs, "scores", True if scores is None else scores, _classes)
     if encoding is None or encoding.classes is None:
-        return found
-    return np.array(encoding.classes)[found.reshape(len(found))]
+        return indices
+    return np.array(encoding.classes)[indices.reshape(len(indices))]
 
 
 def _each(model: Module, outputs: Any, option: str, asked: bool | str, change: Any) -> Any:
@@ -41,21 +41,21 @@ def _each(model: Module, outputs: Any, option: str, asked: bool | str, change: A
         fail(UsageError, f"{type(model).__name__} gives {type(outputs).__name__}, which holds no scores.")
     numbered = {f"output{i}": out for i, out in enumerate(outputs)} if isinstance(outputs, tuple) else outputs
     named = {"output": numbered} if isinstance(numbered, np.ndarray) else dict(numbered)
-    known = _known(model, named) if asked is True else dict.fromkeys(named, SAID[str(asked)])
-    if not known:
+    meanings = _meanings_of(model, named) if asked is True else dict.fromkeys(named, SAID[str(asked)])
+    if not meanings:
         fail(
             UsageError,
             f"what the scores of this {type(model).__name__} mean follows from the loss of its training or evaluation, "
             f"and it has met none that takes classes. Say it: {option}='softmax' (one of several classes) or "
             f"{option}='sigmoid' (yes or no).",
         )
-    done = {name: change(out, known[name]) if name in known else out for name, out in named.items()}
+    changed = {name: change(out, meanings[name]) if name in meanings else out for name, out in named.items()}
     if isinstance(outputs, np.ndarray):
-        return done["output"]
-    return tuple(done.values()) if isinstance(outputs, tuple) else done
+        return changed["output"]
+    return tuple(changed.values()) if isinstance(outputs, tuple) else changed
 
 
-def _known(model: Module, outputs: Mapping[str, Any]) -> dict[str, Meaning]:
+def _meanings_of(model: Module, outputs: Mapping[str, Any]) -> dict[str, Meaning]:
     met: dict[str, Meaning] = model.__dict__.get(MEANINGS, {})
     encoding = encoding_of(model)
     if not met and encoding is not None and encoding.classes is not None:  # from a file

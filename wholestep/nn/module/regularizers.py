@@ -71,7 +71,7 @@ def _rate(graph: Graph, name: str, value: float) -> Tensor:
     return known if known is not None else graph.scalar(name, float(value))
 
 
-def checked(kind: str, option: str, given: Regularizer) -> L1L2 | Callable[[Tensor], Tensor] | None:
+def as_regularizer(kind: str, option: str, given: Regularizer) -> L1L2 | Callable[[Tensor], Tensor] | None:
     """A regulariser from what users write."""
     if isinstance(given, str) and given in BY_NAME:
         return BY_NAME[given]
@@ -88,14 +88,14 @@ def record(trace: Trace, module: Module, output: object) -> None:
     """A module ran: add what its regularisers say; its weights count once, however often it runs."""
     path = trace.paths[module]
     before = f"{path}." if path else ""
-    weights = checked(type(module).__name__, "weight_regularizer", module.weight_regularizer)
+    weights = as_regularizer(type(module).__name__, "weight_regularizer", module.weight_regularizer)
     if weights is not None and module not in trace.regularized:
         trace.regularized.add(module)
         name = f"{before}weight_regularizer"
         for owned in module.named_arrays().values():
             if owned.trained and len(owned.shape) > 1:
                 _add(trace.graph, WEIGHTS, _term(weights, trace.tensors[owned], name))
-    activity = checked(type(module).__name__, "activity_regularizer", module.activity_regularizer)
+    activity = as_regularizer(type(module).__name__, "activity_regularizer", module.activity_regularizer)
     if activity is not None:
         if not isinstance(output, Tensor) or not output.ndim:
             fail(

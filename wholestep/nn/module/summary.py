@@ -71,34 +71,36 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 def summarize(model: Module, inputs: Sequence[object], named: Mapping[str, object]) -> Summary:
     """Record a model on inputs of the given specs, or of those that it has seen, and count what each module does."""
     if not inputs and not named:
-        inputs, named = _seen(model)
+        inputs, named = _last_inputs(model)
     graph = Graph()
     tensors = [_input(graph, f"x{i}" if i else "x", spec) for i, spec in enumerate(inputs)]
     by_name = {name: _input(graph, name, spec) for name, spec in named.items()}
     rows: dict[str, SummaryRow] = {}
 
     def watch(path: str, module: Module, given: object, output: object) -> None:
-        before, made = set(toposort(_nodes(given))), toposort(_nodes(output))
-        own = sum(p.elements for p in module.__dict__.get("_owned", {}).values())
-        new = [n for n in made if n not in before]
+        before = set(toposort(_nodes(given)))
+        new = [n for n in toposort(_nodes(output)) if n not in before]
+        parameters = sum(p.elements for p in module.__dict__.get("_owned", {}).values())
         shapes = ", ".join(shape_text(n.type.shape) for n in _nodes(output))
         kind = type(module).__name__
-        row = SummaryRow(path, kind, shapes, own, sum(map(_flops, new)), sum(_bytes(n) for n in _nodes(output)))
-        known = rows.get(path)
-        rows[path] = row if known is None else _again(known, row)
+        row = SummaryRow(path, kind, shapes, parameters, sum(map(_flops, new)), sum(_bytes(n) for n in _nodes(output)))
+        earlier_call = rows.get(path)
+        rows[path] = row if earlier_call is None else _again(earlier_call, row)
 
-    with trace.watching(watch):
+    with trace.watch_modules(watch):
         model(*tensors, **by_name)
     order = [path for path, _ in model.named_modules()]
-    whole = rows[""]
-    listed = sorted((r for r in rows.values() if r.path), key=lambda r: order.index(r.path)) or [whole]
+    model_row = rows[""]
+    listed = sorted((r for r in rows.values() if r.path), key=lambda r: order.index(r.path)) or [model_row]
     owned = list(model.parameters().values())
     trained = sum(p.elements for p in owned if not p.frozen)
     leaves = [r for r in listed if not any(o.path.startswith(f"{r.path}.") for o in listed)]
-    return Summary(tuple(listed), sum(p.elements for p in owned), trained, whole.flops, sum(r.bytes for r in leaves))
+    return Summary(
+        tuple(listed), sum(p.elements for p in owned), trained, model_row.flops, sum(r.bytes for r in leaves)
+    )
 
 
-def _seen(model: Module) -> tuple[Sequence[object], Mapping[str, object]]:
+def _last_inputs(model: Module) -> tuple[Sequence[object], Mapping[str, object]]:
     """The inputs that a model was last trained, evaluated or asked with."""
     known = model.__dict__.get(SEEN)
     if known is None:

@@ -49,9 +49,9 @@ class Trace:
     def know(self, root: Module, prefix: str = "") -> None:
         """The names under which a module's parameters will be declared, unless they have one."""
         for path, part in root.named_modules():
-            self.paths.setdefault(part, _joined(prefix, path))
+            self.paths.setdefault(part, _join(prefix, path))
         for name, owned in root.named_arrays().items():
-            self._names.setdefault(owned, _joined(prefix, name))
+            self._names.setdefault(owned, _join(prefix, name))
 
     def open(self, module: Module) -> None:
         """Declare the parameters of a module, those that are not declared yet."""
@@ -62,7 +62,7 @@ class Trace:
         by_user = self.graph.open_scope[len(self.scope) :]
         if module in self.paths and not by_user:
             for name, owned in module.named_arrays().items():
-                self._names.setdefault(owned, _joined(self.paths[module], name))
+                self._names.setdefault(owned, _join(self.paths[module], name))
         for path, part in module.named_modules():
             self.paths.setdefault(part, path)
         inside = {} if self.caller is None else {owned: name for name, owned in self.caller.named_arrays().items()}
@@ -101,7 +101,7 @@ class Trace:
         for variable, held in self.held.items():
             for path, part in held.named_modules():
                 if part is module:
-                    return (variable, held) if has_forward(held) else (_joined(variable, path), part)
+                    return (variable, held) if has_forward(held) else (_join(variable, path), part)
         return None
 
 
@@ -112,7 +112,7 @@ def has_forward(module: Module) -> bool:
     return type(module).forward is not Module.forward
 
 
-def _joined(prefix: str, path: str) -> str:
+def _join(prefix: str, path: str) -> str:
     return f"{prefix}.{path}" if prefix and path else prefix or path
 
 
@@ -186,7 +186,7 @@ _WATCHER: ContextVar[Callable[[str, Module, object, object], None] | None] = Con
 
 
 @contextmanager
-def watching(watcher: Callable[[str, Module, object, object], None]) -> Iterator[None]:
+def watch_modules(watcher: Callable[[str, Module, object, object], None]) -> Iterator[None]:
     """Call `watcher(path, module, inputs, output)` after every module that runs inside."""
     token = _WATCHER.set(watcher)
     try:
@@ -195,7 +195,7 @@ def watching(watcher: Callable[[str, Module, object, object], None]) -> Iterator
         _WATCHER.reset(token)
 
 
-def seen(trace: Trace, module: Module, inputs: object, output: object) -> None:
+def notify_watcher(trace: Trace, module: Module, inputs: object, output: object) -> None:
     """Tell whoever watches that a module ran."""
     if isinstance(output, Tensor):
         trace.outputs[trace.paths[module]] = output
@@ -210,7 +210,7 @@ def _layer(trace: Trace, module: Module) -> str:
 
 
 @contextmanager
-def running(trace: Trace, module: Module) -> Iterator[None]:
+def run_module(trace: Trace, module: Module) -> Iterator[None]:
     """`module.forward` runs: random numbers drawn inside are keyed by its path."""
     relative = trace.relative_path(module)
     tokens, outer = (_CURRENT.set(trace), _INSIDE.set(trace.paths[module])), trace.scope

@@ -56,8 +56,8 @@ class LoadReport:
 
 
 def _first(parts: Sequence[object], shown: int | None, between: str) -> str:
-    told = [str(part) for part in parts[:shown]]
-    return between.join([*told, f"and {len(parts) - len(told)} more"] if len(told) < len(parts) else told)
+    texts = [str(part) for part in parts[:shown]]
+    return between.join([*texts, f"and {len(parts) - len(texts)} more"] if len(texts) < len(parts) else texts)
 
 
 def rename_names(names: Iterable[str], rename: Rename | None) -> dict[str, str]:
@@ -109,13 +109,13 @@ def _by_paths(names: Sequence[str], rename: Mapping[str, str | None]) -> Callabl
         for old in keys:
             found = _path_before(old, name)
             if found is not None:
-                return _renamed(name, found, rename[old])
+                return _new_name(name, found, rename[old])
         return name
 
     return other
 
 
-def _renamed(name: str, found: Match, new: str | None) -> str | None:
+def _new_name(name: str, found: Match, new: str | None) -> str | None:
     if not isinstance(new, str):
         return new
     for part in found.stars if "*" in new else ():
@@ -125,7 +125,7 @@ def _renamed(name: str, found: Match, new: str | None) -> str | None:
 
 
 class Match(NamedTuple):
-    """How much of a name a key is, and what its stars stand for."""
+    """The length of the part of a name that a key matches, and the text that its stars match."""
 
     length: int
     stars: tuple[str, ...]
@@ -139,8 +139,8 @@ def _path_before(path: str, name: str) -> Match | None:
     if "*" not in plain:
         return Match(len(plain), ()) if name == path or name.startswith(plain + ".") else None
     pattern = "([^.]+)".join(re.escape(part) for part in plain.split("*"))
-    found = re.match(rf"{pattern}(?=\.|$)", name)
-    return None if found is None else Match(found.end(), found.groups())
+    match = re.match(rf"{pattern}(?=\.|$)", name)
+    return None if match is None else Match(match.end(), match.groups())
 
 
 def _is_before(path: str, name: str) -> bool:
@@ -152,22 +152,22 @@ def hint_for(missing: Sequence[str], unexpected: Sequence[str], names: Sequence[
     if not missing or not unexpected:
         return ""
     known = set(known)
-    found = Counter((prefix, "") for prefix in _prefixes(unexpected, set(missing)))
-    found.update(("", prefix) for prefix in _prefixes(missing, set(unexpected)))
+    renames = Counter((prefix, "") for prefix in _prefixes(unexpected, set(missing)))
+    renames.update(("", prefix) for prefix in _prefixes(missing, set(unexpected)))
 
-    def matching(rename: Mapping[str, str | None]) -> int:
+    def count_matches(rename: Mapping[str, str | None]) -> int:
         other = _by_paths(names, rename)
         return len(known.intersection(filter(None, map(other, names))))
 
-    counts = {pair: matching(dict([pair])) for pair, _ in found.most_common(TRIED)}
+    counts = {pair: count_matches(dict([pair])) for pair, _ in renames.most_common(TRIED)}
     best = max(counts, key=lambda pair: counts[pair], default=("", ""))
-    if counts.get(best, 0) <= matching({}):
+    if counts.get(best, 0) <= count_matches({}):
         return ""
     return f"Pass rename={{{best[0]!r}: {best[1]!r}}}: {counts[best]} of {len(names)} names are then the model's."
 
 
 def _prefixes(names: Iterable[str], wanted: set[str]) -> Iterator[str]:
-    """What stands before a wanted name in others: `module.` where `module.0.bias` is there and `0.bias` is wanted."""
+    """Prefixes of other names that end in a missing one: `module.` if `module.0.bias` exists, `0.bias` is missing."""
     for name in names:
         for at, letter in enumerate(name):
             if letter == "." and name[at + 1 :] in wanted:

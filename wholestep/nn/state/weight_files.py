@@ -19,7 +19,7 @@ READABLE = frozenset(
     {"F64", "F32", "F16", BRAIN_FLOAT, "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL"}
 )  # fmt: skip
 TORCH = frozenset({".pt", ".pth", ".bin", ".ckpt"})
-INDEX = ".index.json"  # behind the name of what is cut into shards
+INDEX = ".index.json"  # suffix of the index of a sharded file
 # What a folder is looked through for, in this order.
 IN_FOLDER = (
     *("model.safetensors.index.json", "model.safetensors"),
@@ -44,7 +44,7 @@ def is_torch_file(path: Path) -> bool:
             head = file.read(9)
     except OSError:
         return path.suffix in TORCH
-    is_safetensors = head[8:] == b"{"  # behind the length of its header
+    is_safetensors = head[8:] == b"{"  # after the length of its header
     return not is_safetensors and (path.suffix in TORCH or head.startswith((b"PK\x03\x04", b"\x80")))
 
 
@@ -64,7 +64,7 @@ def weights_in(folder: Path) -> Path:
 
 
 def _read_shards(index: Path) -> dict[str, Array]:
-    """All arrays that an index lists, from the files that it says they are in."""
+    """All arrays that an index lists, from the files it names."""
     try:
         listed = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         places = {str(name): str(file) for name, file in listed.items()}

@@ -29,10 +29,10 @@ def load_state_dict(model: Module, values: Any, strict: bool, rename: Rename | N
     """Give a model the arrays of a mapping; all are checked before the first is written."""
     from wholestep.steps.states import state_with_numbers
 
-    report, found = _matched(model, by_name(values, rename), hinting=rename is None)
+    report, received = _match(model, by_name(values, rename), hinting=rename is None)
     _refuse(report, strict)
     arrays = model.named_arrays()
-    fitting = {name: _converted(found[name], arrays[name].dtype.numpy, name) for name in report.loaded}
+    fitting = {name: _convert(received[name], arrays[name].dtype.numpy, name) for name in report.loaded}
     state = state_with_numbers(model, overwritten=fitting)
     for name, array in fitting.items():
         state.replace(name, array)
@@ -50,20 +50,20 @@ def by_name(values: Any, rename: Rename | None) -> dict[str, object]:
     return {name: values[old] for name, old in rename_names(values, rename).items()}
 
 
-def _matched(model: Module, values: Mapping[str, object], hinting: bool) -> tuple[LoadReport, dict[str, Array]]:
+def _match(model: Module, values: Mapping[str, object], hinting: bool) -> tuple[LoadReport, dict[str, Array]]:
     """What could be loaded and what does not match; arrays by the names that the model stores them under."""
     arrays = model.named_arrays()
     first = {owned: name for name, owned in arrays.items()}
     names = {name: first[owned] for name, owned in model.all_names()}  # any name -> the name it is stored under
     unused = {f"{path}.{name}" if path else name for path, m in model.named_modules() for name in m.unused_names}
-    found = {names[name]: _array(value, name) for name, value in values.items() if name in names}
-    missing = tuple(name for name in arrays if name not in found)
+    received = {names[name]: _array(value, name) for name, value in values.items() if name in names}
+    missing = tuple(name for name in arrays if name not in received)
     unexpected = tuple(name for name in values if name not in names and name not in unused)
-    shapes = (OtherShape(name, array.shape, arrays[name].shape) for name, array in found.items())
+    shapes = (OtherShape(name, array.shape, arrays[name].shape) for name, array in received.items())
     other = tuple(differing for differing in shapes if differing.in_file != differing.in_model)
-    loaded = tuple(name for name in found if name not in {differing.name for differing in other})
+    loaded = tuple(name for name in received if name not in {differing.name for differing in other})
     hint = hint_for(missing, unexpected, list(values), {*names, *unused}) if hinting else ""
-    return LoadReport(loaded, missing, unexpected, other, hint), found
+    return LoadReport(loaded, missing, unexpected, other, hint), received
 
 
 def _refuse(report: LoadReport, strict: bool) -> None:
@@ -81,30 +81,30 @@ def _refuse(report: LoadReport, strict: bool) -> None:
     raise kind("\n".join([f"the {what} do not match the model; nothing was loaded.", *lines]))
 
 
-def _converted(array: Array, wanted: np.dtype[Any], name: str) -> Array:
+def _convert(array: Array, wanted: np.dtype[Any], name: str) -> Array:
     """The array in the model's dtype: rounded where floats are shorter there, and never another number."""
     floats = letter_of(wanted) == "f"
     if letter_of(array.dtype) == "f" and not floats:
         raise DTypeError(f"{name!r} is {wanted} in the model; received {array.dtype}. Nothing was loaded.")
     with np.errstate(over="ignore"):
-        found = array.astype(wanted, copy=False)
-    kept = np.isfinite(found) | ~np.isfinite(array) if floats else found == array
-    if not np.all(kept):
-        at = tuple(int(i) for i in np.argwhere(~np.atleast_1d(kept))[0])
+        converted = array.astype(wanted, copy=False)
+    preserved = np.isfinite(converted) | ~np.isfinite(array) if floats else converted == array
+    if not np.all(preserved):
+        at = tuple(int(i) for i in np.argwhere(~np.atleast_1d(preserved))[0])
         raise InputError(
             f"{name!r} is {wanted} in the model, which cannot hold {np.atleast_1d(array)[at]!s} at {list(at)}. Nothing "
             "was loaded. Correct the value, or give the model a wider dtype."
         )
-    return found
+    return converted
 
 
 def _array(value: object, name: str) -> Array:
     """NumPy's view of an array or of a torch tensor of numbers."""
-    found: Any = value
-    if hasattr(found, "detach"):
-        found = found.detach().cpu()
-        found = found.float() if "bfloat16" in str(found.dtype) else found  # NumPy has no such type
-    return as_array(found, f"{name!r}")
+    array: Any = value
+    if hasattr(array, "detach"):
+        array = array.detach().cpu()
+        array = array.float() if "bfloat16" in str(array.dtype) else array  # NumPy has no such type
+    return as_array(array, f"{name!r}")
 
 
 def save(model: Module, path: str | PathLike[str]) -> None:
@@ -139,7 +139,7 @@ def save_arrays(
 
 
 def load(model: Module, path: str | PathLike[str], strict: bool, rename: Rename | None = None) -> LoadReport:
-    """Give a model the arrays of a file, of shards or of a folder, and the encoding that a file of ours carries."""
+    """Give a model the arrays of a file, of shards or of a folder, and the table encoding stored in the file."""
     values, encoding = read_weights(Path(path)), _read_encoding(Path(path))
     before = {name: dict(part) if name == "_owned" else part for name, part in model.__dict__.items()}
     if encoding is not None and not model.named_arrays():
@@ -156,7 +156,7 @@ def load(model: Module, path: str | PathLike[str], strict: bool, rename: Rename 
 
 
 def read_header(path: Path) -> dict[str, str]:
-    """What a safetensors file says beside its arrays."""
+    """The metadata of a safetensors file."""
     from safetensors import SafetensorError, safe_open
 
     try:

@@ -1,4 +1,4 @@
-"""LoRA: a model is frozen, and small matrices beside its large ones learn (arXiv:2106.09685)."""
+"""LoRA: the model is frozen, and a trained low-rank product is added to each of its linear maps (arXiv:2106.09685)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wholestep.compiler.frontend.layers.composites import Switchable
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError, ShapeError, UsageError
-from wholestep.nn.derived import derived
+from wholestep.nn.derived import make_subclass
 from wholestep.nn.layers.attention import MultiHeadAttention
 from wholestep.nn.layers.linear import Dropout, Linear, positive
 from wholestep.nn.module.module import Module
@@ -27,7 +27,7 @@ PREFIX = "base_model.model."  # of the names in the files of peft
 
 @dataclass(frozen=True)
 class Adaptable:
-    """A kind of layer that a low-rank product can stand beside."""
+    """A kind of layer to which a low-rank product can be added."""
 
     weight: str  # the parameter that it adds to
     outputs_first: bool  # (outputs, inputs), rather than (inputs, outputs)
@@ -115,7 +115,7 @@ def _adapted_class(kind: type[Module], method: str, scale: float) -> type[Module
     """A kind of layer whose method adds the product of lora_A and lora_B to what it computes."""
     plain: Callable[..., Tensor] = getattr(kind, method)
 
-    def adapted(self: Any, x: Tensor, *bounds: int) -> Tensor:
+    def forward(self: Any, x: Tensor, *bounds: int) -> Tensor:
         small = self.lora_A(x if self.lora_dropout is None else self.lora_dropout(x))
         if not bounds:
             update: Tensor = self.lora_B(small) * scale
@@ -124,7 +124,7 @@ def _adapted_class(kind: type[Module], method: str, scale: float) -> type[Module
         update = (small @ self.lora_B.weight[first:last].T) * scale
         return plain(self, x, *bounds) + update
 
-    return derived(kind, {method: adapted, "plain_kind": kind}, _adapted_class, kind, method, scale)
+    return make_subclass(kind, {method: forward, "plain_kind": kind}, _adapted_class, kind, method, scale)
 
 
 class Adapters:

@@ -39,17 +39,17 @@ class Splitting:
             )
 
 
-def divided(
+def mark_split(
     owned: Any, axis: int, layer: str, what: str, units: int = 0, blocks: int = 1, widths: tuple[int, ...] = ()
 ) -> Any:
-    """The parameter, marked; `units` are its features along the axis unless said."""
+    """Mark a parameter to be split; `units` are its features along the axis by default."""
     count = units or owned.shape[axis] // blocks
     owned.splitting = Splitting(axis, blocks, count, what, layer, user_line(), widths)
     return owned
 
 
-def checked(layer: str, given: object, *known: str) -> Any:
-    """What `split=` was given, if the layer knows it; True where it knows one way."""
+def need_choice(layer: str, given: object, *known: str) -> Any:
+    """The value of `split=`, which must be one that the layer supports; True selects the only one."""
     if given is True and len(known) == 1:
         return known[0]
     if given not in known:
@@ -60,40 +60,40 @@ def checked(layer: str, given: object, *known: str) -> Any:
 def split_linear(layer: Any, given: str) -> None:
     """A `Linear` by its outputs ("columns", its bias too) or by its inputs ("rows")."""
     kind = f"Linear({layer.inputs}, {layer.outputs})"
-    split, owned = checked(kind, given, COLUMNS, ROWS), layer.named_arrays()
-    divided(owned["weight"], 0 if split == COLUMNS else 1, kind, "outputs" if split == COLUMNS else "inputs")
+    split, owned = need_choice(kind, given, COLUMNS, ROWS), layer.named_arrays()
+    mark_split(owned["weight"], 0 if split == COLUMNS else 1, kind, "outputs" if split == COLUMNS else "inputs")
     if split == COLUMNS and "bias" in owned:
-        divided(owned["bias"], 0, kind, "outputs")
+        mark_split(owned["bias"], 0, kind, "outputs")
 
 
 def split_attention(layer: Any, given: object) -> None:
-    """A `MultiHeadAttention` by its heads: queries, keys and values by theirs, the projection behind by its inputs."""
+    """Split a `MultiHeadAttention` by heads: query, key and value by outputs, the output projection by inputs."""
     kind = f"MultiHeadAttention({layer.width}, {layer.heads})"
-    checked(kind, given, HEADS)
+    need_choice(kind, given, HEADS)
     owned, shared = layer.named_arrays(), layer.kv_heads
     of_each = tuple(heads * layer.head_width for heads in (layer.heads, shared, shared))
     for name in ("in_proj_weight", "in_proj_bias"):
         if name in owned and shared == layer.heads:
-            divided(owned[name], 0, kind, HEADS, layer.heads, blocks=3)
+            mark_split(owned[name], 0, kind, HEADS, layer.heads, blocks=3)
         elif name in owned:  # heads are with the keys that they share
-            divided(owned[name], 0, kind, f"kv_{HEADS}", shared, blocks=3, widths=of_each)
-    divided(owned["out_proj.weight"], 1, kind, HEADS, layer.heads)
+            mark_split(owned[name], 0, kind, f"kv_{HEADS}", shared, blocks=3, widths=of_each)
+    mark_split(owned["out_proj.weight"], 1, kind, HEADS, layer.heads)
 
 
 def split_gpt2(model: Any, heads: int) -> None:
     """A GPT-2: in each block attention by its heads, the inner layer by its features."""
     for block in model.h:
         up, down = block.attn.named_arrays(), block.mlp.named_arrays()
-        divided(up["c_attn.weight"], 1, "gpt2", HEADS, heads, blocks=3)
-        divided(up["c_attn.bias"], 0, "gpt2", HEADS, heads, blocks=3)
-        divided(up["c_proj.weight"], 0, "gpt2", HEADS, heads)
-        divided(down["c_fc.weight"], 1, "gpt2", "inner features")
-        divided(down["c_fc.bias"], 0, "gpt2", "inner features")
-        divided(down["c_proj.weight"], 0, "gpt2", "inner features")
+        mark_split(up["c_attn.weight"], 1, "gpt2", HEADS, heads, blocks=3)
+        mark_split(up["c_attn.bias"], 0, "gpt2", HEADS, heads, blocks=3)
+        mark_split(up["c_proj.weight"], 0, "gpt2", HEADS, heads)
+        mark_split(down["c_fc.weight"], 1, "gpt2", "inner features")
+        mark_split(down["c_fc.bias"], 0, "gpt2", "inner features")
+        mark_split(down["c_proj.weight"], 0, "gpt2", "inner features")
 
 
 def split_beside(of: Splitting, outputs_first: bool, a: Any, b: Any) -> None:
-    """The low-rank product beside a weight: what adds to divided outputs, or reads divided inputs, is divided alike."""
+    """Split the low-rank product of a weight in the same way: lora_B by outputs, or lora_A by inputs."""
     of_outputs = of.axis == (0 if outputs_first else 1)
     owned = (b if of_outputs else a).named_arrays()["weight"]
     owned.splitting = replace(of, axis=0 if of_outputs else 1)
@@ -104,6 +104,6 @@ def split_llama(model: Any, heads: int, shared: int) -> None:
     for layer in model.model.layers:
         owned = layer.named_arrays()
         for name, axis, units in (("q", 0, heads), ("k", 0, shared), ("v", 0, shared), ("o", 1, heads)):
-            divided(owned[f"self_attn.{name}_proj.weight"], axis, "llama", HEADS, units)
+            mark_split(owned[f"self_attn.{name}_proj.weight"], axis, "llama", HEADS, units)
         for name, axis in (("gate", 0), ("up", 0), ("down", 1)):
-            divided(owned[f"mlp.{name}_proj.weight"], axis, "llama", "inner features")
+            mark_split(owned[f"mlp.{name}_proj.weight"], axis, "llama", "inner features")

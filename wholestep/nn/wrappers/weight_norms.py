@@ -12,7 +12,7 @@ from wholestep.compiler.frontend.layers.composites import by_mode
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError
-from wholestep.nn.derived import derived
+from wholestep.nn.derived import make_subclass
 from wholestep.nn.module.module import Module
 from wholestep.nn.module.parameter import Buffer, Parameter
 
@@ -25,7 +25,7 @@ def weight_norm(layer: Layer, name: str = "weight", axis: int = 0) -> Layer:
     The layer itself is changed, and returned.  Its numbers are drawn now, unless it has some: g begins as the length.
 
     Args:
-        axis: lengths are of the slices along it, the results' unless told otherwise.
+        axis: norms are of the slices along it; by default the axis of the outputs.
 
     Example: `ws.nn.weight_norm(ws.nn.Conv1d(8, 8, 3))`.
     """
@@ -120,4 +120,4 @@ def _computing_class(kind: type[Module], name: str, rule: Callable[..., Tensor],
 
     unused = (*kind.unused_names, f"{name}_v")  # torch keeps the right vector of a spectral norm too
     body = {"forward": forward, "unused_names": unused}
-    return derived(kind, body, _computing_class, kind, name, rule, settings)
+    return make_subclass(kind, body, _computing_class, kind, name, rule, settings)

@@ -53,13 +53,13 @@ def custom_gradient(function: Callable[P, tuple[R, Callable[..., Any]]]) -> Call
     name = getattr(function, "__name__", type(function).__name__)
 
     @wraps(function)
-    def recorded(*args: P.args, **kwargs: P.kwargs) -> R:
+    def record_call(*args: P.args, **kwargs: P.kwargs) -> R:
         result, gradient = _pair(name, function(*args, **kwargs))
         outputs = _outputs(name, result)
         results = iter(_Recorder(name, _tensors((args, kwargs)), outputs).record(gradient))
         return _rebuild_outputs(result, [next(results) if t.dtype.is_float else t for t in outputs])  # type: ignore[no-any-return]
 
-    return recorded
+    return record_call
 
 
 def _fail(kind: type[WholestepError], text: str) -> NoReturn:

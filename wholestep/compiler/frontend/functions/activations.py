@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from wholestep.compiler.frontend.functions.primitives import expm1, silu, tanh
+from wholestep.compiler.frontend.functions.elementwise import clip
+from wholestep.compiler.frontend.functions.primitives import abs, expm1, sigmoid, silu, softmax, stop_gradient, tanh
 from wholestep.compiler.frontend.tensor import Operand, Tensor, as_tensor, where
 from wholestep.compiler.frontend.trace import fail, record
 from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import ShapeError
 
-__all__ = ["elu", "hardswish", "leaky_relu", "mish", "softplus", "swiglu"]
+__all__ = [
+    "celu", "elu", "glu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "logsigmoid", "mish",
+    "prelu", "relu6", "selu", "softmin", "softplus", "softshrink", "softsign", "swiglu", "tanhshrink", "threshold",
+]  # fmt: skip
 
 
 def leaky_relu(x: Operand, slope: float = 0.01) -> Tensor:
@@ -54,3 +58,94 @@ def swiglu(x: Tensor) -> Tensor:
             ShapeError, f"swiglu splits the last axis into halves; received {shape_text(x.shape)}. Make its size even."
         )
     return silu(x[..., : width // 2]) * x[..., width // 2 :]
+
+
+# -- under PyTorch's names: `ws.nn.functional` ---------------------------------------------------------------------
+
+
+def logsigmoid(x: Operand) -> Tensor:
+    """log sigmoid(x), finite for every x"""
+    return -softplus(-as_tensor(x))
+
+
+def relu6(x: Operand) -> Tensor:
+    """x between 0 and 6"""
+    return hardtanh(x, 0.0, 6.0)
+
+
+def hardtanh(x: Operand, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
+    """x between two numbers; the gradient at them is 0"""
+    t = as_tensor(x)
+    inside = (t > min_val) & (t < max_val)
+    return where(inside, t, stop_gradient(clip(t, min_val, max_val)))
+
+
+def hardsigmoid(x: Operand) -> Tensor:
+    """x / 6 + ½ between 0 and 1"""
+    return hardtanh(as_tensor(x) * (1.0 / 6.0) + 0.5, 0.0, 1.0)
+
+
+_ALPHA, _SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946  # of the paper, for selu
+
+
+def selu(x: Operand) -> Tensor:
+    """scale · (x above 0, alpha · (eˣ - 1) below) (arXiv:1706.02515)"""
+    return _SCALE * elu(x, _ALPHA)
+
+
+def celu(x: Operand, alpha: float = 1.0) -> Tensor:
+    """x above 0, alpha · (e^(x/alpha) - 1) below"""
+    t = as_tensor(x)
+    return where(t > 0, t, alpha * expm1(where(t > 0, 0.0, t) * (1.0 / alpha)))
+
+
+def glu(x: Tensor, axis: int = -1) -> Tensor:
+    """a · sigmoid(b), a and b the halves of an axis (arXiv:1612.08083)"""
+    (position,) = x._axes(axis)
+    length = x.shape[position]
+    if not isinstance(length, int) or length % 2:
+        fail(ShapeError, f"glu halves axis {axis} of {shape_text(x.shape)}; make its size even.")
+    first, second = (slice(None, length // 2), slice(length // 2, None))
+    before = (slice(None),) * position
+    return x[(*before, first)] * sigmoid(x[(*before, second)])
+
+
+def prelu(x: Tensor, weight: Tensor) -> Tensor:
+    """x above 0, weight · x below: one number, or one for each channel of axis 1"""
+    many = x.ndim > 1 and weight.ndim == 1 and weight.shape[0] != 1
+    slope = weight.reshape((weight.shape[0], *[1] * (x.ndim - 2))) if many else weight.reshape((1,) * x.ndim)
+    return where(x > 0, x, slope * x)
+
+
+def softsign(x: Operand) -> Tensor:
+    """x / (1 + |x|)"""
+    t = as_tensor(x)
+    return t / (1.0 + abs(t))
+
+
+def softmin(x: Operand, axis: int = -1) -> Tensor:
+    """softmax of -x"""
+    return softmax(-as_tensor(x), axis)
+
+
+def tanhshrink(x: Operand) -> Tensor:
+    """x - tanh x"""
+    return as_tensor(x) - tanh(x)
+
+
+def softshrink(x: Operand, lambd: float = 0.5) -> Tensor:
+    """x towards 0 by lambd, 0 between"""
+    t = as_tensor(x)
+    return where(t > lambd, t - lambd, where(t < -lambd, t + lambd, 0.0))
+
+
+def hardshrink(x: Operand, lambd: float = 0.5) -> Tensor:
+    """0 where |x| is at most lambd"""
+    t = as_tensor(x)
+    return where(abs(t) > lambd, t, 0.0)
+
+
+def threshold(x: Operand, threshold: float, value: float) -> Tensor:
+    """x above the threshold, else a value"""
+    t = as_tensor(x)
+    return where(t > threshold, t, value)

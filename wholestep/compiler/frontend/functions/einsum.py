@@ -24,11 +24,11 @@ class LabelledTensor:
     def sizes(self) -> dict[str, Extent]:
         return dict(zip(self.letters, self.tensor.shape, strict=True))
 
-    def ordered(self, letters: str) -> LabelledTensor:
+    def permute_to(self, letters: str) -> LabelledTensor:
         """The axes in another order."""
         return LabelledTensor(self.tensor.permute([self.letters.index(c) for c in letters]), letters)
 
-    def summed(self, kept: set[str]) -> LabelledTensor:
+    def sum_except(self, kept: set[str]) -> LabelledTensor:
         """Sums out the labels that are not in `kept`."""
         summed_axes = [d for d, c in enumerate(self.letters) if c not in kept]
         return (
@@ -50,11 +50,11 @@ def einsum(equation: str, *operands: Operand | Sequence[Operand]) -> Tensor:
     terms, result = _parse_equation(equation, tensors)
     sizes = _sizes(equation, terms)
     parts = [_diagonal(_without_ones(term, sizes)) for term in terms]
-    partial = parts[0].summed({*result, *(c for p in parts[1:] for c in p.letters)})
+    partial = parts[0].sum_except({*result, *(c for p in parts[1:] for c in p.letters)})
     for i, right in enumerate(parts[1:], 1):
         needed = {*result, *(c for p in parts[i + 1 :] for c in p.letters)}
-        partial = _product(partial, right.summed({*partial.letters, *needed}), needed)
-    out = partial.ordered("".join(c for c in result if c in partial.letters)).tensor
+        partial = _product(partial, right.sum_except({*partial.letters, *needed}), needed)
+    out = partial.permute_to("".join(c for c in result if c in partial.letters)).tensor
     if len(partial.letters) == len(result):
         return out
     # The missing labels have size 1 in every operand.
@@ -141,7 +141,7 @@ def _product(a: LabelledTensor, b: LabelledTensor, needed: set[str]) -> Labelled
     rows = "".join(c for c in a.letters if c not in shared)
     columns = "".join(c for c in b.letters if c not in shared)
     sizes = {**a.sizes(), **b.sizes()}
-    left, right = a.ordered(batch + rows + inner).tensor, b.ordered(batch + inner + columns).tensor
+    left, right = a.permute_to(batch + rows + inner).tensor, b.permute_to(batch + inner + columns).tensor
     outer = tuple(sizes[c] for c in batch)
     m, k, n = (product(sizes[c] for c in letters) for letters in (rows, inner, columns))
     left, right = left.reshape((*outer, m, k)), right.reshape((*outer, k, n))

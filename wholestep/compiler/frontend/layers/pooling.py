@@ -1,13 +1,21 @@
-"""Pooling: maxima and means of windows; strided, global, and adaptive (a given number of windows)."""
+"""Pooling: maxima and means of windows, of signals (N, C, L), images (N, C, H, W) and volumes (N, C, D, H, W)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from wholestep.compiler.frontend.functions.primitives import stack
-from wholestep.compiler.frontend.layers.convolution import Padding, Pair, conv2d, need_axes, padding_pairs, pair
+from wholestep.compiler.frontend.layers.convolution import conv2d
+from wholestep.compiler.frontend.layers.window import (
+    Padding,
+    Sizes,
+    image_as_signal,
+    integers,
+    need_images,
+    per_axis,
+    signal_as_image,
+    signal_padding,
+    sliding_window,
+)
 from wholestep.compiler.frontend.precision import pin_float32
 from wholestep.compiler.frontend.shape.padding import pad
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor
@@ -16,22 +24,18 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import OptionError, ShapeError
 
-__all__ = [
-    "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_max_pool1d", "adaptive_max_pool2d",
-    "avg_pool1d", "avg_pool2d", "global_avg_pool1d", "global_avg_pool2d", "global_max_pool1d", "global_max_pool2d",
-    "max_pool1d", "max_pool2d",
-]  # fmt: skip
+__all__ = ["avg_pool1d", "avg_pool2d", "avg_pool3d", "max_pool1d", "max_pool2d", "max_pool3d"]
 
 LOWEST = -float("inf")
 
 
 def max_pool2d(
     x: Tensor,
-    window: Pair,
-    stride: Pair | None = None,
+    window: Sizes,
+    stride: Sizes | None = None,
     padding: Padding = 0,
     ceil_mode: bool = False,
-    dilation: Pair = 1,
+    dilation: Sizes = 1,
 ) -> Tensor:
     """The largest element of each window of (N, C, H, W); the first of equal ones gets the gradient.
 
@@ -44,27 +48,26 @@ def max_pool2d(
 
     Example: `ws.max_pool2d(images, 2)`.
     """
-    need_axes("max_pool2d", "images", x, "(N, C, H, W)")
-    if pair("max_pool2d", "dilation", dilation) != (1, 1):
+    op = "max_pool2d"
+    need_images(op, x, 2)
+    if per_axis(op, "dilation", dilation, 2) != (1, 1):
         from wholestep.compiler.frontend.layers.pooling_indices import max_pool2d_with_indices
 
         return max_pool2d_with_indices(x, window, stride, padding, dilation, ceil_mode)[0]
-    size = pair("max_pool2d", "window", window)
-    steps = size if stride is None else pair("max_pool2d", "stride", stride)
-    low, high = _margins("max_pool2d", x, size, steps, padding, ceil_mode)
+    w = sliding_window(op, x, window, stride, padding, ceil_mode=ceil_mode)
     # The op accepts padding of at most half of the window; the rest is added by an explicit pad.
-    allowed = tuple(max(k // 2, lo) for k, lo in zip(size, low, strict=True))
-    excess = tuple(max(0, hi - m) for hi, m in zip(high, allowed, strict=True))
+    allowed = tuple(max(k // 2, low) for k, low in zip(w.size, w.low, strict=True))
+    excess = tuple(max(0, high - most) for high, most in zip(w.high, allowed, strict=True))
     if any(excess):
         x = pad(x, [(0, 0), (0, 0), (0, excess[0]), (0, excess[1])], LOWEST)
-    inside = tuple(hi - b for hi, b in zip(high, excess, strict=True))
-    return Tensor(record("max_pool2d", [x.node], at.PoolAttrs(size, steps, low, inside, False)), x.graph)
+    inside = tuple(high - more for high, more in zip(w.high, excess, strict=True))
+    return Tensor(record(op, [x.node], at.PoolAttrs(w.size, w.stride, w.low, inside, False)), x.graph)
 
 
 def avg_pool2d(
     x: Tensor,
-    window: Pair,
-    stride: Pair | None = None,
+    window: Sizes,
+    stride: Sizes | None = None,
     padding: Padding = 0,
     ceil_mode: bool = False,
     count_padding: bool = True,
@@ -81,84 +84,32 @@ def avg_pool2d(
     Example: `ws.avg_pool2d(images, 2)`.
     """
     op = "avg_pool2d"
-    need_axes(op, "images", x, "(N, C, H, W)")
+    need_images(op, x, 2)
     channels = x.shape[1]
     if not isinstance(channels, int):
         fail(ShapeError, f"{op}: the number of channels must be an integer; received {shape_text(x.shape)}.")
-    size = pair(op, "window", window)
-    if min(size) < 1:
+    if min(per_axis(op, "window", window, 2)) < 1:
         fail(OptionError, f"{op}: the window must be at least 1; received {window!r}.")
-    steps = size if stride is None else pair(op, "stride", stride)
-    low, high = _margins(op, x, size, steps, padding, ceil_mode)
-    declared = low if isinstance(padding, str) else pair(op, "padding", padding)
+    w = sliding_window(op, x, window, stride, padding, ceil_mode=ceil_mode)
+    declared = w.low if isinstance(padding, str) else per_axis(op, "padding", padding, 2)
     counts_all = count_padding and not isinstance(padding, str)
-    even = low == high == declared and (counts_all or max(low) == 0)
-    kernel = np.full((channels, 1, *size), 1.0 / (size[0] * size[1]) if even else 1.0, x.dtype.numpy)
+    even = w.low == w.high == declared and (counts_all or max(w.low) == 0)
+    kernel = np.full((channels, 1, *w.size), 1.0 / (w.size[0] * w.size[1]) if even else 1.0, x.dtype.numpy)
     with pin_float32():  # a mean, not a convolution with weights of the model: exempt from autocast
         if even:
-            return conv2d(x, kernel, stride=steps, padding=low, groups=channels)
+            return conv2d(x, kernel, stride=w.stride, padding=w.low, groups=channels)
         counted = declared if counts_all else (0, 0)
-        counts = [
-            _counts(int(n), *arguments)
-            for n, *arguments in zip(x.shape[2:], size, steps, low, high, counted, strict=True)
-        ]
-        edges = [(0, 0), (0, 0), (low[0], high[0]), (low[1], high[1])]
-        sums = conv2d(pad(x, edges), kernel, stride=steps, groups=channels)
+        fields = (integers(op, x, x.shape[2:]), w.size, w.stride, w.low, w.high, counted)
+        counts = [_elements(*axis) for axis in zip(*fields, strict=True)]
+        edges = [(0, 0), (0, 0), (w.low[0], w.high[0]), (w.low[1], w.high[1])]
+        sums = conv2d(pad(x, edges), kernel, stride=w.stride, groups=channels)
     return sums * as_tensor((1.0 / np.outer(*counts)).astype(x.dtype.numpy))
 
 
-def _counts(size: int, window: int, stride: int, low: int, high: int, counted: int) -> np.ndarray:
+def _elements(image: int, window: int, stride: int, low: int, high: int, counted: int) -> np.ndarray:
     """The number of elements of each window along one axis that are in the image or in padding that counts."""
-    starts = np.arange(0, size + low + high - window + 1, stride) - low
-    return np.minimum(starts + window, size + counted) - np.maximum(starts, -counted)
-
-
-def _margins(
-    op: str, x: Tensor, size: Sequence[int], stride: Sequence[int], padding: Padding, ceil_mode: bool
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Padding (top, left) and (bottom, right); `ceil_mode` extends the latter so that a partial window fits."""
-    low, high = padding_pairs(op, padding, x.shape[2:], size, stride)
-    if not ceil_mode:
-        return low, high
-    return low, tuple(
-        _ceil_padding(op, x, *arguments) for arguments in zip(x.shape[2:], size, stride, low, high, strict=True)
-    )
-
-
-def _ceil_padding(op: str, x: Tensor, size: object, window: int, stride: int, low: int, high: int) -> int:
-    if not isinstance(size, int):
-        fail(ShapeError, f"{op}: ceil_mode needs images of a known size; received {shape_text(x.shape)}.")
-    count = -(-(size + low + high - window) // stride) + 1
-    if (count - 1) * stride >= size + low:  # the last window would start outside of the image
-        count -= 1
-    return max(high, (count - 1) * stride + window - size - low)
-
-
-# -- global ------------------------------------------------------------------------------------------------------
-
-
-def global_avg_pool2d(x: Tensor) -> Tensor:
-    """The mean of each channel: (N, C, H, W) -> (N, C).  Example: `ws.global_avg_pool2d(images)`."""
-    need_axes("global_avg_pool2d", "images", x, "(N, C, H, W)")
-    return x.mean((2, 3))
-
-
-def global_max_pool2d(x: Tensor) -> Tensor:
-    """The largest element of each channel: (N, C, H, W) -> (N, C).  Example: `ws.global_max_pool2d(images)`."""
-    need_axes("global_max_pool2d", "images", x, "(N, C, H, W)")
-    return x.max((2, 3))
-
-
-def global_avg_pool1d(x: Tensor) -> Tensor:
-    """The mean of each channel: (N, C, L) -> (N, C).  Example: `ws.global_avg_pool1d(signals)`."""
-    need_axes("global_avg_pool1d", "signals", x, "(N, C, L)")
-    return x.mean(2)
-
-
-def global_max_pool1d(x: Tensor) -> Tensor:
-    """The largest element of each channel: (N, C, L) -> (N, C).  Example: `ws.global_max_pool1d(signals)`."""
-    need_axes("global_max_pool1d", "signals", x, "(N, C, L)")
-    return x.max(2)
+    starts = np.arange(0, image + low + high - window + 1, stride) - low
+    return np.minimum(starts + window, image + counted) - np.maximum(starts, -counted)
 
 
 # -- signals -----------------------------------------------------------------------------------------------------
@@ -168,8 +119,9 @@ def max_pool1d(
     x: Tensor, window: int, stride: int | None = None, padding: int | str = 0, ceil_mode: bool = False
 ) -> Tensor:
     """`max_pool2d` along one axis: (N, C, L).  Example: `ws.max_pool1d(signals, 2)`."""
-    rows, steps, around = _as_rows("max_pool1d", x, stride, padding)
-    return _as_signals(max_pool2d(rows, (1, window), steps, around, ceil_mode))
+    need_images("max_pool1d", x, 1)
+    options = (None if stride is None else (1, stride), signal_padding(padding), ceil_mode)
+    return image_as_signal(max_pool2d(signal_as_image(x), (1, window), *options))
 
 
 def avg_pool1d(
@@ -181,79 +133,43 @@ def avg_pool1d(
     count_padding: bool = True,
 ) -> Tensor:
     """`avg_pool2d` along one axis: (N, C, L).  Example: `ws.avg_pool1d(signals, 2)`."""
-    rows, steps, around = _as_rows("avg_pool1d", x, stride, padding)
-    return _as_signals(avg_pool2d(rows, (1, window), steps, around, ceil_mode, count_padding))
+    need_images("avg_pool1d", x, 1)
+    options = (None if stride is None else (1, stride), signal_padding(padding), ceil_mode, count_padding)
+    return image_as_signal(avg_pool2d(signal_as_image(x), (1, window), *options))
 
 
-def _as_rows(op: str, x: Tensor, stride: int | None, padding: int | str) -> tuple[Tensor, Pair | None, Padding]:
-    need_axes(op, "signals", x, "(N, C, L)")
-    rows = x.reshape((*x.shape[:2], 1, x.shape[2]))
-    return rows, None if stride is None else (1, stride), padding if isinstance(padding, str) else (0, padding)
+# -- volumes -----------------------------------------------------------------------------------------------------
 
 
-def _as_signals(x: Tensor) -> Tensor:
-    return x.reshape((*x.shape[:2], x.shape[3]))
+def max_pool3d(
+    x: Tensor, window: Sizes, stride: Sizes | None = None, padding: Sizes = 0, ceil_mode: bool = False
+) -> Tensor:
+    """`max_pool2d` along three axes: height and width, then depth.  Example: `ws.max_pool3d(video, 2)`."""
+    return _pool_volume("max_pool3d", x, window, stride, padding, ceil_mode)
 
 
-# -- adaptive ----------------------------------------------------------------------------------------------------
+def avg_pool3d(
+    x: Tensor,
+    window: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    ceil_mode: bool = False,
+    count_padding: bool = True,
+) -> Tensor:
+    """`avg_pool2d` along three axes: height and width, then depth.  Example: `ws.avg_pool3d(video, 2)`."""
+    return _pool_volume("avg_pool3d", x, window, stride, padding, ceil_mode, count_padding)
 
 
-def adaptive_avg_pool2d(x: Tensor, size: Pair) -> Tensor:
-    """The means of `size` windows that cover (N, C, H, W): of n rows and m windows, window i has the rows
-    ⌊i·n/m⌋ ... ⌈(i + 1)·n/m⌉ - 1.
-
-    Example: `ws.adaptive_avg_pool2d(images, 7)`.
-    """
-    target, current = _sizes("adaptive_avg_pool2d", x, size)
-    if all(n % m == 0 for n, m in zip(current, target, strict=True)):
-        if target == (1, 1):
-            return x.mean((2, 3), keepdims=True)
-        return avg_pool2d(x, tuple(n // m for n, m in zip(current, target, strict=True)))
-    rows, columns = (_averages(n, m, x) for n, m in zip(current, target, strict=True))
-    with pin_float32():
-        return rows @ x @ columns.T
-
-
-def _averages(current: int, target: int, x: Tensor) -> Tensor:
-    """The (target, current) matrix that averages the elements of each window."""
-    matrix = np.zeros((target, current))
-    for i, (first, last) in enumerate(_spans(current, target)):
-        matrix[i, first:last] = 1.0 / (last - first)
-    return as_tensor(matrix.astype(x.dtype.numpy))
-
-
-def adaptive_max_pool2d(x: Tensor, size: Pair) -> Tensor:
-    """The largest elements of `size` windows of (N, C, H, W), placed as those of `adaptive_avg_pool2d`.
-
-    Example: `ws.adaptive_max_pool2d(images, 7)`.
-    """
-    target, current = _sizes("adaptive_max_pool2d", x, size)
-    if all(n % m == 0 for n, m in zip(current, target, strict=True)):
-        return max_pool2d(x, tuple(n // m for n, m in zip(current, target, strict=True)))
-    x = stack([x[:, :, a:b].max(2) for a, b in _spans(current[0], target[0])], 2)
-    return stack([x[:, :, :, a:b].max(3) for a, b in _spans(current[1], target[1])], 3)
-
-
-def _spans(current: int, target: int) -> list[tuple[int, int]]:
-    return [(i * current // target, -(-(i + 1) * current // target)) for i in range(target)]
-
-
-def _sizes(op: str, x: Tensor, size: Pair) -> tuple[tuple[int, int], tuple[int, int]]:
-    need_axes(op, "images", x, "(N, C, H, W)")
-    target = pair(op, "size", size)
-    if min(target) < 1:
-        fail(OptionError, f"{op}: the size of the result must be at least 1; received {size!r}.")
-    height, width = x.shape[2:]
-    if not isinstance(height, int) or not isinstance(width, int):
-        fail(ShapeError, f"{op}: height and width must be integers; received {shape_text(x.shape)}.")
-    return target, (height, width)
-
-
-def adaptive_avg_pool1d(x: Tensor, size: int) -> Tensor:
-    """`adaptive_avg_pool2d` along one axis: (N, C, L).  Example: `ws.adaptive_avg_pool1d(signals, 4)`."""
-    return _as_signals(adaptive_avg_pool2d(_as_rows("adaptive_avg_pool1d", x, None, 0)[0], (1, size)))
-
-
-def adaptive_max_pool1d(x: Tensor, size: int) -> Tensor:
-    """`adaptive_max_pool2d` along one axis: (N, C, L).  Example: `ws.adaptive_max_pool1d(signals, 4)`."""
-    return _as_signals(adaptive_max_pool2d(_as_rows("adaptive_max_pool1d", x, None, 0)[0], (1, size)))
+def _pool_volume(op: str, x: Tensor, window: Sizes, stride: Sizes | None, padding: Sizes, *options: bool) -> Tensor:
+    """Pools height and width with depth as channels, then depth with all pixels as the columns of one image."""
+    need_images(op, x, 3)
+    size = per_axis(op, "window", window, 3)
+    steps = size if stride is None else per_axis(op, "stride", stride, 3)
+    around = per_axis(op, "padding", padding, 3)
+    n, channels, depth, height, width = x.shape
+    pool = max_pool2d if op.startswith("max") else avg_pool2d
+    flat = pool(x.reshape((n, channels * depth, height, width)), size[1:], steps[1:], around[1:], *options)
+    pixels = flat.shape[2:]
+    columns = flat.reshape((n, channels, depth, pixels[0] * pixels[1]))
+    out = pool(columns, (size[0], 1), (steps[0], 1), (around[0], 0), *options)
+    return out.reshape((n, channels, out.shape[2], *pixels))

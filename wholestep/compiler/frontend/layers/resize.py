@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from wholestep.compiler.frontend.functions.primitives import gather
-from wholestep.compiler.frontend.layers.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d
+from wholestep.compiler.frontend.layers.adaptive_pooling import adaptive_avg_pool1d, adaptive_avg_pool2d
 from wholestep.compiler.frontend.precision import pin_float32
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor
 from wholestep.compiler.frontend.trace import fail

@@ -7,96 +7,75 @@ from collections.abc import Sequence
 import numpy as np
 
 from wholestep.compiler.frontend.functions.primitives import gather, stack
-from wholestep.compiler.frontend.layers.convolution import Pair, conv_transpose2d, need_axes, pair
+from wholestep.compiler.frontend.layers.transposed_convolution import conv_transpose2d
+from wholestep.compiler.frontend.layers.window import Sizes, SlidingWindow, integers, need_axes, need_images, per_axis
 from wholestep.compiler.frontend.precision import pin_float32
 from wholestep.compiler.frontend.shape.index_math import normalize_axis
 from wholestep.compiler.frontend.shape.padding import pad
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor
 from wholestep.compiler.frontend.trace import fail
-from wholestep.compiler.ir.type_rules.convolution import window_count
 from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import OptionError, ShapeError
 
 __all__ = ["fold", "unfold", "windows_along"]
 
 
-def unfold(x: Tensor, kernel: Pair, dilation: Pair = 1, padding: Pair = 0, stride: Pair = 1) -> Tensor:
+def unfold(x: Tensor, kernel: Sizes, dilation: Sizes = 1, padding: Sizes = 0, stride: Sizes = 1) -> Tensor:
     """The windows of images as columns: (N, C, H, W) -> (N, C·KH·KW, number of windows), as in torch.
 
     Example: `ws.unfold(images, 3, padding=1)`.
     """
     op = "unfold"
-    need_axes(op, "images", x, "(N, C, H, W)")
-    size, dilations, paddings, steps = (
-        pair(op, name, value)
-        for name, value in (("kernel", kernel), ("dilation", dilation), ("padding", padding), ("stride", stride))
-    )
-    image_size = [_number(op, x, e) for e in x.shape[2:]]
-    counts = _counts(op, image_size, size, steps, paddings, dilations)
-    if any(paddings):
-        x = pad(x, [(0, 0), (0, 0), (paddings[0], paddings[0]), (paddings[1], paddings[1])])
-    ends = [(n - 1) * s + 1 for n, s in zip(counts, steps, strict=True)]
-    taps = [
-        x[:, :, u : u + ends[0] : steps[0], v : v + ends[1] : steps[1]]
-        for u in range(0, size[0] * dilations[0], dilations[0])
-        for v in range(0, size[1] * dilations[1], dilations[1])
-    ]
+    need_images(op, x, 2)
+    window = _window(op, kernel, dilation, padding, stride)
+    counts = _counts(op, window, integers(op, x, x.shape[2:]))
+    if any(window.low):
+        x = pad(x, [(0, 0), (0, 0), *zip(window.low, window.high, strict=True)])
+    taps = [tap for _, tap in window.taps(x, counts)]
     stacked = stack(taps, 2)  # (N, C, taps, rows, columns)
     return stacked.reshape((x.shape[0], x.shape[1] * len(taps), counts[0] * counts[1]))
 
 
-def fold(x: Tensor, size: Pair, kernel: Pair, dilation: Pair = 1, padding: Pair = 0, stride: Pair = 1) -> Tensor:
+def fold(x: Tensor, size: Sizes, kernel: Sizes, dilation: Sizes = 1, padding: Sizes = 0, stride: Sizes = 1) -> Tensor:
     """The adjoint of `unfold`: columns (N, C·KH·KW, windows) are summed into images (N, C, H, W) of a given size.
 
     Example: `ws.fold(ws.unfold(images, 2, stride=2), images.shape[2:], 2, stride=2)` are the images again.
     """
     op = "fold"
     need_axes(op, "columns", x, "(N, C * KH * KW, windows)")
-    image_size, window, dilations, paddings, steps = (
-        pair(op, name, value)
-        for name, value in (
-            ("size", size), ("kernel", kernel), ("dilation", dilation), ("padding", padding), ("stride", stride)
-        )
-    )  # fmt: skip
-    counts = _counts(op, image_size, window, steps, paddings, dilations)
-    taps = window[0] * window[1]
-    columns = _number(op, x, x.shape[1])
+    image = per_axis(op, "size", size, 2)
+    window = _window(op, kernel, dilation, padding, stride)
+    counts = _counts(op, window, image)
+    taps = window.size[0] * window.size[1]
+    (columns,) = integers(op, x, x.shape[1:2])
     if columns % taps or x.shape[2] != counts[0] * counts[1]:
         fail(
             ShapeError,
-            f"{op}: images of {image_size[0]} x {image_size[1]} have {counts[0] * counts[1]} windows of {taps} "
+            f"{op}: images of {image[0]} x {image[1]} have {counts[0] * counts[1]} windows of {taps} "
             f"pixels per channel; received {shape_text(x.shape)}.",
         )
     channels = columns // taps
-    one_hot = np.eye(taps).reshape(taps, 1, *window)
+    one_hot = np.eye(taps).reshape(taps, 1, *window.size)
     weight = as_tensor(np.tile(one_hot, (channels, 1, 1, 1)).astype(x.dtype.numpy))
     images = x.reshape((x.shape[0], columns, *counts))
-    full = [(n - 1) * s - 2 * p + d * (k - 1) + 1 for n, s, p, d, k in zip(counts, steps, paddings, dilations, window)]
-    output_padding = tuple(n - f for n, f in zip(image_size, full, strict=True))
+    covered = window.span(counts)
+    output_padding = tuple(n - c + 2 * p for n, c, p in zip(image, covered, window.low, strict=True))
+    options = (window.stride, window.low, output_padding, window.dilation, channels)
     with pin_float32():
-        return conv_transpose2d(images, weight, None, steps, paddings, output_padding, dilations, channels)
+        return conv_transpose2d(images, weight, None, *options)
 
 
-def _counts(
-    op: str,
-    size: Sequence[int],
-    window: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-) -> tuple[int, int]:
-    counts = [
-        window_count(n, k, s, p, p, d) for n, k, s, p, d in zip(size, window, stride, padding, dilation, strict=True)
-    ]
+def _window(op: str, kernel: Sizes, dilation: Sizes, padding: Sizes, stride: Sizes) -> SlidingWindow:
+    arguments = (("kernel", kernel), ("dilation", dilation), ("padding", padding), ("stride", stride))
+    size, dilations, margin, strides = (per_axis(op, name, value, 2) for name, value in arguments)
+    return SlidingWindow(size, strides, dilations, margin, margin)
+
+
+def _counts(op: str, window: SlidingWindow, image: Sequence[int]) -> tuple[int, ...]:
+    counts = window.counts(image)
     if min(counts) < 1:
-        fail(ShapeError, f"{op}: a window of {tuple(window)} does not fit into {tuple(size)} pixels; use more padding.")
-    return counts[0], counts[1]
-
-
-def _number(op: str, x: Tensor, extent: object) -> int:
-    if not isinstance(extent, int):
-        fail(ShapeError, f"{op}: all sizes but the batch must be integers; received {shape_text(x.shape)}.")
-    return extent
+        fail(ShapeError, f"{op}: a window of {window.size} does not fit into {tuple(image)} pixels; use more padding.")
+    return counts
 
 
 def windows_along(x: Tensor, axis: int, size: int, step: int = 1) -> Tensor:
@@ -106,7 +85,7 @@ def windows_along(x: Tensor, axis: int, size: int, step: int = 1) -> Tensor:
     Example: `ws.windows_along(signal, -1, 4, 2)`.
     """
     at = normalize_axis("windows_along", x, axis)
-    length = _number("windows_along", x, x.shape[at])
+    (length,) = integers("windows_along", x, x.shape[at : at + 1])
     if not 1 <= size <= length or step < 1:
         fail(OptionError, f"windows_along: size must be from 1 to {length}, step at least 1; received {size}, {step}.")
     first = np.arange(0, length - size + 1, step, dtype=np.int32)

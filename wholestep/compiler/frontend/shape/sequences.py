@@ -137,7 +137,7 @@ def rotary(
 
     Args:
         x: (..., time, d), d even: queries or keys.
-        start: the position of the first, a number or a whole number that is computed.
+        start: the position of the first, an integer, or an integer scalar tensor.
         interleaved: pairs are neighbours (2i, 2i + 1), as in the paper; else (i, i + d/2), as most models have it.
         frequencies: the angle per position of each of the d/2 pairs; base^(-2i/d) unless given.
 

@@ -1,4 +1,8 @@
-"""RNN, LSTM and GRU as one loop over the steps, and Scan itself."""
+"""RNN, LSTM and GRU as one loop over the steps, and Scan itself.
+
+ONNX's cells are more general than those of `frontend/layers/recurrent.py`: other activations, clipping, peepholes, a
+coupled input and forget gate, and lengths; the order of their gates is another.
+"""
 
 from __future__ import annotations
 
@@ -47,12 +51,12 @@ def _activations(
 ) -> list[list[Activation]]:
     chosen = list(names or list(default) * n)
     first, second = list(alphas or []), list(betas or [])
-    made = [
+    functions = [
         _activation(name, first[i] if i < len(first) else None, second[i] if i < len(second) else None)
         for i, name in enumerate(chosen)
     ]
     each = len(default)
-    return [made[i * each : (i + 1) * each] for i in range(n)]
+    return [functions[i * each : (i + 1) * each] for i in range(n)]
 
 
 Cell = Callable[[int], Callable[[Tensor, State], State]]  # direction -> (x, state) -> state
@@ -74,8 +78,8 @@ def _steps(
             if lengths is None:
                 return after, after[0]
             inside = (number < lengths.astype("int64")).reshape((-1, 1))
-            kept = tuple(ws.where(inside, a, b) for a, b in zip(after, state))
-            return kept, ws.where(inside, after[0], 0.0)
+            held = tuple(ws.where(inside, a, b) for a, b in zip(after, state))
+            return held, ws.where(inside, after[0], 0.0)
 
         last, out = ws.scan(body, tuple(firsts[d]), (x, time), reverse=back)
         outputs.append(out)
@@ -221,17 +225,17 @@ def lstm(
         (pi, po, pf), (f, g, last) = _parts(p, d, 3, units), functions[d]
         bias = None if b is None else b[d, : 4 * units] + b[d, 4 * units :]
 
-        def seen(peephole: Tensor | None, value: Tensor) -> Tensor | None:
-            return None if peephole is None else peephole * value
+        def look(peephole: Tensor | None, memory: Tensor) -> Tensor | None:
+            return None if peephole is None else peephole * memory
 
         def step(now: Tensor, state: State) -> State:
             old, memory = state
             gates = _sum(now @ w[d].T, old @ r[d].T, bias)
             i, o, fg, new = (gates[:, k * units : (k + 1) * units] for k in range(4))
-            enter = f(_clip(_sum(i, seen(pi, memory)), clip))
-            keep = 1.0 - enter if input_forget else f(_clip(_sum(fg, seen(pf, memory)), clip))
+            enter = f(_clip(_sum(i, look(pi, memory)), clip))
+            keep = 1.0 - enter if input_forget else f(_clip(_sum(fg, look(pf, memory)), clip))
             after = keep * memory + enter * g(_clip(new, clip))
-            return f(_clip(_sum(o, seen(po, after)), clip)) * last(after), after
+            return f(_clip(_sum(o, look(po, after)), clip)) * last(after), after
 
         return step
 
@@ -255,21 +259,20 @@ def scan(
     first, sequences = list(given[:carries]), list(given[carries:])
     axes, ways = scan_input_axes or [0] * len(sequences), scan_input_directions or [0] * len(sequences)
     sequences = [_first_axis(x, a) for x, a in zip(sequences, axes)]
-    results = len(body.outputs) - carries
-    out_ways = scan_output_directions or [0] * results
+    stacked = len(body.outputs) - carries  # outputs that are stacked over the steps
+    out_ways = scan_output_directions or [0] * stacked
     reverse = bool(ways) and all(ways)
     if not reverse and any(ways):
         sequences = [ws.flip(x, 0) if way else x for x, way in zip(sequences, ways)]
 
     def step(state: Any, xs: Any) -> tuple[Any, Any]:
-        found = node.run(body, [*state, *xs])
-        return tuple(found[:carries]), tuple(found[carries:])
+        results = node.run(body, [*state, *xs])
+        return tuple(results[:carries]), tuple(results[carries:])
 
     last, ys = ws.scan(step, tuple(first), tuple(sequences), reverse=reverse)
     # A loop from the end gives its results in the order of its slices, ONNX's in the order of its steps.
-    turned = [ws.flip(y, 0) if bool(way) != reverse else y for y, way in zip(ys, out_ways)]
-    placed = [_to_axis(y, a) for y, a in zip(turned, scan_output_axes or [0] * results)]
-    return *last, *placed
+    in_order = [ws.flip(y, 0) if bool(way) != reverse else y for y, way in zip(ys, out_ways)]
+    return *last, *(_to_axis(y, a) for y, a in zip(in_order, scan_output_axes or [0] * stacked))
 
 
 def _first_axis(x: Tensor, axis: int) -> Tensor:

@@ -1,12 +1,12 @@
-"""Products and convolutions."""
+"""Matrix products and convolutions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 import wholestep as ws
 from wholestep.compiler.frontend.layers.convolution import per_channel
+from wholestep.compiler.frontend.layers.window import SlidingWindow, same_padding
 from wholestep.compiler.frontend.tensor import Tensor, common_graph
 from wholestep.compiler.frontend.trace import record
 from wholestep.compiler.frontend.type_promotion import promote
@@ -17,6 +17,12 @@ from wholestep.interop.onnx.read.sizes import need_room
 from wholestep.interop.onnx.read.table import onnx_op
 
 Ints = Sequence[int]
+
+# By the number of spatial axes; those of one axis take integers, the others sequences.
+_CONVOLUTIONS: dict[int, Callable[..., Tensor]] = {1: ws.conv1d, 2: ws.conv2d, 3: ws.conv3d}
+_TRANSPOSED: dict[int, Callable[..., Tensor]] = {
+    1: ws.conv_transpose1d, 2: ws.conv_transpose2d, 3: ws.conv_transpose3d,
+}  # fmt: skip
 
 
 @onnx_op("MatMul")
@@ -51,46 +57,37 @@ def einsum(*operands: Tensor, equation: str) -> Tensor:
     return ws.einsum(equation.replace(" ", ""), *operands)
 
 
-@dataclass(frozen=True)
-class WindowSpec:
-    """Of a convolution or a pool along its axes."""
-
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
-    dilation: tuple[int, ...]
-    low: tuple[int, ...]
-    high: tuple[int, ...]
-
-
 def window_of(
     x: Tensor, size: Ints, strides: Ints | None, dilations: Ints | None, pads: Ints | None, auto_pad: str
-) -> WindowSpec:
-    """A window by ONNX's attributes; `auto_pad` says its margins from the size of x."""
+) -> SlidingWindow:
+    """A window by ONNX's attributes; `auto_pad` derives its padding from the size of x."""
     n = len(size)
-    stride, spread = tuple(strides or [1] * n), tuple(dilations or [1] * n)
-    around = list(pads or [0] * 2 * n)
+    stride, dilation = tuple(strides or [1] * n), tuple(dilations or [1] * n)
+    low, high = split_pads(pads, n)
     if auto_pad.startswith("SAME"):
-        totals = [_same(*of) for of in zip(spatial(x), size, stride, spread, strict=True)]
-        around = _halves(totals, auto_pad)
+        totals = [same_padding("auto_pad", *axis) for axis in zip(spatial(x), size, stride, dilation, strict=True)]
+        low, high = _halves(totals, auto_pad)
     elif auto_pad == "VALID":
-        around = [0] * 2 * n
+        low, high = split_pads(None, n)
     need_room(size)
-    need_room([e + max(low, 0) + max(high, 0) for e, low, high in zip(x.shape[2:], around[:n], around[n:])])
-    return WindowSpec(tuple(size), stride, spread, tuple(around[:n]), tuple(around[n:]))
+    need_room([e + max(a, 0) + max(b, 0) for e, a, b in zip(x.shape[2:], low, high)])
+    return SlidingWindow(tuple(size), stride, dilation, low, high)
 
 
-def _same(size: int, window: int, stride: int, dilation: int) -> int:
-    return max((-(-size // stride) - 1) * stride + dilation * (window - 1) + 1 - size, 0)
+def split_pads(pads: Ints | None, axes: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """ONNX's list of padding, first before every axis and then after every axis, as these two; zeros unless given."""
+    around = list(pads or [0] * 2 * axes)
+    return tuple(around[:axes]), tuple(around[axes:])
 
 
-def _halves(totals: Ints, auto_pad: str) -> list[int]:
-    """Margins before and behind each axis; of an odd one the larger half is behind with SAME_UPPER, else before."""
-    small, large = [t // 2 for t in totals], [t - t // 2 for t in totals]
-    return [*small, *large] if auto_pad == "SAME_UPPER" else [*large, *small]
+def _halves(totals: Ints, auto_pad: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Padding before and after each axis; of an odd one the larger half is after it with SAME_UPPER, else before."""
+    small, large = tuple(t // 2 for t in totals), tuple(t - t // 2 for t in totals)
+    return (small, large) if auto_pad == "SAME_UPPER" else (large, small)
 
 
 def spatial(x: Tensor) -> list[int]:
-    """The sizes behind batch and channels, which are numbers."""
+    """The sizes of the axes after batch and channels, which must be integers."""
     for n in x.shape[2:]:
         if not isinstance(n, int):
             raise ShapeError(f"the sizes of images must be numbers; received {x.shape}. Give the dimension a number.")
@@ -98,7 +95,7 @@ def spatial(x: Tensor) -> list[int]:
 
 
 def pad_spatial(x: Tensor, low: Ints, high: Ints, value: float = 0.0) -> Tensor:
-    """x with margins around the axes behind the channels; negative ones are cut off."""
+    """x with padding around the axes after the channels; negative padding crops."""
     for d, (a, b) in enumerate(zip(low, high), start=2):
         if min(a, b) < 0:
             n = x.shape[d]
@@ -122,23 +119,24 @@ def conv(
 ) -> Tensor:
     size = [int(k) for k in weight.shape[2:]]
     w = window_of(x, size, strides, dilations, pads, auto_pad)
+    if len(size) not in _CONVOLUTIONS:
+        raise ShapeError(f"Conv of {len(size)} axes; 1 to 3 are known.")
     if len(size) == 2:
         return with_bias(_conv2d(x, weight, w, group), bias)
     if w.low != w.high:
-        x, w = (
-            pad_spatial(x, w.low, w.high),
-            WindowSpec(w.size, w.stride, w.dilation, (0,) * len(size), (0,) * len(size)),
-        )
-    if len(size) == 1:
-        return ws.conv1d(x, weight, bias, w.stride[0], w.low[0], w.dilation[0], group)
-    if len(size) == 3:
-        return ws.conv3d(x, weight, bias, w.stride, w.low, w.dilation, group)
-    raise ShapeError(f"Conv of {len(size)} axes; 1 to 3 are known.")
+        x, w = pad_spatial(x, w.low, w.high), _without_padding(w)
+    around = (w.stride, w.low, w.dilation)
+    return _CONVOLUTIONS[len(size)](x, weight, bias, *(a[0] if len(size) == 1 else a for a in around), group)
 
 
-def _conv2d(x: Tensor, weight: Tensor, w: WindowSpec, groups: int) -> Tensor:
+def _without_padding(w: SlidingWindow) -> SlidingWindow:
+    zeros = (0,) * len(w.size)
+    return SlidingWindow(w.size, w.stride, w.dilation, zeros, zeros)
+
+
+def _conv2d(x: Tensor, weight: Tensor, w: SlidingWindow, groups: int) -> Tensor:
     if min((*w.low, *w.high)) < 0:
-        x, w = pad_spatial(x, w.low, w.high), WindowSpec(w.size, w.stride, w.dilation, (0, 0), (0, 0))
+        x, w = pad_spatial(x, w.low, w.high), _without_padding(w)
     if w.low == w.high:
         return ws.conv2d(x, weight, None, w.stride, w.low, w.dilation, groups)
     nodes = promote("conv2d", [x.node, weight.node])
@@ -165,37 +163,29 @@ def conv_transpose(
     pads: Ints | None = None,
     strides: Ints | None = None,
 ) -> Tensor:
-    size, given = [int(k) for k in weight.shape[2:]], spatial(x)
+    size, image = tuple(int(k) for k in weight.shape[2:]), spatial(x)
     n = len(size)
-    stride, spread = tuple(strides or [1] * n), tuple(dilations or [1] * n)
-    more, around = list(output_padding or [0] * n), list(pads or [0] * 2 * n)
-    full = [(g - 1) * s + d * (k - 1) + 1 for g, s, d, k in zip(given, stride, spread, size, strict=True)]
-    wanted = [g * s for g, s in zip(given, stride)] if auto_pad.startswith("SAME") else None
-    wanted = list(output_shape)[-n:] if output_shape is not None else wanted
-    if wanted is not None:
-        totals = [f + m - o for f, m, o in zip(full, more, wanted)]
+    if n not in _TRANSPOSED:
+        raise ShapeError(f"ConvTranspose of {n} axes; 1 to 3 are known.")
+    stride, dilation, more = tuple(strides or [1] * n), tuple(dilations or [1] * n), list(output_padding or [0] * n)
+    low, high = split_pads(pads, n)
+    full = SlidingWindow(size, stride, dilation, low, high).span(image)
+    out_size = [e * s for e, s in zip(image, stride)] if auto_pad.startswith("SAME") else None
+    out_size = list(output_shape)[-n:] if output_shape is not None else out_size
+    if out_size is not None:
+        totals = [f + m - o for f, m, o in zip(full, more, out_size)]
         more = [m + max(-t, 0) for m, t in zip(more, totals)]
-        around = _halves([max(t, 0) for t in totals], auto_pad)
-    low, high = around[:n], around[n:]
-    if n == 2 and min(around) >= 0 and all(m < s for m, s in zip(more, stride)):
+        low, high = _halves([max(t, 0) for t in totals], auto_pad)
+    if n == 2 and min((*low, *high)) >= 0 and all(m < s for m, s in zip(more, stride)):
         sizes = tuple(f - a - b + m for f, a, b, m in zip(full, low, high, more))
-        attrs = at.ConvGradAttrs(stride, tuple(low), tuple(high), spread, group, False, sizes)
+        attrs = at.ConvGradAttrs(stride, low, high, dilation, group, False, sizes)
         nodes = promote("conv_transpose2d", [x.node, weight.node])
-        made = Tensor(record("conv2d_grad_input", nodes, attrs), common_graph(x, weight))
-        return with_bias(made, bias)
-    whole = _whole_transposed(x, weight, stride, spread, group)
-    cropped = pad_spatial(whole, [-a for a in low], [m - b for m, b in zip(more, high)])
+        image_gradient = Tensor(record("conv2d_grad_input", nodes, attrs), common_graph(x, weight))
+        return with_bias(image_gradient, bias)
+    steps, spread = (stride[0], dilation[0]) if n == 1 else (stride, dilation)
+    uncropped = _TRANSPOSED[n](x, weight, None, steps, 0, 0, spread, group)
+    cropped = pad_spatial(uncropped, [-a for a in low], [m - b for m, b in zip(more, high)])
     return with_bias(cropped, bias)
-
-
-def _whole_transposed(x: Tensor, weight: Tensor, stride: Ints, spread: Ints, group: int) -> Tensor:
-    if x.ndim == 3:
-        return ws.conv_transpose1d(x, weight, None, stride[0], 0, 0, spread[0], group)
-    if x.ndim == 4:
-        return ws.conv_transpose2d(x, weight, None, stride, 0, 0, spread, group)
-    if x.ndim == 5:
-        return ws.conv_transpose3d(x, weight, None, stride, 0, 0, spread, group)
-    raise ShapeError(f"ConvTranspose of {x.ndim - 2} axes; 1 to 3 are known.")
 
 
 @onnx_op("CausalConvWithState")
@@ -210,7 +200,7 @@ def causal_conv_with_state(
 ) -> tuple[Tensor, Tensor]:
     channels, kernel = int(x.shape[1]), int(weight.shape[2])
     before = ws.zeros((x.shape[0], channels, kernel - 1), dtype=x.dtype) if state is None else state
-    whole = ws.concat([before, x], 2)
-    out = ws.conv1d(whole, weight, bias, groups=channels)
-    last = cut(whole, 2, int(whole.shape[2]) - (kernel - 1), int(whole.shape[2]))
+    signal = ws.concat([before, x], 2)
+    out = ws.conv1d(signal, weight, bias, groups=channels)
+    last = cut(signal, 2, int(signal.shape[2]) - (kernel - 1), int(signal.shape[2]))
     return (ws.silu(out) if activation in ("silu", "swish") else out), last

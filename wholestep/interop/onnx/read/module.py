@@ -21,7 +21,7 @@ from wholestep.interop.onnx.read.reading import read_network
 from wholestep.interop.onnx.read.recording import OnnxRecorder, missing_operators, missing_text
 from wholestep.interop.onnx.read.sizes import tensor_of
 from wholestep.interop.onnx.read.table import ExportedBatch, row_of
-from wholestep.nn.derived import derived
+from wholestep.nn.derived import make_subclass
 from wholestep.nn.module import trace
 from wholestep.nn.module.graph_module import Holding, Recorded, RecordedProgram, network_of
 from wholestep.nn.module.module import SEEN, Module
@@ -151,7 +151,7 @@ def _class_taking(names: tuple[str, ...]) -> type[OnnxNetwork]:
         return self.record(list(given.arguments.values())[1:])
 
     forward.__signature__ = signature  # type: ignore[attr-defined]
-    return derived(OnnxNetwork, {"forward": forward}, _class_taking, names)
+    return make_subclass(OnnxNetwork, {"forward": forward}, _class_taking, names)
 
 
 def _identifier(name: str) -> str:

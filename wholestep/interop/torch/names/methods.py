@@ -187,7 +187,7 @@ MODULES = NameTable(
         },
         "float": f"{_MODULE}:to_float",
         "register_module": f"{_MODULE}:add_module",
-        "training": "wholestep.nn.module.training_mode:BY_ENTRY_POINT",
+        "training": "wholestep.nn.module.freezing:BY_ENTRY_POINT",
     },
     say={
         "train": _MODE,

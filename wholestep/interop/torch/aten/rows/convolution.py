@@ -13,10 +13,10 @@ _PLAIN: dict[int, Any] = {1: ws.conv1d, 2: ws.conv2d, 3: ws.conv3d}
 _TRANSPOSED: dict[int, Any] = {1: ws.conv_transpose1d, 2: ws.conv_transpose2d, 3: ws.conv_transpose3d}
 
 
-def numbers(given: Any, count: int) -> tuple[int, ...]:
-    """One number for each axis; a single one is for all."""
-    listed = [given] if isinstance(given, int) else list(given)
-    return tuple(listed * count if len(listed) == 1 else listed)
+def axis_values(value: Any, axes: int) -> tuple[int, ...]:
+    """One integer for each axis; ATen writes one alone, or a list of one, for all axes."""
+    values = [value] if isinstance(value, int) else list(value)
+    return tuple(values * axes if len(values) == 1 else values)
 
 
 @row("convolution", "_convolution", "convolution_overrideable", "mkldnn_convolution", refuses="more than three axes")
@@ -28,14 +28,10 @@ def _convolution(
     axes = w.ndim - 2
     if axes not in _PLAIN:
         r.refuse(f"convolves over {axes} axes; 1, 2 and 3 are possible")
-    alone = t.ndim == axes + 1
-    t = t.reshape((1, *t.shape)) if alone else t
-    steps, around, apart = (numbers(v, axes) for v in (stride, padding, dilation))
-    if transposed:
-        extra = numbers(output_padding, axes)
-        parts: list[Any] = [steps, around, extra, apart]
-    else:
-        parts = [steps, around, apart]
-    parts = [p[0] for p in parts] if axes == 1 else parts
-    out = (_TRANSPOSED if transposed else _PLAIN)[axes](t, w, b, *parts, groups)
-    return out.reshape(out.shape[1:]) if alone else out
+    unbatched = t.ndim == axes + 1
+    t = t.reshape((1, *t.shape)) if unbatched else t
+    arguments = (stride, padding, output_padding, dilation) if transposed else (stride, padding, dilation)
+    by_axis: list[Any] = [axis_values(value, axes) for value in arguments]
+    options = [values[0] for values in by_axis] if axes == 1 else by_axis
+    out = (_TRANSPOSED if transposed else _PLAIN)[axes](t, w, b, *options, groups)
+    return out.reshape(out.shape[1:]) if unbatched else out

@@ -1,0 +1,108 @@
+"""Recurrent cells by their equations, and stacks of their layers: `nn.RNN`, `nn.LSTM`, `nn.GRU` and ATen's are built
+from these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from wholestep.compiler.frontend.functions.primitives import concat, relu, sigmoid, stack, tanh
+from wholestep.compiler.frontend.tensor import Tensor
+
+State = tuple[Tensor, ...]  # h, and c of an LSTM; each is (batch, hidden)
+
+
+@dataclass(frozen=True)
+class RecurrentCell:
+    """One step of a recurrent layer."""
+
+    gates: int  # the rows of the weights are as many blocks of `hidden` rows
+    states: int  # tensors of a state, of which the first, h, is the output
+    # The state after a step, from what the inputs and h add to the gates, (batch, gates · hidden), and from the state.
+    step: Callable[[Tensor, Tensor, State], State]
+    is_sum: bool = True  # does the step depend on the sum of both parts only?
+
+    def split_bias(self, of_inputs: Tensor | None, of_state: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+        """The biases to add to the inputs' part, for all steps at once, and to the state's part, in each step."""
+        if of_inputs is None or of_state is None:
+            return None, None
+        return (of_inputs + of_state, None) if self.is_sum else (of_inputs, of_state)
+
+
+def _split_gates(gates: Tensor, count: int) -> list[Tensor]:
+    """(batch, count · hidden) -> count of (batch, hidden)"""
+    width = gates.shape[-1]
+    assert isinstance(width, int), "the width of the gates is that of a weight"
+    hidden = width // count
+    return [gates[:, k * hidden : (k + 1) * hidden] for k in range(count)]
+
+
+def _tanh_step(x: Tensor, h: Tensor, state: State) -> State:
+    return (tanh(x + h),)
+
+
+def _relu_step(x: Tensor, h: Tensor, state: State) -> State:
+    return (relu(x + h),)
+
+
+def _lstm_step(x: Tensor, h: Tensor, state: State) -> State:
+    """c' = sigmoid(f) · c + sigmoid(i) · tanh(g) and h' = sigmoid(o) · tanh(c'); the gates are i, f, g, o."""
+    i, f, g, o = _split_gates(x + h, 4)
+    c = sigmoid(f) * state[1] + sigmoid(i) * tanh(g)
+    return sigmoid(o) * tanh(c), c
+
+
+def _gru_step(x: Tensor, h: Tensor, state: State) -> State:
+    """h' = (1 - z) · n + z · h with n = tanh(x's part + r · h's part); the gates are r, z, n."""
+    (x_r, x_z, x_n), (h_r, h_z, h_n) = _split_gates(x, 3), _split_gates(h, 3)
+    r, z = sigmoid(x_r + h_r), sigmoid(x_z + h_z)
+    n = tanh(x_n + r * h_n)
+    return ((1.0 - z) * n + z * state[0],)
+
+
+RNN_CELLS = {"tanh": RecurrentCell(1, 1, _tanh_step), "relu": RecurrentCell(1, 1, _relu_step)}  # by nonlinearity
+LSTM_CELL = RecurrentCell(4, 2, _lstm_step)
+GRU_CELL = RecurrentCell(3, 1, _gru_step, is_sum=False)
+
+
+class Layer(Protocol):
+    """One layer in one direction, by its number; directions of a layer follow each other."""
+
+    def __call__(self, number: int, inputs: Tensor, state: State, reverse: bool) -> tuple[State, Tensor]:
+        """The state after the last step, and h of all steps, (time, batch, hidden)."""
+        ...
+
+
+def run_layers(
+    layer: Layer,
+    inputs: Tensor,
+    states: Sequence[Tensor],
+    layers: int,
+    directions: int,
+    between: Callable[[Tensor], Tensor],
+) -> tuple[Tensor, list[Tensor]]:
+    """All outputs of the last layer, (time, batch, directions · hidden), and the states after the last step.
+
+    Args:
+        inputs: (time, batch, features).
+        states: before the first step, each (layers · directions, batch, hidden).
+        between: what happens to the outputs of a layer before the next one has them: dropout.
+    """
+    ends: list[State] = []
+    for number in range(0, layers * directions, directions):
+        if number:
+            inputs = between(inputs)
+        outputs = []
+        for direction in range(directions):
+            state = tuple(s[number + direction] for s in states)
+            end, output = layer(number + direction, inputs, state, direction == 1)
+            ends.append(end)
+            outputs.append(output)
+        inputs = outputs[0] if directions == 1 else concat(outputs, -1)
+    return inputs, [_stack([end[i] for end in ends]) for i in range(len(states))]
+
+
+def _stack(ends: list[Tensor]) -> Tensor:
+    """(batch, hidden) each -> (layers · directions, batch, hidden)"""
+    return stack(ends) if len(ends) > 1 else ends[0].reshape(1, *ends[0].shape)
