@@ -15,10 +15,17 @@ INTERRUPTED = (TimeoutError, MemoryError)  # of whoever set an alarm or a limit:
 F = TypeVar("F", bound=Function)
 
 FAMILIES = (
-    *("rows.pointwise", "rows.arithmetic", "rows.logic", "rows.activations", "rows.creation", "rows.reductions"),
-    *("rows.cumulative_sort", "rows.shape", "rows.padding", "rows.indexing", "rows.scatter", "rows.matmul"),
-    *("rows.normalization", "rows.convolution", "rows.pooling", "rows.resize", "rows.random", "rows.recurrent"),
-    *("algebra.complex", "algebra.complex_functions", "algebra.linear_algebra", "algebra.eigen", "rows.special"),
+    *(
+        "rows.functions",
+        "rows.pointwise",
+        "rows.arithmetic",
+        "rows.creation",
+        "rows.reductions",
+        "rows.cumulative_sort",
+    ),
+    *("rows.shape", "rows.indexing", "rows.scatter", "rows.layers", "rows.spatial", "rows.convolution", "rows.pooling"),
+    *("rows.recurrent", "rows.special"),
+    *("algebra.complex", "algebra.complex_functions", "algebra.linear_algebra", "algebra.eigen"),
     *("backwards", "control"),
 )
 

@@ -188,10 +188,9 @@ def _polar(r: AtenRecorder, size: Any, angle: Any) -> Pair:
 
 @row("complex.abs")
 def _abs(r: AtenRecorder, x: Any) -> Tensor:
-    from wholestep.interop.torch.aten.rows.reductions import _norm_root
-
     p = x if isinstance(x, Pair) else pair(r, x)
-    return _norm_root(p.real * p.real + p.imag * p.imag, 0.5)
+    square = p.real * p.real + p.imag * p.imag
+    return ws.where(square == 0.0, 0.0, ws.sqrt(ws.where(square == 0.0, 1.0, square)))  # the gradient at 0 is 0
 
 
 @row("complex.complex")

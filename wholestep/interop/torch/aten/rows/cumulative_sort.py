@@ -10,35 +10,6 @@ from wholestep.interop.torch.aten.record import AtenRecorder
 from wholestep.interop.torch.aten.table import row
 
 
-@row("cumsum")
-def _cumsum(r: AtenRecorder, x: Any, dim: int, dtype: Any = None) -> Tensor:
-    t = r.tensor(x, r.dtype)
-    return t if t.ndim == 0 else ws.cumsum(t, dim)
-
-
-@row("cumprod")
-def _cumprod(r: AtenRecorder, x: Any, dim: int, dtype: Any = None) -> Tensor:
-    t = r.tensor(x, r.dtype)
-    return t if t.ndim == 0 else ws.cumprod(t, dim)
-
-
-@row("logcumsumexp")
-def _logcumsumexp(r: AtenRecorder, x: Any, dim: int) -> Tensor:
-    return ws.logcumsumexp(r.tensor(x), dim)
-
-
-@row("cummax")
-def _cummax(r: AtenRecorder, x: Any, dim: int) -> tuple[Tensor, Tensor]:
-    values, places = ws.cummax(r.tensor(x), dim)
-    return values, places.astype("int64")
-
-
-@row("cummin")
-def _cummin(r: AtenRecorder, x: Any, dim: int) -> tuple[Tensor, Tensor]:
-    values, places = ws.cummin(r.tensor(x), dim)
-    return values, places.astype("int64")
-
-
 @row("topk")
 def _topk(
     r: AtenRecorder, x: Any, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True

@@ -10,8 +10,8 @@ import numpy as np
 import wholestep as ws
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.interop.torch.aten.record import AtenRecorder
+from wholestep.interop.torch.aten.rows.functions import is_nonzero
 from wholestep.interop.torch.aten.rows.indexing import spread
-from wholestep.interop.torch.aten.rows.logic import truth
 from wholestep.interop.torch.aten.table import row
 
 
@@ -69,11 +69,6 @@ def _scatter(
     return _numbers(t, put).reshape(r.shape)
 
 
-@row("index_add")
-def _index_add(r: AtenRecorder, x: Any, dim: int, index: Any, source: Any, alpha: Any = 1) -> Tensor:
-    return ws.index_add(r.tensor(x, r.dtype), dim, r.tensor(index), r.tensor(source, r.dtype), r.operand(alpha))
-
-
 @row("index_reduce")
 def _index_reduce(
     r: AtenRecorder, x: Any, dim: int, index: Any, source: Any, reduce: str, *, include_self: bool = True
@@ -81,11 +76,6 @@ def _index_reduce(
     values, i = r.tensor(source, r.dtype), r.tensor(index).reshape(-1)
     shape = tuple(e if d == dim % values.ndim else 1 for d, e in enumerate(values.shape))
     return _scatter(r, x, dim, i.reshape(shape).expand(*values.shape), values, reduce, include_self)
-
-
-@row("index_copy")
-def _index_copy(r: AtenRecorder, x: Any, dim: int, index: Any, source: Any) -> Tensor:
-    return ws.index_copy(r.tensor(x, r.dtype), dim, r.tensor(index), r.tensor(source, r.dtype))
 
 
 @row("index_fill")
@@ -145,4 +135,4 @@ def _as_strided_scatter(r: AtenRecorder, x: Any, src: Any, size: Any, stride: An
 @row("masked_scatter")
 def _masked_scatter(r: AtenRecorder, x: Any, mask: Any, source: Any) -> Tensor:
     t = r.tensor(x, r.dtype).expand(*r.shape)
-    return ws.masked_scatter(t, truth(r, mask).expand(*r.shape), r.tensor(source, r.dtype))
+    return ws.masked_scatter(t, is_nonzero(r, mask).expand(*r.shape), r.tensor(source, r.dtype))

@@ -42,12 +42,6 @@ def _expand(r: AtenRecorder, x: Any, *_: Any, **__: Any) -> Tensor:
     return t.expand(*r.shape) if r.shape else t
 
 
-@row("permute", "permute_copy")
-def _permute(r: AtenRecorder, x: Any, dims: Any) -> Tensor:
-    t = r.tensor(x)
-    return t.permute(list(dims)) if t.ndim else t
-
-
 @row("transpose", "transpose_copy", "swapaxes", "swapdims")
 def _transpose(r: AtenRecorder, x: Any, a: int, b: int) -> Tensor:
     t = r.tensor(x)
@@ -58,11 +52,6 @@ def _transpose(r: AtenRecorder, x: Any, a: int, b: int) -> Tensor:
 def _t(r: AtenRecorder, x: Any) -> Tensor:
     t = r.tensor(x)
     return t.transpose(-2, -1) if t.ndim > 1 else t
-
-
-@row("movedim", "moveaxis")
-def _movedim(r: AtenRecorder, x: Any, source: Any, destination: Any) -> Tensor:
-    return ws.movedim(r.tensor(x), source, destination)
 
 
 @row("slice", "slice_copy")
@@ -113,12 +102,6 @@ def _narrow(r: AtenRecorder, x: Any, dim: int, start: Any, length: Any) -> Tenso
     return _slice(r, x, dim, start, start + length)
 
 
-@row("select", "select_copy")
-def _select(r: AtenRecorder, x: Any, dim: int, index: Any) -> Tensor:
-    t = r.tensor(x)
-    return t[(*before(dim % t.ndim), index)]
-
-
 @row("cat", "concat", "concatenate")
 def _cat(r: AtenRecorder, tensors: Any, dim: int = 0) -> Tensor:
     rank = len(r.shape)
@@ -127,11 +110,6 @@ def _cat(r: AtenRecorder, tensors: Any, dim: int = 0) -> Tensor:
     kept = [x for x in kept if x.shape[at] != 0] or kept[:1]
     parts = [r.tensor(x, r.dtype) for x in kept]
     return parts[0] if len(parts) == 1 else ws.concat(parts, at)
-
-
-@row("stack")
-def _stack(r: AtenRecorder, tensors: Any, dim: int = 0) -> Tensor:
-    return ws.stack([r.tensor(x, r.dtype) for x in tensors], dim % len(r.shape))
 
 
 def _pieces(t: Tensor, sizes: list[Any], at: int) -> tuple[Tensor, ...]:
@@ -162,13 +140,6 @@ def _split(r: AtenRecorder, x: Any, _: Any, dim: int = 0) -> tuple[Tensor, ...]:
     t = r.tensor(x)
     at = dim % t.ndim
     return _pieces(t, [r.extent(m.shape[at]) for m in r.meta], at)
-
-
-@row("unbind", "unbind_copy")
-def _unbind(r: AtenRecorder, x: Any, dim: int = 0) -> tuple[Tensor, ...]:
-    t = r.tensor(x)
-    at = dim % t.ndim
-    return tuple(t[(*before(at), i)] for i in range(r.fixed(t.shape[at], "the size of the axis")))
 
 
 @row("repeat", "tile")
@@ -221,26 +192,8 @@ def _rot90(r: AtenRecorder, x: Any, k: int = 1, dims: Any = (0, 1)) -> Tensor:
 def _roll(r: AtenRecorder, x: Any, shifts: Any, dims: Any = ()) -> Tensor:
     t = r.tensor(x)
     if not isinstance(dims, int) and not dims:
-        return _roll_axes(r, t.reshape(-1), [shifts] if isinstance(shifts, int) else shifts, [0]).reshape(t.shape)
-    as_list = lambda v: [v] if isinstance(v, int) else list(v)  # noqa: E731
-    return _roll_axes(r, t, as_list(shifts), as_list(dims))
-
-
-def _roll_axes(r: AtenRecorder, t: Tensor, shifts: Any, dims: Any) -> Tensor:
-    for shift, dim in zip(shifts, dims):
-        at = dim % t.ndim
-        size = r.fixed(t.shape[at], "the size of the axis")
-        by = shift % size if size else 0
-        if by:
-            t = ws.concat([t[(*before(at), slice(size - by, size))], t[(*before(at), slice(0, size - by))]], at)
-    return t
-
-
-@row("unfold", "unfold_copy")
-def _unfold(r: AtenRecorder, x: Any, dim: int, size: int, step: int) -> Tensor:
-    t = r.tensor(x)
-    at = dim % t.ndim
-    return ws.windows_along(t, at, size, step)
+        return ws.roll(t, shifts if isinstance(shifts, int) else shifts[0])
+    return ws.roll(t, shifts, dims)
 
 
 @row("diagonal", "diagonal_copy")
