@@ -23,7 +23,7 @@ from wholestep.data.frame import as_frame, is_frame
 from wholestep.data.frame_data import Framed
 from wholestep.models.tabular import ACTIVATIONS
 from wholestep.options import CompileOptions
-from wholestep.sklearn.matrix import ColumnStatistics
+from wholestep.sklearn.matrix import ColumnStatistics, pack_state, unpack_state
 from wholestep.sklearn.networks import POOL, InputColumns, NetworkKey, SharedNetwork, Weights
 
 AUTO = 32  # rows of batch_size="auto"
@@ -235,13 +235,9 @@ class Estimator(BaseEstimator, ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         """Parameters and what was learnt: numbers, texts, and the weights as the bytes of a safetensors file."""
-        from wholestep.sklearn.state import pack_state
-
         return pack_state({**super().__getstate__()})
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
-        from wholestep.sklearn.state import unpack_state
-
         super().__setstate__(unpack_state(dict(state)))
 
 

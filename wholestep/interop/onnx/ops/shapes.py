@@ -178,30 +178,27 @@ def center_crop_pad(x: Tensor, shape: Array, *, axes: Sequence[int] | None = Non
 
 @onnx_op("DepthToSpace")
 def depth_to_space(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
+    if mode != "DCR":
+        return ws.pixel_shuffle(x, blocksize)
     n, c, h, w = x.shape
     b, depth = blocksize, int(c) // blocksize**2
-    if mode == "DCR":
-        apart = x.reshape((n, b, b, depth, h, w)).permute(0, 3, 4, 1, 5, 2)
-    else:
-        apart = x.reshape((n, depth, b, b, h, w)).permute(0, 1, 4, 2, 5, 3)
-    return apart.reshape((n, depth, h * b, w * b))
+    return x.reshape((n, b, b, depth, h, w)).permute(0, 3, 4, 1, 5, 2).reshape((n, depth, h * b, w * b))
 
 
 @onnx_op("SpaceToDepth")
 def space_to_depth(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
+    if mode != "DCR":
+        return ws.pixel_unshuffle(x, blocksize)
     n, c, h, w = x.shape
     b = blocksize
-    apart = x.reshape((n, c, int(h) // b, b, int(w) // b, b))
-    order = (0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4)
-    return apart.permute(order).reshape((n, c * b * b, int(h) // b, int(w) // b))
+    blocks = x.reshape((n, c, int(h) // b, b, int(w) // b, b))
+    return blocks.permute(0, 3, 5, 1, 2, 4).reshape((n, c * b * b, int(h) // b, int(w) // b))
 
 
 @onnx_op("Trilu", static=("k",))
 def trilu(x: Tensor, k: Array | None = None, *, upper: int = 1) -> Tensor:
     diagonal = 0 if k is None else int(number(k))
-    rows, columns = (ws.iota(x.shape[-2:], d, "int64") for d in (0, 1))
-    kept = columns - rows >= diagonal if upper else columns - rows <= diagonal
-    return ws.where(kept, x, as_tensor(x.dtype.numpy.type(0)))
+    return (ws.triu if upper else ws.tril)(x, diagonal)
 
 
 @onnx_op("EyeLike")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +11,6 @@ import numpy as np
 import wholestep as ws
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor
 from wholestep.compiler.ir.types import product
-from wholestep.errors import OptionError
 from wholestep.interop.onnx.ops.attention import heads_apart, heads_together
 from wholestep.interop.onnx.ops.windows import Ints, pad_spatial, spatial
 from wholestep.interop.onnx.read.sizes import extents, need_room
@@ -52,82 +50,17 @@ def col2im(
 
 @onnx_op("AffineGrid", static=("size",))
 def affine_grid(theta: Tensor, size: Array, *, align_corners: int = 0) -> Tensor:
-    _, _, *sizes = [int(e) for e in extents(size)]
-    need_room([*sizes, len(sizes) + 1])
-    axes = []
-    for n in sizes:
-        i = np.arange(n)
-        axes.append(
-            2 * i / (n - 1) - 1 if align_corners and n > 1 else (2 * i + 1) / n - 1 if not align_corners else 0 * i
-        )
-    mesh = np.meshgrid(*axes, indexing="ij")
-    points = np.stack([*reversed(mesh), np.ones(sizes)], -1).reshape(1, -1, len(sizes) + 1)
-    grid = ws.matmul(as_tensor(points.astype(theta.dtype.numpy)), theta.mT)
-    return grid.reshape((theta.shape[0], *sizes, len(sizes)))
+    sizes = [int(e) for e in extents(size)]
+    need_room([*sizes[2:], len(sizes) - 1])
+    return ws.affine_grid(theta, sizes, bool(align_corners))
 
 
 @onnx_op("GridSample")
 def grid_sample(
     x: Tensor, grid: Tensor, *, align_corners: int = 0, mode: str = "linear", padding_mode: str = "zeros"
 ) -> Tensor:
-    """x (N, C, *sizes) at places (N, *wanted, axes), whose last axis names the last axis of x first, in -1 ... 1."""
-    sizes = spatial(x)
-    n = len(sizes)
-    places = [grid[..., n - 1 - d] for d in range(n)]
-    at = [(p + 1.0) * ((s - 1) / 2) if align_corners else ((p + 1.0) * s - 1.0) * 0.5 for p, s in zip(places, sizes)]
-    mode = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
-    if mode == "nearest":
-        return gather_pixels(
-            x, [ws.round(_inside(p, s, padding_mode, align_corners)) for p, s in zip(at, sizes)], padding_mode
-        )
-    if mode == "linear":
-        at = [_inside(p, s, padding_mode, align_corners) for p, s in zip(at, sizes)]
-    first = [ws.floor(p) for p in at]
-    shares = [_shares(p - f, mode) for p, f in zip(at, first)]
-    total: Tensor | None = None
-    for taps in itertools.product(*(range(len(s)) for s in shares)):
-        where = [f + float(offset_of(mode, t)) for f, t in zip(first, taps)]
-        if mode == "cubic":
-            where = [_inside(p, s, padding_mode, align_corners) for p, s in zip(where, sizes)]
-        weight = math.prod([s[t] for s, t in zip(shares, taps)], start=as_tensor(x.dtype.numpy.type(1)))
-        part = gather_pixels(x, where, padding_mode) * weight.reshape((x.shape[0], 1, *grid.shape[1:-1]))
-        total = part if total is None else total + part
-    assert total is not None
-    return total
-
-
-def offset_of(mode: str, tap: int) -> int:
-    return tap if mode == "linear" else tap - 1
-
-
-def _shares(t: Tensor, mode: str) -> list[Tensor]:
-    if mode == "linear":
-        return [1.0 - t, t]
-    if mode != "cubic":
-        raise OptionError(f"GridSample: the modes are nearest, linear and cubic; received {mode!r}.")
-    a = -0.75
-
-    def near(u: Tensor) -> Tensor:
-        return ((a + 2) * u - (a + 3)) * u * u + 1.0
-
-    def far(u: Tensor) -> Tensor:
-        return ((a * u - 5 * a) * u + 8 * a) * u - 4 * a
-
-    return [far(t + 1.0), near(t), near(1.0 - t), far(2.0 - t)]
-
-
-def _inside(p: Tensor, size: int, mode: str, corners: int) -> Tensor:
-    """A place outside of the image as one inside of it."""
-    if mode == "border":
-        return ws.clip(p, 0.0, float(size - 1))
-    if mode != "reflection":
-        return p
-    low, high = (0.0, float(size - 1)) if corners else (-0.5, size - 0.5)
-    span = high - low
-    if span <= 0:
-        return p * 0.0
-    turned = ws.mod(ws.abs(p - low), 2 * span)
-    return ws.clip(ws.where(turned > span, 2 * span - turned, turned) + low, 0.0, float(size - 1))
+    names = {"linear": "bilinear", "cubic": "bicubic"}
+    return ws.grid_sample(x, grid, names.get(mode, mode), padding_mode, bool(align_corners))
 
 
 def gather_pixels(x: Tensor, places: Sequence[Tensor], mode: str) -> Tensor:

@@ -54,7 +54,7 @@ def export_onnx(
     if opset not in OPSETS:
         fail(OptionError, f"export_onnx: opset is one of {', '.join(map(str, OPSETS))}; received {opset!r}.")
     if _is_session(net):
-        from wholestep.interop.onnx.write.step import step_model
+        from wholestep.interop.onnx.write.model import step_model
 
         write_model(step_model(net, opset), Path(path), external_data)
         return

@@ -8,8 +8,9 @@ from typing import Any
 
 from wholestep.errors import UnsupportedOpError
 from wholestep.interop.torch.aten.export import Exported
-from wholestep.interop.torch.aten.record import (
+from wholestep.interop.torch.aten.nodes import (
     describe_op,
+    draws,
     inner_programs,
     is_check,
     is_size,
@@ -54,7 +55,6 @@ class Coverage:
 def live_nodes(exported: Exported) -> list[Any]:
     """What is recorded: what depends on inputs, parameters or states, and on random numbers."""
     from wholestep.interop.torch.aten.assemble import is_leaf
-    from wholestep.interop.torch.aten.record import draws
 
     live = {node for node, kind, name in exported.placeholders() if is_leaf(exported, kind, name)}
     needed = exported.needed()

@@ -7,9 +7,7 @@ computed by torch while recording, and become constants where they meet a tensor
 from __future__ import annotations
 
 import operator
-import re
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -19,10 +17,19 @@ from wholestep.compiler.frontend.functions.primitives import size as size_of
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor
 from wholestep.compiler.frontend.trace import record_at_line, record_for_layer
-from wholestep.compiler.ir.graph import SourceLine
 from wholestep.compiler.ir.types import Dim, Extent, Shape
 from wholestep.errors import UnsupportedOpError, WholestepError
-from wholestep.interop.torch.aten.symbolic_sizes import extent_of
+from wholestep.interop.torch.aten.nodes import (
+    attribute_of,
+    describe_op,
+    draws,
+    extent_of,
+    is_check,
+    is_size,
+    layer_of,
+    place_of,
+    row_name,
+)
 from wholestep.interop.torch.aten.table import INTERRUPTED, REFUSED, find_row, load_table, why_missing
 
 DTYPES = {
@@ -30,8 +37,6 @@ DTYPES = {
     for name in ("float32", "float64", "bfloat16", "float16", "int32", "int64", "uint8", "bool")
 }
 SMALL_INTEGERS = {torch.int8: "int32", torch.int16: "int32", torch.uint16: "int32", torch.uint32: "int64"}
-_CHECKS = re.compile(r"_assert|sym_constrain|_check|_guard")
-_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
 class Pair:
@@ -289,72 +294,3 @@ def is_live(x: Any) -> bool:
     if isinstance(x, list | tuple):
         return any(map(is_live, x))
     return isinstance(x, Tensor | Dim | Pair)
-
-
-def attribute_of(node: Any) -> Any:
-    """What a node names that reads something of its own module: a program, or a tensor."""
-    found = node.graph.owning_module
-    for part in node.target.split("."):
-        found = getattr(found, part)
-    return found
-
-
-def inner_programs(node: Any) -> list[Any]:
-    """The programs that an op holds: the branches of a condition, the body of a loop."""
-    held = [attribute_of(n) for n in node.all_input_nodes if n.op == "get_attr"]
-    return [module for module in held if isinstance(module, torch.fx.GraphModule)]
-
-
-def row_name(node: Any) -> str:
-    """Under which name an op's row is looked up: those of complex numbers have rows of their own."""
-    own = node.meta.get("val")
-    metas = [*(own if isinstance(own, tuple | list) else [own]), *(i.meta.get("val") for i in node.all_input_nodes)]
-    is_complex = any(isinstance(m, torch.Tensor) and m.dtype.is_complex for m in metas)
-    name = str(node.target)
-    return f"complex.{name.removeprefix('aten.')}" if is_complex else name
-
-
-def is_size(node: Any) -> bool:
-    """Is an op of torch's graph a number, computed from sizes?"""
-    return isinstance(node.meta.get("val"), torch.SymInt | torch.SymBool | torch.SymFloat | int | float | bool)
-
-
-def is_check(node: Any) -> bool:
-    """Does it compute nothing, and ask whether something holds?"""
-    return _CHECKS.search(str(node.target)) is not None
-
-
-def draws(target: Any) -> bool:
-    """Does an op draw random numbers?"""
-    return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
-
-
-# -- where an op comes from --------------------------------------------------------------------------------------
-
-_TORCH = str(Path(torch.__file__).parent)
-
-
-def place_of(node: Any) -> SourceLine:
-    """The innermost line of the user's, or of whoever wrote the network, that made an op."""
-    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
-    theirs = [f for f in frames if not f[0].startswith((_TORCH, "torch/", "<"))] or frames
-    file, line = theirs[-1] if theirs else ("<torch>", "0")
-    return SourceLine(file, int(line), layer_of(node))
-
-
-def layer_of(node: Any) -> str:
-    """The path of the module that made an op."""
-    stack = node.meta.get("nn_module_stack") or {}
-    paths = [str(path) for path, _ in stack.values() if not str(path).startswith("_empty")]
-    return re.sub(r"^L\['[^']*'\]\.?", "", paths[-1]) if paths else ""
-
-
-def describe_op(node: Any, what: str) -> str:
-    """An op that cannot be recorded, where it is, and what can be done."""
-    name, layer = str(node.target), layer_of(node)
-    within = f" in the module {layer!r}" if layer else ""
-    short = ".".join(name.split(".")[:2])
-    return (
-        f"{name}{within} {what}. Say what it is, @ws.torch_op({short!r}) before a function of its arguments, or write "
-        f"the module without it.{place_of(node).shown}"
-    )

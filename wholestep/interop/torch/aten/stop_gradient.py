@@ -10,7 +10,7 @@ import torch
 
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import UsageError
-from wholestep.interop.torch.aten.record import inner_programs
+from wholestep.interop.torch.aten.nodes import inner_programs
 
 
 @torch.library.custom_op("wholestep::stop_gradient", mutates_args=())
