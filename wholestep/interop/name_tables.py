@@ -22,6 +22,15 @@ class Only:
     text: str
 
 
+# Sentences of several tables.
+CELL = "one step of a loop of your own is written with ws.scan; whole layers are ws.nn.LSTM, ws.nn.GRU, ws.nn.RNN"
+RANKS = (
+    "several processes and machines train by `wholestep launch -n 4 train.py` with ws.fit(..., workers=ws.Workers(4))"
+)
+DEVICE = "the device belongs to the run: ws.fit(..., device='cuda'), also of ws.build_session, predict and evaluate"
+MODE = "whether a step trains belongs to the entry point (session.step trains, predict and evaluate do not)"
+PRECISION = "write precision='bfloat16' or 'float16' to ws.fit or ws.build_session"
+
 IN_PLACE = "*_"  # the names of what changes a tensor
 EVERY = object()  # in Only: whatever the value, it changes nothing here
 

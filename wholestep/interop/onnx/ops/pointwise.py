@@ -38,11 +38,6 @@ def alike(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(t if t.graph is not None or t.dtype == strong[0] else t.astype(strong[0]) for t in tensors)
 
 
-def number_like(value: object, x: Tensor) -> Tensor:
-    """One number as x has them."""
-    return as_tensor(x.dtype.numpy.type(value))
-
-
 ONE: dict[str, Callable[[Tensor], Tensor]] = {
     "Abs": ws.abs,
     "Exp": ws.exp,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -147,9 +147,3 @@ def _load() -> None:
     for name in FILES:
         import_module(f"wholestep.interop.onnx.ops.{name}")
     ROWS.update(own)
-
-
-def all_operators() -> Mapping[tuple[str, str], OnnxRow]:
-    """Every row, by domain and name."""
-    _load()
-    return ROWS

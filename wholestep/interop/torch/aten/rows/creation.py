@@ -94,10 +94,10 @@ def _normal(r: AtenRecorder) -> Tensor:
 def _native_dropout(r: AtenRecorder, x: Any, p: float, train: Any = True) -> tuple[Any, Any]:
     if any(u.args[1] == 1 for u in r.node.users):
         r.refuse("gives its mask, which is not computed here")
-    return (_dropped(r, r.tensor(x), float(p)) if train is not False else r.tensor(x)), None
+    return (_drop(r, r.tensor(x), float(p)) if train is not False else r.tensor(x)), None
 
 
-def _dropped(r: AtenRecorder, x: Tensor, p: float) -> Tensor:
+def _drop(r: AtenRecorder, x: Tensor, p: float) -> Tensor:
     """Dropout; one that `eval()` does not switch off, as F.dropout(x, p) without `training=`, drops in predict too."""
     if r.mode == "train":
         return ws.dropout(x, p)
@@ -109,7 +109,7 @@ def _dropped(r: AtenRecorder, x: Tensor, p: float) -> Tensor:
 def _dropout(r: AtenRecorder, x: Any, p: float, train: bool) -> Tensor:
     if train and str(r.node.target) != "aten.dropout.default":
         r.refuse("drops in another way than element by element")
-    return _dropped(r, r.tensor(x), float(p)) if train else r.tensor(x)
+    return _drop(r, r.tensor(x), float(p)) if train else r.tensor(x)
 
 
 @row("rand", "rand_like", "uniform", refuses="bounds of `uniform` that depend on the data")
