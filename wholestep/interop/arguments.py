@@ -70,10 +70,10 @@ def accept_foreign_arguments(function: F) -> F:
     name, of_class = function.__name__, function.__name__ == "__init__"
 
     @wraps(function)
-    def called(*args: Any, **named: Any) -> Any:
+    def wrapper(*args: Any, **named: Any) -> Any:
         if of_class and "trainable" in named and "trainable" not in own and hasattr(args[0], "freeze"):
             trainable = named.pop("trainable")
-            called(*args, **named)
+            wrapper(*args, **named)
             args[0].trainable = trainable
             return None
         if named and not named.keys() <= own:
@@ -87,7 +87,7 @@ def accept_foreign_arguments(function: F) -> F:
             _refuse_few(type(args[0]).__name__ if of_class else name, known[:needed], args, named)
         return function(*args, **named)
 
-    return called  # type: ignore[return-value]
+    return wrapper  # type: ignore[return-value]
 
 
 def _inplace(self: object, *inplace: bool) -> None:

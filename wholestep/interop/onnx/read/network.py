@@ -39,7 +39,7 @@ class OnnxNode:
     attributes: Mapping[str, Any]
 
     @property
-    def shown(self) -> str:
+    def description(self) -> str:
         """The node in an error."""
         operator = self.op if not self.domain else f"{self.domain}.{self.op}"
         return f"node {self.name or ', '.join(self.outputs)!r} ({operator})"

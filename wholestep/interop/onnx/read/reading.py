@@ -196,7 +196,9 @@ class _ProtobufReader:
         for call in network.calls:
             for name in call.inputs:
                 if name not in known:
-                    raise CheckpointError(f"{self.what}: {call.shown} reads {name!r}, which nothing before it gives.")
+                    raise CheckpointError(
+                        f"{self.what}: {call.description} reads {name!r}, which nothing before it gives."
+                    )
             known.update(call.outputs)
         for name in network.outputs:
             if name not in known:

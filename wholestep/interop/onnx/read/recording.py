@@ -51,9 +51,9 @@ class OnnxRecorder:
         except WholestepError as error:
             if _AT in str(error):
                 raise
-            raise type(error)(f"{_AT} {call.shown}: {error}") from None
+            raise type(error)(f"{_AT} {call.description}: {error}") from None
         except Exception as error:
-            raise UsageError(f"{_AT} {call.shown}: it could not be recorded: {error!r}.") from error
+            raise UsageError(f"{_AT} {call.description}: it could not be recorded: {error!r}.") from error
 
     def branch(self, call: OnnxNode, inputs: Sequence[Any], values: Mapping[str, Any]) -> Sequence[Any]:
         """`If` of a condition that is known: one of its branches."""
@@ -102,7 +102,7 @@ class OnnxRecorder:
         for made in found if several else (found,):
             if isinstance(made, Tensor) and not self._is_as_large_as_an_input(made, given):
                 sizes.need_room(made.shape, np.dtype(made.dtype.numpy).itemsize)
-        return [self.settled(v) for v in (found if several else (found,))]
+        return [self.constant_or_tensor(v) for v in (found if several else (found,))]
 
     @staticmethod
     def _is_as_large_as_an_input(made: Tensor, given: Sequence[Any]) -> bool:
@@ -131,7 +131,7 @@ class OnnxRecorder:
 
         return run
 
-    def settled(self, value: Any) -> Any:
+    def constant_or_tensor(self, value: Any) -> Any:
         """A tensor that is made of numbers alone as the array that it is."""
         if not isinstance(value, Tensor) or value.graph is not None:
             return np.asarray(value) if isinstance(value, int | float | bool | np.generic) else value
@@ -176,7 +176,7 @@ def missing_text(missing: Mapping[tuple[str, str], Sequence[OnnxNode]]) -> str:
         operator = f"{domain}.{op}" if domain else op
         more = f" and {len(calls) - 1} more" if len(calls) > 1 else ""
         why = f": {REFUSED[op]}" if op in REFUSED and not domain else ""
-        parts.append(f"{operator} ({calls[0].shown}{more}{why})")
+        parts.append(f"{operator} ({calls[0].description}{more}{why})")
     (domain, op) = next(iter(missing))
     where = f', domain="{domain}"' if domain else ""
     return (

@@ -141,7 +141,7 @@ def _binary(e: OnnxEmitter, node: ir.Node) -> str:
     return e.add(BINARY[node.op], broadcast(e, node.inputs, node.type.shape))
 
 
-def _ordered(e: OnnxEmitter, node: ir.Node) -> str:
+def _compare(e: OnnxEmitter, node: ir.Node) -> str:
     """x < y and x <= y; of booleans, which ONNX does not order, ¬x ∧ y and ¬x ∨ y."""
     if node.inputs[0].type.dtype != boolean:
         return _binary(e, node)
@@ -336,7 +336,7 @@ ROWS: dict[str, Row] = {
     **dict.fromkeys(BINARY, _binary),
     **dict.fromkeys(OWN, _own),
     "ratio": _ratio,
-    **dict.fromkeys(("less", "less_equal"), _ordered),
+    **dict.fromkeys(("less", "less_equal"), _compare),
     "not_equal": _not_equal,
     "where": _where,
     "cast": _cast,

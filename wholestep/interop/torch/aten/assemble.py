@@ -116,7 +116,7 @@ def is_leaf(exported: Exported, kind: Any, name: str | None) -> bool:
         return True
     if kind is not BUFFER or name is None:
         return False
-    if name in exported.changed:
+    if name in exported.mutations:
         return True
     tensor = exported.number(name)
     return bool(name in exported.program.state_dict and (tensor.is_floating_point() or tensor.is_complex()))
@@ -184,7 +184,7 @@ def _record_program(
         else:
             values[node] = None
     recorder = AtenRecorder(graph, symbols, exported.mode)
-    recorder.run(exported.needed(), values)
+    recorder.run(exported.nodes_of_results(), values)
     outputs, changes = [], {}
     for value, kind, name in exported.outputs():
         if kind is TOKEN:

@@ -57,7 +57,7 @@ def live_nodes(exported: Exported) -> list[Any]:
     from wholestep.interop.torch.aten.assemble import is_leaf
 
     live = {node for node, kind, name in exported.placeholders() if is_leaf(exported, kind, name)}
-    needed = exported.needed()
+    needed = exported.nodes_of_results()
     for node in needed:
         if node.op == "call_function" and (draws(node.target) or any(i in live for i in node.all_input_nodes)):
             live.add(node)

@@ -63,7 +63,7 @@ class PythonState:
 
     def values(self) -> Values:
         summary = _Summary()
-        found: Values = {value: _drawn(value.name) for value in GENERATORS}
+        found: Values = {value: _generator_state(value.name) for value in GENERATORS}
         for path, part in self._module.named_modules():
             own = ((k, v) for k, v in vars(part).items() if k not in _OF_MODULES)
             found |= {Value(path, name): summary.of(value) for name, value in own}
@@ -80,13 +80,13 @@ class PythonState:
             elif value.kind == "global":
                 found[value] = summary.of(vars(self._owners[value.owner]).get(value.name))
             elif value.kind == "generator":
-                found[value] = _drawn(value.name)
+                found[value] = _generator_state(value.name)
         return found
 
     def see(self) -> None:
         """Note what has another value than before; called while torch traces."""
         with _disable_current_modes(), torch._C.DisableTorchFunction():
-            self.seen |= dict.fromkeys(differing(self.before, self.values()))
+            self.seen |= dict.fromkeys(diff(self.before, self.values()))
 
     def restore(self) -> None:
         for holder, copy in self._copies:
@@ -101,11 +101,11 @@ class PythonState:
         np.random.set_state(self._generators[1])
 
 
-def _drawn(generator: str) -> object:
+def _generator_state(generator: str) -> object:
     return hash(random.getstate()) if generator == "random" else _Summary().of(np.random.mtrand._rand)
 
 
-def differing(a: Values, b: Values) -> list[Value]:
+def diff(a: Values, b: Values) -> list[Value]:
     absent = object()
     return [key for key in {**a, **b} if a.get(key, absent) != b.get(key, absent)]
 

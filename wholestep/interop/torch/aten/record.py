@@ -122,12 +122,12 @@ class AtenRecorder:
         """
         first = value[0] if isinstance(value, tuple | list) and value else value
         if isinstance(self.result, torch.Tensor) and isinstance(first, Tensor | Pair):
-            sizes = [self._known_size(size) for size in self.result.shape]
+            sizes = [self._size_or_none(size) for size in self.result.shape]
             if len(sizes) != first.ndim or any(s is not None and s != e for s, e in zip(sizes, first.shape)):
                 self.refuse(f"was recorded with the shape {first.shape}, and torch's is {tuple(self.result.shape)}")
         return value
 
-    def _known_size(self, size: Any) -> Extent | None:
+    def _size_or_none(self, size: Any) -> Extent | None:
         """A size, unless torch knows it when it sees the data."""
         if not isinstance(size, torch.SymInt):
             return int(size)
@@ -274,7 +274,7 @@ class AtenRecorder:
             self.refuse(f"has {what} = {x}, which depends on a symbolic dimension; give it a fixed number")
         return x
 
-    def applied(self, function: Callable[..., Any], args: Sequence[Any], named: dict[str, Any]) -> Any:
+    def apply(self, function: Callable[..., Any], args: Sequence[Any], named: dict[str, Any]) -> Any:
         """A user's own function, given tensors of the graph."""
 
         def ours(x: Any) -> Any:

@@ -115,7 +115,7 @@ def torch_op(name: str) -> Callable[[F], F]:
     def register(function: F) -> F:
         if not callable(function):
             fail(UsageError, f"@ws.torch_op({name!r}) stands before a function; received {function!r}.")
-        OWN[name] = AtenRow(name, lambda r, *args, **named: r.applied(function, args, named))
+        OWN[name] = AtenRow(name, lambda r, *args, **named: r.apply(function, args, named))
         return function
 
     return register

@@ -56,7 +56,7 @@ def watched_clocks() -> Iterator[dict[str, SourceLine]]:
     places = [(time, name) for name in _CLOCKS] + [(np.random, "default_rng")]
     originals = [getattr(holder, name) for holder, name in places]
 
-    def watched(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def record_calls(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **named: Any) -> Any:
             frame = sys._getframe(1)
             if is_user_file(frame.f_code.co_filename):
@@ -66,7 +66,7 @@ def watched_clocks() -> Iterator[dict[str, SourceLine]]:
         return call
 
     for (holder, name), function in zip(places, originals):
-        setattr(holder, name, watched(f"{holder.__name__.replace('numpy', 'np')}.{name}()", function))
+        setattr(holder, name, record_calls(f"{holder.__name__.replace('numpy', 'np')}.{name}()", function))
     try:
         yield seen
     finally:

@@ -43,7 +43,7 @@ def state_arrays(module: Any, programs: Any) -> dict[str, Held]:
     live: set[str] = set()
     for exported in programs:
         live |= {str(name) for _, kind, name in exported.placeholders() if name and is_leaf(exported, kind, name)}
-    changed = set().union(*(exported.changed for exported in programs))
+    changed = set().union(*(exported.mutations for exported in programs))
     parameters = dict(module.named_parameters(remove_duplicate=False))
     buffers = dict(module.named_buffers(remove_duplicate=False))
     saved = module.state_dict(keep_vars=True)
