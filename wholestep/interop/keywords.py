@@ -1,4 +1,4 @@
-"""Arguments: theirs -> ours.  A word of ours, the first known of several, or what to write."""
+"""Table of argument names of other libraries: our name, several of which the function has one, or what to write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of names of other libraries: their form, and those of Luminal, Meganeura and Loom, which fill a page."""
+"""The form of a table of names of other libraries, sentences that several share, and the small tables of ancestors."""
 
 from __future__ import annotations
 

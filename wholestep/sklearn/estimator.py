@@ -1,4 +1,4 @@
-"""What the two estimators share: columns become arrays, a borrowed network is trained, its weights are kept."""
+"""Base of both estimators: encodes columns, trains a network of the pool, and keeps a copy of its weights."""
 
 from __future__ import annotations
 
@@ -211,10 +211,10 @@ class Estimator(BaseEstimator, ABC):
             if isinstance(value, bool) or not isinstance(value, kind) or not low <= value <= high:
                 what = "a whole number" if kind is Integral else "a number"
                 raise ValueError(f"{type(self).__name__}: {name} is {what} from {low} to {high}; received {value!r}.")
-        for name, known in (("solver", SOLVERS), ("activation", tuple(ACTIVATIONS))):
-            if getattr(self, name) not in known:
+        for name, choices in (("solver", SOLVERS), ("activation", tuple(ACTIVATIONS))):
+            if getattr(self, name) not in choices:
                 raise ValueError(
-                    f"{type(self).__name__}: {name} is one of {', '.join(map(repr, known))}; received "
+                    f"{type(self).__name__}: {name} is one of {', '.join(map(repr, choices))}; received "
                     f"{getattr(self, name)!r}."
                 )
         if self.batch_size != "auto" and (not isinstance(self.batch_size, Integral) or self.batch_size < 1):
@@ -281,10 +281,10 @@ class Stopping:
 def _weights_of(X: Any, sample_weight: Any) -> Array | None:
     if sample_weight is None:
         return None
-    found: Array = _check_sample_weight(
+    weights: Array = _check_sample_weight(
         sample_weight, np.empty((len(X), 1)), dtype=np.float32, ensure_non_negative=True
     )
-    return found
+    return weights
 
 
 def _has_names_or_dates(X: Any) -> bool:

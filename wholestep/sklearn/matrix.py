@@ -30,9 +30,9 @@ class ColumnStatistics:
             return ColumnStatistics(np.zeros(X.shape[1]), np.ones(X.shape[1]), gaps)
         parts = (1.0 if weight is None else weight[:, None].astype(np.float64)) * ~missing
         parts /= np.maximum(parts.sum(axis=0), 1e-30)  # of each value in its column's mean
-        known = np.where(missing, 0.0, X.astype(np.float64))
-        mean = (parts * known).sum(axis=0)
-        std = np.sqrt((parts * (known - mean) ** 2).sum(axis=0))
+        filled = np.where(missing, 0.0, X.astype(np.float64))
+        mean = (parts * filled).sum(axis=0)
+        std = np.sqrt((parts * (filled - mean) ** 2).sum(axis=0))
         # What rounding leaves of the spread of a column of one value is not blown up.
         return ColumnStatistics(mean, np.where(std > 1e-9 * np.abs(mean), std, 1.0), gaps)
 
@@ -86,5 +86,5 @@ def _columns_from_data(data: Any) -> ColumnStatistics | Encoding:
 
 def _kind_from_data(data: dict[str, Any]) -> NetworkKey:
     options = data["options"]
-    known = {**data, "columns": InputColumns(**data["columns"]), "hidden": tuple(data["hidden"])}
-    return NetworkKey(**{**known, "options": None if options is None else CompileOptions(**options)})
+    fields = {**data, "columns": InputColumns(**data["columns"]), "hidden": tuple(data["hidden"])}
+    return NetworkKey(**{**fields, "options": None if options is None else CompileOptions(**options)})

@@ -1,4 +1,4 @@
-"""NameTable of Keras (modules, layers, losses, metrics, callbacks) and of torchmetrics and Lightning."""
+"""Tables of names of Keras (modules, layers, losses, metrics, callbacks), torchmetrics and Lightning."""
 
 from __future__ import annotations
 

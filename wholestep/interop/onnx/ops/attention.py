@@ -1,4 +1,4 @@
-"""Attention and rotary positions."""
+"""Attention and rotary position embedding."""
 
 from __future__ import annotations
 
@@ -138,15 +138,15 @@ def rotary_embedding(
     flat = x.ndim == 3
     y = heads_apart(x, num_heads) if flat else x  # (batch, heads, time, width)
     width = rotary_embedding_dim or int(y.shape[-1])
-    turned, kept = cut(y, 3, 0, width), cut(y, 3, width, int(y.shape[-1])) if width < int(y.shape[-1]) else None
+    rotated, rest = cut(y, 3, 0, width), cut(y, 3, width, int(y.shape[-1])) if width < int(y.shape[-1]) else None
     if positions is not None:
         cos, sin = ws.gather(cos, positions), ws.gather(sin, positions)
     cos, sin = (t.reshape((t.shape[0], 1, *t.shape[1:]))[..., : width // 2] for t in (cos, sin))
     if interleaved:
-        a, b = turned[..., 0::2], turned[..., 1::2]
-        out = ws.stack([a * cos - b * sin, a * sin + b * cos], -1).reshape(turned.shape)
+        a, b = rotated[..., 0::2], rotated[..., 1::2]
+        out = ws.stack([a * cos - b * sin, a * sin + b * cos], -1).reshape(rotated.shape)
     else:
-        a, b = ws.split(turned, width // 2, -1)
+        a, b = ws.split(rotated, width // 2, -1)
         out = ws.concat([a * cos - b * sin, a * sin + b * cos], -1)
-    out = out if kept is None else ws.concat([out, kept], -1)
+    out = out if rest is None else ws.concat([out, rest], -1)
     return heads_together(out) if flat else out

@@ -1,4 +1,4 @@
-"""Elements by index."""
+"""Gathers: elements read at indices."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def linear_index(index: Tensor, shape: tuple[Extent, ...]) -> Tensor:
         part = index[..., j]
         part = ws.where(part < 0, part + as_tensor(n).astype(index.dtype), part)
         total = part if total is None else total * as_tensor(n).astype(index.dtype) + part
-    found: Tensor = total
-    return found
+    index_of_all: Tensor = total
+    return index_of_all
 
 
 @onnx_op("GatherND")

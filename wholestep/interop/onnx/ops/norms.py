@@ -14,7 +14,7 @@ from wholestep.interop.onnx.read.sizes import number
 from wholestep.interop.onnx.read.table import Array, NodeContext, onnx_op
 
 
-def _beside(p: Tensor, x: Tensor) -> Tensor:
+def _per_channel(p: Tensor, x: Tensor) -> Tensor:
     return p.reshape((p.shape[0], *[1] * (x.ndim - 2)))
 
 
@@ -35,10 +35,10 @@ def batch_normalization(
         return (ws.batch_norm(x, scale, bias, mean, var, momentum=round(1.0 - momentum, 7), eps=epsilon),)
     if not training_mode:
         slope = scale / ws.sqrt(var + epsilon)
-        return ((x - _beside(mean, x)) * _beside(slope, x) + _beside(bias, x),)
+        return ((x - _per_channel(mean, x)) * _per_channel(slope, x) + _per_channel(bias, x),)
     axes = tuple(d for d in range(x.ndim) if d != 1)
     average = x.mean(axes)
-    centred = x - _beside(average, x)
+    centred = x - _per_channel(average, x)
     spread = (centred * centred).mean(axes)
     moved = [old * momentum + new * (1.0 - momentum) for old, new in ((mean, average), (var, spread))]
     return ws.batch_norm(x, scale, bias, eps=epsilon), *moved

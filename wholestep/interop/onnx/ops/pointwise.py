@@ -1,4 +1,4 @@
-"""Operators on each element."""
+"""Elementwise operators."""
 
 from __future__ import annotations
 
@@ -103,7 +103,8 @@ def where(condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 @onnx_op("Div")
 def div(x: Tensor, y: Tensor) -> Tensor:
-    return t.div(*alike(x, y), None if x.dtype.is_float else "trunc")
+    x, y = alike(x, y)
+    return t.div(x, y, None if x.dtype.is_float else "trunc")
 
 
 @onnx_op("BitShift")

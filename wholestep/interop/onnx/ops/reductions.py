@@ -1,4 +1,4 @@
-"""Reductions, softmax, running sums, the largest elements."""
+"""Reductions, softmax, cumulative sums, top-k."""
 
 from __future__ import annotations
 
@@ -83,9 +83,9 @@ def reduce(
 def arg(x: Tensor, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0, node: NodeContext) -> Tensor:
     at = axis_of(axis, x.ndim)
     y = ws.flip(x, at) if select_last_index else x
-    found = y.argmax(at, bool(keepdims)) if node.op == "ArgMax" else ws.argmin(y, at, bool(keepdims))
-    found = found.astype("int64")
-    return as_tensor(x.shape[at]).astype("int64") - 1 - found if select_last_index else found
+    index = y.argmax(at, bool(keepdims)) if node.op == "ArgMax" else ws.argmin(y, at, bool(keepdims))
+    index = index.astype("int64")
+    return as_tensor(x.shape[at]).astype("int64") - 1 - index if select_last_index else index
 
 
 @onnx_op("Softmax", "LogSoftmax")
@@ -113,8 +113,8 @@ def cumulative(x: Tensor, axis: Array, *, exclusive: int = 0, reverse: int = 0, 
         return after, total if exclusive else after
 
     _, out = ws.scan(step, start, steps, reverse=bool(reverse))
-    found: Tensor = out.permute([order.index(d) for d in range(x.ndim)])
-    return found
+    sums: Tensor = out.permute([order.index(d) for d in range(x.ndim)])
+    return sums
 
 
 @onnx_op("TopK", static=("k",))

@@ -1,4 +1,4 @@
-"""Convolutions and pools of images that are sampled between their pixels."""
+"""Deformable convolution and RoiAlign, which sample images between their pixels."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from wholestep.interop.onnx.read.table import onnx_op
 def corners(x: Tensor, places: Sequence[Tensor]) -> list[Tensor]:
     """(N, C, ...) at places (N, ...) between pixels: what each of the pixels around them adds; nothing outside."""
     first = [ws.floor(p) for p in places]
-    found = []
+    terms = []
     for taps in itertools.product((0, 1), repeat=len(places)):
         share: Tensor = as_tensor(x.dtype.numpy.type(1))
         for p, f, tap in zip(places, first, taps):
             share = share * ((p - f) if tap else (1.0 - (p - f)))
         values = gather_pixels(x, [f + float(tap) for f, tap in zip(first, taps)], "zeros")
-        found.append(values * share.reshape((x.shape[0], 1, *places[0].shape[1:])))
-    return found
+        terms.append(values * share.reshape((x.shape[0], 1, *places[0].shape[1:])))
+    return terms
 
 
 @onnx_op("DeformConv")

@@ -1,4 +1,4 @@
-"""Elements written at indices."""
+"""Scatters: elements written at indices."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def put(rows: Tensor, index: Tensor, updates: Tensor, reduction: str) -> Tensor:
         return ws.where(here, combine(now, update), now), None
 
     last, _ = ws.scan(step, rows, (index.astype("int64"), updates))
-    found: Tensor = last
-    return found
+    combined: Tensor = last
+    return combined
 
 
 @onnx_op("ScatterElements", "Scatter", raw=("index",))

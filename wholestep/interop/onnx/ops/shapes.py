@@ -1,4 +1,4 @@
-"""Operators that move elements, and those that make tensors of shapes."""
+"""Operators that change shapes or move elements, and those that create tensors of a shape."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def axis_of(axis: int, rank: int) -> int:
     return axis % rank
 
 
-def axes_of(given: Array | Sequence[int] | None, rank: int) -> list[int]:
+def axes_of(axes: Array | Sequence[int] | None, rank: int) -> list[int]:
     """Axes counted from the front; all of them where none are given."""
-    return list(range(rank)) if given is None else [axis_of(int(d), rank) for d in np.asarray(given).reshape(-1)]
+    return list(range(rank)) if axes is None else [axis_of(int(d), rank) for d in np.asarray(axes).reshape(-1)]
 
 
 def along(x: Tensor, indices: Any, axis: int) -> Tensor:
@@ -51,8 +51,8 @@ def reshape(x: Tensor, shape: Array, *, allowzero: int = 0, node: NodeContext) -
     batch = node.batch
     if batch is not None and shape.dtype != object and wanted[:1] == [batch.fixed] and batch.is_in(x.shape):
         wanted[0] = batch.given  # a file for one number of rows has it in its shapes
-    kept = [x.shape[i] if e == 0 and not allowzero and i < x.ndim else e for i, e in enumerate(wanted)]
-    return x.reshape(tuple(kept))
+    sizes = [x.shape[i] if e == 0 and not allowzero and i < x.ndim else e for i, e in enumerate(wanted)]
+    return x.reshape(tuple(sizes))
 
 
 @onnx_op("Flatten")

@@ -1,4 +1,4 @@
-"""Images put together of blocks and sampled at places, and linear attention."""
+"""Images assembled from blocks or sampled at the points of a grid; linear attention."""
 
 from __future__ import annotations
 
@@ -76,11 +76,11 @@ def gather_pixels(x: Tensor, places: Sequence[Tensor], mode: str) -> Tensor:
     wanted = places[0].shape[1:]
     flat = x.reshape((batch, channels, product(sizes))).permute(0, 2, 1)
     index = together.reshape((batch, product(wanted), 1)).expand(batch, product(wanted), channels)
-    found = ws.take_along_axis(flat, index, 1).permute(0, 2, 1).reshape((batch, channels, *wanted))
+    pixels = ws.take_along_axis(flat, index, 1).permute(0, 2, 1).reshape((batch, channels, *wanted))
     if mode != "zeros":
-        return found
+        return pixels
     assert inside is not None
-    return ws.where(inside.reshape((batch, 1, *wanted)), found, 0.0)
+    return ws.where(inside.reshape((batch, 1, *wanted)), pixels, 0.0)
 
 
 @onnx_op("LinearAttention")

@@ -110,19 +110,19 @@ def onnx_op(
 
 
 def _row(function: Function, static: frozenset[str], raw: frozenset[str]) -> OnnxRow:
-    given = inspect.signature(function).parameters.values()
-    inputs = [p for p in given if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    keywords = frozenset(p.name for p in given if p.kind is p.KEYWORD_ONLY)
-    unknown = (static | raw) - {p.name for p in given}
+    parameters = inspect.signature(function).parameters.values()
+    inputs = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    keywords = frozenset(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+    unknown = (static | raw) - {p.name for p in parameters}
     if unknown:
         fail(UsageError, f"onnx_op: {', '.join(sorted(unknown))} is no argument of {function.__name__}.")
     return OnnxRow(
         function,
         tuple(p.name for p in inputs),
-        any(p.kind is p.VAR_POSITIONAL for p in given),
+        any(p.kind is p.VAR_POSITIONAL for p in parameters),
         sum(p.default is p.empty for p in inputs),
         keywords - {"node"},
-        tuple(p.name for p in given if p.kind is p.KEYWORD_ONLY and p.default is p.empty and p.name != "node"),
+        tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty and p.name != "node"),
         "node" in keywords,
         static,
         raw,

@@ -75,7 +75,7 @@ def make_model(
         e.nodes.append(helper.make_node("Identity", [value(e, output.node)], [output.name], output.name))
         outputs.append(tensor_info(output.name, output.node.type))
     read = {i for n in e.nodes for i in n.input} | {i for n in e.nodes for i in _outer_references(n)}
-    made = helper.make_graph(
+    graph_proto = helper.make_graph(
         e.nodes,
         title,
         [
@@ -93,7 +93,7 @@ def make_model(
     if e.functions:
         versions.append(helper.make_opsetid(DOMAIN, 1))
     model = helper.make_model(
-        made,
+        graph_proto,
         opset_imports=versions,
         functions=function_protos(e.functions, opset),
         producer_name="wholestep",

@@ -1,4 +1,4 @@
-"""What torch gives: a module as a graph of functional ATen ops, in training or in evaluation."""
+"""Runs `torch.export`: a module as a graph of functional ATen ops, in training or in evaluation mode."""
 
 from __future__ import annotations
 
@@ -63,13 +63,16 @@ class Exported:
 
     def nodes_of_results(self) -> list[Any]:
         """The nodes that a result or a change depends on: what is computed for a check alone is left out."""
-        found, todo = set(), [v for v, kind, _ in self.outputs() if isinstance(v, torch.fx.Node) and kind is not TOKEN]
+        reached, todo = (
+            set(),
+            [v for v, kind, _ in self.outputs() if isinstance(v, torch.fx.Node) and kind is not TOKEN],
+        )
         while todo:
             node = todo.pop()
-            if node not in found:
-                found.add(node)
+            if node not in reached:
+                reached.add(node)
                 todo += node.all_input_nodes
-        return [n for n in self.nodes if n in found]
+        return [n for n in self.nodes if n in reached]
 
     def number(self, name: str) -> Any:
         """The tensor of a parameter, buffer or constant."""

@@ -18,10 +18,10 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 def attribute_of(node: Any) -> Any:
     """What a node names that reads something of its own module: a program, or a tensor."""
-    found = node.graph.owning_module
+    value = node.graph.owning_module
     for part in node.target.split("."):
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
 def inner_programs(node: Any) -> list[Any]:
@@ -96,21 +96,21 @@ def extent_of(expression: Any, symbols: Mapping[str, Extent]) -> Extent | None:
         return symbols.get(str(expression), Dim.symbol(str(expression)))
     kind = type(expression).__name__
     parts = [extent_of(a, symbols) for a in expression.args]
-    known = [p for p in parts if p is not None]
-    if len(known) < len(parts):
+    extents = [p for p in parts if p is not None]
+    if len(extents) < len(parts):
         return _cancel_fraction(expression, symbols) if kind == "Mul" else None
     if kind == "Add":
         total: Extent = 0
-        for part in known:
+        for part in extents:
             total = total + part
         return total
     if kind == "Mul":
-        return product(known)
+        return product(extents)
     if kind == "Pow":
-        return product([known[0]] * known[1]) if isinstance(known[1], int) and known[1] >= 0 else None
+        return product([extents[0]] * extents[1]) if isinstance(extents[1], int) and extents[1] >= 0 else None
     if kind in ("FloorDiv", "CleanDiv", "IntTrueDiv", "CeilDiv"):
-        return divide(known[0], known[1])
-    if kind in ("Mod", "PythonMod") and divide(known[0], known[1]) is not None:
+        return divide(extents[0], extents[1])
+    if kind in ("Mod", "PythonMod") and divide(extents[0], extents[1]) is not None:
         return 0
     return None
 

@@ -67,14 +67,14 @@ class AtenRecorder:
 
     # -- walking the program -----------------------------------------------------------------------------------------
 
-    def run(self, nodes: Sequence[Any], given: dict[Any, Any]) -> dict[Any, Any]:
+    def run(self, nodes: Sequence[Any], values: dict[Any, Any]) -> dict[Any, Any]:
         """The value of each node of a program, with those of its placeholders given."""
-        self._values = given
+        self._values = values
         for node in nodes:
             if node.op == "call_function":
-                given[node] = self._call(node)
-                self._learn(node.meta.get("val"), given[node])
-        return given
+                values[node] = self._call(node)
+                self._learn(node.meta.get("val"), values[node])
+        return values
 
     def _learn(self, meta: Any, value: Any) -> None:
         """Sizes that torch does not know before it sees the data may be known by now: of a mask that is a constant."""
@@ -100,11 +100,11 @@ class AtenRecorder:
             return self._record_node(args, named)
 
     def _record_node(self, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        found = find_row(row_name(self.node))
-        if found is None:
+        row = find_row(row_name(self.node))
+        if row is None:
             self.refuse(why_missing(row_name(self.node)))
         try:
-            return self._check_shape(found.record(self, *args, **named))
+            return self._check_shape(row.record(self, *args, **named))
         except WholestepError as error:
             if isinstance(error, UnsupportedOpError):
                 raise
@@ -157,9 +157,9 @@ class AtenRecorder:
                 return meta
             if isinstance(meta, torch.SymFloat | torch.SymBool):
                 self.node = arg
-                known = why_missing(row_name(arg))
-                made = "is a number that is computed from sizes and is no whole number"
-                self.refuse(known if known in REFUSED.values() else made)
+                reason = why_missing(row_name(arg))
+                default = "is a number that is computed from sizes and is no whole number"
+                self.refuse(reason if reason in REFUSED.values() else default)
             return self._values[arg]
         if isinstance(arg, torch.SymInt):
             return self.extent(arg)
@@ -171,19 +171,19 @@ class AtenRecorder:
         """What a program that an op holds gives for operands."""
         nodes = list(module.graph.nodes)
         leaves = [n for n in nodes if n.op == "placeholder"]
-        kept = self._values, self.node, self.meta
+        outer = self._values, self.node, self.meta
         self.run(nodes, dict(zip(leaves, operands, strict=True)))
-        found = self.value(nodes[-1].args[0])
-        self._values, self.node, self.meta = kept
-        return list(found) if isinstance(found, list | tuple) else [found]
+        results = self.value(nodes[-1].args[0])
+        self._values, self.node, self.meta = outer
+        return list(results) if isinstance(results, list | tuple) else [results]
 
     def extent(self, size: Any) -> Extent:
         """A size, which may be computed from symbols."""
         if isinstance(size, torch.SymInt):
-            found = extent_of(size.node.expr, self.symbols)
-            if found is None:
+            extent = extent_of(size.node.expr, self.symbols)
+            if extent is None:
                 self.refuse(f"has the size {size}, which is no sum of products of the symbolic dimensions")
-            return found
+            return extent
         return int(size)
 
     def refuse(self, what: str, cause: BaseException | None = None) -> NoReturn:
@@ -241,8 +241,8 @@ class AtenRecorder:
             array = array.float().numpy() if x.dtype in (torch.bfloat16, torch.float16) else array.numpy()
             array = array.astype(SMALL_INTEGERS[x.dtype]) if x.dtype in SMALL_INTEGERS else array
             with np.errstate(all="ignore"):
-                made = self.graph.constant(np.array(array), array.dtype.name if array.dtype.kind == "f" else None)
-                self._constants[key] = (made.astype(name), x) if made.ndim else (self._number(array, name), x)
+                constant = self.graph.constant(np.array(array), array.dtype.name if array.dtype.kind == "f" else None)
+                self._constants[key] = (constant.astype(name), x) if constant.ndim else (self._number(array, name), x)
         return self._constants[key][0]
 
     def _number(self, array: Any, dtype: str) -> Tensor:
@@ -285,8 +285,8 @@ class AtenRecorder:
             return type(x)(map(ours, x)) if isinstance(x, list | tuple) else x
 
         skipped = ("device", "layout", "pin_memory", "memory_format")
-        found = function(*map(ours, args), **{k: ours(v) for k, v in named.items() if k not in skipped})
-        return tuple(map(as_tensor, found)) if isinstance(found, tuple | list) else as_tensor(found)
+        results = function(*map(ours, args), **{k: ours(v) for k, v in named.items() if k not in skipped})
+        return tuple(map(as_tensor, results)) if isinstance(results, tuple | list) else as_tensor(results)
 
 
 def is_live(x: Any) -> bool:

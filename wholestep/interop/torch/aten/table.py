@@ -1,4 +1,4 @@
-"""The table: an ATen op, and the function that records what it means."""
+"""The table of ATen ops: the name of an op and the function that records it."""
 
 from __future__ import annotations
 

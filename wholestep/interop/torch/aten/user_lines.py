@@ -1,4 +1,4 @@
-"""The lines of whoever wrote a module: which line of its Python changes a value, reads a clock, or fails."""
+"""Lines of the user's Python: which line of a module changes a value, reads a clock, or fails."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def is_user_file(name: str) -> bool:
 
 def failing_line(error: BaseException) -> SourceLine | None:
     """The innermost user's line that an error came through."""
-    found, step = None, error.__traceback__
+    line, step = None, error.__traceback__
     while step is not None:
         if is_user_file(step.tb_frame.f_code.co_filename):
-            found = SourceLine(step.tb_frame.f_code.co_filename, step.tb_lineno)
+            line = SourceLine(step.tb_frame.f_code.co_filename, step.tb_lineno)
         step = step.tb_next
-    return found
+    return line
 
 
 def calling_line() -> SourceLine | None:

@@ -1,4 +1,4 @@
-"""Functions of PyTorch's that take tensors element by element: operators by name, and what is a line of others."""
+"""Elementwise functions of PyTorch: operators by name, and one-line compositions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`torch.X`, looked for as `ws.X`."""
+"""Table of the names `torch.X`, looked up as `ws.X`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attributes and methods of their tensors, modules, parameters and results."""
+"""Tables of attributes and methods of torch's tensors, modules, parameters and results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LINES_TOO = (
     "sub div neg eq ne lt le gt ge logical_and logical_not logical_or tan sinh cosh erfc logit xlogy logaddexp hypot "
     "deg2rad rad2deg frac fmod heaviside clamp_min clamp_max nan_to_num addcmul addcdiv bmm dot outer inner addmm "
     "baddbmm tensordot dist amax amin var_mean std_mean t index_select select narrow repeat_interleave diagonal "
-    "diag_embed trace rand_like randn_like bernoulli is_floating_point"
+    "diag_embed trace numel rand_like randn_like bernoulli is_floating_point"
 )
 
 TENSORS = NameTable(
@@ -37,7 +37,7 @@ TENSORS = NameTable(
         **{name: f"{_LINES}:{name}" for name in _LINES_TOO.split()},
         **{
             name: f"{_TENSOR}:{name}"
-            for name in ["dim", "expand_as", "new_full", "new_ones", "new_zeros", "numel", "size", "to", "view_as"]
+            for name in ["dim", "expand_as", "new_full", "new_ones", "new_zeros", "size", "to", "view_as"]
         },
         **{name: f"{_TENSOR}:to_{name}" for name in ("bool", "double", "float", "half", "int", "long")},
         "gather": f"{_TENSOR}:pick_along",
@@ -82,7 +82,7 @@ TENSORS = NameTable(
         "tile": "ws.repeat",
         "ravel": "ws.flatten",
         "ndimension": f"{_TENSOR}:dim",
-        "nelement": f"{_TENSOR}:numel",
+        "nelement": f"{_LINES}:numel",
         "type": f"{_TENSOR}:to",
         "type_as": f"{_TENSOR}:to",
         "where": f"{_TENSOR}:where_",

@@ -1,4 +1,4 @@
-"""NameTable of the submodules of torch: nn, nn.functional, nn.init, nn.utils, optim, utils.data; and of keras.utils."""
+"""Tables of names of torch's submodules (nn, nn.functional, nn.init, nn.utils, optim, utils.data) and of keras.utils."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def _register(name: str) -> None:
 
     @row(f"complex.{name}")
     def record(r: AtenRecorder, *args: Any, **named: Any) -> Any:
-        found, meta = [], r.meta
+        pairs, meta = [], r.meta
         for which in (0, 1):
             chosen = [_part(r, a, which) for a in args]
             if which and name in _WITH_NUMBER:
@@ -89,9 +89,9 @@ def _register(name: str) -> None:
                 chosen[0] = ws.zeros_like(args[0])
             r.meta = _as_real(meta)
             out = real_row.record(r, *chosen, **{k: _part(r, v, which) for k, v in named.items() if k != "dtype"})
-            found.append(out)
+            pairs.append(out)
             r.meta = meta
-        real, imag = found
+        real, imag = pairs
         if isinstance(real, tuple):
             return tuple(_make_pair(r, a, b) for a, b in zip(real, imag))
         return _make_pair(r, real, imag)

@@ -1,4 +1,4 @@
-"""Functions of two tensors or more, element by element, that are no function of ours alone; conditions."""
+"""Elementwise functions of several tensors, and conditions, that `functions.py` cannot name as one function of ours."""
 
 from __future__ import annotations
 

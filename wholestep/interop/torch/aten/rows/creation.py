@@ -1,4 +1,4 @@
-"""Tensors that depend on sizes alone, and random numbers."""
+"""Tensors created from sizes alone, and random numbers."""
 
 from __future__ import annotations
 

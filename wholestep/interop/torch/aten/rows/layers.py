@@ -1,4 +1,4 @@
-"""Products of matrices, attention, distances, batch norm."""
+"""Matrix products, attention, distances, batch norm."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def _batch_norm_functional(
     return out, None, None, *moved, None
 
 
-def _beside(p: Tensor, x: Tensor) -> Tensor:
+def _per_channel(p: Tensor, x: Tensor) -> Tensor:
     return p.reshape((p.shape[0], *[1] * (x.ndim - 2)))
 
 
@@ -170,8 +170,8 @@ def _normalize(
         return ws.batch_norm(t, w, b, eps=eps)
     slope = 1.0 / ws.sqrt(r.tensor(var) + float(eps))
     slope = slope if w is None else slope * w
-    out = (t - _beside(r.tensor(mean), t)) * _beside(slope, t)
-    return out if b is None else out + _beside(b, t)
+    out = (t - _per_channel(r.tensor(mean), t)) * _per_channel(slope, t)
+    return out if b is None else out + _per_channel(b, t)
 
 
 @row("_native_batch_norm_legit.no_stats")

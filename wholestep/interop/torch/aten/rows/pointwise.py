@@ -1,4 +1,4 @@
-"""Functions of one tensor, element by element, that are no function of ours alone; activations."""
+"""Elementwise functions of one tensor and activations that `functions.py` cannot express as one function of ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums, means, extremes and other reductions."""
+"""Reductions: variances, extremes with indices, sums that skip NaN."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ def _index(r: AtenRecorder, x: Any, dim: int | None, keepdim: bool, least: bool)
     t = t.astype("int32") if t.dtype.name == "bool" else t
     if dim is None:
         t = t.reshape(-1)
-    found = (ws.argmin if least else _argmax_of)(t, 0 if dim is None else dim, False)
-    return found.astype("int64").reshape(r.shape)
+    index = (ws.argmin if least else _argmax_of)(t, 0 if dim is None else dim, False)
+    return index.astype("int64").reshape(r.shape)
 
 
 @row("var")

@@ -1,4 +1,4 @@
-"""Elements put, or added, at indices."""
+"""Scatters: elements written or added at indices."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def _index_put(r: AtenRecorder, x: Any, indices: Any, values: Any, accumulate: b
     used = [(at, i) for at, i in enumerate(indices) if i is not None]
     if len(used) == 1 and isinstance(used[0][1], Tensor) and used[0][1].dtype.name == "bool":
         return _put_at_mask(r, t, used[0][1], used[0][0], r.tensor(values, r.dtype), accumulate)
-    given = [None if i is None else r.tensor(i) for i in spread(r, indices)]
-    return _numbers(t, lambda n, kind: ws.index_put(n, given, r.tensor(values, r.dtype).astype(kind), accumulate))
+    by_axis = [None if i is None else r.tensor(i) for i in spread(r, indices)]
+    return _numbers(t, lambda n, kind: ws.index_put(n, by_axis, r.tensor(values, r.dtype).astype(kind), accumulate))
 
 
 def _put_at_mask(r: AtenRecorder, t: Tensor, mask: Tensor, at: int, value: Tensor, accumulate: bool) -> Tensor:
@@ -57,7 +57,7 @@ def _scatter(
     *,
     reduce: Any = None,
 ) -> Tensor:
-    given = "sum" if "scatter_add" in str(r.node.target) else how or reduce
+    reduction = "sum" if "scatter_add" in str(r.node.target) else how or reduce
     t, i = r.tensor(x, r.dtype), r.tensor(index)
     if t.ndim == 0:
         t, i = t.reshape(1), i.reshape(1)
@@ -65,8 +65,9 @@ def _scatter(
     values = values.reshape(i.shape) if values.ndim == 0 else values
     if values.shape != i.shape:
         values = values[tuple(slice(0, e) for e in i.shape)]
-    put = lambda n, kind: ws.put_along_axis(n, i, values.astype(kind), dim, _HOW.get(given, given), include_self)  # noqa: E731
-    return _numbers(t, put).reshape(r.shape)
+    reduction = _HOW.get(reduction, reduction)
+    out = _numbers(t, lambda n, kind: ws.put_along_axis(n, i, values.astype(kind), dim, reduction, include_self))
+    return out.reshape(r.shape)
 
 
 @row("index_reduce")

@@ -1,4 +1,4 @@
-"""The same elements in other shapes and places."""
+"""Views, slices, concatenation, permutations and diagonals."""
 
 from __future__ import annotations
 
@@ -106,9 +106,9 @@ def _narrow(r: AtenRecorder, x: Any, dim: int, start: Any, length: Any) -> Tenso
 def _cat(r: AtenRecorder, tensors: Any, dim: int = 0) -> Tensor:
     rank = len(r.shape)
     at = dim % rank
-    kept = [x for x in tensors if not (len(x.shape) == 1 and x.shape[0] == 0 and rank > 1)]
-    kept = [x for x in kept if x.shape[at] != 0] or kept[:1]
-    parts = [r.tensor(x, r.dtype) for x in kept]
+    nonempty = [x for x in tensors if not (len(x.shape) == 1 and x.shape[0] == 0 and rank > 1)]
+    nonempty = [x for x in nonempty if x.shape[at] != 0] or nonempty[:1]
+    parts = [r.tensor(x, r.dtype) for x in nonempty]
     return parts[0] if len(parts) == 1 else ws.concat(parts, at)
 
 
@@ -173,8 +173,8 @@ def along(t: Tensor, table: Any, at: int) -> Tensor:
 @row("flip", "fliplr", "flipud")
 def _flip(r: AtenRecorder, x: Any, dims: Any = None) -> Tensor:
     t = r.tensor(x)
-    given = {"aten.fliplr": [1], "aten.flipud": [0]}.get(str(r.node.target).rpartition(".")[0], dims)
-    return ws.flip(t, [d % t.ndim for d in given])
+    axes = {"aten.fliplr": [1], "aten.flipud": [0]}.get(str(r.node.target).rpartition(".")[0], dims)
+    return ws.flip(t, [d % t.ndim for d in axes])
 
 
 @row("rot90")
@@ -225,8 +225,8 @@ def _diag_embed(r: AtenRecorder, x: Any, offset: int = 0, dim1: int = -2, dim2: 
 
 @row("as_strided", "as_strided_copy", refuses="what is not contiguous")
 def _as_strided(r: AtenRecorder, x: Any, size: Any, stride: Any, offset: Any = None) -> Tensor:
-    t, given = r.tensor(x), r.node.args[0].meta["val"]
-    if not given.is_contiguous():
+    t, meta = r.tensor(x), r.node.args[0].meta["val"]
+    if not meta.is_contiguous():
         r.refuse("reads memory that is not contiguous")
     places = np.full(tuple(r.fixed(n, "a size") for n in size), offset or 0, np.int64)
     for d, (n, s) in enumerate(zip(size, stride)):

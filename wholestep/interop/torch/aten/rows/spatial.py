@@ -1,4 +1,4 @@
-"""Images and signals with margins, as columns of their windows, in another size, and read at places."""
+"""Padding, im2col, resizing and grid sampling of images and signals."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def _upsample(r: AtenRecorder, x: Any, *rest: Any, **named: Any) -> Tensor:
     scales = _scales(rest, named, len(outs))
     for j, (out, scale) in enumerate(zip(outs, scales)):
         at = 2 + j
-        given, wanted = r.fixed(t.shape[at], "a size"), r.fixed(out, "a size")
-        if given == wanted and (scale is None or scale == 1.0):
+        size, wanted = r.fixed(t.shape[at], "a size"), r.fixed(out, "a size")
+        if size == wanted and (scale is None or scale == 1.0):
             continue
-        matrix = _one_axis(packet, given, wanted, scale, align)
+        matrix = _one_axis(packet, size, wanted, scale, align)
         if packet in (*_NEAREST, *_EXACT):
             t = along(t, matrix.argmax(0).numpy(), at)
         else:
