@@ -13,6 +13,7 @@ from wholestep.compiler.ir.types import boolean
 from wholestep.interop.onnx.ops.shapes import axes_of, axis_of
 from wholestep.interop.onnx.read.sizes import number
 from wholestep.interop.onnx.read.table import Array, NodeContext, onnx_op
+from wholestep.interop.torch.functions.reductions import logsumexp_over
 
 Axes = tuple[int, ...]
 Reduction = Callable[[Tensor, Axes, bool], Tensor]  # of x, axes, whether they stay with one element each
@@ -31,17 +32,8 @@ def _mean(x: Tensor, axes: Axes, keep: bool) -> Tensor:
 
 
 def _log_sum_exp(x: Tensor, axes: Axes, keep: bool) -> Tensor:
-    kind, y = x.dtype, x if x.dtype.is_float else x.astype("float64")
-    if len(axes) <= 1:
-        return ws.logsumexp(y, axes[0], keepdims=keep).astype(kind) if axes else x
-    top = ws.stop_gradient(y.max(axes, True))
-    top = ws.where(ws.isfinite(top), top, 0.0)
-    total = ws.log(ws.exp(y - top).sum(axes, True)) + top
-    return (total if keep else _without(total, axes)).astype(kind)
-
-
-def _without(x: Tensor, axes: Axes) -> Tensor:
-    return x.reshape(tuple(e for d, e in enumerate(x.shape) if d not in axes))
+    y = x if x.dtype.is_float else x.astype("float64")
+    return logsumexp_over(y, axes, keep).astype(x.dtype) if axes else x
 
 
 def _in_floats(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 
 import wholestep as ws
@@ -29,23 +26,16 @@ def put(rows: Tensor, index: Tensor, updates: Tensor, reduction: str) -> Tensor:
     if reduction == "none":
         count = ws.scatter_add(ws.ones(index.shape, dtype="int32"), index, n)
         return ws.where((count > 0).reshape((n, *[1] * (rows.ndim - 1))), added, rows)
-    table: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-        "mul": lambda a, b: a * b,
-        "max": ws.maximum,
-        "min": ws.minimum,
-    }
-    combine = table.get(reduction)
-    if combine is None:
-        raise OptionError(f"a reduction of {reduction!r}; known are none, add, mul, max and min.")
+    places = index.reshape((product(index.shape), *[1] * (rows.ndim - 1))).expand(*updates.shape)
+    return ws.put_along_axis(rows, places, updates, 0, reduction_name(reduction))
 
-    def step(now: Tensor, one: Any) -> tuple[Tensor, None]:
-        place, update = one
-        here = (ws.iota((n,), 0, "int64") == place).reshape((n, *[1] * (rows.ndim - 1)))
-        return ws.where(here, combine(now, update), now), None
 
-    last, _ = ws.scan(step, rows, (index.astype("int64"), updates))
-    combined: Tensor = last
-    return combined
+def reduction_name(reduction: str) -> str:
+    """Our name of an ONNX reduction."""
+    names = {"none": "replace", "add": "sum", "mul": "prod", "max": "max", "min": "min"}
+    if reduction not in names:
+        raise OptionError(f"a reduction of {reduction!r}; known are {', '.join(names)}.")
+    return names[reduction]
 
 
 @onnx_op("ScatterElements", "Scatter", raw=("index",))
@@ -54,10 +44,7 @@ def scatter_elements(
 ) -> Tensor:
     at = axis_of(axis, x.ndim)
     i = from_front(index, x.shape[at])
-    how = {"none": "replace", "add": "sum", "mul": "prod", "max": "max", "min": "min"}.get(reduction)
-    if how is None:
-        raise OptionError(f"a reduction of {reduction!r}; known are none, add, mul, max and min.")
-    return ws.put_along_axis(x, i, updates, at, how)
+    return ws.put_along_axis(x, i, updates, at, reduction_name(reduction))
 
 
 @onnx_op("ScatterND")

@@ -17,6 +17,7 @@ from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.interop.torch import functions as t
 from wholestep.interop.torch.aten.record import AtenRecorder
 from wholestep.interop.torch.aten.table import row
+from wholestep.interop.torch.functions.reductions import logsumexp_over
 from wholestep.nn import functional as nnf
 
 # -- how an argument of an op becomes one of a function: of the recorder, the argument, and the first converted one ----
@@ -185,6 +186,7 @@ same(ws.all, "all", x=OWN, axis=AXES, keepdims=AS_IS)
 same(ws.count_nonzero, "count_nonzero", x=OWN, axis=AXES)
 same(ws.prod, "prod", x=RESULT, axis=AXES, keepdims=AS_IS)
 same(ws.norm, "norm", "linalg_vector_norm", x=RESULT, p=NUMBER, axis=AXES, keepdims=AS_IS)
+same(logsumexp_over, "logsumexp", "special_logsumexp", x=RESULT, axes=AXES, keepdims=AS_IS)
 same(t.dist, "dist", x=RESULT, y=RESULT, p=NUMBER)
 same(t.cdist, "cdist", "_cdist_forward", x=OWN, y=OWN, p=NUMBER)
 

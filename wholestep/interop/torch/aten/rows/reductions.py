@@ -116,17 +116,6 @@ def _std_mean(r: AtenRecorder, *args: Any, **named: Any) -> tuple[Tensor, Tensor
     return ws.sqrt(variance), mean
 
 
-@row("logsumexp", "special_logsumexp")
-def _logsumexp(r: AtenRecorder, x: Any, dim: Any, keepdim: bool = False) -> Tensor:
-    t = r.tensor(x, r.dtype)
-    axes = axes_of(r, dim, t)
-    if len(axes) == 1:
-        return ws.logsumexp(t, axes[0], keepdim)
-    order = [*(d for d in range(t.ndim) if d not in axes), *axes]
-    rest = t.permute(order).reshape((*(t.shape[d] for d in order[: t.ndim - len(axes)]), -1))
-    return ws.logsumexp(rest, -1).reshape(r.shape)
-
-
 @row("trace")
 def _trace(r: AtenRecorder, x: Any) -> Tensor:
     t = r.tensor(x, r.dtype)

@@ -12,6 +12,7 @@ from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.interop.torch.aten.record import AtenRecorder
 from wholestep.interop.torch.aten.rows.functions import is_nonzero
 from wholestep.interop.torch.aten.rows.indexing import spread
+from wholestep.interop.torch.aten.rows.shape import strided_places
 from wholestep.interop.torch.aten.table import row
 
 
@@ -126,10 +127,7 @@ def _as_strided_scatter(r: AtenRecorder, x: Any, src: Any, size: Any, stride: An
     t, s = r.tensor(x, r.dtype), r.tensor(src, r.dtype)
     if not r.node.args[0].meta["val"].is_contiguous():
         r.refuse("writes memory that is not contiguous")
-    places = np.full(tuple(size), offset or 0, np.int64)
-    for d, (n, step) in enumerate(zip(size, stride)):
-        places += np.arange(n).reshape([-1 if i == d else 1 for i in range(len(size))]) * step
-    index = places.reshape(-1).astype(np.int32)
+    index = strided_places(size, stride, offset).reshape(-1).astype(np.int32)
     return ws.index_copy(t.reshape(-1), 0, index, s.reshape(-1)).reshape(t.shape)
 
 

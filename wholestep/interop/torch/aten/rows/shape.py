@@ -223,35 +223,31 @@ def _diag_embed(r: AtenRecorder, x: Any, offset: int = 0, dim1: int = -2, dim2: 
     return out.permute([where[d] for d in range(rank)])
 
 
+def strided_places(size: Any, stride: Any, offset: int | None) -> Any:
+    """The position in memory of each element of a strided view."""
+    places = np.full(tuple(size), offset or 0, np.int64)
+    for axis, (count, step) in enumerate(zip(size, stride)):
+        places += np.arange(count).reshape([-1 if i == axis else 1 for i in range(len(size))]) * step
+    return places
+
+
 @row("as_strided", "as_strided_copy", refuses="what is not contiguous")
 def _as_strided(r: AtenRecorder, x: Any, size: Any, stride: Any, offset: Any = None) -> Tensor:
     t, meta = r.tensor(x), r.node.args[0].meta["val"]
     if not meta.is_contiguous():
         r.refuse("reads memory that is not contiguous")
-    places = np.full(tuple(r.fixed(n, "a size") for n in size), offset or 0, np.int64)
-    for d, (n, s) in enumerate(zip(size, stride)):
-        places += np.arange(n).reshape([-1 if i == d else 1 for i in range(len(size))]) * s
+    places = strided_places([r.fixed(n, "a size") for n in size], stride, offset)
     if places.size == math.prod(map(int, t.shape)) and (places.reshape(-1) == np.arange(places.size)).all():
         return t.reshape(tuple(size))
     return ws.gather(t.reshape(-1), places.astype(np.int32))
 
 
-@row("pixel_shuffle")
+@row("pixel_shuffle", "pixel_unshuffle")
 def _pixel_shuffle(r: AtenRecorder, x: Any, factor: int) -> Tensor:
     t = r.tensor(x)
-    lead, (c, h, w) = t.shape[:-3], t.shape[-3:]
-    apart = t.reshape((*lead, c // (factor * factor), factor, factor, h, w))  # type: ignore[operator]
-    k = len(lead)
-    return apart.permute([*range(k), k, k + 3, k + 1, k + 4, k + 2]).reshape(r.shape)
-
-
-@row("pixel_unshuffle")
-def _pixel_unshuffle(r: AtenRecorder, x: Any, factor: int) -> Tensor:
-    t = r.tensor(x)
-    lead, (c, h, w) = t.shape[:-3], t.shape[-3:]
-    apart = t.reshape((*lead, c, h // factor, factor, w // factor, factor))  # type: ignore[operator]
-    k = len(lead)
-    return apart.permute([*range(k), k, k + 2, k + 4, k + 1, k + 3]).reshape(r.shape)
+    images = t if t.ndim == 4 else t.reshape((-1, *t.shape[-3:]))
+    function = ws.pixel_unshuffle if "unshuffle" in str(r.node.target) else ws.pixel_shuffle
+    return function(images, factor).reshape(r.shape)
 
 
 @row("channel_shuffle", "native_channel_shuffle")
