@@ -1,4 +1,4 @@
-"""Norms, and dropout."""
+"""Norms, dropout, and losses over classes."""
 
 from __future__ import annotations
 
@@ -142,3 +142,29 @@ def _with_key(x: Tensor, rate: float, node: NodeContext) -> Tensor:
     assert x.graph is not None
     scalar = x.graph.scalar(f"{node.name}.rate", rate)
     return Tensor(record("dropout", [x.node, scalar.node], at.DropoutAttrs(node.name)), x.graph)
+
+
+@onnx_op("NegativeLogLikelihoodLoss")
+def negative_log_likelihood(
+    x: Tensor,
+    labels: Tensor,
+    weight: Tensor | None = None,
+    *,
+    ignore_index: int | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    return ws.losses.nll_loss(x, labels, ignore_index, reduction, class_weight=weight, axis=1)
+
+
+@onnx_op("SoftmaxCrossEntropyLoss")
+def softmax_cross_entropy(
+    x: Tensor,
+    labels: Tensor,
+    weight: Tensor | None = None,
+    *,
+    ignore_index: int | None = None,
+    reduction: str = "mean",
+) -> tuple[Tensor, Tensor]:
+    log_probabilities = ws.log_softmax(x, 1)
+    loss = ws.losses.nll_loss(log_probabilities, labels, ignore_index, reduction, class_weight=weight, axis=1)
+    return loss, log_probabilities

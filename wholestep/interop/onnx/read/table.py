@@ -22,8 +22,8 @@ Array = np.ndarray[Any, Any]
 Function = Callable[..., Any]
 STANDARD = ("", "ai.onnx")
 FILES = (
-    *("pointwise", "shapes", "reductions", "indexing", "scatters", "windows", "pools", "resize", "norms", "sequences"),
-    *("attention", "recurrent", "losses", "random", "signals", "spectra", "sampled", "own"),
+    *("pointwise", "shapes", "reductions", "indexing", "windows", "pools", "resize", "norms", "sequences"),
+    *("attention", "recurrent", "random", "spectra", "sampled", "own"),
 )
 
 
