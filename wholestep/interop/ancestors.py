@@ -1,4 +1,4 @@
-"""The names by which this library's ancestors are called, so that programs written like theirs run.
+"""Aliases under the names of this library's ancestors (Luminal, Meganeura, ML Odyssey), so that programs for them run.
 
 Each is another name of something here, or a few lines over it; nothing else in the package uses them.  They are also
 where one looks for them: `ws.ExecutionPlan`, `ws.callbacks.MetricCallback`, `ws.schedules.SGDR`.

@@ -1,4 +1,4 @@
-"""Arguments under their names in other libraries: functions and layers take them, and are written without them."""
+"""Wrappers by which functions and layers accept the argument names of other libraries (`keywords.py`)."""
 
 from __future__ import annotations
 
@@ -62,32 +62,32 @@ def accept_foreign_arguments(function: F) -> F:
     Nothing is looked up unless an argument is not the function's own.
     """
     code = function.__code__
-    known = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     if code.co_flags & 0x08:  # it has **options: every name is its own
         return function
-    own, needed = frozenset(known), code.co_argcount - len(function.__defaults__ or ())
+    own, needed = frozenset(parameters), code.co_argcount - len(function.__defaults__ or ())
     most = code.co_argcount if not code.co_flags & 0x04 else sys.maxsize  # it has *args
     name, of_class = function.__name__, function.__name__ == "__init__"
 
     @wraps(function)
-    def called(*args: Any, **named: Any) -> Any:
+    def wrapper(*args: Any, **named: Any) -> Any:
         if of_class and "trainable" in named and "trainable" not in own and hasattr(args[0], "freeze"):
             trainable = named.pop("trainable")
-            called(*args, **named)
+            wrapper(*args, **named)
             args[0].trainable = trainable
             return None
         if named and not named.keys() <= own:
             kinds = [kind.__name__ for kind in type(args[0]).__mro__] if of_class else [name]
-            named = translate_arguments(kinds, [n for n in known if n != "self"], named)
+            named = translate_arguments(kinds, [n for n in parameters if n != "self"], named)
         if len(args) > most:
-            words = [n for n in known[:most] if n != "self"]
+            words = [n for n in parameters[:most] if n != "self"]
             received = len(args) - most + len(words)
             fail(UsageError, f"{name} takes {', '.join(words)} by position; received {received}. Name the others.")
         if len(args) + len(named) < needed:
-            _refuse_few(type(args[0]).__name__ if of_class else name, known[:needed], args, named)
+            _refuse_few(type(args[0]).__name__ if of_class else name, parameters[:needed], args, named)
         return function(*args, **named)
 
-    return called  # type: ignore[return-value]
+    return wrapper  # type: ignore[return-value]
 
 
 def _inplace(self: object, *inplace: bool) -> None:
@@ -100,7 +100,7 @@ _inplace.__name__ = "__init__"
 _init_without_arguments = accept_foreign_arguments(_inplace)
 
 
-def translate_arguments(kinds: list[str], known: list[str], named: Mapping[str, Any]) -> dict[str, Any]:
+def translate_arguments(kinds: list[str], parameters: list[str], named: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments under our names; one that cannot be taken is an error that says what to write."""
     from wholestep.interop.keywords import EVERYWHERE, KEYWORDS
     from wholestep.interop.name_tables import Only, Say
@@ -111,17 +111,17 @@ def translate_arguments(kinds: list[str], known: list[str], named: Mapping[str, 
         rows.update(KEYWORDS.get(kind, {}))
     out: dict[str, Any] = {}
     for name, value in named.items():
-        row = name if name in known else rows.get(name)
+        row = name if name in parameters else rows.get(name)
         if isinstance(row, tuple):  # the first of several words that the function has
-            row = next((word for word in row if word in known), None)
+            row = next((word for word in row if word in parameters), None)
         if isinstance(row, Only):
             if not _is_one_of(value, row.values):
                 fail(UsageError, f"{function}: {name}={value!r} is not taken: {row.text}.")
             continue
         if isinstance(row, Say):
             fail(UsageError, f"{function} has no argument {name!r}: {row.text}.")
-        if row is None or row not in known:
-            _refuse(function, name, known)
+        if row is None or row not in parameters:
+            _refuse(function, name, parameters)
         if row in out or (row in named and row != name):
             fail(UsageError, f"{function}: {name}= is another name of {row}=, and both were given.")
         out[row] = value
@@ -145,8 +145,8 @@ def drop_foreign_arguments(function: str, own: Container[str], named: Mapping[st
 
 def _refuse_few(function: str, needed: tuple[str, ...], args: tuple[Any, ...], named: Mapping[str, Any]) -> NoReturn:
     words = [word for word in needed if word != "self"]
-    given = len(args) + len(named) - (len(needed) - len(words))
-    fail(UsageError, f"{function} needs {len(words)} arguments, {function}({', '.join(words)}); received {given}.")
+    received = len(args) + len(named) - (len(needed) - len(words))
+    fail(UsageError, f"{function} needs {len(words)} arguments, {function}({', '.join(words)}); received {received}.")
 
 
 def _is_one_of(value: object, allowed: tuple[object, ...]) -> bool:
@@ -155,10 +155,10 @@ def _is_one_of(value: object, allowed: tuple[object, ...]) -> bool:
     return any(a is EVERY or a is value or (type(a) is type(value) and a == value) for a in allowed)
 
 
-def _refuse(function: str, name: str, known: list[str]) -> NoReturn:
+def _refuse(function: str, name: str, parameters: list[str]) -> NoReturn:
     from difflib import get_close_matches  # a program without mistakes needs none
 
-    close = get_close_matches(name, known, 1)
+    close = get_close_matches(name, parameters, 1)
     hint = f" Did you mean {close[0]}=?" if close else ""
-    listed = f"It has: {', '.join(known)}." if known else "It takes none."
+    listed = f"It has: {', '.join(parameters)}." if parameters else "It takes none."
     fail(UsageError, f"{function} has no argument {name!r}.{hint} {listed}")

@@ -1,15 +1,14 @@
-"""Arguments: theirs -> ours.  A word of ours, the first known of several, or what to write."""
+"""Table of argument names of other libraries: our name, several of which the function has one, or what to write."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from wholestep.interop.name_tables import EVERY, Only, Say
+from wholestep.interop.name_tables import EVERY, MODE, Only, Say
 
 Row = str | tuple[str, ...] | Only | Say
 
 _DEVICE = "the device belongs to the run: ws.fit(..., device='cuda'), ws.build_session(..., device='cuda')"
-_MODE = "whether a step trains belongs to the entry point (session.step trains, predict and evaluate do not)"
 _INIT = "give `init=` an initialiser, e.g. init=ws.init.xavier_uniform()"
 _TRAINED = "parameters are trained unless they are frozen: model.freeze('name.*')"
 _LAST = "images are (N, C, H, W): transpose the data once, x.transpose(0, 3, 1, 2)"
@@ -81,7 +80,7 @@ EVERYWHERE: Mapping[str, Row] = {
     "out": Only((None,), "tensors are never changed in place; use what the function returns"),
     "name": Only((EVERY,), ""),
     "trainable": Only((True,), "write model.freeze('name.*')"),
-    "training": Only((True,), _MODE),
+    "training": Only((True,), MODE),
     # what is written otherwise
     "kernel_initializer": Say(_INIT),
     "bias_initializer": Say("write ws.nn.init.constant_(layer.bias, value) after the layer is made"),
@@ -145,7 +144,7 @@ KEYWORDS: Mapping[str, Mapping[str, Row]] = {
     "arange": {"end": "stop"},
     "lerp": {"input": "start"},
     "matmul": {"input": "a", "other": "b", "mat2": "b"},
-    "dropout": {"training": Only((True,), _MODE), "rate": "p"},
+    "dropout": {"training": Only((True,), MODE), "rate": "p"},
     "attention": {
         "query": "q", "key": "k", "value": "v", "attn_mask": "mask", "is_causal": "causal",
         "dropout_p": "dropout", "enable_gqa": Only((EVERY,), ""),

@@ -1,4 +1,4 @@
-"""NameTable that are not ours, looked up: what means the same is given, anything else is answered."""
+"""Lookup of names that are not ours: those that mean the same are resolved, for others the error says what to write."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 @cache
 def all_tables() -> tuple[NameTable, ...]:
     """In the order in which they are searched."""
-    from wholestep.interop.ancestor_names import GRAPHS, SESSIONS, TRAINERS
     from wholestep.interop.keras import names as keras
+    from wholestep.interop.name_tables import GRAPHS, SESSIONS, TRAINERS
     from wholestep.interop.torch.names import functions, methods, modules
 
     return (

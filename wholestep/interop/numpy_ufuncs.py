@@ -1,4 +1,4 @@
-"""NumPy's functions of one element at a time, called on tensors: operators and functions that are ours too."""
+"""NumPy's elementwise functions (ufuncs) called on tensors: each is an operator or a function of ours."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def apply_ufunc(function: Any, method: str, inputs: tuple[Any, ...], options: di
         out: Tensor = getattr(first, left)(second) if isinstance(first, Tensor) else getattr(second, right)(first)
         return out
     if method == "__call__" and not options and name in FUNCTIONS:
-        made: Tensor = names.resolve_path(f"ws.{name}")(*inputs)
-        return made
+        result: Tensor = names.resolve_path(f"ws.{name}")(*inputs)
+        return result
     text = names.suggestion("ws", name) or "functions of tensors are in ws"
     raise locate(UsageError(f"np.{name} was called on a tensor of a program, which has no value yet: {text}."))

@@ -1,4 +1,4 @@
-"""`Classifier`: a perceptron that tells classes apart, as a scikit-learn estimator."""
+"""`Classifier`: a multilayer perceptron for classification, as a scikit-learn estimator."""
 
 from __future__ import annotations
 
@@ -55,22 +55,22 @@ class Classifier(ClassifierMixin, Estimator):
 
     def predict(self, X: Any) -> Array:
         """The class of each row."""
-        scores = self._outputs(X)[:, : self._known_classes()]
-        found: Array = self.classes_[np.argmax(scores, axis=1)]
-        return found
+        scores = self._outputs(X)[:, : self._class_count()]
+        labels: Array = self.classes_[np.argmax(scores, axis=1)]
+        return labels
 
     def predict_proba(self, X: Any) -> Array:
         """The probability of each class, in the order of `classes_`."""
-        scores = self._outputs(X)[:, : self._known_classes()].astype(np.float64)
+        scores = self._outputs(X)[:, : self._class_count()].astype(np.float64)
         powers = np.exp(scores - scores.max(axis=1, keepdims=True))
-        found: Array = powers / powers.sum(axis=1, keepdims=True)
-        return found
+        probabilities: Array = powers / powers.sum(axis=1, keepdims=True)
+        return probabilities
 
     def predict_log_proba(self, X: Any) -> Array:
         """Its logarithm."""
         return np.log(self.predict_proba(X))
 
-    def _known_classes(self) -> int:
+    def _class_count(self) -> int:
         return len(self.classes_)
 
     def _score(self, outputs: Array, y: Array, weight: Array | None) -> float:

@@ -1,4 +1,4 @@
-"""What the two estimators share: columns become arrays, a borrowed network is trained, its weights are kept."""
+"""Base of both estimators: encodes columns, trains a network of the pool, and keeps a copy of its weights."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from wholestep.data.frame import as_frame, is_frame
 from wholestep.data.frame_data import Framed
 from wholestep.models.tabular import ACTIVATIONS
 from wholestep.options import CompileOptions
-from wholestep.sklearn.matrix import ColumnStatistics
+from wholestep.sklearn.matrix import ColumnStatistics, pack_state, unpack_state
 from wholestep.sklearn.networks import POOL, InputColumns, NetworkKey, SharedNetwork, Weights
 
 AUTO = 32  # rows of batch_size="auto"
@@ -211,10 +211,10 @@ class Estimator(BaseEstimator, ABC):
             if isinstance(value, bool) or not isinstance(value, kind) or not low <= value <= high:
                 what = "a whole number" if kind is Integral else "a number"
                 raise ValueError(f"{type(self).__name__}: {name} is {what} from {low} to {high}; received {value!r}.")
-        for name, known in (("solver", SOLVERS), ("activation", tuple(ACTIVATIONS))):
-            if getattr(self, name) not in known:
+        for name, choices in (("solver", SOLVERS), ("activation", tuple(ACTIVATIONS))):
+            if getattr(self, name) not in choices:
                 raise ValueError(
-                    f"{type(self).__name__}: {name} is one of {', '.join(map(repr, known))}; received "
+                    f"{type(self).__name__}: {name} is one of {', '.join(map(repr, choices))}; received "
                     f"{getattr(self, name)!r}."
                 )
         if self.batch_size != "auto" and (not isinstance(self.batch_size, Integral) or self.batch_size < 1):
@@ -235,13 +235,9 @@ class Estimator(BaseEstimator, ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         """Parameters and what was learnt: numbers, texts, and the weights as the bytes of a safetensors file."""
-        from wholestep.sklearn.state import pack_state
-
         return pack_state({**super().__getstate__()})
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
-        from wholestep.sklearn.state import unpack_state
-
         super().__setstate__(unpack_state(dict(state)))
 
 
@@ -285,10 +281,10 @@ class Stopping:
 def _weights_of(X: Any, sample_weight: Any) -> Array | None:
     if sample_weight is None:
         return None
-    found: Array = _check_sample_weight(
+    weights: Array = _check_sample_weight(
         sample_weight, np.empty((len(X), 1)), dtype=np.float32, ensure_non_negative=True
     )
-    return found
+    return weights
 
 
 def _has_names_or_dates(X: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Compiled networks that fits share: one is borrowed for a fit or a prediction, and what it has learnt is copied out.
+"""Pool of compiled networks: a fit or a prediction borrows one, and the trained weights are copied out.
 
 A search makes hundreds of small fits of the same shape.  Their sizes, and nothing else, are compiled: numbers of rows,
 learning rates and penalties are runtime values, and a network that was handed back starts anew with the next fit.
@@ -40,12 +40,12 @@ class InputColumns:
     words: int = 1
 
     def specs(self) -> dict[str, Spec]:
-        found = {"x": Spec(("batch", self.numbers))} if self.numbers else {}
+        specs = {"x": Spec(("batch", self.numbers))} if self.numbers else {}
         if self.categories:
-            found["categories"] = Spec(("batch", self.categories), "int32")
+            specs["categories"] = Spec(("batch", self.categories), "int32")
         if self.texts:
-            found["words"] = Spec(("batch", self.texts, self.length), "int32")
-        return found
+            specs["words"] = Spec(("batch", self.texts, self.length), "int32")
+        return specs
 
 
 @dataclass(frozen=True)
@@ -122,9 +122,9 @@ class SharedNetwork:
 
     def outputs(self, arrays: Mapping[str, Array]) -> Array:
         """(rows, outputs); (rows,) of one output."""
-        found = self.session.predict(dict(arrays))
-        assert isinstance(found, np.ndarray), "it has one output"
-        return found
+        outputs = self.session.predict(dict(arrays))
+        assert isinstance(outputs, np.ndarray), "it has one output"
+        return outputs
 
 
 class Pool:
@@ -144,10 +144,10 @@ class Pool:
 
     def _take(self, kind: NetworkKey) -> SharedNetwork | None:
         with self._lock:
-            found = next((n for n in reversed(self._idle) if n.kind == kind), None)
-            if found is not None:
-                self._idle.remove(found)
-            return found
+            network = next((n for n in reversed(self._idle) if n.kind == kind), None)
+            if network is not None:
+                self._idle.remove(network)
+            return network
 
     def forget(self) -> None:
         """A process that was forked builds its own; a lock that was held is nobody's there."""

@@ -1,4 +1,4 @@
-"""`Regressor`: a perceptron that predicts numbers, as a scikit-learn estimator."""
+"""`Regressor`: a multilayer perceptron for regression, as a scikit-learn estimator."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Regressor(RegressorMixin, Estimator):
 
     def predict(self, X: Any) -> Array:
         """The numbers of each row."""
-        found = self._outputs(X)
-        numbers = found.reshape(len(found), -1).astype(np.float64) * self._spread + self._middle
+        outputs = self._outputs(X)
+        numbers = outputs.reshape(len(outputs), -1).astype(np.float64) * self._spread + self._middle
         return numbers if self._in_columns else numbers[:, 0]
 
     def _score(self, outputs: Array, y: Array, weight: Array | None) -> float:

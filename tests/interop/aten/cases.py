@@ -83,6 +83,7 @@ POINTWISE: dict[str, Case] = {
     "logaddexp": (torch.logaddexp, [some(*X), some(*Y)]),
     "logaddexp2": (torch.logaddexp2, [some(*X), some(*Y)]),
     "xlogy": (torch.xlogy, [some(*X), above(*Y)]),
+    "xlogy at 0": (torch.xlogy, [torch.zeros(X, dtype=torch.float64), above(*Y)]),
     "copysign": (lambda x, y: torch.copysign(x, y), [some(*X), some(*Y)]),
     "heaviside": (lambda x, y: torch.heaviside(x.detach(), y.detach()) + x, [some(*X), some(*Y)]),
     **{f"pow {p}": (lambda x, p=p: torch.pow(x, p), [some(*X)]) for p in (0, 1, 2, 3, 4, 5, -1, -2)},

@@ -53,6 +53,7 @@ COMPOSED = {
     "log10": case(lambda t, x: t.log10(x), POSITIVE),
     "reciprocal": case(lambda t, x: t.reciprocal(x), POSITIVE),
     "tan, sinh, cosh": case(lambda t, x: t.tan(x) + t.sinh(x) * t.cosh(x), X),
+    "sinh, far": case(lambda t, x: t.arctan(t.sinh(1e3 * x)), X, slope=False),
     "erfc, logit": case(lambda t, x: t.erfc(x) + t.logit(t.sigmoid(x)) + t.logit(x, eps=0.1), POSITIVE),
     "logaddexp, hypot": case(lambda t, x, y: t.logaddexp(x, y) + t.hypot(x, y), X, Y),
     "xlogy": case(lambda t, x, y: t.xlogy(x, y), ZEROS, POSITIVE),

@@ -1,4 +1,4 @@
-"""What Keras' `fit` and Lightning's `Trainer` are told, as `ws.fit` is: their word, ours, and what becomes of its value."""
+"""Arguments of Keras' `fit` and Lightning's `Trainer` translated to those of `ws.fit`: name and value."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def _last_rows(fraction: Any) -> Holdout:
 
 def _progress(verbose: Any) -> bool | str:
     """0 is silent, 1 a bar, 2 a line per epoch; "auto" is ours."""
-    known: dict[Any, bool | str] = {0: False, 1: True, 2: "epochs", "auto": True}
-    if verbose not in known:
+    progress_of: dict[Any, bool | str] = {0: False, 1: True, 2: "epochs", "auto": True}
+    if verbose not in progress_of:
         raise UsageError(f"verbose={verbose!r}: expected 0 (silent), 1 (a bar) or 2 (a line per epoch).")
-    return known[verbose]
+    return progress_of[verbose]
 
 
 def _every(interval: Any) -> int:

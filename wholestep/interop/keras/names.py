@@ -1,16 +1,14 @@
-"""NameTable of Keras (modules, layers, losses, metrics, callbacks) and of torchmetrics and Lightning."""
+"""Tables of names of Keras (modules, layers, losses, metrics, callbacks), torchmetrics and Lightning."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from wholestep.interop.name_tables import NameTable
+from wholestep.interop.name_tables import CELL, PRECISION, RANKS, NameTable
 
-_FUNCTIONAL = "write a class of ws.nn.Module with the layers in __init__ and the calls in forward"
 _IMAGE = "images are changed as data: ws.DataLoader(..., transform=[ws.data.Flip(), ws.data.Crop(4)])"
 _TABLE = "prepare data with NumPy beforehand, np.unique(y, return_inverse=True) numbers categories"
 _MASK = "write ws.where(mask, x, 0.0), and mask= of ws.nn.MultiHeadAttention"
-_CELL = "one step of a loop of your own is written with ws.scan; whole layers are ws.nn.LSTM, ws.nn.GRU, ws.nn.RNN"
 
 KERAS = NameTable(
     theirs="keras",
@@ -27,27 +25,15 @@ KERAS = NameTable(
         "Initializer": "wholestep.compiler.ir.attrs:Initializer",
     },
     say={
-        "Input": "layers are told their sizes; what a model takes is inputs=ws.Spec(('batch', 784)) of ws.build_session",
-        "InputSpec": "layers are told their sizes; what a model takes is inputs=ws.Spec(('batch', 784)) of ws.build_session",
         "Variable": "a trained array is ws.nn.Parameter(shape) in an attribute, another one ws.nn.Buffer(shape)",
         "KerasTensor": "write ws.Tensor",
         "Function": "write a @ws.step, or a class of ws.nn.Module",
         "Operation": "write a function of tensors",
-        "Regularizer": "weight decay belongs to the optimizer: ws.AdamW(weight_decay=0.01)",
-        "regularizers": "weight decay belongs to the optimizer: ws.AdamW(weight_decay=0.01)",
         "constraints": "write the constraint in forward: w / ws.norm(w, axis=0, keepdims=True)",
-        "Quantizer": "there are no quantised numbers here; half precision is precision='bfloat16' of ws.fit",
-        "quantizers": "there are no quantised numbers here; half precision is precision='bfloat16' of ws.fit",
         "activations": "activations are functions, ws.relu, and layers, ws.nn.ReLU",
         "applications": "models are in ws.models",
-        "backend": "functions of tensors are in ws",
-        "ops": "functions of tensors are in ws",
         "config": "the device, seed and precision belong to ws.fit and ws.build_session",
-        "distribution": "several processes and machines train by `wholestep launch -n 4 train.py` with ws.fit(..., workers=ws.Workers(4))",
-        "DTypePolicy": "write precision='bfloat16' or 'float16' to ws.fit or ws.build_session",
-        "dtype_policies": "write precision='bfloat16' or 'float16' to ws.fit or ws.build_session",
-        "FloatDTypePolicy": "write precision='bfloat16' or 'float16' to ws.fit or ws.build_session",
-        "mixed_precision": "write precision='bfloat16' or 'float16' to ws.fit or ws.build_session",
+        "distribution": RANKS,
         "export": "ws.save_plan keeps a compiled plan, model.save(...) the weights",
         "saving": "write model.save('model.safetensors') and model.load('model.safetensors')",
         "legacy": "write ws.nn and ws.fit",
@@ -61,10 +47,16 @@ KERAS = NameTable(
         "device": "the device belongs to the run: ws.fit(..., device='cuda')",
         "StatelessScope": "a model's numbers are model.state_dict(); a step has its own: @ws.step",
         "SymbolicScope": "a program is recorded by ws.Graph, @ws.step, or the call of a model",
-        "RematScope": "memory=0.7: the planner decides what is kept and what is computed again; session.report() says it",
-        "remat": "memory=0.7: the planner decides what is kept and what is computed again; session.report() says it",
         "version": "write ws.__version__",
     },
+    groups=(
+        ("Input InputSpec", "layers are told their sizes; what a model takes is inputs=ws.Spec(('batch', 784)) of ws.build_session"),
+        ("Regularizer regularizers", "weight decay belongs to the optimizer: ws.AdamW(weight_decay=0.01)"),
+        ("Quantizer quantizers", "there are no quantised numbers here; half precision is precision='bfloat16' of ws.fit"),
+        ("backend ops", "functions of tensors are in ws"),
+        ("DTypePolicy dtype_policies FloatDTypePolicy mixed_precision", PRECISION),
+        ("RematScope remat", "memory=0.7: the planner decides what is kept and what is computed again; session.report() says it"),
+    ),
 )  # fmt: skip
 
 KERAS_LAYERS = NameTable(
@@ -80,9 +72,6 @@ KERAS_LAYERS = NameTable(
         "Dense": "write ws.nn.Linear(inputs, outputs): layers are told both sizes, and activations are layers of their own",
         "EinsumDense": "write ws.einsum(equation, x, self.weight) in forward",
         "Activation": "write the layer itself, ws.nn.ReLU(), or ws.nn.Lambda(ws.relu)",
-        "Input": "layers are told their sizes; leave it out",
-        "InputLayer": "layers are told their sizes; leave it out",
-        "InputSpec": "layers are told their sizes; leave it out",
         "Reshape": "write x.reshape(x.shape[0], ...) in forward, or ws.nn.Unflatten(1, shape)",
         "Permute": "write x.permute(0, 2, 1) in forward",
         "RepeatVector": "write ws.repeat(x[:, None], 1, n, 1)",
@@ -132,6 +121,7 @@ KERAS_LAYERS = NameTable(
         "Rescaling": "write x * (1.0 / 255) in forward, or of the data",
     },
     groups=(
+        ("Input InputLayer InputSpec", "layers are told their sizes; leave it out"),
         ("GlobalAvgPool?D", "write ws.nn.GlobalAvgPool1d(), GlobalAvgPool2d() or GlobalAvgPool3d(); images are (N, C, H, W)"),
         ("GlobalMaxPool?D GlobalMaxPooling?D", "write ws.nn.GlobalMaxPool1d() or GlobalMaxPool2d(); images are (N, C, H, W)"),
         ("MaxPooling?D MaxPool?D", "write ws.nn.MaxPool1d, MaxPool2d or MaxPool3d(window); images are (N, C, H, W)"),
@@ -147,7 +137,7 @@ KERAS_LAYERS = NameTable(
         ("Cropping?D", "write x[:, :, 1:-1, 1:-1]"),
         ("Random* CenterCrop Resizing MaxNumBoundingBoxes AutoContrast Equalization Solarization AugMix CutMix MixUp Aug* Rand* Mel* STFTSpectrogram", _IMAGE),
         ("Hash* IntegerLookup StringLookup TextVectorization FeatureSpace", _TABLE),
-        ("*Cell", _CELL),
+        ("*Cell", CELL),
         ("JaxLayer FlaxLayer TFSMLayer TorchModuleWrapper", "weights of others load by name: model.load_state_dict(...)"),
         ("serialize deserialize", "a model is its Python class; its numbers are model.save('model.safetensors')"),
         ("ReversibleEmbedding", "tie the weights: self.head.weight = self.embedding.weight"),
@@ -200,8 +190,6 @@ LOSSES = NameTable(
         )
     },
     say={
-        "SparseCategoricalCrossentropy": "give loss='cross_entropy', which takes raw scores (from_logits=True)",
-        "CategoricalCrossentropy": "give loss='cross_entropy', which takes raw scores (from_logits=True)",
         "BinaryCrossentropy": "give loss='bce', which takes raw scores (from_logits=True)",
         "MeanSquaredError": "give loss='mse', or ws.losses.mse",
         "MeanAbsoluteError": "give loss='mae', or ws.losses.mae",
@@ -212,6 +200,12 @@ LOSSES = NameTable(
         "CosineSimilarity": "write -ws.cosine_similarity(y, t).mean()",
         "Reduction": "write reduction='mean', 'sum' or 'none'",
     },
+    groups=(
+        (
+            "SparseCategoricalCrossentropy CategoricalCrossentropy",
+            "give loss='cross_entropy', which takes raw scores (from_logits=True)",
+        ),
+    ),
 )
 
 METRICS = NameTable(
@@ -230,11 +224,11 @@ METRICS = NameTable(
     },
     say={
         "AUC": "write ws.metrics.RocAuc() (curve='ROC') or ws.metrics.AveragePrecision() (curve='PR')",
-        "Mean": "metrics are means over examples; a value of your own is an output of the step",
-        "TopKCategoricalAccuracy": "write ws.metrics.TopKAccuracy(k)",
-        "SparseTopKCategoricalAccuracy": "write ws.metrics.TopKAccuracy(k)",
-        "MeanMetric": "metrics are means over examples; a value of your own is an output of the step",
     },
+    groups=(
+        ("Mean MeanMetric", "metrics are means over examples; a value of your own is an output of the step"),
+        ("TopKCategoricalAccuracy SparseTopKCategoricalAccuracy", "write ws.metrics.TopKAccuracy(k)"),
+    ),
 )
 
 CALLBACKS = NameTable(
@@ -247,8 +241,6 @@ CALLBACKS = NameTable(
         "LambdaCallback": "write a class of ws.Callback with the methods you need, def on_epoch_end(self, epoch, logs)",
         "History": "ws.fit returns it",
         "BackupAndRestore": "write ws.fit(..., checkpoint='runs/name', resume=True)",
-        "ProgbarLogger": "write ws.Progress(); ws.fit brings one",
-        "RichProgressBar": "write ws.Progress(); ws.fit brings one",
         "LearningRateMonitor": "nothing to write: lr is in the history and the logs",
         "Timer": "write ws.TimeBudget(seconds)",
         "GradientAccumulationScheduler": "write ws.fit(..., accumulate=4)",
@@ -256,4 +248,5 @@ CALLBACKS = NameTable(
         "SwapEMAWeights": "write optimizer=ws.optim.EMA(ws.AdamW()); validation, predict and save have the averages",
         "RemoteMonitor": "write ws.JSONLinesLogger(path), or a class of ws.Callback",
     },
+    groups=(("ProgbarLogger RichProgressBar", "write ws.Progress(); ws.fit brings one"),),
 )

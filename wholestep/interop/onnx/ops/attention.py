@@ -1,4 +1,4 @@
-"""Attention and rotary positions."""
+"""Attention, linear attention and rotary position embedding."""
 
 from __future__ import annotations
 
@@ -138,15 +138,59 @@ def rotary_embedding(
     flat = x.ndim == 3
     y = heads_apart(x, num_heads) if flat else x  # (batch, heads, time, width)
     width = rotary_embedding_dim or int(y.shape[-1])
-    turned, kept = cut(y, 3, 0, width), cut(y, 3, width, int(y.shape[-1])) if width < int(y.shape[-1]) else None
+    rotated, rest = cut(y, 3, 0, width), cut(y, 3, width, int(y.shape[-1])) if width < int(y.shape[-1]) else None
     if positions is not None:
         cos, sin = ws.gather(cos, positions), ws.gather(sin, positions)
     cos, sin = (t.reshape((t.shape[0], 1, *t.shape[1:]))[..., : width // 2] for t in (cos, sin))
     if interleaved:
-        a, b = turned[..., 0::2], turned[..., 1::2]
-        out = ws.stack([a * cos - b * sin, a * sin + b * cos], -1).reshape(turned.shape)
+        a, b = rotated[..., 0::2], rotated[..., 1::2]
+        out = ws.stack([a * cos - b * sin, a * sin + b * cos], -1).reshape(rotated.shape)
     else:
-        a, b = ws.split(turned, width // 2, -1)
+        a, b = ws.split(rotated, width // 2, -1)
         out = ws.concat([a * cos - b * sin, a * sin + b * cos], -1)
-    out = out if kept is None else ws.concat([out, kept], -1)
+    out = out if rest is None else ws.concat([out, rest], -1)
     return heads_together(out) if flat else out
+
+
+@onnx_op("LinearAttention")
+def linear_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    state: Tensor | None = None,
+    decay: Tensor | None = None,
+    beta: Tensor | None = None,
+    *,
+    chunk_size: int = 64,
+    kv_num_heads: int,
+    q_num_heads: int,
+    scale: float = 0.0,
+    update_rule: str = "gated_delta",
+) -> tuple[Tensor, Tensor]:
+    """A state of keys by values, written at every step: S = exp(g)·S + k ⊗ (β)(v - Sᵀk); the output is scale·qᵀS."""
+    heads, shared = q_num_heads, kv_num_heads
+    queries, keys, values = heads_apart(q, heads), heads_apart(k, shared), heads_apart(v, shared)
+    width, out_width = int(keys.shape[-1]), int(values.shape[-1])
+    batch = q.shape[0]
+    factor = scale or 1.0 / math.sqrt(width)
+    first = ws.zeros((batch, shared, width, out_width), dtype=q.dtype) if state is None else state
+    steps: dict[str, Tensor] = {"q": queries, "k": keys, "v": values}
+    if decay is not None:
+        steps["g"] = heads_apart(decay, shared)
+    if beta is not None:
+        steps["b"] = heads_apart(beta, int(beta.shape[-1]))
+
+    def step(s: Tensor, x: Any) -> tuple[Tensor, Tensor]:
+        key, new = x["k"], x["v"].reshape((batch, shared, 1, out_width))
+        s = s * ws.exp(x["g"]).reshape((*x["g"].shape, 1)) if "g" in x else s
+        tall = key.reshape((batch, shared, width, 1))
+        if "b" in x:
+            seen = ws.matmul(key.reshape((batch, shared, 1, width)), s)
+            new = (new - seen) * x["b"].reshape((*x["b"].shape, 1))
+        s = s + tall * new
+        wide = s.reshape((batch, shared, 1, width, out_width)).expand(batch, shared, heads // shared, width, out_width)
+        out = ws.matmul(x["q"].reshape((batch, heads, 1, width)), wide.reshape((batch, heads, width, out_width)))
+        return s, out.reshape((batch, heads, out_width)) * factor
+
+    last, out = ws.scan(step, first, {name: t.permute(2, 0, 1, 3) for name, t in steps.items()})
+    return heads_together(out.permute(1, 2, 0, 3)), last

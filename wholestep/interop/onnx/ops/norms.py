@@ -1,4 +1,4 @@
-"""Norms, and dropout."""
+"""Norms, dropout, and losses over classes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wholestep.interop.onnx.read.sizes import number
 from wholestep.interop.onnx.read.table import Array, NodeContext, onnx_op
 
 
-def _beside(p: Tensor, x: Tensor) -> Tensor:
+def _per_channel(p: Tensor, x: Tensor) -> Tensor:
     return p.reshape((p.shape[0], *[1] * (x.ndim - 2)))
 
 
@@ -35,10 +35,10 @@ def batch_normalization(
         return (ws.batch_norm(x, scale, bias, mean, var, momentum=round(1.0 - momentum, 7), eps=epsilon),)
     if not training_mode:
         slope = scale / ws.sqrt(var + epsilon)
-        return ((x - _beside(mean, x)) * _beside(slope, x) + _beside(bias, x),)
+        return ((x - _per_channel(mean, x)) * _per_channel(slope, x) + _per_channel(bias, x),)
     axes = tuple(d for d in range(x.ndim) if d != 1)
     average = x.mean(axes)
-    centred = x - _beside(average, x)
+    centred = x - _per_channel(average, x)
     spread = (centred * centred).mean(axes)
     moved = [old * momentum + new * (1.0 - momentum) for old, new in ((mean, average), (var, spread))]
     return ws.batch_norm(x, scale, bias, eps=epsilon), *moved
@@ -142,3 +142,29 @@ def _with_key(x: Tensor, rate: float, node: NodeContext) -> Tensor:
     assert x.graph is not None
     scalar = x.graph.scalar(f"{node.name}.rate", rate)
     return Tensor(record("dropout", [x.node, scalar.node], at.DropoutAttrs(node.name)), x.graph)
+
+
+@onnx_op("NegativeLogLikelihoodLoss")
+def negative_log_likelihood(
+    x: Tensor,
+    labels: Tensor,
+    weight: Tensor | None = None,
+    *,
+    ignore_index: int | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    return ws.losses.nll_loss(x, labels, ignore_index, reduction, class_weight=weight, axis=1)
+
+
+@onnx_op("SoftmaxCrossEntropyLoss")
+def softmax_cross_entropy(
+    x: Tensor,
+    labels: Tensor,
+    weight: Tensor | None = None,
+    *,
+    ignore_index: int | None = None,
+    reduction: str = "mean",
+) -> tuple[Tensor, Tensor]:
+    log_probabilities = ws.log_softmax(x, 1)
+    loss = ws.losses.nll_loss(log_probabilities, labels, ignore_index, reduction, class_weight=weight, axis=1)
+    return loss, log_probabilities

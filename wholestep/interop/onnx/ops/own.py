@@ -1,4 +1,4 @@
-"""Functions that `ws.export_onnx` writes for what ONNX has no operator for: read back as what they were."""
+"""The functions that `ws.export_onnx` writes for ops without an ONNX operator, read back as these ops."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ DOMAIN = "wholestep"
 
 
 def _plain(op: str) -> Callable[..., Tensor]:
-    def row(*given: Tensor) -> Tensor:
-        return Tensor(record(op, [t.node for t in given]), common_graph(*given))
+    def row(*operands: Tensor) -> Tensor:
+        return Tensor(record(op, [t.node for t in operands]), common_graph(*operands))
 
     return row
 
@@ -50,8 +50,8 @@ def scatter_add(updates: Tensor, index: Tensor, shape: Array) -> Tensor:
 
 
 def _norm(op: str) -> Callable[..., Tensor]:
-    def row(*given: Tensor, eps: float) -> Tensor:
-        return Tensor(record(op, [t.node for t in given], at.NormAttrs(eps)), common_graph(*given))
+    def row(*operands: Tensor, eps: float) -> Tensor:
+        return Tensor(record(op, [t.node for t in operands], at.NormAttrs(eps)), common_graph(*operands))
 
     return row
 
@@ -61,16 +61,18 @@ for _op, _many in (("layer_norm", 0), ("rms_norm", 0), ("rms_norm", 1), ("batch_
 
 
 @onnx_op("group_norm", "group_norm2", domain=DOMAIN)
-def group_norm(*given: Tensor, eps: float, groups: int) -> Tensor:
-    return Tensor(record("group_norm", [t.node for t in given], at.GroupNormAttrs(groups, eps)), common_graph(*given))
+def group_norm(*operands: Tensor, eps: float, groups: int) -> Tensor:
+    return Tensor(
+        record("group_norm", [t.node for t in operands], at.GroupNormAttrs(groups, eps)), common_graph(*operands)
+    )
 
 
 def _attention(causal: bool) -> Callable[..., Tensor]:
-    def row(*given: Tensor, scale: float) -> Tensor:
-        usual = 1.0 / math.sqrt(int(given[0].shape[-1]))
+    def row(*operands: Tensor, scale: float) -> Tensor:
+        usual = 1.0 / math.sqrt(int(operands[0].shape[-1]))
         scale = usual if np.float32(usual) == np.float32(scale) else scale  # the file has float32
         attrs = at.AttentionAttrs(causal, scale)
-        return Tensor(record("attention", [t.node for t in given], attrs), common_graph(*given))
+        return Tensor(record("attention", [t.node for t in operands], attrs), common_graph(*operands))
 
     return row
 

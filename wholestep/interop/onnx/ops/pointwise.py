@@ -1,4 +1,4 @@
-"""Operators on each element."""
+"""Elementwise operators."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from wholestep.compiler.frontend.tensor import Tensor, as_tensor
 from wholestep.compiler.ir.types import boolean
 from wholestep.interop.onnx.read.reading import dtype_name
 from wholestep.interop.onnx.read.sizes import tensor_of
-from wholestep.interop.onnx.read.table import Array, NodeContext, onnx_op
+from wholestep.interop.onnx.read.table import Array, onnx_op
+from wholestep.interop.torch import functions as t
+from wholestep.nn import functional as nnf
 
 
 def _of_one(function: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
@@ -36,15 +38,6 @@ def alike(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(t if t.graph is not None or t.dtype == strong[0] else t.astype(strong[0]) for t in tensors)
 
 
-def number_like(value: object, x: Tensor) -> Tensor:
-    """One number as x has them."""
-    return as_tensor(x.dtype.numpy.type(value))
-
-
-def _bisect(a: Tensor, b: Tensor) -> Tensor:
-    return (a + b) * 0.5
-
-
 ONE: dict[str, Callable[[Tensor], Tensor]] = {
     "Abs": ws.abs,
     "Exp": ws.exp,
@@ -52,60 +45,55 @@ ONE: dict[str, Callable[[Tensor], Tensor]] = {
     "Sqrt": ws.sqrt,
     "Sin": ws.sin,
     "Cos": ws.cos,
-    "Tan": lambda x: ws.sin(x) / ws.cos(x),
-    "Sinh": lambda x: (ws.expm1(x) - ws.expm1(-x)) * 0.5,
-    "Cosh": lambda x: (ws.exp(x) + ws.exp(-x)) * 0.5,
+    "Tan": t.tan,
+    "Sinh": t.sinh,
+    "Cosh": t.cosh,
     "Atan": ws.atan,
     "BitwiseNot": ws.bitwise_not,
-    "Asinh": lambda x: ws.sign(x) * ws.log1p(ws.abs(x) + x * x / (1.0 + ws.sqrt(x * x + 1.0))),
-    "Acosh": lambda x: ws.log(x + ws.sqrt(x * x - 1.0)),
-    "Atanh": lambda x: (ws.log1p(x) - ws.log1p(-x)) * 0.5,
+    "Asin": ws.asin,
+    "Acos": ws.acos,
+    "Asinh": ws.asinh,
+    "Acosh": ws.acosh,
+    "Atanh": ws.atanh,
     "Erf": ws.erf,
     "Floor": ws.floor,
     "Ceil": ws.ceil,
     "Round": ws.round,
-    "Neg": lambda x: -x,
+    "Neg": t.neg,
     "Relu": lambda x: ws.relu(x) if x.dtype.is_float else ws.maximum(x, 0),
     "Sigmoid": ws.sigmoid,
     "Tanh": ws.tanh,
     "Softplus": ws.softplus,
-    "Softsign": lambda x: x / (1.0 + ws.abs(x)),
+    "Softsign": nnf.softsign,
     "Reciprocal": ws.recip,
     "Sign": ws.sign,
-    "Identity": lambda x: x,
+    "Identity": t.identity,
     "HardSwish": ws.hardswish,
     "Mish": ws.mish,
-    "Not": lambda x: ~x,
+    "Not": t.logical_not,
     "IsNaN": ws.isnan,
 }
 TWO: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "Add": lambda x, y: x + y,
-    "Sub": lambda x, y: x - y,
-    "Mul": lambda x, y: x * y,
-    "And": lambda x, y: x & y,
-    "Or": lambda x, y: x | y,
+    "Add": t.add,
+    "Sub": t.sub,
+    "Mul": t.mul,
+    "And": t.logical_and,
+    "Or": t.logical_or,
     "Xor": ws.logical_xor,
     "BitwiseAnd": ws.bitwise_and,
     "BitwiseOr": ws.bitwise_or,
     "BitwiseXor": ws.bitwise_xor,
-    "Equal": lambda x, y: x == y,
-    "Less": lambda x, y: x < y,
-    "Greater": lambda x, y: x > y,
-    "LessOrEqual": lambda x, y: x <= y,
-    "GreaterOrEqual": lambda x, y: x >= y,
+    "Equal": t.eq,
+    "Less": t.lt,
+    "Greater": t.gt,
+    "LessOrEqual": t.le,
+    "GreaterOrEqual": t.ge,
     "PRelu": lambda x, slope: ws.where(x < 0, x * slope, x),
 }
 for _name, _function in ONE.items():
     onnx_op(_name)(_of_one(_function))
 for _name, _both in TWO.items():
     onnx_op(_name)(_of_two(_both))
-
-
-@onnx_op("Asin", "Acos")
-def inverse(x: Tensor, *, node: NodeContext) -> Tensor:
-    # asin(x) = 2·atan(x / (1 + √(1 - x²))), which is finite at the ends too
-    angle = ws.atan(x / (1.0 + ws.sqrt((1.0 - x) * (1.0 + x)))) * 2.0
-    return angle if node.op == "Asin" else math.pi / 2 - angle
 
 
 @onnx_op("Where")
@@ -116,10 +104,7 @@ def where(condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
 @onnx_op("Div")
 def div(x: Tensor, y: Tensor) -> Tensor:
     x, y = alike(x, y)
-    if x.dtype.is_float:
-        return x / y
-    quotient = x.astype("float64") / y.astype("float64")  # whole numbers are divided towards 0
-    return ws.trunc(quotient).astype(x.dtype)
+    return t.div(x, y, None if x.dtype.is_float else "trunc")
 
 
 @onnx_op("BitShift")
@@ -130,10 +115,7 @@ def bit_shift(x: Tensor, y: Tensor, *, direction: str) -> Tensor:
 @onnx_op("Mod")
 def mod(x: Tensor, y: Tensor, *, fmod: int = 0) -> Tensor:
     x, y = alike(x, y)
-    if not fmod:
-        return ws.mod(x, y)
-    rest = ws.mod(ws.abs(x), ws.abs(y))
-    return ws.where(x < 0, -rest, rest)
+    return t.fmod(x, y) if fmod else ws.mod(x, y)
 
 
 @onnx_op("Pow", raw=("y",))
@@ -156,8 +138,8 @@ def _of_many(function: Callable[[Tensor, Tensor], Tensor], mean: bool = False) -
 
 onnx_op("Max")(_of_many(ws.maximum))
 onnx_op("Min")(_of_many(ws.minimum))
-onnx_op("Sum")(_of_many(lambda a, b: a + b))
-onnx_op("Mean")(_of_many(lambda a, b: a + b, mean=True))
+onnx_op("Sum")(_of_many(t.add))
+onnx_op("Mean")(_of_many(t.add, mean=True))
 
 
 @onnx_op("Clip")
@@ -201,7 +183,7 @@ def elu(x: Tensor, *, alpha: float = 1.0) -> Tensor:
 
 @onnx_op("Celu")
 def celu(x: Tensor, *, alpha: float = 1.0) -> Tensor:
-    return ws.where(x > 0, x, ws.expm1(ws.minimum(x, 0.0) * (1.0 / alpha)) * alpha)
+    return nnf.celu(x, alpha)
 
 
 @onnx_op("Selu")

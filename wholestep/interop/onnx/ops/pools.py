@@ -16,7 +16,7 @@ from wholestep.compiler.frontend.trace import record
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.types import product
 from wholestep.errors import ShapeError, UsageError
-from wholestep.interop.onnx.ops.scatters import put
+from wholestep.interop.onnx.ops.indexing import put
 from wholestep.interop.onnx.ops.windows import Ints, pad_spatial, spatial, split_pads, window_of
 from wholestep.interop.onnx.read.sizes import extents
 from wholestep.interop.onnx.read.table import Array, NodeContext, onnx_op

@@ -1,4 +1,4 @@
-"""Reductions, softmax, running sums, the largest elements."""
+"""Reductions, softmax, cumulative sums, top-k."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from wholestep.compiler.ir.types import boolean
 from wholestep.interop.onnx.ops.shapes import axes_of, axis_of
 from wholestep.interop.onnx.read.sizes import number
 from wholestep.interop.onnx.read.table import Array, NodeContext, onnx_op
+from wholestep.interop.torch.functions.reductions import logsumexp_over
 
 Axes = tuple[int, ...]
 Reduction = Callable[[Tensor, Axes, bool], Tensor]  # of x, axes, whether they stay with one element each
@@ -31,17 +32,8 @@ def _mean(x: Tensor, axes: Axes, keep: bool) -> Tensor:
 
 
 def _log_sum_exp(x: Tensor, axes: Axes, keep: bool) -> Tensor:
-    kind, y = x.dtype, x if x.dtype.is_float else x.astype("float64")
-    if len(axes) <= 1:
-        return ws.logsumexp(y, axes[0], keepdims=keep).astype(kind) if axes else x
-    top = ws.stop_gradient(y.max(axes, True))
-    top = ws.where(ws.isfinite(top), top, 0.0)
-    total = ws.log(ws.exp(y - top).sum(axes, True)) + top
-    return (total if keep else _without(total, axes)).astype(kind)
-
-
-def _without(x: Tensor, axes: Axes) -> Tensor:
-    return x.reshape(tuple(e for d, e in enumerate(x.shape) if d not in axes))
+    y = x if x.dtype.is_float else x.astype("float64")
+    return logsumexp_over(y, axes, keep).astype(x.dtype) if axes else x
 
 
 def _in_floats(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
@@ -83,9 +75,9 @@ def reduce(
 def arg(x: Tensor, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0, node: NodeContext) -> Tensor:
     at = axis_of(axis, x.ndim)
     y = ws.flip(x, at) if select_last_index else x
-    found = y.argmax(at, bool(keepdims)) if node.op == "ArgMax" else ws.argmin(y, at, bool(keepdims))
-    found = found.astype("int64")
-    return as_tensor(x.shape[at]).astype("int64") - 1 - found if select_last_index else found
+    index = y.argmax(at, bool(keepdims)) if node.op == "ArgMax" else ws.argmin(y, at, bool(keepdims))
+    index = index.astype("int64")
+    return as_tensor(x.shape[at]).astype("int64") - 1 - index if select_last_index else index
 
 
 @onnx_op("Softmax", "LogSoftmax")
@@ -113,8 +105,8 @@ def cumulative(x: Tensor, axis: Array, *, exclusive: int = 0, reverse: int = 0, 
         return after, total if exclusive else after
 
     _, out = ws.scan(step, start, steps, reverse=bool(reverse))
-    found: Tensor = out.permute([order.index(d) for d in range(x.ndim)])
-    return found
+    sums: Tensor = out.permute([order.index(d) for d in range(x.ndim)])
+    return sums
 
 
 @onnx_op("TopK", static=("k",))

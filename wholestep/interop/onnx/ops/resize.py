@@ -1,4 +1,4 @@
-"""Resize: each axis by a table of places, or by a matrix of weights."""
+"""Resize: each axis is a gather (nearest) or a product with a matrix of interpolation weights."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def positions(a: Axis, how: str) -> Array:
     }
     if how not in table:
         raise OptionError(f"a coordinate_transformation_mode of {how!r}; known are {', '.join(table)}.")
-    found: Array = table[how]()
-    return found
+    coordinates: Array = table[how]()
+    return coordinates
 
 
 def nearest_places(x: Array, n: int, how: str) -> Array:
@@ -67,21 +67,21 @@ def nearest_places(x: Array, n: int, how: str) -> Array:
         "floor": lambda: np.floor(x),
         "ceil": lambda: np.ceil(x),
     }[how]()
-    found: Array = np.clip(rounded, 0, n - 1).astype(np.int64)
-    return found
+    nearest: Array = np.clip(rounded, 0, n - 1).astype(np.int64)
+    return nearest
 
 
 def _linear(d: Array) -> Array:
-    found: Array = np.maximum(1.0 - np.abs(d), 0.0)
-    return found
+    weight: Array = np.maximum(1.0 - np.abs(d), 0.0)
+    return weight
 
 
 def _cubic(d: Array, a: float) -> Array:
     t = np.abs(d)
     near = ((a + 2) * t - (a + 3)) * t * t + 1
     far = ((a * t - 5 * a) * t + 8 * a) * t - 4 * a
-    found: Array = np.where(t <= 1, near, np.where(t < 2, far, 0.0))
-    return found
+    weight: Array = np.where(t <= 1, near, np.where(t < 2, far, 0.0))
+    return weight
 
 
 def weights(a: Axis, how: How) -> Array:
@@ -168,24 +168,24 @@ def _axes(
     by_scale = scales is not None and scales.size > 0
     if not by_scale and (sizes is None or not sizes.size):
         raise OptionError("Resize needs scales or sizes.")
-    given = scales if by_scale else sizes
-    assert given is not None
-    numbers = given.reshape(-1)
+    targets = scales if by_scale else sizes
+    assert targets is not None
+    numbers = targets.reshape(-1)
     if not by_scale and policy != "stretch":
         ratios = [float(m) / int(x.shape[d]) for d, m in zip(places, numbers)]
         ratio = (min if policy == "not_larger" else max)(ratios)
         return [Axis(int(x.shape[d]), math.floor(ratio * int(x.shape[d]) + 0.5), ratio) for d in places]
-    found: list[Axis | None] = []
+    resized: list[Axis | None] = []
     for d, value in zip(places, numbers):
         n = x.shape[d]
         if not isinstance(n, int):
             if value == n or (by_scale and value == 1):
-                found.append(None)
+                resized.append(None)
                 continue
             raise ShapeError(f"Resize of the symbolic dimension {n}; give the dimension a fixed number.")
         m = math.floor(n * float(value)) if by_scale else int(value)
-        found.append(Axis(n, m, float(value) if by_scale else m / n))
-    return found
+        resized.append(Axis(n, m, float(value) if by_scale else m / n))
+    return resized
 
 
 @onnx_op("Upsample", static=("scales",))

@@ -1,32 +1,100 @@
-"""Convolutions and pools of images that are sampled between their pixels."""
+"""Images assembled from blocks, or sampled between their pixels: Col2Im, GridSample, DeformConv, RoiAlign."""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 import wholestep as ws
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor
+from wholestep.compiler.ir.types import product
 from wholestep.errors import OptionError
-from wholestep.interop.onnx.ops.signals import gather_pixels
-from wholestep.interop.onnx.ops.windows import Ints, spatial, with_bias
-from wholestep.interop.onnx.read.sizes import need_room
-from wholestep.interop.onnx.read.table import onnx_op
+from wholestep.interop.onnx.ops.windows import Ints, pad_spatial, spatial, with_bias
+from wholestep.interop.onnx.read.sizes import extents, need_room
+from wholestep.interop.onnx.read.table import Array, onnx_op
+
+
+@onnx_op("Col2Im", static=("image", "block"))
+def col2im(
+    x: Tensor,
+    image: Array,
+    block: Array,
+    *,
+    dilations: Ints | None = None,
+    pads: Ints | None = None,
+    strides: Ints | None = None,
+) -> Tensor:
+    """(N, C · block, L) -> (N, C, *image): every block is added where it was taken from."""
+    size, kernel = [int(e) for e in extents(image)], [int(e) for e in extents(block)]
+    n = len(size)
+    spread, stride, around = dilations or [1] * n, strides or [1] * n, pads or [0] * 2 * n
+    whole = [s + around[d] + around[d + n] for d, s in enumerate(size)]
+    counts = [(w - g * (k - 1) - 1) // s + 1 for w, g, k, s in zip(whole, spread, kernel, stride)]
+    strides_of = [math.prod(whole[d + 1 :]) for d in range(n)]
+    need_room([*kernel, *counts])
+    places = np.zeros((*kernel, *counts), np.int64)
+    for d in range(n):
+        along = np.arange(kernel[d])[:, None] * spread[d] + np.arange(counts[d])[None] * stride[d]
+        shape = [1] * 2 * n
+        shape[d], shape[d + n] = kernel[d], counts[d]
+        places = places + along.reshape(shape) * strides_of[d]
+    channels = int(x.shape[1]) // math.prod(kernel)
+    flat = x.reshape((x.shape[0], channels, places.size))
+    added = ws.scatter_add(flat, as_tensor(places.reshape(-1)), math.prod(whole), 2)
+    out = added.reshape((x.shape[0], channels, *whole))
+    return pad_spatial(out, [-p for p in around[:n]], [-p for p in around[n:]])
+
+
+@onnx_op("AffineGrid", static=("size",))
+def affine_grid(theta: Tensor, size: Array, *, align_corners: int = 0) -> Tensor:
+    sizes = [int(e) for e in extents(size)]
+    need_room([*sizes[2:], len(sizes) - 1])
+    return ws.affine_grid(theta, sizes, bool(align_corners))
+
+
+@onnx_op("GridSample")
+def grid_sample(
+    x: Tensor, grid: Tensor, *, align_corners: int = 0, mode: str = "linear", padding_mode: str = "zeros"
+) -> Tensor:
+    names = {"linear": "bilinear", "cubic": "bicubic"}
+    return ws.grid_sample(x, grid, names.get(mode, mode), padding_mode, bool(align_corners))
+
+
+def gather_pixels(x: Tensor, places: Sequence[Tensor], mode: str) -> Tensor:
+    """The elements at whole places, the same for every channel; 0 outside of the image."""
+    sizes, inside = spatial(x), None
+    together: Any = None
+    for p, n in zip(places, sizes):
+        here = (p >= 0) & (p <= n - 1)
+        inside = here if inside is None else inside & here
+        index = ws.clip(p, 0.0, float(n - 1)).astype("int32")
+        together = index if together is None else together * n + index
+    batch, channels = x.shape[:2]
+    wanted = places[0].shape[1:]
+    flat = x.reshape((batch, channels, product(sizes))).permute(0, 2, 1)
+    index = together.reshape((batch, product(wanted), 1)).expand(batch, product(wanted), channels)
+    pixels = ws.take_along_axis(flat, index, 1).permute(0, 2, 1).reshape((batch, channels, *wanted))
+    if mode != "zeros":
+        return pixels
+    assert inside is not None
+    return ws.where(inside.reshape((batch, 1, *wanted)), pixels, 0.0)
 
 
 def corners(x: Tensor, places: Sequence[Tensor]) -> list[Tensor]:
     """(N, C, ...) at places (N, ...) between pixels: what each of the pixels around them adds; nothing outside."""
     first = [ws.floor(p) for p in places]
-    found = []
+    terms = []
     for taps in itertools.product((0, 1), repeat=len(places)):
         share: Tensor = as_tensor(x.dtype.numpy.type(1))
         for p, f, tap in zip(places, first, taps):
             share = share * ((p - f) if tap else (1.0 - (p - f)))
         values = gather_pixels(x, [f + float(tap) for f, tap in zip(first, taps)], "zeros")
-        found.append(values * share.reshape((x.shape[0], 1, *places[0].shape[1:])))
-    return found
+        terms.append(values * share.reshape((x.shape[0], 1, *places[0].shape[1:])))
+    return terms
 
 
 @onnx_op("DeformConv")

@@ -1,4 +1,4 @@
-"""Sequences of tensors, the pieces of one: how many there are is known while a network is recorded."""
+"""Sequences of tensors: their lengths are known while a network is recorded."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def split_to_sequence(x: Tensor, split: Array | None = None, *, axis: int = 0, k
 
 
 @onnx_op("SequenceConstruct")
-def sequence_construct(*given: Tensor) -> Items:
-    return Items(given)
+def sequence_construct(*tensors: Tensor) -> Items:
+    return Items(tensors)
 
 
 @onnx_op("SequenceEmpty")

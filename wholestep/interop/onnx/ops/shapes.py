@@ -1,4 +1,4 @@
-"""Operators that move elements, and those that make tensors of shapes."""
+"""Operators that change shapes or move elements, and those that create tensors of a shape."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def axis_of(axis: int, rank: int) -> int:
     return axis % rank
 
 
-def axes_of(given: Array | Sequence[int] | None, rank: int) -> list[int]:
+def axes_of(axes: Array | Sequence[int] | None, rank: int) -> list[int]:
     """Axes counted from the front; all of them where none are given."""
-    return list(range(rank)) if given is None else [axis_of(int(d), rank) for d in np.asarray(given).reshape(-1)]
+    return list(range(rank)) if axes is None else [axis_of(int(d), rank) for d in np.asarray(axes).reshape(-1)]
 
 
 def along(x: Tensor, indices: Any, axis: int) -> Tensor:
@@ -51,8 +51,8 @@ def reshape(x: Tensor, shape: Array, *, allowzero: int = 0, node: NodeContext) -
     batch = node.batch
     if batch is not None and shape.dtype != object and wanted[:1] == [batch.fixed] and batch.is_in(x.shape):
         wanted[0] = batch.given  # a file for one number of rows has it in its shapes
-    kept = [x.shape[i] if e == 0 and not allowzero and i < x.ndim else e for i, e in enumerate(wanted)]
-    return x.reshape(tuple(kept))
+    sizes = [x.shape[i] if e == 0 and not allowzero and i < x.ndim else e for i, e in enumerate(wanted)]
+    return x.reshape(tuple(sizes))
 
 
 @onnx_op("Flatten")
@@ -178,30 +178,27 @@ def center_crop_pad(x: Tensor, shape: Array, *, axes: Sequence[int] | None = Non
 
 @onnx_op("DepthToSpace")
 def depth_to_space(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
+    if mode != "DCR":
+        return ws.pixel_shuffle(x, blocksize)
     n, c, h, w = x.shape
     b, depth = blocksize, int(c) // blocksize**2
-    if mode == "DCR":
-        apart = x.reshape((n, b, b, depth, h, w)).permute(0, 3, 4, 1, 5, 2)
-    else:
-        apart = x.reshape((n, depth, b, b, h, w)).permute(0, 1, 4, 2, 5, 3)
-    return apart.reshape((n, depth, h * b, w * b))
+    return x.reshape((n, b, b, depth, h, w)).permute(0, 3, 4, 1, 5, 2).reshape((n, depth, h * b, w * b))
 
 
 @onnx_op("SpaceToDepth")
 def space_to_depth(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
+    if mode != "DCR":
+        return ws.pixel_unshuffle(x, blocksize)
     n, c, h, w = x.shape
     b = blocksize
-    apart = x.reshape((n, c, int(h) // b, b, int(w) // b, b))
-    order = (0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4)
-    return apart.permute(order).reshape((n, c * b * b, int(h) // b, int(w) // b))
+    blocks = x.reshape((n, c, int(h) // b, b, int(w) // b, b))
+    return blocks.permute(0, 3, 5, 1, 2, 4).reshape((n, c * b * b, int(h) // b, int(w) // b))
 
 
 @onnx_op("Trilu", static=("k",))
 def trilu(x: Tensor, k: Array | None = None, *, upper: int = 1) -> Tensor:
     diagonal = 0 if k is None else int(number(k))
-    rows, columns = (ws.iota(x.shape[-2:], d, "int64") for d in (0, 1))
-    kept = columns - rows >= diagonal if upper else columns - rows <= diagonal
-    return ws.where(kept, x, as_tensor(x.dtype.numpy.type(0)))
+    return (ws.triu if upper else ws.tril)(x, diagonal)
 
 
 @onnx_op("EyeLike")

@@ -1,4 +1,4 @@
-"""Fourier transforms of pairs of numbers, their windows, and determinants."""
+"""Fourier transforms, window functions, mel filter banks, determinants."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def window(size: Array, *, output_datatype: int = 1, periodic: int = 1, node: No
     n = int(number(size))
     need_room([n])
     angle = 2 * np.pi * np.arange(n) / (n if periodic else n - 1)
-    found: Array = sum(c * np.cos(i * angle) for i, c in enumerate(COSINES[node.op]))  # type: ignore[assignment]
-    return found.astype(dtype_name(output_datatype))
+    samples: Array = sum(c * np.cos(i * angle) for i, c in enumerate(COSINES[node.op]))  # type: ignore[assignment]
+    return samples.astype(dtype_name(output_datatype))
 
 
 @onnx_op("DFT", static=("dft_length", "axis_given"))
@@ -78,8 +78,8 @@ def stft(
     frames = along(x, places.reshape(-1), 1).reshape((x.shape[0], *places.shape, x.shape[2]))
     frames = frames if window is None else frames * window.reshape((length, 1))
     real, imaginary = frames[..., 0], frames[..., 1] if x.shape[2] == 2 else None
-    kept = length // 2 + 1 if onesided else length
-    return ws.stack([cut(p, 2, 0, kept) for p in ws.dft(real, imaginary, axis=2)], -1)
+    bins = length // 2 + 1 if onesided else length
+    return ws.stack([cut(p, 2, 0, bins) for p in ws.dft(real, imaginary, axis=2)], -1)
 
 
 @onnx_op("MelWeightMatrix", static=("bins", "dft_length", "rate", "low", "high"))
@@ -118,5 +118,5 @@ def det(x: Tensor) -> Tensor:
 
 
 def _det(x: Tensor) -> Tensor:
-    found: Tensor = det(x)
-    return found
+    determinant: Tensor = det(x)
+    return determinant

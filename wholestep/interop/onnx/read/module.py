@@ -52,8 +52,8 @@ def from_onnx(source: str | PathLike[str] | bytes, *, constants: Sequence[str] =
     missing = missing_operators(network)
     if missing:
         raise UnsupportedOpError(missing_text(missing))
-    made: OnnxNetwork = _class_of(network)(network, constants)
-    return made
+    module: OnnxNetwork = _class_of(network)(network, constants)
+    return module
 
 
 class OnnxNetwork(Module):
@@ -65,10 +65,10 @@ class OnnxNetwork(Module):
         held = {name: array for name, array in network.constants.items() if name in kinds}
         for name, array in held.items():
             kind, options = kinds[name], {} if kinds[name] is Buffer else {"by_columns": name in turned}
-            made = kind(array.shape, 0.0, array.dtype.name, **options)
-            made.optional = True
-            made.frozen = name in frozen
-            setattr(self, name, made)
+            parameter = kind(array.shape, 0.0, array.dtype.name, **options)
+            parameter.optional = True
+            parameter.frozen = name in frozen
+            setattr(self, name, parameter)
         self.network = replace(network, constants={n: a for n, a in network.constants.items() if n not in held})
         self.load_state_dict(held)
 
@@ -77,12 +77,12 @@ class OnnxNetwork(Module):
         owned = self.__dict__.get("_owned", {})
         values: dict[str, Any] = {}
         for name, one in owned.items():
-            found = trace.tensor_now(self, one)
-            assert found is not None
-            values[name] = found
-        for given, declared in zip(inputs, self.network.inputs, strict=True):
-            wrong_kind = declared.dtype is not None and _is_other_integer(given, declared.dtype)
-            values[declared.name] = given.astype(declared.dtype) if wrong_kind else given
+            tensor = trace.tensor_now(self, one)
+            assert tensor is not None
+            values[name] = tensor
+        for value, declared in zip(inputs, self.network.inputs, strict=True):
+            wrong_kind = declared.dtype is not None and _is_other_integer(value, declared.dtype)
+            values[declared.name] = value.astype(declared.dtype) if wrong_kind else value
         recorder = OnnxRecorder(self.network, trace.graph_now(), _other_batch(self.network, inputs))
         outputs = [tensor_of(v) for v in recorder.run(self.network, values)]
         if len(outputs) == 1:
@@ -127,10 +127,10 @@ class OnnxNetwork(Module):
 
 def _other_batch(network: OnnxGraph, inputs: Sequence[Tensor]) -> ExportedBatch | None:
     """The rows of inputs that a file fixes and a network is given another number of; None where they are the same."""
-    for declared, given in zip(network.inputs, inputs):
+    for declared, value in zip(network.inputs, inputs):
         fixed = declared.shape[0] if declared.shape else None
-        if isinstance(fixed, int) and given.ndim and given.shape[0] != fixed:
-            return ExportedBatch(fixed, given.shape[0])
+        if isinstance(fixed, int) and value.ndim and value.shape[0] != fixed:
+            return ExportedBatch(fixed, value.shape[0])
     return None
 
 
@@ -147,8 +147,8 @@ def _class_taking(names: tuple[str, ...]) -> type[OnnxNetwork]:
     signature = inspect.Signature([kinds(name, kinds.POSITIONAL_OR_KEYWORD) for name in ("self", *names)])
 
     def forward(self: OnnxNetwork, *inputs: Tensor, **named: Tensor) -> Any:
-        given = signature.bind(self, *inputs, **named)
-        return self.record(list(given.arguments.values())[1:])
+        bound = signature.bind(self, *inputs, **named)
+        return self.record(list(bound.arguments.values())[1:])
 
     forward.__signature__ = signature  # type: ignore[attr-defined]
     return make_subclass(OnnxNetwork, {"forward": forward}, _class_taking, names)
@@ -168,8 +168,8 @@ def _kinds(network: OnnxGraph, constants: Sequence[str]) -> dict[str, type[Param
     """What each initialiser of floats becomes; the others stay constants."""
     for pattern in constants:
         if not any(fnmatchcase(name, pattern) for name in network.constants):
-            known = ", ".join(network.constants) or "there are none"
-            raise UsageError(f"constants={pattern!r} matches none of the initialisers: {known}.")
+            listed = ", ".join(network.constants) or "there are none"
+            raise UsageError(f"constants={pattern!r} matches none of the initialisers: {listed}.")
     statistics: set[str] = set(network.notes.get(BUFFERS, "").split("\n"))
     options: set[str] = set()
     read: set[str] = set()
@@ -180,17 +180,17 @@ def _kinds(network: OnnxGraph, constants: Sequence[str]) -> dict[str, type[Param
         row = row_of(call.domain, call.op)
         if row is not None:
             names = [*row.inputs[: len(call.inputs)]]
-            options.update(given for name, given in zip(names, call.inputs) if name in row.static | row.raw)
-    found: dict[str, type[Parameter]] = {}
+            options.update(operand for name, operand in zip(names, call.inputs) if name in row.static | row.raw)
+    kinds: dict[str, type[Parameter]] = {}
     for name, array in network.constants.items():
         fixed = any(fnmatchcase(name, pattern) for pattern in constants)
         if array.dtype.kind != "f" or fixed or name not in read | set(network.outputs):
             continue
         if name in statistics:
-            found[name] = Buffer
+            kinds[name] = Buffer
         elif array.ndim and array.size and name not in options and np.isfinite(array).all():
-            found[name] = Parameter
-    return found
+            kinds[name] = Parameter
+    return kinds
 
 
 def _read_turned(network: OnnxGraph) -> set[str]:
@@ -214,10 +214,10 @@ def _read_turned(network: OnnxGraph) -> set[str]:
 
 def _all_calls(network: OnnxGraph) -> list[OnnxNode]:
     """The nodes that are needed, those of graphs inside them too."""
-    found = []
+    calls = []
     for call in network.live():
-        found.append(call)
+        calls.append(call)
         for value in call.attributes.values():
             if isinstance(value, OnnxGraph):
-                found.extend(_all_calls(value))
-    return found
+                calls.extend(_all_calls(value))
+    return calls

@@ -1,4 +1,4 @@
-"""What an ONNX file says, as plain data: nothing of the onnx package is needed behind this."""
+"""An ONNX graph as plain data; what reads it does not need the onnx package."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class OnnxNode:
     attributes: Mapping[str, Any]
 
     @property
-    def shown(self) -> str:
+    def description(self) -> str:
         """The node in an error."""
         operator = self.op if not self.domain else f"{self.domain}.{self.op}"
         return f"node {self.name or ', '.join(self.outputs)!r} ({operator})"
@@ -72,23 +72,23 @@ class OnnxGraph:
 
     def live(self) -> tuple[OnnxNode, ...]:
         """The nodes that the outputs need, in order."""
-        needed, found = set(self.outputs), []
+        needed, live = set(self.outputs), []
         for call in reversed(self.calls):
             if needed.intersection(call.outputs):
                 needed.update(call.inputs)
                 needed.update(outside_names(call))
-                found.append(call)
-        return tuple(reversed(found))
+                live.append(call)
+        return tuple(reversed(live))
 
 
 def outside_names(call: OnnxNode) -> set[str]:
     """What the graphs among a node's attributes read from around them."""
-    found: set[str] = set()
+    names: set[str] = set()
     for value in call.attributes.values():
         if isinstance(value, OnnxGraph):
             inside = {i.name for i in value.inputs} | set(value.constants)
             for inner in value.calls:
-                found |= ({n for n in inner.inputs if n} | outside_names(inner)) - inside
+                names |= ({n for n in inner.inputs if n} | outside_names(inner)) - inside
                 inside.update(inner.outputs)
-            found |= set(value.outputs) - inside
-    return found
+            names |= set(value.outputs) - inside
+    return names

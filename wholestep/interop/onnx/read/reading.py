@@ -1,4 +1,4 @@
-"""ONNX files read into plain data; what is damaged, or of another version, is an error that says so."""
+"""Reader of ONNX files into plain data; damaged files and unsupported versions are errors."""
 
 from __future__ import annotations
 
@@ -74,10 +74,10 @@ class _ProtobufReader:
             raise CheckpointError(f"{self.what} is not a whole ONNX file: it has no graph with outputs.")
         opset = self.opset(model.opset_import)
         functions = {(f.domain, f.name): self.function(f) for f in model.functions}
-        found = self.graph(model.graph, opset, functions)
-        self._check_names(found)
+        network = self.graph(model.graph, opset, functions)
+        self._check_names(network)
         notes = {p.key: p.value for p in model.metadata_props}
-        return replace(found, ours=model.producer_name == "wholestep", notes=notes)
+        return replace(network, ours=model.producer_name == "wholestep", notes=notes)
 
     def opset(self, imports: Any) -> int:
         versions = [o.version for o in imports if o.domain in STANDARD]
@@ -192,14 +192,16 @@ class _ProtobufReader:
 
     def _check_names(self, network: OnnxGraph) -> None:
         """Every name is there before it is read."""
-        known = {"", *(i.name for i in network.inputs), *network.constants}
+        defined = {"", *(i.name for i in network.inputs), *network.constants}
         for call in network.calls:
             for name in call.inputs:
-                if name not in known:
-                    raise CheckpointError(f"{self.what}: {call.shown} reads {name!r}, which nothing before it gives.")
-            known.update(call.outputs)
+                if name not in defined:
+                    raise CheckpointError(
+                        f"{self.what}: {call.description} reads {name!r}, which nothing before it gives."
+                    )
+            defined.update(call.outputs)
         for name in network.outputs:
-            if name not in known:
+            if name not in defined:
                 raise CheckpointError(f"{self.what}: the output {name!r} is given by no node.")
 
 

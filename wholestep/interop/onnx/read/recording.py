@@ -26,9 +26,9 @@ class OnnxRecorder:
     def __init__(self, network: OnnxGraph, graph: Graph | None, batch: ExportedBatch | None = None) -> None:
         self.network, self.graph, self.batch = network, graph, batch
 
-    def run(self, network: OnnxGraph, given: Mapping[str, Value]) -> list[Value]:
+    def run(self, network: OnnxGraph, arguments: Mapping[str, Value]) -> list[Value]:
         """The outputs of a network for values of its inputs and initialisers, and of what is around it."""
-        values: dict[str, Any] = {"": None, **network.constants, **given}
+        values: dict[str, Any] = {"": None, **network.constants, **arguments}
         for call in network.live():
             results = self.call(call, values, network.opset)
             values.update(zip(call.outputs, results))
@@ -44,16 +44,16 @@ class OnnxRecorder:
             row = row_of(call.domain, call.op)
             if call.op == "If" and not call.domain:
                 return self.branch(call, inputs, values)
-            found = sizes.compute_sizes(call, inputs, opset)
-            if found is not None:
-                return found
+            computed = sizes.compute_sizes(call, inputs, opset)
+            if computed is not None:
+                return computed
             return self.function(call, inputs) if row is None else self.row(row, call, inputs, values, opset)
         except WholestepError as error:
             if _AT in str(error):
                 raise
-            raise type(error)(f"{_AT} {call.shown}: {error}") from None
+            raise type(error)(f"{_AT} {call.description}: {error}") from None
         except Exception as error:
-            raise UsageError(f"{_AT} {call.shown}: it could not be recorded: {error!r}.") from error
+            raise UsageError(f"{_AT} {call.description}: it could not be recorded: {error!r}.") from error
 
     def branch(self, call: OnnxNode, inputs: Sequence[Any], values: Mapping[str, Any]) -> Sequence[Any]:
         """`If` of a condition that is known: one of its branches."""
@@ -86,28 +86,28 @@ class OnnxRecorder:
         missing = [name for name in row.needed if name not in call.attributes]
         if missing:
             raise UsageError(f"its attribute {missing[0]!r} is missing; the file is not whole.")
-        given = [self._argument(row, i, value) for i, value in enumerate(inputs)]
-        if len([v for v in given[: row.required] if v is not None]) < row.required:
-            raise UsageError(f"it needs {row.required} inputs; received {len(given)}.")
-        if not row.variadic and len(given) > len(row.inputs):
-            raise UsageError(f"it takes at most {len(row.inputs)} inputs; received {len(given)}.")
+        operands = [self._argument(row, i, value) for i, value in enumerate(inputs)]
+        if len([v for v in operands[: row.required] if v is not None]) < row.required:
+            raise UsageError(f"it needs {row.required} inputs; received {len(operands)}.")
+        if not row.variadic and len(operands) > len(row.inputs):
+            raise UsageError(f"it takes at most {len(row.inputs)} inputs; received {len(operands)}.")
         options = dict(call.attributes)
         if row.takes_node:
             read = max((i + 1 for i, name in enumerate(call.outputs) if name), default=0)
             options["node"] = NodeContext(
                 call.op, call.name, opset, read, self.batch, self.network.ours, self.graph, self._inner(values)
             )
-        found = row.function(*given, **options)
-        several = isinstance(found, tuple | list) and not isinstance(found, Items)
-        for made in found if several else (found,):
-            if isinstance(made, Tensor) and not self._is_as_large_as_an_input(made, given):
-                sizes.need_room(made.shape, np.dtype(made.dtype.numpy).itemsize)
-        return [self.settled(v) for v in (found if several else (found,))]
+        results = row.function(*operands, **options)
+        several = isinstance(results, tuple | list) and not isinstance(results, Items)
+        for result in results if several else (results,):
+            if isinstance(result, Tensor) and not self._is_as_large_as_an_input(result, operands):
+                sizes.need_room(result.shape, np.dtype(result.dtype.numpy).itemsize)
+        return [self.constant_or_tensor(v) for v in (results if several else (results,))]
 
     @staticmethod
-    def _is_as_large_as_an_input(made: Tensor, given: Sequence[Any]) -> bool:
+    def _is_as_large_as_an_input(result: Tensor, operands: Sequence[Any]) -> bool:
         """Arrays of the file may be of any size, and so may what is computed from them element by element."""
-        return any(isinstance(v, Tensor) and v.shape == made.shape for v in given)
+        return any(isinstance(v, Tensor) and v.shape == result.shape for v in operands)
 
     def _argument(self, row: OnnxRow, position: int, value: Any) -> Any:
         name = row.inputs[position] if position < len(row.inputs) else ""
@@ -125,22 +125,22 @@ class OnnxRecorder:
         return tensor_of(value)
 
     def _inner(self, values: Mapping[str, Any]) -> Any:
-        def run(network: OnnxGraph, given: Sequence[Any]) -> list[Any]:
-            inside = dict(zip((i.name for i in network.inputs), given))
+        def run(network: OnnxGraph, arguments: Sequence[Any]) -> list[Any]:
+            inside = dict(zip((i.name for i in network.inputs), arguments))
             return self.run(network, {**{k: v for k, v in values.items() if v is not None}, **inside})
 
         return run
 
-    def settled(self, value: Any) -> Any:
+    def constant_or_tensor(self, value: Any) -> Any:
         """A tensor that is made of numbers alone as the array that it is."""
         if not isinstance(value, Tensor) or value.graph is not None:
             return np.asarray(value) if isinstance(value, int | float | bool | np.generic) else value
-        made = ir.IRGraph((ir.Output("value", value.node),))
-        if made.symbols or self.network.ours:  # ours computes what its network computed
+        graph = ir.IRGraph((ir.Output("value", value.node),))
+        if graph.symbols or self.network.ours:  # ours computes what its network computed
             return value
-        if any(t.elements > MOST for n in made.nodes for t in n.results):  # type: ignore[operator]
+        if any(t.elements > MOST for n in graph.nodes for t in n.results):  # type: ignore[operator]
             return value
-        array = interpret(made).outputs["value"].astype(value.dtype.numpy)
+        array = interpret(graph).outputs["value"].astype(value.dtype.numpy)
         array.flags.writeable = False
         return array
 
@@ -176,7 +176,7 @@ def missing_text(missing: Mapping[tuple[str, str], Sequence[OnnxNode]]) -> str:
         operator = f"{domain}.{op}" if domain else op
         more = f" and {len(calls) - 1} more" if len(calls) > 1 else ""
         why = f": {REFUSED[op]}" if op in REFUSED and not domain else ""
-        parts.append(f"{operator} ({calls[0].shown}{more}{why})")
+        parts.append(f"{operator} ({calls[0].description}{more}{why})")
     (domain, op) = next(iter(missing))
     where = f', domain="{domain}"' if domain else ""
     return (
@@ -187,7 +187,7 @@ def missing_text(missing: Mapping[tuple[str, str], Sequence[OnnxNode]]) -> str:
 
 def missing_operators(network: OnnxGraph) -> dict[tuple[str, str], list[OnnxNode]]:
     """The nodes that the outputs need and nothing records, by operator."""
-    found: dict[tuple[str, str], list[OnnxNode]] = {}
+    missing: dict[tuple[str, str], list[OnnxNode]] = {}
 
     def look(calls: Sequence[OnnxNode]) -> None:
         for call in calls:
@@ -195,7 +195,7 @@ def missing_operators(network: OnnxGraph) -> dict[tuple[str, str], list[OnnxNode
             function: OnnxFunction | None = network.functions.get(key)
             if row_of(*key) is None and key not in WITHOUT_ROW:
                 if function is None:
-                    found.setdefault(key, []).append(call)
+                    missing.setdefault(key, []).append(call)
                 else:
                     look(function.calls)
             for value in call.attributes.values():
@@ -203,4 +203,4 @@ def missing_operators(network: OnnxGraph) -> dict[tuple[str, str], list[OnnxNode
                     look(value.live())
 
     look(network.live())
-    return found
+    return missing

@@ -43,8 +43,8 @@ def compute_sizes(call: OnnxNode, inputs: Sequence[Any], opset: int) -> Sequence
     rule = RULES.get(call.op)
     if rule is None or not all(v is None or _is_size(v) for v in inputs):
         return None
-    found = rule(call.attributes, *inputs)
-    return None if found is None else [_as_integers(found)]
+    sizes = rule(call.attributes, *inputs)
+    return None if sizes is None else [_as_integers(sizes)]
 
 
 def extents(value: Array, what: str = "a shape") -> list[Any]:
@@ -94,10 +94,10 @@ def _binary(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
 
 def _quotient(a: Any, b: Any) -> Any:
     if isinstance(a, Dim) or isinstance(b, Dim):
-        found = divide(a, b)
-        if found is None:
+        quotient = divide(a, b)
+        if quotient is None:
             raise ShapeError(f"{a} / {b} is no whole number for every size; give the dimension a fixed number.")
-        return found
+        return quotient
     if b == 0:
         raise ShapeError(f"{a} / {b}: a size is divided by 0.")
     return math.trunc(a / b) if abs(a) < 2**52 else a // b
@@ -181,13 +181,13 @@ def _expand(a: Any, x: Array, shape: Array) -> Any:
 
 
 def _unsqueeze(a: Any, x: Array, axes: Array | None = None) -> Any:
-    given = [int(d) for d in (axes.reshape(-1) if axes is not None else a["axes"])]
-    return np.expand_dims(x, tuple(given))
+    new_axes = [int(d) for d in (axes.reshape(-1) if axes is not None else a["axes"])]
+    return np.expand_dims(x, tuple(new_axes))
 
 
 def _squeeze(a: Any, x: Array, axes: Array | None = None) -> Any:
-    given = a.get("axes") if axes is None else [int(d) for d in axes.reshape(-1)]
-    return np.squeeze(x, None if given is None else tuple(given))
+    chosen = a.get("axes") if axes is None else [int(d) for d in axes.reshape(-1)]
+    return np.squeeze(x, None if chosen is None else tuple(chosen))
 
 
 def _range(a: Any, start: Array, limit: Array, delta: Array) -> Any:

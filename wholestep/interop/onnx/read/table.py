@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -22,8 +22,8 @@ Array = np.ndarray[Any, Any]
 Function = Callable[..., Any]
 STANDARD = ("", "ai.onnx")
 FILES = (
-    *("pointwise", "shapes", "reductions", "indexing", "scatters", "windows", "pools", "resize", "norms", "sequences"),
-    *("attention", "recurrent", "losses", "random", "signals", "spectra", "sampled", "own"),
+    *("pointwise", "shapes", "reductions", "indexing", "windows", "pools", "resize", "norms", "sequences"),
+    *("attention", "recurrent", "random", "spectra", "sampled", "own"),
 )
 
 
@@ -110,19 +110,19 @@ def onnx_op(
 
 
 def _row(function: Function, static: frozenset[str], raw: frozenset[str]) -> OnnxRow:
-    given = inspect.signature(function).parameters.values()
-    inputs = [p for p in given if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    keywords = frozenset(p.name for p in given if p.kind is p.KEYWORD_ONLY)
-    unknown = (static | raw) - {p.name for p in given}
+    parameters = inspect.signature(function).parameters.values()
+    inputs = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    keywords = frozenset(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+    unknown = (static | raw) - {p.name for p in parameters}
     if unknown:
         fail(UsageError, f"onnx_op: {', '.join(sorted(unknown))} is no argument of {function.__name__}.")
     return OnnxRow(
         function,
         tuple(p.name for p in inputs),
-        any(p.kind is p.VAR_POSITIONAL for p in given),
+        any(p.kind is p.VAR_POSITIONAL for p in parameters),
         sum(p.default is p.empty for p in inputs),
         keywords - {"node"},
-        tuple(p.name for p in given if p.kind is p.KEYWORD_ONLY and p.default is p.empty and p.name != "node"),
+        tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty and p.name != "node"),
         "node" in keywords,
         static,
         raw,
@@ -147,9 +147,3 @@ def _load() -> None:
     for name in FILES:
         import_module(f"wholestep.interop.onnx.ops.{name}")
     ROWS.update(own)
-
-
-def all_operators() -> Mapping[tuple[str, str], OnnxRow]:
-    """Every row, by domain and name."""
-    _load()
-    return ROWS

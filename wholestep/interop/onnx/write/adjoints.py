@@ -1,4 +1,4 @@
-"""What only training steps have: adjoints of convolutions and pools, random numbers."""
+"""Ops that only training steps contain: gradients of convolutions and pools, random numbers."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def conv_grad_weight(e: OnnxEmitter, node: ir.Node) -> str:
     groups = a.groups
     images = _parts(e, value(e, x), int(x.type.shape[1]) // groups, groups)
     slopes = _parts(e, value(e, g), int(g.type.shape[1]) // groups, groups)
-    made = [_one_group(e, a, image, slope) for image, slope in zip(images, slopes)]
-    return made[0] if groups == 1 else e.add("Concat", made, {"axis": 0})
+    gradients = [_one_group(e, a, image, slope) for image, slope in zip(images, slopes)]
+    return gradients[0] if groups == 1 else e.add("Concat", gradients, {"axis": 0})
 
 
 def _parts(e: OnnxEmitter, name: str, each: int, groups: int) -> list[str]:
@@ -28,8 +28,8 @@ def _parts(e: OnnxEmitter, name: str, each: int, groups: int) -> list[str]:
 
 def _one_group(e: OnnxEmitter, a: at.ConvGradAttrs, x: str, g: str) -> str:
     swapped = [e.add("Transpose", [t], {"perm": [1, 0, 2, 3]}) for t in (x, g)]
-    given = {"strides": list(a.dilation), "dilations": list(a.stride), "pads": [*a.low, *a.high]}
-    out = e.add("Conv", swapped, given)  # (C, O, at least KH, at least KW)
+    attributes = {"strides": list(a.dilation), "dilations": list(a.stride), "pads": [*a.low, *a.high]}
+    out = e.add("Conv", swapped, attributes)  # (C, O, at least KH, at least KW)
     cut = e.add("Slice", [out, e.constant([0, 0]), e.constant(list(a.size)), e.constant([2, 3])])
     return e.add("Transpose", [cut], {"perm": [1, 0, 2, 3]})
 
@@ -37,8 +37,8 @@ def _one_group(e: OnnxEmitter, a: at.ConvGradAttrs, x: str, g: str) -> str:
 def pool_index(e: OnnxEmitter, node: ir.Node) -> str:
     """Where each maximum stands in the whole of x: what the other two rows read, and nobody else."""
     a = attrs_of(node, at.PoolAttrs)
-    given = {"kernel_shape": list(a.window), "strides": list(a.stride), "pads": [*a.low, *a.high]}
-    return e.add_many("MaxPool", [value(e, node.inputs[0])], given, outputs=2)[1]
+    attributes = {"kernel_shape": list(a.window), "strides": list(a.stride), "pads": [*a.low, *a.high]}
+    return e.add_many("MaxPool", [value(e, node.inputs[0])], attributes, outputs=2)[1]
 
 
 def pool_grad(e: OnnxEmitter, node: ir.Node) -> str:

@@ -60,8 +60,8 @@ class OnnxEmitter:
 
     def name_of(self, node: ir.Node) -> str | None:
         """The name of a value that has been written, here or around this graph."""
-        found = self.names.get(node)
-        return found if found is not None or self.outer is None else self.outer.name_of(node)
+        name = self.names.get(node)
+        return name if name is not None or self.outer is None else self.outer.name_of(node)
 
     # -- nodes -----------------------------------------------------------------------------------------------------
 
@@ -90,8 +90,8 @@ class OnnxEmitter:
     ) -> list[str]:
         stem = f"{self.layer}/{op}" if self.layer else op
         results = [self.fresh(stem) for _ in range(outputs)]
-        given = {k: v for k, v in (attributes or {}).items() if v is not None}
-        self.nodes.append(helper.make_node(op, list(inputs), results, name or results[0], domain=domain, **given))
+        present = {k: v for k, v in (attributes or {}).items() if v is not None}
+        self.nodes.append(helper.make_node(op, list(inputs), results, name or results[0], domain=domain, **present))
         if domain:
             self.functions.add(op)
         return results

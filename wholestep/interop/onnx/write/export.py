@@ -54,7 +54,7 @@ def export_onnx(
     if opset not in OPSETS:
         fail(OptionError, f"export_onnx: opset is one of {', '.join(map(str, OPSETS))}; received {opset!r}.")
     if _is_session(net):
-        from wholestep.interop.onnx.write.step import step_model
+        from wholestep.interop.onnx.write.model import step_model
 
         write_model(step_model(net, opset), Path(path), external_data)
         return
@@ -93,8 +93,8 @@ def _inputs(net: Module, example: object) -> Inputs:
         seen = net.__dict__.get(SEEN)
         if seen is None:
             fail(UsageError, "export_onnx needs to know what the network is called on: example=images[:1].")
-        found: Inputs = seen
-        return found
+        inputs: Inputs = seen
+        return inputs
     if isinstance(example, Spec):
         return example
     if isinstance(example, Mapping):
@@ -114,8 +114,8 @@ def _spec(value: object) -> Spec:
     """An example as what a graph knows of it: its rows are symbolic."""
     if isinstance(value, Spec):
         return value
-    given: Any = value
-    array = given.detach().cpu().numpy() if hasattr(given, "detach") else np.asarray(given)
+    example: Any = value
+    array = example.detach().cpu().numpy() if hasattr(example, "detach") else np.asarray(example)
     if array.ndim == 0:
         fail(UsageError, "export_onnx: an example is a batch, an array whose first axis counts examples.")
     return Spec(("batch", *array.shape[1:]), array.dtype.name)

@@ -1,4 +1,4 @@
-"""A graph as ONNX nodes: what is needed, in order, with what belongs together written as one."""
+"""A graph as ONNX nodes in topological order; batch norms and biased products are written as one operator."""
 
 from __future__ import annotations
 
@@ -111,14 +111,14 @@ class OnnxWriter:
         return row(e, node)
 
     def _item(self, e: OnnxEmitter, node: ir.Node) -> str:
-        (made,), index = node.inputs, attrs_of(node, at.ItemAttrs).index
-        return value(e, made.inputs[index]) if made.op == "custom_gradient" else e.results[made][index]
+        (source,), index = node.inputs, attrs_of(node, at.ItemAttrs).index
+        return value(e, source.inputs[index]) if source.op == "custom_gradient" else e.results[source][index]
 
     def _norm(self, e: OnnxEmitter, norm: layers.BatchNorm) -> str:
         mean = norm.inputs[3]
         momentum = layers.momentum_of(self.updates.get(attrs_of(mean, at.StateAttrs).name))
-        given = {"epsilon": norm.eps, "momentum": momentum}
-        return e.add("BatchNormalization", [value(e, i) for i in norm.inputs], given)
+        attributes = {"epsilon": norm.eps, "momentum": momentum}
+        return e.add("BatchNormalization", [value(e, i) for i in norm.inputs], attributes)
 
     def _bias_behind(self, product: ir.Node) -> ir.Node | None:
         """The bias that is added to a product and nothing else reads the product."""

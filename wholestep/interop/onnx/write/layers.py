@@ -1,4 +1,4 @@
-"""Layers as ONNX: convolutions, pools, norms, dropout, attention."""
+"""Layers as ONNX operators: convolutions, pools, norms, dropout, attention."""
 
 from __future__ import annotations
 
@@ -31,8 +31,13 @@ def conv2d(e: OnnxEmitter, node: ir.Node, bias: ir.Node | None = None) -> str:
         raise GraphError("a convolution with channels last has no operator of ONNX.")
     kernel = [int(k) for k in w.type.shape[2:]]
     if bias is None and _is_mean(node):
-        given = {"kernel_shape": kernel, "strides": list(a.stride), "pads": [*a.low, *a.high], "count_include_pad": 1}
-        return e.add("AveragePool", [value(e, x)], given)
+        attributes = {
+            "kernel_shape": kernel,
+            "strides": list(a.stride),
+            "pads": [*a.low, *a.high],
+            "count_include_pad": 1,
+        }
+        return e.add("AveragePool", [value(e, x)], attributes)
     inputs = [value(e, x), value(e, w), *([] if bias is None else [value(e, bias)])]
     return e.add("Conv", inputs, _window(a, kernel))
 
@@ -54,7 +59,7 @@ def conv_transpose(e: OnnxEmitter, node: ir.Node, bias: ir.Node | None = None) -
         (int(n) - 1) * s + d * (k - 1) + 1 - lo - hi
         for n, s, d, k, lo, hi in zip(x.type.shape[2:], a.stride, a.dilation, kernel, a.low, a.high)
     ]
-    more = [wanted - found for wanted, found in zip(a.size, full)]
+    more = [wanted - size for wanted, size in zip(a.size, full)]
     inputs = [value(e, x), value(e, w), *([] if bias is None else [value(e, bias)])]
     return e.add("ConvTranspose", inputs, {**_window(a, kernel), "output_padding": more})
 
@@ -68,8 +73,8 @@ def gemm(e: OnnxEmitter, node: ir.Node, bias: ir.Node) -> str:
 
 def max_pool(e: OnnxEmitter, node: ir.Node) -> str:
     a = attrs_of(node, at.PoolAttrs)
-    given = {"kernel_shape": list(a.window), "strides": list(a.stride), "pads": [*a.low, *a.high]}
-    return e.add("MaxPool", [value(e, node.inputs[0])], given)
+    attributes = {"kernel_shape": list(a.window), "strides": list(a.stride), "pads": [*a.low, *a.high]}
+    return e.add("MaxPool", [value(e, node.inputs[0])], attributes)
 
 
 def _norm(op: str, e: OnnxEmitter, node: ir.Node, attributes: dict[str, object]) -> str:
@@ -166,8 +171,8 @@ def _per_channel(node: ir.Node, x: ir.Node) -> ir.Node | None:
 def _constant(node: ir.Node) -> float | None:
     while node.op in ("expand", "cast"):
         node = node.inputs[0]
-    known = isinstance(node.attrs, at.ConstantAttrs) and node.type.rank == 0
-    return float(node.attrs.array.value) if known else None  # type: ignore[attr-defined]
+    is_number = isinstance(node.attrs, at.ConstantAttrs) and node.type.rank == 0
+    return float(node.attrs.array.value) if is_number else None  # type: ignore[attr-defined]
 
 
 def momentum_of(update: ir.Node | None) -> float:

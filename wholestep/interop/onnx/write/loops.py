@@ -1,4 +1,4 @@
-"""Loops as ONNX's Scan."""
+"""`scan` as ONNX's Scan operator."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def scan(e: OnnxEmitter, node: ir.Node, trails: set[int], write: Write) -> None:
     """Write a loop: the last of each carry, then the stacked outputs; `trails` are carries of which all values are
     read, which the body gives as outputs as well."""
     a = attrs_of(node, at.ScanAttrs)
-    given = [value(e, i) for i in node.inputs]
+    operands = [value(e, i) for i in node.inputs]
     inner = OnnxEmitter(e.opset, e)
     parameters = a.graph.inputs
     moving = parameters[: a.carries + a.sequences]
     for i, p in enumerate(moving):
         inner.names[p] = e.fresh(f"{'carry' if i < a.carries else 'slice'}{i}")
-    for p, outside in zip(parameters[len(moving) :], given[len(moving) :]):
+    for p, outside in zip(parameters[len(moving) :], operands[len(moving) :]):
         inner.names[p] = outside
     write(inner, a.graph)
     results = [o.node for o in a.graph.outputs]
@@ -46,9 +46,9 @@ def scan(e: OnnxEmitter, node: ir.Node, trails: set[int], write: Write) -> None:
     )
     way = int(a.reverse)
     outputs = len(chosen) - a.carries
-    made = e.add_many(
+    results_of_scan = e.add_many(
         "Scan",
-        given[: len(moving)],
+        operands[: len(moving)],
         {
             "body": body,
             "num_scan_inputs": a.sequences,
@@ -57,11 +57,11 @@ def scan(e: OnnxEmitter, node: ir.Node, trails: set[int], write: Write) -> None:
         },
         outputs=len(chosen),
     )
-    e.results[node] = made[: len(results)]
-    for i, stacked in zip(sorted(trails), made[len(results) :]):
-        first = e.add("Unsqueeze", [given[i], e.constant([0])])
+    e.results[node] = results_of_scan[: len(results)]
+    for i, stacked in zip(sorted(trails), results_of_scan[len(results) :]):
+        first = e.add("Unsqueeze", [operands[i], e.constant([0])])
         parts = [stacked, first] if a.reverse else [first, stacked]
-        e.names[node.inputs[i]] = given[i]
+        e.names[node.inputs[i]] = operands[i]
         e.results.setdefault(node, [])
         e.results[node][i] = e.add("Concat", parts, {"axis": 0})
 

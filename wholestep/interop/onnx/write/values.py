@@ -1,4 +1,4 @@
-"""Nodes of a graph as ONNX: one row per op, and broadcasting left to ONNX where it does it."""
+"""Elementwise ops, reductions and movement as ONNX operators, a row per op; ONNX broadcasts where it can."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ ALIASES = frozenset({"stop_gradient"})  # the value of their input
 
 def value(e: OnnxEmitter, node: ir.Node) -> str:
     """The name of a value in its full shape."""
-    found = e.name_of(node)
-    if found is None:
+    name = e.name_of(node)
+    if name is None:
         if node.op not in LAZY:
             raise AssertionError(f"{node} has not been written yet")
-        found = e.names[node] = LAZY_ROWS[node.op](e, node)
-    return found
+        name = e.names[node] = LAZY_ROWS[node.op](e, node)
+    return name
 
 
 def loose(e: OnnxEmitter, node: ir.Node) -> tuple[str, Shape]:
@@ -141,7 +141,7 @@ def _binary(e: OnnxEmitter, node: ir.Node) -> str:
     return e.add(BINARY[node.op], broadcast(e, node.inputs, node.type.shape))
 
 
-def _ordered(e: OnnxEmitter, node: ir.Node) -> str:
+def _compare(e: OnnxEmitter, node: ir.Node) -> str:
     """x < y and x <= y; of booleans, which ONNX does not order, ¬x ∧ y and ¬x ∨ y."""
     if node.inputs[0].type.dtype != boolean:
         return _binary(e, node)
@@ -201,8 +201,8 @@ def _ratio(e: OnnxEmitter, node: ir.Node) -> str:
     if total.op != "sum" or total.type.dtype != total.inputs[0].type.dtype:
         return _binary(e, node)
     axes, (x,) = attrs_of(total, at.SumAttrs).axes, total.inputs
-    kept = tuple(1 if d in axes else n for d, n in enumerate(x.type.shape))
-    if _count(below) != product(x.type.shape[d] for d in axes) or node.type.shape not in (total.type.shape, kept):
+    with_axes = tuple(1 if d in axes else n for d, n in enumerate(x.type.shape))
+    if _count(below) != product(x.type.shape[d] for d in axes) or node.type.shape not in (total.type.shape, with_axes):
         return _binary(e, node)
     keep = int(above.op == "reshape")
     return e.add("ReduceMean", [value(e, x), e.constant(list(axes))], {"keepdims": keep})
@@ -279,9 +279,9 @@ def _slice(e: OnnxEmitter, node: ir.Node) -> str:
         d for d, (lo, hi, k) in enumerate(zip(a.starts, a.stops, a.steps)) if lo != 0 or hi != x.type.shape[d] or k != 1
     ]
     ends = [[bounds[d] for d in axes] for bounds in (a.starts, a.stops)]
-    given = [e.shape(tuple(ends[0])), e.shape(tuple(ends[1])), e.constant(axes)]
+    bounds_and_axes = [e.shape(tuple(ends[0])), e.shape(tuple(ends[1])), e.constant(axes)]
     steps = [a.steps[d] for d in axes]
-    return e.add("Slice", [value(e, x), *given, *([e.constant(steps)] if any(k != 1 for k in steps) else [])])
+    return e.add("Slice", [value(e, x), *bounds_and_axes, *([e.constant(steps)] if any(k != 1 for k in steps) else [])])
 
 
 def _pad(e: OnnxEmitter, node: ir.Node) -> str:
@@ -336,7 +336,7 @@ ROWS: dict[str, Row] = {
     **dict.fromkeys(BINARY, _binary),
     **dict.fromkeys(OWN, _own),
     "ratio": _ratio,
-    **dict.fromkeys(("less", "less_equal"), _ordered),
+    **dict.fromkeys(("less", "less_equal"), _compare),
     "not_equal": _not_equal,
     "where": _where,
     "cast": _cast,

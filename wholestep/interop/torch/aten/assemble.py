@@ -1,4 +1,4 @@
-"""From exported programs to one graph: what trains and what evaluates, over the same inputs and arrays."""
+"""Assembles the exported programs of training and evaluation into one graph over the same inputs and arrays."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ def assemble_program(
         first = error
     fixed = ExampleCall(call.args, call.named, {}, call.shared)
     try:
-        found = _joint(module, fixed, _programs(module, fixed, modes))
+        assembled = _joint(module, fixed, _programs(module, fixed, modes))
     except WholestepError:
         raise first from None
     warn_fixed(f"the network needs the sizes of the example: {str(first).split('. Say what it is')[0]}")
-    return found
+    return assembled
 
 
 def _programs(module: Any, call: ExampleCall, modes: tuple[str, ...]) -> list[Exported]:
@@ -116,7 +116,7 @@ def is_leaf(exported: Exported, kind: Any, name: str | None) -> bool:
         return True
     if kind is not BUFFER or name is None:
         return False
-    if name in exported.changed:
+    if name in exported.mutations:
         return True
     tensor = exported.number(name)
     return bool(name in exported.program.state_dict and (tensor.is_floating_point() or tensor.is_complex()))
@@ -127,7 +127,7 @@ def is_leaf(exported: Exported, kind: Any, name: str | None) -> bool:
 
 def _symbols(programs: list[Exported], call: ExampleCall) -> dict[str, Extent]:
     """Torch's symbols by the names that the user gave them."""
-    found: dict[str, Extent] = {}
+    extents: dict[str, Extent] = {}
     fixed: dict[str, None] = {}
     tensors = torch.utils._pytree.tree_leaves([*call.args, *call.named.values()])
     for exported in programs:
@@ -137,25 +137,25 @@ def _symbols(programs: list[Exported], call: ExampleCall) -> dict[str, Extent]:
                 size = node.meta["val"].shape[axis]
                 expression = size.node.expr if isinstance(size, torch.SymInt) else None
                 if expression is not None and expression.is_Symbol:
-                    found.setdefault(str(expression), Dim.symbol(name))
+                    extents.setdefault(str(expression), Dim.symbol(name))
                 else:
                     fixed[f"axis {axis} of {node.name!r} is {size}"] = None
     if fixed:
         warn_fixed(f"the network needs the sizes of the example: {', '.join(fixed)}")
-    return found
+    return extents
 
 
 def _declare_inputs(graph: Graph, exported: Exported, symbols: dict[str, Extent], shared: str) -> dict[str, Tensor]:
     """The inputs by the names of torch's placeholders."""
-    recorder, made = AtenRecorder(graph, symbols), {}
+    recorder, inputs = AtenRecorder(graph, symbols), {}
     for node, kind, _ in exported.placeholders():
         meta = node.meta.get("val")
         if kind is not INPUT or not isinstance(meta, torch.Tensor):
             continue
         recorder.node = node
         shape = tuple(map(recorder.extent, meta.shape))
-        made[node.name] = graph.input(input_name(node.name, shared), shape, recorder.name_of(meta.dtype))
-    return made
+        inputs[node.name] = graph.input(input_name(node.name, shared), shape, recorder.name_of(meta.dtype))
+    return inputs
 
 
 def _declare_state(graph: Graph, name: str, one: Held) -> Tensor:
@@ -184,24 +184,24 @@ def _record_program(
         else:
             values[node] = None
     recorder = AtenRecorder(graph, symbols, exported.mode)
-    recorder.run(exported.needed(), values)
+    recorder.run(exported.nodes_of_results(), values)
     outputs, changes = [], {}
     for value, kind, name in exported.outputs():
         if kind is TOKEN:
             continue
-        found = values[value] if isinstance(value, torch.fx.Node) else value
-        if kind is RESULT and isinstance(found, Tensor | torch.Tensor | Pair):
-            outputs.append(_output(recorder, value, found))
+        result = values[value] if isinstance(value, torch.fx.Node) else value
+        if kind is RESULT and isinstance(result, Tensor | torch.Tensor | Pair):
+            outputs.append(_output(recorder, value, result))
         elif kind in CHANGES:
-            changes[str(name)] = recorder.tensor(found)
+            changes[str(name)] = recorder.tensor(result)
     return outputs, changes
 
 
-def _output(recorder: AtenRecorder, node: Any, found: Any) -> Tensor:
+def _output(recorder: AtenRecorder, node: Any, value: Any) -> Tensor:
     recorder.node = node
-    if isinstance(found, Pair):
+    if isinstance(value, Pair):
         recorder.refuse("is a result of the network, and complex: return its real and imaginary parts")
-    return recorder.tensor(found)
+    return recorder.tensor(value)
 
 
 def _match_leaf(value: Tensor, leaf: Tensor) -> Tensor:
@@ -234,8 +234,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, str):
         return value
     if hasattr(value, "items"):
-        kept = {str(k): _plain(v) for k, v in value.items()}
-        return {k: v for k, v in kept.items() if v not in (None, [], {})}
+        entries = {str(k): _plain(v) for k, v in value.items()}
+        return {k: v for k, v in entries.items() if v not in (None, [], {})}
     if isinstance(value, list | tuple):
         return [p for p in map(_plain, value) if p not in (None, [], {})]
     return None
@@ -289,7 +289,7 @@ def _holdings(graph: ir.IRGraph, held: dict[str, Held]) -> tuple[dict[str, Holdi
 
 def _with_gradient(graph: ir.IRGraph) -> set[str]:
     """The parameters that a loss of the outputs in training has a gradient for."""
-    found: set[str] = set()
+    names: set[str] = set()
     todo, seen = [o.node for o in graph.outputs], set()
     while todo:
         node = todo.pop()
@@ -297,9 +297,9 @@ def _with_gradient(graph: ir.IRGraph) -> set[str]:
             continue
         seen.add(node)
         if node.op == "parameter":
-            found.add(node.attrs.name)  # type: ignore[attr-defined]
+            names.add(node.attrs.name)  # type: ignore[attr-defined]
         todo += node.inputs[:1] if node.op == "by_mode" else node.inputs
-    return found
+    return names
 
 
 def _only_transposed(graph: ir.IRGraph) -> set[str]:

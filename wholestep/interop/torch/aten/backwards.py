@@ -1,4 +1,4 @@
-"""`autograd.Function`s of others: their backward is exported beside their forward.
+"""`autograd.Function`s of users: their backward is exported together with their forward.
 
 `torch.export` traces the forward alone.  While a module is exported, `apply` runs both: the backward on stand-ins for
 what will arrive, and an op says which results have which gradients.
@@ -69,13 +69,13 @@ def _record_with_gradients(
 @contextmanager
 def keep_autograd_functions() -> Iterator[set[str]]:
     """Autograd functions keep their backward; gives the names of those whose backward could not be traced."""
-    known, forgotten = torch.autograd.Function.__dict__["apply"], set()
+    original, forgotten = torch.autograd.Function.__dict__["apply"], set()
 
     def apply(cls: Any, *args: Any, **named: Any) -> Any:
         if cls is CheckpointFunction:
             return _run_checkpointed(*args)
         if cls.__module__.startswith("torch."):
-            return known.__func__(cls, *args, **named)
+            return original.__func__(cls, *args, **named)
         with _ignore_no_grad():
             context, result = _forward(cls, args, named)
             try:
@@ -90,16 +90,16 @@ def keep_autograd_functions() -> Iterator[set[str]]:
     try:
         yield forgotten
     finally:
-        torch.autograd.Function.apply = known
+        torch.autograd.Function.apply = original
 
 
 def _run_checkpointed(function: Any, _: Any, *args: Any) -> Any:
     """What it saves is memory; it gives no gradient at all where no argument has one."""
-    found = function(*args)
+    results = function(*args)
     if any(isinstance(a, torch.Tensor) and a.requires_grad for a in args):
-        return found
+        return results
     stopped = lambda x: torch.ops.wholestep.stop_gradient(x) if x.is_floating_point() else x  # noqa: E731
-    return torch.utils._pytree.tree_map_only(torch.Tensor, stopped, found)
+    return torch.utils._pytree.tree_map_only(torch.Tensor, stopped, results)
 
 
 @contextmanager
@@ -108,13 +108,13 @@ def _ignore_no_grad() -> Iterator[None]:
 
     A backward that lets autograd differentiate what it computes again, as that of reversible layers, has no trace.
     """
-    kept, backward = (torch.no_grad.__enter__, torch.no_grad.__exit__), torch.autograd.backward
+    originals, backward = (torch.no_grad.__enter__, torch.no_grad.__exit__), torch.autograd.backward
     torch.no_grad.__enter__, torch.no_grad.__exit__ = lambda self: None, lambda self, *error: None
     torch.autograd.backward = _refuse
     try:
         yield
     finally:
-        torch.no_grad.__enter__, torch.no_grad.__exit__ = kept
+        torch.no_grad.__enter__, torch.no_grad.__exit__ = originals
         torch.autograd.backward = backward
 
 
@@ -169,21 +169,21 @@ def _with_backward(cls: Any, context: _Context, args: Sequence[Any], result: Any
     if not places:
         return result
     upstream = {i: torch.ops.wholestep.arriving(outputs[i], n) for n, i in enumerate(places)}
-    given = [upstream.get(i, _zero_gradient(x, context.materialize)) for i, x in enumerate(outputs)]
-    found = inspect.unwrap(cls.backward)(context, *given)
-    slopes = found if isinstance(found, tuple | list) else (found,)
+    arriving = [upstream.get(i, _zero_gradient(x, context.materialize)) for i, x in enumerate(outputs)]
+    gradients = inspect.unwrap(cls.backward)(context, *arriving)
+    slopes = gradients if isinstance(gradients, tuple | list) else (gradients,)
     pairs = [
         (x, _reduce_to_shape(slope, x)) for x, slope, needed in zip(args, slopes, context.needs_input_grad)
         if needed and slope is not None
     ]  # fmt: skip
-    made = torch.ops.wholestep.told_gradient(
+    outputs_with_gradient = torch.ops.wholestep.told_gradient(
         [outputs[i] for i in places],
         list(upstream.values()),
         [x for x, _ in pairs],
         [s for _, s in pairs],
         cls.__name__,
     )
-    for i, value in zip(places, made):
+    for i, value in zip(places, outputs_with_gradient):
         outputs[i] = value
     return type(result)(outputs) if isinstance(result, tuple | list) else outputs[0]
 

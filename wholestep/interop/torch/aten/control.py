@@ -1,4 +1,4 @@
-"""Programs inside of programs: branches, loops and maps of torch, each over a graph that the op holds."""
+"""Control flow: branches, loops and maps of torch, whose bodies are graphs that the op holds."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def _scan(r: AtenRecorder, body: Any, init: Sequence[Any], xs: Sequence[Any], mo
     start = _tensors(r, init)
 
     def step(carry: tuple[Tensor, ...], slices: tuple[Tensor, ...]) -> tuple[Any, Any]:
-        found = _tensors(r, r.inside(body, [*carry, *slices, *more]))
-        return found[: len(start)], found[len(start) :]
+        results = _tensors(r, r.inside(body, [*carry, *slices, *more]))
+        return results[: len(start)], results[len(start) :]
 
     last, stacked = ws.scan(step, start, _tensors(r, xs))
     return [*last, *stacked]
@@ -64,14 +64,14 @@ def _map(r: AtenRecorder, body: Any, xs: Sequence[Any], more: Sequence[Any] = ()
 @row("associative_scan")
 def _associative_scan(r: AtenRecorder, body: Any, xs: Sequence[Any], more: Sequence[Any] = ()) -> list[Tensor]:
     """One after the other, from the first on: what is associative has the same value in every order."""
-    given = _tensors(r, xs)
+    elements = _tensors(r, xs)
 
     def step(carry: tuple[Tensor, ...], slices: tuple[Tensor, ...]) -> tuple[Any, Any]:
-        found = _tensors(r, r.inside(body, [*carry, *slices, *more]))
-        return found, found
+        results = _tensors(r, r.inside(body, [*carry, *slices, *more]))
+        return results, results
 
-    _, rest = ws.scan(step, tuple(x[0] for x in given), tuple(x[1:] for x in given))
-    return [ws.concat([x[:1], y], 0) for x, y in zip(given, rest, strict=True)]
+    _, rest = ws.scan(step, tuple(x[0] for x in elements), tuple(x[1:] for x in elements))
+    return [ws.concat([x[:1], y], 0) for x, y in zip(elements, rest, strict=True)]
 
 
 @row("while_loop", refuses="a number of rounds that depends on the data")

@@ -1,4 +1,4 @@
-"""Which ops a program consists of, and which have no row."""
+"""The ops of an exported program, and those without a row."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 
 from wholestep.errors import UnsupportedOpError
 from wholestep.interop.torch.aten.export import Exported
-from wholestep.interop.torch.aten.record import (
+from wholestep.interop.torch.aten.nodes import (
     describe_op,
+    draws,
     inner_programs,
     is_check,
     is_size,
@@ -46,18 +47,17 @@ class Coverage:
         return not self.missing
 
     def __str__(self) -> str:
-        known = len(self.ops) - len(self.missing)
-        head = f"{known} of {len(self.ops)} kinds of ops have a row here, {sum(self.ops.values())} ops in all"
+        covered = len(self.ops) - len(self.missing)
+        head = f"{covered} of {len(self.ops)} kinds of ops have a row here, {sum(self.ops.values())} ops in all"
         return "\n".join([head, *(f"  missing: {op}" for op in self.missing)])
 
 
 def live_nodes(exported: Exported) -> list[Any]:
     """What is recorded: what depends on inputs, parameters or states, and on random numbers."""
     from wholestep.interop.torch.aten.assemble import is_leaf
-    from wholestep.interop.torch.aten.record import draws
 
     live = {node for node, kind, name in exported.placeholders() if is_leaf(exported, kind, name)}
-    needed = exported.needed()
+    needed = exported.nodes_of_results()
     for node in needed:
         if node.op == "call_function" and (draws(node.target) or any(i in live for i in node.all_input_nodes)):
             live.add(node)
@@ -92,12 +92,12 @@ def coverage_of(exported: Exported) -> Coverage:
 
 def need_covered(exported: Exported) -> None:
     """An error that names every op without a row."""
-    found = coverage_of(exported)
-    if not found.missing:
+    coverage = coverage_of(exported)
+    if not coverage.missing:
         return
     first = next(
         n for n in live_nodes(exported) if find_row(row_name(n)) is None and not is_size(n) and not is_check(n)
     )
-    others = "".join(f"\n  {op}" for op in found.missing[1:])
+    others = "".join(f"\n  {op}" for op in coverage.missing[1:])
     more = f"\nOther ops without a row:{others}" if others else ""
     raise UnsupportedOpError(describe_op(first, why_missing(row_name(first))) + more)

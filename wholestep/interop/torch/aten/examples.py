@@ -1,4 +1,4 @@
-"""The example that a module is exported with: arrays become tensors, sizes that may vary become symbols."""
+"""The example call of an export: arrays become tensors, sizes that may vary become symbols."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ def _as_tensor(value: Any, kind: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         if np.asarray(value).dtype.kind not in "biufc":
             fail(UsageError, f"from_torch: the example holds numbers; received an array of {np.asarray(value).dtype}.")
-        made = torch.from_numpy(np.array(value))
-        return made.to(kind) if made.is_floating_point() else made
+        tensor = torch.from_numpy(np.array(value))
+        return tensor.to(kind) if tensor.is_floating_point() else tensor
     return value.detach() if isinstance(value, torch.Tensor) else value
 
 

@@ -1,4 +1,4 @@
-"""What torch gives: a module as a graph of functional ATen ops, in training or in evaluation."""
+"""Runs `torch.export`: a module as a graph of functional ATen ops, in training or in evaluation mode."""
 
 from __future__ import annotations
 
@@ -61,15 +61,18 @@ class Exported:
         for value, spec in zip(last.args[0], self.program.graph_signature.output_specs, strict=True):
             yield value, spec.kind, spec.target
 
-    def needed(self) -> list[Any]:
+    def nodes_of_results(self) -> list[Any]:
         """The nodes that a result or a change depends on: what is computed for a check alone is left out."""
-        found, todo = set(), [v for v, kind, _ in self.outputs() if isinstance(v, torch.fx.Node) and kind is not TOKEN]
+        reached, todo = (
+            set(),
+            [v for v, kind, _ in self.outputs() if isinstance(v, torch.fx.Node) and kind is not TOKEN],
+        )
         while todo:
             node = todo.pop()
-            if node not in found:
-                found.add(node)
+            if node not in reached:
+                reached.add(node)
                 todo += node.all_input_nodes
-        return [n for n in self.nodes if n in found]
+        return [n for n in self.nodes if n in reached]
 
     def number(self, name: str) -> Any:
         """The tensor of a parameter, buffer or constant."""
@@ -77,7 +80,7 @@ class Exported:
         return held[name] if name in held else self.program.constants[name]
 
     @property
-    def changed(self) -> set[str]:
+    def mutations(self) -> set[str]:
         """The buffers that a call changes, and parameters that are not trained."""
         return {str(name) for _, kind, name in self.outputs() if kind in CHANGES}
 
@@ -143,7 +146,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _export(module: Any, call: ExampleCall, mode: str) -> Exported:
-    with in_mode(module, mode), _restored(module) as state, warnings.catch_warnings():
+    with in_mode(module, mode), _restore_after_trace(module) as state, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with keep_autograd_functions() as forgotten, traceable(), watched_clocks() as clocks:
             program = _export_mode(module, call, mode)
@@ -259,7 +262,7 @@ def in_mode(module: Any, mode: str) -> Iterator[None]:
 
 
 @contextmanager
-def _restored(module: Any) -> Iterator[PythonState]:
+def _restore_after_trace(module: Any) -> Iterator[PythonState]:
     """What a module assigns to itself while it is traced, or keeps in a list or dict, is no tensor, and taken back.
 
     Changes are read at the end of forward: torch.export takes back assignments to attributes.

@@ -63,30 +63,30 @@ class PythonState:
 
     def values(self) -> Values:
         summary = _Summary()
-        found: Values = {value: _drawn(value.name) for value in GENERATORS}
+        summaries: Values = {value: _generator_state(value.name) for value in GENERATORS}
         for path, part in self._module.named_modules():
             own = ((k, v) for k, v in vars(part).items() if k not in _OF_MODULES)
-            found |= {Value(path, name): summary.of(value) for name, value in own}
+            summaries |= {Value(path, name): summary.of(value) for name, value in own}
         for label, owner in self._owners.items():
-            found |= {Value(label, name, "global"): summary.of(value) for name, value in _shared_values(owner)}
-        return found
+            summaries |= {Value(label, name, "global"): summary.of(value) for name, value in _shared_values(owner)}
+        return summaries
 
     def values_of(self, wanted: Sequence[Value]) -> Values:
         """Some of the values, which a tracer reads at every line."""
-        summary, found = _Summary(), Values()
+        summary, summaries = _Summary(), Values()
         for value in wanted:
             if value.kind == "attribute":
-                found[value] = summary.of(vars(self._module.get_submodule(value.owner)).get(value.name))
+                summaries[value] = summary.of(vars(self._module.get_submodule(value.owner)).get(value.name))
             elif value.kind == "global":
-                found[value] = summary.of(vars(self._owners[value.owner]).get(value.name))
+                summaries[value] = summary.of(vars(self._owners[value.owner]).get(value.name))
             elif value.kind == "generator":
-                found[value] = _drawn(value.name)
-        return found
+                summaries[value] = _generator_state(value.name)
+        return summaries
 
     def see(self) -> None:
         """Note what has another value than before; called while torch traces."""
         with _disable_current_modes(), torch._C.DisableTorchFunction():
-            self.seen |= dict.fromkeys(differing(self.before, self.values()))
+            self.seen |= dict.fromkeys(diff(self.before, self.values()))
 
     def restore(self) -> None:
         for holder, copy in self._copies:
@@ -101,11 +101,11 @@ class PythonState:
         np.random.set_state(self._generators[1])
 
 
-def _drawn(generator: str) -> object:
+def _generator_state(generator: str) -> object:
     return hash(random.getstate()) if generator == "random" else _Summary().of(np.random.mtrand._rand)
 
 
-def differing(a: Values, b: Values) -> list[Value]:
+def diff(a: Values, b: Values) -> list[Value]:
     absent = object()
     return [key for key in {**a, **b} if a.get(key, absent) != b.get(key, absent)]
 
@@ -130,15 +130,15 @@ def _shared_values(owner: Any) -> Iterator[tuple[str, Any]]:
 
 def _containers(module: torch.nn.Module) -> list[Any]:
     """Everything mutable that the modules, their classes and files hold: containers, and the `vars` of objects."""
-    found: dict[int, Any] = {}
+    containers: dict[int, Any] = {}
 
     def visit(value: Any, depth: int) -> None:
         holder: Any = value if type(value) in _REFILLED else getattr(value, "__dict__", None)
         if isinstance(value, _OPAQUE) or type(holder) not in _REFILLED:
             return
-        if id(holder) in found or depth == 0 or len(holder) > ENTRIES:
+        if id(holder) in containers or depth == 0 or len(holder) > ENTRIES:
             return
-        found[id(holder)] = holder
+        containers[id(holder)] = holder
         for inner in holder.values() if isinstance(holder, dict) else holder:
             visit(inner, depth - 1)
 
@@ -148,7 +148,7 @@ def _containers(module: torch.nn.Module) -> list[Any]:
     for owner in _shared_owners(module):
         for _, value in _shared_values(owner):
             visit(value, DEPTH)
-    return list(found.values())
+    return list(containers.values())
 
 
 def _refill(holder: Any, copy: Any) -> None:

@@ -7,9 +7,7 @@ computed by torch while recording, and become constants where they meet a tensor
 from __future__ import annotations
 
 import operator
-import re
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -19,10 +17,19 @@ from wholestep.compiler.frontend.functions.primitives import size as size_of
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor
 from wholestep.compiler.frontend.trace import record_at_line, record_for_layer
-from wholestep.compiler.ir.graph import SourceLine
 from wholestep.compiler.ir.types import Dim, Extent, Shape
 from wholestep.errors import UnsupportedOpError, WholestepError
-from wholestep.interop.torch.aten.symbolic_sizes import extent_of
+from wholestep.interop.torch.aten.nodes import (
+    attribute_of,
+    describe_op,
+    draws,
+    extent_of,
+    is_check,
+    is_size,
+    layer_of,
+    place_of,
+    row_name,
+)
 from wholestep.interop.torch.aten.table import INTERRUPTED, REFUSED, find_row, load_table, why_missing
 
 DTYPES = {
@@ -30,8 +37,6 @@ DTYPES = {
     for name in ("float32", "float64", "bfloat16", "float16", "int32", "int64", "uint8", "bool")
 }
 SMALL_INTEGERS = {torch.int8: "int32", torch.int16: "int32", torch.uint16: "int32", torch.uint32: "int64"}
-_CHECKS = re.compile(r"_assert|sym_constrain|_check|_guard")
-_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
 class Pair:
@@ -62,14 +67,14 @@ class AtenRecorder:
 
     # -- walking the program -----------------------------------------------------------------------------------------
 
-    def run(self, nodes: Sequence[Any], given: dict[Any, Any]) -> dict[Any, Any]:
+    def run(self, nodes: Sequence[Any], values: dict[Any, Any]) -> dict[Any, Any]:
         """The value of each node of a program, with those of its placeholders given."""
-        self._values = given
+        self._values = values
         for node in nodes:
             if node.op == "call_function":
-                given[node] = self._call(node)
-                self._learn(node.meta.get("val"), given[node])
-        return given
+                values[node] = self._call(node)
+                self._learn(node.meta.get("val"), values[node])
+        return values
 
     def _learn(self, meta: Any, value: Any) -> None:
         """Sizes that torch does not know before it sees the data may be known by now: of a mask that is a constant."""
@@ -95,11 +100,11 @@ class AtenRecorder:
             return self._record_node(args, named)
 
     def _record_node(self, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        found = find_row(row_name(self.node))
-        if found is None:
+        row = find_row(row_name(self.node))
+        if row is None:
             self.refuse(why_missing(row_name(self.node)))
         try:
-            return self._check_shape(found.record(self, *args, **named))
+            return self._check_shape(row.record(self, *args, **named))
         except WholestepError as error:
             if isinstance(error, UnsupportedOpError):
                 raise
@@ -117,12 +122,12 @@ class AtenRecorder:
         """
         first = value[0] if isinstance(value, tuple | list) and value else value
         if isinstance(self.result, torch.Tensor) and isinstance(first, Tensor | Pair):
-            sizes = [self._known_size(size) for size in self.result.shape]
+            sizes = [self._size_or_none(size) for size in self.result.shape]
             if len(sizes) != first.ndim or any(s is not None and s != e for s, e in zip(sizes, first.shape)):
                 self.refuse(f"was recorded with the shape {first.shape}, and torch's is {tuple(self.result.shape)}")
         return value
 
-    def _known_size(self, size: Any) -> Extent | None:
+    def _size_or_none(self, size: Any) -> Extent | None:
         """A size, unless torch knows it when it sees the data."""
         if not isinstance(size, torch.SymInt):
             return int(size)
@@ -152,9 +157,9 @@ class AtenRecorder:
                 return meta
             if isinstance(meta, torch.SymFloat | torch.SymBool):
                 self.node = arg
-                known = why_missing(row_name(arg))
-                made = "is a number that is computed from sizes and is no whole number"
-                self.refuse(known if known in REFUSED.values() else made)
+                reason = why_missing(row_name(arg))
+                default = "is a number that is computed from sizes and is no whole number"
+                self.refuse(reason if reason in REFUSED.values() else default)
             return self._values[arg]
         if isinstance(arg, torch.SymInt):
             return self.extent(arg)
@@ -166,19 +171,19 @@ class AtenRecorder:
         """What a program that an op holds gives for operands."""
         nodes = list(module.graph.nodes)
         leaves = [n for n in nodes if n.op == "placeholder"]
-        kept = self._values, self.node, self.meta
+        outer = self._values, self.node, self.meta
         self.run(nodes, dict(zip(leaves, operands, strict=True)))
-        found = self.value(nodes[-1].args[0])
-        self._values, self.node, self.meta = kept
-        return list(found) if isinstance(found, list | tuple) else [found]
+        results = self.value(nodes[-1].args[0])
+        self._values, self.node, self.meta = outer
+        return list(results) if isinstance(results, list | tuple) else [results]
 
     def extent(self, size: Any) -> Extent:
         """A size, which may be computed from symbols."""
         if isinstance(size, torch.SymInt):
-            found = extent_of(size.node.expr, self.symbols)
-            if found is None:
+            extent = extent_of(size.node.expr, self.symbols)
+            if extent is None:
                 self.refuse(f"has the size {size}, which is no sum of products of the symbolic dimensions")
-            return found
+            return extent
         return int(size)
 
     def refuse(self, what: str, cause: BaseException | None = None) -> NoReturn:
@@ -236,8 +241,8 @@ class AtenRecorder:
             array = array.float().numpy() if x.dtype in (torch.bfloat16, torch.float16) else array.numpy()
             array = array.astype(SMALL_INTEGERS[x.dtype]) if x.dtype in SMALL_INTEGERS else array
             with np.errstate(all="ignore"):
-                made = self.graph.constant(np.array(array), array.dtype.name if array.dtype.kind == "f" else None)
-                self._constants[key] = (made.astype(name), x) if made.ndim else (self._number(array, name), x)
+                constant = self.graph.constant(np.array(array), array.dtype.name if array.dtype.kind == "f" else None)
+                self._constants[key] = (constant.astype(name), x) if constant.ndim else (self._number(array, name), x)
         return self._constants[key][0]
 
     def _number(self, array: Any, dtype: str) -> Tensor:
@@ -269,7 +274,7 @@ class AtenRecorder:
             self.refuse(f"has {what} = {x}, which depends on a symbolic dimension; give it a fixed number")
         return x
 
-    def applied(self, function: Callable[..., Any], args: Sequence[Any], named: dict[str, Any]) -> Any:
+    def apply(self, function: Callable[..., Any], args: Sequence[Any], named: dict[str, Any]) -> Any:
         """A user's own function, given tensors of the graph."""
 
         def ours(x: Any) -> Any:
@@ -280,8 +285,8 @@ class AtenRecorder:
             return type(x)(map(ours, x)) if isinstance(x, list | tuple) else x
 
         skipped = ("device", "layout", "pin_memory", "memory_format")
-        found = function(*map(ours, args), **{k: ours(v) for k, v in named.items() if k not in skipped})
-        return tuple(map(as_tensor, found)) if isinstance(found, tuple | list) else as_tensor(found)
+        results = function(*map(ours, args), **{k: ours(v) for k, v in named.items() if k not in skipped})
+        return tuple(map(as_tensor, results)) if isinstance(results, tuple | list) else as_tensor(results)
 
 
 def is_live(x: Any) -> bool:
@@ -289,72 +294,3 @@ def is_live(x: Any) -> bool:
     if isinstance(x, list | tuple):
         return any(map(is_live, x))
     return isinstance(x, Tensor | Dim | Pair)
-
-
-def attribute_of(node: Any) -> Any:
-    """What a node names that reads something of its own module: a program, or a tensor."""
-    found = node.graph.owning_module
-    for part in node.target.split("."):
-        found = getattr(found, part)
-    return found
-
-
-def inner_programs(node: Any) -> list[Any]:
-    """The programs that an op holds: the branches of a condition, the body of a loop."""
-    held = [attribute_of(n) for n in node.all_input_nodes if n.op == "get_attr"]
-    return [module for module in held if isinstance(module, torch.fx.GraphModule)]
-
-
-def row_name(node: Any) -> str:
-    """Under which name an op's row is looked up: those of complex numbers have rows of their own."""
-    own = node.meta.get("val")
-    metas = [*(own if isinstance(own, tuple | list) else [own]), *(i.meta.get("val") for i in node.all_input_nodes)]
-    is_complex = any(isinstance(m, torch.Tensor) and m.dtype.is_complex for m in metas)
-    name = str(node.target)
-    return f"complex.{name.removeprefix('aten.')}" if is_complex else name
-
-
-def is_size(node: Any) -> bool:
-    """Is an op of torch's graph a number, computed from sizes?"""
-    return isinstance(node.meta.get("val"), torch.SymInt | torch.SymBool | torch.SymFloat | int | float | bool)
-
-
-def is_check(node: Any) -> bool:
-    """Does it compute nothing, and ask whether something holds?"""
-    return _CHECKS.search(str(node.target)) is not None
-
-
-def draws(target: Any) -> bool:
-    """Does an op draw random numbers?"""
-    return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
-
-
-# -- where an op comes from --------------------------------------------------------------------------------------
-
-_TORCH = str(Path(torch.__file__).parent)
-
-
-def place_of(node: Any) -> SourceLine:
-    """The innermost line of the user's, or of whoever wrote the network, that made an op."""
-    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
-    theirs = [f for f in frames if not f[0].startswith((_TORCH, "torch/", "<"))] or frames
-    file, line = theirs[-1] if theirs else ("<torch>", "0")
-    return SourceLine(file, int(line), layer_of(node))
-
-
-def layer_of(node: Any) -> str:
-    """The path of the module that made an op."""
-    stack = node.meta.get("nn_module_stack") or {}
-    paths = [str(path) for path, _ in stack.values() if not str(path).startswith("_empty")]
-    return re.sub(r"^L\['[^']*'\]\.?", "", paths[-1]) if paths else ""
-
-
-def describe_op(node: Any, what: str) -> str:
-    """An op that cannot be recorded, where it is, and what can be done."""
-    name, layer = str(node.target), layer_of(node)
-    within = f" in the module {layer!r}" if layer else ""
-    short = ".".join(name.split(".")[:2])
-    return (
-        f"{name}{within} {what}. Say what it is, @ws.torch_op({short!r}) before a function of its arguments, or write "
-        f"the module without it.{place_of(node).shown}"
-    )

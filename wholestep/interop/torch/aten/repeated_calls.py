@@ -1,4 +1,4 @@
-"""Does `forward` compute the same when it is called again?  Tracing records one call, and every step repeats it.
+"""Checks that `forward` computes the same when it is called again: tracing records one call, which every step repeats.
 
 Where tracing saw Python values change, the module is called twice on its example.  If its outputs differ, it is
 refused; if they do not, but a counter advanced or a generator was used, a warning says so.  A cache that the first
@@ -19,7 +19,7 @@ from wholestep.compiler.frontend.trace import fail, record_at_line
 from wholestep.compiler.ir.graph import SourceLine
 from wholestep.errors import TrainingWarning, UsageError
 from wholestep.interop.torch.aten.export import ExampleCall, Exported, in_mode
-from wholestep.interop.torch.aten.python_state import PythonState, Value, Values, differing
+from wholestep.interop.torch.aten.python_state import PythonState, Value, Values, diff
 from wholestep.interop.torch.aten.table import INTERRUPTED
 from wholestep.interop.torch.aten.user_lines import watched_clocks, watched_lines
 from wholestep.records import dataclass
@@ -51,10 +51,14 @@ def check_repeated_calls(module: Any, call: ExampleCall, programs: Sequence[Expo
     for exported in programs:
         if not exported.touched:
             continue
-        found = _called_twice(module, call, exported)
-        if found.differs:
-            _refuse(module, exported.mode, found)
-        warned |= {_named(v, found.lines): None for v in found.again if v.kind != "clock" and v not in found.tensors}
+        repeated = _called_twice(module, call, exported)
+        if repeated.differs:
+            _refuse(module, exported.mode, repeated)
+        warned |= {
+            _with_line(v, repeated.lines): None
+            for v in repeated.again
+            if v.kind != "clock" and v not in repeated.tensors
+        }
     if warned:
         warnings.warn(
             f"the forward of {type(module).__name__} changes Python values: {'; '.join(warned)}. Importing records "
@@ -65,22 +69,22 @@ def check_repeated_calls(module: Any, call: ExampleCall, programs: Sequence[Expo
         )
 
 
-def _refuse(module: Any, mode: str, found: Repeated) -> None:
-    blamed = found.again or found.first
+def _refuse(module: Any, mode: str, repeated: Repeated) -> None:
+    blamed = repeated.again or repeated.first
     if not blamed:
         return  # outputs that differ by themselves: uninitialised memory, another process
-    place = next((found.lines[v] for v in blamed if v in found.lines), None)
-    fix = _FIXES[blamed[0].kind].format(name=blamed[0].name) if found.again else _SETTLED
+    place = next((repeated.lines[v] for v in blamed if v in repeated.lines), None)
+    fix = _FIXES[blamed[0].kind].format(name=blamed[0].name) if repeated.again else _SETTLED
     with record_at_line(place):
         fail(
             UsageError,
             f"{type(module).__name__} in {mode} mode gives other outputs when it is called again on the same inputs, "
-            f"since forward changes or reads {'; '.join(_named(v, found.lines) for v in blamed)}. Importing records "
-            f"one call, and every step would repeat it. {fix}",
+            f"since forward changes or reads {'; '.join(_with_line(v, repeated.lines) for v in blamed)}. Importing "
+            f"records one call, and every step would repeat it. {fix}",
         )
 
 
-def _named(value: Value, lines: dict[Value, SourceLine]) -> str:
+def _with_line(value: Value, lines: dict[Value, SourceLine]) -> str:
     return f"{value} ({lines[value]})" if value in lines else str(value)
 
 
@@ -98,8 +102,8 @@ def _called_twice(module: Any, call: ExampleCall, exported: Exported) -> Repeate
     finally:
         state.restore()
         _load(module, arrays)
-    again = {*differing(one.values, two.values), *two.used}
-    first = {*differing(state.before, one.values), *one.used}
+    again = {*diff(one.values, two.values), *two.used}
+    first = {*diff(state.before, one.values), *one.used}
     return Repeated(
         not _equal(one.tensors, two.tensors),
         tuple(v for v in first if v.kind != "generator" or v in one.used),
@@ -130,11 +134,11 @@ def _outputs(
         np.random.seed(seed)
         state = PythonState(module)
         with watched_clocks() as clocks, watched_lines(lambda: state.values_of(touched)) as lines:
-            given = module(*args, **named)
+            results = module(*args, **named)
     after = state.values()
-    generators = tuple(v for v in differing(state.before, after) if v.kind == "generator")
+    generators = tuple(v for v in diff(state.before, after) if v.kind == "generator")
     read = {Value("", name, "clock"): line for name, line in clocks.items()}
-    tensors = [t.clone() for t in torch.utils._pytree.tree_leaves(given) if isinstance(t, torch.Tensor)]
+    tensors = [t.clone() for t in torch.utils._pytree.tree_leaves(results) if isinstance(t, torch.Tensor)]
     holding = tuple(v for v in touched if _holds_tensor(module, v))
     return _Outputs(tensors, after, (*generators, *read), {**lines, **read}, holding)
 

@@ -1,4 +1,4 @@
-"""Where gradients stop: `detach` and `no_grad`, which torch's own decomposition forgets."""
+"""Marks where gradients stop, `detach` and `no_grad`, which torch's decomposition drops."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import UsageError
-from wholestep.interop.torch.aten.record import inner_programs
+from wholestep.interop.torch.aten.nodes import inner_programs
 
 
 @torch.library.custom_op("wholestep::stop_gradient", mutates_args=())
@@ -58,13 +58,13 @@ def _mark_region(program: Any, region: Any) -> None:
     """Each tensor that enters gets a mark, but for one that is written there: the mark would be written instead."""
     graph = program.graph_module.graph
     inner = list(getattr(program.graph_module, region.args[1].target).graph.nodes)
-    given = [n for n in inner if n.op == "placeholder"]
-    written = _mutated_values(inner, given)
+    placeholders = [n for n in inner if n.op == "placeholder"]
+    written = _mutated_values(inner, placeholders)
     for place, operand in enumerate(region.args[2:]):
         meta = operand.meta.get("val") if isinstance(operand, torch.fx.Node) else None
         if not isinstance(meta, torch.Tensor) or not meta.is_floating_point():
             continue
-        if given[place] in written:
+        if placeholders[place] in written:
             _need_leaf(operand)
             continue
         with graph.inserting_before(region):
@@ -83,11 +83,11 @@ def _need_leaf(operand: Any) -> None:
         base = base.args[0]
     if base.op != "placeholder" and "set_grad_enabled" not in str(base.target):
         frames = [line for line in (operand.meta.get("stack_trace") or "").splitlines() if line.strip()]
-        made = f", made by {frames[-1].strip()!r}" if frames else ""
+        origin = f", origin by {frames[-1].strip()!r}" if frames else ""
         fail(
             UsageError,
-            f"a tensor{made} is changed in place under no_grad, or behind detach(). Its gradient would go on as if it "
-            "were not; write y = y + (change).detach() instead.",
+            f"a tensor{origin} is changed in place under no_grad, or behind detach(). Its gradient would go on as if "
+            "it were not; write y = y + (change).detach() instead.",
         )
 
 
@@ -99,15 +99,15 @@ def _views(node: Any) -> bool:
 def _mutated_values(nodes: Iterable[Any], bases: Iterable[Any]) -> set[Any]:
     """Those of some values that are changed in place, themselves or through views."""
     of: dict[Any, set[Any]] = {base: {base} for base in bases}
-    found: set[Any] = set()
+    mutated: set[Any] = set()
     for node in nodes:
         schema = getattr(node.target, "_schema", None)
         if node.op != "call_function" or schema is None:
             continue
         for place, argument in enumerate(schema.arguments):
-            given = node.args[place] if place < len(node.args) else node.kwargs.get(argument.name)
-            if argument.alias_info is not None and isinstance(given, torch.fx.Node):
-                reached = of.get(given, set())
+            value = node.args[place] if place < len(node.args) else node.kwargs.get(argument.name)
+            if argument.alias_info is not None and isinstance(value, torch.fx.Node):
+                reached = of.get(value, set())
                 of[node] = of.get(node, set()) | reached
-                found |= reached if argument.alias_info.is_write else set()
-    return found
+                mutated |= reached if argument.alias_info.is_write else set()
+    return mutated

@@ -1,4 +1,4 @@
-"""The table: an ATen op, and the function that records what it means."""
+"""The table of ATen ops: the name of an op and the function that records it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,17 @@ INTERRUPTED = (TimeoutError, MemoryError)  # of whoever set an alarm or a limit:
 F = TypeVar("F", bound=Function)
 
 FAMILIES = (
-    *("rows.pointwise", "rows.arithmetic", "rows.logic", "rows.activations", "rows.creation", "rows.reductions"),
-    *("rows.cumulative_sort", "rows.shape", "rows.padding", "rows.indexing", "rows.scatter", "rows.matmul"),
-    *("rows.normalization", "rows.convolution", "rows.pooling", "rows.resize", "rows.random", "rows.recurrent"),
-    *("algebra.complex", "algebra.complex_functions", "algebra.linear_algebra", "algebra.eigen", "rows.special"),
+    *(
+        "rows.functions",
+        "rows.pointwise",
+        "rows.arithmetic",
+        "rows.creation",
+        "rows.reductions",
+        "rows.cumulative_sort",
+    ),
+    *("rows.shape", "rows.indexing", "rows.scatter", "rows.layers", "rows.spatial", "rows.convolution", "rows.pooling"),
+    *("rows.recurrent", "rows.special"),
+    *("algebra.complex", "algebra.complex_functions", "algebra.linear_algebra", "algebra.eigen"),
     *("backwards", "control"),
 )
 
@@ -108,7 +115,7 @@ def torch_op(name: str) -> Callable[[F], F]:
     def register(function: F) -> F:
         if not callable(function):
             fail(UsageError, f"@ws.torch_op({name!r}) stands before a function; received {function!r}.")
-        OWN[name] = AtenRow(name, lambda r, *args, **named: r.applied(function, args, named))
+        OWN[name] = AtenRow(name, lambda r, *args, **named: r.apply(function, args, named))
         return function
 
     return register

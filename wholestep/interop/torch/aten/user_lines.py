@@ -1,4 +1,4 @@
-"""The lines of whoever wrote a module: which line of its Python changes a value, reads a clock, or fails."""
+"""Lines of the user's Python: which line of a module changes a value, reads a clock, or fails."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def is_user_file(name: str) -> bool:
 
 def failing_line(error: BaseException) -> SourceLine | None:
     """The innermost user's line that an error came through."""
-    found, step = None, error.__traceback__
+    line, step = None, error.__traceback__
     while step is not None:
         if is_user_file(step.tb_frame.f_code.co_filename):
-            found = SourceLine(step.tb_frame.f_code.co_filename, step.tb_lineno)
+            line = SourceLine(step.tb_frame.f_code.co_filename, step.tb_lineno)
         step = step.tb_next
-    return found
+    return line
 
 
 def calling_line() -> SourceLine | None:
@@ -56,7 +56,7 @@ def watched_clocks() -> Iterator[dict[str, SourceLine]]:
     places = [(time, name) for name in _CLOCKS] + [(np.random, "default_rng")]
     originals = [getattr(holder, name) for holder, name in places]
 
-    def watched(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def record_calls(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **named: Any) -> Any:
             frame = sys._getframe(1)
             if is_user_file(frame.f_code.co_filename):
@@ -66,7 +66,7 @@ def watched_clocks() -> Iterator[dict[str, SourceLine]]:
         return call
 
     for (holder, name), function in zip(places, originals):
-        setattr(holder, name, watched(f"{holder.__name__.replace('numpy', 'np')}.{name}()", function))
+        setattr(holder, name, record_calls(f"{holder.__name__.replace('numpy', 'np')}.{name}()", function))
     try:
         yield seen
     finally:

@@ -43,12 +43,12 @@ def state_arrays(module: Any, programs: Any) -> dict[str, Held]:
     live: set[str] = set()
     for exported in programs:
         live |= {str(name) for _, kind, name in exported.placeholders() if name and is_leaf(exported, kind, name)}
-    changed = set().union(*(exported.changed for exported in programs))
+    changed = set().union(*(exported.mutations for exported in programs))
     parameters = dict(module.named_parameters(remove_duplicate=False))
     buffers = dict(module.named_buffers(remove_duplicate=False))
     saved = module.state_dict(keep_vars=True)
     first: dict[Any, str] = {}
-    found: dict[str, Held] = {}
+    arrays: dict[str, Held] = {}
     for name, tensor in {**parameters, **buffers}.items():
         if name not in saved and name not in live:
             continue  # a buffer that is not saved, and does not change: part of the graph
@@ -58,7 +58,7 @@ def state_arrays(module: Any, programs: Any) -> dict[str, Held]:
         array = _as_array(name, tensor)
         is_parameter = name in parameters and name not in changed and tensor.numel() > 0
         same = first.setdefault(key, name)
-        found[name] = Held(
+        arrays[name] = Held(
             array,
             is_parameter,
             is_parameter and tensor.requires_grad,
@@ -66,7 +66,7 @@ def state_arrays(module: Any, programs: Any) -> dict[str, Held]:
             tensor.is_complex(),
             "" if same == name else same,
         )
-    return found
+    return arrays
 
 
 def _as_array(name: str, tensor: Any) -> Array:

@@ -1,6 +1,6 @@
 """Functions of PyTorch's that are an operator, a method or a line here: `ws.mm`, `ws.addmm`, `ws.amax`.
 
-They take PyTorch's arguments and mean what they mean there; nothing else in the package uses them.
+They take PyTorch's arguments and mean what they mean there; rows of ATen and ONNX operators are recorded by them.
 """
 
 from wholestep.interop.torch.functions.pointwise import *  # noqa: F403  (its __all__)

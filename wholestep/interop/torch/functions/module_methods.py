@@ -1,4 +1,4 @@
-"""Methods of PyTorch's modules, over what modules hold here."""
+"""Methods of PyTorch's modules, for modules of ours."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def modules(module: Module) -> Iterator[Module]:
 
 def get_submodule(module: Module, target: str) -> Module:
     """The module of a path"""
-    found = dict(module.named_modules())
-    if target not in found:
-        known = ", ".join(filter(None, found))
-        fail(UnknownNameError, f"{type(module).__name__} has no module {target!r}; it has: {known}.")
-    return found[target]
+    modules_by_path = dict(module.named_modules())
+    if target not in modules_by_path:
+        paths = ", ".join(filter(None, modules_by_path))
+        fail(UnknownNameError, f"{type(module).__name__} has no module {target!r}; it has: {paths}.")
+    return modules_by_path[target]
 
 
 def get_layer(module: Module, name: str | None = None, index: int | None = None) -> Module:
@@ -64,10 +64,10 @@ def get_layer(module: Module, name: str | None = None, index: int | None = None)
 
 def get_parameter(module: Module, target: str) -> Parameter:
     """The parameter of a name"""
-    found = module.parameters()
-    if target not in found:
-        fail(UnknownNameError, f"{type(module).__name__} has no parameter {target!r}; it has: {', '.join(found)}.")
-    return found[target]
+    parameters = module.parameters()
+    if target not in parameters:
+        fail(UnknownNameError, f"{type(module).__name__} has no parameter {target!r}; it has: {', '.join(parameters)}.")
+    return parameters[target]
 
 
 def requires_grad_(module: Module, requires_grad: bool = True) -> Module:
@@ -87,12 +87,12 @@ def to_float(module: Module) -> Module:
     return module.astype("float32")
 
 
-def to(module: Module, *given: Any, dtype: object = None, device: object = None) -> Module:
+def to(module: Module, *targets: Any, dtype: object = None, device: object = None) -> Module:
     """Another float dtype; the device belongs to the run."""
     from wholestep.compiler.ir.types import as_dtype
     from wholestep.errors import WholestepError
 
-    for value in (*given, device):
+    for value in (*targets, device):
         if value is not None and str(value) != "cpu":
             try:
                 dtype = as_dtype(value)

@@ -1,4 +1,4 @@
-"""Functions of PyTorch's that take tensors element by element: operators by name, and what is a line of others."""
+"""Elementwise functions of PyTorch: operators by name, and one-line compositions."""
 
 from __future__ import annotations
 
@@ -121,8 +121,7 @@ def tan(x: Operand) -> Tensor:
 
 def sinh(x: Operand) -> Tensor:
     """(eˣ - e⁻ˣ) / 2, exact near 0"""
-    grown = primitives.expm1(x)
-    return 0.5 * (grown + grown / (grown + 1.0))
+    return 0.5 * (primitives.expm1(x) - primitives.expm1(-as_tensor(x)))
 
 
 def cosh(x: Operand) -> Tensor:
@@ -199,10 +198,10 @@ def clamp_max(x: Operand, max: Operand) -> Tensor:
 
 def nan_to_num(x: Operand, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
     """x with finite numbers in place of NaN and infinities"""
-    import numpy as np
-
     t = as_tensor(x)
-    largest = float(np.finfo(t.dtype.numpy).max)
+    if not t.dtype.is_float:
+        return t
+    largest = t.dtype.largest
     t = where(elementwise.isnan(t), nan, t)
     t = where(t == math.inf, largest if posinf is None else posinf, t)
     return where(t == -math.inf, -largest if neginf is None else neginf, t)

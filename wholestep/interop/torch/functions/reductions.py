@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wholestep.compiler.frontend.functions import statistics
+from wholestep.compiler.frontend.functions import primitives, statistics
 from wholestep.compiler.frontend.tensor import Axes, Operand, Tensor, as_tensor, pointwise
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import Extent, product, shape_text
@@ -66,6 +66,16 @@ def var_mean(x: Operand, axis: Axes = None, correction: int = 1, keepdims: bool 
 def std_mean(x: Operand, axis: Axes = None, correction: int = 1, keepdims: bool = False) -> tuple[Tensor, Tensor]:
     """Standard deviation and mean."""
     return statistics.std(x, axis, correction, keepdims), as_tensor(x).mean(axis, keepdims)
+
+
+def logsumexp_over(x: Tensor, axes: Sequence[int], keepdims: bool = False) -> Tensor:
+    """log Σ eˣ over several axes, which are merged into one."""
+    if len(axes) == 1:
+        return primitives.logsumexp(x, axes[0], keepdims)
+    others = [d for d in range(x.ndim) if d not in axes]
+    merged = x.permute([*others, *axes]).reshape((*(x.shape[d] for d in others), -1))
+    shape = tuple(1 if d in axes else e for d, e in enumerate(x.shape) if keepdims or d not in axes)
+    return primitives.logsumexp(merged, -1).reshape(shape)
 
 
 def numel(x: Tensor) -> Extent:

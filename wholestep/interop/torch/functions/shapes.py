@@ -1,4 +1,4 @@
-"""Functions of PyTorch's that move, choose and put elements."""
+"""Functions of PyTorch that move, select and scatter elements."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from wholestep.compiler.ir.types import Extent, Shape, as_dtype
 from wholestep.errors import HabitError, WholestepError
 
 __all__ = [
-    "dim", "expand_as", "new_full", "new_ones", "new_zeros", "numel", "pick_along", "size", "to", "to_bool",
+    "dim", "expand_as", "new_full", "new_ones", "new_zeros", "pick_along", "size", "to", "to_bool",
     "to_double", "to_float", "to_half", "to_int", "to_long", "view_as", "where_",
 ]  # fmt: skip
 
@@ -26,11 +26,6 @@ def size(x: Tensor, axis: int | None = None) -> Shape | Extent:
 def dim(x: Tensor) -> int:
     """`x.ndim`"""
     return x.ndim
-
-
-def numel(x: Tensor) -> Extent:
-    """How many elements: a number, or an expression of sizes that are not known yet."""
-    return x.node.type.elements
 
 
 def to_float(x: Tensor) -> Tensor:
@@ -63,9 +58,9 @@ def to_bool(x: Tensor) -> Tensor:
     return x != 0
 
 
-def to(x: Tensor, *given: Any, dtype: object = None, device: object = None) -> Tensor:
+def to(x: Tensor, *targets: Any, dtype: object = None, device: object = None) -> Tensor:
     """Another dtype, or that of another tensor; the device belongs to the session."""
-    for value in (*given, device):
+    for value in (*targets, device):
         if isinstance(value, Tensor):
             dtype = value.dtype
         elif value is not None and value != "cpu":
@@ -115,5 +110,5 @@ def new_full(x: Tensor, shape: object, value: Any, dtype: object = None) -> Tens
     return full(shape, value, x.dtype if dtype is None else dtype)
 
 
-def _shape(given: Sequence[object]) -> object:
-    return given[0] if len(given) == 1 and isinstance(given[0], tuple | list) else tuple(given)
+def _shape(sizes: Sequence[object]) -> object:
+    return sizes[0] if len(sizes) == 1 and isinstance(sizes[0], tuple | list) else tuple(sizes)

@@ -1,8 +1,8 @@
-"""`torch.X`, looked for as `ws.X`."""
+"""Table of the names `torch.X`, looked up as `ws.X`."""
 
 from __future__ import annotations
 
-from wholestep.interop.name_tables import NameTable
+from wholestep.interop.name_tables import DEVICE, PRECISION, RANKS, NameTable
 
 _LINES = "wholestep.interop.torch.functions"  # those that are a line here
 
@@ -13,15 +13,9 @@ _NOT_QUANTISED = (
 _NOT_SPARSE = "tensors are dense here; rows by index are ws.take and ws.scatter_add"
 _DECIDES = "the compiler chooses kernels for the whole step; ws.build_session(...).report() says what it chose"
 _AFTER = "a value exists only after a step: make it an output, or keep(name) it and read session.get(name)"
-_NUMPY = "data are NumPy arrays: prepare them with NumPy, np.{plain}(...)"
 _IN_NUMPY = "it is not here; of data compute it with NumPy beforehand, of weights after session.get(name)"
 _MODE = "nothing to write: session.step trains, predict and evaluate do not"
 _SEED = "write ws.manual_seed(0) for the process, or seed=0 to ws.fit and ws.build_session for one network"
-_PRECISION = "write precision='bfloat16' or 'float16' to ws.fit or ws.build_session"
-_DEVICE = "the device belongs to the run: ws.fit(..., device='cuda'), also of ws.build_session, predict and evaluate"
-_RANKS = (
-    "several processes and machines train by `wholestep launch -n 4 train.py` with ws.fit(..., workers=ws.Workers(4))"
-)
 _THREADS = "threads belong to the session: ws.build_session(..., threads=2), ws.fit(..., threads=2)"
 _WINDOW = "make it with NumPy once: it is data, np.hanning(n) and the like"
 _SHAPE = "what a shape is is known while the program is recorded: ask x.shape and x.dtype in Python"
@@ -100,13 +94,6 @@ TORCH = NameTable(
     },
     say={
         # training
-        "no_grad": _MODE,
-        "enable_grad": _MODE,
-        "inference_mode": _MODE,
-        "set_grad_enabled": _MODE,
-        "is_grad_enabled": _MODE,
-        "is_inference_mode_enabled": _MODE,
-        "is_inference": _MODE,
         "autograd": "gradients are recorded: ws.gradients(loss, params), which nests; own rules are ws.custom_gradient",
         "compile": "nothing to write: every step is compiled as a whole",
         "compiler": "nothing to write: every step is compiled as a whole; ws.CompileOptions has the switches",
@@ -120,35 +107,12 @@ TORCH = NameTable(
         "cond": "both sides are computed, ws.where(condition, a, b) chooses",
         "save": "write model.save('model.safetensors'); a whole run is ws.save_checkpoint",
         "load": "write model.load('model.safetensors'); torch's own files too, model.load('model.pt')",
-        "seed": _SEED,
-        "initial_seed": _SEED,
-        "get_rng_state": _SEED,
-        "set_rng_state": _SEED,
-        "random": _SEED,
-        "Generator": _SEED,
-        "default_generator": _SEED,
-        "autocast": _PRECISION,
-        "amp": _PRECISION,
         "GradScaler": "float16 has its own: ws.fit(..., precision='float16', loss_scale=ws.LossScale())",
-        "device": _DEVICE,
-        "get_default_device": _DEVICE,
-        "set_default_device": _DEVICE,
-        "cuda": f"{_DEVICE}; `wholestep doctor` says whether there is a GPU",
-        "cpu": _DEVICE,
-        "mps": _DEVICE,
-        "accelerator": _DEVICE,
-        "get_device": _DEVICE,
-        "set_num_threads": _THREADS,
-        "get_num_threads": _THREADS,
-        "set_num_interop_threads": _THREADS,
-        "get_num_interop_threads": _THREADS,
+        "cuda": f"{DEVICE}; `wholestep doctor` says whether there is a GPU",
         "use_deterministic_algorithms": "nothing to write: the same seed gives the same bits, with any number of threads",
-        "set_float32_matmul_precision": _PRECISION,
-        "set_default_dtype": "say it to the model: model.astype('float64')",
-        "set_default_tensor_type": "say it to the model: model.astype('float64')",
         "get_default_dtype": "layers are float32 unless they are told: ws.nn.Linear(3, 4, dtype='float64')",
-        "distributed": _RANKS,
-        "multiprocessing": f"threads=2 of ws.fit says how many cores a process takes; {_RANKS}",
+        "distributed": RANKS,
+        "multiprocessing": f"threads=2 of ws.fit says how many cores a process takes; {RANKS}",
         "profiler": "ws.Profiler() is a callback, session.profile() measures kernels",
         "hub": "models are in ws.models; weights of others load by name: model.load_state_dict(...)",
         "distributions": "write the formula: mean + std * ws.random_normal(x, x.shape), and its log-density",
@@ -156,19 +120,12 @@ TORCH = NameTable(
         "set_printoptions": "tensors have no values to print while the program is recorded",
         # tensors
         "F": "write: from wholestep.nn import functional as F",
-        "tensor": "data are NumPy arrays, as they are; a constant inside forward is ws.constant(value)",
-        "as_tensor": "data are NumPy arrays, as they are; a constant inside forward is ws.constant(value)",
-        "asarray": "data are NumPy arrays, as they are; a constant inside forward is ws.constant(value)",
-        "from_numpy": "data are NumPy arrays, as they are; a constant inside forward is ws.constant(value)",
         "scalar_tensor": "a constant inside forward is ws.constant(value)",
         "frombuffer": "data are NumPy arrays: np.frombuffer(...)",
         "from_file": "data are NumPy arrays: np.memmap(...)",
         "from_dlpack": "data are NumPy arrays: np.from_dlpack(x)",
         "to_dlpack": "read it as an array first: session.get(name)",
         "is_tensor": "write isinstance(x, ws.Tensor)",
-        "empty": "every tensor has a value: ws.zeros(shape)",
-        "empty_permuted": "every tensor has a value: ws.zeros(shape)",
-        "empty_strided": "every tensor has a value: ws.zeros(shape)",
         "empty_like": "every tensor has a value: ws.zeros_like(x)",
         "Size": "a shape is a tuple: x.shape",
         "newaxis": "write x[:, None]",
@@ -179,13 +136,9 @@ TORCH = NameTable(
         "randint_like": "write ws.random_integers(x, x.shape, low, high)",
         "randperm": "orders belong to the data: ws.DataLoader(..., shuffle=True), or np.random.permutation(n)",
         "multinomial": "draw by Gumbel: (log_p - ws.log(-ws.log(ws.random_uniform(log_p, log_p.shape)))).argmax(-1)",
-        "poisson": "it is not drawn inside a step; draw it with NumPy and pass it as an input",
-        "binomial": "it is not drawn inside a step; draw it with NumPy and pass it as an input",
         "index_reduce": "sums are ws.scatter_add(updates, index, size)",
         "put": "write ws.where(mask, value, x)",
         "masked_select": "how many elements are left is not known beforehand; write ws.where(mask, x, 0.0)",
-        "nonzero": "how many there are is not known beforehand; write ws.where(condition, a, b)",
-        "argwhere": "how many there are is not known beforehand; write ws.where(condition, a, b)",
         "unique": "how many there are is not known beforehand; of data: np.unique(y, return_inverse=True)",
         "unique_consecutive": "how many there are is not known beforehand; of data: np.unique(...)",
         "msort": "write ws.sort(x, 0)",
@@ -223,8 +176,6 @@ TORCH = NameTable(
         "diagflat": "write ws.diag_embed(x.reshape(-1))",
         "tril_indices": "write ws.tril(x), or the indices with np.tril_indices(n)",
         "triu_indices": "write ws.triu(x), or the indices with np.triu_indices(n)",
-        "meshgrid": "write a[:, None] and b[None, :]: shapes broadcast",
-        "cartesian_prod": "write a[:, None] and b[None, :]: shapes broadcast",
         "combinations": "make the index pairs with NumPy and take them: ws.take(x, pairs)",
         "broadcast_shapes": "of numbers: np.broadcast_shapes(a, b)",
         "while_loop": "a loop of known length is ws.scan(step, start, xs)",
@@ -256,12 +207,8 @@ TORCH = NameTable(
         "lstm": "the layer is ws.nn.LSTM",
         "gru": "the layer is ws.nn.GRU",
         "feature_dropout": "the layer drops whole channels: multiply by ws.dropout(ws.ones_like(x[:, :, :1, :1]), p)",
-        "alpha_dropout": "write ws.dropout(x, p)",
-        "feature_alpha_dropout": "write ws.dropout(x, p)",
-        "native_dropout": "write ws.dropout(x, p)",
         "embedding": "write ws.take(weight, tokens), or ws.nn.functional.embedding(tokens, weight)",
         "embedding_bag": "write ws.take(table, tokens).sum(1)",
-        "get_float32_matmul_precision": _PRECISION,
         "finfo": "of NumPy's dtypes: np.finfo('float32')",
         "iinfo": "of NumPy's dtypes: np.iinfo('int32')",
         "unravel_index": "write i // columns and i % columns of arrays; of tensors ws.floor_divide and ws.mod",
@@ -273,6 +220,18 @@ TORCH = NameTable(
         "version": "write ws.__version__",
     },
     groups=(
+        ("no_grad enable_grad inference_mode set_grad_enabled is_grad_enabled is_inference_mode_enabled is_inference", _MODE),
+        ("seed initial_seed get_rng_state set_rng_state random Generator default_generator", _SEED),
+        ("autocast amp set_float32_matmul_precision get_float32_matmul_precision", PRECISION),
+        ("device get_default_device set_default_device cpu mps accelerator get_device", DEVICE),
+        ("set_num_threads get_num_threads set_num_interop_threads get_num_interop_threads", _THREADS),
+        ("set_default_dtype set_default_tensor_type", "say it to the model: model.astype('float64')"),
+        ("tensor as_tensor asarray from_numpy", "data are NumPy arrays, as they are; a constant inside forward is ws.constant(value)"),
+        ("empty empty_permuted empty_strided", "every tensor has a value: ws.zeros(shape)"),
+        ("poisson binomial", "it is not drawn inside a step; draw it with NumPy and pass it as an input"),
+        ("nonzero argwhere", "how many there are is not known beforehand; write ws.where(condition, a, b)"),
+        ("meshgrid cartesian_prod", "write a[:, None] and b[None, :]: shapes broadcast"),
+        ("alpha_dropout feature_alpha_dropout native_dropout", "write ws.dropout(x, p)"),
         ("sqrt_ exp_ *_copy", "tensors are never changed in place and have no memory of their own: write the function itself"),
         ("*_", "tensors are never changed in place: write x = ws.{plain}(x)"),
         ("angle", "of a pair of real and imaginary parts: ws.atan2(imaginary, real)"),
@@ -297,7 +256,7 @@ TORCH = NameTable(
         ("trapz trapezoid cumulative_trapezoid", "write ((y[1:] + y[:-1]) * dx / 2).sum()"),
         ("is_nonzero is_same_size is_signed is_neg is_distributed can_cast promote_types result_type", _SHAPE),
         ("*Tensor", "tensors are made by functions: ws.zeros(shape, dtype='float32'), ws.constant(value)"),
-        ("*autocast*", _PRECISION),
+        ("*autocast*", PRECISION),
         ("*deterministic*", "nothing to write: the same seed gives the same bits, with any number of threads"),
         ("is_anomaly_* set_anomaly_*", "ws.fit(..., nonfinite='raise') names the step, the layer and the line"),
         ("adaptive_* avg_pool* max_pool* conv_transpose* conv3d pixel_* instance_norm", "the layers are in ws.nn; ws.conv2d, ws.max_pool2d, ws.avg_pool2d are functions"),

@@ -1,8 +1,8 @@
-"""Attributes and methods of their tensors, modules, parameters and results."""
+"""Tables of attributes and methods of torch's tensors, modules, parameters and results."""
 
 from __future__ import annotations
 
-from wholestep.interop.name_tables import NameTable
+from wholestep.interop.name_tables import DEVICE, MODE, NameTable
 
 _LINES = "wholestep.interop.torch.functions"
 _TENSOR, _MODULE = f"{_LINES}.tensor_methods", f"{_LINES}.module_methods"
@@ -10,8 +10,6 @@ _TENSOR, _MODULE = f"{_LINES}.tensor_methods", f"{_LINES}.module_methods"
 _IN_PLACE = "tensors are never changed in place; a state takes a new value with g.update(state, value)"
 _TRAINED = "parameters (g.parameter) are trained, inputs and states are not; ws.stop_gradient(x) cuts a path"
 _AFTER = "a value exists only after a step. Make it an output, or keep(name) it and read session.get(name)"
-_MODE = "whether a step trains belongs to the entry point (session.step trains, predict and evaluate do not)"
-_DEVICE = "the device belongs to the run: ws.fit(..., device='cuda'), also of ws.build_session, predict and evaluate"
 _HALF = "leave the model as it is and say precision='bfloat16' to ws.fit or ws.build_session"
 _HOOK = "ws.fit(..., observer=ws.ConsoleObserver()) sees what every layer gives; tensor.keep(name) keeps one value"
 
@@ -28,7 +26,7 @@ _LINES_TOO = (
     "sub div neg eq ne lt le gt ge logical_and logical_not logical_or tan sinh cosh erfc logit xlogy logaddexp hypot "
     "deg2rad rad2deg frac fmod heaviside clamp_min clamp_max nan_to_num addcmul addcdiv bmm dot outer inner addmm "
     "baddbmm tensordot dist amax amin var_mean std_mean t index_select select narrow repeat_interleave diagonal "
-    "diag_embed trace rand_like randn_like bernoulli is_floating_point"
+    "diag_embed trace numel rand_like randn_like bernoulli is_floating_point"
 )
 
 TENSORS = NameTable(
@@ -39,7 +37,7 @@ TENSORS = NameTable(
         **{name: f"{_LINES}:{name}" for name in _LINES_TOO.split()},
         **{
             name: f"{_TENSOR}:{name}"
-            for name in ["dim", "expand_as", "new_full", "new_ones", "new_zeros", "numel", "size", "to", "view_as"]
+            for name in ["dim", "expand_as", "new_full", "new_ones", "new_zeros", "size", "to", "view_as"]
         },
         **{name: f"{_TENSOR}:to_{name}" for name in ("bool", "double", "float", "half", "int", "long")},
         "gather": f"{_TENSOR}:pick_along",
@@ -84,7 +82,7 @@ TENSORS = NameTable(
         "tile": "ws.repeat",
         "ravel": "ws.flatten",
         "ndimension": f"{_TENSOR}:dim",
-        "nelement": f"{_TENSOR}:numel",
+        "nelement": f"{_LINES}:numel",
         "type": f"{_TENSOR}:to",
         "type_as": f"{_TENSOR}:to",
         "where": f"{_TENSOR}:where_",
@@ -98,23 +96,10 @@ TENSORS = NameTable(
     say={
         "backward": "gradients are recorded, ws.gradients(loss, params); a session takes those of the first output itself",
         "grad": "ask for it while recording: grads = ws.gradients(loss, params)",
-        "item": _AFTER,
         "retrieve": "keep the tensor, tensor.keep(), and read session.get(tensor) after session.step",
-        "numpy": _AFTER,
-        "tolist": _AFTER,
-        "cpu": _AFTER,
         "data": "a tensor is its value; without a gradient it is ws.stop_gradient(x)",
-        "requires_grad": _TRAINED,
-        "requires_grad_": _TRAINED,
         "retain_grad": "ask for it while recording: grads = ws.gradients(loss, [x])",
-        "is_leaf": _TRAINED,
         "grad_fn": "x.node is what was recorded",
-        "cuda": _DEVICE,
-        "is_cuda": _DEVICE,
-        "get_device": _DEVICE,
-        "pin_memory": _DEVICE,
-        "values": "x.max(axis) gives the values alone, x.argmax(axis) the indices",
-        "indices": "x.max(axis) gives the values alone, x.argmax(axis) the indices",
         "scatter_add": "write x + ws.scatter_add(updates, index, size)",
         "masked_select": "how many elements are left is not known beforehand; write ws.where(mask, x, 0.0)",
         "nonzero": "how many there are is not known beforehand; write ws.where(condition, a, b)",
@@ -122,13 +107,7 @@ TENSORS = NameTable(
         "sort": "ws.sort(x, axis) gives the values alone, ws.argsort(x, axis) the indices",
         "median": "write ws.sort(x)[..., (n - 1) // 2]",
         "bfloat16": "write x.astype('bfloat16')",
-        "short": "write x.astype('int32')",
         "byte": "write x.astype('uint8')",
-        "char": "write x.astype('int32')",
-        "stride": "tensors have no memory of their own",
-        "is_contiguous": "tensors have no memory of their own",
-        "storage": "tensors have no memory of their own",
-        "data_ptr": "tensors have no memory of their own",
         "as_strided": "write x[...] with slices, x.reshape(...) and x.permute(...)",
         "diag": "a vector as a matrix is x.diag_embed(), the diagonal of one x.diagonal()",
         "bincount": "write ws.bincount(x, size)",
@@ -138,30 +117,20 @@ TENSORS = NameTable(
         "set": "give the value when the tensor is made: g.named_tensor(name, value); later, session.set(name, value)",
         "assign": _IN_PLACE,
         "T_": "write x.T",
-        "H": "write x.mT; there are no complex numbers here",
-        "mH": "write x.mT; there are no complex numbers here",
-        "real": "there are no complex numbers here",
-        "imag": "there are no complex numbers here",
         "append": "write ws.concat([x, y])",
         "copy": "nothing to write: tensors are never changed",
         "len": "write x.shape[0]",
         "take": "write ws.take(x.reshape(-1), index)",
         "new_tensor": "a constant is ws.constant(value)",
         "new_empty": "write x.new_zeros(shape)",
-        "is_cpu": _DEVICE,
         "resize": "write x.reshape(...)",
-        "to_dense": "tensors are dense here",
         "equal": "write ws.all(x == y)",
         "allclose": "write ws.all(ws.abs(x - y) <= 1e-6)",
         "expand_dims": "write x.unsqueeze(axis)",
         "fill": "write ws.full_like(x, value)",
         "cross": "write it from a[..., 0] ... b[..., 2] and ws.stack(..., axis=-1)",
         "diff": "write x[1:] - x[:-1]",
-        "is_sparse": "tensors are dense here",
-        "layout": "tensors are dense here",
         "names": "x.name is its name; sizes have names in x.shape",
-        "element_size": "write x.dtype.itemsize",
-        "itemsize": "write x.dtype.itemsize",
         "nbytes": "write x.numel() * x.dtype.itemsize",
     },
     differs={
@@ -169,6 +138,16 @@ TENSORS = NameTable(
         "min": "along an axis the values alone; the indices are x.argmin(axis)",
     },
     groups=(
+        ("item numpy tolist cpu", _AFTER),
+        ("requires_grad requires_grad_ is_leaf", _TRAINED),
+        ("cuda is_cuda get_device pin_memory is_cpu", DEVICE),
+        ("values indices", "x.max(axis) gives the values alone, x.argmax(axis) the indices"),
+        ("short char", "write x.astype('int32')"),
+        ("stride is_contiguous storage data_ptr", "tensors have no memory of their own"),
+        ("H mH", "write x.mT; there are no complex numbers here"),
+        ("real imag", "there are no complex numbers here"),
+        ("to_dense is_sparse layout", "tensors are dense here"),
+        ("element_size itemsize", "write x.dtype.itemsize"),
         ("*_", _IN_PLACE + "; write x = x.{plain}(...)"),
         ("angle", "of a pair of real and imaginary parts: ws.atan2(imaginary, real)"),
         ("cholesky* det logdet slogdet inverse pinverse qr svd lu matrix_*", "there is no linear algebra beyond products here; compute it with np.linalg outside of the step"),
@@ -190,12 +169,7 @@ MODULES = NameTable(
         "training": "wholestep.nn.module.freezing:BY_ENTRY_POINT",
     },
     say={
-        "train": _MODE,
-        "eval": _MODE,
         "zero_grad": "gradients live within one step; there is nothing to set to zero",
-        "cuda": _DEVICE,
-        "half": _HALF,
-        "bfloat16": _HALF,
         "type": "write model.astype('float64')",
         "to_empty": "numbers are made when the model is first used",
         "share_memory": "ranks are processes with weights of their own: ws.fit(..., workers=ws.Workers(4))",
@@ -209,24 +183,15 @@ MODULES = NameTable(
         "predict_on_batch": "write model.predict(x)",
         "train_step": "write a @ws.step: it records a whole step",
         "add_loss": "write the step with @ws.step and add it to the loss",
-        "add_metric": "give ws.fit metrics=[...]",
         "add_weight": "assign it: self.name = ws.nn.Parameter(shape)",
         "add": "write ws.nn.Sequential(*layers), with all of them",
         "build": "layers are told their sizes when they are made",
         "call": "define `forward`",
-        "trainable_variables": "write model.parameters()",
-        "trainable_weights": "write model.parameters()",
         "non_trainable_weights": "write model.named_buffers()",
-        "weights": "write model.state_dict()",
-        "variables": "write model.state_dict()",
         "get_weights": "write model.state_dict(), arrays by name",
         "set_weights": "write model.load_state_dict(arrays by name)",
         "save_weights": "write model.save('model.safetensors')",
         "load_weights": "write model.load('model.safetensors')",
-        "to_json": "a model is its Python class; its numbers are model.save('model.safetensors')",
-        "get_config": "a model is its Python class; its numbers are model.save('model.safetensors')",
-        "count_params": "write sum(p.elements for p in model.parameters().values())",
-        "num_parameters": "write sum(p.elements for p in model.parameters().values())",
         "layers": "write model.children(), modules by name",
         "clone": "write copy.deepcopy(model), which has the same weights",
         "requires_grad": "write model.trainable, or parameter.requires_grad",
@@ -236,10 +201,7 @@ MODULES = NameTable(
         "optimizer": "the optimizer belongs to the session: session.optimizer",
         "configure_optimizers": "give ws.fit optimizer=ws.AdamW(lr=...)",
         "training_step": "write ws.fit(model, (x, y), loss=...), or a @ws.step",
-        "log": "give ws.fit metrics=[...]",
-        "device": _DEVICE,
         "dtype": "layers have one each: model.layer.weight.dtype",
-        "state": "write model.state_dict()",
         "predict_proba": "write model.predict(x) and take the softmax of it, or loss functions that take raw scores",
         "score": "write model.evaluate(x, y, loss=..., metrics=['accuracy'])",
     },
@@ -250,8 +212,16 @@ MODULES = NameTable(
         "load_state_dict": "takes torch's state_dict as it is, and returns a report of what did not match",
     },
     groups=(
+        ("train eval", MODE),
+        ("cuda device", DEVICE),
+        ("half bfloat16", _HALF),
+        ("add_metric log", "give ws.fit metrics=[...]"),
+        ("trainable_variables trainable_weights", "write model.parameters()"),
+        ("weights variables state", "write model.state_dict()"),
+        ("to_json get_config", "a model is its Python class; its numbers are model.save('model.safetensors')"),
+        ("count_params num_parameters", "write sum(p.elements for p in model.parameters().values())"),
         ("register_*hook* register_load_* register_state_*", _HOOK),
-        ("ipu xpu mtia", _DEVICE),
+        ("ipu xpu mtia", DEVICE),
         ("set_submodule get_extra_state set_extra_state", "assign it: self.name = module"),
     ),
 )  # fmt: skip
@@ -268,22 +238,17 @@ PARAMETERS = NameTable(
     },
     say={
         "grad": "gradients live within one step: session.gradient_stats(), or ws.gradients(loss, params) in a @ws.step",
-        "numpy": "write model.state_dict()[name]",
-        "detach": "write model.state_dict()[name]",
-        "cpu": "write model.state_dict()[name]",
-        "item": "write model.state_dict()[name]",
-        "tolist": "write model.state_dict()[name]",
         "clone": "write model.state_dict()[name], which is a copy",
-        "device": _DEVICE,
-        "cuda": _DEVICE,
-        "to": _DEVICE,
-        "register_hook": "gradients live within one step: change them in a @ws.step, between ws.gradients and the optimizer's update",
-        "register_post_accumulate_grad_hook": "gradients live within one step: change them in a @ws.step, between ws.gradients and the optimizer's update",
-        "assign": "write model.load_state_dict({name: array}, strict=False)",
-        "set_value": "write model.load_state_dict({name: array}, strict=False)",
         "T": "a parameter is a tensor inside forward; its numbers are model.state_dict()[name]",
     },
     groups=(
+        ("numpy detach cpu item tolist", "write model.state_dict()[name]"),
+        ("device cuda to", DEVICE),
+        (
+            "register_hook register_post_accumulate_grad_hook",
+            "gradients live within one step: change them in a @ws.step, between ws.gradients and the optimizer's update",
+        ),
+        ("assign set_value", "write model.load_state_dict({name: array}, strict=False)"),
         ("sum mean norm std var abs max min", "its numbers are an array: model.state_dict()[name].{name}()"),
         (
             "*_",
@@ -298,10 +263,9 @@ RESULTS = NameTable(
     say={
         "backward": "session.step has computed the gradients and applied the update already; go on with the next step",
         "item": "write result.loss, or float(result)",
-        "detach": "write float(result)",
         "numpy": "write float(result), or np.asarray(result.loss)",
-        "cpu": "write float(result)",
     },
+    groups=(("detach cpu", "write float(result)"),),
 )
 
 LOSS_VALUES = NameTable(
@@ -310,13 +274,12 @@ LOSS_VALUES = NameTable(
     say={
         "backward": "gradients are optimizer.step(model.parameters(), ws.compute_gradients(loss, model)); ws.fit and a @ws.step compute loss, gradients and update in one call",
         "grad": "write ws.compute_gradients(loss, model), arrays by name",
-        "detach": "it is a float already",
-        "cpu": "it is a float already",
         "numpy": "it is a float already: np.float32(loss)",
-        "requires_grad": "write ws.compute_gradients(loss, model)",
-        "requires_grad_": "write ws.compute_gradients(loss, model)",
-        "grad_fn": "write ws.compute_gradients(loss, model)",
         "mean": "it is one number already; reduction='none' gives one for each row",
         "sum": "it is one number already; reduction='sum' adds up rows",
     },
+    groups=(
+        ("detach cpu", "it is a float already"),
+        ("requires_grad requires_grad_ grad_fn", "write ws.compute_gradients(loss, model)"),
+    ),
 )  # fmt: skip

@@ -1,8 +1,8 @@
-"""NameTable of the submodules of torch: nn, nn.functional, nn.init, nn.utils, optim, utils.data; and of keras.utils."""
+"""Tables of names of torch's submodules (nn, nn.functional, nn.init, nn.utils, optim, utils.data) and of keras.utils."""
 
 from __future__ import annotations
 
-from wholestep.interop.name_tables import NameTable
+from wholestep.interop.name_tables import CELL, RANKS, NameTable
 
 _SAME = (
     "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool1d adaptive_max_pool2d avg_pool1d avg_pool2d avg_pool3d "
@@ -19,8 +19,6 @@ FUNCTIONAL = NameTable(
         **{name: f"ws.{name}" for name in _SAME.split()},
     },
     say={
-        "alpha_dropout": "write ws.dropout(x, p)",
-        "feature_alpha_dropout": "write ws.dropout(x, p)",
         "dropout1d": "write x * ws.dropout(ws.ones_like(x[:, :, :1]), p): whole channels",
         "dropout2d": "write x * ws.dropout(ws.ones_like(x[:, :, :1, :1]), p): whole channels",
         "dropout3d": "write x * ws.dropout(ws.ones_like(x[:, :, :1, :1, :1]), p): whole channels",
@@ -28,11 +26,9 @@ FUNCTIONAL = NameTable(
         "kl_div": "ws.losses.kl_div takes raw scores; of logarithms: (target * (ws.log(target) - x)).sum(-1).mean()",
         "ctc_loss": "write ws.losses.ctc_loss(logits, labels, input_lengths, target_lengths)",
         "cosine_embedding_loss": "write ws.losses.cosine_embedding_loss",
-        "hinge_embedding_loss": "write ws.losses.hinge_loss",
         "gaussian_nll_loss": "write ws.losses.gaussian_nll_loss",
         "poisson_nll_loss": "write ws.losses.poisson_nll_loss",
         "triplet_margin_with_distance_loss": "write ws.relu(distance(a, p) - distance(a, n) + margin).mean()",
-        "multi_margin_loss": "write ws.losses.hinge_loss",
         "multilabel_margin_loss": "write ws.losses.binary_cross_entropy, one answer for each label",
         "multilabel_soft_margin_loss": "write ws.losses.binary_cross_entropy",
         "soft_margin_loss": "write ws.softplus(-target * x).mean()",
@@ -42,16 +38,16 @@ FUNCTIONAL = NameTable(
         "gumbel_softmax": "write ws.softmax((x - ws.log(-ws.log(ws.random_uniform(x, x.shape)))) / tau)",
         "instance_norm": "write ws.group_norm(x, channels), or ws.nn.InstanceNorm2d(channels)",
         "rrelu": "write ws.leaky_relu(x, slope)",
-        "upsample": "write ws.interpolate(x, scale_factor=2)",
-        "upsample_nearest": "write ws.interpolate(x, scale_factor=2)",
         "upsample_bilinear": "write ws.interpolate(x, scale_factor=2, mode='bilinear')",
         "pdist": "write ws.cdist(x, x)",
         "conv_tbc": "write ws.conv1d(x.permute(1, 2, 0), w)",
-        "channel_shuffle": "write x.reshape(n, groups, c // groups, h, w).transpose(1, 2).reshape(x.shape)",
-        "native_channel_shuffle": "write x.reshape(n, groups, c // groups, h, w).transpose(1, 2).reshape(x.shape)",
         "grad": "gradients of convolutions are those of ws.gradients(loss, [x])",
     },
     groups=(
+        ("alpha_dropout feature_alpha_dropout", "write ws.dropout(x, p)"),
+        ("hinge_embedding_loss multi_margin_loss", "write ws.losses.hinge_loss"),
+        ("upsample upsample_nearest", "write ws.interpolate(x, scale_factor=2)"),
+        ("channel_shuffle native_channel_shuffle", "write x.reshape(n, groups, c // groups, h, w).transpose(1, 2).reshape(x.shape)"),
         ("*_", "tensors are never changed in place: write x = ws.nn.functional.{plain}(x)"),
         ("*_with_indices", "write the pool itself, or ws.max_pool2d_with_indices"),
         ("max_unpool*", "write ws.max_unpool2d(x, indices, size)"),
@@ -64,22 +60,13 @@ FUNCTIONAL = NameTable(
 INIT = NameTable(
     theirs="torch.nn.init",
     ours="ws.nn.init",
-    same={},
-    say={
-        "sparse_": "write ws.nn.init.copy_(layer.weight, array) with an array of your own",
-        "sparse": "write ws.nn.init.copy_(layer.weight, array) with an array of your own",
-    },
     groups=(
+        ("sparse_ sparse", "write ws.nn.init.copy_(layer.weight, array) with an array of your own"),
         ("dirac eye", "write ws.nn.init.{name}_(layer.weight)"),
         ("constant kaiming_* normal orthogonal uniform xavier_*", "write ws.nn.init.{name}_(layer.weight), or ws.init.{name} beforehand"),
     ),
 )  # fmt: skip
 
-_CELL = "one step of a loop of your own is written with ws.scan; whole layers are ws.nn.LSTM, ws.nn.GRU, ws.nn.RNN"
-
-_RANKS = (
-    "several processes and machines train by `wholestep launch -n 4 train.py` with ws.fit(..., workers=ws.Workers(4))"
-)
 
 NN = NameTable(
     theirs="torch.nn",
@@ -90,8 +77,6 @@ NN = NameTable(
         "utils": "wholestep.interop.names:NN_UTILS",
     },
     say={
-        "AlphaDropout": "write ws.nn.Dropout(p)",
-        "FeatureAlphaDropout": "write ws.nn.Dropout(p)",
         "RReLU": "write ws.nn.LeakyReLU(slope)",
         "Container": "write ws.nn.Module",
         "UninitializedParameter": "parameters have their shape: ws.nn.Parameter(shape)",
@@ -113,16 +98,16 @@ NN = NameTable(
         "MarginRankingLoss": "write ws.losses.margin_ranking_loss(first, second, target)",
         "TripletMarginLoss": "write ws.losses.triplet_margin_loss(anchor, positive, negative)",
         "TripletMarginWithDistanceLoss": "write ws.relu(distance(a, p) - distance(a, n) + margin).mean()",
-        "DataParallel": _RANKS,
-        "parallel": _RANKS,
         "modules": "layers are in ws.nn",
         "attention": "write ws.attention(q, k, v), or ws.nn.MultiHeadAttention",
         "grad": "gradients of convolutions are those of ws.gradients(loss, [x])",
         "RNNBase": "write ws.nn.RNN, ws.nn.LSTM or ws.nn.GRU",
     },
     groups=(
+        ("AlphaDropout FeatureAlphaDropout", "write ws.nn.Dropout(p)"),
+        ("DataParallel parallel", RANKS),
         ("Lazy*", "layers are told their sizes: leave out 'Lazy' and give the number of inputs, ws.nn.Linear(inputs, outputs)"),
-        ("*Cell *CellBase", _CELL),
+        ("*Cell *CellBase", CELL),
         ("MaxUnpool1d MaxUnpool3d", "of images: ws.nn.MaxUnpool2d(window)(values, places)"),
         ("FractionalMaxPool* LPPool*", "write ws.nn.MaxPool2d, ws.nn.AvgPool2d or ws.nn.AdaptiveAvgPool2d"),
         ("*Pad1d *Pad2d *Pad3d", "write ws.pad(x, amounts, mode=...) in forward, amounts a pair for each axis"),
@@ -201,16 +186,10 @@ UTILS = NameTable(
     ours="ws.utils",
     say={
         "to_categorical": "not needed: loss='cross_entropy' takes class numbers; one-hot rows are np.eye(classes, dtype='float32')[y]",
-        "set_random_seed": "write ws.manual_seed(0); np.random and random have seeds of their own",
-        "seed_everything": "write ws.manual_seed(0); np.random and random have seeds of their own",
         "load_model": "a file holds weights, the class stays in your code: build the model, then model.load('model.safetensors')",
         "save_model": "write model.save('model.safetensors'): weights by name; the class stays in your code",
         "clone_model": "write copy.deepcopy(model), which has the same weights; a network with others is built anew",
-        "model_to_dot": "ws.export_onnx(model, 'net.onnx', example=x) writes a file that Netron draws; print(model.summary()) is a table",
-        "plot_model": "ws.export_onnx(model, 'net.onnx', example=x) writes a file that Netron draws; print(model.summary()) is a table",
         "Progbar": "ws.fit shows one; in a loop of your own ws.Progress() is a callback",
-        "Sequence": "write a class with __len__ and __getitem__ for ws.DataLoader, or any iterable of batches",
-        "PyDataset": "write a class with __len__ and __getitem__ for ws.DataLoader, or any iterable of batches",
         "normalize": "write x / np.linalg.norm(x, axis=-1, keepdims=True) of arrays, ws.normalize(x) of tensors",
         "split_dataset": "write ws.data.split(data, 0.2), or validation=0.2 of ws.fit",
         "get_file": "nothing is downloaded; give the path of a file that is here: ws.data.read_csv(path)",
@@ -224,11 +203,12 @@ UTILS = NameTable(
         "vjp": "write ws.gradients((y * v).sum(), [x]) inside a @ws.step",
         "jvp": f"forward mode is not here; {_HESSIAN}",
         "hessian": f"{_HESSIAN}; a row of the matrix has v = one unit vector",
-        "jacobian": "write ws.stack([ws.gradients(y[i], [x])[0] for i in range(n)]) inside a @ws.step, y a vector of n",
-        "jacrev": "write ws.stack([ws.gradients(y[i], [x])[0] for i in range(n)]) inside a @ws.step, y a vector of n",
-        "jacfwd": "write ws.stack([ws.gradients(y[i], [x])[0] for i in range(n)]) inside a @ws.step, y a vector of n",
     },
     groups=(
+        ("set_random_seed seed_everything", "write ws.manual_seed(0); np.random and random have seeds of their own"),
+        ("model_to_dot plot_model", "ws.export_onnx(model, 'net.onnx', example=x) writes a file that Netron draws; print(model.summary()) is a table"),
+        ("Sequence PyDataset", "write a class with __len__ and __getitem__ for ws.DataLoader, or any iterable of batches"),
+        ("jacobian jacrev jacfwd", "write ws.stack([ws.gradients(y[i], [x])[0] for i in range(n)]) inside a @ws.step, y a vector of n"),
         ("image_dataset_from_directory ImageFolder DatasetFolder ImageDataGenerator load_img img_to_array", IMAGES),
         ("pad_sequence pad_sequences", PADDING),
         ("pack_padded_sequence pad_packed_sequence pack_sequence PackedSequence unpad_sequence unpack_sequence", PACKED),
@@ -253,8 +233,6 @@ NN_UTILS = NameTable(
         "rnn": "wholestep.interop.names:RNN_UTILS",
     },
     say={
-        "clip_grad_norm_": "write ws.fit(..., clip_norm=1.0); in a @ws.step ws.optim.clip_by_global_norm(grads, 1.0)",
-        "clip_grad_norm": "write ws.fit(..., clip_norm=1.0); in a @ws.step ws.optim.clip_by_global_norm(grads, 1.0)",
         "clip_grad_value_": "write ws.fit(..., clip_value=0.5); in a @ws.step ws.optim.clip_by_value(grads, 0.5)",
         "get_total_norm": "write ws.fit(..., gradient_norm=True); in a @ws.step ws.optim.global_norm(grads)",
         "parameters_to_vector": "write np.concatenate([a.ravel() for a in model.state_dict().values()])",
@@ -266,6 +244,7 @@ NN_UTILS = NameTable(
         "stateless": "write ws.nn.functional_call(model, weights, x)",
     },
     groups=(
+        ("clip_grad_norm_ clip_grad_norm", "write ws.fit(..., clip_norm=1.0); in a @ws.step ws.optim.clip_by_global_norm(grads, 1.0)"),
         ("pad_sequence", PADDING),
         ("pack_padded_sequence pad_packed_sequence pack_sequence PackedSequence unpad_sequence unpack_sequence", PACKED),
     ),

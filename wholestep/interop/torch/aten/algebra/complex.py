@@ -79,7 +79,7 @@ def _register(name: str) -> None:
 
     @row(f"complex.{name}")
     def record(r: AtenRecorder, *args: Any, **named: Any) -> Any:
-        found, meta = [], r.meta
+        pairs, meta = [], r.meta
         for which in (0, 1):
             chosen = [_part(r, a, which) for a in args]
             if which and name in _WITH_NUMBER:
@@ -89,9 +89,9 @@ def _register(name: str) -> None:
                 chosen[0] = ws.zeros_like(args[0])
             r.meta = _as_real(meta)
             out = real_row.record(r, *chosen, **{k: _part(r, v, which) for k, v in named.items() if k != "dtype"})
-            found.append(out)
+            pairs.append(out)
             r.meta = meta
-        real, imag = found
+        real, imag = pairs
         if isinstance(real, tuple):
             return tuple(_make_pair(r, a, b) for a, b in zip(real, imag))
         return _make_pair(r, real, imag)
@@ -188,10 +188,9 @@ def _polar(r: AtenRecorder, size: Any, angle: Any) -> Pair:
 
 @row("complex.abs")
 def _abs(r: AtenRecorder, x: Any) -> Tensor:
-    from wholestep.interop.torch.aten.rows.reductions import _norm_root
-
     p = x if isinstance(x, Pair) else pair(r, x)
-    return _norm_root(p.real * p.real + p.imag * p.imag, 0.5)
+    square = p.real * p.real + p.imag * p.imag
+    return ws.where(square == 0.0, 0.0, ws.sqrt(ws.where(square == 0.0, 1.0, square)))  # the gradient at 0 is 0
 
 
 @row("complex.complex")

@@ -1,4 +1,4 @@
-"""Functions of complex numbers, by those of their parts."""
+"""Functions of complex numbers, composed of real functions of their parts."""
 
 from __future__ import annotations
 

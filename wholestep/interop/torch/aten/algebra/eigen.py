@@ -23,14 +23,14 @@ SIZES = f"matrices of more than {MOST} rows and columns"
 def _pairings(n: int) -> Any:
     """Rounds of a tournament in which each meets each once: (rounds, n, n), row i has a 1 at whom i meets."""
     seats = n + n % 2
-    found = np.zeros((max(seats - 1, 1), n, n))
+    pairings = np.zeros((max(seats - 1, 1), n, n))
     ring = list(range(1, seats))
     for k in range(seats - 1):
         order = [0, *ring[k:], *ring[:k]]
         for a, b in zip(order[: seats // 2], reversed(order[seats // 2 :])):
             if max(a, b) < n:
-                found[k, a, b] = found[k, b, a] = 1.0
-    return found
+                pairings[k, a, b] = pairings[k, b, a] = 1.0
+    return pairings
 
 
 def _turns(gram: Tensor, meets: Tensor, n: int) -> Tensor:
@@ -92,9 +92,9 @@ def eigen(r: AtenRecorder, given: Tensor, n: int) -> tuple[Tensor, Tensor]:
 def _eigh(r: AtenRecorder, a: Any, uplo: str = "L", compute_v: bool = True) -> tuple[Any, Any]:
     x = r.tensor(a)
     n, _ = _matrix_size(r, x)
-    kept = ws.iota((n, n), 0) >= ws.iota((n, n), 1) if uplo == "L" else ws.iota((n, n), 0) <= ws.iota((n, n), 1)
+    triangle = ws.iota((n, n), 0) >= ws.iota((n, n), 1) if uplo == "L" else ws.iota((n, n), 0) <= ws.iota((n, n), 1)
     fixed = ws.stop_gradient(x)
-    values, vectors = map(ws.stop_gradient, eigen(r, ws.where(kept, fixed, _transpose(fixed)), n))
+    values, vectors = map(ws.stop_gradient, eigen(r, ws.where(triangle, fixed, _transpose(fixed)), n))
     arriving = [upstream_gradient(values, 0), upstream_gradient(vectors, 1)][: 2 if compute_v else 1]
     inner = arriving[0].reshape((*values.shape, 1)) * ws.eye(n, dtype=x.dtype)
     if compute_v:
@@ -110,16 +110,16 @@ def _apart(values: Tensor, n: int) -> Tensor:
     return (1.0 - unit) / (values.reshape((*values.shape[:-1], 1, n)) - values.reshape((*values.shape, 1)) + unit)
 
 
-def singular(r: AtenRecorder, given: Tensor, m: int, n: int) -> tuple[Tensor, Tensor, Tensor]:
+def singular(r: AtenRecorder, matrix: Tensor, m: int, n: int) -> tuple[Tensor, Tensor, Tensor]:
     """U, S in decreasing order, and V, of matrices with no more columns than rows, which are made orthogonal."""
-    unit = ws.eye(n, dtype=given.dtype).expand(*given.shape[:-2], n, n)
+    unit = ws.eye(n, dtype=matrix.dtype).expand(*matrix.shape[:-2], n, n)
 
     def step(carry: tuple[Tensor, Tensor], meets: Tensor) -> tuple[Tensor, Tensor]:
         columns, vectors = carry
         turn = _turns(ws.matmul(_transpose(columns), columns), meets, n)
         return ws.matmul(columns, turn), ws.matmul(vectors, turn)
 
-    columns, vectors = _swept(r, (given, unit), n, step)
+    columns, vectors = _swept(r, (matrix, unit), n, step)
     values = ws.sqrt((columns * columns).sum(-2))
     order = ws.argsort(values, -1, descending=True)
     values, columns, vectors = ws.take_along_axis(values, order, -1), _columns(columns, order), _columns(vectors, order)
@@ -135,8 +135,8 @@ def _svd(
     m, n = _matrix_size(r, x)
     if compute_uv and full_matrices and m != n:
         r.refuse(f"asks for full bases of matrices of {m} rows and {n} columns: say full_matrices=False")
-    found = singular(r, ws.stop_gradient(x if m >= n else _transpose(x)), max(m, n), min(m, n))
-    left, values, right = map(ws.stop_gradient, found if m >= n else found[::-1])
+    factors = singular(r, ws.stop_gradient(x if m >= n else _transpose(x)), max(m, n), min(m, n))
+    left, values, right = map(ws.stop_gradient, factors if m >= n else factors[::-1])
     if not compute_uv:
         arriving = [upstream_gradient(values, 0)]
         slope = ws.matmul(left * arriving[0].reshape((*values.shape[:-1], 1, -1)), _transpose(right))
@@ -170,15 +170,15 @@ def _pinv(r: AtenRecorder, a: Any, *, atol: Any = None, rtol: Any = None, hermit
         r.refuse("takes a matrix as hermitian; leave hermitian out, the result is the same")
     x = r.tensor(a)
     m, n = _matrix_size(r, x)
-    found = singular(r, ws.stop_gradient(x if m >= n else _transpose(x)), max(m, n), min(m, n))
-    left, values, right = found if m >= n else found[::-1]
+    factors = singular(r, ws.stop_gradient(x if m >= n else _transpose(x)), max(m, n), min(m, n))
+    left, values, right = factors if m >= n else factors[::-1]
     least = 0.0 if atol is None else r.tensor(atol, x.dtype.name)
     part = max(m, n) * float(np.finfo(x.dtype.name).eps) if atol is None and rtol is None else rtol
     largest = values.max(-1, True)
     bound = largest * (r.tensor(part, x.dtype.name) if part is not None else 0.0)
     bound = ws.maximum(bound, least) if atol is not None else bound
-    kept = values > bound
-    inverse = ws.where(kept, 1.0 / ws.where(kept, values, 1.0), 0.0)
+    is_large = values > bound
+    inverse = ws.where(is_large, 1.0 / ws.where(is_large, values, 1.0), 0.0)
     whole = ws.stop_gradient(ws.matmul(right * inverse.reshape((*values.shape[:-1], 1, -1)), _transpose(left)))
     arriving = upstream_gradient(whole, 0)
     fixed, back = ws.stop_gradient(x), _transpose(arriving)

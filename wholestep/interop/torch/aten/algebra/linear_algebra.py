@@ -1,4 +1,4 @@
-"""Systems of equations, determinants, triangles: small matrices, column by column."""
+"""Linear systems, determinants, triangular factors of small matrices, column by column."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ def _solve(r: AtenRecorder, x: Any, y: Any, *, left: bool = True, **_: Any) -> t
     b = b.reshape((*b.shape, 1)) if is_vector else b
     a, b = (a, b) if left else (a.transpose(-1, -2), b.transpose(-1, -2))
     lead = r.shape[: r.result.ndim - (1 if is_vector else 2)]
-    found = _gauss_jordan(a.expand(*lead, n, n), n, b.expand(*lead, *b.shape[-2:]))[0]
-    found = found if left else found.transpose(-1, -2)
-    return found.reshape(r.shape), None, None, None
+    solution = _gauss_jordan(a.expand(*lead, n, n), n, b.expand(*lead, *b.shape[-2:]))[0]
+    solution = solution if left else solution.transpose(-1, -2)
+    return solution.reshape(r.shape), None, None, None
 
 
 @row("cholesky", refuses=REFUSES)
@@ -104,14 +104,14 @@ def _solve_triangular(
     (a, n), b = _square(r, x), r.tensor(y)
     if not left:
         a, b, upper = a.transpose(-1, -2), b.transpose(-1, -2), not upper
-    found: list[Tensor] = []
+    solved: list[Tensor] = []
     for k in reversed(range(n)) if upper else range(n):
         value = b[..., k : k + 1, :]
-        if found:
-            known = ws.concat(found[::-1] if upper else found, -2)
-            value = value - ws.matmul(a[..., k : k + 1, k + 1 :] if upper else a[..., k : k + 1, :k], known)
-        found.append(value if unitriangular else value / a[..., k : k + 1, k : k + 1])
-    whole = ws.concat(found[::-1] if upper else found, -2)
+        if solved:
+            solution = ws.concat(solved[::-1] if upper else solved, -2)
+            value = value - ws.matmul(a[..., k : k + 1, k + 1 :] if upper else a[..., k : k + 1, :k], solution)
+        solved.append(value if unitriangular else value / a[..., k : k + 1, k : k + 1])
+    whole = ws.concat(solved[::-1] if upper else solved, -2)
     return (whole if left else whole.transpose(-1, -2)).expand(*r.shape)
 
 
@@ -165,13 +165,13 @@ def _householder_product(r: AtenRecorder, x: Any, scales: Any) -> Tensor:
     count = r.fixed(tau.shape[-1], "the number of reflections")
     if n > MOST:
         r.refuse(f"takes matrices of {n} columns; they are computed column by column, {MOST} at most")
-    found = _identity(t, m)[:, :n].expand(*t.shape)
+    product = _identity(t, m)[:, :n].expand(*t.shape)
     rows = ws.iota((m,), 0)
     for k in reversed(range(count)):
         v = ws.where(rows == k, 1.0, ws.where(rows > k, t[..., k], 0.0))
-        along = ws.matmul(v.reshape((*v.shape[:-1], 1, m)), found)
-        found = found - tau[..., k : k + 1].reshape((*tau.shape[:-1], 1, 1)) * v.reshape((*v.shape, 1)) * along
-    return found
+        along = ws.matmul(v.reshape((*v.shape[:-1], 1, m)), product)
+        product = product - tau[..., k : k + 1].reshape((*tau.shape[:-1], 1, 1)) * v.reshape((*v.shape, 1)) * along
+    return product
 
 
 @row("linalg_qr", refuses="more columns than rows, and whole bases of fewer columns")

@@ -1,4 +1,4 @@
-"""Functions of two tensors or more, element by element."""
+"""Elementwise functions of several tensors, and conditions, that `functions.py` cannot name as one function of ours."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 import wholestep as ws
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor
 from wholestep.interop.torch.aten.record import AtenRecorder
-from wholestep.interop.torch.aten.table import row
+from wholestep.interop.torch.aten.table import REFUSED, row
+from wholestep.interop.torch.functions import fmod
 
 
 def _scale(r: AtenRecorder, x: Any, alpha: Any) -> Any:
@@ -83,12 +84,8 @@ def _remainder_of(x: Any, y: Any) -> Tensor:
 
 @row("fmod")
 def _fmod(r: AtenRecorder, a: Any, b: Any) -> Tensor:
-    x, y = _pair(r, a, b)
-    if r.is_float:
-        x = as_tensor(x)
-        return x - ws.stop_gradient(ws.trunc(x / y)) * y
-    left = r.tensor(a, "float64")
-    return (left - ws.trunc(left / r.operand(b, "float64")) * r.operand(b, "float64")).astype(r.dtype)
+    x, y = r.tensor(a, r.dtype), r.operand(b)
+    return x - ws.stop_gradient(ws.trunc(x / y)) * y if r.is_float else fmod(x, y)  # ws.mod has no gradient
 
 
 def _register(names: tuple[str, ...], function: Callable[[Any, Any], Tensor]) -> None:
@@ -103,20 +100,10 @@ def _logaddexp(x: Any, y: Any) -> Tensor:
     return largest + ws.log(ws.exp(x - largest) + ws.exp(y - largest))
 
 
-def _xlogy(x: Any, y: Any) -> Tensor:
-    return ws.where(as_tensor(x) == 0.0, 0.0, x * ws.log(y))
-
-
-_register(("maximum", "fmax", "max.other"), ws.maximum)
-_register(("minimum", "fmin", "min.other"), ws.minimum)
-_register(("atan2",), ws.atan2)
 _register(("logaddexp",), _logaddexp)
 _register(("logaddexp2",), lambda x, y: _logaddexp(x * math.log(2.0), y * math.log(2.0)) * (1.0 / math.log(2.0)))
-_register(("hypot",), lambda x, y: ws.sqrt(x * x + y * y))
-_register(("xlogy", "special_xlogy"), _xlogy)
 _register(("special_xlog1py",), lambda x, y: ws.where(as_tensor(x) == 0.0, 0.0, x * ws.log1p(y)))
 _register(("copysign",), lambda x, y: ws.abs(x) * ws.where(as_tensor(y) < 0.0, -1.0, 1.0))
-_register(("heaviside",), lambda x, y: ws.where(as_tensor(x) == 0.0, y, ws.where(as_tensor(x) < 0.0, 0.0, 1.0)))
 _register(("ldexp",), lambda x, y: x * ws.exp2(y))
 
 
@@ -152,22 +139,6 @@ def _whole_power(r: AtenRecorder, a: Any, b: Any) -> Tensor:
     return ws.round(ws.pow(r.tensor(a, "float64"), r.operand(b, "float64"))).astype(r.dtype)
 
 
-@row("addcmul")
-def _addcmul(r: AtenRecorder, x: Any, a: Any, b: Any, value: Any = 1) -> Tensor:
-    return r.tensor(x, r.dtype) + _scale(r, r.tensor(a, r.dtype) * r.operand(b), value)
-
-
-@row("addcdiv")
-def _addcdiv(r: AtenRecorder, x: Any, a: Any, b: Any, value: Any = 1) -> Tensor:
-    return r.tensor(x, r.dtype) + _scale(r, r.tensor(a, r.dtype) / r.operand(b), value)
-
-
-@row("lerp")
-def _lerp(r: AtenRecorder, a: Any, b: Any, weight: Any) -> Tensor:
-    start = r.tensor(a, r.dtype)
-    return start + (r.tensor(b, r.dtype) - start) * r.operand(weight)
-
-
 @row("clamp", "clip")
 def _clamp(r: AtenRecorder, x: Any, min: Any = None, max: Any = None) -> Tensor:
     t = r.tensor(x, r.dtype)
@@ -187,3 +158,23 @@ def _clamp_min(r: AtenRecorder, x: Any, low: Any) -> Tensor:
 @row("clamp_max")
 def _clamp_max(r: AtenRecorder, x: Any, high: Any) -> Tensor:
     return _clamp(r, x, None, high)
+
+
+# -- conditions -------------------------------------------------------------------------------------------------------
+
+
+@row("isinf")
+def _isinf(r: AtenRecorder, x: Any) -> Tensor:
+    t = r.tensor(x)
+    return ws.isinf(t) if t.dtype.is_float else t != t
+
+
+@row("isfinite")
+def _isfinite(r: AtenRecorder, x: Any) -> Tensor:
+    t = r.tensor(x)
+    return ws.isfinite(t) if t.dtype.is_float else t == t
+
+
+@row("where.default", refuses="all uses: its shape depends on the data")
+def _places(r: AtenRecorder, condition: Any) -> Tensor:
+    r.refuse(REFUSED["nonzero"])

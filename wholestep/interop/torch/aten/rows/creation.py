@@ -1,4 +1,4 @@
-"""Tensors that depend on sizes alone, and triangles."""
+"""Tensors created from sizes alone, and random numbers."""
 
 from __future__ import annotations
 
@@ -75,19 +75,104 @@ def _eye(r: AtenRecorder, *_: Any, **__: Any) -> Tensor:
     return ws.eye(rows, columns, r.dtype)
 
 
-@row("tril")
-def _tril(r: AtenRecorder, x: Any, diagonal: int = 0) -> Tensor:
-    return _triangle(r, x, diagonal, below=True)
+# -- random numbers: each site draws its own, by the path of its module -----------------------------------------------
 
 
-@row("triu")
-def _triu(r: AtenRecorder, x: Any, diagonal: int = 0) -> Tensor:
-    return _triangle(r, x, diagonal, below=False)
+def _dtype(r: AtenRecorder) -> str:
+    return "float64" if r.dtype == "float64" else "float32"
 
 
-def _triangle(r: AtenRecorder, x: Any, diagonal: int, below: bool) -> Tensor:
+def _uniform(r: AtenRecorder) -> Tensor:
+    return ws.random_uniform(r.graph, r.shape, dtype=_dtype(r)).astype(r.dtype)
+
+
+def _normal(r: AtenRecorder) -> Tensor:
+    return ws.random_normal(r.graph, r.shape, dtype=_dtype(r)).astype(r.dtype)
+
+
+@row("native_dropout")
+def _native_dropout(r: AtenRecorder, x: Any, p: float, train: Any = True) -> tuple[Any, Any]:
+    if any(u.args[1] == 1 for u in r.node.users):
+        r.refuse("gives its mask, which is not computed here")
+    return (_drop(r, r.tensor(x), float(p)) if train is not False else r.tensor(x)), None
+
+
+def _drop(r: AtenRecorder, x: Tensor, p: float) -> Tensor:
+    """Dropout; one that `eval()` does not switch off, as F.dropout(x, p) without `training=`, drops in predict too."""
+    if r.mode == "train":
+        return ws.dropout(x, p)
+    draw = ws.random_uniform(r.graph, x.shape)
+    return ws.where(draw >= p, x / (1.0 - p) if p < 1.0 else x, 0.0)
+
+
+@row("dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout", whole=False)
+def _dropout(r: AtenRecorder, x: Any, p: float, train: bool) -> Tensor:
+    if train and str(r.node.target) != "aten.dropout.default":
+        r.refuse("drops in another way than element by element")
+    return _drop(r, r.tensor(x), float(p)) if train else r.tensor(x)
+
+
+@row("rand", "rand_like", "uniform", refuses="bounds of `uniform` that depend on the data")
+def _rand(r: AtenRecorder, *args: Any, **named: Any) -> Any:
+    numbers = [a for a in args if isinstance(a, int | float)] if "uniform" in str(r.node.target) else []
+    low, high = numbers if len(numbers) == 2 else (0.0, 1.0)
+    low, high = named.get("from", low), named.get("to", high)
+    draw = _uniform(r)
+    return draw if (low, high) == (0.0, 1.0) else draw * float(high - low) + float(low)
+
+
+@row("randn", "randn_like", "normal_functional")
+def _randn(r: AtenRecorder, *args: Any, **_: Any) -> Any:
+    numbers = [a for a in args if isinstance(a, int | float)] if "normal" in str(r.node.target) else []
+    mean, std = numbers if len(numbers) == 2 else (0.0, 1.0)
+    return _normal(r) * float(std) + float(mean) if numbers else _normal(r)
+
+
+@row("normal")
+def _normals(r: AtenRecorder, mean: Any = 0.0, std: Any = 1.0, *_: Any, **__: Any) -> Any:
+    return _normal(r) * r.operand(std) + r.operand(mean)
+
+
+@row("bernoulli", refuses="nothing")
+def _bernoulli(r: AtenRecorder, x: Any, p: Any = None, **_: Any) -> Any:
+    if isinstance(p, int | float) and float(p) in (0.0, 1.0):
+        return full(r, float(p))
+    draw = ws.random_uniform(r.graph, r.shape, dtype=_dtype(r))
+    return (draw < (r.tensor(x, _dtype(r)) if p is None else r.operand(p, _dtype(r)))).astype(r.dtype)
+
+
+@row("exponential")
+def _exponential(r: AtenRecorder, x: Any, rate: float = 1.0, **_: Any) -> Any:
+    return ws.log1p(-_uniform(r)) * (-1.0 / float(rate))
+
+
+@row("randint", "randint_like")
+def _randint(r: AtenRecorder, *args: Any, **_: Any) -> Any:
+    numbers = [a for a in args if isinstance(a, int)]
+    low, high = (0, numbers[0]) if len(numbers) == 1 else numbers[:2]
+    return ws.random_integers(r.graph, r.shape, low, high, "int64").astype(r.dtype)
+
+
+@row("randperm")
+def _randperm(r: AtenRecorder, *_: Any, **__: Any) -> Any:
+    return ws.argsort(ws.random_uniform(r.graph, r.shape)).astype(r.dtype)
+
+
+@row("multinomial", refuses="several draws without replacement")
+def _multinomial(r: AtenRecorder, x: Any, count: int, replacement: bool = False, **_: Any) -> Any:
+    if count != 1:
+        r.refuse("draws several at once")
+    chances = r.tensor(x)
+    noise = ws.random_uniform(r.graph, chances.shape, dtype=_dtype(r))
+    score = ws.log(chances) - ws.log(-ws.log(noise + 1e-20) + 1e-20)
+    return score.argmax(-1, keepdims=True).astype("int64")
+
+
+@row("rrelu_with_noise_functional", "rrelu_with_noise")
+def _rrelu(
+    r: AtenRecorder, x: Any, noise: Any, low: float = 0.125, high: float = 1 / 3, training: bool = False, *_: Any
+) -> Any:
     t = r.tensor(x)
-    size = t.shape[-2:]
-    distance = ws.iota(size, 1) - ws.iota(size, 0)
-    kept = distance <= diagonal if below else distance >= diagonal
-    return ws.where(kept, t, r.operand(0))
+    slope = _uniform(r) * float(high - low) + float(low) if training else (float(low) + float(high)) / 2.0
+    out = ws.where(t >= 0.0, t, t * slope)
+    return (out, None) if isinstance(r.meta, tuple | list) else out

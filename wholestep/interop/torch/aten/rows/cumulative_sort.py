@@ -1,4 +1,4 @@
-"""Sums along an axis, order, the largest few, counts."""
+"""Sorting, top-k, medians, modes, searches and histograms."""
 
 from __future__ import annotations
 
@@ -8,35 +8,6 @@ import wholestep as ws
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.interop.torch.aten.record import AtenRecorder
 from wholestep.interop.torch.aten.table import row
-
-
-@row("cumsum")
-def _cumsum(r: AtenRecorder, x: Any, dim: int, dtype: Any = None) -> Tensor:
-    t = r.tensor(x, r.dtype)
-    return t if t.ndim == 0 else ws.cumsum(t, dim)
-
-
-@row("cumprod")
-def _cumprod(r: AtenRecorder, x: Any, dim: int, dtype: Any = None) -> Tensor:
-    t = r.tensor(x, r.dtype)
-    return t if t.ndim == 0 else ws.cumprod(t, dim)
-
-
-@row("logcumsumexp")
-def _logcumsumexp(r: AtenRecorder, x: Any, dim: int) -> Tensor:
-    return ws.logcumsumexp(r.tensor(x), dim)
-
-
-@row("cummax")
-def _cummax(r: AtenRecorder, x: Any, dim: int) -> tuple[Tensor, Tensor]:
-    values, places = ws.cummax(r.tensor(x), dim)
-    return values, places.astype("int64")
-
-
-@row("cummin")
-def _cummin(r: AtenRecorder, x: Any, dim: int) -> tuple[Tensor, Tensor]:
-    values, places = ws.cummin(r.tensor(x), dim)
-    return values, places.astype("int64")
 
 
 @row("topk")
@@ -57,9 +28,9 @@ def _topk(
 def _sort(
     r: AtenRecorder, x: Any, *args: Any, stable: Any = None, dim: Any = None, descending: Any = None
 ) -> tuple[Tensor, Tensor]:
-    given = [a for a in args if not (a is None or isinstance(a, bool))]
+    numbers = [a for a in args if not (a is None or isinstance(a, bool))]
     flags = [a for a in args if isinstance(a, bool)]
-    at = (given[0] if given else -1) if dim is None else dim
+    at = (numbers[0] if numbers else -1) if dim is None else dim
     down = (flags[-1] if flags else False) if descending is None else descending
     t = r.tensor(x)
     if t.ndim == 0:
@@ -108,8 +79,8 @@ def _nanmedian(r: AtenRecorder, x: Any, dim: int, keepdim: bool = False) -> tupl
     """NaN are last in order: the middle of those before them, which their number tells."""
     t = r.tensor(x)
     at = dim % t.ndim
-    known = (~ws.isnan(t)).astype("int32").sum(at, True)
-    rank = ws.maximum(known - 1, 0) // 2
+    count = (~ws.isnan(t)).astype("int32").sum(at, True)
+    rank = ws.maximum(count - 1, 0) // 2
     index = ws.take_along_axis(ws.argsort(t, at), rank, at)
     return _element_at(t, index, at, keepdim)
 
@@ -167,5 +138,5 @@ def _bincount(r: AtenRecorder, x: Any, weights: Any = None, minlength: int = 0) 
 def _isin(r: AtenRecorder, elements: Any, test: Any, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
     x = r.tensor(elements)
     y = r.tensor(test, x.dtype.name).reshape(-1)
-    found = (x.reshape((*x.shape, 1)) == y).astype("int32").max(-1) != 0
-    return ~found if invert else found
+    is_member = (x.reshape((*x.shape, 1)) == y).astype("int32").max(-1) != 0
+    return ~is_member if invert else is_member

@@ -1,4 +1,4 @@
-"""Elements by their indices."""
+"""Gathers, embeddings and advanced indexing."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def _embedding_bag(
         r.refuse("takes the maximum of each bag, and leaves out an index")
     if weights is not None:
         rows = rows * r.tensor(weights).reshape(one)
-    kept = ws.ones_like(rows[:, :1]) if padding_idx < 0 else (i != padding_idx).astype(w.dtype).reshape(one)
+    counts = ws.ones_like(rows[:, :1]) if padding_idx < 0 else (i != padding_idx).astype(w.dtype).reshape(one)
     if padding_idx >= 0:
-        rows = rows * kept
+        rows = rows * counts
     out = _by_bag(r, rows, offsets, "max" if mode == 2 else "sum")
     if mode == 1:
-        out = out / ws.maximum(_by_bag(r, kept, offsets, "sum"), 1.0)
+        out = out / ws.maximum(_by_bag(r, counts, offsets, "sum"), 1.0)
     return out, None, None, None
 
 
@@ -63,8 +63,8 @@ def _are_equal(r: AtenRecorder, offsets: Any, each: Extent) -> bool:
     """Are all bags of one size?  Those of a matrix of indices begin at a range of torch's."""
     if isinstance(offsets, torch.Tensor):
         return isinstance(each, int) and bool((offsets == torch.arange(len(offsets)) * each).all())
-    made = r.node.args[2]
-    return "arange" in str(made.target) and len(made.args) == 3 and r.value(made.args[2]) == each
+    source = r.node.args[2]
+    return "arange" in str(source.target) and len(source.args) == 3 and r.value(source.args[2]) == each
 
 
 @row("index_select", "index_select_backward")
@@ -122,30 +122,30 @@ def _masked_select(r: AtenRecorder, x: Any, mask: Any) -> Tensor:
     if not isinstance(mask, torch.Tensor):
         r.refuse("selects by a mask that depends on the data: the shape of its result is not known")
     shape = torch.broadcast_shapes(mask.shape, tuple(r.fixed(e, "a size") for e in t.shape))
-    kept = mask.expand(shape).reshape(-1).nonzero().reshape(-1)
-    return ws.gather(t.expand(*shape).reshape(-1), r.tensor(kept))
+    selected = mask.expand(shape).reshape(-1).nonzero().reshape(-1)
+    return ws.gather(t.expand(*shape).reshape(-1), r.tensor(selected))
 
 
 @row("index", "_unsafe_index", "_unsafe_masked_index", refuses="masks that depend on the data")
 def _index(r: AtenRecorder, x: Any, indices: Any, *more: Any) -> Tensor:
     if more:  # _unsafe_masked_index(x, mask, indices, fill)
         r.refuse("indexes by a mask")
-    t, given = r.tensor(x), spread(r, indices)
-    used = [d for d, i in enumerate(given) if i is not None]
+    t, by_axis = r.tensor(x), spread(r, indices)
+    used = [d for d, i in enumerate(by_axis) if i is not None]
     if not used:
         return t
     k, first = len(used), used[0]
     together = used == list(range(first, first + k))
     if not together:
         t = t.permute([*used, *(d for d in range(t.ndim) if d not in used)])
-        given = [*(given[d] for d in used)]
+        by_axis = [*(by_axis[d] for d in used)]
         used, first = list(range(k)), 0
-    place = linear(r, given, used, t.shape)
+    place = linear(r, by_axis, used, t.shape)
     if k > 1:
         t = t.reshape((*t.shape[:first], product(t.shape[first : first + k]), *t.shape[first + k :]))
     i = r.tensor(place)
-    found = ws.gather(t, i.reshape(1) if i.ndim == 0 else i, first)
-    return found if i.ndim else found.reshape((*t.shape[:first], *t.shape[first + 1 :]))
+    elements = ws.gather(t, i.reshape(1) if i.ndim == 0 else i, first)
+    return elements if i.ndim else elements.reshape((*t.shape[:first], *t.shape[first + 1 :]))
 
 
 def grid(r: AtenRecorder, index: Any, dim: int, shape: Shape) -> Tensor:

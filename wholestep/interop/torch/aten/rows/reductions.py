@@ -1,76 +1,35 @@
-"""Sums, means, extremes and other reductions."""
+"""Reductions: variances, extremes with indices, sums that skip NaN."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import wholestep as ws
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.ir.types import product
 from wholestep.interop.torch.aten.record import AtenRecorder
-from wholestep.interop.torch.aten.rows.logic import truth
+from wholestep.interop.torch.aten.rows.functions import axes_of
 from wholestep.interop.torch.aten.table import row
-
-
-def axes_of(x: Tensor, dims: Any) -> tuple[int, ...]:
-    """Axes as torch names them: none given are all of them."""
-    if dims is None or (isinstance(dims, list | tuple) and not dims):
-        return tuple(range(x.ndim))
-    given = [dims] if isinstance(dims, int) else dims
-    return tuple(sorted(d % x.ndim if x.ndim else 0 for d in given)) if x.ndim else ()
-
-
-@row("sum")
-def _sum(r: AtenRecorder, x: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None, **_: Any) -> Tensor:
-    t = r.tensor(x, r.dtype)
-    return t.sum(axes_of(t, dim), keepdim)
 
 
 @row("nansum")
 def _nansum(r: AtenRecorder, x: Any, dim: Any = None, keepdim: bool = False, **_: Any) -> Tensor:
     t = r.tensor(x, r.dtype)
-    return ws.where(ws.isnan(t), 0.0, t).sum(axes_of(t, dim), keepdim)
-
-
-@row("mean")
-def _mean(r: AtenRecorder, x: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None, **_: Any) -> Tensor:
-    t = r.tensor(x, r.dtype)
-    return t.mean(axes_of(t, dim), keepdim)
+    return ws.where(ws.isnan(t), 0.0, t).sum(axes_of(r, dim, t), keepdim)
 
 
 @row("nanmean")
 def _nanmean(r: AtenRecorder, x: Any, dim: Any = None, keepdim: bool = False, **_: Any) -> Tensor:
     t = r.tensor(x, r.dtype)
-    bad, axes = ws.isnan(t), axes_of(t, dim)
+    bad, axes = ws.isnan(t), axes_of(r, dim, t)
     return ws.where(bad, 0.0, t).sum(axes, keepdim) / (~bad).astype(r.dtype).sum(axes, keepdim)
-
-
-@row("amax")
-def _amax(r: AtenRecorder, x: Any, dim: Any = (), keepdim: bool = False) -> Tensor:
-    t = r.tensor(x)
-    return t.max(axes_of(t, dim), keepdim)
-
-
-@row("amin")
-def _amin(r: AtenRecorder, x: Any, dim: Any = (), keepdim: bool = False) -> Tensor:
-    t = r.tensor(x)
-    return t.min(axes_of(t, dim), keepdim)
 
 
 @row("aminmax")
 def _aminmax(r: AtenRecorder, x: Any, dim: Any = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    return _amin(r, x, dim, keepdim), _amax(r, x, dim, keepdim)
-
-
-@row("max.default")
-def _max(r: AtenRecorder, x: Any) -> Tensor:
-    return r.tensor(x).max()
-
-
-@row("min.default")
-def _min(r: AtenRecorder, x: Any) -> Tensor:
-    return r.tensor(x).min()
+    t = r.tensor(x)
+    axes = axes_of(r, dim, t)
+    return t.min(axes, keepdim), t.max(axes, keepdim)
 
 
 def _extreme_with_index(r: AtenRecorder, x: Any, dim: int, keepdim: bool, least: bool) -> tuple[Tensor, Tensor]:
@@ -118,8 +77,8 @@ def _index(r: AtenRecorder, x: Any, dim: int | None, keepdim: bool, least: bool)
     t = t.astype("int32") if t.dtype.name == "bool" else t
     if dim is None:
         t = t.reshape(-1)
-    found = (ws.argmin if least else _argmax_of)(t, 0 if dim is None else dim, False)
-    return found.astype("int64").reshape(r.shape)
+    index = (ws.argmin if least else _argmax_of)(t, 0 if dim is None else dim, False)
+    return index.astype("int64").reshape(r.shape)
 
 
 @row("var")
@@ -129,7 +88,7 @@ def _var(
     if isinstance(dim, bool):  # var(x, unbiased)
         dim, unbiased = None, dim
     t = r.tensor(x, r.dtype)
-    axes = axes_of(t, dim)
+    axes = axes_of(r, dim, t)
     less = (1 if unbiased is None else int(unbiased)) if correction is None else correction
     centred = t - t.mean(axes, True)
     count = product(t.shape[d] for d in axes)
@@ -146,86 +105,15 @@ def _std(r: AtenRecorder, *args: Any, **named: Any) -> Tensor:
 def _var_mean(
     r: AtenRecorder, x: Any, dim: Any = None, unbiased: Any = None, keepdim: bool = False, **named: Any
 ) -> tuple[Tensor, Tensor]:
-    over = None if isinstance(dim, bool) else dim
-    return _var(r, x, dim, unbiased, keepdim, **named), _mean(r, x, over, keepdim)
+    t = r.tensor(x, r.dtype)
+    mean = t.mean(axes_of(r, None if isinstance(dim, bool) else dim, t), keepdim)
+    return _var(r, x, dim, unbiased, keepdim, **named), mean
 
 
 @row("std_mean")
 def _std_mean(r: AtenRecorder, *args: Any, **named: Any) -> tuple[Tensor, Tensor]:
     variance, mean = _var_mean(r, *args, **named)
     return ws.sqrt(variance), mean
-
-
-@row("linalg_vector_norm")
-def _vector_norm(
-    r: AtenRecorder, x: Any, order: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None
-) -> Tensor:
-    return norm_of(r, x, order, dim, keepdim)
-
-
-@row("norm")
-def norm_of(
-    r: AtenRecorder, x: Any, order: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None
-) -> Tensor:
-    """The norm of vectors, of an order."""
-    t = r.tensor(x, r.dtype)
-    axes, p = axes_of(t, dim), 2.0 if order is None else float(order)
-    size = ws.abs(t)
-    if p == math.inf:
-        return size.max(axes, keepdim)
-    if p == -math.inf:
-        return size.min(axes, keepdim)
-    if p == 0:
-        return (t != 0.0).astype(r.dtype).sum(axes, keepdim)
-    if p == 1:
-        return size.sum(axes, keepdim)
-    if p == 2:
-        return _norm_root((t * t).sum(axes, keepdim), 0.5)
-    safe = ws.where(size == 0.0, 1.0, size) if p < 1 or not p.is_integer() else size
-    powers = ws.where(size == 0.0, 0.0, safe**p) if safe is not size else size**p
-    return _norm_root(powers.sum(axes, keepdim), 1.0 / p)
-
-
-def _norm_root(total: Tensor, power: float) -> Tensor:
-    """A root whose gradient at 0 is 0, as that of torch's norms."""
-    nothing = total == 0.0
-    safe = ws.where(nothing, 1.0, total)
-    return ws.where(nothing, 0.0, ws.sqrt(safe) if power == 0.5 else safe**power)
-
-
-@row("any")
-def _any(r: AtenRecorder, x: Any, dim: Any = None, keepdim: bool = False) -> Tensor:
-    t = truth(r, x).astype("int32")
-    return t.max(axes_of(t, dim), keepdim) != 0
-
-
-@row("all")
-def _all(r: AtenRecorder, x: Any, dim: Any = None, keepdim: bool = False) -> Tensor:
-    t = (~truth(r, x)).astype("int32")
-    return t.max(axes_of(t, dim), keepdim) == 0
-
-
-@row("count_nonzero")
-def _count_nonzero(r: AtenRecorder, x: Any, dim: Any = None) -> Tensor:
-    t = truth(r, x).astype("int64")
-    return t.sum(axes_of(t, dim))
-
-
-@row("prod")
-def _prod(r: AtenRecorder, x: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
-    t = r.tensor(x, r.dtype)
-    return ws.prod(t, dim, keepdim) if t.ndim else t
-
-
-@row("logsumexp", "special_logsumexp")
-def _logsumexp(r: AtenRecorder, x: Any, dim: Any, keepdim: bool = False) -> Tensor:
-    t = r.tensor(x, r.dtype)
-    axes = axes_of(t, dim)
-    if len(axes) == 1:
-        return ws.logsumexp(t, axes[0], keepdim)
-    order = [*(d for d in range(t.ndim) if d not in axes), *axes]
-    rest = t.permute(order).reshape((*(t.shape[d] for d in order[: t.ndim - len(axes)]), -1))
-    return ws.logsumexp(rest, -1).reshape(r.shape)
 
 
 @row("trace")

@@ -1,4 +1,4 @@
-"""Elements put, or added, at indices."""
+"""Scatters: elements written or added at indices."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import numpy as np
 import wholestep as ws
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.interop.torch.aten.record import AtenRecorder
+from wholestep.interop.torch.aten.rows.functions import is_nonzero
 from wholestep.interop.torch.aten.rows.indexing import spread
-from wholestep.interop.torch.aten.rows.logic import truth
+from wholestep.interop.torch.aten.rows.shape import strided_places
 from wholestep.interop.torch.aten.table import row
 
 
@@ -21,8 +22,8 @@ def _index_put(r: AtenRecorder, x: Any, indices: Any, values: Any, accumulate: b
     used = [(at, i) for at, i in enumerate(indices) if i is not None]
     if len(used) == 1 and isinstance(used[0][1], Tensor) and used[0][1].dtype.name == "bool":
         return _put_at_mask(r, t, used[0][1], used[0][0], r.tensor(values, r.dtype), accumulate)
-    given = [None if i is None else r.tensor(i) for i in spread(r, indices)]
-    return _numbers(t, lambda n, kind: ws.index_put(n, given, r.tensor(values, r.dtype).astype(kind), accumulate))
+    by_axis = [None if i is None else r.tensor(i) for i in spread(r, indices)]
+    return _numbers(t, lambda n, kind: ws.index_put(n, by_axis, r.tensor(values, r.dtype).astype(kind), accumulate))
 
 
 def _put_at_mask(r: AtenRecorder, t: Tensor, mask: Tensor, at: int, value: Tensor, accumulate: bool) -> Tensor:
@@ -57,7 +58,7 @@ def _scatter(
     *,
     reduce: Any = None,
 ) -> Tensor:
-    given = "sum" if "scatter_add" in str(r.node.target) else how or reduce
+    reduction = "sum" if "scatter_add" in str(r.node.target) else how or reduce
     t, i = r.tensor(x, r.dtype), r.tensor(index)
     if t.ndim == 0:
         t, i = t.reshape(1), i.reshape(1)
@@ -65,13 +66,9 @@ def _scatter(
     values = values.reshape(i.shape) if values.ndim == 0 else values
     if values.shape != i.shape:
         values = values[tuple(slice(0, e) for e in i.shape)]
-    put = lambda n, kind: ws.put_along_axis(n, i, values.astype(kind), dim, _HOW.get(given, given), include_self)  # noqa: E731
-    return _numbers(t, put).reshape(r.shape)
-
-
-@row("index_add")
-def _index_add(r: AtenRecorder, x: Any, dim: int, index: Any, source: Any, alpha: Any = 1) -> Tensor:
-    return ws.index_add(r.tensor(x, r.dtype), dim, r.tensor(index), r.tensor(source, r.dtype), r.operand(alpha))
+    reduction = _HOW.get(reduction, reduction)
+    out = _numbers(t, lambda n, kind: ws.put_along_axis(n, i, values.astype(kind), dim, reduction, include_self))
+    return out.reshape(r.shape)
 
 
 @row("index_reduce")
@@ -81,11 +78,6 @@ def _index_reduce(
     values, i = r.tensor(source, r.dtype), r.tensor(index).reshape(-1)
     shape = tuple(e if d == dim % values.ndim else 1 for d, e in enumerate(values.shape))
     return _scatter(r, x, dim, i.reshape(shape).expand(*values.shape), values, reduce, include_self)
-
-
-@row("index_copy")
-def _index_copy(r: AtenRecorder, x: Any, dim: int, index: Any, source: Any) -> Tensor:
-    return ws.index_copy(r.tensor(x, r.dtype), dim, r.tensor(index), r.tensor(source, r.dtype))
 
 
 @row("index_fill")
@@ -135,14 +127,11 @@ def _as_strided_scatter(r: AtenRecorder, x: Any, src: Any, size: Any, stride: An
     t, s = r.tensor(x, r.dtype), r.tensor(src, r.dtype)
     if not r.node.args[0].meta["val"].is_contiguous():
         r.refuse("writes memory that is not contiguous")
-    places = np.full(tuple(size), offset or 0, np.int64)
-    for d, (n, step) in enumerate(zip(size, stride)):
-        places += np.arange(n).reshape([-1 if i == d else 1 for i in range(len(size))]) * step
-    index = places.reshape(-1).astype(np.int32)
+    index = strided_places(size, stride, offset).reshape(-1).astype(np.int32)
     return ws.index_copy(t.reshape(-1), 0, index, s.reshape(-1)).reshape(t.shape)
 
 
 @row("masked_scatter")
 def _masked_scatter(r: AtenRecorder, x: Any, mask: Any, source: Any) -> Tensor:
     t = r.tensor(x, r.dtype).expand(*r.shape)
-    return ws.masked_scatter(t, truth(r, mask).expand(*r.shape), r.tensor(source, r.dtype))
+    return ws.masked_scatter(t, is_nonzero(r, mask).expand(*r.shape), r.tensor(source, r.dtype))

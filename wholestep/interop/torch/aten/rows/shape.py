@@ -1,4 +1,4 @@
-"""The same elements in other shapes and places."""
+"""Views, slices, concatenation, permutations and diagonals."""
 
 from __future__ import annotations
 
@@ -42,12 +42,6 @@ def _expand(r: AtenRecorder, x: Any, *_: Any, **__: Any) -> Tensor:
     return t.expand(*r.shape) if r.shape else t
 
 
-@row("permute", "permute_copy")
-def _permute(r: AtenRecorder, x: Any, dims: Any) -> Tensor:
-    t = r.tensor(x)
-    return t.permute(list(dims)) if t.ndim else t
-
-
 @row("transpose", "transpose_copy", "swapaxes", "swapdims")
 def _transpose(r: AtenRecorder, x: Any, a: int, b: int) -> Tensor:
     t = r.tensor(x)
@@ -58,11 +52,6 @@ def _transpose(r: AtenRecorder, x: Any, a: int, b: int) -> Tensor:
 def _t(r: AtenRecorder, x: Any) -> Tensor:
     t = r.tensor(x)
     return t.transpose(-2, -1) if t.ndim > 1 else t
-
-
-@row("movedim", "moveaxis")
-def _movedim(r: AtenRecorder, x: Any, source: Any, destination: Any) -> Tensor:
-    return ws.movedim(r.tensor(x), source, destination)
 
 
 @row("slice", "slice_copy")
@@ -113,25 +102,14 @@ def _narrow(r: AtenRecorder, x: Any, dim: int, start: Any, length: Any) -> Tenso
     return _slice(r, x, dim, start, start + length)
 
 
-@row("select", "select_copy")
-def _select(r: AtenRecorder, x: Any, dim: int, index: Any) -> Tensor:
-    t = r.tensor(x)
-    return t[(*before(dim % t.ndim), index)]
-
-
 @row("cat", "concat", "concatenate")
 def _cat(r: AtenRecorder, tensors: Any, dim: int = 0) -> Tensor:
     rank = len(r.shape)
     at = dim % rank
-    kept = [x for x in tensors if not (len(x.shape) == 1 and x.shape[0] == 0 and rank > 1)]
-    kept = [x for x in kept if x.shape[at] != 0] or kept[:1]
-    parts = [r.tensor(x, r.dtype) for x in kept]
+    nonempty = [x for x in tensors if not (len(x.shape) == 1 and x.shape[0] == 0 and rank > 1)]
+    nonempty = [x for x in nonempty if x.shape[at] != 0] or nonempty[:1]
+    parts = [r.tensor(x, r.dtype) for x in nonempty]
     return parts[0] if len(parts) == 1 else ws.concat(parts, at)
-
-
-@row("stack")
-def _stack(r: AtenRecorder, tensors: Any, dim: int = 0) -> Tensor:
-    return ws.stack([r.tensor(x, r.dtype) for x in tensors], dim % len(r.shape))
 
 
 def _pieces(t: Tensor, sizes: list[Any], at: int) -> tuple[Tensor, ...]:
@@ -162,13 +140,6 @@ def _split(r: AtenRecorder, x: Any, _: Any, dim: int = 0) -> tuple[Tensor, ...]:
     t = r.tensor(x)
     at = dim % t.ndim
     return _pieces(t, [r.extent(m.shape[at]) for m in r.meta], at)
-
-
-@row("unbind", "unbind_copy")
-def _unbind(r: AtenRecorder, x: Any, dim: int = 0) -> tuple[Tensor, ...]:
-    t = r.tensor(x)
-    at = dim % t.ndim
-    return tuple(t[(*before(at), i)] for i in range(r.fixed(t.shape[at], "the size of the axis")))
 
 
 @row("repeat", "tile")
@@ -202,8 +173,8 @@ def along(t: Tensor, table: Any, at: int) -> Tensor:
 @row("flip", "fliplr", "flipud")
 def _flip(r: AtenRecorder, x: Any, dims: Any = None) -> Tensor:
     t = r.tensor(x)
-    given = {"aten.fliplr": [1], "aten.flipud": [0]}.get(str(r.node.target).rpartition(".")[0], dims)
-    return ws.flip(t, [d % t.ndim for d in given])
+    axes = {"aten.fliplr": [1], "aten.flipud": [0]}.get(str(r.node.target).rpartition(".")[0], dims)
+    return ws.flip(t, [d % t.ndim for d in axes])
 
 
 @row("rot90")
@@ -221,26 +192,8 @@ def _rot90(r: AtenRecorder, x: Any, k: int = 1, dims: Any = (0, 1)) -> Tensor:
 def _roll(r: AtenRecorder, x: Any, shifts: Any, dims: Any = ()) -> Tensor:
     t = r.tensor(x)
     if not isinstance(dims, int) and not dims:
-        return _roll_axes(r, t.reshape(-1), [shifts] if isinstance(shifts, int) else shifts, [0]).reshape(t.shape)
-    as_list = lambda v: [v] if isinstance(v, int) else list(v)  # noqa: E731
-    return _roll_axes(r, t, as_list(shifts), as_list(dims))
-
-
-def _roll_axes(r: AtenRecorder, t: Tensor, shifts: Any, dims: Any) -> Tensor:
-    for shift, dim in zip(shifts, dims):
-        at = dim % t.ndim
-        size = r.fixed(t.shape[at], "the size of the axis")
-        by = shift % size if size else 0
-        if by:
-            t = ws.concat([t[(*before(at), slice(size - by, size))], t[(*before(at), slice(0, size - by))]], at)
-    return t
-
-
-@row("unfold", "unfold_copy")
-def _unfold(r: AtenRecorder, x: Any, dim: int, size: int, step: int) -> Tensor:
-    t = r.tensor(x)
-    at = dim % t.ndim
-    return ws.windows_along(t, at, size, step)
+        return ws.roll(t, shifts if isinstance(shifts, int) else shifts[0])
+    return ws.roll(t, shifts, dims)
 
 
 @row("diagonal", "diagonal_copy")
@@ -270,35 +223,31 @@ def _diag_embed(r: AtenRecorder, x: Any, offset: int = 0, dim1: int = -2, dim2: 
     return out.permute([where[d] for d in range(rank)])
 
 
+def strided_places(size: Any, stride: Any, offset: int | None) -> Any:
+    """The position in memory of each element of a strided view."""
+    places = np.full(tuple(size), offset or 0, np.int64)
+    for axis, (count, step) in enumerate(zip(size, stride)):
+        places += np.arange(count).reshape([-1 if i == axis else 1 for i in range(len(size))]) * step
+    return places
+
+
 @row("as_strided", "as_strided_copy", refuses="what is not contiguous")
 def _as_strided(r: AtenRecorder, x: Any, size: Any, stride: Any, offset: Any = None) -> Tensor:
-    t, given = r.tensor(x), r.node.args[0].meta["val"]
-    if not given.is_contiguous():
+    t, meta = r.tensor(x), r.node.args[0].meta["val"]
+    if not meta.is_contiguous():
         r.refuse("reads memory that is not contiguous")
-    places = np.full(tuple(r.fixed(n, "a size") for n in size), offset or 0, np.int64)
-    for d, (n, s) in enumerate(zip(size, stride)):
-        places += np.arange(n).reshape([-1 if i == d else 1 for i in range(len(size))]) * s
+    places = strided_places([r.fixed(n, "a size") for n in size], stride, offset)
     if places.size == math.prod(map(int, t.shape)) and (places.reshape(-1) == np.arange(places.size)).all():
         return t.reshape(tuple(size))
     return ws.gather(t.reshape(-1), places.astype(np.int32))
 
 
-@row("pixel_shuffle")
+@row("pixel_shuffle", "pixel_unshuffle")
 def _pixel_shuffle(r: AtenRecorder, x: Any, factor: int) -> Tensor:
     t = r.tensor(x)
-    lead, (c, h, w) = t.shape[:-3], t.shape[-3:]
-    apart = t.reshape((*lead, c // (factor * factor), factor, factor, h, w))  # type: ignore[operator]
-    k = len(lead)
-    return apart.permute([*range(k), k, k + 3, k + 1, k + 4, k + 2]).reshape(r.shape)
-
-
-@row("pixel_unshuffle")
-def _pixel_unshuffle(r: AtenRecorder, x: Any, factor: int) -> Tensor:
-    t = r.tensor(x)
-    lead, (c, h, w) = t.shape[:-3], t.shape[-3:]
-    apart = t.reshape((*lead, c, h // factor, factor, w // factor, factor))  # type: ignore[operator]
-    k = len(lead)
-    return apart.permute([*range(k), k, k + 2, k + 4, k + 1, k + 3]).reshape(r.shape)
+    images = t if t.ndim == 4 else t.reshape((-1, *t.shape[-3:]))
+    function = ws.pixel_unshuffle if "unshuffle" in str(r.node.target) else ws.pixel_shuffle
+    return function(images, factor).reshape(r.shape)
 
 
 @row("channel_shuffle", "native_channel_shuffle")

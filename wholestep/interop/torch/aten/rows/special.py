@@ -1,4 +1,4 @@
-"""Functions of mathematics that are rare in networks: Bessel's, incomplete gamma, zeta, scaled complements of erf."""
+"""Special functions (Bessel, incomplete gamma, zeta, scaled erfc) and fake quantization."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def _register_bessel(names: Sequence[str], order: int, scaled: bool) -> None:
     @row(*names)
     def record(r: AtenRecorder, x: Any) -> Tensor:
         t = r.tensor(x, r.dtype)
-        found = bessel(t, order)
-        return found if scaled else found * ws.exp(ws.abs(t))
+        value = bessel(t, order)
+        return value if scaled else value * ws.exp(ws.abs(t))
 
 
 _register_bessel(("i0", "special_i0", "special_modified_bessel_i0"), 0, False)
@@ -79,11 +79,11 @@ def zeta(s: Any, q: Tensor) -> Tensor:
 @row("special_zeta", refuses="s that is not above 1; the gradient is that of the series")
 def _zeta(r: AtenRecorder, s: Any, q: Any) -> Tensor:
     kind = r.dtype
-    given = float(s) if isinstance(s, int | float) else ws.stop_gradient(r.tensor(s, kind))
+    exponent = float(s) if isinstance(s, int | float) else ws.stop_gradient(r.tensor(s, kind))
     at = r.tensor(q, kind)
-    if not isinstance(given, float):
-        return zeta(given, at)
-    return zeta(given, at) if given > 1.0 else r.refuse(f"has s = {given}; the series needs s above 1")
+    if not isinstance(exponent, float):
+        return zeta(exponent, at)
+    return zeta(exponent, at) if exponent > 1.0 else r.refuse(f"has s = {exponent}; the series needs s above 1")
 
 
 @row("polygamma", "special_polygamma")
@@ -223,9 +223,9 @@ def _per_tensor_where(r: AtenRecorder, x: Any, scale: Any, zero: Any, on: Any, l
 def _per_channel(r: AtenRecorder, x: Any, scale: Any, zero: Any, axis: int, low: int, high: int) -> Any:
     t = r.tensor(x)
     shape = tuple(e if d == axis % t.ndim else 1 for d, e in enumerate(t.shape))
-    found = _fake_quantize(r, x, r.tensor(scale).reshape(shape), r.tensor(zero).reshape(shape), low, high)
-    return _several(r, found)
+    results = _fake_quantize(r, x, r.tensor(scale).reshape(shape), r.tensor(zero).reshape(shape), low, high)
+    return _several(r, results)
 
 
-def _several(r: AtenRecorder, found: tuple[Tensor, Tensor]) -> Any:
-    return found[0] if isinstance(r.meta, torch.Tensor) else found
+def _several(r: AtenRecorder, results: tuple[Tensor, Tensor]) -> Any:
+    return results[0] if isinstance(r.meta, torch.Tensor) else results

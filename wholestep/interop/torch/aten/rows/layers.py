@@ -1,4 +1,4 @@
-"""Products of matrices, attention, distances."""
+"""Matrix products, attention, distances, batch norm."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 
 import wholestep as ws
+from wholestep.compiler.frontend.layers.composites import batch_statistics
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.ir.types import Extent, Shape
 from wholestep.interop.torch.aten.record import AtenRecorder
-from wholestep.interop.torch.aten.rows.logic import truth
-from wholestep.interop.torch.aten.rows.reductions import norm_of
+from wholestep.interop.torch.aten.rows.functions import is_nonzero
 from wholestep.interop.torch.aten.table import row
+from wholestep.interop.torch.functions import outer
 
 
 def _product(r: AtenRecorder, a: Any, b: Any) -> Tensor:
@@ -26,7 +27,7 @@ def _product(r: AtenRecorder, a: Any, b: Any) -> Tensor:
 def _matmul(r: AtenRecorder, a: Any, b: Any) -> Tensor:
     if "vecdot" in str(r.node.target):
         return (r.tensor(a, r.dtype) * r.tensor(b, r.dtype)).sum(-1)
-    return _product(r, a, b if "inner" not in str(r.node.target) else r.tensor(b).transpose())
+    return _product(r, a, b)
 
 
 def _blend(r: AtenRecorder, c: Any, out: Tensor, beta: Any, alpha: Any) -> Tensor:
@@ -47,22 +48,9 @@ def _addbmm(r: AtenRecorder, c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: An
     return _blend(r, c, _product(r, a, b).sum(0), beta, alpha)
 
 
-@row("outer", "ger")
-def _outer(r: AtenRecorder, a: Any, b: Any) -> Tensor:
-    x, y = r.tensor(a, r.dtype), r.tensor(b, r.dtype)
-    return x.reshape((*x.shape, 1)) * y
-
-
 @row("addr")
 def _addr(r: AtenRecorder, c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    return _blend(r, c, _outer(r, a, b), beta, alpha)
-
-
-@row("linear")
-def _linear(r: AtenRecorder, x: Any, weight: Any, bias: Any = None) -> Tensor:
-    w = r.tensor(weight)
-    out = ws.matmul(r.tensor(x), w.transpose(0, 1) if w.ndim == 2 else w)
-    return out if bias is None else out + r.tensor(bias)
+    return _blend(r, c, outer(r.tensor(a, r.dtype), r.tensor(b, r.dtype)), beta, alpha)
 
 
 @row("bilinear")
@@ -82,7 +70,7 @@ def _attention(
     lead = _broadcast(query.shape[:ends], key.shape[:ends], value.shape[:ends])
     query, key, value = (t.expand(*lead, *t.shape[ends:]) for t in (query, key, value))
     if mask is not None and mask.dtype.name not in ("bool", query.dtype.name):
-        mask = mask.astype(query.dtype) if mask.dtype.is_float else truth(r, mask)
+        mask = mask.astype(query.dtype) if mask.dtype.is_float else is_nonzero(r, mask)
     out = ws.attention(query, key, value, causal=is_causal, scale=scale, mask=mask, dropout=float(dropout_p))
     return (out, None) if isinstance(r.meta, tuple | list) else out
 
@@ -102,23 +90,11 @@ def _weight_norm(r: AtenRecorder, v: Any, g: Any, dim: int = 0) -> tuple[Tensor,
     return t * (r.tensor(g) / norm), norm
 
 
-@row("_cdist_forward", "cdist")
-def _cdist(r: AtenRecorder, a: Any, b: Any, p: float = 2.0, *_: Any) -> Tensor:
-    x, y = r.tensor(a), r.tensor(b)
-    apart = x.reshape((*x.shape[:-1], 1, x.shape[-1])) - y.reshape((*y.shape[:-2], 1, *y.shape[-2:]))
-    return norm_of(r, apart, p, -1)
-
-
-@row("dist")
-def _dist(r: AtenRecorder, a: Any, b: Any, p: float = 2.0) -> Tensor:
-    return norm_of(r, r.tensor(a, r.dtype) - r.tensor(b, r.dtype), p)
-
-
 @row("_pdist_forward", "pdist")
 def _pdist(r: AtenRecorder, a: Any, p: float = 2.0) -> Tensor:
     x = r.tensor(a)
     first, second = np.triu_indices(r.fixed(x.shape[0], "the number of rows"), 1)
-    return norm_of(r, ws.gather(x, first.astype(np.int32)) - ws.gather(x, second.astype(np.int32)), p, -1)
+    return ws.norm(ws.gather(x, first.astype(np.int32)) - ws.gather(x, second.astype(np.int32)), p, -1)
 
 
 @row("linalg_cross", "cross")
@@ -162,3 +138,58 @@ def _grouped_mm(r: AtenRecorder, a: Any, b: Any, offs: Any = None, bias: Any = N
         out = part if out is None else out + part
     assert out is not None
     return out if bias is None else out + r.tensor(bias)
+
+
+# -- batch norm -------------------------------------------------------------------------------------------------------
+
+
+@row("_native_batch_norm_legit_functional", "_batch_norm_with_update_functional")
+def _batch_norm_functional(
+    r: AtenRecorder, x: Any, weight: Any, bias: Any, mean: Any, var: Any, *more: Any
+) -> tuple[Any, ...]:
+    training, momentum, eps = more if len(more) == 3 else (True, *more)
+    out = _normalize(r, x, weight, bias, mean, var, training, eps)
+    if not training:
+        return out, None, None, mean, var
+    average, unbiased = batch_statistics(r.tensor(x))
+    share = float(momentum)
+    moved = [r.tensor(old) * (1.0 - share) + now * share for old, now in ((mean, average), (var, unbiased))]
+    return out, None, None, *moved, None
+
+
+def _per_channel(p: Tensor, x: Tensor) -> Tensor:
+    return p.reshape((p.shape[0], *[1] * (x.ndim - 2)))
+
+
+def _normalize(
+    r: AtenRecorder, x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, eps: float
+) -> Tensor:
+    t = r.tensor(x)
+    w, b = r.optional(weight), r.optional(bias)
+    if training:
+        return ws.batch_norm(t, w, b, eps=eps)
+    slope = 1.0 / ws.sqrt(r.tensor(var) + float(eps))
+    slope = slope if w is None else slope * w
+    out = (t - _per_channel(r.tensor(mean), t)) * _per_channel(slope, t)
+    return out if b is None else out + _per_channel(b, t)
+
+
+@row("_native_batch_norm_legit.no_stats")
+def _batch_norm_without(
+    r: AtenRecorder, x: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float
+) -> tuple[Any, ...]:
+    return _normalize(r, x, weight, bias, None, None, True, eps), None, None
+
+
+@row("_native_batch_norm_legit_no_training", "_batch_norm_no_update")
+def _batch_norm_evaluated(
+    r: AtenRecorder, x: Any, weight: Any, bias: Any, mean: Any, var: Any, momentum: float, eps: float
+) -> tuple[Any, ...]:
+    return _normalize(r, x, weight, bias, mean, var, False, eps), None, None, None
+
+
+@row("native_batch_norm", "_native_batch_norm_legit.default", "cudnn_batch_norm", "miopen_batch_norm")
+def _native_batch_norm(
+    r: AtenRecorder, x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
+) -> tuple[Any, ...]:
+    return _normalize(r, x, weight, bias, mean, var, training or mean is None, eps), None, None

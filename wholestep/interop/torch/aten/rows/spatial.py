@@ -1,4 +1,4 @@
-"""Images of another size, and images read at places."""
+"""Padding, im2col, resizing and grid sampling of images and signals."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def _upsample(r: AtenRecorder, x: Any, *rest: Any, **named: Any) -> Tensor:
     scales = _scales(rest, named, len(outs))
     for j, (out, scale) in enumerate(zip(outs, scales)):
         at = 2 + j
-        given, wanted = r.fixed(t.shape[at], "a size"), r.fixed(out, "a size")
-        if given == wanted and (scale is None or scale == 1.0):
+        size, wanted = r.fixed(t.shape[at], "a size"), r.fixed(out, "a size")
+        if size == wanted and (scale is None or scale == 1.0):
             continue
-        matrix = _one_axis(packet, given, wanted, scale, align)
+        matrix = _one_axis(packet, size, wanted, scale, align)
         if packet in (*_NEAREST, *_EXACT):
             t = along(t, matrix.argmax(0).numpy(), at)
         else:
@@ -71,3 +71,71 @@ def _apply_matrix(r: AtenRecorder, t: Tensor, at: int, matrix: Any) -> Tensor:
 def _grid_sample(r: AtenRecorder, x: Any, grid: Any, mode: int = 0, padding: int = 0, align: bool = False) -> Tensor:
     how, around = ("bilinear", "nearest", "bicubic")[mode], ("zeros", "border", "reflection")[padding]
     return ws.grid_sample(r.tensor(x), r.tensor(grid), how, around, bool(align))
+
+
+# -- margins and columns -----------------------------------------------------------------------------------------------
+
+
+def _amounts(rank: int, pads: Any) -> tuple[list[int], list[int]]:
+    """Before and behind each axis; torch names the last axis first."""
+    low, high = [0] * rank, [0] * rank
+    for i in range(len(pads) // 2):
+        low[rank - 1 - i], high[rank - 1 - i] = pads[2 * i], pads[2 * i + 1]
+    return low, high
+
+
+@row("constant_pad_nd", refuses="amounts that depend on a symbolic dimension")
+def _constant_pad(r: AtenRecorder, x: Any, pads: Any, value: Any = 0.0) -> Tensor:
+    t = r.tensor(x)
+    low, high = _amounts(t.ndim, [r.fixed(p, "an amount") for p in pads])
+    if min([0, *low, *high]) < 0:
+        cuts = [slice(max(0, -a), -max(0, -b) or None) for a, b in zip(low, high)]
+        t = t[tuple(slice(None) if c == slice(0, None) else c for c in cuts)]
+        low, high = [max(a, 0) for a in low], [max(b, 0) for b in high]
+    if not any(low + high):
+        return t
+    amounts = list(zip(low, high))
+    if t.dtype.is_float:
+        return ws.pad(t, amounts, float(value))
+    wide = ws.pad(t.astype("float64"), amounts, float(value))  # whole numbers up to 2**53 stay what they are
+    return wide != 0.0 if t.dtype.name == "bool" else wide.astype(t.dtype)
+
+
+@row("pad", whole=False)
+def _pad(r: AtenRecorder, x: Any, pads: Any, mode: str = "constant", value: Any = None) -> Tensor:
+    if mode == "constant":
+        return _constant_pad(r, x, pads, 0.0 if value is None else value)
+    t = r.tensor(x)
+    return ws.pad(t, list(zip(*_amounts(t.ndim, pads))), mode=mode)
+
+
+def _register_padding(mode: str, *names: str) -> None:
+    @row(*names)
+    def record(r: AtenRecorder, x: Any, pads: Any) -> Tensor:
+        return _pad_with_cuts(r.tensor(x), pads, mode)
+
+
+_register_padding("reflect", "reflection_pad1d", "reflection_pad2d", "reflection_pad3d")
+_register_padding("replicate", "replication_pad1d", "replication_pad2d", "replication_pad3d")
+_register_padding("circular", "_pad_circular")
+
+
+def _pad_with_cuts(t: Tensor, pads: Any, mode: str) -> Tensor:
+    low, high = _amounts(t.ndim, pads)
+    if min([*low, *high]) < 0:
+        t = t[tuple(slice(max(0, -a), -max(0, -b) or None) for a, b in zip(low, high))]
+    return ws.pad(t, [(max(a, 0), max(b, 0)) for a, b in zip(low, high)], mode=mode)
+
+
+@row("im2col")
+def _im2col(r: AtenRecorder, x: Any, kernel: Any, dilation: Any, padding: Any, stride: Any) -> Tensor:
+    t = r.tensor(x)
+    many = t if t.ndim == 4 else t.reshape((1, *t.shape))
+    return ws.unfold(many, tuple(kernel), tuple(dilation), tuple(padding), tuple(stride)).reshape(r.shape)
+
+
+@row("col2im")
+def _col2im(r: AtenRecorder, x: Any, size: Any, kernel: Any, dilation: Any, padding: Any, stride: Any) -> Tensor:
+    t = r.tensor(x)
+    many = t if t.ndim == 3 else t.reshape((1, *t.shape))
+    return ws.fold(many, tuple(size), tuple(kernel), tuple(dilation), tuple(padding), tuple(stride)).reshape(r.shape)
