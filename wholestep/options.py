@@ -47,7 +47,7 @@ class CompileOptions:
         for name in ("egraph_rounds", "egraph_nodes"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise OptionError(f"{name}={value!r}: expected a whole number of at least 1.")
+                raise OptionError(f"{name}={value!r}: expected an integer of at least 1.")
         if not isinstance(self.egraph_seconds, int | float) or not self.egraph_seconds > 0:
             raise OptionError(f"egraph_seconds={self.egraph_seconds!r}: expected a number of seconds above 0.")
 
@@ -96,9 +96,7 @@ def thread_count(threads: int | None, default: int, most: int) -> int:
     else:
         shown = threads
     if not isinstance(wanted, int) or isinstance(wanted, bool) or not 1 <= wanted <= most:
-        raise OptionError(
-            f"{origin}={shown!r}: expected a whole number from 1 to {most}; leave it out to use {default}."
-        )
+        raise OptionError(f"{origin}={shown!r}: expected an integer from 1 to {most}; leave it out to use {default}.")
     return wanted
 
 

@@ -176,5 +176,5 @@ def test_where_no_layer_is_divided_the_bits_are_those_of_the_data_axis(case: str
 
 @pytest.mark.parametrize("shards", [(2, 0), (2, 2, 2), (20, 20), (2, True), 0, "2"])
 def test_what_is_no_grid_is_refused(shards: Any) -> None:
-    with pytest.raises(OptionError, match=r"expected a whole number from 1 to \d+, or two of them, \(data, model\)"):
+    with pytest.raises(OptionError, match=r"expected an integer from 1 to \d+, or two of them, \(data, model\)"):
         placement_of(shards=shards)

@@ -22,11 +22,11 @@ def one(cls: type[M.Metric], **options: int) -> M.Metric:
 def test_labels(cls: type[M.Metric]) -> None:
     with pytest.raises(InputError, match=r"labels are from 0 to 2; received 3 at position 2"):
         one(cls).update(SCORES, [0, 1, 3, 0])
-    with pytest.raises(DTypeError, match=r"labels are classes, whole numbers; received floats of shape \(4,\)"):
+    with pytest.raises(DTypeError, match=r"labels are classes, integers; received floats of shape \(4,\)"):
         one(cls).update(SCORES, LABELS.astype(float))
     with pytest.raises(ShapeError, match=r"scores of shape \(4, 1\) for targets of shape \(4,\).*scores\[:, 0\]"):
         one(cls, axis=1).update(SCORES[:, :1], LABELS)
-    with pytest.raises(ShapeError, match=r"prediction of floats of shape \(4, 3\) and a target of whole numbers of"):
+    with pytest.raises(ShapeError, match=r"prediction of floats of shape \(4, 3\) and a target of integers of"):
         one(cls).update(SCORES, LABELS[:3])
     with pytest.raises(ShapeError, match=r"one number for each row, shape \(4,\); received \(4, 1\)"):
         one(cls).update(SCORES, LABELS, np.ones((4, 1)))
@@ -43,7 +43,7 @@ def test_numbers(cls: type[M.Metric]) -> None:
 def test_the_same_errors_inside_the_step_at_the_users_line() -> None:
     g = ws.Graph()
     scores, labels = g.input("scores", ("batch", 3)), g.input("labels", ("batch",), "int32")
-    with pytest.raises(DTypeError, match=r"(?s)whole numbers; received floats of shape \(batch,\).*test_errors\.py"):
+    with pytest.raises(DTypeError, match=r"(?s)integers; received floats of shape \(batch,\).*test_errors\.py"):
         M.Accuracy().record(g, scores, g.input("floats", ("batch",)))
     with pytest.raises(OptionError, match=r"one score for each target says yes or no by a threshold, and none"):
         M.Accuracy().record(g, g.input("column", ("batch", 1)), labels)
@@ -79,7 +79,7 @@ def test_yes_or_no_needs_a_threshold() -> None:
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda: M.TopKAccuracy(0), "k is a whole number of at least 1; received 0"),
+        (lambda: M.TopKAccuracy(0), "k is an integer of at least 1; received 0"),
         (lambda: M.TopKAccuracy(4).update(SCORES, LABELS), r"k=4, and scores of shape \(4, 3\) have fewer classes"),
         (lambda: M.F1(average="samples"), "average is one of 'macro'.*received 'samples'"),
         (lambda: M.Metric.from_config({"kind": "f1", "mean": "macro"}), "f1 has no option 'mean'; it has: average"),

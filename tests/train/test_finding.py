@@ -158,7 +158,7 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "most": (
         lambda: ws.find_batch_size(linear(), most=0, **SPECS),
         OptionError,
-        "most is a whole number of at least 1; received 0",
+        "most is an integer of at least 1; received 0",
     ),
 }
 

@@ -304,7 +304,7 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         r"the metric 'gap' is a function, which no description holds; give the function itself",
     ),
     "beta": (lambda: M.FBeta(beta=-1), OptionError, "beta is a number of at least 0; received -1"),
-    "bins": (lambda: M.ECE(bins=0), OptionError, "bins is a whole number of at least 1; received 0"),
+    "bins": (lambda: M.ECE(bins=0), OptionError, "bins is an integer of at least 1; received 0"),
     "weights": (
         lambda: M.CohenKappa(weights="cubic"),
         OptionError,

@@ -163,7 +163,7 @@ def test_what_the_command_line_sets_is_set_after_the_file(script: Path) -> None:
         ("epoch = 1", [], "run.toml, epoch: 'epoch' cannot be set: Experiment has no 'epoch'. Did you mean 'epochs'?"),
         ("[optimizer]\nlr = 'fast'", [], "run.toml, optimizer.lr: AdamW: lr must be a number; received 'fast'."),
         ("optimizer.rate = 1", [], "run.toml, optimizer.rate: 'optimizer.rate' cannot be set: AdamW has no 'rate'"),
-        ("epochs = -1", [], "run.toml, epochs: epochs=-1: expected a whole number, 0 or more"),
+        ("epochs = -1", [], "run.toml, epochs: epochs=-1: expected an integer, 0 or more"),
         ("precision = 'half'", [], "run.toml, precision: precision='half': expected one of"),
         ("epochs = 5", ["--epochs", "-1"], "error: epochs=-1: expected"),  # not the file's
         ("hidden = 'wide'", [], "run.toml says hidden = 'wide'"),
@@ -357,7 +357,7 @@ def test_resuming_from_the_command_line(script: Path) -> None:
         (["plan", "show", "."], "there are no plans in ."),
         (["plan", "show", "nothing"], "there is nothing at nothing; expected a plan file, or the folder of a run"),
         (["train", "small.py", "--set", "optimizer.lr=fast"], "AdamW: lr must be a number; received 'fast'."),
-        (["train", "small.py", "--epochs", "-1"], "epochs=-1: expected a whole number, 0 or more"),
+        (["train", "small.py", "--epochs", "-1"], "epochs=-1: expected an integer, 0 or more"),
         (
             ["train", "small.py", "--folder", "small.py"],
             "cannot write to small.py: File exists. Name a folder that can",
@@ -365,7 +365,7 @@ def test_resuming_from_the_command_line(script: Path) -> None:
         (["train", "syntax.py"], "syntax.py failed:   File "),
         (["train", "failing.py"], 'failing.py", line 2, in build     return 1 / 0'),
         (["bench", "small.py", "--seconds", "-1"], "--seconds is above 0; received -1"),
-        (["trace", "small.py", "--steps", "0"], "steps is a whole number of at least 1; received 0"),
+        (["trace", "small.py", "--steps", "0"], "steps is an integer of at least 1; received 0"),
     ],
 )
 def test_mistakes_are_one_line(script: Path, arguments: list[str], expected: str) -> None:

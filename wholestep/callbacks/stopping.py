@@ -41,7 +41,7 @@ class EarlyStopping(Callback):
         divergence: float | None = None,
     ) -> None:
         if not isinstance(patience, int) or isinstance(patience, bool) or patience < 1:
-            raise OptionError(f"EarlyStopping: patience is a whole number of at least 1; received {patience!r}.")
+            raise OptionError(f"EarlyStopping: patience is an integer of at least 1; received {patience!r}.")
         self.monitor, self.patience, self.restore_best = canonical(monitor), patience, restore_best
         self.best = Best(mode_of_name(monitor) or "" if mode is None else mode, min_delta)
         self.baseline, self.divergence = need_limit("baseline", baseline), need_limit("divergence", divergence)
@@ -152,7 +152,7 @@ class StepBudget(Callback):
 
     def __init__(self, steps: int) -> None:
         if not isinstance(steps, int) or steps < 1:
-            raise OptionError(f"StepBudget: steps is a whole number of at least 1; received {steps!r}.")
+            raise OptionError(f"StepBudget: steps is an integer of at least 1; received {steps!r}.")
         self.steps, self.done = steps, 0
         self.every = 1  # exact: no slice goes past the end
 

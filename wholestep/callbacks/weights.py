@@ -57,7 +57,7 @@ class WeightStatistics(Callback):
 
         for name, value in (("every", every), ("bins", bins)):
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise OptionError(f"WeightStatistics: {name} is a whole number of at least 1; received {value!r}.")
+                raise OptionError(f"WeightStatistics: {name} is an integer of at least 1; received {value!r}.")
         self.per, self.epochs, self.bins = need_grouping("WeightStatistics", per), every, bins
         self.histograms: dict[str, list[Histogram]] = {}
         self._before: dict[str, AnyArray] = {}  # the parameters when they were last measured

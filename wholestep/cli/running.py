@@ -231,8 +231,7 @@ def predict(
     """Write a model's outputs for the rows of a file."""
     import numpy as np
 
-    from wholestep.data.csv_frame import read_frame
-    from wholestep.data.sources import load_npy
+    from wholestep.data.files import load_npy, read_frame
     from wholestep.nn.module.module import Module
 
     experiment, path = experiment_in(run, which=best, mode=mode, script=script, device=device)

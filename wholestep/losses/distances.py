@@ -71,7 +71,7 @@ def triplet_loss(embeddings: Tensor, labels: Target, margin: Number = 1.0, reduc
         error = DTypeError if classes.dtype.is_float else ShapeError
         fail(
             error,
-            f"triplet_loss takes embeddings (rows, features) and whole numbers (rows,), the labels; received "
+            f"triplet_loss takes embeddings (rows, features) and integers (rows,), the labels; received "
             f"{shape_text(embeddings.shape)} and {classes.dtype}{shape_text(classes.shape)}. For triplets of your own "
             "use ws.losses.triplet_margin_loss(anchor, positive, negative).",
         )

@@ -36,7 +36,7 @@ def ctc_loss(
 
     Args:
         logits: (rows, time, classes), raw scores or log-probabilities.
-        target: (rows, labels), whole numbers, padded behind with the blank or with anything below 0.
+        target: (rows, labels), integers, padded behind with the blank or with anything below 0.
         input_lengths: (rows,), how many steps of a row count; all unless given.
         target_lengths: (rows,), how many labels a row has; up to its padding unless given.
         blank: the class that stands for nothing.
@@ -120,7 +120,7 @@ def _check_target(logits: Tensor, target: Target, blank: int, reduction: str) ->
             "x.transpose(0, 1).",
         )
     if labels.dtype.is_float:
-        fail(DTypeError, f"ctc_loss: the labels are whole numbers; received {labels.dtype}. Cast: y.astype('int32').")
+        fail(DTypeError, f"ctc_loss: the labels are integers; received {labels.dtype}. Cast: y.astype('int32').")
     classes = logits.shape[2]
     if not isinstance(blank, int) or blank < 0 or (isinstance(classes, int) and blank >= classes):
         fail(OptionError, f"ctc_loss: blank is one of the {classes} classes, from 0; received {blank!r}.")
@@ -132,5 +132,5 @@ def _check_target(logits: Tensor, target: Target, blank: int, reduction: str) ->
 def _lengths(name: str, given: Target, rows: object) -> Tensor:
     t = as_tensor(given)
     if t.shape != (rows,) or t.dtype.is_float:
-        fail(ShapeError, f"ctc_loss: {name} has a whole number for each row, ({rows},); received {t!r}.")
+        fail(ShapeError, f"ctc_loss: {name} has an integer for each row, ({rows},); received {t!r}.")
     return t.astype("int32")

@@ -34,7 +34,7 @@ class PredictionForm(Enum):
 
 @dataclass(frozen=True)
 class ArrayKind:
-    """The shape of an array or tensor, and whether it holds whole numbers."""
+    """The shape of an array or tensor, and whether it holds integers."""
 
     shape: Shape
     whole: bool
@@ -46,7 +46,7 @@ class ArrayKind:
         return ArrayKind(x.shape, letter_of(x.dtype) in "iub")
 
     def __str__(self) -> str:
-        return f"{'whole numbers' if self.whole else 'floats'} of shape {shape_text(self.shape)}"
+        return f"{'integers' if self.whole else 'floats'} of shape {shape_text(self.shape)}"
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class OfScores(Metric):
     def _refuse_floats(self, target: ArrayKind) -> None:
         fail(
             DTypeError,
-            f"{self.kind}: labels are classes, whole numbers; received {target}. Cast them: labels.astype('int32').",
+            f"{self.kind}: labels are classes, integers; received {target}. Cast them: labels.astype('int32').",
         )
 
     def _ask(self, prediction: ArrayKind) -> None:

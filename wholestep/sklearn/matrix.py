@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wholestep.data.column import Array
+from wholestep.data.tables.column import Array
 from wholestep.sklearn.networks import InputColumns
 
 

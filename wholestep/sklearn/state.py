@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from wholestep.data.encoding import Encoding
+from wholestep.data.tables.encoding import Encoding
 from wholestep.options import CompileOptions
 from wholestep.sklearn.matrix import ColumnStatistics
 from wholestep.sklearn.networks import InputColumns, NetworkKey

@@ -29,7 +29,7 @@ _RANGES = {
     "init": (SMALLEST, LARGEST, "a number from 2**-16 to 2**64"),
     "growth": (1.0, LARGEST, "a number of at least 1"),
     "backoff": (SMALLEST, 1.0, "a number of at most 1, above 0"),
-    "interval": (1.0, 2.0**53, "a whole number of at least 1"),
+    "interval": (1.0, 2.0**53, "an integer of at least 1"),
 }
 
 

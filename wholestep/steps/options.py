@@ -63,7 +63,7 @@ class StepOptions:
         if self.nonfinite not in NONFINITE:
             fail(OptionError, f"nonfinite={self.nonfinite!r}: expected one of {', '.join(map(repr, NONFINITE))}.")
         if not isinstance(self.accumulate, int) or isinstance(self.accumulate, bool) or self.accumulate < 1:
-            fail(OptionError, f"accumulate={self.accumulate!r}: expected a whole number of at least 1 micro-batch.")
+            fail(OptionError, f"accumulate={self.accumulate!r}: expected an integer of at least 1 micro-batch.")
         if self.gradient_norm and any(m.metric.name == GRAD_NORM for m in self.measures):
             fail(OptionError, f"a metric is called {GRAD_NORM!r}, as the norm of gradients is; give it another name.")
 

@@ -10,11 +10,11 @@ from wholestep.optim import SGD, Adam, Optimizer
 
 
 def need_whole(name: str, value: object, least: int, *, optional: bool = False) -> None:
-    """OptionError unless it is a whole number that is large enough (or None, where that is possible)."""
+    """OptionError unless it is an integer that is large enough (or None, where that is possible)."""
     if (value is None and optional) or (isinstance(value, int) and not isinstance(value, bool) and value >= least):
         return
     other = ", or None" if optional else ""
-    raise OptionError(f"{name}={value!r}: expected a whole number of at least {least}{other}.")
+    raise OptionError(f"{name}={value!r}: expected an integer of at least {least}{other}.")
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,7 @@ class TrainConfig:
         need_whole("validate_every_steps", self.validate_every_steps, 1, optional=True)
         need_whole("min_epochs", self.min_epochs, 0)
         if not isinstance(self.log_interval, int) or isinstance(self.log_interval, bool) or self.log_interval < 0:
-            raise OptionError(
-                f"TrainConfig: log_interval is 0 or a whole number above; received {self.log_interval!r}."
-            )
+            raise OptionError(f"TrainConfig: log_interval is 0 or an integer above; received {self.log_interval!r}.")
         if self.learning_rate != 0.01 and isinstance(self.optimizer, Adam):
             warnings.warn(
                 f"learning_rate={self.learning_rate} is ignored: the optimizer {type(self.optimizer).__name__} has its "

@@ -44,7 +44,7 @@ from wholestep.train.trainer import Trainer, check_epochs
 from wholestep.train.worker_sync import as_launched, begin_together, locked_folders
 
 if TYPE_CHECKING:
-    from wholestep.data.encoder import Encoder
+    from wholestep.data.tables.encoder import Encoder
     from wholestep.distributed.workers import Workers
 
 SECONDS = 60.0  # between two checkpoints of a long epoch

@@ -108,7 +108,7 @@ def _count(name: str, limit: object, known: int | None) -> int:
 def overfit_batches(loader: DataLoader, batches: object, *, validates: bool) -> tuple[DataLoader, Table | None]:
     """The first batches alone, in one order, as often as there are epochs; they are the validation data, too."""
     if not isinstance(batches, int) or isinstance(batches, bool) or batches < 1:
-        raise OptionError(f"overfit_batches={batches!r}: expected a whole number of at least 1 batch, or None.")
+        raise OptionError(f"overfit_batches={batches!r}: expected an integer of at least 1 batch, or None.")
     rows = batches * loader.batch_size
     if isinstance(loader.source, Table) and not loader.transforms:
         table = loader.source.select(np.arange(min(rows, len(loader.source))))

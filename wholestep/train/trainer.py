@@ -321,7 +321,7 @@ class Trainer:
 def check_epochs(epochs: object) -> None:
     """OptionError unless it is a number of epochs."""
     if not isinstance(epochs, int) or isinstance(epochs, bool) or epochs < 0:
-        raise OptionError(f"epochs={epochs!r}: expected a whole number, 0 or more.")
+        raise OptionError(f"epochs={epochs!r}: expected an integer, 0 or more.")
 
 
 def _with_own_position(loader: Loader) -> Loader:

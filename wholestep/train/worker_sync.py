@@ -113,12 +113,12 @@ def begin_together(trainer: Trainer, loader: DataLoader) -> None:
     group = trainer.session.group
     if group is None:
         return
-    from wholestep.data.rank_rows import OwnRows
+    from wholestep.data.order import RankRows
     from wholestep.distributed.digest import need_same
 
     need_same(group, trainer.session, loader, trainer.started_with, trainer.validation)
     place = group.grid.place(DATA, group.rank)
-    loader.own = OwnRows(place, group.grid.data, loader.batch_size)
+    loader.own = RankRows(place, group.grid.data, loader.batch_size)
     if group.rank != 0:
         quieten(trainer.callbacks)
 

@@ -179,7 +179,7 @@ def test_a_folder_that_cannot_be_used_is_told_before_the_first_step(
     [
         ({"mode": "smallest"}, "mode is 'min' or 'max'; received 'smallest'"),
         ({"best": 0}, "best=0 and last=0 keep nothing"),
-        ({"every": 0}, "every is a whole number of at least 1; received 0"),
+        ({"every": 0}, "every is an integer of at least 1; received 0"),
     ],
 )
 def test_bad_options(options: dict[str, Any], text: str) -> None:

@@ -59,7 +59,7 @@ class Range:
         if not isinstance(number, int | float) or isinstance(number, bool):
             fail(UsageError, f"{kind}: {what} must be a number; received {number!r}.")
         if self.whole and not isinstance(number, int):
-            fail(UsageError, f"{kind}: {what} must be a whole number; received {number!r}.")
+            fail(UsageError, f"{kind}: {what} must be an integer; received {number!r}.")
         if not (self.low <= number <= self.high and number < self.below) or not math.isfinite(number):
             fail(OptionError, f"{kind}: {what} must be {self}; received {number}.")
 
@@ -81,7 +81,7 @@ def numbers(default: tuple[float | None, ...], parts: tuple[str, ...], **limits:
 
 
 def whole(default: int, low: int = 1) -> Any:
-    """A field that holds a whole number that the program's structure depends on."""
+    """A field that holds an integer that the program's structure depends on."""
     return field(default=default, metadata={RANGE: Range(low=low, structural=True, whole=True)})
 
 
@@ -132,7 +132,7 @@ def runtime_numbers(optimizer: Any) -> dict[str, Number]:
 
 
 def structural_options(optimizer: Any) -> tuple[tuple[str, object], ...]:
-    """The options whose change is another program: switches, texts, whole numbers."""
+    """The options whose change is another program: switches, texts, integers."""
     out = []
     for f in fields(optimizer):
         value = getattr(optimizer, f.name)

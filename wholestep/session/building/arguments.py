@@ -249,7 +249,7 @@ def _axes_of(shards: object) -> tuple[int, int]:
     whole = all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in given)
     if len(given) != 2 or not whole or given[0] * given[1] > MAX_THREADS:
         raise OptionError(
-            f"shards={shards!r}: expected a whole number from 1 to {MAX_THREADS}, or two of them, (data, model), whose "
+            f"shards={shards!r}: expected an integer from 1 to {MAX_THREADS}, or two of them, (data, model), whose "
             "product is one."
         )
     return given[0], given[1]

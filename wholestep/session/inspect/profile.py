@@ -164,7 +164,7 @@ class Profile:
 def profile(programs: Programs, inputs: Mapping[str, object], steps: int) -> Profile:
     """Run some steps with times noted.  The state is put back afterwards: training goes on as if nothing had been."""
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
-        raise OptionError(f"profile: steps is a whole number of at least 1; received {steps!r}.")
+        raise OptionError(f"profile: steps is an integer of at least 1; received {steps!r}.")
     entry, recorders = _profiled_program(programs)
     programs.take_turn()  # the steps are counted where they are taken back
     counted, state = state_dict(programs), programs.state

@@ -58,7 +58,7 @@ class Predictors:
 def predict(model: Module, inputs: Sequence[object], named: Mapping[str, object], batch_size: int, device: str) -> Any:
     """Run a model on arrays on a device: `batch_size` rows at a time, all at once where rows depend on each other."""
     if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
-        fail(OptionError, f"batch_size={batch_size!r}: expected a whole number of rows, at least 1.")
+        fail(OptionError, f"batch_size={batch_size!r}: expected an integer of rows, at least 1.")
     arrays, symbols, specs = read_inputs(model, inputs, named)
     if [*symbols] == [0]:
         return _of_no_rows(model, arrays, specs, device)

@@ -256,7 +256,7 @@ def evaluate_rows(entry: EntryPoint, arrays: Mapping[str, object]) -> StepResult
 
 def _check_options(options: RunOptions, updates: int) -> None:
     if not isinstance(options.epochs, int) or options.epochs < 0:
-        raise OptionError(f"epochs={options.epochs!r}: expected a whole number, 0 or more.")
+        raise OptionError(f"epochs={options.epochs!r}: expected an integer, 0 or more.")
     if not isinstance(options.start, int) or not 0 <= options.start < updates:
         raise OptionError(
             f"start={options.start!r}: expected 0 to {updates - 1}, the updates of the first epoch already done."

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from wholestep import losses
-from wholestep.data.frame_data import Framed, as_framed, plain_table
 from wholestep.data.splits import Holdout
 from wholestep.data.table import Table
+from wholestep.data.tables.frame_data import Framed, as_framed, plain_table
 from wholestep.errors import UsageError
 from wholestep.nn.layers.table_encoding import encoding_of, keep_encoding
 from wholestep.nn.module.module import Module
 
 if TYPE_CHECKING:
-    from wholestep.data.encoder import Encoder
+    from wholestep.data.tables.encoder import Encoder
 
 ANSWERS = ("binary_cross_entropy",)
 
@@ -44,7 +44,7 @@ def encode_data(
                 f"{type(validation).__name__}."
             )
     if encoding_of(model) is None and takes_columns:
-        from wholestep.data.encoder import Encoder  # most models take arrays
+        from wholestep.data.tables.encoder import Encoder  # most models take arrays
 
         keep_encoding(model, (encoder or Encoder()).fit(framed, aim_of(loss)))
     return table_for(model, framed), None if held is None else table_for(model, held)

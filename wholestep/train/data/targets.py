@@ -35,7 +35,7 @@ def _are_numbers(loss: Loss, y: Array) -> None:
 def _are_classes(loss: Loss, y: Array) -> None:
     if letter_of(y.dtype) == "f" and (y.ndim == 1 or y.shape[1:] == (1,)):
         raise InputError(
-            "the labels are floats; classes are whole numbers: y.astype('int32'). For yes or no with one score use "
+            "the labels are floats; classes are integers: y.astype('int32'). For yes or no with one score use "
             "loss='bce', for numbers loss='mse'."
         )
     if letter_of(y.dtype) in "iub" and y.ndim == 2 and y.shape[1] > 1 and (y.sum(axis=1) == 1).all() and y.max() <= 1:

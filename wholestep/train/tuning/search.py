@@ -51,7 +51,7 @@ def find_batch_size(
         batch_size = ws.find_batch_size(model, (x, y), loss="cross_entropy", memory="2GB")
     """
     if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 1):
-        raise OptionError(f"find_batch_size: most is a whole number of at least 1; received {most!r}.")
+        raise OptionError(f"find_batch_size: most is an integer of at least 1; received {most!r}.")
     rows = MOST
     if data is not None:
         arguments, rows = _describe_data(model, data, arguments)
