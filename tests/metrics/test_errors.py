@@ -45,7 +45,7 @@ def test_the_same_errors_inside_the_step_at_the_users_line() -> None:
     scores, labels = g.input("scores", ("batch", 3)), g.input("labels", ("batch",), "int32")
     with pytest.raises(DTypeError, match=r"(?s)integers; received floats of shape \(batch,\).*test_errors\.py"):
         M.Accuracy().record(g, scores, g.input("floats", ("batch",)))
-    with pytest.raises(OptionError, match=r"one score for each target says yes or no by a threshold, and none"):
+    with pytest.raises(OptionError, match=r"one score for each target needs a threshold, and none"):
         M.Accuracy().record(g, g.input("column", ("batch", 1)), labels)
     with pytest.raises(ShapeError, match=r"may be probabilities of classes or labels of yes and no.*axis=-1 for class"):
         M.Accuracy().record(g, scores, g.input("rows", ("batch", 3)))
@@ -72,7 +72,7 @@ def test_labels_out_of_range_inside_the_step_change_nothing() -> None:
 
 
 def test_yes_or_no_needs_a_threshold() -> None:
-    with pytest.raises(OptionError, match=r"by a threshold, and none was given. Say it: threshold=0.0 for logits"):
+    with pytest.raises(OptionError, match=r"needs a threshold, and none was given. Give threshold=0.0 for logits"):
         M.Accuracy().update(np.array([0.3, -0.2]), np.array([1, 0]))
 
 
@@ -123,7 +123,7 @@ def test_examples_run(name: str) -> None:
 
 def test_more_rows_than_room_are_an_error_in_both_forms() -> None:
     metric = M.RocAuc(capacity=3)
-    with pytest.raises(InputError, match=r"room for 3 rows and received 4. Say more: capacity=4"):
+    with pytest.raises(InputError, match=r"room for 3 rows and received 4. Make it larger: capacity=4"):
         metric.update([0.1, 0.2, 0.3, 0.4], [0, 1, 0, 1])
     buffers = {"scores": np.zeros(3), "labels": np.zeros(3, np.int32), "rows": np.array(4)}
     with pytest.raises(InputError, match=r"room for 3 rows and received 4"):
@@ -135,7 +135,7 @@ def test_more_rows_than_room_are_an_error_in_both_forms() -> None:
 def test_weights_come_with_all_batches_or_none() -> None:
     metric = M.AveragePrecision()
     metric.update([0.1, 0.2], [0, 1])
-    with pytest.raises(InputError, match=r"either all batches have weights or none has"):
+    with pytest.raises(InputError, match=r"all batches have weights or none has; received both"):
         metric.update([0.1, 0.2], [0, 1], [1.0, 2.0])
 
 

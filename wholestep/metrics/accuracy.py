@@ -19,7 +19,7 @@ from wholestep.metrics.rows import ClassArrays, ClassTensors, Reading
 
 @dataclass(eq=False)
 class RightRows(OfScores):
-    """What counts the rows that are right."""
+    """A metric that counts correct rows."""
 
     def result(self, states: States) -> float:
         total = states["total"]
