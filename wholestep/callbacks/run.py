@@ -23,6 +23,20 @@ def is_detail(name: str) -> bool:
     return name.startswith((NORM, UPDATE_RATIO))
 
 
+def is_count(value: Any) -> bool:
+    """Is a value from a file a number of steps, rows or epochs?"""
+    return type(value) is int and 0 <= value < 1 << 62
+
+
+def is_number(value: Any) -> bool:
+    return type(value) in (int, float)
+
+
+def is_measure(value: Any) -> bool:
+    """Is it what logs hold: a number, or nested lists of numbers?"""
+    return is_number(value) or (type(value) is list and all(is_measure(v) for v in value))
+
+
 @dataclass(frozen=True)
 class StepMetrics:
     """One step: its epoch, its number in the epoch (from 0), its loss."""

@@ -139,9 +139,9 @@ def as_schedules(given: object) -> dict[str, Schedule]:
     for name, schedule in named.items():
         plain = schedule.schedule if isinstance(schedule, TorchSchedule) else schedule
         if not isinstance(plain, Schedule):
-            from wholestep.schedules.teaching_errors import refuse
+            from wholestep.schedules.checks import refuse_schedule
 
-            refuse(plain)
+            refuse_schedule(plain)
         found[name] = plain
     return found
 

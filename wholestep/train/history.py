@@ -15,10 +15,9 @@ import numpy as np
 
 from wholestep.callbacks.loggers import cell
 from wholestep.callbacks.progress import short
-from wholestep.callbacks.run import EpochStats, is_detail
+from wholestep.callbacks.run import EpochStats, is_count, is_detail, is_measure, is_number
 from wholestep.errors import InputError, UnknownNameError, UsageError
 from wholestep.schedules.monitor_modes import canonical
-from wholestep.train.json_checks import is_count, is_measure, is_number
 
 
 @dataclass

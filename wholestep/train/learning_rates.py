@@ -75,17 +75,17 @@ def count_epochs(session: Session) -> None:
 
 def check_horizons(session: Session, epochs: int, steps_per_epoch: int | None, first_epoch: int) -> None:
     """Warn about each schedule that has ended before a resumed run begins, or is much shorter or longer than it."""
-    from wholestep.schedules.horizon_checks import ended, unlike
+    from wholestep.schedules.checks import ended_warning, length_warning
 
     lengths = {"epoch": epochs, "step": epochs * (steps_per_epoch or 0)}
     done = {"epoch": first_epoch, "step": session.updates_made if first_epoch else 0}
     for target, live in session.schedules.items():
         schedule = live.description.with_numbers(live.numbers())
         unit, run = schedule.unit, lengths[schedule.unit]
-        if first_epoch < epochs and (why := ended(schedule, done[unit], unit)):
-            warnings.warn(f"the schedule of {target}, {why}", TrainingWarning, stacklevel=4)
-        elif run and (odd := unlike(schedule, run, unit)):
-            warnings.warn(f"the schedule of {target}, {odd}", stacklevel=4)
+        if first_epoch < epochs and (warning := ended_warning(schedule, done[unit], unit)):
+            warnings.warn(f"the schedule of {target}, {warning}", TrainingWarning, stacklevel=4)
+        elif run and (warning := length_warning(schedule, run, unit)):
+            warnings.warn(f"the schedule of {target}, {warning}", stacklevel=4)
 
 
 def observe(session: Session, logs: Mapping[str, Value], measured: Sequence[str] = ()) -> None:

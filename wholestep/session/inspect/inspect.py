@@ -56,7 +56,7 @@ class Inspect:
 
         Example: `session.trace("trace.json", session.profile(x=xb, labels=yb))`.
         """
-        from wholestep.session.inspect.trace import write_trace
+        from wholestep.session.inspect.profile import write_trace
 
         spans = self._programs.need("spans").spans
         write_trace(path, spans.all, spans.origin, profile)

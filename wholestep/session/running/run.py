@@ -299,13 +299,13 @@ class Training:
         called = {t: s for t, s in programs.step_options.schedules.items() if s.unit == "call"}
         if not called or not (rows := programs.need("a schedule").definition.rows_in(arrays)):
             return
-        from wholestep.schedules.horizon_checks import unlike
+        from wholestep.schedules.checks import length_warning
 
         batch, most = rows
         updates = epochs * -(-batch // (batch_size or most))
         for target, schedule in called.items():
-            if odd := unlike(programs.scalars.schedule(target, schedule), updates, "step"):
-                warnings.warn(f"the schedule of {target}, {odd}", stacklevel=4)
+            if warning := length_warning(programs.scalars.schedule(target, schedule), updates, "step"):
+                warnings.warn(f"the schedule of {target}, {warning}", stacklevel=4)
 
     def prepare_to_run(self, arrays: Mapping[str, object], batch_size: int | None, unchanged: DataCache) -> None:
         """What runs with this `unchanged` would otherwise do first: their time is that of steps."""

@@ -23,9 +23,9 @@ from typing import Any
 
 import numpy as np
 
+from wholestep.callbacks.run import is_count, is_measure, is_number
 from wholestep.errors import CheckpointError, UsageError
 from wholestep.train.checkpoint.tensors import Array
-from wholestep.train.json_checks import is_count, is_measure, is_number
 
 FORMAT, VERSION = "wholestep checkpoint", 1
 MANIFEST = "manifest.json"

@@ -25,7 +25,7 @@ from wholestep.train.checkpoint.format import (
     with_arrays,
 )
 from wholestep.train.checkpoint.resume import Checkpoint
-from wholestep.train.checkpoint.shard_files import read_whole
+from wholestep.train.checkpoint.sharded_write import read_whole
 from wholestep.train.checkpoint.tensors import checksum, read_checked_arrays
 from wholestep.train.history import TrainHistory
 

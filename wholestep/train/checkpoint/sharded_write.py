@@ -1,4 +1,4 @@
-"""A checkpoint written by several workers: each writes its shards of sharded states, rank 0 everything else.
+"""Checkpoints of several workers: each writes its shards of sharded states, rank 0 everything else.
 
 Each worker writes on a background thread while training continues.  These threads do not communicate, since only one
 thread at a time may use MPI: at safe points the workers agree that all have finished, and rank 0 publishes the folder.
@@ -13,20 +13,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from shutil import rmtree
 from threading import Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wholestep.compiler.ir.mesh import DATA
-from wholestep.compiler.runtime.state.state_pieces import StatePiece
-from wholestep.train.checkpoint.format import shard_file_name
+from wholestep.compiler.runtime.state.state_pieces import StatePiece, join_pieces
+from wholestep.errors import CheckpointError, WorkerError
+from wholestep.train.checkpoint.format import PLACES, shard_file_name
 from wholestep.train.checkpoint.resume import Checkpoint
-from wholestep.train.checkpoint.shard_files import write_pieces
-from wholestep.train.checkpoint.tensors import sync_folder
-from wholestep.train.checkpoint.write import new_name, publish, write_error, write_whole
+from wholestep.train.checkpoint.tensors import Array, read_checked_arrays, read_notes, sync_folder, write_tensors
+from wholestep.train.checkpoint.write import capture, new_name, publish, write_alone, write_error, write_whole
 
 if TYPE_CHECKING:
     from wholestep.compiler.runtime.process_group import RankGroup
+    from wholestep.session import Session
 
 log = logging.getLogger("wholestep")
+
+WRITTEN, FAILED = b"+", b"-"  # the first byte of what rank 0 broadcasts
 
 
 def meet(group: RankGroup, folder: Path, step: int) -> Path | None:
@@ -113,3 +116,66 @@ class ShardedWrite:
     def remove(self) -> None:
         """Delete the folder of a checkpoint that will not be published."""
         rmtree(self.place, ignore_errors=True)
+
+
+# -- `ws.save_checkpoint` --------------------------------------------------------------------------------------------
+
+
+def save_among(group: RankGroup, folder: Path, session: Session, **run: Any) -> Path:
+    """Write a checkpoint together; returns its folder on every rank."""
+    if not any(map(session.state.is_divided, session.lasting_states)):  # nobody needs the others
+        if group.rank == 0:
+            return write_alone(folder, capture(session, **run))
+        return folder / f"step-{session.state.step:08d}"
+    try:
+        taken = capture(session, **run)  # all gather
+        told = group.broadcast(_write_gathered(folder, taken) if group.rank == 0 else b"")
+    except WorkerError as error:
+        raise WorkerError(
+            f"ws.save_checkpoint: {error} All workers call it where they have divided states or layers, since each has "
+            "a part of them.",
+            error.rank,
+            error.step,
+        ) from error
+    if told.startswith(FAILED):
+        raise CheckpointError(told[1:].decode())
+    return Path(told[1:].decode())
+
+
+def _write_gathered(folder: Path, taken: Any) -> bytes:
+    try:
+        return WRITTEN + str(write_alone(folder, taken)).encode()
+    except CheckpointError as error:
+        return FAILED + str(error).encode()
+
+
+# -- shard files: the shards of one worker, each with its position in the full array ----------------------------------
+
+
+def write_pieces(path: Path, pieces: Mapping[str, StatePiece]) -> str:
+    """Write a worker's shards to a new file; returns the file's SHA-256."""
+    places = {name: piece.place() for name, piece in pieces.items()}
+    return write_tensors(path, {name: piece.array for name, piece in pieces.items()}, {PLACES: json.dumps(places)})
+
+
+def read_whole(folder: Path, files: Mapping[str, str]) -> dict[str, Array]:
+    """The full arrays, by name, assembled from the shard files of all workers; checksums are verified."""
+    found: dict[str, list[StatePiece]] = {}
+    for file, wanted in files.items():
+        arrays = read_checked_arrays(folder, file, wanted)
+        try:
+            places = json.loads(read_notes(folder / file)[PLACES])
+            if places.keys() != arrays.keys():
+                raise ValueError("it has places of other arrays")
+            for name, array in arrays.items():
+                found.setdefault(name, []).append(StatePiece.at(array, places[name]))
+        except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
+            raise CheckpointError(f"the checkpoint {folder} is not one of ours: {error} in {file}.") from None
+    return {name: _whole(folder, name, pieces) for name, pieces in found.items()}
+
+
+def _whole(folder: Path, name: str, pieces: list[StatePiece]) -> Array:
+    try:
+        return join_pieces(pieces)
+    except ValueError as error:
+        raise CheckpointError(f"the checkpoint {folder} is not one of ours: the parts of {name!r}: {error}.") from None

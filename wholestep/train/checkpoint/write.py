@@ -91,7 +91,7 @@ def save_checkpoint(folder: str | PathLike[str], session: Session, **run: Any) -
     group = session.group
     if group is None:
         return write_alone(Path(folder), capture(session, **run))
-    from wholestep.train.checkpoint.manual_save import save_among
+    from wholestep.train.checkpoint.sharded_write import save_among
 
     return save_among(group, Path(folder), session, **run)
 
