@@ -128,32 +128,32 @@ LAUNCHERS = (
 
 def read_launch() -> Launch | None:
     """What a launcher has said; None in a process that was started alone."""
-    told = os.environ.get
+    getenv = os.environ.get
     for rank, count in LAUNCHERS:
-        if (text := told(rank, "")).isdecimal():
-            size = told(count, "")
+        if (text := getenv(rank, "")).isdecimal():
+            size = getenv(count, "")
             return Launch(
                 int(text),
                 int(size) if size.isdecimal() else None,
-                bool(told("WHOLESTEP_RANKS")),
-                int(told("WHOLESTEP_ATTEMPT") or 0),
-                int(told("WHOLESTEP_RESTARTS") or 0),
-                float(told("WHOLESTEP_SINCE") or 0),
-                int(told("WHOLESTEP_NOTES") or 0) or None,
-                told("WHOLESTEP_RENDEZVOUS", ""),
-                told("WHOLESTEP_SECRET", ""),
-                told("WHOLESTEP_NODE", ""),
+                bool(getenv("WHOLESTEP_RANKS")),
+                int(getenv("WHOLESTEP_ATTEMPT") or 0),
+                int(getenv("WHOLESTEP_RESTARTS") or 0),
+                float(getenv("WHOLESTEP_SINCE") or 0),
+                int(getenv("WHOLESTEP_NOTES") or 0) or None,
+                getenv("WHOLESTEP_RENDEZVOUS", ""),
+                getenv("WHOLESTEP_SECRET", ""),
+                getenv("WHOLESTEP_NODE", ""),
             )
     return None
 
 
 def launch_variables(count: int, attempt: int, restarts: int, since: float, threads: int | None) -> dict[str, str]:
     """What `wholestep launch` tells the ranks of a job; `threads` is for each, unless the user has said otherwise."""
-    said = {"WHOLESTEP_RANKS": count, "WHOLESTEP_ATTEMPT": attempt, "WHOLESTEP_RESTARTS": restarts}
-    found = {**{name: str(value) for name, value in said.items()}, "WHOLESTEP_SINCE": repr(since)}
+    numbers = {"WHOLESTEP_RANKS": count, "WHOLESTEP_ATTEMPT": attempt, "WHOLESTEP_RESTARTS": restarts}
+    variables = {**{name: str(value) for name, value in numbers.items()}, "WHOLESTEP_SINCE": repr(since)}
     if threads is not None and not os.environ.get("WHOLESTEP_THREADS"):
-        found["WHOLESTEP_THREADS"] = str(threads)
-    return found
+        variables["WHOLESTEP_THREADS"] = str(threads)
+    return variables
 
 
 def rank_variables(rank: int, rendezvous: tuple[str, int], secret: bytes, node: str = "") -> dict[str, str]:

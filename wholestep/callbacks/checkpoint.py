@@ -108,8 +108,8 @@ class ModelCheckpoint(Callback):
         if self.best and self.run is not None and self.run.names:  # a misspelt name is told before the first epoch
             read_monitor("ModelCheckpoint", self.monitor, dict.fromkeys(self.run.names, 0.0))
         if self._asks:
-            said = self.run.modes.get(self.monitor) if self.run is not None else None
-            self.mode = said or self.mode or mode_of("ModelCheckpoint", self.monitor)
+            mode = self.run.modes.get(self.monitor) if self.run is not None else None
+            self.mode = mode or self.mode or mode_of("ModelCheckpoint", self.monitor)
         if self.run is not None and not self.run.writes:
             return
         self.lock()
@@ -153,8 +153,8 @@ class ModelCheckpoint(Callback):
         self._due = self._due or enough or late
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
-        known = self.run.names if self.run is not None else ()
-        measured = self.best and not not_measured(self.monitor, logs, known)
+        names = self.run.names if self.run is not None else ()
+        measured = self.best and not not_measured(self.monitor, logs, names)
         improved = measured and self._improves(read_monitor("ModelCheckpoint", self.monitor, logs))
         self._due = self._due or improved or self.last > 0
 
@@ -167,9 +167,9 @@ class ModelCheckpoint(Callback):
         if value != value:
             return False
         better = sorted([*self._values, value], reverse=self.mode == "max")
-        found = len(self._values) < self.best or better[self.best - 1] != self._values[-1]
+        improves = len(self._values) < self.best or better[self.best - 1] != self._values[-1]
         self._values = better[: self.best]
-        return found
+        return improves
 
     @property
     def due(self) -> bool:
@@ -261,17 +261,17 @@ class ModelCheckpoint(Callback):
         """With all other workers: let the checkpoint appear that they have written together, if there is one."""
         if self._together is None:
             return
-        made, self._together = self._together, None
+        write, self._together = self._together, None
         try:
-            files = made.settle()
+            files = write.settle()
         except CheckpointError as error:
             self.failure = error
-            if made.taken is not None:
+            if write.taken is not None:
                 log.error("%s", error)
-                made.remove()
+                write.remove()
             return
-        if made.taken is not None:
-            self._start(partial(made.publish, files))
+        if write.taken is not None:
+            self._start(partial(write.publish, files))
 
     def _start(self, write: Callable[[], Path]) -> None:
         self.wait()
@@ -327,8 +327,8 @@ class ModelCheckpoint(Callback):
         """The best checkpoint so far."""
         from wholestep.train.checkpoint.folder import checkpoints_in, rank_checkpoints
 
-        found = rank_checkpoints(checkpoints_in(self.folder), self.monitor, self.mode)
-        return found[0].path if found else None
+        ranked = rank_checkpoints(checkpoints_in(self.folder), self.monitor, self.mode)
+        return ranked[0].path if ranked else None
 
     def state_dict(self) -> dict[str, Any]:
         return {"values": self._values}

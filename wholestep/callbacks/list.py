@@ -39,12 +39,12 @@ class CallbackList:
     """
 
     def __init__(self, callbacks: Iterable[Callback] | Callback = (), session: Session | None = None) -> None:
-        given: list[Any] = [callbacks] if isinstance(callbacks, Callback) else list(callbacks)
-        for c in given:
+        items: list[Any] = [callbacks] if isinstance(callbacks, Callback) else list(callbacks)
+        for c in items:
             if not isinstance(c, Callback):
                 hint = " Make an instance: add ()." if isinstance(c, type) else ""
                 raise UsageError(f"callbacks are ws.Callback objects; received {c!r}.{hint}")
-        self.callbacks: list[Callback] = given
+        self.callbacks: list[Callback] = items
         self.failed: dict[str, BaseException] = {}
         self._session = session
         self._run: Run | None = None  # in a loop of one's own
@@ -88,12 +88,12 @@ class CallbackList:
 
     def on_train_begin(self) -> None:
         """Training starts; in a loop of one's own the first other event says so too."""
-        own = [c for c in self.callbacks if c.run is None or c.run is self._run]
-        if own and self._run is None:
+        waiting = [c for c in self.callbacks if c.run is None or c.run is self._run]
+        if waiting and self._run is None:
             from wholestep.train.history import TrainHistory
 
             self._run = Run(self._session or _only_trained(), 0, history=TrainHistory(), callbacks=self)  # type: ignore[arg-type]
-        for c in own:
+        for c in waiting:
             c.run = self._run
         self._each("on_train_begin")
 
@@ -109,7 +109,7 @@ class CallbackList:
 
     def epoch_numbers(self, epoch: int) -> Logs:
         """The numbers that callbacks add to the logs of an epoch."""
-        return {name: value for found in self._each("epoch_numbers", epoch) for name, value in found.items()}
+        return {name: value for numbers in self._each("epoch_numbers", epoch) for name, value in numbers.items()}
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
         self._begin_own()

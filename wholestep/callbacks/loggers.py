@@ -110,11 +110,11 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _cut(path: Path, known: int) -> bool:
+def _cut(path: Path, size: int) -> bool:
     """Shorten a file to what was known of it, so that nothing stands in it twice; False where nothing is left."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as file:
-        left = min(known, file.tell())
+        left = min(size, file.tell())
         file.truncate(left)
     return left > 0
 
@@ -170,8 +170,8 @@ class TensorBoardLogger(Callback):
     def _histograms(self, epoch: int) -> dict[str, Histogram]:
         """Those that other callbacks have made of this epoch."""
         beside = self.run.callbacks if self.run is not None and self.run.callbacks is not None else ()
-        made = [c.histograms_of(epoch) for c in beside if isinstance(c, WeightStatistics)]
-        return {f"weights/{name}": h for each in made for name, h in each.items()}
+        histograms = [c.histograms_of(epoch) for c in beside if isinstance(c, WeightStatistics)]
+        return {f"weights/{name}": h for each in histograms for name, h in each.items()}
 
     def on_train_end(self) -> None:
         if self._file is not None:

@@ -11,10 +11,10 @@ from wholestep.errors import UnknownNameError, UsageError
 from wholestep.schedules.monitor_modes import canonical
 
 
-def not_measured(monitor: str, logs: Mapping[str, Value], known: Sequence[str]) -> bool:
+def not_measured(monitor: str, logs: Mapping[str, Value], names: Sequence[str]) -> bool:
     """Is it a number that this run has, and this epoch has not: one of the validation data, measured now and then?"""
     name = canonical(monitor)
-    return name not in logs and name in known
+    return name not in logs and name in names
 
 
 def read_monitor(kind: str, monitor: str, logs: Mapping[str, Value], known: Sequence[str] = ()) -> float:

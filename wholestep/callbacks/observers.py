@@ -56,12 +56,12 @@ class GradientStatistics(Callback):
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
         from wholestep.session.inspect.statistics import stats_per_layer, table
 
-        found = self.session.gradient_stats(self.batch)
+        stats = self.session.gradient_stats(self.batch)
         if self.per == "layer":
-            found = stats_per_layer(found)
-        self.history.append(found)
+            stats = stats_per_layer(stats)
+        self.history.append(stats)
         if not self.quiet:
-            sys.stderr.write(table(f"gradients after epoch {epoch + 1}", list(found.values())) + "\n")
+            sys.stderr.write(table(f"gradients after epoch {epoch + 1}", list(stats.values())) + "\n")
 
 
 class Profiler(Callback):

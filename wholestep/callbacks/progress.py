@@ -122,8 +122,8 @@ class Progress(Callback):
         """What a line says while an epoch is under way; what matters most comes first, lines may be cut."""
         total = self._total
         left = f"{duration(spent * (total - self._steps) / max(self._steps, 1))} left" if total else ""
-        said = (left, f"loss {loss:.4f}", self._metrics_text(), *self._speeds(spent), self._memory)
-        return "  ".join(part for part in said if part)
+        parts = (left, f"loss {loss:.4f}", self._metrics_text(), *self._speeds(spent), self._memory)
+        return "  ".join(part for part in parts if part)
 
     def _metrics_text(self) -> str:
         """Metrics and rates, read as often as costs nothing."""

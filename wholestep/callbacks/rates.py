@@ -40,8 +40,8 @@ class LearningRateScheduler(Callback):
         self._of_groups = schedule.of_groups if isinstance(schedule, TorchSchedule) else {}
         if not callable(plain):
             raise UsageError(f"LearningRateScheduler takes a function of the epoch or a schedule; received {plain!r}.")
-        own = plain.unit if isinstance(plain, Schedule) and plain.unit != CALL else "epoch"
-        self.unit = own if unit is None else unit
+        default_unit = plain.unit if isinstance(plain, Schedule) and plain.unit != CALL else "epoch"
+        self.unit = default_unit if unit is None else unit
         if self.unit not in ("step", "epoch"):
             raise OptionError(f"LearningRateScheduler: unit={unit!r}: expected 'step' or 'epoch'.")
         self.schedule, self.monitor = plain, monitor
@@ -70,10 +70,10 @@ class LearningRateScheduler(Callback):
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
         if self._observes:
-            known = self.run.names if self.run is not None else ()
-            usual = "val_loss" if "val_loss" in (*known, *logs) else "loss"
+            names = self.run.names if self.run is not None else ()
+            usual = "val_loss" if "val_loss" in (*names, *logs) else "loss"
             watched = self.monitor or self.schedule.monitor or usual
-            if not not_measured(watched, logs, known):
+            if not not_measured(watched, logs, names):
                 value = read_monitor("LearningRateScheduler", watched, logs)
                 self._seen = self.schedule.observed(self._seen, value)
 
@@ -83,8 +83,8 @@ class LearningRateScheduler(Callback):
             live.lr = self._seen["lr"]
         elif isinstance(self.schedule, Schedule) or len(signature(self.schedule).parameters) == 1:
             live.lr = self.schedule(n)
-            for name, own in self._of_groups.items():
-                self.session.scalars[name] = own(n)
+            for name, schedule in self._of_groups.items():
+                self.session.scalars[name] = schedule(n)
         else:
             live.lr = self.schedule(n, float(live.lr))
 

@@ -73,9 +73,9 @@ class EarlyStopping(Callback):
             self.run.stop(f"{self.monitor} has not improved for {self.patience} epochs")
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
-        known = self.run.names if self.run else ()
-        if not not_measured(self.monitor, logs, known):
-            self._judge(epoch, read_monitor("EarlyStopping", self.monitor, logs, known))
+        names = self.run.names if self.run else ()
+        if not not_measured(self.monitor, logs, names):
+            self._judge(epoch, read_monitor("EarlyStopping", self.monitor, logs, names))
 
     def on_validation(self, epoch: int, step: int, logs: Logs) -> None:
         if self.monitor.startswith("val_"):

@@ -89,22 +89,22 @@ class WeightStatistics(Callback):
         if (epoch + 1) % self.epochs:
             return {}
         arrays = self._parameters()
-        now, before, found = self._groups(arrays), self._groups(self._before), Logs()
+        now, before, numbers = self._groups(arrays), self._groups(self._before), Logs()
         for name, values in now.items():
             length = _norm(before[name])
-            found[NORM + name] = _norm(values)
-            found[UPDATE_RATIO + name] = _norm(values - before[name]) / length if length else math.nan
+            numbers[NORM + name] = _norm(values)
+            numbers[UPDATE_RATIO + name] = _norm(values - before[name]) / length if length else math.nan
             self.histograms.setdefault(name, []).append(Histogram.of(epoch, values, self.bins))
         self._before = arrays
-        return found
+        return numbers
 
     def histograms_of(self, epoch: int) -> dict[str, Histogram]:
         """Those that were made after an epoch, by name."""
-        return {name: h for name, kept in self.histograms.items() for h in kept if h.epoch == epoch}
+        return {name: h for name, histograms in self.histograms.items() for h in histograms if h.epoch == epoch}
 
     def state_dict(self) -> dict[str, Any]:
-        kept = {name: _stack_histograms(each) for name, each in self.histograms.items()}
-        return {"per": self.per, "bins": self.bins, "before": self._before, "histograms": kept}
+        histograms = {name: _stack_histograms(each) for name, each in self.histograms.items()}
+        return {"per": self.per, "bins": self.bins, "before": self._before, "histograms": histograms}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if (state["per"], state["bins"]) != (self.per, self.bins):
@@ -121,13 +121,13 @@ def _norm(values: AnyArray) -> float:
         return float(np.sqrt((values**2).sum()))
 
 
-def _stack_histograms(kept: list[Histogram]) -> dict[str, Any]:
+def _stack_histograms(histograms: list[Histogram]) -> dict[str, Any]:
     """Histograms as a checkpoint holds them: a few arrays, however many epochs there were."""
     return {
-        "epochs": [h.epoch for h in kept],
-        "counts": np.stack([h.counts for h in kept]),
-        "edges": np.stack([h.edges for h in kept]),
-        "sums": np.array([(h.sum, h.sum_of_squares) for h in kept]),
+        "epochs": [h.epoch for h in histograms],
+        "counts": np.stack([h.counts for h in histograms]),
+        "edges": np.stack([h.edges for h in histograms]),
+        "sums": np.array([(h.sum, h.sum_of_squares) for h in histograms]),
     }
 
 

@@ -60,7 +60,7 @@ def train(
         return
     if model > 1 and read_launch() is None:
         raise UsageError(f"--model {model} is among workers, and there are none: give --workers {2 * model}, too.")
-    own = {"workers": Workers(model=model)} if model > 1 else {}
+    overrides = {"workers": Workers(model=model)} if model > 1 else {}
     settings = parse_settings(set or [], device if resume is None else None, precision, memory)
     if resume is not None:
         if script is not None or settings or config is not None:
@@ -68,7 +68,7 @@ def train(
                 "a resumed run goes on with its own script and settings; leave them out, or start another run with "
                 "--folder. Only --epochs and --device may change."
             )
-        _resume(trusted, resume, epochs, device, exact, progress, own)
+        _resume(trusted, resume, epochs, device, exact, progress, overrides)
         return
     if script is None:
         raise UsageError(
@@ -76,10 +76,13 @@ def train(
         )
     if epochs is not None:
         settings["epochs"] = epochs
-    said = {} if config is None else {n: v for n, v in read_config(config).items() if n not in settings}
-    settings = {**said, **settings}  # in this order: what is set later may be a field of what was set before
-    target, experiment = folder or Path("runs") / script.stem, experiment_of(script, settings, config, said).having(own)
-    with name_run_settings_in_errors(config, said):
+    from_file = {} if config is None else {n: v for n, v in read_config(config).items() if n not in settings}
+    settings = {**from_file, **settings}  # in this order: what is set later may be a field of what was set before
+    target, experiment = (
+        folder or Path("runs") / script.stem,
+        experiment_of(script, settings, config, from_file).having(overrides),
+    )
+    with name_run_settings_in_errors(config, from_file):
         _start(experiment, script, settings, target, folds, exact, progress)
 
 
@@ -124,7 +127,7 @@ def _resume(
     device: str | None,
     exact: bool,
     progress: bool,
-    own: dict[str, Any],
+    overrides: dict[str, Any],
 ) -> None:
     from wholestep.cli.trust import script_of_run
     from wholestep.train import load_checkpoint
@@ -140,7 +143,7 @@ def _resume(
     if stored.position.epoch >= asked:
         say(f"all {asked} epochs are done; to go on give more: --resume {run} --epochs {2 * asked}")
     target = run.parent if is_checkpoint(run) else run
-    experiment = experiment_of(own_script, own_settings).having(own)
+    experiment = experiment_of(own_script, own_settings).having(overrides)
     _fit(experiment, own_script, own_settings, target, run, exact, progress)
 
 
@@ -172,16 +175,16 @@ def _fit(
     try:
         history = experiment.fit(checkpoint=folder, resume=resume, exact=exact, progress=progress, config=config)
     except TrainingInterrupted:
-        kept = checkpoints_in(folder)
-        say(f"saved; go on with: wholestep train --resume {folder}" if kept else "nothing could be saved")
+        stored = checkpoints_in(folder)
+        say(f"saved; go on with: wholestep train --resume {folder}" if stored else "nothing could be saved")
         raise
     except CheckpointError as error:
         if error.history is not None:
             say(error.history)
         raise
     say(history)
-    if kept := checkpoints_in(folder):
-        say(f"checkpoints: {folder}, the newest {kept[-1].path.name}")
+    if stored := checkpoints_in(folder):
+        say(f"checkpoints: {folder}, the newest {stored[-1].path.name}")
 
 
 @report_errors
@@ -206,9 +209,9 @@ def evaluate(run: Run, best: Best = None, mode: Mode = None, script: Script = No
         held, name = table_of(test), "test"
     if held is None:
         raise UsageError("the experiment has neither test nor validation data; give ws.Experiment(test=(x, y)).")
-    found = trainer.session.evaluate_all(trainer.feed.named_table(held))
+    results = trainer.session.evaluate_all(trainer.feed.named_table(held))
     print(f"{path} on {len(held)} rows of {name} data")
-    for each, value in found.items():
+    for each, value in results.items():
         print(f"  {each:<16}{value:.6g}" if isinstance(value, float) else f"  {each}\n{value}")
 
 
@@ -238,6 +241,6 @@ def predict(
     if not isinstance(experiment.model, Module):
         raise UsageError("this run is of a @ws.step function; predict with a module of it: module.predict(x).")
     rows = read_frame(inputs, header=header) if inputs.suffix.lower() == ".csv" else load_npy(inputs)
-    found = np.asarray(experiment.model.predict(rows, device=experiment.device))
-    np.save(output, found, allow_pickle=False)
-    print(f"{path}: {output} holds {' x '.join(map(str, found.shape))} numbers")
+    outputs = np.asarray(experiment.model.predict(rows, device=experiment.device))
+    np.save(output, outputs, allow_pickle=False)
+    print(f"{path}: {output} holds {' x '.join(map(str, outputs.shape))} numbers")

@@ -33,12 +33,12 @@ def trace(
     trainer, loader = experiment_of(script, parse_settings(set or [], device, precision, memory)).trainer()
     batch = trainer.batch_at(loader, 0, 0)
     trainer.train(loader, 1)
-    found = trainer.session.profile(batch, steps=steps)
-    trainer.session.trace(output, found)
-    print(found)
+    profile = trainer.session.profile(batch, steps=steps)
+    trainer.session.trace(output, profile)
+    print(profile)
     if layers:
-        print(found.by_layer())
-    print(f"{output}: {len(trainer.session.spans)} spans, {len(found.timeline)} kernel runs")
+        print(profile.by_layer())
+    print(f"{output}: {len(trainer.session.spans)} spans, {len(profile.timeline)} kernel runs")
 
 
 @report_errors

@@ -61,9 +61,9 @@ class LossValue(float):
         return interop.foreign_attribute("a loss of arrays", self, name)
 
 
-def loss_of_arrays(loss: LossFunction, given: tuple[Any, ...], named: Mapping[str, Any]) -> LossValue | Array:
+def loss_of_arrays(loss: LossFunction, args: tuple[Any, ...], named: Mapping[str, Any]) -> LossValue | Array:
     """A loss called on arrays instead of tensors; with `reduction="none"` an array."""
-    values = signature(loss).bind(*given, **named).arguments
+    values = signature(loss).bind(*args, **named).arguments
     (_, prediction), (_, target), *options = values.items()
     program, arrays = _program(loss, prediction, target, dict(options))
     result = _session(program).step(arrays)
@@ -109,8 +109,8 @@ class LossProgram:
     def record(self, prediction: Tensor, graph: Graph, prefix: str = "") -> Tensor:
         """The loss of a prediction in a graph; its other arrays are inputs, named after `prefix`."""
         others = [row for row in self.inputs if row[0] != "prediction"]
-        given = {name: graph.input(f"{prefix}{name}", shape, dtype) for name, shape, dtype in others}
-        return self.loss(prediction, given.pop("target"), **given, **dict(self.options))
+        inputs = {name: graph.input(f"{prefix}{name}", shape, dtype) for name, shape, dtype in others}
+        return self.loss(prediction, inputs.pop("target"), **inputs, **dict(self.options))
 
 
 def _capacity(prediction: Array) -> int | None:

@@ -76,13 +76,15 @@ def cross_entropy(
     if ignore_index is None and smoothing is None and weights is None:
         return reduce("cross_entropy", class_rows(scores, labels), reduction, sample_weight)
     counted = None if ignore_index is None else labels != ignore_index
-    known = labels if counted is None else fn.where(counted, labels, 0)  # an index that exists; its row counts 0
-    own = None if weights is None else fn.gather(weights, known)
-    rows = class_rows(scores, known)
+    safe_labels = labels if counted is None else fn.where(counted, labels, 0)  # an index that exists; its row counts 0
+    label_weights = None if weights is None else fn.gather(weights, safe_labels)
+    rows = class_rows(scores, safe_labels)
     outer = _importance(rows, counted, sample_weight)
     if smoothing is None:
-        return _reduce_counted(rows, _times(own, outer), None, reduction)
-    return _reduce_counted(_smooth_labels(rows, scores, own, smoothing, weights), outer, own, reduction)
+        return _reduce_counted(rows, _times(label_weights, outer), None, reduction)
+    return _reduce_counted(
+        _smooth_labels(rows, scores, label_weights, smoothing, weights), outer, label_weights, reduction
+    )
 
 
 def class_rows(logits: Tensor, labels: Tensor) -> Tensor:
@@ -91,12 +93,12 @@ def class_rows(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _smooth_labels(
-    rows: Tensor, logits: Tensor, own: Tensor | None, smoothing: Tensor, weights: Tensor | None
+    rows: Tensor, logits: Tensor, label_weights: Tensor | None, smoothing: Tensor, weights: Tensor | None
 ) -> Tensor:
     """(1 - s)·w[y]·(-log p[y]) + s/C·Σ w[c]·(-log p[c]): a row whose own class counts nothing still has the second."""
     logs = fn.log_softmax(logits)
     spread = -(logs if weights is None else logs * weights).sum(-1)
-    sharp = rows if own is None else own * rows
+    sharp = rows if label_weights is None else label_weights * rows
     return (1.0 - smoothing) * sharp + smoothing * (1.0 / int(logits.shape[-1])) * spread
 
 
@@ -121,14 +123,14 @@ def _times(a: Tensor | None, b: Tensor | None) -> Tensor | None:
     return a if b is None else b if a is None else a * b
 
 
-def _reduce_counted(rows: Tensor, importance: Tensor | None, own: Tensor | None, reduction: str) -> Tensor:
+def _reduce_counted(rows: Tensor, importance: Tensor | None, label_weights: Tensor | None, reduction: str) -> Tensor:
     """Rows by their importance; below the line of a mean stand the weights of their classes as well, `own`."""
-    if reduction not in REDUCTIONS or importance is own is None:
+    if reduction not in REDUCTIONS or importance is label_weights is None:
         return reduce("cross_entropy", rows, reduction)
     weighted = rows if importance is None else fn.where(importance != 0.0, rows, 0.0) * importance
     if reduction != "mean":
         return reduce("cross_entropy", weighted, reduction)
-    below = _times(own, importance)
+    below = _times(label_weights, importance)
     assert below is not None, "one of the two is there"
     return ratio(weighted.sum(), below.sum())
 
@@ -181,11 +183,11 @@ def kl_div_with_logits_loss(
     Example: `ws.losses.kl_div_with_logits_loss(logits, probabilities)`.
     """
     name = "kl_div_with_logits_loss"
-    given, at = match_target(name, logits, target), class_axis(name, logits.shape, logits.shape, axis)
+    probabilities, at = match_target(name, logits, target), class_axis(name, logits.shape, logits.shape, axis)
     need_classes(name, logits.shape, at)
     lint(name, logits, each=False)
     takes_as(logits, Meaning(each=False, axis=at))
-    logits, t = classes_last(logits, at), classes_last(given, at)
+    logits, t = classes_last(logits, at), classes_last(probabilities, at)
     log_t = fn.log(fn.where(t > 0.0, t, 1.0))
     rows = (t * (log_t - fn.log_softmax(logits))).sum(-1)
     return reduce(name, rows, reduction, sample_weight)
@@ -313,7 +315,7 @@ def hinge_loss(
     at = resolve_class_axis("hinge_loss", scores, labels, axis)
     takes_as(scores, Meaning(each=False, axis=at, logits=False))
     scores = classes_last(scores, at)
-    own = fn.one_hot(class_numbers("hinge_loss", scores, labels), int(scores.shape[-1]), scores.dtype)
-    true = (own * scores).sum(-1, keepdims=True)
-    values = ((1.0 - own) * fn.relu(room - true + scores)).sum(-1) * (1.0 / int(scores.shape[-1]))
+    one_hot = fn.one_hot(class_numbers("hinge_loss", scores, labels), int(scores.shape[-1]), scores.dtype)
+    true = (one_hot * scores).sum(-1, keepdims=True)
+    values = ((1.0 - one_hot) * fn.relu(room - true + scores)).sum(-1) * (1.0 / int(scores.shape[-1]))
     return reduce("hinge_loss", values, reduction, sample_weight)

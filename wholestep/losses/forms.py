@@ -35,8 +35,8 @@ class Meaning:
 def takes_as(scores: Tensor, meaning: Meaning) -> None:
     """Let metrics of `scores` know what they are; two losses that disagree say nothing."""
     if scores.graph is not None:
-        known = scores.graph.meanings
-        known[scores.node] = meaning if known.get(scores.node, meaning) == meaning else None
+        meanings = scores.graph.meanings
+        meanings[scores.node] = meaning if meanings.get(scores.node, meaning) == meaning else None
 
 
 # -- classes -----------------------------------------------------------------------------------------------------

@@ -51,13 +51,13 @@ def nll_loss(
     takes_as(log_probabilities, Meaning(each=False, axis=at, ignore_index=ignore_index))
     logs = classes_last(log_probabilities, at)
     labels, classes = class_numbers("nll_loss", logs, labels), int(logs.shape[-1])
-    known = labels if ignore_index is None else where(labels != ignore_index, labels, 0)
+    safe_labels = labels if ignore_index is None else where(labels != ignore_index, labels, 0)
     weights = _class_weights(class_weight, classes, logs)
-    counts = fn.gather(weights, known)  # it also holds labels to the classes that there are
+    counts = fn.gather(weights, safe_labels)  # it also holds labels to the classes that there are
     counts = counts if ignore_index is None else where(labels != ignore_index, counts, 0.0)
     if sample_weight is not None:
         counts = counts * spread_weight("nll_loss", counts, sample_weight)
-    chosen = fn.iota(logs.shape, logs.ndim - 1, known.dtype) == known.reshape((*known.shape, 1))
+    chosen = fn.iota(logs.shape, logs.ndim - 1, safe_labels.dtype) == safe_labels.reshape((*safe_labels.shape, 1))
     rows = where(counts != 0.0, -where(chosen, logs, 0.0).sum(-1), 0.0) * counts
     return ratio(rows.sum(), counts.sum()) if reduction == "mean" else reduce("nll_loss", rows, reduction)
 

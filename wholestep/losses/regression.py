@@ -199,14 +199,14 @@ def gaussian_nll_loss(
 def _normal(prediction: Tensor, variance: Tensor | None, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     """The mean, the logarithm of the variance, and one over the variance."""
     if variance is not None:
-        given = as_tensor(variance)
-        if given.shape != prediction.shape:
+        v = as_tensor(variance)
+        if v.shape != prediction.shape:
             fail(
                 ShapeError,
                 f"gaussian_nll_loss: the variance has the shape of the mean, {shape_text(prediction.shape)}; received "
-                f"{shape_text(given.shape)}. Expand it: variance.expand(mean.shape).",
+                f"{shape_text(v.shape)}. Expand it: variance.expand(mean.shape).",
             )
-        v = _no_less_than(given, eps)
+        v = _no_less_than(v, eps)
         return prediction, fn.log(v), fn.recip(v)
     if not prediction.ndim or prediction.shape[-1] != 2:
         fail(

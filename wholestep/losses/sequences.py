@@ -51,8 +51,8 @@ def ctc_loss(
     count = (
         spoken.astype("int32").sum(1) if target_lengths is None else _lengths("target_lengths", target_lengths, rows)
     )
-    known = where(spoken, labels, blank)
-    states = pad(_between(known, blank), [(0, 0), (0, 1)], float(blank)).astype("int32")  # (rows, 2·labels + 1)
+    safe_labels = where(spoken, labels, blank)
+    states = pad(_between(safe_labels, blank), [(0, 0), (0, 1)], float(blank)).astype("int32")  # (rows, 2·labels + 1)
     logs = _at(fn.log_softmax(logits), states)
     ends = None if input_lengths is None else _lengths("input_lengths", input_lengths, rows)
     last = _forward(logs.transpose(0, 1), _may_skip(states, blank), ends)
@@ -129,8 +129,8 @@ def _check_target(logits: Tensor, target: Target, blank: int, reduction: str) ->
     return labels.astype("int32")
 
 
-def _lengths(name: str, given: Target, rows: object) -> Tensor:
-    t = as_tensor(given)
+def _lengths(name: str, lengths: Target, rows: object) -> Tensor:
+    t = as_tensor(lengths)
     if t.shape != (rows,) or t.dtype.is_float:
         fail(ShapeError, f"ctc_loss: {name} has an integer for each row, ({rows},); received {t!r}.")
     return t.astype("int32")

@@ -30,8 +30,8 @@ class LossEntry:
     def function(self) -> LossFunction:
         """What records it."""
         file, name = self.home.split(".")
-        found: LossFunction = getattr(import_module(f"wholestep.losses.{file}"), name)
-        return found
+        function: LossFunction = getattr(import_module(f"wholestep.losses.{file}"), name)
+        return function
 
 
 LOSSES: dict[str, LossEntry] = {
@@ -70,8 +70,8 @@ ALIASES = {alias: name for name, entry in LOSSES.items() for alias in entry.alia
 def canonical(name: object) -> str:
     """The name in the table that a name or alias stands for."""
     key = str(name).lower()
-    found = ALIASES.get(key, key)
-    if found not in LOSSES:
+    full_name = ALIASES.get(key, key)
+    if full_name not in LOSSES:
         from difflib import get_close_matches
 
         if suggestion := interop.LOSS_SUGGESTIONS.get(key):
@@ -79,7 +79,7 @@ def canonical(name: object) -> str:
         close = get_close_matches(key, [*LOSSES, *ALIASES], 3, 0.5)
         hint = f"Did you mean {' or '.join(map(repr, close))}? " if close else ""
         fail(UnknownNameError, f"there is no loss {name!r}. {hint}There are: {', '.join(LOSSES)}.")
-    return found
+    return full_name
 
 
 @dataclass(frozen=True, init=False)
@@ -95,14 +95,14 @@ class Loss:
     def __init__(self, kind: str, **options: Any) -> None:
         object.__setattr__(self, "kind", canonical(kind))
         object.__setattr__(self, "options", dict(options))
-        known = list(signature(self.function).parameters)[2:]
+        parameters = list(signature(self.function).parameters)[2:]
         for name in options:
-            if name not in known:
+            if name not in parameters:
                 from difflib import get_close_matches
 
-                close = get_close_matches(name, known, 1, 0.5)
+                close = get_close_matches(name, parameters, 1, 0.5)
                 hint = f"Did you mean {close[0]!r}? " if close else ""
-                fail(OptionError, f"{self.kind} has no option {name!r}. {hint}It has: {', '.join(known)}.")
+                fail(OptionError, f"{self.kind} has no option {name!r}. {hint}It has: {', '.join(parameters)}.")
 
     @property
     def function(self) -> LossFunction:

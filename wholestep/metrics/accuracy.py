@@ -115,10 +115,10 @@ class TopKAccuracy(RightRows):
         rows = self._read_prediction().tensors(prediction, target, weight)
         classes = seen.prediction.shape[-1]
         scores = seen.prediction.reshape((product(seen.rows), classes))  # (N, C)
-        own = rows.actual.reshape((-1, 1))  # (N, 1)
-        column = fn.iota(scores.shape, axis=1, dtype=own.dtype)
-        best = fn.where(column == own, scores, 0.0).sum(1, keepdims=True)  # the score of the true class
-        worse = (scores < best) | ((scores == best) & (column >= own))
+        labels = rows.actual.reshape((-1, 1))  # (N, 1)
+        column = fn.iota(scores.shape, axis=1, dtype=labels.dtype)
+        best = fn.where(column == labels, scores, 0.0).sum(1, keepdims=True)  # the score of the true class
+        worse = (scores < best) | ((scores == best) & (column >= labels))
         rank = (~worse).astype("int32").sum(1)
         return {"correct": rows.tally(rank < self.k), "total": rows.total()}
 
@@ -127,9 +127,9 @@ class TopKAccuracy(RightRows):
         self._need_scores(seen)
         rows = self._read_prediction().arrays(prediction, target, weight)
         scores = seen.prediction.reshape(-1, seen.prediction.shape[-1])
-        own = rows.actual[:, None]
-        best = np.take_along_axis(scores, own, 1)
-        worse = (scores < best) | ((scores == best) & (np.arange(scores.shape[1]) >= own))
+        labels = rows.actual[:, None]
+        best = np.take_along_axis(scores, labels, 1)
+        worse = (scores < best) | ((scores == best) & (np.arange(scores.shape[1]) >= labels))
         return {"correct": rows.tally((~worse).sum(1) < self.k), "total": rows.total()}
 
     def _read_prediction(self) -> Reading:

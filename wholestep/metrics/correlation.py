@@ -21,7 +21,7 @@ _TINY = 1e-300  # a weight of 0 is divided by it, and the mean of nothing is 0
 def _row_weights(metric: str, weight: X, values: X) -> tuple[X, X]:
     """Weights of rows as float64, with an axis of size 1 for each further axis of the values; and their sum."""
     check_weight(metric, ArrayKind.of(weight), values.shape[:1])
-    flat = weight.astype("float64")
+    flat: Any = weight.astype("float64")
     return flat.reshape((*flat.shape, *(1 for _ in values.shape[1:]))), flat.sum()
 
 

@@ -46,18 +46,18 @@ class Schedule(ABC):
 
     def numbers(self) -> dict[str, float | None]:
         """The numbers of the formula by name, those of schedules inside under `inner.…`."""
-        found: dict[str, float | None] = {}
+        numbers: dict[str, float | None] = {}
         for f in fields(self):
             value = getattr(self, f.name)
             if isinstance(value, Schedule):
-                found |= {f"{f.name}.{k}": x for k, x in value.numbers().items()}
+                numbers |= {f"{f.name}.{k}": x for k, x in value.numbers().items()}
             elif isinstance(value, tuple):
                 for i, item in enumerate(value):
                     inner = item.numbers() if isinstance(item, Schedule) else {"": item}
-                    found |= {f"{f.name}.{i}.{k}".rstrip("."): x for k, x in inner.items()}
+                    numbers |= {f"{f.name}.{i}.{k}".rstrip("."): x for k, x in inner.items()}
             elif (isinstance(value, int | float) and not isinstance(value, bool)) or f.name == "lr":
-                found[f.name] = value
-        return found
+                numbers[f.name] = value
+        return numbers
 
     def __call__(self, n: float) -> float:
         """The value at `n`, counted from 0 in the schedule's own unit."""
@@ -74,8 +74,8 @@ class Schedule(ABC):
 
     def bound(self, base: float) -> Schedule:
         """The same schedule with `base` where an lr was left to the optimizer."""
-        own = {"lr": base} if "lr" in vars(self) and vars(self)["lr"] is None else {}
-        return self._inside(lambda s: s.bound(base), **own)
+        changed = {"lr": base} if "lr" in vars(self) and vars(self)["lr"] is None else {}
+        return self._inside(lambda s: s.bound(base), **changed)
 
     def counted_in(self, unit: str) -> Schedule:
         """The same schedule, those inside it too, in another unit."""
@@ -170,8 +170,8 @@ class Schedule(ABC):
         """What `to_config` described."""
         kind = config.get("kind")
         if not isinstance(kind, str) or kind not in Schedule.kinds:
-            known = ", ".join(k for k in Schedule.kinds)
-            fail(OptionError, f"there is no schedule of kind {kind!r}; there are: {known}.")
+            kinds = ", ".join(k for k in Schedule.kinds)
+            fail(OptionError, f"there is no schedule of kind {kind!r}; there are: {kinds}.")
         cls = Schedule.kinds[kind]
         unknown = [k for k in config if k != "kind" and k not in {f.name for f in fields(cls)}]
         if unknown:

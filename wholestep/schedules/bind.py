@@ -25,8 +25,8 @@ def bind_schedules(graph: ir.IRGraph, schedules: Mapping[str, Schedule]) -> dict
     scalars = graph.leaves("scalar")
     for target in schedules:
         if target not in scalars:
-            known = ", ".join(map(repr, scalars)) or "none"
-            fail(UnknownNameError, f"there is no runtime scalar {target!r} to schedule; there are: {known}.")
+            names = ", ".join(map(repr, scalars)) or "none"
+            fail(UnknownNameError, f"there is no runtime scalar {target!r} to schedule; there are: {names}.")
     return {t: s.bound(scalars[t].attrs.default) for t, s in schedules.items()}  # type: ignore[attr-defined]
 
 
@@ -34,9 +34,9 @@ def with_schedules(graph: ir.IRGraph, schedules: Mapping[str, Schedule]) -> ir.I
     """The graph with every governed scalar computed from the session's steps (or the epoch), in the scalar prologue."""
     if not schedules:
         return graph
-    found = bind_schedules(graph, schedules)
+    bound = bind_schedules(graph, schedules)
     scratch = Graph()
-    formulas = {target: _formula(scratch, target, schedule) for target, schedule in found.items()}
+    formulas = {target: _formula(scratch, target, schedule) for target, schedule in bound.items()}
     shared = {name: graph.leaves("scalar").get(name) for name in ("step", "epoch", START)}
 
     def govern(node: Node) -> Node:
@@ -56,5 +56,5 @@ def _formula(graph: Graph, target: str, schedule: Schedule) -> Node:
 
 def _share_leaf(node: Node, shared: Mapping[str, Node | None]) -> Node:
     """One leaf for the step, whoever asked for it first."""
-    known = shared.get(node.attrs.name) if node.op == "scalar" else None  # type: ignore[attr-defined]
-    return known or node
+    leaf = shared.get(node.attrs.name) if node.op == "scalar" else None  # type: ignore[attr-defined]
+    return leaf or node

@@ -46,10 +46,12 @@ def refuse_schedule(value: object) -> NoReturn:
     """UsageError for a `schedule=` that is none, with the line to write instead."""
     package = import_module("wholestep.schedules")
     ours = {name: getattr(package, name) for name in package.__all__}
-    own = next((name for name, exported in ours.items() if exported is value), None)
+    name_here = next((name for name, exported in ours.items() if exported is value), None)
     kind = type(value).__name__
-    if own is not None:
-        fail(UsageError, f"schedule is ws.schedules.{own} itself; call it: schedule=ws.schedules.{own}(...).")
+    if name_here is not None:
+        fail(
+            UsageError, f"schedule is ws.schedules.{name_here} itself; call it: schedule=ws.schedules.{name_here}(...)."
+        )
     if isinstance(value, str):
         named = {name.lower(): name for name in ours}
         close = get_close_matches(value.lower(), named, 1, 0.5)

@@ -117,8 +117,8 @@ class Chained(Schedule):
         self.need("lr", above=0)
 
     def bound(self, base: float) -> Schedule:
-        given = base if self.lr is None else self.lr
-        return replace(self, lr=given, schedules=tuple(s.bound(given) for s in self.schedules))
+        lr = base if self.lr is None else self.lr
+        return replace(self, lr=lr, schedules=tuple(s.bound(lr) for s in self.schedules))
 
     @property
     def length(self) -> int:
@@ -126,13 +126,13 @@ class Chained(Schedule):
 
     @property
     def horizon(self) -> float | None:
-        known = [s.horizon for s in self.schedules if s.horizon is not None]
-        return max(known) if known else None
+        ends = [s.horizon for s in self.schedules if s.horizon is not None]
+        return max(ends) if ends else None
 
     @property
     def reach(self) -> float | None:
-        known = [s.reach for s in self.schedules if s.reach is not None]
-        return max(known) if known else None
+        ends = [s.reach for s in self.schedules if s.reach is not None]
+        return max(ends) if ends else None
 
     def formula(self, n: Value, v: FormulaNumbers) -> Value:
         inner, value = v.inner("schedules"), v.lr

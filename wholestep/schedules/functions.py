@@ -52,13 +52,13 @@ class Lambda(Schedule):
 
     def _factor(self, n: float) -> float:
         """The function at a number, given as a whole one where it is: people count epochs by them."""
-        found = self.function(int(n) if n == int(n) else n)
+        returned = self.function(int(n) if n == int(n) else n)
         try:
-            factor = float(found)
+            factor = float(returned)
         except (TypeError, ValueError):
             factor = math.nan
         if not math.isfinite(factor):
-            fail(OptionError, f"{self._name} gave {found!r} at {n:g}; a factor of the lr is a finite number.")
+            fail(OptionError, f"{self._name} gave {returned!r} at {n:g}; a factor of the lr is a finite number.")
         return factor
 
     @property
@@ -77,9 +77,9 @@ class Lambda(Schedule):
         graph = g.to_ir()
         for n in TRIED:
             scalars = {name: float(n) for name in graph.leaves("scalar")}
-            found = interpret(graph, inputs={}, state={}, scalars=scalars, sizes={}, seed=0, step=n).outputs["value"]
-            if not math.isclose(float(found), self._factor(n), rel_tol=1e-9, abs_tol=1e-12):
-                return f"traced it is another function: {float(found):g} and not {self._factor(n):g} at {n}"
+            traced = interpret(graph, inputs={}, state={}, scalars=scalars, sizes={}, seed=0, step=n).outputs["value"]
+            if not math.isclose(float(traced), self._factor(n), rel_tol=1e-9, abs_tol=1e-12):
+                return f"traced it is another function: {float(traced):g} and not {self._factor(n):g} at {n}"
         return ""
 
     @property
@@ -130,10 +130,10 @@ class Table(Schedule):
     def check(self) -> None:
         self.need("lr")
         for name in ("factors", "milestones"):
-            given = getattr(self, name)
-            if not isinstance(given, tuple | list) or not all(isinstance(x, int | float) for x in given):
-                fail(UsageError, f"Table: {name} is a tuple of numbers; received {given!r}.")
-            object.__setattr__(self, name, tuple(given))
+            items = getattr(self, name)
+            if not isinstance(items, tuple | list) or not all(isinstance(x, int | float) for x in items):
+                fail(UsageError, f"Table: {name} is a tuple of numbers; received {items!r}.")
+            object.__setattr__(self, name, tuple(items))
         if any(b <= a for a, b in zip((0, *self.milestones), self.milestones, strict=False)):
             fail(
                 OptionError,

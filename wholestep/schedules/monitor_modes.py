@@ -44,17 +44,17 @@ def _words() -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
     from wholestep.metrics.table import METRICS  # a step that nobody watches starts without them
 
     whole = frozenset({"explained_variance"})
-    own = {k if k in whole else k.rpartition("_")[2]: cls.higher_is_better for k, cls in METRICS.items()}
-    falling, rising = ({word for word, up in own.items() if up is way} for way in (False, True))
+    directions = {k if k in whole else k.rpartition("_")[2]: cls.higher_is_better for k, cls in METRICS.items()}
+    falling, rising = ({word for word, up in directions.items() if up is way} for way in (False, True))
     return FALLING | falling, RISING | rising, whole
 
 
-def mode_of(kind: str, monitor: str, known: Mapping[str, str] | None = None) -> str:
+def mode_of(kind: str, monitor: str, modes: Mapping[str, str] | None = None) -> str:
     """What is better of a number that somebody watches and says no more about; `known` are the run's own numbers."""
-    found = (known or {}).get(canonical(monitor)) or mode_of_name(monitor)
-    if found is None:
+    mode = (modes or {}).get(canonical(monitor)) or mode_of_name(monitor)
+    if mode is None:
         raise UsageError(
             f"{kind} watches {monitor!r}, of which it cannot tell whether less or more is better. Say mode='min' or "
             "mode='max'."
         )
-    return found
+    return mode

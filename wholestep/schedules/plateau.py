@@ -60,8 +60,8 @@ class ReduceOnPlateau(Schedule):
 
     def numbers(self) -> dict[str, float | None]:
         """The numbers it was given, and what it has seen: the rate now, the best value, counts."""
-        given = {k: v for k, v in super().numbers().items() if k != "lr"}
-        return {"lr": self.lr, **given, "best": 0.0, "seen": 0.0, "bad": 0.0, "resting": 0.0}
+        options = {k: v for k, v in super().numbers().items() if k != "lr"}
+        return {"lr": self.lr, **options, "best": 0.0, "seen": 0.0, "bad": 0.0, "resting": 0.0}
 
     def formula(self, n: Value, v: FormulaNumbers) -> Value:
         return v.lr
@@ -107,12 +107,12 @@ def plateaus(schedule: Schedule, path: str = "") -> dict[str, ReduceOnPlateau]:
     """The plateaus in a schedule, itself or inside it, by what stands before the names of their numbers."""
     if isinstance(schedule, ReduceOnPlateau):
         return {path: schedule}
-    found: dict[str, ReduceOnPlateau] = {}
+    plateau_paths: dict[str, ReduceOnPlateau] = {}
     for f in fields(schedule):
         value = getattr(schedule, f.name)
         named = {f.name: value} if isinstance(value, Schedule) else {}
         if isinstance(value, tuple):
             named = {f"{f.name}.{i}": x for i, x in enumerate(value) if isinstance(x, Schedule)}
         for name, inner in named.items():
-            found |= plateaus(inner, f"{path}{name}.")
-    return found
+            plateau_paths |= plateaus(inner, f"{path}{name}.")
+    return plateau_paths

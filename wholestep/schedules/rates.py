@@ -28,12 +28,12 @@ def rates_of(optimizer: Any, kind: str) -> dict[str, float]:
     if OWN not in now:
         first = f"{kind} takes the optimizer first, e.g. {kind}(session.optimizer, ...); received {optimizer!r}."
         fail(UsageError, first + _unbound(kind))
-    kept, prefix = _rates_of(optimizer)
-    found = {}
+    first_rates, prefix = _rates_of(optimizer)
+    rates = {}
     for name, value in now.items():
-        begun, left = kept.get(prefix + name, (value, value))
-        found[name] = begun if left == value else value
-    return found
+        begun, left = first_rates.get(prefix + name, (value, value))
+        rates[name] = begun if left == value else value
+    return rates
 
 
 def _unbound(kind: str) -> str:
@@ -53,36 +53,36 @@ def set_rate(optimizer: Any, lr: float, name: str = OWN) -> None:
         optimizer.set_lr(lr)
     else:
         optimizer.lr = lr
-    kept, prefix = _rates_of(optimizer)
-    kept[prefix + name] = begun, _rates_now(optimizer)[name]
+    first_rates, prefix = _rates_of(optimizer)
+    first_rates[prefix + name] = begun, _rates_now(optimizer)[name]
 
 
-def for_each(kind: str, what: str, given: Any, place: int, several: int) -> Any:
+def for_each(kind: str, what: str, option: Any, place: int, several: int) -> Any:
     """An option that may be one value for all rates or a list with one for each, as torch's may."""
-    if not isinstance(given, Sequence) or isinstance(given, str):
-        return given
-    if len(given) != several:
+    if not isinstance(option, Sequence) or isinstance(option, str):
+        return option
+    if len(option) != several:
         fail(
             OptionError,
-            f"{kind}: {what} has {len(given)} values, and the optimizer has {several} learning rates: its own, then "
+            f"{kind}: {what} has {len(option)} values, and the optimizer has {several} learning rates: its own, then "
             "those of groups with an lr of their own. Give one for each, or one for all.",
         )
-    return given[place]
+    return option[place]
 
 
 def _rates_now(optimizer: Any) -> dict[str, float]:
     value = optimizer.get_lr() if hasattr(optimizer, "get_lr") else getattr(optimizer, "lr", None)
-    own = {} if value is None else {OWN: float(getattr(value, "value", value))}
+    rates = {} if value is None else {OWN: float(getattr(value, "value", value))}
     if hasattr(optimizer, "runtime_values"):
         names = [n for n in optimizer.runtime_values() if n.endswith(".lr") and n != optimizer.lr_name]
-        return {**own, **{n: optimizer._arrays.get(n) for n in names}}
+        return {**rates, **{n: optimizer._arrays.get(n) for n in names}}
     prefix = vars(optimizer).get("_prefix") if hasattr(optimizer, "__dict__") else None
     if prefix is None:
-        return own
-    return {**own, **{prefix + n: v for n, v in optimizer._fields().items() if n.endswith(".lr")}}
+        return rates
+    return {**rates, **{prefix + n: v for n, v in optimizer._fields().items() if n.endswith(".lr")}}
 
 
 def _rates_of(optimizer: Any) -> tuple[dict[str, Any], str]:
     """Where, and as what, rates are kept as long as the optimizer is; live ones are made anew when asked for."""
-    own = vars(optimizer)
-    return vars(own.get("_scalars", optimizer)), f"_rates_of_schedules {own.get('_prefix', '')}"
+    attributes = vars(optimizer)
+    return vars(attributes.get("_scalars", optimizer)), f"_rates_of_schedules {attributes.get('_prefix', '')}"

@@ -85,8 +85,8 @@ def polynomial(
 
 def constant(lr: float | None = None, *, warmup: int = 0) -> Schedule:
     """Warm-up, then lr.  Example: `ws.schedules.constant(warmup=100)`."""
-    found = Constant(lr)
-    return Warmup(found, warmup) if warmup else found
+    curve = Constant(lr)
+    return Warmup(curve, warmup) if warmup else curve
 
 
 def one_cycle(max_lr: float, steps: int | None = None) -> Schedule | Planned:

@@ -206,8 +206,8 @@ class CyclicLR(TorchSchedule):
 
         def make(lr: float, place: int) -> Schedule:
             base, most = (
-                for_each("CyclicLR", what, given, place, several)
-                for what, given in (("base_lr", base_lr), ("max_lr", max_lr))
+                for_each("CyclicLR", what, option, place, several)
+                for what, option in (("base_lr", base_lr), ("max_lr", max_lr))
             )
             return cycles.Cyclic(most, base, step_size_up, step_size_down, mode, gamma)
 

@@ -38,14 +38,14 @@ class TorchSchedule:
 
     def __init__(self, optimizer: Any, make: Schedule | Make, unit: str | None = None) -> None:
         first, of = rates_of(optimizer, type(self).__name__), make
-        made = {
+        schedules = {
             name: (of if isinstance(of, Schedule) else of(rate, place)).bound(rate)
             for place, (name, rate) in enumerate(first.items())
         }
         self.optimizer = optimizer
         self.schedules = {
             name: s if isinstance(s, plateau.ReduceOnPlateau) else s.counted_in(unit or CALL)
-            for name, s in made.items()
+            for name, s in schedules.items()
         }
         self.last_epoch = 0
         self._set_rates()
@@ -113,10 +113,10 @@ def _with_optimizer(init: Callable[..., None]) -> Callable[..., None]:
 
 def unit_of(kind: str, schedulers: Several[Any]) -> str | None:
     """What all of them count."""
-    told = {s.schedule.unit for s in schedulers if isinstance(s, TorchSchedule)} - {CALL}
-    if len(told) > 1:
-        fail(OptionError, f"{kind}: its schedules count in {' and '.join(sorted(told))}; give all one unit=.")
-    return next(iter(told), None)
+    units = {s.schedule.unit for s in schedulers if isinstance(s, TorchSchedule)} - {CALL}
+    if len(units) > 1:
+        fail(OptionError, f"{kind}: its schedules count in {' and '.join(sorted(units))}; give all one unit=.")
+    return next(iter(units), None)
 
 
 def combine_schedules(

@@ -48,8 +48,8 @@ class Hyperparameters:
     @property
     def schedules(self) -> dict[str, LiveSchedule]:
         """The schedules of the step, by runtime scalar."""
-        scalars, found = self._programs.scalars, self._programs.step_options.schedules
-        return {target: LiveSchedule(target, schedule, scalars) for target, schedule in found.items()}
+        scalars, schedules = self._programs.scalars, self._programs.step_options.schedules
+        return {target: LiveSchedule(target, schedule, scalars) for target, schedule in schedules.items()}
 
     def set_schedule(self, schedule: object) -> None:
         """Follow other schedules, as `build_session(schedule=...)` takes them; None ends them all.

@@ -25,8 +25,8 @@ class EntryMetrics:
 
     def __init__(self, options: StepOptions, state: State, plans: Sequence[Plan], prefix: str) -> None:
         weighted = f"{WEIGHTED}." if any(name == WEIGHT for name, _ in plans[0].inputs) else ""
-        own = (f"{prefix}." if prefix else "") + weighted
-        self._metrics = [(m.metric, own + m.metric.state_name("")) for m in options.measures]
+        scope = (f"{prefix}." if prefix else "") + weighted
+        self._metrics = [(m.metric, scope + m.metric.state_name("")) for m in options.measures]
         if options.gradient_norm and not prefix:
             from wholestep.steps.gradient_norm import GradientNorm
 
@@ -38,11 +38,11 @@ class EntryMetrics:
 
     def values(self) -> dict[str, Any]:
         """Every metric by name."""
-        found: dict[str, Any] = {}
-        for metric, own in self._metrics:
-            parts = {n.removeprefix(own): self._state.get(n) for n in self._state.names if n.startswith(own)}
-            found[metric.name] = metric.result(parts)
-        return found
+        results: dict[str, Any] = {}
+        for metric, prefix in self._metrics:
+            parts = {n.removeprefix(prefix): self._state.get(n) for n in self._state.names if n.startswith(prefix)}
+            results[metric.name] = metric.result(parts)
+        return results
 
     def of(self, result: StepResult) -> dict[str, Any]:
         """The metrics, and what the step itself reports."""
@@ -50,11 +50,11 @@ class EntryMetrics:
 
     def reset(self) -> None:
         """Count anew."""
-        own = tuple(name for _, name in self._metrics)
-        for plan in self._plans if own else ():
+        prefixes = tuple(name for _, name in self._metrics)
+        for plan in self._plans if prefixes else ():
             fresh = first_values(plan, 0)
             for name, _ in plan.states:
-                if name.startswith(own):
+                if name.startswith(prefixes):
                     self._state.set(name, fresh(name))
 
 

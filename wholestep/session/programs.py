@@ -105,15 +105,15 @@ class Programs:
         """The states that a step reads or writes and that mean something between steps; True: the model's own."""
         used = [name for plan in self.plans for name, _ in plan.states]
         model = None if self.compiled is None else self.compiled.definition.model
-        own = model.states if isinstance(model, Graph) else {}
-        names = dict.fromkeys(n for n in (*own, *used) if n in self.state and not n.startswith(PREFIX))
-        return {name: not own or name in own for name in names}
+        model_states = model.states if isinstance(model, Graph) else {}
+        names = dict.fromkeys(n for n in (*model_states, *used) if n in self.state and not n.startswith(PREFIX))
+        return {name: not model_states or name in model_states for name in names}
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
         """The parameters; of a plan from a file, which does not tell them apart, the states that last."""
-        known = self.lasting_states if self.compiled is None else self.compiled.definition.graph.parameters
-        return tuple(name for name in known if name in self.state)
+        names = self.lasting_states if self.compiled is None else self.compiled.definition.graph.parameters
+        return tuple(name for name in names if name in self.state)
 
     def close(self) -> None:
         """Let go of programs and their memory; whoever asks for one from now on is told."""
@@ -156,8 +156,8 @@ class Programs:
         if not state.family.averages or not self.where.device.runs:
             return
         for name in {name for plan in self.plans for name in plan.updated} - averaged:
-            for other, own in state.averages_of(name):
-                other.set_updates({own + AVERAGE: 0})
+            for other, weight in state.averages_of(name):
+                other.set_updates({weight + AVERAGE: 0})
         for name in averaged:
             if not state.updates_of(name + AVERAGE):
                 state.set(name + RAW, state.get(name))
@@ -195,10 +195,10 @@ class Programs:
             if name not in self.entries:  # another thread may have been faster
                 load()
 
-    def entry_with_room(self, name: str, given: Mapping[str, object]) -> EntryPoint:
+    def entry_with_room(self, name: str, arrays: Mapping[str, object]) -> EntryPoint:
         """An entry point that takes all rows of what is given, be they more than the session's capacity."""
         compiled = self.need(f"the entry point {name!r}")
-        larger = compiled.with_room(given)
+        larger = compiled.with_room(arrays)
         if larger is compiled:
             return self.entry(name)
         key = f"{name} of {larger.definition.capacity}"
@@ -235,14 +235,14 @@ class Programs:
         return self._keep(name, EntryPoint(self._load_program(plan, key), self.turns, self.measured[name]))
 
     def _load_micro_batches(
-        self, name: str, kind: str, known: Mapping[str, tuple[Plan, str]] | None = None
+        self, name: str, kind: str, planned: Mapping[str, tuple[Plan, str]] | None = None
     ) -> EntryPoint:
         """The programs of micro-batches over one state, as one entry point."""
         compiled = self.need("micro-batches")
         definition = compiled.definition
         names = [f"{kind}.{phase}" for phase in definition.micro_batches(kind).phases]
-        plans = {n: (known or {}).get(n) or compiled.plan(n) for n in names}
-        programs = [self._load_program(*found) for found in plans.values()]
+        plans = {n: (planned or {}).get(n) or compiled.plan(n) for n in names}
+        programs = [self._load_program(*plan_and_key) for plan_and_key in plans.values()]
         part, last = plans[f"{kind}.part"][0], plans[names[-1]][0]
         from wholestep.session.running.micro_batches import outer_plan, shape_of  # most steps have none
 
@@ -256,15 +256,15 @@ class Programs:
     def _measure(self, name: str, kind: str, plans: Sequence[Plan]) -> None:
         """Know what an entry point of a kind counts; there is one `evaluate`, whoever makes it."""
         shown = EVALUATE if kind == VALIDATE else kind
-        found = self.measured[name] = EntryMetrics(
+        metrics = self.measured[name] = EntryMetrics(
             self.step_options, self.state, plans, EVALUATE if shown == EVALUATE else ""
         )
-        self.measured.setdefault(shown, found)
+        self.measured.setdefault(shown, metrics)
 
     def _keep(self, name: str, entry: EntryPoint) -> EntryPoint:
         if self.where.device.runs:
-            own = REFUSED if REFUSED in entry.outputs else None  # of a step that scales its loss by hand
-            unless = None if name != "main" else NONFINITE if self.step_options.may_skip else own
+            refused = REFUSED if REFUSED in entry.outputs else None  # of a step that scales its loss by hand
+            unless = None if name != "main" else NONFINITE if self.step_options.may_skip else refused
             stops = (
                 self.raises and self.step_options.loss_scale is None
             )  # else a step that a smaller scale cures is none
@@ -286,9 +286,9 @@ class Programs:
         buffers = {name: plan.buffers[id] for name, id in plan.states}
         types, by_columns = {n: b.shown for n, b in buffers.items()}, {n for n, b in buffers.items() if b.by_columns}
         owners = {} if self.compiled is None else self.compiled.definition.graph.owners
-        kept = [name for name in types if (owners[name].slot is not None if name in owners else name in self.state)]
-        if kept:
-            log.info("%d states are the model's own and keep their numbers: %s", len(kept), ", ".join(kept))
+        existing = [name for name in types if (owners[name].slot is not None if name in owners else name in self.state)]
+        if existing:
+            log.info("%d states are the model's own and keep their numbers: %s", len(existing), ", ".join(existing))
         first = nonzero_values(plan, self.where, self.state, owners)
         for names, memory in memories(plan, self.where):
             self.state.add({name: types[name] for name in names}, first, owners, memory, by_columns)
@@ -304,9 +304,9 @@ def memories(plan: Plan, where: Placement) -> Iterator[tuple[list[str], StateMem
 
         group, memory = where.group, where.device.memory
         assert group is not None, "ranks divide a state"
-        found = memories_of_parts(divided, memory, group)
-        for each in dict.fromkeys(found.values()):
-            yield [name for name, own in found.items() if own is each], each
+        memory_of = memories_of_parts(divided, memory, group)
+        for each in dict.fromkeys(memory_of.values()):
+            yield [name for name, state_memory in memory_of.items() if state_memory is each], each
 
 
 def refuse_closed() -> NoReturn:

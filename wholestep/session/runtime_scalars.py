@@ -48,8 +48,8 @@ class RuntimeScalars:
         return len(list(self))
 
     def _unknown(self, name: str) -> UnknownNameError:
-        known = ", ".join(map(repr, [*self._values, *self.governed])) or "none"
-        return UnknownNameError(f"there is no runtime scalar named {name!r}; there are: {known}.")
+        names = ", ".join(map(repr, [*self._values, *self.governed])) or "none"
+        return UnknownNameError(f"there is no runtime scalar named {name!r}; there are: {names}.")
 
     def __setitem__(self, name: str, value: float) -> None:
         if name in self.governed:
@@ -97,18 +97,18 @@ class LiveOptimizer:
 
     def __getitem__(self, group: str) -> LiveOptimizer:
         """The numbers that a group has of its own."""
-        found = LiveOptimizer(f"{self._prefix}{group}", self._scalars)
-        if not found._fields():
+        group_numbers = LiveOptimizer(f"{self._prefix}{group}", self._scalars)
+        if not group_numbers._fields():
             groups = sorted({n.rpartition(".")[0] for n in self._fields() if "." in n})
-            known = ", ".join(map(repr, groups)) or "none"
-            raise UnknownNameError(f"no group {group!r} has numbers of its own; there are: {known}.")
-        return found
+            names = ", ".join(map(repr, groups)) or "none"
+            raise UnknownNameError(f"no group {group!r} has numbers of its own; there are: {names}.")
+        return group_numbers
 
     def _fields(self) -> dict[str, float]:
         prefix, scalars = self._prefix, self._scalars
-        found = {n: v for n, v in scalars.items() if n.startswith(prefix)}
-        found |= {n: scalars[n] for n in scalars.governed if n.startswith(prefix)}
-        return {n.removeprefix(prefix): v for n, v in found.items()}
+        fields = {n: v for n, v in scalars.items() if n.startswith(prefix)}
+        fields |= {n: scalars[n] for n in scalars.governed if n.startswith(prefix)}
+        return {n.removeprefix(prefix): v for n, v in fields.items()}
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -132,9 +132,9 @@ class LiveOptimizer:
             raise UnknownNameError(self._unknown(name))
 
     def _unknown(self, name: str) -> str:
-        known = ", ".join(self._fields()) or "none"
+        names = ", ".join(self._fields()) or "none"
         return (
-            f"the optimizer of this session has no live {name!r}; it has: {known}. What was off when the session was "
+            f"the optimizer of this session has no live {name!r}; it has: {names}. What was off when the session was "
             f"built is not part of the program: build with {name}=ws.runtime(0.0) to keep it switchable."
         )
 
@@ -181,15 +181,15 @@ class LiveSchedule:
         """
         from wholestep.schedules.plateau import plateaus  # few runs have one
 
-        found = plateaus(self._schedule)
-        if not found:
+        plateau_paths = plateaus(self._schedule)
+        if not plateau_paths:
             raise UsageError(f"{type(self._schedule).__name__} observes nothing; ws.schedules.ReduceOnPlateau does.")
-        for path, plateau in found.items():
+        for path, plateau in plateau_paths.items():
             if isinstance(value, Mapping) and path not in value:
                 continue  # its number was not measured this time
             seen = value[path] if isinstance(value, Mapping) else value
-            own = FormulaNumbers(self.numbers()).inner(path.removesuffix(".")).all if path else self.numbers()
-            for k, number in plateau.observed(own, float(seen)).items():
+            numbers = FormulaNumbers(self.numbers()).inner(path.removesuffix(".")).all if path else self.numbers()
+            for k, number in plateau.observed(numbers, float(seen)).items():
                 self._scalars[scalar_name(self._target, path + k)] = number
 
     def __getattr__(self, name: str) -> Any:

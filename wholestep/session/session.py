@@ -72,8 +72,8 @@ alive: WeakSet[Session] = WeakSet()  # the sessions of this process
 
 def only_trained() -> Session | None:
     """The session that a loop trains, where it is the only one that has an optimizer."""
-    found = [session for session in alive if not session._programs.closed and session.optimizers]
-    return found[0] if len(found) == 1 else None
+    sessions = [session for session in alive if not session._programs.closed and session.optimizers]
+    return sessions[0] if len(sessions) == 1 else None
 
 
 class Session:
@@ -106,8 +106,8 @@ class Session:
         compiled: Plans | None = None,
         key: str = "",
     ) -> None:
-        known = None if compiled is None else compiled.where
-        where = known or placement_of(device, threads, seed, options)
+        placement = None if compiled is None else compiled.where
+        where = placement or placement_of(device, threads, seed, options)
         self._programs = programs = Programs(where, state or State(), compiled)
         self._inspect = Inspect(programs)
         self._measurements = Measurements(programs)
@@ -275,8 +275,8 @@ class Session:
     @property
     def loss_scale(self) -> float | None:
         """What the next step multiplies the loss with (precision="float16"); None where it is not scaled."""
-        found = float(self.state.get(SCALE)) if SCALE in self.state else None
-        return self.scalars[f"{LOSS_SCALE}.init"] if found == 0 else found
+        scale = float(self.state.get(SCALE)) if SCALE in self.state else None
+        return self.scalars[f"{LOSS_SCALE}.init"] if scale == 0 else scale
 
     # -- metrics -------------------------------------------------------------------------------------------------
 

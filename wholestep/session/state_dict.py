@@ -32,8 +32,8 @@ def readable_name(tensor: Tensor) -> str:
         raise UsageError(f"session.get takes a name or a tensor of the graph; received {tensor!r}.")
     graph = tensor.graph
     for named in (graph.states, graph.kept, graph.outputs, graph.updates):
-        for name, known in named.items():
-            if known.node is tensor.node:
+        for name, other in named.items():
+            if other.node is tensor.node:
                 return name
     raise UnknownNameError(
         f"{tensor!r} is not read after a step: only states, outputs and kept tensors are. Before the session is built, "
@@ -55,9 +55,9 @@ class StateAccess:
         if name in state:
             return state.get(name)
         if name not in main.outputs:
-            known = ", ".join(map(repr, [*state.names, *main.outputs])) or "none"
+            names = ", ".join(map(repr, [*state.names, *main.outputs])) or "none"
             raise UnknownNameError(
-                f"there is nothing named {name!r} to read; there are: {known}. Keep a tensor to read it: tensor.keep()."
+                f"there is nothing named {name!r} to read; there are: {names}. Keep a tensor to read it: tensor.keep()."
             )
         if not main.ran:
             raise UsageError(f"the output {name!r} has no value yet: call session.step first.")
@@ -88,8 +88,8 @@ class StateAccess:
     def own_pieces(self) -> dict[str, StatePiece]:
         """What this worker has of what its steps keep, beside the model itself, and have divided; it asks nobody."""
         state, lasting = self._programs.state, self._programs.lasting_states
-        kept = [name for name, is_own in lasting.items() if not is_own]
-        return {name: piece for name in kept if (piece := state.piece(name)) is not None}
+        names = [name for name, is_own in lasting.items() if not is_own]
+        return {name: piece for name in names if (piece := state.piece(name)) is not None}
 
     def prepare_to_load(self, values: Mapping[str, object]) -> None:
         """Compile the program that `values` were made by, where counts of updates differ that are one here."""
@@ -131,15 +131,15 @@ def load_state_dict(programs: Programs, values: Mapping[str, object], *, strict:
             f"{sorted(unexpected) or 'nothing'}. Nothing was loaded. Build from the same graph and optimizer"
             + ("." if unexpected else ", or pass strict=False to load what is there.")
         )
-    found = {name: check_number(name, value) for name, value in values.items() if name not in state}
-    for name in values.keys() - found.keys():
+    scalars_and_counts = {name: check_number(name, value) for name, value in values.items() if name not in state}
+    for name in values.keys() - scalars_and_counts.keys():
         state.fit(name, values[name])
-    for name in values.keys() - found.keys():
+    for name in values.keys() - scalars_and_counts.keys():
         state.set(name, values[name])
     for name in numbers:
-        if name in found:
-            scalars[name.removeprefix(SESSION)] = found[name]
-    _load_counts(state, turn, clocks, {name: int(n) for name, n in found.items() if name not in numbers})
+        if name in scalars_and_counts:
+            scalars[name.removeprefix(SESSION)] = scalars_and_counts[name]
+    _load_counts(state, turn, clocks, {name: int(n) for name, n in scalars_and_counts.items() if name not in numbers})
 
 
 def counts_in(values: Mapping[str, object]) -> Callable[[str], int]:

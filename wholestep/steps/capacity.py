@@ -35,16 +35,16 @@ def batch_symbol(graph: Graph, what: str = "accumulate") -> str:
     return symbol
 
 
-def capacity_of(graph: ir.IRGraph, given: Mapping[str, int]) -> dict[str, int]:
+def capacity_of(graph: ir.IRGraph, capacity: Mapping[str, int]) -> dict[str, int]:
     """The capacity of every symbol of a graph; an error names the symbol that has none."""
     for symbol in graph.symbols:
-        if symbol not in given:
+        if symbol not in capacity:
             fix = "batch_size=32" if symbol == "batch" else f"capacity={{{symbol!r}: 64}}"
             raise OptionError(
                 f"the dimension {symbol!r} has no capacity: say the largest size it may have when the program runs, "
                 f"e.g. {fix}."
             )
-    return {s: given[s] for s in graph.symbols}
+    return {s: capacity[s] for s in graph.symbols}
 
 
 def merge_capacity(graph: ir.IRGraph, batch_size: int | None, capacity: Mapping[str, int] | None) -> dict[str, int]:
@@ -55,7 +55,7 @@ def merge_capacity(graph: ir.IRGraph, batch_size: int | None, capacity: Mapping[
             raise OptionError(f"batch_size={batch_size} and capacity={capacity} disagree; give one of them.")
         out["batch"] = batch_size
     symbols = [s for s in graph.symbols if s not in MICRO_BATCH_DIMS]
-    known = ", ".join(map(repr, symbols)) or "none"
+    names = ", ".join(map(repr, symbols)) or "none"
     for symbol, size in out.items():
         if not symbols:
             what = (
@@ -68,7 +68,7 @@ def merge_capacity(graph: ir.IRGraph, batch_size: int | None, capacity: Mapping[
                 "give the axis a name where its inputs are declared: ws.Spec(('batch', 4))."
             )
         if symbol not in symbols:
-            raise OptionError(f"the graph has no symbolic dimension {symbol!r}; it has: {known}. Leave its size out.")
+            raise OptionError(f"the graph has no symbolic dimension {symbol!r}; it has: {names}. Leave its size out.")
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise OptionError(f"the capacity of {symbol!r} is an integer of at least 1; received {size!r}.")
     return out

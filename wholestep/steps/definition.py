@@ -123,13 +123,13 @@ class Definition:
             return {**capacity_of(graph, self.capacity), **numbered}
         batch = batch_symbol(self.graph)
         rows = self.capacity.get(batch, 1) * self.step_options.accumulate
-        known = {**self.capacity, FIRST: rows, ROWS: rows, PARTS: self.step_options.accumulate}
+        sizes = {**self.capacity, FIRST: rows, ROWS: rows, PARTS: self.step_options.accumulate}
         if not divided:
-            return {**capacity_of(graph, known), **numbered}
+            return {**capacity_of(graph, sizes), **numbered}
         # A rank has its part of the rows; what it needs to know of the others appears when the step is divided.
-        own = {batch: -(-self.capacity.get(batch, 1) // self.ranks)}
+        rank_rows = {batch: -(-self.capacity.get(batch, 1) // self.ranks)}
         part = {BATCH: self.capacity.get(batch, 1)} if FIRST in graph.symbols else {}
-        return {**capacity_of(graph, {**known, **own}), ROWS: rows, OWN: rows, **part, **numbered}
+        return {**capacity_of(graph, {**sizes, **rank_rows}), ROWS: rows, OWN: rows, **part, **numbered}
 
     @property
     def has_fixed_batch(self) -> bool:
@@ -137,29 +137,29 @@ class Definition:
         first = next(iter(self.graph.inputs.values()), None)
         return first is not None and bool(first.shape) and isinstance(first.shape[0], int)
 
-    def fits(self, given: Mapping[str, object]) -> bool:
+    def fits(self, arrays: Mapping[str, object]) -> bool:
         """Are there no more rows than the capacity?  What is no array is refused later."""
         name, first = next(iter(self.graph.inputs.items()), ("", None))
-        rows = given.get(name)
+        rows = arrays.get(name)
         if first is None or not first.shape or not isinstance(rows, Sized):
             return True
         return len(rows) <= self.capacity.get(str(first.shape[0]), len(rows))
 
-    def rows_in(self, given: Mapping[str, object]) -> tuple[int, int] | None:
+    def rows_in(self, arrays: Mapping[str, object]) -> tuple[int, int] | None:
         """The rows of what is given and of the largest step; None where nobody can tell."""
         name, first = next(iter(self.graph.inputs.items()), ("", None))
-        rows = given.get(name)
+        rows = arrays.get(name)
         if first is None or not first.shape or not isinstance(rows, Sized):
             return None
         most = self.capacity.get(str(first.shape[0]), first.shape[0])
         return len(rows), most * self.step_options.accumulate if isinstance(most, int) else len(rows)
 
-    def with_room(self, given: Mapping[str, object]) -> Definition:
+    def with_room(self, arrays: Mapping[str, object]) -> Definition:
         """The same for as many rows as are given, up to a power of two; itself where they fit."""
-        if self.fits(given):
+        if self.fits(arrays):
             return self
         name, first = next(iter(self.graph.inputs.items()))
-        rows = len(given[name])  # type: ignore[arg-type]
+        rows = len(arrays[name])  # type: ignore[arg-type]
         return replace(self, capacity={**self.capacity, str(first.shape[0]): 1 << (rows - 1).bit_length()}, splits={})
 
     # -- entry points --------------------------------------------------------------------------------------------
@@ -252,8 +252,8 @@ class Definition:
 
     def same_program(self, optimizer: Optimizer) -> bool:
         """Would the step with `optimizer` be the same program, up to runtime scalars?"""
-        own = self.optimizer
-        return own is not None and type(optimizer) is type(own) and optimizer.structure() == own.structure()
+        current = self.optimizer
+        return current is not None and type(optimizer) is type(current) and optimizer.structure() == current.structure()
 
     def same_schedules(self, schedules: Mapping[str, Schedule]) -> bool:
         """Would the step with these be the same program, up to runtime scalars?"""
@@ -279,12 +279,12 @@ class Definition:
     def _without_recordings(self) -> dict[str, Any]:
         return {"recorded": [], "traced": {}, "splits": {}, "clocks": clocks_of(self.model)}
 
-    def reset_optimizer_state(self, state: State, own: Container[str], plans: Sequence[Plan]) -> None:
+    def reset_optimizer_state(self, state: State, model_states: Container[str], plans: Sequence[Plan]) -> None:
         """Moments and their counts start anew; what the model itself declares is kept."""
         for plan in plans:
             fresh = first_values(plan, 0)
             for name, _ in plan.states:
-                if name in state and name not in own:
+                if name in state and name not in model_states:
                     state.set(name, fresh(name))
         state.set_updates(dict.fromkeys(self.clocks.starts, 0))
 
@@ -307,7 +307,7 @@ def as_graph(
     """A module with its loss as a graph; graphs and steps as they are."""
     if isinstance(model, Module):
         return training_graph(model, inputs, targets, loss, loss_weights)
-    if any(given is not None for given in (inputs, targets, loss, loss_weights)):
+    if any(argument is not None for argument in (inputs, targets, loss, loss_weights)):
         raise UsageError(
             "inputs=, targets=, loss= and loss_weights= describe a module; a graph or step declares its own."
         )
@@ -335,8 +335,8 @@ def define_step(
                 "(ws.optim.clip_by_global_norm); of these options it takes metrics=, schedule=, precision= and memory= "
                 "alone."
             )
-        made = Definition(model, None, {}, options, ranks=ranks, shard=shard, model_ranks=model_ranks)
-        return with_capacity(made, batch_size, capacity)
+        definition = Definition(model, None, {}, options, ranks=ranks, shard=shard, model_ranks=model_ranks)
+        return with_capacity(definition, batch_size, capacity)
     need_graph(model, "build_session")
     if optimizer is not None and has_own_updates_only(model):
         raise UsageError(
@@ -349,8 +349,8 @@ def define_step(
         from wholestep.optim.core.names import get  # most give an optimizer
 
         optimizer = get(optimizer)
-    made = Definition(model, optimizer or SGD(), {}, options, ranks=ranks, shard=shard, model_ranks=model_ranks)
-    return with_capacity(made, batch_size, capacity)
+    definition = Definition(model, optimizer or SGD(), {}, options, ranks=ranks, shard=shard, model_ranks=model_ranks)
+    return with_capacity(definition, batch_size, capacity)
 
 
 def need_graph(model: object, what: str) -> None:

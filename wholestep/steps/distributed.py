@@ -29,15 +29,15 @@ def mark_batch_inputs(graph: IRGraph, batch: str) -> IRGraph:
 
     An output that has rows is left out, as it is with micro-batches: no rank has all of them, and `predict` does.
     """
-    own = {n for n in graph.inputs if n.type.rank and n.type.shape[0] == Dim.symbol(batch)}
+    batch_inputs = {n for n in graph.inputs if n.type.rank and n.type.shape[0] == Dim.symbol(batch)}
 
     def marked(node: Node) -> Node:
-        if node not in own:
+        if node not in batch_inputs:
             return node
         return Node("input", (), replace(attrs_of(node, at.InputAttrs), divided=True), node.name, node.line)
 
-    kept = tuple(o for o in graph.outputs if batch not in symbols_of(o.node.type.shape))
-    return rewrite(replace(graph, outputs=kept), marked)
+    outputs = tuple(o for o in graph.outputs if batch not in symbols_of(o.node.type.shape))
+    return rewrite(replace(graph, outputs=outputs), marked)
 
 
 def is_divided(graph: IRGraph) -> bool:
@@ -48,19 +48,19 @@ def is_divided(graph: IRGraph) -> bool:
 def with_divided_states(graph: IRGraph, ranks: int) -> IRGraph:
     """The graph with the states marked of which each rank may hold a part: those of an optimizer, beside a weight."""
     weights = {name: node.type for name, node in graph.leaves("parameter").items()}
-    found = {
+    slots = {
         node
         for name, node in graph.leaves("state").items()
         if node.type.rank and not name.endswith(KEPT) and any(name.startswith(f"{w}.") for w in weights)
     }
-    if not found and any(u.name in weights for u in graph.updates):
+    if not slots and any(u.name in weights for u in graph.updates):
         raise UsageError(
             "shard='optimizer' divides the optimizer's state among workers, and this optimizer keeps none beside a "
             "weight. Leave shard= out, or train with momentum, Adam, AdamW, Lion or RMSprop."
         )
 
     def marked(node: Node) -> Node:
-        if node not in found:
+        if node not in slots:
             return node
         return Node(node.op, (), replace(attrs_of(node, at.StateAttrs), parts=ranks), node.name, node.line)
 
@@ -85,17 +85,17 @@ def with_split_states(graph: IRGraph, owners: Mapping[str, Any], ranks: int) -> 
         )
     for name, owned in marked.items():
         owned.splitting.need(name, ranks)
-    found: dict[Node, AxisSplit] = {}
+    splits: dict[Node, AxisSplit] = {}
     for name, node in graph.states().items():
         weight = marked.get(_weight_of(name, marked))
         if weight is not None and node.type.shape == weight.type.shape:
-            found[node] = weight.splitting.among(ranks)
+            splits[node] = weight.splitting.among(ranks)
 
     def mark(node: Node) -> Node:
-        if node not in found:
+        if node not in splits:
             return node
         return Node(
-            node.op, (), replace(attrs_of(node, at.StateAttrs), split=found[node].numbers), node.name, node.line
+            node.op, (), replace(attrs_of(node, at.StateAttrs), split=splits[node].numbers), node.name, node.line
         )
 
     return rewrite(graph, mark)

@@ -55,9 +55,9 @@ def evaluate_graph(graph: Graph, options: StepOptions = PLAIN) -> ir.IRGraph:
     counting = graph.copy()
     with counting.scope(EVALUATE):
         record_metrics(counting, options.measures)
-    whole, own = counting.to_ir(), graph.updates
+    whole, model_updates = counting.to_ir(), graph.updates
     return evaluation_graph(
-        ir.IRGraph(whole.outputs, tuple(u for u in whole.updates if u.name not in own), whole.inputs)
+        ir.IRGraph(whole.outputs, tuple(u for u in whole.updates if u.name not in model_updates), whole.inputs)
     )
 
 
@@ -123,17 +123,19 @@ def _target(step: Graph, measure: Measure) -> Tensor:
     inputs = step.inputs
     if measure.target is not None:
         return _tensor_of_name("input", measure.target, inputs, measure)
-    found = next((name for name in TARGETS if name in inputs), None)
-    if found is None:
+    name = next((name for name in TARGETS if name in inputs), None)
+    if name is None:
         fail(
             GraphError,
             f"the metric {measure.metric.name!r} needs a target, and no input is called "
             f"{' or '.join(map(repr, TARGETS))}. Name it: metrics=[(metric, output, input)]; inputs: {list(inputs)}.",
         )
-    return inputs[found]
+    return inputs[name]
 
 
-def _tensor_of_name(kind: str, name: str, known: dict[str, Tensor], measure: Measure) -> Tensor:
-    if name not in known:
-        fail(GraphError, f"the metric {measure.metric.name!r} is about the {kind} {name!r}; there are: {list(known)}.")
-    return known[name]
+def _tensor_of_name(kind: str, name: str, tensors: dict[str, Tensor], measure: Measure) -> Tensor:
+    if name not in tensors:
+        fail(
+            GraphError, f"the metric {measure.metric.name!r} is about the {kind} {name!r}; there are: {list(tensors)}."
+        )
+    return tensors[name]

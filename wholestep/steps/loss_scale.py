@@ -74,10 +74,10 @@ class LossScale:
     def gradients(self, graph: Graph, loss: Tensor, params: Any) -> Any:
         """`ws.gradients` of the scaled loss, divided by the scale: what underflows in float16 is kept."""
         scale = self.now(graph)
-        found = gradients(scale_loss(loss, scale), params)
-        if isinstance(found, Mapping):
-            return dict(zip(found, unscale_gradients(list(found.values()), scale), strict=True))
-        return unscale_gradients(found, scale)
+        scaled = gradients(scale_loss(loss, scale), params)
+        if isinstance(scaled, Mapping):
+            return dict(zip(scaled, unscale_gradients(list(scaled.values()), scale), strict=True))
+        return unscale_gradients(scaled, scale)
 
     def update(self, graph: Graph, optimizer: Optimizer, params: Any, grads: Any) -> Tensor:
         """The optimizer's update where all gradients are finite, else none; then the scale's own.
@@ -116,15 +116,15 @@ class LossScale:
 
     def _scalar(self, graph: Graph, name: str) -> Tensor:
         full = f"{LOSS_SCALE}.{name}"
-        known = graph.scalars.get(full)
-        return graph.scalar(full, float(getattr(self, name))) if known is None else known
+        scalar = graph.scalars.get(full)
+        return graph.scalar(full, float(getattr(self, name))) if scalar is None else scalar
 
 
 def _state(graph: Graph, name: str, init: float, dtype: str) -> Tensor:
     """A scalar state of the step, whatever scope is open."""
-    known = graph.states.get(name)
-    if known is not None:
-        return known
+    state = graph.states.get(name)
+    if state is not None:
+        return state
     with graph.at_scope(()):
         return graph.state(name, (), init, dtype)
 

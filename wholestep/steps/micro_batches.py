@@ -51,8 +51,8 @@ class MicroBatchGraphs:
     @property
     def phases(self) -> dict[str, ir.IRGraph]:
         """The programs in the order in which they run."""
-        found = {"counts": self.counts, "part": self.part, "update": self.update}
-        return {name: graph for name, graph in found.items() if graph is not None}
+        phases = {"counts": self.counts, "part": self.part, "update": self.update}
+        return {name: graph for name, graph in phases.items() if graph is not None}
 
 
 def split_step(graph: Graph, optimizer: Optimizer | None, options: StepOptions, ranks: int = 0) -> MicroBatchGraphs:
@@ -152,11 +152,11 @@ class _Splitter:
 
     def _updates_of_parts(self) -> Iterator[ir.Update]:
         """Metrics count each part; a state of the user's that depends on the batch cannot be updated once."""
-        own = self.graph.updates
+        model_updates = self.graph.updates
         for update in self.whole.updates:
-            if update.name in own and not depends_on(update.node, self.batch):
+            if update.name in model_updates and not depends_on(update.node, self.batch):
                 continue
-            if update.name in own and not self.step_options.per_micro_batch:
+            if update.name in model_updates and not self.step_options.per_micro_batch:
                 fail(
                     GraphError,
                     f"{self.what}: the new value of the state {update.name!r} depends on the batch, and a step has "
@@ -197,9 +197,9 @@ class _Splitter:
                 final.update(final.states[update.name], Tensor(update.node, final))
         params = [final.adopt(p) for p in self.params]
         grads = [final.adopt(slopes[p.name]) for p in self.params]
-        made = finish(final, Slopes(final.adopt(total), params, grads), self.optimizer, self.step_options)
-        outputs = [o for o in made.outputs if not depends_on(o.node, self.batch)]
-        return self._program(outputs, made.updates, parts=False)
+        step = finish(final, Slopes(final.adopt(total), params, grads), self.optimizer, self.step_options)
+        outputs = [o for o in step.outputs if not depends_on(o.node, self.batch)]
+        return self._program(outputs, step.updates, parts=False)
 
     def _whole_loss(
         self, read: Separation, loss: Tensor, sums: Mapping[str, Tensor]
@@ -221,8 +221,8 @@ class _Splitter:
         old = next(n for n in toposort([outer]) if n.op in ops_with(Trait.QUOTIENT) and n.inputs == sides)
         loss = self._tensor(rewritten(outer, lambda n: n, {old: b.cast(quotient.node, old.type.dtype)}))
         free = self._inside(loss)
-        factor, *own = self._slopes(loss, [quotient, *free])
-        return loss, _add_gradients({name: g * factor for name, g in sums.items()}, free, own)
+        factor, *direct = self._slopes(loss, [quotient, *free])
+        return loss, _add_gradients({name: g * factor for name, g in sums.items()}, free, direct)
 
     # -- programs ------------------------------------------------------------------------------------------------
 
@@ -236,8 +236,8 @@ class _Splitter:
     ) -> ir.IRGraph:
         needed = set(toposort([*(o.node for o in outputs), *(u.node for u in updates)]))
         inputs = tuple(t.node for t in self.graph.inputs.values() if every_input or t.node in needed)
-        made = ir.IRGraph(tuple(outputs), tuple(updates), inputs)
-        return rewrite(made, self._offset_random) if parts else made
+        program = ir.IRGraph(tuple(outputs), tuple(updates), inputs)
+        return rewrite(program, self._offset_random) if parts else program
 
     def _offset_random(self, node: Node) -> Node:
         """Random numbers are those of the element's place in the large batch."""

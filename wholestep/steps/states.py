@@ -172,8 +172,8 @@ def network_of(state: State) -> int:
 
 def agree_on_network(state: State, group: RankGroup) -> None:
     """Give a network the same number on all ranks, whatever else each of them has built; all ranks call this."""
-    own = -1 if state.network is None else state.network
-    gathered = [_unpacked(data) for data in group.gather(f"{own} {_process.networks}".encode())]
+    number = -1 if state.network is None else state.network
+    gathered = [_unpacked(data) for data in group.gather(f"{number} {_process.networks}".encode())]
     following = max(count for _, count in gathered)
     number = next((number for number, _ in gathered if number >= 0), following)
     with _lock:

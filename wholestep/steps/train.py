@@ -121,8 +121,8 @@ def _skip_bad_steps(step: Graph, graph: ir.IRGraph, bad: Tensor) -> ir.IRGraph:
     fine = bad == 0.0
     counted = where(fine, count, count + 1)
     states = step.states
-    kept = [ir.Update(u.name, _unless(fine, u.node, states[u.name]).node) for u in graph.updates]
-    return ir.IRGraph(graph.outputs, (*kept, ir.Update(SKIPPED, counted.node)), graph.inputs)
+    updates = [ir.Update(u.name, _unless(fine, u.node, states[u.name]).node) for u in graph.updates]
+    return ir.IRGraph(graph.outputs, (*updates, ir.Update(SKIPPED, counted.node)), graph.inputs)
 
 
 def _unless(fine: Tensor, new: Node, old: Tensor) -> Tensor:

@@ -44,39 +44,39 @@ def refuse_what_a_step_says(run: Experiment) -> None:
     """UsageError where a run is told what its step says itself."""
     defaults = {f.name: f.default for f in fields(run)}
     for name, how in OWN.items():
-        given = getattr(run, name)
-        if given is not None and given != defaults.get(name):
-            raise UsageError(f"{name}={given!r}: a @ws.step function says that itself: {how}. Leave {name}= out.")
+        value = getattr(run, name)
+        if value is not None and value != defaults.get(name):
+            raise UsageError(f"{name}={value!r}: a @ws.step function says that itself: {how}. Leave {name}= out.")
     if run.nonfinite == "skip":
         raise UsageError("nonfinite='skip' is part of a step, and a @ws.step function is its own; 'raise' or 'ignore'.")
 
 
 def names_for(step: Step, batch: Batch) -> dict[str, str]:
     """The inputs of a step by the names of the data: the same, or for `(x, y)` the first and the second."""
-    given, inputs = batch.named(), list(step.inputs)
-    if given.keys() == set(inputs):
+    columns, inputs = batch.named(), list(step.inputs)
+    if columns.keys() == set(inputs):
         return {}
-    plain = [name for name in given if name in ("x", "labels")]
-    if len(given) == len(inputs) and len(plain) == len(given):
+    plain = [name for name in columns if name in ("x", "labels")]
+    if len(columns) == len(inputs) and len(plain) == len(columns):
         return dict(zip(plain, inputs, strict=True))
     raise UsageError(
-        f"the step {step.body.__name__} takes {', '.join(inputs) or 'nothing'}; the data has {', '.join(given)}. Name "
-        f"arrays as its inputs: data={{{', '.join(f'{name!r}: ...' for name in inputs)}}}."
+        f"the step {step.body.__name__} takes {', '.join(inputs) or 'nothing'}; the data has {', '.join(columns)}. "
+        f"Name arrays as its inputs: data={{{', '.join(f'{name!r}: ...' for name in inputs)}}}."
     )
 
 
 def check_data(step: Step, columns: Mapping[str, Array], names: Mapping[str, str], *, takes_nan: bool) -> None:
     """Shapes that are not the step's, and numbers that would spoil it, are told before anything is compiled."""
     for name, array in columns.items():
-        own = names.get(name, name)
-        shape = step.inputs[own].shape
+        input_name = names.get(name, name)
+        shape = step.inputs[input_name].shape
         fits = len(shape) == array.ndim and all(
             isinstance(e, Dim) or e == n for e, n in zip(shape[1:], array.shape[1:], strict=True)
         )
         if not fits:
             raise ShapeError(
-                f"the input {own!r} of {step.body.__name__} has shape {shape_text(shape)}; the data has rows of shape "
-                f"{array.shape[1:]}. Reshape one of them."
+                f"the input {input_name!r} of {step.body.__name__} has shape {shape_text(shape)}; the data has rows of "
+                f"shape {array.shape[1:]}. Reshape one of them."
             )
     if not takes_nan:
         check_finite(Table(columns, {}))
@@ -84,13 +84,13 @@ def check_data(step: Step, columns: Mapping[str, Array], names: Mapping[str, str
 
 def capacity_for(step: Step, batch: Batch, names: Mapping[str, str], rows: int) -> dict[str, int]:
     """The largest size of every symbolic dimension: rows of a batch, and the others as the data has them."""
-    found: dict[str, int] = {}
+    capacity: dict[str, int] = {}
     for name, array in batch.named().items():
         for axis, extent in enumerate(step.inputs[names.get(name, name)].shape):
             if isinstance(extent, Dim) and len(extent.symbols) == 1:
                 (symbol,) = extent.symbols
-                found.setdefault(symbol, rows if axis == 0 else array.shape[axis])
-    return found
+                capacity.setdefault(symbol, rows if axis == 0 else array.shape[axis])
+    return capacity
 
 
 def outputs_as_metrics(step: Step) -> list[Any]:

@@ -41,14 +41,14 @@ def remember_loss(model: Module, loss: Any, metrics: Any) -> None:
 
 
 def _fitted(model: Module) -> tuple[Any, Any]:
-    found = _FITTED.get(model)
-    if found is None or found[0] is None:
+    fitted = _FITTED.get(model)
+    if fitted is None or fitted[0] is None:
         raise UsageError(
             f"evaluate: loss= is missing, and this {type(model).__name__} was not fitted in this process, or with "
             "loss_weights=, so that there is none to take over. Give one: model.evaluate(x, y, loss='cross_entropy', "
             "metrics=['accuracy'])."
         )
-    return found
+    return fitted
 
 
 def evaluate(
@@ -62,20 +62,20 @@ def evaluate(
         raise OptionError(f"evaluate: batch_size is an integer of at least 1; received {batch_size!r}.")
     if nonfinite not in ("raise", "ignore"):
         raise OptionError(f"evaluate: nonfinite={nonfinite!r}: expected 'raise' or 'ignore'.")
-    given = encode_for_evaluation(model, data)
-    loader = given if isinstance(given, DataLoader) else DataLoader(given, None, batch_size, shuffle=False)
+    encoded = encode_for_evaluation(model, data)
+    loader = encoded if isinstance(encoded, DataLoader) else DataLoader(encoded, None, batch_size, shuffle=False)
     need_batches(loader)
     # A metric that keeps every score needs to know how many there will be: then the data is read once, whole.
     if loader.every_row() is None and not _keeps_rows(metrics):
         return _of_batches(model, loader, loss, metrics, batch_size, device, nonfinite)
-    table = table_of(given)
+    table = table_of(encoded)
     described = Described(model, table.take(np.arange(1)), loss, takes_nan=nonfinite == "ignore")
     described.check(DataLoader(table, shuffle=False))
     rows = _power_of_two(len(table))
     session, names = _session(model, described, rows, metrics, min(batch_size, rows), device)
     described.check_classes(session, table)
-    found = session.evaluate_all(table.columns)
-    return {names.get(name, name): value for name, value in found.items()}
+    results = session.evaluate_all(table.columns)
+    return {names.get(name, name): value for name, value in results.items()}
 
 
 def _of_batches(
@@ -98,8 +98,8 @@ def _of_batches(
             described.check_classes(session, table)
             yield table.columns
 
-    found = session.evaluate_batches(columns())
-    return {"loss": found.pop(LOSS), **{names.get(name, name): value for name, value in found.items()}}
+    results = session.evaluate_batches(columns())
+    return {"loss": results.pop(LOSS), **{names.get(name, name): value for name, value in results.items()}}
 
 
 def _keeps_rows(metrics: Any) -> bool:
@@ -119,11 +119,11 @@ def _session(
     A metric that keeps every score has states of the data's size; under a name that says so they are not taken for
     those of another size.
     """
-    known: dict[object, tuple[Session, dict[str, str]]] = model.__dict__.setdefault("_evaluators", {})
+    sessions: dict[object, tuple[Session, dict[str, str]]] = model.__dict__.setdefault("_evaluators", {})
     targets = tuple(described.targets().items())
     what = (_key(described.inputs()), targets, _key(described.loss), _key(metrics))
     key = (*what, capacity, rows, structure(model), device_named(device).name)
-    if key not in known:
+    if key not in sessions:
         sized, names = list(with_room(metrics, rows)), {}
         for i, measure in enumerate(as_measures(metrics)):
             metric, *about = sized[i] if isinstance(sized[i], tuple) else (sized[i],)
@@ -132,11 +132,11 @@ def _session(
                 sized[i] = (renamed, *about)
                 names[renamed.name] = metric.name
         state_with_numbers(model)
-        if len(known) >= KEPT:
-            known.pop(next(iter(known)))
+        if len(sessions) >= KEPT:
+            sessions.pop(next(iter(sessions)))
         session = described.build(build_measuring_session, metrics=sized, batch_size=capacity, device=device)
-        known[key] = session, names
-    return known[key]
+        sessions[key] = session, names
+    return sessions[key]
 
 
 def _key(value: Any) -> object:

@@ -270,8 +270,8 @@ class Experiment:
 
     @property
     def _config(self) -> TrainConfig:
-        own = {f.name: getattr(self, f.name) for f in fields(TrainConfig) if f.name in LOOP}
-        return TrainConfig(log_interval=0, **own)
+        options = {f.name: getattr(self, f.name) for f in fields(TrainConfig) if f.name in LOOP}
+        return TrainConfig(log_interval=0, **options)
 
     def _session(self, described: Described, loader: DataLoader, held: Table | None) -> Session:
         need_whole("accumulate", self.accumulate, 1)
@@ -302,15 +302,15 @@ class Experiment:
 
 
 def _progress(asked: bool | str) -> Progress:
-    known: dict[bool | str, dict[str, Any]] = {
+    options: dict[bool | str, dict[str, Any]] = {
         True: {},
         "bar": {"bar": True},
         "lines": {"bar": False},
         "epochs": {"bar": False, "seconds": None},
     }
-    if not isinstance(asked, bool | str) or asked not in known:
+    if not isinstance(asked, bool | str) or asked not in options:
         raise OptionError(f"progress={asked!r}: expected True, False, 'bar', 'lines' or 'epochs'.")
-    return Progress(**known[asked])
+    return Progress(**options[asked])
 
 
 def _need_trainable(run: Experiment) -> None:
@@ -339,12 +339,12 @@ def _replace_field(owner: Any, path: list[str], value: Any, whole: str) -> Any:
         return {**owner, path[0]: inner}
     if not is_dataclass(owner) or isinstance(owner, type):
         raise UsageError(f"{whole!r} cannot be set: {type(owner).__name__} {owner!r} has no fields to replace.")
-    known = [f.name for f in fields(owner) if f.init]
-    if path[0] not in known:
-        close = get_close_matches(path[0], known, 1)
+    names = [f.name for f in fields(owner) if f.init]
+    if path[0] not in names:
+        close = get_close_matches(path[0], names, 1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         raise UnknownNameError(
-            f"{whole!r} cannot be set: {type(owner).__name__} has no {path[0]!r}.{hint} It has: {', '.join(known)}."
+            f"{whole!r} cannot be set: {type(owner).__name__} has no {path[0]!r}.{hint} It has: {', '.join(names)}."
         )
     inner = value if len(path) == 1 else _replace_field(getattr(owner, path[0]), path[1:], value, whole)
     return replace(owner, **{path[0]: inner})

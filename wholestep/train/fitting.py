@@ -23,15 +23,15 @@ SETTINGS = {f.name: f for f in fields(Experiment) if f.name not in ("model", "da
 
 def takes_settings(function: F) -> F:
     """Show an experiment's fields in the signature of a function, and their descriptions in its docstring."""
-    own = signature(function)
-    known = [
+    function_signature = signature(function)
+    settings = [
         Parameter(name, Parameter.KEYWORD_ONLY, default=f.default, annotation=f.type) for name, f in SETTINGS.items()
     ]
-    assert all(p.default is not MISSING for p in known), "what has no default is an argument of its own"
-    given = [p for p in own.parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
+    assert all(p.default is not MISSING for p in settings), "what has no default is an argument of its own"
+    parameters = [p for p in function_signature.parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
     # Data may be x= and y=, and a step has its own loss.
-    given = [p.replace(default=Parameter.empty) if p.name in ("data", "loss") else p for p in given]
-    function.__signature__ = own.replace(parameters=[*given, *known])  # type: ignore[attr-defined]
+    parameters = [p.replace(default=Parameter.empty) if p.name in ("data", "loss") else p for p in parameters]
+    function.__signature__ = function_signature.replace(parameters=[*parameters, *settings])  # type: ignore[attr-defined]
     about = getdoc(Experiment) or ""
     arguments = about[about.index("Args:") : about.index("Example::")]
     indented = "\n".join(f"    {line}" if line else "" for line in arguments.splitlines())
@@ -76,10 +76,10 @@ def check_settings(function: str, settings: dict[str, Any]) -> dict[str, Any]:
     """Arguments by the names of an experiment's fields; what they may mean in other libraries is taken or told."""
     if settings.keys() <= SETTINGS.keys():
         return settings
-    found = interop.translate_fit_arguments(function, SETTINGS, settings)
-    for name in found:
+    translated = interop.translate_fit_arguments(function, SETTINGS, settings)
+    for name in translated:
         if name not in SETTINGS:
             close = get_close_matches(name, SETTINGS, 1)
             hint = f" Did you mean {close[0]}=?" if close else ""
             raise UsageError(f"ws.{function} has no argument {name!r}.{hint} It has: loss, {', '.join(SETTINGS)}.")
-    return found
+    return translated

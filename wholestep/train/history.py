@@ -60,15 +60,15 @@ class TrainHistory:
         wanted = canonical(name)
         if wanted not in self.names:
             raise UnknownNameError(f"the history has no {name!r}; it has: {', '.join(self.names) or 'no epochs'}.")
-        found = (e.logs.get(wanted, e.avg_loss if wanted == "loss" else float("nan")) for e in self.epochs)
-        return [np.asarray(v) if isinstance(v, list) else float(v) for v in found]
+        values = (e.logs.get(wanted, e.avg_loss if wanted == "loss" else float("nan")) for e in self.epochs)
+        return [np.asarray(v) if isinstance(v, list) else float(v) for v in values]
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or "epochs" not in self.__dict__:  # a copy asks before it has anything
             raise AttributeError(name)
-        known = f"history[{self.names[0]!r}]" if self.names else "history['loss']"
+        example = f"history[{self.names[0]!r}]" if self.names else "history['loss']"
         raise AttributeError(
-            f"a history has no attribute {name!r}; its numbers are {known} and so on: {', '.join(self.names)}."
+            f"a history has no attribute {name!r}; its numbers are {example} and so on: {', '.join(self.names)}."
         )
 
     def __len__(self) -> int:
@@ -158,10 +158,10 @@ _FITS: Mapping[str, Callable[[Any], bool]] = {
 
 
 def _epoch(stored: Any) -> EpochStats:
-    known = {f.name: f for f in fields(EpochStats)}
-    needed = {name for name, f in known.items() if f.default is MISSING and f.default_factory is MISSING}
-    whole = type(stored) is dict and needed <= stored.keys() <= known.keys()
-    if not whole or not all(_FITS[str(known[name].type)](value) for name, value in stored.items()):
+    epoch_fields = {f.name: f for f in fields(EpochStats)}
+    needed = {name for name, f in epoch_fields.items() if f.default is MISSING and f.default_factory is MISSING}
+    whole = type(stored) is dict and needed <= stored.keys() <= epoch_fields.keys()
+    if not whole or not all(_FITS[str(epoch_fields[name].type)](value) for name, value in stored.items()):
         raise InputError(f"this is no epoch of a history: {str(stored)[:80]}. Give what `to_json` wrote.")
     return EpochStats(**stored)
 

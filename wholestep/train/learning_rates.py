@@ -49,28 +49,28 @@ def resolve_schedule(
     return counted.tabulated(run)
 
 
-def optimizer_of(schedule: Any, given: Optimizer | str | None) -> Optimizer | None:
+def optimizer_of(schedule: Any, optimizer: Optimizer | str | None) -> Optimizer | None:
     """The optimizer of a run: the `optimizer=` argument, else the one that a torch-style schedule was built with."""
     from wholestep.schedules import TorchSchedule
 
-    given = None if given is None else get(given)
+    optimizer = None if optimizer is None else get(optimizer)
 
-    own = schedule.optimizer if isinstance(schedule, TorchSchedule) else None
-    if not isinstance(own, Optimizer):
-        return given
-    if given is not None and type(given) is not type(own):
+    schedule_optimizer = schedule.optimizer if isinstance(schedule, TorchSchedule) else None
+    if not isinstance(schedule_optimizer, Optimizer):
+        return optimizer
+    if optimizer is not None and type(optimizer) is not type(schedule_optimizer):
         raise UsageError(
-            f"the schedule {type(schedule).__name__} was made for {type(own).__name__}, and optimizer= is "
-            f"{type(given).__name__}. Give both the same optimizer."
+            f"the schedule {type(schedule).__name__} was made for {type(schedule_optimizer).__name__}, and optimizer= "
+            f"is {type(optimizer).__name__}. Give both the same optimizer."
         )
-    return given or own
+    return optimizer or schedule_optimizer
 
 
 def count_epochs(session: Session) -> None:
     """Before training by epochs: let torch-style schedules of a session count epochs."""
-    own = {target: live.description for target, live in session.schedules.items()}
-    if any(s.unit == CALL for s in own.values()):
-        session.set_schedule(resolve_schedule(own, 0, None))
+    schedules = {target: live.description for target, live in session.schedules.items()}
+    if any(s.unit == CALL for s in schedules.values()):
+        session.set_schedule(resolve_schedule(schedules, 0, None))
 
 
 def check_horizons(session: Session, epochs: int, steps_per_epoch: int | None, first_epoch: int) -> None:
@@ -93,9 +93,9 @@ def observe(session: Session, logs: Mapping[str, Value], measured: Sequence[str]
     from wholestep.schedules.plateau import plateaus
 
     for live in session.schedules.values():
-        found = plateaus(live.description)
+        plateau_paths = plateaus(live.description)
         usual = "val_loss" if "val_loss" in (*measured, *logs) else "loss"
-        watched = {path: p.monitor or usual for path, p in found.items()}
+        watched = {path: p.monitor or usual for path, p in plateau_paths.items()}
         new = {path: name for path, name in watched.items() if not not_measured(name, logs, measured)}
         seen = {path: read_monitor("ReduceOnPlateau", name, logs) for path, name in new.items()}
         if seen:

@@ -160,8 +160,10 @@ class LossWatch:
             weights = f"The weights are put back to those before that step{where}."
             if not why.text:
                 self._put_back()
-                kept = self._kept_at
-                weights = f"The weights are put back to those before step {kept.step} of epoch {kept.epoch}{where}."
+                copied_at = self._kept_at
+                weights = (
+                    f"The weights are put back to those before step {copied_at.step} of epoch {copied_at.epoch}{where}."
+                )
         return why if why.text else Cause(f"by then {_are(names)}" if names else "the parameters are finite"), weights
 
     def _replay_steps(self, at: Position, made: bool) -> Cause:
@@ -214,13 +216,13 @@ class LossWatch:
 
     def _one_before(self, at: Position) -> Position | None:
         count = self.trainer.feed.count(self.loader)
-        found = Position(at.epoch, at.step - 1)
+        before = Position(at.epoch, at.step - 1)
         if not at.step:
             if not at.epoch or count is None:
                 return None
-            found = Position(at.epoch - 1, count - 1)
-        kept = self._kept_at
-        return None if (found.epoch, found.step) < (kept.epoch, kept.step) else found
+            before = Position(at.epoch - 1, count - 1)
+        copied_at = self._kept_at
+        return None if (before.epoch, before.step) < (copied_at.epoch, copied_at.step) else before
 
     def _batch(self, at: Position) -> Mapping[str, Any]:
         return self.trainer.feed.batch_at(self.loader, at.epoch, at.step)
@@ -230,10 +232,10 @@ class LossWatch:
 
     def _repeat_until(self, at: Position) -> float:
         """The session as it was at a position, from the copy on; the loss of the step before."""
-        kept, loss = self._kept_at, 0.0
+        copied_at, loss = self._kept_at, 0.0
         self._put_back()
-        for epoch in range(kept.epoch, at.epoch + 1):
-            done = kept.step if epoch == kept.epoch else 0
+        for epoch in range(copied_at.epoch, at.epoch + 1):
+            done = copied_at.step if epoch == copied_at.epoch else 0
             end = at.step if epoch == at.epoch else None
             if end is not None and done >= end:
                 break
@@ -246,8 +248,8 @@ class LossWatch:
 
 def spoilt(session: Session) -> list[str]:
     """The model's own states that are not finite."""
-    own = [name for name, is_own in session.lasting_states.items() if is_own]
-    return [name for name in own if not session.state.slot(name).newest.is_finite()]
+    names = [name for name, is_own in session.lasting_states.items() if is_own]
+    return [name for name in names if not session.state.slot(name).newest.is_finite()]
 
 
 def _are(names: list[str]) -> str:
@@ -258,9 +260,9 @@ def _are(names: list[str]) -> str:
 def _of_inputs(batch: Mapping[str, Any]) -> str:
     """What is wrong with the data, if anything is."""
     for name, array in batch.items():
-        given = np.asarray(array)
-        if letter_of(given.dtype) == "f" and not np.isfinite(given).all():
-            row = int(np.argwhere(~np.isfinite(given))[0][0]) if given.ndim else 0
+        values = np.asarray(array)
+        if letter_of(values.dtype) == "f" and not np.isfinite(values).all():
+            row = int(np.argwhere(~np.isfinite(values))[0][0]) if values.ndim else 0
             return f"the input {name!r} holds what is not finite, first in row {row} of the batch"
     return ""
 

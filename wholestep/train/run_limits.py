@@ -96,12 +96,12 @@ def _first_batches(held: Table | None, limit: object, batch_size: int) -> Table:
     return held.select(np.arange(min(len(held), count * batch_size)))
 
 
-def _count(name: str, limit: object, known: int | None) -> int:
+def _count(name: str, limit: object, batches: int | None) -> int:
     """A number of batches from a number or a share of them."""
-    if isinstance(limit, float) and known is not None and 0.0 < limit <= 1.0:
-        return max(1, ceil(limit * known - 1e-9))
+    if isinstance(limit, float) and batches is not None and 0.0 < limit <= 1.0:
+        return max(1, ceil(limit * batches - 1e-9))
     if isinstance(limit, int) and not isinstance(limit, bool) and limit >= 1:
-        return limit if known is None else min(limit, known)
+        return limit if batches is None else min(limit, batches)
     raise OptionError(f"{name}={limit!r}: expected a number of batches, e.g. 10, or a share of them, e.g. 0.1.")
 
 

@@ -125,14 +125,14 @@ class StepSource:
 
     def batch_at(self, loader: Loader, epoch: int, step: int) -> Mapping[str, Any]:
         """The inputs of one step, those of all workers."""
-        own = getattr(loader, "own", None)
-        if own is not None and isinstance(loader, DataLoader):
+        rank_rows = getattr(loader, "own", None)
+        if rank_rows is not None and isinstance(loader, DataLoader):
             loader.own = None
         try:
             return next(self._updates(loader, epoch, step))
         finally:
             if isinstance(loader, DataLoader):
-                loader.own = own
+                loader.own = rank_rows
 
     def _updates(self, loader: Loader, epoch: int, start: int) -> Iterator[Mapping[str, Any]]:
         """The inputs of each update of an epoch from `start` on."""
@@ -160,8 +160,8 @@ class StepSource:
     def _need_micro_batches(self, batches: Sequence[Mapping[str, Any]]) -> None:
         """A loss per micro-batch is one per batch only where the session cuts the joined rows into the same batches."""
         rows = [_rows(batch) for batch in batches]
-        known = self.session._programs.need("accumulate").definition.rows_in(batches[0])
-        capacity = rows[0] if known is None else known[1] // self.step_options.accumulate
+        sizes = self.session._programs.need("accumulate").definition.rows_in(batches[0])
+        capacity = rows[0] if sizes is None else sizes[1] // self.step_options.accumulate
         if any(n != capacity for n in rows[:-1]) or rows[-1] > capacity:
             raise InputError(
                 f"per_micro_batch=True computes the loss of each batch by itself, and this session cuts an update into "

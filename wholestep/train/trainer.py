@@ -257,14 +257,14 @@ class Trainer:
 
     def _stats(self, at: Position, skipped: int, *, partial: bool = False, held: Table | None = None) -> EpochStats:
         average = at.loss_sum / at.rows if at.rows else nan
-        found = self._measure(held)
+        logs = self._measure(held)
         if self._skips:
-            found[SKIPPED] = float(self.session.skipped_steps - skipped)
-            if found[SKIPPED] and self.session.loss_scale is None:  # a scale that is too large is nothing to warn of
-                log.warning("epoch %d: %d steps were left out; nothing in them was finite", at.epoch, found[SKIPPED])
-        found |= self._scale()
+            logs[SKIPPED] = float(self.session.skipped_steps - skipped)
+            if logs[SKIPPED] and self.session.loss_scale is None:  # a scale that is too large is nothing to warn of
+                log.warning("epoch %d: %d steps were left out; nothing in them was finite", at.epoch, logs[SKIPPED])
+        logs |= self._scale()
         rate = rate_used(self.session, at.epoch)
-        return EpochStats(at.epoch, average, at.step, {"loss": average, **found, **rate}, partial)
+        return EpochStats(at.epoch, average, at.step, {"loss": average, **logs, **rate}, partial)
 
     # -- telling ---------------------------------------------------------------------------------------------------
 
@@ -291,21 +291,21 @@ class Trainer:
 
     def _measure(self, held: Table | None) -> dict[str, Value]:
         """The metrics of the epoch, and of the validation data; those that are arrays as lists."""
-        found = dict(self.session.metrics())
+        metrics = dict(self.session.metrics())
         if held is not None:
             measured = self.session.evaluate_together(self.feed.named_table(held))
-            found.update({f"val_{name}": value for name, value in measured.items()})
-        return {name: np.asarray(value).tolist() if np.ndim(value) else float(value) for name, value in found.items()}
+            metrics.update({f"val_{name}": value for name, value in measured.items()})
+        return {name: np.asarray(value).tolist() if np.ndim(value) else float(value) for name, value in metrics.items()}
 
     def _so_far(self) -> dict[str, Value]:
         """The metrics of the epoch so far, and the rates."""
         return {**self._measure(None), **rate_used(self.session, self.session.state.epoch)}
 
     def _names(self) -> tuple[str, ...]:
-        own = ("loss", *self.session.metrics())
-        held = () if self.validation is None else tuple(f"val_{name}" for name in own if name != GRAD_NORM)
+        names = ("loss", *self.session.metrics())
+        held = () if self.validation is None else tuple(f"val_{name}" for name in names if name != GRAD_NORM)
         skipped = (SKIPPED,) if self._skips else ()
-        return (*own, *held, *skipped, *self._scale(), *rate_used(self.session, 0))
+        return (*names, *held, *skipped, *self._scale(), *rate_used(self.session, 0))
 
     def _scale(self) -> dict[str, Value]:
         """What the loss is scaled by, where it is."""

@@ -36,18 +36,18 @@ def agree(run: Run) -> None:
     if group is None:
         return
     savers = [c for c in run.callbacks or () if isinstance(c, ModelCheckpoint)]
-    own = [2 * c.is_written + c.due for c in savers]
-    told = group.gather(bytes([run.received, bool(run.asked), *own]))
-    if any(one[1] for one in told):
+    flags = [2 * c.is_written + c.due for c in savers]
+    replies = group.gather(bytes([run.received, bool(run.asked), *flags]))
+    if any(one[1] for one in replies):
         reasons = [reason.decode() for reason in group.gather(run.asked.encode())]
         run.stopped_by = next(reason for reason in reasons if reason)
-    rank, number = next(((rank, one[0]) for rank, one in enumerate(told) if one[0]), (0, 0))
+    rank, number = next(((rank, one[0]) for rank, one in enumerate(replies) if one[0]), (0, 0))
     if number:
         run.interrupted, run.signal = True, number
         run.stopped_by = f"worker {rank} received {Signals(number).name}"
     for i, saver in enumerate(savers, 2):
-        saver.decide(bool(told[0][i] & 1))
-        if all(one[i] & 2 for one in told):
+        saver.decide(bool(replies[0][i] & 1))
+        if all(one[i] & 2 for one in replies):
             saver.settle()
 
 
@@ -60,8 +60,8 @@ class Quiet(Callback):
 
 def quieten(callbacks: CallbackList) -> None:
     """Leave writing to the first worker.  One that saves stays: it says when, and all of them take part."""
-    found = callbacks.callbacks
-    found[:] = [Quiet(c) if (c.writes and not c.saves) or isinstance(c, Progress) else c for c in found]
+    members = callbacks.callbacks
+    members[:] = [Quiet(c) if (c.writes and not c.saves) or isinstance(c, Progress) else c for c in members]
 
 
 def as_launched(run: Experiment) -> Experiment:
@@ -89,7 +89,7 @@ def as_launched(run: Experiment) -> Experiment:
 
 def _of_this_job(folder: str | PathLike[str], launch: Launch) -> Path | None:
     """The newest checkpoint since a job was started for the first time; those from before are another run's."""
-    there = [found.path for found in checkpoints_in(folder)] if Path(folder).is_dir() else []
+    there = [stored.path for stored in checkpoints_in(folder)] if Path(folder).is_dir() else []
     return next((path for path in reversed(there) if path.stat().st_mtime >= launch.since - 1.0), None)
 
 

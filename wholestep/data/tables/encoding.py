@@ -257,12 +257,12 @@ def _labels(values: Any) -> tuple[Label, ...]:
     return tuple(values)
 
 
-def _target_of(found: Mapping[str, Any] | None) -> Target | Classes | None:
-    if found is None:
+def _target_of(stored: Mapping[str, Any] | None) -> Target | Classes | None:
+    if stored is None:
         return None
-    if found["kind"] == "Classes":
-        return Classes(_labels(found["values"]), bool(found["answers"]))
-    scales = [_scale({"mean": mean, "std": std}) for mean, std in zip(found["mean"], found["std"], strict=True)]
+    if stored["kind"] == "Classes":
+        return Classes(_labels(stored["values"]), bool(stored["answers"]))
+    scales = [_scale({"mean": mean, "std": std}) for mean, std in zip(stored["mean"], stored["std"], strict=True)]
     return Target(tuple(mean for mean, _ in scales), tuple(std for _, std in scales))
 
 

@@ -154,8 +154,8 @@ class LBFGS(Optimizer):
     def _solve_triangular(self, rows: Tensor, right: Tensor, diagonal: Tensor, *, reverse: bool) -> Tensor:
         """x of R·x = right, R a triangle of `rows`, element by element: those that come later are still 0."""
 
-        def next_element(x: Tensor, given: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-            row, b, d, place = given
+        def next_element(x: Tensor, row_data: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+            row, b, d, place = row_data
             value = (b - (row * x).sum()) / d
             return x + place * value, value
 
@@ -171,27 +171,32 @@ class LBFGS(Optimizer):
         newest_s = [step for step, _ in last]
         newest_y = [g - before for g, (_, before) in zip(grads, last, strict=True)]
         along = _dot(newest_y, newest_s)
-        kept = (along > LEAST_CURVATURE) & ~first
-        known = self._shared(graph, "scale")
-        square = fn.where(kept, _dot(newest_y, newest_y), 1.0)
-        scale = fn.where(first, 1.0, fn.where(kept, along / square, known))
-        graph.update(known, scale)
+        is_useful = (along > LEAST_CURVATURE) & ~first
+        old_scale = self._shared(graph, "scale")
+        square = fn.where(is_useful, _dot(newest_y, newest_y), 1.0)
+        scale = fn.where(first, 1.0, fn.where(is_useful, along / square, old_scale))
+        graph.update(old_scale, scale)
         steps, changes = (
-            [self._shift_history(graph, w, what, new, (kept, first)) for w, new in zip(params, newest, strict=True)]
+            [
+                self._shift_history(graph, w, what, new, (is_useful, first))
+                for w, new in zip(params, newest, strict=True)
+            ]
             for what, newest in (("s", newest_s), ("y", newest_y))
         )
         return steps, changes, scale
 
     def _shift_history(self, graph: Graph, w: Tensor, what: str, newest: Tensor, now: tuple[Tensor, Tensor]) -> Tensor:
         """A history in which the newest has taken the last place, where it is kept; empty in the first step."""
-        kept, first = now
+        is_useful, first = now
         size = product(w.shape)
-        known = self.state(graph, w, what, shape=(self.history_size, size))
+        history = self.state(graph, w, what, shape=(self.history_size, size))
         later = (
-            fn.concat([known[1:], newest.reshape((1, size))], 0) if self.history_size > 1 else newest.reshape((1, size))
+            fn.concat([history[1:], newest.reshape((1, size))], 0)
+            if self.history_size > 1
+            else newest.reshape((1, size))
         )
-        value = fn.where(first, 0.0, fn.where(kept, later, known))
-        graph.update(known, value)
+        value = fn.where(first, 0.0, fn.where(is_useful, later, history))
+        graph.update(history, value)
         return value
 
     def _shared(self, graph: Graph, what: str) -> Tensor:
@@ -211,13 +216,13 @@ class LBFGS(Optimizer):
                 "leave line_search out.",
             )
         loss = Tensor(node, graph)
-        here, found = loss.astype("float64"), length * 0.0
+        here, longest = loss.astype("float64"), length * 0.0
         for k in reversed(range(self.line_search)):  # the longest is looked at last and wins
             tried = length * 0.5**k
             moved = {w: w + tried.astype(w.dtype) * d for w, d in zip(params, direction, strict=True)}
             there = substitute_tensors(loss, moved).astype("float64")
-            found = fn.where(there <= here + ENOUGH * tried * slope, tried, found)
-        return found
+            longest = fn.where(there <= here + ENOUGH * tried * slope, tried, longest)
+        return longest
 
 
 def _total(terms: Sequence[Tensor]) -> Tensor:

@@ -55,9 +55,9 @@ class Prodigy(Optimizer):
     def descend(self, graph: Graph, params: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
         s = self.scalars(graph)
         first = self.by_update(graph, params[:1], lambda t: t < 2.0)[0]
-        known = {what: self._shared(graph, what) for what in ("d", "d_max", "r")}
-        d, d_max = (fn.where(first, s["d0"], known[what]) for what in ("d", "d_max"))
-        r = fn.where(first, 0.0, known["r"])
+        states = {what: self._shared(graph, what) for what in ("d", "d_max", "r")}
+        d, d_max = (fn.where(first, s["d0"], states[what]) for what in ("d", "d_max"))
+        r = fn.where(first, 0.0, states["r"])
         rate = d * s["lr"] * self._bias_correction(graph, s, params)
         pull = d / s["d0"] * rate
         starts, sums = self._sums(graph, s, params, grads, pull)
@@ -66,7 +66,7 @@ class Prodigy(Optimizer):
         length = _total([x.abs().sum() for x in sums])
         new_d, new_max = self._estimate(s, d, d_max, new_r, length)
         for what, value in (("d", new_d), ("d_max", new_max), ("r", new_r)):
-            graph.update(known[what], value)
+            graph.update(states[what], value)
         return [self._step_from_start(graph, s, (w, g), (d, new_d, rate)) for w, g in zip(params, grads, strict=True)]
 
     def _shared(self, graph: Graph, what: str) -> Tensor:
@@ -99,11 +99,11 @@ class Prodigy(Optimizer):
 
         Where all gradients were 0 so far nothing is known and nothing changes.
         """
-        known = length > 0.0
-        found = fn.where(known, s["d_coef"] * r / fn.where(known, length, 1.0), d)
-        begun = fn.where(d == s["d0"], fn.maximum(d, found), d)
-        new_max = fn.maximum(d_max, found)
-        return fn.where(known, fn.minimum(new_max, begun * s["growth_rate"]), d), new_max
+        has_gradient = length > 0.0
+        estimate = fn.where(has_gradient, s["d_coef"] * r / fn.where(has_gradient, length, 1.0), d)
+        begun = fn.where(d == s["d0"], fn.maximum(d, estimate), d)
+        new_max = fn.maximum(d_max, estimate)
+        return fn.where(has_gradient, fn.minimum(new_max, begun * s["growth_rate"]), d), new_max
 
     def _step_from_start(
         self, graph: Graph, s: Scalars, pair: tuple[Tensor, Tensor], rates: tuple[Tensor, Tensor, Tensor]

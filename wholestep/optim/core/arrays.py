@@ -159,10 +159,10 @@ class ArrayForm:
             self._values |= {n: float(values[PREFIX + n]) for n in self._values if PREFIX + n in values}
             self._waiting = dict(values)
             return
-        own = {self._place(n): self._session.get(n) for n in self._trained}
+        parameters = {self._place(n): self._session.get(n) for n in self._trained}
         averages = {n: values[n + AVERAGE] for n in self._trained if n + AVERAGE in values}
         rest = {n: a for n, a in values.items() if n.removesuffix(AVERAGE) not in averages}
-        self._session.load_state_dict({**own, **averages, **rest})
+        self._session.load_state_dict({**parameters, **averages, **rest})
         self._values |= {n: v for n, v in self._session.scalars.items() if n in self._values}
         self._waiting = {}
 

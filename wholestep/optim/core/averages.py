@@ -47,13 +47,13 @@ def averaged(source: Any) -> dict[str, Any]:
             other.set(name, value)
     """
     if isinstance(source, Mapping):
-        found = {n: source[n] for n in source if n + RAW in source}
-        found |= {n.removesuffix(AVERAGE): source[n] for n in source if n.endswith(AVERAGE) and "/" not in n}
+        averages = {n: source[n] for n in source if n + RAW in source}
+        averages |= {n.removesuffix(AVERAGE): source[n] for n in source if n.endswith(AVERAGE) and "/" not in n}
     else:
-        found = {name: state.get(own) for name, (state, own) in _averaged_states(source).items()}
-    if not found:
+        averages = {name: state.get(state_name) for name, (state, state_name) in _averaged_states(source).items()}
+    if not averages:
         raise _none()
-    return found
+    return averages
 
 
 @contextmanager
@@ -91,8 +91,12 @@ def _swap(shown: Sequence[tuple[State, str]], *, raw: bool) -> None:
 def _averaged_states(source: Any) -> dict[str, tuple[State, str]]:
     """The weights of a model, graph or session that are averages, and where they are known as such under which name."""
     state: State = source.state if hasattr(source, "state") else _state_of(source)
-    found = {name: place for name in state.names for place in state.averages_of(name)}
-    return {name: (other, own) for name, (other, own) in found.items() if other.updates_of(own + AVERAGE)}
+    states = {name: place for name in state.names for place in state.averages_of(name)}
+    return {
+        name: (other, state_name)
+        for name, (other, state_name) in states.items()
+        if other.updates_of(state_name + AVERAGE)
+    }
 
 
 def _state_of(model: Any) -> State:

@@ -83,10 +83,10 @@ class Optimizer(ABC):
 
     def apply(self, graph: Graph, params: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
         """The new value of each parameter, every group by its own rule; a frozen one stays as it is."""
-        found = assign(self.groups, params, graph)
+        groups_of_params = assign(self.groups, params, graph)
         new: list[Tensor] = list(params)
         for group in (None, *self.groups):
-            places = [i for i, g in enumerate(found) if g is group]
+            places = [i for i, g in enumerate(groups_of_params) if g is group]
             if not places or (group is not None and group.frozen):
                 continue
             slopes = [-grads[i] if self.maximize else grads[i] for i in places]
@@ -152,11 +152,11 @@ class Optimizer(ABC):
     def by_update(self, graph: Graph, params: Sequence[Tensor], formula: Callable[[Tensor], T]) -> list[T]:
         """`formula(t)` for each parameter, recorded once for those that have had equally many updates."""
         numbers = [self.update_number(graph, w) for w in params]
-        known: dict[Node, T] = {}
+        values: dict[Node, T] = {}
         for t in numbers:
-            if t.node not in known:
-                known[t.node] = formula(t)
-        return [known[t.node] for t in numbers]
+            if t.node not in values:
+                values[t.node] = formula(t)
+        return [values[t.node] for t in numbers]
 
     def decays(self, param: Tensor) -> bool:
         """Whether weight decay acts on a parameter."""
@@ -307,8 +307,8 @@ class Optimizer(ABC):
 
 
 def _scalar(graph: Graph, name: str, value: float) -> Tensor:
-    known = graph.scalars
-    return known[name] if name in known else graph.scalar(name, value)
+    scalars = graph.scalars
+    return scalars[name] if name in scalars else graph.scalar(name, value)
 
 
 def _is_frozen(groups: Sequence[Group], param: Tensor) -> bool:

@@ -66,9 +66,9 @@ def optimizer_from_config(config: Mapping[str, Any]) -> Optimizer:
     if kind not in REGISTRY:
         raise OptionError(f"there is no optimizer {kind!r}; there are: {', '.join(sorted(REGISTRY))}.")
     cls = REGISTRY[kind]
-    known = [f.name for f in fields(cls) if f.init]
-    unknown = [name for name in config if name != "kind" and name not in known]
+    options = [f.name for f in fields(cls) if f.init]
+    unknown = [name for name in config if name != "kind" and name not in options]
     if unknown:
-        raise OptionError(f"{kind} has no option {unknown[0]!r}; it has: {', '.join(known)}.")
+        raise OptionError(f"{kind} has no option {unknown[0]!r}; it has: {', '.join(options)}.")
     with report_config_errors(kind):
         return cls(**{name: from_plain(value) for name, value in config.items() if name != "kind"})

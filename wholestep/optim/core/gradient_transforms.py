@@ -28,12 +28,12 @@ def global_norm(grads: Gradients) -> Tensor:
 
 def _check_gradients(grads: Gradients) -> list[Tensor]:
     """The gradients in order."""
-    found = list(grads.values()) if isinstance(grads, Mapping) else grads
-    if not isinstance(found, list | tuple) or not all(isinstance(g, Tensor) for g in found):
+    items = list(grads.values()) if isinstance(grads, Mapping) else grads
+    if not isinstance(items, list | tuple) or not all(isinstance(g, Tensor) for g in items):
         fail(UsageError, f"gradients are a list or a dict of tensors, as ws.gradients gives them; received {grads!r}.")
-    if not found:
+    if not items:
         fail(UsageError, "the norm of no gradients was asked for; give at least one.")
-    return list(found)
+    return list(items)
 
 
 def _alike(grads: Gradients, new: Sequence[Tensor]) -> Any:

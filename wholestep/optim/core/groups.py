@@ -61,7 +61,7 @@ class Group:
         **options: Any,
     ) -> None:
         chosen = match if isinstance(match, str) or callable(match) else tuple(match)
-        given: dict[str, Any] = {
+        values: dict[str, Any] = {
             "match": chosen,
             "ndim": (ndim,) if isinstance(ndim, int) else None if ndim is None else tuple(ndim),
             "name": name or _name_of(chosen),
@@ -70,7 +70,7 @@ class Group:
             "optimizer": optimizer,
             "options": tuple(sorted(options.items())),
         }
-        for key, value in given.items():
+        for key, value in values.items():
             object.__setattr__(self, key, value)
         self._check()
 
@@ -105,21 +105,22 @@ class Group:
     def member(self, base: Optimizer) -> tuple[Optimizer, frozenset[str]]:
         """The optimizer of this group's parameters, and which of its runtime scalars are the group's own."""
         if self.optimizer is not None:
-            own = self.optimizer.named(f"{base.name}.{self.name}")
-            return own, frozenset(own.hyperparameters())
+            rule = self.optimizer.named(f"{base.name}.{self.name}")
+            return rule, frozenset(rule.hyperparameters())
         options = translate(type(base), dict(self.options), base=base)
-        known = [f.name for f in fields(base) if not f.kw_only]
+        allowed = [f.name for f in fields(base) if not f.kw_only]
         for option in options:
-            if option not in known:
+            if option not in allowed:
                 fail(
                     OptionError,
-                    f"{self}: {type(base).__name__} has no option {option!r} for a group; it has: {', '.join(known)}.",
+                    f"{self}: {type(base).__name__} has no option {option!r} for a group; it has: "
+                    f"{', '.join(allowed)}.",
                 )
         if "weight_decay" in options:
             options["decay_on"] = ("*",)
-        made = replace(base, groups=(), **options)
+        rule = replace(base, groups=(), **options)
         changed = [part for option in options if option != "decay_on" for part in parts_of(type(base), option)]
-        return made, frozenset(changed)
+        return rule, frozenset(changed)
 
     def to_config(self) -> dict[str, Any]:
         """The group as plain data; a predicate has none."""
@@ -150,12 +151,12 @@ def _name_of(match: object) -> str:
 
 def assign(groups: Sequence[Group], params: Sequence[Tensor], graph: Graph) -> list[Group | None]:
     """The group of each parameter; an error for a group that has none (a frozen one may have others of the graph)."""
-    found = [next((g for g in groups if g.matches(p)), None) for p in params]
+    members = [next((g for g in groups if g.matches(p)), None) for p in params]
     for group in groups:
         frozen = group.frozen and any(group.matches(p) for p in graph.parameters.values())
-        if not frozen and not any(g is group for g in found):
+        if not frozen and not any(g is group for g in members):
             _refuse_empty(group, params)
-    return found
+    return members
 
 
 def _refuse_empty(group: Group, params: Sequence[Tensor]) -> None:
@@ -182,5 +183,5 @@ def group_from_config(config: Mapping[str, Any]) -> Group:
     """What `Group.to_config` gave."""
     from wholestep.optim.core.config import from_plain
 
-    given = {k: from_plain(v) for k, v in config.items() if k != "options"}
-    return Group(**given, **{k: from_plain(v) for k, v in config["options"].items()})
+    arguments = {k: from_plain(v) for k, v in config.items() if k != "options"}
+    return Group(**arguments, **{k: from_plain(v) for k, v in config["options"].items()})

@@ -87,10 +87,10 @@ def whole(default: int, low: int = 1) -> Any:
 
 def range_of(f: Field[Any], value: object) -> Range | None:
     """The range of a field; a plain number in a user's own class may be any finite one."""
-    known = f.metadata.get(RANGE)
-    if known is not None:
-        assert isinstance(known, Range)
-        return known
+    limits = f.metadata.get(RANGE)
+    if limits is not None:
+        assert isinstance(limits, Range)
+        return limits
     is_number = isinstance(value, int | float | Runtime) and not isinstance(value, bool)
     return Range(low=-math.inf) if is_number else None
 
@@ -184,9 +184,9 @@ def with_aliases(**aliases: str) -> Callable[[C], C]:
                 _refuse_parameters(cls.__name__, args[0])
             positional = [f.name for f in fields(cls) if not f.kw_only][: len(args)]
             named = translate(cls, given, positional)
-            known = [f.name for f in fields(cls) if f.init]
-            if not named.keys() <= set(known):
-                named = interop.translate_arguments([kind.__name__ for kind in type(self).__mro__], known, named)
+            own_fields = [f.name for f in fields(cls) if f.init]
+            if not named.keys() <= set(own_fields):
+                named = interop.translate_arguments([kind.__name__ for kind in type(self).__mro__], own_fields, named)
             original(self, *args, **named)
 
         cls.__init__ = init

@@ -44,8 +44,8 @@ class SAM(Wrapper):
 
     def gradients(self, loss: Tensor, params: Any) -> Any:
         if isinstance(params, Mapping):
-            found = self._perturbed_gradients(loss, list(params.values()))
-            return dict(zip(params, found, strict=True))
+            slopes = self._perturbed_gradients(loss, list(params.values()))
+            return dict(zip(params, slopes, strict=True))
         return self._perturbed_gradients(loss, [params] if isinstance(params, Tensor) else list(params))
 
     def _perturbed_gradients(self, loss: Tensor, params: Sequence[Tensor]) -> list[Tensor]:

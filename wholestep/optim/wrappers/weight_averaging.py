@@ -130,8 +130,8 @@ class SWA(Wrapper):
             """The share of the weights in the mean: 1 until `start` and for the first that count."""
             past = t - s["start"] - 1.0  # the update `start` + 1 is the first to count
             counts = fn.where(fn.mod(fn.maximum(past, 0.0), s["every"]) < 1.0, 1.0, 0.0)
-            known = fn.floor(fn.maximum(past, 0.0) / s["every"])
-            return fn.where(past < 0.0, 1.0, counts / (known + 1.0))
+            counted = fn.floor(fn.maximum(past, 0.0) / s["every"])
+            return fn.where(past < 0.0, 1.0, counts / (counted + 1.0))
 
         for w, value, share in zip(params, new, self.by_update(graph, params, fresh), strict=True):
             average = graph.state_like(w, w.name + AVERAGE)

@@ -120,8 +120,8 @@ class SessionArguments:
 
 def shared_arguments(record: Any, **replaced: Any) -> dict[str, Any]:
     """The fields of an experiment that are arguments of `build_session`, by name, some of them `replaced`."""
-    own = {field.name for field in fields(record)}
-    shared = {f.name: getattr(record, f.name) for f in fields(SessionArguments) if f.name in own}
+    names = {field.name for field in fields(record)}
+    shared = {f.name: getattr(record, f.name) for f in fields(SessionArguments) if f.name in names}
     return {**shared, **replaced}
 
 
@@ -245,14 +245,14 @@ def group_of(shards: Shards, workers: Workers | None, device: Device) -> RankGro
 
 def _axes_of(shards: object) -> tuple[int, int]:
     """How many ranks stand along each axis."""
-    given = shards if isinstance(shards, tuple | list) else (shards, 1)
-    whole = all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in given)
-    if len(given) != 2 or not whole or given[0] * given[1] > MAX_THREADS:
+    axes = shards if isinstance(shards, tuple | list) else (shards, 1)
+    whole = all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in axes)
+    if len(axes) != 2 or not whole or axes[0] * axes[1] > MAX_THREADS:
         raise OptionError(
             f"shards={shards!r}: expected an integer from 1 to {MAX_THREADS}, or two of them, (data, model), whose "
             "product is one."
         )
-    return given[0], given[1]
+    return axes[0], axes[1]
 
 
 def need_shard(shard: str | None) -> str | None:

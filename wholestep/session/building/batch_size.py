@@ -28,12 +28,12 @@ def largest_batch(definition: Definition, where: Placement, memory: object, most
         raise UsageError(f"device {where.device.name!r} runs nothing, so its memory is not known; give memory='16GB'.")
     limit = _free_bytes(where) if memory is None else bytes_of(memory)
     steps = LoweredStep(definition, where)
-    known: dict[int, int] = {}
+    bytes_by_batch: dict[int, int] = {}
 
     def needed(batch: int) -> int:
-        if batch not in known:
-            known[batch] = steps.needed_bytes(batch)
-        return known[batch]
+        if batch not in bytes_by_batch:
+            bytes_by_batch[batch] = steps.needed_bytes(batch)
+        return bytes_by_batch[batch]
 
     if needed(1) > limit:
         plan = max(steps.plans(1), key=lambda p: footprint(p, where.threads).peak_bytes)
@@ -47,8 +47,8 @@ def largest_batch(definition: Definition, where: Placement, memory: object, most
 
 def _free_bytes(where: Placement) -> int:
     """Of the device's own memory, where it has some."""
-    own: int | None = getattr(where.device.memory, "free_bytes", None)
-    return free_bytes() if own is None else own
+    device_bytes: int | None = getattr(where.device.memory, "free_bytes", None)
+    return free_bytes() if device_bytes is None else device_bytes
 
 
 def with_solution(error: OutOfMemoryError, definition: Definition, where: Placement) -> OutOfMemoryError:

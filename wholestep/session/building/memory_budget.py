@@ -26,9 +26,9 @@ SUFFIX = ".parts"  # of a step that keeps its limit in so many parts: their numb
 
 def plan_within_budget(compiled: Plans) -> tuple[Plans, Plan, OptimizeReport]:
     """The main plan of a session that keeps its limit, and the plans it is one of."""
-    known = _cached_choice(compiled)
-    if known is not None:
-        parts, limit = known
+    cached = _cached_choice(compiled)
+    if cached is not None:
+        parts, limit = cached
         cut = compiled.of(_in_parts(compiled.definition, parts, limit), compiled.spans)
         return (cut, *cut.plan_with_report(cut.definition.main))
     try:
@@ -47,7 +47,7 @@ def _cut(compiled: Plans, error: LimitError) -> tuple[Plans, Plan, OptimizeRepor
     while parts <= rows:
         cut = compiled.of(_in_parts(definition, parts, error.limit), compiled.spans)
         try:
-            found = cut.plan_with_report(cut.definition.main)
+            planned = cut.plan_with_report(cut.definition.main)
         except LimitError as other:
             least = min(least, other, key=lambda e: e.bytes)
         except GraphError as why:
@@ -55,7 +55,7 @@ def _cut(compiled: Plans, error: LimitError) -> tuple[Plans, Plan, OptimizeRepor
             raise LimitError(error.what, error.bytes, advice, limit=error.limit) from None
         else:
             _keep(compiled, parts, error.limit)
-            return (cut, *found)
+            return (cut, *planned)
         parts *= 2
     raise least from None
 
@@ -81,8 +81,8 @@ def bytes_beside(compiled: Plans) -> int:
         plan = compiled.plan_with_report(entry)[0]
         names = {name for name, _ in plan.states} - seen
         seen |= names
-        own = footprint(plan, compiled.thread_count, names)
-        total += own.rounded(own.state) + own.private_mapped
+        parts = footprint(plan, compiled.thread_count, names)
+        total += parts.rounded(parts.state) + parts.private_mapped
     sizes = {**definition.sizes_of(part)}
     sizes[definition.micro_batches(TRAIN).batch] *= definition.step_options.accumulate
     return total + page_rounded(sum(align_up(i.type.bytes(sizes)) for i in part.inputs))

@@ -46,9 +46,9 @@ class Plans:
         """Those of another definition, compiled in the same way for the same place."""
         return Plans(definition, self.options, self.target, self.where, self.threads, spans or Spans())
 
-    def with_room(self, given: Mapping[str, object]) -> Plans:
+    def with_room(self, arrays: Mapping[str, object]) -> Plans:
         """The same for as many rows as are given; itself where they fit."""
-        larger = self.definition.with_room(given)
+        larger = self.definition.with_room(arrays)
         return self if larger is self.definition else replace(self, definition=larger, verdicts={}, reports={})
 
     def key(self, entry: str) -> str:
@@ -82,13 +82,13 @@ class Plans:
         graph = self.definition.trace(entry)
         store = open_cache(self.options) if self.options.cache else None
         key = self.key(entry) if store is not None else ""
-        found = find_plan(store, key) if store is not None else None
-        if found is not None:
-            self.check(entry, found, new=False)
-            known = find_report(store, key) if store is not None else None
-            report = known or OptimizeReport(len(graph.nodes), len(graph.nodes))
+        cached = find_plan(store, key) if store is not None else None
+        if cached is not None:
+            self.check(entry, cached, new=False)
+            stored_report = find_report(store, key) if store is not None else None
+            report = stored_report or OptimizeReport(len(graph.nodes), len(graph.nodes))
             self.reports[entry] = replace(report, spans=tuple(self.spans.all), cached=True)
-            return found, self.reports[entry]
+            return cached, self.reports[entry]
         from wholestep.compiler.garbage import pause_garbage_collection
         from wholestep.compiler.pipeline import Compiler  # a hit needs no pass: it starts without loading them
 

@@ -67,8 +67,8 @@ class Inspect:
         programs = self._programs
         if not programs.where.device.runs:
             return self.report().peak_bytes
-        own = sum(e.program.mapped_bytes for e in programs.entries.values())
-        return programs.state.mapped_bytes + programs.place.scratch.mapped_bytes + own
+        program_bytes = sum(e.program.mapped_bytes for e in programs.entries.values())
+        return programs.state.mapped_bytes + programs.place.scratch.mapped_bytes + program_bytes
 
     def report(self) -> PlanReport:
         """Kernels, flops, bytes moved, exact peak memory, and where each byte goes."""
@@ -90,8 +90,8 @@ class Inspect:
     def _verdict(self) -> str:
         """Whether the main plan was checked against the interpreter."""
         compiled = self._programs.compiled
-        known = None if compiled is None else compiled.verdicts.get(compiled.definition.main)
-        return str(known or Verdict(skipped="the session was made from a plan alone"))
+        verdict = None if compiled is None else compiled.verdicts.get(compiled.definition.main)
+        return str(verdict or Verdict(skipped="the session was made from a plan alone"))
 
     def optimization(self) -> OptimizeReport:
         """What the e-graph did: rules with counts, time by step, budgets, and the plan's integers before and after.
@@ -133,8 +133,8 @@ class Inspect:
 
         named = {**(given or {}), **inputs}
         entry = self._programs.entry_with_room("observe", named)
-        known = {i.name for i in entry.inputs.all}
-        return stats_of(entry({n: a for n, a in named.items() if n in known}).outputs)
+        names = {i.name for i in entry.inputs.all}
+        return stats_of(entry({n: a for n, a in named.items() if n in names}).outputs)
 
     def first_nonfinite(self, given: Mapping[str, object] | None = None, /, **inputs: object) -> Origin | None:
         """Where the first value comes from that is not finite, in the loss of these inputs or in its gradients.

@@ -104,14 +104,14 @@ def parts_of(compiled: Plans, plans: Sequence[Plan]) -> dict[Place, Parts]:
     definition = compiled.definition
     kind, _, phase = definition.main.partition(".")
     entries = [f"{kind}.{p}" for p in definition.micro_batches(kind).phases] if phase else [definition.main]
-    made = [_kernel_nodes(compiled, entry, plan) for entry, plan in zip(entries, plans, strict=True)]
-    layers = {n.line.layer for kernels in made for nodes in kernels for n in nodes if n.line is not None}
-    found: dict[Place, Parts] = {}
-    for i, (kernels, plan) in enumerate(zip(made, plans, strict=True)):
+    kernel_nodes = [_kernel_nodes(compiled, entry, plan) for entry, plan in zip(entries, plans, strict=True)]
+    layers = {n.line.layer for kernels in kernel_nodes for nodes in kernels for n in nodes if n.line is not None}
+    shares: dict[Place, Parts] = {}
+    for i, (kernels, plan) in enumerate(zip(kernel_nodes, plans, strict=True)):
         work = _Work(compiled, plan)
         for kernel, nodes in zip(plan.kernels, kernels, strict=True):
-            found[i, kernel.id] = _parts(nodes, work, _written_bytes(kernel, plan, layers))
-    return found
+            shares[i, kernel.id] = _parts(nodes, work, _written_bytes(kernel, plan, layers))
+    return shares
 
 
 def _kernel_nodes(compiled: Plans, entry: str, plan: Plan) -> list[list[Node]]:
@@ -149,28 +149,28 @@ class _Work:
 
 def _parts(nodes: Sequence[Node], work: _Work, written: Mapping[str, float]) -> Parts:
     """A kernel's parts by layer and phase; nodes that passes made for themselves go with the others."""
-    known = [n for n in nodes if n.line is not None]
-    found: defaultdict[tuple[str, int], float] = defaultdict(float)
-    for node in known:
+    recorded = [n for n in nodes if n.line is not None]
+    work_of: defaultdict[tuple[str, int], float] = defaultdict(float)
+    for node in recorded:
         assert node.line is not None
         layer = node.line.layer or OUTSIDE
         if layer == UPDATE:
             for owner, part in written.items():
-                found[owner, UPDATING] += part * work(node)
+                work_of[owner, UPDATING] += part * work(node)
         else:
-            found[layer, BACKWARD if node.name.startswith("gradient of ") else FORWARD] += work(node)
-    total = sum(found.values())
-    return {key: part / total for key, part in found.items()} if total else {(OUTSIDE, FORWARD): 1.0}
+            work_of[layer, BACKWARD if node.name.startswith("gradient of ") else FORWARD] += work(node)
+    total = sum(work_of.values())
+    return {key: part / total for key, part in work_of.items()} if total else {(OUTSIDE, FORWARD): 1.0}
 
 
 def _written_bytes(kernel: Kernel, plan: Plan, layers: set[str]) -> dict[str, float]:
     """Whose states a kernel changes, by their bytes: an update is one of the layer whose parameter it is."""
     states = {a.buffer: plan.buffers[a.buffer] for a in stores(kernel) if plan.buffers[a.buffer].space is Space.STATE}
-    found: defaultdict[str, float] = defaultdict(float)
+    written: defaultdict[str, float] = defaultdict(float)
     for buffer in states.values():
-        found[_owner(buffer.name, layers)] += buffer.bytes
-    total = sum(found.values())
-    return {layer: size / total for layer, size in found.items()} if total else {UPDATE: 1.0}
+        written[_owner(buffer.name, layers)] += buffer.bytes
+    total = sum(written.values())
+    return {layer: size / total for layer, size in written.items()} if total else {UPDATE: 1.0}
 
 
 def _owner(state: str, layers: set[str]) -> str:

@@ -96,8 +96,8 @@ def first_nonfinite(programs: Programs, inputs: Mapping[str, object]) -> Origin 
     )
     loss, *others = [o.node for o in graph.outputs]
     for roots in ([loss], others, [u.node for u in graph.updates]):
-        if found := values.origin(graph, [node for node in roots if values.is_bad(node)]):
-            return found
+        if origin := values.origin(graph, [node for node in roots if values.is_bad(node)]):
+            return origin
     return None
 
 

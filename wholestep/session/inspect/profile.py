@@ -313,20 +313,20 @@ def _metadata_event(what: str, name: str, process: int, thread: int) -> dict[str
 
 def _span(span: Span) -> dict[str, Any]:
     nodes = {"nodes_before": span.nodes_before, "nodes_after": span.nodes_after}
-    known = {k: v for k, v in nodes.items() if v is not None}
-    return _complete(span.name, "span", 1e6 * span.start, 1e6 * span.seconds, PYTHON, 0, known)
+    counts = {k: v for k, v in nodes.items() if v is not None}
+    return _complete(span.name, "span", 1e6 * span.start, 1e6 * span.seconds, PYTHON, 0, counts)
 
 
 def _kernels(profile: Profile, origin: float) -> list[dict[str, Any]]:
-    found = []
+    events = []
     work = {(k.program, k.kernel): {"flops": k.flops, "bytes": k.bytes} for k in profile.kernels}
     for program, e in profile.timeline:
         waits = e.kernel == BARRIER
         name = "barrier" if waits else profile.names[program, e.kernel]
         about = {} if waits else {"kernel": e.kernel, "program": program, **work[program, e.kernel]}
         start, length = 1e6 * (e.begin - origin), 1e6 * e.seconds
-        found.append(_complete(name, "wait" if waits else "kernel", start, length, NATIVE, e.thread, about))
-    return found
+        events.append(_complete(name, "wait" if waits else "kernel", start, length, NATIVE, e.thread, about))
+    return events
 
 
 def _complete(

@@ -72,10 +72,10 @@ def need_grouping(kind: str, per: object) -> str:
 
 def layers_of(names: Iterable[str]) -> dict[str, list[str]]:
     """The names of parameters by the path of the module that has them."""
-    found: dict[str, list[str]] = {}
+    layers: dict[str, list[str]] = {}
     for name in names:
-        found.setdefault(name.rpartition(".")[0] or MODEL, []).append(name)
-    return found
+        layers.setdefault(name.rpartition(".")[0] or MODEL, []).append(name)
+    return layers
 
 
 def stats_per_layer(stats: Mapping[str, Stats]) -> dict[str, Stats]:

@@ -57,10 +57,10 @@ def compute_gradients(loss: LossValue, model: Module) -> dict[str, Array]:
     others = {f"{OF_THE_LOSS}{name}": a for name, a in loss.arrays.items() if name != "prediction"}
     capacity = {symbol: room(count) for count, symbol in symbols.items()}
     key = loss.program, tuple(specs.items()), tuple(capacity.items()), structure(model)
-    kept: dict[object, Any] = model.__dict__.setdefault("_gradients", {})
-    if key not in kept:
-        kept[key] = _session(model, specs, loss.program, capacity)
-    outputs = kept[key].step({**arrays, **others}).outputs
+    sessions: dict[object, Any] = model.__dict__.setdefault("_gradients", {})
+    if key not in sessions:
+        sessions[key] = _session(model, specs, loss.program, capacity)
+    outputs = sessions[key].step({**arrays, **others}).outputs
     return {name.removeprefix(GRADIENT): a for name, a in outputs.items() if name.startswith(GRADIENT)}
 
 
@@ -78,8 +78,8 @@ def _session(model: Module, specs: dict[str, Spec], loss: LossProgram, capacity:
         )
     with record_into(graph):
         value = loss.record(prediction, graph, OF_THE_LOSS)
-        found = gradients(value, model.traced(graph))
-        graph.set_outputs({"loss": value, **{f"{GRADIENT}{name}": g for name, g in found.items()}})
+        slopes = gradients(value, model.traced(graph))
+        graph.set_outputs({"loss": value, **{f"{GRADIENT}{name}": g for name, g in slopes.items()}})
     return build_inference_session(graph, capacity=sizes_of(graph, capacity))
 
 
@@ -88,8 +88,8 @@ def activations(model: Module, inputs: Sequence[object], named: Mapping[str, obj
     arrays, symbols, specs = read_inputs(model, inputs, named)
     capacity = {symbol: room(count) for count, symbol in symbols.items()}
     key = tuple(specs.items()), tuple(capacity.items()), structure(model)
-    kept: dict[object, tuple[Session, dict[str, str]]] = model.__dict__.setdefault("_activations", {})
-    if key not in kept:
+    sessions: dict[object, tuple[Session, dict[str, str]]] = model.__dict__.setdefault("_activations", {})
+    if key not in sessions:
         from wholestep.session.building.build import build_inference_session
 
         state_with_numbers(model)
@@ -97,8 +97,8 @@ def activations(model: Module, inputs: Sequence[object], named: Mapping[str, obj
         seen = trace_of(graph).outputs
         with record_into(graph):
             graph.set_outputs({f"layer{i}": tensor for i, tensor in enumerate(seen.values())})
-        made = build_inference_session(graph, capacity=sizes_of(graph, capacity))
-        kept[key] = made, {path: f"layer{i}" for i, path in enumerate(seen)}
-    session, names = kept[key]
+        session = build_inference_session(graph, capacity=sizes_of(graph, capacity))
+        sessions[key] = session, {path: f"layer{i}" for i, path in enumerate(seen)}
+    session, names = sessions[key]
     outputs = session.step(arrays).outputs
     return {path: outputs[name] for path, name in names.items() if path}

@@ -93,14 +93,14 @@ class EntryPoint:
         self.ran = False
         self._last: Callable[[], StepResult | None] = _nobody
 
-    def __call__(self, given: Mapping[str, object]) -> StepResult:
+    def __call__(self, arrays: Mapping[str, object]) -> StepResult:
         """One step, or its beginning on a device that goes on by itself."""
         try:
             self._take()
         except IndexError:
             self.turns.wait()
         try:
-            sizes = self._bind(given)
+            sizes = self._bind(arrays)
             held = self._last()
             if held is not None:
                 held.detach()
@@ -110,21 +110,21 @@ class EntryPoint:
             self._last = ref(result)
             return result
         except IndexRefusedError:
-            self.inputs.refuse_indices(given)
+            self.inputs.refuse_indices(arrays)
         finally:
             self._give_back(None)
 
-    def parts(self, given: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
+    def parts(self, arrays: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
         """What is given, cut into parts that fit the capacity; whole where it fits or cannot be cut by rows."""
         leading = {t.shape[:1] for t in (*(i.type for i in self.inputs.all), *self.outputs.values())}
-        rows = {len(a) for a in given.values() if isinstance(a, Sized)}
+        rows = {len(a) for a in arrays.values() if isinstance(a, Sized)}
         symbol = str(next(iter(leading))[0]) if len(leading) == 1 and () not in leading else ""
         most = self.plan.sizes.get(symbol, 0)
         if len(rows) != 1 or not 0 < most < (count := rows.pop()):
-            yield given
+            yield arrays
             return
         for start in range(0, count, most):
-            yield {name: a[start : start + most] for name, a in given.items()}  # type: ignore[index]
+            yield {name: a[start : start + most] for name, a in arrays.items()}  # type: ignore[index]
 
     def loss(self) -> float:
         """The loss of the last step."""
@@ -214,9 +214,9 @@ class StepResult:
         self._ticket = self._ticket.keep()
 
     def __getitem__(self, name: str) -> AnyArray:
-        known = self._entry.known(name)
+        output = self._entry.known(name)
         with self._entry.reading:
-            return self._ticket.read(known)
+            return self._ticket.read(output)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

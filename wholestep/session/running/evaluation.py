@@ -79,10 +79,10 @@ class Evaluation:
     def _outputs(self, named: Mapping[str, object]) -> dict[str, AnyArray]:
         """The outputs of any number of rows, by name; an error where a part of them would have other outputs."""
         entry = self._programs.entry("predict")
-        given = list(entry.parts(named))
-        if len(given) > 1:
+        batches = list(entry.parts(named))
+        if len(batches) > 1:
             self._need_rows_apart()
-        parts = [entry(part).outputs for part in given]
+        parts = [entry(part).outputs for part in batches]
         return parts[0] if len(parts) == 1 else {n: np.concatenate([p[n] for p in parts]) for n in parts[0]}
 
     def _need_rows_apart(self) -> None:

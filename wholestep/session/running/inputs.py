@@ -74,8 +74,8 @@ class BoundInput:
 
 def _position(part: AnyArray, value: int, shape: tuple[int, ...], cuts: Sequence[slice]) -> str:
     """Where a value stands that a part of an array holds."""
-    found = np.argwhere(part == value)[0]
-    places = [range(n)[c][int(i)] for i, n, c in zip(found, shape, cuts or [slice(None)] * len(shape), strict=True)]
+    index = np.argwhere(part == value)[0]
+    places = [range(n)[c][int(i)] for i, n, c in zip(index, shape, cuts or [slice(None)] * len(shape), strict=True)]
     return ", ".join(map(str, places))
 
 
@@ -108,36 +108,36 @@ class Inputs:
                 return i
         raise self._unknown([name])
 
-    def bind(self, given: Mapping[str, object]) -> Mapping[str, int]:
+    def bind(self, arrays: Mapping[str, object]) -> Mapping[str, int]:
         """Validate what a step is given and hand it to the program; the sizes of its launch.
 
         The common case is a handful of comparisons: arrays of the right dtype, readable in place, shaped as last time.
         """
-        if len(given) != len(self.all):
-            return self._bind_any(given)
+        if len(arrays) != len(self.all):
+            return self._bind_any(arrays)
         for item in self.all:
-            array: Any = given.get(item.name)
+            array: Any = arrays.get(item.name)
             if (
                 type(array) is not np.ndarray
                 or array.shape != item.shape
                 or array.dtype != item.dtype
                 or not array.flags.carray  # contiguous, aligned and writeable
             ):
-                return self._bind_any(given)
+                return self._bind_any(arrays)
             self._bind(item.name, array)
         for item in self._partial:
-            item.check_bounds(given[item.name], self.sizes)  # type: ignore[arg-type]
+            item.check_bounds(arrays[item.name], self.sizes)  # type: ignore[arg-type]
         return self.sizes
 
-    def refuse_indices(self, given: Mapping[str, object]) -> NoReturn:
+    def refuse_indices(self, values: Mapping[str, object]) -> NoReturn:
         """Say which index the program has refused."""
-        arrays = self.check(given)
+        arrays = self.check(values)
         for item in self.all:
             item.check_bounds(arrays[item.name], self.sizes)
         raise AssertionError("the program refused indices that are in range")
 
-    def _bind_any(self, given: Mapping[str, object]) -> Mapping[str, int]:
-        arrays = self.check(given)
+    def _bind_any(self, values: Mapping[str, object]) -> Mapping[str, int]:
+        arrays = self.check(values)
         sizes = self.solve(arrays)
         self._check_sizes(sizes)
         self.check_least(sizes)
@@ -176,18 +176,18 @@ class Inputs:
             for item in self.all:
                 item.shape = None  # the next step is validated in full
 
-    def check(self, given: Mapping[str, object]) -> dict[str, AnyArray]:
+    def check(self, values: Mapping[str, object]) -> dict[str, AnyArray]:
         """Arrays by input, in order; an error where a name, dtype or rank is wrong."""
         names = [i.name for i in self.all]
-        unknown = [n for n in given if n not in names]
+        unknown = [n for n in values if n not in names]
         if unknown:
             raise self._unknown(unknown)
-        missing = [n for n in names if n not in given]
+        missing = [n for n in names if n not in values]
         if missing:
             raise UnknownNameError(
-                f"the input {missing[0]!r} is missing: expected {_list_names(names)}; received {_list_names(given)}."
+                f"the input {missing[0]!r} is missing: expected {_list_names(names)}; received {_list_names(values)}."
             )
-        return {i.name: i.accept(given[i.name]) for i in self.all}
+        return {i.name: i.accept(values[i.name]) for i in self.all}
 
     def _unknown(self, names: Sequence[str]) -> UnknownNameError:
         expected = _list_names(i.name for i in self.all)
@@ -212,10 +212,10 @@ class Inputs:
         expected = tuple(evaluate(e, sizes) for e in item.type.shape)
         if shape == expected:
             return
-        known = [f"{s}={sizes[s]} from {o}" for s, o in origin.items() if o != item.what]
-        given = f" ({', '.join(known)})" if known else ""
+        others = [f"{s}={sizes[s]} from {o}" for s, o in origin.items() if o != item.what]
+        sizes_text = f" ({', '.join(others)})" if others else ""
         raise ShapeError(
-            f"{item.what} has shape {shape_text(item.type.shape)}{given}; received {shape}, expected {expected}. "
+            f"{item.what} has shape {shape_text(item.type.shape)}{sizes_text}; received {shape}, expected {expected}. "
             "Pass arrays whose dimensions agree."
         )
 
@@ -223,11 +223,11 @@ class Inputs:
         """Some ops mean nothing over too few elements."""
         for least in self._program.plan.least:
             if (value := least.value(sizes)) < least.size:
-                given = ", ".join(f"{s}={n}" for s, n in sizes.items() if s not in MICRO_BATCH_DIMS)
+                sizes_text = ", ".join(f"{s}={n}" for s, n in sizes.items() if s not in MICRO_BATCH_DIMS)
                 raise InputError(
-                    f"{least.why}: {least.extent} must be {least.size} or more, but is {value} in a step of {given}. "
-                    "Give more rows; in a run, leave such a last batch out, drop_last=True, or choose another "
-                    "batch_size (nothing was changed)."
+                    f"{least.why}: {least.extent} must be {least.size} or more, but is {value} in a step of "
+                    f"{sizes_text}. Give more rows; in a run, leave such a last batch out, drop_last=True, or choose "
+                    "another batch_size (nothing was changed)."
                 )
 
     def check_rows(self, rows: int) -> None:
@@ -270,9 +270,9 @@ def _solve_symbol(extent: Extent, length: int) -> tuple[str | None, int]:
 
 
 def _need_inferable(plan: Plan, inputs: Sequence[BoundInput]) -> None:
-    found = {_solve_symbol(e, 0)[0] for i in inputs for e in i.type.shape}
+    symbols = {_solve_symbol(e, 0)[0] for i in inputs for e in i.type.shape}
     for symbol in plan.symbols:
-        if symbol not in found and symbol not in MICRO_BATCH_DIMS:
+        if symbol not in symbols and symbol not in MICRO_BATCH_DIMS:
             raise GraphError(
                 f"no input has the dimension {symbol!r} as an axis of its own, so its size cannot be known when the "
                 f"program runs. Give an input that axis, or replace {symbol!r} by a number."

@@ -45,8 +45,8 @@ class ManualStep:
         from wholestep.steps.manual_step import UPSTREAM
 
         entry = self._programs.entry("backward")
-        known = {i.name for i in entry.inputs.all}
-        self._gradients = entry({**{n: a for n, a in self._given.items() if n in known}, UPSTREAM: grad_output}).outputs
+        names = {i.name for i in entry.inputs.all}
+        self._gradients = entry({**{n: a for n, a in self._given.items() if n in names}, UPSTREAM: grad_output}).outputs
 
     def clip_gradients(self, max_norm: float) -> float:
         """Shorten all kept gradients together to a global norm; returns the norm before."""

@@ -62,23 +62,23 @@ def predict(model: Module, inputs: Sequence[object], named: Mapping[str, object]
     arrays, symbols, specs = read_inputs(model, inputs, named)
     if [*symbols] == [0]:
         return _of_no_rows(model, arrays, specs, device)
-    kept: Predictors = model.__dict__.setdefault("_predictors", Predictors({}, {}))
+    predictors: Predictors = model.__dict__.setdefault("_predictors", Predictors({}, {}))
     rows = next(iter(symbols))
     form = (tuple(specs.items()), structure(model))
-    if rows > batch_size and form not in kept.apart:
-        kept.apart[form] = len(symbols) == 1 and _rows_apart(model, specs)
-    at_once = batch_size if rows > batch_size and kept.apart[form] else max(*symbols, 1)  # else every input whole
+    if rows > batch_size and form not in predictors.apart:
+        predictors.apart[form] = len(symbols) == 1 and _rows_apart(model, specs)
+    at_once = batch_size if rows > batch_size and predictors.apart[form] else max(*symbols, 1)  # else every input whole
     capacity = {symbol: room(min(count, at_once)) for count, symbol in symbols.items()}
     key = (form, tuple(capacity.items()), device_named(device).name)
-    if key not in kept.known:
+    if key not in predictors.known:
         try:
-            kept.known[key] = _predictor(model, specs, capacity, device)
+            predictors.known[key] = _predictor(model, specs, capacity, device)
         except ShapeError as error:
             if len(symbols) == 1:
                 raise _with_advice(error, model, arrays) from None
             counts = {name: len(a) for name, a in arrays.items()}
             raise ShapeError(f"the inputs have different numbers of rows, {counts}, and so: {error}") from None
-    return kept.known[key](arrays, rows, at_once)
+    return predictors.known[key](arrays, rows, at_once)
 
 
 def _with_advice(error: ShapeError, model: Module, arrays: Mapping[str, AnyArray]) -> ShapeError:
@@ -182,17 +182,17 @@ def _arrays(model: Module, inputs: Sequence[object], named: Mapping[str, object]
     first = inputs[0] if len(inputs) == 1 and not named else None
     if isinstance(first, Mapping):
         inputs, named = (), first  # several inputs by name, as `fit` takes them
-    known = inspect.signature(model.forward).parameters.values()
-    names = [p.name for p in known if p.kind is not p.VAR_POSITIONAL]
-    for p in known:
+    parameters = inspect.signature(model.forward).parameters.values()
+    names = [p.name for p in parameters if p.kind is not p.VAR_POSITIONAL]
+    for p in parameters:
         if p.kind is p.VAR_POSITIONAL:
-            names = names[: list(known).index(p)] + [f"{p.name}{i}" for i in range(len(inputs))]
+            names = names[: list(parameters).index(p)] + [f"{p.name}{i}" for i in range(len(inputs))]
     if len(inputs) == 1 and not named:
         names = ["x"]
     if len(inputs) > len(names) or not (inputs or named):
         fail(UsageError, f"{type(model).__name__} takes {', '.join(names)}; received {len(inputs)} arrays.")
-    given = {**dict(zip(names, inputs)), **named}
-    return {name: as_array(value, f"the input {name!r}") for name, value in given.items()}
+    values = {**dict(zip(names, inputs)), **named}
+    return {name: as_array(value, f"the input {name!r}") for name, value in values.items()}
 
 
 def _spec(model: Module, array: AnyArray, rows: str | None) -> Spec:
@@ -207,9 +207,9 @@ def _spec(model: Module, array: AnyArray, rows: str | None) -> Spec:
 
 def _symbols(arrays: Mapping[str, AnyArray]) -> dict[int, str]:
     """A dimension for each number of rows: "batch" for those of the first input; nodes and edges have two."""
-    found: dict[int, str] = {}
+    symbols: dict[int, str] = {}
     for name, a in arrays.items():
         if a.ndim == 0:
             fail(ShapeError, "a model takes batches: give an array whose first axis counts examples, x[None].")
-        found.setdefault(len(a), f"rows_of_{name}" if found else "batch")
-    return found
+        symbols.setdefault(len(a), f"rows_of_{name}" if symbols else "batch")
+    return symbols

@@ -290,8 +290,8 @@ class Training:
         _refuse_typos(arrays, [i.name for i in self._programs.main.inputs.all])
         self._check_calls(arrays, epochs, batch_size)
         slices = self.run_in_slices(arrays, epochs=epochs, shuffle=shuffle, start=start, batch_size=batch_size)
-        found = [part.losses for part in slices]
-        return np.concatenate(found) if found else np.zeros(0)
+        losses = [part.losses for part in slices]
+        return np.concatenate(losses) if losses else np.zeros(0)
 
     def _check_calls(self, arrays: Mapping[str, object], epochs: int, batch_size: int | None) -> None:
         """A schedule under torch's names counts updates here: where epochs were meant, it ends early."""

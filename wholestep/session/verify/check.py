@@ -106,9 +106,9 @@ def verdict_on(subject: Subject, spans: Spans, *, new: bool) -> Verdict:
 
     A verdict is kept with the compiled program it is about: another C compiler's needs its own.
     """
-    known = None if new else _find(subject)
-    if known is not None and (not subject.where.options.verify or subject.plan.sizes in known.sizes):
-        return known
+    stored = None if new else _find(subject)
+    if stored is not None and (not subject.where.options.verify or subject.plan.sizes in stored.sizes):
+        return stored
     if reason := _reason_to_skip(subject):
         return Verdict(skipped=reason)
     with spans.span("self_check"):
@@ -232,8 +232,8 @@ def _of_one_rank(plan: Plan, sizes: dict[str, int]) -> dict[str, int]:
     axes = axes_of(plan)
     if axes and axes[0] > 1:  # all ranks along the data axis run, each with a row
         rows = plan.whole if sizes == plan.sizes else max(rows, axes[0])
-    known = {s: rows for s in (plan.divided, ROWS, BATCH) if s in plan.sizes}  # of which the trace may lack some
-    return {**{s: n for s, n in sizes.items() if s not in (OWN, RANK, MODEL_RANK)}, **known}
+    row_sizes = {s: rows for s in (plan.divided, ROWS, BATCH) if s in plan.sizes}  # of which the trace may lack some
+    return {**{s: n for s, n in sizes.items() if s not in (OWN, RANK, MODEL_RANK)}, **row_sizes}
 
 
 def axes_of(plan: Plan) -> tuple[int, int] | None:

@@ -52,8 +52,8 @@ def git_revision(folder: Path | None = None) -> str | None:
     """
     try:
         here = (folder or Path.cwd()).resolve()
-        found = next((each / ".git" for each in (here, *here.parents) if (each / ".git").exists()), None)
-        return None if found is None else _git_revision(_own_files(found))
+        git = next((each / ".git" for each in (here, *here.parents) if (each / ".git").exists()), None)
+        return None if git is None else _git_revision(_own_files(git))
     except (OSError, UnicodeDecodeError):  # a folder that is gone, or files that are not git's
         return None
 

@@ -60,15 +60,15 @@ def _workers(where: Placement) -> int | str | None:
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """One sentence per difference that changes the bits; data and machines are compared if both sides record them."""
-    found = []
+    sentences = []
     for name, reason in REASONS.items():
         if name in ("data", "machine") and not (then.get(name) and now.get(name)):
             continue
         if then.get(name) != now.get(name):
-            found.append(
+            sentences.append(
                 f"{name}: the checkpoint has {_short(then.get(name))}, this run {_short(now.get(name))}; {reason}"
             )
-    return found
+    return sentences
 
 
 _DIGESTS: dict[int, tuple[ref[Plan], str]] = {}  # by id: a plan takes longer to hash than to look at
@@ -76,12 +76,12 @@ _DIGESTS: dict[int, tuple[ref[Plan], str]] = {}  # by id: a plan takes longer to
 
 def plan_digest(plan: Plan) -> str:
     """A fingerprint of what a plan computes, independent of the machine; initial values of scalars are left out."""
-    known = _DIGESTS.get(id(plan))
-    if known is None or known[0]() is not plan:
+    cached = _DIGESTS.get(id(plan))
+    if cached is None or cached[0]() is not plan:
         plain = replace(plan, scalars=tuple(replace(s, default=0.0) for s in plan.scalars))
         digest = hashlib.sha256(serialize.dump(plain)).hexdigest()
-        known = _DIGESTS[id(plan)] = ref(plan), digest
-    return known[1]
+        cached = _DIGESTS[id(plan)] = ref(plan), digest
+    return cached[1]
 
 
 @cache

@@ -162,7 +162,7 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def _write_holder(descriptor: int) -> None:
-    said = {
+    holder = {
         "pid": os.getpid(),
         "host": socket.gethostname(),
         "since": time.strftime("%Y-%m-%d %H:%M:%S"),
@@ -170,16 +170,16 @@ def _write_holder(descriptor: int) -> None:
     }
     with suppress(OSError):  # a full disk: the lock holds, without a name
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps(said).encode(), 0)
+        os.pwrite(descriptor, json.dumps(holder).encode(), 0)
 
 
 def _read_holder(descriptor: int) -> str:
     """`process 4711 on host node7 (train.py), since 2026-01-31 12:00:00,`"""
     for _ in range(READS):
         try:
-            said = json.loads(os.pread(descriptor, 4096, 0))
-            command = f" ({said['command']})" if said["command"] else ""
-            return f"process {said['pid']} on host {said['host']}{command}, since {said['since']},"
+            holder = json.loads(os.pread(descriptor, 4096, 0))
+            command = f" ({holder['command']})" if holder["command"] else ""
+            return f"process {holder['pid']} on host {holder['host']}{command}, since {holder['since']},"
         except (OSError, ValueError, KeyError, TypeError):
             time.sleep(POLL_SECONDS)
     return "another process"

@@ -33,9 +33,9 @@ log = logging.getLogger("wholestep")
 T = TypeVar("T")
 
 
-def _modes(found: Sequence[StoredCheckpoint]) -> dict[str, str]:
+def _modes(checkpoints: Sequence[StoredCheckpoint]) -> dict[str, str]:
     """What is better of a run's metrics, as its newest checkpoint has noted it."""
-    for each in found:
+    for each in checkpoints:
         with contextlib.suppress(CheckpointError):
             noted = read_manifest(each.path)["config"].get(MODES, {})
             return {k: v for k, v in noted.items() if v in ("min", "max")} if isinstance(noted, dict) else {}
@@ -68,9 +68,9 @@ def load_checkpoint(path: str | PathLike[str], *, best: str | None = None, mode:
     if order:
         return _first_whole(folder, order, read_checkpoint)
     if everything and best is not None:
-        known = dict.fromkeys(name for found in everything for name in read_manifest(found.path)["logs"])
+        names = dict.fromkeys(name for stored in everything for name in read_manifest(stored.path)["logs"])
         raise CheckpointError(
-            f"no checkpoint in {folder} knows the number {best!r}; they know: {', '.join(known) or 'none'}."
+            f"no checkpoint in {folder} knows the number {best!r}; they know: {', '.join(names) or 'none'}."
         )
     raise CheckpointError(f"there is no checkpoint in {folder}; expected folders like {folder}/step-00000120.")
 
@@ -78,9 +78,9 @@ def load_checkpoint(path: str | PathLike[str], *, best: str | None = None, mode:
 def _first_whole(folder: Path, order: Sequence[StoredCheckpoint], read: Callable[[Path], T]) -> T:
     """What the first checkpoint that is not damaged gives."""
     problems = []
-    for found in order:
+    for stored in order:
         try:
-            return read(found.path)
+            return read(stored.path)
         except CheckpointError as error:
             problems.append(str(error))
             log.warning("%s The checkpoint before it is used.", error)

@@ -69,9 +69,9 @@ class Checkpoint:
             exact: refuse where the run could not go on to the same bits, and say why.
         """
         session.prepare_to_load(self.arrays)
-        found = differences(self.identity, identity_of(session, loader))
-        if found and exact:
-            listed = "\n  ".join(found)
+        changes = differences(self.identity, identity_of(session, loader))
+        if changes and exact:
+            listed = "\n  ".join(changes)
             raise CheckpointError(
                 f"{self._name} cannot be continued exactly:\n  {listed}\n"
                 "Run it where and as it was made, or resume without exact=True (--exact)."
@@ -88,7 +88,7 @@ class Checkpoint:
                     "to train with other numbers give its weights to a new run: model.load('%s')",
                     *(name, value, asked[name], self._name),
                 )
-        for difference in found:
+        for difference in changes:
             log.warning("resumed, but bits may differ from an uninterrupted run: %s", difference)
 
     def _restore_callbacks(self, callbacks: CallbackList) -> None:
@@ -113,11 +113,11 @@ def check_fits(arrays: Mapping[str, Array], session: Session, name: str) -> None
     states = session.lasting_states
     here = {n: tuple(int(e) for e in session.state.slot(n).type.shape) for n in states}
     there = {n: a.shape for n, a in arrays.items() if not n.startswith(SESSION)}
-    own = {n for n, is_own in states.items() if is_own}
+    model_states = {n for n, is_own in states.items() if is_own}
     wrong = [f"{n} is {there[n]} in it and {here[n]} here" for n in here if n in there and there[n] != here[n]]
     missing = [n for n in here if n not in there]
     unexpected = [n for n in there if n not in here]
-    if wrong or any(n in own for n in missing):
+    if wrong or any(n in model_states for n in missing):
         what = f"{name} is of another model: " + "; ".join(_list_problems(wrong, missing, unexpected))
         raise CheckpointError(
             f"{what}. Nothing was loaded. Build the model as it was, or start anew in another folder."

@@ -42,8 +42,8 @@ def meet(group: RankGroup, folder: Path, step: int) -> Path | None:
             name = ""  # it will write alone, fail, and tell why
     name = group.broadcast(name.encode()).decode()
     place = folder / name
-    told = group.gather(b"%d" % (bool(name) and os.access(place, os.W_OK)))
-    if all(one == b"1" for one in told):
+    replies = group.gather(b"%d" % (bool(name) and os.access(place, os.W_OK)))
+    if all(one == b"1" for one in replies):
         return place
     if group.rank == 0 and name:
         log.info("not all workers see %s: the first one gathers what they have divided, and writes it", folder)
@@ -96,11 +96,11 @@ class ShardedWrite:
     def settle(self) -> dict[str, str]:
         """Collective: the files of all workers and their checksums; CheckpointError if a worker could not write."""
         self.wait()
-        told = [json.loads(text) for text in self.group.gather(json.dumps(self._said).encode())]
-        for rank, said in enumerate(told):
-            if "files" not in said:
-                raise write_error(self.place.parent, self.step, f"worker {rank}: {said.get('error')}")
-        return {name: checksum for said in told for name, checksum in said["files"].items()}
+        replies = [json.loads(text) for text in self.group.gather(json.dumps(self._said).encode())]
+        for rank, reply in enumerate(replies):
+            if "files" not in reply:
+                raise write_error(self.place.parent, self.step, f"worker {rank}: {reply.get('error')}")
+        return {name: checksum for reply in replies for name, checksum in reply["files"].items()}
 
     def publish(self, files: Mapping[str, str]) -> Path:
         """On rank 0: rename the folder to its final name."""
@@ -129,7 +129,7 @@ def save_among(group: RankGroup, folder: Path, session: Session, **run: Any) -> 
         return folder / f"step-{session.state.step:08d}"
     try:
         taken = capture(session, **run)  # all gather
-        told = group.broadcast(_write_gathered(folder, taken) if group.rank == 0 else b"")
+        message = group.broadcast(_write_gathered(folder, taken) if group.rank == 0 else b"")
     except WorkerError as error:
         raise WorkerError(
             f"ws.save_checkpoint: {error} All workers call it where they have divided states or layers, since each has "
@@ -137,9 +137,9 @@ def save_among(group: RankGroup, folder: Path, session: Session, **run: Any) -> 
             error.rank,
             error.step,
         ) from error
-    if told.startswith(FAILED):
-        raise CheckpointError(told[1:].decode())
-    return Path(told[1:].decode())
+    if message.startswith(FAILED):
+        raise CheckpointError(message[1:].decode())
+    return Path(message[1:].decode())
 
 
 def _write_gathered(folder: Path, taken: Any) -> bytes:
@@ -160,7 +160,7 @@ def write_pieces(path: Path, pieces: Mapping[str, StatePiece]) -> str:
 
 def read_whole(folder: Path, files: Mapping[str, str]) -> dict[str, Array]:
     """The full arrays, by name, assembled from the shard files of all workers; checksums are verified."""
-    found: dict[str, list[StatePiece]] = {}
+    pieces_by_name: dict[str, list[StatePiece]] = {}
     for file, wanted in files.items():
         arrays = read_checked_arrays(folder, file, wanted)
         try:
@@ -168,10 +168,10 @@ def read_whole(folder: Path, files: Mapping[str, str]) -> dict[str, Array]:
             if places.keys() != arrays.keys():
                 raise ValueError("it has places of other arrays")
             for name, array in arrays.items():
-                found.setdefault(name, []).append(StatePiece.at(array, places[name]))
+                pieces_by_name.setdefault(name, []).append(StatePiece.at(array, places[name]))
         except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
             raise CheckpointError(f"the checkpoint {folder} is not one of ours: {error} in {file}.") from None
-    return {name: _whole(folder, name, pieces) for name, pieces in found.items()}
+    return {name: _whole(folder, name, pieces) for name, pieces in pieces_by_name.items()}
 
 
 def _whole(folder: Path, name: str, pieces: list[StatePiece]) -> Array:

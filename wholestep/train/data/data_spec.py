@@ -30,14 +30,14 @@ class Described:
     takes_nan: bool = False  # is the data left unscanned, for a model that replaces what is not finite?
 
     def inputs(self) -> Spec | dict[str, Spec]:
-        given = self.batch.inputs
-        if isinstance(given, Mapping):
-            return {name: self._spec(a) for name, a in given.items()}
-        return self._spec(given)
+        inputs = self.batch.inputs
+        if isinstance(inputs, Mapping):
+            return {name: self._spec(a) for name, a in inputs.items()}
+        return self._spec(inputs)
 
     def targets(self) -> dict[str, Spec]:
-        given = self.batch.targets
-        named = given if isinstance(given, Mapping) else {} if given is None else {"labels": given}
+        targets = self.batch.targets
+        named = targets if isinstance(targets, Mapping) else {} if targets is None else {"labels": targets}
         weight = {} if self.batch.weights is None else {"sample_weight": Spec(("batch",), self._dtype)}
         return {**{name: self._spec(a) for name, a in named.items()}, **weight}
 
@@ -54,9 +54,9 @@ class Described:
 
     def build(self, build: Callable[..., Session], **arguments: Any) -> Session:
         """A session for this data.  If the model multiplies integers, the error names the input that holds them."""
-        own = {"inputs": self.inputs(), "targets": self.targets(), "loss": self.loss}
+        arguments_of_data = {"inputs": self.inputs(), "targets": self.targets(), "loss": self.loss}
         try:
-            return build(self.model, **{**arguments, **own})
+            return build(self.model, **{**arguments, **arguments_of_data})
         except DTypeError as error:
             named = {
                 n: a for n, a in self.batch.named().items() if letter_of(a.dtype) in "iu" and n not in self.targets()
@@ -93,13 +93,13 @@ class Described:
 
     def check_held(self, held: Table, session: Session) -> None:
         """The validation data, before the first epoch rather than after it."""
-        seen, given = self.batch.named(), held.columns
+        seen, held_columns = self.batch.named(), held.columns
         try:
-            if seen.keys() != given.keys():
+            if seen.keys() != held_columns.keys():
                 raise ShapeError(
-                    f"it has {_list_names(given)}, the training data has {_list_names(seen)}. Give the same."
+                    f"it has {_list_names(held_columns)}, the training data has {_list_names(seen)}. Give the same."
                 )
-            for name, array in given.items():
+            for name, array in held_columns.items():
                 if array.shape[1:] != seen[name].shape[1:]:
                     raise ShapeError(
                         f"the rows of {name!r} have shape {array.shape[1:]}, those of the training data "
@@ -136,16 +136,16 @@ class Described:
     def _losses(self) -> dict[str, losses.Loss]:
         """The losses of the table by the target that they are about; functions of one's own are not known."""
         named = dict(self.loss) if self.by_output else {"labels": self.loss}
-        found = {name: one if callable(one) else losses.get(one) for name, one in named.items()}
-        return {name: one for name, one in found.items() if isinstance(one, losses.Loss)}
+        functions = {name: one if callable(one) else losses.get(one) for name, one in named.items()}
+        return {name: one for name, one in functions.items() if isinstance(one, losses.Loss)}
 
 
 def _check_range(loss: losses.Loss, y: Array, scores: object) -> None:
     ignored = loss.options.get("ignore_index")
-    known = y if ignored is None else y[y != ignored]
-    if not known.size:
+    labels = y if ignored is None else y[y != ignored]
+    if not labels.size:
         return
-    low, high = int(known.min()), int(known.max())
+    low, high = int(labels.min()), int(labels.max())
     if isinstance(scores, int) and high >= scores:
         raise InputError(
             f"the labels go up to {high}, which needs {high + 1} classes; the model has {scores} "

@@ -62,10 +62,10 @@ def aim_of(loss: Any) -> str:
     """The kind of target that a loss takes: "classes", "answers" (yes or no) or "numbers"."""
     if isinstance(loss, Mapping) and "kind" not in loss:
         return "numbers"
-    known = losses.get(loss)
-    if not isinstance(known, losses.Loss):
+    function = losses.get(loss)
+    if not isinstance(function, losses.Loss):
         return "numbers"
-    return "answers" if known.kind in ANSWERS else "classes" if known.takes_classes else "numbers"
+    return "answers" if function.kind in ANSWERS else "classes" if function.takes_classes else "numbers"
 
 
 def table_for(model: Module, data: Framed) -> Table:

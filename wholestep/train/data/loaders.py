@@ -125,5 +125,5 @@ def _about(measure: Measure, metric: Metric) -> Any:
 
 def rows_to_measure(loader: DataLoader, held: Table | None) -> int:
     """The rows of the larger data set; 0 where nobody knows."""
-    known = 0 if isinstance(loader.source, Stream) else len(loader.source)
-    return max(known, 0 if held is None else len(held))
+    rows = 0 if isinstance(loader.source, Stream) else len(loader.source)
+    return max(rows, 0 if held is None else len(held))

@@ -27,10 +27,12 @@ class CrossValidation:
 
     def __getitem__(self, name: str) -> list[float]:
         """A number of the last epoch, of each fold."""
-        found = [history.last for history in self.histories]
-        if name not in found[0]:
-            raise UnknownNameError(f"the folds have no {name!r}; they have: {', '.join(found[0]) or 'no epochs'}.")
-        return [float(last[name]) for last in found]
+        last_epochs = [history.last for history in self.histories]
+        if name not in last_epochs[0]:
+            raise UnknownNameError(
+                f"the folds have no {name!r}; they have: {', '.join(last_epochs[0]) or 'no epochs'}."
+            )
+        return [float(last[name]) for last in last_epochs]
 
     def mean(self, name: str = "val_loss") -> float:
         """The mean of a number over the folds."""
@@ -61,14 +63,14 @@ def train_folds(experiment: Experiment, k: int, stratify: Any = False, groups: A
         experiment.data, k, experiment.data_seed, shuffle=experiment.shuffle, stratify=stratify, groups=groups
     )
     for i, (train, held) in enumerate(pairs):
-        own: dict[str, Any] = {"model": deepcopy(experiment.model), "data": train, "validation": held}
+        changes: dict[str, Any] = {"model": deepcopy(experiment.model), "data": train, "validation": held}
         if experiment.checkpoint is not None:
-            own["checkpoint"] = Path(experiment.checkpoint) / f"fold-{i}"
+            changes["checkpoint"] = Path(experiment.checkpoint) / f"fold-{i}"
         if isinstance(experiment.resume, str | Path):
-            own["resume"] = Path(experiment.resume) / f"fold-{i}"
-        own["callbacks"] = deepcopy(experiment.callbacks)
-        histories.append(replace(experiment, **own).fit())
-        models.append(own["model"])
+            changes["resume"] = Path(experiment.resume) / f"fold-{i}"
+        changes["callbacks"] = deepcopy(experiment.callbacks)
+        histories.append(replace(experiment, **changes).fit())
+        models.append(changes["model"])
     return CrossValidation(tuple(models), tuple(histories))
 
 
@@ -95,5 +97,5 @@ def cross_validate(
         found = ws.cross_validate(model, (x, y), loss="cross_entropy", metrics=["accuracy"], folds=5, stratify=True)
         print(found.mean("val_accuracy"), found.std("val_accuracy"))
     """
-    own = check_settings("cross_validate", settings)
-    return train_folds(Experiment(model=model, data=data, loss=loss, **own), folds, stratify, groups)
+    experiment_settings = check_settings("cross_validate", settings)
+    return train_folds(Experiment(model=model, data=data, loss=loss, **experiment_settings), folds, stratify, groups)

@@ -108,8 +108,8 @@ def find_lr(
             f"find_lr goes from start up to end, both above 0, in at least {LEAST} steps; received start={start}, "
             f"end={end}, steps={steps}."
         )
-    told = {"nonfinite": "ignore", "progress": False, **settings}
-    experiment = Experiment(model=copy.deepcopy(model), data=data, loss=loss, **told)
+    options = {"nonfinite": "ignore", "progress": False, **settings}
+    experiment = Experiment(model=copy.deepcopy(model), data=data, loss=loss, **options)
     gamma = (end / start) ** (1.0 / (steps - 1))
     rates = rates_of(experiment.optimizer or AdamW(), "find_lr")
     schedule = {
