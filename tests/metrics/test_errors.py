@@ -51,7 +51,9 @@ def test_the_same_errors_inside_the_step_at_the_users_line() -> None:
         M.Accuracy().record(g, scores, g.input("rows", ("batch", 3)))
     with pytest.raises(OptionError, match=r"say how many classes there are, classes=10"):
         M.ConfusionMatrix().record(g, labels, labels)
-    with pytest.raises(OptionError, match=r"stores every score of an epoch, and its number of rows is not known: give it, capacity=len"):
+    with pytest.raises(
+        OptionError, match=r"stores every score of an epoch, and its number of rows is not known: give it, capacity=len"
+    ):
         M.RocAuc().record(g, scores, labels)
     with pytest.raises(ShapeError, match=r"the loss tracker takes the loss, one number"):
         M.LossTracker().record(g, scores, labels)

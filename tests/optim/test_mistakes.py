@@ -94,7 +94,7 @@ def test_arrays_that_do_not_fit_are_refused_before_anything_is_written() -> None
     with pytest.raises(UsageError, match="the array is read-only; pass a copy"):
         o.step([fixed], [good])
     o.step([w], [good])
-    with pytest.raises(ShapeError, match="this optimizer moves arrays of"):
+    with pytest.raises(ShapeError, match="this optimizer updates arrays of"):
         o.step([np.ones(4)], [np.ones(4)])
     np.testing.assert_array_equal(w, 0.99)
     for bad in (-1.0, float("nan"), "fast"):

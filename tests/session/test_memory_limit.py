@@ -212,7 +212,7 @@ def test_what_cannot_be_met_says_the_least_and_what_to_do() -> None:
 
 @pytest.mark.parametrize("given", [0, -5, True, 1.5, 0.0, "much", "150%", [1]])
 def test_what_a_limit_may_be(given: object) -> None:
-    with pytest.raises(OptionError, match=r"memory=.*(expected a number of bytes|a part of what a step takes)"):
+    with pytest.raises(OptionError, match=r"memory=.*(expected a number of bytes|a fraction of the bytes)"):
         as_memory_limit(given)
 
 

@@ -169,12 +169,12 @@ NAMES: dict[str, Case] = {
     "monitor": (
         watched_by(ws.EarlyStopping("val_los"), validation=(X, Y)),
         KeyError,
-        "EarlyStopping watches 'val_los', which this run does not have. Did you mean 'val_loss'",
+        "EarlyStopping monitors 'val_los', which this run does not have. Did you mean 'val_loss'",
     ),
     "monitor of a checkpoint": (
         watched_by(ws.ModelCheckpoint("never", "val_acuracy"), validation=(X, Y)),
         KeyError,
-        "ModelCheckpoint watches 'val_acuracy', .*Did you mean 'val_accuracy'",
+        "ModelCheckpoint monitors 'val_acuracy', .*Did you mean 'val_accuracy'",
     ),
     "monitor without validation": (
         watched_by(ws.EarlyStopping("val_loss")),

@@ -1,4 +1,4 @@
-"""What looks at activations and gradients while a network trains."""
+"""Activations, gradients and kernel times while a network trains."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Observer(Protocol):
-    """Hears of the activations of every layer, at each step or, where it has a number `every`, at every so many."""
+    """Receives the activations of every layer, at each step or at every `every`-th step."""
 
     def on_activations(self, step: int, stats: Mapping[str, Stats]) -> None:
         """The statistics of each layer's output, before step `step` changes the weights."""
@@ -39,7 +39,7 @@ class ConsoleObserver:
 
 
 class GradientStatistics(Callback):
-    """Prints the statistics of all gradients on a batch after every epoch, and keeps them in `history`.
+    """Prints the statistics of all gradients on a batch after every epoch, and stores them in `history`.
 
     Args:
         per: "parameter", or "layer": the gradients of a module's parameters together.
@@ -65,12 +65,12 @@ class GradientStatistics(Callback):
 
 
 class Profiler(Callback):
-    """Times every kernel of a step once, after the first epoch: prints the table and keeps it in `profile`.
+    """Times every kernel of a step once, after the first epoch: prints the table and stores it in `profile`.
 
     Args:
         batch: the inputs of the step by name; the first rows of the run's own data when None.
         path: also write a trace for Chrome's and Perfetto's viewers here.
-        steps: how many to time.  Their effects are undone: training goes on as if nothing had been.
+        steps: how many to time.  Their effects on the state are undone.
 
     Example: `ws.Profiler(path="trace.json")`.
     """
@@ -103,5 +103,5 @@ class Profiler(Callback):
 
         loader = self.run.loader if self.run is not None else None
         if not isinstance(loader, DataLoader):
-            raise UsageError("Profiler: this data has no first rows to look at; give a batch: Profiler({'x': x[:64]}).")
+            raise UsageError("Profiler: a batch cannot be taken from this data; give one: Profiler({'x': x[:64]}).")
         return sample_of(loader).named()

@@ -1,4 +1,4 @@
-"""`LearningRateScheduler`: a learning rate that is set from outside the step, by any rule."""
+"""`LearningRateScheduler`: sets the learning rate from outside of the step, by any rule."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class LearningRateScheduler(Callback):
     """Sets the learning rate before every epoch (or step), by a function, a schedule, or a plateau.
 
     A schedule given to `ws.fit(schedule=...)` is part of the step and costs nothing; this one may be any Python
-    function, and with `unit="step"` steps are made one by one.
+    function, and with `unit="step"` every step is a call of its own.
 
     Args:
         schedule: `f(epoch)` or `f(epoch, lr)`, epochs counted from 0; a `ws.schedules.Schedule`; or one under torch's
             names, which also moves groups with an lr of their own.
         unit: "epoch" or "step"; None: the schedule's own, else "epoch".
-        monitor: what a plateau observes; "" is its own, else val_loss, or loss without validation.
+        monitor: the number that a plateau observes; "" is its own, else val_loss, or loss without validation.
 
     Example: `ws.callbacks.LearningRateScheduler(lambda epoch: 0.1 * 0.5 ** (epoch // 10))`.
     """
@@ -49,7 +49,7 @@ class LearningRateScheduler(Callback):
         self.every = 1 if self.unit == "step" else None
         self._base: float | None = None  # the rate before the first change
         self._count = 0  # steps
-        self._seen: dict[str, float] = {}  # of a plateau
+        self._seen: dict[str, float] = {}  # the history of a plateau
 
     def on_train_begin(self) -> None:
         live = self.session.optimizer

@@ -1,4 +1,4 @@
-"""What becomes of the weights while a network trains: norms, update ratios and histograms, epoch by epoch."""
+"""Statistics of the weights during training: norms, update ratios and histograms per epoch."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class Histogram:
 class WeightStatistics(Callback):
     """Measures the weights after epochs: `norm/<name>` and `update_ratio/<name>` in the history and in every log.
 
-    The update ratio is |w - w before| / |w before| since the last time, at first since the run began; NaN where the
-    weights were 0.  Next to 0 the learning rate is too small, or no gradient arrives.  `histograms[name]` has one
-    of each time, which `ws.TensorBoardLogger` shows too.
+    The update ratio is |w - w before| / |w before| since the last time, at first since the run began; NaN if the
+    weights were 0.  A ratio near 0 means a learning rate that is too small, or no gradient.  `histograms[name]` has
+    one of each time, which `ws.TensorBoardLogger` shows too.
 
     Args:
-        per: "parameter", or "layer": the parameters of a module together.  Those outside any layer are "model".
+        per: "parameter", or "layer": the parameters of a module together; those outside of layers are "model".
         every: after every so many epochs.
         bins: of a histogram.
 
@@ -76,7 +76,7 @@ class WeightStatistics(Callback):
         return {name: self.session.get(name) for name in self.session.parameter_names}
 
     def _groups(self, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
-        """The elements of each parameter or layer, one after the other."""
+        """The elements of each parameter or layer as one array."""
         from wholestep.session.inspect.statistics import layers_of
 
         members = {name: [name] for name in arrays} if self.per == "parameter" else layers_of(arrays)
@@ -99,7 +99,7 @@ class WeightStatistics(Callback):
         return numbers
 
     def histograms_of(self, epoch: int) -> dict[str, Histogram]:
-        """Those that were made after an epoch, by name."""
+        """The histograms of an epoch, by name."""
         return {name: h for name, histograms in self.histograms.items() for h in histograms if h.epoch == epoch}
 
     def state_dict(self) -> dict[str, Any]:
@@ -110,7 +110,7 @@ class WeightStatistics(Callback):
         if (state["per"], state["bins"]) != (self.per, self.bins):
             raise OptionError(
                 f"WeightStatistics: the run was begun with per={state['per']!r}, bins={state['bins']}; received "
-                f"per={self.per!r}, bins={self.bins}. Give it the same to go on."
+                f"per={self.per!r}, bins={self.bins}. Give it the same to resume."
             )
         self._before, self._resumed = dict(state["before"]), True
         self.histograms = {name: _unstack_histograms(each) for name, each in state["histograms"].items()}
@@ -122,7 +122,7 @@ def _norm(values: AnyArray) -> float:
 
 
 def _stack_histograms(histograms: list[Histogram]) -> dict[str, Any]:
-    """Histograms as a checkpoint holds them: a few arrays, however many epochs there were."""
+    """Histograms as a few arrays, for a checkpoint."""
     return {
         "epochs": [h.epoch for h in histograms],
         "counts": np.stack([h.counts for h in histograms]),

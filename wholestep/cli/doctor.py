@@ -1,4 +1,4 @@
-"""`wholestep doctor`: what is installed, and does it work?"""
+"""`wholestep doctor`: versions, devices, compiler, cache, and a self-test."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def doctor(
 
 
 def rows() -> list[tuple[str, Callable[[], str]]]:
-    """What is looked at, in order."""
+    """The checks in order."""
     return [
         ("wholestep", _own_version),
         ("python", lambda: f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
@@ -134,7 +134,7 @@ def _cache() -> str:
 
 
 def _workers(count: int, hosts: str | None) -> str:
-    """What the processes said; their errors stand above."""
+    """The report of the processes; their errors are printed before."""
     from wholestep.distributed.launch.launcher import Job, parse_hosts, run_job
 
     messages: list[str] = []

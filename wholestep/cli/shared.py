@@ -1,4 +1,4 @@
-"""What the commands share: scripts and their settings, runs, and errors without tracebacks."""
+"""Helpers of the commands: scripts and their settings, runs, and errors without tracebacks."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def report_errors(command: Callable[P, R]) -> Callable[P, R]:
     """Print a `WholestepError` or `OSError` as one line and exit with code 1; other exceptions keep their traceback."""
 
     @functools.wraps(command)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return command(*args, **kwargs)
         except WholestepError as error:
@@ -55,7 +55,7 @@ def report_errors(command: Callable[P, R]) -> Callable[P, R]:
         print(f"error: {text}", file=sys.stderr)
         raise typer.Exit(1)
 
-    return wrapped
+    return call
 
 
 def warning_text(
@@ -101,9 +101,9 @@ def experiment_of(
     config: Path | None = None,
     from_file: Mapping[str, Any] = MappingProxyType({}),
 ) -> Experiment:
-    """What a script's `build` returns; settings that are its parameters are passed to it, the others are fields.
+    """The experiment that a script's `build` returns; settings that are its parameters are passed, others set fields.
 
-    `said` are those of them that the file `config` says: errors name it.
+    `from_file` are the settings from the file `config`: errors about them name it.
     """
     build = getattr(load_script(script), BUILD, None)
     if not callable(build):

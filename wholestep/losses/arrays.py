@@ -47,11 +47,11 @@ def value_and_grad(
 
 
 class LossValue(float):
-    """A loss of arrays: a number that knows what it was computed from, so that it has gradients."""
+    """A loss of arrays: a float with the program and the arrays that it was computed from, for gradients."""
 
     program: LossProgram
     arrays: Mapping[str, Array]
-    prediction: Any  # as it was given
+    prediction: Any  # the argument itself
 
     def item(self) -> float:
         """The number alone."""
@@ -99,7 +99,7 @@ def _program(
 
 @dataclass(frozen=True)
 class LossProgram:
-    """What a compiled loss depends on."""
+    """The key of a compiled loss: function, options, input types, capacity."""
 
     loss: LossFunction
     options: tuple[tuple[str, Any], ...]
@@ -114,7 +114,7 @@ class LossProgram:
 
 
 def _capacity(prediction: Array) -> int | None:
-    """Room for the rows: the next power of two, so that other batches need no compiling; None: there is no batch."""
+    """Rows rounded up to a power of two, so that other batches need no recompile; None: there is no batch axis."""
     return None if prediction.ndim < 2 else 1 << max(len(prediction) - 1, 0).bit_length()
 
 

@@ -76,7 +76,7 @@ def cross_entropy(
     if ignore_index is None and smoothing is None and weights is None:
         return reduce("cross_entropy", class_rows(scores, labels), reduction, sample_weight)
     counted = None if ignore_index is None else labels != ignore_index
-    safe_labels = labels if counted is None else fn.where(counted, labels, 0)  # an index that exists; its row counts 0
+    safe_labels = labels if counted is None else fn.where(counted, labels, 0)  # a valid index; its row has weight 0
     label_weights = None if weights is None else fn.gather(weights, safe_labels)
     rows = class_rows(scores, safe_labels)
     outer = _importance(rows, counted, sample_weight)
@@ -95,7 +95,7 @@ def class_rows(logits: Tensor, labels: Tensor) -> Tensor:
 def _smooth_labels(
     rows: Tensor, logits: Tensor, label_weights: Tensor | None, smoothing: Tensor, weights: Tensor | None
 ) -> Tensor:
-    """(1 - s)·w[y]·(-log p[y]) + s/C·Σ w[c]·(-log p[c]): a row whose own class counts nothing still has the second."""
+    """(1 - s)·w[y]·(-log p[y]) + s/C·Σ w[c]·(-log p[c]): a row whose class has weight 0 keeps the second term."""
     logs = fn.log_softmax(logits)
     spread = -(logs if weights is None else logs * weights).sum(-1)
     sharp = rows if label_weights is None else label_weights * rows
@@ -110,7 +110,7 @@ def _probability_rows(logits: Tensor, t: Tensor, smoothing: Tensor | None, weigh
 
 
 def _importance(rows: Tensor, counted: Tensor | None, sample_weight: Tensor | None) -> Tensor | None:
-    """How much each row counts, whatever its class; None: 1 each."""
+    """The weight of each row, apart from its class; None: 1 each."""
     each = None
     if sample_weight is not None:
         each = spread_weight("cross_entropy", rows, sample_weight).expand(rows.shape)
@@ -124,22 +124,22 @@ def _times(a: Tensor | None, b: Tensor | None) -> Tensor | None:
 
 
 def _reduce_counted(rows: Tensor, importance: Tensor | None, label_weights: Tensor | None, reduction: str) -> Tensor:
-    """Rows by their importance; below the line of a mean stand the weights of their classes as well, `own`."""
+    """Reduce weighted rows; the denominator of a mean includes `label_weights`, the weights of their classes."""
     if reduction not in REDUCTIONS or importance is label_weights is None:
         return reduce("cross_entropy", rows, reduction)
     weighted = rows if importance is None else fn.where(importance != 0.0, rows, 0.0) * importance
     if reduction != "mean":
         return reduce("cross_entropy", weighted, reduction)
-    below = _times(label_weights, importance)
-    assert below is not None, "one of the two is there"
-    return ratio(weighted.sum(), below.sum())
+    weights = _times(label_weights, importance)
+    assert weights is not None, "one of the two is given"
+    return ratio(weighted.sum(), weights.sum())
 
 
-def _class_weights(logits: Tensor, given: Target | None) -> Tensor | None:
-    if given is None:
+def _class_weights(logits: Tensor, class_weight: Target | None) -> Tensor | None:
+    if class_weight is None:
         return None
-    weights = as_tensor(given)
-    if not isinstance(given, Tensor):
+    weights = as_tensor(class_weight)
+    if not isinstance(class_weight, Tensor):
         weights = weights.astype(logits.dtype)
     if weights.shape != logits.shape[-1:]:
         fail(
@@ -153,7 +153,7 @@ def _class_weights(logits: Tensor, given: Target | None) -> Tensor | None:
 def _smoothing(logits: Tensor, value: Number) -> Tensor | None:
     if is_off(value):
         return None
-    below_zero = -1e-300  # 0 itself may be given as ws.runtime(0.0)
+    below_zero = -1e-300  # so that ws.runtime(0.0) is allowed
     text = "at least 0 and below 1"
     return option(logits, "cross_entropy", "label_smoothing", value, below_zero, 1.0, text)
 
@@ -193,7 +193,7 @@ def kl_div_with_logits_loss(
     return reduce(name, rows, reduction, sample_weight)
 
 
-# -- yes or no ---------------------------------------------------------------------------------------------------
+# -- binary ---------------------------------------------------------------------------------------------------
 
 
 @on_arrays

@@ -10,7 +10,7 @@ from wholestep.errors import DTypeError, OptionError, ShapeError
 from wholestep.losses.forms import answers
 from wholestep.losses.shared import Number, Target, match_target, on_arrays, option, reduce
 
-FAR = 1e30  # farther than any two vectors are
+FAR = 1e30  # larger than any distance of two vectors
 _EPS = 1e-6  # added to every difference, as in torch
 
 
@@ -104,8 +104,8 @@ def margin_ranking_loss(
     *,
     sample_weight: Tensor | None = None,
 ) -> Tensor:
-    """max(0, -t·(first - second) + margin), averaged over elements: t is 1 where `first` should be the larger score,
-    -1 where `second` should.
+    """max(0, -t·(first - second) + margin), averaged over elements: t is 1 if `first` should be the larger score, -1 if
+    `second` should.
 
     Example: `ws.losses.margin_ranking_loss(x, x * 0.5, 1.0)`.
     """

@@ -1,4 +1,4 @@
-"""Losses of numbers: element by element, averaged over elements."""
+"""Regression losses: element by element, averaged over elements."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def quantile_loss(
     return reduce("quantile_loss", 0.5 * fn.abs(error) + tilt, reduction, sample_weight)
 
 
-# Beyond e⁶⁴ the exponential goes on along its tangent: with scores of ±1e4 the loss and its slope are finite numbers.
+# Beyond e⁶⁴ the exponential continues along its tangent: with scores of ±1e4 the loss and its slope are finite.
 _STEEPEST = 64.0
 
 

@@ -1,4 +1,4 @@
-"""Connectionist temporal classification: labels whose places in time are not known."""
+"""Connectionist temporal classification: labels without an alignment to time steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import DTypeError, OptionError, ShapeError
 from wholestep.losses.shared import REDUCTIONS, Target, on_arrays, reduce
 
-NEVER = -1e30  # the logarithm of a probability of 0 that can still be subtracted from itself
+NEVER = -1e30  # log 0 as a finite number: NEVER - NEVER is 0, not NaN
 
 
 @on_arrays
@@ -86,9 +86,9 @@ def _forward(logs: Tensor, may_skip: Tensor, ends: Tensor | None) -> Tensor:
 
 
 def _at(logs: Tensor, states: Tensor) -> Tensor:
-    """(rows, time, states): what each step gives the class of each state.  A product: it is linear in the classes."""
+    """(rows, time, states): the log-probability of each state's class in each step, as a product with one-hot rows."""
     chosen = fn.iota((*states.shape, logs.shape[2]), 2) == states.reshape((*states.shape, 1))
-    with pin_float32():  # half of the digits would be gone
+    with pin_float32():  # a half type would lose half of the digits
         return logs @ chosen.astype(logs.dtype).transpose(1, 2)
 
 

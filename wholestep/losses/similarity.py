@@ -1,4 +1,4 @@
-"""Losses of vectors and regions: cosine embedding; Dice, Tversky and InfoNCE, which see a batch as a whole."""
+"""Losses of vectors and regions: cosine embedding; Dice, Tversky and InfoNCE, which are not separable by rows."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def tversky_loss(
 
 
 def _regions(loss: str, logits: Tensor, target: Target, axis: int | None) -> tuple[Tensor, Tensor, tuple[int, ...]]:
-    """Probabilities, the truth, and the axes of a region: all of them, or all but the classes."""
+    """Probabilities, targets, and the axes of a region: all of them, or all but the class axis."""
     if by_score(logits, target):
         lint(loss, logits, each=True)
         takes_as(logits, Meaning(each=True))

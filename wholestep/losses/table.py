@@ -1,4 +1,4 @@
-"""The table of losses: every name that stands for one, and `Loss`, a name with options."""
+"""The table of losses by name and alias, and `Loss`, a name with options."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ LossFunction = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class LossEntry:
-    """A loss in the table; one that is not separable sees a batch as a whole."""
+    """A row of the table; a loss that is not separable cannot be computed from parts of a batch."""
 
-    home: str  # file and function: a run loads the file of its own loss
+    home: str  # file and function; a run loads only the file of its own loss
     aliases: tuple[str, ...]
     separable: bool = True
-    takes_classes: bool = False  # may its targets be the numbers of classes?
+    takes_classes: bool = False  # may its targets be class indices?
 
     @property
     def function(self) -> LossFunction:
-        """What records it."""
+        """The function that records it."""
         file, name = self.home.split(".")
         function: LossFunction = getattr(import_module(f"wholestep.losses.{file}"), name)
         return function

@@ -1,4 +1,4 @@
-"""Schedules that learn the length of the run from whoever trains it: `ws.schedules.cosine(warmup=100)`."""
+"""Schedules over a whole run, whose length `ws.fit` fills in: `ws.schedules.cosine(warmup=100)`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from wholestep.schedules.cycles import OneCycle
 
 @dataclass(frozen=True)
 class Planned:
-    """A schedule over the whole run, whose number of steps is not known yet."""
+    """A schedule over the whole run, before its number of steps is known."""
 
     name: str
     warmup: int
-    curve: Callable[..., Schedule]  # a partial of a schedule's class: what is left out is its length
+    curve: Callable[..., Schedule]  # a partial of a schedule class, without its length
     length: str  # the name of that argument
 
     def over(self, steps: int) -> Schedule:
@@ -38,7 +38,7 @@ class Planned:
 
 
 def _need_rate(name: str, lr: float | None) -> None:
-    """A first argument of 100 was meant as steps."""
+    """OptionError for a rate above 1 without a decimal point, which is probably a number of steps."""
     if lr is not None and lr > 1 and not isinstance(lr, float):
         fail(
             OptionError,

@@ -1,4 +1,4 @@
-"""The sizes of a step: the capacity of its symbolic dimensions, and those that only programs of micro-batches have."""
+"""The sizes of a step: the capacity of its symbolic dimensions, and the dimensions of micro-batch programs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from wholestep.compiler.ir.type_rules.collectives import BATCH, FIRST, MODEL_RAN
 from wholestep.compiler.ir.types import Dim, shape_text, symbols_of
 from wholestep.errors import GraphError, OptionError
 
-PARTS = "micro_batch.count"  # of the whole step
+PARTS = "micro_batch.count"  # of a step
 MICRO_BATCH_DIMS = (FIRST, BATCH, ROWS, PARTS, OWN, RANK, MODEL_RANK)
-PREFIX = "accumulate/"  # of states that add up over micro-batches and mean nothing between steps
+PREFIX = "accumulate/"  # of states that accumulate over micro-batches; they have no meaning between steps
 
 
 def batch_symbol(graph: Graph, what: str = "accumulate") -> str:
-    """The symbolic dimension that is cut: the first axis of the first input, and of every input that has it."""
+    """The symbolic dimension that is split: the first axis of the first input, and of every input that has it."""
     first = next(iter(graph.inputs.values()), None)
     extent = first.shape[0] if first is not None and first.shape else None
     symbol = str(extent)
@@ -36,12 +36,12 @@ def batch_symbol(graph: Graph, what: str = "accumulate") -> str:
 
 
 def capacity_of(graph: ir.IRGraph, capacity: Mapping[str, int]) -> dict[str, int]:
-    """The capacity of every symbol of a graph; an error names the symbol that has none."""
+    """The capacity of every symbol of a graph; OptionError for a symbol without one."""
     for symbol in graph.symbols:
         if symbol not in capacity:
             fix = "batch_size=32" if symbol == "batch" else f"capacity={{{symbol!r}: 64}}"
             raise OptionError(
-                f"the dimension {symbol!r} has no capacity: say the largest size it may have when the program runs, "
+                f"the dimension {symbol!r} has no capacity: give the largest size that it may have at run time, "
                 f"e.g. {fix}."
             )
     return {s: capacity[s] for s in graph.symbols}

@@ -1,4 +1,4 @@
-"""What a step is about without its update: the loss, the outputs, what metrics count."""
+"""The graphs of `evaluate` and `predict`: loss, outputs and metrics, without an update."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from wholestep.errors import DTypeError, GraphError, ShapeError
 from wholestep.steps.options import PLAIN, Measure, StepOptions
 
 EVALUATE = "evaluate"
-VALIDATE = "validate"  # the same by several ranks together, each over its own rows; the states are those of `evaluate`
-WEIGHT = "sample_weight"  # the input that says how much rows count
-WEIGHTED = "weighted"  # where metrics of such rows count: their states are of other types than those of plain rows
+VALIDATE = "validate"  # `evaluate` by all ranks, each over its own rows; it shares the states of `evaluate`
+WEIGHT = "sample_weight"  # the input with the weights of rows
+WEIGHTED = "weighted"  # the scope of metrics of weighted rows, whose states have other dtypes
 TARGETS = ("labels", "targets", "target", "y")
 
 
 def has_own_updates_only(graph: Graph) -> bool:
-    """Is it a graph without a loss, whose states are updated by what is recorded in it, an optimizer for example?"""
+    """Is it a graph without a loss that updates its states itself, as one with `ws.AdamOptimizer`?"""
     return not graph.outputs and bool(graph.updates)
 
 
@@ -31,7 +31,7 @@ def loss_of(graph: Graph) -> Tensor:
     """The first output, which must be a float scalar."""
     outputs = list(graph.outputs.values())
     if not outputs:
-        fail(GraphError, "the graph has no outputs; say what a step returns, the loss first: g.set_outputs([loss]).")
+        fail(GraphError, "the graph has no outputs; declare them, the loss first: g.set_outputs([loss]).")
     if outputs[0].shape != () or not outputs[0].dtype.is_float:
         text = shape_text(outputs[0].shape)
         fail(
@@ -41,14 +41,14 @@ def loss_of(graph: Graph) -> Tensor:
     if outputs[0].dtype.is_half:
         fail(
             DTypeError,
-            f"the loss is {outputs[0].dtype}, and a loss is computed in float32 or float64: its sums need the digits. "
-            "Cast what it is made of first: logits.astype('float32').",
+            f"the loss is {outputs[0].dtype}, and a loss is computed in float32 or float64, since sums in a half type "
+            "lose digits. Cast its operands first: logits.astype('float32').",
         )
     return outputs[0]
 
 
 def evaluate_graph(graph: Graph, options: StepOptions = PLAIN) -> ir.IRGraph:
-    """The outputs and kept tensors, and what metrics count, in states of their own; nothing else, nothing dropped."""
+    """Outputs, kept tensors and metrics, which have states of their own; no other update, no dropout."""
     loss_of(graph)
     if not options.measures:
         return evaluation_graph(graph.to_ir(updates=False))
@@ -88,7 +88,7 @@ def forward_only(graph: Graph) -> ir.IRGraph:
 
 
 def record_metrics(step: Graph, measures: Sequence[Measure]) -> None:
-    """Let every metric count the batch."""
+    """Record the updates of every metric."""
     if not measures:
         return
     weight = step.inputs.get(WEIGHT)

@@ -1,6 +1,6 @@
-"""A training step in four parts, for loops written by hand: forward, backward, clip, apply.
+"""Manual steps: the graphs of forward, backward, clip and apply.
 
-Gradients go from part to part as outputs and inputs called `gradients.<parameter>`.
+Gradients are outputs and inputs called `gradients.<parameter>`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ MAX_NORM, NORM = "stages.max_norm", "norm"
 
 
 def prediction_of(graph: Graph) -> Tensor:
-    """What `forward` returns first: the output after the loss, or the only one."""
+    """The first result of `forward`: the output after the loss, or the only one."""
     outputs = list(graph.outputs.values())
     if not outputs:
-        fail(GraphError, "the graph has no outputs; say what a step returns: g.set_outputs([loss, logits]).")
+        fail(GraphError, "the graph has no outputs; declare them: g.set_outputs([loss, logits]).")
     return outputs[1] if len(outputs) > 1 else outputs[0]
 
 
@@ -72,7 +72,7 @@ def _gradient_inputs(step: Graph, params: Sequence[Tensor]) -> list[Tensor]:
 
 
 def clip_graph(graph: Graph) -> ir.IRGraph:
-    """Gradients, shortened together, and the norm before."""
+    """Gradients clipped by their global norm, and the norm before."""
     step = Graph()
     grads = _gradient_inputs(step, list(graph.parameters.values()))
     clipped, norm = clip_by_global_norm(grads, step.scalar(MAX_NORM, 1.0))
@@ -92,7 +92,7 @@ def apply_graph(graph: Graph, optimizer: Optimizer) -> ir.IRGraph:
 
 
 def observe_graph(graph: Graph) -> ir.IRGraph:
-    """The output of every layer: of each module that was called, or of each op that is a layer by itself."""
+    """The output of every layer: of each module that was called, else of each op that is a layer."""
     roots = [prediction_of(graph).node]
     seen = {} if graph.modules is None else graph.modules.outputs
     layers = {path: t.node for path, t in seen.items() if path}

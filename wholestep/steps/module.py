@@ -1,4 +1,4 @@
-"""A module as a graph: its inputs, its outputs by name, its loss."""
+"""The graph of a module: inputs, outputs by name, loss."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _need_one_argument(model: Module, parameters: Iterable[inspect.Parameter]) -
 
 
 def by_argument(model: Module, inputs: Mapping[str, T]) -> dict[str, T]:
-    """Inputs by the arguments of `forward`: those of data without names, `x0`, `x1`, …, in their order."""
+    """Inputs by the arguments of `forward`; unnamed ones, `x0`, `x1`, …, in order."""
     parameters = inspect.signature(model.forward).parameters.values()
     takes = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if len(inputs) < 2 or set(inputs) & set(takes) or any(p.kind is p.VAR_POSITIONAL for p in parameters):
@@ -99,7 +99,7 @@ def _number_outputs(name: str, outputs: Sequence[Any]) -> Iterator[tuple[str, Te
 
 
 def _need_arguments(model: Module, named: Mapping[str, object]) -> None:
-    """Named inputs are the arguments of `forward`."""
+    """UsageError unless the inputs are the arguments of `forward`."""
     parameters = inspect.signature(model.forward).parameters.values()
     takes = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     needs = [p.name for p in parameters if p.name in takes and p.default is p.empty]
@@ -108,7 +108,7 @@ def _need_arguments(model: Module, named: Mapping[str, object]) -> None:
         fail(
             UsageError,
             f"{type(model).__name__}.forward takes {', '.join(takes) or 'nothing'}; the inputs are called "
-            f"{', '.join(named)}. Name them alike.",
+            f"{', '.join(named)}. Give both the same names.",
         )
 
 
@@ -133,9 +133,9 @@ def training_graph(
     """The graph of a model with its loss: inputs `x` and `labels`, or the names of the dicts."""
     if inputs is None or loss is None:
         missing = 'inputs=ws.Spec(("batch", 784))' if inputs is None else 'loss="cross_entropy"'
-        raise UsageError(f"a session over a model needs to know its inputs, targets and loss; add {missing}.")
+        raise UsageError(f"a session over a model needs its inputs, targets and loss; add {missing}.")
     with record_into(Graph()) as graph:
-        graph.recorded_by = loss if callable(loss) else None  # modules that it calls have the names of its variables
+        graph.recorded_by = loss if callable(loss) else None  # modules that it calls are named after its variables
         trace_of(graph, model)
         outputs = record_outputs(model, inputs, record_inputs(graph, inputs))
         aims = record_inputs(graph, {"labels": targets} if isinstance(targets, Spec) else targets or {})
@@ -150,7 +150,7 @@ def training_graph(
 
 
 def _with_penalties(graph: Graph, loss: Tensor | Mapping[str, Tensor]) -> Tensor | Mapping[str, Tensor]:
-    """A loss with what modules add to it, as parts of it."""
+    """A loss with the penalties of modules as further parts."""
     if not graph.penalties:
         return loss
     graph.penalties_read = True
@@ -161,7 +161,7 @@ def _with_penalties(graph: Graph, loss: Tensor | Mapping[str, Tensor]) -> Tensor
 
 
 def sum_losses(graph: Graph, loss: Tensor | Mapping[str, Tensor], weights: Mapping[str, float] | None) -> Tensor:
-    """The loss: Σ weight·part where it has parts, which the graph then knows; weights are runtime scalars."""
+    """The loss: Σ weight·part if it has parts, which the graph stores; weights are runtime scalars."""
     if not isinstance(loss, Mapping):
         if weights is not None:
             fail(
@@ -194,7 +194,7 @@ def _weight_part(graph: Graph, name: str, part: Tensor, weights: Mapping[str, fl
 
 
 def _loss(loss: Any, outputs: Mapping[str, Tensor], aims: dict[str, Tensor]) -> Tensor | Mapping[str, Tensor]:
-    """A loss by name or function; a dict has one for each output, whose target has the output's name."""
+    """A loss by name or function; a dict has one for each output, with the target of the same name."""
     weight = {"sample_weight": aims.pop("sample_weight")} if "sample_weight" in aims else {}
     if isinstance(loss, Mapping) and ("kind" not in loss or "kind" in outputs):  # else the to_config() of one loss
         for name in loss:
@@ -216,7 +216,7 @@ def _loss(loss: Any, outputs: Mapping[str, Tensor], aims: dict[str, Tensor]) -> 
 
 
 def _with_row_weights(function: LossFunction, weight: Mapping[str, Tensor]) -> LossFunction:
-    """A loss; where rows have weights, one that takes them: a loss of the user's own says itself what they mean."""
+    """The loss function; UsageError for a user-defined one that does not take the weights of the data."""
     if not weight or isinstance(function, losses.Loss):
         return function
     parameters = inspect.signature(function).parameters.values()
@@ -230,7 +230,7 @@ def _with_row_weights(function: LossFunction, weight: Mapping[str, Tensor]) -> L
 
 
 def only_module(graph: Graph) -> Module | None:
-    """The module of a step, None where it has none; an error names them where there are several."""
+    """The only module of a step; None without modules, UsageError for several."""
     roots = trace_of(graph).roots()
     if len(roots) > 1:
         one = next(iter(roots))

@@ -1,4 +1,4 @@
-"""How a step trains beyond its optimizer: clipping, micro-batches, non-finite gradients, schedules, metrics."""
+"""`StepOptions`: clipping, micro-batches, non-finite gradients, schedules, metrics, precision, memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GRAD_NORM = "grad_norm"  # the global norm of gradients, in results and logs
 
 @dataclass(frozen=True)
 class Measure:
-    """A metric and the outputs and inputs it is about; None stands for the graph's own."""
+    """A metric with the names of its output and input; None: the default ones of the graph."""
 
     metric: Metric
     prediction: str | None = None
@@ -38,7 +38,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class StepOptions:
-    """The options of `build_session` that are part of the step.  What is off leaves no trace in the plan."""
+    """The options of `build_session` that are part of the step.  An option that is off leaves no trace in the plan."""
 
     clip_norm: float | None = None
     clip_value: float | None = None
@@ -49,11 +49,11 @@ class StepOptions:
     measures: tuple[Measure, ...] = ()
     schedules: Mapping[str, Schedule] = field(default_factory=dict)
     unused: tuple[str, ...] = ()  # name patterns of parameters that may lack a path to the loss
-    precision: DType = float32  # what products are computed in
+    precision: DType = float32  # of products, convolutions and attention
     loss_scale: LossScale | None = None
-    gradient_norm: bool = False  # is it measured?
-    memory: int | float | None = None  # the most bytes that it may take, or a part of what it takes otherwise
-    parts_per_batch: int = 1  # the micro-batches that `memory=` has cut each batch into
+    gradient_norm: bool = False  # report the global norm of gradients
+    memory: int | float | None = None  # the limit in bytes, or as a fraction of the peak without a limit
+    parts_per_batch: int = 1  # micro-batches that `memory=` splits each batch into
 
     def __post_init__(self) -> None:
         for name in ("clip_norm", "clip_value", "clip_each"):
@@ -65,11 +65,11 @@ class StepOptions:
         if not isinstance(self.accumulate, int) or isinstance(self.accumulate, bool) or self.accumulate < 1:
             fail(OptionError, f"accumulate={self.accumulate!r}: expected an integer of at least 1 micro-batch.")
         if self.gradient_norm and any(m.metric.name == GRAD_NORM for m in self.measures):
-            fail(OptionError, f"a metric is called {GRAD_NORM!r}, as the norm of gradients is; give it another name.")
+            fail(OptionError, f"a metric is called {GRAD_NORM!r}, the name of the gradient norm; give it another name.")
 
     @property
     def batches_per_update(self) -> int:
-        """`accumulate=` as the user gave it."""
+        """The argument `accumulate=`."""
         return self.accumulate // self.parts_per_batch
 
     @property
@@ -82,7 +82,7 @@ PLAIN = StepOptions()
 
 
 def with_parts(options: StepOptions, graph: Graph) -> StepOptions:
-    """A options that measures the parts of a loss that has some, as `reconstruction_loss` and so on."""
+    """The options with a metric for each part of the loss: `reconstruction_loss` and so on."""
     if not graph.loss_parts:
         return options
     from wholestep.metrics.means import LossTracker  # most losses have one part, and no metric of it
@@ -90,14 +90,12 @@ def with_parts(options: StepOptions, graph: Graph) -> StepOptions:
     rows = next(iter(graph.inputs))
     parts = [Measure(LossTracker(name=f"{name}_loss"), name, rows) for name in graph.loss_parts]
     for name in {m.metric.name for m in options.measures} & {p.metric.name for p in parts}:
-        fail(
-            OptionError, f"a metric is called {name!r}, as the part of the loss is; give it another name: name='other'."
-        )
+        fail(OptionError, f"a metric is called {name!r}, the name of a part of the loss; rename it: name='other'.")
     return replace(options, measures=(*options.measures, *parts))
 
 
 def as_loss_scale(value: object, precision: DType) -> LossScale | None:
-    """What `loss_scale=` may be: float16 has one, whether it is given or not; the others need none."""
+    """Checks `loss_scale=`: the default one for float16, an error for any other precision."""
     if value is not None and not isinstance(value, LossScale):
         fail(OptionError, f"loss_scale is a description, ws.LossScale(init=1024.0), or None; received {value!r}.")
     if value is not None and precision != float16:
@@ -110,7 +108,7 @@ def as_loss_scale(value: object, precision: DType) -> LossScale | None:
 
 
 def precision_of(model: object, precision: str, loss_scale: LossScale | None) -> tuple[DType, LossScale | None]:
-    """What products are computed in, and how the loss is scaled for that."""
+    """The dtype of products, and the loss scale for it."""
     half = as_precision(precision)
     if not isinstance(model, Step):
         return half, as_loss_scale(loss_scale, half)
@@ -127,7 +125,7 @@ def _is_number(value: object) -> bool:
 
 
 def as_schedules(schedule: object) -> dict[str, Schedule]:
-    """What `schedule=` may be: a schedule of the learning rate, or a dict of schedules by runtime scalar."""
+    """Converts `schedule=`, a schedule of the learning rate or a dict by runtime scalar, to a dict."""
     if schedule is None:
         return {}
     from wholestep.schedules import TorchSchedule  # these bring every schedule along, and most steps have none
@@ -147,7 +145,7 @@ def as_schedules(schedule: object) -> dict[str, Schedule]:
 
 
 def as_measures(metrics: object) -> tuple[Measure, ...]:
-    """What `metrics=` may be: metrics or names of metrics, each alone or with a prediction and a target by name."""
+    """Converts `metrics=`: metrics or names, each alone or with the names of a prediction and a target."""
     if isinstance(metrics, tuple) and not metrics:
         return ()
     from wholestep.metrics.table import is_one  # a step without metrics starts without them
@@ -182,13 +180,13 @@ def _by_output(metrics: Mapping[str, Any]) -> list[tuple[object, ...]]:
 
 
 def modes_of(measures: Iterable[Measure]) -> dict[str, str]:
-    """Is less of a metric better, "min", or more, "max"?  Of those that say it."""
+    """The modes of metrics, "min" or "max", for all that have `higher_is_better`."""
     directions = {m.metric.name: m.metric.higher_is_better for m in measures}
     return {name: "max" if up else "min" for name, up in directions.items() if up is not None}
 
 
 def _once(measures: Iterable[Measure]) -> list[Measure]:
-    """Each but once: one metric counts over the training data and over the validation data."""
+    """The measures without duplicates."""
     by_key: dict[str, Measure] = {}
     for m in measures:
         by_key.setdefault(repr((type(m.metric), m.metric.to_config(), m.prediction, m.target)), m)
@@ -226,7 +224,7 @@ def bytes_of(memory: object) -> int:
 
 
 def as_memory_limit(value: object) -> int | float | None:
-    """A limit in bytes, or as a part of what a step takes without one; None where there is none."""
+    """The limit in bytes, or as a fraction of the bytes without a limit; None: no limit."""
     if value is None:
         return None
     part = value
@@ -235,13 +233,13 @@ def as_memory_limit(value: object) -> int | float | None:
         part = float(text.rstrip("% ")) / 100 if text.endswith("%") else float(text)
     if isinstance(part, float):
         if not 0 < part <= 1:
-            fail(OptionError, f"memory={value!r}: a part of what a step takes is above 0 and at most 1.0.")
+            fail(OptionError, f"memory={value!r}: a fraction of the bytes without a limit is above 0 and at most 1.0.")
         return part
     try:
         return bytes_of(value)
     except OptionError:
         fail(
             OptionError,
-            f"memory={value!r}: expected a number of bytes, a text such as '5.5GB' or '512 MiB', or a part of what the "
-            "step takes without a limit: 0.7.",
+            f"memory={value!r}: expected a number of bytes, a text such as '5.5GB' or '512 MiB', or a fraction of the "
+            "bytes that the step takes without a limit: 0.7.",
         )

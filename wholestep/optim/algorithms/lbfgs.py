@@ -23,9 +23,9 @@ from wholestep.optim.core.options import Number, number, whole, with_aliases
 from wholestep.optim.wrappers.sam import substitute_tensors
 
 Vector = Sequence[Tensor]  # one tensor for each parameter
-LEAST_CURVATURE = 1e-10  # of y·s, below which a pair says nothing
-ENOUGH = 1e-4  # of the descent that the slope promises: Armijo's condition
-LOSSES: WeakKeyDictionary[Graph, Node] = WeakKeyDictionary()  # what a graph's line search looks at
+LEAST_CURVATURE = 1e-10  # the least y·s of a stored pair
+ENOUGH = 1e-4  # the required fraction of the predicted descent: Armijo's condition
+LOSSES: WeakKeyDictionary[Graph, Node] = WeakKeyDictionary()  # the loss of a graph, for its line search
 TORCHS = {
     "max_iter": "a step is one iteration, and an epoch of one batch is one step: epochs=20, batch_size=len(x)",
     "max_eval": "a step evaluates the loss once, and once for each length that line_search= tries",
@@ -34,7 +34,7 @@ TORCHS = {
 
 
 def _refuse_torch_options(cls: type[LBFGS]) -> type[LBFGS]:
-    """What torch's has and a step that is compiled once has not."""
+    """UsageError for options of torch's LBFGS that a step compiled once cannot have."""
     original: Callable[..., None] = cls.__init__
 
     @wraps(original)
@@ -152,7 +152,7 @@ class LBFGS(Optimizer):
         return (fn.iota(pairs, 0) == fn.iota(pairs, 1)).astype("float64")
 
     def _solve_triangular(self, rows: Tensor, right: Tensor, diagonal: Tensor, *, reverse: bool) -> Tensor:
-        """x of R·x = right, R a triangle of `rows`, element by element: those that come later are still 0."""
+        """Solve R·x = right for a triangle R of `rows`, element by element; later elements of x are still 0."""
 
         def next_element(x: Tensor, row_data: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
             row, b, d, place = row_data
@@ -186,7 +186,7 @@ class LBFGS(Optimizer):
         return steps, changes, scale
 
     def _shift_history(self, graph: Graph, w: Tensor, what: str, newest: Tensor, now: tuple[Tensor, Tensor]) -> Tensor:
-        """A history in which the newest has taken the last place, where it is kept; empty in the first step."""
+        """The history with the newest pair appended if it is useful; zeros in the first step."""
         is_useful, first = now
         size = product(w.shape)
         history = self.state(graph, w, what, shape=(self.history_size, size))
@@ -211,13 +211,13 @@ class LBFGS(Optimizer):
         if node is None:
             fail(
                 UsageError,
-                "LBFGS: a line search evaluates the loss elsewhere, and here are gradients alone. In a step of your "
-                "own take them from it, grads = optimizer.gradients(loss, params); with accumulate= and on arrays "
+                "LBFGS: a line search evaluates the loss, and was given gradients only. In a step of your "
+                "own compute them by it, grads = optimizer.gradients(loss, params); with accumulate= and on arrays "
                 "leave line_search out.",
             )
         loss = Tensor(node, graph)
         here, longest = loss.astype("float64"), length * 0.0
-        for k in reversed(range(self.line_search)):  # the longest is looked at last and wins
+        for k in reversed(range(self.line_search)):  # the longest is tried last and wins
             tried = length * 0.5**k
             moved = {w: w + tried.astype(w.dtype) * d for w, d in zip(params, direction, strict=True)}
             there = substitute_tensors(loss, moved).astype("float64")

@@ -1,4 +1,4 @@
-"""Prodigy: Adam that finds its own learning rate."""
+"""Prodigy: Adam that estimates its own learning rate."""
 
 from __future__ import annotations
 
@@ -95,9 +95,9 @@ class Prodigy(Optimizer):
 
     @staticmethod
     def _estimate(s: Scalars, d: Tensor, d_max: Tensor, r: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
-        """The new d, and the largest d̂ so far.  As long as d is d0 it may take any step up; later `growth_rate` holds.
+        """The new d, and the largest d̂ so far.  From d0 it may grow by any factor, later by `growth_rate`.
 
-        Where all gradients were 0 so far nothing is known and nothing changes.
+        Without a gradient other than 0 so far, d stays.
         """
         has_gradient = length > 0.0
         estimate = fn.where(has_gradient, s["d_coef"] * r / fn.where(has_gradient, length, 1.0), d)
@@ -116,7 +116,7 @@ class Prodigy(Optimizer):
         graph.update(m, new_m)
         graph.update(v, new_v)
         start = w * (1.0 - rate * s["weight_decay"]) if "weight_decay" in s and self.decays(w) else w
-        # Before the first gradient that is not 0 both are 0, and the step is none.
+        # Before the first gradient other than 0 both are 0, and so is the step.
         below = new_v.sqrt() + new_d * s["eps"]
         return start - rate * new_m / fn.where(below > 0.0, below, 1.0)
 

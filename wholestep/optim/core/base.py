@@ -1,4 +1,4 @@
-"""What all optimizers share: the description, its groups, and recording an update."""
+"""The base of all optimizers: the description, its groups, and recording an update."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class GroupMember:
-    """What makes an optimizer that of a group: whose it is, and which runtime scalars are the group's own."""
+    """Marks the optimizer of a group: its base optimizer, and the runtime scalars that are the group's own."""
 
     base: Optimizer
     group: Group
@@ -42,8 +42,8 @@ class GroupMember:
 class Optimizer(ABC):
     """A frozen description of an update rule; building a session binds it to parameters.
 
-    A rule of your own is a frozen dataclass whose fields are its numbers and whose `descend` says what becomes of the
-    parameters; groups, freezing, saving and the array form come with it.
+    A user-defined rule is a frozen dataclass whose fields are its numbers and whose `descend` returns the new
+    parameters; groups, freezing, saving and the array form are inherited.
 
     Args:
         name: the prefix of its runtime scalars (`"optimizer.lr"`); two optimizers in one step need two names.
@@ -58,7 +58,7 @@ class Optimizer(ABC):
     maximize: bool = False
 
     aliases: ClassVar[Mapping[str, str]] = {}
-    slot: ClassVar[str] = ""  # how its states are called: `w.<slot>.m`
+    slot: ClassVar[str] = ""  # the middle of its states' names: `w.<slot>.m`
     _member: ClassVar[GroupMember | None] = None  # set on the optimizer of a group
 
     def __init_subclass__(cls) -> None:
@@ -124,7 +124,7 @@ class Optimizer(ABC):
             object.__setattr__(rule, "_member", GroupMember(self, group, own))
         return rule
 
-    # -- what a rule is written with ---------------------------------------------------------------------------------
+    # -- helpers of update rules ---------------------------------------------------------------------------------
 
     def scalars(self, graph: Graph) -> Scalars:
         """The hyper-parameters as runtime scalars of a graph, by field name (betas as beta1 and beta2)."""
@@ -144,13 +144,13 @@ class Optimizer(ABC):
     def update_number(self, graph: Graph, w: Tensor) -> Tensor:
         """t = 1, 2, ...: the number of this update of a parameter by optimizers of this slot, as a runtime scalar.
 
-        It counts what the optimizer has done to the parameter, not the steps of the model: a new optimizer, or a
-        parameter that was frozen until now, begins with 1.
+        It counts updates of the parameter, not steps of the model: it starts at 1 for a new optimizer, and for a
+        parameter that was frozen before.
         """
         return graph.update_number(f"{w.name}.{self.slot}")
 
     def by_update(self, graph: Graph, params: Sequence[Tensor], formula: Callable[[Tensor], T]) -> list[T]:
-        """`formula(t)` for each parameter, recorded once for those that have had equally many updates."""
+        """`formula(t)` for each parameter, recorded once for all that have the same number of updates."""
         numbers = [self.update_number(graph, w) for w in params]
         values: dict[Node, T] = {}
         for t in numbers:
@@ -195,7 +195,7 @@ class Optimizer(ABC):
         return out
 
     def structure(self) -> tuple[object, ...]:
-        """What two optimizers share whose programs differ in the values of runtime scalars alone."""
+        """A key that is equal for optimizers whose programs differ in the values of runtime scalars only."""
         options = tuple((k, v) for k, v in structural_options(self) if k != "groups")
         groups = tuple((g.match, g.ndim, g.name, g.frozen, g.member(self)[0].structure()) for g in self.groups)
         return type(self).__name__, options, tuple(self.runtime_values()), groups
@@ -227,7 +227,7 @@ class Optimizer(ABC):
 
     @staticmethod
     def from_config(config: Mapping[str, Any]) -> Optimizer:
-        """What `to_config` described.  Example: `ws.Optimizer.from_config({"kind": "SGD", "lr": 0.1})`."""
+        """The optimizer of a `to_config()`.  Example: `ws.Optimizer.from_config({"kind": "SGD", "lr": 0.1})`."""
         return optimizer_from_config(config)
 
     # -- on arrays ---------------------------------------------------------------------------------------------------
@@ -267,18 +267,18 @@ class Optimizer(ABC):
         self._arrays.set(self.lr_name, lr)
 
     def state_dict(self) -> dict[str, Any]:
-        """What `step` has built up: states, the step count and the runtime scalars."""
+        """The state of `step`: optimizer states, the step count and the runtime scalars."""
         return self._arrays.state_dict()
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` gave."""
+        """Restore a `state_dict()`."""
         self._arrays.load_state_dict(values)
 
     @property
     def _arrays(self) -> ArrayForm:
-        # Not a field: the description stays frozen and equal, whatever arrays it has moved.
+        # Not a field: the description stays frozen and equal, whatever arrays it has updated.
         if "_array_form" not in self.__dict__:
-            from wholestep.optim.core.arrays import ArrayForm  # few optimizers move arrays
+            from wholestep.optim.core.arrays import ArrayForm  # few optimizers update arrays
 
             object.__setattr__(self, "_array_form", ArrayForm(self))
         form: ArrayForm = self.__dict__["_array_form"]

@@ -1,4 +1,4 @@
-"""What may happen to gradients before the optimizer sees them: plain expressions, for a `@ws.step` too."""
+"""Transforms of gradients before the optimizer: norms and clipping, as plain expressions, for a `@ws.step` too."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def _check_gradients(grads: Gradients) -> list[Tensor]:
     if not isinstance(items, list | tuple) or not all(isinstance(g, Tensor) for g in items):
         fail(UsageError, f"gradients are a list or a dict of tensors, as ws.gradients gives them; received {grads!r}.")
     if not items:
-        fail(UsageError, "the norm of no gradients was asked for; give at least one.")
+        fail(UsageError, "there are no gradients to take the norm of; give at least one.")
     return list(items)
 
 
 def _alike(grads: Gradients, new: Sequence[Tensor]) -> Any:
-    """New gradients in the place of the old ones."""
+    """The new gradients in the container of the old ones: a dict or a list."""
     return dict(zip(grads, new, strict=True)) if isinstance(grads, Mapping) else list(new)
 
 
@@ -120,7 +120,7 @@ def count_nonfinite(tensors: Sequence[Tensor]) -> Tensor:
     """
     total: Tensor | None = None
     for t in tensors:
-        # Comparisons that a NaN fails, and nothing that would be stored; squares of finite numbers may overflow.
+        # NaN fails both comparisons, which fuse into the sum; squares of finite numbers could overflow.
         largest = t.dtype.largest
         fine = (t <= largest) & (t >= -largest)
         bad = (1.0 - fine.astype(tensors[0].dtype)).sum()

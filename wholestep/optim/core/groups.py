@@ -1,4 +1,4 @@
-"""Parameter groups: which parameters, and what is different for them."""
+"""Parameter groups: a selection of parameters, and their options."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Group:
         return (self.match,) if isinstance(self.match, str) else self.match
 
     def matches(self, param: Tensor) -> bool:
-        """Is the parameter in this group (if no group before it has it)?"""
+        """Does the group match the parameter?  The first matching group has it."""
         if self.ndim is not None and param.ndim not in self.ndim:
             return False
         if callable(self.match):
@@ -103,7 +103,7 @@ class Group:
         return any(fnmatchcase(param.name, pattern) for pattern in self.patterns)
 
     def member(self, base: Optimizer) -> tuple[Optimizer, frozenset[str]]:
-        """The optimizer of this group's parameters, and which of its runtime scalars are the group's own."""
+        """The optimizer of this group's parameters, and the names of the runtime scalars that are the group's own."""
         if self.optimizer is not None:
             rule = self.optimizer.named(f"{base.name}.{self.name}")
             return rule, frozenset(rule.hyperparameters())
@@ -127,7 +127,8 @@ class Group:
         if callable(self.match):
             fail(
                 UsageError,
-                f"{self} is chosen by a function, which cannot be written down; use name patterns and ndim= instead.",
+                f"{self} is chosen by a function, which a configuration cannot store; use name patterns and ndim= "
+                "instead.",
             )
         from wholestep.optim.core.config import as_config
 
@@ -150,7 +151,7 @@ def _name_of(match: object) -> str:
 
 
 def assign(groups: Sequence[Group], params: Sequence[Tensor], graph: Graph) -> list[Group | None]:
-    """The group of each parameter; an error for a group that has none (a frozen one may have others of the graph)."""
+    """The group of each parameter; OptionError for an empty group (a frozen one may match others of the graph)."""
     members = [next((g for g in groups if g.matches(p)), None) for p in params]
     for group in groups:
         frozen = group.frozen and any(group.matches(p) for p in graph.parameters.values())
@@ -169,7 +170,7 @@ def _refuse_empty(group: Group, params: Sequence[Tensor]) -> None:
 
 
 def check_groups(kind: str, groups: object) -> tuple[Group, ...]:
-    """Groups with different names."""
+    """The groups as a tuple; OptionError for two of one name."""
     if not isinstance(groups, tuple | list) or not all(isinstance(g, Group) for g in groups):
         fail(UsageError, f"{kind}: groups is a list of ws.Group(...); received {groups!r}.")
     names = [g.name for g in groups]
@@ -180,7 +181,7 @@ def check_groups(kind: str, groups: object) -> tuple[Group, ...]:
 
 
 def group_from_config(config: Mapping[str, Any]) -> Group:
-    """What `Group.to_config` gave."""
+    """The group of a `Group.to_config()`."""
     from wholestep.optim.core.config import from_plain
 
     arguments = {k: from_plain(v) for k, v in config.items() if k != "options"}

@@ -23,7 +23,7 @@ def get(optimizer: Any) -> Optimizer:
         return optimizer_from_config(optimizer)
     if isinstance(optimizer, type) and issubclass(optimizer, Optimizer):
         name = optimizer.__name__
-        raise UsageError(f"optimizer= is the class ws.{name}; make one of it: optimizer=ws.{name}(lr=...).")
+        raise UsageError(f"optimizer= is the class ws.{name}; give an instance: optimizer=ws.{name}(lr=...).")
     if isinstance(optimizer, str):
         return _by_name(optimizer)
     if hasattr(optimizer, "param_groups"):
@@ -43,9 +43,7 @@ def _by_name(name: str) -> Optimizer:
         try:
             return cls()
         except TypeError:
-            raise UsageError(
-                f"optimizer={name!r} needs arguments: make it, optimizer=ws.optim.{exported}(...)."
-            ) from None
+            raise UsageError(f"optimizer={name!r} needs arguments: write optimizer=ws.optim.{exported}(...).") from None
     close = get_close_matches(name.lower(), exports, 2, 0.5)
     hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
     raise UnknownNameError(

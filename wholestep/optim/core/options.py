@@ -1,4 +1,4 @@
-"""The options of an optimizer: numbers with a range, values that mean *off*, and names from other libraries."""
+"""The options of an optimizer: numbers with a range, values that mean *off*, and names of other libraries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wholestep.records import dataclass
 
 @dataclass(frozen=True)
 class Runtime:
-    """A hyper-parameter that stays in the program even while its value means *off*."""
+    """A hyper-parameter that is part of the program even while its value means *off*."""
 
     value: float
 
@@ -32,13 +32,13 @@ def runtime(value: float) -> Runtime:
 Number = float | Runtime
 C = TypeVar("C", bound=type[Any])
 RANGE = "range"
-# Far above any default, so that a gradient that is zero but for rounding does not decide a quotient.
+# Far above all defaults: the quotient of a gradient that is zero up to rounding is then close to zero, too.
 EPS_TRIED = 1e-3
 
 
 @dataclass(frozen=True)
 class Range:
-    """What a number may be: low ≤ x ≤ high, or low ≤ x < below; `parts` name the numbers of a tuple."""
+    """The allowed values of a number: low ≤ x ≤ high, or low ≤ x < below; `parts` name the numbers of a tuple."""
 
     low: float = 0.0
     high: float = math.inf
@@ -48,11 +48,11 @@ class Range:
     whole: bool = False
     none: bool = False  # None stands for a default that depends on the parameter
     parts: tuple[str, ...] = ()
-    # What a new plan is tried with: with these numbers an update depends on all that it reads about equally.
+    # The value in the self-check of a new plan: an update then depends on all of its operands about equally.
     trial: float | tuple[float, ...] | None = None
 
     def check(self, kind: str, what: str, value: object) -> None:
-        """An error that names the option where `value` is no number of this range."""
+        """OptionError unless `value` is a number of this range."""
         number = value.value if isinstance(value, Runtime) else value
         if number is None and self.none:
             return
@@ -86,7 +86,7 @@ def whole(default: int, low: int = 1) -> Any:
 
 
 def range_of(f: Field[Any], value: object) -> Range | None:
-    """The range of a field; a plain number in a user's own class may be any finite one."""
+    """The range of a field; a plain number in a user-defined class may be any finite one."""
     limits = f.metadata.get(RANGE)
     if limits is not None:
         assert isinstance(limits, Range)
@@ -96,7 +96,7 @@ def range_of(f: Field[Any], value: object) -> Range | None:
 
 
 def check_options(optimizer: Any) -> None:
-    """Every number of a description is in its range; tuples have their length."""
+    """OptionError for a number outside its range, or a tuple of another length."""
     kind = type(optimizer).__name__
     for f in fields(optimizer):
         value = getattr(optimizer, f.name)
@@ -149,7 +149,7 @@ def parts_of(cls: type[Any], option: str) -> tuple[str, ...]:
 
 
 def trials_of(cls: type[Any]) -> dict[str, float]:
-    """The numbers that a plan with this optimizer is tried with, by the name of the runtime scalar."""
+    """The values of the self-check of a plan with this optimizer, by runtime scalar."""
     out: dict[str, float] = {}
     for f in fields(cls):
         limits = f.metadata.get(RANGE)
@@ -173,7 +173,7 @@ def plain(value: Number) -> float:
 
 
 def with_aliases(**aliases: str) -> Callable[[C], C]:
-    """Let a constructor take the names that other libraries use: `learning_rate="lr"`, `beta1="betas[0]"`."""
+    """Decorator: the constructor also takes names of other libraries: `learning_rate="lr"`, `beta1="betas[0]"`."""
 
     def wrap(cls: C) -> C:
         original = cls.__init__

@@ -19,10 +19,10 @@ from wholestep.optim.core.options import Number, number, runtime_numbers
 
 @dataclass(frozen=True)
 class Wrapper(Optimizer):
-    """An optimizer that changes what another one does; groups, freezing and the learning rate are that one's."""
+    """An optimizer around another one, whose groups, freezing and learning rate it uses."""
 
     optimizer: Optimizer
-    # Of the inner optimizer, and not to be given twice.
+    # Options of the inner optimizer only.
     decay_on: tuple[str, ...] | None = field(init=False, default=None)
     groups: tuple[Group, ...] = field(init=False, default=())
     maximize: bool = field(init=False, default=False)
@@ -92,10 +92,10 @@ class EMA(Wrapper):
         new = self.optimizer.apply(graph, params, grads)
         decay = self.scalars(graph)["decay"]
         memory = self.by_update(graph, params, lambda t: decay * fn.minimum(t - 1.0, 1.0))
-        for w, value, kept in zip(params, new, memory, strict=True):
+        for w, value, factor in zip(params, new, memory, strict=True):
             average = graph.state_like(w, w.name + AVERAGE)
             graph.clocks.averaged.add(w.name)
-            graph.update(average, kept * average + (1.0 - kept) * value)
+            graph.update(average, factor * average + (1.0 - factor) * value)
         return new
 
 
@@ -120,7 +120,7 @@ class SWA(Wrapper):
     every: Number = number(1, low=1, trial=1.0)
     name: str = field(default="swa", kw_only=True)
 
-    slot: ClassVar[str] = "ema"  # as everything is counted that shows an average
+    slot: ClassVar[str] = "ema"  # the update counter of all averages
 
     def descend(self, graph: Graph, params: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
         new = self.optimizer.apply(graph, params, grads)
