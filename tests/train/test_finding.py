@@ -112,7 +112,7 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "a schedule": (
         lambda: search(schedule=ws.schedules.cosine()),
         UsageError,
-        "find_lr sets the rate itself and keeps nothing of its run; leave schedule= out",
+        "find_lr sets the rate itself and stores nothing of its run; leave schedule= out",
     ),
     "backwards": (
         lambda: search(start=1.0, end=0.1),

@@ -330,7 +330,9 @@ def test_a_plateau_watches_validation_or_what_it_is_told() -> None:
         _ = S.ReduceOnPlateau(None, monitor="temperature").way
     with pytest.raises(ws.errors.UsageError, match="ReduceOnPlateau monitors 'lr', whose name does not say"):
         ws.fit(Falling(), (ONES, ONES), loss=mean, schedule=S.ReduceOnPlateau(None, monitor="lr"), **OPTIONS)
-    with pytest.raises(ws.errors.UnknownNameError, match="ReduceOnPlateau monitors 'val_lose', which this run does not"):
+    with pytest.raises(
+        ws.errors.UnknownNameError, match="ReduceOnPlateau monitors 'val_lose', which this run does not"
+    ):
         ws.fit(
             Falling(), (ONES, ONES), validation=held, loss=mean, epochs=EPOCHS,
             schedule=S.ReduceOnPlateau(None, mode="min", monitor="val_lose"), **OPTIONS,

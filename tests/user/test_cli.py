@@ -210,7 +210,7 @@ def test_the_controls_of_a_loop(script: Path) -> None:
     assert [(v.epoch, v.steps) for v in kept.history.validations] == [(0, 2), (1, 2), (2, 2)]
     code, text = run("train", str(script), "--set", "overfit_batches=1", "--set", "limit_batches=1", "--folder", "b")
     assert code == 1
-    assert "overfit_batches= says how much data there is" in text
+    assert "overfit_batches= limits the data itself" in text
 
 
 def test_a_fast_run_keeps_nothing_and_needs_no_folder(script: Path) -> None:
@@ -236,7 +236,7 @@ def test_a_run_with_a_limit_of_memory(script: Path) -> None:
     assert "memory= allows 1,000" in text
     code, text = run("train", "small.py", "--memory", "much")
     assert code == 1
-    assert "memory='much': expected a number of bytes, a text such as '5.5GB' or '512 MiB', or a part" in text
+    assert "memory='much': expected a number of bytes, a text such as '5.5GB' or '512 MiB', or a fraction" in text
 
 
 def test_a_run_in_half_precision(script: Path) -> None:

@@ -98,12 +98,12 @@ class ModelCheckpoint(Callback):
     # -- when ----------------------------------------------------------------------------------------------------
 
     def on_train_begin(self) -> None:
-        from wholestep.train.checkpoint.environment import surroundings
+        from wholestep.train.checkpoint.environment import run_environment
         from wholestep.train.checkpoint.folder import checkpoints_in, sweep
 
         session = self.session
         self.failure, self._run_failed = None, False
-        self._versions = surroundings(session)
+        self._versions = run_environment(session)
         self._written = time.monotonic()
         if self.best and self.run is not None and self.run.names:  # refuses a misspelt name before the first epoch
             read_monitor("ModelCheckpoint", self.monitor, dict.fromkeys(self.run.names, 0.0))

@@ -1,4 +1,4 @@
-"""What a session measures: metrics that its steps count, the norm of gradients, gradients that are not finite."""
+"""The measurements of a session: metrics of its steps, the gradient norm, the check for non-finite gradients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class EntryMetrics:
-    """The metrics of one entry point.  Its states are the model's own; `prefix` tells those of `evaluate` apart."""
+    """The metrics of one entry point.  Its states are in the model's state; those of `evaluate` have a `prefix`."""
 
     def __init__(self, options: StepOptions, state: State, plans: Sequence[Plan], prefix: str) -> None:
         weighted = f"{WEIGHTED}." if any(name == WEIGHT for name, _ in plans[0].inputs) else ""
@@ -45,11 +45,11 @@ class EntryMetrics:
         return results
 
     def of(self, result: StepResult) -> dict[str, Any]:
-        """The metrics, and what the step itself reports."""
+        """The metrics, and the values that the step itself reports."""
         return {**self.values(), **{name: float(result[name]) for name in self._reported}}
 
     def reset(self) -> None:
-        """Count anew."""
+        """Reset the states of all metrics."""
         prefixes = tuple(name for _, name in self._metrics)
         for plan in self._plans if prefixes else ():
             fresh = first_values(plan, 0)
@@ -59,7 +59,7 @@ class EntryMetrics:
 
 
 class Measurements:
-    """The part of a session that reads what its steps have counted."""
+    """The part of a session that reads and resets metrics."""
 
     def __init__(self, programs: Programs) -> None:
         self._programs = programs
@@ -71,12 +71,12 @@ class Measurements:
         return self._programs.measured[entry].values()
 
     def reset_metrics(self, entry: str = "main") -> None:
-        """Count anew; `run` does it before each epoch, `evaluate` each time."""
+        """Reset the metrics; `run` does it before each epoch, `evaluate` at each call."""
         if entry in self._programs.measured:
             self._programs.measured[entry].reset()
 
     def end_epoch(self) -> dict[str, Any]:
-        """Of a loop over `step`: the epoch's metrics, which start anew, and schedules in epochs advance."""
+        """For a loop over `step`: return and reset the epoch's metrics, and advance schedules in epochs."""
         values = self.metrics()
         self.reset_metrics()
         self._programs.state.epoch += 1
@@ -84,15 +84,15 @@ class Measurements:
 
     @property
     def modes(self) -> dict[str, str]:
-        """Is less of a metric better, "min", or more, "max"?  Of those that say it."""
+        """The modes of metrics, "min" or "max", for all that have a direction."""
         return modes_of(self._programs.step_options.measures)
 
 
 def raise_if_refused(entry: EntryPoint, state: State) -> None:
-    """Of nonfinite="raise": the last step met a gradient that is not finite and changed nothing."""
+    """NonFiniteError if the last step was skipped with nonfinite="raise"."""
     bad = float(entry.read(NONFINITE))
     curable = LOSS_SCALE in entry.outputs and math.isfinite(entry.loss()) and entry.read(LOSS_SCALE) > SMALLEST
-    if bad and not curable:  # a loss scale that is lowered is no failure
+    if bad and not curable:  # a step that lowers the loss scale is no failure
         raise NonFiniteError(
             f"step {state.step}: {bad:.0f} elements of the loss and the gradients are infinite or not a number. No "
             "state was changed; session.first_nonfinite(...) of the same inputs names the operation. Lower the "

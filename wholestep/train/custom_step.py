@@ -1,4 +1,4 @@
-"""`ws.fit` of a `@ws.step` function: the loop, the data and the numbers of a run around a step of one's own."""
+"""`ws.fit` of a `@ws.step` function: checks of arguments and data, and the session over the step."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from wholestep.train.step_source import updates_of
 if TYPE_CHECKING:
     from wholestep.train.experiment import Experiment
 
-# What a step says itself, and how.
-OWN = {
+# Arguments of `fit` that a step function defines itself, and how.
+DEFINED_BY_STEP = {
     "loss": "the first output that it returns is the loss",
     "optimizer": "ws.Adam().update(g, params, grads) there",
     "loss_weights": "multiply the parts of its loss there",
@@ -40,19 +40,19 @@ OWN = {
 }
 
 
-def refuse_what_a_step_says(run: Experiment) -> None:
-    """UsageError where a run is told what its step says itself."""
+def refuse_step_arguments(run: Experiment) -> None:
+    """UsageError for arguments of a run that the step function defines itself."""
     defaults = {f.name: f.default for f in fields(run)}
-    for name, how in OWN.items():
+    for name, how in DEFINED_BY_STEP.items():
         value = getattr(run, name)
         if value is not None and value != defaults.get(name):
-            raise UsageError(f"{name}={value!r}: a @ws.step function says that itself: {how}. Leave {name}= out.")
+            raise UsageError(f"{name}={value!r}: a @ws.step function defines that itself: {how}. Leave {name}= out.")
     if run.nonfinite == "skip":
         raise UsageError("nonfinite='skip' is part of a step, and a @ws.step function is its own; 'raise' or 'ignore'.")
 
 
 def names_for(step: Step, batch: Batch) -> dict[str, str]:
-    """The inputs of a step by the names of the data: the same, or for `(x, y)` the first and the second."""
+    """The step's inputs by the names of the data's columns: the same names, or for `(x, y)` the first and second."""
     columns, inputs = batch.named(), list(step.inputs)
     if columns.keys() == set(inputs):
         return {}
@@ -66,7 +66,7 @@ def names_for(step: Step, batch: Batch) -> dict[str, str]:
 
 
 def check_data(step: Step, columns: Mapping[str, Array], names: Mapping[str, str], *, takes_nan: bool) -> None:
-    """Shapes that are not the step's, and numbers that would spoil it, are told before anything is compiled."""
+    """ShapeError or InputError for columns that do not fit the step, before anything is compiled."""
     for name, array in columns.items():
         input_name = names.get(name, name)
         shape = step.inputs[input_name].shape
@@ -83,7 +83,7 @@ def check_data(step: Step, columns: Mapping[str, Array], names: Mapping[str, str
 
 
 def capacity_for(step: Step, batch: Batch, names: Mapping[str, str], rows: int) -> dict[str, int]:
-    """The largest size of every symbolic dimension: rows of a batch, and the others as the data has them."""
+    """The largest size of every symbolic dimension: rows of a batch, and the sizes of the data."""
     capacity: dict[str, int] = {}
     for name, array in batch.named().items():
         for axis, extent in enumerate(step.inputs[names.get(name, name)].shape):
@@ -94,7 +94,7 @@ def capacity_for(step: Step, batch: Batch, names: Mapping[str, str], rows: int) 
 
 
 def outputs_as_metrics(step: Step) -> list[Any]:
-    """A metric for each number that a step returns beside its loss: its mean over an epoch, by rows."""
+    """A metric for each number that a step returns besides its loss: its mean over the rows of an epoch."""
     from wholestep.metrics.means import LossTracker
 
     first = next(iter(step.inputs), "")
@@ -102,7 +102,7 @@ def outputs_as_metrics(step: Step) -> list[Any]:
 
 
 def build_step(run: Experiment, step: Step, loader: DataLoader, held: Table | None) -> tuple[Session, dict[str, str]]:
-    """A session over a step for the data of a run, and what the data's columns are called in it."""
+    """A session over a step for the data of a run, and the step's input for each column."""
     batch = sample_of(loader)
     names = names_for(step, batch)
     whole = isinstance(loader.source, Table) and not loader.transforms
@@ -123,10 +123,10 @@ def build_step(run: Experiment, step: Step, loader: DataLoader, held: Table | No
         capacity=capacity_for(step, batch, names, batch_capacity(loader, batch.rows, exact=False)),
         nonfinite="ignore",  # the trainer examines the losses it reads
     )
-    session = build_session(step, **{name: value for name, value in arguments.items() if name not in OWN})
+    session = build_session(step, **{name: value for name, value in arguments.items() if name not in DEFINED_BY_STEP})
     return session, names
 
 
 def config_for(config: Any, names: Mapping[str, str]) -> Any:
-    """A trainer's configuration that gives a step its inputs under their names."""
+    """A trainer's configuration with the names of the step's inputs."""
     return replace(config, data_input=names.get("x", "x"), label_input=names.get("labels", "labels"))

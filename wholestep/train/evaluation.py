@@ -22,21 +22,21 @@ from wholestep.session import Session
 from wholestep.session.building.build import build_measuring_session
 from wholestep.steps.options import as_measures
 from wholestep.steps.states import state_with_numbers, structure
-from wholestep.train.data.data_spec import Described
+from wholestep.train.data.data_spec import DataSpec
 from wholestep.train.data.frames import encode_for_evaluation
 from wholestep.train.data.loaders import table_of, with_room
 from wholestep.train.step_source import need_batches
 
-LOSS = "loss of all batches"  # by the sums above and below its line
-KEPT = 4  # sessions of a model; one that was dropped is loaded from the cache again
+LOSS = "loss of all batches"  # from the sums of its numerators and denominators
+MAX_SESSIONS = 4  # per model; a dropped one is loaded from the cache again
 
 
-# The loss and the metrics of each model's last run in this process: `evaluate` measures them unless it is given others.
+# The loss and metrics of each model's last run in this process, the defaults of `evaluate`.
 _FITTED: WeakKeyDictionary[Module, tuple[Any, Any]] = WeakKeyDictionary()
 
 
 def remember_loss(model: Module, loss: Any, metrics: Any) -> None:
-    """What a run trains a model with is what `model.evaluate(x, y)` measures afterwards."""
+    """Store the loss and metrics of a run as defaults of `model.evaluate(x, y)`."""
     _FITTED[model] = loss, metrics  # None: evaluate cannot measure it
 
 
@@ -44,8 +44,8 @@ def _fitted(model: Module) -> tuple[Any, Any]:
     fitted = _FITTED.get(model)
     if fitted is None or fitted[0] is None:
         raise UsageError(
-            f"evaluate: loss= is missing, and this {type(model).__name__} was not fitted in this process, or with "
-            "loss_weights=, so that there is none to take over. Give one: model.evaluate(x, y, loss='cross_entropy', "
+            f"evaluate: loss= is missing, and this {type(model).__name__} was not fitted in this process, or was "
+            "fitted with loss_weights=, so there is no default. Give one: model.evaluate(x, y, loss='cross_entropy', "
             "metrics=['accuracy'])."
         )
     return fitted
@@ -65,11 +65,11 @@ def evaluate(
     encoded = encode_for_evaluation(model, data)
     loader = encoded if isinstance(encoded, DataLoader) else DataLoader(encoded, None, batch_size, shuffle=False)
     need_batches(loader)
-    # A metric that keeps every score needs to know how many there will be: then the data is read once, whole.
+    # A metric that stores all scores needs their number: the data is then read into memory.
     if loader.every_row() is None and not _keeps_rows(metrics):
         return _of_batches(model, loader, loss, metrics, batch_size, device, nonfinite)
     table = table_of(encoded)
-    described = Described(model, table.take(np.arange(1)), loss, takes_nan=nonfinite == "ignore")
+    described = DataSpec(model, table.take(np.arange(1)), loss, takes_nan=nonfinite == "ignore")
     described.check(DataLoader(table, shuffle=False))
     rows = _power_of_two(len(table))
     session, names = _session(model, described, rows, metrics, min(batch_size, rows), device)
@@ -81,15 +81,15 @@ def evaluate(
 def _of_batches(
     model: Module, loader: DataLoader, loss: Any, metrics: Any, batch_size: int, device: str, nonfinite: str
 ) -> dict[str, Any]:
-    """The same of data that is read piece by piece; no more than a batch of it is held."""
+    """`evaluate` over an iterable, one batch in memory at a time."""
     batches = iter(copy(loader))
     first = next(batches, None)
     if first is None:
         raise InputError("the data is empty: it gave no batches. There is nothing to measure.")
-    described = Described(model, as_table(first).take(np.arange(1)), loss, takes_nan=nonfinite == "ignore")
+    described = DataSpec(model, as_table(first).take(np.arange(1)), loss, takes_nan=nonfinite == "ignore")
     described.check(DataLoader(as_table(first), shuffle=False))
-    asked = [*([metrics] if isinstance(metrics, str | Metric) else metrics), LossTracker(name=LOSS)]
-    session, names = _session(model, described, 0, asked, batch_size, device)
+    with_loss = [*([metrics] if isinstance(metrics, str | Metric) else metrics), LossTracker(name=LOSS)]
+    session, names = _session(model, described, 0, with_loss, batch_size, device)
 
     def columns() -> Iterator[Mapping[str, Any]]:
         for batch in chain((first,), batches):
@@ -103,7 +103,7 @@ def _of_batches(
 
 
 def _keeps_rows(metrics: Any) -> bool:
-    """Is there a metric whose states are as large as the data?"""
+    """Is there a metric that stores all rows?"""
     return any(m.metric.with_capacity(1) is not m.metric for m in as_measures(metrics or ()))
 
 
@@ -112,12 +112,12 @@ def _power_of_two(rows: int) -> int:
 
 
 def _session(
-    model: Module, described: Described, rows: int, metrics: Any, capacity: int, device: str
+    model: Module, described: DataSpec, rows: int, metrics: Any, capacity: int, device: str
 ) -> tuple[Session, dict[str, str]]:
-    """A session for data of this form, made once, and the names that metrics have in it.
+    """A cached session for data of this type, and the names of its metrics.
 
-    A metric that keeps every score has states of the data's size; under a name that says so they are not taken for
-    those of another size.
+    A metric that stores all rows has states of the data's size; its name contains the size, so that other sizes have
+    other states.
     """
     sessions: dict[object, tuple[Session, dict[str, str]]] = model.__dict__.setdefault("_evaluators", {})
     targets = tuple(described.targets().items())
@@ -132,7 +132,7 @@ def _session(
                 sized[i] = (renamed, *about)
                 names[renamed.name] = metric.name
         state_with_numbers(model)
-        if len(sessions) >= KEPT:
+        if len(sessions) >= MAX_SESSIONS:
             sessions.pop(next(iter(sessions)))
         session = described.build(build_measuring_session, metrics=sized, batch_size=capacity, device=device)
         sessions[key] = session, names
@@ -140,7 +140,7 @@ def _session(
 
 
 def _key(value: Any) -> object:
-    """What tells two descriptions apart: losses and metrics by their configuration, functions by identity."""
+    """A cache key of a description: losses and metrics by their configuration, functions by identity."""
     if isinstance(value, Loss | Metric):
         return type(value), _key(value.to_config())
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""`Experiment`: all that a run is told, as a value.  `ws.fit`, loops and the command line are built on it."""
+"""`Experiment`: the arguments of a run as a record.  `ws.fit`, loops and the command line are built on it."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from wholestep.steps.states import seed_or_default
 from wholestep.train.checkpoint import Checkpoint, load_checkpoint
 from wholestep.train.checkpoint.folder import checkpoints_in
 from wholestep.train.checkpoint.lock import need_free
-from wholestep.train.config import TrainConfig, need_whole
-from wholestep.train.custom_step import build_step, config_for, refuse_what_a_step_says
+from wholestep.train.config import TrainConfig, need_integer
+from wholestep.train.custom_step import build_step, config_for, refuse_step_arguments
 from wholestep.train.data.class_weights import with_class_weight
-from wholestep.train.data.data_spec import Described
+from wholestep.train.data.data_spec import DataSpec
 from wholestep.train.data.loaders import batch_capacity, rows_to_measure, sample_of, with_room
 from wholestep.train.evaluation import remember_loss
 from wholestep.train.history import TrainHistory
 from wholestep.train.learning_rates import optimizer_of, resolve_schedule
-from wholestep.train.run_limits import fed, trial_of
+from wholestep.train.run_limits import dev_run_of, limited_data
 from wholestep.train.step_source import need_batches, updates_of
 from wholestep.train.trainer import Trainer, check_epochs
 from wholestep.train.worker_sync import as_launched, begin_together, locked_folders
@@ -48,9 +48,9 @@ if TYPE_CHECKING:
     from wholestep.distributed.workers import Workers
 
 SECONDS = 60.0  # between two checkpoints of a long epoch
-LOOP = ("nonfinite", "validate_every", "validate_every_steps", "min_epochs")  # what the loop itself is told
-BY_NAME = "loss_weights"  # a mapping that need not be there before one of its values is set
-UNNOTED = ("data", "checkpoint", "resume", "exact", "progress")  # what says nothing about the numbers of a run
+LOOP = ("nonfinite", "validate_every", "validate_every_steps", "min_epochs")  # fields of `TrainConfig` too
+BY_NAME = "loss_weights"  # a mapping that may be None before one of its values is set
+UNNOTED = ("data", "checkpoint", "resume", "exact", "progress")  # fields that do not affect the numbers of a run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,7 +192,7 @@ class Experiment:
         return seed_or_default(self.seed)
 
     def having(self, settings: Mapping[str, Any]) -> Experiment:
-        """The same with other settings: `experiment.having({"optimizer.lr": 3e-4, "epochs": 5})`."""
+        """A copy with other settings: `experiment.having({"optimizer.lr": 3e-4, "epochs": 5})`."""
         changed: Any = self
         for name, value in settings.items():
             changed = _replace_field(changed, name.split("."), value, name)
@@ -204,9 +204,9 @@ class Experiment:
 
         Example: `experiment.fit(epochs=10, checkpoint="runs/digits", resume=True)`.
         """
-        run = as_launched(trial_of(self.having(settings)))
+        run = as_launched(dev_run_of(self.having(settings)))
         if run.workers is not None and run.workers.engine == "ray":
-            from wholestep.distributed.launch.ray import fit_on_ray  # few have a cluster
+            from wholestep.distributed.launch.ray import fit_on_ray  # needs a Ray cluster
 
             return fit_on_ray(run, config)
         launch = read_launch()
@@ -240,10 +240,10 @@ class Experiment:
         return load_checkpoint(self.checkpoint) if there else None
 
     def trainer(self) -> tuple[Trainer, DataLoader]:
-        """A session and its trainer, and the data they train on, before the first step."""
+        """The trainer and its data before the first step."""
         _need_trainable(self)
         check_epochs(self.epochs)
-        loader, held = fed(self)
+        loader, held = limited_data(self)
         need_batches(loader)
         if isinstance(self.model, Step):
             session, names = build_step(self, self.model, loader, held)
@@ -254,14 +254,14 @@ class Experiment:
         return trainer, loader
 
     def _over_module(self, model: Module, loader: DataLoader, held: Table | None) -> Session:
-        """A session over a module with its loss and its optimizer; what is wrong with the data is told first."""
-        described = Described(model, sample_of(loader), self.loss, takes_nan=self.nonfinite == "ignore")
+        """A session over a module with its loss and optimizer, after all checks of the data."""
+        described = DataSpec(model, sample_of(loader), self.loss, takes_nan=self.nonfinite == "ignore")
         described.check(loader)
         described = with_class_weight(described, self.class_weight, loader)
         session = self._session(described, loader, held)
         session.set_observer(self.observer)
         remember_loss(model, None if self.loss_weights else self.loss, self.metrics)
-        session.reset_optimizer()  # it is a new one: what an earlier run left in the model's state is not its own
+        session.reset_optimizer()  # states of an earlier run's optimizer are in the model's state
         if isinstance(loader.source, Table):
             described.check_classes(session, loader.source)
         if held is not None:
@@ -273,8 +273,8 @@ class Experiment:
         options = {f.name: getattr(self, f.name) for f in fields(TrainConfig) if f.name in LOOP}
         return TrainConfig(log_interval=0, **options)
 
-    def _session(self, described: Described, loader: DataLoader, held: Table | None) -> Session:
-        need_whole("accumulate", self.accumulate, 1)
+    def _session(self, described: DataSpec, loader: DataLoader, held: Table | None) -> Session:
+        need_integer("accumulate", self.accumulate, 1)
         updates = updates_of(loader, self.accumulate)
         arguments = shared_arguments(
             self,
@@ -287,7 +287,7 @@ class Experiment:
         return described.build(build_session, **arguments)
 
     def _notes(self, loader: DataLoader) -> dict[str, Any]:
-        """What checkpoints keep for people."""
+        """The configuration that checkpoints store for readers."""
         plain = {f.name: value for f in fields(self) if isinstance(value := getattr(self, f.name), int | float | str)}
         return {
             **{name: value for name, value in plain.items() if name not in UNNOTED},
@@ -315,7 +315,7 @@ def _progress(asked: bool | str) -> Progress:
 
 def _need_trainable(run: Experiment) -> None:
     if isinstance(run.model, Step):
-        refuse_what_a_step_says(run)
+        refuse_step_arguments(run)
     elif not isinstance(run.model, Module):
         raise UsageError(
             f"fit trains a ws.nn.Module or a @ws.step function; received {type(run.model).__name__}. For a graph use "
@@ -323,8 +323,8 @@ def _need_trainable(run: Experiment) -> None:
         )
     elif run.loss is None:
         raise UsageError(
-            "loss= is missing: what training makes smaller, e.g. loss='cross_entropy' for classes, 'bce' for yes or "
-            "no, 'mse' for numbers, or a function of (output, target)."
+            "loss= is missing: give what training minimises, e.g. loss='cross_entropy' for classes, 'bce' for binary "
+            "targets, 'mse' for numbers, or a function of (output, target)."
         )
     else:
         refuse_all_frozen(run.model)

@@ -24,13 +24,13 @@ from wholestep.schedules.monitor_modes import canonical
 class TrainHistory:
     """The epochs of a run, in order; `history["val_loss"]` is a list with one value per epoch.
 
-    A metric that is no single number, as the confusion matrix, is an array of each: `history["confusion_matrix"][-1]`.
-    What was not measured in an epoch (`validate_every=`) is NaN there; what was measured inside epochs
-    (`validate_every_steps=`) stands in `validations`, each with its epoch and the steps of it that were done.
+    A metric that is no single number, as a confusion matrix, is an array per epoch: `history["confusion_matrix"][-1]`.
+    A metric that was not measured in an epoch (`validate_every=`) is NaN; measurements inside epochs
+    (`validate_every_steps=`) are in `validations`, each with its epoch and step.
     """
 
     epochs: list[EpochStats] = field(default_factory=list)
-    stopped_by: str = ""  # what ended the run before its last epoch, if anything did
+    stopped_by: str = ""  # why the run ended before its last epoch; "" if it did not
     validations: list[EpochStats] = field(default_factory=list)  # those inside epochs
 
     def final_loss(self) -> float | None:
@@ -64,7 +64,7 @@ class TrainHistory:
         return [np.asarray(v) if isinstance(v, list) else float(v) for v in values]
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or "epochs" not in self.__dict__:  # a copy asks before it has anything
+        if name.startswith("_") or "epochs" not in self.__dict__:  # `copy` reads attributes of an empty object
             raise AttributeError(name)
         example = f"history[{self.names[0]!r}]" if self.names else "history['loss']"
         raise AttributeError(
@@ -148,7 +148,7 @@ def _plain(stats: EpochStats) -> dict[str, Any]:
     return {**vars(stats), "logs": dict(stats.logs)}
 
 
-# What stands in a field of an epoch, by its annotation.
+# Checks of the fields of a stored epoch, by annotation.
 _FITS: Mapping[str, Callable[[Any], bool]] = {
     "int": is_count,
     "float": is_number,
@@ -166,7 +166,7 @@ def _epoch(stored: Any) -> EpochStats:
     return EpochStats(**stored)
 
 
-FEW = 10  # values that one line shows: as bars, and as numbers
+FEW = 10  # values of a curve that is printed as one line of bars and numbers
 BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -187,7 +187,7 @@ def _bars(values: list[float]) -> str:
 
 
 def text_plot(name: str, values: list[float], width: int = 60, height: int = 10) -> str:
-    """A curve made of dots."""
+    """A curve of dots, `height` lines high."""
     finite = [v for v in values if isfinite(v)]
     if not finite:
         return f"{name}: no finite values"

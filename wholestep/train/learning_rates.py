@@ -1,4 +1,4 @@
-"""Schedules during training by epochs: their unit, their length against the run's, plateaus, and the logged lr."""
+"""Schedules in a loop over epochs: their unit, their length and the run's, plateaus, and the logged lr."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def resolve_schedule(
     if isinstance(schedule, Planned):
         if steps_per_epoch is None:
             raise UsageError(
-                f"{schedule.name}: how long the run is cannot be known from an iterable; give steps=."
+                f"{schedule.name}: an iterable does not tell the length of the run; give steps=."
             ) from None
         return schedule.over(epochs * steps_per_epoch)
     if isinstance(schedule, TorchSchedule) and schedule.of_groups:

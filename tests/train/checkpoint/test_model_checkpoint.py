@@ -81,7 +81,9 @@ def test_two_keepers_in_one_folder_leave_each_other_alone(tmp_path: Path, monkey
 
 
 def test_a_misspelt_monitor_is_told_before_training() -> None:
-    with pytest.raises(ws.errors.UnknownNameError, match=r"ModelCheckpoint monitors 'val_los'.*Did you mean 'val_loss'"):
+    with pytest.raises(
+        ws.errors.UnknownNameError, match=r"ModelCheckpoint monitors 'val_los'.*Did you mean 'val_loss'"
+    ):
         fit(model(), validation=data(), callbacks=[ws.ModelCheckpoint("runs/x", monitor="val_los")])
     with pytest.raises(ws.errors.UnknownNameError, match="There is no validation data"):
         fit(model(), callbacks=[ws.ModelCheckpoint("runs/x")])

@@ -281,7 +281,7 @@ def _slowest(events: Sequence[tuple[int, KernelEvent]]) -> dict[tuple[int, int],
     return {key: max(by_thread.values()) for key, by_thread in spent.items()}
 
 
-# -- traces for Chrome (chrome://tracing) and Perfetto (ui.perfetto.dev) -----------------------------------------------
+# -- traces for Chrome (chrome://tracing) and Perfetto (ui.perfetto.dev) ----------------------------------------
 
 PYTHON, NATIVE = 1, 2  # process numbers: rows of the trace are grouped by them
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class ManualStep:
     """The parts of a step, and what goes from one to the next: inputs and gradients."""
 
-    def __init__(self, programs: Programs, knobs: Hyperparameters) -> None:
-        self._programs, self._knobs = programs, knobs
+    def __init__(self, programs: Programs, hyperparameters: Hyperparameters) -> None:
+        self._programs, self._hyperparameters = programs, hyperparameters
         self._given: Mapping[str, object] | None = None  # the inputs of the last `forward`
         self._gradients: dict[str, AnyArray] | None = None  # what `backward` or `gradient_stats` left
 
@@ -66,7 +66,7 @@ class ManualStep:
         """Update the parameters along the kept gradients by the session's optimizer, with this learning rate."""
         gradients, programs = self._need_gradients(), self._programs
         entry = programs.entry("apply")
-        self._knobs.optimizer.lr = lr
+        self._hyperparameters.optimizer.lr = lr
         if programs.state.turn is not programs.turn:
             with programs.turns:
                 programs.take_turn()

@@ -39,14 +39,14 @@ def meet(group: RankGroup, folder: Path, step: int) -> Path | None:
         try:
             (folder / name).mkdir(parents=True)
         except OSError:
-            name = ""  # it will write alone, fail, and tell why
+            name = ""  # rank 0 will write alone, and report the error
     name = group.broadcast(name.encode()).decode()
     place = folder / name
     replies = group.gather(b"%d" % (bool(name) and os.access(place, os.W_OK)))
     if all(one == b"1" for one in replies):
         return place
     if group.rank == 0 and name:
-        log.info("not all workers see %s: the first one gathers what they have divided, and writes it", folder)
+        log.info("not all workers see %s: rank 0 gathers their shards and writes them", folder)
         rmtree(place, ignore_errors=True)
     return None
 
@@ -64,7 +64,7 @@ class ShardedWrite:
         self, group: RankGroup, place: Path, step: int, pieces: Mapping[str, StatePiece], taken: Checkpoint | None
     ) -> None:
         self.group, self.place, self.step, self.taken = group, place, step, taken
-        self._said: dict[str, object] = {}
+        self._result: dict[str, object] = {}
         self._thread = Thread(target=self._write, args=(pieces,), name="wholestep-checkpoint")
         self._thread.start()
 
@@ -74,9 +74,9 @@ class ShardedWrite:
             name = shard_file_name(self.group.rank, self.group.size)
             sums[name] = write_pieces(self.place / name, self._own(pieces))
             sync_folder(self.place)
-            self._said = {"files": sums}
-        except Exception as error:  # on a thread of its own, an error that nobody tells is lost
-            self._said = {"error": str(error)}
+            self._result = {"files": sums}
+        except Exception as error:  # an error on a background thread is lost unless it is reported
+            self._result = {"error": str(error)}
 
     def _own(self, pieces: Mapping[str, StatePiece]) -> Mapping[str, StatePiece]:
         """The shards that this worker writes: those replicated along the data axis are written by its first worker."""
@@ -96,7 +96,7 @@ class ShardedWrite:
     def settle(self) -> dict[str, str]:
         """Collective: the files of all workers and their checksums; CheckpointError if a worker could not write."""
         self.wait()
-        replies = [json.loads(text) for text in self.group.gather(json.dumps(self._said).encode())]
+        replies = [json.loads(text) for text in self.group.gather(json.dumps(self._result).encode())]
         for rank, reply in enumerate(replies):
             if "files" not in reply:
                 raise write_error(self.place.parent, self.step, f"worker {rank}: {reply.get('error')}")
@@ -104,7 +104,7 @@ class ShardedWrite:
 
     def publish(self, files: Mapping[str, str]) -> Path:
         """On rank 0: rename the folder to its final name."""
-        assert self.taken is not None, "the first worker has taken it"
+        assert self.taken is not None, "rank 0 captured it"
         try:
             return publish(self.place, self.taken, files)
         except Exception as error:
@@ -123,17 +123,17 @@ class ShardedWrite:
 
 def save_among(group: RankGroup, folder: Path, session: Session, **run: Any) -> Path:
     """Write a checkpoint together; returns its folder on every rank."""
-    if not any(map(session.state.is_divided, session.lasting_states)):  # nobody needs the others
+    if not any(map(session.state.is_divided, session.lasting_states)):  # no state is sharded
         if group.rank == 0:
             return write_alone(folder, capture(session, **run))
         return folder / f"step-{session.state.step:08d}"
     try:
-        taken = capture(session, **run)  # all gather
+        taken = capture(session, **run)  # collective: gathers sharded states
         message = group.broadcast(_write_gathered(folder, taken) if group.rank == 0 else b"")
     except WorkerError as error:
         raise WorkerError(
-            f"ws.save_checkpoint: {error} All workers call it where they have divided states or layers, since each has "
-            "a part of them.",
+            f"ws.save_checkpoint: {error} With divided states or layers all workers must call it, since each has a "
+            "part of them.",
             error.rank,
             error.step,
         ) from error
@@ -149,7 +149,7 @@ def _write_gathered(folder: Path, taken: Any) -> bytes:
         return FAILED + str(error).encode()
 
 
-# -- shard files: the shards of one worker, each with its position in the full array ----------------------------------
+# -- shard files: the shards of one worker, each with its position in the full array ----------------------------
 
 
 def write_pieces(path: Path, pieces: Mapping[str, StatePiece]) -> str:
@@ -166,7 +166,7 @@ def read_whole(folder: Path, files: Mapping[str, str]) -> dict[str, Array]:
         try:
             places = json.loads(read_notes(folder / file)[PLACES])
             if places.keys() != arrays.keys():
-                raise ValueError("it has places of other arrays")
+                raise ValueError("it has positions of other arrays")
             for name, array in arrays.items():
                 pieces_by_name.setdefault(name, []).append(StatePiece.at(array, places[name]))
         except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:

@@ -17,13 +17,13 @@ from wholestep.data.table import Array, Table
 from wholestep.errors import InputError, OptionError, UsageError
 from wholestep.losses.forms import class_axis
 from wholestep.steps.module import forward_graph
-from wholestep.train.data.data_spec import Described
+from wholestep.train.data.data_spec import DataSpec
 
 BALANCED = "balanced"
 
 
-def with_class_weight(described: Described, weights: Any, loader: DataLoader) -> Described:
-    """The same model and data under a loss in which classes count differently; itself where nothing is given."""
+def with_class_weight(described: DataSpec, weights: Any, loader: DataLoader) -> DataSpec:
+    """The description with class weights in its loss; itself without `class_weight=`."""
     if weights is None:
         return described
     loss = _loss(described)
@@ -38,17 +38,17 @@ def with_class_weight(described: Described, weights: Any, loader: DataLoader) ->
     return replace(described, loss=losses.Loss(loss.kind, **loss.options, **options))
 
 
-def _loss(described: Described) -> losses.Loss:
-    """The loss, where it is one that can weigh classes."""
+def _loss(described: DataSpec) -> losses.Loss:
+    """The loss; UsageError unless it has class weights."""
     fix = "Weigh rows instead: data=(x, y, weights[y])."
     if described.by_output:
         raise UsageError(
-            "class_weight= is about one loss, and this one is a dict by output. Give the output its own: loss={'name': "
+            "class_weight= is for one loss, and this one is a dict by output. Give the output its own: loss={'name': "
             "ws.losses.Loss('cross_entropy', class_weight=[...])}."
         )
     loss = losses.get(described.loss)
     if not isinstance(loss, losses.Loss):
-        raise UsageError(f"class_weight= cannot reach into a loss of your own, {loss!r}. {fix}")
+        raise UsageError(f"class_weight= cannot change a user-defined loss, {loss!r}. {fix}")
     parameters = signature(loss.function).parameters
     options = {"class_weight", "pos_weight"} & set(parameters)
     if not options:
@@ -58,7 +58,7 @@ def _loss(described: Described) -> losses.Loss:
     return loss
 
 
-def _classes(described: Described, loss: losses.Loss) -> int:
+def _classes(described: DataSpec, loss: losses.Loss) -> int:
     """The number of classes: scores per row of the model's output."""
     graph, _ = forward_graph(described.model, described.inputs())
     shape = next(iter(graph.outputs.values())).shape
@@ -125,4 +125,4 @@ def _balanced_weights(labels: Array | None, classes: int) -> list[float]:
 
 
 def _are_whole(labels: Array) -> bool:
-    return bool(np.isin(labels, (0, 1)).all())  # answers as floats
+    return bool(np.isin(labels, (0, 1)).all())  # binary targets as floats

@@ -1,4 +1,4 @@
-"""Frames as training data: hold rows out, fit an encoder to the others, and attach it to the model."""
+"""Frames as training data: split off validation rows, fit an encoder to the others, attach it to the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ws.cross_validate`: a model trained on k parts of the data in turn, and measured on what each leaves out."""
+"""`ws.cross_validate`: k-fold cross-validation."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from wholestep.train.history import TrainHistory
 
 @dataclass(frozen=True)
 class CrossValidation:
-    """What every fold came to: `found.mean("val_accuracy")`, `found["val_loss"]`, `found.models[0]`."""
+    """The results of all folds: `result.mean("val_accuracy")`, `result["val_loss"]`, `result.models[0]`."""
 
     models: tuple[Module, ...]
     histories: tuple[TrainHistory, ...]
 
     def __getitem__(self, name: str) -> list[float]:
-        """A number of the last epoch, of each fold."""
+        """A number of the last epoch of each fold."""
         last_epochs = [history.last for history in self.histories]
         if name not in last_epochs[0]:
             raise UnknownNameError(
@@ -55,7 +55,7 @@ class CrossValidation:
 
 
 def train_folds(experiment: Experiment, k: int, stratify: Any = False, groups: Any = None) -> CrossValidation:
-    """Train an experiment once for each of k folds; with a checkpoint's folder, each in a folder of its own in it."""
+    """Train an experiment once for each of k folds; checkpoints of each fold are in a folder of its own."""
     if experiment.validation is not None:
         raise UsageError("folds hold out their own rows, each once; leave validation= out.")
     models, histories = [], []
