@@ -208,7 +208,7 @@ def test_k04_an_observer_sees_every_layer_and_changes_nothing() -> None:
     assert seen.get("0.weight").tobytes() == plain.get("0.weight").tobytes()
     lines = text.getvalue().splitlines()
     assert [line.split()[0] for line in lines] == ["step", "0", "1", "2"] * 2
-    with pytest.raises(ws.errors.UsageError, match="an observer has on_activations"):
+    with pytest.raises(ws.errors.UsageError, match="an observer has a method on_activations"):
         seen.set_observer(3)  # type: ignore[arg-type]
 
 

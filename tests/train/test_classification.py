@@ -371,7 +371,7 @@ REFUSED: dict[str, tuple[Any, tuple[int, ...], Callable[[int], Array], list[Any]
         "bce", (1,), yes(), [BCE_OF_PROBABILITIES], OptionError, r"the loss takes the prediction for raw scores"
     ),
     "ranked hinge": ("hinge", (3,), classes(), ["roc_auc"], UsageError, r"RocAuc\(from_logits=False\)"),
-    "binary F1 of labels": ("bce", (3,), yes(3), [M.F1("binary")], OptionError, r"one binary label; there are 3\. Choose"),
+    "binary F1 of labels": ("bce", (3,), yes(3), [M.F1("binary")], OptionError, "one binary label; there are 3"),
     "binary F1 of classes": ("cross_entropy", (3,), classes(), [M.F1("binary")], OptionError, r"there are 3\. Choose"),
     "exact classes": ("cross_entropy", (3,), classes(), [M.Accuracy(exact=True)], OptionError, r"leave it out for cla"),
     "a threshold for classes": (

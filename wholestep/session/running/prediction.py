@@ -1,4 +1,4 @@
-"""`model.predict`: a module on arrays, through inference sessions that it keeps."""
+"""`model.predict`: a module on arrays, by cached inference sessions."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Predictor:
     """A session that computes a model's outputs, and how its forward returns them."""
 
     session: Session
-    form: Any  # None: one tensor, or a dict; else the tuples that `forward` gave, with a name for each tensor
-    fixed: frozenset[str] = frozenset()  # the inputs that every batch is given whole
+    form: Any  # None: one tensor, or a dict; else the tuples of `forward` with output names
+    fixed: frozenset[str] = frozenset()  # inputs that are not split by rows
 
     def __call__(self, arrays: Mapping[str, AnyArray], rows: int, at_once: int) -> Any:
         parts = [
@@ -49,10 +49,10 @@ class Predictor:
 
 @dataclass
 class Predictors:
-    """What a model has compiled to predict with.  They end with the model."""
+    """The cached predictors of a model, which live as long as the model."""
 
     known: dict[object, Predictor]
-    apart: dict[object, bool]  # may rows be taken part by part?
+    independent: dict[object, bool]  # are rows independent of each other?
 
 
 def predict(model: Module, inputs: Sequence[object], named: Mapping[str, object], batch_size: int, device: str) -> Any:
@@ -65,9 +65,9 @@ def predict(model: Module, inputs: Sequence[object], named: Mapping[str, object]
     predictors: Predictors = model.__dict__.setdefault("_predictors", Predictors({}, {}))
     rows = next(iter(symbols))
     form = (tuple(specs.items()), structure(model))
-    if rows > batch_size and form not in predictors.apart:
-        predictors.apart[form] = len(symbols) == 1 and _rows_apart(model, specs)
-    at_once = batch_size if rows > batch_size and predictors.apart[form] else max(*symbols, 1)  # else every input whole
+    if rows > batch_size and form not in predictors.independent:
+        predictors.independent[form] = len(symbols) == 1 and _has_independent_rows(model, specs)
+    at_once = batch_size if rows > batch_size and predictors.independent[form] else max(*symbols, 1)  # else all rows
     capacity = {symbol: room(min(count, at_once)) for count, symbol in symbols.items()}
     key = (form, tuple(capacity.items()), device_named(device).name)
     if key not in predictors.known:
@@ -93,11 +93,9 @@ def _with_advice(error: ShapeError, model: Module, arrays: Mapping[str, AnyArray
 
 
 def _of_no_rows(model: Module, arrays: Mapping[str, AnyArray], specs: dict[str, Spec], device: str) -> Any:
-    """The outputs of an empty array: those of one row, cut to none."""
-    if not _rows_apart(model, specs):
-        fail(
-            InputError, f"{type(model).__name__} gives no row for each row, so nothing follows from 0 rows; give some."
-        )
+    """The outputs of an empty array: those of one row, without the row."""
+    if not _has_independent_rows(model, specs):
+        fail(InputError, f"{type(model).__name__} has no output row for each input row; give at least one row.")
     one = {name: np.zeros((1, *a.shape[1:]), a.dtype) for name, a in arrays.items()}
     return _without_rows(predict(model, (), one, 1, device))
 
@@ -114,7 +112,7 @@ def _without_rows(outputs: Any) -> Any:
 def read_inputs(
     model: Module, inputs: Sequence[object], named: Mapping[str, object]
 ) -> tuple[dict[str, AnyArray], dict[int, str], dict[str, Spec]]:
-    """What a model is called on: arrays by name, the dimension of each number of rows, and what a graph knows."""
+    """The inputs of a model: arrays by name, the dimension of each number of rows, and their types."""
     arrays = _arrays(model, *encode_inputs(model, tuple(inputs), named))
     fixed = _fixed_inputs(model)
     symbols = _symbols({name: a for name, a in arrays.items() if name not in fixed})
@@ -126,7 +124,7 @@ def read_inputs(
 
 
 def _fixed_inputs(model: Module) -> frozenset[str]:
-    """The inputs that are no rows beside others that are."""
+    """The inputs without a row axis."""
     return frozenset() if model.fixed_batch else model.fixed_inputs
 
 
@@ -136,13 +134,13 @@ def room(rows: int) -> int:
 
 
 def sizes_of(graph: Graph, capacity: Mapping[str, int]) -> dict[str, int]:
-    """The capacity of what a graph's inputs use."""
+    """The capacity of the symbols of a graph's inputs."""
     used = {s for t in graph.inputs.values() for s in symbols_of(t.shape)}
     return {s: n for s, n in capacity.items() if s in used}
 
 
-def _rows_apart(model: Module, specs: dict[str, Spec]) -> bool:
-    from wholestep.steps.separable_loss import what_mixes_rows  # few predictions are of many rows
+def _has_independent_rows(model: Module, specs: dict[str, Spec]) -> bool:
+    from wholestep.steps.separable_loss import what_mixes_rows  # few predictions have many rows
 
     graph, _ = forward_graph(model, as_one(specs))
     return not what_mixes_rows(forward_only(graph))
@@ -196,7 +194,7 @@ def _arrays(model: Module, inputs: Sequence[object], named: Mapping[str, object]
 
 
 def _spec(model: Module, array: AnyArray, rows: str | None) -> Spec:
-    """One symbolic axis of rows, the rest as it came; floats in the dtype that the model computes in."""
+    """The type of an input: a symbolic row axis, the other axes fixed; floats in the model's dtype."""
     whole = model.fixed_batch or rows is None
     shape: Shape | tuple[object, ...] = array.shape if whole else (rows, *array.shape[1:])
     if letter_of(array.dtype) == "f":

@@ -1,4 +1,4 @@
-"""What a step left against what it means: by tensor, relative to the tensor's scale."""
+"""Compares the results of a step with expected ones: by tensor, relative to the tensor's scale."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a step means, in float64 NumPy: every output in full, and every state that is large on a grid of its positions.
+"""Expected values of a step, in float64 NumPy: every output in full, and large states on a grid of positions.
 
-An update of a large state is a chain of pointwise ops behind a product, and a few thousand of its results tell whether
-it is right.  So a check costs about what the forward and backward pass of a few rows cost, whatever the optimizer.
+An update of a large state is a chain of pointwise ops after a product, and a few thousand of its elements suffice.  So
+a check costs about as much as the forward and backward pass of a few rows, for any optimizer.
 """
 
 from __future__ import annotations

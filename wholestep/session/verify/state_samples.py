@@ -1,4 +1,4 @@
-"""The states of a trial where they are stored: large ones are read a few rows at a time, or on a grid of positions."""
+"""The states of a trial: large ones are read a few rows at a time, or on a grid of positions."""
 
 from __future__ import annotations
 

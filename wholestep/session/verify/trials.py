@@ -1,4 +1,4 @@
-"""Steps of a plan, run natively on scratch numbers, beside what they mean."""
+"""Trial steps of a plan: run natively on scratch numbers, and compared with expected values."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ATTEMPTS = 3  # one flip of a relu at 0 is bad luck; a wrong plan is wrong on ev
 
 
 class Trials:
-    """Steps of a plan beside what they mean."""
+    """Trial steps of a plan, compared with expected values."""
 
     def __init__(self, subject: Subject) -> None:
         self.graph, self._subject = _expected_graph(subject.graph), subject
