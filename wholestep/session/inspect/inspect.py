@@ -154,7 +154,8 @@ class Inspect:
         """
         if observer is not None and not hasattr(observer, "on_activations"):
             raise UsageError(
-                f"an observer has a method on_activations(step, stats), as ws.ConsoleObserver has; received {observer!r}."
+                f"an observer has a method on_activations(step, stats), as ws.ConsoleObserver has; received "
+                f"{observer!r}."
             )
         self._programs.observer = observer
 
