@@ -108,7 +108,7 @@ def test_skipping_leaves_such_steps_out_and_counts_them(caplog: pytest.LogCaptur
     assert history["skipped_steps"] == [1.0, 1.0]
     assert all(math.isfinite(v) for v in history["loss"])
     assert all(np.isfinite(v).all() for v in model.state_dict().values())
-    assert "epoch 1: 1 steps were left out" in caplog.text
+    assert "epoch 1: 1 steps were skipped" in caplog.text
 
 
 def negative_row() -> tuple[np.ndarray, ws.nn.Module]:

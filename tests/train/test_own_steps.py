@@ -180,7 +180,7 @@ def test_a_step_takes_data_of_every_kind() -> None:
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "loss": ({"loss": "mse"}, "loss='mse': a @ws.step function defines that itself: the first output that it returns"),
-    "optimizer": ({"optimizer": ws.Adam()}, r"optimizer=.*says that itself: ws.Adam\(\).update"),
+    "optimizer": ({"optimizer": ws.Adam()}, r"optimizer=.*defines that itself: ws.Adam\(\).update"),
     "accumulate": ({"accumulate": 2}, "accumulate=2: .* give a larger batch_size. Leave accumulate= out"),
     "clip": ({"clip_norm": 1.0}, r"grads, norm = ws.optim.clip_by_global_norm\(grads, 1.0\) there"),
     "norm": ({"gradient_norm": True}, "what it returns is logged"),

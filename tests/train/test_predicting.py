@@ -189,7 +189,7 @@ def test_a_session_can_be_closed() -> None:
         lambda: ws.Trainer(session).train(ws.DataLoader(X, KIND, 8), 1),
     ):
         with pytest.raises(
-            ws.errors.UsageError, match=r"this session is closed; build another one\. The model has its"
+            ws.errors.UsageError, match=r"this session is closed; build another one\. The model still works"
         ):
             use()
     session.close()

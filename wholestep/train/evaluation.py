@@ -85,7 +85,7 @@ def _of_batches(
     batches = iter(copy(loader))
     first = next(batches, None)
     if first is None:
-        raise InputError("the data is empty: it gave no batches. There is nothing to measure.")
+        raise InputError("the data is empty: it has no batches. There is nothing to measure.")
     described = DataSpec(model, as_table(first).take(np.arange(1)), loss, takes_nan=nonfinite == "ignore")
     described.check(DataLoader(as_table(first), shuffle=False))
     with_loss = [*([metrics] if isinstance(metrics, str | Metric) else metrics), LossTracker(name=LOSS)]

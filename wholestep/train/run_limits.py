@@ -117,7 +117,7 @@ def overfit_batches(loader: DataLoader, batches: object, *, validates: bool) -> 
         parts = [as_table(batch) for batch in islice(ordered, batches)]
         loader.reset()
         if not parts:
-            raise InputError("the data is empty: it gave no batches. Training needs at least one example.")
+            raise InputError("the data is empty: it has no batches. Training needs at least one example.")
         table = concat_tables(parts)
     size = min(loader.batch_size, len(table))
     return DataLoader(table, None, size, shuffle=False, seed=loader.seed), table if validates else None

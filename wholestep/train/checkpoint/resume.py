@@ -86,7 +86,7 @@ class Checkpoint:
                 log.warning(
                     "%s is %g, from the checkpoint; the argument %g of this run is ignored. A resumed run keeps its "
                     "hyper-parameters; to train with others start a new run from the weights: model.load('%s')",
-                    **(name, value, arguments[name], self._name),
+                    *(name, value, arguments[name], self._name),
                 )
         for difference in changes:
             log.warning("resumed, but bits may differ from an uninterrupted run: %s", difference)
