@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -83,7 +84,7 @@ def train(
         experiment_of(script, settings, config, from_file).having(overrides),
     )
     with name_run_settings_in_errors(config, from_file):
-        _start(experiment, script, settings, target, folds, exact, progress)
+        _start(RunRequest(experiment, script, settings, target, exact, progress), folds)
 
 
 def _start_workers(asked: Workers, hosts: str | None) -> None:
@@ -97,27 +98,34 @@ def _start_workers(asked: Workers, hosts: str | None) -> None:
         start((sys.executable, "-m", "wholestep.cli", *sys.argv[1:]), asked.count, hosts, asked.restarts)
 
 
-def _start(
-    experiment: Experiment,
-    script: Path,
-    settings: dict[str, Any],
-    target: Path,
-    folds: int | None,
-    exact: bool,
-    progress: bool,
-) -> None:
+@dataclass(frozen=True)
+class RunRequest:
+    """A run as the command line describes it; `resume` is the run or checkpoint to continue from."""
+
+    experiment: Experiment
+    script: Path
+    settings: dict[str, Any]
+    folder: Path
+    exact: bool
+    progress: bool
+    resume: Path | None = None
+
+
+def _start(run: RunRequest, folds: int | None) -> None:
     """Start a new run: train in full, by cross-validation, or for a few batches as a smoke test."""
+    experiment, progress = run.experiment, run.progress
     if experiment.fast_dev_run is not False:
         say(f"{experiment.fit(progress=progress)}\neverything runs; nothing was kept")
         return
     if not is_started_again():
-        _refuse_used(target)
+        _refuse_used(run.folder)
     if folds is not None:
         from wholestep.train.tuning.cross_validation import train_folds
 
-        say(train_folds(experiment.having({"checkpoint": target, "progress": progress, "validation": None}), folds))
+        changes = {"checkpoint": run.folder, "progress": progress, "validation": None}
+        say(train_folds(experiment.having(changes), folds))
         return
-    _fit(experiment, script, settings, target, None, exact, progress)
+    _fit(run)
 
 
 def _resume(
@@ -144,7 +152,7 @@ def _resume(
         say(f"all {asked} epochs are done; to go on give more: --resume {run} --epochs {2 * asked}")
     target = run.parent if is_checkpoint(run) else run
     experiment = experiment_of(own_script, own_settings).having(overrides)
-    _fit(experiment, own_script, own_settings, target, run, exact, progress)
+    _fit(RunRequest(experiment, own_script, own_settings, target, exact, progress, resume=run))
 
 
 def _refuse_used(folder: Path) -> None:
@@ -157,23 +165,18 @@ def _refuse_used(folder: Path) -> None:
         )
 
 
-def _fit(
-    experiment: Experiment,
-    script: Path,
-    settings: dict[str, Any],
-    folder: Path,
-    resume: Path | None,
-    exact: bool,
-    progress: bool,
-) -> None:
+def _fit(run: RunRequest) -> None:
     from wholestep.cli.trust import note_start
     from wholestep.train.checkpoint.folder import checkpoints_in
 
-    config = {"script": str(script.resolve()), "settings": settings}
+    folder, script = run.folder, run.script.resolve()
+    config = {"script": str(script), "settings": run.settings}
     if is_first():
-        note_start(folder, script.resolve(), settings)
+        note_start(folder, script, run.settings)
     try:
-        history = experiment.fit(checkpoint=folder, resume=resume, exact=exact, progress=progress, config=config)
+        history = run.experiment.fit(
+            checkpoint=folder, resume=run.resume, exact=run.exact, progress=run.progress, config=config
+        )
     except TrainingInterrupted:
         stored = checkpoints_in(folder)
         say(f"saved; go on with: wholestep train --resume {folder}" if stored else "nothing could be saved")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce, wraps
-from operator import add
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
@@ -19,6 +18,7 @@ from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.ir.types import product
 from wholestep.errors import OptionError, UsageError
 from wholestep.optim.core.base import Optimizer
+from wholestep.optim.core.gradient_transforms import sum_in_float64
 from wholestep.optim.core.options import Number, number, whole, with_aliases
 from wholestep.optim.wrappers.sam import substitute_tensors
 
@@ -106,7 +106,7 @@ class LBFGS(Optimizer):
         last = [(self.state(graph, w, "step"), self.state(graph, w, "gradient")) for w in params]
         direction = self._direction(graph, params, grads, last, first)
         slope = _dot(grads, direction)
-        length = s["lr"] * fn.where(first, fn.minimum(_total([g.abs().sum() for g in grads]).recip(), 1.0), 1.0)
+        length = s["lr"] * fn.where(first, fn.minimum(sum_in_float64([g.abs().sum() for g in grads]).recip(), 1.0), 1.0)
         if self.line_search:
             length = self._line_search(graph, params, direction, (length, slope))
         largest = reduce(fn.maximum, [g.abs().max().astype("float64") for g in grads])
@@ -133,9 +133,11 @@ class LBFGS(Optimizer):
         """
         steps, changes, h = self._history(graph, params, grads, last, first)
         flat = [g.reshape((-1,)) for g in grads]
-        crossed = _total([s @ y.permute(1, 0) for s, y in zip(steps, changes, strict=True)])  # (pairs, pairs)
-        squares = _total([y @ y.permute(1, 0) for y in changes])
-        along_s, along_y = (_total([a @ g for a, g in zip(rows, flat, strict=True)]) for rows in (steps, changes))
+        crossed = sum_in_float64([s @ y.permute(1, 0) for s, y in zip(steps, changes, strict=True)])  # (pairs, pairs)
+        squares = sum_in_float64([y @ y.permute(1, 0) for y in changes])
+        along_s, along_y = (
+            sum_in_float64([a @ g for a, g in zip(rows, flat, strict=True)]) for rows in (steps, changes)
+        )
         diagonal = (crossed * self._identity()).sum(1)
         whole = fn.where(diagonal > 0.0, diagonal, 1.0)
         p = self._solve_triangular(crossed, along_s, whole, reverse=True)
@@ -172,7 +174,7 @@ class LBFGS(Optimizer):
         newest_y = [g - before for g, (_, before) in zip(grads, last, strict=True)]
         along = _dot(newest_y, newest_s)
         is_useful = (along > LEAST_CURVATURE) & ~first
-        old_scale = self._shared(graph, "scale")
+        old_scale = self._scalar_state(graph, "scale")
         square = fn.where(is_useful, _dot(newest_y, newest_y), 1.0)
         scale = fn.where(first, 1.0, fn.where(is_useful, along / square, old_scale))
         graph.update(old_scale, scale)
@@ -199,9 +201,6 @@ class LBFGS(Optimizer):
         graph.update(history, value)
         return value
 
-    def _shared(self, graph: Graph, what: str) -> Tensor:
-        return graph.state(f"{self.prefix}.{self.slot}.{what}", (), 0.0, dtype="float64")
-
     # -- the line search ---------------------------------------------------------------------------------------------
 
     def _line_search(self, graph: Graph, params: Vector, direction: Vector, ray: tuple[Tensor, Tensor]) -> Tensor:
@@ -225,11 +224,6 @@ class LBFGS(Optimizer):
         return longest
 
 
-def _total(terms: Sequence[Tensor]) -> Tensor:
-    """Σ in float64: parameters may have different dtypes."""
-    return reduce(add, [t.astype("float64") for t in terms])
-
-
 def _dot(a: Vector, b: Vector) -> Tensor:
     """a·b over all parameters."""
-    return _total([(x * y).sum() for x, y in zip(a, b, strict=True)])
+    return sum_in_float64([(x * y).sum() for x, y in zip(a, b, strict=True)])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
-from operator import add
 from typing import ClassVar
 
 from wholestep.compiler.frontend.functions import primitives as fn
@@ -13,6 +11,7 @@ from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.optim.algorithms.adam import ALIASES, BETAS, BETAS_TRIED
 from wholestep.optim.core.base import Optimizer, Scalars
+from wholestep.optim.core.gradient_transforms import sum_in_float64
 from wholestep.optim.core.options import EPS_TRIED, Number, number, numbers, with_aliases
 
 
@@ -55,22 +54,19 @@ class Prodigy(Optimizer):
     def descend(self, graph: Graph, params: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
         s = self.scalars(graph)
         first = self.by_update(graph, params[:1], lambda t: t < 2.0)[0]
-        states = {what: self._shared(graph, what) for what in ("d", "d_max", "r")}
+        states = {what: self._scalar_state(graph, what) for what in ("d", "d_max", "r")}
         d, d_max = (fn.where(first, s["d0"], states[what]) for what in ("d", "d_max"))
         r = fn.where(first, 0.0, states["r"])
         rate = d * s["lr"] * self._bias_correction(graph, s, params)
         pull = d / s["d0"] * rate
         starts, sums = self._sums(graph, s, params, grads, pull)
-        away = _total([(g * (start - w)).sum() for w, g, start in zip(params, grads, starts, strict=True)])
+        away = sum_in_float64([(g * (start - w)).sum() for w, g, start in zip(params, grads, starts, strict=True)])
         new_r = s["beta2"].sqrt() * r + pull * away
-        length = _total([x.abs().sum() for x in sums])
+        length = sum_in_float64([x.abs().sum() for x in sums])
         new_d, new_max = self._estimate(s, d, d_max, new_r, length)
         for what, value in (("d", new_d), ("d_max", new_max), ("r", new_r)):
             graph.update(states[what], value)
         return [self._step_from_start(graph, s, (w, g), (d, new_d, rate)) for w, g in zip(params, grads, strict=True)]
-
-    def _shared(self, graph: Graph, what: str) -> Tensor:
-        return graph.state(f"{self.prefix}.{self.slot}.{what}", (), 0.0, dtype="float64")
 
     def _bias_correction(self, graph: Graph, s: Scalars, params: Sequence[Tensor]) -> Tensor | float:
         if not self.bias_correction:
@@ -119,8 +115,3 @@ class Prodigy(Optimizer):
         # Before the first gradient other than 0 both are 0, and so is the step.
         below = new_v.sqrt() + new_d * s["eps"]
         return start - rate * new_m / fn.where(below > 0.0, below, 1.0)
-
-
-def _total(terms: Sequence[Tensor]) -> Tensor:
-    """Σ in float64: parameters may have different dtypes."""
-    return reduce(add, [t.astype("float64") for t in terms])

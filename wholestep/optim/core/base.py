@@ -141,6 +141,10 @@ class Optimizer(ABC):
         name = f"{w.name}.{self.slot}.{what}"
         return graph.state_like(w, name, init) if shape is None else graph.state(name, shape, init, dtype=w.dtype)
 
+    def _scalar_state(self, graph: Graph, what: str) -> Tensor:
+        """A float64 scalar state of all parameters of the optimizer, or of its group: `optimizer.prodigy.d`."""
+        return graph.state(f"{self.prefix}.{self.slot}.{what}", (), 0.0, dtype="float64")
+
     def update_number(self, graph: Graph, w: Tensor) -> Tensor:
         """t = 1, 2, ...: the number of this update of a parameter by optimizers of this slot, as a runtime scalar.
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import add
 from typing import Any, overload
 
 from wholestep.compiler.frontend.functions.primitives import maximum, minimum, where
@@ -128,6 +130,11 @@ def count_nonfinite(tensors: Sequence[Tensor]) -> Tensor:
     if total is None:
         fail(UsageError, "count_nonfinite was given no tensors; give at least one.")
     return total
+
+
+def sum_in_float64(terms: Sequence[Tensor]) -> Tensor:
+    """Σ in float64: parameters may have different dtypes."""
+    return reduce(add, [t.astype("float64") for t in terms])
 
 
 def _clip_factor(norm: Tensor, max_norm: Limit) -> Tensor:
