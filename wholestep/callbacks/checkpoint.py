@@ -29,7 +29,7 @@ log = logging.getLogger("wholestep")
 
 
 class ModelCheckpoint(Callback):
-    """Writes checkpoints, from which `ws.fit(resume=...)` goes on to the same bits.
+    """Writes checkpoints, from which `ws.fit(resume=...)` continues to the same bits.
 
     Args:
         folder: of the run; each checkpoint is a folder in it, e.g. `runs/digits/step-00000120`.  `filepath=` is the

@@ -72,7 +72,7 @@ class CallbackList:
 
     @property
     def are_ours(self) -> bool:
-        """Is every one of them a class of the library, none written by somebody else?"""
+        """Are all of them classes of the library, none user-defined?"""
         return all(type(c).__module__.startswith(f"{OURS}.") for c in self.callbacks)
 
     def begin(self, run: Run) -> None:

@@ -126,8 +126,8 @@ class TensorBoardLogger(Callback):
 
     The configuration of the run (arguments of `fit`, `optimizer.lr`) is written as TensorBoard's hyper-parameters.
 
-    Each run writes a new file that begins with the step it goes on from: TensorBoard drops what earlier files of the
-    folder hold from that step on, so that a resumed run shows nothing twice.
+    Each run writes a new file that starts with the step of its resume: TensorBoard drops later steps of earlier files
+    in the folder, so that a resumed run shows nothing twice.
 
     Example: `ws.TensorBoardLogger("runs/tb")`.
     """
@@ -168,8 +168,8 @@ class TensorBoardLogger(Callback):
 
     def _histograms(self, epoch: int) -> dict[str, Histogram]:
         """The histograms of this epoch that other callbacks have computed."""
-        beside = self.run.callbacks if self.run is not None and self.run.callbacks is not None else ()
-        histograms = [c.histograms_of(epoch) for c in beside if isinstance(c, WeightStatistics)]
+        callbacks = self.run.callbacks if self.run is not None and self.run.callbacks is not None else ()
+        histograms = [c.histograms_of(epoch) for c in callbacks if isinstance(c, WeightStatistics)]
         return {f"weights/{name}": h for each in histograms for name, h in each.items()}
 
     def on_train_end(self) -> None:

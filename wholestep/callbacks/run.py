@@ -75,7 +75,7 @@ class Run:
     epochs: int
     steps_per_epoch: int | None = None
     names: tuple[str, ...] = ()  # of the numbers that `logs` will hold
-    modes: Mapping[str, str] = field(default_factory=dict)  # of these: "min" or "max" is better, where a metric says it
+    modes: Mapping[str, str] = field(default_factory=dict)  # "min" or "max" for metrics with a direction
     epoch: int = 0
     step: int = 0  # in the epoch
     schedules: str = ""  # a description of them

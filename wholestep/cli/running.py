@@ -54,7 +54,7 @@ def train(
     hosts: Hosts = None,
     restarts: Restarts = 0,
 ) -> None:
-    """Train what a script describes, keeping checkpoints; or go on where a run stopped."""
+    """Train what a script describes, with checkpoints; or resume a run."""
     if workers is not None and read_launch() is None:
         place = resume or folder or (Path("runs") / script.stem if script is not None else Path("runs"))
         _start_workers(Workers(workers, engine, model=model, checkpoint=place, restarts=restarts), hosts)

@@ -1,7 +1,7 @@
 """Which script may be executed to resume a run: a run's folder may come from someone else.
 
 The manifest of a run names its script and settings.  They are used only if this user started the run in this folder
-with them: `wholestep train` records each start in the user's own cache folder, which nobody else can write to.
+with them: `wholestep train` records each start in the user's own cache folder, which other users cannot write to.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ class DataLoader:
     def __iter__(self) -> Iterator[Batch]:
         """The batches of an epoch: of the next one that no loop has begun.
 
-        After `seek` or `load_state_dict` one loop begins there.  `state_dict` taken inside a loop says how far it is.
+        After `seek` or `load_state_dict` the next loop starts there.  `state_dict` inside a loop has its position.
         """
         begun = self.position > 0 and not self._sought
         if begun or (not isinstance(self.source, Stream) and self.position >= len(self) > 0):

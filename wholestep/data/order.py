@@ -1,6 +1,6 @@
 """Samplers: the order in which an epoch visits rows, a function of (seed, epoch), so that a run can resume anywhere.
 
-`RankRows` says which rows of a batch a rank reads.
+`RankRows` are the rows of a batch that a rank reads.
 """
 
 from __future__ import annotations

@@ -36,10 +36,10 @@ def ctc_loss(
 
     Args:
         logits: (rows, time, classes), raw scores or log-probabilities.
-        target: (rows, labels), integers, padded behind with the blank or with anything below 0.
+        target: (rows, labels), integers, padded at the end with the blank or with negative numbers.
         input_lengths: (rows,), how many steps of a row count; all unless given.
         target_lengths: (rows,), how many labels a row has; up to its padding unless given.
-        blank: the class that stands for nothing.
+        blank: the index of the blank class.
         zero_infinity: rows whose labels do not fit into their time have the loss 0 instead of an infinite one; their
             gradient is 0 either way.
 

@@ -84,7 +84,7 @@ def canonical(name: object) -> str:
 
 @dataclass(frozen=True, init=False)
 class Loss:
-    """A loss of the table with options: what stands in a configuration and is called like the function itself.
+    """A loss of the table with options: for a configuration; it is called like the function itself.
 
     Example: `ws.losses.Loss("cross_entropy", label_smoothing=0.1)(logits, labels)`.
     """

@@ -1,4 +1,4 @@
-"""How far a classifier agrees with the truth beyond chance: balanced accuracy, Matthews' correlation, Cohen's kappa."""
+"""Agreement of a classifier with the targets beyond chance: balanced accuracy, Matthews' correlation, Cohen's kappa."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class MCC(OfCounts):
 class CohenKappa(ConfusionMatrix):
     """Cohen's kappa: 1 - disagreement / disagreement by chance.
 
-    `weights` says how much a disagreement counts: None (all alike), "linear" (by the distance of the classes) or
+    `weights` are the weights of disagreements: None (all alike), "linear" (by the distance of the classes) or
     "quadratic" (by its square), for classes that have an order.
 
     Example: `ws.metrics.CohenKappa(weights="quadratic")`.

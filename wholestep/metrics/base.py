@@ -31,11 +31,11 @@ Result = float | Array
 
 @dataclass(eq=False)
 class Metric(ABC):
-    """A number (or array) about predictions and targets, exact whatever the batches.
+    """A number (or array) computed from predictions and targets, independent of the batches.
 
-    `name` is how results and states are called; two metrics of one session need two names.  Where `takes_loss`, the
-    "prediction" that `record` is given is the loss itself.  `higher_is_better` tells callbacks that watch the metric
-    what to hope for.
+    `name` is the name of results and states; two metrics of one session need two names.  With `takes_loss` the
+    "prediction" of `record` is the loss itself.  `higher_is_better` is the direction for callbacks that monitor the
+    metric.
 
     Example::
 
@@ -55,7 +55,7 @@ class Metric(ABC):
     def __post_init__(self) -> None:
         self.name = self.name or self.kind
 
-    # -- what a metric says about itself -------------------------------------------------------------------------
+    # -- the interface of a metric -------------------------------------------------------------------------------
 
     @abstractmethod
     def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
@@ -117,7 +117,7 @@ class Metric(ABC):
         """Count a batch.
 
         Args:
-            prediction: scores, classes or numbers: what the metric's own description says.
+            prediction: scores, classes or numbers, as the metric documents.
             target: the truth for each row.
             weight: how much each row counts; 1 when None.
         """

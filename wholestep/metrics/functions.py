@@ -155,7 +155,7 @@ class OverEpoch(KeptRows, OfFunction):
     Args:
         function: of predictions and targets, arrays of all rows; with a third argument `sample_weight` where it takes
             weights.
-        capacity: the rows of an epoch, where nobody else knows them.
+        capacity: the rows of an epoch; `fit` sets it.
         name: by default the function's.
         better: True where more is better, False where less is.
 

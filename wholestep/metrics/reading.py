@@ -76,8 +76,7 @@ class Seen(Generic[X]):
 class OfScores(Metric):
     """A metric of class scores, or of one score for each binary target.
 
-    `axis` says where the classes are, if neither the loss nor the shapes do; it makes classes of scores that the loss
-    takes for answers of yes or no, as well.
+    `axis` is the class axis, if neither the loss nor the shapes determine it; it also overrides a binary loss.
     """
 
     axis: int | None = field(default=None, kw_only=True)

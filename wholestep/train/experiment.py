@@ -68,18 +68,18 @@ class Experiment:
             `ws.data.read_frame` gave; y is then a column of it, by name, or one of its own.
         validation: data of the same kind, measured after every epoch; or a fraction of `data` to hold out: rows drawn
             by the seed, or the last ones where `shuffle=False`; or `ws.data.Holdout`: by class, or whole groups.
-        validate_every: epochs between two validations; the last epoch has one whatever it is.
+        validate_every: epochs between two validations; the last epoch always has one.
         validate_every_steps: also validate inside an epoch, after every so many of its steps: `history.validations`.
         loss: a name such as "cross_entropy", a `ws.losses.Loss`, a function of (output, target), or a dict by output.
             The parts of a loss (of each output; of a function that returns a dict) are added up and logged:
             `history["<part>_loss"]`.
-        class_weight: how much rows of each class count in the loss: a dict `{0: 1.0, 1: 5.0}`, a number for each class,
+        class_weight: the weight of each class in the loss: a dict `{0: 1.0, 1: 5.0}`, a number for each class,
             or "balanced", by how often each occurs.
-        loss_weights: what the parts are multiplied with, by name: `{"kl": 0.1}`.  Runtime scalars: a schedule may have
+        loss_weights: factors of the parts by name: `{"kl": 0.1}`.  Runtime scalars: a schedule may have
             them, `schedule={"loss_weights.kl": ...}`.
         optimizer: e.g. `ws.Adam(lr=1e-3)`, or "adam" with its defaults.  None is that of a schedule under torch's
-            names, else AdamW with lr 1e-3.  Each call begins with a new one, its moments and schedule included;
-            `resume=` goes on.
+            names, else AdamW with lr 1e-3.  Each call starts with a new one, including moments and schedule;
+            `resume=` restores them.
         schedule: of the learning rate, e.g. `ws.schedules.cosine(warmup=100)`, which spans the run.  Those under
             torch's names count epochs, the others what their `unit` says; a plateau observes val_loss (loss without
             validation) after every epoch.
@@ -87,7 +87,7 @@ class Experiment:
             such lists by output.
         encoder: how the columns of a frame become numbers, learnt from the training rows and kept with the model, whose
             `predict` applies it.  `ws.models.Tabular` has one without being told.
-        min_epochs: epochs that are made even where a callback asks to stop.
+        min_epochs: epochs that run even if a callback asks to stop.
         batch_size: rows of a batch; the last one has what is left, which is all rows where there are fewer.  A
             `DataLoader` and an iterable of batches have their own.
         drop_last: leave out a last batch that is not full.  Of fewer rows than `batch_size` no batch is left: an epoch
@@ -99,32 +99,32 @@ class Experiment:
             checkpoint and no log is written.
         accumulate: an update takes this many batches, the last one of an epoch those that are left, and equals the
             update over all their rows at once.  It means the same for arrays, data sets, loaders and iterables.
-        per_micro_batch: of a loss that cannot be cut into batches, accept the mean of the batches' losses.
+        per_micro_batch: for a loss that is not separable, accept the mean of the batches' losses.
         clip_norm: shorten all gradients together to this global norm.
         clip_value: bring every element of the gradients into [-clip_value, clip_value], before `clip_norm`.
         gradient_norm: log `grad_norm`, the mean over an epoch's steps of the global norm of gradients, before
             `clip_norm`, with which it is logged anyway.
         nonfinite: "raise" ends a run whose loss is not finite and names the step, the operation, its layer and line;
-            "skip" leaves such steps out and counts them; "ignore" trains on, and takes NaN and infinity in the data as
-            well, for a model that replaces them.
+            "skip" skips and counts such steps; "ignore" trains on, and allows NaN and infinity in the data as well, for
+            a model that replaces them.
         precision: "float32", "bfloat16" or "float16", on a GPU "tf32" too, as of `ws.build_session`.
         loss_scale: of float16, `ws.LossScale()` unless given; history and progress show the scale.
         memory: the most bytes that a step may take, "5.5GB", or a part of what it takes otherwise, 0.7, as of
             `ws.build_session`.
         seed: of the initial weights, the order of rows, the rows held out, dropout and other random values.  None: that
             of `ws.manual_seed`, 0 unless it was called; networks trained one after the other then start differently.
-        device: what runs the steps, as of `ws.build_session`.
+        device: of the steps, as of `ws.build_session`.
         shards: make each step as so many workers would, in this process: their run, with its bits; `(2, 3)`
             as those of `ws.Workers(data=2, model=3)`.
         shard: "optimizer": each of the shards, or workers, holds a part of the optimizer's state.
         workers: the processes that make each step together, `ws.Workers(4)`; `wholestep launch -n 4` starts them.
         observer: sees the activations of every layer, e.g. `ws.ConsoleObserver(every=100)`; the steps are unchanged.
         checkpoint: a folder to keep the run in: the last two and the best epoch, and every minute inside an epoch.
-            Ctrl-C, SIGTERM and SIGHUP (a closed terminal) then finish the steps at hand, save, and exit.  One run at a
-            time writes to a folder.
-        resume: a run's folder (or one checkpoint of it) to go on from; True: from `checkpoint`, where it holds any.
-            `epochs` counts those already done.
-        exact: refuse to resume where the result could differ in bits from that of an uninterrupted run.
+            Ctrl-C, SIGTERM and SIGHUP (a closed terminal) then finish the current steps, save, and exit.  Only one run
+            at a time writes to a folder.
+        resume: a run's folder (or one checkpoint of it) to resume from; True: from `checkpoint`, if it has any.
+            `epochs` includes those already done.
+        exact: refuse to resume if the result could differ in bits from that of an uninterrupted run.
         progress: True shows a bar in a terminal, lines elsewhere; "bar", "lines" or "epochs" (one line each) say which;
             False is silent.
 
@@ -200,7 +200,7 @@ class Experiment:
         return changed
 
     def fit(self, *, config: Mapping[str, Any] | None = None, **settings: Any) -> TrainHistory:
-        """Train as `ws.fit` does, with some settings changed; `config` is kept in checkpoints beside what it was given.
+        """Train as `ws.fit` does, with some settings changed; checkpoints store `config` with the other arguments.
 
         Example: `experiment.fit(epochs=10, checkpoint="runs/digits", resume=True)`.
         """
@@ -227,7 +227,7 @@ class Experiment:
             return trainer.train(loader, run.epochs)
 
     def _stored_checkpoint(self) -> Checkpoint | None:
-        """The checkpoint to go on from, if any."""
+        """The checkpoint to resume from, if any."""
         if self.resume is None or self.resume is False:
             return None
         if self.resume is not True:

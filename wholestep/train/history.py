@@ -204,7 +204,7 @@ def text_plot(name: str, values: list[float], width: int = 60, height: int = 10)
 
 
 def _draw(epochs: list[int], curves: Mapping[str, list[float]], path: Path) -> None:
-    """One panel for each number, its validation beside it."""
+    """One panel for each number, with its validation."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure

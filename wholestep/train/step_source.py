@@ -1,7 +1,7 @@
 """The updates of an epoch: data in memory runs many per native call, any other data one at a time.
 
-An update takes `accumulate` consecutive batches of a loader, and the last one of an epoch those that are left.  This
-file alone counts updates and joins batches, whatever the data is.
+An update takes `accumulate` consecutive batches of a loader, and the last one of an epoch the remaining ones.  Only
+this file counts updates and joins batches, for all kinds of data.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class Wrapper(Optimizer):
         return type(self).__name__, self.name, tuple(self.runtime_values()), self.optimizer.structure()
 
     def named(self, name: str) -> Self:
-        """The inner optimizer under the name, this one under a name beside it."""
+        """The inner optimizer gets the name; this one is called `<name>.<own name>`."""
         return replace(self, optimizer=self.optimizer.named(name), name=f"{name}.{self.name}")
 
     @property

@@ -61,25 +61,25 @@ def build_session(model_or_graph: Model, arguments: SessionArguments) -> Session
         batch_size: the largest batch, short for `capacity={"batch": n}`; smaller ones work without a recompile.
         capacity: the largest size of every symbolic dimension.
         accumulate: a step takes up to this many batches, computes them one after the other, and equals the step over
-            all their rows at once.  A loss that cannot be cut into batches is an error, unless `per_micro_batch=True`
+            all their rows at once.  A loss that is not separable is an error, unless `per_micro_batch=True`
             accepts the mean of the batches' losses.  Such a step returns the loss, not the other outputs.
         clip_norm: shorten all gradients together to this global norm; `result.metrics["grad_norm"]` is the norm before.
         clip_value: bring every element of the gradients into [-clip_value, clip_value]; done before `clip_norm`.
         clip_each: shorten the gradient of each parameter to this norm by itself.
         gradient_norm: measure the global norm of gradients, `result.metrics["grad_norm"]`, and its mean over an epoch's
             steps, `session.metrics()["grad_norm"]`.
-        nonfinite: where the loss or a gradient is not finite: "ignore" it, "skip" the update and leave every state as
-            it is (`session.skipped_steps` counts), or "raise" an error.
+        nonfinite: if the loss or a gradient is not finite: "ignore" it, "skip" the update and keep every state
+            (`session.skipped_steps` counts), or "raise" an error.
         unused: names, or patterns of names, of parameters that the loss need not depend on; they are not trained.
-        precision: "float32", "bfloat16" or "float16": what products, convolutions and attention are computed in, with
-            sums in float32.  Weights, their updates and everything else stay float32.  "tf32", on a GPU: products that
-            a library makes read float32 numbers with 10 bits behind the point.
+        precision: "float32", "bfloat16" or "float16": the dtype of products, convolutions and attention, with sums in
+            float32.  Weights, their updates and everything else stay float32.  "tf32", on a GPU: products that
+            a library makes read float32 numbers with a mantissa of 10 bits.
         loss_scale: of float16: how the loss is scaled, `ws.LossScale()` unless given.  A step whose gradients are not
             finite lowers the scale and changes nothing else.  `session.loss_scale` is the scale.
         memory: the most bytes that the step may take: a number, a text such as "5.5GB", or 0.7, a part of what it takes
-            without a limit.  Values that the backward pass reads are then computed again instead of being kept, as few
-            as the limit asks for; where that is not enough, the batch is cut into parts, as of `accumulate`.  Losses
-            and updates are the same up to rounding.  The report says what was done and what it costs.
+            without a limit.  Values that the backward pass reads are then recomputed instead of stored, as few as the
+            limit requires; if that is not enough, batches are split into micro-batches, as with `accumulate`.  Losses
+            and updates are the same up to rounding.  The report lists the changes and their cost.
         seed: of the initial weights, of dropout and other random values, and of the order of epochs.  None: that of
             `ws.manual_seed`, 0 unless it was called; modules built one after the other then start differently.
         device: "cpu", compiled for this machine's CPU, or "cpu/portable" and the like for a named instruction set;
@@ -305,7 +305,12 @@ def load(compiled: Plans, plan: Plan) -> Session:
 PATIENCE = 2.0  # seconds before anything is printed
 EVERY = 0.5  # seconds between two redraws
 # span -> text for the user; any other span is "planning"
-WORDS = {"gcc": "compiling", "nvrtc": "compiling", "self_check": "checking", "device_init": "allocating memory"}
+WORDS = {
+    "gcc": "compiling",
+    "nvrtc": "compiling",
+    "self_check": "checking the numbers",
+    "device_init": "allocating memory",
+}
 
 
 @contextmanager

@@ -83,7 +83,7 @@ def _graph_key(model: Graph | Step) -> str:
 
 
 def _read_cached(file: Path, key: str) -> Plan | None:
-    """The plan in a file, where it has this key; else None, and the log says why the step is planned."""
+    """The plan in a file if it has this key; else None, with the reason in the log."""
     try:
         data = file.read_bytes()
         if serialize.read_header(data).key == key:

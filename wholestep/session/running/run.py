@@ -88,7 +88,7 @@ def prepare(inputs: Inputs, rows: RowInputs, arrays: Mapping[str, object], capac
 
 
 def _first_batch(arrays: Mapping[str, AnyArray], rows: RowInputs) -> dict[str, AnyArray]:
-    """With a fixed batch, shapes are those of one batch: the first stands for all of them."""
+    """With a fixed batch size, the arrays of the first batch, whose shapes are checked."""
     return {name: a[: int(str(rows.extent))] if name in rows.names else a for name, a in arrays.items()}
 
 
@@ -283,7 +283,7 @@ class Training:
         """Epochs over whole data sets; returns the loss of every update.
 
         Batches are gathered inside the native loop.  The order of an epoch is a function of (seed, epochs done);
-        `start` skips that many updates of the first epoch, to go on where another run stopped.
+        `start` skips that many updates of the first epoch, to resume another run.
         """
         if given is not None:
             arrays = {**self._programs.by_name("run", given, more), **arrays}

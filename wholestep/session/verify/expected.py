@@ -95,7 +95,7 @@ def evaluation(
     """One step: `run.state` has whole arrays, `before` those that are looked at.
 
     `settle` changes the value of a node.  `known` is an earlier evaluation that differs in the nodes of `later` alone;
-    the first one is told of them, so that it keeps what they read.  Everything else is let go after its last use.
+    the first evaluation gets them too, and keeps what they read.  All other values are freed after their last use.
     """
     values: dict[Node, Any] = {}
     picks: dict[Node, Array] = {}

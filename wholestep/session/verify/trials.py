@@ -42,7 +42,7 @@ from wholestep.steps.capacity import MICRO_BATCH_DIMS
 
 Sizes = Mapping[str, int]
 
-FEW_CORES = 4  # compilers beside, or other processes, use them: threads of a product would wait for each other
+FEW_CORES = 4  # compilers and other processes use them, too: threads of a NumPy product would wait for each other
 ATTEMPTS = 3  # one flip of a relu at 0 is bad luck; a wrong plan is wrong on every draw
 
 
@@ -129,7 +129,7 @@ def _expected_graph(graph: IRGraph) -> IRGraph:
 
 
 class TrialSession:
-    """A plan loaded over numbers and memory of its own, which nobody else sees."""
+    """A plan loaded over a private state and scratch memory."""
 
     def __init__(self, subject: Subject, meanwhile: Callable[[TrialSession], None] = lambda session: None) -> None:
         """`meanwhile` is called while the plan is compiled; it may use everything but `run`."""
