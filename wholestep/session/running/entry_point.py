@@ -181,8 +181,8 @@ class StepResult:
 
     __slots__ = ("__weakref__", "_entry", "_launch", "_loss")
 
-    def __init__(self, entry: EntryPoint, launch: Launch, loss: float | None) -> None:
-        self._entry, self._launch, self._loss = entry, launch, loss
+    def __init__(self, entry: EntryPoint, ticket: Launch, loss: float | None) -> None:
+        self._entry, self._launch, self._loss = entry, ticket, loss
 
     @property
     def loss(self) -> float:
